@@ -1,0 +1,29 @@
+# Finds the headers of CUDA's driver API and of cuDNN 9: in TensorFlow's own include folder, in the
+# nvidia-cudnn-cu12 wheel, or where CUDA_INCLUDE_DIR and CUDNN_INCLUDE_DIR say. No library is
+# linked; libcuda and libcudnn are opened at run time.
+#
+# Sets TF_INTEROP_HAS_CUDNN, CUDA_INCLUDE_DIR and CUDNN_INCLUDE_DIR.
+
+find_path(CUDA_INCLUDE_DIR cuda.h
+  HINTS "${TENSORFLOW_INCLUDE_DIR}/third_party/gpus/cuda/include"
+  PATHS /usr/local/cuda/include)
+find_path(CUDNN_INCLUDE_DIR cudnn_graph.h
+  HINTS "${TENSORFLOW_INCLUDE_DIR}/third_party/gpus/cudnn/include"
+        "${TENSORFLOW_DIR}/../nvidia/cudnn/include"
+  PATHS /usr/local/cuda/include /usr/include)
+
+if(TF_INTEROP_CUDNN_BACKEND STREQUAL "off")
+  set(TF_INTEROP_HAS_CUDNN OFF)
+elseif(CUDA_INCLUDE_DIR AND CUDNN_INCLUDE_DIR)
+  set(TF_INTEROP_HAS_CUDNN ON)
+  message(STATUS "CUDA headers: ${CUDA_INCLUDE_DIR}; cuDNN headers: ${CUDNN_INCLUDE_DIR}")
+else()
+  set(TF_INTEROP_HAS_CUDNN OFF)
+  set(_missing "The headers of CUDA (${CUDA_INCLUDE_DIR}) or cuDNN (${CUDNN_INCLUDE_DIR}) were not "
+               "found. Install them with 'pip install nvidia-cudnn-cu12' or name their folders with "
+               "CUDA_INCLUDE_DIR and CUDNN_INCLUDE_DIR.")
+  if(TF_INTEROP_CUDNN_BACKEND STREQUAL "on")
+    message(FATAL_ERROR ${_missing})
+  endif()
+  message(WARNING ${_missing} " Building the host backend alone: stages will run on CPUs only.")
+endif()

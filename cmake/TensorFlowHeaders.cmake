@@ -1,0 +1,18 @@
+# Finds the TensorFlow of the Python that runs the build, without importing it (that takes seconds).
+#
+# Sets TENSORFLOW_DIR, TENSORFLOW_INCLUDE_DIR and TENSORFLOW_VERSION.
+
+execute_process(
+  COMMAND "${Python_EXECUTABLE}" "${CMAKE_CURRENT_LIST_DIR}/find_tensorflow.py"
+  OUTPUT_VARIABLE _found
+  RESULT_VARIABLE _result)
+if(NOT _result EQUAL 0)
+  message(FATAL_ERROR
+    "Expected TensorFlow 2.20 or 2.21 beside ${Python_EXECUTABLE}, found none. Install it "
+    "('pip install tensorflow==2.21.*') and build with 'pip install --no-build-isolation .', so "
+    "that the library is built for the TensorFlow that it will run with.")
+endif()
+list(GET _found 0 TENSORFLOW_DIR)
+list(GET _found 1 TENSORFLOW_VERSION)
+set(TENSORFLOW_INCLUDE_DIR "${TENSORFLOW_DIR}/include")
+message(STATUS "TensorFlow ${TENSORFLOW_VERSION}: ${TENSORFLOW_DIR}")

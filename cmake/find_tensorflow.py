@@ -1,0 +1,17 @@
+"""Prints folder and version of the installed TensorFlow as a CMake list; fails where there is none."""
+
+import importlib.metadata
+import importlib.util
+
+spec = importlib.util.find_spec("tensorflow")
+if spec is None or not spec.submodule_search_locations:
+    raise SystemExit("no TensorFlow")
+# The package comes from a distribution of one of several names: tensorflow, tensorflow-cpu, ….
+versions = {
+    importlib.metadata.version(name)
+    for name in importlib.metadata.packages_distributions()["tensorflow"]
+    if name.startswith(("tensorflow", "tf"))
+}
+if len(versions) != 1:
+    raise SystemExit(f"Expected one TensorFlow, found versions {sorted(versions)}")
+print(spec.submodule_search_locations[0], versions.pop(), sep=";", end="")
