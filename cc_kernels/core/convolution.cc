@@ -1,0 +1,198 @@
+#include "cc_kernels/core/convolution.h"
+
+#include <functional>
+#include <initializer_list>
+#include <sstream>
+
+namespace tf_interop {
+namespace {
+
+Status CheckPositive(const char* field, int64_t value) {
+  if (value > 0) return Status::Ok();
+  return InvalidArgument(std::string("Expected ") + field + " to be at least 1, got " +
+                         std::to_string(value) + ".");
+}
+
+Status CheckNotNegative(const char* field, int64_t value) {
+  if (value >= 0) return Status::Ok();
+  return InvalidArgument(std::string("Expected ") + field + " not to be negative, got " +
+                         std::to_string(value) + ".");
+}
+
+// Checks one spatial dimension: output = floor((image + pads - effective filter) / stride) + 1,
+// and no output where the filter does not fit.
+Status CheckSpatial(const char* dimension, int64_t image, int64_t filter, int64_t output,
+                    int64_t stride, int64_t dilation, int64_t pad_before, int64_t pad_after) {
+  const int64_t effective_filter = (filter - 1) * dilation + 1;
+  const int64_t slack = image + pad_before + pad_after - effective_filter;
+  const int64_t expected = slack < 0 ? 0 : slack / stride + 1;
+  if (output == expected) return Status::Ok();
+  std::ostringstream message;
+  message << "Expected output " << dimension << " " << expected << " from image " << image
+          << ", filter " << filter << ", stride " << stride << ", dilation " << dilation
+          << " and pads " << pad_before << "+" << pad_after << ", got " << output << ".";
+  return InvalidArgument(message.str());
+}
+
+}  // namespace
+
+bool Convolution::operator==(const Convolution& other) const {
+  return kind == other.kind && dtype == other.dtype && layout == other.layout &&
+         batch == other.batch && image_height == other.image_height &&
+         image_width == other.image_width && image_channels == other.image_channels &&
+         filter_height == other.filter_height && filter_width == other.filter_width &&
+         output_height == other.output_height && output_width == other.output_width &&
+         output_channels == other.output_channels && stride_height == other.stride_height &&
+         stride_width == other.stride_width && dilation_height == other.dilation_height &&
+         dilation_width == other.dilation_width && pad_top == other.pad_top &&
+         pad_bottom == other.pad_bottom && pad_left == other.pad_left &&
+         pad_right == other.pad_right && group_count == other.group_count &&
+         has_bias == other.has_bias && activation == other.activation &&
+         leaky_relu_alpha == other.leaky_relu_alpha;
+}
+
+int64_t Convolution::result_elements() const {
+  switch (kind) {
+    case ConvolutionKind::kForward:
+      return output_elements();
+    case ConvolutionKind::kBackwardInput:
+      return image_elements();
+    case ConvolutionKind::kBackwardFilter:
+      return filter_elements();
+  }
+  return 0;
+}
+
+bool Convolution::reads_nothing() const {
+  switch (kind) {
+    case ConvolutionKind::kForward:
+      return image_elements() == 0 || filter_elements() == 0;
+    case ConvolutionKind::kBackwardInput:
+      return output_elements() == 0 || filter_elements() == 0;
+    case ConvolutionKind::kBackwardFilter:
+      return image_elements() == 0 || output_elements() == 0;
+  }
+  return true;
+}
+
+const char* ToString(ConvolutionKind kind) {
+  switch (kind) {
+    case ConvolutionKind::kForward:
+      return "forward";
+    case ConvolutionKind::kBackwardInput:
+      return "backward-input";
+    case ConvolutionKind::kBackwardFilter:
+      return "backward-filter";
+  }
+  return "unknown";
+}
+
+const char* ToString(Activation activation) {
+  switch (activation) {
+    case Activation::kNone:
+      return "none";
+    case Activation::kRelu:
+      return "Relu";
+    case Activation::kRelu6:
+      return "Relu6";
+    case Activation::kLeakyRelu:
+      return "LeakyRelu";
+    case Activation::kElu:
+      return "Elu";
+  }
+  return "unknown";
+}
+
+std::string ToString(const Convolution& c) {
+  std::ostringstream text;
+  text << ToString(c.kind) << (c.dtype == DataType::kFloat ? " float" : " half")
+       << (c.layout == Layout::kNHWC ? " NHWC" : " NCHW") << " image " << c.batch << "x"
+       << c.image_height << "x" << c.image_width << "x" << c.image_channels << " filter "
+       << c.filter_height << "x" << c.filter_width << "x" << c.image_channels / c.group_count << "x"
+       << c.output_channels << " output " << c.output_height << "x" << c.output_width;
+  if (c.stride_height != 1 || c.stride_width != 1) {
+    text << " stride " << c.stride_height << "x" << c.stride_width;
+  }
+  if (c.dilation_height != 1 || c.dilation_width != 1) {
+    text << " dilation " << c.dilation_height << "x" << c.dilation_width;
+  }
+  if (c.pad_top != 0 || c.pad_bottom != 0 || c.pad_left != 0 || c.pad_right != 0) {
+    text << " pads " << c.pad_top << "," << c.pad_bottom << "," << c.pad_left << "," << c.pad_right;
+  }
+  if (c.group_count != 1) text << " groups " << c.group_count;
+  if (c.has_bias) text << " bias";
+  if (c.activation != Activation::kNone) text << " " << ToString(c.activation);
+  return text.str();
+}
+
+size_t SizeOf(DataType dtype) { return dtype == DataType::kFloat ? 4 : 2; }
+
+Status Validate(const Convolution& c) {
+  TF_INTEROP_RETURN_IF_ERROR(CheckNotNegative("batch", c.batch));
+  TF_INTEROP_RETURN_IF_ERROR(CheckNotNegative("image_height", c.image_height));
+  TF_INTEROP_RETURN_IF_ERROR(CheckNotNegative("image_width", c.image_width));
+  TF_INTEROP_RETURN_IF_ERROR(CheckPositive("image_channels", c.image_channels));
+  TF_INTEROP_RETURN_IF_ERROR(CheckPositive("filter_height", c.filter_height));
+  TF_INTEROP_RETURN_IF_ERROR(CheckPositive("filter_width", c.filter_width));
+  TF_INTEROP_RETURN_IF_ERROR(CheckNotNegative("output_channels", c.output_channels));
+  TF_INTEROP_RETURN_IF_ERROR(CheckPositive("stride_height", c.stride_height));
+  TF_INTEROP_RETURN_IF_ERROR(CheckPositive("stride_width", c.stride_width));
+  TF_INTEROP_RETURN_IF_ERROR(CheckPositive("dilation_height", c.dilation_height));
+  TF_INTEROP_RETURN_IF_ERROR(CheckPositive("dilation_width", c.dilation_width));
+  TF_INTEROP_RETURN_IF_ERROR(CheckNotNegative("pad_top", c.pad_top));
+  TF_INTEROP_RETURN_IF_ERROR(CheckNotNegative("pad_bottom", c.pad_bottom));
+  TF_INTEROP_RETURN_IF_ERROR(CheckNotNegative("pad_left", c.pad_left));
+  TF_INTEROP_RETURN_IF_ERROR(CheckNotNegative("pad_right", c.pad_right));
+  TF_INTEROP_RETURN_IF_ERROR(CheckPositive("group_count", c.group_count));
+  if (c.image_channels % c.group_count != 0 || c.output_channels % c.group_count != 0) {
+    return InvalidArgument("Expected image_channels " + std::to_string(c.image_channels) +
+                           " and output_channels " + std::to_string(c.output_channels) +
+                           " to be multiples of group_count " + std::to_string(c.group_count) +
+                           ".");
+  }
+  if (c.kind != ConvolutionKind::kForward && (c.has_bias || c.activation != Activation::kNone)) {
+    return InvalidArgument(std::string("Expected no bias and no activation on a ") +
+                           ToString(c.kind) + " convolution.");
+  }
+  TF_INTEROP_RETURN_IF_ERROR(CheckSpatial("height", c.image_height, c.filter_height,
+                                          c.output_height, c.stride_height, c.dilation_height,
+                                          c.pad_top, c.pad_bottom));
+  return CheckSpatial("width", c.image_width, c.filter_width, c.output_width, c.stride_width,
+                      c.dilation_width, c.pad_left, c.pad_right);
+}
+
+size_t ConvolutionHash::operator()(const Convolution& c) const {
+  size_t hash = std::hash<float>()(c.leaky_relu_alpha);
+  const auto mix = [&hash](int64_t value) {
+    // The 64-bit golden ratio spreads neighbouring sizes over the buckets (as in boost).
+    hash ^= std::hash<int64_t>()(value) + 0x9e3779b97f4a7c15ULL + (hash << 6) + (hash >> 2);
+  };
+  for (const int64_t value : std::initializer_list<int64_t>{static_cast<int64_t>(c.kind),
+                                                            static_cast<int64_t>(c.dtype),
+                                                            static_cast<int64_t>(c.layout),
+                                                            c.batch,
+                                                            c.image_height,
+                                                            c.image_width,
+                                                            c.image_channels,
+                                                            c.filter_height,
+                                                            c.filter_width,
+                                                            c.output_height,
+                                                            c.output_width,
+                                                            c.output_channels,
+                                                            c.stride_height,
+                                                            c.stride_width,
+                                                            c.dilation_height,
+                                                            c.dilation_width,
+                                                            c.pad_top,
+                                                            c.pad_bottom,
+                                                            c.pad_left,
+                                                            c.pad_right,
+                                                            c.group_count,
+                                                            static_cast<int64_t>(c.has_bias),
+                                                            static_cast<int64_t>(c.activation)}) {
+    mix(value);
+  }
+  return hash;
+}
+
+}  // namespace tf_interop

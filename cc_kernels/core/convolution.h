@@ -1,0 +1,88 @@
+// One convolution with every size known: the static description that a backend prepares and runs.
+#ifndef TF_INTEROP_CORE_CONVOLUTION_H_
+#define TF_INTEROP_CORE_CONVOLUTION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "cc_kernels/core/status.h"
+
+namespace tf_interop {
+
+enum class ConvolutionKind { kForward, kBackwardInput, kBackwardFilter };
+enum class DataType { kFloat, kHalf };
+enum class Layout { kNHWC, kNCHW };
+enum class Activation { kNone, kRelu, kRelu6, kLeakyRelu, kElu };
+
+// A convolution  image [N, H, W, C] * filter [R, S, C / group_count, K] -> output [N, P, Q, K].
+//
+// The three kinds share this one description; they differ in which of the three tensors is
+// computed. `layout` is that of image and output; the filter is always HWIO, as TensorFlow stores
+// it. A depthwise convolution with multiplier M is the grouped one with group_count == C and
+// K == C * M: TensorFlow's depthwise filter [R, S, C, M] has the same bytes as [R, S, 1, C * M].
+struct Convolution {
+  ConvolutionKind kind = ConvolutionKind::kForward;
+  DataType dtype = DataType::kFloat;
+  Layout layout = Layout::kNHWC;
+
+  int64_t batch = 0;
+  int64_t image_height = 0, image_width = 0, image_channels = 0;
+  int64_t filter_height = 0, filter_width = 0;
+  int64_t output_height = 0, output_width = 0, output_channels = 0;
+
+  int64_t stride_height = 1, stride_width = 1;
+  int64_t dilation_height = 1, dilation_width = 1;
+  int64_t pad_top = 0, pad_bottom = 0, pad_left = 0, pad_right = 0;
+  int64_t group_count = 1;
+
+  // Forward only: output = activation(convolution + bias).
+  bool has_bias = false;
+  Activation activation = Activation::kNone;
+  float leaky_relu_alpha = 0.2f;
+
+  bool operator==(const Convolution& other) const;
+
+  int64_t image_elements() const { return batch * image_height * image_width * image_channels; }
+  int64_t filter_elements() const {
+    return filter_height * filter_width * (image_channels / group_count) * output_channels;
+  }
+  int64_t output_elements() const { return batch * output_height * output_width * output_channels; }
+
+  // Elements of the tensor that this kind computes.
+  int64_t result_elements() const;
+
+  // True where a tensor that is read holds nothing, so that the result (if it has elements) is 0.
+  bool reads_nothing() const;
+};
+
+// One line for messages, with every field that is not at its default.
+std::string ToString(const Convolution& convolution);
+const char* ToString(ConvolutionKind kind);
+const char* ToString(Activation activation);
+
+// Bytes of one element.
+size_t SizeOf(DataType dtype);
+
+// Checks that sizes are consistent: channels divide into groups, strides and dilations are
+// positive, pads are not negative, and output sizes follow from image, filter, strides, dilations
+// and pads. Returns kInvalidArgument that names the field, what was expected and what came.
+Status Validate(const Convolution& convolution);
+
+struct ConvolutionHash {
+  size_t operator()(const Convolution& convolution) const;
+};
+
+// The tensors of one convolution, in the order of the TensorFlow op that it stands for:
+//   forward          inputs: image, filter, bias (where has_bias)   result: output
+//   backward-input   inputs: filter, output gradient                 result: image gradient
+//   backward-filter  inputs: image, output gradient                  result: filter gradient
+// Bias has the convolution's dtype and output_channels elements.
+struct ConvolutionBuffers {
+  const void* inputs[3] = {nullptr, nullptr, nullptr};
+  void* result = nullptr;
+};
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_CORE_CONVOLUTION_H_

@@ -1,0 +1,25 @@
+// What stages did in this process, for the user's status report.
+#ifndef TF_INTEROP_CORE_COUNTERS_H_
+#define TF_INTEROP_CORE_COUNTERS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace tf_interop {
+
+struct Counters {
+  int64_t stages_run = 0;
+  // How often something other than the plan's choice ran, by reason. Reasons past a fixed number
+  // are counted together.
+  std::map<std::string, int64_t> fallbacks;
+};
+
+// All are thread-safe.
+void CountStageRun();
+void CountFallback(const std::string& reason);
+Counters ReadCounters();
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_CORE_COUNTERS_H_

@@ -1,0 +1,52 @@
+// Convolutions of float NHWC tensors with HWIO filters: what both host algorithms work on.
+#ifndef TF_INTEROP_CORE_HOST_FLOAT_CONVOLUTION_H_
+#define TF_INTEROP_CORE_HOST_FLOAT_CONVOLUTION_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "cc_kernels/core/convolution.h"
+#include "cc_kernels/core/host/parallel_for.h"
+
+namespace tf_interop {
+
+// All three tensors of a convolution; the one that its kind computes is written, the others are
+// read. `bias` is null where there is none.
+struct FloatTensors {
+  float* image = nullptr;
+  float* filter = nullptr;
+  float* output = nullptr;
+  const float* bias = nullptr;
+};
+
+// IM2COL_GEMM. `scratch` holds Im2colGemmScratchFloats(c) floats.
+size_t Im2colGemmScratchFloats(const Convolution& c);
+void RunIm2colGemm(const Convolution& c, const FloatTensors& tensors, float* scratch,
+                   const ParallelFor& parallel_for);
+
+// DIRECT.
+void RunDirect(const Convolution& c, const FloatTensors& tensors, const ParallelFor& parallel_for);
+
+// The image position that tap `tap` of a filter reads for output position `output`; may lie in
+// the padding, outside [0, image size).
+inline int64_t ImagePosition(int64_t output, int64_t tap, int64_t stride, int64_t dilation,
+                             int64_t pad_before) {
+  return output * stride + tap * dilation - pad_before;
+}
+
+// Spreads `items` over at most kWorkers workers, each of which has a number of its own (for
+// scratch memory). Which worker takes which item does not depend on the number of threads.
+constexpr int kWorkers = 8;
+
+template <typename Work>  // void(int worker, int64_t item)
+void ForEachItem(int64_t items, const ParallelFor& parallel_for, const Work& work) {
+  const int workers = static_cast<int>(std::min<int64_t>(items, kWorkers));
+  parallel_for(workers, [&](int worker) {
+    for (int64_t item = worker; item < items; item += workers) work(worker, item);
+  });
+}
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_CORE_HOST_FLOAT_CONVOLUTION_H_

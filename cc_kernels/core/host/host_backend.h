@@ -1,0 +1,57 @@
+// The CPU as a device of the runner: each stream group is a queue on a thread of its own.
+#ifndef TF_INTEROP_CORE_HOST_HOST_BACKEND_H_
+#define TF_INTEROP_CORE_HOST_HOST_BACKEND_H_
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cc_kernels/core/backend.h"
+#include "cc_kernels/core/host/host_stream.h"
+#include "cc_kernels/core/host/parallel_for.h"
+
+namespace tf_interop {
+
+// Called on the lane's thread before each convolution that runs there. Tests inject delays and
+// failures through it.
+using HostLaunchHook = std::function<Status(const Convolution&)>;
+
+// Thread-safe. An error of work on a stream is handed on by the events recorded behind it, so that
+// the caller's stream has it after the join.
+//
+// After fork() the child finds an empty pool: the threads of the parent's streams are not there.
+class HostBackend : public Backend {
+ public:
+  // `parallel_for` spreads the work of one convolution over threads.
+  explicit HostBackend(ParallelFor parallel_for, HostLaunchHook hook = nullptr);
+
+  Status Prepare(const Convolution& convolution, const std::string& algorithm,
+                 size_t workspace_limit_bytes,
+                 std::shared_ptr<const PreparedConvolution>* prepared) override;
+  Status Acquire(std::unique_ptr<StreamGroup>* group) override;
+  void Release(std::unique_ptr<StreamGroup> group) override;
+  Status Record(Event* event, Stream stream) override;
+  Status Wait(Stream stream, Event* event) override;
+  Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
+                void* workspace, StreamGroup* group, Stream stream) override;
+  Status FillZero(void* data, size_t bytes, Stream stream) override;
+
+ private:
+  // Forgets the streams of another process. Requires mutex_.
+  void DropStreamsOfParent();
+
+  const ParallelFor parallel_for_;
+  const HostLaunchHook hook_;
+  std::mutex mutex_;
+  pid_t owner_;                                     // guarded by mutex_
+  std::vector<std::unique_ptr<StreamGroup>> idle_;  // guarded by mutex_
+};
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_CORE_HOST_HOST_BACKEND_H_

@@ -1,0 +1,209 @@
+#include "cc_kernels/core/host/host_convolution.h"
+
+#include <cmath>
+
+#include "Eigen/Core"
+#include "cc_kernels/core/host/float_convolution.h"
+
+namespace tf_interop {
+namespace {
+
+// Which of the four tensors of a convolution.
+enum class Role { kImage, kFilter, kOutput, kBias };
+
+// Roles of the inputs and of the result, in the order of ConvolutionBuffers.
+struct Roles {
+  Role inputs[3];
+  int input_count;
+  Role result;
+};
+
+Roles RolesOf(const Convolution& c) {
+  switch (c.kind) {
+    case ConvolutionKind::kForward:
+      return {{Role::kImage, Role::kFilter, Role::kBias}, c.has_bias ? 3 : 2, Role::kOutput};
+    case ConvolutionKind::kBackwardInput:
+      return {{Role::kFilter, Role::kOutput, Role::kBias}, 2, Role::kImage};
+    case ConvolutionKind::kBackwardFilter:
+      return {{Role::kImage, Role::kOutput, Role::kBias}, 2, Role::kFilter};
+  }
+  return {};
+}
+
+// A tensor as a matrix per image: [batch, pixels, channels] in NHWC, [batch, channels, pixels] in
+// NCHW. Filter and bias have one layout only.
+struct Extent {
+  int64_t batch, pixels, channels;
+  bool is_nchw;
+  int64_t elements() const { return batch * pixels * channels; }
+};
+
+Extent ExtentOf(const Convolution& c, Role role) {
+  const bool is_nchw = c.layout == Layout::kNCHW;
+  switch (role) {
+    case Role::kImage:
+      return {c.batch, c.image_height * c.image_width, c.image_channels, is_nchw};
+    case Role::kOutput:
+      return {c.batch, c.output_height * c.output_width, c.output_channels, is_nchw};
+    case Role::kFilter:
+      return {1, 1, c.filter_elements(), false};
+    case Role::kBias:
+      return {1, 1, c.output_channels, false};
+  }
+  return {};
+}
+
+bool NeedsConversion(const Convolution& c, const Extent& extent) {
+  return c.dtype != DataType::kFloat || extent.is_nchw;
+}
+
+template <typename T>
+void ToFloatNhwc(const Extent& extent, const T* from, float* to) {
+  const int64_t pixel_stride = extent.is_nchw ? 1 : extent.channels;
+  const int64_t channel_stride = extent.is_nchw ? extent.pixels : 1;
+  for (int64_t n = 0; n < extent.batch; ++n, from += extent.pixels * extent.channels) {
+    for (int64_t pixel = 0; pixel < extent.pixels; ++pixel) {
+      for (int64_t channel = 0; channel < extent.channels; ++channel) {
+        *to++ = static_cast<float>(from[pixel * pixel_stride + channel * channel_stride]);
+      }
+    }
+  }
+}
+
+template <typename T>
+void FromFloatNhwc(const Extent& extent, const float* from, T* to) {
+  const int64_t pixel_stride = extent.is_nchw ? 1 : extent.channels;
+  const int64_t channel_stride = extent.is_nchw ? extent.pixels : 1;
+  for (int64_t n = 0; n < extent.batch; ++n, to += extent.pixels * extent.channels) {
+    for (int64_t pixel = 0; pixel < extent.pixels; ++pixel) {
+      for (int64_t channel = 0; channel < extent.channels; ++channel) {
+        to[pixel * pixel_stride + channel * channel_stride] = static_cast<T>(*from++);
+      }
+    }
+  }
+}
+
+float Activate(const Convolution& c, float x) {
+  // Written so that NaN passes, as TensorFlow's activations let it.
+  switch (c.activation) {
+    case Activation::kNone:
+      return x;
+    case Activation::kRelu:
+      return x < 0 ? 0 : x;
+    case Activation::kRelu6:
+      return x < 0 ? 0 : (x > 6 ? 6 : x);
+    case Activation::kLeakyRelu:
+      return x > 0 ? x : x * c.leaky_relu_alpha;
+    case Activation::kElu:
+      return x < 0 ? std::expm1(x) : x;
+  }
+  return x;
+}
+
+// output = activation(output + bias) for `pixels` pixels.
+void ApplyBiasAndActivation(const Convolution& c, const float* bias, int64_t pixels,
+                            float* output) {
+  for (int64_t pixel = 0; pixel < pixels; ++pixel, output += c.output_channels) {
+    for (int64_t k = 0; k < c.output_channels; ++k) {
+      output[k] = Activate(c, bias == nullptr ? output[k] : output[k] + bias[k]);
+    }
+  }
+}
+
+}  // namespace
+
+Status ParseHostAlgorithm(const std::string& name, HostAlgorithm* algorithm) {
+  for (const HostAlgorithm known : {HostAlgorithm::kIm2colGemm, HostAlgorithm::kDirect}) {
+    if (name == HostAlgorithmName(known)) {
+      *algorithm = known;
+      return Status::Ok();
+    }
+  }
+  return InvalidArgument("Expected an algorithm of the host backend (IM2COL_GEMM or DIRECT), got " +
+                         name + ".");
+}
+
+const char* HostAlgorithmName(HostAlgorithm algorithm) {
+  return algorithm == HostAlgorithm::kDirect ? "DIRECT" : "IM2COL_GEMM";
+}
+
+HostConvolution::HostConvolution(const Convolution& convolution, HostAlgorithm algorithm)
+    : convolution_(convolution), algorithm_(algorithm) {
+  const Roles roles = RolesOf(convolution_);
+  const auto count_conversion = [this](Role role) {
+    const Extent extent = ExtentOf(convolution_, role);
+    if (NeedsConversion(convolution_, extent)) workspace_floats_ += extent.elements();
+  };
+  for (int i = 0; i < roles.input_count; ++i) count_conversion(roles.inputs[i]);
+  count_conversion(roles.result);
+  if (algorithm_ == HostAlgorithm::kIm2colGemm) {
+    workspace_floats_ += Im2colGemmScratchFloats(convolution_);
+  }
+}
+
+void HostConvolution::Run(const ConvolutionBuffers& buffers, void* workspace,
+                          const ParallelFor& parallel_for) const {
+  const Convolution& c = convolution_;
+  float* free_workspace = static_cast<float*>(workspace);
+  FloatTensors tensors;
+  const auto bind = [&tensors](Role role, float* data) {
+    switch (role) {
+      case Role::kImage:
+        tensors.image = data;
+        break;
+      case Role::kFilter:
+        tensors.filter = data;
+        break;
+      case Role::kOutput:
+        tensors.output = data;
+        break;
+      case Role::kBias:
+        tensors.bias = data;
+        break;
+    }
+  };
+
+  const Roles roles = RolesOf(c);
+  for (int i = 0; i < roles.input_count; ++i) {
+    const Extent extent = ExtentOf(c, roles.inputs[i]);
+    if (!NeedsConversion(c, extent)) {
+      // Inputs are only read; one struct serves all kinds, so its pointers are not const.
+      bind(roles.inputs[i], static_cast<float*>(const_cast<void*>(buffers.inputs[i])));
+      continue;
+    }
+    if (c.dtype == DataType::kHalf) {
+      ToFloatNhwc(extent, static_cast<const Eigen::half*>(buffers.inputs[i]), free_workspace);
+    } else {
+      ToFloatNhwc(extent, static_cast<const float*>(buffers.inputs[i]), free_workspace);
+    }
+    bind(roles.inputs[i], free_workspace);
+    free_workspace += extent.elements();
+  }
+  const Extent result = ExtentOf(c, roles.result);
+  const bool convert_result = NeedsConversion(c, result);
+  float* const float_result = convert_result ? free_workspace : static_cast<float*>(buffers.result);
+  if (convert_result) free_workspace += result.elements();
+  bind(roles.result, float_result);
+
+  if (algorithm_ == HostAlgorithm::kIm2colGemm) {
+    RunIm2colGemm(c, tensors, free_workspace, parallel_for);
+  } else {
+    RunDirect(c, tensors, parallel_for);
+  }
+  if (c.has_bias || c.activation != Activation::kNone) {
+    const int64_t rows = c.batch * c.output_height;
+    ForEachItem(rows, parallel_for, [&](int, int64_t row) {
+      ApplyBiasAndActivation(c, tensors.bias, c.output_width,
+                             tensors.output + row * c.output_width * c.output_channels);
+    });
+  }
+
+  if (!convert_result) return;
+  if (c.dtype == DataType::kHalf) {
+    FromFloatNhwc(result, float_result, static_cast<Eigen::half*>(buffers.result));
+  } else {
+    FromFloatNhwc(result, float_result, static_cast<float*>(buffers.result));
+  }
+}
+
+}  // namespace tf_interop

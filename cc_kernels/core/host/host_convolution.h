@@ -1,0 +1,47 @@
+// A convolution on the CPU, by one of two algorithms:
+//
+//   IM2COL_GEMM  patches of the image as rows of a matrix in the workspace, and Eigen's matrix
+//                product (forward; the two backward kinds do the same tap by tap);
+//   DIRECT       loops without a workspace of its own; what depthwise convolutions use.
+//
+// Arithmetic is float. Half tensors are converted on the way in and rounded once on the way out;
+// NCHW tensors are transposed to NHWC. Both need a workspace, with either algorithm. The order of
+// additions does not depend on the number of threads: the same input gives the same bits.
+#ifndef TF_INTEROP_CORE_HOST_HOST_CONVOLUTION_H_
+#define TF_INTEROP_CORE_HOST_HOST_CONVOLUTION_H_
+
+#include <cstddef>
+#include <string>
+
+#include "cc_kernels/core/convolution.h"
+#include "cc_kernels/core/host/parallel_for.h"
+#include "cc_kernels/core/status.h"
+
+namespace tf_interop {
+
+enum class HostAlgorithm { kIm2colGemm, kDirect };
+
+Status ParseHostAlgorithm(const std::string& name, HostAlgorithm* algorithm);
+const char* HostAlgorithmName(HostAlgorithm algorithm);
+
+// Immutable; Run may be called from several threads at once with different buffers.
+class HostConvolution {
+ public:
+  // `convolution` is valid and neither its operands nor its result are empty.
+  HostConvolution(const Convolution& convolution, HostAlgorithm algorithm);
+
+  const Convolution& convolution() const { return convolution_; }
+  size_t workspace_bytes() const { return workspace_floats_ * sizeof(float); }
+
+  void Run(const ConvolutionBuffers& buffers, void* workspace,
+           const ParallelFor& parallel_for) const;
+
+ private:
+  Convolution convolution_;
+  HostAlgorithm algorithm_;
+  size_t workspace_floats_ = 0;
+};
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_CORE_HOST_HOST_CONVOLUTION_H_

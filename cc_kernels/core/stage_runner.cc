@@ -1,0 +1,200 @@
+#include "cc_kernels/core/stage_runner.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tf_interop {
+namespace {
+
+Status AtStep(const std::string& name, const std::string& algorithm, const Status& status) {
+  if (status.ok()) return status;
+  return Status(status.code(), "Convolution '" + name + "'" +
+                                   (algorithm.empty() ? "" : " with algorithm " + algorithm) +
+                                   ": " + status.message());
+}
+
+Status PrepareStep(Backend* backend, const StageStep& step, const std::string& algorithm,
+                   size_t workspace_limit_bytes, std::vector<std::string>* fallbacks,
+                   PreparedStep* prepared) {
+  prepared->name = step.name;
+  TF_INTEROP_RETURN_IF_ERROR(AtStep(step.name, "", Validate(step.convolution)));
+  prepared->result_elements = step.convolution.result_elements();
+  prepared->result_bytes = prepared->result_elements * SizeOf(step.convolution.dtype);
+  if (prepared->result_elements == 0) return Status::Ok();
+  if (step.convolution.reads_nothing()) {
+    prepared->result_is_zero = true;
+    return Status::Ok();
+  }
+  if (!algorithm.empty()) {
+    const Status pinned = backend->Prepare(step.convolution, algorithm, workspace_limit_bytes,
+                                           &prepared->convolution);
+    if (pinned.ok()) return Status::Ok();
+    fallbacks->push_back(AtStep(step.name, algorithm, pinned).message());
+  }
+  return AtStep(
+      step.name, "",
+      backend->Prepare(step.convolution, "", workspace_limit_bytes, &prepared->convolution));
+}
+
+void GrowLaneWorkspace(const PreparedStep& step, size_t* bytes) {
+  if (step.convolution) *bytes = std::max(*bytes, step.convolution->workspace_bytes());
+}
+
+// The stream groups of one call, returned to the backend when the call ends.
+class LeasedStreamGroups {
+ public:
+  explicit LeasedStreamGroups(Backend* backend) : backend_(backend) {}
+  ~LeasedStreamGroups() {
+    for (auto& group : groups_) backend_->Release(std::move(group));
+  }
+  LeasedStreamGroups(const LeasedStreamGroups&) = delete;
+  LeasedStreamGroups& operator=(const LeasedStreamGroups&) = delete;
+
+  Status Acquire(size_t count) {
+    groups_.reserve(count);
+    while (groups_.size() < count) {
+      std::unique_ptr<StreamGroup> group;
+      TF_INTEROP_RETURN_IF_ERROR(backend_->Acquire(&group));
+      groups_.push_back(std::move(group));
+    }
+    return Status::Ok();
+  }
+  StreamGroup* operator[](size_t lane) const { return groups_[lane].get(); }
+  size_t size() const { return groups_.size(); }
+
+ private:
+  Backend* const backend_;
+  std::vector<std::unique_ptr<StreamGroup>> groups_;
+};
+
+// The steps of each lane, in order.
+std::vector<std::vector<size_t>> StepsByLane(const PreparedStage& stage) {
+  std::vector<std::vector<size_t>> lanes(stage.lane_workspace_bytes.size());
+  for (size_t i = 0; i < stage.steps.size(); ++i) lanes[stage.steps[i].lane].push_back(i);
+  return lanes;
+}
+
+Status LaunchStep(Backend* backend, const PreparedStep& step, const ConvolutionBuffers& buffers,
+                  void* workspace, StreamGroup* group, Stream stream) {
+  if (step.result_elements == 0) return Status::Ok();
+  if (step.result_is_zero) {
+    return AtStep(step.name, "", backend->FillZero(buffers.result, step.result_bytes, stream));
+  }
+  return AtStep(step.name, step.convolution->algorithm(),
+                backend->Launch(*step.convolution, buffers, workspace, group, stream));
+}
+
+// Makes the streams of all lanes wait for what is on the caller's stream now. `forked` counts the
+// lanes that do.
+Status Fork(Backend* backend, const LeasedStreamGroups& groups, Stream caller, size_t* forked) {
+  Event* const fork = groups[0]->fork_event();
+  TF_INTEROP_RETURN_IF_ERROR(backend->Record(fork, caller));
+  for (*forked = 0; *forked < groups.size(); ++*forked) {
+    TF_INTEROP_RETURN_IF_ERROR(backend->Wait(groups[*forked]->stream(), fork));
+  }
+  return Status::Ok();
+}
+
+Status LaunchRoundRobin(Backend* backend, const PreparedStage& stage,
+                        const std::vector<ConvolutionBuffers>& buffers,
+                        const std::vector<void*>& lane_workspaces,
+                        const LeasedStreamGroups& groups) {
+  const std::vector<std::vector<size_t>> lanes = StepsByLane(stage);
+  size_t longest = 0;
+  for (const auto& lane : lanes) longest = std::max(longest, lane.size());
+  for (size_t position = 0; position < longest; ++position) {
+    for (size_t lane = 0; lane < lanes.size(); ++lane) {
+      if (position >= lanes[lane].size()) continue;
+      const size_t step = lanes[lane][position];
+      TF_INTEROP_RETURN_IF_ERROR(LaunchStep(backend, stage.steps[step], buffers[step],
+                                            lane_workspaces[lane], groups[lane],
+                                            groups[lane]->stream()));
+    }
+  }
+  return Status::Ok();
+}
+
+// Makes the caller's stream wait for the first `forked` lanes. Goes on after an error: a lane that
+// is not joined would run on while the caller reuses its memory.
+Status Join(Backend* backend, const LeasedStreamGroups& groups, Stream caller, size_t forked) {
+  Status status;
+  for (size_t lane = 0; lane < forked; ++lane) {
+    const Status recorded = backend->Record(groups[lane]->join_event(), groups[lane]->stream());
+    status.Update(recorded.ok() ? backend->Wait(caller, groups[lane]->join_event()) : recorded);
+  }
+  return status;
+}
+
+Status RunOnCallerStream(Backend* backend, const PreparedStage& stage,
+                         const std::vector<ConvolutionBuffers>& buffers, void* workspace,
+                         Stream caller) {
+  LeasedStreamGroups groups(backend);
+  TF_INTEROP_RETURN_IF_ERROR(groups.Acquire(1));
+  for (size_t i = 0; i < stage.steps.size(); ++i) {
+    TF_INTEROP_RETURN_IF_ERROR(
+        LaunchStep(backend, stage.steps[i], buffers[i], workspace, groups[0], caller));
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status PrepareStage(Backend* backend, const std::vector<StageStep>& steps,
+                    size_t workspace_limit_bytes, PreparedStage* prepared) {
+  *prepared = PreparedStage();
+  prepared->steps.resize(steps.size());
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const StageStep& step = steps[i];
+    auto& lanes = prepared->lane_workspace_bytes;
+    if (step.lane < 0 || static_cast<size_t>(step.lane) > lanes.size()) {
+      return InvalidArgument("Expected lanes numbered 0, 1, 2, … in the order of the steps, got " +
+                             std::to_string(step.lane) + " at convolution '" + step.name +
+                             "' behind " + std::to_string(lanes.size()) + " lanes.");
+    }
+    if (static_cast<size_t>(step.lane) == lanes.size()) lanes.push_back(0);
+    TF_INTEROP_RETURN_IF_ERROR(PrepareStep(backend, step, step.algorithm, workspace_limit_bytes,
+                                           &prepared->fallbacks, &prepared->steps[i]));
+    prepared->steps[i].lane = step.lane;
+    GrowLaneWorkspace(prepared->steps[i], &lanes[step.lane]);
+  }
+  return Status::Ok();
+}
+
+Status PrepareSequentialStage(Backend* backend, const std::vector<StageStep>& steps,
+                              PreparedStage* prepared) {
+  *prepared = PreparedStage();
+  prepared->steps.resize(steps.size());
+  prepared->lane_workspace_bytes = {0};
+  for (size_t i = 0; i < steps.size(); ++i) {
+    TF_INTEROP_RETURN_IF_ERROR(
+        PrepareStep(backend, steps[i], "", 0, &prepared->fallbacks, &prepared->steps[i]));
+    GrowLaneWorkspace(prepared->steps[i], &prepared->lane_workspace_bytes[0]);
+  }
+  return Status::Ok();
+}
+
+Status RunStage(Backend* backend, const PreparedStage& stage,
+                const std::vector<ConvolutionBuffers>& buffers,
+                const std::vector<void*>& lane_workspaces, Stream caller) {
+  const size_t lanes = stage.lane_workspace_bytes.size();
+  if (buffers.size() != stage.steps.size() || lane_workspaces.size() != lanes) {
+    return InvalidArgument("Expected buffers for " + std::to_string(stage.steps.size()) +
+                           " steps and workspaces for " + std::to_string(lanes) + " lanes, got " +
+                           std::to_string(buffers.size()) + " and " +
+                           std::to_string(lane_workspaces.size()) + ".");
+  }
+  if (lanes == 0) return Status::Ok();
+  if (lanes == 1) return RunOnCallerStream(backend, stage, buffers, lane_workspaces[0], caller);
+
+  LeasedStreamGroups groups(backend);
+  TF_INTEROP_RETURN_IF_ERROR(groups.Acquire(lanes));
+  size_t forked = 0;
+  Status status = Fork(backend, groups, caller, &forked);
+  if (status.ok()) {
+    status.Update(LaunchRoundRobin(backend, stage, buffers, lane_workspaces, groups));
+  }
+  status.Update(Join(backend, groups, caller, forked));
+  return status;
+}
+
+}  // namespace tf_interop

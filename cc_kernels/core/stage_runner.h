@@ -1,0 +1,80 @@
+// Runs a stage: convolutions that do not depend on each other, each lane on a stream group of its
+// own.
+//
+// The stream contract:
+//   1. The caller allocates all results and workspaces before RunStage, from an allocator that is
+//      ordered by the caller's stream (TensorFlow's is).
+//   2. RunStage records one event on the caller's stream; the stream of every lane waits for it.
+//   3. Steps are launched round-robin over the lanes, so that no lane waits for the host.
+//   4. The caller's stream waits for every lane before RunStage returns, also when it fails
+//      halfway.
+// From 1 and 4 it follows that whatever the caller frees after RunStage may be handed out again to
+// work that is enqueued on the caller's stream. RunStage never waits for the device.
+//
+// A stage of one lane runs on the caller's stream itself: there is nothing to run beside it, and
+// the contract holds without events.
+//
+// Ownership: the caller owns buffers and workspaces and keeps them until the caller's stream has
+// passed the end of the stage. Thread-safety: all functions may be called from several threads at
+// once, for one backend, with the same PreparedStage.
+#ifndef TF_INTEROP_CORE_STAGE_RUNNER_H_
+#define TF_INTEROP_CORE_STAGE_RUNNER_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cc_kernels/core/backend.h"
+#include "cc_kernels/core/convolution.h"
+#include "cc_kernels/core/status.h"
+
+namespace tf_interop {
+
+// One convolution of a stage, as a plan asks for it.
+struct StageStep {
+  std::string name;  // the node's name, for messages
+  Convolution convolution;
+  std::string algorithm;  // pinned, or empty
+  int lane = 0;
+};
+
+// A step that is ready to launch.
+struct PreparedStep {
+  std::string name;
+  int lane = 0;
+  int64_t result_elements = 0;
+  size_t result_bytes = 0;
+  bool result_is_zero = false;  // nothing to read: the result is filled with zeros
+  std::shared_ptr<const PreparedConvolution> convolution;  // null where nothing is to be computed
+};
+
+// A stage that is ready to launch, for one device and one set of shapes. Immutable.
+struct PreparedStage {
+  std::vector<PreparedStep> steps;  // in the order of the StageSteps
+  // For each lane, the most that one of its steps needs. Steps of a lane share it, in order.
+  std::vector<size_t> lane_workspace_bytes;
+  // Steps whose pinned algorithm could not be had, each with its reason.
+  std::vector<std::string> fallbacks;
+};
+
+// Prepares every step. A pinned algorithm that the backend cannot run for this shape, or that
+// needs more than `workspace_limit_bytes`, is replaced by the backend's own choice and noted in
+// `fallbacks`. Lane numbers must be 0, 1, 2, … without a gap.
+Status PrepareStage(Backend* backend, const std::vector<StageStep>& steps,
+                    size_t workspace_limit_bytes, PreparedStage* prepared);
+
+// The same steps on one lane that needs as little workspace as the backend can do with: what is
+// left to do where memory is short.
+Status PrepareSequentialStage(Backend* backend, const std::vector<StageStep>& steps,
+                              PreparedStage* prepared);
+
+// Enqueues the stage behind the work that is on `caller` now, and joins it into `caller`.
+// `buffers` has one entry for each step, `lane_workspaces` one for each lane.
+Status RunStage(Backend* backend, const PreparedStage& stage,
+                const std::vector<ConvolutionBuffers>& buffers,
+                const std::vector<void*>& lane_workspaces, Stream caller);
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_CORE_STAGE_RUNNER_H_

@@ -1,0 +1,323 @@
+// The stream contract of the runner, on the host backend, with delays that make every missing
+// dependency show.
+#include "cc_kernels/core/stage_runner.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cc_kernels/core/host/host_backend.h"
+#include "cc_kernels/core/host/host_stream.h"
+#include "tests/cc/reference_convolution.h"
+
+namespace tf_interop {
+namespace {
+
+constexpr size_t kNoLimit = ~size_t{0};
+
+// A 1x1 convolution of one channel with filter 1: it copies its image, so that every element of the
+// result says what the lane has read.
+Convolution CopyConvolution(int64_t pixels) {
+  Convolution c;
+  c.batch = 1;
+  c.image_height = c.output_height = 1;
+  c.image_width = c.output_width = pixels;
+  c.image_channels = c.output_channels = 1;
+  c.filter_height = c.filter_width = 1;
+  return c;
+}
+
+void SleepUpTo(int microseconds) {
+  thread_local std::mt19937 random(std::random_device{}());
+  std::this_thread::sleep_for(
+      std::chrono::microseconds(std::uniform_int_distribution<int>(0, microseconds)(random)));
+}
+
+Status RandomDelay(const Convolution&) {
+  SleepUpTo(300);
+  return Status::Ok();
+}
+
+// Leaves out one half of the stream contract, as a broken runner would.
+class BrokenBackend : public HostBackend {
+ public:
+  enum class Missing { kNothing, kFork, kJoin };
+  BrokenBackend(Missing missing, HostLaunchHook hook)
+      : HostBackend(SerialFor, std::move(hook)), missing_(missing) {}
+
+  void set_caller(Stream caller) { caller_ = caller; }
+  Status Wait(Stream stream, Event* event) override {
+    const bool is_join = stream == caller_;
+    if (missing_ == Missing::kFork && !is_join) return Status::Ok();
+    if (missing_ == Missing::kJoin && is_join) return Status::Ok();
+    return HostBackend::Wait(stream, event);
+  }
+
+ private:
+  const Missing missing_;
+  Stream caller_ = nullptr;
+};
+
+constexpr int64_t kPixels = 64;
+constexpr int kLanes = 3;
+constexpr float kPoison = -1.0f;
+
+// One round as TensorFlow would drive it: work on the caller's stream writes the inputs, the stage
+// runs, and later work on the caller's stream reads the results and reuses the inputs' memory at
+// once. Returns how many elements were wrong.
+int CountWrongElements(HostBackend* backend, HostStream* caller, float value) {
+  std::vector<float> image(kPixels, kPoison), filter(1, 1.0f);
+  std::vector<std::vector<float>> results(kLanes, std::vector<float>(kPixels, kPoison));
+  std::vector<StageStep> steps;
+  std::vector<ConvolutionBuffers> buffers;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    steps.push_back({"conv" + std::to_string(lane), CopyConvolution(kPixels), "DIRECT", lane});
+    buffers.push_back({{image.data(), filter.data(), nullptr}, results[lane].data()});
+  }
+  PreparedStage stage;
+  EXPECT_TRUE(PrepareStage(backend, steps, kNoLimit, &stage).ok());
+
+  caller->Enqueue([&image, value] {
+    SleepUpTo(1000);
+    std::fill(image.begin(), image.end(), value);
+    return Status::Ok();
+  });
+  EXPECT_TRUE(RunStage(backend, stage, buffers, {nullptr, nullptr, nullptr}, caller).ok());
+  std::atomic<int> wrong{0};
+  caller->Enqueue([&] {
+    std::fill(image.begin(), image.end(), kPoison);
+    for (const auto& result : results) {
+      wrong += static_cast<int>(
+          std::count_if(result.begin(), result.end(), [&](float x) { return x != value; }));
+    }
+    return Status::Ok();
+  });
+  caller->Synchronize();
+  // Lanes that were not joined still write to memory of this function.
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  return wrong;
+}
+
+int CountWrongElements(BrokenBackend::Missing missing, int rounds) {
+  auto* const backend = new BrokenBackend(missing, RandomDelay);  // lanes may outlive the test
+  std::unique_ptr<HostStream> caller;
+  EXPECT_TRUE(HostStream::Create(&caller).ok());
+  backend->set_caller(caller.get());
+  int wrong = 0;
+  for (int round = 0; round < rounds; ++round) {
+    wrong += CountWrongElements(backend, caller.get(), static_cast<float>(round + 1));
+  }
+  return wrong;
+}
+
+TEST(StageRunnerTest, LanesReadWhatTheCallerWroteAndAreJoined) {
+  EXPECT_EQ(CountWrongElements(BrokenBackend::Missing::kNothing, 100), 0);
+}
+
+TEST(StageRunnerTest, AMissingForkShows) {
+  EXPECT_GT(CountWrongElements(BrokenBackend::Missing::kFork, 20), 0);
+}
+
+TEST(StageRunnerTest, AMissingJoinShows) {
+  EXPECT_GT(CountWrongElements(BrokenBackend::Missing::kJoin, 20), 0);
+}
+
+TEST(StageRunnerTest, TwoThreadsShareABackend) {
+  HostBackend backend(SerialFor, RandomDelay);
+  std::atomic<int> wrong{0};
+  const auto drive = [&](float offset) {
+    std::unique_ptr<HostStream> caller;
+    ASSERT_TRUE(HostStream::Create(&caller).ok());
+    for (int round = 0; round < 100; ++round) {
+      wrong += CountWrongElements(&backend, caller.get(), offset + static_cast<float>(round));
+    }
+  };
+  std::thread first(drive, 1.0f), second(drive, 1000.0f);
+  first.join();
+  second.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(StageRunnerTest, LanesRunAtTheSameTime) {
+  std::atomic<int> running{0}, most{0};
+  HostBackend backend(SerialFor, [&](const Convolution&) {
+    const int now = ++running;
+    for (int seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {
+    }
+    // Long enough that all lanes are inside together, whatever the scheduler does.
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    --running;
+    return Status::Ok();
+  });
+  std::unique_ptr<HostStream> caller;
+  ASSERT_TRUE(HostStream::Create(&caller).ok());
+  EXPECT_EQ(CountWrongElements(&backend, caller.get(), 5.0f), 0);
+  EXPECT_EQ(most, kLanes);
+}
+
+TEST(StageRunnerTest, AFailingLaneIsJoinedAndItsErrorReachesTheCaller) {
+  std::atomic<int> finished{0};
+  HostBackend backend(SerialFor, [&](const Convolution& c) -> Status {
+    if (c.image_width == 7) return Internal("injected");
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ++finished;
+    return Status::Ok();
+  });
+  std::vector<float> image(16, 1.0f), filter(1, 1.0f), results(48, 0.0f);
+  std::vector<StageStep> steps = {{"a", CopyConvolution(16), "", 0},
+                                  {"bad", CopyConvolution(7), "", 1},
+                                  {"c", CopyConvolution(16), "", 2}};
+  std::vector<ConvolutionBuffers> buffers;
+  for (int i = 0; i < 3; ++i) {
+    buffers.push_back({{image.data(), filter.data(), nullptr}, results.data() + 16 * i});
+  }
+  PreparedStage stage;
+  ASSERT_TRUE(PrepareStage(&backend, steps, kNoLimit, &stage).ok());
+  std::unique_ptr<HostStream> caller;
+  ASSERT_TRUE(HostStream::Create(&caller).ok());
+  ASSERT_TRUE(RunStage(&backend, stage, buffers, {nullptr, nullptr, nullptr}, caller.get()).ok());
+  caller->Synchronize();
+  EXPECT_EQ(finished, 2);
+  EXPECT_EQ(caller->TakeError().message(), "injected");
+}
+
+// A backend whose launches fail on the host's side, after `good` of them.
+class FailingLaunch : public HostBackend {
+ public:
+  explicit FailingLaunch(int good) : HostBackend(SerialFor, RandomDelay), good_(good) {}
+  Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
+                void* workspace, StreamGroup* group, Stream stream) override {
+    if (good_-- <= 0) return Internal("no launch");
+    return HostBackend::Launch(prepared, buffers, workspace, group, stream);
+  }
+  Status Wait(Stream stream, Event* event) override {
+    ++waits_;
+    return HostBackend::Wait(stream, event);
+  }
+  int waits() const { return waits_; }
+
+ private:
+  int good_;
+  int waits_ = 0;
+};
+
+TEST(StageRunnerTest, ALaunchThatFailsHalfwayIsStillJoined) {
+  FailingLaunch backend(1);
+  std::vector<float> image(16, 1.0f), filter(1, 1.0f), first(16, 0.0f), second(16, 0.0f);
+  PreparedStage stage;
+  ASSERT_TRUE(PrepareStage(&backend,
+                           {{"a", CopyConvolution(16), "DIRECT", 0},
+                            {"b", CopyConvolution(16), "DIRECT", 1}},
+                           kNoLimit, &stage)
+                  .ok());
+  std::unique_ptr<HostStream> caller;
+  ASSERT_TRUE(HostStream::Create(&caller).ok());
+  const Status status = RunStage(&backend, stage,
+                                 {{{image.data(), filter.data(), nullptr}, first.data()},
+                                  {{image.data(), filter.data(), nullptr}, second.data()}},
+                                 {nullptr, nullptr}, caller.get());
+  EXPECT_EQ(status.message(), "Convolution 'b' with algorithm DIRECT: no launch");
+  EXPECT_EQ(backend.waits(), 4);  // two lanes forked, two joined
+  caller->Synchronize();
+  EXPECT_EQ(first, std::vector<float>(16, 1.0f));
+}
+
+TEST(StageRunnerTest, APinThatCannotRunFallsBackAndIsNoted) {
+  HostBackend backend(SerialFor);
+  PreparedStage stage;
+  ASSERT_TRUE(
+      PrepareStage(&backend, {{"a", CopyConvolution(16), "eng7", 0}}, kNoLimit, &stage).ok());
+  EXPECT_EQ(stage.steps[0].convolution->algorithm(), "IM2COL_GEMM");
+  ASSERT_EQ(stage.fallbacks.size(), 1u);
+  EXPECT_NE(stage.fallbacks[0].find("'a' with algorithm eng7"), std::string::npos);
+}
+
+TEST(StageRunnerTest, APinOverTheWorkspaceLimitFallsBack) {
+  HostBackend backend(SerialFor);
+  Convolution c = CopyConvolution(16);
+  c.filter_width = 3;
+  c.pad_left = c.pad_right = 1;
+  PreparedStage stage;
+  ASSERT_TRUE(PrepareStage(&backend, {{"a", c, "IM2COL_GEMM", 0}}, 8, &stage).ok());
+  EXPECT_EQ(stage.steps[0].convolution->algorithm(), "DIRECT");
+  EXPECT_EQ(stage.fallbacks.size(), 1u);
+}
+
+TEST(StageRunnerTest, StepsOfALaneShareItsWorkspace) {
+  HostBackend backend(SerialFor);
+  Convolution small = CopyConvolution(16), large = CopyConvolution(64);
+  for (Convolution* c : {&small, &large}) {
+    c->filter_width = 3;
+    c->pad_left = c->pad_right = 1;
+  }
+  PreparedStage stage;
+  ASSERT_TRUE(PrepareStage(&backend,
+                           {{"a", large, "", 0}, {"b", small, "", 0}, {"c", small, "", 1}},
+                           kNoLimit, &stage)
+                  .ok());
+  ASSERT_EQ(stage.lane_workspace_bytes.size(), 2u);
+  EXPECT_GT(stage.lane_workspace_bytes[0], stage.lane_workspace_bytes[1]);
+  EXPECT_GT(stage.lane_workspace_bytes[1], 0u);
+}
+
+TEST(StageRunnerTest, RefusesAGapInTheLanes) {
+  HostBackend backend(SerialFor);
+  PreparedStage stage;
+  const Status status =
+      PrepareStage(&backend, {{"a", CopyConvolution(4), "", 0}, {"b", CopyConvolution(4), "", 2}},
+                   kNoLimit, &stage);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("'b'"), std::string::npos);
+}
+
+TEST(StageRunnerTest, EmptyBatchesGiveEmptyResultsAndZeroGradients) {
+  HostBackend backend(SerialFor);
+  Convolution forward = CopyConvolution(4), gradient = CopyConvolution(4);
+  forward.batch = gradient.batch = 0;
+  gradient.kind = ConvolutionKind::kBackwardFilter;
+  PreparedStage stage;
+  ASSERT_TRUE(
+      PrepareStage(&backend, {{"f", forward, "", 0}, {"g", gradient, "", 1}}, kNoLimit, &stage)
+          .ok());
+  std::vector<float> filter_gradient(1, 5.0f);
+  std::unique_ptr<HostStream> caller;
+  ASSERT_TRUE(HostStream::Create(&caller).ok());
+  ASSERT_TRUE(RunStage(&backend, stage,
+                       {{{nullptr, nullptr, nullptr}, nullptr},
+                        {{nullptr, nullptr, nullptr}, filter_gradient.data()}},
+                       {nullptr, nullptr}, caller.get())
+                  .ok());
+  caller->Synchronize();
+  EXPECT_EQ(filter_gradient[0], 0.0f);
+}
+
+TEST(StageRunnerTest, AForkedChildMakesItsOwnStreams) {
+  HostBackend backend(SerialFor);
+  {
+    std::unique_ptr<HostStream> caller;
+    ASSERT_TRUE(HostStream::Create(&caller).ok());
+    ASSERT_EQ(CountWrongElements(&backend, caller.get(), 1.0f), 0);
+  }
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);  // a hang ends the child with a signal
+    std::unique_ptr<HostStream> caller;
+    const bool ok =
+        HostStream::Create(&caller).ok() && CountWrongElements(&backend, caller.get(), 2.0f) == 0;
+    _exit(ok ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+}  // namespace
+}  // namespace tf_interop
