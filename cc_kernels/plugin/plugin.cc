@@ -1,0 +1,224 @@
+#include "cc_kernels/plugin/plugin.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cc_kernels/core/counters.h"
+#include "cc_kernels/plugin/tensorflow_registry.h"
+#include "tensorflow/c/c_api.h"
+#include "tensorflow/c/experimental/grappler/grappler.h"
+
+struct TfiGraph {
+  const TF_Buffer* input;
+  const TF_GrapplerItem* item;
+  const char* device_type;
+  std::string nodes_to_preserve;
+  TF_GraphProperties* properties = nullptr;  // made on first use
+  bool has_result = false;
+  void* result = nullptr;
+  size_t result_size = 0;
+};
+
+namespace tf_interop {
+namespace {
+
+std::atomic<TfiPass> global_pass{nullptr};
+
+// The device types that the plugin serves. Grappler's create function takes no argument, so each
+// has a function of its own.
+void* CreateForCpu() { return const_cast<char*>("CPU"); }
+void* CreateForGpu() { return const_cast<char*>("GPU"); }
+void Destroy(void*) {}
+
+struct StatusDeleter {
+  void operator()(TF_Status* status) const { TF_DeleteStatus(status); }
+};
+using StatusPtr = std::unique_ptr<TF_Status, StatusDeleter>;
+
+// True where some text of the graph may name a convolution op (Conv2D…, DepthwiseConv2d…). Helper
+// graphs, of which TensorFlow hands over many, fail this and are left without being parsed.
+bool MayHoldConvolution(const TF_Buffer& graph) {
+  const char* position = static_cast<const char*>(graph.data);
+  const char* const end = position + graph.length;
+  constexpr char kStem[] = "Conv2";
+  constexpr size_t kStemSize = sizeof(kStem) - 1;
+  while (true) {
+    position = static_cast<const char*>(memmem(position, end - position, kStem, kStemSize));
+    if (position == nullptr || position + kStemSize == end) return false;
+    position += kStemSize;
+    if (*position == 'D' || *position == 'd') return true;
+  }
+}
+
+// Each name with a line feed behind it; node names hold none.
+std::string NodesToPreserve(const TF_GrapplerItem* item, TF_Status* status) {
+  int count = 0;
+  size_t storage_size = 0;
+  TF_GetNodesToPreserveListSize(item, &count, &storage_size, status);
+  if (TF_GetCode(status) != TF_OK) return "";
+  std::vector<char*> names(count);
+  std::vector<size_t> lengths(count);
+  std::vector<char> storage(storage_size);
+  TF_GetNodesToPreserveList(item, names.data(), lengths.data(), count, storage.data(), storage_size,
+                            status);
+  if (TF_GetCode(status) != TF_OK) return "";
+  std::string text;
+  for (int i = 0; i < count; ++i) text.append(names[i], lengths[i]).push_back('\n');
+  return text;
+}
+
+void FreeResult(void* data, size_t) { free(data); }
+
+// Aborted tells Grappler that the graph stays as it is.
+void SetUnchanged(TF_Status* status) { TF_SetStatus(status, TF_ABORTED, "Nothing to be done."); }
+
+void Optimize(void* device_type, const TF_Buffer* input, const TF_GrapplerItem* item,
+              TF_Buffer* output, TF_Status* status) {
+  const TfiPass pass = global_pass.load();
+  if (pass == nullptr || !MayHoldConvolution(*input)) return SetUnchanged(status);
+  TfiGraph graph{input, item, static_cast<const char*>(device_type), ""};
+  graph.nodes_to_preserve = NodesToPreserve(item, status);
+  if (TF_GetCode(status) != TF_OK) return;
+  const bool changed = pass(&graph) == 1 && graph.has_result;
+  if (graph.properties != nullptr) TF_DeleteGraphProperties(graph.properties);
+  if (!changed) {
+    free(graph.result);
+    return SetUnchanged(status);
+  }
+  output->data = graph.result;
+  output->length = graph.result_size;
+  output->data_deallocator = FreeResult;
+  TF_SetStatus(status, TF_OK, "");
+}
+
+void FillParams(TP_OptimizerRegistrationParams* params, const char* device_type,
+                void* (*create)()) {
+  params->struct_size = TP_OPTIMIZER_REGISTRATION_PARAMS_STRUCT_SIZE;
+  params->device_type = device_type;
+  params->optimizer_configs->struct_size = TP_OPTIMIZER_CONFIGS_STRUCT_SIZE;
+  params->optimizer->struct_size = TP_OPTIMIZER_STRUCT_SIZE;
+  params->optimizer->create_func = create;
+  params->optimizer->optimize_func = Optimize;
+  params->optimizer->destroy_func = Destroy;
+}
+
+void InitCpu(TP_OptimizerRegistrationParams* params, TF_Status* status) {
+  FillParams(params, "CPU", CreateForCpu);
+  TF_SetStatus(status, TF_OK, "");
+}
+
+void InitGpu(TP_OptimizerRegistrationParams* params, TF_Status* status) {
+  FillParams(params, "GPU", CreateForGpu);
+  TF_SetStatus(status, TF_OK, "");
+}
+
+// Empty, or why the plugin was not registered.
+std::string Register(const std::string& device_type) {
+  static std::mutex* const mutex = new std::mutex();
+  static auto* const registered = new std::set<std::string>();
+  std::lock_guard<std::mutex> lock(*mutex);
+  if (device_type != "CPU" && device_type != "GPU") {
+    return "Expected device type CPU or GPU, got " + device_type + ".";
+  }
+  if (registered->count(device_type) > 0) return "";
+  // TensorFlow ends the process when a device type gets a second plugin, so look first.
+  if (HasGraphPlugin(device_type)) {
+    return "Another graph-optimizer plugin is registered for device type " + device_type +
+           ", and TensorFlow takes one only. Uninstall that plugin (a package under "
+           "site-packages/tensorflow-plugins), or use tf_interop in a process without it.";
+  }
+  const absl::Status status = RegisterGraphPlugin(device_type == "CPU" ? InitCpu : InitGpu);
+  if (!status.ok()) {
+    return "TensorFlow refused the plugin for device type " + device_type + ": " +
+           std::string(status.message());
+  }
+  registered->insert(device_type);
+  return "";
+}
+
+}  // namespace
+}  // namespace tf_interop
+
+extern "C" {
+
+// The entry point that TensorFlow looks for in a plugin library: the GPU's plugin.
+TFI_EXPORT void TF_InitGraph(TP_OptimizerRegistrationParams* params, TF_Status* status) {
+  tf_interop::InitGpu(params, status);
+}
+
+const char* TfiRegisterPlugin(const char* device_type) {
+  const std::string error = tf_interop::Register(device_type);
+  if (error.empty()) return nullptr;
+  thread_local std::string kept;
+  kept = error;
+  return kept.c_str();
+}
+
+void TfiSetPass(TfiPass pass) { tf_interop::global_pass.store(pass); }
+
+const void* TfiGraphData(const TfiGraph* graph) { return graph->input->data; }
+size_t TfiGraphSize(const TfiGraph* graph) { return graph->input->length; }
+const char* TfiGraphDeviceType(const TfiGraph* graph) { return graph->device_type; }
+const char* TfiGraphNodesToPreserve(const TfiGraph* graph) {
+  return graph->nodes_to_preserve.c_str();
+}
+
+int TfiOutputProperties(TfiGraph* graph, const char* node, TfiSink sink) {
+  const tf_interop::StatusPtr status(TF_NewStatus());
+  if (graph->properties == nullptr) {
+    graph->properties = TF_NewGraphProperties(graph->item);
+    TF_InferStatically(graph->properties, /*assume_valid_feeds=*/0,
+                       /*aggressive_shape_inference=*/0, /*include_input_tensor_values=*/0,
+                       /*include_output_tensor_values=*/0, status.get());
+    if (TF_GetCode(status.get()) != TF_OK) return -1;
+  }
+  int count = 0;
+  TF_GetOutputPropertiesListSize(graph->properties, node, &count, status.get());
+  if (TF_GetCode(status.get()) != TF_OK || count == 0) return -1;
+  std::vector<TF_Buffer*> buffers(count);
+  for (TF_Buffer*& buffer : buffers) buffer = TF_NewBuffer();
+  TF_GetOutputPropertiesList(graph->properties, node, buffers.data(), count, status.get());
+  const bool ok = TF_GetCode(status.get()) == TF_OK;
+  for (TF_Buffer* buffer : buffers) {
+    if (ok) sink(buffer->data, buffer->length);
+    TF_DeleteBuffer(buffer);
+  }
+  return ok ? count : -1;
+}
+
+void TfiSetResult(TfiGraph* graph, const void* data, size_t size) {
+  free(graph->result);
+  graph->result = malloc(size);
+  graph->has_result = graph->result != nullptr;
+  graph->result_size = size;
+  if (graph->has_result) memcpy(graph->result, data, size);
+}
+
+void TfiReadCounters(TfiSink sink) {
+  const tf_interop::Counters counters = tf_interop::ReadCounters();
+  std::ostringstream text;
+  text << "stages_run " << counters.stages_run << "\n";
+  for (const auto& [reason, count] : counters.fallbacks) {
+    text << "fallback " << count << " " << reason << "\n";
+  }
+  const std::string bytes = text.str();
+  sink(bytes.data(), bytes.size());
+}
+
+int TfiCpuIsSupported(void) {
+#if defined(__AVX2__) && defined(__FMA__)
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#else
+  return 1;
+#endif
+}
+
+}  // extern "C"

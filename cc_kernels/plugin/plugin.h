@@ -1,0 +1,57 @@
+// The C interface between the library and the Python package: registering the graph-optimizer
+// plugin, and the Python pass that it calls while Grappler runs. Python reaches it with ctypes.
+#ifndef TF_INTEROP_PLUGIN_PLUGIN_H_
+#define TF_INTEROP_PLUGIN_PLUGIN_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TFI_EXPORT __attribute__((visibility("default")))
+
+// One call of the plugin by Grappler; valid until the pass returns.
+typedef struct TfiGraph TfiGraph;
+
+// Rewrites a graph. Returns 1 after it has handed over a new graph with TfiSetResult, 0 where the
+// graph stays as it is. Called from any thread, also from several at once. Must not throw.
+typedef int (*TfiPass)(TfiGraph* graph);
+
+// Takes `size` bytes at `data`, which stay the callee's for the call only.
+typedef void (*TfiSink)(const void* data, size_t size);
+
+// Registers the plugin for a device type, "CPU" or "GPU". Returns NULL, or why not as a string
+// that stays valid. Does nothing, and succeeds, where it is registered already.
+TFI_EXPORT const char* TfiRegisterPlugin(const char* device_type);
+
+// Sets the pass; NULL turns it off.
+TFI_EXPORT void TfiSetPass(TfiPass pass);
+
+// What Grappler handed over: a serialized GraphDef, the device type that the plugin was called
+// for, and the names of the nodes that have to stay, each with a line feed behind it.
+TFI_EXPORT const void* TfiGraphData(const TfiGraph* graph);
+TFI_EXPORT size_t TfiGraphSize(const TfiGraph* graph);
+TFI_EXPORT const char* TfiGraphDeviceType(const TfiGraph* graph);
+TFI_EXPORT const char* TfiGraphNodesToPreserve(const TfiGraph* graph);
+
+// Gives the serialized OpInfo::TensorProperties of every output of a node to `sink`, in order.
+// Shapes are inferred for the whole graph on the first call, which takes long. Returns the number
+// of outputs, or -1 where TensorFlow does not know the node.
+TFI_EXPORT int TfiOutputProperties(TfiGraph* graph, const char* node, TfiSink sink);
+
+// Hands over the new graph; the bytes are copied.
+TFI_EXPORT void TfiSetResult(TfiGraph* graph, const void* data, size_t size);
+
+// What ran so far: a line "stages_run <n>", then "fallback <n> <reason>" for each reason.
+TFI_EXPORT void TfiReadCounters(TfiSink sink);
+
+// Whether this CPU has the instructions that the library was compiled for.
+TFI_EXPORT int TfiCpuIsSupported(void);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // TF_INTEROP_PLUGIN_PLUGIN_H_

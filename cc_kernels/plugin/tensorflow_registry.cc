@@ -1,0 +1,24 @@
+#include "cc_kernels/plugin/tensorflow_registry.h"
+
+#include "tensorflow/core/grappler/optimizers/custom_graph_optimizer_registry.h"
+
+namespace tensorflow {
+namespace grappler {
+// Defined in tensorflow/c/experimental/grappler/grappler.cc and exported; its header is not among
+// those that TensorFlow installs.
+absl::Status InitGraphPlugin(void (*init)(TP_OptimizerRegistrationParams*, TF_Status*));
+}  // namespace grappler
+}  // namespace tensorflow
+
+namespace tf_interop {
+
+bool HasGraphPlugin(const std::string& device_type) {
+  return !tensorflow::grappler::PluginGraphOptimizerRegistry::CreateOptimizers({device_type})
+              .empty();
+}
+
+absl::Status RegisterGraphPlugin(InitGraphFunction init) {
+  return tensorflow::grappler::InitGraphPlugin(init);
+}
+
+}  // namespace tf_interop

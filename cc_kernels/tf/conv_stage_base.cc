@@ -1,0 +1,153 @@
+#include "cc_kernels/tf/conv_stage_base.h"
+
+#include <cstdint>
+#include <string>
+
+#include "cc_kernels/core/counters.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/util/env_var.h"
+
+namespace tf_interop {
+namespace {
+
+using tensorflow::OpInputList;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+// TensorFlow's own limit for convolutions (kDefaultWorkspaceLimit of conv_ops_gpu: 8 GiB).
+constexpr int64_t kDefaultWorkspaceLimitMb = 8192;
+
+std::vector<int64_t> SizesValue(const Tensor& tensor) {
+  const auto values = tensor.flat<int32_t>();
+  return std::vector<int64_t>(values.data(), values.data() + values.size());
+}
+
+// Shapes of all steps: what to run and what comes out.
+absl::Status ResolveSteps(const StageProgram& program, const OpInputList& inputs,
+                          const OpInputList& sizes, std::vector<StageStep>* steps,
+                          std::vector<TensorShape>* result_shapes) {
+  for (const StepProgram& step : program.steps) {
+    std::vector<TensorShape> operand_shapes;
+    std::vector<int64_t> sizes_value;
+    for (const Operand& operand : step.operands) {
+      const Tensor& tensor = operand.is_size ? sizes[operand.index] : inputs[operand.index];
+      operand_shapes.push_back(tensor.shape());
+      if (operand.is_size) sizes_value = SizesValue(tensor);
+    }
+    StageStep resolved;
+    TensorShape result_shape;
+    TF_RETURN_IF_ERROR(
+        ResolveStep(step, operand_shapes, sizes_value, &resolved.convolution, &result_shape));
+    resolved.name = step.name;
+    resolved.algorithm = step.algorithm;
+    resolved.lane = step.lane;
+    steps->push_back(std::move(resolved));
+    result_shapes->push_back(result_shape);
+  }
+  return absl::OkStatus();
+}
+
+// One tensor for each lane that needs workspace.
+absl::Status AllocateWorkspaces(OpKernelContext* context, StageCall* call) {
+  const std::vector<size_t>& bytes = call->stage.lane_workspace_bytes;
+  call->lane_workspaces.assign(bytes.size(), nullptr);
+  call->workspace_tensors.assign(bytes.size(), Tensor());
+  // Without this, TensorFlow's allocator would wait for memory and log before it gives up.
+  tensorflow::AllocationAttributes attributes;
+  attributes.retry_on_failure = false;
+  for (size_t lane = 0; lane < bytes.size(); ++lane) {
+    if (bytes[lane] == 0) continue;
+    TF_RETURN_IF_ERROR(context->allocate_temp(
+        tensorflow::DT_UINT8, TensorShape({static_cast<int64_t>(bytes[lane])}),
+        &call->workspace_tensors[lane], tensorflow::AllocatorAttributes(), attributes));
+    call->lane_workspaces[lane] = call->workspace_tensors[lane].data();
+  }
+  return absl::OkStatus();
+}
+
+void BindOperands(const StageProgram& program, const OpInputList& inputs,
+                  const std::vector<Tensor*>& results, StageCall* call) {
+  call->buffers.resize(program.steps.size());
+  for (size_t i = 0; i < program.steps.size(); ++i) {
+    int next = 0;
+    for (const Operand& operand : program.steps[i].operands) {
+      if (operand.is_size) continue;
+      call->buffers[i].inputs[next++] = inputs[operand.index].data();
+    }
+    call->buffers[i].result = results[i]->data();
+  }
+}
+
+}  // namespace
+
+absl::Status ToAbslStatus(const Status& status) {
+  switch (status.code()) {
+    case StatusCode::kOk:
+      return absl::OkStatus();
+    case StatusCode::kInvalidArgument:
+      return absl::InvalidArgumentError(status.message());
+    case StatusCode::kUnsupported:
+      return absl::UnimplementedError(status.message());
+    case StatusCode::kResourceExhausted:
+      return absl::ResourceExhaustedError(status.message());
+    case StatusCode::kUnavailable:
+      return absl::UnavailableError(status.message());
+    case StatusCode::kInternal:
+      return absl::InternalError(status.message());
+  }
+  return absl::InternalError(status.message());
+}
+
+size_t WorkspaceLimitBytes() {
+  static const size_t limit = [] {
+    int64_t megabytes = kDefaultWorkspaceLimitMb;
+    // A value that is no number leaves the default in place, as in TensorFlow.
+    (void)tensorflow::ReadInt64FromEnvVar("TF_CUDNN_WORKSPACE_LIMIT_IN_MB",
+                                          kDefaultWorkspaceLimitMb, &megabytes);
+    return static_cast<size_t>(megabytes < 0 ? 0 : megabytes) << 20;
+  }();
+  return limit;
+}
+
+absl::Status GetStageProgram(tensorflow::OpKernelConstruction* context, StageProgram* program) {
+  StageAttributes attributes;
+  TF_RETURN_IF_ERROR(context->GetAttr("steps", &attributes.steps));
+  TF_RETURN_IF_ERROR(context->GetAttr("step_lanes", &attributes.step_lanes));
+  TF_RETURN_IF_ERROR(context->GetAttr("algorithms", &attributes.algorithms));
+  TF_RETURN_IF_ERROR(context->GetAttr("Tin", &attributes.input_types));
+  TF_RETURN_IF_ERROR(context->GetAttr("Tout", &attributes.output_types));
+  TF_RETURN_IF_ERROR(context->GetAttr("num_sizes", &attributes.size_count));
+  return ParseStageProgram(attributes, program);
+}
+
+absl::Status MakeStageCall(OpKernelContext* context, const StageProgram& program, Backend* backend,
+                           StageCall* call) {
+  OpInputList inputs, sizes;
+  TF_RETURN_IF_ERROR(context->input_list("inputs", &inputs));
+  TF_RETURN_IF_ERROR(context->input_list("sizes", &sizes));
+  std::vector<StageStep> steps;
+  std::vector<TensorShape> result_shapes;
+  TF_RETURN_IF_ERROR(ResolveSteps(program, inputs, sizes, &steps, &result_shapes));
+  TF_RETURN_IF_ERROR(
+      ToAbslStatus(PrepareStage(backend, steps, WorkspaceLimitBytes(), &call->stage)));
+
+  std::vector<Tensor*> results(steps.size(), nullptr);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    TF_RETURN_IF_ERROR(
+        context->allocate_output(static_cast<int>(i), result_shapes[i], &results[i]));
+  }
+  CountStageRun();
+  for (const std::string& reason : call->stage.fallbacks) CountFallback(reason);
+  const absl::Status workspaces = AllocateWorkspaces(context, call);
+  if (!workspaces.ok()) {
+    CountFallback("No memory for the workspaces of a stage; its convolutions ran in sequence.");
+    call->workspace_tensors.clear();
+    TF_RETURN_IF_ERROR(ToAbslStatus(PrepareSequentialStage(backend, steps, &call->stage)));
+    TF_RETURN_IF_ERROR(AllocateWorkspaces(context, call));
+  }
+  BindOperands(program, inputs, results, call);
+  return absl::OkStatus();
+}
+
+}  // namespace tf_interop

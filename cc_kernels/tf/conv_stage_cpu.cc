@@ -1,0 +1,76 @@
+// ConvStage on the CPU, over the host backend.
+#define EIGEN_USE_THREADS
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "cc_kernels/core/host/host_backend.h"
+#include "cc_kernels/core/host/host_stream.h"
+#include "cc_kernels/tf/conv_stage_base.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "unsupported/Eigen/CXX11/Tensor"
+
+namespace tf_interop {
+namespace {
+
+using tensorflow::OpKernelContext;
+// So much that each of the host backend's workers gets a task of its own.
+constexpr double kCyclesPerWorker = 1e9;
+
+// The backend that spreads its work over `device`, the threads of a CPU device for work inside an
+// op. CPU devices live until the process ends, and so do their backends.
+HostBackend* BackendFor(const Eigen::ThreadPoolDevice* device) {
+  static std::mutex* const mutex = new std::mutex();
+  static auto* const backends = new std::map<const Eigen::ThreadPoolDevice*, HostBackend*>();
+  std::lock_guard<std::mutex> lock(*mutex);
+  HostBackend*& backend = (*backends)[device];
+  if (backend == nullptr) {
+    backend = new HostBackend([device](int count, const std::function<void(int)>& work) {
+      device->parallelFor(count, Eigen::TensorOpCost(0, 0, kCyclesPerWorker),
+                          [&work](Eigen::Index begin, Eigen::Index end) {
+                            for (Eigen::Index i = begin; i < end; ++i) work(static_cast<int>(i));
+                          });
+    });
+  }
+  return backend;
+}
+
+// Asynchronous, so that a stage does not hold one of TensorFlow's threads while it runs.
+class ConvStageCpu : public tensorflow::AsyncOpKernel {
+ public:
+  explicit ConvStageCpu(tensorflow::OpKernelConstruction* context) : AsyncOpKernel(context) {
+    OP_REQUIRES_OK(context, GetStageProgram(context, &program_));
+  }
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    HostBackend* const backend = BackendFor(&context->eigen_cpu_device());
+    auto call = std::make_shared<StageCall>();
+    OP_REQUIRES_OK_ASYNC(context, MakeStageCall(context, program_, backend, call.get()), done);
+    std::unique_ptr<StreamGroup> acquired;
+    OP_REQUIRES_OK_ASYNC(context, ToAbslStatus(backend->Acquire(&acquired)), done);
+    // Shared only because std::function has to be copyable.
+    auto caller = std::make_shared<std::unique_ptr<StreamGroup>>(std::move(acquired));
+    auto* const stream = static_cast<HostStream*>((*caller)->stream());
+    const Status launched =
+        RunStage(backend, call->stage, call->buffers, call->lane_workspaces, stream);
+    stream->Enqueue([=]() mutable {
+      Status status = launched;
+      status.Update(stream->TakeError());
+      call.reset();  // workspaces go before TensorFlow hears that the op is done
+      backend->Release(std::move(*caller));
+      if (!status.ok()) context->SetStatus(ToAbslStatus(status));
+      done();
+      return Status::Ok();
+    });
+  }
+
+ private:
+  StageProgram program_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfInterop>ConvStage").Device(tensorflow::DEVICE_CPU), ConvStageCpu);
+
+}  // namespace
+}  // namespace tf_interop

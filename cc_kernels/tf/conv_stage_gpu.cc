@@ -1,0 +1,45 @@
+// ConvStage on a GPU, over the cudnn backend.
+#include "cc_kernels/core/cudnn/cudnn_backend.h"
+#include "cc_kernels/tf/conv_stage_base.h"
+#include "tensorflow/core/framework/device_base.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "xla/stream_executor/stream.h"
+
+namespace tf_interop {
+namespace {
+
+using tensorflow::OpKernelContext;
+
+// The CUstream that TensorFlow orders this op by.
+CUstream CudaStream(OpKernelContext* context) {
+  return static_cast<CUstream>(
+      context->op_device_context()->stream()->platform_specific_handle().stream);
+}
+
+class ConvStageGpu : public tensorflow::OpKernel {
+ public:
+  explicit ConvStageGpu(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, GetStageProgram(context, &program_));
+  }
+
+  // Enqueues the stage and returns. Workspaces are freed on return: TensorFlow hands them out again
+  // only to work behind the join on the same stream.
+  void Compute(OpKernelContext* context) override {
+    const CUstream stream = CudaStream(context);
+    CudnnBackend* backend = nullptr;
+    OP_REQUIRES_OK(context, ToAbslStatus(CudnnBackend::ForStream(stream, &backend)));
+    StageCall call;
+    OP_REQUIRES_OK(context, MakeStageCall(context, program_, backend, &call));
+    OP_REQUIRES_OK(context, ToAbslStatus(RunStage(backend, call.stage, call.buffers,
+                                                  call.lane_workspaces, stream)));
+  }
+
+ private:
+  StageProgram program_;
+};
+
+REGISTER_KERNEL_BUILDER(
+    Name("TfInterop>ConvStage").Device(tensorflow::DEVICE_GPU).HostMemory("sizes"), ConvStageGpu);
+
+}  // namespace
+}  // namespace tf_interop

@@ -1,0 +1,118 @@
+// The op TfInterop>ConvStage and its shape function.
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cc_kernels/tf/stage_program.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/platform/errors.h"
+
+namespace tf_interop {
+namespace {
+
+using tensorflow::shape_inference::DimensionHandle;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+absl::Status GetStageAttributes(InferenceContext* context, StageAttributes* attributes) {
+  TF_RETURN_IF_ERROR(context->GetAttr("steps", &attributes->steps));
+  TF_RETURN_IF_ERROR(context->GetAttr("step_lanes", &attributes->step_lanes));
+  TF_RETURN_IF_ERROR(context->GetAttr("algorithms", &attributes->algorithms));
+  TF_RETURN_IF_ERROR(context->GetAttr("Tin", &attributes->input_types));
+  TF_RETURN_IF_ERROR(context->GetAttr("Tout", &attributes->output_types));
+  return context->GetAttr("num_sizes", &attributes->size_count);
+}
+
+// Index of an operand among all inputs of the node: the list `inputs`, then the list `sizes`.
+int InputIndex(const StageAttributes& attributes, const Operand& operand) {
+  return operand.index + (operand.is_size ? static_cast<int>(attributes.input_types.size()) : 0);
+}
+
+absl::Status OutputShape(InferenceContext* context, const StepProgram& step, ShapeHandle image,
+                         ShapeHandle filter, ShapeHandle* output) {
+  TF_RETURN_IF_ERROR(context->WithRank(image, 4, &image));
+  TF_RETURN_IF_ERROR(context->WithRank(filter, 4, &filter));
+  const int height_index = tensorflow::GetTensorDimIndex(step.format, 'H');
+  const int width_index = tensorflow::GetTensorDimIndex(step.format, 'W');
+  DimensionHandle height, width;
+  TF_RETURN_IF_ERROR(tensorflow::shape_inference::GetWindowedOutputSizeFromDimsV2(
+      context, context->Dim(image, height_index), context->Dim(filter, 0), step.dilation_height,
+      step.stride_height, step.padding, step.explicit_pads[0], step.explicit_pads[1], &height));
+  TF_RETURN_IF_ERROR(tensorflow::shape_inference::GetWindowedOutputSizeFromDimsV2(
+      context, context->Dim(image, width_index), context->Dim(filter, 1), step.dilation_width,
+      step.stride_width, step.padding, step.explicit_pads[2], step.explicit_pads[3], &width));
+  DimensionHandle channels = context->Dim(filter, 3);
+  if (step.depthwise) {
+    TF_RETURN_IF_ERROR(context->Multiply(context->Dim(filter, 2), channels, &channels));
+  }
+  std::vector<DimensionHandle> dimensions(4);
+  dimensions[tensorflow::GetTensorDimIndex(step.format, 'N')] =
+      context->Dim(image, tensorflow::GetTensorDimIndex(step.format, 'N'));
+  dimensions[height_index] = height;
+  dimensions[width_index] = width;
+  dimensions[tensorflow::GetTensorDimIndex(step.format, 'C')] = channels;
+  *output = context->MakeShape(dimensions);
+  return absl::OkStatus();
+}
+
+// The shape that the value of a sizes operand gives, or four unknown dimensions.
+absl::Status ShapeFromSizes(InferenceContext* context, int input, ShapeHandle* shape) {
+  TF_RETURN_IF_ERROR(context->MakeShapeFromShapeTensor(input, shape));
+  if (!context->RankKnown(*shape) || context->Rank(*shape) != 4) {
+    *shape = context->UnknownShapeOfRank(4);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status InferShapes(InferenceContext* context) {
+  StageAttributes attributes;
+  TF_RETURN_IF_ERROR(GetStageAttributes(context, &attributes));
+  StageProgram program;
+  TF_RETURN_IF_ERROR(ParseStageProgram(attributes, &program));
+  for (size_t i = 0; i < program.steps.size(); ++i) {
+    const StepProgram& step = program.steps[i];
+    ShapeHandle result;
+    if (step.kind == ConvolutionKind::kForward) {
+      const auto shape_of = [&](int operand) {
+        return context->input(InputIndex(attributes, step.operands[operand]));
+      };
+      TF_RETURN_IF_ERROR(OutputShape(context, step, shape_of(step.image_operand()),
+                                     shape_of(step.filter_operand()), &result));
+    } else {
+      TF_RETURN_IF_ERROR(ShapeFromSizes(
+          context, InputIndex(attributes, step.operands[step.sizes_operand()]), &result));
+    }
+    context->set_output(static_cast<int>(i), result);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+REGISTER_OP("TfInterop>ConvStage")
+    .Input("inputs: Tin")
+    .Input("sizes: num_sizes * int32")
+    .Output("outputs: Tout")
+    .Attr("Tin: list({float, half}) >= 1")
+    .Attr("Tout: list({float, half}) >= 1")
+    .Attr("num_sizes: int >= 0")
+    .Attr("steps: list(string) >= 1")
+    .Attr("step_lanes: list(int) >= 1")
+    .Attr("algorithms: list(string) >= 1")
+    .SetShapeFn(InferShapes)
+    .Doc(R"doc(
+Runs convolutions that do not depend on each other at the same time, each lane on a stream group of
+its own.
+
+inputs: The tensors that the convolutions read; one that several read appears once.
+sizes: The input_sizes and filter_sizes of backward convolutions, in host memory.
+outputs: The result of each step.
+steps: For each step a serialized NodeDef: name, op and attributes of the convolution that it
+  stands for, and as inputs its operands, `inputs:<i>` or `sizes:<i>`.
+step_lanes: The lane of each step, counted from 0 and not decreasing.
+algorithms: The algorithm pinned for each step, empty where the choice is left to the runner.
+)doc");
+
+}  // namespace tf_interop

@@ -1,0 +1,80 @@
+// The program of a ConvStage node: its steps, as its attributes state them, and what they come to
+// for inputs of given shapes.
+#ifndef TF_INTEROP_TF_STAGE_PROGRAM_H_
+#define TF_INTEROP_TF_STAGE_PROGRAM_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cc_kernels/core/convolution.h"
+#include "cc_kernels/core/stage_runner.h"
+#include "tensorflow/core/framework/attr_value.pb.h"
+#include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/types.pb.h"
+#include "tensorflow/core/util/padding.h"
+#include "tensorflow/core/util/tensor_format.h"
+
+namespace tf_interop {
+
+// An operand of a step: an entry of the node's list `inputs` or of its list `sizes`.
+struct Operand {
+  bool is_size = false;
+  int index = 0;
+};
+
+// What a step's NodeDef says, checked and in the core's words.
+struct StepProgram {
+  std::string name;
+  ConvolutionKind kind = ConvolutionKind::kForward;
+  bool depthwise = false;
+  tensorflow::DataType dtype = tensorflow::DT_FLOAT;
+  tensorflow::TensorFormat format = tensorflow::FORMAT_NHWC;
+  tensorflow::Padding padding = tensorflow::SAME;
+  int64_t explicit_pads[4] = {0, 0, 0, 0};  // top, bottom, left, right
+  int64_t stride_height = 1, stride_width = 1;
+  int64_t dilation_height = 1, dilation_width = 1;
+  bool has_bias = false;
+  Activation activation = Activation::kNone;
+  float leaky_relu_alpha = 0.2f;
+  std::vector<Operand> operands;  // in the order of the op that the step stands for
+  std::string algorithm;
+  int lane = 0;
+
+  // Where the two tensors that are read, and the sizes of the one that is computed, stand among
+  // the operands. Forward has no sizes operand.
+  int image_operand() const { return 0; }
+  int filter_operand() const { return 1; }
+  int output_operand() const { return 2; }
+  int sizes_operand() const { return kind == ConvolutionKind::kBackwardInput ? 0 : 1; }
+};
+
+struct StageProgram {
+  std::vector<StepProgram> steps;
+};
+
+// Attributes of a ConvStage node, as TensorFlow hands them over.
+struct StageAttributes {
+  std::vector<std::string> steps;  // serialized NodeDefs
+  std::vector<int> step_lanes;
+  std::vector<std::string> algorithms;
+  std::vector<tensorflow::DataType> input_types;
+  std::vector<tensorflow::DataType> output_types;
+  int size_count = 0;
+};
+
+// Returns kInvalidArgument that names the step, what was expected and what came.
+absl::Status ParseStageProgram(const StageAttributes& attributes, StageProgram* program);
+
+// What `step` comes to. `operand_shapes` are those of the step's operands; `sizes` is the value of
+// its sizes operand (empty for forward). Also gives the shape of the result.
+absl::Status ResolveStep(const StepProgram& step,
+                         const std::vector<tensorflow::TensorShape>& operand_shapes,
+                         const std::vector<int64_t>& sizes, Convolution* convolution,
+                         tensorflow::TensorShape* result_shape);
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_TF_STAGE_PROGRAM_H_
