@@ -1,0 +1,86 @@
+"""Small graphs for tests of what groups convolutions and of what checks the groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tensorflow.core.framework import graph_pb2
+
+from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind, ConvolutionNode
+from tf_interop.know.graph_view import GraphView
+from tf_interop.know.plan import PinnedConvolution, PlannedStage
+
+CONFIGURATION = ConvolutionConfiguration(
+    op="Conv2D",
+    kind=ConvolutionKind.FORWARD,
+    depthwise=False,
+    dtype="float32",
+    layout="NHWC",
+    image_shape=(8, 28, 28, 16),
+    filter_shape=(3, 3, 16, 32),
+    output_shape=(8, 28, 28, 32),
+    strides=(1, 1),
+    dilations=(1, 1),
+    padding="SAME",
+    group_count=1,
+)
+
+# A module of GoogLeNet, input to output.
+INCEPTION = {
+    "input": "Placeholder",
+    "1x1": "Conv2D input",
+    "3x3_reduce": "Conv2D input",
+    "3x3": "Conv2D 3x3_reduce",
+    "5x5_reduce": "Conv2D input",
+    "5x5": "Conv2D 5x5_reduce",
+    "pool": "MaxPool input",
+    "pool_proj": "Conv2D pool",
+    "output": "ConcatV2 1x1 3x3 5x5 pool_proj",
+}
+
+
+def make_graph(
+    nodes: Mapping[str, str],
+    *,
+    devices: Mapping[str, str] | None = None,
+    regions: Mapping[str, str] | None = None,
+    configurations: Mapping[str, ConvolutionConfiguration] | None = None,
+) -> tuple[GraphView, tuple[ConvolutionNode, ...]]:
+    """Makes a graph in which every Conv2D can be part of a stage.
+
+    Args:
+        nodes: op type and inputs of each node, such as `{"a": "Conv2D image ^start"}`.
+        devices: device of each convolution, "" where there is none.
+        regions: control-flow region of each convolution, "" where there is none.
+        configurations: of each convolution, `CONFIGURATION` where there is none.
+
+    Returns:
+        The view and its convolutions in the order of the graph.
+    """
+    graph_def = graph_pb2.GraphDef()
+    convolutions = []
+    for index, (name, text) in enumerate(nodes.items()):
+        op, *inputs = text.split()
+        graph_def.node.add(name=name, op=op, input=inputs)
+        if op == "Conv2D":
+            convolutions.append(
+                ConvolutionNode(
+                    name=name,
+                    index=index,
+                    device=(devices or {}).get(name, ""),
+                    region=(regions or {}).get(name, ""),
+                    configuration=(configurations or {}).get(name, CONFIGURATION),
+                )
+            )
+    return GraphView(graph_def), tuple(convolutions)
+
+
+def make_stage(*lanes: str) -> PlannedStage:
+    """Makes a stage of lanes such as `"a b"`, which runs a, then b."""
+    return PlannedStage(
+        tuple(tuple(PinnedConvolution(name) for name in lane.split()) for lane in lanes)
+    )
+
+
+def names_of(stage: PlannedStage) -> list[str]:
+    return [pinned.node for pinned in stage.convolutions]

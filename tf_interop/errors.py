@@ -1,0 +1,21 @@
+"""The errors that tf_interop raises. Arguments of a wrong kind or value raise ValueError instead."""
+
+
+class TfInteropError(Exception):
+    """Base of every error of this package."""
+
+
+class GraphError(TfInteropError):
+    """A GraphDef that is not well-formed: a missing input, a duplicate name, a cycle."""
+
+
+class PlanError(TfInteropError):
+    """A plan that cannot be read, is not legal, or belongs to another graph."""
+
+
+class ProfileError(TfInteropError):
+    """A profile that cannot be read, or was measured on another device or software version."""
+
+
+class LibraryError(TfInteropError):
+    """The compiled library is missing, does not load, or was built for another TensorFlow."""

@@ -1,0 +1,250 @@
+"""The compiled library: finding it, checking that it fits, loading it, and its C interface.
+
+The interface is stated in `cc_kernels/plugin/plugin.h`. This module is the only one that uses it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+from collections.abc import Callable
+
+from tf_interop.errors import LibraryError
+from tf_interop.know import tensorflow_internals
+from tf_interop.know.convolution import Shape
+
+LIBRARY_NAME = "libtf_interop.so"
+REBUILD_COMMAND = "pip install --no-build-isolation --no-deps --force-reinstall ."
+
+_PASS_TYPE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+_SINK_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)
+
+
+@dataclasses.dataclass(frozen=True)
+class BuildInfo:
+    """What the library was built for.
+
+    Attributes:
+        path: the library's file.
+        tensorflow: version of the TensorFlow that it was built against.
+        cudnn_backend: whether stages can run on a GPU.
+    """
+
+    path: pathlib.Path
+    tensorflow: str
+    cudnn_backend: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Counters:
+    """What stages did in this process.
+
+    Attributes:
+        stages_run: how many times a stage was run.
+        fallbacks: how often something other than the plan's choice ran, by reason.
+    """
+
+    stages_run: int
+    fallbacks: dict[str, int]
+
+
+class HandedGraph:
+    """A graph as Grappler hands it over; valid during the call of the pass only."""
+
+    def __init__(self, library: KernelLibrary, handle: int) -> None:
+        self._library = library
+        self._handle = handle
+
+    @property
+    def serialized(self) -> bytes:
+        """The serialized GraphDef."""
+        functions = self._library.functions
+        return ctypes.string_at(
+            functions.TfiGraphData(self._handle), functions.TfiGraphSize(self._handle)
+        )
+
+    @property
+    def device_type(self) -> str:
+        """The device type that the plugin was called for, `CPU` or `GPU`."""
+        return str(self._library.functions.TfiGraphDeviceType(self._handle).decode())
+
+    @property
+    def nodes_to_preserve(self) -> frozenset[str]:
+        """Names that have to stay in the graph."""
+        text = self._library.functions.TfiGraphNodesToPreserve(self._handle).decode()
+        return frozenset(text.split("\n")[:-1])
+
+    def infer_output_shapes(self, node: str) -> list[Shape | None] | None:
+        """Asks TensorFlow's shape inference; the first call infers the whole graph.
+
+        Args:
+            node: name of a node.
+
+        Returns:
+            The shapes of its outputs, or None where TensorFlow does not know the node.
+        """
+        collected: list[bytes] = []
+        sink = _SINK_TYPE(lambda data, size: collected.append(ctypes.string_at(data, size)))
+        count = self._library.functions.TfiOutputProperties(self._handle, node.encode(), sink)
+        if count < 0:
+            return None
+        return [tensorflow_internals.shape_of_tensor_properties(item) for item in collected]
+
+    def set_result(self, serialized: bytes) -> None:
+        """Hands over the new graph, a serialized GraphDef."""
+        self._library.functions.TfiSetResult(self._handle, serialized, len(serialized))
+
+
+class KernelLibrary:
+    """The loaded library. Use `load_kernel_library`, which loads it once."""
+
+    def __init__(self, build_info: BuildInfo, functions: ctypes.CDLL) -> None:
+        self.build_info = build_info
+        self.functions = functions
+        self._callback: object = None  # kept alive while the library may call it
+        functions.TfiRegisterPlugin.restype = ctypes.c_char_p
+        functions.TfiRegisterPlugin.argtypes = [ctypes.c_char_p]
+        functions.TfiSetPass.argtypes = [ctypes.c_void_p]
+        functions.TfiSetPass.restype = None
+        for getter, result in (
+            (functions.TfiGraphData, ctypes.c_void_p),
+            (functions.TfiGraphSize, ctypes.c_size_t),
+            (functions.TfiGraphDeviceType, ctypes.c_char_p),
+            (functions.TfiGraphNodesToPreserve, ctypes.c_char_p),
+        ):
+            getter.restype = result
+            getter.argtypes = [ctypes.c_void_p]
+        functions.TfiOutputProperties.restype = ctypes.c_int
+        functions.TfiOutputProperties.argtypes = [ctypes.c_void_p, ctypes.c_char_p, _SINK_TYPE]
+        functions.TfiSetResult.restype = None
+        functions.TfiSetResult.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
+        functions.TfiReadCounters.restype = None
+        functions.TfiReadCounters.argtypes = [_SINK_TYPE]
+
+    def register_plugin(self, device_type: str) -> None:
+        """Registers the plugin for a device type; does nothing where it is registered already.
+
+        Raises:
+            LibraryError: another plugin has the device type.
+        """
+        error = self.functions.TfiRegisterPlugin(device_type.encode())
+        if error is not None:
+            raise LibraryError(error.decode())
+
+    def set_pass(self, run: Callable[[HandedGraph], bool] | None) -> None:
+        """Sets what Grappler calls for every graph that may hold a convolution.
+
+        Args:
+            run: returns whether it has set a result. It must not raise. None turns the plugin off.
+        """
+        if run is None:
+            self.functions.TfiSetPass(None)
+            return
+        callback = _PASS_TYPE(lambda handle: int(run(HandedGraph(self, handle))))
+        self.functions.TfiSetPass(ctypes.cast(callback, ctypes.c_void_p))
+        # Not before: another thread may be inside the old one, and still holds it while it runs.
+        self._callback, previous = callback, self._callback
+        del previous
+
+    def read_counters(self) -> Counters:
+        """What stages did so far."""
+        collected: list[bytes] = []
+        sink = _SINK_TYPE(lambda data, size: collected.append(ctypes.string_at(data, size)))
+        self.functions.TfiReadCounters(sink)
+        stages_run = 0
+        fallbacks: dict[str, int] = {}
+        for line in b"".join(collected).decode().splitlines():
+            word, rest = line.split(" ", 1)
+            if word == "stages_run":
+                stages_run = int(rest)
+            else:
+                count, reason = rest.split(" ", 1)
+                fallbacks[reason] = int(count)
+        return Counters(stages_run, fallbacks)
+
+
+def find_library() -> pathlib.Path | None:
+    """The library's file, or None where it has not been built.
+
+    TF_INTEROP_LIBRARY names another file than the one that was installed with the package.
+    """
+    named = os.environ.get("TF_INTEROP_LIBRARY")
+    if named:
+        return pathlib.Path(named)
+    # An editable install keeps the Python files and the library in two folders of one package.
+    import tf_interop
+
+    for folder in tf_interop.__path__:
+        candidate = pathlib.Path(folder) / LIBRARY_NAME
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def read_build_info(path: pathlib.Path) -> BuildInfo:
+    """Reads what the library at `path` was built for, from the file beside it.
+
+    Raises:
+        LibraryError: the file is missing or damaged.
+    """
+    info_path = path.with_name("build_info.json")
+    try:
+        info = json.loads(info_path.read_text())
+        return BuildInfo(path, str(info["tensorflow"]), bool(info["cudnn_backend"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LibraryError(
+            f"Expected the build information of {path} in {info_path}, got {error!r}. "
+            f"Build the library again: {REBUILD_COMMAND}"
+        ) from error
+
+
+def check_tensorflow_version(build_info: BuildInfo, found: str) -> None:
+    """Checks that the library fits the TensorFlow of this process.
+
+    TensorFlow's C++ interface changes between versions without notice, so only the very version
+    that the library was compiled against will do.
+
+    Raises:
+        LibraryError: it was built for another version.
+    """
+    if build_info.tensorflow != found:
+        raise LibraryError(
+            f"Expected TensorFlow {build_info.tensorflow}, for which {build_info.path} was built, "
+            f"found TensorFlow {found}. Build it for this one, in tf_interop's source folder: "
+            f"{REBUILD_COMMAND}"
+        )
+
+
+@functools.cache
+def load_kernel_library() -> KernelLibrary:
+    """Loads the library into this process, once.
+
+    Raises:
+        LibraryError: it is missing, was built for another TensorFlow, does not load, or this CPU
+            lacks instructions that it was compiled for.
+    """
+    path = find_library()
+    if path is None or not path.is_file():
+        raise LibraryError(
+            f"Expected the compiled library {path or LIBRARY_NAME}, found none. "
+            f"Build it, in tf_interop's source folder: {REBUILD_COMMAND}"
+        )
+    build_info = read_build_info(path)
+    check_tensorflow_version(build_info, tensorflow_internals.tensorflow_version())
+    try:
+        tensorflow_internals.load_op_library(str(path))
+        functions = ctypes.CDLL(str(path))
+    except Exception as error:
+        raise LibraryError(
+            f"{path} does not load: {error}. Build it again: {REBUILD_COMMAND}"
+        ) from error
+    if not functions.TfiCpuIsSupported():
+        raise LibraryError(
+            f"{path} was compiled for CPUs with AVX2 and FMA, which this CPU lacks. Build it "
+            f"without: {REBUILD_COMMAND} --config-settings=cmake.define.TF_INTEROP_CPU_FLAGS="
+        )
+    return KernelLibrary(build_info, functions)

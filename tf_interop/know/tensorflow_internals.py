@@ -1,0 +1,121 @@
+"""Everything that depends on interfaces of TensorFlow that it does not promise to keep.
+
+What a new version of TensorFlow may break is here and in `cc_kernels/plugin/tensorflow_registry.h`,
+and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tf_interop.know.convolution import Shape
+
+
+def tensorflow_version() -> str:
+    """Version of the TensorFlow of this process, such as `2.21.0`."""
+    import tensorflow as tf
+
+    return str(tf.version.VERSION)
+
+
+def load_op_library(path: str) -> None:
+    """Loads a library of ops and kernels, as `tf.load_op_library`, which returns wrappers too."""
+    import tensorflow as tf
+
+    tf.load_library(path)
+
+
+def shape_of_tensor_properties(serialized: bytes) -> Shape | None:
+    """The shape in a serialized `OpInfo.TensorProperties`, as Grappler's C API gives it.
+
+    Returns:
+        The shape with None for unknown dimensions, or None where the rank is unknown.
+    """
+    from tensorflow.core.grappler.costs import op_performance_data_pb2
+
+    properties = op_performance_data_pb2.OpInfo.TensorProperties.FromString(serialized)
+    if properties.shape.unknown_rank:
+        return None
+    # Grappler writes unknown dimensions as -1, and ones that are known to be equal below that.
+    return tuple(dim.size if dim.size >= 0 else None for dim in properties.shape.dim)
+
+
+def plugin_optimizers_option() -> bool | None:
+    """The option `use_plugin_optimizers` of `tf.config.optimizer`; None where it is not set."""
+    import tensorflow as tf
+
+    value = tf.config.optimizer.get_experimental_options().get("use_plugin_optimizers")
+    return None if value is None else bool(value)
+
+
+def set_plugin_optimizers_option(value: bool | None) -> None:
+    """Sets `use_plugin_optimizers`; functions are optimized anew under the changed option.
+
+    Args:
+        value: the option's value; None makes it unset again.
+    """
+    import tensorflow as tf
+
+    # TensorFlow passes over options that are None, though it does not document it.
+    tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": value})
+
+
+def has_gpu() -> bool:
+    """Whether TensorFlow sees a GPU."""
+    import tensorflow as tf
+
+    return bool(tf.config.list_physical_devices("GPU"))
+
+
+def is_compiled_by_xla(function: Any) -> bool:
+    """Whether a concrete function was made with `jit_compile=True`."""
+    attributes = function.function_def.attr
+    return "_XlaMustCompile" in attributes and bool(attributes["_XlaMustCompile"].b)
+
+
+def function_fetches(function: Any) -> list[str]:
+    """The nodes that a concrete function runs for: of its outputs, and those with side effects."""
+    graph = function.graph
+    return [tensor.op.name for tensor in graph.outputs] + [op.name for op in graph.control_outputs]
+
+
+def inline_function_calls(graph_def: Any, nodes_to_preserve: Iterable[str]) -> Any:
+    """Inlines calls, and turns conditionals and loops into Switch and Merge, as done before a run.
+
+    The new graph lacks `_output_shapes`: TensorFlow drops them on the way.
+
+    Args:
+        graph_def: a GraphDef.
+        nodes_to_preserve: names that have to stay.
+
+    Returns:
+        A new GraphDef. Its library holds the functions that were not inlined, such as those that
+        XLA compiles.
+
+    Raises:
+        tf.errors.OpError: the graph is not well-formed, or has an op that is not registered.
+    """
+    from tensorflow.core.protobuf import (
+        config_pb2,
+        device_properties_pb2,
+        meta_graph_pb2,
+        rewriter_config_pb2,
+    )
+    from tensorflow.python.grappler import cluster as grappler_cluster
+    from tensorflow.python.grappler import tf_optimizer
+
+    meta_graph = meta_graph_pb2.MetaGraphDef()
+    meta_graph.graph_def.CopyFrom(graph_def)
+    # Grappler takes the members of this collection for what the graph is run for.
+    meta_graph.collection_def["train_op"].node_list.value.extend(nodes_to_preserve)
+    config = config_pb2.ConfigProto()
+    rewrites = config.graph_options.rewrite_options
+    rewrites.min_graph_nodes = -1
+    rewrites.optimizers.append("function")
+    rewrites.use_plugin_optimizers = rewriter_config_pb2.RewriterConfig.OFF
+    # Without a device of its own Grappler would open a session on the machine's GPUs.
+    device = device_properties_pb2.NamedDevice(name="/job:localhost/replica:0/task:0/device:CPU:0")
+    device.properties.type = "CPU"
+    cluster = grappler_cluster.Cluster(devices=[device])
+    return tf_optimizer.OptimizeGraph(config, meta_graph, verbose=False, cluster=cluster)
