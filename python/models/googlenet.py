@@ -1,0 +1,198 @@
+"""GoogLeNet (Inception v1) after Table 1 of Szegedy et al., "Going Deeper with Convolutions".
+
+arXiv:1409.4842 (2014). `tf.keras.applications` has Inception v3 only, and published measurements
+of concurrent convolutions use this network: each of its nine modules has branches of very
+different size. For images of 224 x 224:
+
+| layer          | patch/stride | output           | 1x1 | 3x3 red. | 3x3 | 5x5 red. | 5x5 | pool |
+|----------------|--------------|------------------|-----|----------|-----|----------|-----|------|
+| convolution    | 7x7 / 2      | 112 x 112 x 64   |     |          |     |          |     |      |
+| max pool       | 3x3 / 2      | 56 x 56 x 64     |     |          |     |          |     |      |
+| convolution    | 3x3 / 1      | 56 x 56 x 192    |     | 64       | 192 |          |     |      |
+| max pool       | 3x3 / 2      | 28 x 28 x 192    |     |          |     |          |     |      |
+| inception (3a) |              | 28 x 28 x 256    | 64  | 96       | 128 | 16       | 32  | 32   |
+| inception (3b) |              | 28 x 28 x 480    | 128 | 128      | 192 | 32       | 96  | 64   |
+| max pool       | 3x3 / 2      | 14 x 14 x 480    |     |          |     |          |     |      |
+| inception (4a) |              | 14 x 14 x 512    | 192 | 96       | 208 | 16       | 48  | 64   |
+| inception (4b) |              | 14 x 14 x 512    | 160 | 112      | 224 | 24       | 64  | 64   |
+| inception (4c) |              | 14 x 14 x 512    | 128 | 128      | 256 | 24       | 64  | 64   |
+| inception (4d) |              | 14 x 14 x 528    | 112 | 144      | 288 | 32       | 64  | 64   |
+| inception (4e) |              | 14 x 14 x 832    | 256 | 160      | 320 | 32       | 128 | 128  |
+| max pool       | 3x3 / 2      | 7 x 7 x 832      |     |          |     |          |     |      |
+| inception (5a) |              | 7 x 7 x 832      | 256 | 160      | 320 | 32       | 128 | 128  |
+| inception (5b) |              | 7 x 7 x 1024     | 384 | 192      | 384 | 48       | 128 | 128  |
+| average pool   | 7x7 / 1      | 1 x 1 x 1024     |     |          |     |          |     |      |
+| dropout (40 %) |              | 1 x 1 x 1024     |     |          |     |          |     |      |
+| linear         |              | 1 x 1 x 1000     |     |          |     |          |     |      |
+| softmax        |              | 1 x 1 x 1000     |     |          |     |          |     |      |
+
+"red." are the 1x1 convolutions before the 3x3 and 5x5 ones, "pool" the one after the pooling
+branch. Figure 3 of the paper adds two local response normalizations, after the first pooling and
+before the second; it does not give their constants, nor the paddings: here all are padded (SAME).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+LAYOUT = "channels_last"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InceptionWidths:
+    """Output channels of the six convolutions of an Inception module: a row of Table 1."""
+
+    conv_1x1: int
+    reduce_3x3: int
+    conv_3x3: int
+    reduce_5x5: int
+    conv_5x5: int
+    pool_proj: int
+
+    @property
+    def output_channels(self) -> int:
+        """Channels of the four branches together."""
+        return self.conv_1x1 + self.conv_3x3 + self.conv_5x5 + self.pool_proj
+
+
+INCEPTION_WIDTHS: dict[str, InceptionWidths] = {
+    "3a": InceptionWidths(64, 96, 128, 16, 32, 32),
+    "3b": InceptionWidths(128, 128, 192, 32, 96, 64),
+    "4a": InceptionWidths(192, 96, 208, 16, 48, 64),
+    "4b": InceptionWidths(160, 112, 224, 24, 64, 64),
+    "4c": InceptionWidths(128, 128, 256, 24, 64, 64),
+    "4d": InceptionWidths(112, 144, 288, 32, 64, 64),
+    "4e": InceptionWidths(256, 160, 320, 32, 128, 128),
+    "5a": InceptionWidths(256, 160, 320, 32, 128, 128),
+    "5b": InceptionWidths(384, 192, 384, 48, 128, 128),
+}
+
+SMALLEST_SIZE = 32
+"""Smallest height and width: modules 5a and 5b then see one pixel."""
+
+SMALLEST_SIZE_WITH_AUXILIARY = 65
+"""The same with the auxiliary classifiers, whose 5x5 pooling is not padded."""
+
+
+@tf.keras.utils.register_keras_serializable(package="googlenet")
+class LocalResponseNormalization(tf.keras.layers.Layer):  # type: ignore[misc]
+    """Divides each value by the activity of the five channels around it.
+
+    b = a / (1 + alpha / 5 * sum of a^2 over five channels) ^ beta, with the constants of the
+    GoogLeNet that Caffe's model zoo publishes: alpha 1e-4, beta 0.75.
+    """
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Normalizes images `[N, H, W, C]`."""
+        return tf.nn.local_response_normalization(
+            inputs, depth_radius=2, bias=1.0, alpha=1e-4 / 5, beta=0.75
+        )
+
+
+def googlenet(
+    input_shape: tuple[int, int, int] = (224, 224, 3),
+    classes: int = 1000,
+    auxiliary: bool = False,
+) -> tf.keras.Model:
+    """Builds GoogLeNet with random weights.
+
+    Layers are named after the table, such as `inception_3a_5x5_reduce` (Keras allows no slash).
+
+    Args:
+        input_shape: (height, width, channels) of an image; height and width at least 32, with
+            auxiliary classifiers 65.
+        classes: how many classes to tell apart.
+        auxiliary: whether to add the two classifiers, on 4a and 4d, that help training. They add
+            two convolutions to the 57.
+
+    Returns:
+        A model from images `[N, H, W, C]` to probabilities `[N, classes]`; with auxiliary
+        classifiers to a list of three of them: the main one, that on 4a, that on 4d.
+
+    Raises:
+        ValueError: the images are too small.
+    """
+    smallest = SMALLEST_SIZE_WITH_AUXILIARY if auxiliary else SMALLEST_SIZE
+    if min(input_shape[:2]) < smallest:
+        raise ValueError(
+            f"Expected an input_shape of at least ({smallest}, {smallest}, C) with "
+            f"auxiliary={auxiliary}, got {input_shape}. Use larger images."
+        )
+    image = tf.keras.Input(input_shape, name="image")
+    x = _convolution(image, 64, 7, "conv1_7x7_s2", strides=2)
+    x = _max_pool(x, "pool1_3x3_s2")
+    x = LocalResponseNormalization(name="pool1_norm1")(x)
+    x = _convolution(x, 64, 1, "conv2_3x3_reduce")
+    x = _convolution(x, 192, 3, "conv2_3x3")
+    x = LocalResponseNormalization(name="conv2_norm2")(x)
+    x = _max_pool(x, "pool2_3x3_s2")
+    x = _inception(x, "3a")
+    x = _inception(x, "3b")
+    x = _max_pool(x, "pool3_3x3_s2")
+    x = after_4a = _inception(x, "4a")
+    x = _inception(x, "4b")
+    x = _inception(x, "4c")
+    x = after_4d = _inception(x, "4d")
+    x = _inception(x, "4e")
+    x = _max_pool(x, "pool4_3x3_s2")
+    x = _inception(x, "5a")
+    x = _inception(x, "5b")
+    x = tf.keras.layers.GlobalAveragePooling2D(data_format=LAYOUT, name="pool5")(x)
+    x = tf.keras.layers.Dropout(0.4, name="pool5_dropout")(x)
+    outputs = [_classify(x, classes, "loss3")]
+    if auxiliary:
+        outputs.append(_auxiliary_classifier(after_4a, classes, "loss1"))
+        outputs.append(_auxiliary_classifier(after_4d, classes, "loss2"))
+    return tf.keras.Model(image, outputs if auxiliary else outputs[0], name="googlenet")
+
+
+def _convolution(x: Any, filters: int, size: int, name: str, strides: int = 1) -> Any:
+    return tf.keras.layers.Conv2D(
+        filters,
+        size,
+        strides=strides,
+        padding="same",
+        data_format=LAYOUT,
+        activation="relu",
+        name=name,
+    )(x)
+
+
+def _max_pool(x: Any, name: str, strides: int = 2) -> Any:
+    return tf.keras.layers.MaxPooling2D(
+        3, strides=strides, padding="same", data_format=LAYOUT, name=name
+    )(x)
+
+
+def _inception(x: Any, module: str) -> Any:
+    widths = INCEPTION_WIDTHS[module]
+    name = f"inception_{module}"
+    conv_1x1 = _convolution(x, widths.conv_1x1, 1, f"{name}_1x1")
+    reduce_3x3 = _convolution(x, widths.reduce_3x3, 1, f"{name}_3x3_reduce")
+    conv_3x3 = _convolution(reduce_3x3, widths.conv_3x3, 3, f"{name}_3x3")
+    reduce_5x5 = _convolution(x, widths.reduce_5x5, 1, f"{name}_5x5_reduce")
+    conv_5x5 = _convolution(reduce_5x5, widths.conv_5x5, 5, f"{name}_5x5")
+    pool = _max_pool(x, f"{name}_pool", strides=1)
+    pool_proj = _convolution(pool, widths.pool_proj, 1, f"{name}_pool_proj")
+    return tf.keras.layers.Concatenate(axis=-1, name=f"{name}_output")(
+        [conv_1x1, conv_3x3, conv_5x5, pool_proj]
+    )
+
+
+def _auxiliary_classifier(x: Any, classes: int, name: str) -> Any:
+    """The classifier of section 5 of the paper, on the output of a module."""
+    x = tf.keras.layers.AveragePooling2D(5, strides=3, data_format=LAYOUT, name=f"{name}_pool")(x)
+    x = _convolution(x, 128, 1, f"{name}_conv")
+    x = tf.keras.layers.Flatten(data_format=LAYOUT, name=f"{name}_flatten")(x)
+    x = tf.keras.layers.Dense(1024, activation="relu", name=f"{name}_fc")(x)
+    x = tf.keras.layers.Dropout(0.7, name=f"{name}_dropout")(x)
+    return _classify(x, classes, name)
+
+
+def _classify(x: Any, classes: int, name: str) -> Any:
+    x = tf.keras.layers.Dense(classes, name=f"{name}_classifier")(x)
+    # float32 also under mixed precision: half softmax loses the small probabilities.
+    return tf.keras.layers.Softmax(dtype="float32", name=f"{name}_softmax")(x)
