@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Sets everything up and shows the plugin on GoogLeNet and Inception-v3.
+#
+#   scripts/demo.sh [OPTIONS]
+#
+# OPTIONS go to python/examples/demonstration.py (see its --help).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/setup.sh
+exec "${VENV:-.venv}/bin/python" python/examples/demonstration.py "$@"

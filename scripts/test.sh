@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Sets everything up and runs all tests: those of the C++ core, then those of the Python package.
+#
+#   scripts/test.sh [PYTEST OPTIONS]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/setup.sh dev
+venv=${VENV:-.venv}
+export PATH="$PWD/$venv/bin:$PATH"
+
+scripts/test_core.sh
+# The logs of TensorFlow's start are long and say nothing about the tests.
+export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
+exec python -m pytest "$@"

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Builds the C++ core and runs its tests, on any machine with a compiler and GoogleTest.
+#
+#   scripts/test_core.sh [thread|address]
+#
+# An argument names the sanitizer to build with. PYTHON's TensorFlow gives the headers.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+sanitizer=${1:-}
+
+if ! [ -e /usr/include/gtest/gtest.h ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+  echo "Installing GoogleTest …"
+  (apt-get install -y -qq libgtest-dev || (apt-get update -qq && apt-get install -y -qq libgtest-dev)) \
+    >/dev/null
+fi
+build=build/core${sanitizer:+-$sanitizer}
+cmake -S . -B "$build" -G Ninja -DTF_INTEROP_BUILD_LIBRARY=OFF -DTF_INTEROP_BUILD_TESTS=ON \
+  -DTF_INTEROP_CUDNN_BACKEND=on -DTF_INTEROP_SANITIZER="$sanitizer" >/dev/null
+cmake --build "$build" --parallel
+ctest --test-dir "$build" --output-on-failure --parallel 2 | tail -n 25
