@@ -12,7 +12,9 @@ from tf_interop.know.convolution import ConvolutionKind
 KNOBS = st.dictionaries(st.integers(0, 99), st.integers(-(2**31), 2**31), max_size=6)
 
 
-@pytest.mark.parametrize("name", ["eng0", "eng45_k24=15", "eng4_k2=0_k13=-1_k6=120"])
+@pytest.mark.parametrize(
+    "name", ["eng0", "eng45_k24=15", "eng4_k2=0_k13=-1_k6=120", "pad+eng1_k2=5", "split+nchw+eng0"]
+)
 def test_takes_engine_tag(name: str) -> None:
     check_algorithm(name)
 
@@ -46,6 +48,7 @@ def test_takes_the_names_of_each_kind(kind: ConvolutionKind) -> None:
         "eng4\n",
         "ENG4",
         "ConvFwd_eng4",
+        "nchw+pad+eng4",
         "eng٤",
         "winograd",
         "PRECOMP_GEMM",

@@ -1,4 +1,6 @@
 // ConvStage on a GPU, over the cudnn backend.
+#include <cuda.h>
+
 #include "cc_kernels/core/cudnn/cudnn_backend.h"
 #include "cc_kernels/tf/conv_stage_base.h"
 #include "tensorflow/core/framework/device_base.h"

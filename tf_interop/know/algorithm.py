@@ -44,9 +44,10 @@ LEGACY_ALGORITHMS: Mapping[ConvolutionKind, tuple[str, ...]] = MappingProxyType(
 HOST_ALGORITHMS: tuple[str, ...] = ("IM2COL_GEMM", "DIRECT")
 """Algorithms of the host backend, for every kind."""
 
-# An engine's global index and its knobs, as cudnn-frontend tags a plan: "eng4_k24=15_k6=0".
+# An engine's global index and its knobs, as cudnn-frontend tags a plan: "eng4_k24=15_k6=0". Words
+# in front name what the runner does around the engine (see cc_kernels/core/cudnn/algorithm.h).
 _NUMBER = r"(?:0|[1-9][0-9]*)"
-_ENGINE_TAG = re.compile(rf"eng{_NUMBER}((?:_k{_NUMBER}=-?{_NUMBER})*)")
+_ENGINE_TAG = re.compile(rf"(?:pad\+)?(?:split\+)?(?:nchw\+)?eng{_NUMBER}((?:_k{_NUMBER}=-?{_NUMBER})*)")
 _KNOB = re.compile(r"_k([0-9]+)=")
 
 
@@ -58,7 +59,8 @@ def check_algorithm(name: str, kind: ConvolutionKind | None = None) -> None:
 
     Args:
         name: a legacy name, a name of the host backend, or an engine tag `eng<index>` followed by
-            any number of `_k<knob>=<value>`, each knob once.
+            any number of `_k<knob>=<value>`, each knob once, with `pad+`, `split+` and `nchw+`, in
+            this order, in front of it where the runner pads, splits or transposes around it.
         kind: where given, a legacy name must be one of this kind.
 
     Raises:

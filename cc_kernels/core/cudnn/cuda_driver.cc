@@ -1,0 +1,72 @@
+#include "cc_kernels/core/cudnn/cuda_driver.h"
+
+namespace tf_interop {
+namespace {
+
+StatusCode CodeOf(CUresult result) {
+  switch (result) {
+    case CUDA_ERROR_OUT_OF_MEMORY:
+      return StatusCode::kResourceExhausted;
+    case CUDA_ERROR_NOT_INITIALIZED:
+    case CUDA_ERROR_DEINITIALIZED:
+    case CUDA_ERROR_NO_DEVICE:
+    case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
+      return StatusCode::kUnavailable;
+    default:
+      return StatusCode::kInternal;
+  }
+}
+
+struct LoadedDriver {
+  LoadedDriver() : status(CudaDriver::Open("", &driver)) {}
+  CudaDriver driver;
+  Status status;
+};
+
+}  // namespace
+
+Status CudaDriver::Get(const CudaDriver** driver) {
+  // Never destroyed: streams are used until the very end of the process.
+  static const LoadedDriver* loaded = new LoadedDriver();
+  *driver = &loaded->driver;
+  return loaded->status;
+}
+
+Status CudaDriver::Open(const std::string& path, CudaDriver* driver) {
+  const std::vector<std::string> candidates =
+      path.empty() ? LibraryCandidates("TF_INTEROP_LIBCUDA", "libcuda.so.1", "")
+                   : std::vector<std::string>{path};
+  TF_INTEROP_RETURN_IF_ERROR(DynamicLibrary::Open(
+      candidates, "Install NVIDIA's driver, or set TF_INTEROP_LIBCUDA to the path of libcuda.so.1.",
+      &driver->library));
+#define TF_INTEROP_STRING(name) #name
+#define TF_INTEROP_FIND(name) \
+  TF_INTEROP_RETURN_IF_ERROR(driver->library.Find(TF_INTEROP_STRING(name), &driver->name));
+  TF_INTEROP_CUDA_ENTRY_POINTS(TF_INTEROP_FIND)
+#undef TF_INTEROP_FIND
+#undef TF_INTEROP_STRING
+  return driver->Check(driver->cuInit(0), "cuInit");
+}
+
+Status CudaDriver::Check(CUresult result, const char* call) const {
+  if (result == CUDA_SUCCESS) return Status::Ok();
+  const char* name = nullptr;
+  const char* text = nullptr;
+  if (cuGetErrorName(result, &name) != CUDA_SUCCESS || name == nullptr) name = "unknown error";
+  if (cuGetErrorString(result, &text) != CUDA_SUCCESS || text == nullptr) text = "no description";
+  return Status(CodeOf(result), std::string(call) + " failed with " + name + " (" +
+                                    std::to_string(static_cast<int>(result)) + "): " + text + ".");
+}
+
+ScopedContext::ScopedContext(const CudaDriver& driver, CUcontext context)
+    : driver_(driver),
+      status_(driver.Check(driver.cuCtxPushCurrent(context), "cuCtxPushCurrent")) {}
+
+ScopedContext::~ScopedContext() {
+  if (!status_.ok()) return;
+  CUcontext popped = nullptr;
+  // Nothing can be done about a failure here, and the next call on the context reports it.
+  (void)driver_.cuCtxPopCurrent(&popped);
+}
+
+}  // namespace tf_interop

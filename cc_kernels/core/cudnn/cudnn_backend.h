@@ -1,0 +1,102 @@
+// The backend for NVIDIA GPUs: CUDA streams through libcuda, convolutions through libcudnn, both
+// opened when the first backend is asked for. This header needs no header of CUDA's.
+//
+// Ownership: backends, their stream groups and what they have prepared live until the process
+// ends. cuDNN's plans and handles cannot be freed safely while the process exits, because CUDA may
+// be gone by then.
+//
+// Thread-safety: everything here may be called from several threads at once. A stream group is
+// leased by one call at a time, and so is its cuDNN handle: no handle is ever used by two threads
+// at once, which is what cuDNN asks for. Prepare leases a group too, for its handle. Calls may come
+// with any CUDA context current, or none; it is left as it was.
+#ifndef TF_INTEROP_CORE_CUDNN_CUDNN_BACKEND_H_
+#define TF_INTEROP_CORE_CUDNN_CUDNN_BACKEND_H_
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "cc_kernels/core/backend.h"
+#include "cc_kernels/core/convolution.h"
+#include "cc_kernels/core/status.h"
+
+struct CUctx_st;     // what CUcontext points to
+struct CUstream_st;  // what CUstream points to
+
+namespace tf_interop {
+
+struct CudaDriver;
+struct CudnnLibrary;
+
+class CudnnBackend : public Backend {
+ public:
+  // The backend of the context that `caller` belongs to, made by the first call for it. Returns
+  // kUnavailable where there is no NVIDIA driver, no GPU, or no cuDNN of version 9.0 or newer.
+  static Status ForStream(CUstream_st* caller, CudnnBackend** backend);
+
+  // Whether float convolutions may be computed in TF32 where the GPU has it, as TensorFlow does
+  // unless tf.config.experimental.enable_tensor_float_32_execution(False) was called. On at first.
+  // Holds for convolutions that are prepared from now on.
+  void set_allow_tf32(bool allow) { allow_tf32_ = allow; }
+
+  // See Backend. The outcome is kept, by convolution, algorithm, limit and TF32, also where it is
+  // a refusal; only a lack of memory or of a library is tried anew. Two threads may compile the
+  // same plan at once, and the first to finish wins. A limit of 0 without an algorithm asks for
+  // the least workspace that cuDNN can do with.
+  Status Prepare(const Convolution& convolution, const std::string& algorithm,
+                 size_t workspace_limit_bytes,
+                 std::shared_ptr<const PreparedConvolution>* prepared) override;
+
+  Status Acquire(std::unique_ptr<StreamGroup>* group) override;
+  void Release(std::unique_ptr<StreamGroup> group) override;
+
+  Status Record(Event* event, Stream stream) override;
+  Status Wait(Stream stream, Event* event) override;
+
+  Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
+                void* workspace, StreamGroup* group, Stream stream) override;
+
+  Status FillZero(void* data, size_t bytes, Stream stream) override;
+
+ private:
+  struct PrepareKey {
+    Convolution convolution;
+    std::string algorithm;
+    size_t workspace_limit_bytes;
+    bool allow_tf32;
+
+    bool operator==(const PrepareKey& other) const;
+  };
+  struct PrepareKeyHash {
+    size_t operator()(const PrepareKey& key) const;
+  };
+  struct PrepareOutcome {
+    Status status;
+    std::shared_ptr<const PreparedConvolution> prepared;
+  };
+
+  CudnnBackend(const CudaDriver& driver, const CudnnLibrary& library, CUctx_st* context)
+      : driver_(driver), library_(library), context_(context) {}
+
+  // Prepares without a look at what has been prepared before.
+  PrepareOutcome PrepareAnew(const PrepareKey& key);
+
+  const CudaDriver& driver_;
+  const CudnnLibrary& library_;
+  CUctx_st* const context_;
+  std::atomic<bool> allow_tf32_{true};
+
+  std::mutex groups_mutex_;
+  std::vector<std::unique_ptr<StreamGroup>> idle_groups_;
+
+  std::mutex prepared_mutex_;
+  std::unordered_map<PrepareKey, PrepareOutcome, PrepareKeyHash> prepared_;
+};
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_CORE_CUDNN_CUDNN_BACKEND_H_

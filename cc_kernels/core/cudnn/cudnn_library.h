@@ -1,0 +1,55 @@
+// The part of cuDNN 9 that the backend uses, opened at run time.
+#ifndef TF_INTEROP_CORE_CUDNN_CUDNN_LIBRARY_H_
+#define TF_INTEROP_CORE_CUDNN_CUDNN_LIBRARY_H_
+
+#include <cudnn.h>
+
+#include <string>
+
+#include "cc_kernels/core/cudnn/dynamic_library.h"
+#include "cc_kernels/core/status.h"
+
+namespace tf_interop {
+
+#define TF_INTEROP_CUDNN_ENTRY_POINTS(X) \
+  X(cudnnGetVersion)                     \
+  X(cudnnGetErrorString)                 \
+  X(cudnnGetLastErrorString)             \
+  X(cudnnCreate)                         \
+  X(cudnnDestroy)                        \
+  X(cudnnSetStream)                      \
+  X(cudnnBackendCreateDescriptor)        \
+  X(cudnnBackendDestroyDescriptor)       \
+  X(cudnnBackendSetAttribute)            \
+  X(cudnnBackendGetAttribute)            \
+  X(cudnnBackendFinalize)                \
+  X(cudnnBackendExecute)                 \
+  X(cudnnCreateTensorDescriptor)         \
+  X(cudnnSetTensor4dDescriptorEx)        \
+  X(cudnnDestroyTensorDescriptor)        \
+  X(cudnnTransformTensor)
+
+// Immutable once open; thread-safe. cuDNN itself wants each handle on one thread at a time.
+struct CudnnLibrary {
+  // The process's cuDNN, opened by the first call; a failure is final. The path comes from
+  // TF_INTEROP_LIBCUDNN where that is set.
+  static Status Get(const CudnnLibrary** library);
+
+  // Opens `path` (or the default where it is empty). Returns kUnavailable where there is no
+  // cuDNN, or one that is older than 9.0.
+  static Status Open(const std::string& path, CudnnLibrary* library);
+
+  // Ok, or an error with cuDNN's name for `status`, its last error text, and how to learn more.
+  // `call` names what was called.
+  Status Check(cudnnStatus_t status, const std::string& call) const;
+
+#define TF_INTEROP_DECLARE(name) decltype(&::name) name = nullptr;
+  TF_INTEROP_CUDNN_ENTRY_POINTS(TF_INTEROP_DECLARE)
+#undef TF_INTEROP_DECLARE
+
+  DynamicLibrary library;
+};
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_CORE_CUDNN_CUDNN_LIBRARY_H_

@@ -1,0 +1,900 @@
+// The cudnn backend on stand-ins for libcuda and libcudnn, which compute on the host: every kind,
+// layout, type, padding, stride, dilation, group count and epilogue against the definition of a
+// convolution, in every formulation; failures; pins; and use from several threads.
+#include "cc_kernels/core/cudnn/cudnn_backend.h"
+
+#include <cuda.h>
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <future>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cc_kernels/core/cudnn/algorithm.h"
+#include "cc_kernels/core/cudnn/cuda_driver.h"
+#include "cc_kernels/core/cudnn/cudnn_convolution.h"
+#include "cc_kernels/core/cudnn/cudnn_library.h"
+#include "cc_kernels/core/cudnn/dynamic_library.h"
+#include "cc_kernels/core/cudnn/strided_copy.h"
+#include "cc_kernels/core/stage_runner.h"
+#include "tests/cc/fake_cuda.h"
+#include "tests/cc/fake_cudnn.h"
+#include "tests/cc/half_bits.h"
+#include "tests/cc/reference_convolution.h"
+
+namespace tf_interop {
+namespace {
+
+using ::testing::Test;
+
+constexpr size_t kAmpleWorkspace = size_t{64} << 20;
+constexpr size_t kGuardBytes = 64;
+constexpr unsigned char kGuard = 0xC3;
+
+// The stand-ins are linked into this program for their controls; the library under test opens the
+// same files by path.
+template <typename Function>
+std::string PathOf(Function* function) {
+  Dl_info info;
+  return dladdr(reinterpret_cast<void*>(function), &info) != 0 ? info.dli_fname : "";
+}
+
+std::string FakeCudaPath() { return PathOf(&FakeCudaMakeContext); }
+std::string FakeCudnnPath() { return PathOf(&FakeCudnn); }
+
+// Memory with guards on both sides, filled with bytes that read as NaN.
+class Buffer {
+ public:
+  explicit Buffer(size_t bytes) : bytes_(bytes), storage_(bytes + 2 * kGuardBytes + 256, kGuard) {
+    const auto start = reinterpret_cast<uintptr_t>(storage_.data()) + kGuardBytes;
+    data_ = storage_.data() + kGuardBytes + (256 - start % 256) % 256;
+    std::memset(data_, 0xFF, bytes);
+  }
+
+  Buffer(Buffer&&) = default;  // the storage stays where it is
+
+  unsigned char* data() { return data_; }
+
+  bool IsIntact() const {
+    for (size_t i = 1; i <= kGuardBytes; ++i) {
+      if (data_[-static_cast<ptrdiff_t>(i)] != kGuard || data_[bytes_ + i - 1] != kGuard) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  size_t bytes_;
+  std::vector<unsigned char> storage_;
+  unsigned char* data_;
+};
+
+Buffer Encode(DataType dtype, const std::vector<double>& values) {
+  Buffer buffer(values.size() * SizeOf(dtype));
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (dtype == DataType::kFloat) {
+      reinterpret_cast<float*>(buffer.data())[i] = static_cast<float>(values[i]);
+    } else {
+      reinterpret_cast<uint16_t*>(buffer.data())[i] = DoubleToHalfBits(values[i]);
+    }
+  }
+  return buffer;
+}
+
+double Decode(DataType dtype, const unsigned char* data, size_t i) {
+  return dtype == DataType::kFloat ? reinterpret_cast<const float*>(data)[i]
+                                   : HalfBitsToDouble(reinterpret_cast<const uint16_t*>(data)[i]);
+}
+
+// A convolution with its operands, and what it should give.
+class Problem {
+ public:
+  explicit Problem(const Convolution& c) : c_(c), reference_(MakeReferenceTensors(c)) {
+    // Quarters whose sums are exact in float and in half.
+    std::mt19937 random(ConvolutionHash()(c) & 0xffff);
+    std::uniform_int_distribution<int> quarters(-4, 4);
+    for (auto* tensor :
+         {&reference_.image, &reference_.filter, &reference_.output, &reference_.bias}) {
+      for (double& value : *tensor) value = quarters(random) * 0.25;
+      operands_.push_back(Encode(c.dtype, *tensor));
+    }
+    RunReference(c, &reference_);
+  }
+
+  ConvolutionBuffers Buffers(Buffer* result) {
+    const void* image = operands_[0].data();
+    const void* filter = operands_[1].data();
+    const void* output = operands_[2].data();
+    ConvolutionBuffers buffers;
+    switch (c_.kind) {
+      case ConvolutionKind::kForward:
+        buffers = {{image, filter, c_.has_bias ? operands_[3].data() : nullptr}, nullptr};
+        break;
+      case ConvolutionKind::kBackwardInput:
+        buffers = {{filter, output, nullptr}, nullptr};
+        break;
+      case ConvolutionKind::kBackwardFilter:
+        buffers = {{image, output, nullptr}, nullptr};
+        break;
+    }
+    buffers.result = result->data();
+    return buffers;
+  }
+
+  Buffer MakeResult() const { return Buffer(c_.result_elements() * SizeOf(c_.dtype)); }
+
+  void ExpectCorrect(Buffer* result) const {
+    const std::vector<double>& expected = c_.kind == ConvolutionKind::kForward ? reference_.output
+                                          : c_.kind == ConvolutionKind::kBackwardInput
+                                              ? reference_.image
+                                              : reference_.filter;
+    // Leaky slopes and exponentials are rounded; a split epilogue rounds to half in between.
+    const double tolerance = c_.dtype == DataType::kFloat ? 1e-6 : 2e-3;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_NEAR(Decode(c_.dtype, result->data(), i), expected[i],
+                  tolerance * std::max(1.0, std::fabs(expected[i])))
+          << "element " << i;
+    }
+    EXPECT_TRUE(result->IsIntact()) << "written beyond the result";
+  }
+
+ private:
+  const Convolution c_;
+  ReferenceTensors reference_;
+  std::vector<Buffer> operands_;
+};
+
+Convolution MakeConvolution(ConvolutionKind kind = ConvolutionKind::kForward,
+                            Layout layout = Layout::kNHWC, DataType dtype = DataType::kFloat) {
+  Convolution c;
+  c.kind = kind;
+  c.layout = layout;
+  c.dtype = dtype;
+  c.batch = 2;
+  c.image_height = 6;
+  c.image_width = 5;
+  c.image_channels = 4;
+  c.filter_height = c.filter_width = 3;
+  c.output_channels = 6;
+  CompleteSame(&c);
+  return c;
+}
+
+Convolution MakeAsymmetric(ConvolutionKind kind = ConvolutionKind::kForward) {
+  Convolution c = MakeConvolution(kind);
+  c.stride_height = c.stride_width = 2;
+  CompleteSame(&c);
+  EXPECT_NE(c.pad_top, c.pad_bottom);
+  return c;
+}
+
+Convolution MakeFused() {
+  Convolution c = MakeConvolution();
+  c.has_bias = true;
+  c.activation = Activation::kRelu;
+  return c;
+}
+
+// Geometries of which each has something that the others lack.
+std::vector<Convolution> Geometries() {
+  std::vector<Convolution> all;
+  const auto add = [&all](auto change, bool same) {
+    Convolution c = MakeConvolution();
+    c.pad_top = c.pad_bottom = c.pad_left = c.pad_right = 0;
+    change(&c);
+    if (same) {
+      CompleteSame(&c);
+    } else {
+      CompleteFromPads(&c);
+    }
+    all.push_back(c);
+  };
+  add([](Convolution*) {}, true);
+  add([](Convolution*) {}, false);
+  add([](Convolution* c) { c->filter_height = c->filter_width = 1; }, false);
+  add([](Convolution* c) { c->filter_height = 2, c->filter_width = 1; }, true);
+  add([](Convolution* c) { c->stride_height = c->stride_width = 2; }, true);
+  add([](Convolution* c) { c->stride_height = 3, c->stride_width = 1; }, false);
+  add([](Convolution* c) { c->dilation_height = 2; }, true);
+  add(
+      [](Convolution* c) {
+        c->dilation_width = 2;
+        c->pad_top = 0, c->pad_bottom = 2, c->pad_left = 3, c->pad_right = 1;
+      },
+      false);
+  add([](Convolution* c) { c->pad_top = c->pad_bottom = 2, c->pad_right = 1; }, false);
+  add([](Convolution* c) { c->group_count = 2; }, true);
+  add(
+      [](Convolution* c) {
+        c->group_count = 4, c->output_channels = 8;
+        c->stride_height = c->stride_width = 2;
+      },
+      true);
+  add([](Convolution* c) { c->group_count = 4, c->output_channels = 4; }, false);
+  add([](Convolution* c) { c->output_channels = 1; }, true);
+  add([](Convolution* c) { c->image_channels = 1; }, true);
+  add([](Convolution* c) { c->batch = 1, c->image_height = c->image_width = 3; }, false);
+  return all;
+}
+
+std::vector<Convolution> WithEveryKindLayoutAndType(const std::vector<Convolution>& geometries) {
+  std::vector<Convolution> all;
+  for (const Convolution& geometry : geometries) {
+    for (const auto kind : {ConvolutionKind::kForward, ConvolutionKind::kBackwardInput,
+                            ConvolutionKind::kBackwardFilter}) {
+      for (const Layout layout : {Layout::kNHWC, Layout::kNCHW}) {
+        for (const DataType dtype : {DataType::kFloat, DataType::kHalf}) {
+          Convolution c = geometry;
+          c.kind = kind;
+          c.layout = layout;
+          c.dtype = dtype;
+          all.push_back(c);
+        }
+      }
+    }
+  }
+  return all;
+}
+
+std::vector<Convolution> WithEveryEpilogue(const std::vector<Convolution>& geometries) {
+  std::vector<Convolution> all;
+  for (const Convolution& geometry : WithEveryKindLayoutAndType(geometries)) {
+    if (geometry.kind != ConvolutionKind::kForward) continue;
+    for (const bool has_bias : {false, true}) {
+      for (const Activation activation : {Activation::kNone, Activation::kRelu, Activation::kRelu6,
+                                          Activation::kLeakyRelu, Activation::kElu}) {
+        Convolution c = geometry;
+        c.has_bias = has_bias;
+        c.activation = activation;
+        if (has_bias || activation != Activation::kNone) all.push_back(c);
+      }
+    }
+  }
+  return all;
+}
+
+class CudnnBackendTest : public Test {
+ protected:
+  // Every test has a context, and so a backend with nothing prepared, of its own.
+  void SetUp() override {
+    FakeCuda() = FakeCudaSwitches();
+    FakeCudnn() = FakeCudnnSwitches();
+    setenv("TF_INTEROP_LIBCUDA", FakeCudaPath().c_str(), 1);
+    setenv("TF_INTEROP_LIBCUDNN", FakeCudnnPath().c_str(), 1);
+    context_ = FakeCudaMakeContext();
+    caller_ = FakeCudaMakeStream(context_);
+    const Status status = CudnnBackend::ForStream(caller_, &backend_);
+    ASSERT_TRUE(status.ok()) << status.message();
+    FakeCudnnCounts().handle_races = 0;
+    FakeCudnnCounts().plan_races = 0;
+  }
+
+  void TearDown() override {
+    FakeCudaSynchronize(caller_);
+    EXPECT_EQ(FakeCudaCurrentContext(), nullptr) << "a context was left current";
+    EXPECT_EQ(FakeCudnnCounts().handle_races, 0);
+    EXPECT_EQ(FakeCudnnCounts().plan_races, 0);
+  }
+
+  std::shared_ptr<const PreparedConvolution> PrepareOk(const Convolution& c,
+                                                       const std::string& algorithm = "",
+                                                       size_t limit = kAmpleWorkspace) {
+    std::shared_ptr<const PreparedConvolution> prepared;
+    const Status status = backend_->Prepare(c, algorithm, limit, &prepared);
+    EXPECT_TRUE(status.ok()) << ToString(c) << ": " << status.message();
+    return prepared;
+  }
+
+  Status PrepareError(const Convolution& c, const std::string& algorithm = "",
+                      size_t limit = kAmpleWorkspace) {
+    std::shared_ptr<const PreparedConvolution> prepared;
+    const Status status = backend_->Prepare(c, algorithm, limit, &prepared);
+    EXPECT_FALSE(status.ok());
+    EXPECT_EQ(prepared, nullptr);
+    return status;
+  }
+
+  // Launches on the caller's stream and compares every element.
+  void ExpectMatchesReference(const Convolution& c, const PreparedConvolution& prepared) {
+    SCOPED_TRACE(ToString(c) + " " + prepared.algorithm());
+    Problem problem(c);
+    Buffer result = problem.MakeResult();
+    Buffer workspace(prepared.workspace_bytes());
+    std::unique_ptr<StreamGroup> group;
+    ASSERT_TRUE(backend_->Acquire(&group).ok());
+    const Status status = backend_->Launch(prepared, problem.Buffers(&result), workspace.data(),
+                                           group.get(), caller_);
+    backend_->Release(std::move(group));
+    ASSERT_TRUE(status.ok()) << status.message();
+    FakeCudaSynchronize(caller_);
+    problem.ExpectCorrect(&result);
+    EXPECT_TRUE(workspace.IsIntact()) << "written beyond the workspace";
+  }
+
+  // Prepares and launches; returns the algorithm that ran.
+  std::string RunAndExpectMatch(const Convolution& c) {
+    const auto prepared = PrepareOk(c);
+    if (!prepared) return "";
+    ExpectMatchesReference(c, *prepared);
+    return prepared->algorithm();
+  }
+
+  CUcontext context_ = nullptr;
+  CUstream caller_ = nullptr;
+  CudnnBackend* backend_ = nullptr;
+};
+
+// ---- Numbers
+// -------------------------------------------------------------------------------------
+
+TEST_F(CudnnBackendTest, MatchesReferenceForEveryGeometry) {
+  for (const Convolution& c : WithEveryKindLayoutAndType(Geometries())) {
+    const bool is_plain_graph =
+        c.group_count == 1 && c.dilation_height == 1 && c.dilation_width == 1;
+    EXPECT_EQ(RunAndExpectMatch(c), is_plain_graph ? "eng3_k2=7_k14=3" : "eng1_k2=5");
+  }
+}
+
+TEST_F(CudnnBackendTest, MatchesReferenceForEveryEpilogue) {
+  for (const Convolution& c : WithEveryEpilogue({Geometries()[0], Geometries()[7]})) {
+    const std::string algorithm = RunAndExpectMatch(c);
+    EXPECT_EQ(algorithm.find('+'), std::string::npos) << algorithm;
+  }
+}
+
+TEST_F(CudnnBackendTest, PadsImageWhereNoEngineTakesUnequalPaddings) {
+  FakeCudnn().no_asymmetric_padding = true;
+  for (const Convolution& c : WithEveryKindLayoutAndType(Geometries())) {
+    const bool is_asymmetric = c.pad_top != c.pad_bottom || c.pad_left != c.pad_right;
+    EXPECT_EQ(RunAndExpectMatch(c).rfind("pad+eng", 0) == 0, is_asymmetric) << ToString(c);
+  }
+}
+
+TEST_F(CudnnBackendTest, SplitsEpilogueWhereNoFusedGraphIsSupported) {
+  FakeCudnn().no_fused_convolution = true;
+  for (const Convolution& c : WithEveryEpilogue({Geometries()[0], Geometries()[7]})) {
+    EXPECT_EQ(RunAndExpectMatch(c).rfind("split+eng", 0), 0u);
+  }
+}
+
+TEST_F(CudnnBackendTest, TransposesToNchwWhereNoEngineTakesNhwc) {
+  FakeCudnn().no_nhwc = true;
+  for (const Convolution& c : WithEveryKindLayoutAndType(Geometries())) {
+    const std::string algorithm = RunAndExpectMatch(c);
+    // A tensor of one channel is NHWC and NCHW at once.
+    if (c.layout == Layout::kNHWC && c.image_channels > 1) {
+      EXPECT_NE(algorithm.find("nchw+eng"), std::string::npos) << ToString(c);
+    }
+  }
+}
+
+TEST_F(CudnnBackendTest, CombinesAllFormulationsWhereItMust) {
+  FakeCudnn().no_asymmetric_padding = true;
+  FakeCudnn().no_fused_convolution = true;
+  FakeCudnn().no_nhwc = true;
+  for (const Convolution& c : WithEveryEpilogue({Geometries()[7]})) {
+    EXPECT_EQ(RunAndExpectMatch(c).rfind(
+                  c.layout == Layout::kNHWC ? "pad+split+nchw+eng" : "pad+split+eng", 0),
+              0u);
+  }
+  for (const Convolution& c : WithEveryKindLayoutAndType({Geometries()[7]})) {
+    RunAndExpectMatch(c);
+  }
+}
+
+TEST_F(CudnnBackendTest, CopiesNoFilterThatHasTheRightOrderAlready) {
+  Convolution c = MakeConvolution();
+  c.group_count = c.image_channels;
+  c.output_channels = c.image_channels;
+  c.filter_height = c.filter_width = 1;
+  CompleteSame(&c);
+  const int before = FakeCudnnCounts().copies;
+  RunAndExpectMatch(c);
+  EXPECT_EQ(FakeCudnnCounts().copies, before);
+}
+
+TEST_F(CudnnBackendTest, TransposesFilterIntoWorkspace) {
+  const Convolution c = MakeConvolution();
+  const int before = FakeCudnnCounts().copies;
+  RunAndExpectMatch(c);
+  EXPECT_EQ(FakeCudnnCounts().copies, before + 1);
+}
+
+// ---- What is chosen
+// ------------------------------------------------------------------------------
+
+TEST_F(CudnnBackendTest, ChoosesNextProposalWhereEnginesFail) {
+  FakeCudnn().unsupported_engines = {3};
+  EXPECT_EQ(RunAndExpectMatch(MakeConvolution()), "eng1_k2=5");
+  FakeCudnn().unsupported_engines = {3, 1};
+  Convolution c = MakeConvolution();
+  c.batch = 1;
+  EXPECT_EQ(RunAndExpectMatch(c), "eng2");
+  FakeCudnn().unsupported_engines = {3, 1, 2};
+  c.batch = 3;
+  EXPECT_EQ(RunAndExpectMatch(c), "eng0");
+}
+
+TEST_F(CudnnBackendTest, RefusesWithReasonsWhereNoEngineWorks) {
+  FakeCudnn().unsupported_engines = {0, 1, 2, 3};
+  const Status status = PrepareError(MakeFused());
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  for (const char* part : {"forward float NHWC", "[plain]", "[split]", "[nchw]", "[split+nchw]",
+                           "engine switched off", "CUDNN_LOGLEVEL_DBG=3"}) {
+    EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
+  }
+}
+
+TEST_F(CudnnBackendTest, RefusesSplitEpilogueWithoutPointwiseGraphs) {
+  FakeCudnn().no_fused_convolution = true;
+  FakeCudnn().no_pointwise_graph = true;
+  const Status status = PrepareError(MakeFused());
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_NE(status.message().find("no pointwise graphs"), std::string::npos) << status.message();
+}
+
+TEST_F(CudnnBackendTest, KeepsWorkspaceWithinLimit) {
+  const Convolution c = MakeConvolution();
+  const size_t filter_bytes = 1024;  // 3 * 3 * 4 * 6 floats, rounded up to 256
+  EXPECT_EQ(PrepareOk(c, "", filter_bytes + (1 << 20))->workspace_bytes(),
+            filter_bytes + (1 << 20));
+  EXPECT_EQ(PrepareOk(c, "", filter_bytes + (1 << 20) - 1)->algorithm(), "eng1_k2=5");
+  EXPECT_EQ(PrepareOk(c, "", filter_bytes + 4095)->algorithm(), "eng2");
+  EXPECT_EQ(PrepareOk(c, "", filter_bytes)->workspace_bytes(), filter_bytes);
+  const Status status = PrepareError(c, "", filter_bytes - 1);
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_NE(status.message().find("got 1024 for copies of tensors alone"), std::string::npos)
+      << status.message();
+}
+
+TEST_F(CudnnBackendTest, TakesLeastWorkspaceForLimitOfZero) {
+  const auto prepared = PrepareOk(MakeConvolution(), "", 0);
+  EXPECT_EQ(prepared->algorithm(), "eng0");
+  EXPECT_EQ(prepared->workspace_bytes(), 1024u);
+  ExpectMatchesReference(MakeConvolution(), *prepared);
+  FakeCudnn().unsupported_engines = {0};
+  const Convolution asymmetric = MakeAsymmetric();
+  EXPECT_EQ(PrepareOk(asymmetric, "", 0)->algorithm(), "eng2");
+}
+
+TEST_F(CudnnBackendTest, AvoidsTensorCoresForFloatWhereTf32IsOff) {
+  const Convolution c = MakeConvolution();
+  Convolution half = c;
+  half.dtype = DataType::kHalf;
+  EXPECT_EQ(PrepareOk(c)->algorithm(), "eng3_k2=7_k14=3");
+  backend_->set_allow_tf32(false);
+  EXPECT_EQ(PrepareOk(c)->algorithm(), "eng1_k2=5");
+  EXPECT_EQ(PrepareOk(half)->algorithm(), "eng3_k2=7_k14=3");
+  const Status status = PrepareError(c, "eng3_k2=7_k14=3");
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_NE(status.message().find("TF32"), std::string::npos) << status.message();
+  backend_->set_allow_tf32(true);
+  EXPECT_EQ(PrepareOk(c)->algorithm(), "eng3_k2=7_k14=3");
+}
+
+// ---- Pins
+// ----------------------------------------------------------------------------------------
+
+TEST_F(CudnnBackendTest, PinsWhatItReports) {
+  const Convolution c = MakeFused();
+  for (const char* algorithm : {"eng0", "eng1_k2=9", "eng3_k2=1_k14=-1", "split+eng2", "nchw+eng0",
+                                "split+nchw+eng1_k2=4"}) {
+    const auto prepared = PrepareOk(c, algorithm);
+    ASSERT_NE(prepared, nullptr);
+    EXPECT_EQ(prepared->algorithm(), algorithm);
+    ExpectMatchesReference(c, *prepared);
+    EXPECT_EQ(PrepareOk(c, prepared->algorithm()), prepared);
+  }
+}
+
+TEST_F(CudnnBackendTest, ReportsKnobsThatThePinLeftOut) {
+  EXPECT_EQ(PrepareOk(MakeConvolution(), "eng3_k14=2")->algorithm(), "eng3_k2=7_k14=2");
+}
+
+TEST_F(CudnnBackendTest, PinsUnnamedFormulationToTheFirstThatWorks) {
+  FakeCudnn().no_asymmetric_padding = true;
+  EXPECT_EQ(PrepareOk(MakeAsymmetric(), "eng2")->algorithm(), "pad+eng2");
+}
+
+TEST_F(CudnnBackendTest, RefusesPinWithKnobThatTheEngineDrops) {
+  const Status unknown = PrepareError(MakeConvolution(), "eng1_k2=5_k33=1");
+  EXPECT_EQ(unknown.code(), StatusCode::kUnsupported);
+  EXPECT_NE(unknown.message().find("knob 33 is not there in place of 1"), std::string::npos)
+      << unknown.message();
+  FakeCudnn().ignored_knob = 2;
+  const Status ignored = PrepareError(MakeConvolution(), "eng1_k2=9");
+  EXPECT_EQ(ignored.code(), StatusCode::kUnsupported);
+  EXPECT_NE(ignored.message().find("knob 2 is 5 in place of 9"), std::string::npos)
+      << ignored.message();
+}
+
+TEST_F(CudnnBackendTest, RefusesPinThatCannotRunHere) {
+  FakeCudnn().unsupported_engines = {1};
+  EXPECT_EQ(PrepareError(MakeConvolution(), "eng1").code(), StatusCode::kUnsupported);
+  EXPECT_EQ(PrepareError(MakeConvolution(), "eng99").code(), StatusCode::kUnsupported);
+  const Status large = PrepareError(MakeConvolution(), "eng2", 1024 + 1023);
+  EXPECT_EQ(large.code(), StatusCode::kUnsupported);
+  EXPECT_NE(large.message().find("Expected at most 1023 bytes of workspace for 'eng2', got 1024"),
+            std::string::npos)
+      << large.message();
+  const Status foreign = PrepareError(MakeConvolution(), "pad+eng2");
+  EXPECT_EQ(foreign.code(), StatusCode::kUnsupported);
+  EXPECT_NE(foreign.message().find("got 'pad'"), std::string::npos) << foreign.message();
+}
+
+TEST_F(CudnnBackendTest, RefusesLegacyNamesAsUnsupported) {
+  for (const char* name :
+       {"IMPLICIT_PRECOMP_GEMM", "GEMM", "WINOGRAD_NONFUSED", "FFT_TILING", "ALGO_0", "ALGO_3"}) {
+    const Status status = PrepareError(MakeConvolution(), name);
+    EXPECT_EQ(status.code(), StatusCode::kUnsupported) << name;
+    EXPECT_NE(status.message().find(name), std::string::npos);
+  }
+}
+
+TEST_F(CudnnBackendTest, RefusesUnknownNamesAsInvalid) {
+  for (const char* name :
+       {"eng", "eng4_", "eng4_k2", "eng04", "eng4_k2=", "eng4_k2=1_k2=1", "eng+1", "split+pad+eng1",
+        "eng4 ", "precomp_gemm", "eng4_k99999999999=1", "eng99999999999999999999"}) {
+    EXPECT_EQ(PrepareError(MakeConvolution(), name).code(), StatusCode::kInvalidArgument) << name;
+  }
+}
+
+// ---- Failures
+// ------------------------------------------------------------------------------------
+
+TEST_F(CudnnBackendTest, RefusesConvolutionsThatComputeNothing) {
+  Convolution c = MakeConvolution();
+  c.batch = 0;
+  EXPECT_EQ(PrepareError(c).code(), StatusCode::kInvalidArgument);
+  c = MakeConvolution();
+  c.output_height += 1;
+  EXPECT_EQ(PrepareError(c).code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(CudnnBackendTest, KeepsRefusals) {
+  FakeCudnn().unsupported_engines = {0, 1, 2, 3};
+  const Status first = PrepareError(MakeConvolution());
+  FakeCudnn().unsupported_engines = {};
+  EXPECT_EQ(PrepareError(MakeConvolution()).message(), first.message());
+}
+
+TEST_F(CudnnBackendTest, TriesAnewAfterLackOfMemory) {
+  FakeCudnn().fail_plan_allocation = true;
+  const Status status = PrepareError(MakeConvolution());
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find("no memory for the plan"), std::string::npos);
+  FakeCudnn().fail_plan_allocation = false;
+  RunAndExpectMatch(MakeConvolution());
+}
+
+TEST_F(CudnnBackendTest, SaysWhatToDoWhereHandlesCannotBeMade) {
+  FakeCudnn().fail_handle = true;
+  const Status status = PrepareError(MakeConvolution());
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_NE(status.message().find("set_memory_growth"), std::string::npos) << status.message();
+}
+
+TEST_F(CudnnBackendTest, ReportsFailuresOfLaunches) {
+  const Convolution c = MakeAsymmetric();
+  FakeCudnn().no_asymmetric_padding = true;
+  const auto prepared = PrepareOk(c);
+  Problem problem(c);
+  Buffer result = problem.MakeResult();
+  Buffer workspace(prepared->workspace_bytes());
+  std::unique_ptr<StreamGroup> group;
+  ASSERT_TRUE(backend_->Acquire(&group).ok());
+  const auto launch = [&](const ConvolutionBuffers& buffers, void* space) {
+    return backend_->Launch(*prepared, buffers, space, group.get(), caller_);
+  };
+  ConvolutionBuffers buffers = problem.Buffers(&result);
+  ASSERT_TRUE(launch(buffers, workspace.data()).ok());
+
+  FakeCudnn().fail_execution = true;
+  const Status execution = launch(buffers, workspace.data());
+  EXPECT_EQ(execution.code(), StatusCode::kInternal);
+  for (const char* part :
+       {"cudnnBackendExecute of 'eng3_k2=7_k14=3'", "CUDNN_STATUS_EXECUTION_FAILED",
+        "execution switched off", "CUDNN_LOGLEVEL_DBG=3"}) {
+    EXPECT_NE(execution.message().find(part), std::string::npos) << execution.message();
+  }
+  FakeCudnn().fail_execution = false;
+  FakeCuda().fail_memset = true;
+  const Status memset = launch(buffers, workspace.data());
+  EXPECT_EQ(memset.code(), StatusCode::kInternal);
+  EXPECT_NE(memset.message().find("cuMemsetD8Async failed with CUDA_ERROR_LAUNCH_FAILED"),
+            std::string::npos)
+      << memset.message();
+  EXPECT_EQ(backend_->FillZero(result.data(), 4, caller_).code(), StatusCode::kInternal);
+  FakeCuda().fail_memset = false;
+
+  EXPECT_EQ(launch(buffers, nullptr).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(launch(buffers, workspace.data() + 4).code(), StatusCode::kInvalidArgument);
+  buffers.inputs[0] = static_cast<const char*>(buffers.inputs[0]) + 4;
+  const Status misaligned = launch(buffers, workspace.data());
+  EXPECT_EQ(misaligned.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(misaligned.message().find("Expected input aligned to 16 bytes"), std::string::npos)
+      << misaligned.message();
+  backend_->Release(std::move(group));
+  FakeCudaSynchronize(caller_);
+}
+
+TEST_F(CudnnBackendTest, RefusesTensorsTooLargeToCopy) {
+  const CudnnLibrary* library = nullptr;
+  ASSERT_TRUE(CudnnLibrary::Get(&library).ok());
+  std::unique_ptr<const StridedCopy> copy;
+  const int64_t rows = 1 << 16;
+  const Status status = StridedCopy::Make(
+      *library, DataType::kFloat,
+      {{1, 1, rows, rows}, {rows * rows, 1, rows, 1}, {rows * rows, 1, 1, rows}}, &copy);
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_NE(status.message().find("2^31"), std::string::npos);
+}
+
+TEST_F(CudnnBackendTest, FreesEveryDescriptorOfAFailedPreparation) {
+  FakeCudnn().unsupported_engines = {0, 1, 2, 3};
+  const int before = FakeCudnnCounts().live_descriptors;
+  EXPECT_EQ(PrepareError(MakeFused()).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(PrepareError(MakeConvolution(), "eng1_k2=9").code(), StatusCode::kUnsupported);
+  EXPECT_EQ(FakeCudnnCounts().live_descriptors, before);
+}
+
+// ---- Libraries
+// -----------------------------------------------------------------------------------
+
+TEST(CudnnLibraryTest, RefusesAnOlderVersion) {
+  setenv("TF_INTEROP_FAKE_CUDNN_VERSION", "8907", 1);
+  CudnnLibrary library;
+  const Status status = CudnnLibrary::Open(FakeCudnnPath(), &library);
+  unsetenv("TF_INTEROP_FAKE_CUDNN_VERSION");
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_NE(status.message().find("Expected cuDNN 9.0 or newer, got 8.9.7"), std::string::npos)
+      << status.message();
+  EXPECT_NE(status.message().find("TF_INTEROP_LIBCUDNN"), std::string::npos);
+}
+
+TEST(CudnnLibraryTest, RefusesALibraryThatIsNotThere) {
+  CudnnLibrary cudnn;
+  const Status no_cudnn = CudnnLibrary::Open("/nowhere/libcudnn.so.9", &cudnn);
+  EXPECT_EQ(no_cudnn.code(), StatusCode::kUnavailable);
+  EXPECT_NE(no_cudnn.message().find("/nowhere/libcudnn.so.9"), std::string::npos);
+  EXPECT_NE(no_cudnn.message().find("Install cuDNN 9"), std::string::npos);
+  CudaDriver cuda;
+  const Status no_cuda = CudaDriver::Open("/nowhere/libcuda.so.1", &cuda);
+  EXPECT_EQ(no_cuda.code(), StatusCode::kUnavailable);
+  EXPECT_NE(no_cuda.message().find("NVIDIA's driver"), std::string::npos);
+}
+
+TEST(CudnnLibraryTest, RefusesALibraryWithoutTheEntryPoints) {
+  CudaDriver cuda;
+  const Status status = CudaDriver::Open("libm.so.6", &cuda);
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_NE(status.message().find("Expected 'cuInit' in 'libm.so.6'"), std::string::npos)
+      << status.message();
+}
+
+TEST(LibraryCandidatesTest, TakesTheOverrideAlone) {
+  setenv("TF_INTEROP_TEST_LIBRARY", "/opt/lib.so", 1);
+  EXPECT_EQ(LibraryCandidates("TF_INTEROP_TEST_LIBRARY", "lib.so", "a/lib.so"),
+            std::vector<std::string>{"/opt/lib.so"});
+  unsetenv("TF_INTEROP_TEST_LIBRARY");
+  EXPECT_EQ(LibraryCandidates("TF_INTEROP_TEST_LIBRARY", "lib.so", "").front(), "lib.so");
+}
+
+TEST(LibraryCandidatesTest, LooksBesideLoadedPythonPackages) {
+  const auto folder =
+      std::filesystem::path(::testing::TempDir()) / "candidates" / "site-packages" / "";
+  std::filesystem::create_directories(folder / "package");
+  const auto library = folder / "package" / "libpackage.so";
+  std::filesystem::copy_file(FakeCudaPath(), library,
+                             std::filesystem::copy_options::overwrite_existing);
+  ASSERT_NE(dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL), nullptr) << dlerror();
+  EXPECT_EQ(LibraryCandidates("TF_INTEROP_TEST_LIBRARY", "lib.so", "nvidia/lib.so"),
+            (std::vector<std::string>{"lib.so", folder.string() + "nvidia/lib.so"}));
+}
+
+// ---- Names
+// ---------------------------------------------------------------------------------------
+
+TEST(AlgorithmTest, ReadsWhatItWrites) {
+  for (const char* text :
+       {"eng0", "eng12_k2=3_k13=-1", "pad+eng1", "split+nchw+eng7_k0=0", "pad+split+nchw+eng3"}) {
+    Algorithm algorithm;
+    ASSERT_TRUE(ParseAlgorithm(text, &algorithm).ok()) << text;
+    EXPECT_EQ(ToString(algorithm), text);
+  }
+}
+
+TEST(AlgorithmTest, OrdersKnobs) {
+  Algorithm algorithm;
+  ASSERT_TRUE(ParseAlgorithm("eng4_k13=1_k2=0", &algorithm).ok());
+  EXPECT_EQ(ToString(algorithm), "eng4_k2=0_k13=1");
+}
+
+TEST(FormulationsTest, LeavesOutWhatChangesNothing) {
+  const auto words = [](const Convolution& c) {
+    std::vector<std::string> all;
+    for (const Formulation& formulation : FormulationsOf(c)) all.push_back(ToString(formulation));
+    return all;
+  };
+  using Words = std::vector<std::string>;
+  EXPECT_EQ(words(MakeConvolution(ConvolutionKind::kForward, Layout::kNCHW)), Words{"plain"});
+  EXPECT_EQ(words(MakeConvolution()), (Words{"plain", "nchw"}));
+  EXPECT_EQ(words(MakeAsymmetric()), (Words{"plain", "pad", "pad+nchw"}));
+  EXPECT_EQ(words(MakeFused()), (Words{"plain", "split", "nchw", "split+nchw"}));
+}
+
+// ---- Streams and threads
+// -------------------------------------------------------------------------
+
+TEST_F(CudnnBackendTest, HasOneBackendForAContext) {
+  CudnnBackend* again = nullptr;
+  ASSERT_TRUE(CudnnBackend::ForStream(FakeCudaMakeStream(context_), &again).ok());
+  EXPECT_EQ(again, backend_);
+  CudnnBackend* other = nullptr;
+  ASSERT_TRUE(CudnnBackend::ForStream(FakeCudaMakeStream(FakeCudaMakeContext()), &other).ok());
+  EXPECT_NE(other, backend_);
+}
+
+TEST_F(CudnnBackendTest, ReusesStreamGroups) {
+  std::unique_ptr<StreamGroup> first, second;
+  ASSERT_TRUE(backend_->Acquire(&first).ok());
+  ASSERT_TRUE(backend_->Acquire(&second).ok());
+  EXPECT_NE(first->stream(), second->stream());
+  const Stream stream = first->stream();
+  backend_->Release(std::move(first));
+  ASSERT_TRUE(backend_->Acquire(&first).ok());
+  EXPECT_EQ(first->stream(), stream);
+  backend_->Release(std::move(first));
+  backend_->Release(std::move(second));
+}
+
+TEST_F(CudnnBackendTest, LaunchesOnTheStreamThatItIsGiven) {
+  const Convolution c = MakeConvolution();
+  const auto prepared = PrepareOk(c);
+  std::unique_ptr<StreamGroup> group;
+  ASSERT_TRUE(backend_->Acquire(&group).ok());
+  const auto own = static_cast<CUstream>(group->stream());
+  // Whatever goes to the stream that is held up cannot finish before the other one's work has.
+  for (CUstream held_up : {caller_, own, caller_}) {
+    CUstream stream = held_up == own ? caller_ : own;
+    std::promise<void> finished;
+    FakeCudaEnqueue(held_up, [&finished] { finished.get_future().wait(); });
+    Problem problem(c);
+    Buffer result = problem.MakeResult();
+    Buffer workspace(prepared->workspace_bytes());
+    ASSERT_TRUE(
+        backend_->Launch(*prepared, problem.Buffers(&result), workspace.data(), group.get(), stream)
+            .ok());
+    FakeCudaEnqueue(stream, [&finished] { finished.set_value(); });
+    FakeCudaSynchronize(held_up);
+    FakeCudaSynchronize(stream);
+    problem.ExpectCorrect(&result);
+  }
+  backend_->Release(std::move(group));
+}
+
+TEST_F(CudnnBackendTest, FillsWithZeros) {
+  Buffer buffer(40);
+  ASSERT_TRUE(backend_->FillZero(buffer.data(), 40, caller_).ok());
+  ASSERT_TRUE(backend_->FillZero(nullptr, 0, caller_).ok());
+  FakeCudaSynchronize(caller_);
+  EXPECT_EQ(std::vector<unsigned char>(buffer.data(), buffer.data() + 40),
+            std::vector<unsigned char>(40, 0));
+  EXPECT_TRUE(buffer.IsIntact());
+}
+
+// A stage as TensorFlow runs it: operands appear on the caller's stream just before, and vanish on
+// it just behind.
+void RunStageOnce(CudnnBackend* backend, CUstream caller, const std::vector<Convolution>& cs) {
+  std::vector<StageStep> steps;
+  for (size_t i = 0; i < cs.size(); ++i) {
+    steps.push_back({"step" + std::to_string(i), cs[i], "", static_cast<int>(i)});
+  }
+  PreparedStage stage;
+  const Status prepared = PrepareStage(backend, steps, kAmpleWorkspace, &stage);
+  ASSERT_TRUE(prepared.ok()) << prepared.message();
+
+  std::vector<Problem> problems(cs.begin(), cs.end());
+  std::vector<Buffer> results, workspaces;
+  std::vector<ConvolutionBuffers> buffers;
+  std::vector<void*> workspace_pointers;
+  std::vector<std::vector<unsigned char>> operands;
+  for (size_t i = 0; i < cs.size(); ++i) {
+    results.push_back(problems[i].MakeResult());
+    workspaces.emplace_back(stage.lane_workspace_bytes[i]);
+  }
+  for (size_t i = 0; i < cs.size(); ++i) {
+    buffers.push_back(problems[i].Buffers(&results[i]));
+    workspace_pointers.push_back(workspaces[i].data());
+  }
+  // The first operand is NaN until the caller's stream gets there.
+  const size_t bytes = cs[0].image_elements() * SizeOf(cs[0].dtype);
+  auto* image = static_cast<unsigned char*>(const_cast<void*>(buffers[0].inputs[0]));
+  const std::vector<unsigned char> content(image, image + bytes);
+  std::memset(image, 0xFF, bytes);
+  FakeCudaEnqueue(caller, [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::memcpy(image, content.data(), bytes);
+  });
+  const Status run = RunStage(backend, stage, buffers, workspace_pointers, caller);
+  ASSERT_TRUE(run.ok()) << run.message();
+  FakeCudaEnqueue(caller, [&] { std::memset(image, 0xFF, bytes); });
+  FakeCudaSynchronize(caller);
+  for (size_t i = 0; i < cs.size(); ++i) {
+    SCOPED_TRACE(ToString(cs[i]));
+    problems[i].ExpectCorrect(&results[i]);
+  }
+}
+
+TEST_F(CudnnBackendTest, RunsStageBetweenForkAndJoin) {
+  FakeCuda().lane_delay_us = 200;
+  RunStageOnce(backend_, caller_,
+               {MakeConvolution(), MakeAsymmetric(), MakeFused(), MakeConvolution()});
+}
+
+TEST_F(CudnnBackendTest, RunsStagesFromSeveralThreads) {
+  FakeCuda().lane_delay_us = 50;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([this] {
+      CUstream caller = FakeCudaMakeStream(context_);
+      for (int round = 0; round < 5; ++round) {
+        RunStageOnce(backend_, caller,
+                     {MakeConvolution(), MakeConvolution(), MakeAsymmetric(), MakeFused()});
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(CudnnBackendTest, GivesAllThreadsTheSamePlan) {
+  FakeCudnn().plan_delay_us = 2000;
+  constexpr int kThreads = 4;
+  std::vector<std::shared_ptr<const PreparedConvolution>> prepared(kThreads);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] { prepared[i] = PrepareOk(MakeAsymmetric()); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& each : prepared) EXPECT_EQ(each, prepared[0]);
+  const int plans = FakeCudnnCounts().plans_finalized;
+  EXPECT_EQ(PrepareOk(MakeAsymmetric()), prepared[0]);
+  EXPECT_EQ(FakeCudnnCounts().plans_finalized, plans) << "compiled a plan that was there";
+}
+
+TEST_F(CudnnBackendTest, LaunchesOnePlanFromSeveralThreads) {
+  const Convolution c = MakeFused();
+  const auto prepared = PrepareOk(c);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      Problem problem(c);
+      for (int round = 0; round < 50; ++round) {
+        Buffer result = problem.MakeResult();
+        Buffer workspace(prepared->workspace_bytes());
+        std::unique_ptr<StreamGroup> group;
+        ASSERT_TRUE(backend_->Acquire(&group).ok());
+        const auto stream = static_cast<CUstream>(group->stream());
+        ASSERT_TRUE(
+            backend_
+                ->Launch(*prepared, problem.Buffers(&result), workspace.data(), group.get(), stream)
+                .ok());
+        backend_->Release(std::move(group));
+        FakeCudaSynchronize(stream);
+        problem.ExpectCorrect(&result);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace tf_interop

@@ -1,0 +1,1045 @@
+// Entry points of both stand-ins are to be found by name, whatever the build's default is.
+#pragma GCC visibility push(default)
+
+#include "tests/cc/fake_cudnn.h"
+
+#include <cudnn.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/cc/fake_cuda.h"
+#include "tests/cc/half_bits.h"
+
+struct cudnnContext {
+  CUcontext context = nullptr;
+  CUstream stream = nullptr;
+  std::atomic<bool> in_use{false};
+};
+
+struct cudnnTensorStruct {
+  cudnnDataType_t type = CUDNN_DATA_FLOAT;
+  std::array<int, 4> extents = {0, 0, 0, 0};
+  std::array<int, 4> strides = {0, 0, 0, 0};
+};
+
+namespace tf_interop {
+namespace {
+
+thread_local std::string last_error;
+
+cudnnStatus_t Fail(cudnnStatus_t status, const std::string& why) {
+  last_error = why;
+  return status;
+}
+
+// ---- Descriptors
+// ---------------------------------------------------------------------------------
+
+struct Node;
+using NodePtr = std::shared_ptr<Node>;
+
+struct Attribute {
+  cudnnBackendAttributeType_t type = CUDNN_TYPE_INT64;
+  std::vector<char> bytes;
+  std::vector<NodePtr> nodes;
+};
+
+// What a descriptor holds. Setting a descriptor as an attribute shares what it held when it was
+// finalized, so that destroying it later changes nothing.
+struct Node {
+  cudnnBackendDescriptorType_t type;
+  bool is_final = false;
+  std::map<int, Attribute> attributes;
+  mutable std::atomic<bool> in_use{false};
+
+  explicit Node(cudnnBackendDescriptorType_t type) : type(type) {}
+
+  bool Has(int name) const { return attributes.count(name) != 0; }
+
+  template <typename T>
+  std::vector<T> All(int name) const {
+    const auto found = attributes.find(name);
+    if (found == attributes.end()) return {};
+    std::vector<T> values(found->second.bytes.size() / sizeof(T));
+    std::memcpy(static_cast<void*>(values.data()), found->second.bytes.data(),
+                found->second.bytes.size());
+    return values;
+  }
+
+  template <typename T>
+  T One(int name, T otherwise = T()) const {
+    const auto found = attributes.find(name);
+    if (found == attributes.end() || found->second.bytes.size() < sizeof(T)) return otherwise;
+    T value;
+    std::memcpy(static_cast<void*>(&value), found->second.bytes.data(), sizeof(T));
+    return value;
+  }
+
+  NodePtr Sub(int name) const {
+    const auto found = attributes.find(name);
+    return found == attributes.end() || found->second.nodes.empty() ? nullptr
+                                                                    : found->second.nodes[0];
+  }
+
+  template <typename T>
+  void Put(int name, cudnnBackendAttributeType_t type, const T& value) {
+    Attribute attribute;
+    attribute.type = type;
+    attribute.bytes.resize(sizeof(T));
+    std::memcpy(attribute.bytes.data(), &value, sizeof(T));
+    attributes[name] = std::move(attribute);
+  }
+
+  void PutNodes(int name, std::vector<NodePtr> nodes) {
+    Attribute attribute;
+    attribute.type = CUDNN_TYPE_BACKEND_DESCRIPTOR;
+    attribute.nodes = std::move(nodes);
+    attributes[name] = std::move(attribute);
+  }
+};
+
+struct Descriptor {
+  NodePtr node;
+};
+
+// What the documentation says of an attribute.
+struct Rule {
+  cudnnBackendDescriptorType_t owner;
+  std::vector<cudnnBackendAttributeType_t> types;
+  int64_t fewest, most;
+  bool is_required;
+};
+
+const std::map<int, Rule>& Rules() {
+  static const auto* rules = [] {
+    auto* all = new std::map<int, Rule>();
+    const auto add = [all](int name, cudnnBackendDescriptorType_t owner,
+                           std::vector<cudnnBackendAttributeType_t> types, int64_t fewest,
+                           int64_t most, bool required) {
+      (*all)[name] = {owner, std::move(types), fewest, most, required};
+    };
+    const auto tensor = CUDNN_BACKEND_TENSOR_DESCRIPTOR;
+    add(CUDNN_ATTR_TENSOR_UNIQUE_ID, tensor, {CUDNN_TYPE_INT64}, 1, 1, true);
+    add(CUDNN_ATTR_TENSOR_DATA_TYPE, tensor, {CUDNN_TYPE_DATA_TYPE}, 1, 1, true);
+    add(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, tensor, {CUDNN_TYPE_INT64}, 1, 1, true);
+    add(CUDNN_ATTR_TENSOR_DIMENSIONS, tensor, {CUDNN_TYPE_INT64}, 1, 8, true);
+    add(CUDNN_ATTR_TENSOR_STRIDES, tensor, {CUDNN_TYPE_INT64}, 1, 8, true);
+    add(CUDNN_ATTR_TENSOR_IS_VIRTUAL, tensor, {CUDNN_TYPE_BOOLEAN}, 1, 1, false);
+    const auto convolution = CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR;
+    add(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, convolution, {CUDNN_TYPE_DATA_TYPE}, 1, 1, true);
+    add(CUDNN_ATTR_CONVOLUTION_CONV_MODE, convolution, {CUDNN_TYPE_CONVOLUTION_MODE}, 1, 1, true);
+    add(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, convolution, {CUDNN_TYPE_INT64}, 1, 1, true);
+    for (const int name :
+         {CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES,
+          CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS}) {
+      add(name, convolution, {CUDNN_TYPE_INT64}, 1, 8, true);
+    }
+    const auto pointwise = CUDNN_BACKEND_POINTWISE_DESCRIPTOR;
+    add(CUDNN_ATTR_POINTWISE_MODE, pointwise, {CUDNN_TYPE_POINTWISE_MODE}, 1, 1, true);
+    add(CUDNN_ATTR_POINTWISE_MATH_PREC, pointwise, {CUDNN_TYPE_DATA_TYPE}, 1, 1, true);
+    add(CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, pointwise, {CUDNN_TYPE_NAN_PROPOGATION}, 1, 1, false);
+    for (const int name :
+         {CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP, CUDNN_ATTR_POINTWISE_RELU_UPPER_CLIP,
+          CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, CUDNN_ATTR_POINTWISE_ELU_ALPHA}) {
+      add(name, pointwise, {CUDNN_TYPE_DOUBLE, CUDNN_TYPE_FLOAT}, 1, 1, false);
+    }
+    const auto add_operation = [&](cudnnBackendDescriptorType_t owner, std::vector<int> tensors,
+                                   int applied, std::vector<int> scales) {
+      for (const int name : tensors) add(name, owner, {CUDNN_TYPE_BACKEND_DESCRIPTOR}, 1, 1, true);
+      add(applied, owner, {CUDNN_TYPE_BACKEND_DESCRIPTOR}, 1, 1, true);
+      for (const int name : scales) {
+        add(name, owner, {CUDNN_TYPE_FLOAT, CUDNN_TYPE_DOUBLE}, 1, 1, true);
+      }
+    };
+    add_operation(
+        CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+        {CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y},
+        CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+        {CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA});
+    add_operation(
+        CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+        {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY},
+        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+        {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA});
+    add_operation(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+                  {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY},
+                  CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+                  {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA});
+    add_operation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR,
+                  {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, CUDNN_ATTR_OPERATION_POINTWISE_YDESC},
+                  CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, {});
+    add(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR,
+        {CUDNN_TYPE_BACKEND_DESCRIPTOR}, 1, 1, false);
+    const auto graph = CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR;
+    add(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, graph, {CUDNN_TYPE_HANDLE}, 1, 1, true);
+    add(CUDNN_ATTR_OPERATIONGRAPH_OPS, graph, {CUDNN_TYPE_BACKEND_DESCRIPTOR}, 1, 32, true);
+    const auto engine = CUDNN_BACKEND_ENGINE_DESCRIPTOR;
+    add(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, engine, {CUDNN_TYPE_BACKEND_DESCRIPTOR}, 1, 1, true);
+    add(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, engine, {CUDNN_TYPE_INT64}, 1, 1, true);
+    add(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, engine, {CUDNN_TYPE_NUMERICAL_NOTE}, 0, 64, false);
+    const auto config = CUDNN_BACKEND_ENGINECFG_DESCRIPTOR;
+    add(CUDNN_ATTR_ENGINECFG_ENGINE, config, {CUDNN_TYPE_BACKEND_DESCRIPTOR}, 1, 1, true);
+    add(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, config, {CUDNN_TYPE_BACKEND_DESCRIPTOR}, 1, 64, false);
+    const auto choice = CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR;
+    add(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, choice, {CUDNN_TYPE_KNOB_TYPE}, 1, 1, true);
+    add(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, choice, {CUDNN_TYPE_INT64}, 1, 1, true);
+    const auto heuristic = CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR;
+    add(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, heuristic, {CUDNN_TYPE_BACKEND_DESCRIPTOR}, 1, 1,
+        true);
+    add(CUDNN_ATTR_ENGINEHEUR_MODE, heuristic, {CUDNN_TYPE_HEUR_MODE}, 1, 1, true);
+    add(CUDNN_ATTR_ENGINEHEUR_RESULTS, heuristic, {CUDNN_TYPE_BACKEND_DESCRIPTOR}, 0, 0, false);
+    const auto plan = CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR;
+    add(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, plan, {CUDNN_TYPE_HANDLE}, 1, 1, true);
+    add(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, plan, {CUDNN_TYPE_BACKEND_DESCRIPTOR}, 1, 1, true);
+    add(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, plan, {CUDNN_TYPE_INT64}, 0, 0, false);
+    const auto pack = CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR;
+    add(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, pack, {CUDNN_TYPE_INT64}, 1, 64, true);
+    add(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, pack, {CUDNN_TYPE_VOID_PTR}, 1, 64, true);
+    add(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, pack, {CUDNN_TYPE_VOID_PTR}, 1, 1, true);
+    return all;
+  }();
+  return *rules;
+}
+
+size_t BytesOf(cudnnBackendAttributeType_t type) {
+  switch (type) {
+    case CUDNN_TYPE_BOOLEAN:
+      return sizeof(bool);
+    case CUDNN_TYPE_INT64:
+    case CUDNN_TYPE_DOUBLE:
+    case CUDNN_TYPE_VOID_PTR:
+    case CUDNN_TYPE_HANDLE:
+      return 8;
+    default:
+      return 4;
+  }
+}
+
+// ---- Tensors and operations of a graph
+// -----------------------------------------------------------
+
+using Four = std::array<int64_t, 4>;
+
+struct Tensor {
+  int64_t id = 0;
+  cudnnDataType_t type = CUDNN_DATA_FLOAT;
+  Four extents = {}, strides = {};
+  bool is_virtual = false;
+  int64_t alignment = 1;
+
+  explicit Tensor(const Node& node)
+      : id(node.One<int64_t>(CUDNN_ATTR_TENSOR_UNIQUE_ID)),
+        type(node.One<cudnnDataType_t>(CUDNN_ATTR_TENSOR_DATA_TYPE)),
+        is_virtual(node.One<bool>(CUDNN_ATTR_TENSOR_IS_VIRTUAL)),
+        alignment(node.One<int64_t>(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT)) {
+    const auto dimensions = node.All<int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS);
+    const auto steps = node.All<int64_t>(CUDNN_ATTR_TENSOR_STRIDES);
+    std::copy_n(dimensions.begin(), 4, extents.begin());
+    std::copy_n(steps.begin(), 4, strides.begin());
+  }
+
+  int64_t Elements() const { return extents[0] * extents[1] * extents[2] * extents[3]; }
+};
+
+double Load(cudnnDataType_t type, const void* data, int64_t i) {
+  return type == CUDNN_DATA_FLOAT ? static_cast<const float*>(data)[i]
+                                  : HalfBitsToDouble(static_cast<const uint16_t*>(data)[i]);
+}
+
+void Store(cudnnDataType_t type, void* data, int64_t i, double value) {
+  if (type == CUDNN_DATA_FLOAT) {
+    static_cast<float*>(data)[i] = static_cast<float>(value);
+  } else {
+    static_cast<uint16_t*>(data)[i] = DoubleToHalfBits(value);
+  }
+}
+
+// The memory of a graph's tensors while it is computed.
+class Memory {
+ public:
+  void Bind(int64_t id, void* data) { data_[id] = data; }
+
+  void* Of(const Tensor& tensor) {
+    if (!tensor.is_virtual) return data_.at(tensor.id);
+    std::vector<float>& values = virtual_[tensor.id];
+    values.resize(tensor.Elements(), std::numeric_limits<float>::quiet_NaN());
+    return values.data();
+  }
+
+ private:
+  std::map<int64_t, void*> data_;
+  std::map<int64_t, std::vector<float>> virtual_;
+};
+
+int64_t At(const Four& strides, int64_t a, int64_t b, int64_t c, int64_t d) {
+  return a * strides[0] + b * strides[1] + c * strides[2] + d * strides[3];
+}
+
+struct ConvolutionNames {
+  int applied, image, filter, output;
+};
+
+bool NamesOf(cudnnBackendDescriptorType_t type, ConvolutionNames* names) {
+  switch (type) {
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR:
+      *names = {CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+                CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+                CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+                CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y};
+      return true;
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR:
+      *names = {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY};
+      return true;
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR:
+      *names = {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY};
+      return true;
+    default:
+      return false;
+  }
+}
+
+struct Spatial {
+  std::vector<int64_t> strides, dilations, before, after;
+
+  explicit Spatial(const Node& convolution)
+      : strides(convolution.All<int64_t>(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES)),
+        dilations(convolution.All<int64_t>(CUDNN_ATTR_CONVOLUTION_DILATIONS)),
+        before(convolution.All<int64_t>(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS)),
+        after(convolution.All<int64_t>(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS)) {}
+};
+
+void RunConvolution(const Node& operation, Memory* memory) {
+  ConvolutionNames names = {};
+  NamesOf(operation.type, &names);
+  const Tensor image(*operation.Sub(names.image));
+  const Tensor filter(*operation.Sub(names.filter));
+  const Tensor output(*operation.Sub(names.output));
+  const Spatial spatial(*operation.Sub(names.applied));
+  const Tensor& result =
+      operation.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR         ? output
+      : operation.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR ? image
+                                                                                       : filter;
+  void* const x = memory->Of(image);
+  void* const w = memory->Of(filter);
+  void* const y = memory->Of(output);
+  const int64_t group_channels = filter.extents[1];
+  const int64_t group_filters = filter.extents[0] / (image.extents[1] / group_channels);
+  std::map<int64_t, double> sums;
+  for (int64_t n = 0; n < output.extents[0]; ++n) {
+    for (int64_t k = 0; k < output.extents[1]; ++k) {
+      for (int64_t p = 0; p < output.extents[2]; ++p) {
+        for (int64_t q = 0; q < output.extents[3]; ++q) {
+          const int64_t y_at = At(output.strides, n, k, p, q);
+          for (int64_t c = 0; c < group_channels; ++c) {
+            for (int64_t r = 0; r < filter.extents[2]; ++r) {
+              for (int64_t s = 0; s < filter.extents[3]; ++s) {
+                const int64_t h =
+                    p * spatial.strides[0] + r * spatial.dilations[0] - spatial.before[0];
+                const int64_t v =
+                    q * spatial.strides[1] + s * spatial.dilations[1] - spatial.before[1];
+                if (h < 0 || h >= image.extents[2] || v < 0 || v >= image.extents[3]) continue;
+                const int64_t x_at =
+                    At(image.strides, n, k / group_filters * group_channels + c, h, v);
+                const int64_t w_at = At(filter.strides, k, c, r, s);
+                if (&result == &output) {
+                  sums[y_at] += Load(image.type, x, x_at) * Load(filter.type, w, w_at);
+                } else if (&result == &image) {
+                  sums[x_at] += Load(output.type, y, y_at) * Load(filter.type, w, w_at);
+                } else {
+                  sums[w_at] += Load(image.type, x, x_at) * Load(output.type, y, y_at);
+                }
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  void* const data = memory->Of(result);
+  for (int64_t a = 0; a < result.extents[0]; ++a) {
+    for (int64_t b = 0; b < result.extents[1]; ++b) {
+      for (int64_t c = 0; c < result.extents[2]; ++c) {
+        for (int64_t d = 0; d < result.extents[3]; ++d) {
+          const int64_t at = At(result.strides, a, b, c, d);
+          Store(result.type, data, at, sums[at]);
+        }
+      }
+    }
+  }
+}
+
+double Scalar(const Node& node, int name, double otherwise) {
+  const auto found = node.attributes.find(name);
+  if (found == node.attributes.end()) return otherwise;
+  return found->second.type == CUDNN_TYPE_FLOAT ? node.One<float>(name) : node.One<double>(name);
+}
+
+double Activate(const Node& pointwise, double x) {
+  if (pointwise.One<cudnnPointwiseMode_t>(CUDNN_ATTR_POINTWISE_MODE) == CUDNN_POINTWISE_ELU_FWD) {
+    return x < 0 ? Scalar(pointwise, CUDNN_ATTR_POINTWISE_ELU_ALPHA, 1.0) * std::expm1(x) : x;
+  }
+  const double lower = Scalar(pointwise, CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP, 0.0);
+  const double upper =
+      Scalar(pointwise, CUDNN_ATTR_POINTWISE_RELU_UPPER_CLIP, std::numeric_limits<double>::max());
+  const double slope = Scalar(pointwise, CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, 0.0);
+  if (x > upper) return upper;
+  return x < lower ? lower + slope * (x - lower) : x;
+}
+
+void RunPointwise(const Node& operation, Memory* memory) {
+  const Node& pointwise = *operation.Sub(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
+  const Tensor from(*operation.Sub(CUDNN_ATTR_OPERATION_POINTWISE_XDESC));
+  const Tensor to(*operation.Sub(CUDNN_ATTR_OPERATION_POINTWISE_YDESC));
+  const NodePtr second_node = operation.Sub(CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
+  void* const x = memory->Of(from);
+  void* const y = memory->Of(to);
+  for (int64_t n = 0; n < to.extents[0]; ++n) {
+    for (int64_t c = 0; c < to.extents[1]; ++c) {
+      for (int64_t h = 0; h < to.extents[2]; ++h) {
+        for (int64_t w = 0; w < to.extents[3]; ++w) {
+          double value = Load(from.type, x, At(from.strides, n, c, h, w));
+          if (second_node) {
+            const Tensor second(*second_node);
+            const auto index = [&second](int i, int64_t at) {
+              return second.extents[i] == 1 ? 0 : at;
+            };
+            value += Load(second.type, memory->Of(second),
+                          At(second.strides, index(0, n), index(1, c), index(2, h), index(3, w)));
+          } else {
+            value = Activate(pointwise, value);
+          }
+          Store(to.type, y, At(to.strides, n, c, h, w), value);
+        }
+      }
+    }
+  }
+}
+
+void RunGraph(const Node& graph, Memory* memory) {
+  for (const NodePtr& operation : graph.attributes.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).nodes) {
+    if (operation->type == CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR) {
+      RunPointwise(*operation, memory);
+    } else {
+      RunConvolution(*operation, memory);
+    }
+  }
+}
+
+// The tensors of a graph, by id; each with every operation that names it agreeing on it.
+std::map<int64_t, Tensor> TensorsOf(const Node& graph) {
+  std::map<int64_t, Tensor> tensors;
+  for (const NodePtr& operation : graph.attributes.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).nodes) {
+    for (const auto& [name, attribute] : operation->attributes) {
+      for (const NodePtr& node : attribute.nodes) {
+        if (node->type == CUDNN_BACKEND_TENSOR_DESCRIPTOR) {
+          const Tensor tensor(*node);
+          tensors.emplace(tensor.id, tensor);
+        }
+      }
+    }
+  }
+  return tensors;
+}
+
+// ---- Finalizing
+// ----------------------------------------------------------------------------------
+
+cudnnStatus_t FinalizeTensor(const Node& node) {
+  const auto extents = node.All<int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS);
+  const auto strides = node.All<int64_t>(CUDNN_ATTR_TENSOR_STRIDES);
+  if (extents.size() != 4 || strides.size() != 4) {
+    return Fail(CUDNN_STATUS_BAD_PARAM, "tensor without four dimensions");
+  }
+  for (int i = 0; i < 4; ++i) {
+    if (extents[i] <= 0 || strides[i] <= 0) {
+      return Fail(CUDNN_STATUS_BAD_PARAM, "extent or stride that is not positive");
+    }
+  }
+  const auto type = node.One<cudnnDataType_t>(CUDNN_ATTR_TENSOR_DATA_TYPE);
+  const int64_t size = type == CUDNN_DATA_FLOAT ? 4 : 2;
+  if (node.One<int64_t>(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT) % size != 0) {
+    return Fail(CUDNN_STATUS_BAD_PARAM, "alignment that the type does not divide");
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t FinalizeConvolution(const Node& node) {
+  const Spatial spatial(node);
+  const auto dims = static_cast<size_t>(node.One<int64_t>(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS));
+  if (dims != 2 || spatial.strides.size() != dims || spatial.dilations.size() != dims ||
+      spatial.before.size() != dims || spatial.after.size() != dims) {
+    return Fail(CUDNN_STATUS_BAD_PARAM, "counts differ from the spatial dimensions");
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t FinalizeConvolutionOperation(const Node& node, const ConvolutionNames& names) {
+  const Tensor image(*node.Sub(names.image));
+  const Tensor filter(*node.Sub(names.filter));
+  const Tensor output(*node.Sub(names.output));
+  const Spatial spatial(*node.Sub(names.applied));
+  const bool channels_fit = image.extents[1] % filter.extents[1] == 0 &&
+                            filter.extents[0] % (image.extents[1] / filter.extents[1]) == 0 &&
+                            output.extents[1] == filter.extents[0] &&
+                            output.extents[0] == image.extents[0];
+  if (!channels_fit) return Fail(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "channels do not fit");
+  for (int i = 0; i < 2; ++i) {
+    const int64_t reach = (filter.extents[2 + i] - 1) * spatial.dilations[i] + 1;
+    const int64_t fitting =
+        (image.extents[2 + i] + spatial.before[i] + spatial.after[i] - reach) / spatial.strides[i] +
+        1;
+    if (output.extents[2 + i] != fitting) {
+      return Fail(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "output size does not follow");
+    }
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t FinalizePointwiseOperation(const Node& node) {
+  const auto mode = node.Sub(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR)
+                        ->One<cudnnPointwiseMode_t>(CUDNN_ATTR_POINTWISE_MODE);
+  const bool wants_second = mode == CUDNN_POINTWISE_ADD;
+  if (wants_second != (node.Sub(CUDNN_ATTR_OPERATION_POINTWISE_BDESC) != nullptr)) {
+    return Fail(CUDNN_STATUS_BAD_PARAM, "wrong number of operands");
+  }
+  if (Tensor(*node.Sub(CUDNN_ATTR_OPERATION_POINTWISE_XDESC)).extents !=
+      Tensor(*node.Sub(CUDNN_ATTR_OPERATION_POINTWISE_YDESC)).extents) {
+    return Fail(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "operands differ in shape");
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+
+const NodePtr* ConvolutionOf(const Node& graph) {
+  for (const NodePtr& operation : graph.attributes.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).nodes) {
+    ConvolutionNames names = {};
+    if (NamesOf(operation->type, &names)) return &operation;
+  }
+  return nullptr;
+}
+
+cudnnStatus_t FinalizeGraph(const Node& node) {
+  const auto& operations = node.attributes.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).nodes;
+  const bool convolves = ConvolutionOf(node) != nullptr;
+  if (FakeCudnn().no_fused_convolution && convolves && operations.size() > 1) {
+    return Fail(CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN, "no fused convolutions");
+  }
+  if (FakeCudnn().no_pointwise_graph && !convolves) {
+    return Fail(CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN, "no pointwise graphs");
+  }
+  for (const auto& [id, tensor] : TensorsOf(node)) {
+    if (tensor.is_virtual && tensor.type != CUDNN_DATA_FLOAT) {
+      return Fail(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "rounding inside the graph");
+    }
+  }
+  for (size_t i = 0; i + 1 < operations.size(); ++i) {
+    bool hands_on = false;
+    for (const auto& [name, attribute] : operations[i]->attributes) {
+      for (const NodePtr& part : attribute.nodes) {
+        hands_on |= part->type == CUDNN_BACKEND_TENSOR_DESCRIPTOR && Tensor(*part).is_virtual;
+      }
+    }
+    if (!hands_on) return Fail(CUDNN_STATUS_BAD_PARAM, "operations that are not connected");
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+
+// ---- Engines
+// -------------------------------------------------------------------------------------
+
+constexpr int64_t kEngineCount = 4;
+
+struct Engine {
+  int64_t workspace_bytes;
+  std::map<int64_t, int64_t> knobs;  // default by type
+  bool uses_tensor_cores;
+};
+
+const Engine& EngineAt(int64_t index) {
+  static const auto* engines = new std::array<Engine, kEngineCount>{
+      Engine{0, {}, false}, Engine{4096, {{CUDNN_KNOB_TYPE_TILE_SIZE, 5}}, false},
+      Engine{1024, {}, false},
+      Engine{1 << 20, {{CUDNN_KNOB_TYPE_TILE_SIZE, 7}, {CUDNN_KNOB_TYPE_STAGES, 3}}, true}};
+  return (*engines)[index];
+}
+
+NodePtr MakeEngine(const NodePtr& graph, int64_t index) {
+  auto engine = std::make_shared<Node>(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  engine->PutNodes(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, {graph});
+  engine->Put(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, index);
+  if (EngineAt(index).uses_tensor_cores) {
+    engine->Put(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
+  }
+  engine->is_final = true;
+  return engine;
+}
+
+NodePtr MakeChoice(int64_t type, int64_t value) {
+  auto choice = std::make_shared<Node>(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
+  choice->Put(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE,
+              static_cast<cudnnBackendKnobType_t>(type));
+  choice->Put(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, value);
+  choice->is_final = true;
+  return choice;
+}
+
+NodePtr MakeConfig(const NodePtr& engine, const std::map<int64_t, int64_t>& knobs) {
+  auto config = std::make_shared<Node>(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+  config->PutNodes(CUDNN_ATTR_ENGINECFG_ENGINE, {engine});
+  std::vector<NodePtr> choices;
+  for (const auto& [type, value] : knobs) choices.push_back(MakeChoice(type, value));
+  config->PutNodes(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, choices);
+  config->is_final = true;
+  return config;
+}
+
+cudnnStatus_t FinalizeEngine(Node* node) {
+  const auto index = node->One<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+  if (index < 0 || index >= kEngineCount) {
+    return Fail(CUDNN_STATUS_NOT_SUPPORTED, "no such engine");
+  }
+  if (EngineAt(index).uses_tensor_cores) {
+    node->Put(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+              CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t FinalizeHeuristic(Node* node) {
+  const NodePtr graph = node->Sub(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
+  std::vector<int64_t> indices;
+  switch (node->One<cudnnBackendHeurMode_t>(CUDNN_ATTR_ENGINEHEUR_MODE)) {
+    case CUDNN_HEUR_MODE_B: {
+      const NodePtr* convolution = ConvolutionOf(*graph);
+      if (convolution == nullptr) return Fail(CUDNN_STATUS_NOT_SUPPORTED, "not a convolution");
+      indices = {3, 1};
+      break;
+    }
+    case CUDNN_HEUR_MODE_A:
+      indices = {1, 2};
+      break;
+    default:
+      indices = {0};
+      break;
+  }
+  std::vector<NodePtr> configs;
+  for (const int64_t index : indices) {
+    configs.push_back(MakeConfig(MakeEngine(graph, index), EngineAt(index).knobs));
+  }
+  node->PutNodes(CUDNN_ATTR_ENGINEHEUR_RESULTS, configs);
+  return CUDNN_STATUS_SUCCESS;
+}
+
+// As cuDNN does: knobs that the engine does not know are dropped, others get their defaults.
+NodePtr BuiltConfig(const Node& asked) {
+  const NodePtr engine = asked.Sub(CUDNN_ATTR_ENGINECFG_ENGINE);
+  auto knobs = EngineAt(engine->One<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX)).knobs;
+  const auto choices = asked.attributes.find(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES);
+  if (choices != asked.attributes.end()) {
+    for (const NodePtr& choice : choices->second.nodes) {
+      const auto type = static_cast<int64_t>(
+          choice->One<cudnnBackendKnobType_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE));
+      const auto known = knobs.find(type);
+      if (known == knobs.end() || type == FakeCudnn().ignored_knob) continue;
+      known->second = choice->One<int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE);
+    }
+  }
+  return MakeConfig(engine, knobs);
+}
+
+bool IsNhwc(const Tensor& tensor) {
+  const Four packed = {1, tensor.extents[2] * tensor.extents[3], tensor.extents[3], 1};
+  for (int i = 1; i < 4; ++i) {
+    if (tensor.extents[i] > 1 && tensor.strides[i] != packed[i]) return true;
+  }
+  return false;
+}
+
+cudnnStatus_t FinalizePlan(Node* node) {
+  if (FakeCudnn().plan_delay_us > 0) {
+    std::this_thread::sleep_for(std::chrono::microseconds(FakeCudnn().plan_delay_us));
+  }
+  if (FakeCudnn().fail_plan_allocation) {
+    return Fail(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, "no memory for the plan");
+  }
+  const NodePtr asked = node->Sub(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
+  const NodePtr engine = asked->Sub(CUDNN_ATTR_ENGINECFG_ENGINE);
+  const NodePtr graph = engine->Sub(CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
+  const auto index = engine->One<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+  if (FakeCudnn().unsupported_engines.count(index) != 0) {
+    return Fail(CUDNN_STATUS_NOT_SUPPORTED, "engine switched off");
+  }
+  if (const NodePtr* convolution = ConvolutionOf(*graph)) {
+    ConvolutionNames names = {};
+    NamesOf((*convolution)->type, &names);
+    const Spatial spatial(*(*convolution)->Sub(names.applied));
+    if (FakeCudnn().no_asymmetric_padding && spatial.before != spatial.after) {
+      return Fail(CUDNN_STATUS_NOT_SUPPORTED_PADDING, "paddings differ");
+    }
+    if (FakeCudnn().no_nhwc && IsNhwc(Tensor(*(*convolution)->Sub(names.image)))) {
+      return Fail(CUDNN_STATUS_NOT_SUPPORTED_LAYOUT, "NHWC");
+    }
+  }
+  node->PutNodes(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, {BuiltConfig(*asked)});
+  node->Put(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
+            EngineAt(index).workspace_bytes);
+  ++FakeCudnnCounts().plans_finalized;
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t FinalizePack(const Node& node) {
+  if (node.All<int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS).size() !=
+      node.All<void*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS).size()) {
+    return Fail(CUDNN_STATUS_BAD_PARAM, "ids and pointers differ in number");
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t FinalizeByType(Node* node) {
+  ConvolutionNames names = {};
+  if (NamesOf(node->type, &names)) return FinalizeConvolutionOperation(*node, names);
+  switch (node->type) {
+    case CUDNN_BACKEND_TENSOR_DESCRIPTOR:
+      return FinalizeTensor(*node);
+    case CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR:
+      return FinalizeConvolution(*node);
+    case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR:
+      return FinalizePointwiseOperation(*node);
+    case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
+      return FinalizeGraph(*node);
+    case CUDNN_BACKEND_ENGINE_DESCRIPTOR:
+      return FinalizeEngine(node);
+    case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
+      return FinalizeHeuristic(node);
+    case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
+      return FinalizePlan(node);
+    case CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR:
+      return FinalizePack(*node);
+    default:
+      return CUDNN_STATUS_SUCCESS;
+  }
+}
+
+// ---- Executing
+// -----------------------------------------------------------------------------------
+
+// Notices a second thread inside the same object.
+class UseGuard {
+ public:
+  UseGuard(std::atomic<bool>* in_use, std::atomic<int>* races) : in_use_(in_use) {
+    if (in_use_->exchange(true)) ++*races;
+  }
+  ~UseGuard() { in_use_->store(false); }
+
+ private:
+  std::atomic<bool>* in_use_;
+};
+
+cudnnStatus_t CheckHandle(const cudnnContext& handle) {
+  if (FakeCudaCurrentContext() != handle.context) {
+    return Fail(CUDNN_STATUS_BAD_PARAM, "another context is current");
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t ExecutePlan(cudnnHandle_t handle, const NodePtr& plan, const Node& pack) {
+  if (FakeCudnn().fail_execution) {
+    return Fail(CUDNN_STATUS_EXECUTION_FAILED, "execution switched off");
+  }
+  const NodePtr graph = plan->Sub(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)
+                            ->Sub(CUDNN_ATTR_ENGINECFG_ENGINE)
+                            ->Sub(CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
+  const auto ids = pack.All<int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
+  const auto pointers = pack.All<void*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
+  auto memory = std::make_shared<Memory>();
+  for (size_t i = 0; i < ids.size(); ++i) memory->Bind(ids[i], pointers[i]);
+  for (const auto& [id, tensor] : TensorsOf(*graph)) {
+    const auto found = std::find(ids.begin(), ids.end(), id);
+    if (tensor.is_virtual != (found == ids.end())) {
+      return Fail(CUDNN_STATUS_BAD_PARAM, "tensor bound that is virtual, or the other way round");
+    }
+    if (tensor.is_virtual) continue;
+    const void* pointer = pointers[found - ids.begin()];
+    if (pointer == nullptr || reinterpret_cast<uintptr_t>(pointer) % tensor.alignment != 0) {
+      return Fail(CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER, "misaligned pointer");
+    }
+  }
+  const auto bytes = plan->One<int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
+  void* const workspace = pack.One<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
+  if (bytes > 0 && workspace == nullptr) {
+    return Fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "no workspace");
+  }
+  FakeCudaEnqueue(handle->stream, [graph, memory, workspace, bytes] {
+    // A real engine leaves anything here; a tensor that overlaps it comes out wrong.
+    if (bytes > 0) std::memset(workspace, 0xA5, bytes);
+    RunGraph(*graph, memory.get());
+    if (bytes > 0) std::memset(workspace, 0x5A, bytes);
+  });
+  return CUDNN_STATUS_SUCCESS;
+}
+
+}  // namespace
+
+FakeCudnnSwitches& FakeCudnn() {
+  static auto* switches = new FakeCudnnSwitches();
+  return *switches;
+}
+
+FakeCudnnCounters& FakeCudnnCounts() {
+  static auto* counters = new FakeCudnnCounters();
+  return *counters;
+}
+
+}  // namespace tf_interop
+
+using namespace tf_interop;  // NOLINT: the C interface of the functions above
+
+extern "C" {
+
+// TF_INTEROP_FAKE_CUDNN_VERSION stands for the version of another cuDNN.
+size_t CUDNNWINAPI cudnnGetVersion(void) {
+  const char* version = std::getenv("TF_INTEROP_FAKE_CUDNN_VERSION");
+  return version == nullptr ? CUDNN_VERSION : std::strtoul(version, nullptr, 10);
+}
+
+const char* CUDNNWINAPI cudnnGetErrorString(cudnnStatus_t status) {
+  switch (status) {
+    case CUDNN_STATUS_NOT_SUPPORTED_PADDING:
+      return "CUDNN_STATUS_NOT_SUPPORTED_PADDING";
+    case CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED:
+      return "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED";
+    case CUDNN_STATUS_EXECUTION_FAILED:
+      return "CUDNN_STATUS_EXECUTION_FAILED";
+    default:
+      return "CUDNN_STATUS_OTHER";
+  }
+}
+
+void CUDNNWINAPI cudnnGetLastErrorString(char* message, size_t max_size) {
+  std::snprintf(message, max_size, "%s", last_error.c_str());
+}
+
+cudnnStatus_t CUDNNWINAPI cudnnCreate(cudnnHandle_t* handle) {
+  if (FakeCudaCurrentContext() == nullptr || FakeCudnn().fail_handle) {
+    return Fail(CUDNN_STATUS_NOT_INITIALIZED, "no context");
+  }
+  *handle = new cudnnContext();
+  (*handle)->context = FakeCudaCurrentContext();
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t CUDNNWINAPI cudnnDestroy(cudnnHandle_t handle) {
+  delete handle;
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t CUDNNWINAPI cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
+  UseGuard guard(&handle->in_use, &FakeCudnnCounts().handle_races);
+  handle->stream = stream;
+  return CheckHandle(*handle);
+}
+
+cudnnStatus_t CUDNNWINAPI cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
+                                                       cudnnBackendDescriptor_t* descriptor) {
+  *descriptor = new Descriptor{std::make_shared<Node>(type)};
+  ++FakeCudnnCounts().live_descriptors;
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t CUDNNWINAPI cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor) {
+  delete static_cast<Descriptor*>(descriptor);
+  --FakeCudnnCounts().live_descriptors;
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t CUDNNWINAPI cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
+                                                   cudnnBackendAttributeName_t name,
+                                                   cudnnBackendAttributeType_t type, int64_t count,
+                                                   const void* values) {
+  Node* node = static_cast<Descriptor*>(descriptor)->node.get();
+  const auto rule = Rules().find(name);
+  if (rule == Rules().end() || rule->second.owner != node->type) {
+    return Fail(CUDNN_STATUS_BAD_PARAM, "attribute of another descriptor");
+  }
+  if (node->is_final) return Fail(CUDNN_STATUS_BAD_PARAM, "set after finalize");
+  const auto& types = rule->second.types;
+  if (std::find(types.begin(), types.end(), type) == types.end()) {
+    return Fail(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "wrong attribute type");
+  }
+  if (count < rule->second.fewest || count > rule->second.most || values == nullptr) {
+    return Fail(CUDNN_STATUS_BAD_PARAM, "wrong number of values");
+  }
+  Attribute attribute;
+  attribute.type = type;
+  if (type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
+    const auto* descriptors = static_cast<const cudnnBackendDescriptor_t*>(values);
+    for (int64_t i = 0; i < count; ++i) {
+      const NodePtr sub = static_cast<Descriptor*>(descriptors[i])->node;
+      if (!sub->is_final) return Fail(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "not finalized");
+      attribute.nodes.push_back(sub);
+    }
+  } else {
+    const auto* bytes = static_cast<const char*>(values);
+    attribute.bytes.assign(bytes, bytes + count * BytesOf(type));
+  }
+  node->attributes[name] = std::move(attribute);
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t CUDNNWINAPI cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor,
+                                                   cudnnBackendAttributeName_t name,
+                                                   cudnnBackendAttributeType_t type, int64_t asked,
+                                                   int64_t* count, void* values) {
+  const Node& node = *static_cast<const Descriptor*>(descriptor)->node;
+  const auto rule = Rules().find(name);
+  if (rule == Rules().end() || rule->second.owner != node.type || !node.is_final) {
+    return Fail(CUDNN_STATUS_BAD_PARAM, "attribute that cannot be read");
+  }
+  const auto& types = rule->second.types;
+  if (std::find(types.begin(), types.end(), type) == types.end()) {
+    return Fail(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "wrong attribute type");
+  }
+  const auto found = node.attributes.find(name);
+  const Attribute nothing;
+  const Attribute& attribute = found == node.attributes.end() ? nothing : found->second;
+  const bool holds_nodes = type == CUDNN_TYPE_BACKEND_DESCRIPTOR;
+  const auto there = static_cast<int64_t>(holds_nodes ? attribute.nodes.size()
+                                                      : attribute.bytes.size() / BytesOf(type));
+  if (count != nullptr) *count = there;
+  if (values == nullptr || there == 0) return CUDNN_STATUS_SUCCESS;
+  const int64_t copied = std::min(asked, there);
+  if (holds_nodes) {
+    auto* descriptors = static_cast<cudnnBackendDescriptor_t*>(values);
+    for (int64_t i = 0; i < copied; ++i) {
+      auto* target = static_cast<Descriptor*>(descriptors[i]);
+      if (target == nullptr || target->node->type != attribute.nodes[i]->type ||
+          target->node->is_final) {
+        return Fail(CUDNN_STATUS_BAD_PARAM, "nothing to read the descriptor into");
+      }
+      target->node = attribute.nodes[i];
+    }
+  } else {
+    std::memcpy(values, attribute.bytes.data(), copied * BytesOf(type));
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t CUDNNWINAPI cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
+  Node* node = static_cast<Descriptor*>(descriptor)->node.get();
+  if (node->is_final) return Fail(CUDNN_STATUS_BAD_PARAM, "finalized twice");
+  for (const auto& [name, rule] : Rules()) {
+    if (rule.owner == node->type && rule.is_required && !node->Has(name)) {
+      return Fail(CUDNN_STATUS_BAD_PARAM, "attribute " + std::to_string(name) + " is missing");
+    }
+  }
+  for (const int name : {CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_HANDLE}) {
+    if (!node->Has(name)) continue;
+    auto* handle = node->One<cudnnHandle_t>(name);
+    UseGuard guard(&handle->in_use, &FakeCudnnCounts().handle_races);
+    const cudnnStatus_t status = CheckHandle(*handle);
+    if (status != CUDNN_STATUS_SUCCESS) return status;
+  }
+  const cudnnStatus_t status = FinalizeByType(node);
+  node->is_final = status == CUDNN_STATUS_SUCCESS;
+  return status;
+}
+
+cudnnStatus_t CUDNNWINAPI cudnnBackendExecute(cudnnHandle_t handle,
+                                              cudnnBackendDescriptor_t plan_descriptor,
+                                              cudnnBackendDescriptor_t pack_descriptor) {
+  const NodePtr plan = static_cast<Descriptor*>(plan_descriptor)->node;
+  const NodePtr pack = static_cast<Descriptor*>(pack_descriptor)->node;
+  UseGuard handle_guard(&handle->in_use, &FakeCudnnCounts().handle_races);
+  UseGuard plan_guard(&plan->in_use, &FakeCudnnCounts().plan_races);
+  if (!plan->is_final || !pack->is_final) {
+    return Fail(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "not finalized");
+  }
+  const cudnnStatus_t status = CheckHandle(*handle);
+  return status != CUDNN_STATUS_SUCCESS ? status : ExecutePlan(handle, plan, *pack);
+}
+
+cudnnStatus_t CUDNNWINAPI cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* descriptor) {
+  *descriptor = new cudnnTensorStruct();
+  ++FakeCudnnCounts().live_descriptors;
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t CUDNNWINAPI cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t descriptor) {
+  delete descriptor;
+  --FakeCudnnCounts().live_descriptors;
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t CUDNNWINAPI cudnnSetTensor4dDescriptorEx(cudnnTensorDescriptor_t descriptor,
+                                                       cudnnDataType_t type, int n, int c, int h,
+                                                       int w, int n_stride, int c_stride,
+                                                       int h_stride, int w_stride) {
+  *descriptor = {type, {n, c, h, w}, {n_stride, c_stride, h_stride, w_stride}};
+  return std::min({n, c, h, w, n_stride, c_stride, h_stride, w_stride}) > 0
+             ? CUDNN_STATUS_SUCCESS
+             : Fail(CUDNN_STATUS_BAD_PARAM, "extent or stride that is not positive");
+}
+
+cudnnStatus_t CUDNNWINAPI cudnnTransformTensor(cudnnHandle_t handle, const void* alpha,
+                                               const cudnnTensorDescriptor_t x_descriptor,
+                                               const void* x, const void* beta,
+                                               const cudnnTensorDescriptor_t y_descriptor,
+                                               void* y) {
+  UseGuard guard(&handle->in_use, &FakeCudnnCounts().handle_races);
+  const cudnnStatus_t status = CheckHandle(*handle);
+  if (status != CUDNN_STATUS_SUCCESS) return status;
+  if (x_descriptor->type != y_descriptor->type || x_descriptor->extents != y_descriptor->extents) {
+    return Fail(CUDNN_STATUS_NOT_SUPPORTED, "tensors differ in type or shape");
+  }
+  if (*static_cast<const float*>(alpha) != 1.0f || *static_cast<const float*>(beta) != 0.0f) {
+    return Fail(CUDNN_STATUS_BAD_PARAM, "scaled copy");
+  }
+  ++FakeCudnnCounts().copies;
+  FakeCudaEnqueue(handle->stream, [from = *x_descriptor, to = *y_descriptor, x, y] {
+    const size_t size = from.type == CUDNN_DATA_FLOAT ? 4 : 2;
+    for (int a = 0; a < from.extents[0]; ++a) {
+      for (int b = 0; b < from.extents[1]; ++b) {
+        for (int c = 0; c < from.extents[2]; ++c) {
+          for (int d = 0; d < from.extents[3]; ++d) {
+            const auto at = [&](const std::array<int, 4>& strides) {
+              return size * (a * strides[0] + b * strides[1] + c * strides[2] + d * strides[3]);
+            };
+            std::memcpy(static_cast<char*>(y) + at(to.strides),
+                        static_cast<const char*>(x) + at(from.strides), size);
+          }
+        }
+      }
+    }
+  });
+  return CUDNN_STATUS_SUCCESS;
+}
+
+}  // extern "C"
+
+#pragma GCC visibility pop
