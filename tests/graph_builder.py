@@ -1,0 +1,122 @@
+"""Builds small GraphDefs for tests, node after node."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
+
+CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
+GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
+FLOAT = types_pb2.DT_FLOAT
+HALF = types_pb2.DT_HALF
+
+
+class GraphBuilder:
+    """A GraphDef in the making. Every method that adds a node returns its name."""
+
+    def __init__(self, device: str = GPU) -> None:
+        self.graph_def = graph_pb2.GraphDef()
+        self.graph_def.versions.producer = 2474
+        self._device = device
+
+    def add(
+        self, name: str, op: str, *inputs: str, device: str | None = None, **attributes: Any
+    ) -> str:
+        """Adds a node. `None` leaves an attribute out; `T` and `T...` are types."""
+        node = self.graph_def.node.add(name=name, op=op, input=inputs)
+        node.device = self._device if device is None else device
+        set_attributes(node, **attributes)
+        return name
+
+    def source(self, name: str, shape: Sequence[int | None] | None = None, op: str = "_Arg") -> str:
+        """Adds a node without inputs, of a known shape if there is one."""
+        self.add(name, op)
+        if shape is not None:
+            add_shapes(self.node(name), "_output_shapes", [shape])
+        return name
+
+    def sizes(self, name: str, values: Sequence[int]) -> str:
+        """Adds a Const of a vector of int32."""
+        self.add(name, "Const")
+        tensor = self.node(name).attr["value"].tensor
+        tensor.dtype = types_pb2.DT_INT32
+        tensor.tensor_shape.dim.add(size=len(values))
+        tensor.tensor_content = struct.pack(f"<{len(values)}i", *values)
+        return name
+
+    def conv(
+        self, name: str, *inputs: str, op: str = "Conv2D", device: str | None = None, **changes: Any
+    ) -> str:
+        """Adds a convolution of any kind; `changes` are attributes that are not the usual ones."""
+        attributes: dict[str, Any] = {
+            "T": FLOAT,
+            "strides": [1, 1, 1, 1],
+            "padding": "SAME",
+            "explicit_paddings": [],
+            "data_format": "NHWC",
+            "dilations": [1, 1, 1, 1],
+        }
+        attributes.update(changes)
+        return self.add(name, op, *inputs, device=device, **attributes)
+
+    def fused_conv(self, name: str, *inputs: str, **changes: Any) -> str:
+        """Adds a convolution with bias and Relu."""
+        attributes: dict[str, Any] = {
+            "TArgs": [FLOAT],
+            "num_args": 1,
+            "num_host_args": 0,
+            "fused_ops": ["BiasAdd", "Relu"],
+        }
+        attributes.update(changes)
+        return self.conv(name, *inputs, op="_FusedConv2D", **attributes)
+
+    def node(self, name: str) -> node_def_pb2.NodeDef:
+        """The node of a name."""
+        return node_of(self.graph_def, name)
+
+
+def node_of(graph_def: graph_pb2.GraphDef, name: str) -> node_def_pb2.NodeDef:
+    """The node of a name."""
+    return next(node for node in graph_def.node if node.name == name)
+
+
+def set_attributes(node: node_def_pb2.NodeDef, **attributes: Any) -> None:
+    """Sets attributes by Python value. `T` and `T...` are types; `None` is left out."""
+    for name, value in attributes.items():
+        if value is None:
+            continue
+        attribute = node.attr[name]
+        attribute.Clear()
+        if isinstance(value, bool):
+            attribute.b = value
+        elif name.startswith("T") and isinstance(value, int):
+            attribute.type = value
+        elif name.startswith("T"):
+            attribute.list.type.extend(value)
+        elif isinstance(value, int):
+            attribute.i = value
+        elif isinstance(value, float):
+            attribute.f = value
+        elif isinstance(value, str):
+            attribute.s = value.encode()
+        elif all(isinstance(element, int) for element in value):
+            attribute.list.SetInParent()
+            attribute.list.i.extend(value)
+        else:
+            attribute.list.s.extend([element.encode() for element in value])
+
+
+def add_shapes(
+    node: node_def_pb2.NodeDef, attribute: str, shapes: Sequence[Sequence[int | None] | None]
+) -> None:
+    """Adds a list of shapes, such as `_output_shapes`; None where the rank is not known."""
+    for shape in shapes:
+        proto = node.attr[attribute].list.shape.add()
+        if shape is None:
+            proto.unknown_rank = True
+        else:
+            for size in shape:
+                proto.dim.add(size=-1 if size is None else size)

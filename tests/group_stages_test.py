@@ -1,0 +1,270 @@
+"""Policies: what is grouped, what is kept apart, and stages out of a plan."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from planning_graphs import CONFIGURATION, INCEPTION, make_graph, make_stage, names_of
+
+from tf_interop.decide.group_stages import group_always, group_profiled, stages_from_plan
+from tf_interop.decide.plan_check import check_stages
+from tf_interop.errors import PlanError
+from tf_interop.know.convolution import ConvolutionConfiguration
+from tf_interop.know.fingerprint import fingerprint_convolutions
+from tf_interop.know.independence import Independence
+from tf_interop.know.plan import GraphPlan, PinnedConvolution, Plan, PlannedStage
+from tf_interop.know.profile import (
+    MeasuredConvolution,
+    Profile,
+    ProfiledDevice,
+    StageMeasurement,
+)
+
+SMALL = CONFIGURATION
+LARGE = dataclasses.replace(CONFIGURATION, filter_shape=(5, 5, 16, 32))
+
+
+def _group_always(nodes: dict[str, str], **keywords: dict[str, str]) -> list[list[str]]:
+    view, convolutions = make_graph(nodes, **keywords)  # type: ignore[arg-type]
+    stages = group_always(convolutions, Independence(view, convolutions))
+    check_stages(stages, view, convolutions)
+    return [names_of(stage) for stage in stages]
+
+
+# Always.
+
+
+def test_groups_the_levels_of_a_module() -> None:
+    assert _group_always(INCEPTION) == [
+        ["1x1", "3x3_reduce", "5x5_reduce", "pool_proj"],
+        ["3x3", "5x5"],
+    ]
+
+
+def test_gives_each_convolution_a_lane_and_pins_nothing() -> None:
+    view, convolutions = make_graph(INCEPTION)
+    stage = group_always(convolutions, Independence(view, convolutions))[1]
+    assert stage == PlannedStage(
+        ((PinnedConvolution("3x3"),), (PinnedConvolution("5x5"),)), "always: depth 2"
+    )
+
+
+def test_groups_nothing_without_convolutions() -> None:
+    assert _group_always({"a": "Placeholder"}) == []
+
+
+def test_keeps_a_chain_in_stages_of_one() -> None:
+    assert _group_always({"a": "Conv2D", "b": "Conv2D a", "c": "Conv2D b"}) == [["a"], ["b"], ["c"]]
+
+
+def test_keeps_devices_apart() -> None:
+    devices = {"1x1": "/gpu:1", "5x5_reduce": "/gpu:1"}
+    assert _group_always(INCEPTION, devices=devices) == [
+        ["1x1", "5x5_reduce"],
+        ["3x3_reduce", "pool_proj"],
+        ["3x3", "5x5"],
+    ]
+
+
+def test_keeps_regions_apart() -> None:
+    assert _group_always(INCEPTION, regions={"3x3": "branch"})[1:] == [["3x3"], ["5x5"]]
+
+
+def test_keeps_equal_depths_behind_a_control_dependency_apart() -> None:
+    nodes = {"a": "Conv2D", "b": "Conv2D", "c": "Conv2D ^a"}
+    assert _group_always(nodes) == [["a", "b"], ["c"]]
+
+
+def test_refuses_the_independence_of_other_convolutions() -> None:
+    view, convolutions = make_graph(INCEPTION)
+    with pytest.raises(ValueError, match="these 5 convolutions, got that of 6 others"):
+        group_always(convolutions[1:], Independence(view, convolutions))
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[dict[str, str], dict[str, str]]:
+    nodes: dict[str, str] = {}
+    for node in range(draw(st.integers(1, 14))):
+        sources = draw(st.sets(st.sampled_from(sorted(nodes)), max_size=2)) if nodes else set()
+        op = draw(st.sampled_from(["Conv2D", "Conv2D", "Relu"]))
+        nodes[f"n{node}"] = " ".join([op, *sorted(sources)])
+    return nodes, {name: draw(st.sampled_from(["/gpu:0", "/gpu:1"])) for name in nodes}
+
+
+@given(graph=graphs(), data=st.data())
+def test_any_stages_of_any_graph_are_legal(
+    graph: tuple[dict[str, str], dict[str, str]], data: st.DataObject
+) -> None:
+    nodes, devices = graph
+    view, convolutions = make_graph(nodes, devices=devices)
+    stages = group_always(convolutions, Independence(view, convolutions))
+    names = [name for stage in stages for name in names_of(stage)]
+    assert sorted(names) == sorted(node.name for node in convolutions)
+    check_stages(stages, view, convolutions)
+    if stages:
+        some = data.draw(st.lists(st.sampled_from(stages), unique_by=id))
+        check_stages(some, view, convolutions)
+
+
+# Profiled.
+
+
+def _profile(*stages: StageMeasurement) -> Profile:
+    return Profile(ProfiledDevice("NVIDIA H200", {"cudnn": "9.3.0"}), stages)
+
+
+def _measurement(
+    *pairs: tuple[ConvolutionConfiguration, str | None], concurrent_us: float = 20.0
+) -> StageMeasurement:
+    return StageMeasurement(
+        convolutions=tuple(MeasuredConvolution(*pair) for pair in pairs),
+        concurrent_us=concurrent_us,
+        sequential_us=30.0,
+        spread_us=1.0,
+        source="by hand",
+    )
+
+
+def _group_profiled(
+    profile: Profile,
+    nodes: dict[str, str] = INCEPTION,
+    configurations: dict[str, ConvolutionConfiguration] | None = None,
+) -> tuple[PlannedStage, ...]:
+    view, convolutions = make_graph(nodes, configurations=configurations or {"5x5": LARGE})
+    stages = group_profiled(convolutions, Independence(view, convolutions), profile)
+    check_stages(stages, view, convolutions)
+    return stages
+
+
+def test_groups_what_wins_with_the_algorithms_and_lanes_measured() -> None:
+    measurement = _measurement((LARGE, "FFT_TILING"), (SMALL, "IMPLICIT_PRECOMP_GEMM"))
+    assert _group_profiled(_profile(measurement)) == (
+        PlannedStage(
+            (
+                (PinnedConvolution("5x5", "FFT_TILING"),),
+                (PinnedConvolution("3x3", "IMPLICIT_PRECOMP_GEMM"),),
+            ),
+            "profiled: 20.0 us against 30.0 us in sequence",
+        ),
+    )
+
+
+def test_groups_equal_configurations_with_different_algorithms() -> None:
+    measurement = _measurement((SMALL, "GEMM"), (SMALL, None), (SMALL, "FFT"), (SMALL, "GEMM"))
+    (stage,) = _group_profiled(_profile(measurement))
+    assert stage.convolutions == (
+        PinnedConvolution("1x1", "GEMM"),
+        PinnedConvolution("3x3_reduce", None),
+        PinnedConvolution("5x5_reduce", "FFT"),
+        PinnedConvolution("pool_proj", "GEMM"),
+    )
+
+
+def test_groups_every_level_that_one_measurement_fits() -> None:
+    nodes = {"a": "Conv2D", "b": "Conv2D", "c": "Conv2D a b", "d": "Conv2D a b"}
+    stages = _group_profiled(_profile(_measurement((SMALL, None), (SMALL, "FFT"))), nodes)
+    assert [names_of(stage) for stage in stages] == [["a", "b"], ["c", "d"]]
+
+
+@pytest.mark.parametrize("concurrent_us", [29.0, 30.0, 45.0])
+def test_keeps_what_does_not_win(concurrent_us: float) -> None:
+    measurement = _measurement((LARGE, None), (SMALL, None), concurrent_us=concurrent_us)
+    assert _group_profiled(_profile(measurement)) == ()
+
+
+def test_keeps_what_was_not_measured() -> None:
+    assert _group_profiled(_profile()) == ()
+
+
+def test_keeps_a_group_of_which_a_part_was_measured() -> None:
+    assert _group_profiled(_profile(_measurement((SMALL, None), (SMALL, None)))) == ()
+
+
+def test_keeps_a_group_of_unknown_batch_size() -> None:
+    unknown = dataclasses.replace(LARGE, image_shape=(None, 28, 28, 16))
+    profile = _profile(_measurement((LARGE, None), (SMALL, None)))
+    assert _group_profiled(profile, configurations={"5x5": unknown}) == ()
+
+
+# From a plan.
+
+
+def _plan_for(nodes: dict[str, str], *stages: PlannedStage) -> GraphPlan:
+    _, convolutions = make_graph(nodes)
+    return GraphPlan(fingerprint_convolutions(convolutions), len(convolutions), stages)
+
+
+CHAIN = {"a": "Conv2D", "b": "Conv2D a"}
+
+
+def test_takes_the_stages_of_the_graph_that_fits() -> None:
+    stages = (make_stage("3x3", "5x5"), make_stage("1x1", "pool_proj"))
+    plan = Plan((_plan_for(CHAIN, make_stage("a")), _plan_for(INCEPTION, *stages)))
+    assert stages_from_plan(plan, make_graph(INCEPTION)[1]) == stages
+    assert stages_from_plan(plan, make_graph(CHAIN)[1]) == (make_stage("a"),)
+
+
+def test_takes_a_plan_of_another_batch_size() -> None:
+    plan = Plan((_plan_for(CHAIN, make_stage("a")),))
+    larger = dataclasses.replace(
+        CONFIGURATION, image_shape=(None, 56, 56, 16), output_shape=(None, 56, 56, 32)
+    )
+    _, convolutions = make_graph(CHAIN, configurations={"a": larger, "b": larger})
+    assert stages_from_plan(plan, convolutions) == (make_stage("a"),)
+
+
+def test_takes_a_plan_of_another_trace_of_the_model() -> None:
+    planned = _plan_for({"net_1/a": "Conv2D", "net_1/b": "Conv2D"}, make_stage("net_1/a", "net_1/b"))
+    trace = {"PartitionedCall/net_4/a": "Conv2D", "PartitionedCall/net_4/b": "Conv2D"}
+    stages = stages_from_plan(Plan((planned,)), make_graph(trace)[1])
+    assert stages == (make_stage(*trace),)
+
+
+def _plan_refusal(
+    plan: Plan,
+    nodes: dict[str, str],
+    configurations: dict[str, ConvolutionConfiguration] | None = None,
+) -> str:
+    _, convolutions = make_graph(nodes, configurations=configurations)
+    with pytest.raises(PlanError) as raised:
+        stages_from_plan(plan, convolutions)
+    message = str(raised.value)
+    fingerprint = fingerprint_convolutions(convolutions)
+    assert message.startswith(f"Expected a plan for this graph (fingerprint {fingerprint}), got")
+    assert message.endswith("Plan this graph anew, or use the plan with the model it was made for.")
+    return message
+
+
+def test_refuses_a_plan_of_no_graph() -> None:
+    assert "got one that holds no graph. " in _plan_refusal(Plan(()), CHAIN)
+
+
+def test_refusal_compares_with_the_closest_graph() -> None:
+    module = _plan_for(INCEPTION, make_stage("1x1", "3x3_reduce", "5x5_reduce", "pool_proj"))
+    plan = Plan((_plan_for(CHAIN, make_stage("a"), make_stage("b")), module))
+    nodes = {"5x5_reduce": "Conv2D"}
+    message = _plan_refusal(plan, nodes)
+    assert f"(fingerprint {module.fingerprint}) is for 6 convolutions where this graph has 1; the "
+    assert "graph lacks '1x1', '3x3_reduce', 'pool_proj'. " in message
+    assert "does not name" not in message
+
+
+def test_refusal_names_a_few_of_many() -> None:
+    planned = {f"p{index}": "Conv2D" for index in range(5)}
+    found = {f"q{index}": "Conv2D" for index in range(7)}
+    message = _plan_refusal(Plan((_plan_for(planned, make_stage(*planned)),)), found)
+    assert "is for 5 convolutions where this graph has 7" in message
+    assert "the graph lacks 'p0', 'p1', 'p2' and 2 more" in message
+    assert "the plan does not name 'q0', 'q1', 'q2' and 4 more" in message
+
+
+def test_refusal_does_not_blame_convolutions_that_the_plan_left_alone() -> None:
+    plan = Plan((_plan_for(INCEPTION, make_stage("3x3", "5x5")),))
+    strided = dataclasses.replace(CONFIGURATION, strides=(2, 2))
+    message = _plan_refusal(plan, INCEPTION, {"3x3": strided})
+    assert "is for 6 convolutions where this graph has 6; the names agree, so an op type" in message
+    assert "lacks" not in message
+    assert "does not name" not in message

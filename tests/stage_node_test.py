@@ -1,0 +1,153 @@
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+from graph_builder import FLOAT, HALF, GraphBuilder
+from tensorflow.core.framework import node_def_pb2, types_pb2
+
+from tf_interop.errors import GraphError
+from tf_interop.know.stage_node import (
+    CONV_STAGE_OP,
+    StageNode,
+    StageStep,
+    decode_stage,
+    encode_stage,
+    make_step_def,
+)
+
+
+def _stage() -> StageNode:
+    graph = GraphBuilder()
+    for name in ("x", "f", "s", "g"):
+        graph.source(name)
+    graph.conv("a", "x", "f")
+    graph.conv("b", "s", "f", "g", op="Conv2DBackpropInput")
+    return StageNode(
+        name="stage",
+        inputs=("x", "f:1", "g"),
+        sizes=("s",),
+        control_inputs=("^y", "^z"),
+        input_dtypes=(FLOAT, FLOAT, FLOAT),
+        output_dtypes=(FLOAT, FLOAT),
+        steps=(
+            StageStep(make_step_def(graph.node("a"), ["inputs:0", "inputs:1"]), 0, "FFT"),
+            StageStep(make_step_def(graph.node("b"), ["sizes:0", "inputs:1", "inputs:2"]), 1),
+        ),
+    )
+
+
+def _encoded() -> node_def_pb2.NodeDef:
+    node = node_def_pb2.NodeDef()
+    encode_stage(_stage(), node)
+    return node
+
+
+def test_decodes_what_was_encoded() -> None:
+    assert decode_stage(_encoded()) == _stage()
+
+
+def test_encodes_as_the_op_reads_it() -> None:
+    node = _encoded()
+    assert node.op == "TfInterop>ConvStage"
+    assert list(node.input) == ["x", "f:1", "g", "s", "^y", "^z"]
+    assert list(node.attr["Tin"].list.type) == [FLOAT] * 3
+    assert list(node.attr["Tout"].list.type) == [FLOAT] * 2
+    assert node.attr["num_sizes"].i == 1
+    assert list(node.attr["step_lanes"].list.i) == [0, 1]
+    assert list(node.attr["algorithms"].list.s) == [b"FFT", b""]
+    step = node_def_pb2.NodeDef.FromString(node.attr["steps"].list.s[1])
+    assert (step.name, step.op, step.device) == ("b", "Conv2DBackpropInput", "")
+    assert list(step.input) == ["sizes:0", "inputs:1", "inputs:2"]
+    assert step.attr["padding"].s == b"SAME"
+
+
+def test_encodes_to_the_same_bytes() -> None:
+    first, second = _encoded(), _encoded()
+    assert first.SerializeToString(deterministic=True) == second.SerializeToString(
+        deterministic=True
+    )
+
+
+def test_rejects_lanes_that_come_back() -> None:
+    stage = _stage()
+    third = node_def_pb2.NodeDef()
+    third.CopyFrom(stage.steps[0].node_def)
+    third.name = "c"
+    steps = (*stage.steps, StageStep(third, 0))
+    node = node_def_pb2.NodeDef()
+    encode_stage(dataclasses.replace(stage, steps=steps, output_dtypes=(FLOAT, FLOAT, FLOAT)), node)
+    with pytest.raises(GraphError, match="step_lanes"):
+        decode_stage(node)
+
+
+def test_step_keeps_only_what_the_convolution_is() -> None:
+    graph = GraphBuilder()
+    graph.source("x")
+    graph.source("f")
+    graph.conv("a", "x", "f", "^x", _input_shapes="", _class=["loc:@x"])
+    node = graph.node("a")
+    node.experimental_debug_info.original_node_names.append("old")
+    before = node.SerializeToString(deterministic=True)
+    step = make_step_def(node, ["inputs:0", "inputs:1"])
+    assert sorted(step.attr) == [
+        "T",
+        "data_format",
+        "dilations",
+        "explicit_paddings",
+        "padding",
+        "strides",
+    ]
+    assert list(step.input) == ["inputs:0", "inputs:1"]
+    assert step.device == ""
+    assert not step.HasField("experimental_debug_info")
+    assert node.SerializeToString(deterministic=True) == before
+
+
+def _change_step(
+    node: node_def_pb2.NodeDef, position: int, change: Callable[[node_def_pb2.NodeDef], object]
+) -> None:
+    step = node_def_pb2.NodeDef.FromString(node.attr["steps"].list.s[position])
+    change(step)
+    node.attr["steps"].list.s[position] = step.SerializeToString()
+
+
+def _set_operand(position: int, operand: str) -> Callable[[node_def_pb2.NodeDef], None]:
+    def change(step: node_def_pb2.NodeDef) -> None:
+        step.input[position] = operand
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda node: node.attr.pop("Tout"), "'Tout'"),
+        (lambda node: node.attr["Tout"].list.type.append(FLOAT), "as many of steps"),
+        (lambda node: node.attr["algorithms"].list.s.pop(), "as many of steps"),
+        (lambda node: node.attr["step_lanes"].list.i.append(1), "as many of steps"),
+        (lambda node: node.attr["step_lanes"].list.i.reverse(), "step_lanes"),
+        (lambda node: node.attr["step_lanes"].list.i.__setitem__(1, 2), "step_lanes"),
+        (lambda node: node.attr["Tin"].list.type.append(FLOAT), "4 inputs and 1 sizes"),
+        (lambda node: node.input.pop(0), "4 tensors|3 tensors"),
+        (lambda node: setattr(node.attr["num_sizes"], "i", -1), "-1 sizes"),
+        (lambda node: node.attr["steps"].list.s.__setitem__(0, b"\xff"), "serialized"),
+        (lambda node: _change_step(node, 0, lambda step: setattr(step, "op", "Relu")), "Relu"),
+        (lambda node: _change_step(node, 0, lambda step: setattr(step, "name", "b")), "twice"),
+        (lambda node: _change_step(node, 0, lambda step: step.input.pop()), "2 operands"),
+        (lambda node: _change_step(node, 0, _set_operand(0, "inputs:3")), "inputs:3"),
+        (lambda node: _change_step(node, 0, _set_operand(0, "inputs:-1")), "inputs:-1"),
+        (lambda node: _change_step(node, 0, _set_operand(0, "x")), "'x'"),
+        (lambda node: _change_step(node, 0, _set_operand(0, "sizes:0")), "sizes:0"),
+        (lambda node: _change_step(node, 1, _set_operand(0, "inputs:0")), "inputs:0"),
+        (lambda node: _change_step(node, 0, _set_operand(0, "inputs:2")), "inputs:0.*unused"),
+        (lambda node: node.attr["Tout"].list.type.__setitem__(0, HALF), "Tout"),
+        (lambda node: node.attr["Tin"].list.type.__setitem__(0, types_pb2.DT_INT32), "Tin"),
+        (lambda node: setattr(node, "op", "Conv2D"), CONV_STAGE_OP),
+    ],
+)
+def test_rejects_malformed(change: Callable[[node_def_pb2.NodeDef], object], match: str) -> None:
+    node = _encoded()
+    change(node)
+    with pytest.raises(GraphError, match=match) as error:
+        decode_stage(node)
+    assert "'stage'" in str(error.value)

@@ -1,0 +1,74 @@
+"""Runs independent convolutions of one TensorFlow graph at the same time on one GPU.
+
+Importing the package does little. Once TensorFlow is imported, before or after, the plugin is
+registered with it; `enable` turns it on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import wrapt
+
+if TYPE_CHECKING:
+    from tf_interop import keras as keras
+    from tf_interop.decide.conv_stage_pass import PassReport as PassReport
+    from tf_interop.know.plan import Plan as Plan
+    from tf_interop.know.plan_file import load_plan as load_plan
+    from tf_interop.know.plan_file import save_plan as save_plan
+    from tf_interop.know.profile_file import load_profile as load_profile
+    from tf_interop.use.analyze import Analysis as Analysis
+    from tf_interop.use.analyze import analyze as analyze
+    from tf_interop.use.status import Status as Status
+    from tf_interop.use.status import status as status
+    from tf_interop.use.switch import disable as disable
+    from tf_interop.use.switch import enable as enable
+
+__version__ = "0.1.0"
+
+_MODULE_OF = {
+    "Analysis": "tf_interop.use.analyze",
+    "PassReport": "tf_interop.decide.conv_stage_pass",
+    "Plan": "tf_interop.know.plan",
+    "Status": "tf_interop.use.status",
+    "analyze": "tf_interop.use.analyze",
+    "disable": "tf_interop.use.switch",
+    "enable": "tf_interop.use.switch",
+    "load_plan": "tf_interop.know.plan_file",
+    "load_profile": "tf_interop.know.profile_file",
+    "save_plan": "tf_interop.know.plan_file",
+    "status": "tf_interop.use.status",
+}
+
+__all__ = [*_MODULE_OF, "keras"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what is asked for: most of it needs TensorFlow, which takes seconds."""
+    if name == "keras":
+        return importlib.import_module("tf_interop.keras")
+    if name in _MODULE_OF:
+        return getattr(importlib.import_module(_MODULE_OF[name]), name)
+    raise AttributeError(f"module 'tf_interop' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def _register_plugin(_tensorflow: object) -> None:
+    """Registers the plugin, so that TensorFlow's own option turns it on and off."""
+    from tf_interop.errors import TfInteropError
+
+    # `import tensorflow` must not fail for a library that does not load: status() and enable() say
+    # it. An ImportError means that a module of this package is just importing TensorFlow; who needs
+    # the plugin asks for it once that is done.
+    with contextlib.suppress(TfInteropError, ImportError):
+        from tf_interop.use.plugin import get_plugin
+
+        get_plugin()
+
+
+wrapt.register_post_import_hook(_register_plugin, "tensorflow")

@@ -1,0 +1,177 @@
+"""Replaces independent convolutions of a graph by `ConvStage` nodes.
+
+    before                        after
+
+    x ── Conv2D a ── …            x ─┬─ ConvStage stage_0 ─┬─ stage_0    ── …
+    x ── Conv2D b ── …               └  (lanes a, b)       └─ stage_0:1  ── …
+
+The pass reads: check graph, find, plan, check plan, rewrite, check graph. Each step is a function
+of its own elsewhere; this module only calls them in order.
+
+Preconditions, each checked where it is needed:
+  1. the graph is well-formed and acyclic;
+  2. the convolutions of a stage are independent, on one device, in one control-flow region;
+  3. all stages together leave the graph acyclic;
+  4. no stage of this device type is in the graph yet.
+
+Guaranteed: names that have to be preserved, fetch names, control dependencies, devices and the
+function library are kept. A second run changes nothing. The same graph gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Collection
+
+from tensorflow.core.framework import graph_pb2
+
+from tf_interop.decide.group_stages import group_always, group_profiled, stages_from_plan
+from tf_interop.decide.plan_check import check_stages
+from tf_interop.decide.settings import Policy, Settings
+from tf_interop.errors import PlanError
+from tf_interop.know.convolution import ConvolutionNode, Refusal
+from tf_interop.know.find_convolutions import find_convolutions
+from tf_interop.know.fingerprint import fingerprint_convolutions
+from tf_interop.know.graph_check import check_graph
+from tf_interop.know.graph_properties import GraphProperties, ShapeInference
+from tf_interop.know.graph_view import GraphView
+from tf_interop.know.independence import Independence
+from tf_interop.know.plan import GraphPlan, PlannedStage
+from tf_interop.know.rewrite_stages import rewrite_stages
+from tf_interop.know.stage_node import CONV_STAGE_OP
+
+
+@dataclasses.dataclass(frozen=True)
+class PassReport:
+    """What the pass did to one graph.
+
+    Attributes:
+        device_type: whose convolutions were looked at, `CPU` or `GPU`.
+        node_count: nodes of the graph.
+        convolution_count: convolutions that could be part of a stage.
+        refusals: convolution nodes that were left alone, with the reason.
+        plan: the graph's fingerprint and the stages that were made.
+        milliseconds: how long the pass took.
+        why_unchanged: empty where stages were made, else why not.
+    """
+
+    device_type: str
+    node_count: int
+    convolution_count: int
+    refusals: tuple[Refusal, ...]
+    plan: GraphPlan
+    milliseconds: float
+    why_unchanged: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class PassResult:
+    """The new graph, or None where nothing changed, and the report, or None where the graph holds
+    no convolution for this device type (or only stages that were made before)."""
+
+    graph_def: graph_pb2.GraphDef | None
+    report: PassReport | None
+
+
+def run_conv_stage_pass(
+    graph_def: graph_pb2.GraphDef,
+    settings: Settings,
+    device_type: str,
+    nodes_to_preserve: Collection[str] = (),
+    infer_output_shapes: ShapeInference | None = None,
+) -> PassResult:
+    """Runs the pass on one graph.
+
+    Args:
+        graph_def: the graph; it is not changed.
+        settings: what to make stages from.
+        device_type: `CPU` or `GPU`; convolutions on other devices are left alone.
+        nodes_to_preserve: names that have to stay.
+        infer_output_shapes: shape inference, asked only where attributes say too little and the
+            settings need shapes.
+
+    Returns:
+        The new graph and a report.
+
+    Raises:
+        GraphError: the graph is not well-formed.
+        PlanError: the plan is for another graph or not legal for this one.
+    """
+    start = time.perf_counter()
+    view = GraphView(graph_def)
+    if _has_stage(view, device_type):
+        return PassResult(None, None)
+    properties = GraphProperties(view, infer_output_shapes if settings.profile else None)
+    found, refused = find_convolutions(view, properties, nchw_on_cpu=True)
+    convolutions = tuple(node for node in found if _is_on(node.device, device_type))
+    refusals = tuple(
+        refusal
+        for refusal in refused
+        if _is_on(view.nodes[view.index_of[refusal.node]].device, device_type)
+    )
+    if not convolutions and not refusals:
+        return PassResult(None, None)
+
+    stages = _plan_stages(settings, view, convolutions)
+    rewritten = None
+    if stages:
+        check_stages(stages, view, convolutions)
+        rewritten = rewrite_stages(view, stages, convolutions, frozenset(nodes_to_preserve))
+        check_graph(rewritten, nodes_to_preserve)
+    report = PassReport(
+        device_type=device_type,
+        node_count=len(view),
+        convolution_count=len(convolutions),
+        refusals=refusals,
+        plan=GraphPlan(fingerprint_convolutions(convolutions), len(convolutions), stages),
+        milliseconds=(time.perf_counter() - start) * 1e3,
+        why_unchanged="" if stages else _why_no_stages(settings, convolutions),
+    )
+    return PassResult(rewritten, report)
+
+
+def _has_stage(view: GraphView, device_type: str) -> bool:
+    return CONV_STAGE_OP in view.ops and any(
+        op == CONV_STAGE_OP and _is_on(view.nodes[index].device, device_type)
+        for index, op in enumerate(view.ops)
+    )
+
+
+def _is_on(device: str, device_type: str) -> bool:
+    # A node that is not placed yet belongs to whoever sees it first.
+    return not device or f"device:{device_type}:" in device
+
+
+def _plan_stages(
+    settings: Settings, view: GraphView, convolutions: tuple[ConvolutionNode, ...]
+) -> tuple[PlannedStage, ...]:
+    if not convolutions:
+        return ()
+    if settings.policy is Policy.ALWAYS:
+        return group_always(convolutions, Independence(view, convolutions))
+    if settings.plan is not None:
+        try:
+            return stages_from_plan(settings.plan, convolutions)
+        except PlanError:
+            if settings.profile is None:
+                raise
+    if settings.profile is not None:
+        return group_profiled(convolutions, Independence(view, convolutions), settings.profile)
+    return ()
+
+
+def _why_no_stages(settings: Settings, convolutions: tuple[ConvolutionNode, ...]) -> str:
+    if not convolutions:
+        return "every convolution was refused"
+    if settings.plan is not None:
+        return "the plan leaves this graph as it is"
+    if settings.profile is not None:
+        return "the profile holds no stage of this graph that wins"
+    return NOTHING_TO_PLAN_FROM
+
+
+NOTHING_TO_PLAN_FROM = (
+    "policy 'profiled' makes a stage only where a plan or a profile says that it wins, and "
+    "neither was given; pass plan= or profile= to tf_interop.enable(), or policy='always'"
+)

@@ -1,0 +1,208 @@
+"""Policies that group convolutions into stages, and stages out of a plan.
+
+All groups are *level groups*: convolutions of equal depth, where depth is the number of
+convolutions on the longest chain that ends with one. GoogLeNet's module, depths in brackets:
+
+    input -+-> 1x1 [1] -----------------------+            stage 1x1, 3x3_reduce, 5x5_reduce,
+           +-> 3x3_reduce [1] --> 3x3 [2] ----+                  pool_proj
+           +-> 5x5_reduce [1] --> 5x5 [2] ----+--> output
+           +-> pool --> pool_proj [1] --------+            stage 3x3, 5x5
+
+Any set of level groups is legal. Depth grows along every path from one convolution to another, so
+those of one group are independent. And if one group comes before another in the contracted graph,
+its depth is smaller, so no two come before each other: contracting all of them leaves no cycle.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+
+from tf_interop.errors import PlanError
+from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionNode
+from tf_interop.know.fingerprint import canonical_names, fingerprint_convolutions
+from tf_interop.know.independence import Independence
+from tf_interop.know.plan import GraphPlan, PinnedConvolution, Plan, PlannedStage
+from tf_interop.know.profile import Profile, StageMeasurement, wins
+
+
+def group_always(
+    convolutions: Sequence[ConvolutionNode], independence: Independence
+) -> tuple[PlannedStage, ...]:
+    """Puts every convolution into a stage, whether that is faster or not.
+
+    Convolutions of equal depth, device and region share one, each with a lane of its own; one that
+    is alone gets a stage of its own. No algorithm is pinned.
+
+    Args:
+        convolutions: the convolutions of a graph.
+        independence: of the same convolutions, in the same order.
+
+    Returns:
+        The stages, by depth, then in the order of the convolutions.
+
+    Raises:
+        ValueError: `independence` is of other convolutions.
+    """
+    return tuple(
+        PlannedStage(
+            lanes=tuple((PinnedConvolution(node.name),) for node in group),
+            why=f"always: depth {depth}",
+        )
+        for depth, group in _level_groups(convolutions, independence)
+    )
+
+
+def group_profiled(
+    convolutions: Sequence[ConvolutionNode], independence: Independence, profile: Profile
+) -> tuple[PlannedStage, ...]:
+    """Makes a stage of each level group that the profile holds and that wins.
+
+    This is a filter, not a search. It looks at the groups of `group_always` alone, each whole: a
+    part of a group, or convolutions of different depths, may win where the group does not, and it
+    will not see that. It takes a measurement for exactly the group's configurations, batch size
+    included; a group with an unknown dimension has none.
+
+    Args:
+        convolutions: the convolutions of a graph.
+        independence: of the same convolutions, in the same order.
+        profile: measurements on the device that the graph will run on.
+
+    Returns:
+        The stages, in the order of `group_always`, with the lanes and algorithms that were
+        measured. Convolutions in none of them are to be left alone.
+
+    Raises:
+        ValueError: `independence` is of other convolutions.
+    """
+    stages = []
+    for _, group in _level_groups(convolutions, independence):
+        measurement = profile.find_measurement(node.configuration for node in group)
+        if measurement is not None and wins(measurement):
+            stages.append(_stage_as_measured(group, measurement))
+    return tuple(stages)
+
+
+def stages_from_plan(
+    plan: Plan, convolutions: Sequence[ConvolutionNode]
+) -> tuple[PlannedStage, ...]:
+    """The stages that a plan holds for a graph.
+
+    Args:
+        plan: a plan, possibly of several graphs.
+        convolutions: the convolutions of the graph.
+
+    Raises:
+        PlanError: the plan holds nothing for this graph. It compares the graph with the entry
+            that shares the most nodes.
+    """
+    fingerprint = fingerprint_convolutions(convolutions)
+    for graph in plan.graphs:
+        if graph.fingerprint == fingerprint:
+            return _with_names_of(graph.stages, convolutions)
+    raise PlanError(
+        f"Expected a plan for this graph (fingerprint {fingerprint}), got one "
+        f"{_describe_difference(plan, convolutions)}. Plan this graph anew, or use the plan with "
+        "the model it was made for."
+    )
+
+
+def _level_groups(
+    convolutions: Sequence[ConvolutionNode], independence: Independence
+) -> list[tuple[int, list[ConvolutionNode]]]:
+    """Depth and convolutions of each group of equal depth, device and region."""
+    if independence.convolutions != tuple(convolutions):
+        raise ValueError(
+            f"Expected the independence of these {len(convolutions)} convolutions, got that of "
+            f"{len(independence.convolutions)} others. Compute it for the same list."
+        )
+    groups: dict[tuple[int, str, str], list[ConvolutionNode]] = {}
+    for node, depth in zip(convolutions, independence.depths, strict=True):
+        groups.setdefault((depth, node.device, node.region), []).append(node)
+    # The sort is stable: groups of one depth stay in the order of their first convolution.
+    return sorted(
+        ((depth, group) for (depth, _, _), group in groups.items()), key=lambda each: each[0]
+    )
+
+
+def _stage_as_measured(
+    group: Sequence[ConvolutionNode], measurement: StageMeasurement
+) -> PlannedStage:
+    nodes: dict[ConvolutionConfiguration, collections.deque[ConvolutionNode]] = {}
+    for node in group:
+        nodes.setdefault(node.configuration, collections.deque()).append(node)
+    return PlannedStage(
+        lanes=tuple(
+            (PinnedConvolution(nodes[measured.configuration].popleft().name, measured.algorithm),)
+            for measured in measurement.convolutions
+        ),
+        why=(
+            f"profiled: {measurement.concurrent_us:.1f} us against "
+            f"{measurement.sequential_us:.1f} us in sequence"
+        ),
+    )
+
+
+def _with_names_of(
+    stages: tuple[PlannedStage, ...], convolutions: Sequence[ConvolutionNode]
+) -> tuple[PlannedStage, ...]:
+    """The stages with each node named as in this trace of the model."""
+    found = {node.name for node in convolutions}
+    planned = [pinned.node for stage in stages for pinned in stage.convolutions]
+    if found.issuperset(planned):
+        return stages
+    name_of = {canonical: name for name, canonical in canonical_names(found).items()}
+    canonical = canonical_names(planned)
+    return tuple(
+        dataclasses.replace(
+            stage,
+            lanes=tuple(
+                tuple(
+                    dataclasses.replace(
+                        pinned, node=name_of.get(canonical[pinned.node], pinned.node)
+                    )
+                    for pinned in lane
+                )
+                for lane in stage.lanes
+            ),
+        )
+        for stage in stages
+    )
+
+
+def _describe_difference(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str:
+    """How the closest graph of a plan differs from these convolutions."""
+    if not plan.graphs:
+        return "that holds no graph"
+    found = {node.name for node in convolutions}
+
+    def shared_count(graph: GraphPlan) -> int:
+        return len(found & _planned_names(graph))
+
+    closest = max(plan.graphs, key=shared_count)
+    planned = _planned_names(closest)
+    differences = [
+        f"whose closest entry (fingerprint {closest.fingerprint}) is for "
+        f"{closest.convolution_count} convolutions where this graph has {len(convolutions)}"
+    ]
+    if missing := sorted(planned - found):
+        differences.append(f"the graph lacks {_some(missing)}")
+    # A plan names only what is in its stages; more is unexpected only if the plan left out less.
+    if len(found - planned) > closest.convolution_count - len(planned):
+        differences.append(f"the plan does not name {_some(sorted(found - planned))}")
+    if len(differences) == 1:
+        differences.append(
+            "the names agree, so an op type, dtype, layout, filter shape, stride, dilation, "
+            "padding or fused operation differs"
+        )
+    return "; ".join(differences)
+
+
+def _planned_names(graph: GraphPlan) -> set[str]:
+    return {pinned.node for stage in graph.stages for pinned in stage.convolutions}
+
+
+def _some(names: Sequence[str], at_most: int = 3) -> str:
+    shown = ", ".join(f"'{name}'" for name in names[:at_most])
+    return f"{shown} and {len(names) - at_most} more" if len(names) > at_most else shown

@@ -1,0 +1,338 @@
+"""A Keras callback that lets one `fit`, `evaluate` or `predict` run with stages."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+from types import TracebackType
+from typing import Any
+
+from absl import logging
+
+from tf_interop.decide.conv_stage_pass import PassReport
+from tf_interop.decide.settings import Settings
+from tf_interop.errors import LibraryError
+from tf_interop.know import keras_internals, tensorflow_internals
+from tf_interop.know.plan import Plan
+from tf_interop.know.profile import Profile
+from tf_interop.use.plugin import PassFailure, Plugin, get_plugin
+from tf_interop.use.switch import make_settings
+
+
+@dataclasses.dataclass
+class _Call:
+    """One call of `fit`, `evaluate` or `predict`, and what has to be put back after it.
+
+    Attributes:
+        plugin: the plugin.
+        model: the Keras model.
+        compilation: changes where the model is compiled during the call.
+        functions: the functions that the model came with.
+        is_xla_in_the_way: whether the model came with XLA on, and stages could be made without.
+        turns_xla_off: whether XLA is off for the call because of that.
+        settings: the plugin's settings before.
+        option: the option `use_plugin_optimizers` before.
+        reports: what the plugin had reported before.
+        failures: how often the pass had failed before, by cause.
+        depth: how many begin hooks wait for their end hook.
+        is_reported: whether the number of stages has been given to Keras.
+    """
+
+    plugin: Plugin
+    model: Any
+    compilation: object
+    functions: dict[str, Any]
+    is_xla_in_the_way: bool
+    turns_xla_off: bool
+    settings: Settings
+    option: bool | None
+    reports: tuple[PassReport, ...]
+    failures: dict[str, int]
+    depth: int = 0
+    is_reported: bool = False
+
+    def find_new_reports(self) -> tuple[PassReport, ...]:
+        # By identity: the same graph, optimized once more, gives a report that is equal.
+        before = {id(report) for report in self.reports}
+        return tuple(report for report in self.plugin.reports if id(report) not in before)
+
+    def find_new_failures(self) -> tuple[PassFailure, ...]:
+        counted = [
+            PassFailure(failure.cause, failure.count - self.failures.get(failure.cause, 0))
+            for failure in self.plugin.failures
+        ]
+        return tuple(failure for failure in counted if failure.count > 0)
+
+
+class ConvStages:
+    """Turns the plugin on during `fit`, `evaluate` or `predict`, and back off after it.
+
+        model.fit(images, labels, callbacks=[tf_interop.keras.ConvStages(plan="plan.json")])
+
+    It serves `tf.keras` with Keras 3, and tf_keras. During the call
+
+    - the plugin works with the callback's settings, for the model and for every other function
+      that TensorFlow optimizes meanwhile;
+    - the functions that Keras has made of the model are laid aside and made anew, because a
+      function that has been optimized keeps its graph. So every call traces the model; for many
+      short ones use `tf_interop.enable`;
+    - XLA, which leaves nothing to the plugin, is off for a model for which `jit_compile="auto"`
+      has turned it on (Keras 3, where a GPU is present). Keras 3 does not tell "auto" from an
+      explicit True: where "auto" turns XLA on, an explicit True is turned off as well. Elsewhere
+      an explicit True stays, with a warning.
+
+    At the end the settings, the option `use_plugin_optimizers`, `jit_compile` and the model's
+    functions are again what they were; a later call without the callback runs without stages. A
+    model that is compiled during the call keeps the `jit_compile` that it got there.
+
+    The number of stages that were made is in the logs of `fit`'s first epoch as `conv_stages`,
+    and so in its History; for `evaluate` and `predict` it is in the logs of the end hook, which
+    other callbacks see, and in `stage_count`.
+
+    Keras calls no end hook when a call fails. What was changed is then put back by `restore`, by
+    the end of a `with` block, or when the callback is used next:
+
+        with ConvStages("always") as stages:
+            model.fit(images, labels, callbacks=[stages])
+
+    A callback serves one call at a time: give a call that is made inside a hook of another one a
+    callback of its own. The settings are those of the process: calls in several threads at once
+    run, but with settings that each may have from another, and what is put back last stays.
+
+    Attributes:
+        graphs: what the pass did to the graphs that were optimized during the last call.
+    """
+
+    # No base class: tf_keras calls methods that the Callback of Keras 3 lacks, its own is not there
+    # without it, and neither checks the class. What their CallbackLists ask for is all here.
+    #
+    # `_supports_tf_logs` is missing on purpose: with it, tf_keras hands out the very dict that
+    # `evaluate` makes its result of, and `conv_stages` would become part of the result.
+
+    def __init__(
+        self,
+        policy: str = "profiled",
+        *,
+        plan: Plan | str | os.PathLike[str] | None = None,
+        profile: Profile | str | os.PathLike[str] | None = None,
+        verbose: int = 1,
+    ) -> None:
+        """Checks the arguments and reads the files that they name; changes nothing yet.
+
+        Args:
+            policy: see `tf_interop.enable`.
+            plan: a plan or its file, for the policy `"profiled"`.
+            profile: a profile or its file, for the policy `"profiled"`.
+            verbose: 1 to print what was done, 0 to print nothing.
+
+        Raises:
+            ValueError: the policy is unknown, or does not go with a plan or profile, or `verbose`
+                is neither 0 nor 1.
+            PlanError: the plan file cannot be read.
+            ProfileError: the profile file cannot be read.
+        """
+        if verbose not in (0, 1):
+            raise ValueError(f"Expected verbose to be 0 or 1, got {verbose!r}.")
+        self._settings = make_settings(policy, plan=plan, profile=profile)
+        self._verbose = bool(verbose)
+        self._params: dict[str, Any] = {}
+        self._call: _Call | None = None
+        self.graphs: tuple[PassReport, ...] = ()
+
+    @property
+    def stage_count(self) -> int:
+        """Stages in all `graphs` together."""
+        return sum(len(report.plan.stages) for report in self.graphs)
+
+    def restore(self) -> None:
+        """Puts back everything that the callback has changed. Does nothing where it has nothing.
+
+        Needed only after a call that failed, and where the callback is not used again.
+        """
+        call = self._call
+        if call is None:
+            return
+        self._call = None
+        self.graphs = call.find_new_reports()
+        call.plugin.settings = call.settings
+        tensorflow_internals.set_plugin_optimizers_option(call.option)
+        if keras_internals.compilation_of(call.model) is not call.compilation:
+            keras_internals.drop_functions(call.model)
+            return
+        if call.turns_xla_off:
+            call.model.jit_compile = True
+        keras_internals.set_functions(call.model, call.functions)
+
+    def __enter__(self) -> ConvStages:
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.restore()
+
+    # Keras calls what follows.
+
+    def set_model(self, model: Any) -> None:
+        """Turns the plugin on; Keras makes the model's functions after this.
+
+        Raises:
+            LibraryError: the compiled library is missing or does not fit this TensorFlow.
+        """
+        self.restore()
+        self.graphs = ()
+        plugin = get_plugin()
+        if not plugin.device_types:
+            raise LibraryError(" ".join(plugin.refused_device_types.values()))
+        # Where no stage can be made, nothing is gained without XLA.
+        is_xla_in_the_way = self._settings.can_make_stages and bool(model.jit_compile)
+        self._call = call = _Call(
+            plugin=plugin,
+            model=model,
+            compilation=keras_internals.compilation_of(model),
+            functions=keras_internals.functions_of(model),
+            is_xla_in_the_way=is_xla_in_the_way,
+            turns_xla_off=is_xla_in_the_way and keras_internals.resolves_auto_to_xla(model),
+            settings=plugin.settings,
+            option=tensorflow_internals.plugin_optimizers_option(),
+            reports=plugin.reports,
+            failures={failure.cause: failure.count for failure in plugin.failures},
+        )
+        if call.turns_xla_off:
+            model.jit_compile = False
+            self._say(
+                f"ConvStages: XLA is off for model {model.name!r} during this call; compile it "
+                "with jit_compile=False to have it off always"
+            )
+        elif is_xla_in_the_way:
+            logging.warning(
+                "Model %r was compiled with jit_compile=True: XLA compiles its functions, and "
+                "ConvStages leaves them alone. Compile it with jit_compile=False to run it with "
+                "stages.",
+                model.name,
+            )
+        keras_internals.drop_functions(model)
+        plugin.settings = self._settings
+        tensorflow_internals.set_plugin_optimizers_option(True)
+
+    def set_params(self, params: dict[str, Any] | None) -> None:
+        """Takes note of how much Keras prints."""
+        self._params = params or {}
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Counts begin hooks: validation inside `fit` calls those of `evaluate`."""
+        self._begin()
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Counts begin hooks."""
+        self._begin()
+
+    def on_predict_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Counts begin hooks."""
+        self._begin()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Puts the number of stages into the logs of the first epoch."""
+        self._report(logs)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Puts everything back."""
+        self._end(logs)
+
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Puts everything back, unless this was the validation inside `fit`."""
+        self._end(logs)
+
+    def on_predict_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Puts everything back."""
+        self._end(logs)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Does nothing."""
+
+    def on_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Does nothing."""
+
+    on_batch_end = on_batch_begin
+    on_train_batch_begin = on_train_batch_end = on_batch_begin
+    on_test_batch_begin = on_test_batch_end = on_batch_begin
+    on_predict_batch_begin = on_predict_batch_end = on_batch_begin
+
+    def _implements_train_batch_hooks(self) -> bool:
+        return False
+
+    _implements_test_batch_hooks = _implements_train_batch_hooks
+    _implements_predict_batch_hooks = _implements_train_batch_hooks
+
+    def _begin(self) -> None:
+        if self._call is not None:
+            self._call.depth += 1
+
+    def _end(self, logs: dict[str, Any] | None) -> None:
+        call = self._call
+        if call is None:
+            return
+        call.depth -= 1
+        if call.depth <= 0:
+            self._report(logs)
+            self.restore()
+
+    def _report(self, logs: dict[str, Any] | None) -> None:
+        call = self._call
+        if call is None or call.is_reported:
+            return
+        call.is_reported = True
+        self.graphs = call.find_new_reports()
+        if logs is not None:
+            logs["conv_stages"] = self.stage_count
+        # Keras' progress bar stands in the middle of its line now.
+        start = "\n" if self._params.get("verbose") in ("auto", 1) else ""
+        self._say(f"{start}ConvStages: {_summarize(self.graphs, call)}")
+
+    def _say(self, text: str) -> None:
+        logging.info("%s", text.strip())
+        if self._verbose:
+            print(text, flush=True)
+
+
+def _summarize(graphs: tuple[PassReport, ...], call: _Call) -> str:
+    failures = [
+        f"{_count(failure.count, 'graph')} left alone because the pass failed: {failure.cause}"
+        for failure in call.find_new_failures()
+    ]
+    stages = [stage for report in graphs for stage in report.plan.stages]
+    if not stages:
+        whys = dict.fromkeys(report.why_unchanged for report in graphs)
+        return "no stages: " + "; ".join([*whys, *failures] or [_why_no_graphs(call)])
+    grouped = sum(len(stage.convolutions) for stage in stages)
+    left_alone = collections.Counter(
+        refusal.reason.value for report in graphs for refusal in report.refusals
+    )
+    left_alone["in no stage"] = sum(report.convolution_count for report in graphs) - grouped
+    reasons = [f"{count} {reason}" for reason, count in left_alone.items() if count]
+    text = f"{_count(len(stages), 'stage')} from {_count(grouped, 'convolution')}"
+    if reasons:
+        text += f" ({sum(left_alone.values())} left alone: {', '.join(reasons)})"
+    return "; ".join([text, *failures])
+
+
+def _why_no_graphs(call: _Call) -> str:
+    if not call.plugin.settings.can_make_stages:
+        return (
+            "policy 'profiled' makes none without a plan or a profile; pass plan= or profile=, or "
+            "policy='always'"
+        )
+    why = "TensorFlow optimized no graph with a convolution during this call"
+    if call.is_xla_in_the_way and not call.turns_xla_off:
+        return f"{why}; XLA compiles the model's functions (jit_compile=True)"
+    if call.model.run_eagerly:
+        return f"{why}; the model runs eagerly (run_eagerly=True)"
+    return why
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,234 @@
+"""The ConvStage node: one op that runs the convolutions of a stage.
+
+Its data inputs are the tensors on the device that the convolutions read (`Tin`), then the vectors
+of sizes that gradients read (`num_sizes`, int32, in host memory), each distinct tensor once. It has
+one output for each step. What a step computes is in attribute `steps`: the serialized NodeDef of
+the convolution, whose inputs are written `inputs:<i>` or `sizes:<i>`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from google.protobuf.message import DecodeError
+from tensorflow.core.framework import node_def_pb2, types_pb2
+
+from tf_interop.errors import GraphError
+from tf_interop.know.find_convolutions import CONVOLUTION_KINDS, SIZES_POSITIONS
+
+CONV_STAGE_OP = "TfInterop>ConvStage"
+
+_INPUTS = "inputs"
+_SIZES = "sizes"
+_ATTRIBUTES = ("Tin", "num_sizes", "Tout", "steps", "step_lanes", "algorithms")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StageStep:
+    """One convolution of a stage.
+
+    Attributes:
+        node_def: the convolution: name, op type and attributes of the original node; as inputs its
+            operands in the order of the op, each `inputs:<i>` or `sizes:<i>`; no device.
+        lane: the lane that runs it.
+        algorithm: the algorithm pinned for it; empty leaves the choice to the runner.
+    """
+
+    node_def: node_def_pb2.NodeDef
+    lane: int
+    algorithm: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StageNode:
+    """What a ConvStage node says.
+
+    Attributes:
+        name: the node's name.
+        inputs: the tensors on the device that its steps read, as inputs of a NodeDef.
+        sizes: the vectors of sizes that its steps read, as inputs of a NodeDef.
+        control_inputs: its control dependencies, `^name` each.
+        input_dtypes: TensorFlow's number of the dtype of each of `inputs`.
+        output_dtypes: the same of each step's result.
+        steps: the convolutions, lane after lane; step `i` computes output `i`.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    sizes: tuple[str, ...]
+    control_inputs: tuple[str, ...]
+    input_dtypes: tuple[int, ...]
+    output_dtypes: tuple[int, ...]
+    steps: tuple[StageStep, ...]
+
+
+def make_step_def(convolution: node_def_pb2.NodeDef, operands: list[str]) -> node_def_pb2.NodeDef:
+    """Takes what a step keeps of the node it stands for.
+
+    Args:
+        convolution: the original node.
+        operands: `inputs:<i>` or `sizes:<i>` for each of its data inputs.
+
+    Returns:
+        A new NodeDef without device, control dependencies, debug information and the attributes
+        that are TensorFlow's notes about the original node (`_...`).
+    """
+    step_def = node_def_pb2.NodeDef()
+    step_def.CopyFrom(convolution)
+    step_def.ClearField("device")
+    step_def.ClearField("experimental_debug_info")
+    step_def.ClearField("experimental_type")
+    del step_def.input[:]
+    step_def.input.extend(operands)
+    for attribute in [name for name in step_def.attr if name.startswith("_")]:
+        del step_def.attr[attribute]
+    return step_def
+
+
+def input_operand(position: int) -> str:
+    """The operand of a step that is the stage's input `position`."""
+    return f"{_INPUTS}:{position}"
+
+
+def sizes_operand(position: int) -> str:
+    """The operand of a step that is the stage's vector of sizes `position`."""
+    return f"{_SIZES}:{position}"
+
+
+def encode_stage(stage: StageNode, node_def: node_def_pb2.NodeDef) -> None:
+    """Writes `stage` into an empty `node_def`; the same stage always gives the same bytes."""
+    node_def.name = stage.name
+    node_def.op = CONV_STAGE_OP
+    node_def.input.extend([*stage.inputs, *stage.sizes, *stage.control_inputs])
+    attributes = node_def.attr
+    attributes["Tin"].list.type.extend(stage.input_dtypes)
+    attributes["num_sizes"].i = len(stage.sizes)
+    attributes["Tout"].list.type.extend(stage.output_dtypes)
+    attributes["steps"].list.s.extend(
+        [step.node_def.SerializeToString(deterministic=True) for step in stage.steps]
+    )
+    attributes["step_lanes"].list.i.extend([step.lane for step in stage.steps])
+    attributes["algorithms"].list.s.extend([step.algorithm.encode() for step in stage.steps])
+
+
+def decode_stage(node_def: node_def_pb2.NodeDef) -> StageNode:
+    """Reads a ConvStage node.
+
+    Args:
+        node_def: the node.
+
+    Returns:
+        What it says.
+
+    Raises:
+        GraphError: it is not a ConvStage node, an attribute is missing, the lengths of its
+            attributes or the number of its inputs do not agree, or a step is not a convolution on
+            the stage's own inputs.
+    """
+    name = node_def.name
+    if node_def.op != CONV_STAGE_OP:
+        raise GraphError(f"Expected op {CONV_STAGE_OP}, got {node_def.op} at node '{name}'.")
+    attributes = node_def.attr
+    for attribute in _ATTRIBUTES:
+        if attribute not in attributes:
+            raise _malformed(name, f"an attribute '{attribute}'", "none")
+    step_defs = list(attributes["steps"].list.s)
+    lanes = list(attributes["step_lanes"].list.i)
+    algorithms = list(attributes["algorithms"].list.s)
+    input_dtypes = tuple(attributes["Tin"].list.type)
+    output_dtypes = tuple(attributes["Tout"].list.type)
+    lengths = (len(step_defs), len(lanes), len(algorithms), len(output_dtypes))
+    if not step_defs or len(set(lengths)) != 1:
+        raise _malformed(
+            name, "as many of steps, step_lanes, algorithms and Tout, one or more", lengths
+        )
+    used_lanes = list(dict.fromkeys(lanes))
+    if lanes != sorted(lanes) or used_lanes != list(range(len(used_lanes))):
+        raise _malformed(name, "step_lanes 0, 1, ... in order", lanes)
+
+    inputs = list(node_def.input)
+    tensors = [text for text in inputs if not text.startswith("^")]
+    sizes_count = attributes["num_sizes"].i
+    if sizes_count < 0 or len(tensors) != len(input_dtypes) + sizes_count:
+        raise _malformed(
+            name, f"{len(input_dtypes)} inputs and {sizes_count} sizes", f"{len(tensors)} tensors"
+        )
+    stage = StageNode(
+        name=name,
+        inputs=tuple(tensors[: len(input_dtypes)]),
+        sizes=tuple(tensors[len(input_dtypes) :]),
+        control_inputs=tuple(inputs[len(tensors) :]),
+        input_dtypes=input_dtypes,
+        output_dtypes=output_dtypes,
+        steps=tuple(
+            StageStep(_parse_step(name, step_def), lane, algorithm.decode("utf-8", "replace"))
+            for step_def, lane, algorithm in zip(step_defs, lanes, algorithms, strict=True)
+        ),
+    )
+    _check_operands(stage)
+    return stage
+
+
+def operand_positions(stage: StageNode) -> dict[str, int]:
+    """All operands that a step of `stage` can have, with their places among its data inputs."""
+    positions = {input_operand(i): i for i in range(len(stage.inputs))}
+    first_sizes = len(stage.inputs)
+    positions.update({sizes_operand(i): first_sizes + i for i in range(len(stage.sizes))})
+    return positions
+
+
+def _parse_step(stage_name: str, serialized: bytes) -> node_def_pb2.NodeDef:
+    try:
+        return node_def_pb2.NodeDef.FromString(serialized)
+    except DecodeError as error:
+        raise _malformed(stage_name, "steps that are serialized NodeDefs", error) from None
+
+
+def _check_operands(stage: StageNode) -> None:
+    """Checks that every step is a convolution, and that the stage has the inputs its steps read."""
+    positions = operand_positions(stage)
+    used: set[str] = set()
+    names: set[str] = set()
+    for step, output_dtype in zip(stage.steps, stage.output_dtypes, strict=True):
+        step_def = step.node_def
+        name, op = step_def.name, step_def.op
+        if op not in CONVOLUTION_KINDS:
+            raise _malformed(stage.name, "steps that are convolutions", f"'{name}' of op {op}")
+        if name in names:
+            raise _malformed(stage.name, "steps of different names", f"'{name}' twice")
+        names.add(name)
+        dtype = step_def.attr["T"].type if "T" in step_def.attr else types_pb2.DT_INVALID
+        if dtype != output_dtype:
+            raise _malformed(stage.name, f"Tout of {dtype} for step '{name}'", output_dtype)
+        operands = list(step_def.input)
+        if len(operands) != _operand_count(op):
+            raise _malformed(
+                stage.name, f"{_operand_count(op)} operands of {op} '{name}'", len(operands)
+            )
+        sizes_position = SIZES_POSITIONS.get(op)
+        for position, operand in enumerate(operands):
+            place = positions.get(operand)
+            if place is None or (place >= len(stage.inputs)) != (position == sizes_position):
+                raise _malformed(
+                    stage.name,
+                    f"operand {position} of {op} '{name}' among {len(stage.inputs)} inputs and "
+                    f"{len(stage.sizes)} sizes",
+                    f"'{operand}'",
+                )
+            if position != sizes_position and stage.input_dtypes[place] != dtype:
+                raise _malformed(
+                    stage.name, f"Tin of {dtype} for '{operand}'", stage.input_dtypes[place]
+                )
+        used.update(operands)
+    if len(used) != len(positions):
+        unused = sorted(positions.keys() - used)
+        raise _malformed(stage.name, "every input to be an operand of a step", f"{unused} unused")
+
+
+def _operand_count(op: str) -> int:
+    """How many inputs a convolution has; a fused one has the bias as its one argument."""
+    return 3 if op == "_FusedConv2D" or op in SIZES_POSITIONS else 2
+
+
+def _malformed(name: str, expected: str, got: object) -> GraphError:
+    return GraphError(f"Expected {expected}, got {got} at the ConvStage node '{name}'.")
