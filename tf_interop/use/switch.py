@@ -1,0 +1,96 @@
+"""Turning the plugin on and off, and saying what it does.
+
+TensorFlow's own option decides whether plugins are called:
+`tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": …})`. `enable` and `disable`
+set it; setting it directly does the same.
+"""
+
+from __future__ import annotations
+
+import os
+
+from absl import logging
+
+from tf_interop.decide.settings import Policy, Settings
+from tf_interop.errors import LibraryError
+from tf_interop.know import tensorflow_internals
+from tf_interop.know.plan import Plan
+from tf_interop.know.plan_file import load_plan
+from tf_interop.know.profile import Profile
+from tf_interop.know.profile_file import load_profile
+from tf_interop.use.plugin import get_plugin
+
+
+def enable(
+    policy: str = "profiled",
+    *,
+    plan: Plan | str | os.PathLike[str] | None = None,
+    profile: Profile | str | os.PathLike[str] | None = None,
+) -> None:
+    """Turns the plugin on for functions that are optimized from now on.
+
+    A function that has been called before keeps the graph that it got then, unless the option
+    `use_plugin_optimizers` changes by this call: TensorFlow then optimizes it anew.
+
+    Args:
+        policy: `"profiled"` makes only stages that `plan` names or `profile` says win; with
+            neither, nothing is rewritten. `"always"` puts every convolution into a stage, faster
+            or not; independent ones share one.
+        plan: a plan or its file, for the policy `"profiled"`.
+        profile: a profile or its file, for the policy `"profiled"`; used for graphs that the plan
+            does not hold.
+
+    Raises:
+        ValueError: the policy is unknown, or does not go with a plan or profile.
+        PlanError: the plan file cannot be read.
+        ProfileError: the profile file cannot be read.
+        LibraryError: the compiled library is missing or does not fit this TensorFlow.
+    """
+    settings = make_settings(policy, plan=plan, profile=profile)
+    plugin = get_plugin()
+    if not plugin.device_types:
+        raise LibraryError(" ".join(plugin.refused_device_types.values()))
+    plugin.settings = settings
+    tensorflow_internals.set_plugin_optimizers_option(True)
+    if tensorflow_internals.has_gpu():
+        logging.info(
+            "tf_interop is on. Keras compiles models with XLA where a GPU is present, and XLA "
+            "leaves nothing to it: compile with jit_compile=False, or use "
+            "tf_interop.keras.ConvStages."
+        )
+
+
+def disable() -> None:
+    """Turns the plugin off; functions are optimized anew when they are called next.
+
+    The option that this sets turns other graph-optimizer plugins off as well.
+    """
+    tensorflow_internals.set_plugin_optimizers_option(False)
+
+
+def make_settings(
+    policy: str,
+    *,
+    plan: Plan | str | os.PathLike[str] | None = None,
+    profile: Profile | str | os.PathLike[str] | None = None,
+) -> Settings:
+    """Checks the arguments of `enable` and reads the files that they name.
+
+    Raises:
+        ValueError: the policy is unknown, or does not go with a plan or profile.
+        PlanError: the plan file cannot be read.
+        ProfileError: the profile file cannot be read.
+    """
+    known = [each.value for each in Policy]
+    if policy not in known:
+        raise ValueError(f"Expected policy to be one of {known}, got {policy!r}.")
+    if policy == Policy.ALWAYS.value and (plan is not None or profile is not None):
+        raise ValueError(
+            "Expected no plan and no profile with policy 'always', which looks at neither. "
+            "Leave them out, or use policy 'profiled'."
+        )
+    return Settings(
+        Policy(policy),
+        plan if plan is None or isinstance(plan, Plan) else load_plan(plan),
+        profile if profile is None or isinstance(profile, Profile) else load_profile(profile),
+    )
