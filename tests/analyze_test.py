@@ -170,7 +170,9 @@ def test_several_inputs_in_the_structure_of_the_model() -> None:
     image = tf.keras.Input((8, 8, 3), name="image")
     extra = tf.keras.Input((2,), dtype="int32", name="extra")
     features = tf.keras.layers.Flatten()(tf.keras.layers.Conv2D(4, 3)(image))
-    joined = tf.keras.layers.Concatenate()([features, tf.keras.layers.Embedding(3, 1)(extra)[..., 0]])
+    joined = tf.keras.layers.Concatenate()(
+        [features, tf.keras.layers.Embedding(3, 1)(extra)[..., 0]]
+    )
     model = tf.keras.Model({"image": image, "extra": extra}, joined)
     analysis = tf_interop.analyze(model)
     assert [figures.convolution_count for figures in analysis.graphs] == [1, 1]
@@ -372,7 +374,9 @@ def test_table_and_json_say_the_same() -> None:
 
 @pytest.mark.parametrize("value", [3, "ResNet50", lambda image: image], ids=str)
 def test_refuses_other_values(value: object) -> None:
-    expected = f"Expected a Keras model, a concrete function or a GraphDef, got {type(value).__name__}"
+    expected = (
+        f"Expected a Keras model, a concrete function or a GraphDef, got {type(value).__name__}"
+    )
     with pytest.raises(ValueError, match=expected):
         tf_interop.analyze(value)
 

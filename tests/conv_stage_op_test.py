@@ -74,9 +74,9 @@ def conv_stage() -> Any:
 def run_stage(
     conv_stage: Any, cases: list[Case], lanes: list[int] | None = None, algorithm: str = ""
 ) -> list[tf.Tensor]:
-    """Runs cases as one stage in a graph, each on a lane of its own unless `lanes` says otherwise."""
+    """Runs cases as one stage, each on a lane of its own unless `lanes` says otherwise."""
 
-    # In a graph: eager execution keeps kernels by a key that leaves lists of strings out.
+    # In a graph: eager execution was seen to take a kernel that it had made for other steps.
     @tf.function
     def stage() -> list[tf.Tensor]:
         inputs: list[Any] = []
@@ -145,11 +145,13 @@ def cases_of(
         filter_ = digits(filter_shape, dtype, seed=1)
         gradient = digits(shape(out_height, out_width, filters), dtype, seed=2)
         forward, stem = (
-            ("DepthwiseConv2dNative", "DepthwiseConv2dNative") if depthwise else ("Conv2D", "Conv2D")
+            ("DepthwiseConv2dNative", "DepthwiseConv2dNative")
+            if depthwise
+            else ("Conv2D", "Conv2D")
         )
         yield Case(forward, (image, filter_), attributes)
         if depthwise and dilation > 1:
-            continue  # TensorFlow's kernels ignore the dilations; the finder leaves such nodes alone
+            continue  # TensorFlow's kernels ignore the dilations; the finder refuses such nodes
         yield Case(f"{stem}BackpropInput", (image_shape, filter_, gradient), attributes)
         yield Case(f"{stem}BackpropFilter", (image, filter_shape, gradient), attributes)
 
@@ -180,9 +182,7 @@ def test_gives_what_the_own_ops_give(
 @pytest.mark.parametrize("algorithm", ["IM2COL_GEMM", "DIRECT"])
 def test_every_pinned_host_algorithm_gives_the_same(conv_stage: Any, algorithm: str) -> None:
     cases = list(cases_of("NHWC", tf.float32, "SAME", 2, 1, 1))
-    for case, result in zip(
-        cases, run_stage(conv_stage, cases, algorithm=algorithm), strict=True
-    ):
+    for case, result in zip(cases, run_stage(conv_stage, cases, algorithm=algorithm), strict=True):
         np.testing.assert_array_equal(result, case.own())
 
 

@@ -100,6 +100,7 @@ _SEEN_BY_BOTH = [
     (lambda g: _set_input(g, "waits", 0, None), "control dependencies.*node 'waits'"),
     (lambda g: _set_input(g, "waits", 1, None), "control dependencies.*node 'waits'"),
     (lambda g: _set_input(g, "d", 0, _STAGE), "input of 'd'"),
+    (lambda g: _set_input(g, "d", 1, "^apart"), "control dependencies.*node 'd'"),
     (lambda g: setattr(node_of(g, "d"), "op", "Neg"), "op of 'd'"),
     (lambda g: setattr(node_of(g, "d"), "device", CPU), "device of 'd'"),
     (lambda g: setattr(node_of(g, "d").attr["T"], "type", 19), "dtype of 'd'"),

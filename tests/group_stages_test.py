@@ -217,7 +217,9 @@ def test_takes_a_plan_of_another_batch_size() -> None:
 
 
 def test_takes_a_plan_of_another_trace_of_the_model() -> None:
-    planned = _plan_for({"net_1/a": "Conv2D", "net_1/b": "Conv2D"}, make_stage("net_1/a", "net_1/b"))
+    planned = _plan_for(
+        {"net_1/a": "Conv2D", "net_1/b": "Conv2D"}, make_stage("net_1/a", "net_1/b")
+    )
     trace = {"PartitionedCall/net_4/a": "Conv2D", "PartitionedCall/net_4/b": "Conv2D"}
     stages = stages_from_plan(Plan((planned,)), make_graph(trace)[1])
     assert stages == (make_stage(*trace),)

@@ -126,7 +126,9 @@ class Network:
         return Numbers(outputs, frozen_weights, self.model.get_weights(), losses)
 
     def weights_before(self) -> list[np.ndarray]:
-        value_of = {v.path: value for v, value in zip(self.model.variables, self.before, strict=True)}
+        value_of = {
+            v.path: value for v, value in zip(self.model.variables, self.before, strict=True)
+        }
         return [value_of[weight.path] for weight in self.model.weights]
 
     def _reset(self) -> None:

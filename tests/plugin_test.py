@@ -213,7 +213,7 @@ def test_a_half_written_plan_file_is_refused_and_nothing_changes(tmp_path: pathl
 
 
 def test_refuses_unknown_arguments() -> None:
-    with pytest.raises(ValueError, match="Expected policy to be one of .*'greedy'"):
+    with pytest.raises(ValueError, match=r"Expected policy to be one of .*'greedy'"):
         tf_interop.enable("greedy")
     with pytest.raises(ValueError, match="no plan and no profile with policy 'always'"):
         tf_interop.enable("always", plan=Plan(()))
@@ -419,9 +419,7 @@ def test_another_plugin_for_the_device_type_is_told_and_left_alone(tmp_path: pat
     )
     library = tmp_path / "libother.so"
     flags = [*tf.sysconfig.get_compile_flags(), *tf.sysconfig.get_link_flags()]
-    subprocess.run(
-        ["g++", "-shared", "-fPIC", str(source), "-o", str(library), *flags], check=True
-    )
+    subprocess.run(["g++", "-shared", "-fPIC", str(source), "-o", str(library), *flags], check=True)
     result = run_python(
         USE_IT
         + f"""

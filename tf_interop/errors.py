@@ -1,4 +1,4 @@
-"""The errors that tf_interop raises. Arguments of a wrong kind or value raise ValueError instead."""
+"""The errors that tf_interop raises. An argument of a wrong kind or value raises ValueError."""
 
 
 class TfInteropError(Exception):

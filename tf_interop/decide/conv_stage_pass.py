@@ -67,8 +67,13 @@ class PassReport:
 
 @dataclasses.dataclass(frozen=True)
 class PassResult:
-    """The new graph, or None where nothing changed, and the report, or None where the graph holds
-    no convolution for this device type (or only stages that were made before)."""
+    """What came of a graph.
+
+    Attributes:
+        graph_def: the new graph, or None where nothing changed.
+        report: what was done, or None where the graph holds no convolution for the device type, or
+            stages that were made before.
+    """
 
     graph_def: graph_pb2.GraphDef | None
     report: PassReport | None

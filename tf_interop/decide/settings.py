@@ -38,6 +38,4 @@ class Settings:
     @property
     def can_make_stages(self) -> bool:
         """Whether there is anything to make stages from."""
-        return (
-            self.policy is Policy.ALWAYS or self.plan is not None or self.profile is not None
-        )
+        return self.policy is Policy.ALWAYS or self.plan is not None or self.profile is not None

@@ -1,0 +1,1 @@
+"""What is known: graphs, convolutions, plans, profiles, the library. Imports nothing above."""

@@ -47,7 +47,9 @@ HOST_ALGORITHMS: tuple[str, ...] = ("IM2COL_GEMM", "DIRECT")
 # An engine's global index and its knobs, as cudnn-frontend tags a plan: "eng4_k24=15_k6=0". Words
 # in front name what the runner does around the engine (see cc_kernels/core/cudnn/algorithm.h).
 _NUMBER = r"(?:0|[1-9][0-9]*)"
-_ENGINE_TAG = re.compile(rf"(?:pad\+)?(?:split\+)?(?:nchw\+)?eng{_NUMBER}((?:_k{_NUMBER}=-?{_NUMBER})*)")
+_ENGINE_TAG = re.compile(
+    rf"(?:pad\+)?(?:split\+)?(?:nchw\+)?eng{_NUMBER}((?:_k{_NUMBER}=-?{_NUMBER})*)"
+)
 _KNOB = re.compile(r"_k([0-9]+)=")
 
 

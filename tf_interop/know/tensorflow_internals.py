@@ -113,6 +113,7 @@ def inline_function_calls(graph_def: Any, nodes_to_preserve: Iterable[str]) -> A
     rewrites = config.graph_options.rewrite_options
     rewrites.min_graph_nodes = -1
     rewrites.optimizers.append("function")
+    rewrites.fail_on_optimizer_errors = True
     rewrites.use_plugin_optimizers = rewriter_config_pb2.RewriterConfig.OFF
     # Without a device of its own Grappler would open a session on the machine's GPUs.
     device = device_properties_pb2.NamedDevice(name="/job:localhost/replica:0/task:0/device:CPU:0")

@@ -52,8 +52,9 @@ def inline_calls(
         return tensorflow_internals.inline_function_calls(graph_def, fetches)
     except (tf.errors.OpError, ValueError) as error:
         raise GraphError(
-            f"Expected a graph whose function calls TensorFlow can inline, got: {error} Import "
-            "what registers its ops first, and check that every function is in its library."
+            "Expected a graph whose function calls TensorFlow can inline, got: "
+            f"{str(error).rstrip('.')}. Import what registers its ops first, and check that every "
+            "function is in its library."
         ) from error
 
 

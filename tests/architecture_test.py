@@ -1,0 +1,82 @@
+"""The rules of the folders: imports go downward only, and the core knows nothing of TensorFlow."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+FLOORS = ("know", "decide", "use")
+
+
+def imported_modules(path: pathlib.Path) -> set[str]:
+    modules = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            modules.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            modules.add(node.module or "")
+            modules.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return modules
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_each_floor_imports_only_what_is_below(floor: str) -> None:
+    above = FLOORS[FLOORS.index(floor) + 1 :]
+    files = list((ROOT / "tf_interop" / floor).glob("*.py"))
+    assert len(files) > 1
+    for path in files:
+        upward = {
+            module
+            for module in imported_modules(path)
+            if module.startswith(tuple(f"tf_interop.{each}" for each in above))
+            or module == "tf_interop.keras"
+        }
+        assert not upward, f"{path} imports {upward}"
+
+
+def included_headers(path: pathlib.Path) -> set[str]:
+    return set(re.findall(r'^#include ["<]([^">]+)[">]', path.read_text(), re.MULTILINE))
+
+
+def test_the_core_knows_nothing_of_tensorflow() -> None:
+    files = [*(ROOT / "cc_kernels" / "core").rglob("*.h")]
+    files += (ROOT / "cc_kernels" / "core").rglob("*.cc")
+    assert len(files) > 20
+    for path in files:
+        foreign = {
+            header
+            for header in included_headers(path)
+            if header.startswith(
+                ("tensorflow/", "xla/", "tsl/", "absl/", "cc_kernels/tf", "cc_kernels/plugin")
+            )
+        }
+        assert not foreign, f"{path} includes {foreign}"
+
+
+def test_private_interfaces_of_tensorflow_are_in_one_place() -> None:
+    allowed = {"tensorflow_internals.py", "keras_internals.py"}
+    for path in (ROOT / "tf_interop").rglob("*.py"):
+        private = {
+            module for module in imported_modules(path) if module.startswith("tensorflow.python")
+        }
+        assert not private or path.name in allowed, f"{path} imports {private}"
+
+
+def test_programs_use_the_public_names_only() -> None:
+    for path in (ROOT / "python").rglob("*.py"):
+        if path.parent.name == "benchmarks":
+            continue  # they measure the parts
+        inner = {
+            module for module in imported_modules(path) if module.startswith("tf_interop.")
+        } - {"tf_interop.keras"}
+        assert not inner, f"{path} imports {inner}"
+
+
+def test_every_source_of_the_core_is_built() -> None:
+    listed = (ROOT / "cc_kernels" / "CMakeLists.txt").read_text()
+    for path in (ROOT / "cc_kernels").rglob("*.cc"):
+        assert str(path.relative_to(ROOT / "cc_kernels")) in listed, path
