@@ -1,4 +1,4 @@
-"""Prints folder and version of the installed TensorFlow as a CMake list; fails where there is none."""
+"""Prints folder and version of the installed TensorFlow as a CMake list; fails without one."""
 
 import importlib.metadata
 import importlib.util

@@ -143,10 +143,35 @@ def test_merge_with_an_input_that_is_alive_is_alive() -> None:
 def test_loop_condition_and_body_are_regions_and_exit_leaves_them() -> None:
     graph = _graph()
     leave = _add_loop(graph, "l", "x")
-    graph.add("after", "Neg", leave)
+    for name in ("after", "also_after"):
+        graph.add(name, "Neg", leave)
     regions = _regions(graph)
-    assert regions["after"] == ROOT_REGION
-    assert len({ROOT_REGION, regions["l/condition"], regions["l/body"]}) == 3
+    assert regions["after"] == regions["also_after"]
+    names = ("x", "l/condition", "l/body", "after")
+    assert len({regions[name] for name in names}) == len(names)
+
+
+def test_late_depends_on_early_through_the_next_iteration_alone() -> None:
+    graph = _graph()
+    graph.add("early", "Neg", "x")
+    leave = _add_loop(graph, "l", "x")
+    # Read in the loop's body, and by what it hands on to the next iteration only.
+    graph.add("constant", "Enter", "early", frame_name="l/frame")
+    graph.node("l/body").input.append("constant")
+    graph.add("late", "Neg", leave)
+    graph.add("between", "Neg", "late")
+    # Loop m comes after l, though no path without a back edge leads from m's exit to l's.
+    graph.add("m/invariant", "Enter", "between", frame_name="m/frame")
+    last = _add_loop(graph, "m", "x")
+    graph.node("m/body").input.append("m/invariant")
+    graph.add("last", "Neg", last)
+    regions = _regions(graph)
+    assert regions["early"] == ROOT_REGION
+    assert regions["late"] == regions["between"]
+    assert len({regions[name] for name in ("early", "late", "last")}) == 3
+    # Who waits for m waits for l, too: the same as if it read both.
+    graph.add("both", "Add", "late", "last")
+    assert _regions(graph)["both"] == regions["last"]
 
 
 def test_two_loops_are_different_regions() -> None:
@@ -163,8 +188,10 @@ def test_loop_inside_branch() -> None:
     leave = _add_loop(graph, "l", "switch:1")
     graph.add("then", "Neg", leave)
     graph.add("also_then", "Neg", "switch:1")
+    graph.add("then_too", "Add", leave, "switch:1")
     regions = _regions(graph)
-    assert regions["then"] == regions["also_then"] != ROOT_REGION
+    assert regions["then"] == regions["then_too"]
+    assert len({ROOT_REGION, regions["then"], regions["also_then"]}) == 3
 
 
 def test_loop_inside_loop() -> None:
@@ -172,9 +199,11 @@ def test_loop_inside_loop() -> None:
     _add_loop(graph, "l", "x")
     leave = _add_loop(graph, "m", "l/switch:1")
     graph.add("after_inner", "Neg", leave)
+    graph.add("also_after_inner", "Add", leave, "l/switch:1")
     regions = _regions(graph)
-    assert regions["after_inner"] == regions["l/body"]
-    assert regions["m/body"] not in (regions["l/body"], ROOT_REGION)
+    assert regions["after_inner"] == regions["also_after_inner"]
+    names = ("x", "l/body", "m/body", "after_inner")
+    assert len({regions[name] for name in names}) == len(names)
 
 
 def test_branch_inside_loop() -> None:

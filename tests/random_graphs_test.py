@@ -98,7 +98,8 @@ class RandomGraph:
             case "loop":
                 result = tf.while_loop(
                     lambda i, _: i < 2,
-                    lambda i, v: (i + 1, self.op([v, v], depth + 1) + self.op([v, v], depth + 1)),
+                    # y is the same in every iteration: it reaches the result over the next one alone.
+                    lambda i, v: (i + 1, self.op([v, y], depth + 1) + self.op([v, y], depth + 1)),
                     (0, x),
                 )[1]
                 result = tf.ensure_shape(result, [2, SIZE, SIZE, CHANNELS])

@@ -10,6 +10,14 @@ tensor or control dependency, is dead too, up to a Merge:
 A node that joined inputs from two branches would be dead whichever is taken, so what is to become
 one node must be in one *region*: the same loop frame, and behind the same gates, a gate being one
 output of the Switches with one predicate.
+
+Nor may it join what comes before a loop and what comes after it. Back edges are left out of the
+order of the nodes, and so is what a loop computes in one iteration and hands on in the next: here
+`late` waits for `early`, although no path without a back edge leads from one to the other.
+
+    early --> Enter --> body --> NextIteration - - > Merge --> Switch --> Exit --> late
+
+So a region is also behind the same loops: those that must have ended.
 """
 
 from __future__ import annotations
@@ -68,12 +76,15 @@ class ControlFlow:
             GraphError: the graph has a cycle.
         """
         self._view = view
-        self._keys: dict[_Place, str] = {_ROOT: ROOT_REGION}
+        self._keys: dict[tuple[_Place, int], str] = {(_ROOT, 0): ROOT_REGION}
         self._places: list[_Place | None] | None = None
+        self._loops_before = [0] * len(view)
         if not _CONTROL_FLOW_OPS.isdisjoint(view.op_types):
             self._places = [None] * len(view)
             for index in view.topological_order():
                 self._places[index] = self._place_outputs(index, self._places)
+            if not _EXIT_OPS.isdisjoint(view.op_types):
+                self._loops_before = self._find_loops_before(self._places)
 
     def region(self, index: int) -> str | None:
         """A key for the region of node `index`.
@@ -90,12 +101,44 @@ class ControlFlow:
         place = self._places[index]
         if place is None:
             return None
-        key = self._keys.get(place)
+        loops = self._loops_before[index]
+        key = self._keys.get((place, loops))
         if key is None:
-            text = repr((place.frame, sorted(place.gates)))
+            text = repr((place.frame, sorted(place.gates), loops))
             key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-            self._keys[place] = key
+            self._keys[place, loops] = key
         return key
+
+    def _find_loops_before(self, places: list[_Place | None]) -> list[int]:
+        """For each node the loops that end before it runs, as a bit set.
+
+        What comes behind a loop is also behind those that come before anything that enters it. In
+        the order of the nodes a loop may be left before all of it has been entered, so one round is
+        not always enough. Along every path the sets grow, and at every loop by that loop: that is
+        why nodes with equal sets have no loop on any path between them.
+        """
+        view = self._view
+        exits = [index for index, op in enumerate(view.ops) if op in _EXIT_OPS]
+        # A frame's number must not depend on the order of the nodes in the GraphDef.
+        frames = sorted({_frame(places, view.sources(index)) for index in exits})
+        bit_of = {frame: 1 << number for number, frame in enumerate(frames)}
+        entered_after = dict.fromkeys(frames, 0)
+        while True:
+            before = dict(entered_after)
+            loops = [0] * len(view)
+            for index in view.topological_order():
+                sources = view.sources(index)
+                for source in sources:
+                    loops[index] |= loops[source]
+                op = view.ops[index]
+                place = places[index]
+                if op in _ENTER_OPS and place is not None and place.frame in entered_after:
+                    entered_after[place.frame] |= loops[index]
+                elif op in _EXIT_OPS:
+                    frame = _frame(places, sources)
+                    loops[index] |= bit_of[frame] | entered_after[frame]
+            if entered_after == before:
+                return loops
 
     def _place_outputs(self, index: int, places: list[_Place | None]) -> _Place | None:
         """Where the outputs of node `index` are, given that of the nodes before it."""
@@ -192,6 +235,12 @@ class ControlFlow:
                 # Only the end of the loop is known to come about exactly once.
                 return None
         return _Place(place.frame[:-1], frozenset(outer_gates))
+
+
+def _frame(places: list[_Place | None], sources: list[int]) -> tuple[str, ...]:
+    """The frame that an Exit with these sources leaves; () where it is not understood."""
+    place = places[sources[0]] if sources else None
+    return () if place is None else place.frame
 
 
 def _both(first: _Place, second: _Place) -> _Place | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from tensorflow.core.framework import types_pb2
@@ -17,6 +16,7 @@ from tf_interop.know.convolution import (
     RefusalReason,
     Shape,
 )
+from tf_interop.know.device import device_type_of
 from tf_interop.know.graph_properties import GraphProperties, is_fully_known, merge_shapes
 from tf_interop.know.graph_view import GraphView
 
@@ -131,7 +131,7 @@ def _match_convolution(
     attributes = view.nodes[index].attr
     _check_input_count(view, index)
     _check_not_compiled_by_xla(attributes)
-    device_type = _device_type(device)
+    device_type = device_type_of(device)
     if device_type not in ("", "CPU", "GPU"):
         raise _RefusalError(RefusalReason.DEVICE, f"Expected a CPU or a GPU, got '{device}'.")
     dtype = _dtype(attributes)
@@ -229,16 +229,6 @@ def _check_not_compiled_by_xla(attributes: Any) -> None:
             raise _RefusalError(
                 RefusalReason.XLA, f"Expected a node that TensorFlow runs, got attribute '{key}'."
             )
-
-
-@functools.lru_cache(maxsize=256)
-def _device_type(device: str) -> str:
-    """The type in a full or partial device name, in capitals; empty where it names none."""
-    for part in device.upper().split("/"):
-        key, *rest = part.removeprefix("DEVICE:").split(":")
-        if key not in ("", "JOB", "REPLICA", "TASK") and (rest or part.startswith("DEVICE:")):
-            return key
-    return ""
 
 
 def _dtype(attributes: Any) -> str:

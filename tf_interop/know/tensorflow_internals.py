@@ -61,13 +61,6 @@ def set_plugin_optimizers_option(value: bool | None) -> None:
     tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": value})
 
 
-def has_gpu() -> bool:
-    """Whether TensorFlow sees a GPU."""
-    import tensorflow as tf
-
-    return bool(tf.config.list_physical_devices("GPU"))
-
-
 def is_compiled_by_xla(function: Any) -> bool:
     """Whether a concrete function was made with `jit_compile=True`."""
     attributes = function.function_def.attr

@@ -34,7 +34,10 @@ class RefusalFigures:
 
 @dataclasses.dataclass(frozen=True)
 class GraphFigures:
-    """Figures of one graph. Chain, level and pairs are of all convolution nodes, refused ones too.
+    """Figures of one graph.
+
+    Chain, level and pairs are of all convolution nodes, refused ones too. What a loop hands on from
+    one iteration to the next is left out of them.
 
     Attributes:
         graph: which graph it is, such as "the function's own graph".

@@ -19,11 +19,10 @@ from tf_interop.use.keras_functions import keras_of
 _KERAS_SUFFIXES = (".keras", ".h5", ".hdf5")
 _GRAPH_SUFFIXES = (".pb", ".pbtxt")
 
-ACCEPTED_MODELS = (
+_ACCEPTED = (
     "the name of a Keras application (ResNet50), a .keras or .h5 file, the folder of a "
     "SavedModel, a GraphDef in a .pb or .pbtxt file, or module:function"
 )
-"""What `load_model` takes, as words for help and messages."""
 
 
 class ModelArgumentError(ValueError):
@@ -76,7 +75,7 @@ def load_model(model: str, *, image_size: tuple[int, int] | None = None) -> Any:
     if colon:
         return _call_function(module, function)
     raise ModelArgumentError(
-        f"Expected {ACCEPTED_MODELS}, got '{model}'.{_hint(model, application_names)}"
+        f"Expected {_ACCEPTED}, got '{model}'.{_hint(model, application_names)}"
     )
 
 

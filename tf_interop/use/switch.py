@@ -14,6 +14,7 @@ from absl import logging
 from tf_interop.decide.settings import Policy, Settings
 from tf_interop.errors import LibraryError
 from tf_interop.know import tensorflow_internals
+from tf_interop.know.nvidia import has_nvidia_gpu
 from tf_interop.know.plan import Plan
 from tf_interop.know.plan_file import load_plan
 from tf_interop.know.profile import Profile
@@ -52,8 +53,8 @@ def enable(
         raise LibraryError(" ".join(plugin.refused_device_types.values()))
     plugin.settings = settings
     tensorflow_internals.set_plugin_optimizers_option(True)
-    if tensorflow_internals.has_gpu():
-        logging.info(
+    if has_nvidia_gpu():
+        logging.warning(
             "tf_interop is on. Keras compiles models with XLA where a GPU is present, and XLA "
             "leaves nothing to it: compile with jit_compile=False, or use "
             "tf_interop.keras.ConvStages."
