@@ -7,4 +7,4 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh
-exec "${VENV:-.venv}/bin/python" python/examples/demonstration.py "$@"
+exec "$(realpath -m "${VENV:-.venv}")/bin/python" python/examples/demonstration.py "$@"

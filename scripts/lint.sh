@@ -2,7 +2,7 @@
 # Checks formatting, lint rules and types. `scripts/lint.sh --fix` formats instead.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export PATH="$PWD/${VENV:-.venv}/bin:$PATH"
+export PATH="$(realpath -m "${VENV:-.venv}")/bin:$PATH"
 cc_files=$(git ls-files --cached --others --exclude-standard 'cc_kernels/*.cc' 'cc_kernels/*.h' 'tests/*.cc' 'tests/*.h')
 if [ "${1:-}" = --fix ]; then
   clang-format -i $cc_files

@@ -12,7 +12,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 extras=${1:-}
-venv=${VENV:-.venv}
+venv=$(realpath -m "${VENV:-.venv}")
 python=${PYTHON:-python3}
 
 if ! command -v g++ >/dev/null; then
@@ -28,5 +28,5 @@ echo "Installing TensorFlow and build tools into $venv …"
   "scikit-build-core>=0.11" "cmake>=3.22" ninja
 echo "Building tf_interop …"
 # Not isolated: the library has to be built against the very TensorFlow that it will run with.
-PATH="$PWD/$venv/bin:$PATH" "${pip[@]}" install --quiet --no-build-isolation \
+PATH="$venv/bin:$PATH" "${pip[@]}" install --quiet --no-build-isolation \
   --editable ".${extras:+[$extras]}"

@@ -5,8 +5,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh dev
-venv=${VENV:-.venv}
-export PATH="$PWD/$venv/bin:$PATH"
+venv=$(realpath -m "${VENV:-.venv}")
+export PATH="$venv/bin:$PATH"
 
 scripts/test_core.sh
 # The logs of TensorFlow's start are long and say nothing about the tests.

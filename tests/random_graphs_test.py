@@ -98,7 +98,7 @@ class RandomGraph:
             case "loop":
                 result = tf.while_loop(
                     lambda i, _: i < 2,
-                    # y is the same in every iteration: it reaches the result over the next one alone.
+                    # y is the same in all iterations: it reaches the result over the next one.
                     lambda i, v: (i + 1, self.op([v, y], depth + 1) + self.op([v, y], depth + 1)),
                     (0, x),
                 )[1]
