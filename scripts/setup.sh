@@ -23,10 +23,13 @@ fi
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 pip=("$venv/bin/python" -m pip --disable-pip-version-check)
 
+tensorflow="tensorflow==${TENSORFLOW_VERSION:-2.21.*}"
+
 echo "Installing TensorFlow and build tools into $venv …"
-"${pip[@]}" install --quiet "tensorflow==${TENSORFLOW_VERSION:-2.21.*}" \
+"${pip[@]}" install --quiet "$tensorflow" \
   "scikit-build-core>=0.11" "cmake>=3.22" ninja
 echo "Building tf_interop …"
-# Not isolated: the library has to be built against the very TensorFlow that it will run with.
+# Not isolated: the library has to be built against the very TensorFlow that it will run with. That is
+# named again so that no other package brings another version.
 PATH="$venv/bin:$PATH" "${pip[@]}" install --quiet --no-build-isolation \
-  --editable ".${extras:+[$extras]}"
+  --editable ".${extras:+[$extras]}" "$tensorflow"
