@@ -5,10 +5,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh dev
-venv=$(realpath -m "${VENV:-.venv}")
-export PATH="$venv/bin:$PATH"
-
 scripts/test_core.sh
+
+export PATH="$(realpath -m "${VENV:-.venv}")/bin:$PATH"
 # The logs of TensorFlow's start are long and say nothing about the tests.
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
 exec python -m pytest "$@"

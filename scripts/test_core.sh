@@ -3,9 +3,11 @@
 #
 #   scripts/test_core.sh [thread|address]
 #
-# An argument names the sanitizer to build with. PYTHON's TensorFlow gives the headers.
+# An argument names the sanitizer to build with. The environment that setup.sh made (VENV) gives CMake
+# and, with its TensorFlow, the headers.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+export PATH="$(realpath -m "${VENV:-.venv}")/bin:$PATH"
 sanitizer=${1:-}
 
 if ! [ -e /usr/include/gtest/gtest.h ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
