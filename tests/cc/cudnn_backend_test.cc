@@ -24,9 +24,10 @@
 #include "cc_kernels/core/cudnn/dynamic_library.h"
 #include "cc_kernels/core/cudnn/strided_copy.h"
 #include "cc_kernels/core/stage_runner.h"
+#include "tests/cc/convolution_cases.h"
+#include "tests/cc/convolution_problem.h"
 #include "tests/cc/fake_cuda.h"
 #include "tests/cc/fake_cudnn.h"
-#include "tests/cc/half_bits.h"
 #include "tests/cc/reference_convolution.h"
 
 namespace tf_interop {
@@ -37,6 +38,9 @@ using ::testing::Test;
 constexpr size_t kAmpleWorkspace = size_t{64} << 20;
 constexpr size_t kGuardBytes = 64;
 constexpr unsigned char kGuard = 0xC3;
+
+// Leaky slopes and exponentials are rounded; a split epilogue rounds to half in between.
+constexpr Tolerance kTolerance = {1e-6, 2e-3};
 
 // The stand-ins are linked into this program for their controls; the library under test opens the
 // same files by path.
@@ -77,96 +81,7 @@ class Buffer {
   unsigned char* data_;
 };
 
-Buffer Encode(DataType dtype, const std::vector<double>& values) {
-  Buffer buffer(values.size() * SizeOf(dtype));
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (dtype == DataType::kFloat) {
-      reinterpret_cast<float*>(buffer.data())[i] = static_cast<float>(values[i]);
-    } else {
-      reinterpret_cast<uint16_t*>(buffer.data())[i] = DoubleToHalfBits(values[i]);
-    }
-  }
-  return buffer;
-}
-
-double Decode(DataType dtype, const unsigned char* data, size_t i) {
-  return dtype == DataType::kFloat ? reinterpret_cast<const float*>(data)[i]
-                                   : HalfBitsToDouble(reinterpret_cast<const uint16_t*>(data)[i]);
-}
-
-// A convolution with its operands, and what it should give.
-class Problem {
- public:
-  explicit Problem(const Convolution& c) : c_(c), reference_(MakeReferenceTensors(c)) {
-    // Quarters whose sums are exact in float and in half.
-    std::mt19937 random(ConvolutionHash()(c) & 0xffff);
-    std::uniform_int_distribution<int> quarters(-4, 4);
-    for (auto* tensor :
-         {&reference_.image, &reference_.filter, &reference_.output, &reference_.bias}) {
-      for (double& value : *tensor) value = quarters(random) * 0.25;
-      operands_.push_back(Encode(c.dtype, *tensor));
-    }
-    RunReference(c, &reference_);
-  }
-
-  ConvolutionBuffers Buffers(Buffer* result) {
-    const void* image = operands_[0].data();
-    const void* filter = operands_[1].data();
-    const void* output = operands_[2].data();
-    ConvolutionBuffers buffers;
-    switch (c_.kind) {
-      case ConvolutionKind::kForward:
-        buffers = {{image, filter, c_.has_bias ? operands_[3].data() : nullptr}, nullptr};
-        break;
-      case ConvolutionKind::kBackwardInput:
-        buffers = {{filter, output, nullptr}, nullptr};
-        break;
-      case ConvolutionKind::kBackwardFilter:
-        buffers = {{image, output, nullptr}, nullptr};
-        break;
-    }
-    buffers.result = result->data();
-    return buffers;
-  }
-
-  Buffer MakeResult() const { return Buffer(c_.result_elements() * SizeOf(c_.dtype)); }
-
-  void ExpectCorrect(Buffer* result) const {
-    const std::vector<double>& expected = c_.kind == ConvolutionKind::kForward ? reference_.output
-                                          : c_.kind == ConvolutionKind::kBackwardInput
-                                              ? reference_.image
-                                              : reference_.filter;
-    // Leaky slopes and exponentials are rounded; a split epilogue rounds to half in between.
-    const double tolerance = c_.dtype == DataType::kFloat ? 1e-6 : 2e-3;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      ASSERT_NEAR(Decode(c_.dtype, result->data(), i), expected[i],
-                  tolerance * std::max(1.0, std::fabs(expected[i])))
-          << "element " << i;
-    }
-    EXPECT_TRUE(result->IsIntact()) << "written beyond the result";
-  }
-
- private:
-  const Convolution c_;
-  ReferenceTensors reference_;
-  std::vector<Buffer> operands_;
-};
-
-Convolution MakeConvolution(ConvolutionKind kind = ConvolutionKind::kForward,
-                            Layout layout = Layout::kNHWC, DataType dtype = DataType::kFloat) {
-  Convolution c;
-  c.kind = kind;
-  c.layout = layout;
-  c.dtype = dtype;
-  c.batch = 2;
-  c.image_height = 6;
-  c.image_width = 5;
-  c.image_channels = 4;
-  c.filter_height = c.filter_width = 3;
-  c.output_channels = 6;
-  CompleteSame(&c);
-  return c;
-}
+using Problem = ConvolutionProblem<Buffer>;
 
 Convolution MakeAsymmetric(ConvolutionKind kind = ConvolutionKind::kForward) {
   Convolution c = MakeConvolution(kind);
@@ -181,84 +96,6 @@ Convolution MakeFused() {
   c.has_bias = true;
   c.activation = Activation::kRelu;
   return c;
-}
-
-// Geometries of which each has something that the others lack.
-std::vector<Convolution> Geometries() {
-  std::vector<Convolution> all;
-  const auto add = [&all](auto change, bool same) {
-    Convolution c = MakeConvolution();
-    c.pad_top = c.pad_bottom = c.pad_left = c.pad_right = 0;
-    change(&c);
-    if (same) {
-      CompleteSame(&c);
-    } else {
-      CompleteFromPads(&c);
-    }
-    all.push_back(c);
-  };
-  add([](Convolution*) {}, true);
-  add([](Convolution*) {}, false);
-  add([](Convolution* c) { c->filter_height = c->filter_width = 1; }, false);
-  add([](Convolution* c) { c->filter_height = 2, c->filter_width = 1; }, true);
-  add([](Convolution* c) { c->stride_height = c->stride_width = 2; }, true);
-  add([](Convolution* c) { c->stride_height = 3, c->stride_width = 1; }, false);
-  add([](Convolution* c) { c->dilation_height = 2; }, true);
-  add(
-      [](Convolution* c) {
-        c->dilation_width = 2;
-        c->pad_top = 0, c->pad_bottom = 2, c->pad_left = 3, c->pad_right = 1;
-      },
-      false);
-  add([](Convolution* c) { c->pad_top = c->pad_bottom = 2, c->pad_right = 1; }, false);
-  add([](Convolution* c) { c->group_count = 2; }, true);
-  add(
-      [](Convolution* c) {
-        c->group_count = 4, c->output_channels = 8;
-        c->stride_height = c->stride_width = 2;
-      },
-      true);
-  add([](Convolution* c) { c->group_count = 4, c->output_channels = 4; }, false);
-  add([](Convolution* c) { c->output_channels = 1; }, true);
-  add([](Convolution* c) { c->image_channels = 1; }, true);
-  add([](Convolution* c) { c->batch = 1, c->image_height = c->image_width = 3; }, false);
-  return all;
-}
-
-std::vector<Convolution> WithEveryKindLayoutAndType(const std::vector<Convolution>& geometries) {
-  std::vector<Convolution> all;
-  for (const Convolution& geometry : geometries) {
-    for (const auto kind : {ConvolutionKind::kForward, ConvolutionKind::kBackwardInput,
-                            ConvolutionKind::kBackwardFilter}) {
-      for (const Layout layout : {Layout::kNHWC, Layout::kNCHW}) {
-        for (const DataType dtype : {DataType::kFloat, DataType::kHalf}) {
-          Convolution c = geometry;
-          c.kind = kind;
-          c.layout = layout;
-          c.dtype = dtype;
-          all.push_back(c);
-        }
-      }
-    }
-  }
-  return all;
-}
-
-std::vector<Convolution> WithEveryEpilogue(const std::vector<Convolution>& geometries) {
-  std::vector<Convolution> all;
-  for (const Convolution& geometry : WithEveryKindLayoutAndType(geometries)) {
-    if (geometry.kind != ConvolutionKind::kForward) continue;
-    for (const bool has_bias : {false, true}) {
-      for (const Activation activation : {Activation::kNone, Activation::kRelu, Activation::kRelu6,
-                                          Activation::kLeakyRelu, Activation::kElu}) {
-        Convolution c = geometry;
-        c.has_bias = has_bias;
-        c.activation = activation;
-        if (has_bias || activation != Activation::kNone) all.push_back(c);
-      }
-    }
-  }
-  return all;
 }
 
 class CudnnBackendTest : public Test {
@@ -315,7 +152,7 @@ class CudnnBackendTest : public Test {
     backend_->Release(std::move(group));
     ASSERT_TRUE(status.ok()) << status.message();
     FakeCudaSynchronize(caller_);
-    problem.ExpectCorrect(&result);
+    problem.ExpectCorrect(&result, kTolerance);
     EXPECT_TRUE(workspace.IsIntact()) << "written beyond the workspace";
   }
 
@@ -776,7 +613,7 @@ TEST_F(CudnnBackendTest, LaunchesOnTheStreamThatItIsGiven) {
     FakeCudaEnqueue(stream, [&finished] { finished.set_value(); });
     FakeCudaSynchronize(held_up);
     FakeCudaSynchronize(stream);
-    problem.ExpectCorrect(&result);
+    problem.ExpectCorrect(&result, kTolerance);
   }
   backend_->Release(std::move(group));
 }
@@ -830,7 +667,7 @@ void RunStageOnce(CudnnBackend* backend, CUstream caller, const std::vector<Conv
   FakeCudaSynchronize(caller);
   for (size_t i = 0; i < cs.size(); ++i) {
     SCOPED_TRACE(ToString(cs[i]));
-    problems[i].ExpectCorrect(&results[i]);
+    problems[i].ExpectCorrect(&results[i], kTolerance);
   }
 }
 
@@ -889,7 +726,7 @@ TEST_F(CudnnBackendTest, LaunchesOnePlanFromSeveralThreads) {
                 .ok());
         backend_->Release(std::move(group));
         FakeCudaSynchronize(stream);
-        problem.ExpectCorrect(&result);
+        problem.ExpectCorrect(&result, kTolerance);
       }
     });
   }
