@@ -1,15 +1,19 @@
 # Finds the headers of CUDA's driver API and of cuDNN 9: in TensorFlow's own include folder, in the
-# nvidia-cudnn-cu12 wheel, or where CUDA_INCLUDE_DIR and CUDNN_INCLUDE_DIR say. No library is
+# nvidia-cudnn wheels, or where CUDA_INCLUDE_DIR and CUDNN_INCLUDE_DIR say. No library is
 # linked; libcuda and libcudnn are opened at run time.
 #
 # Sets TF_INTEROP_HAS_CUDNN, CUDA_INCLUDE_DIR and CUDNN_INCLUDE_DIR.
 
+execute_process(
+  COMMAND "${Python_EXECUTABLE}" -c "import sysconfig; print(sysconfig.get_path('purelib'), end='')"
+  OUTPUT_VARIABLE _site_packages)
 find_path(CUDA_INCLUDE_DIR cuda.h
   HINTS "${TENSORFLOW_INCLUDE_DIR}/third_party/gpus/cuda/include"
-  PATHS /usr/local/cuda/include)
+  PATHS /usr/local/cuda/include "${_site_packages}/nvidia/cuda_runtime/include"
+        "${_site_packages}/nvidia/cu13/include")
 find_path(CUDNN_INCLUDE_DIR cudnn_graph.h
   HINTS "${TENSORFLOW_INCLUDE_DIR}/third_party/gpus/cudnn/include"
-        "${TENSORFLOW_DIR}/../nvidia/cudnn/include"
+        "${_site_packages}/nvidia/cudnn/include"
   PATHS /usr/local/cuda/include /usr/include)
 
 if(TF_INTEROP_CUDNN_BACKEND STREQUAL "off")

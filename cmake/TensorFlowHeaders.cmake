@@ -1,6 +1,16 @@
 # Finds the TensorFlow of the Python that runs the build, without importing it (that takes seconds).
 #
-# Sets TENSORFLOW_DIR, TENSORFLOW_INCLUDE_DIR and TENSORFLOW_VERSION.
+# Sets TENSORFLOW_DIR, TENSORFLOW_INCLUDE_DIR and TENSORFLOW_VERSION. The core alone needs of it only
+# Eigen's headers; where TF_INTEROP_EIGEN_INCLUDE_DIR names their folder, it builds without TensorFlow.
+
+set(TF_INTEROP_EIGEN_INCLUDE_DIR "" CACHE PATH
+    "Folder with Eigen's headers, to build the core without TensorFlow")
+
+if(TF_INTEROP_EIGEN_INCLUDE_DIR AND NOT TF_INTEROP_BUILD_LIBRARY)
+  set(TENSORFLOW_DIR "")
+  set(TENSORFLOW_INCLUDE_DIR "${TF_INTEROP_EIGEN_INCLUDE_DIR}")
+  return()
+endif()
 
 execute_process(
   COMMAND "${Python_EXECUTABLE}" "${CMAKE_CURRENT_LIST_DIR}/find_tensorflow.py"

@@ -297,6 +297,13 @@ def show_comparison(console: Console, name: str, runs: Comparison) -> None:
     help="Height and width of the images; each network's own without it.",
 )
 @click.option(
+    "--dtype",
+    type=click.Choice(["float32", "mixed_float16"]),
+    default="float32",
+    show_default=True,
+    help="Keras' policy for the layers.",
+)
+@click.option(
     "--plan-dir",
     type=click.Path(file_okay=False, path_type=pathlib.Path),
     default=pathlib.Path("plans"),
@@ -304,10 +311,15 @@ def show_comparison(console: Console, name: str, runs: Comparison) -> None:
     help="Folder for the plans that were made.",
 )
 def main(
-    names: tuple[str, ...], batch: int, image_size: int | None, plan_dir: pathlib.Path
+    names: tuple[str, ...],
+    batch: int,
+    image_size: int | None,
+    dtype: str,
+    plan_dir: pathlib.Path,
 ) -> None:
     """Runs the demonstration."""
     console = Console()
+    tf.keras.mixed_precision.set_global_policy(dtype)
     has_gpu = bool(tf.config.list_physical_devices("GPU"))
     console.print(f"TensorFlow {tf.version.VERSION} on {'a GPU' if has_gpu else 'the CPU'}")
     plan_dir.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Packs what check_gpu.sh needs on a GPU machine without a network and without TensorFlow, next to this
+# source tree: headers of Eigen, cuDNN and GoogleTest, the compiled library, and Python packages.
+#
+#   scripts/pack_for_gpu.sh [FOLDER]
+#
+# FOLDER (default .gpu/tools) may be carried with the tree. PYTHON_VERSION is that of the GPU machine
+# (default 3.12). Run scripts/setup.sh and scripts/test_core.sh before.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+folder=${1:-.gpu/tools}
+python=$(realpath -m "${VENV:-.venv}")/bin/python
+
+rm -rf "$folder"
+mkdir -p "$folder/include" "$folder/lib" "$folder/wheels"
+include=$("$python" cmake/find_tensorflow.py | cut -d';' -f1)/include
+cp -r "$include/Eigen" "$folder/include/"
+mkdir -p "$folder/include/unsupported"
+cp -r "$include/unsupported/Eigen" "$folder/include/unsupported/"
+mkdir -p "$folder/include/third_party/gpus/cudnn"
+cp -r "$include/third_party/gpus/cudnn/include" "$folder/include/third_party/gpus/cudnn/"
+cp -r /usr/include/gtest "$folder/include/"
+find /usr/lib -name 'libgtest*.a' -exec cp {} "$folder/lib/" \;
+cp "$("$python" -c 'from tf_interop.know.kernel_library import find_library; print(find_library())')" \
+  "$folder/lib/"
+cp "$("$python" -c 'from tf_interop.know.kernel_library import find_library; print(find_library().with_name("build_info.json"))')" \
+  "$folder/lib/"
+"$python" -m pip download --quiet --no-deps --only-binary=:all: --dest "$folder/wheels" \
+  --python-version "${PYTHON_VERSION:-3.12}" --implementation cp \
+  --platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 msgspec
+du -sh "$folder"

@@ -1,0 +1,109 @@
+"""The ConvStage op and the plugin on a GPU, against TensorFlow's own convolutions there."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conv_stage_op_test import Case, cases_of, digits, run_stage
+
+import tf_interop
+from tf_interop.know.kernel_library import load_kernel_library
+from tf_interop.use.plugin import get_plugin
+
+# The numbers are exact in TF32 and half, but Winograd and FFT algorithms round.
+TOLERANCE = {tf.float32: 2e-3, tf.float16: 5e-3}
+
+
+@pytest.fixture(scope="module")
+def conv_stage() -> Any:
+    library = load_kernel_library()
+    return tf.load_op_library(str(library.build_info.path)).tf_interop_conv_stage
+
+
+def assert_close(result: tf.Tensor, expected: tf.Tensor, dtype: tf.DType, what: str) -> None:
+    tolerance = TOLERANCE[dtype]
+    np.testing.assert_allclose(result, expected, rtol=tolerance, atol=tolerance, err_msg=what)
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("padding", ["SAME", "VALID", "EXPLICIT"])
+def test_gives_what_the_own_ops_give(
+    conv_stage: Any, layout: str, dtype: tf.DType, padding: str
+) -> None:
+    cases = [
+        case
+        for stride, dilation, groups in itertools.product((1, 2), (1, 2), (1, 2))
+        if not (stride > 1 and dilation > 1)
+        for case in cases_of(layout, dtype, padding, stride, dilation, groups)
+    ]
+    compared = 0
+    with tf.device("/GPU:0"):
+        results = run_stage(conv_stage, cases)
+        for case, result in zip(cases, results, strict=True):
+            assert "GPU" in result.device
+            try:
+                own = case.own()
+            except (tf.errors.UnimplementedError, tf.errors.InvalidArgumentError):
+                continue
+            assert_close(result, own, dtype, f"{case.op} {case.attributes}")
+            compared += 1
+    assert compared >= len(cases) // 3
+
+
+@pytest.mark.parametrize("activation", [None, "Relu", "Relu6", "LeakyRelu", "Elu"])
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float16], ids=lambda dtype: dtype.name)
+def test_fuses_bias_and_activation(
+    conv_stage: Any, activation: str | None, dtype: tf.DType
+) -> None:
+    image, filter_ = digits([2, 7, 7, 4], dtype), digits([3, 3, 4, 8], dtype, seed=1)
+    bias = digits([8], dtype, seed=2)
+    case = Case(
+        "_FusedConv2D",
+        (image, filter_, bias),
+        {
+            "strides": [1, 1, 1, 1],
+            "padding": "SAME",
+            "fused_ops": ["BiasAdd"] + ([activation] if activation else []),
+            "leakyrelu_alpha": 0.25,
+        },
+    )
+    with tf.device("/GPU:0"):
+        [result] = run_stage(conv_stage, [case])
+        expected = tf.nn.bias_add(tf.nn.conv2d(image, filter_, 1, "SAME"), bias)
+    if activation == "LeakyRelu":
+        expected = tf.nn.leaky_relu(expected, 0.25)
+    elif activation:
+        expected = getattr(tf.nn, activation.lower())(expected)
+    assert_close(result, expected, dtype, str(activation))
+
+
+def test_groups_on_the_gpu_with_tensorflows_layout_conversion_on() -> None:
+    image = tf.constant(digits([2, 16, 16, 8]))
+    filters = [tf.constant(digits([size, size, 8, 8], seed=size)) for size in (1, 3, 5)]
+
+    def make() -> tf.types.experimental.GenericFunction:
+        @tf.function(jit_compile=False)
+        def branches(x: tf.Tensor) -> tf.Tensor:
+            return tf.concat([tf.nn.conv2d(x, f, 1, "SAME") for f in filters], -1)
+
+        return branches
+
+    tf_interop.disable()
+    expected = make()(image)
+    get_plugin().forget_reports()
+    tf_interop.enable("always")
+    before = tf_interop.status().counters
+    result = make()(image)
+    status = tf_interop.status()
+    tf_interop.disable()
+    assert status.failures == ()
+    [report] = [report for report in status.graphs if report.device_type == "GPU"]
+    assert [len(stage.lanes) for stage in report.plan.stages] == [3]
+    assert status.counters.stages_run == before.stages_run + 1
+    assert status.counters.fallbacks == before.fallbacks
+    assert_close(result, expected, tf.float32, "branches")
