@@ -1,8 +1,28 @@
 import os
 import pathlib
 import sys
+from collections.abc import Iterator
+
+import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
 
 # Tests use the programs under python/ and the helpers beside them, which are not installed.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+
+@pytest.fixture
+def plugin_as_after_import() -> Iterator[None]:
+    """Leaves the plugin and TensorFlow's options as `import tf_interop` does."""
+    import tensorflow as tf
+
+    from tf_interop.decide.settings import Settings
+    from tf_interop.use.plugin import get_plugin
+
+    get_plugin().forget_reports()
+    yield
+    get_plugin().settings = Settings()
+    tf.config.optimizer.set_experimental_options(
+        {"use_plugin_optimizers": True, "debug_stripper": False}
+    )
+    get_plugin().forget_reports()

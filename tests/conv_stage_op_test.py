@@ -156,18 +156,23 @@ def cases_of(
         yield Case(f"{stem}BackpropFilter", (image, filter_shape, gradient), attributes)
 
 
+def matrix_of(layout: str, dtype: tf.DType, padding: str) -> list[Case]:
+    """The ops over strides, dilations and groups."""
+    return [
+        case
+        for stride, dilation, groups in itertools.product((1, 2), (1, 2), (1, 2))
+        if not (stride > 1 and dilation > 1)  # TensorFlow refuses both at once in some ops
+        for case in cases_of(layout, dtype, padding, stride, dilation, groups)
+    ]
+
+
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float16], ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
 @pytest.mark.parametrize("padding", ["SAME", "VALID", "EXPLICIT"])
 def test_gives_what_the_own_ops_give(
     conv_stage: Any, layout: str, dtype: tf.DType, padding: str
 ) -> None:
-    cases = [
-        case
-        for stride, dilation, groups in itertools.product((1, 2), (1, 2), (1, 2))
-        if not (stride > 1 and dilation > 1)  # TensorFlow refuses both at once in some ops
-        for case in cases_of(layout, dtype, padding, stride, dilation, groups)
-    ]
+    cases = matrix_of(layout, dtype, padding)
     compared = 0
     for case, result in zip(cases, run_stage(conv_stage, cases), strict=True):
         try:

@@ -15,7 +15,7 @@ Two comparisons:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -23,9 +23,7 @@ import tensorflow as tf
 
 import tf_interop
 from python.models.googlenet import googlenet
-from tf_interop.decide.settings import Settings
 from tf_interop.know.plan import Plan
-from tf_interop.use.plugin import get_plugin
 
 TRAINING_STEPS = 3
 
@@ -72,15 +70,7 @@ class Numbers:
     losses: list[float]
 
 
-@pytest.fixture(autouse=True)
-def plugin_as_after_import() -> Iterator[None]:
-    get_plugin().forget_reports()
-    yield
-    get_plugin().settings = Settings()
-    tf.config.optimizer.set_experimental_options(
-        {"use_plugin_optimizers": True, "debug_stripper": False}
-    )
-    get_plugin().forget_reports()
+pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
 
 class Network:

@@ -11,15 +11,14 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from absl import logging
+from tensorflow.python.framework import kernels
 
 import tf_interop
-from tf_interop.decide.settings import Settings
 from tf_interop.errors import LibraryError, PlanError
 from tf_interop.know import kernel_library
 from tf_interop.know.plan import GraphPlan, PinnedConvolution, Plan, PlannedStage
@@ -30,14 +29,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 LIBRARY = get_plugin().library.build_info.path
 
 
-@pytest.fixture(autouse=True)
-def plugin_as_after_import() -> Iterator[None]:
-    get_plugin().forget_reports()
-    yield
-    get_plugin().settings = Settings()
-    tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": True})
-    get_plugin().forget_reports()
-
+pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
 IMAGE = tf.constant(np.random.default_rng(0).integers(-2, 3, [2, 8, 8, 4]).astype(np.float32))
 FILTERS = [
@@ -251,6 +243,28 @@ def test_rubbish_from_the_pass_does_not_reach_the_program() -> None:
 
     library.set_pass(rubbish)
     np.testing.assert_array_equal(make_branches()(IMAGE), expected)
+
+
+def test_tensorflows_shape_inference_is_there_for_the_pass() -> None:
+    """What the attributes of a node do not say, Grappler's inference may know."""
+    inferred: dict[str, object] = {}
+
+    def ask(handed: kernel_library.HandedGraph) -> bool:
+        for name in ("a", "c", "nowhere"):
+            inferred[name] = handed.infer_output_shapes(name)
+        return False
+
+    tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": True})
+    get_plugin().library.set_pass(ask)
+    make_branches()(IMAGE)
+    assert inferred == {"a": [(2, 8, 8, 4)], "c": [(2, 8, 8, 4)], "nowhere": None}
+
+
+@pytest.mark.parametrize("device_type", ["CPU", "GPU"])
+def test_the_op_has_a_kernel_for(device_type: str) -> None:
+    registered = kernels.get_registered_kernels_for_op("TfInterop>ConvStage").kernel
+    [kernel] = [each for each in registered if each.device_type == device_type]
+    assert list(kernel.host_memory_arg) == (["sizes"] if device_type == "GPU" else [])
 
 
 def test_several_threads_at_once() -> None:

@@ -8,7 +8,6 @@ the comparison is to the bit.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -26,13 +25,7 @@ GRAPHS = 240
 GRAPHS_PER_TEST = 24
 
 
-@pytest.fixture(autouse=True)
-def plugin_as_after_import() -> Iterator[None]:
-    get_plugin().forget_reports()
-    yield
-    get_plugin().settings = Settings()
-    tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": True})
-    get_plugin().forget_reports()
+pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
 
 class RandomGraph:
