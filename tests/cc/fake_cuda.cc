@@ -3,8 +3,10 @@
 
 #include "tests/cc/fake_cuda.h"
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -73,12 +75,20 @@ struct Recording {
   std::mutex mutex;
   std::condition_variable changed;
   bool reached = false;
+  std::chrono::steady_clock::time_point time;  // when it was reached
 };
 
 struct CUevent_st {
+  explicit CUevent_st(bool is_timed) : is_timed(is_timed) {}
+  const bool is_timed;
   std::mutex mutex;
   std::shared_ptr<Recording> last;
 };
+
+std::shared_ptr<Recording> LastRecording(CUevent event) {
+  std::lock_guard<std::mutex> lock(event->mutex);
+  return event->last;
+}
 
 namespace tf_interop {
 namespace {
@@ -106,11 +116,17 @@ FakeCudaSwitches& FakeCuda() {
   return switches;
 }
 
+std::atomic<int>& FakeCudaLiveAllocations() {
+  static std::atomic<int> live{0};
+  return live;
+}
+
 }  // namespace tf_interop
 
 using tf_interop::current_contexts;
 using tf_interop::FakeCuda;
 using tf_interop::FakeCudaCurrentContext;
+using tf_interop::FakeCudaLiveAllocations;
 
 extern "C" {
 
@@ -118,6 +134,7 @@ CUresult CUDAAPI cuInit(unsigned int) { return CUDA_SUCCESS; }
 
 CUresult CUDAAPI cuGetErrorName(CUresult error, const char** text) {
   *text = error == CUDA_ERROR_INVALID_CONTEXT ? "CUDA_ERROR_INVALID_CONTEXT"
+          : error == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
                                               : "CUDA_ERROR_LAUNCH_FAILED";
   return CUDA_SUCCESS;
 }
@@ -159,8 +176,10 @@ CUresult CUDAAPI cuStreamGetCtx(CUstream stream, CUcontext* context) {
 
 CUresult CUDAAPI cuEventCreate(CUevent* event, unsigned int flags) {
   if (FakeCudaCurrentContext() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  if (flags != CU_EVENT_DISABLE_TIMING) return CUDA_ERROR_INVALID_VALUE;
-  *event = new CUevent_st();
+  if (flags != CU_EVENT_DISABLE_TIMING && flags != CU_EVENT_DEFAULT) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *event = new CUevent_st(flags == CU_EVENT_DEFAULT);
   return CUDA_SUCCESS;
 }
 
@@ -179,22 +198,79 @@ CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream) {
   stream->Enqueue([recording] {
     std::lock_guard<std::mutex> lock(recording->mutex);
     recording->reached = true;
+    recording->time = std::chrono::steady_clock::now();
     recording->changed.notify_all();
   });
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int) {
-  std::shared_ptr<Recording> recording;
-  {
-    std::lock_guard<std::mutex> lock(event->mutex);
-    recording = event->last;
-  }
+  // Stricter than CUDA: an event that streams wait for costs less without timing.
+  if (event->is_timed) return CUDA_ERROR_INVALID_VALUE;
+  const std::shared_ptr<Recording> recording = LastRecording(event);
   if (!recording) return CUDA_SUCCESS;
   stream->Enqueue([recording] {
     std::unique_lock<std::mutex> lock(recording->mutex);
     recording->changed.wait(lock, [&recording] { return recording->reached; });
   });
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuEventElapsedTime(float* elapsed_ms, CUevent start, CUevent stop) {
+  const std::shared_ptr<Recording> from = LastRecording(start), to = LastRecording(stop);
+  if (!start->is_timed || !stop->is_timed || !from || !to) return CUDA_ERROR_INVALID_HANDLE;
+  std::scoped_lock lock(from->mutex, to->mutex);
+  if (!from->reached || !to->reached) return CUDA_ERROR_NOT_READY;
+  *elapsed_ms = std::chrono::duration<float, std::milli>(to->time - from->time).count();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
+  if (ordinal != 0) return CUDA_ERROR_INVALID_DEVICE;
+  *device = ordinal;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
+  static const CUcontext primary = new CUctx_st();
+  *context = primary;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamSynchronize(CUstream stream) {
+  if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
+  stream->Synchronize();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemAlloc(CUdeviceptr* address, size_t bytes) {
+  if (FakeCudaCurrentContext() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  void* data = nullptr;
+  if (FakeCuda().fail_allocation || bytes == 0 || posix_memalign(&data, 256, bytes) != 0) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  ++FakeCudaLiveAllocations();
+  *address = reinterpret_cast<CUdeviceptr>(data);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemFree(CUdeviceptr address) {
+  if (FakeCudaCurrentContext() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  --FakeCudaLiveAllocations();
+  std::free(reinterpret_cast<void*>(address));
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes,
+                                   CUstream stream) {
+  if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
+  stream->Enqueue([=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); });
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
+  stream->Enqueue([=] { std::memcpy(to, reinterpret_cast<void*>(from), bytes); });
   return CUDA_SUCCESS;
 }
 

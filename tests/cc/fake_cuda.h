@@ -7,6 +7,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <functional>
 
 namespace tf_interop {
@@ -28,10 +29,14 @@ CUcontext FakeCudaCurrentContext();
 
 struct FakeCudaSwitches {
   bool fail_memset = false;
+  bool fail_allocation = false;
   // Before each piece of work, streams other than the callers' sleep this long.
   int lane_delay_us = 0;
 };
 FakeCudaSwitches& FakeCuda();
+
+// Device memory that has been allocated and not been freed.
+std::atomic<int>& FakeCudaLiveAllocations();
 
 }  // namespace tf_interop
 

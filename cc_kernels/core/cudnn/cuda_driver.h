@@ -19,12 +19,20 @@ namespace tf_interop {
   X(cuGetErrorString)                   \
   X(cuCtxPushCurrent)                   \
   X(cuCtxPopCurrent)                    \
+  X(cuDeviceGet)                        \
+  X(cuDevicePrimaryCtxRetain)           \
+  X(cuMemAlloc)                         \
+  X(cuMemFree)                          \
+  X(cuMemcpyDtoHAsync)                  \
+  X(cuMemcpyHtoDAsync)                  \
   X(cuStreamCreateWithPriority)         \
   X(cuStreamDestroy)                    \
   X(cuStreamGetCtx)                     \
+  X(cuStreamSynchronize)                \
   X(cuStreamWaitEvent)                  \
   X(cuEventCreate)                      \
   X(cuEventDestroy)                     \
+  X(cuEventElapsedTime)                 \
   X(cuEventRecord)                      \
   X(cuMemsetD8Async)
 

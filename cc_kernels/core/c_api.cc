@@ -1,0 +1,222 @@
+#include "cc_kernels/core/c_api.h"
+
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc_kernels/core/host/host_backend.h"
+#include "cc_kernels/core/host/host_convolution.h"
+#include "cc_kernels/core/host/host_measuring_device.h"
+#include "cc_kernels/core/measure.h"
+#ifdef TF_INTEROP_HAS_CUDNN
+#include "cc_kernels/core/cudnn/cuda_measuring_device.h"
+#endif
+
+struct TfiCoreDevice {
+  std::unique_ptr<tf_interop::HostBackend> host_backend;
+  std::unique_ptr<tf_interop::MeasuringDevice> device;
+  std::vector<std::string> algorithms;
+  std::mutex mutex;  // held while something is measured
+};
+
+namespace tf_interop {
+namespace {
+
+void Give(const std::string& text, TfiCoreSink sink) { sink(text.data(), text.size()); }
+
+// Calls `work`, whose failure becomes an error code and a message.
+template <typename Work>
+int Report(TfiCoreSink error, const Work& work) {
+  Status status;
+  try {
+    status = work();
+  } catch (const std::exception& exception) {
+    // No new string: memory may be what is missing.
+    const char* const what = exception.what();
+    error(what, std::char_traits<char>::length(what));
+    return static_cast<int>(StatusCode::kInternal);
+  }
+  if (!status.ok()) Give(status.message(), error);
+  return static_cast<int>(status.code());
+}
+
+Status OpenHost(TfiCoreDevice* opened) {
+  opened->host_backend = std::make_unique<HostBackend>(SerialFor);
+  std::unique_ptr<HostMeasuringDevice> device;
+  TF_INTEROP_RETURN_IF_ERROR(HostMeasuringDevice::Create(opened->host_backend.get(), &device));
+  opened->device = std::move(device);
+  opened->algorithms = {HostAlgorithmName(HostAlgorithm::kIm2colGemm),
+                        HostAlgorithmName(HostAlgorithm::kDirect)};
+  return Status::Ok();
+}
+
+Status OpenCudnn(TfiCoreDevice* opened) {
+#ifdef TF_INTEROP_HAS_CUDNN
+  std::unique_ptr<CudaMeasuringDevice> device;
+  TF_INTEROP_RETURN_IF_ERROR(CudaMeasuringDevice::Create(&device));
+  opened->device = std::move(device);
+  return Status::Ok();
+#else
+  (void)opened;
+  return Unavailable(
+      "Expected a library with the cudnn backend, got one that was built without. Build it where "
+      "the headers of CUDA and cuDNN are found.");
+#endif
+}
+
+Status OpenDevice(const std::string& backend, TfiCoreDevice** device) {
+  // Never destroyed: what the cudnn backend owns cannot be freed safely while the process ends.
+  static std::mutex* const mutex = new std::mutex();
+  static auto* const devices = new std::map<std::string, std::unique_ptr<TfiCoreDevice>>();
+  std::lock_guard<std::mutex> lock(*mutex);
+  const auto found = devices->find(backend);
+  if (found != devices->end()) {
+    *device = found->second.get();
+    return Status::Ok();
+  }
+  auto opened = std::make_unique<TfiCoreDevice>();
+  if (backend == "host") {
+    TF_INTEROP_RETURN_IF_ERROR(OpenHost(opened.get()));
+  } else if (backend == "cudnn") {
+    TF_INTEROP_RETURN_IF_ERROR(OpenCudnn(opened.get()));
+  } else {
+    return InvalidArgument("Expected backend host or cudnn, got '" + backend + "'.");
+  }
+  *device = opened.get();
+  devices->emplace(backend, std::move(opened));
+  return Status::Ok();
+}
+
+template <typename Enum>
+Status ToEnum(const char* field, int32_t value, Enum last, Enum* result) {
+  if (value < 0 || value > static_cast<int32_t>(last)) {
+    return InvalidArgument(std::string("Expected ") + field + " from 0 to " +
+                           std::to_string(static_cast<int32_t>(last)) + ", got " +
+                           std::to_string(value) + ".");
+  }
+  *result = static_cast<Enum>(value);
+  return Status::Ok();
+}
+
+Status ToConvolution(const TfiCoreConvolution& from, Convolution* c) {
+  TF_INTEROP_RETURN_IF_ERROR(ToEnum("kind", from.kind, ConvolutionKind::kBackwardFilter, &c->kind));
+  TF_INTEROP_RETURN_IF_ERROR(ToEnum("dtype", from.dtype, DataType::kHalf, &c->dtype));
+  TF_INTEROP_RETURN_IF_ERROR(ToEnum("layout", from.layout, Layout::kNCHW, &c->layout));
+  TF_INTEROP_RETURN_IF_ERROR(
+      ToEnum("activation", from.activation, Activation::kElu, &c->activation));
+  c->has_bias = from.has_bias != 0;
+  c->leaky_relu_alpha = from.leaky_relu_alpha;
+  c->batch = from.batch;
+  c->image_height = from.image_height;
+  c->image_width = from.image_width;
+  c->image_channels = from.image_channels;
+  c->filter_height = from.filter_height;
+  c->filter_width = from.filter_width;
+  c->output_height = from.output_height;
+  c->output_width = from.output_width;
+  c->output_channels = from.output_channels;
+  c->stride_height = from.stride_height;
+  c->stride_width = from.stride_width;
+  c->dilation_height = from.dilation_height;
+  c->dilation_width = from.dilation_width;
+  c->pad_top = from.pad_top;
+  c->pad_bottom = from.pad_bottom;
+  c->pad_left = from.pad_left;
+  c->pad_right = from.pad_right;
+  c->group_count = from.group_count;
+  return Status::Ok();
+}
+
+std::optional<size_t> NotNegative(int64_t value) {
+  return value < 0 ? std::nullopt : std::optional<size_t>(static_cast<size_t>(value));
+}
+
+MeasureOptions ToOptions(const TfiCoreMeasureOptions& from) {
+  MeasureOptions options;
+  options.warmup_runs = from.warmup_runs;
+  options.repetitions = from.repetitions;
+  options.cache_bytes = NotNegative(from.cache_bytes);
+  options.head_start_bytes = NotNegative(from.head_start_bytes);
+  options.workspace_limit_bytes =
+      static_cast<size_t>(std::max<int64_t>(from.workspace_limit_bytes, 0));
+  options.reference_limit_multiply_adds = from.reference_limit_multiply_adds;
+  options.seed = from.seed;
+  return options;
+}
+
+}  // namespace
+}  // namespace tf_interop
+
+using tf_interop::Status;
+
+int TfiCoreVersion(void) { return TFI_CORE_VERSION; }
+
+int TfiCoreCpuIsSupported(void) {
+#if defined(__AVX2__) && defined(__FMA__)
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#else
+  return 1;
+#endif
+}
+
+int TfiCoreOpen(const char* backend, TfiCoreDevice** device, TfiCoreSink error) {
+  return tf_interop::Report(error, [&] { return tf_interop::OpenDevice(backend, device); });
+}
+
+void TfiCoreListAlgorithms(const TfiCoreDevice* device, TfiCoreSink name) {
+  for (const std::string& algorithm : device->algorithms) tf_interop::Give(algorithm, name);
+}
+
+int TfiCoreMeasureConvolution(TfiCoreDevice* device, const TfiCoreConvolution* convolution,
+                              const char* algorithm, const TfiCoreMeasureOptions* options,
+                              TfiCoreMeasurement* measurement, TfiCoreSink ran, TfiCoreSink error) {
+  return tf_interop::Report(error, [&]() -> Status {
+    tf_interop::Convolution c;
+    TF_INTEROP_RETURN_IF_ERROR(tf_interop::ToConvolution(*convolution, &c));
+    tf_interop::Measurement measured;
+    std::lock_guard<std::mutex> lock(device->mutex);
+    TF_INTEROP_RETURN_IF_ERROR(tf_interop::MeasureConvolution(
+        device->device.get(), c, algorithm, tf_interop::ToOptions(*options), &measured));
+    *measurement = {measured.time.median_us,
+                    measured.time.spread_us,
+                    measured.relative_error.value_or(-1),
+                    static_cast<int64_t>(measured.workspace_bytes),
+                    measured.copies,
+                    measured.is_deterministic};
+    tf_interop::Give(measured.algorithm, ran);
+    return Status::Ok();
+  });
+}
+
+int TfiCoreMeasureStage(TfiCoreDevice* device, const TfiCoreStep* steps, size_t step_count,
+                        const TfiCoreMeasureOptions* options, TfiCoreStageMeasurement* measurement,
+                        TfiCoreSink ran, TfiCoreSink fallback, TfiCoreSink error) {
+  return tf_interop::Report(error, [&]() -> Status {
+    std::vector<tf_interop::StageStep> stage(step_count);
+    for (size_t i = 0; i < step_count; ++i) {
+      stage[i].name = steps[i].name;
+      stage[i].algorithm = steps[i].algorithm;
+      stage[i].lane = static_cast<int>(steps[i].lane);
+      TF_INTEROP_RETURN_IF_ERROR(
+          tf_interop::ToConvolution(steps[i].convolution, &stage[i].convolution));
+    }
+    tf_interop::StageMeasurement measured;
+    std::lock_guard<std::mutex> lock(device->mutex);
+    TF_INTEROP_RETURN_IF_ERROR(tf_interop::MeasureStage(
+        device->device.get(), stage, tf_interop::ToOptions(*options), &measured));
+    *measurement = {measured.concurrent.median_us,
+                    measured.concurrent.spread_us,
+                    measured.sequential.median_us,
+                    measured.sequential.spread_us,
+                    static_cast<int64_t>(measured.workspace_bytes),
+                    measured.copies};
+    for (const std::string& algorithm : measured.algorithms) tf_interop::Give(algorithm, ran);
+    for (const std::string& reason : measured.fallbacks) tf_interop::Give(reason, fallback);
+    return Status::Ok();
+  });
+}

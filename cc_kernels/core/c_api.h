@@ -1,0 +1,117 @@
+// The C interface of libtf_interop_core.so: measuring without TensorFlow. Python reaches it with
+// ctypes (tf_interop/know/core_library.py).
+//
+// Functions that can fail return 0, or the StatusCode of the failure after giving its message to
+// `error`. Nothing here ends the process or throws. Thread-safe: measurements on one device run one
+// after another. Not to be used in the child of a fork after use in its parent.
+#ifndef TF_INTEROP_CORE_C_API_H_
+#define TF_INTEROP_CORE_C_API_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TFI_CORE_EXPORT __attribute__((visibility("default")))
+
+// Changes with every change of a function or a struct below; both sides have to have the same.
+#define TFI_CORE_VERSION 1
+
+// Takes a string, which is valid during the call only.
+typedef void (*TfiCoreSink)(const char* text, size_t size);
+
+// A device to measure on; lives until the process ends.
+typedef struct TfiCoreDevice TfiCoreDevice;
+
+// The fields of tf_interop::Convolution, whose enumerators are numbered in the order given.
+typedef struct TfiCoreConvolution {
+  int32_t kind;        // forward, backward-input, backward-filter
+  int32_t dtype;       // float, half
+  int32_t layout;      // NHWC, NCHW
+  int32_t activation;  // none, Relu, Relu6, LeakyRelu, Elu
+  int32_t has_bias;
+  float leaky_relu_alpha;
+  int64_t batch;
+  int64_t image_height, image_width, image_channels;
+  int64_t filter_height, filter_width;
+  int64_t output_height, output_width, output_channels;
+  int64_t stride_height, stride_width;
+  int64_t dilation_height, dilation_width;
+  int64_t pad_top, pad_bottom, pad_left, pad_right;
+  int64_t group_count;
+} TfiCoreConvolution;
+
+typedef struct TfiCoreStep {
+  TfiCoreConvolution convolution;
+  const char* name;
+  const char* algorithm;  // pinned, or ""
+  int64_t lane;
+} TfiCoreStep;
+
+// See tf_interop::MeasureOptions.
+typedef struct TfiCoreMeasureOptions {
+  int64_t warmup_runs;
+  int64_t repetitions;
+  int64_t cache_bytes;       // negative: the device's default
+  int64_t head_start_bytes;  // likewise
+  int64_t workspace_limit_bytes;
+  double reference_limit_multiply_adds;
+  uint64_t seed;
+} TfiCoreMeasureOptions;
+
+// See tf_interop::Measurement.
+typedef struct TfiCoreMeasurement {
+  double median_us;
+  double spread_us;
+  double relative_error;  // negative: not measured
+  int64_t workspace_bytes;
+  int64_t copies;
+  int32_t is_deterministic;
+} TfiCoreMeasurement;
+
+// See tf_interop::StageMeasurement.
+typedef struct TfiCoreStageMeasurement {
+  double concurrent_us;
+  double concurrent_spread_us;
+  double sequential_us;
+  double sequential_spread_us;
+  int64_t workspace_bytes;
+  int64_t copies;
+} TfiCoreStageMeasurement;
+
+// TFI_CORE_VERSION of the library.
+TFI_CORE_EXPORT int TfiCoreVersion(void);
+
+// Whether this CPU has the instructions that the library was compiled for. To be asked first.
+TFI_CORE_EXPORT int TfiCoreCpuIsSupported(void);
+
+// The device of a backend: "host" (each convolution on one thread) or "cudnn" (the first GPU; float
+// convolutions may run in TF32). Gives the same device every time.
+TFI_CORE_EXPORT int TfiCoreOpen(const char* backend, TfiCoreDevice** device, TfiCoreSink error);
+
+// Names the algorithms that the backend can be asked for, each by a call of `name`: on host its
+// two, on cudnn none yet, because which engines there are depends on the convolution.
+TFI_CORE_EXPORT void TfiCoreListAlgorithms(const TfiCoreDevice* device, TfiCoreSink name);
+
+// Measures one convolution. `algorithm` may be "". Gives the name of what ran to `ran`.
+TFI_CORE_EXPORT int TfiCoreMeasureConvolution(TfiCoreDevice* device,
+                                              const TfiCoreConvolution* convolution,
+                                              const char* algorithm,
+                                              const TfiCoreMeasureOptions* options,
+                                              TfiCoreMeasurement* measurement, TfiCoreSink ran,
+                                              TfiCoreSink error);
+
+// Measures a stage. Gives the names of what ran to `ran`, one for each step in order, and why
+// pinned algorithms were replaced to `fallback`.
+TFI_CORE_EXPORT int TfiCoreMeasureStage(TfiCoreDevice* device, const TfiCoreStep* steps,
+                                        size_t step_count, const TfiCoreMeasureOptions* options,
+                                        TfiCoreStageMeasurement* measurement, TfiCoreSink ran,
+                                        TfiCoreSink fallback, TfiCoreSink error);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // TF_INTEROP_CORE_C_API_H_

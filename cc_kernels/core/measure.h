@@ -1,0 +1,87 @@
+// Measures convolutions: one with one algorithm, alone; and a stage of several on lanes, beside the
+// same convolutions in sequence.
+//
+// How time is taken. Each run is a timed section of its own on the device's stream: for a stage,
+// from before the fork to behind the join. After `warmup_runs`, `repetitions` sections give a
+// median and a spread, which is half the distance between their 10th and their 90th percentile
+// (linear between neighbours). The two ways to run a stage take turns, and take turns in going
+// first, so that a device that slows down or speeds up does so for both.
+//
+// What is in the caches. Operands and results exist in so many copies that together they exceed
+// `cache_bytes`, but no more copies than there are runs, and each run takes the next copy. So a run
+// finds its operands in memory, not in a cache. Workspaces and filters in transposed form are not
+// copied: a program reuses them too. Each convolution of a stage has operands of its own; where
+// convolutions share an image in a program, they may be faster there.
+//
+// A device that is fed faster than it works shows its own time; one that waits for the host shows
+// the host's. With `head_start_bytes` memory of that size is filled before each timed section, so
+// that the section has been enqueued when the device comes to it.
+#ifndef TF_INTEROP_CORE_MEASURE_H_
+#define TF_INTEROP_CORE_MEASURE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cc_kernels/core/convolution.h"
+#include "cc_kernels/core/measuring_device.h"
+#include "cc_kernels/core/stage_runner.h"
+#include "cc_kernels/core/status.h"
+
+namespace tf_interop {
+
+struct MeasureOptions {
+  int64_t warmup_runs = 3;
+  int64_t repetitions = 20;
+  std::optional<size_t> cache_bytes;       // the device's default where not given
+  std::optional<size_t> head_start_bytes;  // likewise
+  size_t workspace_limit_bytes = size_t{1} << 30;
+  // The error is measured where the convolution has at most this many multiply-adds.
+  double reference_limit_multiply_adds = 2e8;
+  // Of the operands, which are normal with mean 0 and deviation 1.
+  uint64_t seed = 0;
+};
+
+struct TimeFigure {
+  double median_us = 0;
+  double spread_us = 0;
+};
+
+struct Measurement {
+  std::string algorithm;  // that ran, in the form that Prepare accepts
+  size_t workspace_bytes = 0;
+  TimeFigure time;
+  // The largest difference from the result in double precision, relative to the largest value of
+  // that result; infinite where an element is not finite or was not written. Operands are rounded
+  // to the convolution's type first. Not there where the convolution is over the limit.
+  std::optional<double> relative_error;
+  // Whether two runs gave the same bits.
+  bool is_deterministic = false;
+  int64_t copies = 0;  // of operands and result
+};
+
+struct StageMeasurement {
+  std::vector<std::string> algorithms;  // that ran, of each step
+  std::vector<std::string> fallbacks;   // see PreparedStage
+  size_t workspace_bytes = 0;           // of all lanes together
+  TimeFigure concurrent;                // on the lanes that the steps name
+  TimeFigure sequential;                // the same prepared steps on one lane
+  int64_t copies = 0;
+};
+
+// Measures `convolution` with `algorithm` (empty: the backend's own choice), on a lane of its own.
+// Fails with the reason where the algorithm cannot run the convolution within the workspace limit,
+// where there is nothing to compute, and where memory is short. Frees all it allocated.
+Status MeasureConvolution(MeasuringDevice* device, const Convolution& convolution,
+                          const std::string& algorithm, const MeasureOptions& options,
+                          Measurement* measurement);
+
+// Measures a stage. A pinned algorithm that cannot be had is replaced, as in PrepareStage.
+Status MeasureStage(MeasuringDevice* device, const std::vector<StageStep>& steps,
+                    const MeasureOptions& options, StageMeasurement* measurement);
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_CORE_MEASURE_H_

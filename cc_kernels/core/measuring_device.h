@@ -1,0 +1,54 @@
+// What measuring needs of a device beyond its backend: memory, a caller's stream, and the time that
+// passes between two points of that stream.
+#ifndef TF_INTEROP_CORE_MEASURING_DEVICE_H_
+#define TF_INTEROP_CORE_MEASURING_DEVICE_H_
+
+#include <cstddef>
+
+#include "cc_kernels/core/backend.h"
+#include "cc_kernels/core/status.h"
+
+namespace tf_interop {
+
+// What fits one kind of device, for options that leave it open.
+struct MeasuringDefaults {
+  // More than the largest cache holds.
+  size_t cache_bytes = 0;
+  // As many bytes as take longer to fill than a stage takes to enqueue; 0 where enqueueing costs
+  // next to nothing beside the work.
+  size_t head_start_bytes = 0;
+};
+
+// Not thread-safe: one measurement at a time, or they disturb each other. All functions that name
+// no stream work on stream().
+class MeasuringDevice {
+ public:
+  virtual ~MeasuringDevice() = default;
+
+  virtual Backend* backend() = 0;
+  virtual MeasuringDefaults defaults() const = 0;
+
+  // The caller's stream in the sense of the stream contract.
+  virtual Stream stream() const = 0;
+
+  // Device memory, aligned to 64 bytes or more. `bytes` is not 0.
+  virtual Status Allocate(size_t bytes, void** data) = 0;
+  virtual void Free(void* data) = 0;
+
+  // Both are done when they return; no work that uses the memory may be pending.
+  virtual Status CopyToDevice(const void* from, size_t bytes, void* to) = 0;
+  virtual Status CopyFromDevice(const void* from, size_t bytes, void* to) = 0;
+
+  // A timed section: what is enqueued on the stream between the two calls.
+  virtual Status StartTimer() = 0;
+  virtual Status StopTimer() = 0;
+  // Waits for the end of the section and gives the time from its start to its end on the device.
+  virtual Status ReadTimer(double* elapsed_us) = 0;
+
+  // Waits for all that is on the stream. Returns the first error of work that ran there.
+  virtual Status Synchronize() = 0;
+};
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_CORE_MEASURING_DEVICE_H_

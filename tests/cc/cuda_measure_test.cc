@@ -1,0 +1,100 @@
+// Measuring on the cudnn backend over the stand-ins for libcuda and libcudnn.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "cc_kernels/core/cudnn/cuda_measuring_device.h"
+#include "cc_kernels/core/measure.h"
+#include "tests/cc/convolution_cases.h"
+#include "tests/cc/fake_cuda.h"
+#include "tests/cc/fake_cudnn.h"
+
+namespace tf_interop {
+namespace {
+
+template <typename Function>
+std::string PathOf(Function* function) {
+  Dl_info info;
+  return dladdr(reinterpret_cast<void*>(function), &info) != 0 ? info.dli_fname : "";
+}
+
+class CudaMeasureTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    FakeCuda() = FakeCudaSwitches();
+    FakeCudnn() = FakeCudnnSwitches();
+    setenv("TF_INTEROP_LIBCUDA", PathOf(&FakeCudaMakeContext).c_str(), 1);
+    setenv("TF_INTEROP_LIBCUDNN", PathOf(&FakeCudnn).c_str(), 1);
+    const Status status = CudaMeasuringDevice::Create(&device_);
+    ASSERT_TRUE(status.ok()) << status.message();
+    options_.warmup_runs = 1;
+    options_.repetitions = 3;
+    options_.cache_bytes = 1 << 16;
+    options_.head_start_bytes = 1 << 16;
+  }
+  void TearDown() override {
+    EXPECT_EQ(FakeCudaCurrentContext(), nullptr) << "a context was left current";
+    EXPECT_EQ(FakeCudaLiveAllocations(), 0) << "device memory was not freed";
+  }
+
+  std::unique_ptr<CudaMeasuringDevice> device_;
+  MeasureOptions options_;
+};
+
+TEST_F(CudaMeasureTest, EveryKindLayoutAndTypeHasItsFigures) {
+  for (const Convolution& c : WithEveryKindLayoutAndType({MakeConvolution()})) {
+    SCOPED_TRACE(ToString(c));
+    Measurement measured;
+    const Status status = MeasureConvolution(device_.get(), c, "", options_, &measured);
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_NE(measured.algorithm.find("eng"), std::string::npos);
+    EXPECT_GT(measured.workspace_bytes, 0u);
+    EXPECT_GT(measured.time.median_us, 0);
+    EXPECT_GE(measured.time.spread_us, 0);
+    EXPECT_TRUE(measured.is_deterministic);
+    EXPECT_GT(measured.copies, 1);
+    ASSERT_TRUE(measured.relative_error.has_value());
+    EXPECT_LT(*measured.relative_error, c.dtype == DataType::kHalf ? 1e-2 : 1e-5);
+
+    Measurement pinned;
+    ASSERT_TRUE(MeasureConvolution(device_.get(), c, measured.algorithm, options_, &pinned).ok());
+    EXPECT_EQ(pinned.algorithm, measured.algorithm);
+    EXPECT_EQ(pinned.workspace_bytes, measured.workspace_bytes);
+  }
+}
+
+TEST_F(CudaMeasureTest, AStageHasBothFigures) {
+  const Convolution c = MakeConvolution();
+  FakeCuda().lane_delay_us = 100;  // a join that is missing would not see the lanes' delay
+  StageMeasurement measured;
+  const Status status =
+      MeasureStage(device_.get(), {{"a", c, "", 0}, {"b", c, "", 1}}, options_, &measured);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(measured.algorithms.size(), 2u);
+  EXPECT_GE(measured.concurrent.median_us, 100);
+  EXPECT_GT(measured.sequential.median_us, 0);
+}
+
+TEST_F(CudaMeasureTest, FailuresComeWithTheirReason) {
+  Measurement measured;
+  Status status =
+      MeasureConvolution(device_.get(), MakeConvolution(), "eng99", options_, &measured);
+  EXPECT_FALSE(status.ok());
+  EXPECT_NE(status.message(), "");
+
+  FakeCuda().fail_allocation = true;
+  status = MeasureConvolution(device_.get(), MakeConvolution(), "", options_, &measured);
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find("cuMemAlloc"), std::string::npos);
+
+  FakeCuda().fail_allocation = false;
+  FakeCudnn().fail_execution = true;
+  status = MeasureConvolution(device_.get(), MakeConvolution(), "", options_, &measured);
+  EXPECT_FALSE(status.ok());
+}
+
+}  // namespace
+}  // namespace tf_interop

@@ -1,0 +1,374 @@
+// Measuring on the host backend: what the figures are of, errors against double precision,
+// determinism, and failures.
+#include "cc_kernels/core/measure.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <limits>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cc_kernels/core/float64_reference.h"
+#include "cc_kernels/core/host/host_backend.h"
+#include "cc_kernels/core/host/host_measuring_device.h"
+#include "tests/cc/convolution_cases.h"
+#include "tests/cc/reference_convolution.h"
+
+namespace tf_interop {
+namespace {
+
+MeasureOptions FewRuns() {
+  MeasureOptions options;
+  options.warmup_runs = 1;
+  options.repetitions = 3;
+  options.cache_bytes = 0;
+  return options;
+}
+
+// Counts device memory, and can refuse it.
+class CountingDevice : public MeasuringDevice {
+ public:
+  explicit CountingDevice(Backend* backend) {
+    EXPECT_TRUE(HostMeasuringDevice::Create(backend, &device_).ok());
+  }
+  ~CountingDevice() override { EXPECT_EQ(live, 0) << "device memory was not freed"; }
+
+  Backend* backend() override { return device_->backend(); }
+  MeasuringDefaults defaults() const override { return device_->defaults(); }
+  Stream stream() const override { return device_->stream(); }
+  Status Allocate(size_t bytes, void** data) override {
+    if (refuse_from-- <= 0) return ResourceExhausted("no memory");
+    TF_INTEROP_RETURN_IF_ERROR(device_->Allocate(bytes, data));
+    ++live;
+    return Status::Ok();
+  }
+  void Free(void* data) override {
+    --live;
+    device_->Free(data);
+  }
+  Status CopyToDevice(const void* from, size_t bytes, void* to) override {
+    return device_->CopyToDevice(from, bytes, to);
+  }
+  Status CopyFromDevice(const void* from, size_t bytes, void* to) override {
+    return device_->CopyFromDevice(from, bytes, to);
+  }
+  Status StartTimer() override { return device_->StartTimer(); }
+  Status StopTimer() override { return device_->StopTimer(); }
+  Status ReadTimer(double* elapsed_us) override {
+    ++sections;
+    return device_->ReadTimer(elapsed_us);
+  }
+  Status Synchronize() override { return device_->Synchronize(); }
+
+  int live = 0;
+  int refuse_from = std::numeric_limits<int>::max();
+  int sections = 0;
+
+ private:
+  std::unique_ptr<HostMeasuringDevice> device_;
+};
+
+// Notes the results that convolutions write to, and may spoil them.
+class SpyingBackend : public HostBackend {
+ public:
+  SpyingBackend() : HostBackend(SerialFor) {}
+  Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
+                void* workspace, StreamGroup* group, Stream stream) override {
+    results.insert(buffers.result);
+    ++launches;
+    if (writes_nothing) return Status::Ok();
+    TF_INTEROP_RETURN_IF_ERROR(HostBackend::Launch(prepared, buffers, workspace, group, stream));
+    if (!adds_noise) return Status::Ok();
+    static_cast<HostStream*>(stream)->Enqueue([result = buffers.result, by = ++noise_] {
+      static_cast<float*>(result)[0] += static_cast<float>(by);
+      return Status::Ok();
+    });
+    return Status::Ok();
+  }
+  bool writes_nothing = false;
+  bool adds_noise = false;
+  int launches = 0;
+  std::set<void*> results;
+
+ private:
+  int noise_ = 0;
+};
+
+TEST(Float64ReferenceTest, AgreesWithTheReferenceOfTheTests) {
+  std::vector<Convolution> cases = WithEveryKindLayoutAndType(Geometries());
+  for (const Convolution& c : WithEveryEpilogue({MakeConvolution()})) cases.push_back(c);
+  for (const Convolution& c : cases) {
+    SCOPED_TRACE(ToString(c));
+    ReferenceTensors tensors = MakeReferenceTensors(c);
+    int next = 0;
+    for (auto* tensor : {&tensors.image, &tensors.filter, &tensors.output, &tensors.bias}) {
+      for (double& value : *tensor) value = (next = (next * 7 + 3) % 17) - 8;
+    }
+    std::vector<std::vector<double>> inputs;
+    const std::vector<double>* expected = nullptr;
+    switch (c.kind) {
+      case ConvolutionKind::kForward:
+        inputs = {tensors.image, tensors.filter, tensors.bias};
+        expected = &tensors.output;
+        break;
+      case ConvolutionKind::kBackwardInput:
+        inputs = {tensors.filter, tensors.output};
+        expected = &tensors.image;
+        break;
+      case ConvolutionKind::kBackwardFilter:
+        inputs = {tensors.image, tensors.output};
+        expected = &tensors.filter;
+        break;
+    }
+    const std::vector<double> got = ComputeInFloat64(c, inputs);
+    RunReference(c, &tensors);
+    ASSERT_EQ(got.size(), expected->size());
+    for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], (*expected)[i], 1e-9) << i;
+  }
+}
+
+TEST(MeasureConvolutionTest, EveryKindLayoutTypeAndAlgorithmHasItsFigures) {
+  HostBackend backend(SerialFor);
+  CountingDevice device(&backend);
+  std::vector<Convolution> cases = WithEveryKindLayoutAndType({MakeConvolution()});
+  for (const Convolution& c : WithEveryEpilogue({MakeConvolution()})) cases.push_back(c);
+  for (const Convolution& c : cases) {
+    for (const char* algorithm : {"IM2COL_GEMM", "DIRECT"}) {
+      SCOPED_TRACE(ToString(c) + " " + algorithm);
+      Measurement measured;
+      const Status status = MeasureConvolution(&device, c, algorithm, FewRuns(), &measured);
+      ASSERT_TRUE(status.ok()) << status.message();
+      EXPECT_EQ(measured.algorithm, algorithm);
+      EXPECT_GT(measured.time.median_us, 0);
+      EXPECT_GE(measured.time.spread_us, 0);
+      EXPECT_TRUE(measured.is_deterministic);
+      ASSERT_TRUE(measured.relative_error.has_value());
+      // Half a unit in the last place of a half, and what its operands' sums add.
+      EXPECT_LT(*measured.relative_error, c.dtype == DataType::kHalf ? 1e-3 : 1e-5);
+      EXPECT_TRUE(c.dtype == DataType::kFloat || *measured.relative_error > 0);
+      std::shared_ptr<const PreparedConvolution> prepared;
+      ASSERT_TRUE(backend.Prepare(c, algorithm, size_t{1} << 30, &prepared).ok());
+      EXPECT_EQ(measured.workspace_bytes, prepared->workspace_bytes());
+    }
+  }
+}
+
+TEST(MeasureConvolutionTest, NamesWhatTheBackendChose) {
+  HostBackend backend(SerialFor);
+  CountingDevice device(&backend);
+  Measurement measured;
+  ASSERT_TRUE(MeasureConvolution(&device, MakeConvolution(), "", FewRuns(), &measured).ok());
+  EXPECT_EQ(measured.algorithm, "IM2COL_GEMM");
+}
+
+TEST(MeasureConvolutionTest, TimesTheRepetitionsAndNotTheOtherRuns) {
+  // Slow for error, determinism and warm-up, then 4, 8, … 44 ms: the median is 24 and the spread
+  // 16 ms, plus what sleeping takes longer.
+  int runs = 0;
+  HostBackend backend(SerialFor, [&runs](const Convolution&) -> Status {
+    const int repetition = runs++ - 3;
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(repetition < 0 ? 100 : 4 + 4 * repetition));
+    return Status::Ok();
+  });
+  CountingDevice device(&backend);
+  MeasureOptions options = FewRuns();
+  options.repetitions = 11;
+  Measurement measured;
+  ASSERT_TRUE(MeasureConvolution(&device, MakeConvolution(), "", options, &measured).ok());
+  EXPECT_EQ(runs, 14);
+  EXPECT_EQ(device.sections, 12);
+  EXPECT_GE(measured.time.median_us, 24e3);
+  EXPECT_GT(measured.time.spread_us, 0);
+}
+
+TEST(MeasureConvolutionTest, RotatesThroughCopiesThatExceedTheCache) {
+  const Convolution c = MakeConvolution();
+  const size_t bytes = 4 * (c.image_elements() + c.filter_elements() + c.output_elements());
+  MeasureOptions options = FewRuns();  // 4 timed runs
+  for (const auto& [cache_bytes, copies] : std::vector<std::pair<size_t, int64_t>>{
+           {0, 1}, {bytes - 1, 1}, {bytes, 2}, {3 * bytes - 1, 3}, {1000 * bytes, 4}}) {
+    SpyingBackend backend;
+    CountingDevice device(&backend);
+    options.cache_bytes = cache_bytes;
+    Measurement measured;
+    ASSERT_TRUE(MeasureConvolution(&device, c, "", options, &measured).ok());
+    EXPECT_EQ(measured.copies, copies) << cache_bytes;
+    EXPECT_EQ(backend.results.size(), static_cast<size_t>(copies));
+  }
+}
+
+TEST(MeasureConvolutionTest, AHeadStartIsNotTimedAndChangesNothing) {
+  HostBackend backend(SerialFor);
+  CountingDevice device(&backend);
+  MeasureOptions options = FewRuns();
+  options.head_start_bytes = 1 << 20;
+  Measurement measured;
+  ASSERT_TRUE(MeasureConvolution(&device, MakeConvolution(), "", options, &measured).ok());
+  EXPECT_LT(*measured.relative_error, 1e-5);
+}
+
+TEST(MeasureConvolutionTest, SeesAnAlgorithmThatIsNotDeterministic) {
+  SpyingBackend backend;
+  backend.adds_noise = true;
+  CountingDevice device(&backend);
+  Measurement measured;
+  ASSERT_TRUE(MeasureConvolution(&device, MakeConvolution(), "", FewRuns(), &measured).ok());
+  EXPECT_FALSE(measured.is_deterministic);
+  EXPECT_GT(*measured.relative_error, 1e-3);
+}
+
+TEST(MeasureConvolutionTest, SeesElementsThatAreNotWritten) {
+  SpyingBackend backend;
+  backend.writes_nothing = true;
+  CountingDevice device(&backend);
+  Measurement measured;
+  ASSERT_TRUE(MeasureConvolution(&device, MakeConvolution(), "", FewRuns(), &measured).ok());
+  EXPECT_EQ(*measured.relative_error, std::numeric_limits<double>::infinity());
+}
+
+TEST(MeasureConvolutionTest, OverTheLimitThereIsNoError) {
+  HostBackend backend(SerialFor);
+  CountingDevice device(&backend);
+  const Convolution c = MakeConvolution();
+  MeasureOptions options = FewRuns();
+  options.reference_limit_multiply_adds = MultiplyAdds(c);
+  Measurement measured;
+  ASSERT_TRUE(MeasureConvolution(&device, c, "", options, &measured).ok());
+  EXPECT_TRUE(measured.relative_error.has_value());
+  options.reference_limit_multiply_adds -= 1;
+  ASSERT_TRUE(MeasureConvolution(&device, c, "", options, &measured).ok());
+  EXPECT_FALSE(measured.relative_error.has_value());
+  EXPECT_TRUE(measured.is_deterministic);
+}
+
+TEST(MeasureConvolutionTest, RefusesWithAReason) {
+  HostBackend backend(SerialFor);
+  CountingDevice device(&backend);
+  const auto refusal = [&device](const Convolution& c, const std::string& algorithm,
+                                 const MeasureOptions& options) {
+    Measurement measured;
+    const Status status = MeasureConvolution(&device, c, algorithm, options, &measured);
+    EXPECT_FALSE(status.ok());
+    return status.message();
+  };
+  EXPECT_NE(refusal(MakeConvolution(), "FFT", FewRuns()).find("got FFT"), std::string::npos);
+  Convolution wrong = MakeConvolution();
+  ++wrong.output_height;
+  EXPECT_NE(refusal(wrong, "", FewRuns()).find("Expected output height"), std::string::npos);
+  Convolution empty = MakeConvolution();
+  empty.batch = 0;
+  EXPECT_NE(refusal(empty, "", FewRuns()).find("something to compute"), std::string::npos);
+  MeasureOptions options = FewRuns();
+  options.repetitions = 0;
+  EXPECT_NE(refusal(MakeConvolution(), "", options).find("repetition"), std::string::npos);
+  options = FewRuns();
+  options.workspace_limit_bytes = 16;
+  EXPECT_NE(refusal(MakeConvolution(), "IM2COL_GEMM", options).find("the limit is 16"),
+            std::string::npos);
+}
+
+TEST(MeasureConvolutionTest, AFailureOnTheDeviceIsReportedAndMemoryIsFreed) {
+  int runs = 0;
+  HostBackend backend(SerialFor, [&runs](const Convolution&) -> Status {
+    return ++runs == 4 ? Internal("injected") : Status::Ok();
+  });
+  CountingDevice device(&backend);
+  Measurement measured;
+  EXPECT_EQ(MeasureConvolution(&device, MakeConvolution(), "", FewRuns(), &measured).message(),
+            "injected");
+  EXPECT_EQ(device.live, 0);
+  // What failed once is not left behind for the next measurement.
+  EXPECT_TRUE(MeasureConvolution(&device, MakeConvolution(), "", FewRuns(), &measured).ok());
+}
+
+TEST(MeasureConvolutionTest, FreesWhatItHasWhereMemoryIsShort) {
+  HostBackend backend(SerialFor);
+  CountingDevice device(&backend);
+  Measurement measured;
+  for (int allowed = 0; allowed < 4; ++allowed) {
+    device.refuse_from = allowed;
+    const Status status =
+        MeasureConvolution(&device, MakeConvolution(), "IM2COL_GEMM", FewRuns(), &measured);
+    EXPECT_EQ(status.message(), "no memory") << allowed;
+    EXPECT_EQ(device.live, 0);
+  }
+}
+
+TEST(MeasureStageTest, LanesOverlapAndTheSequenceDoesNot) {
+  // Convolutions that find another one running. In sequence there is never one.
+  std::atomic<int> running{0}, most{0};
+  HostBackend backend(SerialFor, [&](const Convolution&) -> Status {
+    const int now = ++running;
+    if (now > most) most = now;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    --running;
+    return Status::Ok();
+  });
+  CountingDevice device(&backend);
+  const Convolution c = MakeConvolution();
+  StageMeasurement measured;
+  Status status = MeasureStage(&device, {{"a", c, "DIRECT", 0}, {"b", c, "IM2COL_GEMM", 1}},
+                               FewRuns(), &measured);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(most, 2);
+  EXPECT_GE(measured.sequential.median_us, 40e3);
+  EXPECT_GE(measured.concurrent.median_us, 20e3);
+  EXPECT_GE(measured.concurrent.spread_us, 0);
+  EXPECT_EQ(measured.algorithms, (std::vector<std::string>{"DIRECT", "IM2COL_GEMM"}));
+  EXPECT_TRUE(measured.fallbacks.empty());
+  EXPECT_EQ(device.sections, 8);  // two ways, one warm-up and three repetitions
+
+  most = 0;
+  status =
+      MeasureStage(&device, {{"a", c, "DIRECT", 0}, {"b", c, "DIRECT", 0}}, FewRuns(), &measured);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(most, 1);
+}
+
+TEST(MeasureStageTest, WorkspacesOfLanesAddUpAndStepsOfALaneShareIt) {
+  HostBackend backend(SerialFor);
+  CountingDevice device(&backend);
+  const Convolution c = MakeConvolution();
+  std::shared_ptr<const PreparedConvolution> prepared;
+  ASSERT_TRUE(backend.Prepare(c, "IM2COL_GEMM", size_t{1} << 30, &prepared).ok());
+  StageMeasurement measured;
+  ASSERT_TRUE(
+      MeasureStage(
+          &device,
+          {{"a", c, "IM2COL_GEMM", 0}, {"b", c, "IM2COL_GEMM", 0}, {"c", c, "IM2COL_GEMM", 1}},
+          FewRuns(), &measured)
+          .ok());
+  EXPECT_EQ(measured.workspace_bytes, 2 * prepared->workspace_bytes());
+}
+
+TEST(MeasureStageTest, NotesWhatRanInPlaceOfAPin) {
+  HostBackend backend(SerialFor);
+  CountingDevice device(&backend);
+  StageMeasurement measured;
+  ASSERT_TRUE(
+      MeasureStage(&device, {{"a", MakeConvolution(), "FFT", 0}}, FewRuns(), &measured).ok());
+  EXPECT_EQ(measured.algorithms, std::vector<std::string>{"IM2COL_GEMM"});
+  ASSERT_EQ(measured.fallbacks.size(), 1u);
+  EXPECT_NE(measured.fallbacks[0].find("'a' with algorithm FFT"), std::string::npos);
+}
+
+TEST(MeasureStageTest, RefusesWithAReason) {
+  HostBackend backend(SerialFor);
+  CountingDevice device(&backend);
+  StageMeasurement measured;
+  EXPECT_NE(MeasureStage(&device, {}, FewRuns(), &measured).message().find("got none"),
+            std::string::npos);
+  EXPECT_NE(MeasureStage(&device, {{"a", MakeConvolution(), "", 3}}, FewRuns(), &measured)
+                .message()
+                .find("Expected lanes numbered"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace tf_interop

@@ -1,0 +1,356 @@
+"""Measuring through the core's C interface, on the host backend and without TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from tf_interop.errors import LibraryError
+from tf_interop.know import core_library
+from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind
+from tf_interop.know.core_library import (
+    ConvolutionResult,
+    MeasurementFailure,
+    MeasureOptions,
+    MeasuringBackend,
+    StageResult,
+    StageStep,
+)
+from tf_interop.know.profile import MeasuredConvolution
+
+FEW_RUNS = MeasureOptions(warmup_runs=1, repetitions=3, cache_bytes=0)
+
+FORWARD = ConvolutionConfiguration(
+    op="Conv2D",
+    kind=ConvolutionKind.FORWARD,
+    depthwise=False,
+    dtype="float32",
+    layout="NHWC",
+    image_shape=(2, 9, 7, 4),
+    filter_shape=(3, 3, 4, 6),
+    output_shape=(2, 5, 4, 6),
+    strides=(2, 2),
+    dilations=(1, 1),
+    padding="SAME",
+    group_count=1,
+)
+HALF = dataclasses.replace(FORWARD, dtype="float16")
+NCHW = dataclasses.replace(
+    FORWARD, layout="NCHW", image_shape=(2, 4, 9, 7), output_shape=(2, 6, 5, 4)
+)
+VALID = dataclasses.replace(FORWARD, padding="VALID", output_shape=(2, 4, 3, 6))
+EXPLICIT = dataclasses.replace(
+    FORWARD, padding="EXPLICIT", explicit_paddings=(2, 0, 3, 1), output_shape=(2, 5, 5, 6)
+)
+DILATED = dataclasses.replace(FORWARD, strides=(1, 1), dilations=(2, 1), output_shape=(2, 9, 7, 6))
+GROUPED = dataclasses.replace(FORWARD, filter_shape=(3, 3, 2, 6), group_count=2)
+DEPTHWISE = dataclasses.replace(
+    FORWARD,
+    op="DepthwiseConv2dNative",
+    depthwise=True,
+    filter_shape=(3, 3, 4, 2),
+    output_shape=(2, 5, 4, 8),
+    group_count=4,
+)
+FUSED = dataclasses.replace(FORWARD, op="_FusedConv2D", fused_ops=("BiasAdd", "Relu6"))
+LEAKY = dataclasses.replace(FUSED, fused_ops=("BiasAdd", "LeakyRelu"), leaky_relu_alpha=0.3)
+BACKWARD_INPUT = dataclasses.replace(
+    FORWARD, op="Conv2DBackpropInput", kind=ConvolutionKind.BACKWARD_INPUT
+)
+BACKWARD_FILTER = dataclasses.replace(
+    FORWARD, op="Conv2DBackpropFilter", kind=ConvolutionKind.BACKWARD_FILTER
+)
+
+# 2 images of 9 x 7 x 4, 3 x 3 x 4 x 6 filters, 2 outputs of 5 x 4 x 6.
+IMAGE_ELEMENTS, FILTER_ELEMENTS, OUTPUT_ELEMENTS = 504, 216, 240
+MULTIPLY_ADDS = 2 * 5 * 4 * 6 * 3 * 3 * 4
+
+
+@pytest.fixture(name="host")
+def fixture_host() -> MeasuringBackend:
+    return core_library.load_core_library().open_backend("host")
+
+
+def _measure(
+    host: MeasuringBackend,
+    configuration: ConvolutionConfiguration,
+    algorithm: str | None = None,
+    options: MeasureOptions = FEW_RUNS,
+) -> ConvolutionResult:
+    result = host.measure_convolution(configuration, algorithm, options)
+    assert isinstance(result, ConvolutionResult), result
+    return result
+
+
+def _measure_stage(host: MeasuringBackend, *steps: StageStep) -> StageResult:
+    result = host.measure_stage(steps, FEW_RUNS)
+    assert isinstance(result, StageResult), result
+    return result
+
+
+def test_lists_the_algorithms_of_the_host(host: MeasuringBackend) -> None:
+    assert host.list_algorithms() == ("IM2COL_GEMM", "DIRECT")
+
+
+@pytest.mark.parametrize("algorithm", ["IM2COL_GEMM", "DIRECT"])
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        pytest.param(FORWARD, id="forward"),
+        pytest.param(NCHW, id="nchw"),
+        pytest.param(VALID, id="valid"),
+        pytest.param(EXPLICIT, id="explicit"),
+        pytest.param(DILATED, id="dilated"),
+        pytest.param(GROUPED, id="grouped"),
+        pytest.param(DEPTHWISE, id="depthwise"),
+        pytest.param(FUSED, id="fused"),
+        pytest.param(LEAKY, id="leaky"),
+        pytest.param(BACKWARD_INPUT, id="backward_input"),
+        pytest.param(BACKWARD_FILTER, id="backward_filter"),
+    ],
+)
+def test_measures(
+    host: MeasuringBackend, configuration: ConvolutionConfiguration, algorithm: str
+) -> None:
+    result = _measure(host, configuration, algorithm)
+    assert result.configuration is configuration
+    assert result.algorithm == algorithm
+    assert result.median_us > 0
+    assert result.spread_us >= 0
+    assert result.relative_error is not None
+    assert result.relative_error < 1e-5
+    assert result.deterministic
+
+
+def test_the_error_of_half_is_its_rounding(host: MeasuringBackend) -> None:
+    result = _measure(host, HALF)
+    assert result.relative_error is not None
+    assert 1e-6 < result.relative_error < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("configuration", "elements"),
+    [
+        (FORWARD, 0),
+        (NCHW, IMAGE_ELEMENTS + OUTPUT_ELEMENTS),
+        (HALF, IMAGE_ELEMENTS + FILTER_ELEMENTS + OUTPUT_ELEMENTS),
+    ],
+    ids=["forward", "nchw", "half"],
+)
+def test_gives_the_workspace(
+    host: MeasuringBackend, configuration: ConvolutionConfiguration, elements: int
+) -> None:
+    assert _measure(host, configuration, "DIRECT").workspace_bytes == 4 * elements
+
+
+def test_names_what_the_backend_chose(host: MeasuringBackend) -> None:
+    assert _measure(host, FORWARD).algorithm == "IM2COL_GEMM"
+
+
+def test_states_what_measured(host: MeasuringBackend) -> None:
+    source = _measure(host, FORWARD).source
+    assert source.startswith("tf_interop core, backend host: ")
+    assert "repetitions=3" in source
+    assert "cache_bytes=0" in source
+
+
+def test_measures_no_error_over_the_limit(host: MeasuringBackend) -> None:
+    at = dataclasses.replace(FEW_RUNS, reference_limit_multiply_adds=MULTIPLY_ADDS)
+    over = dataclasses.replace(FEW_RUNS, reference_limit_multiply_adds=MULTIPLY_ADDS - 1)
+    assert _measure(host, FORWARD, options=at).relative_error is not None
+    assert _measure(host, FORWARD, options=over).relative_error is None
+
+
+@pytest.mark.parametrize(
+    ("configuration", "algorithm", "options", "reason"),
+    [
+        pytest.param(FORWARD, "FFT", FEW_RUNS, "got FFT", id="unknown_algorithm"),
+        pytest.param(
+            HALF,
+            "DIRECT",
+            dataclasses.replace(FEW_RUNS, workspace_limit_bytes=64),
+            "the limit is 64",
+            id="workspace",
+        ),
+        pytest.param(
+            FORWARD,
+            None,
+            dataclasses.replace(FEW_RUNS, repetitions=0),
+            "1 repetition, got 1 and 0",
+            id="no_repetition",
+        ),
+        pytest.param(
+            dataclasses.replace(FORWARD, output_shape=(2, 5, 5, 6)),
+            None,
+            FEW_RUNS,
+            "Expected output width 4",
+            id="wrong_output",
+        ),
+        pytest.param(
+            dataclasses.replace(FORWARD, image_shape=(0, 9, 7, 4), output_shape=(0, 5, 4, 6)),
+            None,
+            FEW_RUNS,
+            "something to compute",
+            id="empty_batch",
+        ),
+    ],
+)
+def test_a_failure_has_its_reason(
+    host: MeasuringBackend,
+    configuration: ConvolutionConfiguration,
+    algorithm: str | None,
+    options: MeasureOptions,
+    reason: str,
+) -> None:
+    result = host.measure_convolution(configuration, algorithm, options)
+    assert isinstance(result, MeasurementFailure)
+    assert reason in result.reason
+    assert "backend host" in result.source
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"image_shape": (None, 9, 7, 4)}, "image's shape known"),
+        ({"filter_shape": None}, "filter's shape known"),
+        ({"dtype": "bfloat16"}, "got bfloat16"),
+        ({"layout": "NCHW_VECT_C"}, "got NCHW_VECT_C"),
+        ({"padding": "REFLECT"}, "got 'REFLECT'"),
+        ({"fused_ops": ("Relu",)}, "fused_ops"),
+        ({"filter_shape": (3, 3, 3, 6)}, "Expected a filter for 4 image and 6 output channels"),
+        ({"filter_shape": (3, 3, 4, 5)}, "Expected a filter for 4 image and 6 output channels"),
+    ],
+)
+def test_refuses_what_the_core_has_no_word_for(
+    host: MeasuringBackend, change: dict[str, object], reason: str
+) -> None:
+    configuration = dataclasses.replace(FORWARD, **change)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=reason):
+        host.measure_convolution(configuration, None, FEW_RUNS)
+
+
+def test_a_stage_has_both_figures(host: MeasuringBackend) -> None:
+    result = _measure_stage(
+        host, StageStep(HALF, 0, "DIRECT"), StageStep(NCHW, 1, "DIRECT"), StageStep(FUSED, 1)
+    )
+    assert result.concurrent_us > 0
+    assert result.sequential_us > 0
+    assert result.concurrent_spread_us >= 0
+    assert result.sequential_spread_us >= 0
+    assert result.convolutions == (
+        MeasuredConvolution(HALF, "DIRECT"),
+        MeasuredConvolution(NCHW, "DIRECT"),
+        MeasuredConvolution(FUSED, "IM2COL_GEMM"),
+    )
+    assert result.lanes == (0, 1, 1)
+    assert result.fallbacks == ()
+    # The lanes' largest, added.
+    of_lane_1 = max(
+        _measure(host, NCHW, "DIRECT").workspace_bytes, _measure(host, FUSED).workspace_bytes
+    )
+    of_lane_0 = _measure(host, HALF, "DIRECT").workspace_bytes
+    assert result.workspace_bytes == of_lane_0 + of_lane_1
+
+
+def test_a_stage_notes_what_ran_in_place_of_a_pin(host: MeasuringBackend) -> None:
+    result = _measure_stage(host, StageStep(FORWARD, 0, "DIRECT"), StageStep(FORWARD, 1, "FFT"))
+    assert [each.algorithm for each in result.convolutions] == ["DIRECT", "IM2COL_GEMM"]
+    (fallback,) = result.fallbacks
+    assert "'step 1' with algorithm FFT" in fallback
+
+
+def test_a_stage_that_fails_has_its_reason(host: MeasuringBackend) -> None:
+    result = host.measure_stage([StageStep(FORWARD, 2)], FEW_RUNS)
+    assert isinstance(result, MeasurementFailure)
+    assert "Expected lanes numbered" in result.reason
+
+
+def test_a_stage_becomes_an_entry_of_a_profile(host: MeasuringBackend) -> None:
+    stage = _measure_stage(host, StageStep(FORWARD, 0, "DIRECT"), StageStep(NCHW, 1, "DIRECT"))
+    entry = stage.to_profile()
+    assert entry.convolutions == stage.convolutions
+    assert entry.concurrent_us == stage.concurrent_us
+    assert entry.sequential_us == stage.sequential_us
+    assert entry.spread_us == stage.concurrent_spread_us + stage.sequential_spread_us
+    assert entry.source == stage.source
+
+    alone = dataclasses.replace(
+        stage,
+        convolutions=tuple(MeasuredConvolution(each.configuration) for each in stage.convolutions),
+        sequential_us=1.0,
+        sequential_spread_us=0.5,
+    )
+    entry = stage.to_profile(alone)
+    assert entry.convolutions == stage.convolutions
+    assert entry.sequential_us == 1.0
+    assert entry.spread_us == stage.concurrent_spread_us + 0.5
+    other = dataclasses.replace(stage, convolutions=stage.convolutions[:1])
+    with pytest.raises(ValueError, match="Expected a result for"):
+        stage.to_profile(other)
+
+
+def test_refuses_an_unknown_backend() -> None:
+    with pytest.raises(LibraryError, match="host or cudnn, got 'tpu'"):
+        core_library.load_core_library().open_backend("tpu")
+
+
+def test_opens_a_backend_once(host: MeasuringBackend) -> None:
+    again = core_library.load_core_library().open_backend("host")
+    assert again._device.value == host._device.value
+
+
+@pytest.fixture(name="fresh_cache")
+def fixture_fresh_cache() -> None:
+    core_library.load_core_library.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh_cache")
+def test_says_that_the_library_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.setenv("TF_INTEROP_CORE_LIBRARY", str(tmp_path / "none.so"))
+    with pytest.raises(LibraryError, match=r"none\.so, found none"):
+        core_library.load_core_library()
+
+
+@pytest.mark.usefixtures("fresh_cache")
+def test_says_that_the_library_does_not_load(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "text.so").write_text("no library")
+    monkeypatch.setenv("TF_INTEROP_CORE_LIBRARY", str(tmp_path / "text.so"))
+    with pytest.raises(LibraryError, match=r"text\.so does not load"):
+        core_library.load_core_library()
+
+
+@pytest.mark.usefixtures("fresh_cache")
+def test_refuses_another_version_of_the_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_library, "_VERSION", 1000)
+    with pytest.raises(LibraryError, match="Expected version 1000 of the interface"):
+        core_library.load_core_library()
+
+
+_WITHOUT_TENSORFLOW = """
+import sys
+sys.modules["tensorflow"] = sys.modules["google.protobuf"] = None  # importing either fails
+from tests import core_library_test as test
+from tf_interop.know import core_library
+host = core_library.load_core_library().open_backend("host")
+print(host.measure_convolution(test.FORWARD, "DIRECT", test.FEW_RUNS).algorithm)
+"""
+
+
+def test_works_without_tensorflow() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_TENSORFLOW],
+        cwd=pathlib.Path(__file__).resolve().parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip() == "DIRECT"
