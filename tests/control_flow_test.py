@@ -256,3 +256,43 @@ def test_regions_do_not_depend_on_node_order() -> None:
     reversed_graph = GraphBuilder()
     reversed_graph.graph_def.node.extend(reversed(graph.graph_def.node))
     assert _regions(reversed_graph) == expected
+
+
+def test_behind_a_dequeue_is_another_region() -> None:
+    graph = _graph()
+    graph.add("before", "Neg", "x")
+    graph.add("enqueue", "QueueEnqueueV2", "p", "before")
+    graph.add("dequeue", "QueueDequeueV2", "p")
+    graph.add("after", "Neg", "dequeue")
+    graph.add("both", "Add", "after", "before")
+    regions = _regions(graph)
+    assert regions["before"] == ROOT_REGION
+    assert regions["after"] == regions["both"] not in (None, ROOT_REGION)
+
+
+@pytest.mark.parametrize(
+    ("op", "may_wait"),
+    [
+        ("PyFunc", True),
+        ("CollectiveReduceV2", True),
+        ("StatefulPartitionedCall", True),
+        ("a_function_called_by_its_name", True),
+        ("ReadVariableOp", False),
+        ("RandomUniform", False),
+        ("Relu", False),
+    ],
+)
+def test_what_may_wait(op: str, may_wait: bool) -> None:
+    graph = _graph()
+    graph.add("op", op, "x")
+    graph.add("after", "Neg", "op")
+    assert (_regions(graph)["after"] != ROOT_REGION) == may_wait
+
+
+def test_behind_what_is_fed_is_another_region() -> None:
+    graph = _graph()
+    graph.add("after", "Neg", "p")
+    view = GraphView(graph.graph_def)
+    control_flow = ControlFlow(view, fed=[view.index_of["p"]])
+    assert control_flow.region(view.index_of["x"]) == ROOT_REGION
+    assert control_flow.region(view.index_of["after"]) != ROOT_REGION

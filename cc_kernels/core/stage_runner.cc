@@ -143,19 +143,22 @@ Status PrepareStage(Backend* backend, const std::vector<StageStep>& steps,
                     size_t workspace_limit_bytes, PreparedStage* prepared) {
   *prepared = PreparedStage();
   prepared->steps.resize(steps.size());
+  int lane_count = 0;
   for (size_t i = 0; i < steps.size(); ++i) {
     const StageStep& step = steps[i];
-    auto& lanes = prepared->lane_workspace_bytes;
-    if (step.lane < 0 || static_cast<size_t>(step.lane) > lanes.size()) {
+    if (step.lane < 0 || step.lane > lane_count) {
       return InvalidArgument("Expected lanes numbered 0, 1, 2, … in the order of the steps, got " +
                              std::to_string(step.lane) + " at convolution '" + step.name +
-                             "' behind " + std::to_string(lanes.size()) + " lanes.");
+                             "' behind " + std::to_string(lane_count) + " lanes.");
     }
-    if (static_cast<size_t>(step.lane) == lanes.size()) lanes.push_back(0);
+    lane_count = std::max(lane_count, step.lane + 1);
+    const int lane = step.lane % kMaxLanes;
+    auto& lanes = prepared->lane_workspace_bytes;
+    lanes.resize(std::min(lane_count, kMaxLanes));
     TF_INTEROP_RETURN_IF_ERROR(PrepareStep(backend, step, step.algorithm, workspace_limit_bytes,
                                            &prepared->fallbacks, &prepared->steps[i]));
-    prepared->steps[i].lane = step.lane;
-    GrowLaneWorkspace(prepared->steps[i], &lanes[step.lane]);
+    prepared->steps[i].lane = lane;
+    GrowLaneWorkspace(prepared->steps[i], &lanes[lane]);
   }
   return Status::Ok();
 }

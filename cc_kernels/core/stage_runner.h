@@ -31,6 +31,10 @@
 
 namespace tf_interop {
 
+// The most lanes of a stage that run at once, each with a stream group and a workspace; further
+// ones run behind them. CUDA has no more connections to the device (CUDA_DEVICE_MAX_CONNECTIONS).
+constexpr int kMaxLanes = 32;
+
 // One convolution of a stage, as a plan asks for it.
 struct StageStep {
   std::string name;  // the node's name, for messages
@@ -60,7 +64,8 @@ struct PreparedStage {
 
 // Prepares every step. A pinned algorithm that the backend cannot run for this shape, or that
 // needs more than `workspace_limit_bytes`, is replaced by the backend's own choice and noted in
-// `fallbacks`. Lane numbers must be 0, 1, 2, … without a gap.
+// `fallbacks`. Lane numbers must be 0, 1, 2, … without a gap; lane kMaxLanes comes behind lane 0,
+// and so on.
 Status PrepareStage(Backend* backend, const std::vector<StageStep>& steps,
                     size_t workspace_limit_bytes, PreparedStage* prepared);
 

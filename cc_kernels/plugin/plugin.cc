@@ -21,6 +21,7 @@ struct TfiGraph {
   const TF_GrapplerItem* item;
   const char* device_type;
   std::string nodes_to_preserve;
+  std::string fetches;
   TF_GraphProperties* properties = nullptr;  // made on first use
   bool has_result = false;
   void* result = nullptr;
@@ -58,17 +59,21 @@ bool MayHoldConvolution(const TF_Buffer& graph) {
   }
 }
 
+// How the C API of Grappler hands over a list of names.
+using GetListSize = void (*)(const TF_GrapplerItem*, int*, size_t*, TF_Status*);
+using GetList = void (*)(const TF_GrapplerItem*, char**, size_t*, int, void*, size_t, TF_Status*);
+
 // Each name with a line feed behind it; node names hold none.
-std::string NodesToPreserve(const TF_GrapplerItem* item, TF_Status* status) {
+std::string ReadNames(GetListSize get_size, GetList get, const TF_GrapplerItem* item,
+                      TF_Status* status) {
   int count = 0;
   size_t storage_size = 0;
-  TF_GetNodesToPreserveListSize(item, &count, &storage_size, status);
+  get_size(item, &count, &storage_size, status);
   if (TF_GetCode(status) != TF_OK) return "";
   std::vector<char*> names(count);
   std::vector<size_t> lengths(count);
   std::vector<char> storage(storage_size);
-  TF_GetNodesToPreserveList(item, names.data(), lengths.data(), count, storage.data(), storage_size,
-                            status);
+  get(item, names.data(), lengths.data(), count, storage.data(), storage_size, status);
   if (TF_GetCode(status) != TF_OK) return "";
   std::string text;
   for (int i = 0; i < count; ++i) text.append(names[i], lengths[i]).push_back('\n');
@@ -84,8 +89,11 @@ void Optimize(void* device_type, const TF_Buffer* input, const TF_GrapplerItem* 
               TF_Buffer* output, TF_Status* status) {
   const TfiPass pass = global_pass.load();
   if (pass == nullptr || !MayHoldConvolution(*input)) return SetUnchanged(status);
-  TfiGraph graph{input, item, static_cast<const char*>(device_type), ""};
-  graph.nodes_to_preserve = NodesToPreserve(item, status);
+  TfiGraph graph{input, item, static_cast<const char*>(device_type), "", ""};
+  graph.nodes_to_preserve =
+      ReadNames(TF_GetNodesToPreserveListSize, TF_GetNodesToPreserveList, item, status);
+  if (TF_GetCode(status) != TF_OK) return;
+  graph.fetches = ReadNames(TF_GetFetchNodesListSize, TF_GetFetchNodesList, item, status);
   if (TF_GetCode(status) != TF_OK) return;
   const bool changed = pass(&graph) == 1 && graph.has_result;
   if (graph.properties != nullptr) TF_DeleteGraphProperties(graph.properties);
@@ -170,6 +178,7 @@ const char* TfiGraphDeviceType(const TfiGraph* graph) { return graph->device_typ
 const char* TfiGraphNodesToPreserve(const TfiGraph* graph) {
   return graph->nodes_to_preserve.c_str();
 }
+const char* TfiGraphFetches(const TfiGraph* graph) { return graph->fetches.c_str(); }
 
 int TfiOutputProperties(TfiGraph* graph, const char* node, TfiSink sink) {
   const tf_interop::StatusPtr status(TF_NewStatus());

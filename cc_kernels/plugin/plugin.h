@@ -30,11 +30,13 @@ TFI_EXPORT const char* TfiRegisterPlugin(const char* device_type);
 TFI_EXPORT void TfiSetPass(TfiPass pass);
 
 // What Grappler handed over: a serialized GraphDef, the device type that the plugin was called
-// for, and the names of the nodes that have to stay, each with a line feed behind it.
+// for, the names of the nodes that have to stay, and of those among them that the graph is run for.
+// Each name has a line feed behind it. A name that has to stay and is no fetch may be fed.
 TFI_EXPORT const void* TfiGraphData(const TfiGraph* graph);
 TFI_EXPORT size_t TfiGraphSize(const TfiGraph* graph);
 TFI_EXPORT const char* TfiGraphDeviceType(const TfiGraph* graph);
 TFI_EXPORT const char* TfiGraphNodesToPreserve(const TfiGraph* graph);
+TFI_EXPORT const char* TfiGraphFetches(const TfiGraph* graph);
 
 // Gives the serialized OpInfo::TensorProperties of every output of a node to `sink`, in order.
 // Shapes are inferred for the whole graph on the first call, which takes long. Returns the number

@@ -59,9 +59,11 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
       Status status = launched;
       status.Update(stream->TakeError());
       call.reset();  // workspaces go before TensorFlow hears that the op is done
-      backend->Release(std::move(*caller));
       if (!status.ok()) context->SetStatus(ToAbslStatus(status));
+      // TensorFlow may run what comes next, another stage too, inside this call: the stream must
+      // not be handed out before its thread is free.
       done();
+      backend->Release(std::move(*caller));
       return Status::Ok();
     });
   }

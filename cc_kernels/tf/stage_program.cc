@@ -244,6 +244,18 @@ absl::Status ResolveChannels(const StepProgram& step, const TensorShape& filter,
   return absl::OkStatus();
 }
 
+// TensorFlow fuses a BiasAdd, whose bias is a vector, and with oneDNN also an addition that comes
+// to the same, of a bias such as [1, 1, 1, channels].
+bool IsBiasOf(const TensorShape& bias, int64_t channels) {
+  int dimensions_of_channels = bias.dims() > 0 && channels == 1 ? 1 : 0;
+  for (const int64_t size : bias.dim_sizes()) {
+    if (size == 1) continue;
+    if (size != channels) return false;
+    ++dimensions_of_channels;
+  }
+  return dimensions_of_channels == 1;
+}
+
 }  // namespace
 
 absl::Status ParseStageProgram(const StageAttributes& attributes, StageProgram* program) {
@@ -333,9 +345,9 @@ absl::Status ResolveStep(const StepProgram& step, const std::vector<TensorShape>
   }
   if (step.has_bias) {
     const TensorShape& bias = operand_shapes[2];
-    if (bias.dims() != 1 || bias.dim_size(0) != c->output_channels) {
-      return AtStep(step.name, absl::StrCat("expected a bias of shape [", c->output_channels,
-                                            "], got ", bias.DebugString(), "."));
+    if (!IsBiasOf(bias, c->output_channels)) {
+      return AtStep(step.name, absl::StrCat("expected a bias of ", c->output_channels,
+                                            " channels, got shape ", bias.DebugString(), "."));
     }
   }
   switch (step.kind) {

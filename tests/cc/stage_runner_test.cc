@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <random>
 #include <thread>
 #include <utility>
@@ -269,6 +270,36 @@ TEST(StageRunnerTest, StepsOfALaneShareItsWorkspace) {
   ASSERT_EQ(stage.lane_workspace_bytes.size(), 2u);
   EXPECT_GT(stage.lane_workspace_bytes[0], stage.lane_workspace_bytes[1]);
   EXPECT_GT(stage.lane_workspace_bytes[1], 0u);
+}
+
+TEST(StageRunnerTest, LanesBeyondTheLimitRunBehindOthers) {
+  std::vector<StageStep> steps;
+  for (int lane = 0; lane < 3 * kMaxLanes; ++lane) {
+    steps.push_back({"copy", CopyConvolution(kPixels), "", lane});
+  }
+  HostBackend backend(SerialFor);
+  PreparedStage stage;
+  ASSERT_TRUE(PrepareStage(&backend, steps, kNoLimit, &stage).ok());
+  EXPECT_EQ(stage.lane_workspace_bytes.size(), static_cast<size_t>(kMaxLanes));
+  EXPECT_EQ(stage.steps[kMaxLanes + 1].lane, 1);
+}
+
+TEST(StageRunnerTest, StreamsBeyondTheLimitOfThreadsRunWhereTheyAreUsed) {
+  HostBackend backend(SerialFor);
+  std::vector<std::unique_ptr<StreamGroup>> groups(1000);
+  for (auto& group : groups) ASSERT_TRUE(backend.Acquire(&group).ok());
+  auto* const last = static_cast<HostStream*>(groups.back()->stream());
+  EXPECT_FALSE(last->has_thread());
+  bool has_run = false;
+  last->Enqueue([&has_run] {
+    has_run = true;
+    return Internal("kept until it is taken");
+  });
+  EXPECT_TRUE(has_run);
+  EXPECT_FALSE(last->TakeError().ok());
+  // A stage whose streams have no threads runs in order.
+  EXPECT_EQ(CountWrongElements(&backend, last, 3.0f), 0);
+  for (auto& group : groups) backend.Release(std::move(group));
 }
 
 TEST(StageRunnerTest, RefusesAGapInTheLanes) {

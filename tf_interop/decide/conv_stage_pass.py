@@ -88,6 +88,7 @@ def run_conv_stage_pass(
     device_type: str,
     nodes_to_preserve: Collection[str] = (),
     infer_output_shapes: ShapeInference | None = None,
+    fetches: Collection[str] = (),
 ) -> PassResult:
     """Runs the pass on one graph.
 
@@ -98,6 +99,7 @@ def run_conv_stage_pass(
         nodes_to_preserve: names that have to stay.
         infer_output_shapes: shape inference, asked only where attributes say too little and the
             settings need shapes.
+        fetches: what the graph is run for, names of nodes or tensors; none where that is not known.
 
     Returns:
         The new graph and a report.
@@ -107,7 +109,9 @@ def run_conv_stage_pass(
         PlanError: the plan is for another graph or not legal for this one.
     """
     with _without_garbage_collection():
-        return _run(graph_def, settings, device_type, nodes_to_preserve, infer_output_shapes)
+        return _run(
+            graph_def, settings, device_type, nodes_to_preserve, infer_output_shapes, fetches
+        )
 
 
 def _run(
@@ -116,13 +120,20 @@ def _run(
     device_type: str,
     nodes_to_preserve: Collection[str],
     infer_output_shapes: ShapeInference | None,
+    fetches: Collection[str],
 ) -> PassResult:
     start = time.perf_counter()
     if _has_stage(graph_def, device_type):
         return PassResult(None, None)
     view = GraphView(graph_def)
     properties = GraphProperties(view, infer_output_shapes if settings.profile else None)
-    found, refused = find_convolutions(view, properties, nchw_on_cpu=True)
+    found, refused = find_convolutions(
+        view,
+        properties,
+        nchw_on_cpu=True,
+        nodes_to_preserve=nodes_to_preserve,
+        fetches=fetches,
+    )
     convolutions = tuple(node for node in found if _is_on(node.device, device_type))
     refusals = tuple(
         refusal

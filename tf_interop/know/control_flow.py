@@ -17,18 +17,21 @@ order of the nodes, and so is what a loop computes in one iteration and hands on
 
     early --> Enter --> body --> NextIteration - - > Merge --> Switch --> Exit --> late
 
-So a region is also behind the same loops: those that must have ended.
+So a region is also behind the same loops, those that must have ended, and behind the same nodes
+that may wait for others without an edge (`hidden_waits`).
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from typing import NamedTuple
 
 from tf_interop.know.graph_view import MERGE_OPS, NEXT_ITERATION_OPS, GraphView, parse_input
+from tf_interop.know.hidden_waits import find_hidden_waits, find_waits_before
 
 ROOT_REGION = ""
-"""Region of nodes that are in no loop and always alive."""
+"""Region of nodes that are in no loop, always alive, and behind nothing that may wait."""
 
 _SWITCH_OPS = frozenset({"Switch", "RefSwitch", "_SwitchN"})
 _ENTER_OPS = frozenset({"Enter", "RefEnter"})
@@ -69,14 +72,18 @@ _ROOT = _Place((), frozenset())
 class ControlFlow:
     """The region of every node of a graph. Graphs without control flow cost nothing."""
 
-    def __init__(self, view: GraphView) -> None:
-        """Finds frames and gates.
+    def __init__(self, view: GraphView, fed: Collection[int] = ()) -> None:
+        """Finds frames, gates and hidden waits.
+
+        Args:
+            view: the graph.
+            fed: nodes whose values the caller gives, possibly in several steps.
 
         Raises:
             GraphError: the graph has a cycle.
         """
         self._view = view
-        self._keys: dict[tuple[_Place, int], str] = {(_ROOT, 0): ROOT_REGION}
+        self._keys: dict[tuple[_Place, int, int], str] = {(_ROOT, 0, 0): ROOT_REGION}
         self._places: list[_Place | None] | None = None
         self._loops_before = [0] * len(view)
         if not _CONTROL_FLOW_OPS.isdisjoint(view.op_types):
@@ -85,6 +92,8 @@ class ControlFlow:
                 self._places[index] = self._place_outputs(index, self._places)
             if not _EXIT_OPS.isdisjoint(view.op_types):
                 self._loops_before = self._find_loops_before(self._places)
+        waits = find_hidden_waits(view, fed)
+        self._waits_before = find_waits_before(view, waits) if waits else None
 
     def region(self, index: int) -> str | None:
         """A key for the region of node `index`.
@@ -96,17 +105,16 @@ class ControlFlow:
             A short string, equal for nodes of one region, in every process; None where the node's
             inputs contradict each other or the region is not understood.
         """
-        if self._places is None:
-            return ROOT_REGION
-        place = self._places[index]
+        place = _ROOT if self._places is None else self._places[index]
         if place is None:
             return None
         loops = self._loops_before[index]
-        key = self._keys.get((place, loops))
+        waits = 0 if self._waits_before is None else self._waits_before[index]
+        key = self._keys.get((place, loops, waits))
         if key is None:
-            text = repr((place.frame, sorted(place.gates), loops))
+            text = repr((place.frame, sorted(place.gates), loops, waits))
             key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-            self._keys[place, loops] = key
+            self._keys[place, loops, waits] = key
         return key
 
     def _find_loops_before(self, places: list[_Place | None]) -> list[int]:

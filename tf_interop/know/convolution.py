@@ -68,6 +68,7 @@ class RefusalReason(enum.Enum):
     DEVICE = "device"
     XLA = "compiled by XLA"
     CONTROL_FLOW = "control flow"
+    NOT_RUN = "not run"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from tensorflow.core.framework import types_pb2
@@ -19,6 +20,7 @@ from tf_interop.know.convolution import (
 from tf_interop.know.device import device_type_of
 from tf_interop.know.graph_properties import GraphProperties, is_fully_known, merge_shapes
 from tf_interop.know.graph_view import GraphView
+from tf_interop.know.session_feeds import find_fed, find_run
 
 CONVOLUTION_KINDS = {
     "Conv2D": ConvolutionKind.FORWARD,
@@ -77,7 +79,12 @@ class _RefusalError(Exception):
 
 
 def find_convolutions(
-    view: GraphView, properties: GraphProperties, *, nchw_on_cpu: bool = False
+    view: GraphView,
+    properties: GraphProperties,
+    *,
+    nchw_on_cpu: bool = False,
+    nodes_to_preserve: Collection[str] = (),
+    fetches: Collection[str] = (),
 ) -> tuple[tuple[ConvolutionNode, ...], tuple[Refusal, ...]]:
     """Finds the convolutions that can be part of a stage.
 
@@ -88,6 +95,8 @@ def find_convolutions(
         properties: the shapes of its tensors.
         nchw_on_cpu: whether NCHW is taken on the CPU, where TensorFlow's own kernels run it only
             with oneDNN.
+        nodes_to_preserve: names that have to stay in the graph.
+        fetches: what the graph is run for, names of nodes or tensors; none where that is not known.
 
     Returns:
         The convolutions, and the convolution nodes that are left alone with the reason for each.
@@ -104,11 +113,14 @@ def find_convolutions(
     levels = view.levels
     indices.sort(key=lambda index: (levels[index], view.names[index]))
 
-    control_flow = ControlFlow(view)
+    fed = find_fed(view, nodes_to_preserve, fetches)
+    runs = find_run(view, fed, fetches)
+    control_flow = ControlFlow(view, fed)
     convolutions: list[ConvolutionNode] = []
     refusals: list[Refusal] = []
     for index in indices:
         try:
+            _check_runs(runs, index)
             convolutions.append(
                 _match_convolution(view, properties, control_flow, index, nchw_on_cpu)
             )
@@ -220,6 +232,14 @@ def _check_input_count(view: GraphView, index: int) -> None:
     if not legal:
         raise GraphError(
             f"Expected the inputs of {op}, got {count} tensors at node '{view.names[index]}'."
+        )
+
+
+def _check_runs(runs: bytearray | None, index: int) -> None:
+    if runs is not None and not runs[index]:
+        raise _RefusalError(
+            RefusalReason.NOT_RUN,
+            "Expected a node that the fetches need, got one that they do not.",
         )
 
 

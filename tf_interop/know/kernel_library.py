@@ -75,8 +75,12 @@ class HandedGraph:
     @property
     def nodes_to_preserve(self) -> frozenset[str]:
         """Names that have to stay in the graph."""
-        text = self._library.functions.TfiGraphNodesToPreserve(self._handle).decode()
-        return frozenset(text.split("\n")[:-1])
+        return _names(self._library.functions.TfiGraphNodesToPreserve(self._handle))
+
+    @property
+    def fetches(self) -> frozenset[str]:
+        """Names of the nodes that the graph is run for."""
+        return _names(self._library.functions.TfiGraphFetches(self._handle))
 
     def infer_output_shapes(self, node: str) -> list[Shape | None] | None:
         """Asks TensorFlow's shape inference; the first call infers the whole graph.
@@ -105,7 +109,10 @@ class KernelLibrary:
     def __init__(self, build_info: BuildInfo, functions: ctypes.CDLL) -> None:
         self.build_info = build_info
         self.functions = functions
-        self._callback: object = None  # kept alive while the library may call it
+        self._run: Callable[[HandedGraph], bool] | None = None
+        # One for the whole process, never freed: another thread may be about to call it whenever
+        # the pass changes.
+        self._callback = _PASS_TYPE(self._call)
         functions.TfiRegisterPlugin.restype = ctypes.c_char_p
         functions.TfiRegisterPlugin.argtypes = [ctypes.c_char_p]
         functions.TfiSetPass.argtypes = [ctypes.c_void_p]
@@ -115,6 +122,7 @@ class KernelLibrary:
             (functions.TfiGraphSize, ctypes.c_size_t),
             (functions.TfiGraphDeviceType, ctypes.c_char_p),
             (functions.TfiGraphNodesToPreserve, ctypes.c_char_p),
+            (functions.TfiGraphFetches, ctypes.c_char_p),
         ):
             getter.restype = result
             getter.argtypes = [ctypes.c_void_p]
@@ -141,14 +149,14 @@ class KernelLibrary:
         Args:
             run: returns whether it has set a result. It must not raise. None turns the plugin off.
         """
-        if run is None:
-            self.functions.TfiSetPass(None)
-            return
-        callback = _PASS_TYPE(lambda handle: int(run(HandedGraph(self, handle))))
-        self.functions.TfiSetPass(ctypes.cast(callback, ctypes.c_void_p))
-        # Not before: another thread may be inside the old one, and still holds it while it runs.
-        self._callback, previous = callback, self._callback
-        del previous
+        self._run = run
+        self.functions.TfiSetPass(
+            None if run is None else ctypes.cast(self._callback, ctypes.c_void_p)
+        )
+
+    def _call(self, handle: int) -> int:
+        run = self._run
+        return 0 if run is None else int(run(HandedGraph(self, handle)))
 
     def read_counters(self) -> Counters:
         """What stages did so far."""
@@ -165,6 +173,10 @@ class KernelLibrary:
                 count, reason = rest.split(" ", 1)
                 fallbacks[reason] = int(count)
         return Counters(stages_run, fallbacks)
+
+
+def _names(text: bytes) -> frozenset[str]:
+    return frozenset(text.decode().split("\n")[:-1])
 
 
 def find_library() -> pathlib.Path | None:

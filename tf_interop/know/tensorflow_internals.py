@@ -26,6 +26,14 @@ def load_op_library(path: str) -> None:
     tf.load_library(path)
 
 
+def is_stateful(op: str) -> bool | None:
+    """Whether TensorFlow calls an op type stateful; None where it knows no op of that name."""
+    from tensorflow.python.framework import op_def_registry
+
+    op_def = op_def_registry.get(op)
+    return None if op_def is None else bool(op_def.is_stateful)
+
+
 def shape_of_tensor_properties(serialized: bytes) -> Shape | None:
     """The shape in a serialized `OpInfo.TensorProperties`, as Grappler's C API gives it.
 

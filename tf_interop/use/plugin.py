@@ -134,6 +134,7 @@ class Plugin:
                 device_type,
                 handed.nodes_to_preserve,
                 handed.infer_output_shapes,
+                handed.fetches,
             )
             if result.graph_def is not None:
                 handed.set_result(result.graph_def.SerializeToString(deterministic=True))

@@ -10,10 +10,14 @@
 namespace tf_interop {
 namespace {
 
+// Two of the widest stages (kMaxLanes) at once.
+constexpr int kMaxThreads = 64;
+
 class HostStreamGroup : public StreamGroup {
  public:
   explicit HostStreamGroup(std::unique_ptr<HostStream> stream) : stream_(std::move(stream)) {}
   Stream stream() const override { return stream_.get(); }
+  bool has_thread() const { return stream_->has_thread(); }
   Event* fork_event() override { return &fork_event_; }
   Event* join_event() override { return &join_event_; }
 
@@ -76,10 +80,12 @@ void HostBackend::DropStreamsOfParent() {
   // Their threads exist in the parent only: joining them here would wait for ever.
   for (auto& group : idle_) (void)group.release();
   idle_.clear();
+  thread_count_ = 0;
   owner_ = getpid();
 }
 
 Status HostBackend::Acquire(std::unique_ptr<StreamGroup>* group) {
+  bool may_start_thread = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     DropStreamsOfParent();
@@ -88,14 +94,21 @@ Status HostBackend::Acquire(std::unique_ptr<StreamGroup>* group) {
       idle_.pop_back();
       return Status::Ok();
     }
+    may_start_thread = thread_count_ < kMaxThreads;
+    if (may_start_thread) ++thread_count_;
   }
   std::unique_ptr<HostStream> stream;
-  TF_INTEROP_RETURN_IF_ERROR(HostStream::Create(&stream));
+  if (may_start_thread && !HostStream::Create(&stream).ok()) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    --thread_count_;
+  }
+  if (stream == nullptr) stream = HostStream::CreateWithoutThread();
   *group = std::make_unique<HostStreamGroup>(std::move(stream));
   return Status::Ok();
 }
 
 void HostBackend::Release(std::unique_ptr<StreamGroup> group) {
+  if (!static_cast<const HostStreamGroup*>(group.get())->has_thread()) return;
   std::lock_guard<std::mutex> lock(mutex_);
   DropStreamsOfParent();
   idle_.push_back(std::move(group));

@@ -24,6 +24,10 @@ using HostLaunchHook = std::function<Status(const Convolution&)>;
 // Thread-safe. An error of work on a stream is handed on by the events recorded behind it, so that
 // the caller's stream has it after the join.
 //
+// The pool has a limit, so that many calls at once do not start threads without end. Beyond it, and
+// where the system gives no further thread, streams have no thread: what is enqueued there runs on
+// the thread that enqueues it.
+//
 // After fork() the child finds an empty pool: the threads of the parent's streams are not there.
 class HostBackend : public Backend {
  public:
@@ -49,6 +53,7 @@ class HostBackend : public Backend {
   const HostLaunchHook hook_;
   std::mutex mutex_;
   pid_t owner_;                                     // guarded by mutex_
+  int thread_count_ = 0;                            // guarded by mutex_
   std::vector<std::unique_ptr<StreamGroup>> idle_;  // guarded by mutex_
 };
 

@@ -47,16 +47,26 @@ Status HostStream::Create(std::unique_ptr<HostStream>* stream) {
   return Status::Ok();
 }
 
+std::unique_ptr<HostStream> HostStream::CreateWithoutThread() {
+  return std::unique_ptr<HostStream>(new HostStream());
+}
+
 HostStream::~HostStream() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     closing_ = true;
   }
   changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  if (has_thread()) thread_.join();
 }
 
 void HostStream::Enqueue(std::function<Status()> work) {
+  if (!has_thread()) {
+    const Status status = RunGuarded(work);
+    std::lock_guard<std::mutex> lock(mutex_);
+    error_.Update(status);
+    return;
+  }
   {
     std::lock_guard<std::mutex> lock(mutex_);
     queue_.push_back(std::move(work));

@@ -28,13 +28,17 @@ class Latch {
   Status outcome_;
 };
 
-// Runs what is enqueued, in order, on its own thread. Thread-safe. The destructor runs what is
-// still queued and joins the thread.
+// Runs what is enqueued, in order, on its own thread, if it has one. Thread-safe. The destructor
+// runs what is still queued and joins the thread.
 class HostStream {
  public:
   // Returns kResourceExhausted where the system gives no further thread.
   static Status Create(std::unique_ptr<HostStream>* stream);
+  // A stream without a thread: Enqueue runs the work before it returns. Work that waits for another
+  // stream must find there all that it waits for.
+  static std::unique_ptr<HostStream> CreateWithoutThread();
   ~HostStream();
+  bool has_thread() const { return thread_.joinable(); }
   HostStream(const HostStream&) = delete;
   HostStream& operator=(const HostStream&) = delete;
 
