@@ -47,6 +47,7 @@ step machine machine
 step build_core build_core
 step core_gpu_tests build/gpu/tests/cc/cudnn_gpu_test --gtest_output="xml:$results/core_gpu_tests.xml"
 step core_runner_tests build/gpu/tests/cc/stage_runner_test
+step core_measure_tests build/gpu/tests/cc/measure_test
 
 if ! python3 -c 'import tensorflow' 2>"$results/tensorflow.log"; then
   echo "skipped: Python has no TensorFlow here ($results/tensorflow.log)"
