@@ -54,8 +54,9 @@ if ! python3 -c 'import tensorflow' 2>"$results/tensorflow.log"; then
   exit "$failed"
 fi
 export TF_INTEROP_LIBRARY=${TF_INTEROP_LIBRARY:-$tools/lib/libtf_interop.so}
-export PYTHONPATH=$PWD:/tmp/tf_interop_wheels${PYTHONPATH:+:$PYTHONPATH}
-python3 -m pip install --quiet --no-index --no-deps --target /tmp/tf_interop_wheels "$tools"/wheels/*.whl
+packages=$(mktemp -d)
+python3 -m pip install --quiet --no-index --no-deps --target "$packages" "$tools"/wheels/*.whl
+export PYTHONPATH=$PWD:$packages${PYTHONPATH:+:$PYTHONPATH}
 step op_tests python3 -m pytest tests/gpu -v
 step demonstration python3 python/examples/demonstration.py --plan-dir "$results/plans"
 step demonstration_half python3 python/examples/demonstration.py --dtype mixed_float16 \
