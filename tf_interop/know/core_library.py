@@ -8,13 +8,13 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import functools
-import os
 import pathlib
 from collections.abc import Sequence
 from typing import TypeVar
 
 from tf_interop.errors import LibraryError
 from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind, Shape
+from tf_interop.know.library_file import find_library_file
 from tf_interop.know.profile import MeasuredConvolution, StageMeasurement
 
 CORE_LIBRARY_NAME = "libtf_interop_core.so"
@@ -443,17 +443,7 @@ def find_core_library() -> pathlib.Path | None:
 
     TF_INTEROP_CORE_LIBRARY names another file than the one that was installed with the package.
     """
-    named = os.environ.get("TF_INTEROP_CORE_LIBRARY")
-    if named:
-        return pathlib.Path(named)
-    # An editable install keeps the Python files and the library in two folders of one package.
-    import tf_interop
-
-    for folder in tf_interop.__path__:
-        candidate = pathlib.Path(folder) / CORE_LIBRARY_NAME
-        if candidate.is_file():
-            return candidate
-    return None
+    return find_library_file(CORE_LIBRARY_NAME, "TF_INTEROP_CORE_LIBRARY")
 
 
 @functools.cache

@@ -9,13 +9,13 @@ import ctypes
 import dataclasses
 import functools
 import json
-import os
 import pathlib
 from collections.abc import Callable
 
 from tf_interop.errors import LibraryError
 from tf_interop.know import tensorflow_internals
 from tf_interop.know.convolution import Shape
+from tf_interop.know.library_file import find_library_file
 
 LIBRARY_NAME = "libtf_interop.so"
 REBUILD_COMMAND = "pip install --no-build-isolation --no-deps --force-reinstall ."
@@ -184,17 +184,7 @@ def find_library() -> pathlib.Path | None:
 
     TF_INTEROP_LIBRARY names another file than the one that was installed with the package.
     """
-    named = os.environ.get("TF_INTEROP_LIBRARY")
-    if named:
-        return pathlib.Path(named)
-    # An editable install keeps the Python files and the library in two folders of one package.
-    import tf_interop
-
-    for folder in tf_interop.__path__:
-        candidate = pathlib.Path(folder) / LIBRARY_NAME
-        if candidate.is_file():
-            return candidate
-    return None
+    return find_library_file(LIBRARY_NAME, "TF_INTEROP_LIBRARY")
 
 
 def read_build_info(path: pathlib.Path) -> BuildInfo:

@@ -24,7 +24,7 @@ class CudaMeasuringDevice : public MeasuringDevice {
   ~CudaMeasuringDevice() override;
 
   Backend* backend() override { return backend_; }
-  // The second is a guess that no measurement stands behind: about 80 us on an H200.
+  // The second is a guess that no measurement stands behind.
   MeasuringDefaults defaults() const override { return {size_t{64} << 20, size_t{256} << 20}; }
   Stream stream() const override { return stream_; }
   Status Allocate(size_t bytes, void** data) override;
