@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cc_kernels/core/convolution.h"
 #include "cc_kernels/core/status.h"
@@ -24,6 +25,23 @@ class Event {
   virtual ~Event() = default;
 };
 
+// What a lane asks of its stream group beyond a stream. The same options may be asked for again at
+// any time; a backend keeps groups by them.
+struct StreamGroupOptions {
+  // As CUDA counts: lower goes first, 0 is the usual one. Clamped to what the device has.
+  int priority = 0;
+  // How the lanes of a stage share the SMs of the device: how many each of them is to have, in the
+  // order of the lanes; 0 for a lane that takes what the others leave. Empty where lanes share all.
+  std::vector<int> partition;
+  // The own lane's place in `partition`.
+  int partition_index = 0;
+
+  bool operator==(const StreamGroupOptions& other) const {
+    return priority == other.priority && partition == other.partition &&
+           partition_index == other.partition_index;
+  }
+};
+
 // What one lane of a stage owns while the stage is launched: a stream, whatever the backend needs
 // to launch on it (a cuDNN handle), and the two events of the stream contract. Not thread-safe;
 // leased by one call at a time.
@@ -33,6 +51,9 @@ class StreamGroup {
   virtual Stream stream() const = 0;
   virtual Event* fork_event() = 0;
   virtual Event* join_event() = 0;
+  // How many SMs work on the stream may use: those of its partition, as far as the device's
+  // granularity allows; 0 where the stream has no partition of its own.
+  virtual int sm_count() const { return 0; }
 };
 
 // A convolution made ready for one device: immutable, shared between threads, launched many times.
@@ -42,6 +63,24 @@ class PreparedConvolution {
   virtual size_t workspace_bytes() const = 0;
   // The algorithm that will run, in the form that Prepare accepts.
   virtual const std::string& algorithm() const = 0;
+  // Whether float operands may be rounded to TF32 or less on the way.
+  virtual bool reduces_precision() const { return false; }
+  // Bytes of the filter in the form that TransformFilter gives it; 0 where the filter is read as
+  // the caller has it, or is the result.
+  virtual size_t transformed_filter_bytes() const { return 0; }
+  // What the backend can make this object from again, faster than Prepare does (see
+  // Backend::Restore). kUnsupported where it has no such form.
+  virtual Status Serialize(std::string* serialized) const {
+    (void)serialized;
+    return Unsupported("Expected an algorithm that can be serialized, got '" + algorithm() + "'.");
+  }
+};
+
+// Which algorithms to list for a convolution.
+enum class AlgorithmScope {
+  kHeuristic,  // what the backend itself would consider, best first
+  kAll,        // these, and every other one in its default setting
+  kKnobs,      // these, and every other setting with one knob moved off its default
 };
 
 // Thread-safe. One per device; lives until the process ends.
@@ -58,9 +97,30 @@ class Backend {
                          size_t workspace_limit_bytes,
                          std::shared_ptr<const PreparedConvolution>* prepared) = 0;
 
+  // The algorithms that may be able to compute `convolution`, each once, in the form that Prepare
+  // accepts. Whether one really can is for Prepare to say.
+  virtual Status ListAlgorithms(const Convolution& convolution, AlgorithmScope scope,
+                                std::vector<std::string>* algorithms) = 0;
+
+  // Makes what PreparedConvolution::Serialize wrote, for the same convolution on the same device
+  // and software. kUnsupported where it comes from others, kInvalidArgument where it is damaged.
+  virtual Status Restore(const Convolution& convolution, const std::string& serialized,
+                         std::shared_ptr<const PreparedConvolution>* prepared) {
+    (void)convolution, (void)serialized, (void)prepared;
+    return Unsupported("Expected a backend that restores plans, got one that does not.");
+  }
+
+  // Whether float convolutions may be computed in TF32 where the device has it. On at first. Holds
+  // for convolutions that are prepared from now on.
+  virtual void set_allow_tf32(bool allow) { (void)allow; }
+
   // Takes a stream group out of the pool, or makes one. It goes back with Release, which may be
-  // called as soon as everything has been enqueued: streams keep the order.
-  virtual Status Acquire(std::unique_ptr<StreamGroup>* group) = 0;
+  // called as soon as everything has been enqueued: streams keep the order. kUnsupported where the
+  // device cannot be partitioned as asked.
+  virtual Status Acquire(const StreamGroupOptions& options, std::unique_ptr<StreamGroup>* group) = 0;
+  Status Acquire(std::unique_ptr<StreamGroup>* group) {
+    return Acquire(StreamGroupOptions(), group);
+  }
   virtual void Release(std::unique_ptr<StreamGroup> group) = 0;
 
   virtual Status Record(Event* event, Stream stream) = 0;
@@ -70,6 +130,15 @@ class Backend {
   // own or, for a stage of one lane, the caller's. `workspace` holds prepared.workspace_bytes().
   virtual Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
                         void* workspace, StreamGroup* group, Stream stream) = 0;
+
+  // Enqueues the transformation of a filter that many launches will read; `transformed` holds
+  // prepared.transformed_filter_bytes(), which is not 0.
+  virtual Status TransformFilter(const PreparedConvolution& prepared, const void* filter,
+                                 void* transformed, StreamGroup* group, Stream stream) {
+    (void)filter, (void)transformed, (void)group, (void)stream;
+    return Unsupported("Expected an algorithm that transforms its filter, got '" +
+                       prepared.algorithm() + "'.");
+  }
 
   // Enqueues the filling of `bytes` bytes with zeros.
   virtual Status FillZero(void* data, size_t bytes, Stream stream) = 0;

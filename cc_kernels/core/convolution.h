@@ -11,7 +11,7 @@
 namespace tf_interop {
 
 enum class ConvolutionKind { kForward, kBackwardInput, kBackwardFilter };
-enum class DataType { kFloat, kHalf };
+enum class DataType { kFloat, kHalf, kBFloat16 };
 enum class Layout { kNHWC, kNCHW };
 enum class Activation { kNone, kRelu, kRelu6, kLeakyRelu, kElu };
 
@@ -81,6 +81,9 @@ struct ConvolutionHash {
 struct ConvolutionBuffers {
   const void* inputs[3] = {nullptr, nullptr, nullptr};
   void* result = nullptr;
+  // The filter as Backend::TransformFilter left it, where that was done; read in place of the
+  // filter among the inputs. Null where the filter is transformed by every launch.
+  const void* transformed_filter = nullptr;
 };
 
 }  // namespace tf_interop

@@ -282,6 +282,7 @@ Status MeasurePrepared(MeasuringDevice* device, const Convolution& convolution,
   runnable.stage.lane_workspace_bytes = {prepared->workspace_bytes()};
   runnable.stage.steps = {{ToString(convolution), 0, convolution.result_elements(),
                            problem.result_bytes, false, prepared}};
+  runnable.stage.lane_groups = {StreamGroupOptions()};
   Bench bench(device);
   TF_INTEROP_RETURN_IF_ERROR(
       bench.SetUp({problem}, options, options.warmup_runs + options.repetitions));
@@ -308,6 +309,7 @@ Status MeasurePrepared(MeasuringDevice* device, const Convolution& convolution,
 PreparedStage InSequence(const PreparedStage& stage) {
   PreparedStage sequence = stage;
   for (PreparedStep& step : sequence.steps) step.lane = 0;
+  sequence.lane_groups = {StreamGroupOptions()};
   sequence.lane_workspace_bytes = {
       *std::max_element(stage.lane_workspace_bytes.begin(), stage.lane_workspace_bytes.end())};
   return sequence;

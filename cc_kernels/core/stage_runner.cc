@@ -50,11 +50,11 @@ class LeasedStreamGroups {
   LeasedStreamGroups(const LeasedStreamGroups&) = delete;
   LeasedStreamGroups& operator=(const LeasedStreamGroups&) = delete;
 
-  Status Acquire(size_t count) {
-    groups_.reserve(count);
-    while (groups_.size() < count) {
+  Status Acquire(const std::vector<StreamGroupOptions>& options) {
+    groups_.reserve(options.size());
+    for (const StreamGroupOptions& each : options) {
       std::unique_ptr<StreamGroup> group;
-      TF_INTEROP_RETURN_IF_ERROR(backend_->Acquire(&group));
+      TF_INTEROP_RETURN_IF_ERROR(backend_->Acquire(each, &group));
       groups_.push_back(std::move(group));
     }
     return Status::Ok();
@@ -129,7 +129,7 @@ Status RunOnCallerStream(Backend* backend, const PreparedStage& stage,
                          const std::vector<ConvolutionBuffers>& buffers, void* workspace,
                          Stream caller) {
   LeasedStreamGroups groups(backend);
-  TF_INTEROP_RETURN_IF_ERROR(groups.Acquire(1));
+  TF_INTEROP_RETURN_IF_ERROR(groups.Acquire({StreamGroupOptions()}));
   for (size_t i = 0; i < stage.steps.size(); ++i) {
     TF_INTEROP_RETURN_IF_ERROR(
         LaunchStep(backend, stage.steps[i], buffers[i], workspace, groups[0], caller));
@@ -137,10 +137,32 @@ Status RunOnCallerStream(Backend* backend, const PreparedStage& stage,
   return Status::Ok();
 }
 
+// Sets what each lane asks of its stream group.
+Status AskForLanes(const std::vector<LaneOptions>& lanes, int lane_count, PreparedStage* prepared) {
+  if (!lanes.empty() && lanes.size() != static_cast<size_t>(lane_count)) {
+    return InvalidArgument("Expected options for none or all of " + std::to_string(lane_count) +
+                           " lanes, got " + std::to_string(lanes.size()) + ".");
+  }
+  prepared->lane_groups.resize(prepared->lane_workspace_bytes.size());
+  if (lanes.empty()) return Status::Ok();
+  std::vector<int> partition;
+  for (size_t i = 0; i < prepared->lane_groups.size(); ++i) partition.push_back(lanes[i].sm_count);
+  const bool has_partition =
+      std::any_of(partition.begin(), partition.end(), [](int count) { return count != 0; });
+  for (size_t i = 0; i < prepared->lane_groups.size(); ++i) {
+    prepared->lane_groups[i].priority = lanes[i].priority;
+    if (!has_partition) continue;
+    prepared->lane_groups[i].partition = partition;
+    prepared->lane_groups[i].partition_index = static_cast<int>(i);
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 Status PrepareStage(Backend* backend, const std::vector<StageStep>& steps,
-                    size_t workspace_limit_bytes, PreparedStage* prepared) {
+                    const std::vector<LaneOptions>& lanes, size_t workspace_limit_bytes,
+                    PreparedStage* prepared) {
   *prepared = PreparedStage();
   prepared->steps.resize(steps.size());
   int lane_count = 0;
@@ -153,14 +175,14 @@ Status PrepareStage(Backend* backend, const std::vector<StageStep>& steps,
     }
     lane_count = std::max(lane_count, step.lane + 1);
     const int lane = step.lane % kMaxLanes;
-    auto& lanes = prepared->lane_workspace_bytes;
-    lanes.resize(std::min(lane_count, kMaxLanes));
+    auto& workspaces = prepared->lane_workspace_bytes;
+    workspaces.resize(std::min(lane_count, kMaxLanes));
     TF_INTEROP_RETURN_IF_ERROR(PrepareStep(backend, step, step.algorithm, workspace_limit_bytes,
                                            &prepared->fallbacks, &prepared->steps[i]));
     prepared->steps[i].lane = lane;
-    GrowLaneWorkspace(prepared->steps[i], &lanes[lane]);
+    GrowLaneWorkspace(prepared->steps[i], &workspaces[lane]);
   }
-  return Status::Ok();
+  return AskForLanes(lanes, lane_count, prepared);
 }
 
 Status PrepareSequentialStage(Backend* backend, const std::vector<StageStep>& steps,
@@ -168,6 +190,7 @@ Status PrepareSequentialStage(Backend* backend, const std::vector<StageStep>& st
   *prepared = PreparedStage();
   prepared->steps.resize(steps.size());
   prepared->lane_workspace_bytes = {0};
+  prepared->lane_groups = {StreamGroupOptions()};
   for (size_t i = 0; i < steps.size(); ++i) {
     TF_INTEROP_RETURN_IF_ERROR(
         PrepareStep(backend, steps[i], "", 0, &prepared->fallbacks, &prepared->steps[i]));
@@ -190,7 +213,7 @@ Status RunStage(Backend* backend, const PreparedStage& stage,
   if (lanes == 1) return RunOnCallerStream(backend, stage, buffers, lane_workspaces[0], caller);
 
   LeasedStreamGroups groups(backend);
-  TF_INTEROP_RETURN_IF_ERROR(groups.Acquire(lanes));
+  TF_INTEROP_RETURN_IF_ERROR(groups.Acquire(stage.lane_groups));
   size_t forked = 0;
   Status status = Fork(backend, groups, caller, &forked);
   if (status.ok()) {

@@ -43,6 +43,12 @@ struct StageStep {
   int lane = 0;
 };
 
+// What a plan asks for a lane beyond a stream.
+struct LaneOptions {
+  int priority = 0;  // see StreamGroupOptions
+  int sm_count = 0;  // SMs that no other lane uses; 0 for a share of those that are left
+};
+
 // A step that is ready to launch.
 struct PreparedStep {
   std::string name;
@@ -58,6 +64,7 @@ struct PreparedStage {
   std::vector<PreparedStep> steps;  // in the order of the StageSteps
   // For each lane, the most that one of its steps needs. Steps of a lane share it, in order.
   std::vector<size_t> lane_workspace_bytes;
+  std::vector<StreamGroupOptions> lane_groups;  // what each lane asks of its stream group
   // Steps whose pinned algorithm could not be had, each with its reason.
   std::vector<std::string> fallbacks;
 };
@@ -65,9 +72,14 @@ struct PreparedStage {
 // Prepares every step. A pinned algorithm that the backend cannot run for this shape, or that
 // needs more than `workspace_limit_bytes`, is replaced by the backend's own choice and noted in
 // `fallbacks`. Lane numbers must be 0, 1, 2, … without a gap; lane kMaxLanes comes behind lane 0,
-// and so on.
+// and so on. `lanes` has an entry for each lane number, or none where no lane asks for anything.
 Status PrepareStage(Backend* backend, const std::vector<StageStep>& steps,
-                    size_t workspace_limit_bytes, PreparedStage* prepared);
+                    const std::vector<LaneOptions>& lanes, size_t workspace_limit_bytes,
+                    PreparedStage* prepared);
+inline Status PrepareStage(Backend* backend, const std::vector<StageStep>& steps,
+                           size_t workspace_limit_bytes, PreparedStage* prepared) {
+  return PrepareStage(backend, steps, {}, workspace_limit_bytes, prepared);
+}
 
 // The same steps on one lane that needs as little workspace as the backend can do with: what is
 // left to do where memory is short.

@@ -1,9 +1,10 @@
-"""A profile: what stages cost, measured on one device with one set of software versions."""
+"""A profile: what convolutions and stages cost, measured on one device with its software."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import enum
 import functools
 from collections.abc import Iterable, Mapping
 from typing import Annotated
@@ -13,27 +14,100 @@ import msgspec
 from tf_interop.know.convolution import ConvolutionConfiguration
 
 PROFILE_FORMAT = "tf_interop.profile"
-PROFILE_VERSION = 1
+PROFILE_VERSION = 2
 
 _ConfigurationSet = frozenset[tuple[ConvolutionConfiguration, int]]
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+PositiveCount = Annotated[int, msgspec.Meta(ge=1)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SmLimits:
+    """What one streaming multiprocessor has for the blocks that reside on it.
+
+    Attributes:
+        registers: 32-bit registers.
+        shared_memory_bytes: shared memory.
+        threads: threads.
+        blocks: thread blocks.
+        reserved_shared_memory_bytes: what each block takes beside what it asks for.
+    """
+
+    registers: PositiveCount
+    shared_memory_bytes: PositiveCount
+    threads: PositiveCount
+    blocks: PositiveCount
+    reserved_shared_memory_bytes: Count = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProfiledDevice:
     """What was measured on; results do not carry over to another device or version.
 
+    The first five fields decide whether a profile fits a device (`know/profiled_device.py`).
+
     Attributes:
-        name: the device's name, as its driver gives it.
-        software: versions of what ran, such as {"cudnn": "9.3.0", "driver": "550.54"}.
+        backend: `cudnn`, or `host` for a CPU.
+        name: the device's name, as its driver or the operating system gives it.
+        compute_capability: such as `9.0`; empty for a CPU.
+        sm_count: streaming multiprocessors; for a CPU the cores that the process may use.
+        cudnn: cuDNN's version such as `9.10.2`; empty for a CPU.
+        memory_bytes: device memory.
+        driver: version of the driver; empty for a CPU.
+        cuda: version of CUDA that the driver supports, such as `12.8`; empty for a CPU.
+        clocks_mhz: what NVML reports when measuring begins, such as {"sm": 1980, "memory": 2619}.
+        sm_limits: None for a CPU.
+        date: day of the measurements in UTC, such as `2026-11-21`.
+    """
+
+    backend: str
+    name: str
+    compute_capability: str
+    sm_count: PositiveCount
+    cudnn: str
+    memory_bytes: Count
+    driver: str
+    cuda: str
+    clocks_mhz: dict[str, Count]
+    sm_limits: SmLimits | None
+    date: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KernelMeasurement:
+    """One GPU kernel that an algorithm launches.
+
+    Attributes:
+        name: as CUPTI gives it.
+        grid: blocks in x, y and z.
+        block: threads of a block in x, y and z.
+        registers_per_thread: 32-bit registers.
+        shared_memory_bytes: static and dynamic, per block.
+        time_share: of the time that all kernels of the algorithm took.
+        alu_utilization: share of the time in which the busiest arithmetic pipe worked; None where
+            Nsight Compute's figures were not imported.
+        dram_utilization: DRAM throughput relative to its peak; likewise.
+        memory_stall: share of the warps' stalls that wait for memory; likewise.
     """
 
     name: str
-    software: dict[str, str]
+    grid: tuple[PositiveCount, PositiveCount, PositiveCount]
+    block: tuple[PositiveCount, PositiveCount, PositiveCount]
+    registers_per_thread: Count
+    shared_memory_bytes: Count
+    time_share: Share
+    alu_utilization: Share | None = None
+    dram_utilization: Share | None = None
+    memory_stall: Share | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeasuredConvolution:
-    """One convolution of a measured stage, alone in its lane.
+    """A convolution with the algorithm that computes it.
 
     Attributes:
         configuration: what it computes; all its shapes are known.
@@ -45,40 +119,147 @@ class MeasuredConvolution:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class StageMeasurement:
-    """The cost of one stage.
+class AlgorithmMeasurement:
+    """What one algorithm costs for one convolution, alone on the device.
 
     Attributes:
-        convolutions: what ran, in launch order.
-        concurrent_us: the stage's time from fork to join.
-        sequential_us: time of the same convolutions one after another on one stream, each with
-            the algorithm that is fastest alone.
-        spread_us: how far a repetition of the measurement may be off.
-        source: where the numbers come from, such as the program and its arguments.
+        configuration: what was computed; all its shapes are known.
+        algorithm: what it was computed with.
+        tf32: whether the algorithm may round float operands to TF32 or less. Where TensorFlow's
+            switch for TF32 is off, such an algorithm is not taken.
+        latency_us: median of the timed runs.
+        spread_us: half the distance between their 10th and 90th percentile.
+        workspace_bytes: what the algorithm needs.
+        relative_error: the largest difference from the result in double precision, relative to the
+            largest value of that; None where the convolution was too large to check. A result that
+            is not finite is a failure.
+        deterministic: whether two runs gave the same bits.
+        kernels: the GPU kernels of one run in order; empty on a CPU, and where CUPTI was not there.
+        source: what measured, and how.
     """
 
-    convolutions: Annotated[tuple[MeasuredConvolution, ...], msgspec.Meta(min_length=1)]
-    concurrent_us: Annotated[float, msgspec.Meta(gt=0)]
-    sequential_us: Annotated[float, msgspec.Meta(gt=0)]
-    spread_us: Annotated[float, msgspec.Meta(ge=0)]
+    configuration: ConvolutionConfiguration
+    algorithm: str
+    tf32: bool
+    latency_us: Positive
+    spread_us: NotNegative
+    workspace_bytes: Count
+    relative_error: NotNegative | None
+    deterministic: bool
+    kernels: tuple[KernelMeasurement, ...]
     source: str
 
 
-# Without slots: the lookup table is kept in the instance.
+class FailureKind(enum.Enum):
+    """Why an algorithm could not be measured."""
+
+    UNSUPPORTED = "unsupported"
+    OUT_OF_MEMORY = "out of memory"
+    WRONG_RESULT = "wrong result"
+    FAILED = "failed"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AlgorithmFailure:
+    """An algorithm that could not be measured for a convolution; it is not tried again.
+
+    Attributes:
+        configuration: what was to be computed.
+        algorithm: what it was to be computed with.
+        tf32: whether TF32 was allowed.
+        kind: the class of the reason, for counting.
+        reason: what was expected and what came, for reading.
+        source: what measured, and how.
+    """
+
+    configuration: ConvolutionConfiguration
+    algorithm: str
+    tf32: bool
+    kind: FailureKind
+    reason: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StageMeasurement:
+    """The cost of one stage. All three times come from one run, which took them by turns.
+
+    Attributes:
+        convolutions: what ran, in launch order.
+        lanes: the lane of each, numbered 0, 1, 2, … in the order in which they appear.
+        concurrent_us: the stage's time from fork to join.
+        same_sequential_us: time of the same convolutions with the same algorithms, one after
+            another on one stream.
+        sequential_us: likewise, but each with the algorithm that is fastest alone: what the stage
+            has to beat.
+        spread_us: how far the difference of `concurrent_us` and `sequential_us` may be off.
+        workspace_bytes: what all lanes need together.
+        source: what measured, and how.
+        sequential_algorithms: the algorithms of `sequential_us`, in the order of `convolutions`.
+        tf32: whether TF32 was allowed.
+        sm_counts: the SMs of each lane's partition, as the device gave them; empty where lanes
+            shared all.
+        priorities: the priority of each lane's stream; empty where all are 0.
+    """
+
+    convolutions: Annotated[tuple[MeasuredConvolution, ...], msgspec.Meta(min_length=1)]
+    lanes: tuple[Count, ...]
+    concurrent_us: Positive
+    same_sequential_us: Positive
+    sequential_us: Positive
+    spread_us: NotNegative
+    workspace_bytes: Count
+    source: str
+    sequential_algorithms: tuple[str | None, ...] = ()
+    tf32: bool = True
+    sm_counts: tuple[Count, ...] = ()
+    priorities: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StageFailure:
+    """A stage that could not be measured; it is not tried again.
+
+    Attributes:
+        convolutions: what was to run, in launch order.
+        lanes: the lane of each.
+        tf32: whether TF32 was allowed.
+        kind: the class of the reason.
+        reason: what was expected and what came.
+        source: what measured, and how.
+    """
+
+    convolutions: Annotated[tuple[MeasuredConvolution, ...], msgspec.Meta(min_length=1)]
+    lanes: tuple[Count, ...]
+    tf32: bool
+    kind: FailureKind
+    reason: str
+    source: str
+    sm_counts: tuple[Count, ...] = ()
+    priorities: tuple[int, ...] = ()
+
+
+# Without slots: the lookup tables are kept in the instance.
 @dataclasses.dataclass(frozen=True)
 class Profile:
     """What a profile file holds.
 
     Attributes:
         device: what was measured on.
-        stages: the measurements. One set of configurations may be there several times, with
+        algorithms: what algorithms cost; one entry for each configuration, algorithm and TF32.
+        algorithm_failures: algorithms that could not be measured.
+        stages: what stages cost. One set of configurations may be there several times, with
             different algorithms.
+        stage_failures: stages that could not be measured.
         format: always `tf_interop.profile`.
         version: version of the format.
     """
 
     device: ProfiledDevice
-    stages: tuple[StageMeasurement, ...]
+    algorithms: tuple[AlgorithmMeasurement, ...] = ()
+    algorithm_failures: tuple[AlgorithmFailure, ...] = ()
+    stages: tuple[StageMeasurement, ...] = ()
+    stage_failures: tuple[StageFailure, ...] = ()
     format: str = PROFILE_FORMAT
     version: int = PROFILE_VERSION
 
@@ -94,6 +275,18 @@ class Profile:
         """
         return self._fastest.get(_as_set(configurations))
 
+    def find_algorithms(
+        self, configuration: ConvolutionConfiguration, *, allow_tf32: bool = True
+    ) -> tuple[AlgorithmMeasurement, ...]:
+        """The measured algorithms of a convolution, fastest first.
+
+        Args:
+            configuration: matches only where all is equal.
+            allow_tf32: whether algorithms that round to TF32 may be among them.
+        """
+        measured = self._by_configuration.get(configuration, ())
+        return tuple(each for each in measured if allow_tf32 or not each.tf32)
+
     @functools.cached_property
     def _fastest(self) -> Mapping[_ConfigurationSet, StageMeasurement]:
         fastest: dict[_ConfigurationSet, StageMeasurement] = {}
@@ -103,6 +296,20 @@ class Profile:
             if measurement.concurrent_us < best.concurrent_us:
                 fastest[key] = measurement
         return fastest
+
+    @functools.cached_property
+    def _by_configuration(
+        self,
+    ) -> Mapping[ConvolutionConfiguration, tuple[AlgorithmMeasurement, ...]]:
+        grouped = collections.defaultdict(list)
+        for measurement in self.algorithms:
+            grouped[measurement.configuration].append(measurement)
+        return {
+            configuration: tuple(
+                sorted(group, key=lambda each: (each.latency_us, each.algorithm, each.tf32))
+            )
+            for configuration, group in grouped.items()
+        }
 
 
 def wins(measurement: StageMeasurement) -> bool:

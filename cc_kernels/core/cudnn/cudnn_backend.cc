@@ -173,7 +173,15 @@ CudnnBackend::PrepareOutcome CudnnBackend::PrepareAnew(const PrepareKey& key) {
   return {status, std::move(prepared)};
 }
 
-Status CudnnBackend::Acquire(std::unique_ptr<StreamGroup>* group) {
+Status CudnnBackend::ListAlgorithms(const Convolution& convolution, AlgorithmScope,
+                                    std::vector<std::string>*) {
+  return Unsupported("Expected a backend that lists algorithms for " + ToString(convolution) +
+                     ", got cudnn, which does not yet.");
+}
+
+Status CudnnBackend::Acquire(const StreamGroupOptions& options,
+                             std::unique_ptr<StreamGroup>* group) {
+  if (!(options == StreamGroupOptions())) return Unsupported("Not there yet.");
   {
     std::lock_guard<std::mutex> lock(groups_mutex_);
     if (!idle_groups_.empty()) {

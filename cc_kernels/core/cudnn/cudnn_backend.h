@@ -41,7 +41,7 @@ class CudnnBackend : public Backend {
   // Whether float convolutions may be computed in TF32 where the GPU has it, as TensorFlow does
   // unless tf.config.experimental.enable_tensor_float_32_execution(False) was called. On at first.
   // Holds for convolutions that are prepared from now on.
-  void set_allow_tf32(bool allow) { allow_tf32_ = allow; }
+  void set_allow_tf32(bool allow) override { allow_tf32_ = allow; }
 
   // See Backend. The outcome is kept, by convolution, algorithm, limit and TF32, also where it is
   // a refusal; only a lack of memory or of a library is tried anew. Two threads may compile the
@@ -51,7 +51,11 @@ class CudnnBackend : public Backend {
                  size_t workspace_limit_bytes,
                  std::shared_ptr<const PreparedConvolution>* prepared) override;
 
-  Status Acquire(std::unique_ptr<StreamGroup>* group) override;
+  Status ListAlgorithms(const Convolution& convolution, AlgorithmScope scope,
+                        std::vector<std::string>* algorithms) override;
+
+  using Backend::Acquire;
+  Status Acquire(const StreamGroupOptions& options, std::unique_ptr<StreamGroup>* group) override;
   void Release(std::unique_ptr<StreamGroup> group) override;
 
   Status Record(Event* event, Stream stream) override;

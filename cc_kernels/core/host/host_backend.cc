@@ -84,7 +84,14 @@ void HostBackend::DropStreamsOfParent() {
   owner_ = getpid();
 }
 
-Status HostBackend::Acquire(std::unique_ptr<StreamGroup>* group) {
+Status HostBackend::ListAlgorithms(const Convolution&, AlgorithmScope,
+                                   std::vector<std::string>* algorithms) {
+  *algorithms = {HostAlgorithmName(HostAlgorithm::kIm2colGemm),
+                 HostAlgorithmName(HostAlgorithm::kDirect)};
+  return Status::Ok();
+}
+
+Status HostBackend::Acquire(const StreamGroupOptions&, std::unique_ptr<StreamGroup>* group) {
   bool may_start_thread = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -37,7 +37,12 @@ class HostBackend : public Backend {
   Status Prepare(const Convolution& convolution, const std::string& algorithm,
                  size_t workspace_limit_bytes,
                  std::shared_ptr<const PreparedConvolution>* prepared) override;
-  Status Acquire(std::unique_ptr<StreamGroup>* group) override;
+  // Its two, for every convolution and in every scope.
+  Status ListAlgorithms(const Convolution& convolution, AlgorithmScope scope,
+                        std::vector<std::string>* algorithms) override;
+
+  using Backend::Acquire;
+  Status Acquire(const StreamGroupOptions& options, std::unique_ptr<StreamGroup>* group) override;
   void Release(std::unique_ptr<StreamGroup> group) override;
   Status Record(Event* event, Stream stream) override;
   Status Wait(Stream stream, Event* event) override;
