@@ -1,0 +1,340 @@
+"""The best stages of a DAG, exactly: dynamic programming over what is left to run.
+
+Ding et al., "IOS: Inter-Operator Scheduler for CNN Acceleration" (MLSys 2021), section 4. A *state*
+is a set of nodes that can be what is left to schedule from the front: with a node it holds all that
+the node depends on. An *ending* of a state is a set of its nodes that nothing else in it depends
+on; taking one as the last stage leaves a smaller state. With
+
+    latency(S) = min over endings E of S of  latency(S without E) + stage_latency(E)
+
+each state is solved once. Connected parts of an ending are its lanes: they run at the same time,
+and the nodes of one lane in order.
+
+This module knows neither convolutions nor profiles: nodes are numbers, and what a stage costs is
+asked of the caller.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import graphlib
+from collections.abc import Callable, Iterator, Sequence
+
+Lanes = tuple[tuple[int, ...], ...]
+"""The lanes of a stage, each with its nodes in order; lanes in the order of their first nodes."""
+
+StageLatency = Callable[[Lanes], float | None]
+"""What a stage takes in microseconds; None where it must not be made."""
+
+
+class LaneRule(enum.Enum):
+    """Which connected parts of an ending may be lanes."""
+
+    SINGLE_HEAD = "single head"
+    """All nodes of a lane depend on one of them, its head: a lane never joins what others began."""
+    ANY = "any"
+    """Every connected part."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SearchResult:
+    """What a search found, and how far it looked.
+
+    Attributes:
+        stages: the stages in the order in which they run; together they hold every node once.
+        latency_us: the sum of their latencies, the least that there is within the rule and limits.
+        states: states that were solved, those of all blocks together, without the empty one.
+        transitions: pairs of a state and an ending of it that were looked at.
+    """
+
+    stages: tuple[Lanes, ...]
+    latency_us: float
+    states: int
+    transitions: int
+
+
+class SearchError(ValueError):
+    """No stages could be found, or what was given is no DAG."""
+
+
+def search_stages(
+    predecessors: Sequence[Sequence[int]],
+    stage_latency_us: StageLatency,
+    *,
+    rule: LaneRule = LaneRule.SINGLE_HEAD,
+    max_lanes: int | None = None,
+    max_lane_length: int | None = None,
+    max_states: int | None = None,
+    cut_into_blocks: bool = True,
+) -> SearchResult:
+    """Finds the stages with the least latency.
+
+    Where all later nodes depend on all earlier ones the DAG can be cut into blocks, each searched
+    on its own. No stage goes over a cut then; stages of one node to a lane never could.
+
+    Args:
+        predecessors: for each node the nodes that it depends on.
+        stage_latency_us: asked once for each distinct set of lanes.
+        rule: which lanes there may be.
+        max_lanes: endings with more lanes are not looked at; None for no limit.
+        max_lane_length: nor are those with a longer lane.
+        max_states: gives up where a block has more states than this; None for no limit.
+        cut_into_blocks: whether to cut.
+
+    Returns:
+        The stages and what was visited. Where several schedules take the same time, the one whose
+        last stage is found first: the same input gives the same stages in every process.
+
+    Raises:
+        SearchError: the graph has a cycle (named), no schedule is allowed, or there are more than
+            `max_states` states.
+    """
+    graph = _Graph.of(predecessors)
+    stages: list[Lanes] = []
+    latency_us = 0.0
+    states = transitions = 0
+    for block in graph.blocks() if cut_into_blocks else graph.whole():
+        search = _BlockSearch(
+            graph, block, stage_latency_us, rule, max_lanes, max_lane_length, max_states
+        )
+        latency_us += search.solve()
+        stages += search.stages()
+        states += search.states
+        transitions += search.transitions
+    return SearchResult(tuple(stages), latency_us, states, transitions)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Graph:
+    """A DAG in bit masks. Bit i is the i-th node of a topological order.
+
+    Attributes:
+        node_of_bit: the caller's number of each node.
+        direct: for each node, those that it depends on directly.
+        neighbours: those that it depends on, and those that depend on it, directly.
+        ancestors: all that it depends on.
+    """
+
+    node_of_bit: tuple[int, ...]
+    direct: tuple[int, ...]
+    neighbours: tuple[int, ...]
+    ancestors: tuple[int, ...]
+
+    @classmethod
+    def of(cls, predecessors: Sequence[Sequence[int]]) -> _Graph:
+        order = topological_order(predecessors)
+        bit_of_node = {node: bit for bit, node in enumerate(order)}
+        direct: list[int] = []
+        ancestors: list[int] = []
+        neighbours = [0] * len(order)
+        for bit, node in enumerate(order):
+            direct.append(0)
+            ancestors.append(0)
+            for predecessor in predecessors[node]:
+                other = bit_of_node[predecessor]
+                direct[bit] |= 1 << other
+                ancestors[bit] |= ancestors[other] | 1 << other
+                neighbours[bit] |= 1 << other
+                neighbours[other] |= 1 << bit
+        return cls(tuple(order), tuple(direct), tuple(neighbours), tuple(ancestors))
+
+    def whole(self) -> tuple[int, ...]:
+        """All nodes as one block."""
+        return ((1 << len(self.direct)) - 1,) if self.direct else ()
+
+    def blocks(self) -> Iterator[int]:
+        """Sets of nodes such that every node depends on all nodes of the blocks before its own."""
+        # A cut comes after the nodes with the fewest ancestors, so the order by their number has
+        # every cut between two neighbours.
+        bits = sorted(
+            range(len(self.direct)), key=lambda bit: (self.ancestors[bit].bit_count(), bit)
+        )
+        # common[i]: what all nodes from the i-th on depend on.
+        common = [(1 << len(bits)) - 1] * (len(bits) + 1)
+        for place in reversed(range(len(bits))):
+            common[place] = common[place + 1] & self.ancestors[bits[place]]
+        done = block = 0
+        for place, bit in enumerate(bits):
+            block |= 1 << bit
+            if not (done | block) & ~common[place + 1]:
+                yield block
+                done |= block
+                block = 0
+
+
+class _BlockSearch:
+    """The dynamic program over one block."""
+
+    def __init__(
+        self,
+        graph: _Graph,
+        block: int,
+        stage_latency_us: StageLatency,
+        rule: LaneRule,
+        max_lanes: int | None,
+        max_lane_length: int | None,
+        max_states: int | None,
+    ) -> None:
+        self._graph = graph
+        self._block = block
+        self._stage_latency_us = stage_latency_us
+        self._rule = rule
+        self._max_lanes = max_lanes
+        self._max_lane_length = max_lane_length
+        self._max_states = max_states
+        self._lanes: dict[int, Lanes | None] = {}
+        self._latency: dict[int, float | None] = {}
+        # For each solved state its latency and the ending that gives it; None where there is none.
+        self._best: dict[int, tuple[float, int] | None] = {0: (0.0, 0)}
+        self.transitions = 0
+
+    @property
+    def states(self) -> int:
+        return len(self._best) - 1
+
+    def solve(self) -> float:
+        for state in self._reachable():
+            self._best[state] = self._solve_state(state)
+        best = self._best[self._block]
+        if best is None:
+            raise SearchError(
+                f"Expected a schedule for the nodes {self._nodes(self._block)}, got none: every "
+                "stage that holds some of them is ruled out."
+            )
+        return best[0]
+
+    def stages(self) -> list[Lanes]:
+        backwards = []
+        state = self._block
+        while state:
+            best = self._best[state]
+            assert best is not None
+            lanes = self._lanes[best[1]]
+            assert lanes is not None
+            backwards.append(lanes)
+            state &= ~best[1]
+        return backwards[::-1]
+
+    def _reachable(self) -> list[int]:
+        """All states that come up, smaller ones first."""
+        found = {self._block}
+        waiting = [self._block]
+        while waiting:
+            state = waiting.pop()
+            for ending in self._endings(state):
+                rest = state & ~ending
+                if rest and rest not in found:
+                    found.add(rest)
+                    waiting.append(rest)
+            if self._max_states is not None and len(found) > self._max_states:
+                raise SearchError(
+                    f"Expected a block of at most {self._max_states} states, got more, with "
+                    f"{self._block.bit_count()} nodes. Set limits on lanes, or search in part."
+                )
+        return sorted(found, key=lambda state: (state.bit_count(), state))
+
+    def _solve_state(self, state: int) -> tuple[float, int] | None:
+        best: tuple[float, int] | None = None
+        for ending in self._endings(state):
+            self.transitions += 1
+            before = self._best[state & ~ending]
+            latency = self._latency_of(ending)
+            if before is None or latency is None:
+                continue
+            if best is None or before[0] + latency < best[0]:
+                best = before[0] + latency, ending
+        return best
+
+    def _endings(self, state: int) -> Iterator[int]:
+        """Every allowed ending of a state, each once."""
+        ancestors = self._graph.ancestors
+        lanes_of = self._lanes
+        undecided = [(state, 0)]
+        while undecided:
+            candidates, ending = undecided.pop()
+            if not candidates:
+                if ending:
+                    if ending not in lanes_of:
+                        lanes_of[ending] = self._make_lanes(ending)
+                    if lanes_of[ending] is not None:
+                        yield ending
+                continue
+            # The last candidate in topological order: all that depends on it has been taken. With
+            # it left out, nothing that it depends on can be in the ending either.
+            bit = candidates.bit_length() - 1
+            without = candidates & ~(1 << bit)
+            undecided.append((without & ~ancestors[bit], ending))
+            undecided.append((without, ending | 1 << bit))
+
+    def _make_lanes(self, ending: int) -> Lanes | None:
+        """The connected parts of an ending, or None where the rule or a limit forbids one."""
+        lanes = []
+        rest = ending
+        while rest:
+            part = front = rest & -rest
+            while front:
+                bit = front.bit_length() - 1
+                front &= ~(1 << bit)
+                reached = self._graph.neighbours[bit] & ending & ~part
+                part |= reached
+                front |= reached
+            if not self._is_allowed(part):
+                return None
+            lanes.append(self._nodes(part))
+            if self._max_lanes is not None and len(lanes) > self._max_lanes:
+                return None
+            rest &= ~part
+        return tuple(lanes)
+
+    def _is_allowed(self, part: int) -> bool:
+        if self._max_lane_length is not None and part.bit_count() > self._max_lane_length:
+            return False
+        if self._rule is LaneRule.ANY:
+            return True
+        heads = sum(1 for bit in _bits(part) if not self._graph.direct[bit] & part)
+        return heads == 1
+
+    def _latency_of(self, ending: int) -> float | None:
+        if ending not in self._latency:
+            lanes = self._lanes[ending]
+            assert lanes is not None
+            self._latency[ending] = self._stage_latency_us(lanes)
+        return self._latency[ending]
+
+    def _nodes(self, mask: int) -> tuple[int, ...]:
+        return tuple(self._graph.node_of_bit[bit] for bit in _bits(mask))
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask &= ~low
+
+
+def topological_order(predecessors: Sequence[Sequence[int]]) -> list[int]:
+    """Nodes so that each comes behind what it depends on; by number where that leaves a choice.
+
+    Raises:
+        SearchError: there is a cycle (named), or a predecessor that is no node.
+    """
+    for node, each in enumerate(predecessors):
+        for predecessor in each:
+            if not 0 <= predecessor < len(predecessors):
+                raise SearchError(
+                    f"Expected predecessors from 0 to {len(predecessors) - 1}, got {predecessor} "
+                    f"at node {node}."
+                )
+    sorter = graphlib.TopologicalSorter(dict(enumerate(predecessors)))
+    try:
+        sorter.prepare()
+    except graphlib.CycleError as error:
+        cycle = " -> ".join(str(node) for node in error.args[1])
+        raise SearchError(f"Expected a graph without a cycle, got {cycle}.") from error
+    order: list[int] = []
+    while sorter.is_active():
+        ready = sorted(sorter.get_ready())
+        order += ready
+        sorter.done(*ready)
+    return order
