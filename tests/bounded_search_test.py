@@ -5,13 +5,19 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tf_interop.decide.bounded_search import Nodes, SetLatency, search_stages_bounded
-from tf_interop.decide.stage_search import SearchError, SearchResult, search_stages
+from tf_interop.decide.bounded_search import Nodes, SetOptions, search_stages_bounded
+from tf_interop.decide.stage_search import (
+    SearchError,
+    SearchResult,
+    StageOption,
+    search_stages,
+)
 
 Dag = list[list[int]]
 
@@ -22,16 +28,32 @@ def dags(draw: st.DrawFn, most: int) -> Dag:
     return [[p for p in range(node) if draw(st.booleans())] for node in range(count)]
 
 
-def random_costs(dag: Dag, seed: int) -> tuple[list[float], SetLatency]:
-    alone = [float(random.Random(f"{seed} {node}").randint(5, 50)) for node in range(len(dag))]
-
-    def latency(nodes: Nodes) -> float | None:
+def random_options(dag: Dag, seed: int) -> SetOptions:
+    def options(nodes: Nodes) -> list[StageOption]:
         chance = random.Random(f"{seed} {nodes}")
-        if chance.random() < 0.1:
-            return None
-        return round(sum(alone[node] for node in nodes) * chance.uniform(0.5, 1.2))
+        if len(nodes) > 1 and chance.random() < 0.1:
+            return []
+        alone = sum(random.Random(f"{seed} {node}").randint(5, 50) for node in nodes)
+        if len(nodes) == 1:
+            return [StageOption(alone, 20), StageOption(alone + 5, 10)]
+        latency = round(alone * chance.uniform(0.5, 1.2))
+        return [StageOption(latency, 15 * len(nodes)), StageOption(latency + 3, 11 * len(nodes))]
 
-    return alone, latency
+    return options
+
+
+def alive_bytes_left(dag: Dag, budget: int) -> Callable[[int], int]:
+    """Each node leaves a byte alive until all that read it have run."""
+
+    def available(done: int) -> int:
+        return budget - sum(
+            1
+            for node in range(len(dag))
+            if done >> node & 1
+            and any(node in needs and not done >> other & 1 for other, needs in enumerate(dag))
+        )
+
+    return available
 
 
 def check_is_schedule(dag: Dag, result: SearchResult) -> None:
@@ -44,41 +66,73 @@ def check_is_schedule(dag: Dag, result: SearchResult) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(dags(most=12), st.integers(0, 2**32), st.integers(1, 4))
-def test_is_a_schedule_and_never_slower_than_sequential(dag: Dag, seed: int, width: int) -> None:
-    alone, latency = random_costs(dag, seed)
-    result = search_stages_bounded(dag, alone, latency, width=width)
+@given(dags(most=12), st.integers(0, 2**32), st.integers(1, 4), st.sampled_from([None, 25, 50]))
+def test_is_a_schedule_and_never_slower_than_sequential(
+    dag: Dag, seed: int, width: int, budget: int | None
+) -> None:
+    options = random_options(dag, seed)
+    available = None if budget is None else alive_bytes_left(dag, budget)
+    result = search_stages_bounded(dag, options, width=width, available_bytes=available)
     check_is_schedule(dag, result)
-    assert result.latency_us <= sum(alone)
+
+    def cost(stages: list[Nodes], chosen: list[int] | None) -> float:
+        total, done = 0.0, 0
+        for place, nodes in enumerate(stages):
+            fitting = [
+                option
+                for option in options(nodes)
+                if available is None or option.memory_bytes <= available(done)
+            ]
+            total += fitting[0].latency_us
+            if chosen is not None:
+                assert options(nodes)[chosen[place]] in fitting
+            done |= sum(1 << node for node in nodes)
+        return total
+
     stages = [tuple(node for (node,) in lanes) for lanes in result.stages]
-    costs = [alone[nodes[0]] if len(nodes) == 1 else latency(nodes) for nodes in stages]
-    assert result.latency_us == pytest.approx(sum(cost for cost in costs if cost is not None))
+    assert result.latency_us == cost(stages, list(result.options))
+    assert result.latency_us <= cost([(node,) for node in range(len(dag))], None)
 
 
 @settings(max_examples=200, deadline=None)
-@given(dags(most=6), st.integers(0, 2**32))
-def test_finds_what_the_exact_search_finds_where_nothing_is_cut_off(dag: Dag, seed: int) -> None:
-    alone, latency = random_costs(dag, seed)
-    bounded = search_stages_bounded(dag, alone, latency, width=10_000, max_lanes=6)
+@given(dags(most=6), st.integers(0, 2**32), st.sampled_from([None, 25, 40, 80]))
+def test_finds_what_the_exact_search_finds_where_nothing_is_cut_off(
+    dag: Dag, seed: int, budget: int | None
+) -> None:
+    options = random_options(dag, seed)
+    available = None if budget is None else alive_bytes_left(dag, budget)
+    bounded = search_stages_bounded(
+        dag, options, width=10_000, max_lanes=6, available_bytes=available
+    )
+    exact = search_stages(
+        dag,
+        lambda lanes: options(tuple(sorted(node for lane in lanes for node in lane))),
+        max_lane_length=1,
+        available_bytes=available,
+    )
+    assert bounded.latency_us == exact.latency_us
 
-    def latency_of_lanes(lanes: tuple[tuple[int, ...], ...]) -> float | None:
-        nodes = tuple(sorted(node for lane in lanes for node in lane))
-        return alone[nodes[0]] if len(nodes) == 1 else latency(nodes)
 
-    exact = search_stages(dag, latency_of_lanes, max_lane_length=1)
-    assert bounded.latency_us == pytest.approx(exact.latency_us)
+def fixed(latencies: dict[Nodes, float], alone_us: float = 10.0) -> SetOptions:
+    def options(nodes: Nodes) -> list[StageOption]:
+        if len(nodes) == 1:
+            return [StageOption(alone_us)]
+        return [StageOption(latencies[nodes])] if nodes in latencies else []
+
+    return options
 
 
 def test_keeps_a_node_back_that_fills_a_later_stage() -> None:
     # 0 -> 2, and 1 free: 1 fits beside 2, not beside 0.
-    saved = {(1, 2): 10.0}
-    result = search_stages_bounded([[], [], [0]], [10, 10, 10], saved.get, width=1)
+    result = search_stages_bounded([[], [], [0]], fixed({(1, 2): 10.0}), width=1)
     assert result.stages == (((0,),), ((1,), (2,)))
     assert result.latency_us == 20
 
 
 def test_makes_no_wider_stage_than_allowed() -> None:
-    result = search_stages_bounded([[]] * 5, [10] * 5, lambda nodes: 11.0, max_lanes=2)
+    result = search_stages_bounded(
+        [[]] * 5, lambda nodes: [StageOption(10.0 + len(nodes))], max_lanes=2
+    )
     assert [len(stage) for stage in result.stages].count(2) == 2
     assert max(map(len, result.stages)) == 2
 
@@ -86,11 +140,11 @@ def test_makes_no_wider_stage_than_allowed() -> None:
 def test_asks_for_each_set_once_and_in_order() -> None:
     asked = []
 
-    def latency(nodes: Nodes) -> float:
+    def options(nodes: Nodes) -> list[StageOption]:
         asked.append(nodes)
-        return 5.0
+        return [StageOption(5.0)]
 
-    search_stages_bounded([[]] * 4, [10] * 4, latency)
+    search_stages_bounded([[]] * 4, options)
     assert len(asked) == len(set(asked))
     assert all(list(nodes) == sorted(nodes) for nodes in asked)
 
@@ -99,9 +153,12 @@ def test_same_input_same_stages_in_another_process() -> None:
     program = (
         "import random\n"
         "from tf_interop.decide.bounded_search import search_stages_bounded\n"
+        "from tf_interop.decide.stage_search import StageOption\n"
         "chance = random.Random(7)\n"
         "dag = [[p for p in range(n) if chance.random() < 0.2] for n in range(30)]\n"
-        "result = search_stages_bounded(dag, [10] * 30, lambda nodes: 6.0 * len(nodes))\n"
+        "def options(nodes):\n"
+        "    return [StageOption(10.0 if len(nodes) == 1 else 6.0 * len(nodes))]\n"
+        "result = search_stages_bounded(dag, options)\n"
         "print(result)\n"
     )
     outputs = {
@@ -119,8 +176,13 @@ def test_same_input_same_stages_in_another_process() -> None:
 
 def test_says_what_is_wrong_with_bad_input() -> None:
     with pytest.raises(SearchError, match="without a cycle"):
-        search_stages_bounded([[1], [0]], [1, 1], lambda nodes: None)
-    with pytest.raises(ValueError, match="each of 2 nodes, got 1"):
-        search_stages_bounded([[], []], [1], lambda nodes: None)
+        search_stages_bounded([[1], [0]], fixed({}))
+    with pytest.raises(ValueError, match="run node 1 alone, got none"):
+        search_stages_bounded([[], []], lambda nodes: [StageOption(1.0)] if 0 in nodes else [])
     with pytest.raises(ValueError, match="1 or more, got 0, 4 and 8"):
-        search_stages_bounded([[]], [1], lambda nodes: None, width=0)
+        search_stages_bounded([[]], fixed({}), width=0)
+
+
+def test_says_that_memory_is_short() -> None:
+    with pytest.raises(SearchError, match="Give more memory"):
+        search_stages_bounded([[]], fixed({}), available_bytes=lambda done: -1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,8 @@ from tf_interop.decide.stage_search import (
     Lanes,
     SearchError,
     SearchResult,
+    StageOption,
+    StageOptions,
     search_stages,
 )
 
@@ -66,8 +69,18 @@ def nasnet_a_first_cell() -> Dag:
     return dag.predecessors
 
 
-def number_of_nodes(lanes: Lanes) -> float:
-    return float(sum(map(len, lanes)))
+def taking(latency: Callable[[Lanes], float | None]) -> StageOptions:
+    """One way to run each stage, with this latency."""
+
+    def options(lanes: Lanes) -> list[StageOption]:
+        latency_us = latency(lanes)
+        return [] if latency_us is None else [StageOption(latency_us)]
+
+    return options
+
+
+def number_of_nodes(lanes: Lanes) -> list[StageOption]:
+    return [StageOption(float(sum(map(len, lanes))))]
 
 
 @pytest.mark.parametrize(
@@ -142,7 +155,7 @@ def test_is_optimal_on_every_small_graph(
         if all(crosses_no_cut(stage, cut_after) for stage in schedule)
     ]
     expected = min(sum(map(latency, schedule)) for schedule in allowed)
-    result = search_stages(dag, latency, rule=rule, cut_into_blocks=cut_into_blocks)
+    result = search_stages(dag, taking(latency), rule=rule, cut_into_blocks=cut_into_blocks)
     assert result.latency_us == expected
     assert sum(map(latency, result.stages)) == expected
     check_is_schedule(dag, result)
@@ -180,25 +193,25 @@ def check_is_schedule(dag: Dag, result: SearchResult) -> None:
 
 
 def test_runs_independent_nodes_together_where_that_is_faster() -> None:
-    result = search_stages([[], []], lambda lanes: max(len(lane) for lane in lanes))
+    result = search_stages([[], []], taking(lambda lanes: max(len(lane) for lane in lanes)))
     assert result.stages == (((0,), (1,)),)
     assert result.latency_us == 1
 
 
 def test_runs_them_one_after_another_where_it_is_not() -> None:
-    result = search_stages([[], []], lambda lanes: float(len(lanes) ** 2))
+    result = search_stages([[], []], taking(lambda lanes: float(len(lanes) ** 2)))
     assert result.stages == (((0,),), ((1,),))
 
 
 def test_makes_no_stage_that_is_ruled_out() -> None:
-    result = search_stages([[], [], []], lambda lanes: None if len(lanes) == 3 else 1.0)
+    result = search_stages([[], [], []], taking(lambda lanes: None if len(lanes) == 3 else 1.0))
     assert len(result.stages) == 2
 
 
 @pytest.mark.parametrize("limit", ["max_lanes", "max_lane_length"])
 def test_keeps_limits(limit: str) -> None:
     dag = [[], [0], [], [2]]
-    result = search_stages(dag, lambda lanes: 1.0, **{limit: 1})
+    result = search_stages(dag, taking(lambda lanes: 1.0), **{limit: 1})
     longest = max(len(lane) for stage in result.stages for lane in stage)
     widest = max(len(stage) for stage in result.stages)
     assert (widest, longest) == ((1, 2) if limit == "max_lanes" else (2, 1))
@@ -211,9 +224,36 @@ def test_says_which_nodes_are_a_cycle() -> None:
 
 def test_says_which_nodes_have_no_schedule() -> None:
     with pytest.raises(SearchError, match=r"nodes \(0, 1\), got none"):
-        search_stages([[], []], lambda lanes: None)
+        search_stages([[], []], taking(lambda lanes: None))
 
 
 def test_gives_up_over_the_limit_of_states() -> None:
     with pytest.raises(SearchError, match="at most 100 states"):
         search_stages([[] for _ in range(10)], number_of_nodes, max_states=100)
+
+
+def test_takes_the_fastest_option_that_fits_beside_what_is_alive() -> None:
+    # Node 0 leaves 60 of 100 bytes alive until node 1 has run.
+    options = {
+        ((0,),): [StageOption(5, 60)],
+        ((1,),): [StageOption(1, 50), StageOption(3, 40)],
+    }
+
+    def available(done: int) -> int:
+        return 40 if done == 0b1 else 100
+
+    result = search_stages([[], [0]], options.__getitem__, available_bytes=available)
+    assert result.options == (0, 1)
+    assert result.latency_us == 8
+
+
+def test_what_has_run_is_told_by_the_callers_numbers() -> None:
+    told = set()
+
+    def available(done: int) -> int:
+        told.add(done)
+        return 1
+
+    # Node 1 runs before node 0.
+    search_stages([[1], []], number_of_nodes, available_bytes=available)
+    assert told == {0, 0b10}

@@ -7,8 +7,7 @@ every node alone; among equals the one with more nodes ready goes first, because
 back may fill a later stage. In training graphs that is what weight gradients are: nothing waits for
 them.
 
-Running every node alone saves nothing and is always among the results that are compared at the end,
-so what is found is never slower than that.
+What is found is compared with all nodes one after another, and the faster is given back.
 """
 
 from __future__ import annotations
@@ -17,19 +16,26 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
-from tf_interop.decide.stage_search import SearchResult, topological_order
+from tf_interop.decide.stage_search import (
+    AvailableBytes,
+    SearchError,
+    SearchResult,
+    StageOption,
+    topological_order,
+)
 
 Nodes = tuple[int, ...]
-SetLatency = Callable[[Nodes], float | None]
-"""What a stage of these nodes takes in microseconds, each on a lane of its own; they come in
-ascending order. None where it must not be made."""
+
+SetOptions = Callable[[Nodes], Sequence[StageOption]]
+"""The ways to run a stage of these nodes, each on a lane of its own, fastest first; none where it
+must not be made. Nodes come in ascending order."""
 
 
 def search_stages_bounded(
     predecessors: Sequence[Sequence[int]],
-    alone_us: Sequence[float],
-    stage_latency_us: SetLatency,
+    stage_options: SetOptions,
     *,
+    available_bytes: AvailableBytes | None = None,
     width: int = 32,
     max_lanes: int = 4,
     max_ready: int = 8,
@@ -38,9 +44,11 @@ def search_stages_bounded(
 
     Args:
         predecessors: for each node the nodes that it depends on.
-        alone_us: what each node takes alone.
-        stage_latency_us: asked once for each distinct set of two or more nodes. Sets that save
-            nothing against running their nodes alone are passed over.
+        stage_options: asked once for each distinct set of nodes. A single node has at least one
+            option. Of larger sets the options are passed over that save nothing against their
+            nodes alone.
+        available_bytes: of the options of a stage the fastest is taken that needs no more; None
+            where memory does not matter.
         width: states followed further, of those with equally many nodes done.
         max_lanes: the most nodes of a stage.
         max_ready: stages are made of so many of the nodes that are ready, those with the longest
@@ -50,20 +58,15 @@ def search_stages_bounded(
         The stages; `states` and `transitions` say how far the search looked.
 
     Raises:
-        SearchError: the graph has a cycle.
-        ValueError: there is not one time for each node, or a bound is less than 1.
+        SearchError: the graph has a cycle, or a node finds no memory in any order that was tried.
+        ValueError: a node has no option, or a bound is less than 1.
     """
-    if len(alone_us) != len(predecessors):
-        raise ValueError(
-            f"Expected a time for each of {len(predecessors)} nodes, got {len(alone_us)}."
-        )
     if min(width, max_lanes, max_ready) < 1:
         raise ValueError(
             "Expected width, max_lanes and max_ready of 1 or more, got "
             f"{width}, {max_lanes} and {max_ready}."
         )
-    beam = _Beam(predecessors, alone_us, stage_latency_us, width, max_lanes, max_ready)
-    return beam.search()
+    return _Beam(predecessors, stage_options, available_bytes, width, max_lanes, max_ready).search()
 
 
 @dataclasses.dataclass(slots=True)
@@ -75,6 +78,7 @@ class _State:
         ready: a bit for each node that can run next.
         saved_us: against running every node alone.
         stage: the nodes of the last stage.
+        option: the option of the last stage that was taken.
         before: the state before that; None for the start.
     """
 
@@ -82,6 +86,7 @@ class _State:
     ready: int
     saved_us: float
     stage: Nodes
+    option: int
     before: _State | None
 
     def rank(self) -> tuple[float, int, int]:
@@ -93,37 +98,38 @@ class _Beam:
     def __init__(
         self,
         predecessors: Sequence[Sequence[int]],
-        alone_us: Sequence[float],
-        stage_latency_us: SetLatency,
+        stage_options: SetOptions,
+        available_bytes: AvailableBytes | None,
         width: int,
         max_lanes: int,
         max_ready: int,
     ) -> None:
         count = len(predecessors)
-        self._alone_us = alone_us
-        self._stage_latency_us = stage_latency_us
+        self._stage_options = stage_options
+        self._available_bytes = available_bytes
         self._width = width
         self._max_lanes = max_lanes
         self._max_ready = max_ready
+        self._order = topological_order(predecessors)
+        self._options: dict[Nodes, Sequence[StageOption]] = {}
+        self._alone_us = [self._alone(node) for node in range(count)]
         self._needs = [sum(1 << each for each in set(needs)) for needs in predecessors]
         self._successors: list[list[int]] = [[] for _ in range(count)]
-        order = topological_order(predecessors)
-        for node in order:
+        for node in self._order:
             for predecessor in set(predecessors[node]):
                 self._successors[predecessor].append(node)
         # The time from the start of a node to the end of the graph, on the longest way.
         self._urgency = [0.0] * count
-        for node in reversed(order):
+        for node in reversed(self._order):
             rest = max((self._urgency[each] for each in self._successors[node]), default=0.0)
-            self._urgency[node] = alone_us[node] + rest
-        self._saving: dict[Nodes, float | None] = {}
+            self._urgency[node] = self._alone_us[node] + rest
         self._transitions = 0
 
     def search(self) -> SearchResult:
         count = len(self._needs)
         start = sum(1 << node for node in range(count) if not self._needs[node])
         layers: list[dict[int, _State]] = [{} for _ in range(count + 1)]
-        layers[0][0] = _State(0, start, 0.0, (), None)
+        layers[0][0] = _State(0, start, 0.0, (), 0, None)
         states = 0
         for size in range(count):
             followed = sorted(layers[size].values(), key=_State.rank)[: self._width]
@@ -135,24 +141,47 @@ class _Beam:
                     known = layer.get(following.done)
                     if known is None or following.saved_us > known.saved_us:
                         layer[following.done] = following
-        (end,) = layers[count].values()
-        stages = [tuple((node,) for node in state.stage) for state in _way_to(end)]
-        latency_us = sum(self._latency_of(state.stage) for state in _way_to(end))
-        return SearchResult(tuple(stages), latency_us, states, self._transitions)
+        ends = [*layers[count].values(), *self._one_after_another(start)]
+        if not ends:
+            raise SearchError(
+                "Expected memory for every node in some order, got none within the bounds of the "
+                "search. Give more memory, or candidates that need less."
+            )
+        way = _way_to(max(ends, key=lambda end: end.saved_us))
+        return SearchResult(
+            tuple(tuple((node,) for node in state.stage) for state in way),
+            tuple(state.option for state in way),
+            sum(self._options_of(state.stage)[state.option].latency_us for state in way),
+            states,
+            self._transitions,
+        )
+
+    def _one_after_another(self, start: int) -> list[_State]:
+        """The end of all nodes in their own order; none where one of them finds no memory."""
+        state = _State(0, start, 0.0, (), 0, None)
+        for node in self._order:
+            option = self._choose((node,), self._available(state))
+            if option is None:
+                return []
+            state = self._after(state, (node,), option)
+        return [state]
 
     def _follow(self, state: _State) -> Iterator[_State]:
         ready = _nodes_of(state.ready)
+        available = self._available(state)
         for node in ready:
-            yield self._after(state, (node,), 0.0)
+            option = self._choose((node,), available)
+            if option is not None:
+                yield self._after(state, (node,), option)
         urgent = sorted(ready, key=lambda node: (-self._urgency[node], node))[: self._max_ready]
         urgent.sort()
         for size in range(2, min(self._max_lanes, len(urgent)) + 1):
             for nodes in itertools.combinations(urgent, size):
-                saving = self._saving_of(nodes)
-                if saving is not None:
-                    yield self._after(state, nodes, saving)
+                option = self._choose(nodes, available)
+                if option is not None:
+                    yield self._after(state, nodes, option)
 
-    def _after(self, state: _State, nodes: Nodes, saving: float) -> _State:
+    def _after(self, state: _State, nodes: Nodes, option: int) -> _State:
         self._transitions += 1
         done, ready = state.done, state.ready
         for node in nodes:
@@ -162,20 +191,36 @@ class _Beam:
             for successor in self._successors[node]:
                 if not self._needs[successor] & ~done:
                     ready |= 1 << successor
-        return _State(done, ready, state.saved_us + saving, nodes, state)
+        saving = self._alone_together(nodes) - self._options[nodes][option].latency_us
+        return _State(done, ready, state.saved_us + saving, nodes, option, state)
 
-    def _saving_of(self, nodes: Nodes) -> float | None:
-        """What a stage saves; None where it saves nothing or must not be made."""
-        if nodes not in self._saving:
-            latency = self._stage_latency_us(nodes)
-            alone = sum(self._alone_us[node] for node in nodes)
-            saves = latency is not None and latency < alone
-            self._saving[nodes] = alone - latency if saves and latency is not None else None
-        return self._saving[nodes]
+    def _available(self, state: _State) -> int | None:
+        return None if self._available_bytes is None else self._available_bytes(state.done)
 
-    def _latency_of(self, nodes: Nodes) -> float:
-        alone = sum(self._alone_us[node] for node in nodes)
-        return alone - (self._saving.get(nodes) or 0.0)
+    def _choose(self, nodes: Nodes, available: int | None) -> int | None:
+        for place, option in enumerate(self._options_of(nodes)):
+            if available is None or option.memory_bytes <= available:
+                return place
+        return None
+
+    def _options_of(self, nodes: Nodes) -> Sequence[StageOption]:
+        options = self._options.get(nodes)
+        if options is None:
+            options = self._stage_options(nodes)
+            if len(nodes) > 1:
+                alone_us = self._alone_together(nodes)
+                options = [option for option in options if option.latency_us < alone_us]
+            self._options[nodes] = options
+        return options
+
+    def _alone(self, node: int) -> float:
+        options = self._options_of((node,))
+        if not options:
+            raise ValueError(f"Expected a way to run node {node} alone, got none.")
+        return options[0].latency_us
+
+    def _alone_together(self, nodes: Nodes) -> float:
+        return sum(self._alone_us[node] for node in nodes)
 
 
 def _way_to(end: _State) -> list[_State]:

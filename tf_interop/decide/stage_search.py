@@ -11,7 +11,9 @@ each state is solved once. Connected parts of an ending are its lanes: they run 
 and the nodes of one lane in order.
 
 This module knows neither convolutions nor profiles: nodes are numbers, and what a stage costs is
-asked of the caller.
+asked of the caller. There may be several ways to run a stage, faster ones with more memory; then a
+state takes the fastest that fits beside what is alive. (What is alive depends on what has run, not
+on how, so states stay as they are.)
 """
 
 from __future__ import annotations
@@ -24,8 +26,25 @@ from collections.abc import Callable, Iterator, Sequence
 Lanes = tuple[tuple[int, ...], ...]
 """The lanes of a stage, each with its nodes in order; lanes in the order of their first nodes."""
 
-StageLatency = Callable[[Lanes], float | None]
-"""What a stage takes in microseconds; None where it must not be made."""
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StageOption:
+    """One way to run a stage.
+
+    Attributes:
+        latency_us: what it takes.
+        memory_bytes: what it needs beside what is alive before it: its outputs and workspaces.
+    """
+
+    latency_us: float
+    memory_bytes: int = 0
+
+
+StageOptions = Callable[[Lanes], Sequence[StageOption]]
+"""The ways to run a stage, fastest first; none where it must not be made."""
+
+AvailableBytes = Callable[[int], int]
+"""Memory that is left for a stage, by the nodes that have run before it (bit i: node i)."""
 
 
 class LaneRule(enum.Enum):
@@ -43,12 +62,14 @@ class SearchResult:
 
     Attributes:
         stages: the stages in the order in which they run; together they hold every node once.
+        options: for each stage the place of the option that was taken.
         latency_us: the sum of their latencies, the least that there is within the rule and limits.
         states: states that were solved, those of all blocks together, without the empty one.
         transitions: pairs of a state and an ending of it that were looked at.
     """
 
     stages: tuple[Lanes, ...]
+    options: tuple[int, ...]
     latency_us: float
     states: int
     transitions: int
@@ -60,8 +81,9 @@ class SearchError(ValueError):
 
 def search_stages(
     predecessors: Sequence[Sequence[int]],
-    stage_latency_us: StageLatency,
+    stage_options: StageOptions,
     *,
+    available_bytes: AvailableBytes | None = None,
     rule: LaneRule = LaneRule.SINGLE_HEAD,
     max_lanes: int | None = None,
     max_lane_length: int | None = None,
@@ -75,7 +97,9 @@ def search_stages(
 
     Args:
         predecessors: for each node the nodes that it depends on.
-        stage_latency_us: asked once for each distinct set of lanes.
+        stage_options: asked once for each distinct set of lanes.
+        available_bytes: of the options of a stage the fastest is taken that needs no more; None
+            where memory does not matter.
         rule: which lanes there may be.
         max_lanes: endings with more lanes are not looked at; None for no limit.
         max_lane_length: nor are those with a longer lane.
@@ -91,18 +115,33 @@ def search_stages(
             `max_states` states.
     """
     graph = _Graph.of(predecessors)
-    stages: list[Lanes] = []
+    stages: list[tuple[Lanes, int]] = []
     latency_us = 0.0
-    states = transitions = 0
+    states = transitions = done = 0
     for block in graph.blocks() if cut_into_blocks else graph.whole():
         search = _BlockSearch(
-            graph, block, stage_latency_us, rule, max_lanes, max_lane_length, max_states
+            graph,
+            block,
+            done,
+            stage_options,
+            available_bytes,
+            rule,
+            max_lanes,
+            max_lane_length,
+            max_states,
         )
         latency_us += search.solve()
         stages += search.stages()
         states += search.states
         transitions += search.transitions
-    return SearchResult(tuple(stages), latency_us, states, transitions)
+        done |= block
+    return SearchResult(
+        tuple(lanes for lanes, _ in stages),
+        tuple(option for _, option in stages),
+        latency_us,
+        states,
+        transitions,
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -114,12 +153,14 @@ class _Graph:
         direct: for each node, those that it depends on directly.
         neighbours: those that it depends on, and those that depend on it, directly.
         ancestors: all that it depends on.
+        is_in_order: whether the caller's numbers are a topological order; bits are the same then.
     """
 
     node_of_bit: tuple[int, ...]
     direct: tuple[int, ...]
     neighbours: tuple[int, ...]
     ancestors: tuple[int, ...]
+    is_in_order: bool
 
     @classmethod
     def of(cls, predecessors: Sequence[Sequence[int]]) -> _Graph:
@@ -137,7 +178,19 @@ class _Graph:
                 ancestors[bit] |= ancestors[other] | 1 << other
                 neighbours[bit] |= 1 << other
                 neighbours[other] |= 1 << bit
-        return cls(tuple(order), tuple(direct), tuple(neighbours), tuple(ancestors))
+        return cls(
+            tuple(order),
+            tuple(direct),
+            tuple(neighbours),
+            tuple(ancestors),
+            order == list(range(len(order))),
+        )
+
+    def to_nodes(self, bits: int) -> int:
+        """The same set with the caller's numbers."""
+        if self.is_in_order:
+            return bits
+        return sum(1 << self.node_of_bit[bit] for bit in _bits(bits))
 
     def whole(self) -> tuple[int, ...]:
         """All nodes as one block."""
@@ -170,7 +223,9 @@ class _BlockSearch:
         self,
         graph: _Graph,
         block: int,
-        stage_latency_us: StageLatency,
+        done: int,
+        stage_options: StageOptions,
+        available_bytes: AvailableBytes | None,
         rule: LaneRule,
         max_lanes: int | None,
         max_lane_length: int | None,
@@ -178,15 +233,18 @@ class _BlockSearch:
     ) -> None:
         self._graph = graph
         self._block = block
-        self._stage_latency_us = stage_latency_us
+        self._done = done
+        self._stage_options = stage_options
+        self._available_bytes = available_bytes
         self._rule = rule
         self._max_lanes = max_lanes
         self._max_lane_length = max_lane_length
         self._max_states = max_states
         self._lanes: dict[int, Lanes | None] = {}
-        self._latency: dict[int, float | None] = {}
-        # For each solved state its latency and the ending that gives it; None where there is none.
-        self._best: dict[int, tuple[float, int] | None] = {0: (0.0, 0)}
+        self._options: dict[int, Sequence[StageOption]] = {}
+        # For each solved state its latency, the ending that gives it and the option of that; None
+        # where there is none.
+        self._best: dict[int, tuple[float, int, int] | None] = {0: (0.0, 0, 0)}
         self.transitions = 0
 
     @property
@@ -204,7 +262,7 @@ class _BlockSearch:
             )
         return best[0]
 
-    def stages(self) -> list[Lanes]:
+    def stages(self) -> list[tuple[Lanes, int]]:
         backwards = []
         state = self._block
         while state:
@@ -212,7 +270,7 @@ class _BlockSearch:
             assert best is not None
             lanes = self._lanes[best[1]]
             assert lanes is not None
-            backwards.append(lanes)
+            backwards.append((lanes, best[2]))
             state &= ~best[1]
         return backwards[::-1]
 
@@ -234,16 +292,23 @@ class _BlockSearch:
                 )
         return sorted(found, key=lambda state: (state.bit_count(), state))
 
-    def _solve_state(self, state: int) -> tuple[float, int] | None:
-        best: tuple[float, int] | None = None
+    def _solve_state(self, state: int) -> tuple[float, int, int] | None:
+        best: tuple[float, int, int] | None = None
         for ending in self._endings(state):
             self.transitions += 1
             before = self._best[state & ~ending]
-            latency = self._latency_of(ending)
-            if before is None or latency is None:
+            if before is None:
                 continue
-            if best is None or before[0] + latency < best[0]:
-                best = before[0] + latency, ending
+            available = None
+            if self._available_bytes is not None:
+                done = self._done | state & ~ending
+                available = self._available_bytes(self._graph.to_nodes(done))
+            for place, option in enumerate(self._options_of(ending)):
+                if available is None or option.memory_bytes <= available:
+                    latency = before[0] + option.latency_us
+                    if best is None or latency < best[0]:
+                        best = latency, ending, place
+                    break
         return best
 
     def _endings(self, state: int) -> Iterator[int]:
@@ -295,12 +360,13 @@ class _BlockSearch:
         heads = sum(1 for bit in _bits(part) if not self._graph.direct[bit] & part)
         return heads == 1
 
-    def _latency_of(self, ending: int) -> float | None:
-        if ending not in self._latency:
+    def _options_of(self, ending: int) -> Sequence[StageOption]:
+        options = self._options.get(ending)
+        if options is None:
             lanes = self._lanes[ending]
             assert lanes is not None
-            self._latency[ending] = self._stage_latency_us(lanes)
-        return self._latency[ending]
+            options = self._options[ending] = self._stage_options(lanes)
+        return options
 
     def _nodes(self, mask: int) -> tuple[int, ...]:
         return tuple(self._graph.node_of_bit[bit] for bit in _bits(mask))
@@ -314,7 +380,7 @@ def _bits(mask: int) -> Iterator[int]:
 
 
 def topological_order(predecessors: Sequence[Sequence[int]]) -> list[int]:
-    """Nodes so that each comes behind what it depends on; by number where that leaves a choice.
+    """Nodes so that each comes behind what it depends on: by number wherever that is possible.
 
     Raises:
         SearchError: there is a cycle (named), or a predecessor that is no node.
@@ -326,15 +392,11 @@ def topological_order(predecessors: Sequence[Sequence[int]]) -> list[int]:
                     f"Expected predecessors from 0 to {len(predecessors) - 1}, got {predecessor} "
                     f"at node {node}."
                 )
+    if all(predecessor < node for node, each in enumerate(predecessors) for predecessor in each):
+        return list(range(len(predecessors)))
     sorter = graphlib.TopologicalSorter(dict(enumerate(predecessors)))
     try:
-        sorter.prepare()
+        return list(sorter.static_order())
     except graphlib.CycleError as error:
         cycle = " -> ".join(str(node) for node in error.args[1])
         raise SearchError(f"Expected a graph without a cycle, got {cycle}.") from error
-    order: list[int] = []
-    while sorter.is_active():
-        ready = sorted(sorter.get_ready())
-        order += ready
-        sorter.done(*ready)
-    return order
