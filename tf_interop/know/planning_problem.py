@@ -111,7 +111,9 @@ class KnownStage:
             launch order.
         algorithms: the algorithm of each.
         latency_us: from fork to join.
-        spread_us: how far its difference from the sequence may be off.
+        sequential_us: of the same convolutions one after another, each with its fastest algorithm,
+            measured in the same run; None where that was not done.
+        spread_us: how far the difference of the two may be off.
         workspace_bytes: of all lanes together.
         priorities: of each lane's stream; empty where all are 0.
         sm_counts: the SMs of each lane's partition; empty where lanes share all.
@@ -120,6 +122,7 @@ class KnownStage:
     costs: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     algorithms: tuple[str | None, ...]
     latency_us: Positive
+    sequential_us: Positive | None = None
     spread_us: NotNegative = 0.0
     workspace_bytes: Count = 0
     priorities: tuple[int, ...] = ()
@@ -162,6 +165,7 @@ class PlanningProblem:
 
     @functools.cached_property
     def costs_by_name(self) -> Mapping[str, ConvolutionCosts]:
+        """The costs under their names."""
         return {each.name: each for each in self.costs}
 
     @functools.cached_property
