@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <vector>
 
 #include "cc_kernels/core/cudnn/cudnn_backend.h"
 #include "cc_kernels/core/measuring_device.h"
@@ -24,6 +25,8 @@ class CudaMeasuringDevice : public MeasuringDevice {
   ~CudaMeasuringDevice() override;
 
   Backend* backend() override { return backend_; }
+  // As the driver and cuDNN give it.
+  Status Describe(DeviceDescription* description) override;
   // The second is a guess that no measurement stands behind.
   MeasuringDefaults defaults() const override { return {size_t{64} << 20, size_t{256} << 20}; }
   Stream stream() const override { return stream_; }
@@ -34,16 +37,20 @@ class CudaMeasuringDevice : public MeasuringDevice {
   Status StartTimer() override;
   Status StopTimer() override;
   Status ReadTimer(double* elapsed_us) override;
+  // With CUPTI, opened at run time; see CuptiTracer.
+  Status StartTrace() override;
+  Status StopTrace(std::vector<TracedKernel>* kernels) override;
   Status Synchronize() override;
 
  private:
-  CudaMeasuringDevice(const CudaDriver& driver, CUctx_st* context)
-      : driver_(driver), context_(context) {}
+  CudaMeasuringDevice(const CudaDriver& driver, int device, CUctx_st* context)
+      : driver_(driver), device_(device), context_(context) {}
 
   Status CreateStreamAndEvents();
   Status Record(CUevent_st* event);
 
   const CudaDriver& driver_;
+  const int device_;  // a CUdevice
   CUctx_st* const context_;
   CUstream_st* stream_ = nullptr;
   CUevent_st* start_ = nullptr;
