@@ -19,6 +19,8 @@ WARP_SIZE = 32
 _REGISTER_UNIT = 256
 _SM_PARTS = 4
 
+_UNLIMITED = 1 << 30
+
 
 class Limit(enum.Enum):
     """What keeps more blocks from residing on an SM."""
@@ -71,7 +73,7 @@ def compute_occupancy(kernel: KernelMeasurement, limits: SmLimits, sm_count: int
     }
     # Of several that are equal the first, which is the one that names a cause.
     limit = min(fitting, key=lambda each: fitting[each])
-    blocks = int(fitting[limit])
+    blocks = fitting[limit]
     return Occupancy(
         resident_blocks=blocks,
         limit=limit,
@@ -82,7 +84,7 @@ def compute_occupancy(kernel: KernelMeasurement, limits: SmLimits, sm_count: int
     )
 
 
-def _blocks_by_registers(registers_per_warp: int, warps: int, limits: SmLimits) -> float:
+def _blocks_by_registers(registers_per_warp: int, warps: int, limits: SmLimits) -> int:
     warps_per_part = _divide(limits.registers // _SM_PARTS, registers_per_warp)
     return warps_per_part * _SM_PARTS // warps
 
@@ -93,8 +95,8 @@ def _shared_memory_of_block(kernel: KernelMeasurement, limits: SmLimits) -> int:
     return _round_up(kernel.shared_memory_bytes + limits.reserved_shared_memory_bytes, unit)
 
 
-def _divide(available: int, needed: int) -> float:
-    return available // needed if needed else math.inf
+def _divide(available: int, needed: int) -> int:
+    return available // needed if needed else _UNLIMITED
 
 
 def _round_up(value: int, unit: int) -> int:
