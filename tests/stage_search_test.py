@@ -15,6 +15,7 @@ from tf_interop.decide.stage_search import (
     Lanes,
     SearchError,
     SearchResult,
+    SearchTooWideError,
     StageOption,
     StageOptions,
     search_stages,
@@ -227,9 +228,9 @@ def test_says_which_nodes_have_no_schedule() -> None:
         search_stages([[], []], taking(lambda lanes: None))
 
 
-def test_gives_up_over_the_limit_of_states() -> None:
-    with pytest.raises(SearchError, match="at most 100 states"):
-        search_stages([[] for _ in range(10)], number_of_nodes, max_states=100)
+def test_gives_up_over_the_limit_of_transitions() -> None:
+    with pytest.raises(SearchTooWideError, match="at most 100 transitions, got more, with 10"):
+        search_stages([[] for _ in range(10)], number_of_nodes, max_transitions=100)
 
 
 def test_takes_the_fastest_option_that_fits_beside_what_is_alive() -> None:

@@ -69,6 +69,46 @@ class ModelKernel:
         )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Demands:
+    """What a kernel takes of the device, each in the time that all of the device would take for it.
+
+    Kernels that run together take at least as long as the sum of any one of these.
+
+    Attributes:
+        registers_us: of the registers of all SMs.
+        shared_memory_us: of their shared memory.
+        threads_us: of their thread slots.
+        alu_us: of their arithmetic units.
+        dram_us: of DRAM's throughput.
+    """
+
+    registers_us: float
+    shared_memory_us: float
+    threads_us: float
+    alu_us: float
+    dram_us: float
+
+
+def demands_of(kernel: ModelKernel, limits: SmLimits, sm_count: int) -> Demands:
+    """What a kernel takes, in the sense of this model.
+
+    Raises:
+        ValueError: no block of it fits on an SM.
+    """
+    share = _BlockShare.of(kernel, limits, sm_count)
+    block_us = kernel.blocks * share.wave_us
+    return Demands(
+        registers_us=block_us * kernel.registers / (limits.registers * sm_count),
+        shared_memory_us=block_us
+        * kernel.shared_memory_bytes
+        / (limits.shared_memory_bytes * sm_count),
+        threads_us=block_us * kernel.threads / (limits.threads * sm_count),
+        alu_us=block_us * share.alu / sm_count,
+        dram_us=block_us * share.dram,
+    )
+
+
 def model_stage_us(
     lanes: Sequence[Sequence[ModelKernel]],
     limits: SmLimits,
@@ -106,9 +146,6 @@ def model_stage_us(
             f"Expected partitions of at most {sm_count} SMs, with some left for lanes that have "
             f"none, got {list(sm_counts)}."
         )
-    for kernel in (kernel for lane in lanes for kernel in lane):
-        if kernel.resident_blocks(limits) == 0:
-            raise ValueError(f"Expected a kernel of which a block fits on an SM, got {kernel}.")
     pools = [_Pool(count, limits) for count in sm_counts if count]
     if 0 in sm_counts:
         pools.append(_Pool(shared, limits))
@@ -120,23 +157,50 @@ def model_stage_us(
     return _Simulation(streams, pools, sm_count).run()
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _BlockShare:
+    """What one block of a kernel would use, undisturbed.
+
+    Attributes:
+        wave_us: the time it takes.
+        alu: the share of its SM's arithmetic units.
+        dram: the share of DRAM.
+    """
+
+    wave_us: float
+    alu: float
+    dram: float
+
+    @classmethod
+    def of(cls, kernel: ModelKernel, limits: SmLimits, sm_count: int) -> _BlockShare:
+        resident = kernel.resident_blocks(limits)
+        if resident == 0:
+            raise ValueError(f"Expected a kernel of which a block fits on an SM, got {kernel}.")
+        at_once = min(kernel.blocks, resident * sm_count)
+        waves = math.ceil(kernel.blocks / at_once)
+        # In all its blocks the kernel does the work that was measured; a wave alone slows nothing.
+        busiest = 1 / math.ceil(at_once / sm_count)
+        alu, dram = busiest, min(at_once, sm_count) / sm_count / at_once
+        if kernel.alu_utilization is not None:
+            alu = min(busiest, kernel.alu_utilization * sm_count * waves / kernel.blocks)
+        if kernel.dram_utilization is not None:
+            dram = min(1 / at_once, kernel.dram_utilization * waves / kernel.blocks)
+        return cls(kernel.latency_us / waves, alu, dram)
+
+
 @dataclasses.dataclass(slots=True)
 class _RunningKernel:
     """A kernel of a stream that has been reached.
 
     Attributes:
         kernel: its figures.
-        wave_us: what one block takes, alone.
-        alu: the share of an SM's arithmetic units that one block would use.
-        dram: the share of DRAM that one block would use.
+        share: what one block uses.
         unplaced: blocks that wait for an SM.
         unfinished: blocks that have not ended.
     """
 
     kernel: ModelKernel
-    wave_us: float
-    alu: float
-    dram: float
+    share: _BlockShare
     unplaced: int
     unfinished: int
 
@@ -249,18 +313,8 @@ class _Stream:
         kernel = next(self._kernels, None)
         if kernel is None:
             return None
-        at_once = min(kernel.blocks, kernel.resident_blocks(self._limits) * self._sm_count)
-        waves = math.ceil(kernel.blocks / at_once)
-        # In all its blocks the kernel does the work that was measured; a wave alone slows nothing.
-        busiest = 1 / math.ceil(at_once / self._sm_count)
-        alu, dram = busiest, min(at_once, self._sm_count) / self._sm_count / at_once
-        if kernel.alu_utilization is not None:
-            alu = min(busiest, kernel.alu_utilization * self._sm_count * waves / kernel.blocks)
-        if kernel.dram_utilization is not None:
-            dram = min(1 / at_once, kernel.dram_utilization * waves / kernel.blocks)
-        return _RunningKernel(
-            kernel, kernel.latency_us / waves, alu, dram, kernel.blocks, kernel.blocks
-        )
+        share = _BlockShare.of(kernel, self._limits, self._sm_count)
+        return _RunningKernel(kernel, share, kernel.blocks, kernel.blocks)
 
 
 class _Simulation:
@@ -281,7 +335,7 @@ class _Simulation:
                 return now
             self._set_speeds(groups)
             step = min(
-                batch.left * batch.running.wave_us / group.speed
+                batch.left * batch.running.share.wave_us / group.speed
                 for group in groups
                 for batch in group.batches
             )
@@ -301,19 +355,19 @@ class _Simulation:
 
     def _set_speeds(self, groups: list[_SmGroup]) -> None:
         dram = sum(
-            batch.running.dram * batch.blocks * group.count
+            batch.running.share.dram * batch.blocks * group.count
             for group in groups
             for batch in group.batches
         )
         for group in groups:
-            alu = sum(batch.running.alu * batch.blocks for batch in group.batches)
+            alu = sum(batch.running.share.alu * batch.blocks for batch in group.batches)
             group.speed = 1 / max(1.0, alu, dram)
 
 
 def _run_for(group: _SmGroup, step_us: float) -> None:
     left = []
     for batch in group.batches:
-        batch.left -= step_us * group.speed / batch.running.wave_us
+        batch.left -= step_us * group.speed / batch.running.share.wave_us
         if batch.left > _DONE:
             left.append(batch)
         else:

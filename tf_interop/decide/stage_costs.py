@@ -20,11 +20,12 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import itertools
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from tf_interop.decide.sm_model import ModelKernel, model_stage_us
+from tf_interop.decide.sm_model import ModelKernel, demands_of, model_stage_us
 from tf_interop.know.planning_problem import (
     Candidate,
     ConvolutionCosts,
@@ -39,7 +40,8 @@ UNCALIBRATED_SPREAD = 0.2
 be careful by, not a measurement."""
 
 _FEWEST_FOR_CALIBRATION = 3
-_MOST_CANDIDATES = 6
+# Of the algorithms of a stage: so many are bounded, those of the fastest candidates.
+_MOST_COMBINATIONS = 64
 
 # What cuobjdump and CUPTI report is per thread; the hardware allocates registers per warp in
 # units of this (CUDA C++ Programming Guide, "Compute Capabilities").
@@ -145,6 +147,7 @@ class StageCosts:
         for stage in problem.stages:
             self._measured[tuple(sorted(stage.costs))].append(stage)
         self._known: dict[tuple[str, ...], tuple[StageChoice, ...]] = {}
+        self._demands: dict[Candidate, tuple[float, ...]] = {}
         self.combinations = 0
         """Combinations of algorithms that were looked at."""
 
@@ -213,31 +216,49 @@ class StageCosts:
 
     def _modelled(self, key: tuple[str, ...], alone_us: float) -> Iterator[StageChoice]:
         """Branch and bound over the candidates: what cannot win any more is not modelled."""
-        margin = 1 + self._calibration.spread
-        choosable = [self._choosable(name) for name in key]
-        if not all(choosable):
-            return
-        shortest = [min(each.latency_us for each in candidates) for candidates in choosable]
-
-        def extend(chosen: tuple[Candidate, ...]) -> Iterator[tuple[Candidate, ...]]:
-            place = len(chosen)
-            if place == len(key):
-                yield chosen
+        worth_us = alone_us / (1 + self._calibration.spread) / self._calibration.factor
+        bounded = sorted(
+            ((self._bound_us(chosen), place, chosen) for place, chosen in self._combine(key)),
+        )
+        best: StageChoice | None = None
+        for bound_us, _, chosen in bounded:
+            if bound_us >= worth_us:
                 return
-            for candidate in choosable[place]:
-                bound = max([candidate.latency_us, *shortest[place + 1 :]])
-                bound = max([bound, *(each.latency_us for each in chosen)])
-                # Of equal convolutions one order of algorithms is enough.
-                if place and key[place - 1] == key[place] and chosen:
-                    before = choosable[place].index(chosen[-1])
-                    if choosable[place].index(candidate) < before:
-                        continue
-                if bound * self._calibration.factor * margin < alone_us:
-                    yield from extend((*chosen, candidate))
-
-        for chosen in extend(()):
+            workspace_bytes = sum(each.workspace_bytes for each in chosen)
+            if (
+                best is not None
+                and bound_us * self._calibration.factor >= best.latency_us
+                and workspace_bytes >= best.workspace_bytes
+            ):
+                continue
             self.combinations += 1
-            yield from self._model_orders(key, chosen)
+            for choice in self._model_orders(key, chosen):
+                if best is None or choice.latency_us < best.latency_us:
+                    best = choice
+                yield choice
+
+    def _combine(self, key: tuple[str, ...]) -> Iterator[tuple[int, tuple[Candidate, ...]]]:
+        """Combinations of candidates, numbered; those that differ in order alone come once."""
+        most = max(2, int(_MOST_COMBINATIONS ** (1 / len(key))))
+        choosable = [self._choosable(name)[:most] for name in key]
+        for number, places in enumerate(itertools.product(*(range(len(c)) for c in choosable))):
+            repeats = any(
+                name == after and place > later
+                for name, after, place, later in zip(key, key[1:], places, places[1:], strict=False)
+            )
+            if not repeats:
+                yield number, tuple(c[place] for c, place in zip(choosable, places, strict=True))
+
+    def _bound_us(self, chosen: Sequence[Candidate]) -> float:
+        """What the model cannot be below."""
+        demands = [self._demands_of(candidate) for candidate in chosen]
+        longest_us = max(candidate.latency_us for candidate in chosen)
+        return max([longest_us, *map(sum, zip(*demands, strict=True))])
+
+    def _demands_of(self, candidate: Candidate) -> tuple[float, ...]:
+        if candidate not in self._demands:
+            self._demands[candidate] = _demands(self._problem, candidate)
+        return self._demands[candidate]
 
     def _model_orders(
         self, key: tuple[str, ...], chosen: tuple[Candidate, ...]
@@ -266,11 +287,29 @@ class StageCosts:
             yield best
 
     def _choosable(self, name: str) -> list[Candidate]:
-        """Candidates that can be modelled, fastest first, without those that are only worse."""
+        """Candidates that can be modelled, fastest first."""
+        if self._problem.sm_limits is None or self._problem.sm_count is None:
+            return []
         costs: ConvolutionCosts = self._problem.costs_by_name[name]
-        known = [each for each in costs.candidates if each.kernels]
+        known = [each for each in costs.candidates if self._demands_of(each)]
         known.sort(key=lambda each: (each.latency_us, each.workspace_bytes, each.algorithm or ""))
-        return known[:_MOST_CANDIDATES]
+        return known
+
+
+def _demands(problem: PlanningProblem, candidate: Candidate) -> tuple[float, ...]:
+    """What all kernels of a candidate take of the device; empty where it cannot be modelled."""
+    if problem.sm_limits is None or problem.sm_count is None:
+        return ()
+    kernels = model_kernels(candidate, problem.sm_limits)
+    try:
+        demands = [
+            dataclasses.astuple(demands_of(kernel, problem.sm_limits, problem.sm_count))
+            for kernel in kernels
+        ]
+    except ValueError:
+        # A kernel that fits on no SM as far as these limits go: the model does not hold for it.
+        return ()
+    return tuple(sum(each) for each in zip(*demands, strict=True))
 
 
 def _candidates_of(problem: PlanningProblem, stage: KnownStage) -> tuple[Candidate, ...] | None:
@@ -306,7 +345,7 @@ def _model(
             priorities=priorities,
         )
     except ValueError:
-        # A kernel that fits on no SM as far as these limits go: the model does not hold for it.
+        # As above, or partitions that this device cannot have.
         return None
 
 

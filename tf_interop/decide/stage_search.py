@@ -79,6 +79,10 @@ class SearchError(ValueError):
     """No stages could be found, or what was given is no DAG."""
 
 
+class SearchTooWideError(SearchError):
+    """There is more to search than was allowed."""
+
+
 def search_stages(
     predecessors: Sequence[Sequence[int]],
     stage_options: StageOptions,
@@ -87,7 +91,7 @@ def search_stages(
     rule: LaneRule = LaneRule.SINGLE_HEAD,
     max_lanes: int | None = None,
     max_lane_length: int | None = None,
-    max_states: int | None = None,
+    max_transitions: int | None = None,
     cut_into_blocks: bool = True,
 ) -> SearchResult:
     """Finds the stages with the least latency.
@@ -103,7 +107,7 @@ def search_stages(
         rule: which lanes there may be.
         max_lanes: endings with more lanes are not looked at; None for no limit.
         max_lane_length: nor are those with a longer lane.
-        max_states: gives up where a block has more states than this; None for no limit.
+        max_transitions: gives up where a block has more; None for no limit.
         cut_into_blocks: whether to cut.
 
     Returns:
@@ -111,8 +115,8 @@ def search_stages(
         last stage is found first: the same input gives the same stages in every process.
 
     Raises:
-        SearchError: the graph has a cycle (named), no schedule is allowed, or there are more than
-            `max_states` states.
+        SearchTooWideError: a block has more than `max_transitions`.
+        SearchError: the graph has a cycle (named), or no schedule is allowed.
     """
     graph = _Graph.of(predecessors)
     stages: list[tuple[Lanes, int]] = []
@@ -128,7 +132,7 @@ def search_stages(
             rule,
             max_lanes,
             max_lane_length,
-            max_states,
+            max_transitions,
         )
         latency_us += search.solve()
         stages += search.stages()
@@ -229,7 +233,7 @@ class _BlockSearch:
         rule: LaneRule,
         max_lanes: int | None,
         max_lane_length: int | None,
-        max_states: int | None,
+        max_transitions: int | None,
     ) -> None:
         self._graph = graph
         self._block = block
@@ -239,7 +243,7 @@ class _BlockSearch:
         self._rule = rule
         self._max_lanes = max_lanes
         self._max_lane_length = max_lane_length
-        self._max_states = max_states
+        self._max_transitions = max_transitions
         self._lanes: dict[int, Lanes | None] = {}
         self._options: dict[int, Sequence[StageOption]] = {}
         # For each solved state its latency, the ending that gives it and the option of that; None
@@ -278,18 +282,21 @@ class _BlockSearch:
         """All states that come up, smaller ones first."""
         found = {self._block}
         waiting = [self._block]
+        seen = 0
         while waiting:
             state = waiting.pop()
             for ending in self._endings(state):
+                seen += 1
+                if self._max_transitions is not None and seen > self._max_transitions:
+                    raise SearchTooWideError(
+                        f"Expected a block of at most {self._max_transitions} transitions, got "
+                        f"more, with {self._block.bit_count()} nodes. Set limits on lanes, or use "
+                        "the bounded search."
+                    )
                 rest = state & ~ending
                 if rest and rest not in found:
                     found.add(rest)
                     waiting.append(rest)
-            if self._max_states is not None and len(found) > self._max_states:
-                raise SearchError(
-                    f"Expected a block of at most {self._max_states} states, got more, with "
-                    f"{self._block.bit_count()} nodes. Set limits on lanes, or search in part."
-                )
         return sorted(found, key=lambda state: (state.bit_count(), state))
 
     def _solve_state(self, state: int) -> tuple[float, int, int] | None:

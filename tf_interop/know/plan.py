@@ -7,6 +7,8 @@ from typing import Annotated
 
 import msgspec
 
+from tf_interop.know.planning_problem import FigureSource
+
 PLAN_FORMAT = "tf_interop.plan"
 PLAN_VERSION = 1
 
@@ -22,6 +24,10 @@ class PinnedConvolution:
 
     node: str
     algorithm: str | None = None
+
+
+Bytes = Annotated[int, msgspec.Meta(ge=0)]
+Microseconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 # What the op's attributes and CUDA hold.
@@ -50,6 +56,50 @@ Lane = Annotated[tuple[PinnedConvolution, ...], msgspec.Meta(min_length=1)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class StagePrediction:
+    """What the planner expects of a stage.
+
+    Attributes:
+        latency_us: of the stage.
+        spread_us: how far that may be off.
+        sequential_us: of its convolutions one after another, each with the algorithm that is
+            fastest alone.
+        source: whether `latency_us` was measured; `sequential_us` always was.
+        workspace_bytes: of all lanes together.
+        peak_bytes: that, the stage's outputs, and outputs of earlier convolutions that are read
+            later.
+    """
+
+    latency_us: Microseconds
+    spread_us: Microseconds
+    sequential_us: Microseconds
+    source: FigureSource
+    workspace_bytes: Bytes
+    peak_bytes: Bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GraphPrediction:
+    """What the planner expects of all convolutions of a graph.
+
+    Attributes:
+        latency_us: the sum of all stages and of the convolutions in none.
+        sequential_us: of all convolutions one after another.
+        peak_bytes: the most of all stages, as in StagePrediction.
+        sequential_peak_bytes: the same of one after another.
+        memory_budget_bytes: what no stage may exceed; None for no limit.
+        search: how the stages were searched for, and how far.
+    """
+
+    latency_us: Microseconds
+    sequential_us: Microseconds
+    peak_bytes: Bytes
+    sequential_peak_bytes: Bytes
+    memory_budget_bytes: Bytes | None
+    search: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class PlannedStage:
     """Convolutions that run at the same time.
 
@@ -57,11 +107,13 @@ class PlannedStage:
         lanes: what each stream group runs, in order.
         why: the reason for the stage in a few words, such as the policy that made it.
         lane_options: what each lane asks of the device; empty where none asks for anything.
+        prediction: what the planner expects; None where no planner made the stage.
     """
 
     lanes: Annotated[tuple[Lane, ...], msgspec.Meta(min_length=1)]
     why: str = ""
     lane_options: tuple[LaneOptions, ...] = ()
+    prediction: StagePrediction | None = None
 
     @property
     def convolutions(self) -> tuple[PinnedConvolution, ...]:
@@ -94,11 +146,15 @@ class GraphPlan:
         fingerprint: identifies the graph's convolutions (see `fingerprint_convolutions`).
         convolution_count: convolutions that the finder saw in the graph.
         stages: the stages; convolutions in none of them are left alone.
+        batch_size: that the stages were planned for; None where it does not matter.
+        prediction: what the planner expects; None where no planner made the stages.
     """
 
     fingerprint: str
     convolution_count: Annotated[int, msgspec.Meta(ge=0)]
     stages: tuple[PlannedStage, ...]
+    batch_size: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    prediction: GraphPrediction | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

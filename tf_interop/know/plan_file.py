@@ -45,10 +45,10 @@ from tf_interop.know.versioned_file import (
 def load_plan(path: PathLike) -> Plan:
     """Reads a plan file.
 
-    Legal is a file that names each fingerprint once, each node of a graph in one place, at least
-    one lane in each stage and one convolution in each lane, options for all lanes of a stage or
-    for none, and algorithms that a runner knows. Whether the stages suit a graph is for
-    `check_stages` to say.
+    Legal is a file that names each fingerprint once for a batch size, each node of a graph in one
+    place, at least one lane in each stage and one convolution in each lane, options for all lanes
+    of a stage or for none, and algorithms that a runner knows. Whether the stages suit a graph is
+    for `check_stages` to say.
 
     Raises:
         PlanError: there is no such file, it is not whole, of another format or version, or not
@@ -76,12 +76,13 @@ def plan_schema() -> dict[str, Any]:
 
 
 def _check_plan(plan: Plan) -> None:
-    seen: dict[str, int] = {}
+    seen: dict[tuple[str, int | None], int] = {}
     for index, graph in enumerate(plan.graphs):
-        first = seen.setdefault(graph.fingerprint, index)
+        first = seen.setdefault((graph.fingerprint, graph.batch_size), index)
         if first != index:
+            batch = "" if graph.batch_size is None else f" with batch size {graph.batch_size}"
             raise ValueError(
-                f"Expected each graph once, got fingerprint {graph.fingerprint!r} of "
+                f"Expected each graph once, got fingerprint {graph.fingerprint!r}{batch} of "
                 f"`$.graphs[{first}]` again at `$.graphs[{index}].fingerprint`"
             )
         _check_graph_plan(graph, f"$.graphs[{index}]")
