@@ -22,6 +22,7 @@
 #include "cc_kernels/core/cudnn/cudnn_convolution.h"
 #include "cc_kernels/core/cudnn/cudnn_library.h"
 #include "cc_kernels/core/cudnn/dynamic_library.h"
+#include "cc_kernels/core/cudnn/formulation.h"
 #include "cc_kernels/core/cudnn/strided_copy.h"
 #include "cc_kernels/core/stage_runner.h"
 #include "tests/cc/convolution_cases.h"
