@@ -416,6 +416,23 @@ TEST_F(CudnnAlgorithmTest, RefusesLegacyNamesThatCudnnCannotRun) {
   }
 }
 
+TEST_F(CudnnAlgorithmTest, AsksCudnnForTheAlgorithmOfThatName) {
+  int64_t batch = 0;
+  for (const auto kind : kKinds) {
+    for (const std::string& refused : LegacyNamesOf(kind)) {
+      FakeCudnn().unsupported_legacy = {refused};
+      for (const std::string& name : LegacyNamesOf(kind)) {
+        std::shared_ptr<const PreparedConvolution> prepared;
+        Convolution c = MakeNchw(kind);
+        c.batch = ++batch;  // refusals are kept
+        EXPECT_EQ(backend_->Prepare(c, name, kAmpleWorkspace, &prepared).ok(), name != refused)
+            << ToString(kind) << " " << name;
+      }
+    }
+    FakeCudnn().unsupported_legacy = {};
+  }
+}
+
 TEST_F(CudnnAlgorithmTest, KeepsWorkspaceOfLegacyNamesWithinLimit) {
   const Convolution c = MakeConvolution();
   const size_t filter_bytes = 1024;
