@@ -10,6 +10,7 @@ namespace {
 constexpr size_t kMostReasons = 256;
 
 std::atomic<int64_t> stages_run{0};
+std::atomic<int64_t> filters_transformed{0};
 
 struct Fallbacks {
   std::mutex mutex;
@@ -26,6 +27,8 @@ Fallbacks& GlobalFallbacks() {
 
 void CountStageRun() { stages_run.fetch_add(1, std::memory_order_relaxed); }
 
+void CountFilterTransformation() { filters_transformed.fetch_add(1, std::memory_order_relaxed); }
+
 void CountFallback(const std::string& reason) {
   Fallbacks& fallbacks = GlobalFallbacks();
   std::lock_guard<std::mutex> lock(fallbacks.mutex);
@@ -40,6 +43,7 @@ void CountFallback(const std::string& reason) {
 Counters ReadCounters() {
   Counters counters;
   counters.stages_run = stages_run.load(std::memory_order_relaxed);
+  counters.filters_transformed = filters_transformed.load(std::memory_order_relaxed);
   Fallbacks& fallbacks = GlobalFallbacks();
   std::lock_guard<std::mutex> lock(fallbacks.mutex);
   counters.fallbacks = fallbacks.by_reason;

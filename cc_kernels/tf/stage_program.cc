@@ -1,5 +1,6 @@
 #include "cc_kernels/tf/stage_program.h"
 
+#include <algorithm>
 #include <cstddef>
 
 #include "absl/status/status.h"
@@ -90,6 +91,14 @@ absl::Status ParseOperands(const NodeDef& node, const StageAttributes& attribute
   return absl::OkStatus();
 }
 
+// Whether the filter is an operand, and among the stage's constant inputs.
+bool HasConstantFilter(const StepProgram& step, const StageAttributes& attributes) {
+  if (step.kind == ConvolutionKind::kBackwardFilter) return false;
+  const int filter = step.operands[step.filter_operand()].index;
+  const std::vector<int>& constants = attributes.constant_inputs;
+  return std::find(constants.begin(), constants.end(), filter) != constants.end();
+}
+
 // Reads a list with one entry per dimension, which must be 1 for batch and channels.
 absl::Status ParseSpatial(const NodeDef& node, const char* attribute,
                           tensorflow::TensorFormat format, int64_t* height, int64_t* width) {
@@ -158,13 +167,31 @@ absl::Status ParseFusedOps(const NodeDef& node, StepProgram* step) {
   return fused_ops.size() == 2 ? ParseActivation(node, fused_ops[1], step) : absl::OkStatus();
 }
 
+// Returns false for a type that no step may have.
+bool ToCoreDataType(tensorflow::DataType dtype, DataType* core) {
+  switch (dtype) {
+    case tensorflow::DT_FLOAT:
+      *core = DataType::kFloat;
+      return true;
+    case tensorflow::DT_HALF:
+      *core = DataType::kHalf;
+      return true;
+    case tensorflow::DT_BFLOAT16:
+      *core = DataType::kBFloat16;
+      return true;
+    default:
+      return false;
+  }
+}
+
 absl::Status ParseStep(const NodeDef& node, const StageAttributes& attributes, StepProgram* step) {
   step->name = node.name();
   TF_RETURN_IF_ERROR(ParseKind(node, step));
   TF_RETURN_IF_ERROR(GetNodeAttr(node, "T", &step->dtype));
-  if (step->dtype != tensorflow::DT_FLOAT && step->dtype != tensorflow::DT_HALF) {
-    return AtStep(node.name(),
-                  absl::StrCat("expected float or half, got ", DataTypeString(step->dtype), "."));
+  DataType unused;
+  if (!ToCoreDataType(step->dtype, &unused)) {
+    return AtStep(node.name(), absl::StrCat("expected float, half or bfloat16, got ",
+                                            DataTypeString(step->dtype), "."));
   }
   std::string format = "NHWC";
   tensorflow::TryGetNodeAttr(node, "data_format", &format);
@@ -179,7 +206,9 @@ absl::Status ParseStep(const NodeDef& node, const StageAttributes& attributes, S
       ParseSpatial(node, "dilations", step->format, &step->dilation_height, &step->dilation_width));
   TF_RETURN_IF_ERROR(ParsePadding(node, step));
   TF_RETURN_IF_ERROR(ParseFusedOps(node, step));
-  return ParseOperands(node, attributes, step);
+  TF_RETURN_IF_ERROR(ParseOperands(node, attributes, step));
+  step->has_constant_filter = HasConstantFilter(*step, attributes);
+  return absl::OkStatus();
 }
 
 absl::Status ExpectRank4(const StepProgram& step, const char* tensor, const TensorShape& shape) {
@@ -267,6 +296,13 @@ absl::Status ParseStageProgram(const StageAttributes& attributes, StageProgram* 
         " steps, got ", attributes.step_lanes.size(), ", ", attributes.algorithms.size(), " and ",
         attributes.output_types.size(), "."));
   }
+  for (const int input : attributes.constant_inputs) {
+    if (input < 0 || input >= static_cast<int>(attributes.input_types.size())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("ConvStage: expected constant_inputs below the number of inputs, ",
+                       attributes.input_types.size(), ", got ", input, "."));
+    }
+  }
   program->steps.assign(count, StepProgram());
   for (size_t i = 0; i < count; ++i) {
     NodeDef node;
@@ -312,7 +348,11 @@ absl::Status ResolveStep(const StepProgram& step, const std::vector<TensorShape>
 
   *c = Convolution();
   c->kind = step.kind;
-  c->dtype = step.dtype == tensorflow::DT_FLOAT ? DataType::kFloat : DataType::kHalf;
+  if (!ToCoreDataType(step.dtype, &c->dtype)) {
+    return AtStep(step.name, absl::StrCat("expected a step that ParseStageProgram took, got one of "
+                                          "type ",
+                                          DataTypeString(step.dtype), "."));
+  }
   c->layout = ToLayout(step.format);
   c->batch = GetTensorDim(image, step.format, 'N');
   c->image_height = GetTensorDim(image, step.format, 'H');

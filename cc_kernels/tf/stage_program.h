@@ -39,7 +39,8 @@ struct StepProgram {
   bool has_bias = false;
   Activation activation = Activation::kNone;
   float leaky_relu_alpha = 0.2f;
-  std::vector<Operand> operands;  // in the order of the op that the step stands for
+  std::vector<Operand> operands;     // in the order of the op that the step stands for
+  bool has_constant_filter = false;  // a filter that is read, and is the same in every call
   std::string algorithm;
   int lane = 0;
 
@@ -63,6 +64,7 @@ struct StageAttributes {
   std::vector<tensorflow::DataType> input_types;
   std::vector<tensorflow::DataType> output_types;
   int size_count = 0;
+  std::vector<int> constant_inputs;  // positions in the list `inputs`
 };
 
 // Returns kInvalidArgument that names the step, what was expected and what came.

@@ -46,10 +46,13 @@ class Counters:
     Attributes:
         stages_run: how many times a stage was run.
         fallbacks: how often something other than the plan's choice ran, by reason.
+        filters_transformed: how many constant filters were transformed so that the launches that
+            read them need not do it.
     """
 
     stages_run: int
     fallbacks: dict[str, int]
+    filters_transformed: int = 0
 
 
 class HandedGraph:
@@ -163,16 +166,18 @@ class KernelLibrary:
         collected: list[bytes] = []
         sink = _SINK_TYPE(lambda data, size: collected.append(ctypes.string_at(data, size)))
         self.functions.TfiReadCounters(sink)
-        stages_run = 0
+        stages_run = filters_transformed = 0
         fallbacks: dict[str, int] = {}
         for line in b"".join(collected).decode().splitlines():
             word, rest = line.split(" ", 1)
             if word == "stages_run":
                 stages_run = int(rest)
+            elif word == "filters_transformed":
+                filters_transformed = int(rest)
             else:
                 count, reason = rest.split(" ", 1)
                 fallbacks[reason] = int(count)
-        return Counters(stages_run, fallbacks)
+        return Counters(stages_run, fallbacks, filters_transformed)
 
 
 def _names(text: bytes) -> frozenset[str]:

@@ -3,7 +3,8 @@
 Its data inputs are the tensors on the device that the convolutions read (`Tin`), then the vectors
 of sizes that gradients read (`num_sizes`, int32, in host memory), each distinct tensor once. It has
 one output for each step. What a step computes is in attribute `steps`: the serialized NodeDef of
-the convolution, whose inputs are written `inputs:<i>` or `sizes:<i>`.
+the convolution, whose inputs are written `inputs:<i>` or `sizes:<i>`. `constant_inputs` are the
+positions in `inputs` of filters that are Const nodes; the op may transform them once for all calls.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.framework import node_def_pb2, types_pb2
 
 from tf_interop.errors import GraphError
-from tf_interop.know.find_convolutions import CONVOLUTION_KINDS, SIZES_POSITIONS
+from tf_interop.know.find_convolutions import (
+    CONVOLUTION_KINDS,
+    FILTER_POSITIONS,
+    SIZES_POSITIONS,
+)
 
 CONV_STAGE_OP = "TfInterop>ConvStage"
 
@@ -51,6 +56,7 @@ class StageNode:
         input_dtypes: TensorFlow's number of the dtype of each of `inputs`.
         output_dtypes: the same of each step's result.
         steps: the convolutions, lane after lane; step `i` computes output `i`.
+        constant_inputs: positions in `inputs` of filters that no call changes, ascending.
     """
 
     name: str
@@ -60,6 +66,7 @@ class StageNode:
     input_dtypes: tuple[int, ...]
     output_dtypes: tuple[int, ...]
     steps: tuple[StageStep, ...]
+    constant_inputs: tuple[int, ...] = ()
 
 
 def make_step_def(convolution: node_def_pb2.NodeDef, operands: list[str]) -> node_def_pb2.NodeDef:
@@ -103,6 +110,7 @@ def encode_stage(stage: StageNode, node_def: node_def_pb2.NodeDef) -> None:
     attributes = node_def.attr
     attributes["Tin"].list.type.extend(stage.input_dtypes)
     attributes["num_sizes"].i = len(stage.sizes)
+    attributes["constant_inputs"].list.i.extend(stage.constant_inputs)
     attributes["Tout"].list.type.extend(stage.output_dtypes)
     attributes["steps"].list.s.extend(
         [step.node_def.SerializeToString(deterministic=True) for step in stage.steps]
@@ -164,8 +172,10 @@ def decode_stage(node_def: node_def_pb2.NodeDef) -> StageNode:
             StageStep(_parse_step(name, step_def), lane, algorithm.decode("utf-8", "replace"))
             for step_def, lane, algorithm in zip(step_defs, lanes, algorithms, strict=True)
         ),
+        constant_inputs=_constant_inputs(node_def),
     )
     _check_operands(stage)
+    _check_constant_inputs(stage)
     return stage
 
 
@@ -223,6 +233,26 @@ def _check_operands(stage: StageNode) -> None:
     if len(used) != len(positions):
         unused = sorted(positions.keys() - used)
         raise _malformed(stage.name, "every input to be an operand of a step", f"{unused} unused")
+
+
+def _constant_inputs(node_def: node_def_pb2.NodeDef) -> tuple[int, ...]:
+    # TensorFlow may strip attributes that have their default value. Reading a missing key of a
+    # protobuf map would add it.
+    if "constant_inputs" not in node_def.attr:
+        return ()
+    return tuple(node_def.attr["constant_inputs"].list.i)
+
+
+def _check_constant_inputs(stage: StageNode) -> None:
+    filters = {
+        step.node_def.input[FILTER_POSITIONS[step.node_def.op]]
+        for step in stage.steps
+        if step.node_def.op in FILTER_POSITIONS
+    }
+    allowed = [i for i in range(len(stage.inputs)) if input_operand(i) in filters]
+    constants = list(stage.constant_inputs)
+    if constants != sorted(set(constants)) or not set(constants) <= set(allowed):
+        raise _malformed(stage.name, f"ascending constant_inputs among {allowed}", constants)
 
 
 def _operand_count(op: str) -> int:
