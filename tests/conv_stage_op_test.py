@@ -1,6 +1,6 @@
 """The ConvStage op against TensorFlow's own ops, on the CPU.
 
-Tensors hold small whole numbers, whose products and sums are exact in float32 and float16, so the
+Most tensors hold small whole numbers, whose products and sums are exact in every dtype, so the
 comparison is to the bit wherever no exponential function is involved.
 """
 
@@ -17,6 +17,9 @@ import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
 from tf_interop.know.kernel_library import load_kernel_library
+
+DTYPES = [tf.float32, tf.float16, tf.bfloat16]
+EPSILON = {tf.float32: 2.0**-23, tf.float16: 2.0**-10, tf.bfloat16: 2.0**-7}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +42,32 @@ class Case:
         }[self.op]
         operands = dict(zip(names, self.operands, strict=True))
         return getattr(tf.raw_ops, self.op)(**operands, **self.attributes)
+
+    def own_in_nhwc(self) -> tf.Tensor:
+        """The same, by way of NHWC where TensorFlow has no kernel for NCHW on this device."""
+        try:
+            return self.own()
+        except tf.errors.UnimplementedError:
+            if self.attributes.get("data_format") != "NCHW":
+                raise
+        to_nhwc, to_nchw = [0, 2, 3, 1], [0, 3, 1, 2]
+        attributes = dict(self.attributes, data_format="NHWC")
+        for name in ("strides", "dilations"):
+            attributes[name] = [self.attributes[name][axis] for axis in to_nhwc]
+        if "explicit_paddings" in attributes:
+            pads = self.attributes["explicit_paddings"]
+            attributes["explicit_paddings"] = pads[:2] + pads[4:] + pads[2:4]
+        operands = list(self.operands)
+        filter_position = 1
+        for position, operand in enumerate(operands):
+            if position == filter_position:
+                continue
+            if isinstance(operand, list):
+                operands[position] = [operand[axis] for axis in to_nhwc]
+            else:
+                operands[position] = np.transpose(operand, to_nhwc)
+        result = Case(self.op, tuple(operands), attributes).own()
+        return result if self.op.endswith("BackpropFilter") else tf.transpose(result, to_nchw)
 
     def step(self, inputs: list[Any], sizes: list[Any]) -> bytes:
         """The step of this case; its operands are appended to the lists."""
@@ -166,7 +195,7 @@ def matrix_of(layout: str, dtype: tf.DType, padding: str) -> list[Case]:
     ]
 
 
-@pytest.mark.parametrize("dtype", [tf.float32, tf.float16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
 @pytest.mark.parametrize("padding", ["SAME", "VALID", "EXPLICIT"])
 def test_gives_what_the_own_ops_give(
@@ -176,7 +205,7 @@ def test_gives_what_the_own_ops_give(
     compared = 0
     for case, result in zip(cases, run_stage(conv_stage, cases), strict=True):
         try:
-            own = case.own()
+            own = case.own_in_nhwc()
         except (tf.errors.UnimplementedError, tf.errors.InvalidArgumentError):
             continue  # TensorFlow has no kernel for it on this CPU: nothing to compare with
         np.testing.assert_array_equal(result, own, err_msg=f"{case.op} {case.attributes}")
@@ -192,7 +221,7 @@ def test_every_pinned_host_algorithm_gives_the_same(conv_stage: Any, algorithm: 
 
 
 @pytest.mark.parametrize("activation", [None, "Relu", "Relu6", "LeakyRelu", "Elu"])
-@pytest.mark.parametrize("dtype", [tf.float32, tf.float16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 def test_fuses_bias_and_activation(
     conv_stage: Any, activation: str | None, dtype: tf.DType
 ) -> None:
@@ -217,8 +246,34 @@ def test_fuses_bias_and_activation(
     elif activation:
         expected = getattr(tf.nn, activation.lower())(expected)
     # Elu alone is not exact: one rounding of the exponential function on either side.
-    tolerance = 0 if activation != "Elu" else 2 * np.finfo(dtype.as_numpy_dtype).eps
+    tolerance = 0 if activation != "Elu" else 2 * EPSILON[dtype]
+    result, expected = tf.cast(result, tf.float64), tf.cast(expected, tf.float64)
     np.testing.assert_allclose(result, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_adds_up_in_float32_and_rounds_once(conv_stage: Any, layout: str, dtype: tf.DType) -> None:
+    def with_values(case: Case, dtype_of_values: tf.DType) -> Case:
+        random = np.random.default_rng(5)
+        operands = tuple(
+            operand
+            if isinstance(operand, list)
+            else random.standard_normal(operand.shape)
+            .astype(dtype.as_numpy_dtype)
+            .astype(dtype_of_values.as_numpy_dtype)
+            for operand in case.operands
+        )
+        return dataclasses.replace(case, operands=operands)
+
+    cases = list(cases_of(layout, dtype, "SAME", 1, 1, 1))
+    results = run_stage(conv_stage, [with_values(case, dtype) for case in cases])
+    for case, result in zip(cases, results, strict=True):
+        exact = with_values(case, tf.float32).own_in_nhwc()
+        # Half of the distance to the next number of the dtype, and what float32 sums differ by.
+        bound = EPSILON[dtype] / 2 * np.abs(exact) + 1e-5
+        error = np.abs(tf.cast(result, tf.float32) - exact)
+        assert np.all(error <= bound), f"{case.op}: {np.max(error / bound)} times the bound"
 
 
 def test_several_steps_of_a_lane_run_in_order(conv_stage: Any) -> None:
@@ -283,6 +338,8 @@ def test_infers_shapes(conv_stage: Any) -> None:
         ({"step_lanes": [3]}, "lanes numbered 0, 1, 2"),
         ({"steps": [b"\xff"]}, "expected a serialized NodeDef as step 0"),
         ({"Tout": [tf.half]}, "expected Tout float, got half"),
+        ({"constant_inputs": [2]}, "constant_inputs below the number of inputs, 2, got 2"),
+        ({"constant_inputs": [-1]}, "constant_inputs below the number of inputs, 2, got -1"),
     ],
 )
 def test_refuses_malformed_attributes(

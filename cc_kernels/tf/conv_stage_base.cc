@@ -6,7 +6,6 @@
 
 #include "cc_kernels/core/counters.h"
 #include "cc_kernels/core/tf32_gate.h"
-#include "cc_kernels/tf/constant_filters.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/tensor_float_32_utils.h"
 #include "tensorflow/core/util/env_var.h"
@@ -88,7 +87,7 @@ absl::Status PrepareUnderSwitch(Backend* backend, bool allow_tf32,
 // Where there is no memory for the workspaces, `filters` go, and where that is not enough, the
 // stage becomes a sequential one.
 absl::Status AllocateWorkspacesOrGoSequential(OpKernelContext* context, Backend* backend,
-                                              ConstantFilters* filters, StageCall* call) {
+                                              TransformedFilters* filters, StageCall* call) {
   const absl::Status allocated = AllocateWorkspaces(context, call);
   if (allocated.ok()) return allocated;
   if (filters->Clear() && AllocateWorkspaces(context, call).ok()) return absl::OkStatus();
@@ -152,7 +151,7 @@ absl::Status GetStageProgram(tensorflow::OpKernelConstruction* context, StagePro
 }
 
 absl::Status MakeStageCall(OpKernelContext* context, const StageProgram& program, Backend* backend,
-                           ConstantFilters* filters, StageCall* call) {
+                           TransformedFilters* filters, StageCall* call) {
   OpInputList inputs, sizes;
   TF_RETURN_IF_ERROR(context->input_list("inputs", &inputs));
   TF_RETURN_IF_ERROR(context->input_list("sizes", &sizes));

@@ -11,14 +11,12 @@
 #include "cc_kernels/core/backend.h"
 #include "cc_kernels/core/stage_runner.h"
 #include "cc_kernels/core/status.h"
+#include "cc_kernels/core/transformed_filters.h"
 #include "cc_kernels/tf/stage_program.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 
 namespace tf_interop {
-
-class ConstantFilters;
-struct TransformedFilter;
 
 absl::Status ToAbslStatus(const Status& status);
 
@@ -51,7 +49,7 @@ struct StageCall {
 // one that needs the least. All of the stage is prepared under one value of TensorFlow's switch for
 // TF32 (tf.config.experimental.enable_tensor_float_32_execution), the one at the call's begin.
 absl::Status MakeStageCall(tensorflow::OpKernelContext* context, const StageProgram& program,
-                           Backend* backend, ConstantFilters* filters, StageCall* call);
+                           Backend* backend, TransformedFilters* filters, StageCall* call);
 
 }  // namespace tf_interop
 

@@ -55,7 +55,7 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
     // Shared only because std::function has to be copyable.
     auto caller = std::make_shared<std::unique_ptr<StreamGroup>>(std::move(acquired));
     auto* const stream = static_cast<HostStream*>((*caller)->stream());
-    filters_.Bind(context, program_, backend, stream, call.get());
+    BindConstantFilters(context, program_, backend, stream, &filters_, call.get());
     const Status launched =
         RunStage(backend, call->stage, call->buffers, call->lane_workspaces, stream);
     stream->Enqueue([=]() mutable {
@@ -74,7 +74,7 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
 
  private:
   StageProgram program_;
-  ConstantFilters filters_;
+  TransformedFilters filters_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfInterop>ConvStage").Device(tensorflow::DEVICE_CPU), ConvStageCpu);

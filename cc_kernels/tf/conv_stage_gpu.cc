@@ -33,14 +33,14 @@ class ConvStageGpu : public tensorflow::OpKernel {
     OP_REQUIRES_OK(context, ToAbslStatus(CudnnBackend::ForStream(stream, &backend)));
     StageCall call;
     OP_REQUIRES_OK(context, MakeStageCall(context, program_, backend, &filters_, &call));
-    filters_.Bind(context, program_, backend, stream, &call);
+    BindConstantFilters(context, program_, backend, stream, &filters_, &call);
     OP_REQUIRES_OK(context, ToAbslStatus(RunStage(backend, call.stage, call.buffers,
                                                   call.lane_workspaces, stream)));
   }
 
  private:
   StageProgram program_;
-  ConstantFilters filters_;
+  TransformedFilters filters_;
 };
 
 REGISTER_KERNEL_BUILDER(

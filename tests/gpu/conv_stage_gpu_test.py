@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from conv_stage_op_test import Case, digits, matrix_of, run_stage
+from conv_stage_op_test import DTYPES, Case, digits, matrix_of, run_stage
 
 import tf_interop
 from tf_interop.know.kernel_library import load_kernel_library
 from tf_interop.use.plugin import get_plugin
 
 # The numbers are exact in TF32 and half, but Winograd and FFT algorithms round.
-TOLERANCE = {tf.float32: 2e-3, tf.float16: 5e-3}
+TOLERANCE = {tf.float32: 2e-3, tf.float16: 5e-3, tf.bfloat16: 4e-2}
 
 
 @pytest.fixture(scope="module")
@@ -25,10 +25,11 @@ def conv_stage() -> Any:
 
 def assert_close(result: tf.Tensor, expected: tf.Tensor, dtype: tf.DType, what: str) -> None:
     tolerance = TOLERANCE[dtype]
+    result, expected = tf.cast(result, tf.float32), tf.cast(expected, tf.float32)
     np.testing.assert_allclose(result, expected, rtol=tolerance, atol=tolerance, err_msg=what)
 
 
-@pytest.mark.parametrize("dtype", [tf.float32, tf.float16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
 @pytest.mark.parametrize("padding", ["SAME", "VALID", "EXPLICIT"])
 def test_gives_what_the_own_ops_give(
@@ -50,7 +51,7 @@ def test_gives_what_the_own_ops_give(
 
 
 @pytest.mark.parametrize("activation", [None, "Relu", "Relu6", "LeakyRelu", "Elu"])
-@pytest.mark.parametrize("dtype", [tf.float32, tf.float16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 def test_fuses_bias_and_activation(
     conv_stage: Any, activation: str | None, dtype: tf.DType
 ) -> None:
