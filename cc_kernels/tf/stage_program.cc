@@ -188,8 +188,7 @@ absl::Status ParseStep(const NodeDef& node, const StageAttributes& attributes, S
   step->name = node.name();
   TF_RETURN_IF_ERROR(ParseKind(node, step));
   TF_RETURN_IF_ERROR(GetNodeAttr(node, "T", &step->dtype));
-  DataType unused;
-  if (!ToCoreDataType(step->dtype, &unused)) {
+  if (!ToCoreDataType(step->dtype, &step->core_dtype)) {
     return AtStep(node.name(), absl::StrCat("expected float, half or bfloat16, got ",
                                             DataTypeString(step->dtype), "."));
   }
@@ -348,11 +347,7 @@ absl::Status ResolveStep(const StepProgram& step, const std::vector<TensorShape>
 
   *c = Convolution();
   c->kind = step.kind;
-  if (!ToCoreDataType(step.dtype, &c->dtype)) {
-    return AtStep(step.name, absl::StrCat("expected a step that ParseStageProgram took, got one of "
-                                          "type ",
-                                          DataTypeString(step.dtype), "."));
-  }
+  c->dtype = step.core_dtype;
   c->layout = ToLayout(step.format);
   c->batch = GetTensorDim(image, step.format, 'N');
   c->image_height = GetTensorDim(image, step.format, 'H');

@@ -31,6 +31,7 @@ struct StepProgram {
   ConvolutionKind kind = ConvolutionKind::kForward;
   bool depthwise = false;
   tensorflow::DataType dtype = tensorflow::DT_FLOAT;
+  DataType core_dtype = DataType::kFloat;  // the same in the core's words
   tensorflow::TensorFormat format = tensorflow::FORMAT_NHWC;
   tensorflow::Padding padding = tensorflow::SAME;
   int64_t explicit_pads[4] = {0, 0, 0, 0};  // top, bottom, left, right
