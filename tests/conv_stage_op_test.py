@@ -310,6 +310,41 @@ def test_takes_empty_batches(conv_stage: Any) -> None:
     np.testing.assert_array_equal(filter_gradient, np.zeros([5, 5, 3, 4]))
 
 
+@pytest.mark.parametrize("depthwise", [False, True], ids=["plain", "depthwise"])
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+@pytest.mark.parametrize(
+    ("image_shape", "filter_shape"),
+    [
+        ([2, 5, 5, 3], [0, 3, 3, 4]),
+        ([2, 5, 5, 3], [3, 0, 3, 4]),
+        ([2, 5, 5, 3], [3, 3, 3, 0]),
+        ([2, 5, 5, 0], [3, 3, 0, 4]),
+        ([2, 0, 5, 3], [3, 3, 3, 4]),
+        ([0, 5, 5, 3], [3, 3, 3, 4]),
+    ],
+)
+def test_gradients_of_empty_tensors_are_zeros(
+    conv_stage: Any, image_shape: list[int], filter_shape: list[int], padding: str, depthwise: bool
+) -> None:
+    stem = "DepthwiseConv2dNative" if depthwise else "Conv2D"
+    height, width = (
+        max(0, output_size(size, filter_size, 1, 1, padding, (0, 0)))
+        for size, filter_size in zip(image_shape[1:3], filter_shape[:2], strict=True)
+    )
+    channels = filter_shape[3] * (filter_shape[2] if depthwise else 1)
+    image, filter_ = digits(image_shape), digits(filter_shape, seed=1)
+    gradient = digits([image_shape[0], height, width, channels], seed=2)
+    attributes = {"strides": [1, 1, 1, 1], "padding": padding}
+    cases = [
+        Case(f"{stem}BackpropInput", (image_shape, filter_, gradient), attributes),
+        Case(f"{stem}BackpropFilter", (image, filter_shape, gradient), attributes),
+    ]
+    # TensorFlow gives the same with oneDNN; without, some are errors and others end the process.
+    results = run_stage(conv_stage, cases)
+    for result, shape in zip(results, (image_shape, filter_shape), strict=True):
+        np.testing.assert_array_equal(result, np.zeros(shape, np.float32))
+
+
 def test_infers_shapes(conv_stage: Any) -> None:
     cases = list(cases_of("NCHW", tf.float32, "SAME", 2, 1, 1))
     inputs: list[Any] = []

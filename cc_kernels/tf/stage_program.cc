@@ -272,6 +272,21 @@ absl::Status ResolveChannels(const StepProgram& step, const TensorShape& filter,
   return absl::OkStatus();
 }
 
+// A gradient of which nothing can be computed, because a tensor of the convolution is empty: one of
+// `elements` zeros. It need not belong to a convolution that exists (a filter of height 0 has no
+// output), so it is described by the simplest one that reads nothing and has a result of that size.
+Convolution ZeroGradient(ConvolutionKind kind, DataType dtype, int64_t elements) {
+  Convolution c;
+  c.kind = kind;
+  c.dtype = dtype;
+  c.image_height = c.image_width = c.image_channels = 1;
+  c.filter_height = c.filter_width = 1;
+  c.output_height = c.output_width = 1;
+  // [elements, 1, 1, 1] from no output channels, or [1, 1, 1, elements] from no images.
+  (kind == ConvolutionKind::kBackwardInput ? c.batch : c.output_channels) = elements;
+  return c;
+}
+
 // TensorFlow fuses a BiasAdd, whose bias is a vector, and with oneDNN also an addition that comes
 // to the same, of a bias such as [1, 1, 1, channels].
 bool IsBiasOf(const TensorShape& bias, int64_t channels) {
@@ -344,6 +359,13 @@ absl::Status ResolveStep(const StepProgram& step, const std::vector<TensorShape>
     TF_RETURN_IF_ERROR(ExpectRank4(step, "the filter of filter_sizes", filter));
   }
   TF_RETURN_IF_ERROR(ExpectRank4(step, "the image", image));
+  if (!forward) *result_shape = step.kind == ConvolutionKind::kBackwardInput ? image : filter;
+  const bool is_empty =
+      image.num_elements() == 0 || filter.num_elements() == 0 || output.num_elements() == 0;
+  if (!forward && is_empty) {
+    *c = ZeroGradient(step.kind, step.core_dtype, result_shape->num_elements());
+    return absl::OkStatus();
+  }
 
   *c = Convolution();
   c->kind = step.kind;
@@ -385,17 +407,7 @@ absl::Status ResolveStep(const StepProgram& step, const std::vector<TensorShape>
                                             " channels, got shape ", bias.DebugString(), "."));
     }
   }
-  switch (step.kind) {
-    case ConvolutionKind::kForward:
-      *result_shape = expected_output;
-      break;
-    case ConvolutionKind::kBackwardInput:
-      *result_shape = image;
-      break;
-    case ConvolutionKind::kBackwardFilter:
-      *result_shape = filter;
-      break;
-  }
+  if (forward) *result_shape = expected_output;
   return absl::OkStatus();
 }
 

@@ -72,7 +72,8 @@ struct StageAttributes {
 absl::Status ParseStageProgram(const StageAttributes& attributes, StageProgram* program);
 
 // What `step` comes to. `operand_shapes` are those of the step's operands; `sizes` is the value of
-// its sizes operand (empty for forward). Also gives the shape of the result.
+// its sizes operand (empty for forward). Also gives the shape of the result. A gradient with an
+// empty tensor among its three is zeros of that shape, whatever the sizes of the others.
 absl::Status ResolveStep(const StepProgram& step,
                          const std::vector<tensorflow::TensorShape>& operand_shapes,
                          const std::vector<int64_t>& sizes, Convolution* convolution,
