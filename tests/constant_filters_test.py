@@ -182,6 +182,23 @@ def test_transforms_anew_for_another_batch_size_and_keeps_both() -> None:
     assert transformed() == before + 2 * 2
 
 
+def test_uses_none_that_was_made_under_the_other_switch_for_tf32() -> None:
+    tf_interop.enable("always")
+
+    @tf.function
+    def compute(image: tf.Tensor) -> list[tf.Tensor]:
+        return branches(image, FILTERS)
+
+    before = transformed()
+    try:
+        for allow, made in ((True, 2), (False, 4), (True, 4), (False, 4)):
+            tf.config.experimental.enable_tensor_float_32_execution(allow)
+            assert_equal(compute(tf.constant(IMAGE)), stock(IMAGE, FILTERS))
+            assert transformed() == before + made
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(True)
+
+
 def test_takes_no_other_filter_for_a_marked_one(conv_stage: Any) -> None:
     # No pass would mark what is an argument. The kernel must not trust the mark alone.
     attributes = {"strides": [1, 1, 1, 1], "padding": "SAME"}
