@@ -177,7 +177,7 @@ class KernelLibrary:
             else:
                 count, reason = rest.split(" ", 1)
                 fallbacks[reason] = int(count)
-        return Counters(stages_run, fallbacks, filters_transformed)
+        return Counters(stages_run, fallbacks, filters_transformed=filters_transformed)
 
 
 def _names(text: bytes) -> frozenset[str]:
