@@ -80,7 +80,7 @@ Status CudnnLibrary::CheckHasLegacyApi() const {
   return Status::Ok();
 }
 
-std::string CudnnLibrary::version() const { return VersionText(cudnnGetVersion()); }
+std::string CudnnLibrary::version() const { return CudnnVersionText(cudnnGetVersion()); }
 
 Status CudnnLibrary::Check(cudnnStatus_t status, const std::string& call) const {
   if (status == CUDNN_STATUS_SUCCESS) return Status::Ok();
