@@ -6,13 +6,15 @@
 // Every graph has the same engines. Knobs are written with the value that they have by themselves
 // and their range.
 //
-//   index  proposed by  workspace  knobs                         notes          SM-count target
+//   index  proposed by  workspace  knobs                             notes         SM-count target
 //   3      B            1 MiB      2: 7 of 0..1000, 14: 3 of 1..7/2  tensor cores  yes
-//   1      B, A         4 KiB      2: 5 of 0..9                  -              yes
-//   2      A            1 KiB      -                             -              no
-//   0      fallback     none       -                             -              no
-//   4      nobody       512 B      -                             converts       no
+//   1      B, A         4 KiB      2: 5 of 0..9                      -             yes
+//   2      A            1 KiB      -                                 -             no
+//   0      fallback     none       -                                 -             no
+//   4      nobody       512 B      -                                 converts      no
 //   5      nobody; for another GPU
+//
+// Legacy algorithms take all that cuDNN's do by their form; those by FFT take NCHW alone.
 #ifndef TF_INTEROP_TESTS_CC_FAKE_CUDNN_H_
 #define TF_INTEROP_TESTS_CC_FAKE_CUDNN_H_
 

@@ -75,25 +75,15 @@ class AlgorithmLister {
   }
 
   Status AddEngines() {
-    for (const FormulatedGraph& formulated : graphs_) {
-      int64_t count = 0;
-      TF_INTEROP_RETURN_IF_ERROR(CountEngines(formulated.graph, &count));
-      for (int64_t index = 0; index < count; ++index) {
-        TF_INTEROP_RETURN_IF_ERROR(LeaveOutRefused(AddEngine(formulated, EngineTag{index, {}, 0})));
-      }
-    }
-    return Status::Ok();
+    return ForEveryEngine([this](const FormulatedGraph& formulated, int64_t index) {
+      return AddEngine(formulated, EngineTag{index, {}, 0});
+    });
   }
 
   Status AddKnobs() {
-    for (const FormulatedGraph& formulated : graphs_) {
-      int64_t count = 0;
-      TF_INTEROP_RETURN_IF_ERROR(CountEngines(formulated.graph, &count));
-      for (int64_t index = 0; index < count; ++index) {
-        TF_INTEROP_RETURN_IF_ERROR(LeaveOutRefused(AddKnobsOf(formulated, index)));
-      }
-    }
-    return Status::Ok();
+    return ForEveryEngine([this](const FormulatedGraph& formulated, int64_t index) {
+      return AddKnobsOf(formulated, index);
+    });
   }
 
   void AddLegacy() {
@@ -108,15 +98,28 @@ class AlgorithmLister {
 
   Status Finish(std::vector<std::string>* algorithms) {
     if (algorithms_.empty()) {
-      return Unsupported(
-          "Expected cuDNN to have an algorithm for " + ToString(convolution_) + ", got none" +
-          (first_refusal_.ok() ? "." : ", for example: " + first_refusal_.message()));
+      const std::string reason =
+          first_refusal_.ok() ? "." : ", for example: " + first_refusal_.message();
+      return Unsupported("Expected cuDNN to have an algorithm for " + ToString(convolution_) +
+                         ", got none" + reason);
     }
     *algorithms = std::move(algorithms_);
     return Status::Ok();
   }
 
  private:
+  template <typename Add>
+  Status ForEveryEngine(const Add& add) {
+    for (const FormulatedGraph& formulated : graphs_) {
+      int64_t count = 0;
+      TF_INTEROP_RETURN_IF_ERROR(LeaveOutRefused(CountEngines(formulated.graph, &count)));
+      for (int64_t index = 0; index < count; ++index) {
+        TF_INTEROP_RETURN_IF_ERROR(LeaveOutRefused(add(formulated, index)));
+      }
+    }
+    return Status::Ok();
+  }
+
   Status AddProposalsOf(const FormulatedGraph& formulated, cudnnBackendHeurMode_t heuristic) {
     std::vector<BackendDescriptor> configs;
     const Status proposed = ProposeConfigs(library_, formulated.graph, heuristic, &configs);
@@ -188,11 +191,7 @@ class AlgorithmLister {
 Status ListCudnnAlgorithms(const CudnnLibrary& library, cudnnHandle_t handle,
                            const Convolution& convolution, AlgorithmScope scope, bool allow_tf32,
                            std::vector<std::string>* algorithms) {
-  TF_INTEROP_RETURN_IF_ERROR(Validate(convolution));
-  if (convolution.reads_nothing() || convolution.result_elements() == 0) {
-    return InvalidArgument("Expected a convolution that reads and computes something, got " +
-                           ToString(convolution) + ".");
-  }
+  TF_INTEROP_RETURN_IF_ERROR(CheckComputesSomething(convolution));
   AlgorithmLister lister(library, handle, convolution,
                          convolution.dtype != DataType::kFloat || allow_tf32);
   TF_INTEROP_RETURN_IF_ERROR(lister.BuildGraphs());

@@ -452,13 +452,6 @@ Status RestorePlan(const CudnnLibrary& library, cudnnHandle_t handle, const std:
   return Status::Ok();
 }
 
-Status CheckComputesSomething(const Convolution& convolution) {
-  TF_INTEROP_RETURN_IF_ERROR(Validate(convolution));
-  if (!convolution.reads_nothing() && convolution.result_elements() != 0) return Status::Ok();
-  return InvalidArgument("Expected a convolution that reads and computes something, got " +
-                         ToString(convolution) + ".");
-}
-
 Status CheckAligned(const char* name, const void* pointer) {
   if (pointer != nullptr && reinterpret_cast<uintptr_t>(pointer) % kTensorAlignment == 0) {
     return Status::Ok();

@@ -34,7 +34,8 @@ Status MakeConfig(const CudnnLibrary& library, const OperationGraph& graph, cons
 // Engine and knobs of a configuration, without its SM-count target.
 Status ReadTag(const CudnnLibrary& library, const BackendDescriptor& config, EngineTag* tag);
 
-// The SM-count target of a configuration that was made with one, or 0 where cuDNN does not tell.
+// The SM-count target of a configuration that was made with one, or 0 where cuDNN does not tell: a
+// plan's configuration need not have kept it.
 int64_t ReadSmCount(const CudnnLibrary& library, const BackendDescriptor& config);
 
 // Whether the engine says that it uses tensor cores or converts its operands, which for float ones

@@ -6,6 +6,13 @@
 
 namespace tf_interop {
 
+Status CheckComputesSomething(const Convolution& convolution) {
+  TF_INTEROP_RETURN_IF_ERROR(Validate(convolution));
+  if (!convolution.reads_nothing() && convolution.result_elements() != 0) return Status::Ok();
+  return InvalidArgument("Expected a convolution that reads and computes something, got " +
+                         ToString(convolution) + ".");
+}
+
 std::vector<Formulation> FormulationsOf(const Convolution& convolution) {
   const bool splits = HasEpilogue(convolution);
   const bool pads = HasAsymmetricPadding(convolution);

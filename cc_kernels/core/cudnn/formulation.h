@@ -16,8 +16,13 @@
 
 #include "cc_kernels/core/convolution.h"
 #include "cc_kernels/core/cudnn/algorithm.h"
+#include "cc_kernels/core/status.h"
 
 namespace tf_interop {
+
+// kInvalidArgument where `convolution` is not valid, or reads or computes nothing, which cuDNN has
+// no form for.
+Status CheckComputesSomething(const Convolution& convolution);
 
 // The formulations of `convolution`, in the order in which they are tried.
 std::vector<Formulation> FormulationsOf(const Convolution& convolution);
