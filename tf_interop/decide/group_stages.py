@@ -50,7 +50,7 @@ def group_always(
             lanes=tuple((PinnedConvolution(node.name),) for node in group),
             why=f"always: depth {depth}",
         )
-        for depth, group in _level_groups(convolutions, independence)
+        for depth, group in level_groups(convolutions, independence)
     )
 
 
@@ -77,7 +77,7 @@ def group_profiled(
         ValueError: `independence` is of other convolutions.
     """
     stages = []
-    for _, group in _level_groups(convolutions, independence):
+    for _, group in level_groups(convolutions, independence):
         measurement = profile.find_measurement(node.configuration for node in group)
         if measurement is not None and wins(measurement):
             stages.append(_stage_as_measured(group, measurement))
@@ -108,10 +108,14 @@ def stages_from_plan(
     )
 
 
-def _level_groups(
+def level_groups(
     convolutions: Sequence[ConvolutionNode], independence: Independence
 ) -> list[tuple[int, list[ConvolutionNode]]]:
-    """Depth and convolutions of each group of equal depth, device and region."""
+    """Depth and convolutions of each group of equal depth, device and region.
+
+    Raises:
+        ValueError: `independence` is of other convolutions.
+    """
     if independence.convolutions != tuple(convolutions):
         raise ValueError(
             f"Expected the independence of these {len(convolutions)} convolutions, got that of "
