@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pathlib
+import re
 import subprocess
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -13,14 +17,20 @@ from tf_interop.errors import LibraryError
 from tf_interop.know import core_library
 from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind
 from tf_interop.know.core_library import (
-    ConvolutionResult,
-    MeasurementFailure,
+    AlgorithmList,
+    AlgorithmScope,
     MeasureOptions,
     MeasuringBackend,
-    StageResult,
     StageStep,
 )
-from tf_interop.know.profile import MeasuredConvolution
+from tf_interop.know.profile import (
+    AlgorithmFailure,
+    AlgorithmMeasurement,
+    FailureKind,
+    MeasuredConvolution,
+    StageFailure,
+    StageMeasurement,
+)
 
 FEW_RUNS = MeasureOptions(warmup_runs=1, repetitions=3, cache_bytes=0)
 
@@ -65,6 +75,8 @@ BACKWARD_FILTER = dataclasses.replace(
     FORWARD, op="Conv2DBackpropFilter", kind=ConvolutionKind.BACKWARD_FILTER
 )
 
+CPU_INFO = pathlib.Path("/proc/cpuinfo")
+
 # 2 images of 9 x 7 x 4, 3 x 3 x 4 x 6 filters, 2 outputs of 5 x 4 x 6.
 IMAGE_ELEMENTS, FILTER_ELEMENTS, OUTPUT_ELEMENTS = 504, 216, 240
 MULTIPLY_ADDS = 2 * 5 * 4 * 6 * 3 * 3 * 4
@@ -80,20 +92,40 @@ def _measure(
     configuration: ConvolutionConfiguration,
     algorithm: str | None = None,
     options: MeasureOptions = FEW_RUNS,
-) -> ConvolutionResult:
-    result = host.measure_convolution(configuration, algorithm, options)
-    assert isinstance(result, ConvolutionResult), result
+) -> AlgorithmMeasurement:
+    result = host.measure_algorithm(configuration, algorithm, options)
+    assert isinstance(result, AlgorithmMeasurement), result
     return result
 
 
-def _measure_stage(host: MeasuringBackend, *steps: StageStep) -> StageResult:
-    result = host.measure_stage(steps, FEW_RUNS)
-    assert isinstance(result, StageResult), result
+def _measure_stage(
+    host: MeasuringBackend,
+    *steps: StageStep,
+    sequential_algorithms: Sequence[str | None] = (),
+    priorities: Sequence[int] = (),
+) -> StageMeasurement:
+    result = host.measure_stage(
+        steps, FEW_RUNS, sequential_algorithms=sequential_algorithms, priorities=priorities
+    )
+    assert isinstance(result, StageMeasurement), result
     return result
 
 
-def test_lists_the_algorithms_of_the_host(host: MeasuringBackend) -> None:
-    assert host.list_algorithms() == ("IM2COL_GEMM", "DIRECT")
+def test_describes_the_cpu(host: MeasuringBackend) -> None:
+    described = host.describe()
+    assert described.backend == "host"
+    assert described.sm_count == len(os.sched_getaffinity(0))
+    assert described.memory_bytes == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    models = re.findall(r"^model name\s*: (.*)$", CPU_INFO.read_text(), re.MULTILINE)
+    assert described.name == (models[0] if models else "CPU")
+    assert described.sm_limits is None
+    assert (described.compute_capability, described.cudnn, described.cuda) == ("", "", "")
+
+
+@pytest.mark.parametrize("scope", AlgorithmScope)
+def test_lists_the_algorithms_of_the_host(host: MeasuringBackend, scope: AlgorithmScope) -> None:
+    listed = host.list_algorithms(FORWARD, scope, allow_tf32=False)
+    assert listed == AlgorithmList(("IM2COL_GEMM", "DIRECT"), None)
 
 
 @pytest.mark.parametrize("algorithm", ["IM2COL_GEMM", "DIRECT"])
@@ -119,11 +151,13 @@ def test_measures(
     result = _measure(host, configuration, algorithm)
     assert result.configuration is configuration
     assert result.algorithm == algorithm
-    assert result.median_us > 0
+    assert result.latency_us > 0
     assert result.spread_us >= 0
     assert result.relative_error is not None
     assert result.relative_error < 1e-5
     assert result.deterministic
+    assert not result.tf32
+    assert result.kernels == ()
 
 
 def test_the_error_of_half_is_its_rounding(host: MeasuringBackend) -> None:
@@ -176,40 +210,61 @@ def test_measures_no_error_over_the_limit(host: MeasuringBackend) -> None:
             "the limit is 64",
             id="workspace",
         ),
+    ],
+)
+def test_a_failure_has_its_reason(
+    host: MeasuringBackend,
+    configuration: ConvolutionConfiguration,
+    algorithm: str,
+    options: MeasureOptions,
+    reason: str,
+) -> None:
+    options = dataclasses.replace(options, allow_tf32=False)
+    result = host.measure_algorithm(configuration, algorithm, options)
+    assert isinstance(result, AlgorithmFailure)
+    assert reason in result.reason
+    assert result.kind is FailureKind.UNSUPPORTED
+    assert (result.configuration, result.algorithm) == (configuration, algorithm)
+    assert not result.tf32
+    assert "backend host" in result.source
+
+
+@pytest.mark.parametrize(
+    ("configuration", "options", "reason"),
+    [
         pytest.param(
             FORWARD,
-            None,
             dataclasses.replace(FEW_RUNS, repetitions=0),
             "1 repetition, got 1 and 0",
             id="no_repetition",
         ),
         pytest.param(
             dataclasses.replace(FORWARD, output_shape=(2, 5, 5, 6)),
-            None,
             FEW_RUNS,
             "Expected output width 4",
             id="wrong_output",
         ),
         pytest.param(
             dataclasses.replace(FORWARD, image_shape=(0, 9, 7, 4), output_shape=(0, 5, 4, 6)),
-            None,
             FEW_RUNS,
             "something to compute",
             id="empty_batch",
         ),
     ],
 )
-def test_a_failure_has_its_reason(
+def test_refuses_what_makes_no_sense(
     host: MeasuringBackend,
     configuration: ConvolutionConfiguration,
-    algorithm: str | None,
     options: MeasureOptions,
     reason: str,
 ) -> None:
-    result = host.measure_convolution(configuration, algorithm, options)
-    assert isinstance(result, MeasurementFailure)
-    assert reason in result.reason
-    assert "backend host" in result.source
+    with pytest.raises(ValueError, match=reason):
+        host.measure_algorithm(configuration, None, options)
+
+
+def test_lists_nothing_for_a_convolution_that_makes_no_sense(host: MeasuringBackend) -> None:
+    with pytest.raises(ValueError, match="Expected output width 4"):
+        host.list_algorithms(dataclasses.replace(FORWARD, output_shape=(2, 5, 5, 6)))
 
 
 @pytest.mark.parametrize(
@@ -217,7 +272,7 @@ def test_a_failure_has_its_reason(
     [
         ({"image_shape": (None, 9, 7, 4)}, "image's shape known"),
         ({"filter_shape": None}, "filter's shape known"),
-        ({"dtype": "bfloat16"}, "got bfloat16"),
+        ({"dtype": "float64"}, "got float64"),
         ({"layout": "NCHW_VECT_C"}, "got NCHW_VECT_C"),
         ({"padding": "REFLECT"}, "got 'REFLECT'"),
         ({"fused_ops": ("Relu",)}, "fused_ops"),
@@ -230,24 +285,34 @@ def test_refuses_what_the_core_has_no_word_for(
 ) -> None:
     configuration = dataclasses.replace(FORWARD, **change)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=reason):
-        host.measure_convolution(configuration, None, FEW_RUNS)
+        host.measure_algorithm(configuration, None, FEW_RUNS)
+    with pytest.raises(ValueError, match=reason):
+        host.list_algorithms(configuration)
 
 
-def test_a_stage_has_both_figures(host: MeasuringBackend) -> None:
+def test_a_stage_has_its_figures(host: MeasuringBackend) -> None:
     result = _measure_stage(
-        host, StageStep(HALF, 0, "DIRECT"), StageStep(NCHW, 1, "DIRECT"), StageStep(FUSED, 1)
+        host,
+        StageStep(HALF, 0, "DIRECT"),
+        StageStep(NCHW, 1, "DIRECT"),
+        StageStep(FUSED, 1),
+        sequential_algorithms=["IM2COL_GEMM", None, "DIRECT"],
+        priorities=[0, -1],
     )
     assert result.concurrent_us > 0
+    assert result.same_sequential_us > 0
     assert result.sequential_us > 0
-    assert result.concurrent_spread_us >= 0
-    assert result.sequential_spread_us >= 0
+    assert result.spread_us >= 0
     assert result.convolutions == (
         MeasuredConvolution(HALF, "DIRECT"),
         MeasuredConvolution(NCHW, "DIRECT"),
         MeasuredConvolution(FUSED, "IM2COL_GEMM"),
     )
+    assert result.sequential_algorithms == ("IM2COL_GEMM", "IM2COL_GEMM", "DIRECT")
     assert result.lanes == (0, 1, 1)
-    assert result.fallbacks == ()
+    assert result.sm_counts == ()
+    assert result.priorities == (0, -1)
+    assert result.tf32
     # The lanes' largest, added.
     of_lane_1 = max(
         _measure(host, NCHW, "DIRECT").workspace_bytes, _measure(host, FUSED).workspace_bytes
@@ -256,41 +321,54 @@ def test_a_stage_has_both_figures(host: MeasuringBackend) -> None:
     assert result.workspace_bytes == of_lane_0 + of_lane_1
 
 
-def test_a_stage_notes_what_ran_in_place_of_a_pin(host: MeasuringBackend) -> None:
-    result = _measure_stage(host, StageStep(FORWARD, 0, "DIRECT"), StageStep(FORWARD, 1, "FFT"))
-    assert [each.algorithm for each in result.convolutions] == ["DIRECT", "IM2COL_GEMM"]
-    (fallback,) = result.fallbacks
-    assert "'step 1' with algorithm FFT" in fallback
+def test_a_sequence_that_is_not_asked_for_is_the_stages_own(host: MeasuringBackend) -> None:
+    result = _measure_stage(host, StageStep(FORWARD, 0, "DIRECT"), StageStep(NCHW, 1))
+    assert result.sequential_algorithms == ("DIRECT", "IM2COL_GEMM")
+    assert result.sequential_us == result.same_sequential_us
 
 
-def test_a_stage_that_fails_has_its_reason(host: MeasuringBackend) -> None:
-    result = host.measure_stage([StageStep(FORWARD, 2)], FEW_RUNS)
-    assert isinstance(result, MeasurementFailure)
-    assert "Expected lanes numbered" in result.reason
-
-
-def test_a_stage_becomes_an_entry_of_a_profile(host: MeasuringBackend) -> None:
-    stage = _measure_stage(host, StageStep(FORWARD, 0, "DIRECT"), StageStep(NCHW, 1, "DIRECT"))
-    entry = stage.to_profile()
-    assert entry.convolutions == stage.convolutions
-    assert entry.concurrent_us == stage.concurrent_us
-    assert entry.sequential_us == stage.sequential_us
-    assert entry.spread_us == stage.concurrent_spread_us + stage.sequential_spread_us
-    assert entry.source == stage.source
-
-    alone = dataclasses.replace(
-        stage,
-        convolutions=tuple(MeasuredConvolution(each.configuration) for each in stage.convolutions),
-        sequential_us=1.0,
-        sequential_spread_us=0.5,
+@pytest.mark.parametrize(
+    ("algorithm", "sequential_algorithms", "step"),
+    [("FFT", [], 1), ("DIRECT", ["DIRECT", "FFT"], 1), ("DIRECT", ["FFT", "DIRECT"], 0)],
+)
+def test_a_stage_without_what_it_pins_is_a_failure(
+    host: MeasuringBackend, algorithm: str, sequential_algorithms: list[str], step: int
+) -> None:
+    steps = [StageStep(FORWARD, 0, "DIRECT"), StageStep(NCHW, 1, algorithm)]
+    result = host.measure_stage(
+        steps,
+        FEW_RUNS,
+        sequential_algorithms=sequential_algorithms,
+        sm_counts=[0, 0],
+        priorities=[0, -1],
     )
-    entry = stage.to_profile(alone)
-    assert entry.convolutions == stage.convolutions
-    assert entry.sequential_us == 1.0
-    assert entry.spread_us == stage.concurrent_spread_us + 0.5
-    other = dataclasses.replace(stage, convolutions=stage.convolutions[:1])
-    with pytest.raises(ValueError, match="Expected a result for"):
-        stage.to_profile(other)
+    assert isinstance(result, StageFailure)
+    assert result.kind is FailureKind.UNSUPPORTED
+    assert f"'step {step}' with algorithm FFT" in result.reason
+    assert result.convolutions == (
+        MeasuredConvolution(FORWARD, "DIRECT"),
+        MeasuredConvolution(NCHW, algorithm),
+    )
+    assert (result.lanes, result.sm_counts, result.priorities) == ((0, 1), (0, 0), (0, -1))
+
+
+@pytest.mark.parametrize(
+    ("lanes", "arguments", "reason"),
+    [
+        ([], {}, "a stage with a convolution"),
+        ([0, 2], {}, "Expected lanes numbered"),
+        ([0, 1], {"sequential_algorithms": ["DIRECT"]}, "none or all of 2 steps, got 1"),
+        ([0, 1], {"priorities": [0]}, "none or all of 2 lanes, got 1"),
+        ([0, 1], {"sm_counts": [4, 4, 4]}, "none or all of 2 lanes, got 3"),
+        ([0, 1], {"sm_counts": [4, 4], "priorities": [0]}, "as many SM counts as priorities"),
+    ],
+)
+def test_refuses_a_stage_that_makes_no_sense(
+    host: MeasuringBackend, lanes: list[int], arguments: dict[str, list[Any]], reason: str
+) -> None:
+    steps = [StageStep(FORWARD, lane) for lane in lanes]
+    with pytest.raises(ValueError, match=reason):
+        host.measure_stage(steps, FEW_RUNS, **arguments)
 
 
 def test_refuses_an_unknown_backend() -> None:
@@ -340,7 +418,7 @@ sys.modules["tensorflow"] = sys.modules["google.protobuf"] = None  # importing e
 from tests import core_library_test as test
 from tf_interop.know import core_library
 host = core_library.load_core_library().open_backend("host")
-print(host.measure_convolution(test.FORWARD, "DIRECT", test.FEW_RUNS).algorithm)
+print(host.measure_algorithm(test.FORWARD, "DIRECT", test.FEW_RUNS).algorithm)
 """
 
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -10,18 +11,18 @@
 #include <vector>
 
 #include "cc_kernels/core/host/host_backend.h"
-#include "cc_kernels/core/host/host_convolution.h"
 #include "cc_kernels/core/host/host_measuring_device.h"
 #include "cc_kernels/core/measure.h"
 #ifdef TF_INTEROP_HAS_CUDNN
 #include "cc_kernels/core/cudnn/cuda_measuring_device.h"
+#include "cc_kernels/core/cudnn/cudnn_library.h"
 #endif
 
 struct TfiCoreDevice {
   std::unique_ptr<tf_interop::HostBackend> host_backend;
   std::unique_ptr<tf_interop::MeasuringDevice> device;
-  std::vector<std::string> algorithms;
-  std::mutex mutex;  // held while something is measured
+  tf_interop::ProblemCache problems;
+  std::mutex mutex;  // held while anything uses the device
 };
 
 namespace tf_interop {
@@ -50,8 +51,6 @@ Status OpenHost(TfiCoreDevice* opened) {
   std::unique_ptr<HostMeasuringDevice> device;
   TF_INTEROP_RETURN_IF_ERROR(HostMeasuringDevice::Create(opened->host_backend.get(), &device));
   opened->device = std::move(device);
-  opened->algorithms = {HostAlgorithmName(HostAlgorithm::kIm2colGemm),
-                        HostAlgorithmName(HostAlgorithm::kDirect)};
   return Status::Ok();
 }
 
@@ -105,7 +104,7 @@ Status ToEnum(const char* field, int32_t value, Enum last, Enum* result) {
 
 Status ToConvolution(const TfiCoreConvolution& from, Convolution* c) {
   TF_INTEROP_RETURN_IF_ERROR(ToEnum("kind", from.kind, ConvolutionKind::kBackwardFilter, &c->kind));
-  TF_INTEROP_RETURN_IF_ERROR(ToEnum("dtype", from.dtype, DataType::kHalf, &c->dtype));
+  TF_INTEROP_RETURN_IF_ERROR(ToEnum("dtype", from.dtype, DataType::kBFloat16, &c->dtype));
   TF_INTEROP_RETURN_IF_ERROR(ToEnum("layout", from.layout, Layout::kNCHW, &c->layout));
   TF_INTEROP_RETURN_IF_ERROR(
       ToEnum("activation", from.activation, Activation::kElu, &c->activation));
@@ -146,7 +145,39 @@ MeasureOptions ToOptions(const TfiCoreMeasureOptions& from) {
       static_cast<size_t>(std::max<int64_t>(from.workspace_limit_bytes, 0));
   options.reference_limit_multiply_adds = from.reference_limit_multiply_adds;
   options.seed = from.seed;
+  options.allow_tf32 = from.allow_tf32 != 0;
+  options.trace_kernels = from.trace_kernels != 0;
   return options;
+}
+
+Status ToRequest(const TfiCoreStage& from, StageRequest* request) {
+  request->steps.resize(from.step_count);
+  for (size_t i = 0; i < from.step_count; ++i) {
+    const TfiCoreStep& step = from.steps[i];
+    StageStep& to = request->steps[i];
+    to.name = step.name;
+    to.algorithm = step.algorithm;
+    to.lane = static_cast<int>(step.lane);
+    TF_INTEROP_RETURN_IF_ERROR(ToConvolution(step.convolution, &to.convolution));
+    if (from.sequential_algorithms != nullptr) {
+      request->sequential_algorithms.emplace_back(from.sequential_algorithms[i]);
+    }
+  }
+  for (size_t i = 0; i < from.lane_count; ++i) {
+    request->lanes.push_back({from.lanes[i].priority, from.lanes[i].sm_count});
+  }
+  return Status::Ok();
+}
+
+void GiveKernel(const TracedKernel& kernel, TfiCoreKernelSink sink) {
+  TfiCoreKernel given = {};
+  given.name = kernel.name.c_str();
+  std::copy(std::begin(kernel.grid), std::end(kernel.grid), given.grid);
+  std::copy(std::begin(kernel.block), std::end(kernel.block), given.block);
+  given.registers_per_thread = kernel.registers_per_thread;
+  given.shared_memory_bytes = kernel.shared_memory_bytes;
+  given.elapsed_us = kernel.elapsed_us;
+  sink(&given);
 }
 
 }  // namespace
@@ -164,59 +195,116 @@ int TfiCoreCpuIsSupported(void) {
 #endif
 }
 
+void TfiCoreCudnnVersion(TfiCoreSink version) {
+#ifdef TF_INTEROP_HAS_CUDNN
+  const tf_interop::CudnnLibrary* library = nullptr;
+  if (tf_interop::CudnnLibrary::Get(&library).ok()) {
+    tf_interop::Give(library->version(), version);
+    return;
+  }
+#endif
+  tf_interop::Give("", version);
+}
+
 int TfiCoreOpen(const char* backend, TfiCoreDevice** device, TfiCoreSink error) {
   return tf_interop::Report(error, [&] { return tf_interop::OpenDevice(backend, device); });
 }
 
-void TfiCoreListAlgorithms(const TfiCoreDevice* device, TfiCoreSink name) {
-  for (const std::string& algorithm : device->algorithms) tf_interop::Give(algorithm, name);
+int TfiCoreDescribe(TfiCoreDevice* device, TfiCoreDeviceDescription* description, TfiCoreSink name,
+                    TfiCoreSink compute_capability, TfiCoreSink cudnn, TfiCoreSink cuda,
+                    TfiCoreSink error) {
+  return tf_interop::Report(error, [&]() -> Status {
+    tf_interop::DeviceDescription described;
+    std::lock_guard<std::mutex> lock(device->mutex);
+    TF_INTEROP_RETURN_IF_ERROR(device->device->Describe(&described));
+    const tf_interop::SmLimits limits = described.sm_limits.value_or(tf_interop::SmLimits());
+    *description = {described.memory_bytes,
+                    described.sm_count,
+                    limits.registers,
+                    limits.shared_memory_bytes,
+                    limits.threads,
+                    limits.blocks,
+                    limits.reserved_shared_memory_bytes};
+    tf_interop::Give(described.name, name);
+    tf_interop::Give(described.compute_capability, compute_capability);
+    tf_interop::Give(described.cudnn, cudnn);
+    tf_interop::Give(described.cuda, cuda);
+    return Status::Ok();
+  });
+}
+
+int TfiCoreListAlgorithms(TfiCoreDevice* device, const TfiCoreConvolution* convolution,
+                          int32_t scope, int32_t allow_tf32, TfiCoreSink algorithm,
+                          TfiCoreSink error) {
+  return tf_interop::Report(error, [&]() -> Status {
+    tf_interop::Convolution c;
+    TF_INTEROP_RETURN_IF_ERROR(tf_interop::ToConvolution(*convolution, &c));
+    TF_INTEROP_RETURN_IF_ERROR(tf_interop::Validate(c));
+    auto which = tf_interop::AlgorithmScope::kAll;
+    TF_INTEROP_RETURN_IF_ERROR(
+        tf_interop::ToEnum("scope", scope, tf_interop::AlgorithmScope::kKnobs, &which));
+    std::vector<std::string> algorithms;
+    std::lock_guard<std::mutex> lock(device->mutex);
+    tf_interop::Backend* const backend = device->device->backend();
+    backend->set_allow_tf32(allow_tf32 != 0);
+    TF_INTEROP_RETURN_IF_ERROR(backend->ListAlgorithms(c, which, &algorithms));
+    for (const std::string& each : algorithms) tf_interop::Give(each, algorithm);
+    return Status::Ok();
+  });
 }
 
 int TfiCoreMeasureConvolution(TfiCoreDevice* device, const TfiCoreConvolution* convolution,
                               const char* algorithm, const TfiCoreMeasureOptions* options,
-                              TfiCoreMeasurement* measurement, TfiCoreSink ran, TfiCoreSink error) {
+                              TfiCoreMeasurement* measurement, TfiCoreSink ran,
+                              TfiCoreKernelSink kernel, TfiCoreSink trace_error,
+                              TfiCoreSink error) {
   return tf_interop::Report(error, [&]() -> Status {
     tf_interop::Convolution c;
     TF_INTEROP_RETURN_IF_ERROR(tf_interop::ToConvolution(*convolution, &c));
     tf_interop::Measurement measured;
     std::lock_guard<std::mutex> lock(device->mutex);
-    TF_INTEROP_RETURN_IF_ERROR(tf_interop::MeasureConvolution(
-        device->device.get(), c, algorithm, tf_interop::ToOptions(*options), &measured));
+    TF_INTEROP_RETURN_IF_ERROR(tf_interop::MeasureConvolution(device->device.get(), c, algorithm,
+                                                              tf_interop::ToOptions(*options),
+                                                              &device->problems, &measured));
     *measurement = {measured.time.median_us,
                     measured.time.spread_us,
                     measured.relative_error.value_or(-1),
                     static_cast<int64_t>(measured.workspace_bytes),
                     measured.copies,
-                    measured.is_deterministic};
+                    measured.is_deterministic,
+                    measured.reduces_precision};
     tf_interop::Give(measured.algorithm, ran);
+    for (const auto& each : measured.kernels) tf_interop::GiveKernel(each, kernel);
+    if (!measured.trace_error.empty()) tf_interop::Give(measured.trace_error, trace_error);
     return Status::Ok();
   });
 }
 
-int TfiCoreMeasureStage(TfiCoreDevice* device, const TfiCoreStep* steps, size_t step_count,
+int TfiCoreMeasureStage(TfiCoreDevice* device, const TfiCoreStage* stage,
                         const TfiCoreMeasureOptions* options, TfiCoreStageMeasurement* measurement,
-                        TfiCoreSink ran, TfiCoreSink fallback, TfiCoreSink error) {
+                        int32_t* sm_counts, size_t* sm_count_count, TfiCoreSink ran,
+                        TfiCoreSink ran_in_sequence, TfiCoreSink error) {
   return tf_interop::Report(error, [&]() -> Status {
-    std::vector<tf_interop::StageStep> stage(step_count);
-    for (size_t i = 0; i < step_count; ++i) {
-      stage[i].name = steps[i].name;
-      stage[i].algorithm = steps[i].algorithm;
-      stage[i].lane = static_cast<int>(steps[i].lane);
-      TF_INTEROP_RETURN_IF_ERROR(
-          tf_interop::ToConvolution(steps[i].convolution, &stage[i].convolution));
-    }
+    tf_interop::StageRequest request;
+    TF_INTEROP_RETURN_IF_ERROR(tf_interop::ToRequest(*stage, &request));
     tf_interop::StageMeasurement measured;
     std::lock_guard<std::mutex> lock(device->mutex);
     TF_INTEROP_RETURN_IF_ERROR(tf_interop::MeasureStage(
-        device->device.get(), stage, tf_interop::ToOptions(*options), &measured));
+        device->device.get(), request, tf_interop::ToOptions(*options), &measured));
     *measurement = {measured.concurrent.median_us,
                     measured.concurrent.spread_us,
+                    measured.same_sequential.median_us,
+                    measured.same_sequential.spread_us,
                     measured.sequential.median_us,
                     measured.sequential.spread_us,
                     static_cast<int64_t>(measured.workspace_bytes),
                     measured.copies};
+    *sm_count_count = std::min(measured.sm_counts.size(), stage->lane_count);
+    std::copy_n(measured.sm_counts.begin(), *sm_count_count, sm_counts);
     for (const std::string& algorithm : measured.algorithms) tf_interop::Give(algorithm, ran);
-    for (const std::string& reason : measured.fallbacks) tf_interop::Give(reason, fallback);
+    for (const std::string& algorithm : measured.sequential_algorithms) {
+      tf_interop::Give(algorithm, ran_in_sequence);
+    }
     return Status::Ok();
   });
 }

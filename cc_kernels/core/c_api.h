@@ -17,7 +17,7 @@ extern "C" {
 #define TFI_CORE_EXPORT __attribute__((visibility("default")))
 
 // Changes with every change of a function or a struct below; both sides have to have the same.
-#define TFI_CORE_VERSION 1
+#define TFI_CORE_VERSION 2
 
 // Takes a string, which is valid during the call only.
 typedef void (*TfiCoreSink)(const char* text, size_t size);
@@ -28,7 +28,7 @@ typedef struct TfiCoreDevice TfiCoreDevice;
 // The fields of tf_interop::Convolution, whose enumerators are numbered in the order given.
 typedef struct TfiCoreConvolution {
   int32_t kind;        // forward, backward-input, backward-filter
-  int32_t dtype;       // float, half
+  int32_t dtype;       // float, half, bfloat16
   int32_t layout;      // NHWC, NCHW
   int32_t activation;  // none, Relu, Relu6, LeakyRelu, Elu
   int32_t has_bias;
@@ -50,6 +50,46 @@ typedef struct TfiCoreStep {
   int64_t lane;
 } TfiCoreStep;
 
+// See tf_interop::LaneOptions.
+typedef struct TfiCoreLane {
+  int32_t priority;
+  int32_t sm_count;
+} TfiCoreLane;
+
+// See tf_interop::StageRequest. `sequential_algorithms` has `step_count` entries or is null,
+// `lanes` has `lane_count`.
+typedef struct TfiCoreStage {
+  const TfiCoreStep* steps;
+  size_t step_count;
+  const char* const* sequential_algorithms;
+  const TfiCoreLane* lanes;
+  size_t lane_count;
+} TfiCoreStage;
+
+// See tf_interop::DeviceDescription. The last five are 0 for a device without SMs.
+typedef struct TfiCoreDeviceDescription {
+  int64_t memory_bytes;
+  int32_t sm_count;
+  int32_t sm_registers;
+  int32_t sm_shared_memory_bytes;
+  int32_t sm_threads;
+  int32_t sm_blocks;
+  int32_t sm_reserved_shared_memory_bytes;
+} TfiCoreDeviceDescription;
+
+// See tf_interop::TracedKernel.
+typedef struct TfiCoreKernel {
+  const char* name;
+  int32_t grid[3];
+  int32_t block[3];
+  int32_t registers_per_thread;
+  int64_t shared_memory_bytes;
+  double elapsed_us;
+} TfiCoreKernel;
+
+// Takes a kernel, which is valid during the call only.
+typedef void (*TfiCoreKernelSink)(const TfiCoreKernel* kernel);
+
 // See tf_interop::MeasureOptions.
 typedef struct TfiCoreMeasureOptions {
   int64_t warmup_runs;
@@ -59,6 +99,8 @@ typedef struct TfiCoreMeasureOptions {
   int64_t workspace_limit_bytes;
   double reference_limit_multiply_adds;
   uint64_t seed;
+  int32_t allow_tf32;
+  int32_t trace_kernels;
 } TfiCoreMeasureOptions;
 
 // See tf_interop::Measurement.
@@ -69,12 +111,15 @@ typedef struct TfiCoreMeasurement {
   int64_t workspace_bytes;
   int64_t copies;
   int32_t is_deterministic;
+  int32_t reduces_precision;
 } TfiCoreMeasurement;
 
 // See tf_interop::StageMeasurement.
 typedef struct TfiCoreStageMeasurement {
   double concurrent_us;
   double concurrent_spread_us;
+  double same_sequential_us;
+  double same_sequential_spread_us;
   double sequential_us;
   double sequential_spread_us;
   int64_t workspace_bytes;
@@ -87,28 +132,41 @@ TFI_CORE_EXPORT int TfiCoreVersion(void);
 // Whether this CPU has the instructions that the library was compiled for. To be asked first.
 TFI_CORE_EXPORT int TfiCoreCpuIsSupported(void);
 
-// The device of a backend: "host" (each convolution on one thread) or "cudnn" (the first GPU; float
-// convolutions may run in TF32). Gives the same device every time.
+// The version of libcudnn, such as "9.10.2", or "" where there is none that this library works
+// with. Makes no context.
+TFI_CORE_EXPORT void TfiCoreCudnnVersion(TfiCoreSink version);
+
+// The device of a backend: "host" (each convolution on one thread) or "cudnn" (the first GPU).
+// Gives the same device every time.
 TFI_CORE_EXPORT int TfiCoreOpen(const char* backend, TfiCoreDevice** device, TfiCoreSink error);
 
-// Names the algorithms that the backend can be asked for, each by a call of `name`: on host its
-// two, on cudnn none yet, because which engines there are depends on the convolution.
-TFI_CORE_EXPORT void TfiCoreListAlgorithms(const TfiCoreDevice* device, TfiCoreSink name);
+// Says what the device is. Each of the sinks is called once, also with nothing.
+TFI_CORE_EXPORT int TfiCoreDescribe(TfiCoreDevice* device, TfiCoreDeviceDescription* description,
+                                    TfiCoreSink name, TfiCoreSink compute_capability,
+                                    TfiCoreSink cudnn, TfiCoreSink cuda, TfiCoreSink error);
 
-// Measures one convolution. `algorithm` may be "". Gives the name of what ran to `ran`.
-TFI_CORE_EXPORT int TfiCoreMeasureConvolution(TfiCoreDevice* device,
-                                              const TfiCoreConvolution* convolution,
-                                              const char* algorithm,
-                                              const TfiCoreMeasureOptions* options,
-                                              TfiCoreMeasurement* measurement, TfiCoreSink ran,
-                                              TfiCoreSink error);
+// Names the algorithms that may be able to compute `convolution`, each by a call of `algorithm`.
+// `scope` counts the enumerators of tf_interop::AlgorithmScope.
+TFI_CORE_EXPORT int TfiCoreListAlgorithms(TfiCoreDevice* device,
+                                          const TfiCoreConvolution* convolution, int32_t scope,
+                                          int32_t allow_tf32, TfiCoreSink algorithm,
+                                          TfiCoreSink error);
 
-// Measures a stage. Gives the names of what ran to `ran`, one for each step in order, and why
-// pinned algorithms were replaced to `fallback`.
-TFI_CORE_EXPORT int TfiCoreMeasureStage(TfiCoreDevice* device, const TfiCoreStep* steps,
-                                        size_t step_count, const TfiCoreMeasureOptions* options,
-                                        TfiCoreStageMeasurement* measurement, TfiCoreSink ran,
-                                        TfiCoreSink fallback, TfiCoreSink error);
+// Measures one convolution. `algorithm` may be "". Gives the name of what ran to `ran`, its GPU
+// kernels to `kernel` and, where those could not be traced, the reason to `trace_error`.
+TFI_CORE_EXPORT int TfiCoreMeasureConvolution(
+    TfiCoreDevice* device, const TfiCoreConvolution* convolution, const char* algorithm,
+    const TfiCoreMeasureOptions* options, TfiCoreMeasurement* measurement, TfiCoreSink ran,
+    TfiCoreKernelSink kernel, TfiCoreSink trace_error, TfiCoreSink error);
+
+// Measures a stage. Gives the names of what ran on the lanes to `ran`, and of what ran in the
+// second sequence to `ran_in_sequence`, one for each step in order. `sm_counts` has room for
+// `lane_count` entries of the stage; `*sm_count_count` of them are written.
+TFI_CORE_EXPORT int TfiCoreMeasureStage(TfiCoreDevice* device, const TfiCoreStage* stage,
+                                        const TfiCoreMeasureOptions* options,
+                                        TfiCoreStageMeasurement* measurement, int32_t* sm_counts,
+                                        size_t* sm_count_count, TfiCoreSink ran,
+                                        TfiCoreSink ran_in_sequence, TfiCoreSink error);
 
 #ifdef __cplusplus
 }  // extern "C"

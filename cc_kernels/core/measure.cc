@@ -43,6 +43,17 @@ void FillNormal(std::mt19937_64* random, Bytes* tensor) {
   }
 }
 
+void FillNormal(DataType dtype, std::mt19937_64* random, Bytes* tensor) {
+  switch (dtype) {
+    case DataType::kFloat:
+      return FillNormal<float>(random, tensor);
+    case DataType::kHalf:
+      return FillNormal<Eigen::half>(random, tensor);
+    case DataType::kBFloat16:
+      return FillNormal<Eigen::bfloat16>(random, tensor);
+  }
+}
+
 template <typename T>
 std::vector<double> Decode(const Bytes& tensor) {
   const T* const elements = reinterpret_cast<const T*>(tensor.data());
@@ -52,7 +63,15 @@ std::vector<double> Decode(const Bytes& tensor) {
 }
 
 std::vector<double> Decode(DataType dtype, const Bytes& tensor) {
-  return dtype == DataType::kHalf ? Decode<Eigen::half>(tensor) : Decode<float>(tensor);
+  switch (dtype) {
+    case DataType::kFloat:
+      return Decode<float>(tensor);
+    case DataType::kHalf:
+      return Decode<Eigen::half>(tensor);
+    case DataType::kBFloat16:
+      return Decode<Eigen::bfloat16>(tensor);
+  }
+  return {};
 }
 
 // A convolution with operands in host memory.
@@ -74,8 +93,7 @@ Problem MakeProblem(const Convolution& c, std::mt19937_64* random) {
   problem.result_bytes = c.result_elements() * SizeOf(c.dtype);
   for (const int64_t elements : InputElements(c)) {
     Bytes input(elements * SizeOf(c.dtype));
-    c.dtype == DataType::kHalf ? FillNormal<Eigen::half>(random, &input)
-                               : FillNormal<float>(random, &input);
+    FillNormal(c.dtype, random, &input);
     problem.inputs.push_back(std::move(input));
   }
   return problem;
@@ -125,34 +143,44 @@ class Bench {
   explicit Bench(MeasuringDevice* device) : device_(device), memory_(device) {}
 
   // `runs` is how often anything will be run.
-  Status SetUp(const std::vector<Problem>& problems, const MeasureOptions& options, int64_t runs) {
+  Status SetUp(const std::vector<const Problem*>& problems, const MeasureOptions& options,
+               int64_t runs) {
     const MeasuringDefaults defaults = device_->defaults();
     head_start_bytes_ = options.head_start_bytes.value_or(defaults.head_start_bytes);
     TF_INTEROP_RETURN_IF_ERROR(memory_.Allocate(head_start_bytes_, &head_start_));
     size_t bytes = 0;
-    for (const Problem& problem : problems) bytes += problem.bytes();
+    for (const Problem* problem : problems) bytes += problem->bytes();
     const size_t wanted = options.cache_bytes.value_or(defaults.cache_bytes) / bytes + 1;
     copies_.resize(std::min(wanted, static_cast<size_t>(runs)));
     for (std::vector<ConvolutionBuffers>& copy : copies_) {
-      for (const Problem& problem : problems) {
+      for (const Problem* problem : problems) {
         ConvolutionBuffers buffers;
-        for (size_t i = 0; i < problem.inputs.size(); ++i) {
+        for (size_t i = 0; i < problem->inputs.size(); ++i) {
           void* input = nullptr;
-          TF_INTEROP_RETURN_IF_ERROR(memory_.AllocateCopy(problem.inputs[i], &input));
+          TF_INTEROP_RETURN_IF_ERROR(memory_.AllocateCopy(problem->inputs[i], &input));
           buffers.inputs[i] = input;
         }
-        TF_INTEROP_RETURN_IF_ERROR(memory_.Allocate(problem.result_bytes, &buffers.result));
+        TF_INTEROP_RETURN_IF_ERROR(memory_.Allocate(problem->result_bytes, &buffers.result));
         copy.push_back(buffers);
       }
     }
     return Status::Ok();
   }
 
-  Status AllocateWorkspaces(Runnable* runnable) {
-    for (const size_t bytes : runnable->stage.lane_workspace_bytes) {
+  // Lanes of one number share a workspace: the ways to run never run at the same time.
+  Status AllocateWorkspaces(const std::vector<Runnable*>& ways) {
+    std::vector<size_t> bytes;
+    for (const Runnable* way : ways) {
+      const std::vector<size_t>& lanes = way->stage.lane_workspace_bytes;
+      bytes.resize(std::max(bytes.size(), lanes.size()));
+      for (size_t i = 0; i < lanes.size(); ++i) bytes[i] = std::max(bytes[i], lanes[i]);
+    }
+    for (size_t i = 0; i < bytes.size(); ++i) {
       void* workspace = nullptr;
-      TF_INTEROP_RETURN_IF_ERROR(memory_.Allocate(bytes, &workspace));
-      runnable->workspaces.push_back(workspace);
+      TF_INTEROP_RETURN_IF_ERROR(memory_.Allocate(bytes[i], &workspace));
+      for (Runnable* way : ways) {
+        if (i < way->stage.lane_workspace_bytes.size()) way->workspaces.push_back(workspace);
+      }
     }
     return Status::Ok();
   }
@@ -174,10 +202,21 @@ class Bench {
           device_->backend()->FillZero(head_start_, head_start_bytes_, device_->stream()));
     }
     TF_INTEROP_RETURN_IF_ERROR(device_->StartTimer());
-    TF_INTEROP_RETURN_IF_ERROR(RunOn(runnable, copies_[next_copy_]));
-    next_copy_ = (next_copy_ + 1) % copies_.size();
+    TF_INTEROP_RETURN_IF_ERROR(RunOnNextCopy(runnable));
     TF_INTEROP_RETURN_IF_ERROR(device_->StopTimer());
     return device_->ReadTimer(elapsed_us);
+  }
+
+  // Runs on the next copy. `traced` is why there are no kernels; the result is the run's own.
+  Status TraceRun(const Runnable& runnable, std::vector<TracedKernel>* kernels, Status* traced) {
+    kernels->clear();
+    *traced = device_->StartTrace();
+    if (!traced->ok()) return Status::Ok();
+    Status ran = RunOnNextCopy(runnable);
+    ran.Update(device_->Synchronize());
+    *traced = device_->StopTrace(kernels);
+    if (!traced->ok()) kernels->clear();
+    return ran;
   }
 
   int64_t copies() const { return static_cast<int64_t>(copies_.size()); }
@@ -186,6 +225,12 @@ class Bench {
   Status RunOn(const Runnable& runnable, const std::vector<ConvolutionBuffers>& copy) {
     return RunStage(device_->backend(), runnable.stage, copy, runnable.workspaces,
                     device_->stream());
+  }
+
+  Status RunOnNextCopy(const Runnable& runnable) {
+    const std::vector<ConvolutionBuffers>& copy = copies_[next_copy_];
+    next_copy_ = (next_copy_ + 1) % copies_.size();
+    return RunOn(runnable, copy);
   }
 
   MeasuringDevice* const device_;
@@ -229,7 +274,6 @@ Status TimeByTurns(Bench* bench, const std::vector<const Runnable*>& ways,
 double RelativeError(const std::vector<double>& expected, const std::vector<double>& got) {
   double difference = 0, largest = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
-    if (!std::isfinite(got[i])) return std::numeric_limits<double>::infinity();
     difference = std::max(difference, std::fabs(got[i] - expected[i]));
     largest = std::max(largest, std::fabs(expected[i]));
   }
@@ -237,11 +281,12 @@ double RelativeError(const std::vector<double>& expected, const std::vector<doub
   return difference / largest;
 }
 
-double MeasureError(const Problem& problem, const Bytes& result) {
-  const DataType dtype = problem.convolution.dtype;
+std::vector<double> ComputeExpected(const Problem& problem) {
   std::vector<std::vector<double>> inputs;
-  for (const Bytes& input : problem.inputs) inputs.push_back(Decode(dtype, input));
-  return RelativeError(ComputeInFloat64(problem.convolution, inputs), Decode(dtype, result));
+  for (const Bytes& input : problem.inputs) {
+    inputs.push_back(Decode(problem.convolution.dtype, input));
+  }
+  return ComputeInFloat64(problem.convolution, inputs);
 }
 
 Status CheckOptions(const MeasureOptions& options) {
@@ -272,36 +317,79 @@ Status Guarded(const Measure& measure) {
   }
 }
 
-Status MeasurePrepared(MeasuringDevice* device, const Convolution& convolution,
-                       const MeasureOptions& options,
+// What Prepare says of an algorithm. A name that the backend does not know comes from a list that
+// was made elsewhere: it is refused like an algorithm that cannot run, and others go on.
+Status AsRefusal(const std::string& algorithm, const Status& status) {
+  if (algorithm.empty() || status.code() != StatusCode::kInvalidArgument) return status;
+  return Unsupported(status.message());
+}
+
+}  // namespace
+
+struct ProblemCache::Entry {
+  // The error of `result`; see Measurement::relative_error.
+  std::optional<double> Check(const Bytes& result, double limit_multiply_adds) {
+    const std::vector<double> got = Decode(problem.convolution.dtype, result);
+    if (!std::all_of(got.begin(), got.end(), [](double x) { return std::isfinite(x); })) {
+      return std::numeric_limits<double>::infinity();
+    }
+    if (MultiplyAdds(problem.convolution) > limit_multiply_adds) return std::nullopt;
+    if (!expected) expected = ComputeExpected(problem);
+    return RelativeError(*expected, got);
+  }
+
+  uint64_t seed = 0;
+  Problem problem;
+  std::optional<std::vector<double>> expected;  // computed when it is first asked for
+};
+
+ProblemCache::ProblemCache() = default;
+ProblemCache::~ProblemCache() = default;
+
+ProblemCache::Entry& ProblemCache::Get(const Convolution& convolution, uint64_t seed) {
+  if (last_ && last_->seed == seed && last_->problem.convolution == convolution) return *last_;
+  last_.reset();  // first, so that memory holds one at a time
+  auto entry = std::make_unique<Entry>();
+  std::mt19937_64 random(seed);
+  entry->seed = seed;
+  entry->problem = MakeProblem(convolution, &random);
+  last_ = std::move(entry);
+  return *last_;
+}
+
+namespace {
+
+Status MeasurePrepared(MeasuringDevice* device, const MeasureOptions& options,
                        const std::shared_ptr<const PreparedConvolution>& prepared,
-                       Measurement* measurement) {
-  std::mt19937_64 random(options.seed);
-  const Problem problem = MakeProblem(convolution, &random);
+                       ProblemCache::Entry* entry, Measurement* measurement) {
+  const Problem& problem = entry->problem;
   Runnable runnable;
   runnable.stage.lane_workspace_bytes = {prepared->workspace_bytes()};
-  runnable.stage.steps = {{ToString(convolution), 0, convolution.result_elements(),
+  runnable.stage.steps = {{ToString(problem.convolution), 0, problem.convolution.result_elements(),
                            problem.result_bytes, false, prepared}};
   runnable.stage.lane_groups = {StreamGroupOptions()};
   Bench bench(device);
   TF_INTEROP_RETURN_IF_ERROR(
-      bench.SetUp({problem}, options, options.warmup_runs + options.repetitions));
-  TF_INTEROP_RETURN_IF_ERROR(bench.AllocateWorkspaces(&runnable));
+      bench.SetUp({&problem}, options, options.warmup_runs + options.repetitions));
+  TF_INTEROP_RETURN_IF_ERROR(bench.AllocateWorkspaces({&runnable}));
 
   Bytes result(problem.result_bytes), again(problem.result_bytes);
   TF_INTEROP_RETURN_IF_ERROR(bench.RunForResult(runnable, &result));
   TF_INTEROP_RETURN_IF_ERROR(bench.RunForResult(runnable, &again));
   measurement->is_deterministic = result == again;
-  if (MultiplyAdds(convolution) <= options.reference_limit_multiply_adds) {
-    measurement->relative_error = MeasureError(problem, result);
-  }
+  measurement->relative_error = entry->Check(result, options.reference_limit_multiply_adds);
 
   std::vector<TimeFigure> figures;
   TF_INTEROP_RETURN_IF_ERROR(TimeByTurns(&bench, {&runnable}, options, &figures));
   measurement->time = figures[0];
   measurement->algorithm = prepared->algorithm();
+  measurement->reduces_precision = prepared->reduces_precision();
   measurement->workspace_bytes = prepared->workspace_bytes();
   measurement->copies = bench.copies();
+  if (!options.trace_kernels) return Status::Ok();
+  Status traced;
+  TF_INTEROP_RETURN_IF_ERROR(bench.TraceRun(runnable, &measurement->kernels, &traced));
+  measurement->trace_error = traced.message();
   return Status::Ok();
 }
 
@@ -315,57 +403,147 @@ PreparedStage InSequence(const PreparedStage& stage) {
   return sequence;
 }
 
+// The same convolutions with `algorithms`, all on one lane.
+std::vector<StageStep> WithAlgorithms(const std::vector<StageStep>& steps,
+                                      const std::vector<std::string>& algorithms) {
+  std::vector<StageStep> changed = steps;
+  for (size_t i = 0; i < changed.size(); ++i) {
+    changed[i].algorithm = algorithms[i];
+    changed[i].lane = 0;
+  }
+  return changed;
+}
+
+std::vector<std::string> AlgorithmsOf(const PreparedStage& stage) {
+  std::vector<std::string> algorithms;
+  for (const PreparedStep& step : stage.steps) algorithms.push_back(step.convolution->algorithm());
+  return algorithms;
+}
+
+// As PrepareStage, but a pinned algorithm that cannot be had is a failure, of its own kind.
+Status PrepareAsPinned(Backend* backend, const std::vector<StageStep>& steps,
+                       const std::vector<LaneOptions>& lanes, size_t workspace_limit_bytes,
+                       PreparedStage* prepared) {
+  for (const StageStep& step : steps) {
+    if (step.algorithm.empty()) continue;
+    std::shared_ptr<const PreparedConvolution> convolution;
+    const Status status = AsRefusal(
+        step.algorithm,
+        backend->Prepare(step.convolution, step.algorithm, workspace_limit_bytes, &convolution));
+    if (status.ok()) continue;
+    return Status(status.code(), "Convolution '" + step.name + "' with algorithm " +
+                                     step.algorithm + ": " + status.message());
+  }
+  TF_INTEROP_RETURN_IF_ERROR(PrepareStage(backend, steps, lanes, workspace_limit_bytes, prepared));
+  if (prepared->fallbacks.empty()) return Status::Ok();
+  return Unsupported(prepared->fallbacks.front());
+}
+
+// How many SMs the device gives to each lane.
+Status ReadSmCounts(Backend* backend, const PreparedStage& stage, std::vector<int>* sm_counts) {
+  sm_counts->clear();
+  std::vector<std::unique_ptr<StreamGroup>> groups;
+  Status status;
+  for (const StreamGroupOptions& options : stage.lane_groups) {
+    if (options.partition.empty()) continue;
+    std::unique_ptr<StreamGroup> group;
+    status = backend->Acquire(options, &group);
+    if (!status.ok()) break;
+    sm_counts->push_back(group->sm_count());
+    groups.push_back(std::move(group));
+  }
+  for (std::unique_ptr<StreamGroup>& group : groups) backend->Release(std::move(group));
+  return status;
+}
+
+Status CheckRequest(const StageRequest& request) {
+  const size_t steps = request.steps.size();
+  if (steps == 0) return InvalidArgument("Expected a stage with a convolution, got none.");
+  for (const StageStep& step : request.steps) {
+    TF_INTEROP_RETURN_IF_ERROR(CheckHasWork(step.convolution));
+  }
+  const size_t algorithms = request.sequential_algorithms.size();
+  if (algorithms == 0 || algorithms == steps) return Status::Ok();
+  return InvalidArgument("Expected an algorithm of the sequence for none or all of " +
+                         std::to_string(steps) + " convolutions, got " +
+                         std::to_string(algorithms) + ".");
+}
+
+// Measures concurrent, same_sequential and sequential of a request that has been prepared.
+Status TimeStage(MeasuringDevice* device, const StageRequest& request,
+                 const MeasureOptions& options, Runnable* concurrent, Runnable* sequential,
+                 StageMeasurement* measurement) {
+  Runnable same_sequential;
+  same_sequential.stage = InSequence(concurrent->stage);
+  std::vector<Runnable*> ways = {concurrent, &same_sequential};
+  // Where both sequences are the same, one figure serves for both.
+  const bool has_others = measurement->sequential_algorithms != measurement->algorithms;
+  if (has_others) ways.push_back(sequential);
+
+  std::mt19937_64 random(options.seed);
+  std::vector<Problem> problems;
+  std::vector<const Problem*> pointers;
+  for (const StageStep& step : request.steps) {
+    problems.push_back(MakeProblem(step.convolution, &random));
+  }
+  for (const Problem& problem : problems) pointers.push_back(&problem);
+  Bench bench(device);
+  const int64_t runs = options.warmup_runs + options.repetitions;
+  TF_INTEROP_RETURN_IF_ERROR(
+      bench.SetUp(pointers, options, static_cast<int64_t>(ways.size()) * runs));
+  TF_INTEROP_RETURN_IF_ERROR(bench.AllocateWorkspaces(ways));
+  std::vector<TimeFigure> figures;
+  TF_INTEROP_RETURN_IF_ERROR(TimeByTurns(&bench, {ways.begin(), ways.end()}, options, &figures));
+  measurement->concurrent = figures[0];
+  measurement->same_sequential = figures[1];
+  measurement->sequential = has_others ? figures[2] : figures[1];
+  measurement->copies = bench.copies();
+  return Status::Ok();
+}
+
 }  // namespace
 
 Status MeasureConvolution(MeasuringDevice* device, const Convolution& convolution,
                           const std::string& algorithm, const MeasureOptions& options,
-                          Measurement* measurement) {
+                          ProblemCache* cache, Measurement* measurement) {
   return Guarded([&]() -> Status {
     *measurement = Measurement();
     TF_INTEROP_RETURN_IF_ERROR(CheckOptions(options));
     TF_INTEROP_RETURN_IF_ERROR(CheckHasWork(convolution));
+    Backend* const backend = device->backend();
+    backend->set_allow_tf32(options.allow_tf32);
     std::shared_ptr<const PreparedConvolution> prepared;
-    TF_INTEROP_RETURN_IF_ERROR(device->backend()->Prepare(
-        convolution, algorithm, options.workspace_limit_bytes, &prepared));
-    return MeasurePrepared(device, convolution, options, prepared, measurement);
+    TF_INTEROP_RETURN_IF_ERROR(AsRefusal(
+        algorithm,
+        backend->Prepare(convolution, algorithm, options.workspace_limit_bytes, &prepared)));
+    return MeasurePrepared(device, options, prepared, &cache->Get(convolution, options.seed),
+                           measurement);
   });
 }
 
-Status MeasureStage(MeasuringDevice* device, const std::vector<StageStep>& steps,
+Status MeasureStage(MeasuringDevice* device, const StageRequest& request,
                     const MeasureOptions& options, StageMeasurement* measurement) {
   return Guarded([&]() -> Status {
     *measurement = StageMeasurement();
     TF_INTEROP_RETURN_IF_ERROR(CheckOptions(options));
-    if (steps.empty()) return InvalidArgument("Expected a stage with a convolution, got none.");
-    for (const StageStep& step : steps) {
-      TF_INTEROP_RETURN_IF_ERROR(CheckHasWork(step.convolution));
-    }
+    TF_INTEROP_RETURN_IF_ERROR(CheckRequest(request));
+    Backend* const backend = device->backend();
+    backend->set_allow_tf32(options.allow_tf32);
     Runnable concurrent, sequential;
-    TF_INTEROP_RETURN_IF_ERROR(
-        PrepareStage(device->backend(), steps, options.workspace_limit_bytes, &concurrent.stage));
-    sequential.stage = InSequence(concurrent.stage);
-
-    std::mt19937_64 random(options.seed);
-    std::vector<Problem> problems;
-    for (const StageStep& step : steps) problems.push_back(MakeProblem(step.convolution, &random));
-    Bench bench(device);
-    TF_INTEROP_RETURN_IF_ERROR(
-        bench.SetUp(problems, options, 2 * (options.warmup_runs + options.repetitions)));
-    TF_INTEROP_RETURN_IF_ERROR(bench.AllocateWorkspaces(&concurrent));
-    TF_INTEROP_RETURN_IF_ERROR(bench.AllocateWorkspaces(&sequential));
-
-    std::vector<TimeFigure> figures;
-    TF_INTEROP_RETURN_IF_ERROR(TimeByTurns(&bench, {&concurrent, &sequential}, options, &figures));
-    measurement->concurrent = figures[0];
-    measurement->sequential = figures[1];
-    for (const PreparedStep& step : concurrent.stage.steps) {
-      measurement->algorithms.push_back(step.convolution->algorithm());
+    TF_INTEROP_RETURN_IF_ERROR(PrepareAsPinned(backend, request.steps, request.lanes,
+                                               options.workspace_limit_bytes, &concurrent.stage));
+    measurement->algorithms = AlgorithmsOf(concurrent.stage);
+    measurement->sequential_algorithms = measurement->algorithms;
+    if (!request.sequential_algorithms.empty()) {
+      TF_INTEROP_RETURN_IF_ERROR(
+          PrepareAsPinned(backend, WithAlgorithms(request.steps, request.sequential_algorithms), {},
+                          options.workspace_limit_bytes, &sequential.stage));
+      measurement->sequential_algorithms = AlgorithmsOf(sequential.stage);
     }
-    measurement->fallbacks = concurrent.stage.fallbacks;
     const std::vector<size_t>& lanes = concurrent.stage.lane_workspace_bytes;
     measurement->workspace_bytes = std::accumulate(lanes.begin(), lanes.end(), size_t{0});
-    measurement->copies = bench.copies();
-    return Status::Ok();
+    TF_INTEROP_RETURN_IF_ERROR(ReadSmCounts(backend, concurrent.stage, &measurement->sm_counts));
+    return TimeStage(device, request, options, &concurrent, &sequential, measurement);
   });
 }
 

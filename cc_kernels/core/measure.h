@@ -1,11 +1,11 @@
 // Measures convolutions: one with one algorithm, alone; and a stage of several on lanes, beside the
-// same convolutions in sequence.
+// same convolutions in sequence, with the same algorithms and with others.
 //
 // How time is taken. Each run is a timed section of its own on the device's stream: for a stage,
 // from before the fork to behind the join. After `warmup_runs`, `repetitions` sections give a
 // median and a spread, which is half the distance between their 10th and their 90th percentile
-// (linear between neighbours). The two ways to run a stage take turns, and take turns in going
-// first, so that a device that slows down or speeds up does so for both.
+// (linear between neighbours). The ways to run a stage take turns, and take turns in going first,
+// so that a device that slows down or speeds up does so for all.
 //
 // What is in the caches. Operands and results exist in so many copies that together they exceed
 // `cache_bytes`, but no more copies than there are runs, and each run takes the next copy. So a run
@@ -16,11 +16,14 @@
 // A device that is fed faster than it works shows its own time; one that waits for the host shows
 // the host's. With `head_start_bytes` memory of that size is filled before each timed section, so
 // that the section has been enqueued when the device comes to it.
+//
+// GPU kernels are traced in one run of its own behind the timed ones, because tracing takes time.
 #ifndef TF_INTEROP_CORE_MEASURE_H_
 #define TF_INTEROP_CORE_MEASURE_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,6 +45,9 @@ struct MeasureOptions {
   double reference_limit_multiply_adds = 2e8;
   // Of the operands, which are normal with mean 0 and deviation 1.
   uint64_t seed = 0;
+  // Whether float convolutions may be computed in TF32; see Backend::set_allow_tf32.
+  bool allow_tf32 = true;
+  bool trace_kernels = true;
 };
 
 struct TimeFigure {
@@ -50,36 +56,74 @@ struct TimeFigure {
 };
 
 struct Measurement {
-  std::string algorithm;  // that ran, in the form that Prepare accepts
+  std::string algorithm;           // that ran, in the form that Prepare accepts
+  bool reduces_precision = false;  // see PreparedConvolution
   size_t workspace_bytes = 0;
   TimeFigure time;
   // The largest difference from the result in double precision, relative to the largest value of
-  // that result; infinite where an element is not finite or was not written. Operands are rounded
-  // to the convolution's type first. Not there where the convolution is over the limit.
+  // that result. Operands are rounded to the convolution's type first. Infinite where an element is
+  // not finite or was not written, which is always checked; else not there where the convolution is
+  // over the limit.
   std::optional<double> relative_error;
   // Whether two runs gave the same bits.
   bool is_deterministic = false;
   int64_t copies = 0;  // of operands and result
+  // The GPU kernels of one run, in order. Empty where trace_error says why they could not be
+  // traced, and where there are none.
+  std::vector<TracedKernel> kernels;
+  std::string trace_error;
+};
+
+// A stage as it is to be measured.
+struct StageRequest {
+  std::vector<StageStep> steps;
+  // What each step is computed with in the second sequence; empty: what the steps name.
+  std::vector<std::string> sequential_algorithms;
+  std::vector<LaneOptions> lanes;  // see PrepareStage
 };
 
 struct StageMeasurement {
-  std::vector<std::string> algorithms;  // that ran, of each step
-  std::vector<std::string> fallbacks;   // see PreparedStage
-  size_t workspace_bytes = 0;           // of all lanes together
-  TimeFigure concurrent;                // on the lanes that the steps name
-  TimeFigure sequential;                // the same prepared steps on one lane
+  std::vector<std::string> algorithms;             // that ran on the lanes, of each step
+  std::vector<std::string> sequential_algorithms;  // that ran in the second sequence
+  size_t workspace_bytes = 0;                      // of all lanes together
+  // The SMs that the device gave to each lane; empty where no lane asked for any.
+  std::vector<int> sm_counts;
+  TimeFigure concurrent;       // on the lanes that the steps name
+  TimeFigure same_sequential;  // the same prepared steps on one stream
+  TimeFigure sequential;       // on one stream with `sequential_algorithms`
   int64_t copies = 0;
 };
 
+// Operands and reference of the convolution that was measured last, so that its next algorithm
+// need not wait for them again. Holds those of one convolution. Not thread-safe.
+class ProblemCache {
+ public:
+  struct Entry;
+
+  ProblemCache();
+  ~ProblemCache();
+
+  // What belongs to `convolution` and `seed`, kept until the next call.
+  Entry& Get(const Convolution& convolution, uint64_t seed);
+
+ private:
+  std::unique_ptr<Entry> last_;
+};
+
 // Measures `convolution` with `algorithm` (empty: the backend's own choice), on a lane of its own.
-// Fails with the reason where the algorithm cannot run the convolution within the workspace limit,
-// where there is nothing to compute, and where memory is short. Frees all it allocated.
+// Frees all device memory that it allocated. Fails with the reason:
+//   kInvalidArgument    the options or the convolution make no sense; nothing was run
+//   kUnsupported        the backend has no such algorithm, or it cannot run the convolution within
+//                       the workspace limit
+//   kResourceExhausted  memory was short
+//   other               a call failed that should have worked
 Status MeasureConvolution(MeasuringDevice* device, const Convolution& convolution,
                           const std::string& algorithm, const MeasureOptions& options,
-                          Measurement* measurement);
+                          ProblemCache* cache, Measurement* measurement);
 
-// Measures a stage. A pinned algorithm that cannot be had is replaced, as in PrepareStage.
-Status MeasureStage(MeasuringDevice* device, const std::vector<StageStep>& steps,
+// Measures a stage; fails as MeasureConvolution does. A pinned algorithm that cannot be had is a
+// failure: what would run in its place was not asked for.
+Status MeasureStage(MeasuringDevice* device, const StageRequest& request,
                     const MeasureOptions& options, StageMeasurement* measurement);
 
 }  // namespace tf_interop

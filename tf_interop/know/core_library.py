@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import enum
 import functools
+import math
 import pathlib
 from collections.abc import Sequence
 from typing import TypeVar
@@ -15,15 +17,33 @@ from typing import TypeVar
 from tf_interop.errors import LibraryError
 from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind, Shape
 from tf_interop.know.library_file import find_library_file
-from tf_interop.know.profile import MeasuredConvolution, StageMeasurement
+from tf_interop.know.profile import (
+    AlgorithmFailure,
+    AlgorithmMeasurement,
+    FailureKind,
+    KernelMeasurement,
+    MeasuredConvolution,
+    SmLimits,
+    StageFailure,
+    StageMeasurement,
+)
 
 CORE_LIBRARY_NAME = "libtf_interop_core.so"
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
-_VERSION = 1
+_VERSION = 2
 _REBUILD = "Build it again, in tf_interop's source folder: scripts/setup.sh"
+
+# Of StatusCode in cc_kernels/core/status.h.
+_INVALID_ARGUMENT = 1
+_FAILURE_KINDS = {2: FailureKind.UNSUPPORTED, 3: FailureKind.OUT_OF_MEMORY}
+
+# A larger error is no rounding: TF32 and half round by 2^-11, bfloat16 by 2^-9 of a value, and sums
+# of thousands of halves that are kept in half come to some hundredths of the largest element. What
+# is computed from other elements than it should be is off by as much as the elements are large.
+_LARGEST_ERROR = 0.1
 
 _SINK_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)
 
@@ -32,7 +52,7 @@ _KINDS = {
     ConvolutionKind.BACKWARD_INPUT: 1,
     ConvolutionKind.BACKWARD_FILTER: 2,
 }
-_DTYPES = {"float32": 0, "float16": 1}
+_DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 _LAYOUTS = {"NHWC": 0, "NCHW": 1}
 _FUSED_OPS = {
     (): (False, 0),
@@ -82,6 +102,49 @@ class _Step(ctypes.Structure):
     )
 
 
+class _Lane(ctypes.Structure):
+    _fields_ = (
+        ("priority", ctypes.c_int32),
+        ("sm_count", ctypes.c_int32),
+    )
+
+
+class _Stage(ctypes.Structure):
+    _fields_ = (
+        ("steps", ctypes.POINTER(_Step)),
+        ("step_count", ctypes.c_size_t),
+        ("sequential_algorithms", ctypes.POINTER(ctypes.c_char_p)),
+        ("lanes", ctypes.POINTER(_Lane)),
+        ("lane_count", ctypes.c_size_t),
+    )
+
+
+class _DeviceDescription(ctypes.Structure):
+    _fields_ = (
+        ("memory_bytes", ctypes.c_int64),
+        ("sm_count", ctypes.c_int32),
+        ("sm_registers", ctypes.c_int32),
+        ("sm_shared_memory_bytes", ctypes.c_int32),
+        ("sm_threads", ctypes.c_int32),
+        ("sm_blocks", ctypes.c_int32),
+        ("sm_reserved_shared_memory_bytes", ctypes.c_int32),
+    )
+
+
+class _Kernel(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("grid", ctypes.c_int32 * 3),
+        ("block", ctypes.c_int32 * 3),
+        ("registers_per_thread", ctypes.c_int32),
+        ("shared_memory_bytes", ctypes.c_int64),
+        ("elapsed_us", ctypes.c_double),
+    )
+
+
+_KERNEL_SINK_TYPE = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Kernel))
+
+
 class _MeasureOptions(ctypes.Structure):
     _fields_ = (
         ("warmup_runs", ctypes.c_int64),
@@ -91,6 +154,8 @@ class _MeasureOptions(ctypes.Structure):
         ("workspace_limit_bytes", ctypes.c_int64),
         ("reference_limit_multiply_adds", ctypes.c_double),
         ("seed", ctypes.c_uint64),
+        ("allow_tf32", ctypes.c_int32),
+        ("trace_kernels", ctypes.c_int32),
     )
 
 
@@ -102,6 +167,7 @@ class _Measurement(ctypes.Structure):
         ("workspace_bytes", ctypes.c_int64),
         ("copies", ctypes.c_int64),
         ("is_deterministic", ctypes.c_int32),
+        ("reduces_precision", ctypes.c_int32),
     )
 
 
@@ -109,11 +175,27 @@ class _StageMeasurement(ctypes.Structure):
     _fields_ = (
         ("concurrent_us", ctypes.c_double),
         ("concurrent_spread_us", ctypes.c_double),
+        ("same_sequential_us", ctypes.c_double),
+        ("same_sequential_spread_us", ctypes.c_double),
         ("sequential_us", ctypes.c_double),
         ("sequential_spread_us", ctypes.c_double),
         ("workspace_bytes", ctypes.c_int64),
         ("copies", ctypes.c_int64),
     )
+
+
+class AlgorithmScope(enum.Enum):
+    """Which algorithms of a convolution to list."""
+
+    HEURISTIC = "heuristic"
+    """What the backend itself would consider, best first."""
+    ALL = "all"
+    """These, and every other one in its default setting."""
+    KNOBS = "knobs"
+    """These, and every other setting with one knob moved off its default."""
+
+
+_SCOPES = {AlgorithmScope.HEURISTIC: 0, AlgorithmScope.ALL: 1, AlgorithmScope.KNOBS: 2}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -130,6 +212,8 @@ class MeasureOptions:
         workspace_limit_bytes: the most that one convolution may need.
         reference_limit_multiply_adds: the error is measured up to this size.
         seed: of the operands, which are normal with mean 0 and deviation 1.
+        allow_tf32: whether float convolutions may be computed in TF32.
+        trace_kernels: whether GPU kernels are traced, in a run of their own.
     """
 
     warmup_runs: int = 3
@@ -139,6 +223,46 @@ class MeasureOptions:
     workspace_limit_bytes: int = 1 << 30
     reference_limit_multiply_adds: float = 2e8
     seed: int = 0
+    allow_tf32: bool = True
+    trace_kernels: bool = True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceDescription:
+    """What the core knows of the device that it measures on, without NVML.
+
+    Attributes:
+        backend: `cudnn` or `host`.
+        name: the device's name, as its driver or the operating system gives it.
+        compute_capability: such as `9.0`; empty for a CPU.
+        sm_count: streaming multiprocessors; for a CPU the cores that the process may use.
+        memory_bytes: memory of the device.
+        sm_limits: None for a CPU.
+        cudnn: cuDNN's version such as `9.10.2`; empty for a CPU.
+        cuda: version of CUDA that the driver supports, such as `12.8`; empty for a CPU.
+    """
+
+    backend: str
+    name: str
+    compute_capability: str
+    sm_count: int
+    memory_bytes: int
+    sm_limits: SmLimits | None
+    cudnn: str
+    cuda: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AlgorithmList:
+    """The algorithms that may be able to compute a convolution.
+
+    Attributes:
+        algorithms: names, each once.
+        error: why there are none, or None.
+    """
+
+    algorithms: tuple[str, ...]
+    error: str | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -156,101 +280,6 @@ class StageStep:
     algorithm: str | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ConvolutionResult:
-    """What one convolution costs alone.
-
-    Attributes:
-        configuration: what was computed.
-        algorithm: what ran.
-        median_us: of the timed runs.
-        spread_us: half the distance between their 10th and 90th percentile.
-        workspace_bytes: what the algorithm needs.
-        relative_error: the largest difference from the result in double precision, relative to the
-            largest value of that; infinite where an element is not finite; None where it was not
-            measured because the convolution is over the limit.
-        deterministic: whether two runs gave the same bits.
-        source: what measured, and how.
-    """
-
-    configuration: ConvolutionConfiguration
-    algorithm: str
-    median_us: float
-    spread_us: float
-    workspace_bytes: int
-    relative_error: float | None
-    deterministic: bool
-    source: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class StageResult:
-    """What a stage costs, on its lanes and in sequence; both were measured by turns.
-
-    Attributes:
-        convolutions: what ran, in the order of the steps, with the algorithm of each.
-        lanes: the lane of each.
-        concurrent_us: median on the lanes, from fork to join.
-        concurrent_spread_us: half the distance between the 10th and 90th percentile.
-        sequential_us: median of the same convolutions with the same algorithms on one stream.
-        sequential_spread_us: half the distance between the 10th and 90th percentile.
-        workspace_bytes: what all lanes need together.
-        fallbacks: why pinned algorithms were replaced, if any was.
-        source: what measured, and how.
-    """
-
-    convolutions: tuple[MeasuredConvolution, ...]
-    lanes: tuple[int, ...]
-    concurrent_us: float
-    concurrent_spread_us: float
-    sequential_us: float
-    sequential_spread_us: float
-    workspace_bytes: int
-    fallbacks: tuple[str, ...]
-    source: str
-
-    def to_profile(self, alone: StageResult | None = None) -> StageMeasurement:
-        """The entry of a profile.
-
-        A profile compares a stage with its convolutions in sequence, each with the algorithm that
-        is fastest alone. The spread is the sum of both, since either figure may be off.
-
-        Args:
-            alone: where those algorithms are others than the stage's, a result for the same
-                convolutions in the same order with them; its sequential figures are taken.
-
-        Raises:
-            ValueError: `alone` is of other convolutions.
-        """
-        sequence = self if alone is None else alone
-        ours, theirs = (
-            [measured.configuration for measured in result.convolutions]
-            for result in (self, sequence)
-        )
-        if ours != theirs:
-            raise ValueError(f"Expected a result for {ours}, got one for {theirs}.")
-        return StageMeasurement(
-            convolutions=self.convolutions,
-            concurrent_us=self.concurrent_us,
-            sequential_us=sequence.sequential_us,
-            spread_us=self.concurrent_spread_us + sequence.sequential_spread_us,
-            source=self.source,
-        )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class MeasurementFailure:
-    """Why there is no measurement.
-
-    Attributes:
-        reason: what was expected and what came, such as an algorithm that cannot run the shape.
-        source: what measured, and how.
-    """
-
-    reason: str
-    source: str
-
-
 class MeasuringBackend:
     """A backend of the core to measure on. Use `CoreLibrary.open_backend`."""
 
@@ -259,107 +288,202 @@ class MeasuringBackend:
         self._functions = functions
         self._device = device
 
-    def list_algorithms(self) -> tuple[str, ...]:
-        """The algorithms that can be pinned; none on cudnn, which does not list them yet."""
-        names = _Strings()
-        self._functions.TfiCoreListAlgorithms(self._device, names.sink)
-        return names.all
+    def describe(self) -> DeviceDescription:
+        """What this backend measures on.
 
-    def measure_convolution(
+        Raises:
+            LibraryError: the driver does not say.
+        """
+        description = _DeviceDescription()
+        name, compute_capability, cudnn, cuda, error = (_Strings() for _ in range(5))
+        if self._functions.TfiCoreDescribe(
+            self._device,
+            ctypes.byref(description),
+            name.sink,
+            compute_capability.sink,
+            cudnn.sink,
+            cuda.sink,
+            error.sink,
+        ):
+            raise LibraryError(f"Expected a description of backend '{self.name}': {error.only}")
+        return DeviceDescription(
+            backend=self.name,
+            name=name.only,
+            compute_capability=compute_capability.only,
+            sm_count=description.sm_count,
+            memory_bytes=description.memory_bytes,
+            sm_limits=_sm_limits(description) if description.sm_threads else None,
+            cudnn=cudnn.only,
+            cuda=cuda.only,
+        )
+
+    def list_algorithms(
+        self,
+        configuration: ConvolutionConfiguration,
+        scope: AlgorithmScope = AlgorithmScope.ALL,
+        *,
+        allow_tf32: bool = True,
+    ) -> AlgorithmList:
+        """Lists the algorithms to measure a convolution with.
+
+        Args:
+            configuration: what to compute; all its shapes are known.
+            scope: which algorithms.
+            allow_tf32: whether those that round float operands to TF32 may be among them.
+
+        Raises:
+            ValueError: a shape is not known, or the core has no such convolution.
+        """
+        names, error = _Strings(), _Strings()
+        code = self._functions.TfiCoreListAlgorithms(
+            self._device,
+            ctypes.byref(_to_struct(configuration)),
+            _SCOPES[scope],
+            allow_tf32,
+            names.sink,
+            error.sink,
+        )
+        if code:
+            _raise_if_invalid(code, error.only)
+            return AlgorithmList((), error.only)
+        return AlgorithmList(names.all, None)
+
+    def measure_algorithm(
         self,
         configuration: ConvolutionConfiguration,
         algorithm: str | None = None,
         options: MeasureOptions | None = None,
-    ) -> ConvolutionResult | MeasurementFailure:
+    ) -> AlgorithmMeasurement | AlgorithmFailure:
         """Measures one convolution with one algorithm, alone.
 
         Args:
             configuration: what to compute; all its shapes are known.
-            algorithm: what to compute it with; None for the backend's own choice.
+            algorithm: what to compute it with; None for the backend's own choice, of which a
+                failure has an empty name.
             options: how to measure.
 
         Raises:
-            ValueError: a shape is not known, or the core has no such convolution.
+            ValueError: a shape is not known, the core has no such convolution, or the options make
+                no sense. An algorithm that the backend does not have is a failure.
         """
         options = options or MeasureOptions()
         source = self._source(options)
-        convolution = _to_struct(configuration)
-        result = _Measurement()
-        ran, error = _Strings(), _Strings()
-        failed = self._functions.TfiCoreMeasureConvolution(
+        measured = _Measurement()
+        ran, kernels, trace_error, error = _Strings(), _Kernels(), _Strings(), _Strings()
+        code = self._functions.TfiCoreMeasureConvolution(
             self._device,
-            ctypes.byref(convolution),
+            ctypes.byref(_to_struct(configuration)),
             (algorithm or "").encode(),
             ctypes.byref(_options_struct(options)),
-            ctypes.byref(result),
+            ctypes.byref(measured),
             ran.sink,
+            kernels.sink,
+            trace_error.sink,
             error.sink,
         )
-        if failed:
-            return MeasurementFailure(error.only, source)
-        return ConvolutionResult(
+
+        def fail(name: str, kind: FailureKind, reason: str) -> AlgorithmFailure:
+            return AlgorithmFailure(configuration, name, options.allow_tf32, kind, reason, source)
+
+        if code:
+            _raise_if_invalid(code, error.only)
+            return fail(algorithm or "", _failure_kind(code), error.only)
+        if measured.relative_error > _LARGEST_ERROR:
+            return fail(ran.only, FailureKind.WRONG_RESULT, _describe_error(measured))
+        for reason in trace_error.all:
+            source += f", kernels not traced: {reason}"
+        return AlgorithmMeasurement(
             configuration=configuration,
             algorithm=ran.only,
-            median_us=result.median_us,
-            spread_us=result.spread_us,
-            workspace_bytes=result.workspace_bytes,
-            relative_error=None if result.relative_error < 0 else result.relative_error,
-            deterministic=bool(result.is_deterministic),
+            tf32=bool(measured.reduces_precision),
+            latency_us=measured.median_us,
+            spread_us=measured.spread_us,
+            workspace_bytes=measured.workspace_bytes,
+            relative_error=None if measured.relative_error < 0 else measured.relative_error,
+            deterministic=bool(measured.is_deterministic),
+            kernels=kernels.all,
             source=source,
         )
 
     def measure_stage(
-        self, steps: Sequence[StageStep], options: MeasureOptions | None = None
-    ) -> StageResult | MeasurementFailure:
-        """Measures a stage on its lanes beside the same convolutions in sequence.
+        self,
+        steps: Sequence[StageStep],
+        options: MeasureOptions | None = None,
+        *,
+        sequential_algorithms: Sequence[str | None] = (),
+        sm_counts: Sequence[int] = (),
+        priorities: Sequence[int] = (),
+    ) -> StageMeasurement | StageFailure:
+        """Measures a stage on its lanes, beside the same convolutions in sequence.
+
+        The sequence is measured with the stage's own algorithms and with `sequential_algorithms`.
+        The spread of the result is that of its lanes and of the latter sequence added up, since
+        either figure may be off.
 
         Args:
             steps: the convolutions in launch order.
             options: how to measure.
+            sequential_algorithms: of each step, the algorithm that is fastest alone; None for the
+                backend's own choice. Empty: the steps' own.
+            sm_counts: how many SMs each lane is to have for itself, 0 for a share of what is left;
+                empty where lanes share all.
+            priorities: of each lane's stream, as CUDA counts; empty where all are 0.
 
         Raises:
-            ValueError: a shape is not known, or the core has no such convolution.
+            ValueError: a shape is not known, the core has no such convolution, lanes are not
+                numbered in order, or arguments are of different lengths. An algorithm that cannot
+                be had is a failure.
         """
         options = options or MeasureOptions()
         source = self._source(options)
-        structs = (_Step * len(steps))(
-            *(
-                _Step(
-                    _to_struct(step.configuration),
-                    f"step {index}".encode(),
-                    (step.algorithm or "").encode(),
-                    step.lane,
-                )
-                for index, step in enumerate(steps)
-            )
+        convolutions = tuple(
+            MeasuredConvolution(step.configuration, step.algorithm) for step in steps
         )
-        result = _StageMeasurement()
-        ran, fallbacks, error = _Strings(), _Strings(), _Strings()
-        failed = self._functions.TfiCoreMeasureStage(
+        lanes = tuple(step.lane for step in steps)
+        stage = _stage_struct(steps, sequential_algorithms, sm_counts, priorities)
+        measured = _StageMeasurement()
+        given_sm_counts = (ctypes.c_int32 * stage.lane_count)()
+        given_count = ctypes.c_size_t()
+        ran, ran_in_sequence, error = _Strings(), _Strings(), _Strings()
+        code = self._functions.TfiCoreMeasureStage(
             self._device,
-            structs,
-            len(steps),
+            ctypes.byref(stage),
             ctypes.byref(_options_struct(options)),
-            ctypes.byref(result),
+            ctypes.byref(measured),
+            given_sm_counts,
+            ctypes.byref(given_count),
             ran.sink,
-            fallbacks.sink,
+            ran_in_sequence.sink,
             error.sink,
         )
-        if failed:
-            return MeasurementFailure(error.only, source)
-        return StageResult(
+        if code:
+            _raise_if_invalid(code, error.only)
+            return StageFailure(
+                convolutions=convolutions,
+                lanes=lanes,
+                tf32=options.allow_tf32,
+                kind=_failure_kind(code),
+                reason=error.only,
+                source=source,
+                sm_counts=tuple(sm_counts),
+                priorities=tuple(priorities),
+            )
+        return StageMeasurement(
             convolutions=tuple(
                 MeasuredConvolution(step.configuration, algorithm)
                 for step, algorithm in zip(steps, ran.all, strict=True)
             ),
-            lanes=tuple(step.lane for step in steps),
-            concurrent_us=result.concurrent_us,
-            concurrent_spread_us=result.concurrent_spread_us,
-            sequential_us=result.sequential_us,
-            sequential_spread_us=result.sequential_spread_us,
-            workspace_bytes=result.workspace_bytes,
-            fallbacks=fallbacks.all,
+            lanes=lanes,
+            concurrent_us=measured.concurrent_us,
+            same_sequential_us=measured.same_sequential_us,
+            sequential_us=measured.sequential_us,
+            spread_us=measured.concurrent_spread_us + measured.sequential_spread_us,
+            workspace_bytes=measured.workspace_bytes,
             source=source,
+            sequential_algorithms=ran_in_sequence.all,
+            tf32=options.allow_tf32,
+            sm_counts=tuple(given_sm_counts[: given_count.value]),
+            priorities=tuple(priorities),
         )
 
     def _source(self, options: MeasureOptions) -> str:
@@ -377,8 +501,19 @@ class CoreLibrary:
         self._functions = functions
         functions.TfiCoreOpen.restype = ctypes.c_int
         functions.TfiCoreOpen.argtypes = [ctypes.c_char_p, ctypes.c_void_p, _SINK_TYPE]
-        functions.TfiCoreListAlgorithms.restype = None
-        functions.TfiCoreListAlgorithms.argtypes = [ctypes.c_void_p, _SINK_TYPE]
+        functions.TfiCoreCudnnVersion.restype = None
+        functions.TfiCoreCudnnVersion.argtypes = [_SINK_TYPE]
+        functions.TfiCoreDescribe.restype = ctypes.c_int
+        functions.TfiCoreDescribe.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *[_SINK_TYPE] * 5]
+        functions.TfiCoreListAlgorithms.restype = ctypes.c_int
+        functions.TfiCoreListAlgorithms.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_int32,
+            ctypes.c_int32,
+            _SINK_TYPE,
+            _SINK_TYPE,
+        ]
         functions.TfiCoreMeasureConvolution.restype = ctypes.c_int
         functions.TfiCoreMeasureConvolution.argtypes = [
             ctypes.c_void_p,
@@ -387,19 +522,28 @@ class CoreLibrary:
             ctypes.c_void_p,
             ctypes.c_void_p,
             _SINK_TYPE,
+            _KERNEL_SINK_TYPE,
+            _SINK_TYPE,
             _SINK_TYPE,
         ]
         functions.TfiCoreMeasureStage.restype = ctypes.c_int
         functions.TfiCoreMeasureStage.argtypes = [
             ctypes.c_void_p,
             ctypes.c_void_p,
-            ctypes.c_size_t,
+            ctypes.c_void_p,
+            ctypes.c_void_p,
             ctypes.c_void_p,
             ctypes.c_void_p,
             _SINK_TYPE,
             _SINK_TYPE,
             _SINK_TYPE,
         ]
+
+    def cudnn_version(self) -> str:
+        """The version of libcudnn, such as `9.10.2`; empty where there is none. Uses no GPU."""
+        version = _Strings()
+        self._functions.TfiCoreCudnnVersion(version.sink)
+        return version.only
 
     def open_backend(self, name: str) -> MeasuringBackend:
         """Opens a backend, the same one every time.
@@ -436,6 +580,34 @@ class _Strings:
     def only(self) -> str:
         (text,) = self._collected
         return text
+
+
+class _Kernels:
+    """Collects the GPU kernels that the library gives to a sink."""
+
+    def __init__(self) -> None:
+        self._collected: list[tuple[KernelMeasurement, float]] = []
+        self.sink = _KERNEL_SINK_TYPE(self._take)
+
+    def _take(self, pointer: ctypes._Pointer[_Kernel]) -> None:
+        kernel = pointer.contents
+        measured = KernelMeasurement(
+            name=kernel.name.decode(errors="replace"),
+            grid=tuple(kernel.grid),
+            block=tuple(kernel.block),
+            registers_per_thread=kernel.registers_per_thread,
+            shared_memory_bytes=kernel.shared_memory_bytes,
+            time_share=1.0,
+        )
+        self._collected.append((measured, kernel.elapsed_us))
+
+    @property
+    def all(self) -> tuple[KernelMeasurement, ...]:
+        total_us = sum(elapsed_us for _, elapsed_us in self._collected)
+        return tuple(
+            dataclasses.replace(kernel, time_share=elapsed_us / total_us)
+            for kernel, elapsed_us in self._collected
+        )
 
 
 def find_core_library() -> pathlib.Path | None:
@@ -477,6 +649,75 @@ def load_core_library() -> CoreLibrary:
     return CoreLibrary(path, functions)
 
 
+def _raise_if_invalid(code: int, message: str) -> None:
+    if code == _INVALID_ARGUMENT:
+        raise ValueError(message)
+
+
+def _failure_kind(code: int) -> FailureKind:
+    return _FAILURE_KINDS.get(code, FailureKind.FAILED)
+
+
+def _describe_error(measured: _Measurement) -> str:
+    if math.isinf(measured.relative_error):
+        return "Expected a finite result, got elements that are not finite or were not written."
+    return (
+        f"Expected a largest error of at most {_LARGEST_ERROR} relative to the result in double "
+        f"precision, got {measured.relative_error:.3g}."
+    )
+
+
+def _sm_limits(description: _DeviceDescription) -> SmLimits:
+    return SmLimits(
+        registers=description.sm_registers,
+        shared_memory_bytes=description.sm_shared_memory_bytes,
+        threads=description.sm_threads,
+        blocks=description.sm_blocks,
+        reserved_shared_memory_bytes=description.sm_reserved_shared_memory_bytes,
+    )
+
+
+def _stage_struct(
+    steps: Sequence[StageStep],
+    sequential_algorithms: Sequence[str | None],
+    sm_counts: Sequence[int],
+    priorities: Sequence[int],
+) -> _Stage:
+    if sequential_algorithms and len(sequential_algorithms) != len(steps):
+        raise ValueError(
+            f"Expected a sequential algorithm for none or all of {len(steps)} steps, got "
+            f"{len(sequential_algorithms)}."
+        )
+    if sm_counts and priorities and len(sm_counts) != len(priorities):
+        raise ValueError(
+            f"Expected as many SM counts as priorities, got {len(sm_counts)} and {len(priorities)}."
+        )
+    lane_count = max(len(sm_counts), len(priorities))
+    lanes = (_Lane * lane_count)(
+        *(
+            _Lane(*options)
+            for options in zip(
+                priorities or [0] * lane_count, sm_counts or [0] * lane_count, strict=True
+            )
+        )
+    )
+    structs = (_Step * len(steps))(
+        *(
+            _Step(
+                _to_struct(step.configuration),
+                f"step {index}".encode(),
+                (step.algorithm or "").encode(),
+                step.lane,
+            )
+            for index, step in enumerate(steps)
+        )
+    )
+    names = (ctypes.c_char_p * len(sequential_algorithms))(
+        *((name or "").encode() for name in sequential_algorithms)
+    )
+    return _Stage(structs, len(steps), names if sequential_algorithms else None, lanes, lane_count)
+
+
 def _options_struct(options: MeasureOptions) -> _MeasureOptions:
     return _MeasureOptions(
         warmup_runs=options.warmup_runs,
@@ -486,6 +727,8 @@ def _options_struct(options: MeasureOptions) -> _MeasureOptions:
         workspace_limit_bytes=options.workspace_limit_bytes,
         reference_limit_multiply_adds=options.reference_limit_multiply_adds,
         seed=options.seed,
+        allow_tf32=options.allow_tf32,
+        trace_kernels=options.trace_kernels,
     )
 
 

@@ -2,10 +2,44 @@
 
 #include <cuda.h>
 
+#include <initializer_list>
+#include <string>
+#include <utility>
+
 #include "cc_kernels/core/cudnn/cuda_driver.h"
+#include "cc_kernels/core/cudnn/cudnn_library.h"
 
 namespace tf_interop {
 namespace {
+
+// What tells one device from another, which running convolutions needs nothing of.
+#define TF_INTEROP_CUDA_DESCRIPTION_ENTRY_POINTS(X) \
+  X(cuDeviceGetAttribute)                           \
+  X(cuDeviceGetName)                                \
+  X(cuDeviceTotalMem)                               \
+  X(cuDriverGetVersion)
+
+struct DescriptionCalls {
+  Status Find(const DynamicLibrary& library) {
+// cuda.h may rename an entry point to the version that its declaration fits.
+#define TF_INTEROP_STRING(name) #name
+#define TF_INTEROP_FIND(name) \
+  TF_INTEROP_RETURN_IF_ERROR(library.Find(TF_INTEROP_STRING(name), &this->name));
+    TF_INTEROP_CUDA_DESCRIPTION_ENTRY_POINTS(TF_INTEROP_FIND)
+#undef TF_INTEROP_FIND
+#undef TF_INTEROP_STRING
+    return Status::Ok();
+  }
+
+#define TF_INTEROP_DECLARE(name) decltype(&::name) name = nullptr;
+  TF_INTEROP_CUDA_DESCRIPTION_ENTRY_POINTS(TF_INTEROP_DECLARE)
+#undef TF_INTEROP_DECLARE
+};
+
+// 12080 is 12.8.
+std::string CudaVersionText(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
 
 CUdeviceptr Address(const void* data) { return reinterpret_cast<CUdeviceptr>(data); }
 
@@ -19,7 +53,7 @@ Status CudaMeasuringDevice::Create(std::unique_ptr<CudaMeasuringDevice>* device)
   CUcontext context = nullptr;
   TF_INTEROP_RETURN_IF_ERROR(
       driver->Check(driver->cuDevicePrimaryCtxRetain(&context, first), "cuDevicePrimaryCtxRetain"));
-  std::unique_ptr<CudaMeasuringDevice> created(new CudaMeasuringDevice(*driver, context));
+  std::unique_ptr<CudaMeasuringDevice> created(new CudaMeasuringDevice(*driver, first, context));
   TF_INTEROP_RETURN_IF_ERROR(created->CreateStreamAndEvents());
   TF_INTEROP_RETURN_IF_ERROR(CudnnBackend::ForStream(created->stream_, &created->backend_));
   *device = std::move(created);
@@ -44,6 +78,49 @@ Status CudaMeasuringDevice::CreateStreamAndEvents() {
   TF_INTEROP_RETURN_IF_ERROR(
       driver_.Check(driver_.cuEventCreate(&start_, CU_EVENT_DEFAULT), "cuEventCreate"));
   return driver_.Check(driver_.cuEventCreate(&stop_, CU_EVENT_DEFAULT), "cuEventCreate");
+}
+
+Status CudaMeasuringDevice::Describe(DeviceDescription* description) {
+  *description = DeviceDescription();
+  DescriptionCalls calls;
+  TF_INTEROP_RETURN_IF_ERROR(calls.Find(driver_.library));
+  const auto read = [&](CUdevice_attribute attribute, int32_t* value) -> Status {
+    return driver_.Check(calls.cuDeviceGetAttribute(value, attribute, device_),
+                         "cuDeviceGetAttribute");
+  };
+  int32_t major = 0, minor = 0;
+  SmLimits limits;
+  for (const auto& [attribute, value] : std::initializer_list<std::pair<CUdevice_attribute, int*>>{
+           {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major},
+           {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor},
+           {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &description->sm_count},
+           {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, &limits.registers},
+           {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, &limits.shared_memory_bytes},
+           {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, &limits.threads},
+           {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, &limits.blocks},
+           {CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK,
+            &limits.reserved_shared_memory_bytes}}) {
+    TF_INTEROP_RETURN_IF_ERROR(read(attribute, value));
+  }
+  description->compute_capability = std::to_string(major) + "." + std::to_string(minor);
+  description->sm_limits = limits;
+
+  char name[256] = "";
+  TF_INTEROP_RETURN_IF_ERROR(
+      driver_.Check(calls.cuDeviceGetName(name, sizeof(name), device_), "cuDeviceGetName"));
+  description->name = name;
+  size_t memory_bytes = 0;
+  TF_INTEROP_RETURN_IF_ERROR(
+      driver_.Check(calls.cuDeviceTotalMem(&memory_bytes, device_), "cuDeviceTotalMem"));
+  description->memory_bytes = static_cast<int64_t>(memory_bytes);
+  int cuda_version = 0;
+  TF_INTEROP_RETURN_IF_ERROR(
+      driver_.Check(calls.cuDriverGetVersion(&cuda_version), "cuDriverGetVersion"));
+  description->cuda = CudaVersionText(cuda_version);
+  const CudnnLibrary* cudnn = nullptr;
+  TF_INTEROP_RETURN_IF_ERROR(CudnnLibrary::Get(&cudnn));
+  description->cudnn = cudnn->version();
+  return Status::Ok();
 }
 
 Status CudaMeasuringDevice::Allocate(size_t bytes, void** data) {

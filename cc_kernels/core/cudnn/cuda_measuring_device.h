@@ -24,6 +24,8 @@ class CudaMeasuringDevice : public MeasuringDevice {
   ~CudaMeasuringDevice() override;
 
   Backend* backend() override { return backend_; }
+  // As the driver and cuDNN give it.
+  Status Describe(DeviceDescription* description) override;
   // The second is a guess that no measurement stands behind.
   MeasuringDefaults defaults() const override { return {size_t{64} << 20, size_t{256} << 20}; }
   Stream stream() const override { return stream_; }
@@ -37,13 +39,14 @@ class CudaMeasuringDevice : public MeasuringDevice {
   Status Synchronize() override;
 
  private:
-  CudaMeasuringDevice(const CudaDriver& driver, CUctx_st* context)
-      : driver_(driver), context_(context) {}
+  CudaMeasuringDevice(const CudaDriver& driver, int device, CUctx_st* context)
+      : driver_(driver), device_(device), context_(context) {}
 
   Status CreateStreamAndEvents();
   Status Record(CUevent_st* event);
 
   const CudaDriver& driver_;
+  const int device_;  // a CUdevice
   CUctx_st* const context_;
   CUstream_st* stream_ = nullptr;
   CUevent_st* start_ = nullptr;

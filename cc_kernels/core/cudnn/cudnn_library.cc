@@ -70,6 +70,8 @@ Status CudnnLibrary::Open(const std::string& path, CudnnLibrary* library) {
   return Status::Ok();
 }
 
+std::string CudnnLibrary::version() const { return VersionText(cudnnGetVersion()); }
+
 Status CudnnLibrary::Check(cudnnStatus_t status, const std::string& call) const {
   if (status == CUDNN_STATUS_SUCCESS) return Status::Ok();
   char last_error[1024] = "";

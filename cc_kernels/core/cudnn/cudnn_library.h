@@ -39,6 +39,9 @@ struct CudnnLibrary {
   // cuDNN, or one that is older than 9.0.
   static Status Open(const std::string& path, CudnnLibrary* library);
 
+  // What cudnnGetVersion gives, such as "9.10.2".
+  std::string version() const;
+
   // Ok, or an error with cuDNN's name for `status`, its last error text, and how to learn more.
   // `call` names what was called.
   Status Check(cudnnStatus_t status, const std::string& call) const;

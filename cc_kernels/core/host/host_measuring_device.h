@@ -20,6 +20,8 @@ class HostMeasuringDevice : public MeasuringDevice {
   static Status Create(Backend* backend, std::unique_ptr<HostMeasuringDevice>* device);
 
   Backend* backend() override { return backend_; }
+  // The CPU's model, the cores that this process may use, and the machine's memory.
+  Status Describe(DeviceDescription* description) override;
   MeasuringDefaults defaults() const override { return {size_t{32} << 20, 0}; }
   Stream stream() const override { return stream_.get(); }
   Status Allocate(size_t bytes, void** data) override;
