@@ -1,23 +1,160 @@
-"""What NVIDIA's management library says of this machine."""
+"""What NVIDIA's management library (NVML) says of this machine.
+
+NVML makes no CUDA context, and asking it decides nothing: TensorFlow's own list of GPUs, or CUDA's,
+would settle for the whole process which of them it uses; a program may want to choose later.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+# CUDA cores of a streaming multiprocessor by compute capability: `_ConvertSMVer2Cores` in
+# helper_cuda.h of NVIDIA's cuda-samples. NVML counts cores alone.
+_CORES_PER_SM = {
+    "7.0": 64,
+    "7.2": 64,
+    "7.5": 64,
+    "8.0": 64,
+    "8.6": 128,
+    "8.7": 128,
+    "8.9": 128,
+    "9.0": 128,
+    "10.0": 128,
+    "10.1": 128,
+    "10.3": 128,
+    "11.0": 128,
+    "12.0": 128,
+    "12.1": 128,
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NvidiaGpu:
+    """One GPU, as far as its driver tells.
+
+    Attributes:
+        name: as `nvidia-smi` prints it.
+        compute_capability: such as `9.0`; empty where it is not told.
+        sm_count: streaming multiprocessors; 0 where it is not told.
+        memory_bytes: all of its memory; 0 where it is not told.
+        driver: version of the driver.
+        cuda: the newest CUDA that the driver supports, such as `12.8`.
+        clocks_mhz: the clocks now, `sm` and `memory`, as far as they are told.
+    """
+
+    name: str
+    compute_capability: str
+    sm_count: int
+    memory_bytes: int
+    driver: str
+    cuda: str
+    clocks_mhz: dict[str, int]
+
 
 def has_nvidia_gpu() -> bool:
-    """Whether the machine has an NVIDIA GPU with a driver.
+    """Whether the machine has an NVIDIA GPU with a driver."""
+    with _nvml() as nvml:
+        return nvml is not None and bool(_ask(nvml.nvmlDeviceGetCount, 0))
 
-    Asks the driver through NVML. TensorFlow's own list of GPUs would settle, for the whole process,
-    which of them it uses; a program may want to choose later.
+
+def visible_gpus() -> tuple[NvidiaGpu, ...]:
+    """The GPUs that CUDA would show this process, in its order as far as that can be told.
+
+    CUDA_VISIBLE_DEVICES is read as CUDA reads it. Numbers in it, and the order where it is not
+    set, are those of `nvidia-smi`. CUDA's are the same where all GPUs of the machine are alike or
+    CUDA_DEVICE_ORDER=PCI_BUS_ID; else it puts the fastest first, by a rule that is not documented.
     """
+    with _nvml() as nvml:
+        if nvml is None:
+            return ()
+        return tuple(_describe(nvml, handle) for handle in _visible_handles(nvml))
+
+
+@contextlib.contextmanager
+def _nvml() -> Iterator[Any]:
+    """The module pynvml while NVML is open; None where there is no driver."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        return False
+        yield None
+        return
     try:
-        return bool(pynvml.nvmlDeviceGetCount() > 0)
-    except pynvml.NVMLError:
-        return False
+        yield pynvml
     finally:
         pynvml.nvmlShutdown()
+
+
+def _visible_handles(nvml: Any) -> list[Any]:
+    handles = [
+        nvml.nvmlDeviceGetHandleByIndex(index) for index in range(_ask(nvml.nvmlDeviceGetCount, 0))
+    ]
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return handles
+    identifiers = [
+        _text(_ask(functools.partial(nvml.nvmlDeviceGetUUID, handle), "")) for handle in handles
+    ]
+    visible: list[Any] = []
+    # CUDA Programming Guide, "CUDA Environment Variables": the first one that is not legal ends
+    # the list, and a UUID may be cut short.
+    for item in (each.strip() for each in chosen.split(",")):
+        if item.isdecimal():
+            found = handles[int(item) : int(item) + 1]
+        else:
+            found = [
+                handle
+                for handle, identifier in zip(handles, identifiers, strict=True)
+                if item and identifier.startswith(item)
+            ]
+        if len(found) != 1:
+            break
+        visible += found
+    return visible
+
+
+def _describe(nvml: Any, handle: Any) -> NvidiaGpu:
+    def ask(function: Callable[..., _T], default: _T, *arguments: object) -> _T:
+        return _ask(functools.partial(function, handle, *arguments), default)
+
+    major, minor = ask(nvml.nvmlDeviceGetCudaComputeCapability, (0, 0))
+    capability = f"{major}.{minor}" if major else ""
+    cores_per_sm = _CORES_PER_SM.get(capability)
+    cuda = _ask(nvml.nvmlSystemGetCudaDriverVersion_v2, 0)
+    clocks = {
+        name: ask(nvml.nvmlDeviceGetClockInfo, -1, kind)
+        for name, kind in (("sm", nvml.NVML_CLOCK_SM), ("memory", nvml.NVML_CLOCK_MEM))
+    }
+    memory = ask(nvml.nvmlDeviceGetMemoryInfo, None)
+    return NvidiaGpu(
+        name=_text(ask(nvml.nvmlDeviceGetName, "")),
+        compute_capability=capability,
+        sm_count=ask(nvml.nvmlDeviceGetNumGpuCores, 0) // cores_per_sm if cores_per_sm else 0,
+        memory_bytes=0 if memory is None else int(memory.total),
+        driver=_text(_ask(nvml.nvmlSystemGetDriverVersion, "")),
+        cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
+        clocks_mhz={name: clock for name, clock in clocks.items() if clock >= 0},
+    )
+
+
+def _ask(function: Callable[[], _T], default: _T) -> _T:
+    import pynvml
+
+    # Any one question may be one that this GPU or driver does not answer.
+    try:
+        return function()
+    except pynvml.NVMLError:
+        return default
+
+
+def _text(value: str | bytes) -> str:
+    # Bytes from the pynvml of older drivers' packages.
+    return value.decode() if isinstance(value, bytes) else value

@@ -7,7 +7,7 @@ import dataclasses
 import enum
 import functools
 from collections.abc import Iterable, Mapping
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -23,6 +23,7 @@ NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 PositiveCount = Annotated[int, msgspec.Meta(ge=1)]
+Day = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class ProfiledDevice:
     cuda: str
     clocks_mhz: dict[str, Count]
     sm_limits: SmLimits | None
-    date: str
+    date: Day
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -200,6 +201,7 @@ class StageMeasurement:
         sm_counts: the SMs of each lane's partition, as the device gave them; empty where lanes
             shared all.
         priorities: the priority of each lane's stream; empty where all are 0.
+        asked_sm_counts: the SMs that were asked for, where the device gave others; else empty.
     """
 
     convolutions: Annotated[tuple[MeasuredConvolution, ...], msgspec.Meta(min_length=1)]
@@ -214,6 +216,7 @@ class StageMeasurement:
     tf32: bool = True
     sm_counts: tuple[Count, ...] = ()
     priorities: tuple[int, ...] = ()
+    asked_sm_counts: tuple[Count, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -227,6 +230,8 @@ class StageFailure:
         kind: the class of the reason.
         reason: what was expected and what came.
         source: what measured, and how.
+        sm_counts: the SMs that were asked for, for each lane; empty where lanes were to share all.
+        priorities: the priority of each lane's stream; empty where all are 0.
     """
 
     convolutions: Annotated[tuple[MeasuredConvolution, ...], msgspec.Meta(min_length=1)]
@@ -239,17 +244,54 @@ class StageFailure:
     priorities: tuple[int, ...] = ()
 
 
+Entry = AlgorithmMeasurement | AlgorithmFailure | StageMeasurement | StageFailure
+"""What one measurement leaves in a profile."""
+
+
+class AlgorithmKey(NamedTuple):
+    """What tells the entries of algorithms apart; the attributes are theirs."""
+
+    configuration: ConvolutionConfiguration
+    algorithm: str
+    tf32: bool
+
+
+class StageKey(NamedTuple):
+    """What tells the entries of stages apart: all that was asked for; the attributes are theirs."""
+
+    convolutions: tuple[MeasuredConvolution, ...]
+    lanes: tuple[int, ...]
+    tf32: bool
+    sm_counts: tuple[int, ...]
+    priorities: tuple[int, ...]
+
+
+EntryKey = AlgorithmKey | StageKey
+
+
+def entry_key(entry: Entry) -> EntryKey:
+    """What a profile holds at most one entry for, a measurement or a failure."""
+    if isinstance(entry, (AlgorithmMeasurement, AlgorithmFailure)):
+        return AlgorithmKey(entry.configuration, entry.algorithm, entry.tf32)
+    sm_counts = entry.sm_counts
+    if isinstance(entry, StageMeasurement):
+        sm_counts = entry.asked_sm_counts or sm_counts
+    return StageKey(entry.convolutions, entry.lanes, entry.tf32, sm_counts, entry.priorities)
+
+
 # Without slots: the lookup tables are kept in the instance.
 @dataclasses.dataclass(frozen=True)
 class Profile:
     """What a profile file holds.
 
+    No two entries, measurements or failures, have one `entry_key`.
+
     Attributes:
         device: what was measured on.
-        algorithms: what algorithms cost; one entry for each configuration, algorithm and TF32.
+        algorithms: what algorithms cost.
         algorithm_failures: algorithms that could not be measured.
         stages: what stages cost. One set of configurations may be there several times, with
-            different algorithms.
+            different algorithms, lanes or SMs.
         stage_failures: stages that could not be measured.
         format: always `tf_interop.profile`.
         version: version of the format.
@@ -263,17 +305,22 @@ class Profile:
     format: str = PROFILE_FORMAT
     version: int = PROFILE_VERSION
 
-    def find_measurement(
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All entries, in the order of the attributes."""
+        return (*self.algorithms, *self.algorithm_failures, *self.stages, *self.stage_failures)
+
+    def find_stages(
         self, configurations: Iterable[ConvolutionConfiguration]
-    ) -> StageMeasurement | None:
-        """The fastest measurement of a stage of exactly these configurations.
+    ) -> tuple[StageMeasurement, ...]:
+        """The measurements of stages of exactly these configurations, fastest first.
 
         Args:
             configurations: of the stage, in any order, a repeated one repeated. They match only
                 where all is equal, batch and image size too: one with an unknown dimension never
                 does.
         """
-        return self._fastest.get(_as_set(configurations))
+        return self._by_configurations.get(_as_set(configurations), ())
 
     def find_algorithms(
         self, configuration: ConvolutionConfiguration, *, allow_tf32: bool = True
@@ -288,14 +335,15 @@ class Profile:
         return tuple(each for each in measured if allow_tf32 or not each.tf32)
 
     @functools.cached_property
-    def _fastest(self) -> Mapping[_ConfigurationSet, StageMeasurement]:
-        fastest: dict[_ConfigurationSet, StageMeasurement] = {}
+    def _by_configurations(self) -> Mapping[_ConfigurationSet, tuple[StageMeasurement, ...]]:
+        grouped = collections.defaultdict(list)
         for measurement in self.stages:
             key = _as_set(measured.configuration for measured in measurement.convolutions)
-            best = fastest.setdefault(key, measurement)
-            if measurement.concurrent_us < best.concurrent_us:
-                fastest[key] = measurement
-        return fastest
+            grouped[key].append(measurement)
+        return {
+            key: tuple(sorted(group, key=lambda each: each.concurrent_us))
+            for key, group in grouped.items()
+        }
 
     @functools.cached_property
     def _by_configuration(
@@ -310,6 +358,18 @@ class Profile:
             )
             for configuration, group in grouped.items()
         }
+
+
+def profile_of(device: ProfiledDevice, entries: Iterable[Entry]) -> Profile:
+    """A profile of these entries; of those with one key the last counts, at the first's place."""
+    latest = {entry_key(entry): entry for entry in entries}.values()
+    return Profile(
+        device,
+        tuple(each for each in latest if isinstance(each, AlgorithmMeasurement)),
+        tuple(each for each in latest if isinstance(each, AlgorithmFailure)),
+        tuple(each for each in latest if isinstance(each, StageMeasurement)),
+        tuple(each for each in latest if isinstance(each, StageFailure)),
+    )
 
 
 def wins(measurement: StageMeasurement) -> bool:

@@ -30,6 +30,8 @@ class VersionedFormat(Generic[T]):
             message names the place as msgspec does: "... at `$.graphs[0]`".
         error: the class of the errors raised.
         remedy: what to do about a file that is not legal, as a sentence.
+        has_line_per_item: whether each item of a list at the top is written as one line, for long
+            lists of small items; otherwise everything is indented.
     """
 
     noun: str
@@ -39,6 +41,7 @@ class VersionedFormat(Generic[T]):
     check: Callable[[T], None]
     error: type[TfInteropError]
     remedy: str
+    has_line_per_item: bool = False
 
 
 def load_versioned(path: PathLike, file_format: VersionedFormat[T]) -> T:
@@ -88,9 +91,7 @@ def save_versioned(value: T, path: PathLike, file_format: VersionedFormat[T]) ->
     except (msgspec.ValidationError, ValueError) as error:
         raise _not_legal(path, file_format, error) from error
     try:
-        _write_atomically(
-            msgspec.json.format(content, indent=2) + b"\n", pathlib.Path(path).resolve()
-        )
+        _write_atomically(_with_lines(content, file_format), pathlib.Path(path).resolve())
     except OSError as error:
         raise file_format.error(
             f"Expected to write {file_format.noun} '{os.fspath(path)}', got: {error.strerror}. "
@@ -121,8 +122,14 @@ def _check_header(raw: object, file_format: VersionedFormat[Any]) -> None:
         )
     version = raw.get("version")
     if version != file_format.version or isinstance(version, bool):
-        newer = isinstance(version, int) and version > file_format.version
-        hint = " (made by a newer release; update this one)" if newer else ""
+        hint = ""
+        if isinstance(version, int) and not isinstance(version, bool):
+            is_newer = version > file_format.version
+            hint = (
+                " (made by a newer release; update this one)"
+                if is_newer
+                else " (made by an older release; this one does not read it)"
+            )
         raise ValueError(
             f"Expected version {file_format.version}, got {version!r} at `$.version`{hint}"
         )
@@ -155,6 +162,24 @@ def _not_legal(
     return file_format.error(
         f"{reason}, in {file_format.noun} '{os.fspath(path)}'. {file_format.remedy}"
     )
+
+
+def _with_lines(content: bytes, file_format: VersionedFormat[Any]) -> bytes:
+    if not file_format.has_line_per_item:
+        return msgspec.json.format(content, indent=2) + b"\n"
+    fields = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+    lines = [
+        msgspec.json.encode(name) + b":" + _one_item_per_line(bytes(value))
+        for name, value in fields.items()
+    ]
+    return b"{\n" + b",\n".join(lines) + b"\n}\n"
+
+
+def _one_item_per_line(value: bytes) -> bytes:
+    if not value.startswith(b"[") or value == b"[]":
+        return value
+    items = msgspec.json.decode(value, type=list[msgspec.Raw])
+    return b"[\n" + b",\n".join(bytes(item) for item in items) + b"\n]"
 
 
 def _write_atomically(content: bytes, path: pathlib.Path) -> None:

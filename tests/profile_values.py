@@ -1,0 +1,212 @@
+"""Made-up profiles for tests."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+
+from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind
+from tf_interop.know.profile import (
+    AlgorithmFailure,
+    AlgorithmMeasurement,
+    Entry,
+    FailureKind,
+    KernelMeasurement,
+    MeasuredConvolution,
+    Profile,
+    ProfiledDevice,
+    SmLimits,
+    StageFailure,
+    StageMeasurement,
+    profile_of,
+)
+
+# The limits of compute capability 9.0: CUDA C++ Programming Guide, "Technical Specifications per
+# Compute Capability".
+HOPPER_SM = SmLimits(
+    registers=65536,
+    shared_memory_bytes=233472,
+    threads=2048,
+    blocks=32,
+    reserved_shared_memory_bytes=1024,
+)
+GPU = ProfiledDevice(
+    backend="cudnn",
+    name="NVIDIA H200",
+    compute_capability="9.0",
+    sm_count=132,
+    cudnn="9.10.2",
+    memory_bytes=150754820096,
+    driver="570.86.15",
+    cuda="12.8",
+    clocks_mhz={"memory": 3201, "sm": 1980},
+    sm_limits=HOPPER_SM,
+    date="2026-11-20",
+)
+CPU = ProfiledDevice(
+    backend="host",
+    name="Some CPU",
+    compute_capability="",
+    sm_count=2,
+    cudnn="",
+    memory_bytes=8 << 30,
+    driver="",
+    cuda="",
+    clocks_mhz={},
+    sm_limits=None,
+    date="2026-11-20",
+)
+
+SMALL = ConvolutionConfiguration(
+    op="Conv2D",
+    kind=ConvolutionKind.FORWARD,
+    depthwise=False,
+    dtype="float32",
+    layout="NHWC",
+    image_shape=(8, 28, 28, 16),
+    filter_shape=(1, 1, 16, 32),
+    output_shape=(8, 28, 28, 32),
+    strides=(1, 1),
+    dilations=(1, 1),
+    padding="SAME",
+    group_count=1,
+)
+LARGE = dataclasses.replace(SMALL, filter_shape=(5, 5, 16, 32))
+BACKWARD = dataclasses.replace(SMALL, op="Conv2DBackpropInput", kind=ConvolutionKind.BACKWARD_INPUT)
+
+KERNEL = KernelMeasurement(
+    name="implicit_gemm",
+    grid=(98, 1, 1),
+    block=(256, 1, 1),
+    registers_per_thread=120,
+    shared_memory_bytes=49152,
+    time_share=1.0,
+)
+
+
+def make_algorithm(
+    configuration: ConvolutionConfiguration = SMALL,
+    algorithm: str = "eng4_k2=1",
+    *,
+    tf32: bool = True,
+    latency_us: float = 12.5,
+    spread_us: float = 0.25,
+    workspace_bytes: int = 4096,
+    relative_error: float | None = 3.0e-4,
+    kernels: tuple[KernelMeasurement, ...] = (KERNEL,),
+) -> AlgorithmMeasurement:
+    return AlgorithmMeasurement(
+        configuration=configuration,
+        algorithm=algorithm,
+        tf32=tf32,
+        latency_us=latency_us,
+        spread_us=spread_us,
+        workspace_bytes=workspace_bytes,
+        relative_error=relative_error,
+        deterministic=True,
+        kernels=kernels,
+        source="by hand",
+    )
+
+
+def make_algorithm_failure(
+    configuration: ConvolutionConfiguration = SMALL,
+    algorithm: str = "FFT",
+    *,
+    tf32: bool = True,
+    kind: FailureKind = FailureKind.UNSUPPORTED,
+) -> AlgorithmFailure:
+    return AlgorithmFailure(
+        configuration, algorithm, tf32, kind, "Expected support, got none.", "by hand"
+    )
+
+
+def make_stage(
+    *pairs: tuple[ConvolutionConfiguration, str | None],
+    lanes: tuple[int, ...] | None = None,
+    concurrent_us: float = 20.0,
+    same_sequential_us: float = 32.0,
+    sequential_us: float = 30.0,
+    spread_us: float = 1.5,
+    sequential_algorithms: tuple[str | None, ...] = (),
+    tf32: bool = True,
+    sm_counts: tuple[int, ...] = (),
+    priorities: tuple[int, ...] = (),
+    asked_sm_counts: tuple[int, ...] = (),
+) -> StageMeasurement:
+    return StageMeasurement(
+        convolutions=tuple(itertools.starmap(MeasuredConvolution, pairs)),
+        lanes=tuple(range(len(pairs))) if lanes is None else lanes,
+        concurrent_us=concurrent_us,
+        same_sequential_us=same_sequential_us,
+        sequential_us=sequential_us,
+        spread_us=spread_us,
+        workspace_bytes=8192,
+        source="by hand",
+        sequential_algorithms=sequential_algorithms,
+        tf32=tf32,
+        sm_counts=sm_counts,
+        priorities=priorities,
+        asked_sm_counts=asked_sm_counts,
+    )
+
+
+def make_stage_failure(
+    *pairs: tuple[ConvolutionConfiguration, str | None],
+    kind: FailureKind = FailureKind.FAILED,
+) -> StageFailure:
+    return StageFailure(
+        convolutions=tuple(itertools.starmap(MeasuredConvolution, pairs)),
+        lanes=tuple(range(len(pairs))),
+        tf32=True,
+        kind=kind,
+        reason="Expected the pinned algorithm to run, got a fallback.",
+        source="by hand",
+    )
+
+
+def make_profile(*entries: Entry, device: ProfiledDevice = GPU) -> Profile:
+    return profile_of(device, entries)
+
+
+EVERY_KIND_OF_ENTRY: tuple[Entry, ...] = (
+    make_algorithm(),
+    make_algorithm(LARGE, "IMPLICIT_PRECOMP_GEMM", kernels=()),
+    make_algorithm_failure(),
+    make_stage(
+        (SMALL, "IMPLICIT_PRECOMP_GEMM"), (LARGE, None), sequential_algorithms=("GEMM",) * 2
+    ),
+    make_stage_failure((SMALL, "FFT"), (LARGE, "FFT")),
+)
+
+
+def make_large_profile(entry_count: int) -> Profile:
+    """As large as real ones: 40 algorithms a convolution, two kernels each, long names."""
+    generator = random.Random(0)
+    entries: list[Entry] = []
+    for number in range(entry_count):
+        batch, algorithm = divmod(number, 40)
+        configuration = dataclasses.replace(SMALL, image_shape=(batch + 1, 28, 28, 16))
+        kernels = tuple(
+            dataclasses.replace(
+                KERNEL,
+                name=f"sm90_xmma_fprop_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x"
+                f"128x32_warpgroupsize1x1x1_g1_execute_segment_k_off_kernel__5x_cudnn_{each}",
+                grid=(generator.randrange(1, 1000), 1, 1),
+                time_share=0.5,
+            )
+            for each in (algorithm, algorithm + 1)
+        )
+        entries.append(
+            dataclasses.replace(
+                make_algorithm(configuration, f"eng{algorithm}_k2=1_k3=0", kernels=kernels),
+                latency_us=generator.uniform(5, 500),
+                spread_us=generator.uniform(0.1, 5),
+                relative_error=generator.uniform(1e-7, 1e-3),
+                source="tf_interop core, backend cudnn: warmup_runs=3, repetitions=20, "
+                "cache_bytes=None, head_start_bytes=None, workspace_limit_bytes=1073741824, "
+                "reference_limit_multiply_adds=200000000.0, seed=0, allow_tf32=True",
+            )
+        )
+    return make_profile(*entries)
