@@ -34,7 +34,7 @@ def combinations_for_pair(
         # Two lanes of one convolution: their order makes no difference worth measuring.
         ranks = {each.algorithm: rank for rank, each in enumerate(first)}
         others = [(a, b) for a, b in others if ranks[a.algorithm] <= ranks[b.algorithm]]
-    others.sort(key=lambda pair: _estimated_us(*pair, limits))
+    others.sort(key=lambda pair: _estimated_us(pair[0], pair[1], limits))
     return [fastest, *others]
 
 

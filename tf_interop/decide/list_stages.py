@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import math
 from collections.abc import Iterator, Sequence
 
 from tf_interop.decide.group_stages import level_groups
 from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionNode
+from tf_interop.know.convolution_size import multiply_adds
 from tf_interop.know.independence import Independence
 from tf_interop.know.plan import PlannedStage
 
@@ -30,16 +30,6 @@ class StageConfigurations:
     algorithms: tuple[str | None, ...] = ()
     sm_counts: tuple[int, ...] = ()
     priorities: tuple[int, ...] = ()
-
-
-def multiply_adds(configuration: ConvolutionConfiguration) -> int:
-    """How many multiplications and additions a convolution takes; its shapes are known."""
-    assert configuration.filter_shape is not None
-    assert configuration.output_shape is not None
-    filter_height, filter_width, channels_per_group, _ = configuration.filter_shape
-    per_output = 1 if configuration.depthwise else channels_per_group
-    values = (*configuration.output_shape, filter_height, filter_width, per_output)
-    return math.prod(value for value in values if value is not None)
 
 
 def stages_of_levels(

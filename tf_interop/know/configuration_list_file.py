@@ -13,6 +13,7 @@ from tf_interop.know.configuration_list import (
     ListedStage,
 )
 from tf_interop.know.convolution import ConvolutionConfiguration
+from tf_interop.know.convolution_size import has_known_shapes
 from tf_interop.know.versioned_file import (
     PathLike,
     VersionedFormat,
@@ -51,14 +52,6 @@ def configurations_schema() -> dict[str, Any]:
     It states types, fields and bounds. Shapes, lanes and places in the list are beyond it.
     """
     return versioned_schema(_LIST_FILE)
-
-
-def has_known_shapes(configuration: ConvolutionConfiguration) -> bool:
-    """Whether every dimension is known, as it has to be for measuring."""
-    shapes = (configuration.image_shape, configuration.filter_shape, configuration.output_shape)
-    return configuration.group_count is not None and all(
-        shape is not None and None not in shape for shape in shapes
-    )
 
 
 def _check_list(configurations: ConfigurationList) -> None:

@@ -27,8 +27,8 @@ from tf_interop.know.configuration_list import (
     ListedConvolution,
     ListedStage,
 )
-from tf_interop.know.configuration_list_file import has_known_shapes
 from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionNode, Shape
+from tf_interop.know.convolution_size import has_known_shapes
 from tf_interop.know.find_convolutions import find_convolutions
 from tf_interop.know.graph_properties import GraphProperties
 from tf_interop.know.graph_view import GraphView
