@@ -11,6 +11,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cc_kernels/core/float64_reference.h"
@@ -39,6 +40,9 @@ class CountingDevice : public MeasuringDevice {
   ~CountingDevice() override { EXPECT_EQ(live, 0) << "device memory was not freed"; }
 
   Backend* backend() override { return device_->backend(); }
+  Status Describe(DeviceDescription* description) override {
+    return device_->Describe(description);
+  }
   MeasuringDefaults defaults() const override { return device_->defaults(); }
   Stream stream() const override { return device_->stream(); }
   Status Allocate(size_t bytes, void** data) override {
@@ -64,7 +68,19 @@ class CountingDevice : public MeasuringDevice {
     return device_->ReadTimer(elapsed_us);
   }
   Status Synchronize() override { return device_->Synchronize(); }
+  Status StartTrace() override {
+    sections_at_trace = sections;
+    return start_trace;
+  }
+  Status StopTrace(std::vector<TracedKernel>* kernels) override {
+    ++traces;
+    *kernels = {TracedKernel()};
+    return stop_trace;
+  }
 
+  Status start_trace, stop_trace;
+  int traces = 0;
+  int sections_at_trace = -1;
   int live = 0;
   int refuse_from = std::numeric_limits<int>::max();
   int sections = 0;
@@ -90,6 +106,8 @@ class SpyingBackend : public HostBackend {
     });
     return Status::Ok();
   }
+  void set_allow_tf32(bool allow) override { allows_tf32 = allow; }
+  bool allows_tf32 = true;
   bool writes_nothing = false;
   bool adds_noise = false;
   int launches = 0;
@@ -98,6 +116,15 @@ class SpyingBackend : public HostBackend {
  private:
   int noise_ = 0;
 };
+
+// Without anything left from another measurement.
+Status MeasureConvolution(MeasuringDevice* device, const Convolution& convolution,
+                          const std::string& algorithm, const MeasureOptions& options,
+                          Measurement* measurement) {
+  ProblemCache cache;
+  return tf_interop::MeasureConvolution(device, convolution, algorithm, options, &cache,
+                                        measurement);
+}
 
 TEST(Float64ReferenceTest, AgreesWithTheReferenceOfTheTests) {
   std::vector<Convolution> cases = WithEveryKindLayoutAndType(Geometries());
@@ -181,7 +208,7 @@ TEST(MeasureConvolutionTest, TimesTheRepetitionsAndNotTheOtherRuns) {
   options.repetitions = 11;
   Measurement measured;
   ASSERT_TRUE(MeasureConvolution(&device, MakeConvolution(), "", options, &measured).ok());
-  EXPECT_EQ(runs, 14);
+  EXPECT_EQ(runs, 15);  // the last is for the trace
   EXPECT_EQ(device.sections, 12);
   EXPECT_GE(measured.time.median_us, 24e3);
   EXPECT_GT(measured.time.spread_us, 0);
@@ -229,6 +256,17 @@ TEST(MeasureConvolutionTest, SeesElementsThatAreNotWritten) {
   CountingDevice device(&backend);
   Measurement measured;
   ASSERT_TRUE(MeasureConvolution(&device, MakeConvolution(), "", FewRuns(), &measured).ok());
+  EXPECT_EQ(*measured.relative_error, std::numeric_limits<double>::infinity());
+}
+
+TEST(MeasureConvolutionTest, SeesThemOverTheLimitToo) {
+  SpyingBackend backend;
+  backend.writes_nothing = true;
+  CountingDevice device(&backend);
+  MeasureOptions options = FewRuns();
+  options.reference_limit_multiply_adds = 0;
+  Measurement measured;
+  ASSERT_TRUE(MeasureConvolution(&device, MakeConvolution(), "", options, &measured).ok());
   EXPECT_EQ(*measured.relative_error, std::numeric_limits<double>::infinity());
 }
 
@@ -300,6 +338,160 @@ TEST(MeasureConvolutionTest, FreesWhatItHasWhereMemoryIsShort) {
   }
 }
 
+TEST(MeasureConvolutionTest, TracesOneRunBehindTheTimedOnes) {
+  SpyingBackend backend;
+  CountingDevice device(&backend);
+  Measurement measured;
+  ASSERT_TRUE(MeasureConvolution(&device, MakeConvolution(), "", FewRuns(), &measured).ok());
+  EXPECT_EQ(measured.kernels.size(), 1u);
+  EXPECT_EQ(measured.trace_error, "");
+  EXPECT_EQ(device.sections_at_trace, 4);
+  EXPECT_EQ(backend.launches, 2 + 4 + 1);
+
+  MeasureOptions options = FewRuns();
+  options.trace_kernels = false;
+  ASSERT_TRUE(MeasureConvolution(&device, MakeConvolution(), "", options, &measured).ok());
+  EXPECT_EQ(device.traces, 1);
+  EXPECT_TRUE(measured.kernels.empty());
+}
+
+TEST(MeasureConvolutionTest, ATraceThatFailsLeavesTheRest) {
+  HostBackend backend(SerialFor);
+  CountingDevice device(&backend);
+  device.start_trace = Unavailable("another tool");
+  Measurement measured;
+  ASSERT_TRUE(MeasureConvolution(&device, MakeConvolution(), "", FewRuns(), &measured).ok());
+  EXPECT_EQ(measured.trace_error, "another tool");
+  EXPECT_EQ(device.traces, 0);
+  EXPECT_GT(measured.time.median_us, 0);
+
+  device.start_trace = Status::Ok();
+  device.stop_trace = Unavailable("records were dropped");
+  ASSERT_TRUE(MeasureConvolution(&device, MakeConvolution(), "", FewRuns(), &measured).ok());
+  EXPECT_EQ(measured.trace_error, "records were dropped");
+  EXPECT_TRUE(measured.kernels.empty());
+}
+
+TEST(MeasureConvolutionTest, ATraceIsEndedWhereItsRunFails) {
+  int runs = 0;
+  HostBackend backend(SerialFor, [&runs](const Convolution&) -> Status {
+    return ++runs == 7 ? Internal("injected") : Status::Ok();
+  });
+  CountingDevice device(&backend);
+  Measurement measured;
+  EXPECT_EQ(MeasureConvolution(&device, MakeConvolution(), "", FewRuns(), &measured).message(),
+            "injected");
+  EXPECT_EQ(device.traces, 1);
+}
+
+TEST(MeasureConvolutionTest, CodesTellWhoseFaultAFailureIs) {
+  HostBackend backend(SerialFor);
+  CountingDevice device(&backend);
+  Measurement measured;
+  MeasureOptions options = FewRuns();
+  const auto code = [&](const Convolution& c, const std::string& algorithm) {
+    return MeasureConvolution(&device, c, algorithm, options, &measured).code();
+  };
+  EXPECT_EQ(code(MakeConvolution(), "FFT"), StatusCode::kUnsupported);
+  Convolution wrong = MakeConvolution();
+  ++wrong.output_height;
+  EXPECT_EQ(code(wrong, "DIRECT"), StatusCode::kInvalidArgument);
+  options.workspace_limit_bytes = 16;
+  EXPECT_EQ(code(MakeConvolution(), "IM2COL_GEMM"), StatusCode::kUnsupported);
+  options.repetitions = 0;
+  EXPECT_EQ(code(MakeConvolution(), ""), StatusCode::kInvalidArgument);
+}
+
+TEST(MeasureConvolutionTest, TellsTheBackendWhetherTf32IsAllowed) {
+  SpyingBackend backend;
+  CountingDevice device(&backend);
+  Measurement measured;
+  MeasureOptions options = FewRuns();
+  for (const bool allow : {false, true}) {
+    options.allow_tf32 = allow;
+    backend.allows_tf32 = !allow;
+    ASSERT_TRUE(MeasureConvolution(&device, MakeConvolution(), "", options, &measured).ok());
+    EXPECT_EQ(backend.allows_tf32, allow);
+    backend.allows_tf32 = !allow;
+    StageMeasurement stage;
+    ASSERT_TRUE(
+        MeasureStage(&device, {{{"a", MakeConvolution(), "", 0}}, {}, {}}, options, &stage).ok());
+    EXPECT_EQ(backend.allows_tf32, allow);
+  }
+}
+
+TEST(MeasureConvolutionTest, AKeptProblemChangesNoFigure) {
+  HostBackend backend(SerialFor);
+  CountingDevice device(&backend);
+  const Convolution c = MakeConvolution();
+  Convolution other = c;
+  other.kind = ConvolutionKind::kBackwardInput;
+  MeasureOptions other_seed = FewRuns();
+  other_seed.seed = 7;
+  MeasureOptions no_reference = FewRuns();
+  no_reference.reference_limit_multiply_adds = 0;
+  ProblemCache cache;
+  // What is kept is used again, is another's, is of another seed, and has no reference yet.
+  for (const auto& [convolution, options] :
+       std::vector<std::pair<Convolution, MeasureOptions>>{{c, FewRuns()},
+                                                           {c, FewRuns()},
+                                                           {other, no_reference},
+                                                           {other, FewRuns()},
+                                                           {c, FewRuns()},
+                                                           {c, other_seed},
+                                                           {c, no_reference}}) {
+    for (const char* algorithm : {"IM2COL_GEMM", "DIRECT"}) {
+      SCOPED_TRACE(ToString(convolution) + " " + algorithm);
+      Measurement kept, anew;
+      ASSERT_TRUE(
+          tf_interop::MeasureConvolution(&device, convolution, algorithm, options, &cache, &kept)
+              .ok());
+      ASSERT_TRUE(MeasureConvolution(&device, convolution, algorithm, options, &anew).ok());
+      EXPECT_EQ(kept.relative_error, anew.relative_error);
+      EXPECT_EQ(kept.relative_error.has_value(), options.reference_limit_multiply_adds > 0);
+    }
+  }
+}
+
+// Backend whose streams have the SMs that were asked for, rounded up to eights.
+class PartitioningBackend : public HostBackend {
+ public:
+  class Group : public StreamGroup {
+   public:
+    Group(std::unique_ptr<StreamGroup> group, int sm_count)
+        : group_(std::move(group)), sm_count_(sm_count) {}
+    Stream stream() const override { return group_->stream(); }
+    Event* fork_event() override { return group_->fork_event(); }
+    Event* join_event() override { return group_->join_event(); }
+    int sm_count() const override { return sm_count_; }
+    std::unique_ptr<StreamGroup> Take() { return std::move(group_); }
+
+   private:
+    std::unique_ptr<StreamGroup> group_;
+    int sm_count_;
+  };
+
+  PartitioningBackend() : HostBackend(SerialFor) {}
+  using Backend::Acquire;
+  Status Acquire(const StreamGroupOptions& options, std::unique_ptr<StreamGroup>* group) override {
+    priorities.insert(options.priority);
+    if (refuses_partitions && !options.partition.empty()) return Unsupported("no partitions here");
+    std::unique_ptr<StreamGroup> made;
+    TF_INTEROP_RETURN_IF_ERROR(HostBackend::Acquire(StreamGroupOptions(), &made));
+    const int asked = options.partition.empty() ? 0 : options.partition[options.partition_index];
+    *group = std::make_unique<Group>(std::move(made), (asked + 7) / 8 * 8);
+    ++leased;
+    return Status::Ok();
+  }
+  void Release(std::unique_ptr<StreamGroup> group) override {
+    --leased;
+    HostBackend::Release(static_cast<Group*>(group.get())->Take());
+  }
+  bool refuses_partitions = false;
+  int leased = 0;
+  std::set<int> priorities;
+};
+
 TEST(MeasureStageTest, LanesOverlapAndTheSequenceDoesNot) {
   // Convolutions that find another one running. In sequence there is never one.
   std::atomic<int> running{0}, most{0};
@@ -313,22 +505,96 @@ TEST(MeasureStageTest, LanesOverlapAndTheSequenceDoesNot) {
   CountingDevice device(&backend);
   const Convolution c = MakeConvolution();
   StageMeasurement measured;
-  Status status = MeasureStage(&device, {{"a", c, "DIRECT", 0}, {"b", c, "IM2COL_GEMM", 1}},
-                               FewRuns(), &measured);
+  Status status = MeasureStage(
+      &device, {{{"a", c, "DIRECT", 0}, {"b", c, "IM2COL_GEMM", 1}}, {"DIRECT", "DIRECT"}, {}},
+      FewRuns(), &measured);
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(most, 2);
+  EXPECT_GE(measured.same_sequential.median_us, 40e3);
   EXPECT_GE(measured.sequential.median_us, 40e3);
   EXPECT_GE(measured.concurrent.median_us, 20e3);
   EXPECT_GE(measured.concurrent.spread_us, 0);
   EXPECT_EQ(measured.algorithms, (std::vector<std::string>{"DIRECT", "IM2COL_GEMM"}));
-  EXPECT_TRUE(measured.fallbacks.empty());
-  EXPECT_EQ(device.sections, 8);  // two ways, one warm-up and three repetitions
+  EXPECT_EQ(measured.sequential_algorithms, (std::vector<std::string>{"DIRECT", "DIRECT"}));
+  EXPECT_EQ(device.sections, 12);  // three ways, one warm-up and three repetitions
 
   most = 0;
-  status =
-      MeasureStage(&device, {{"a", c, "DIRECT", 0}, {"b", c, "DIRECT", 0}}, FewRuns(), &measured);
+  status = MeasureStage(&device, {{{"a", c, "DIRECT", 0}, {"b", c, "DIRECT", 0}}, {}, {}},
+                        FewRuns(), &measured);
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(most, 1);
+}
+
+TEST(MeasureStageTest, TheSecondSequenceRunsItsOwnAlgorithms) {
+  // The only convolution that takes long is the one that the second sequence alone computes so.
+  const Convolution c = MakeConvolution();
+  Convolution slow = c;
+  ++slow.batch;
+  class SlowDirect : public HostBackend {
+   public:
+    SlowDirect() : HostBackend(SerialFor) {}
+    Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
+                  void* workspace, StreamGroup* group, Stream stream) override {
+      const bool is_slow = prepared.algorithm() == "DIRECT";
+      if (is_slow) {
+        static_cast<HostStream*>(stream)->Enqueue([] {
+          std::this_thread::sleep_for(std::chrono::milliseconds(30));
+          return Status::Ok();
+        });
+      }
+      return HostBackend::Launch(prepared, buffers, workspace, group, stream);
+    }
+  } backend;
+  CountingDevice device(&backend);
+  StageMeasurement measured;
+  const Status status =
+      MeasureStage(&device, {{{"a", c, "IM2COL_GEMM", 0}, {"b", slow, "", 1}}, {"", "DIRECT"}, {}},
+                   FewRuns(), &measured);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(measured.algorithms, (std::vector<std::string>{"IM2COL_GEMM", "IM2COL_GEMM"}));
+  EXPECT_EQ(measured.sequential_algorithms, (std::vector<std::string>{"IM2COL_GEMM", "DIRECT"}));
+  EXPECT_GE(measured.sequential.median_us, 30e3);
+  EXPECT_LT(measured.same_sequential.median_us, 30e3);
+  EXPECT_LT(measured.concurrent.median_us, 30e3);
+}
+
+TEST(MeasureStageTest, OneFigureServesWhereBothSequencesAreTheSame) {
+  HostBackend backend(SerialFor);
+  CountingDevice device(&backend);
+  const Convolution c = MakeConvolution();
+  const std::vector<StageStep> steps = {{"a", c, "DIRECT", 0}, {"b", c, "", 1}};
+  for (const std::vector<std::string>& others :
+       {std::vector<std::string>(), std::vector<std::string>{"DIRECT", "IM2COL_GEMM"}}) {
+    device.sections = 0;
+    StageMeasurement measured;
+    ASSERT_TRUE(MeasureStage(&device, {steps, others, {}}, FewRuns(), &measured).ok());
+    EXPECT_EQ(device.sections, 8);
+    EXPECT_EQ(measured.sequential.median_us, measured.same_sequential.median_us);
+    EXPECT_EQ(measured.sequential_algorithms, measured.algorithms);
+  }
+}
+
+TEST(MeasureStageTest, LanesGetTheirOptionsAndSayHowManySmsTheyGot) {
+  PartitioningBackend backend;
+  CountingDevice device(&backend);
+  const Convolution c = MakeConvolution();
+  StageMeasurement measured;
+  const std::vector<StageStep> steps = {{"a", c, "", 0}, {"b", c, "", 1}};
+  Status status = MeasureStage(&device, {steps, {}, {{-1, 12}, {-3, 20}}}, FewRuns(), &measured);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(measured.sm_counts, (std::vector<int>{16, 24}));
+  EXPECT_EQ(backend.priorities, (std::set<int>{-3, -1, 0}));  // 0: of the sequences
+  EXPECT_EQ(backend.leased, 0);
+
+  status = MeasureStage(&device, {steps, {}, {{-1, 0}, {-3, 0}}}, FewRuns(), &measured);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_TRUE(measured.sm_counts.empty());
+
+  backend.refuses_partitions = true;
+  status = MeasureStage(&device, {steps, {}, {{0, 12}, {0, 20}}}, FewRuns(), &measured);
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_EQ(status.message(), "no partitions here");
+  EXPECT_EQ(backend.leased, 0);
 }
 
 TEST(MeasureStageTest, WorkspacesOfLanesAddUpAndStepsOfALaneShareIt) {
@@ -341,33 +607,64 @@ TEST(MeasureStageTest, WorkspacesOfLanesAddUpAndStepsOfALaneShareIt) {
   ASSERT_TRUE(
       MeasureStage(
           &device,
-          {{"a", c, "IM2COL_GEMM", 0}, {"b", c, "IM2COL_GEMM", 0}, {"c", c, "IM2COL_GEMM", 1}},
+          {{{"a", c, "IM2COL_GEMM", 0}, {"b", c, "IM2COL_GEMM", 0}, {"c", c, "IM2COL_GEMM", 1}},
+           {},
+           {}},
           FewRuns(), &measured)
           .ok());
   EXPECT_EQ(measured.workspace_bytes, 2 * prepared->workspace_bytes());
 }
 
-TEST(MeasureStageTest, NotesWhatRanInPlaceOfAPin) {
+TEST(MeasureStageTest, ASequenceMayNeedMoreWorkspaceThanTheLanes) {
+  // Run under a sanitizer this would write behind lane 0's workspace if that were its own alone.
   HostBackend backend(SerialFor);
   CountingDevice device(&backend);
+  const Convolution c = MakeConvolution();
+  Convolution large = c;
+  large.batch *= 4;
   StageMeasurement measured;
-  ASSERT_TRUE(
-      MeasureStage(&device, {{"a", MakeConvolution(), "FFT", 0}}, FewRuns(), &measured).ok());
-  EXPECT_EQ(measured.algorithms, std::vector<std::string>{"IM2COL_GEMM"});
-  ASSERT_EQ(measured.fallbacks.size(), 1u);
-  EXPECT_NE(measured.fallbacks[0].find("'a' with algorithm FFT"), std::string::npos);
+  const Status status = MeasureStage(
+      &device,
+      {{{"a", c, "DIRECT", 0}, {"b", large, "IM2COL_GEMM", 1}}, {"IM2COL_GEMM", "IM2COL_GEMM"}, {}},
+      FewRuns(), &measured);
+  ASSERT_TRUE(status.ok()) << status.message();
+  std::shared_ptr<const PreparedConvolution> direct, gemm;
+  ASSERT_TRUE(backend.Prepare(c, "DIRECT", size_t{1} << 30, &direct).ok());
+  ASSERT_TRUE(backend.Prepare(large, "IM2COL_GEMM", size_t{1} << 30, &gemm).ok());
+  EXPECT_EQ(measured.workspace_bytes, direct->workspace_bytes() + gemm->workspace_bytes());
+}
+
+TEST(MeasureStageTest, APinThatCannotBeHadIsAFailureWithItsReason) {
+  HostBackend backend(SerialFor);
+  CountingDevice device(&backend);
+  const Convolution c = MakeConvolution();
+  StageMeasurement measured;
+  for (const StageRequest& request :
+       {StageRequest{{{"a", c, "", 0}, {"b", c, "FFT", 1}}, {}, {}},
+        StageRequest{{{"a", c, "", 0}, {"b", c, "DIRECT", 1}}, {"", "FFT"}, {}}}) {
+    const Status status = MeasureStage(&device, request, FewRuns(), &measured);
+    EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+    EXPECT_NE(status.message().find("'b' with algorithm FFT: Expected an algorithm"),
+              std::string::npos)
+        << status.message();
+    EXPECT_EQ(device.sections, 0);
+  }
 }
 
 TEST(MeasureStageTest, RefusesWithAReason) {
   HostBackend backend(SerialFor);
   CountingDevice device(&backend);
-  StageMeasurement measured;
-  EXPECT_NE(MeasureStage(&device, {}, FewRuns(), &measured).message().find("got none"),
-            std::string::npos);
-  EXPECT_NE(MeasureStage(&device, {{"a", MakeConvolution(), "", 3}}, FewRuns(), &measured)
-                .message()
-                .find("Expected lanes numbered"),
-            std::string::npos);
+  const Convolution c = MakeConvolution();
+  for (const auto& [request, reason] : std::vector<std::pair<StageRequest, std::string>>{
+           {{}, "got none"},
+           {{{{"a", c, "", 3}}, {}, {}}, "Expected lanes numbered"},
+           {{{{"a", c, "", 0}}, {"DIRECT", "DIRECT"}, {}}, "none or all of 1 convolutions, got 2"},
+           {{{{"a", c, "", 0}}, {}, {{0, 0}, {0, 0}}}, "none or all of 1 lanes, got 2"}}) {
+    StageMeasurement measured;
+    const Status status = MeasureStage(&device, request, FewRuns(), &measured);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find(reason), std::string::npos) << status.message();
+  }
 }
 
 }  // namespace

@@ -41,7 +41,6 @@ from tf_interop.know.profile import (
     PROFILE_VERSION,
     AlgorithmFailure,
     AlgorithmMeasurement,
-    Count,
     KernelMeasurement,
     MeasuredConvolution,
     Profile,
@@ -117,17 +116,23 @@ def _tuple_of(item_type: type) -> Any:
     return types.GenericAlias(tuple, (item_type, ...))
 
 
-_FiledKernel = _as_filed(KernelMeasurement, name=Count)
-_FiledConvolution = _as_filed(MeasuredConvolution, configuration=Count)
+def _place_in(field: str) -> Any:
+    return Annotated[int, msgspec.Meta(ge=0, description=f"Place in `{field}`, from 0.")]
+
+
+_CONFIGURATION = _place_in("configurations")
+_SOURCE = _place_in("sources")
+_FiledKernel = _as_filed(KernelMeasurement, name=_place_in("kernel_names"))
+_FiledConvolution = _as_filed(MeasuredConvolution, configuration=_CONFIGURATION)
 _FILED_KERNELS = _tuple_of(_FiledKernel)
 _FILED_CONVOLUTIONS: Any = Annotated[_tuple_of(_FiledConvolution), msgspec.Meta(min_length=1)]
 _FILED_ENTRIES: Mapping[type, type] = {
     AlgorithmMeasurement: _as_filed(
-        AlgorithmMeasurement, configuration=Count, kernels=_FILED_KERNELS, source=Count
+        AlgorithmMeasurement, configuration=_CONFIGURATION, kernels=_FILED_KERNELS, source=_SOURCE
     ),
-    AlgorithmFailure: _as_filed(AlgorithmFailure, configuration=Count, source=Count),
-    StageMeasurement: _as_filed(StageMeasurement, convolutions=_FILED_CONVOLUTIONS, source=Count),
-    StageFailure: _as_filed(StageFailure, convolutions=_FILED_CONVOLUTIONS, source=Count),
+    AlgorithmFailure: _as_filed(AlgorithmFailure, configuration=_CONFIGURATION, source=_SOURCE),
+    StageMeasurement: _as_filed(StageMeasurement, convolutions=_FILED_CONVOLUTIONS, source=_SOURCE),
+    StageFailure: _as_filed(StageFailure, convolutions=_FILED_CONVOLUTIONS, source=_SOURCE),
 }
 _ENTRY_TYPES: Mapping[str, type] = {
     "algorithms": AlgorithmMeasurement,

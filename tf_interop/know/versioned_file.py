@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 import pathlib
 import secrets
@@ -103,6 +104,9 @@ def versioned_schema(file_format: VersionedFormat[Any]) -> dict[str, Any]:
     """JSON schema (2020-12) of the files that `load_versioned` reads, apart from `check`."""
     schema = msgspec.json.schema(file_format.value_type)
     for definition in schema["$defs"].values():
+        if "description" in definition:
+            # Docstrings: which indentation they keep depends on the version of Python.
+            definition["description"] = inspect.cleandoc(definition["description"])
         if "properties" in definition:
             definition["additionalProperties"] = False
     top = schema["$defs"][file_format.value_type.__name__]

@@ -8,6 +8,9 @@
 
 #include "cc_kernels/core/cudnn/cuda_driver.h"
 #include "cc_kernels/core/cudnn/cudnn_library.h"
+#ifdef TF_INTEROP_HAS_CUPTI
+#include "cc_kernels/core/cudnn/cupti_tracer.h"
+#endif
 
 namespace tf_interop {
 namespace {
@@ -35,6 +38,20 @@ struct DescriptionCalls {
   TF_INTEROP_CUDA_DESCRIPTION_ENTRY_POINTS(TF_INTEROP_DECLARE)
 #undef TF_INTEROP_DECLARE
 };
+
+Status ReadDriverVersion(const CudaDriver& driver, int* version) {
+  DescriptionCalls calls;
+  TF_INTEROP_RETURN_IF_ERROR(calls.Find(driver.library));
+  return driver.Check(calls.cuDriverGetVersion(version), "cuDriverGetVersion");
+}
+
+#ifdef TF_INTEROP_HAS_CUPTI
+Status FindTracer(const CudaDriver& driver, CuptiTracer** tracer) {
+  int driver_version = 0;
+  TF_INTEROP_RETURN_IF_ERROR(ReadDriverVersion(driver, &driver_version));
+  return CuptiTracer::Get(driver_version, tracer);
+}
+#endif
 
 // 12080 is 12.8.
 std::string CudaVersionText(int version) {
@@ -114,8 +131,7 @@ Status CudaMeasuringDevice::Describe(DeviceDescription* description) {
       driver_.Check(calls.cuDeviceTotalMem(&memory_bytes, device_), "cuDeviceTotalMem"));
   description->memory_bytes = static_cast<int64_t>(memory_bytes);
   int cuda_version = 0;
-  TF_INTEROP_RETURN_IF_ERROR(
-      driver_.Check(calls.cuDriverGetVersion(&cuda_version), "cuDriverGetVersion"));
+  TF_INTEROP_RETURN_IF_ERROR(ReadDriverVersion(driver_, &cuda_version));
   description->cuda = CudaVersionText(cuda_version);
   const CudnnLibrary* cudnn = nullptr;
   TF_INTEROP_RETURN_IF_ERROR(CudnnLibrary::Get(&cudnn));
@@ -180,6 +196,36 @@ Status CudaMeasuringDevice::ReadTimer(double* elapsed_us) {
   *elapsed_us = elapsed_ms * 1e3;
   return Status::Ok();
 }
+
+#ifdef TF_INTEROP_HAS_CUPTI
+
+Status CudaMeasuringDevice::StartTrace() {
+  ScopedContext scope(driver_, context_);
+  TF_INTEROP_RETURN_IF_ERROR(scope.status());
+  CuptiTracer* tracer = nullptr;
+  TF_INTEROP_RETURN_IF_ERROR(FindTracer(driver_, &tracer));
+  return tracer->Start();
+}
+
+Status CudaMeasuringDevice::StopTrace(std::vector<TracedKernel>* kernels) {
+  ScopedContext scope(driver_, context_);
+  TF_INTEROP_RETURN_IF_ERROR(scope.status());
+  CuptiTracer* tracer = nullptr;
+  TF_INTEROP_RETURN_IF_ERROR(FindTracer(driver_, &tracer));
+  return tracer->Stop(kernels);
+}
+
+#else
+
+Status CudaMeasuringDevice::StartTrace() {
+  return Unavailable(
+      "Expected a library that traces GPU kernels, got one that was built without. Build it where "
+      "CUPTI's headers are found.");
+}
+
+Status CudaMeasuringDevice::StopTrace(std::vector<TracedKernel>*) { return StartTrace(); }
+
+#endif
 
 Status CudaMeasuringDevice::Synchronize() {
   ScopedContext scope(driver_, context_);

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <vector>
 
 #include "cc_kernels/core/cudnn/cudnn_backend.h"
 #include "cc_kernels/core/measuring_device.h"
@@ -36,6 +37,9 @@ class CudaMeasuringDevice : public MeasuringDevice {
   Status StartTimer() override;
   Status StopTimer() override;
   Status ReadTimer(double* elapsed_us) override;
+  // With CUPTI, opened at run time; see CuptiTracer.
+  Status StartTrace() override;
+  Status StopTrace(std::vector<TracedKernel>* kernels) override;
   Status Synchronize() override;
 
  private:

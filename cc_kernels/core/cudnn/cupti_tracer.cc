@@ -1,0 +1,209 @@
+#include "cc_kernels/core/cudnn/cupti_tracer.h"
+
+#include <cupti.h>
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "cc_kernels/core/cudnn/cupti_library.h"
+
+namespace tf_interop {
+namespace {
+
+// CUPTI writes the record of its own version, whatever headers this file is compiled with: since
+// CUDA 9 each version has added fields behind `reserved0` and moved none (Kernel4 of CUDA 9 to
+// Kernel9 of CUDA 12 and Kernel10 of CUDA 13). So what is read is the oldest of these, up to
+// `name`.
+using KernelRecord = CUpti_ActivityKernel4;
+
+template <typename Record>
+constexpr bool HasFieldsOfKernelRecord() {
+  return offsetof(Record, kind) == offsetof(KernelRecord, kind) &&
+         offsetof(Record, registersPerThread) == offsetof(KernelRecord, registersPerThread) &&
+         offsetof(Record, start) == offsetof(KernelRecord, start) &&
+         offsetof(Record, end) == offsetof(KernelRecord, end) &&
+         offsetof(Record, gridX) == offsetof(KernelRecord, gridX) &&
+         offsetof(Record, blockZ) == offsetof(KernelRecord, blockZ) &&
+         offsetof(Record, staticSharedMemory) == offsetof(KernelRecord, staticSharedMemory) &&
+         offsetof(Record, dynamicSharedMemory) == offsetof(KernelRecord, dynamicSharedMemory) &&
+         offsetof(Record, name) == offsetof(KernelRecord, name);
+}
+#if CUPTI_API_VERSION >= 20  // CUDA 12.2; from CUDA 13 on the number is made of CUDA's
+static_assert(HasFieldsOfKernelRecord<CUpti_ActivityKernel9>());
+#endif
+#if CUPTI_API_VERSION >= 130000
+static_assert(HasFieldsOfKernelRecord<CUpti_ActivityKernel10>());
+#endif
+
+// Some hundred records; a convolution launches a handful of kernels.
+constexpr size_t kBufferBytes = size_t{64} << 10;
+constexpr size_t kBufferAlignment = 8;  // CUPTI's ACTIVITY_RECORD_ALIGNMENT
+
+struct StartedKernel {
+  uint64_t start_ns;
+  TracedKernel kernel;
+};
+
+// What CUPTI has handed over, on whichever thread. Its callbacks take no argument of the caller's.
+struct Collected {
+  std::mutex mutex;
+  const CuptiLibrary* library = nullptr;
+  std::vector<StartedKernel> kernels;
+  Status status;  // the first failure to read records
+  bool is_out_of_memory = false;
+};
+
+Collected& TheCollected() {
+  static auto* collected = new Collected();  // CUPTI may call until the very end of the process
+  return *collected;
+}
+
+std::string Demangle(const char* name) {
+  if (name == nullptr) return "unknown";
+  int status = 0;
+  char* const demangled = abi::__cxa_demangle(name, nullptr, nullptr, &status);
+  const std::string text = status == 0 ? demangled : name;
+  std::free(demangled);
+  return text;
+}
+
+StartedKernel ReadRecord(const KernelRecord& record) {
+  StartedKernel read;
+  read.start_ns = record.start;
+  TracedKernel& kernel = read.kernel;
+  kernel.name = Demangle(record.name);
+  const int32_t grid[3] = {record.gridX, record.gridY, record.gridZ};
+  const int32_t block[3] = {record.blockX, record.blockY, record.blockZ};
+  std::copy(grid, grid + 3, kernel.grid);
+  std::copy(block, block + 3, kernel.block);
+  kernel.registers_per_thread = record.registersPerThread;
+  kernel.shared_memory_bytes =
+      static_cast<int64_t>(record.staticSharedMemory) + record.dynamicSharedMemory;
+  kernel.elapsed_us = static_cast<double>(record.end - record.start) / 1e3;
+  return read;
+}
+
+// Adds the kernels of a buffer to `collected`.
+Status ReadBuffer(uint8_t* buffer, size_t bytes, Collected* collected) {
+  const CuptiLibrary& library = *collected->library;
+  CUpti_Activity* record = nullptr;
+  while (true) {
+    const CUptiResult result = library.cuptiActivityGetNextRecord(buffer, bytes, &record);
+    if (result == CUPTI_ERROR_MAX_LIMIT_REACHED) return Status::Ok();
+    TF_INTEROP_RETURN_IF_ERROR(library.Check(result, "cuptiActivityGetNextRecord"));
+    if (record->kind != CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL &&
+        record->kind != CUPTI_ACTIVITY_KIND_KERNEL) {
+      continue;
+    }
+    const auto& kernel = *reinterpret_cast<const KernelRecord*>(record);
+    if (kernel.start == 0 || kernel.end <= kernel.start) {
+      return Unavailable("Expected the time of kernel '" + Demangle(kernel.name) +
+                         "' from CUPTI, got none.");
+    }
+    collected->kernels.push_back(ReadRecord(kernel));
+  }
+}
+
+// Without memory CUPTI drops records, and counts them.
+void CUPTIAPI GiveBuffer(uint8_t** buffer, size_t* size, size_t* max_records) {
+  *buffer = static_cast<uint8_t*>(std::aligned_alloc(kBufferAlignment, kBufferBytes));
+  *size = *buffer == nullptr ? 0 : kBufferBytes;
+  *max_records = 0;  // as many as fit
+}
+
+// Counts the records that CUPTI dropped, as a failure.
+Status CheckNoneDropped(const CuptiLibrary& library, CUcontext context, uint32_t stream) {
+  size_t dropped = 0;
+  TF_INTEROP_RETURN_IF_ERROR(
+      library.Check(library.cuptiActivityGetNumDroppedRecords(context, stream, &dropped),
+                    "cuptiActivityGetNumDroppedRecords"));
+  if (dropped == 0) return Status::Ok();
+  return Unavailable("Expected all kernels from CUPTI, got " + std::to_string(dropped) +
+                     " records less.");
+}
+
+void CUPTIAPI TakeBuffer(CUcontext context, uint32_t stream, uint8_t* buffer, size_t,
+                         size_t valid_bytes) {
+  Collected& collected = TheCollected();
+  std::lock_guard<std::mutex> lock(collected.mutex);
+  // Nothing may be thrown through CUPTI.
+  try {
+    if (valid_bytes > 0) collected.status.Update(ReadBuffer(buffer, valid_bytes, &collected));
+    collected.status.Update(CheckNoneDropped(*collected.library, context, stream));
+  } catch (const std::bad_alloc&) {
+    collected.is_out_of_memory = true;  // no message: that takes memory too
+  }
+  std::free(buffer);
+}
+
+struct OpenedCupti {
+  explicit OpenedCupti(int driver_version) : status(Open(driver_version)) {}
+
+  Status Open(int driver_version) {
+    TF_INTEROP_RETURN_IF_ERROR(CuptiLibrary::Open(driver_version, &library));
+    TheCollected().library = &library;
+    return Status::Ok();
+  }
+
+  CuptiLibrary library;
+  Status status;
+};
+
+}  // namespace
+
+Status CuptiTracer::Get(int driver_version, CuptiTracer** tracer) {
+  static const auto* opened = new OpenedCupti(driver_version);
+  static auto* the_tracer = new CuptiTracer(opened->library);
+  *tracer = the_tracer;
+  return opened->status;
+}
+
+Status CuptiTracer::Start() {
+  {
+    Collected& collected = TheCollected();
+    std::lock_guard<std::mutex> lock(collected.mutex);
+    collected.kernels.clear();
+    collected.status = Status::Ok();
+    collected.is_out_of_memory = false;
+  }
+  TF_INTEROP_RETURN_IF_ERROR(
+      library_.Check(library_.cuptiActivityRegisterCallbacks(GiveBuffer, TakeBuffer),
+                     "cuptiActivityRegisterCallbacks"));
+  // Unlike plain KERNEL, this kind leaves kernels of several streams to run at the same time.
+  return library_.Check(library_.cuptiActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL),
+                        "cuptiActivityEnable");
+}
+
+Status CuptiTracer::Stop(std::vector<TracedKernel>* kernels) {
+  kernels->clear();
+  // Disabled also where flushing fails, or later runs would be slow.
+  Status status = library_.Check(library_.cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED),
+                                 "cuptiActivityFlushAll");
+  status.Update(library_.Check(library_.cuptiActivityDisable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL),
+                               "cuptiActivityDisable"));
+  Collected& collected = TheCollected();
+  std::lock_guard<std::mutex> lock(collected.mutex);
+  status.Update(collected.status);
+  if (collected.is_out_of_memory) {
+    status.Update(ResourceExhausted("Out of host memory for CUPTI's records."));
+  }
+  TF_INTEROP_RETURN_IF_ERROR(status);
+  if (collected.kernels.empty()) {
+    return Unavailable("Expected GPU kernels in CUPTI's trace, got none.");
+  }
+  std::stable_sort(
+      collected.kernels.begin(), collected.kernels.end(),
+      [](const StartedKernel& a, const StartedKernel& b) { return a.start_ns < b.start_ns; });
+  for (StartedKernel& each : collected.kernels) kernels->push_back(std::move(each.kernel));
+  collected.kernels.clear();
+  return Status::Ok();
+}
+
+}  // namespace tf_interop

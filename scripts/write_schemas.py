@@ -1,0 +1,22 @@
+#!/usr/bin/env python3
+"""Writes the JSON schemas under docs/schemas/ anew, from the types that the files hold."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+from tf_interop.know.profile_file import profile_schema
+
+SCHEMAS = {"profile.schema.json": profile_schema}
+
+
+def main() -> None:
+    """Writes each schema."""
+    folder = pathlib.Path(__file__).resolve().parents[1] / "docs" / "schemas"
+    for name, make_schema in SCHEMAS.items():
+        (folder / name).write_text(json.dumps(make_schema(), indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

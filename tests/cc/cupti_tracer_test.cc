@@ -1,0 +1,162 @@
+// Tracing GPU kernels over the stand-in for libcupti.
+#include "cc_kernels/core/cudnn/cupti_tracer.h"
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/cc/fake_cupti.h"
+
+namespace tf_interop {
+namespace {
+
+constexpr int kDriverVersion = 12080;
+
+CUpti_ActivityKernel9 MakeRecord(const char* name, uint64_t start_ns, uint64_t end_ns) {
+  CUpti_ActivityKernel9 record = {};
+  record.kind = CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL;
+  record.name = name;
+  record.start = start_ns;
+  record.end = end_ns;
+  record.gridX = 2;
+  record.gridY = 3;
+  record.gridZ = 4;
+  record.blockX = 32;
+  record.blockY = 5;
+  record.blockZ = 6;
+  record.registersPerThread = 168;
+  record.staticSharedMemory = 1000;
+  record.dynamicSharedMemory = 48000;
+  return record;
+}
+
+class CuptiTracerTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    FakeCupti() = FakeCuptiSwitches();
+    Dl_info info;
+    ASSERT_NE(dladdr(reinterpret_cast<void*>(&FakeCupti), &info), 0);
+    setenv("TF_INTEROP_LIBCUPTI", info.dli_fname, 1);
+    const Status status = CuptiTracer::Get(kDriverVersion, &tracer_);
+    ASSERT_TRUE(status.ok()) << status.message();
+  }
+  void TearDown() override { EXPECT_FALSE(FakeCuptiIsEnabled()) << "tracing was left on"; }
+
+  // Traces what the stand-in has; fails where that fails.
+  Status Trace(std::vector<TracedKernel>* kernels) {
+    TF_INTEROP_RETURN_IF_ERROR(tracer_->Start());
+    EXPECT_TRUE(FakeCuptiIsEnabled());
+    return tracer_->Stop(kernels);
+  }
+
+  CuptiTracer* tracer_ = nullptr;
+};
+
+TEST_F(CuptiTracerTest, GivesKernelsInTheOrderInWhichTheyStarted) {
+  FakeCupti().records = {MakeRecord("_Z4implicitv", 5000, 9000),
+                         MakeRecord("transform_filter", 1000, 2500)};
+  std::vector<TracedKernel> kernels;
+  const Status status = Trace(&kernels);
+  ASSERT_TRUE(status.ok()) << status.message();
+  ASSERT_EQ(kernels.size(), 2u);
+  EXPECT_EQ(kernels[0].name, "transform_filter");
+  EXPECT_DOUBLE_EQ(kernels[0].elapsed_us, 1.5);
+  const TracedKernel& last = kernels[1];
+  EXPECT_DOUBLE_EQ(last.elapsed_us, 4);
+  EXPECT_EQ(std::vector<int>(last.grid, last.grid + 3), (std::vector<int>{2, 3, 4}));
+  EXPECT_EQ(std::vector<int>(last.block, last.block + 3), (std::vector<int>{32, 5, 6}));
+  EXPECT_EQ(last.registers_per_thread, 168);
+  EXPECT_EQ(last.shared_memory_bytes, 49000);
+}
+
+TEST_F(CuptiTracerTest, DemanglesNames) {
+  FakeCupti().records = {MakeRecord("_ZN5cudnn8winograd4mainEPKfi", 1, 2),
+                         MakeRecord(nullptr, 3, 4)};
+  std::vector<TracedKernel> kernels;
+  ASSERT_TRUE(Trace(&kernels).ok());
+  ASSERT_EQ(kernels.size(), 2u);
+  EXPECT_EQ(kernels[0].name, "cudnn::winograd::main(float const*, int)");
+  EXPECT_EQ(kernels[1].name, "unknown");
+}
+
+TEST_F(CuptiTracerTest, ReadsRecordsOfANewerCuptiAndInSeveralBuffers) {
+  FakeCupti().record_bytes = sizeof(CUpti_ActivityKernel9) + 64;
+  for (uint64_t i = 1; i <= 1000; ++i) {
+    FakeCupti().records.push_back(MakeRecord("kernel", 10 * i, 10 * i + 5));
+  }
+  const int before = FakeCuptiBuffers();
+  std::vector<TracedKernel> kernels;
+  const Status status = Trace(&kernels);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(kernels.size(), 1000u);
+  EXPECT_GT(FakeCuptiBuffers() - before, 1);
+}
+
+TEST_F(CuptiTracerTest, LeavesOutWhatIsNoKernel) {
+  CUpti_ActivityKernel9 fill = MakeRecord("fill", 1, 2);
+  fill.kind = CUPTI_ACTIVITY_KIND_MEMSET;
+  FakeCupti().records = {fill, MakeRecord("kernel", 3, 4)};
+  std::vector<TracedKernel> kernels;
+  ASSERT_TRUE(Trace(&kernels).ok());
+  ASSERT_EQ(kernels.size(), 1u);
+  EXPECT_EQ(kernels[0].name, "kernel");
+}
+
+TEST_F(CuptiTracerTest, EveryFailureHasItsReasonAndTheNextTraceIsFreeOfIt) {
+  const auto failing = [](CUptiResult FakeCuptiSwitches::* call, CUptiResult result) {
+    FakeCuptiSwitches fake;
+    fake.records = {MakeRecord("kernel", 1, 2)};
+    fake.*call = result;
+    return fake;
+  };
+  FakeCuptiSwitches dropped = failing(&FakeCuptiSwitches::dropped_result, CUPTI_SUCCESS);
+  dropped.dropped = 7;
+  FakeCuptiSwitches untimed = dropped;
+  untimed.dropped = 0;
+  untimed.records = {MakeRecord("kernel", 0, 0)};
+  FakeCuptiSwitches ends_before_it_starts = untimed;
+  ends_before_it_starts.records = {MakeRecord("kernel", 9, 4)};
+  FakeCuptiSwitches nameless = failing(&FakeCuptiSwitches::enable_result, CUPTI_ERROR_UNKNOWN);
+  nameless.has_no_text = true;
+  const std::vector<std::pair<FakeCuptiSwitches, std::string>> cases = {
+      {failing(&FakeCuptiSwitches::register_result, CUPTI_ERROR_NOT_COMPATIBLE),
+       "cuptiActivityRegisterCallbacks failed with CUPTI_ERROR_OF_THE_TEST (14)"},
+      {failing(&FakeCuptiSwitches::enable_result, CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED),
+       "cuptiActivityEnable failed with CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED (39)"},
+      {failing(&FakeCuptiSwitches::enable_result, CUPTI_ERROR_INSUFFICIENT_PRIVILEGES),
+       "cuptiActivityEnable failed with CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)"},
+      {failing(&FakeCuptiSwitches::flush_result, CUPTI_ERROR_UNKNOWN), "cuptiActivityFlushAll"},
+      {failing(&FakeCuptiSwitches::disable_result, CUPTI_ERROR_UNKNOWN), "cuptiActivityDisable"},
+      {failing(&FakeCuptiSwitches::next_result, CUPTI_ERROR_INVALID_KIND),
+       "cuptiActivityGetNextRecord"},
+      {failing(&FakeCuptiSwitches::dropped_result, CUPTI_ERROR_UNKNOWN),
+       "cuptiActivityGetNumDroppedRecords"},
+      {dropped, "got 7 records less"},
+      {untimed, "Expected the time of kernel 'kernel'"},
+      {ends_before_it_starts, "Expected the time of kernel 'kernel'"},
+      {nameless, "unknown error (999)"},
+      {FakeCuptiSwitches(), "Expected GPU kernels in CUPTI's trace, got none"},
+  };
+  for (const auto& [fake, reason] : cases) {
+    SCOPED_TRACE(reason);
+    FakeCupti() = fake;
+    std::vector<TracedKernel> kernels;
+    const Status status = Trace(&kernels);
+    EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+    EXPECT_NE(status.message().find(reason), std::string::npos) << status.message();
+    EXPECT_TRUE(kernels.empty());
+    EXPECT_FALSE(FakeCuptiIsEnabled());
+
+    FakeCupti() = FakeCuptiSwitches();
+    FakeCupti().records = {MakeRecord("kernel", 1, 2)};
+    ASSERT_TRUE(Trace(&kernels).ok());
+    EXPECT_EQ(kernels.size(), 1u);
+  }
+}
+
+}  // namespace
+}  // namespace tf_interop

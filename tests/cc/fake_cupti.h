@@ -1,0 +1,45 @@
+// Controls of the stand-in for libcupti that tests load in its place.
+//
+// While its tracing is on, flushing hands over the records that the test has listed, in buffers
+// that it asks of its user as CUPTI does. CUPTI has been given callbacks before it is turned on, or
+// fails.
+#ifndef TF_INTEROP_TESTS_CC_FAKE_CUPTI_H_
+#define TF_INTEROP_TESTS_CC_FAKE_CUPTI_H_
+
+#include <cupti.h>
+
+#include <cstddef>
+#include <vector>
+
+namespace tf_interop {
+
+struct FakeCuptiSwitches {
+  // What a trace finds; times and kind are the record's own.
+  std::vector<CUpti_ActivityKernel9> records;
+  // Bytes of a record, as versions of CUPTI differ; at least those of CUpti_ActivityKernel9.
+  size_t record_bytes = sizeof(CUpti_ActivityKernel9);
+  // No buffer takes more records than this.
+  size_t most_records_in_buffer = 1000;
+  // How many records CUPTI says it had to drop.
+  size_t dropped = 0;
+  // What calls return in place of success.
+  CUptiResult register_result = CUPTI_SUCCESS;
+  CUptiResult enable_result = CUPTI_SUCCESS;
+  CUptiResult flush_result = CUPTI_SUCCESS;
+  CUptiResult disable_result = CUPTI_SUCCESS;
+  CUptiResult next_result = CUPTI_SUCCESS;
+  CUptiResult dropped_result = CUPTI_SUCCESS;
+  // Has no text for a result.
+  bool has_no_text = false;
+};
+FakeCuptiSwitches& FakeCupti();
+
+// Whether tracing is on.
+bool FakeCuptiIsEnabled();
+
+// Buffers that have been handed over.
+int FakeCuptiBuffers();
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_TESTS_CC_FAKE_CUPTI_H_
