@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from planning_graphs import CONFIGURATION, INCEPTION, make_graph, make_stage, names_of
+from profile_values import CPU, make_profile
+from profile_values import make_stage as make_measurement
 
 from tf_interop.decide.group_stages import group_always, group_profiled, stages_from_plan
 from tf_interop.decide.plan_check import check_stages
@@ -16,12 +18,7 @@ from tf_interop.know.convolution import ConvolutionConfiguration
 from tf_interop.know.fingerprint import fingerprint_convolutions
 from tf_interop.know.independence import Independence
 from tf_interop.know.plan import GraphPlan, PinnedConvolution, Plan, PlannedStage
-from tf_interop.know.profile import (
-    MeasuredConvolution,
-    Profile,
-    ProfiledDevice,
-    StageMeasurement,
-)
+from tf_interop.know.profile import Profile
 
 SMALL = CONFIGURATION
 LARGE = dataclasses.replace(CONFIGURATION, filter_shape=(5, 5, 16, 32))
@@ -112,36 +109,24 @@ def test_any_stages_of_any_graph_are_legal(
 # Profiled.
 
 
-def _profile(*stages: StageMeasurement) -> Profile:
-    return Profile(ProfiledDevice("NVIDIA H200", {"cudnn": "9.3.0"}), stages)
-
-
-def _measurement(
-    *pairs: tuple[ConvolutionConfiguration, str | None], concurrent_us: float = 20.0
-) -> StageMeasurement:
-    return StageMeasurement(
-        convolutions=tuple(MeasuredConvolution(*pair) for pair in pairs),
-        concurrent_us=concurrent_us,
-        sequential_us=30.0,
-        spread_us=1.0,
-        source="by hand",
-    )
-
-
 def _group_profiled(
     profile: Profile,
     nodes: dict[str, str] = INCEPTION,
     configurations: dict[str, ConvolutionConfiguration] | None = None,
+    *,
+    allow_tf32: bool = True,
 ) -> tuple[PlannedStage, ...]:
     view, convolutions = make_graph(nodes, configurations=configurations or {"5x5": LARGE})
-    stages = group_profiled(convolutions, Independence(view, convolutions), profile)
+    stages = group_profiled(
+        convolutions, Independence(view, convolutions), profile, allow_tf32=allow_tf32
+    )
     check_stages(stages, view, convolutions)
     return stages
 
 
 def test_groups_what_wins_with_the_algorithms_and_lanes_measured() -> None:
-    measurement = _measurement((LARGE, "FFT_TILING"), (SMALL, "IMPLICIT_PRECOMP_GEMM"))
-    assert _group_profiled(_profile(measurement)) == (
+    measurement = make_measurement((LARGE, "FFT_TILING"), (SMALL, "IMPLICIT_PRECOMP_GEMM"))
+    assert _group_profiled(make_profile(measurement)) == (
         PlannedStage(
             (
                 (PinnedConvolution("5x5", "FFT_TILING"),),
@@ -153,8 +138,8 @@ def test_groups_what_wins_with_the_algorithms_and_lanes_measured() -> None:
 
 
 def test_groups_equal_configurations_with_different_algorithms() -> None:
-    measurement = _measurement((SMALL, "GEMM"), (SMALL, None), (SMALL, "FFT"), (SMALL, "GEMM"))
-    (stage,) = _group_profiled(_profile(measurement))
+    measurement = make_measurement((SMALL, "GEMM"), (SMALL, None), (SMALL, "FFT"), (SMALL, "GEMM"))
+    (stage,) = _group_profiled(make_profile(measurement))
     assert stage.convolutions == (
         PinnedConvolution("1x1", "GEMM"),
         PinnedConvolution("3x3_reduce", None),
@@ -165,27 +150,74 @@ def test_groups_equal_configurations_with_different_algorithms() -> None:
 
 def test_groups_every_level_that_one_measurement_fits() -> None:
     nodes = {"a": "Conv2D", "b": "Conv2D", "c": "Conv2D a b", "d": "Conv2D a b"}
-    stages = _group_profiled(_profile(_measurement((SMALL, None), (SMALL, "FFT"))), nodes)
+    stages = _group_profiled(make_profile(make_measurement((SMALL, None), (SMALL, "FFT"))), nodes)
     assert [names_of(stage) for stage in stages] == [["a", "b"], ["c", "d"]]
 
 
 @pytest.mark.parametrize("concurrent_us", [29.0, 30.0, 45.0])
 def test_keeps_what_does_not_win(concurrent_us: float) -> None:
-    measurement = _measurement((LARGE, None), (SMALL, None), concurrent_us=concurrent_us)
-    assert _group_profiled(_profile(measurement)) == ()
+    measurement = make_measurement(
+        (LARGE, None), (SMALL, None), concurrent_us=concurrent_us, spread_us=1.0
+    )
+    assert _group_profiled(make_profile(measurement)) == ()
+
+
+def test_groups_several_convolutions_of_one_lane_in_order() -> None:
+    measurement = make_measurement(
+        (SMALL, "GEMM"), (SMALL, "FFT"), (SMALL, None), (SMALL, "DIRECT"), lanes=(0, 1, 0, 1)
+    )
+    (stage,) = _group_profiled(make_profile(measurement))
+    assert stage.lanes == (
+        (PinnedConvolution("1x1", "GEMM"), PinnedConvolution("5x5_reduce", None)),
+        (PinnedConvolution("3x3_reduce", "FFT"), PinnedConvolution("pool_proj", "DIRECT")),
+    )
+
+
+def test_groups_as_the_fastest_that_was_measured() -> None:
+    slow = make_measurement((LARGE, "FFT"), (SMALL, "GEMM"), concurrent_us=25.0)
+    fast = make_measurement((LARGE, "GEMM"), (SMALL, "FFT"), concurrent_us=15.0)
+    (stage,) = _group_profiled(make_profile(slow, fast))
+    assert stage.convolutions == (PinnedConvolution("5x5", "GEMM"), PinnedConvolution("3x3", "FFT"))
+
+
+@pytest.mark.parametrize("allow_tf32", [False, True])
+def test_groups_only_what_was_measured_with_the_switch_for_tf32_as_it_is(allow_tf32: bool) -> None:
+    measured = {
+        tf32: make_measurement((LARGE, algorithm), (SMALL, None), tf32=tf32, concurrent_us=latency)
+        for tf32, algorithm, latency in ((True, "GEMM", 10.0), (False, "FFT", 20.0))
+    }
+    (stage,) = _group_profiled(make_profile(*measured.values()), allow_tf32=allow_tf32)
+    assert stage.convolutions[0].algorithm == ("GEMM" if allow_tf32 else "FFT")
+    other = make_profile(measured[not allow_tf32])
+    assert _group_profiled(other, allow_tf32=allow_tf32) == ()
+    # A CPU has no TF32, and other types do not round to it.
+    assert _group_profiled(dataclasses.replace(other, device=CPU), allow_tf32=allow_tf32)
+    half = {"5x5": dataclasses.replace(LARGE, dtype="float16")}
+    half["3x3"] = dataclasses.replace(SMALL, dtype="float16")
+    measurement = make_measurement(*((each, None) for each in half.values()), tf32=not allow_tf32)
+    assert _group_profiled(make_profile(measurement), configurations=half, allow_tf32=allow_tf32)
+
+
+@pytest.mark.parametrize("needs", [{"sm_counts": (66, 66)}, {"priorities": (0, -1)}])
+def test_keeps_what_a_plan_cannot_say(needs: dict[str, tuple[int, int]]) -> None:
+    shared = make_measurement((LARGE, "FFT"), (SMALL, None), concurrent_us=25.0)
+    apart = make_measurement((LARGE, "GEMM"), (SMALL, None), concurrent_us=5.0, **needs)
+    assert _group_profiled(make_profile(apart)) == ()
+    (stage,) = _group_profiled(make_profile(apart, shared))
+    assert stage.convolutions[0].algorithm == "FFT"
 
 
 def test_keeps_what_was_not_measured() -> None:
-    assert _group_profiled(_profile()) == ()
+    assert _group_profiled(make_profile()) == ()
 
 
 def test_keeps_a_group_of_which_a_part_was_measured() -> None:
-    assert _group_profiled(_profile(_measurement((SMALL, None), (SMALL, None)))) == ()
+    assert _group_profiled(make_profile(make_measurement((SMALL, None), (SMALL, None)))) == ()
 
 
 def test_keeps_a_group_of_unknown_batch_size() -> None:
     unknown = dataclasses.replace(LARGE, image_shape=(None, 28, 28, 16))
-    profile = _profile(_measurement((LARGE, None), (SMALL, None)))
+    profile = make_profile(make_measurement((LARGE, None), (SMALL, None)))
     assert _group_profiled(profile, configurations={"5x5": unknown}) == ()
 
 

@@ -41,6 +41,7 @@ from tf_interop.know.graph_properties import GraphProperties, ShapeInference
 from tf_interop.know.graph_view import GraphView
 from tf_interop.know.independence import Independence
 from tf_interop.know.plan import GraphPlan, PlannedStage
+from tf_interop.know.profile import Profile
 from tf_interop.know.rewrite_stages import rewrite_stages
 from tf_interop.know.stage_node import CONV_STAGE_OP
 
@@ -89,6 +90,8 @@ def run_conv_stage_pass(
     nodes_to_preserve: Collection[str] = (),
     infer_output_shapes: ShapeInference | None = None,
     fetches: Collection[str] = (),
+    *,
+    allow_tf32: bool = True,
 ) -> PassResult:
     """Runs the pass on one graph.
 
@@ -100,6 +103,7 @@ def run_conv_stage_pass(
         infer_output_shapes: shape inference, asked only where attributes say too little and the
             settings need shapes.
         fetches: what the graph is run for, names of nodes or tensors; none where that is not known.
+        allow_tf32: TensorFlow's switch for TF32.
 
     Returns:
         The new graph and a report.
@@ -110,7 +114,13 @@ def run_conv_stage_pass(
     """
     with _without_garbage_collection():
         return _run(
-            graph_def, settings, device_type, nodes_to_preserve, infer_output_shapes, fetches
+            graph_def,
+            settings,
+            device_type,
+            nodes_to_preserve,
+            infer_output_shapes,
+            fetches,
+            allow_tf32=allow_tf32,
         )
 
 
@@ -121,12 +131,15 @@ def _run(
     nodes_to_preserve: Collection[str],
     infer_output_shapes: ShapeInference | None,
     fetches: Collection[str],
+    *,
+    allow_tf32: bool,
 ) -> PassResult:
     start = time.perf_counter()
     if _has_stage(graph_def, device_type):
         return PassResult(None, None)
     view = GraphView(graph_def)
-    properties = GraphProperties(view, infer_output_shapes if settings.profile else None)
+    profile = settings.profile_for(device_type)
+    properties = GraphProperties(view, infer_output_shapes if profile else None)
     found, refused = find_convolutions(
         view,
         properties,
@@ -143,7 +156,7 @@ def _run(
     if not convolutions and not refusals:
         return PassResult(None, None)
 
-    stages = _plan_stages(settings, view, convolutions)
+    stages = _plan_stages(settings, profile, view, convolutions, allow_tf32=allow_tf32)
     rewritten = None
     if stages:
         check_stages(stages, view, convolutions)
@@ -156,7 +169,7 @@ def _run(
         refusals=refusals,
         plan=GraphPlan(fingerprint_convolutions(convolutions), len(convolutions), stages),
         milliseconds=(time.perf_counter() - start) * 1e3,
-        why_unchanged="" if stages else _why_no_stages(settings, convolutions),
+        why_unchanged="" if stages else _why_no_stages(settings, device_type, convolutions),
     )
     return PassResult(rewritten, report)
 
@@ -188,7 +201,12 @@ def _is_on(device: str, device_type: str) -> bool:
 
 
 def _plan_stages(
-    settings: Settings, view: GraphView, convolutions: tuple[ConvolutionNode, ...]
+    settings: Settings,
+    profile: Profile | None,
+    view: GraphView,
+    convolutions: tuple[ConvolutionNode, ...],
+    *,
+    allow_tf32: bool,
 ) -> tuple[PlannedStage, ...]:
     if not convolutions:
         return ()
@@ -198,20 +216,28 @@ def _plan_stages(
         try:
             return stages_from_plan(settings.plan, convolutions)
         except PlanError:
-            if settings.profile is None:
+            if profile is None:
                 raise
-    if settings.profile is not None:
-        return group_profiled(convolutions, Independence(view, convolutions), settings.profile)
+    if profile is not None:
+        return group_profiled(
+            convolutions, Independence(view, convolutions), profile, allow_tf32=allow_tf32
+        )
     return ()
 
 
-def _why_no_stages(settings: Settings, convolutions: tuple[ConvolutionNode, ...]) -> str:
+def _why_no_stages(
+    settings: Settings, device_type: str, convolutions: tuple[ConvolutionNode, ...]
+) -> str:
     if not convolutions:
         return "every convolution was refused"
     if settings.plan is not None:
         return "the plan leaves this graph as it is"
-    if settings.profile is not None:
+    if settings.profile_for(device_type) is not None:
         return "the profile holds no stage of this graph that wins"
+    if settings.profile is not None:
+        return (
+            f"the profile is of backend '{settings.profile.device.backend}', not for {device_type}s"
+        )
     return NOTHING_TO_PLAN_FROM
 
 

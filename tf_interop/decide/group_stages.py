@@ -55,19 +55,29 @@ def group_always(
 
 
 def group_profiled(
-    convolutions: Sequence[ConvolutionNode], independence: Independence, profile: Profile
+    convolutions: Sequence[ConvolutionNode],
+    independence: Independence,
+    profile: Profile,
+    *,
+    allow_tf32: bool = True,
 ) -> tuple[PlannedStage, ...]:
     """Makes a stage of each level group that the profile holds and that wins.
 
     This is a filter, not a search. It looks at the groups of `group_always` alone, each whole: a
     part of a group, or convolutions of different depths, may win where the group does not, and it
     will not see that. It takes a measurement for exactly the group's configurations, batch size
-    included; a group with an unknown dimension has none.
+    included; a group with an unknown dimension has none. Of several it takes the fastest that
+
+    - was measured with TensorFlow's switch for TF32 as it is now, where it computes in float32 on
+      a GPU: a stage that rounds to TF32 must not replace convolutions that do not, and one that
+      does not was compared with a slower sequence than TensorFlow's;
+    - needs no SM partitions and no stream priorities, which a plan does not hold.
 
     Args:
         convolutions: the convolutions of a graph.
         independence: of the same convolutions, in the same order.
         profile: measurements on the device that the graph will run on.
+        allow_tf32: TensorFlow's switch for TF32.
 
     Returns:
         The stages, in the order of `group_always`, with the lanes and algorithms that were
@@ -78,9 +88,12 @@ def group_profiled(
     """
     stages = []
     for _, group in level_groups(convolutions, independence):
-        measurement = profile.find_measurement(node.configuration for node in group)
-        if measurement is not None and wins(measurement):
-            stages.append(_stage_as_measured(group, measurement))
+        measured = profile.find_stages(node.configuration for node in group)
+        fastest = next(
+            (each for each in measured if _can_take(each, profile, allow_tf32=allow_tf32)), None
+        )
+        if fastest is not None and wins(fastest):
+            stages.append(_stage_as_measured(group, fastest))
     return tuple(stages)
 
 
@@ -130,17 +143,28 @@ def level_groups(
     )
 
 
+def _can_take(measurement: StageMeasurement, profile: Profile, *, allow_tf32: bool) -> bool:
+    """Whether a plan made now can run the stage as it was measured."""
+    if measurement.sm_counts or measurement.priorities:
+        return False
+    can_round_to_tf32 = profile.device.backend == "cudnn" and any(
+        measured.configuration.dtype == "float32" for measured in measurement.convolutions
+    )
+    return measurement.tf32 == allow_tf32 or not can_round_to_tf32
+
+
 def _stage_as_measured(
     group: Sequence[ConvolutionNode], measurement: StageMeasurement
 ) -> PlannedStage:
     nodes: dict[ConvolutionConfiguration, collections.deque[ConvolutionNode]] = {}
     for node in group:
         nodes.setdefault(node.configuration, collections.deque()).append(node)
+    lanes: list[list[PinnedConvolution]] = [[] for _ in range(max(measurement.lanes) + 1)]
+    for measured, lane in zip(measurement.convolutions, measurement.lanes, strict=True):
+        node = nodes[measured.configuration].popleft()
+        lanes[lane].append(PinnedConvolution(node.name, measured.algorithm))
     return PlannedStage(
-        lanes=tuple(
-            (PinnedConvolution(nodes[measured.configuration].popleft().name, measured.algorithm),)
-            for measured in measurement.convolutions
-        ),
+        lanes=tuple(tuple(lane) for lane in lanes),
         why=(
             f"profiled: {measurement.concurrent_us:.1f} us against "
             f"{measurement.sequential_us:.1f} us in sequence"

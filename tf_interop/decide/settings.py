@@ -21,6 +21,9 @@ class Policy(enum.Enum):
     ALWAYS = "always"
 
 
+_DEVICE_TYPES = {"cudnn": "GPU", "host": "CPU"}
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """What the pass works from. Replaced as a whole, never changed.
@@ -29,11 +32,23 @@ class Settings:
         policy: which convolutions are put into stages.
         plan: stages by name, for the policy PROFILED; it goes before the profile.
         profile: measured stages, for the policy PROFILED.
+        allow_foreign_profile: whether the profile may be of another device than graphs run on.
     """
 
     policy: Policy = Policy.PROFILED
     plan: Plan | None = None
     profile: Profile | None = None
+    allow_foreign_profile: bool = False
+
+    def profile_for(self, device_type: str) -> Profile | None:
+        """The profile, where it may be used for convolutions on a device of this type.
+
+        Args:
+            device_type: `CPU` or `GPU`. A process that runs on a GPU has graphs for the CPU too.
+        """
+        if self.profile is None or self.allow_foreign_profile:
+            return self.profile
+        return self.profile if _DEVICE_TYPES[self.profile.device.backend] == device_type else None
 
     @property
     def can_make_stages(self) -> bool:

@@ -32,7 +32,7 @@ def identify_device(description: DeviceDescription) -> ProfiledDevice:
         description: what the core says of its device.
     """
     if description.backend == "host":
-        return _this_cpu()
+        return this_cpu()
     gpus = visible_gpus()
     gpu = next((each for each in gpus if each.name == description.name), None)
     return ProfiledDevice(
@@ -61,7 +61,7 @@ def running_device(backend: str) -> ProfiledDevice | None:
         where they cannot be told.
     """
     if backend == "host":
-        return _this_cpu()
+        return this_cpu()
     gpus = visible_gpus()
     return _as_running(gpus[0]) if gpus else None
 
@@ -103,7 +103,8 @@ def _as_running(gpu: NvidiaGpu) -> ProfiledDevice:
     )
 
 
-def _this_cpu() -> ProfiledDevice:
+def this_cpu() -> ProfiledDevice:
+    """The CPU, as far as this process may use it."""
     # All of it is asked for here, whatever the core says, so that what was measured and what runs
     # are described by one function.
     return ProfiledDevice(

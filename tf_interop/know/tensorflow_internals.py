@@ -49,6 +49,30 @@ def shape_of_tensor_properties(serialized: bytes) -> Shape | None:
     return tuple(dim.size if dim.size >= 0 else None for dim in properties.shape.dim)
 
 
+def is_tf32_on() -> bool:
+    """TensorFlow's switch for TF32, `tf.config.experimental.enable_tensor_float_32_execution`."""
+    import tensorflow as tf
+
+    return bool(tf.config.experimental.tensor_float_32_execution_enabled())
+
+
+def may_have_gpus() -> bool:
+    """Whether TensorFlow may show this process a GPU, without making it look for one.
+
+    Returns:
+        False where it was built without CUDA, or has listed its devices already and no GPU is
+        visible. Listing them would settle, for the whole process, which ones it uses.
+    """
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    if not tf.test.is_built_with_cuda():
+        return False
+    if context.context()._physical_devices is None:
+        return True
+    return bool(tf.config.get_visible_devices("GPU"))
+
+
 def plugin_optimizers_option() -> bool | None:
     """The option `use_plugin_optimizers` of `tf.config.optimizer`; None where it is not set."""
     import tensorflow as tf

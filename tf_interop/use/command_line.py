@@ -171,6 +171,11 @@ def analyze(
 @click.option("--plan", "plan_path", type=click.Path(), help="A plan file.")
 @click.option("--profile", "profile_path", type=click.Path(), help="A profile file.")
 @click.option(
+    "--allow-foreign-profile",
+    is_flag=True,
+    help="Go by the profile even where it is of another device or cuDNN version.",
+)
+@click.option(
     "--save-plan",
     "saved_plan_path",
     type=click.Path(dir_okay=False),
@@ -185,6 +190,7 @@ def run(
     policy: str,
     plan_path: str | None,
     profile_path: str | None,
+    allow_foreign_profile: bool,
     saved_plan_path: str | None,
     report: bool,
     is_module: bool,
@@ -222,7 +228,13 @@ def run(
             "--plan or --profile, or --policy always.",
             err=True,
         )
-    enable_once_imported(policy, plan, profile, on_error=_end_with)
+    enable_once_imported(
+        policy,
+        plan,
+        profile,
+        allow_foreign_profile=allow_foreign_profile,
+        on_error=_end_with,
+    )
     return _PreparedRun(Program(program, is_module, arguments), report, saved_plan_path)
 
 

@@ -21,6 +21,7 @@ from tensorflow.core.framework import graph_pb2
 from tf_interop.decide.conv_stage_pass import PassReport, run_conv_stage_pass
 from tf_interop.decide.settings import Settings
 from tf_interop.errors import LibraryError
+from tf_interop.know import tensorflow_internals
 from tf_interop.know.kernel_library import HandedGraph, KernelLibrary, load_kernel_library
 
 _MOST_REPORTS = 200
@@ -135,6 +136,7 @@ class Plugin:
                 handed.nodes_to_preserve,
                 handed.infer_output_shapes,
                 handed.fetches,
+                allow_tf32=tensorflow_internals.is_tf32_on(),
             )
             if result.graph_def is not None:
                 handed.set_result(result.graph_def.SerializeToString(deterministic=True))

@@ -253,7 +253,9 @@ class ProfileRun:
                     self._take(self._measure(job))
             if self._should_stop():
                 return End.STOPPED
-        return End.OUT_OF_TIME if any(self._pending()) else End.FINISHED
+        if self._options.budget_seconds is not None and any(self._pending()):
+            return End.OUT_OF_TIME
+        return End.FINISHED
 
     def _phases(self) -> list[tuple[Phase, float]]:
         """The phases, each with the share of the budget that is over when it ends."""

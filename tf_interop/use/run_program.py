@@ -48,7 +48,12 @@ class Program:
 
 
 def enable_once_imported(
-    policy: str, plan: Plan | None, profile: Profile | None, on_error: Callable[[Exception], None]
+    policy: str,
+    plan: Plan | None,
+    profile: Profile | None,
+    *,
+    allow_foreign_profile: bool,
+    on_error: Callable[[Exception], None],
 ) -> None:
     """Turns the plugin on as soon as the program has imported TensorFlow.
 
@@ -59,6 +64,7 @@ def enable_once_imported(
         policy: the policy of `tf_interop.enable`.
         plan: its plan.
         profile: its profile.
+        allow_foreign_profile: whether the profile may be of another device.
         on_error: is told what `enable` raised. It is called inside the program's import.
     """
 
@@ -66,7 +72,9 @@ def enable_once_imported(
         import tf_interop
 
         try:
-            tf_interop.enable(policy, plan=plan, profile=profile)
+            tf_interop.enable(
+                policy, plan=plan, profile=profile, allow_foreign_profile=allow_foreign_profile
+            )
         except tf_interop.errors.TfInteropError as error:
             on_error(error)
 

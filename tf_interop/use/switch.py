@@ -12,13 +12,14 @@ import os
 from absl import logging
 
 from tf_interop.decide.settings import Policy, Settings
-from tf_interop.errors import LibraryError
+from tf_interop.errors import LibraryError, ProfileError
 from tf_interop.know import tensorflow_internals
 from tf_interop.know.nvidia import has_nvidia_gpu
 from tf_interop.know.plan import Plan
 from tf_interop.know.plan_file import load_plan
 from tf_interop.know.profile import Profile
 from tf_interop.know.profile_file import load_profile
+from tf_interop.know.profiled_device import running_device, this_cpu, why_foreign
 from tf_interop.use.plugin import get_plugin
 
 
@@ -27,6 +28,7 @@ def enable(
     *,
     plan: Plan | str | os.PathLike[str] | None = None,
     profile: Profile | str | os.PathLike[str] | None = None,
+    allow_foreign_profile: bool = False,
 ) -> None:
     """Turns the plugin on for functions that are optimized from now on.
 
@@ -40,14 +42,19 @@ def enable(
         plan: a plan or its file, for the policy `"profiled"`.
         profile: a profile or its file, for the policy `"profiled"`; used for graphs that the plan
             does not hold.
+        allow_foreign_profile: whether the profile may be of another device or cuDNN version than
+            those of this process. What wins there may lose here, and algorithms that this cuDNN
+            does not have are replaced.
 
     Raises:
         ValueError: the policy is unknown, or does not go with a plan or profile.
         PlanError: the plan file cannot be read.
-        ProfileError: the profile file cannot be read.
+        ProfileError: the profile file cannot be read, or is of another device or cuDNN version.
         LibraryError: the compiled library is missing or does not fit this TensorFlow.
     """
-    settings = make_settings(policy, plan=plan, profile=profile)
+    settings = make_settings(
+        policy, plan=plan, profile=profile, allow_foreign_profile=allow_foreign_profile
+    )
     plugin = get_plugin()
     if not plugin.device_types:
         raise LibraryError(" ".join(plugin.refused_device_types.values()))
@@ -74,13 +81,14 @@ def make_settings(
     *,
     plan: Plan | str | os.PathLike[str] | None = None,
     profile: Profile | str | os.PathLike[str] | None = None,
+    allow_foreign_profile: bool = False,
 ) -> Settings:
     """Checks the arguments of `enable` and reads the files that they name.
 
     Raises:
         ValueError: the policy is unknown, or does not go with a plan or profile.
         PlanError: the plan file cannot be read.
-        ProfileError: the profile file cannot be read.
+        ProfileError: the profile file cannot be read, or is of another device or cuDNN version.
     """
     known = [each.value for each in Policy]
     if policy not in known:
@@ -90,8 +98,28 @@ def make_settings(
             "Expected no plan and no profile with policy 'always', which looks at neither. "
             "Leave them out, or use policy 'profiled'."
         )
+    loaded = profile if profile is None or isinstance(profile, Profile) else load_profile(profile)
+    if loaded is not None and not allow_foreign_profile:
+        _check_fits_this_process(loaded)
     return Settings(
         Policy(policy),
         plan if plan is None or isinstance(plan, Plan) else load_plan(plan),
-        profile if profile is None or isinstance(profile, Profile) else load_profile(profile),
+        loaded,
+        allow_foreign_profile,
     )
+
+
+def _check_fits_this_process(profile: Profile) -> None:
+    """Refuses a profile of another device than that which TensorFlow will run convolutions on.
+
+    That is the first GPU that CUDA shows this process, or the CPU where there is none, or where
+    TensorFlow was built without CUDA or was told to use no GPU.
+    """
+    gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
+    difference = why_foreign(profile.device, gpu or this_cpu())
+    if difference is not None:
+        raise ProfileError(
+            f"Expected a profile of what this process runs on, got one of another: {difference}. "
+            "Measure anew here, or pass allow_foreign_profile=True (tf-interop run: "
+            "--allow-foreign-profile) to go by this one all the same."
+        )
