@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import math
 import os
 import pathlib
 import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,6 +21,7 @@ from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKin
 from tf_interop.know.core_library import (
     AlgorithmList,
     AlgorithmScope,
+    DeviceDescription,
     MeasureOptions,
     MeasuringBackend,
     StageStep,
@@ -27,7 +30,9 @@ from tf_interop.know.profile import (
     AlgorithmFailure,
     AlgorithmMeasurement,
     FailureKind,
+    KernelMeasurement,
     MeasuredConvolution,
+    SmLimits,
     StageFailure,
     StageMeasurement,
 )
@@ -369,6 +374,230 @@ def test_refuses_a_stage_that_makes_no_sense(
     steps = [StageStep(FORWARD, lane) for lane in lanes]
     with pytest.raises(ValueError, match=reason):
         host.measure_stage(steps, FEW_RUNS, **arguments)
+
+
+class _StubFunctions:
+    """Stands in for the loaded library, with what a GPU might give."""
+
+    def __init__(self) -> None:
+        self.code = 0
+        self.error = b"made by the test"
+        self.relative_error = 0.001
+        self.kernels: list[tuple[bytes, float]] = []
+        self.trace_error = b""
+        self.sm_counts: list[int] = []
+
+    def TfiCoreDescribe(self, _device: Any, description: Any, *sinks: Any) -> int:  # noqa: N802
+        if self.code:
+            _give(sinks[4], self.error)
+            return self.code
+        fields = description._obj
+        fields.memory_bytes, fields.sm_count = 80, 132
+        fields.sm_registers, fields.sm_shared_memory_bytes = 65536, 233472
+        fields.sm_threads, fields.sm_blocks = 2048, 32
+        fields.sm_reserved_shared_memory_bytes = 1024
+        for sink, text in zip(sinks, [b"Invented GPU", b"9.0", b"9.10.2", b"12.8"], strict=False):
+            _give(sink, text)
+        return 0
+
+    def TfiCoreListAlgorithms(self, *arguments: Any) -> int:  # noqa: N802
+        self.scope, self.allow_tf32 = arguments[2:4]
+        _give(arguments[5], self.error)
+        return self.code
+
+    def TfiCoreMeasureConvolution(  # noqa: N802
+        self,
+        _device: Any,
+        convolution: Any,
+        _algorithm: bytes,
+        options: Any,
+        measurement: Any,
+        ran: Any,
+        kernel: Any,
+        trace_error: Any,
+        error: Any,
+    ) -> int:
+        if self.code:
+            _give(error, self.error)
+            return self.code
+        self.dtype = convolution._obj.dtype
+        self.allow_tf32 = options._obj.allow_tf32
+        self.trace_kernels = options._obj.trace_kernels
+        measured = measurement._obj
+        measured.median_us = 5.0
+        measured.relative_error = self.relative_error
+        measured.reduces_precision = 1
+        _give(ran, b"eng1")
+        for name, elapsed_us in self.kernels:
+            given = core_library._Kernel(name, (1, 2, 3), (32, 1, 1), 168, 49152, elapsed_us)
+            kernel(ctypes.pointer(given))
+        if self.trace_error:
+            _give(trace_error, self.trace_error)
+        return 0
+
+    def TfiCoreMeasureStage(  # noqa: N802
+        self,
+        _device: Any,
+        stage: Any,
+        _options: Any,
+        measurement: Any,
+        sm_counts: Any,
+        sm_count_count: Any,
+        ran: Any,
+        ran_in_sequence: Any,
+        error: Any,
+    ) -> int:
+        if self.code:
+            _give(error, self.error)
+            return self.code
+        given = stage._obj
+        self.lanes = [
+            (given.lanes[i].priority, given.lanes[i].sm_count) for i in range(given.lane_count)
+        ]
+        measured = measurement._obj
+        measured.concurrent_us, measured.concurrent_spread_us = 10, 1
+        measured.same_sequential_us, measured.same_sequential_spread_us = 20, 2
+        measured.sequential_us, measured.sequential_spread_us = 30, 4
+        for place, count in enumerate(self.sm_counts):
+            sm_counts[place] = count
+        sm_count_count._obj.value = len(self.sm_counts)
+        for _ in range(given.step_count):
+            _give(ran, b"eng1")
+            _give(ran_in_sequence, b"eng2")
+        return 0
+
+
+def _give(sink: Any, text: bytes) -> None:
+    buffer = ctypes.create_string_buffer(text)
+    sink(ctypes.addressof(buffer), len(text))
+
+
+@pytest.fixture(name="stub")
+def fixture_stub() -> _StubFunctions:
+    return _StubFunctions()
+
+
+@pytest.fixture(name="gpu")
+def fixture_gpu(stub: _StubFunctions) -> MeasuringBackend:
+    return MeasuringBackend(cast(ctypes.CDLL, stub), "cudnn", ctypes.c_void_p())
+
+
+def test_describes_a_gpu(gpu: MeasuringBackend) -> None:
+    assert gpu.describe() == DeviceDescription(
+        backend="cudnn",
+        name="Invented GPU",
+        compute_capability="9.0",
+        sm_count=132,
+        memory_bytes=80,
+        sm_limits=SmLimits(65536, 233472, 2048, 32, 1024),
+        cudnn="9.10.2",
+        cuda="12.8",
+    )
+
+
+def test_says_why_a_gpu_cannot_be_described(gpu: MeasuringBackend, stub: _StubFunctions) -> None:
+    stub.code = 5
+    with pytest.raises(LibraryError, match="backend 'cudnn': made by the test"):
+        gpu.describe()
+
+
+def test_no_algorithms_have_their_reason(gpu: MeasuringBackend, stub: _StubFunctions) -> None:
+    stub.code = 2
+    listed = gpu.list_algorithms(FORWARD, AlgorithmScope.KNOBS, allow_tf32=False)
+    assert listed == AlgorithmList((), "made by the test")
+    assert (stub.scope, stub.allow_tf32) == (2, False)
+
+
+def test_kernels_have_their_share_of_the_time(gpu: MeasuringBackend, stub: _StubFunctions) -> None:
+    stub.kernels = [(b"transform", 1.0), (b"gemm", 3.0)]
+    result = _measure(gpu, FORWARD)
+    assert result.kernels == (
+        KernelMeasurement("transform", (1, 2, 3), (32, 1, 1), 168, 49152, 0.25),
+        KernelMeasurement("gemm", (1, 2, 3), (32, 1, 1), 168, 49152, 0.75),
+    )
+    assert result.tf32
+    assert "not traced" not in result.source
+    assert (stub.allow_tf32, stub.trace_kernels) == (1, 1)
+
+
+def test_the_source_says_why_kernels_are_missing(
+    gpu: MeasuringBackend, stub: _StubFunctions
+) -> None:
+    stub.trace_error = b"another tool holds CUPTI"
+    options = dataclasses.replace(FEW_RUNS, allow_tf32=False, trace_kernels=False)
+    result = _measure(gpu, FORWARD, options=options)
+    assert result.kernels == ()
+    assert result.source.endswith(", kernels not traced: another tool holds CUPTI")
+    assert (stub.allow_tf32, stub.trace_kernels) == (0, 0)
+
+
+def test_bfloat16_has_its_number(gpu: MeasuringBackend, stub: _StubFunctions) -> None:
+    _measure(gpu, dataclasses.replace(FORWARD, dtype="bfloat16"))
+    assert stub.dtype == 2
+
+
+@pytest.mark.parametrize(
+    ("relative_error", "reason"),
+    [(math.inf, "not finite or were not written"), (1.25, "at most 0.1 .* got 1.25")],
+)
+def test_a_wrong_result_is_a_failure(
+    gpu: MeasuringBackend, stub: _StubFunctions, relative_error: float, reason: str
+) -> None:
+    stub.relative_error = relative_error
+    result = gpu.measure_algorithm(FORWARD, None, FEW_RUNS)
+    assert isinstance(result, AlgorithmFailure)
+    assert result.kind is FailureKind.WRONG_RESULT
+    assert result.algorithm == "eng1"
+    assert re.search(reason, result.reason)
+
+
+def test_an_error_of_rounding_is_no_failure(gpu: MeasuringBackend, stub: _StubFunctions) -> None:
+    stub.relative_error = 0.09
+    assert _measure(gpu, FORWARD).relative_error == 0.09
+    stub.relative_error = -1
+    assert _measure(gpu, FORWARD).relative_error is None
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (2, FailureKind.UNSUPPORTED),
+        (3, FailureKind.OUT_OF_MEMORY),
+        (4, FailureKind.FAILED),
+        (5, FailureKind.FAILED),
+    ],
+)
+def test_codes_of_the_core_become_kinds_of_failure(
+    gpu: MeasuringBackend, stub: _StubFunctions, code: int, kind: FailureKind
+) -> None:
+    stub.code = code
+    algorithm = gpu.measure_algorithm(FORWARD, "eng7", FEW_RUNS)
+    assert isinstance(algorithm, AlgorithmFailure)
+    assert (algorithm.kind, algorithm.algorithm, algorithm.reason) == (
+        kind,
+        "eng7",
+        "made by the test",
+    )
+    stage = gpu.measure_stage([StageStep(FORWARD, 0, "eng7")], FEW_RUNS)
+    assert isinstance(stage, StageFailure)
+    assert (stage.kind, stage.reason) == (kind, "made by the test")
+
+
+def test_a_stage_says_what_the_device_gave(gpu: MeasuringBackend, stub: _StubFunctions) -> None:
+    stub.sm_counts = [64, 68]
+    steps = [StageStep(FORWARD, 0), StageStep(FORWARD, 1)]
+    result = gpu.measure_stage(steps, FEW_RUNS, sm_counts=[60, 0])
+    assert isinstance(result, StageMeasurement)
+    assert stub.lanes == [(0, 60), (0, 0)]
+    assert (result.sm_counts, result.priorities) == ((64, 68), ())
+    assert (result.concurrent_us, result.same_sequential_us, result.sequential_us) == (10, 20, 30)
+    assert result.spread_us == 1 + 4
+    assert result.sequential_algorithms == ("eng2", "eng2")
+
+
+def test_knows_the_version_of_cudnn() -> None:
+    version = core_library.load_core_library().cudnn_version()
+    assert version == "" or re.fullmatch(r"\d+\.\d+\.\d+", version)
 
 
 def test_refuses_an_unknown_backend() -> None:

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Times how long the host takes to launch a pinned convolution, beside the bare cuDNN calls it makes.
+#
+#   scripts/benchmark_launch.sh [OUT]
+#
+# OUT (default docs/results/launch_overhead.json) is written. TF_INTEROP_LIBCUDA and TF_INTEROP_LIBCUDNN
+# choose the libraries; where neither is set and there is no GPU, the stand-ins of the C++ tests serve,
+# which enqueue nothing then. The environment that setup.sh made (VENV) gives CMake and headers.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PATH="$(realpath -m "${VENV:-.venv}")/bin:$PATH"
+out=${1:-docs/results/launch_overhead.json}
+
+build=build/core
+cmake -S . -B "$build" -G Ninja -DTF_INTEROP_BUILD_LIBRARY=OFF -DTF_INTEROP_BUILD_TESTS=ON \
+  -DTF_INTEROP_CUDNN_BACKEND=on >/dev/null
+cmake --build "$build" --parallel --target launch_overhead fake_cuda fake_cudnn
+
+if [ -z "${TF_INTEROP_LIBCUDA:-}${TF_INTEROP_LIBCUDNN:-}" ] && ! nvidia-smi -L >/dev/null 2>&1; then
+  echo "No GPU here: timing with the stand-ins for libcuda and libcudnn."
+  export TF_INTEROP_LIBCUDA=$PWD/$build/tests/cc/libfake_cuda.so
+  export TF_INTEROP_LIBCUDNN=$PWD/$build/tests/cc/libfake_cudnn.so
+fi
+# Has no meaning to real libraries.
+export TF_INTEROP_FAKE_CUDNN_NO_WORK=1
+"$build/tests/cc/launch_overhead" | python3 -c '
+import datetime, json, os, pathlib, re, sys
+
+measured = json.load(sys.stdin)
+for library in ("libcuda", "libcudnn"):
+    name = pathlib.Path(measured[library]).name
+    measured[library] = f"fake ({name})" if name.startswith("libfake_") else name
+model = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
+cores = len(os.sched_getaffinity(0))
+result = {
+    "format": "tf_interop.launch_overhead",
+    "version": 1,
+    "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+    "machine": f"{model[1]}, {cores} cores" if model else f"{cores} cores",
+    "command": "scripts/benchmark_launch.sh",
+    **measured,
+}
+pathlib.Path(sys.argv[1]).write_text(json.dumps(result, indent=2) + "\n")
+for launch in filter(None, result["launches"]):
+    print(launch["name"] + ":", launch["overhead_ns"], "ns over the bare calls of", measured["libcudnn"])
+' "$out"
