@@ -33,7 +33,8 @@ import tensorflow as tf
 
 def build():
     image = tf.keras.Input((16, 16, 3))
-    x = tf.keras.layers.Conv2D(8, 3, strides=2, padding="same", activation="relu", name="stem")(image)
+    stem = tf.keras.layers.Conv2D(8, 3, 2, padding="same", activation="relu", name="stem")
+    x = stem(image)
     branches = [
         tf.keras.layers.Conv2D(4, size, padding="same", activation="relu", name=f"c{size}")(x)
         for size in (1, 3, 5)

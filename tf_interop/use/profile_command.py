@@ -454,12 +454,18 @@ def _collect_model(model: str, is_host: bool, collecting: dict[str, Any]) -> Con
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     progress = Console(stderr=True)
     with progress.status("Importing TensorFlow") as status:
-        from tf_interop.use.collect_configurations import (
-            CollectOptions,
-            StageSource,
-            collect_configurations,
-        )
-        from tf_interop.use.load_model import ModelArgumentError
+        try:
+            from tf_interop.use.collect_configurations import (
+                CollectOptions,
+                StageSource,
+                collect_configurations,
+            )
+            from tf_interop.use.load_model import ModelArgumentError
+        except ImportError as error:
+            raise click.ClickException(
+                f"Expected to import TensorFlow for '{model}', got: {error}. Install it, or make a "
+                "list with --export-configurations where it is."
+            ) from error
 
         stages: _StageChoice = collecting["stage_choice"]
         layout = collecting["layout"]
