@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <limits>
@@ -48,6 +49,7 @@ class CountingDevice : public MeasuringDevice {
   Status Allocate(size_t bytes, void** data) override {
     if (refuse_from-- <= 0) return ResourceExhausted("no memory");
     TF_INTEROP_RETURN_IF_ERROR(device_->Allocate(bytes, data));
+    sizes.push_back(bytes);
     ++live;
     return Status::Ok();
   }
@@ -81,6 +83,7 @@ class CountingDevice : public MeasuringDevice {
   Status start_trace, stop_trace;
   int traces = 0;
   int sections_at_trace = -1;
+  std::vector<size_t> sizes;  // of all that was ever allocated
   int live = 0;
   int refuse_from = std::numeric_limits<int>::max();
   int sections = 0;
@@ -616,7 +619,6 @@ TEST(MeasureStageTest, WorkspacesOfLanesAddUpAndStepsOfALaneShareIt) {
 }
 
 TEST(MeasureStageTest, ASequenceMayNeedMoreWorkspaceThanTheLanes) {
-  // Run under a sanitizer this would write behind lane 0's workspace if that were its own alone.
   HostBackend backend(SerialFor);
   CountingDevice device(&backend);
   const Convolution c = MakeConvolution();
@@ -632,6 +634,8 @@ TEST(MeasureStageTest, ASequenceMayNeedMoreWorkspaceThanTheLanes) {
   ASSERT_TRUE(backend.Prepare(c, "DIRECT", size_t{1} << 30, &direct).ok());
   ASSERT_TRUE(backend.Prepare(large, "IM2COL_GEMM", size_t{1} << 30, &gemm).ok());
   EXPECT_EQ(measured.workspace_bytes, direct->workspace_bytes() + gemm->workspace_bytes());
+  // Lane 0 on its own needs less; the sequence runs there.
+  EXPECT_EQ(std::count(device.sizes.begin(), device.sizes.end(), gemm->workspace_bytes()), 2);
 }
 
 TEST(MeasureStageTest, APinThatCannotBeHadIsAFailureWithItsReason) {
@@ -649,6 +653,24 @@ TEST(MeasureStageTest, APinThatCannotBeHadIsAFailureWithItsReason) {
         << status.message();
     EXPECT_EQ(device.sections, 0);
   }
+}
+
+TEST(MeasureStageTest, AShortageOfMemoryIsToldFromAnAlgorithmThatCannotRun) {
+  class ShortBackend : public HostBackend {
+   public:
+    ShortBackend() : HostBackend(SerialFor) {}
+    Status Prepare(const Convolution& convolution, const std::string& algorithm, size_t limit,
+                   std::shared_ptr<const PreparedConvolution>* prepared) override {
+      if (algorithm == "DIRECT") return ResourceExhausted("no memory for a plan");
+      return HostBackend::Prepare(convolution, algorithm, limit, prepared);
+    }
+  } backend;
+  CountingDevice device(&backend);
+  StageMeasurement measured;
+  const Status status = MeasureStage(&device, {{{"a", MakeConvolution(), "DIRECT", 0}}, {}, {}},
+                                     FewRuns(), &measured);
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(status.message(), "Convolution 'a' with algorithm DIRECT: no memory for a plan");
 }
 
 TEST(MeasureStageTest, RefusesWithAReason) {

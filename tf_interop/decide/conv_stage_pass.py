@@ -235,9 +235,8 @@ def _why_no_stages(
     if settings.profile_for(device_type) is not None:
         return "the profile holds no stage of this graph that wins"
     if settings.profile is not None:
-        return (
-            f"the profile is of backend '{settings.profile.device.backend}', not for {device_type}s"
-        )
+        backend = settings.profile.device.backend
+        return f"the profile is of backend '{backend}', which does not run on a {device_type}"
     return NOTHING_TO_PLAN_FROM
 
 
