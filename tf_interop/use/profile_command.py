@@ -25,6 +25,7 @@ from tf_interop.know.core_library import (
     MeasuringBackend,
     load_core_library,
 )
+from tf_interop.know.nsight_compute import add_nsight_figures, read_nsight_csv
 from tf_interop.know.nvidia import visible_gpus
 from tf_interop.know.plan_file import load_plan
 from tf_interop.know.profile import Entry, Profile, ProfiledDevice
@@ -290,6 +291,7 @@ def profile() -> None:
 @click.pass_context
 def measure(
     context: click.Context,
+    /,
     models: tuple[str, ...],
     output_path: str | None,
     list_path: str | None,
@@ -410,11 +412,23 @@ def schema() -> None:
     help="Where to write the profile. [default: PROFILE itself]",
 )
 def import_ncu(file: str, csv: str, output_path: str | None) -> None:
-    """Adds what Nsight Compute found out about kernels, from the CSV that `ncu --csv` prints."""
-    from tf_interop.know.nsight_compute import import_nsight_compute
+    """Adds what Nsight Compute found out about kernels, from the CSV that `ncu --csv` prints.
 
+    Kernels are matched by function, grid and block. Fails where none of the CSV is in PROFILE.
+    """
     with _errors_shown():
-        save_profile(import_nsight_compute(load_profile(file), csv), output_path or file)
+        imported = add_nsight_figures(load_profile(file), read_nsight_csv(csv))
+        if not imported.matched:
+            raise ProfileError(
+                f"Expected kernels of profile '{file}' in '{csv}', got none of "
+                f"{len(imported.not_in_profile)} launches. Run ncu on what the profile measured."
+            )
+        save_profile(imported.profile, output_path or file)
+    click.echo(
+        f"{output_path or file}: figures for {len(imported.matched)} launches; "
+        f"{len(imported.not_in_profile)} others in the CSV, {len(imported.not_in_csv)} kernels of "
+        "the profile not in it"
+    )
 
 
 def _collect(
@@ -523,7 +537,7 @@ def _measure_into(
             configurations,
             options,
             known=(*before, *kept),
-            sm_limits=device.sm_limits,
+            device=device,
             keep=journal.append,
             should_stop=lambda: stop.signal is not None,
         )

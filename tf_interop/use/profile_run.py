@@ -38,7 +38,7 @@ from tf_interop.know.profile import (
     AlgorithmMeasurement,
     Entry,
     MeasuredConvolution,
-    SmLimits,
+    ProfiledDevice,
     StageFailure,
     StageKey,
     StageMeasurement,
@@ -192,7 +192,7 @@ class ProfileRun:
         options: RunOptions,
         *,
         known: Iterable[Entry] = (),
-        sm_limits: SmLimits | None = None,
+        device: ProfiledDevice | None = None,
         keep: Callable[[Entry], None] = lambda entry: None,
         should_stop: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
@@ -204,7 +204,7 @@ class ProfileRun:
             configurations: what to measure.
             options: how.
             known: entries of runs before; what they hold is not measured again.
-            sm_limits: of the device, to choose combinations by; None where they are not known.
+            device: what is measured on, to choose combinations by; None where it is not known.
             keep: is given each new entry.
             should_stop: asked before each measurement.
             clock: seconds that go by.
@@ -212,7 +212,7 @@ class ProfileRun:
         self._backend = backend
         self._list = configurations
         self._options = options
-        self._sm_limits = sm_limits
+        self._device = device
         self._keep = keep
         self._should_stop = should_stop
         self._clock = clock
@@ -372,7 +372,7 @@ class ProfileRun:
             combinations = combinations_for_pair(
                 alone[0],
                 alone[1],
-                self._sm_limits,
+                self._device,
                 at_most_each=self._options.pair_algorithms,
             )
             choices = [(first.algorithm, second.algorithm) for first, second in combinations]
