@@ -297,7 +297,7 @@ def test_says_which_convolutions_have_no_algorithm() -> None:
     assert outcome.end is End.FINISHED
     assert {each.configuration for each in kept} == {SMALL}  # type: ignore[union-attr]
     [note] = outcome.notes
-    assert note.startswith("no algorithm for backward-input float32 NHWC 1x8x8x3")
+    assert note.startswith("no algorithm for backward-input 1x8x8x3")
     assert note.endswith("Expected a forward convolution.")
 
 

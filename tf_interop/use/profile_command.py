@@ -35,6 +35,7 @@ from tf_interop.know.profile_merge import diff_profiles, merge_profiles
 from tf_interop.know.profiled_device import identify_device, why_foreign
 from tf_interop.use.profile_progress import shown_progress
 from tf_interop.use.profile_run import End, Outcome, ProfileRun, RunOptions, parse_budget
+from tf_interop.use.profile_tables import show_difference, show_nsight_import, show_profile
 
 # TensorFlow is imported only where a model has to be traced: a saved list is measured without it.
 
@@ -390,8 +391,6 @@ def diff(first: str, second: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(difference.to_json(), indent=2))
     else:
-        from tf_interop.use.profile_tables import show_difference
-
         show_difference(difference, Console())
 
 
@@ -424,11 +423,7 @@ def import_ncu(file: str, csv: str, output_path: str | None) -> None:
                 f"{len(imported.not_in_profile)} launches. Run ncu on what the profile measured."
             )
         save_profile(imported.profile, output_path or file)
-    click.echo(
-        f"{output_path or file}: figures for {len(imported.matched)} launches; "
-        f"{len(imported.not_in_profile)} others in the CSV, {len(imported.not_in_csv)} kernels of "
-        "the profile not in it"
-    )
+    show_nsight_import(imported)
 
 
 def _collect(
@@ -589,8 +584,6 @@ def _stopping() -> Iterator[_Stop]:
 
 
 def _show(shown: Profile, *, like_paper: bool) -> None:
-    from tf_interop.use.profile_tables import show_profile
-
     show_profile(shown, Console(), like_paper=like_paper)
     if not like_paper:
         click.echo(str(count_pairs(shown)))

@@ -44,6 +44,7 @@ from tf_interop.know.profile import (
     StageMeasurement,
     entry_key,
 )
+from tf_interop.use.profile_tables import describe_convolution
 
 _SHARE_BEFORE_STAGES = 0.6
 
@@ -156,7 +157,9 @@ class _AlgorithmJob:
     tf32: bool
 
     def __str__(self) -> str:
-        return f"{describe(self.configuration)}, {self.algorithm}{_tf32_words(self.tf32)}"
+        return (
+            f"{describe_convolution(self.configuration)}, {self.algorithm}{_tf32_words(self.tf32)}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -329,7 +332,9 @@ class ProfileRun:
                 listed = AlgorithmList((), str(error))
             if not listed.algorithms:
                 reason = listed.error or "the backend lists none"
-                self._notes[f"no algorithm for {describe(configuration)}: {reason}"] = None
+                self._notes[f"no algorithm for {describe_convolution(configuration)}: {reason}"] = (
+                    None
+                )
             self._names[key] = listed.algorithms
         return self._names[key]
 
@@ -474,19 +479,6 @@ class _Known:
             if allow_tf32 or not each.tf32:
                 fastest.setdefault(each.algorithm, each)
         return list(fastest.values())
-
-
-def describe(configuration: ConvolutionConfiguration) -> str:
-    """A convolution in one short line."""
-
-    def size(shape: Sequence[int | None] | None) -> str:
-        return "x".join(str(each) for each in shape or ())
-
-    kind = configuration.kind.value + (" depthwise" if configuration.depthwise else "")
-    return (
-        f"{kind} {configuration.dtype} {configuration.layout} {size(configuration.image_shape)} "
-        f"* {size(configuration.filter_shape)} / {size(configuration.strides)}"
-    )
 
 
 def parse_budget(text: str) -> float:
