@@ -102,6 +102,10 @@ fi
 for ((index = 0; index < ${#names[@]}; index++)); do
   left=$((end - SECONDS))
   share=$((2 * left / (${#names[@]} - index + 1)))
+  # However long building took: something is better than nothing.
+  if [ "$index" = 0 ] && [ "$share" -lt 20 ]; then
+    share=20
+  fi
   [ "$share" -ge 2 ] || break
   step profile profile "${names[index]}" "$share"
   if [ "$index" = 0 ]; then
@@ -116,5 +120,7 @@ done
 if [ -e "$results/profile.json" ]; then
   gzip --best --keep --force "$results/profile.json"
   "$python" -m tf_interop profile check "$results/profile.json" || failed=1
+else
+  failed=1
 fi
 exit "$failed"

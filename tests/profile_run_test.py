@@ -231,15 +231,21 @@ def test_a_stage_is_measured_again_where_a_faster_algorithm_was_found_since() ->
     assert stage.sequential_algorithms == ("eng1", "eng1")
 
 
-def test_without_tf32_only_what_rounds_is_measured_anew() -> None:
+def test_without_tf32_only_what_rounds_is_left_out_and_halves_are_measured_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(LATENCIES, "eng0", 5.0)
     backend = FakeBackend()
     listed = (ListedConvolution(SMALL), ListedConvolution(HALF))
-    options = RunOptions(AlgorithmScope.HEURISTIC, tf32=(True, False))
-    stage = ListedStage((0, 0), (0, 1))
-    _, kept = _run(backend, ConfigurationList(listed, (stage,)), options)
+    stages = (ListedStage((0, 0), (0, 1)), ListedStage((1, 1), (0, 1)))
+    options = RunOptions(AlgorithmScope.HEURISTIC, tf32=(True, False), pair_algorithms=1)
+    _, kept = _run(backend, ConfigurationList(listed, stages), options)
     # The list without TF32 has eng1 alone, which was found not to round; half has no TF32.
     assert sorted(backend.measured[:4]) == ["half eng0", "half eng1", "small eng0", "small eng1"]
-    assert {each.tf32 for each in kept if isinstance(each, StageMeasurement)} == {True, False}
+    assert backend.measured[4:] == [
+        "small eng0+small eng0", "half eng0+half eng0", "small eng1+small eng1",
+    ]  # fmt: skip
+    assert [each.tf32 for each in kept[4:]] == [True, True, False]
 
 
 def test_ends_when_the_time_is_over_and_says_what_is_left() -> None:
