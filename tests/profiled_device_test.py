@@ -27,11 +27,12 @@ class FakeGpu:
     capability: tuple[int, int] = (9, 0)
     cores: int = 132 * 128
     memory: int = 150754820096
+    sm_clock: int = 1980
 
 
 H200 = FakeGpu("NVIDIA H200", "GPU-aaaa1111")
 SECOND_H200 = FakeGpu("NVIDIA H200", "GPU-aaaa2222", memory=1)
-A100 = FakeGpu("NVIDIA A100-SXM4-80GB", "GPU-bbbb0000", (8, 0), 108 * 64, 85899345920)
+A100 = FakeGpu("NVIDIA A100-SXM4-80GB", "GPU-bbbb0000", (8, 0), 108 * 64, 85899345920, 1410)
 
 
 class FakeNvml(types.ModuleType):
@@ -81,8 +82,8 @@ class FakeNvml(types.ModuleType):
     def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu) -> object:  # noqa: N802
         return types.SimpleNamespace(total=gpu.memory)
 
-    def nvmlDeviceGetClockInfo(self, _gpu: FakeGpu, kind: int) -> int:  # noqa: N802
-        return {1: 1980, 2: 3201}[kind]
+    def nvmlDeviceGetClockInfo(self, gpu: FakeGpu, kind: int) -> int:  # noqa: N802
+        return {1: gpu.sm_clock, 2: 3201}[kind]
 
     def nvmlSystemGetDriverVersion(self) -> bytes:  # noqa: N802
         return b"570.86.15"
