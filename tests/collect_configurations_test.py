@@ -18,7 +18,7 @@ from tf_interop.know.find_convolutions import find_convolutions
 from tf_interop.know.graph_properties import GraphProperties
 from tf_interop.know.graph_view import GraphView
 from tf_interop.know.independence import Independence
-from tf_interop.know.plan import GraphPlan, PinnedConvolution, Plan, PlannedStage
+from tf_interop.know.plan import GraphPlan, LaneOptions, PinnedConvolution, Plan, PlannedStage
 from tf_interop.use.collect_configurations import (
     CollectOptions,
     StageSource,
@@ -177,7 +177,8 @@ def test_lists_the_stages_of_a_plan_with_what_it_pins() -> None:
     first, second, third = (lane[0].node for lane in level.lanes)
     stage = PlannedStage(
         ((PinnedConvolution(third, "IM2COL_GEMM"), PinnedConvolution(first)),
-         (PinnedConvolution(second, "DIRECT"),))
+         (PinnedConvolution(second, "DIRECT"),)),
+        lane_options=(LaneOptions(sm_count=64), LaneOptions(priority=-1)),
     )  # fmt: skip
     pinned = Plan((GraphPlan(graph.fingerprint, graph.convolution_count, (stage,)),))
     listed = _collect(stage_sources=(), plan=pinned)
@@ -186,6 +187,7 @@ def test_lists_the_stages_of_a_plan_with_what_it_pins() -> None:
     assert [size and size[0] for size in sizes] == [5, 1, 3]
     assert found.lanes == (0, 0, 1)
     assert found.algorithms == ("IM2COL_GEMM", None, "DIRECT")
+    assert (found.sm_counts, found.priorities) == ((64, 0), (0, -1))
 
     other = Plan((GraphPlan("0", 1, (PlannedStage(((PinnedConvolution("x"),),)),)),))
     with pytest.raises(PlanError, match="Expected a plan for this graph"):

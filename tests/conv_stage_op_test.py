@@ -283,6 +283,9 @@ def test_infers_shapes(conv_stage: Any) -> None:
         ({"step_lanes": [3]}, "lanes numbered 0, 1, 2"),
         ({"steps": [b"\xff"]}, "expected a serialized NodeDef as step 0"),
         ({"Tout": [tf.half]}, "expected Tout float, got half"),
+        ({"lane_sm_counts": [8, 8]}, "one entry for each of 1 lanes, got 0 and 2"),
+        ({"lane_priorities": [0, 0]}, "one entry for each of 1 lanes, got 2 and 0"),
+        ({"lane_sm_counts": [-8]}, "SM count of at least 0, got -8 for lane 0"),
     ],
 )
 def test_refuses_malformed_attributes(

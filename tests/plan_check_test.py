@@ -12,7 +12,7 @@ from planning_graphs import INCEPTION, make_graph, make_stage
 
 from tf_interop.decide.plan_check import check_stages
 from tf_interop.errors import GraphError, PlanError
-from tf_interop.know.plan import PinnedConvolution, PlannedStage
+from tf_interop.know.plan import LaneOptions, PinnedConvolution, PlannedStage
 
 
 def _refusal(nodes: dict[str, str], *stages: PlannedStage, **keywords: dict[str, str]) -> str:
@@ -52,6 +52,12 @@ def test_takes_a_pinned_algorithm_of_the_kind() -> None:
     _check(INCEPTION, PlannedStage(((PinnedConvolution("1x1", "IMPLICIT_PRECOMP_GEMM"),),)))
 
 
+def test_takes_options_of_every_lane() -> None:
+    stage = make_stage("1x1", "3x3_reduce")
+    options = (LaneOptions(-1, 64), LaneOptions())
+    _check(INCEPTION, dataclasses.replace(stage, lane_options=options))
+
+
 # What is not.
 
 
@@ -85,6 +91,21 @@ def test_refuses_a_stage_without_lane() -> None:
 def test_refuses_a_lane_without_convolution() -> None:
     message = _refusal(INCEPTION, make_stage("1x1", ""))
     assert "in every lane of stage 0, got none in lane 1" in message
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ((LaneOptions(),), "options for none or all of 2 lanes, got 1 in stage 1"),
+        ((LaneOptions(), LaneOptions(0, -8)), "SM count of at least 0, got -8 in stage 1"),
+        ((LaneOptions(-(2**40)), LaneOptions()), f"got {-(2**40)} in stage 1"),
+    ],
+)
+def test_refuses_options_that_are_not_those_of_the_lanes(
+    options: tuple[LaneOptions, ...], reason: str
+) -> None:
+    stage = dataclasses.replace(make_stage("1x1", "3x3_reduce"), lane_options=options)
+    assert reason in _refusal(INCEPTION, make_stage("pool_proj"), stage)
 
 
 def test_refuses_an_algorithm_of_another_kind() -> None:

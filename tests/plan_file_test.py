@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tf_interop.errors import PlanError
-from tf_interop.know.plan import GraphPlan, PinnedConvolution, Plan, PlannedStage
+from tf_interop.know.plan import GraphPlan, LaneOptions, PinnedConvolution, Plan, PlannedStage
 from tf_interop.know.plan_file import load_plan, plan_schema, save_plan
 
 PLAN = Plan(
@@ -29,6 +29,7 @@ PLAN = Plan(
                         (PinnedConvolution("a"), PinnedConvolution("b", "WINOGRAD")),
                     ),
                     why="always: depth 2",
+                    lane_options=(LaneOptions(priority=-1, sm_count=64), LaneOptions()),
                 ),
             ),
         ),
@@ -62,6 +63,10 @@ def _raw() -> dict[str, Any]:
                             ],
                         ],
                         "why": "always: depth 2",
+                        "lane_options": [
+                            {"priority": -1, "sm_count": 64},
+                            {"priority": 0, "sm_count": 0},
+                        ],
                     }
                 ],
             },
@@ -96,11 +101,20 @@ def test_reads_fields_that_may_be_left_out(path: pathlib.Path) -> None:
     raw = _raw()
     del raw["made_with"], raw["graphs"][0]["stages"][0]["why"]
     del raw["graphs"][0]["stages"][0]["lanes"][1][0]["algorithm"]
+    raw["graphs"][0]["stages"][0]["lane_options"] = [{}, {"sm_count": 8}]
     path.write_text(json.dumps(raw))
     plan = load_plan(path)
     assert plan.made_with == {}
     assert plan.graphs[0].stages[0].why == ""
     assert plan.graphs[0].stages[0].convolutions[1] == PinnedConvolution("a", None)
+    assert plan.graphs[0].stages[0].lane_options == (LaneOptions(), LaneOptions(0, 8))
+
+
+def test_reads_files_from_before_lanes_had_options(path: pathlib.Path) -> None:
+    raw = _raw()
+    del raw["graphs"][0]["stages"][0]["lane_options"]
+    path.write_text(json.dumps(raw))
+    assert load_plan(path).graphs[0].stages[0].lane_options == ()
 
 
 def test_equal_plans_give_equal_bytes(tmp_path: pathlib.Path) -> None:
@@ -125,6 +139,8 @@ def test_is_readable_by_people_and_by_others(path: pathlib.Path) -> None:
 NODE_NAMES = st.text(st.characters(codec="utf-8"), max_size=8)
 ALGORITHMS = st.sampled_from([None, "eng0", "eng1_k2=3", "FFT", "ALGO_3", "IM2COL_GEMM"])
 
+LANE_OPTIONS = st.builds(LaneOptions, st.integers(1 - 2**31, 2**31 - 1), st.integers(0, 2**31 - 1))
+
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
@@ -139,7 +155,8 @@ def plans(draw: st.DrawFn) -> Plan:
                 lane, names = names[:size], names[size:]
                 if lane:
                     lanes.append(tuple(PinnedConvolution(n, draw(ALGORITHMS)) for n in lane))
-            stages.append(PlannedStage(tuple(lanes), draw(st.text(max_size=5))))
+            options = tuple(draw(LANE_OPTIONS) for _ in lanes) if draw(st.booleans()) else ()
+            stages.append(PlannedStage(tuple(lanes), draw(st.text(max_size=5)), options))
         graphs.append(GraphPlan(fingerprint, count, tuple(stages)))
     return Plan(tuple(graphs), made_with=draw(st.dictionaries(NODE_NAMES, NODE_NAMES, max_size=2)))
 
@@ -351,6 +368,17 @@ def _stage(raw: dict[str, Any]) -> dict[str, Any]:
             id="lane_without_convolution",
         ),
         pytest.param(
+            lambda raw: _stage(raw)["lane_options"].pop(),
+            "Expected options for none or all of 2 lanes, got 1 at "
+            "`$.graphs[0].stages[0].lane_options`",
+            id="options_of_some_lanes",
+        ),
+        pytest.param(
+            lambda raw: _stage(raw)["lane_options"][1].update(sm_count=-1),
+            "Expected `int` >= 0 at `$.graphs[0].stages[0].lane_options[1].sm_count`",
+            id="negative_sm_count",
+        ),
+        pytest.param(
             lambda raw: raw["graphs"][0].update(convolution_count=2),
             "Expected at most 2 nodes in the stages, as many as the graph has convolutions, got 3 "
             "at `$.graphs[0].stages`",
@@ -390,4 +418,6 @@ def test_schema_names_every_field_and_no_other() -> None:
     assert definitions["Plan"]["properties"]["format"] == {"const": "tf_interop.plan"}
     assert definitions["PlannedStage"]["properties"]["lanes"]["minItems"] == 1
     assert definitions["PlannedStage"]["properties"]["lanes"]["items"]["minItems"] == 1
+    assert set(definitions["LaneOptions"]["properties"]) == {"priority", "sm_count"}
+    assert definitions["LaneOptions"]["properties"]["sm_count"]["minimum"] == 0
     json.dumps(schema)

@@ -21,7 +21,7 @@ from tensorflow.python.framework import kernels
 import tf_interop
 from tf_interop.errors import LibraryError, PlanError
 from tf_interop.know import kernel_library
-from tf_interop.know.plan import GraphPlan, PinnedConvolution, Plan, PlannedStage
+from tf_interop.know.plan import GraphPlan, LaneOptions, PinnedConvolution, Plan, PlannedStage
 from tf_interop.use import plugin as plugin_module
 from tf_interop.use.plugin import get_plugin
 
@@ -115,6 +115,34 @@ def test_a_plan_is_followed_to_the_lane(tmp_path: pathlib.Path) -> None:
     result = make_branches()(IMAGE)
     assert stages_of_last_graph() == [[["a", "b"]]]
     assert tf_interop.status().counters.stages_run == before + 1
+    tf_interop.disable()
+    np.testing.assert_array_equal(result, make_branches()(IMAGE))
+
+
+def test_lane_options_of_a_plan_reach_the_op_and_are_counted_where_refused(
+    tmp_path: pathlib.Path,
+) -> None:
+    tf_interop.enable("always")
+    make_branches()(IMAGE)
+    plan = tf_interop.status().plan
+    [graph] = plan.graphs
+    options = (LaneOptions(priority=-1, sm_count=8), LaneOptions())
+    stage = dataclasses.replace(graph.stages[0], lane_options=options)
+    plan = dataclasses.replace(plan, graphs=(dataclasses.replace(graph, stages=(stage,)),))
+    tf_interop.save_plan(plan, tmp_path / "plan.json")
+
+    get_plugin().forget_reports()
+    tf_interop.enable(plan=tmp_path / "plan.json")
+    before = tf_interop.status().counters
+    result = make_branches()(IMAGE)
+    status = tf_interop.status()
+    assert status.plan.graphs[0].stages == (stage,)
+    assert status.counters.stages_run == before.stages_run + 1
+    assert status.counters.fallbacks == before.fallbacks
+    [(reason, count)] = status.counters.refused_lane_options.items()
+    assert "no SMs to divide" in reason
+    assert count == before.refused_lane_options.get(reason, 0) + 1
+    assert f"lanes without the options of the plan, {count} times: {reason}" in str(status)
     tf_interop.disable()
     np.testing.assert_array_equal(result, make_branches()(IMAGE))
 

@@ -1,3 +1,4 @@
+import dataclasses
 import random
 from collections.abc import Collection, Sequence
 
@@ -11,7 +12,7 @@ from tf_interop.know.graph_check import check_rewrite
 from tf_interop.know.graph_properties import GraphProperties
 from tf_interop.know.graph_view import GraphView
 from tf_interop.know.independence import Independence
-from tf_interop.know.plan import PinnedConvolution, PlannedStage
+from tf_interop.know.plan import LaneOptions, PinnedConvolution, PlannedStage
 from tf_interop.know.rewrite_stages import rewrite_stages
 from tf_interop.know.stage_node import CONV_STAGE_OP, decode_stage
 
@@ -89,6 +90,29 @@ def test_groups_lanes_and_pins_algorithms() -> None:
         ("a", 0, ""),
         ("b", 1, "FFT"),
     ]
+
+
+def test_groups_with_options_of_lanes_in_the_same_bytes_each_time() -> None:
+    graph = _sources()
+    for name in ("a", "b"):
+        graph.conv(name, "x", "f")
+    options = (LaneOptions(-1, 64), LaneOptions())
+    planned = dataclasses.replace(_stage("a", "b"), lane_options=options)
+    rewritten = _rewrite(graph, planned)
+    assert decode_stage(node_of(rewritten, "tf_interop/stage_0")).lane_options == options
+    assert rewritten.SerializeToString(deterministic=True) == _rewrite(
+        graph, planned
+    ).SerializeToString(deterministic=True)
+    view = GraphView(rewritten)
+    assert find_convolutions(view, GraphProperties(view)) == ((), ())
+
+
+def test_refuses_options_of_some_lanes() -> None:
+    graph = _sources()
+    for name in ("a", "b"):
+        graph.conv(name, "x", "f")
+    stage = dataclasses.replace(_stage("a", "b"), lane_options=(LaneOptions(),))
+    _expect_refusal(graph, stage, match="all of 2 lanes, got 1 in stage 0")
 
 
 def test_groups_gradients_with_sizes() -> None:

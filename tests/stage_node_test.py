@@ -6,6 +6,7 @@ from graph_builder import FLOAT, HALF, GraphBuilder
 from tensorflow.core.framework import node_def_pb2, types_pb2
 
 from tf_interop.errors import GraphError
+from tf_interop.know.plan import LaneOptions
 from tf_interop.know.stage_node import (
     CONV_STAGE_OP,
     StageNode,
@@ -66,6 +67,29 @@ def test_encodes_to_the_same_bytes() -> None:
     assert first.SerializeToString(deterministic=True) == second.SerializeToString(
         deterministic=True
     )
+
+
+def test_decodes_lane_options_that_were_encoded() -> None:
+    stage = dataclasses.replace(_stage(), lane_options=(LaneOptions(-2, 64), LaneOptions()))
+    node = node_def_pb2.NodeDef()
+    encode_stage(stage, node)
+    assert list(node.attr["lane_priorities"].list.i) == [-2, 0]
+    assert list(node.attr["lane_sm_counts"].list.i) == [64, 0]
+    assert decode_stage(node) == stage
+
+
+def test_writes_no_lane_options_where_there_are_none() -> None:
+    node = _encoded()
+    assert decode_stage(node).lane_options == ()
+    assert not {"lane_priorities", "lane_sm_counts"} & set(node.attr)
+
+
+def test_reads_lane_options_as_the_op_does() -> None:
+    node = _encoded()
+    node.attr["lane_priorities"].list.SetInParent()  # As TensorFlow adds the default.
+    assert decode_stage(node).lane_options == ()
+    node.attr["lane_sm_counts"].list.i.extend([0, 8])
+    assert decode_stage(node).lane_options == (LaneOptions(), LaneOptions(sm_count=8))
 
 
 def test_rejects_lanes_that_come_back() -> None:
@@ -142,6 +166,9 @@ def _set_operand(position: int, operand: str) -> Callable[[node_def_pb2.NodeDef]
         (lambda node: _change_step(node, 0, _set_operand(0, "inputs:2")), "inputs:0.*unused"),
         (lambda node: node.attr["Tout"].list.type.__setitem__(0, HALF), "Tout"),
         (lambda node: node.attr["Tin"].list.type.__setitem__(0, types_pb2.DT_INT32), "Tin"),
+        (lambda node: node.attr["lane_sm_counts"].list.i.append(8), "lane_sm_counts.*2 lanes"),
+        (lambda node: node.attr["lane_priorities"].list.i.extend([0] * 3), "lane_priorities"),
+        (lambda node: node.attr["lane_sm_counts"].list.i.extend([8, -1]), "at least 0"),
         (lambda node: setattr(node, "op", "Conv2D"), CONV_STAGE_OP),
     ],
 )

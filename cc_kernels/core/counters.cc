@@ -11,38 +11,52 @@ constexpr size_t kMostReasons = 256;
 
 std::atomic<int64_t> stages_run{0};
 
-struct Fallbacks {
-  std::mutex mutex;
-  std::map<std::string, int64_t> by_reason;
+class CountsByReason {
+ public:
+  void Count(const std::string& reason) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const bool known = counts_.count(reason) > 0;
+    if (known || counts_.size() < kMostReasons) {
+      ++counts_[reason];
+    } else {
+      ++counts_["other reasons"];
+    }
+  }
+
+  std::map<std::string, int64_t> Read() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return counts_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, int64_t> counts_;
 };
 
 // Never destroyed: kernels may still run while the process ends.
-Fallbacks& GlobalFallbacks() {
-  static Fallbacks* const fallbacks = new Fallbacks();
-  return *fallbacks;
+CountsByReason& Fallbacks() {
+  static CountsByReason* const counts = new CountsByReason();
+  return *counts;
+}
+
+CountsByReason& RefusedLaneOptions() {
+  static CountsByReason* const counts = new CountsByReason();
+  return *counts;
 }
 
 }  // namespace
 
 void CountStageRun() { stages_run.fetch_add(1, std::memory_order_relaxed); }
 
-void CountFallback(const std::string& reason) {
-  Fallbacks& fallbacks = GlobalFallbacks();
-  std::lock_guard<std::mutex> lock(fallbacks.mutex);
-  const bool known = fallbacks.by_reason.count(reason) > 0;
-  if (known || fallbacks.by_reason.size() < kMostReasons) {
-    ++fallbacks.by_reason[reason];
-  } else {
-    ++fallbacks.by_reason["other reasons"];
-  }
-}
+void CountFallback(const std::string& reason) { Fallbacks().Count(reason); }
+
+void CountRefusedLaneOptions(const std::string& reason) { RefusedLaneOptions().Count(reason); }
 
 Counters ReadCounters() {
   Counters counters;
   counters.stages_run = stages_run.load(std::memory_order_relaxed);
-  Fallbacks& fallbacks = GlobalFallbacks();
-  std::lock_guard<std::mutex> lock(fallbacks.mutex);
-  counters.fallbacks = fallbacks.by_reason;
+  counters.fallbacks = Fallbacks().Read();
+  counters.refused_lane_options = RefusedLaneOptions().Read();
   return counters;
 }
 

@@ -13,11 +13,14 @@ struct Counters {
   // How often something other than the plan's choice ran, by reason. Reasons past a fixed number
   // are counted together.
   std::map<std::string, int64_t> fallbacks;
+  // How often lanes ran without the stream priorities and SM counts that they ask for, likewise.
+  std::map<std::string, int64_t> refused_lane_options;
 };
 
 // All are thread-safe.
 void CountStageRun();
 void CountFallback(const std::string& reason);
+void CountRefusedLaneOptions(const std::string& reason);
 Counters ReadCounters();
 
 }  // namespace tf_interop

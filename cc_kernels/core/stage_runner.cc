@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "cc_kernels/core/counters.h"
+
 namespace tf_interop {
 namespace {
 
@@ -40,29 +42,47 @@ void GrowLaneWorkspace(const PreparedStep& step, size_t* bytes) {
   if (step.convolution) *bytes = std::max(*bytes, step.convolution->workspace_bytes());
 }
 
+bool AsksForOptions(const std::vector<StreamGroupOptions>& lanes) {
+  return std::any_of(lanes.begin(), lanes.end(), [](const StreamGroupOptions& options) {
+    return !(options == StreamGroupOptions());
+  });
+}
+
 // The stream groups of one call, returned to the backend when the call ends.
 class LeasedStreamGroups {
  public:
   explicit LeasedStreamGroups(Backend* backend) : backend_(backend) {}
-  ~LeasedStreamGroups() {
-    for (auto& group : groups_) backend_->Release(std::move(group));
-  }
+  ~LeasedStreamGroups() { Release(); }
   LeasedStreamGroups(const LeasedStreamGroups&) = delete;
   LeasedStreamGroups& operator=(const LeasedStreamGroups&) = delete;
 
-  Status Acquire(const std::vector<StreamGroupOptions>& options) {
-    groups_.reserve(options.size());
-    for (const StreamGroupOptions& each : options) {
-      std::unique_ptr<StreamGroup> group;
-      TF_INTEROP_RETURN_IF_ERROR(backend_->Acquire(each, &group));
-      groups_.push_back(std::move(group));
-    }
-    return Status::Ok();
+  // One for each lane, all as asked for or all without options.
+  Status Acquire(const std::vector<StreamGroupOptions>& lanes) {
+    const Status status = AcquireAsAsked(lanes);
+    if (status.ok() || !AsksForOptions(lanes)) return status;
+    Release();
+    CountRefusedLaneOptions(status.message());
+    return AcquireAsAsked(std::vector<StreamGroupOptions>(lanes.size()));
   }
   StreamGroup* operator[](size_t lane) const { return groups_[lane].get(); }
   size_t size() const { return groups_.size(); }
 
  private:
+  Status AcquireAsAsked(const std::vector<StreamGroupOptions>& lanes) {
+    groups_.reserve(lanes.size());
+    for (const StreamGroupOptions& options : lanes) {
+      std::unique_ptr<StreamGroup> group;
+      TF_INTEROP_RETURN_IF_ERROR(backend_->Acquire(options, &group));
+      groups_.push_back(std::move(group));
+    }
+    return Status::Ok();
+  }
+
+  void Release() {
+    for (auto& group : groups_) backend_->Release(std::move(group));
+    groups_.clear();
+  }
+
   Backend* const backend_;
   std::vector<std::unique_ptr<StreamGroup>> groups_;
 };
@@ -137,25 +157,36 @@ Status RunOnCallerStream(Backend* backend, const PreparedStage& stage,
   return Status::Ok();
 }
 
-// Sets what each lane asks of its stream group.
-Status AskForLanes(const std::vector<LaneOptions>& lanes, int lane_count, PreparedStage* prepared) {
+Status CheckLaneOptions(const std::vector<LaneOptions>& lanes, int lane_count) {
   if (!lanes.empty() && lanes.size() != static_cast<size_t>(lane_count)) {
     return InvalidArgument("Expected options for none or all of " + std::to_string(lane_count) +
                            " lanes, got " + std::to_string(lanes.size()) + ".");
   }
-  prepared->lane_groups.resize(prepared->lane_workspace_bytes.size());
-  if (lanes.empty()) return Status::Ok();
-  std::vector<int> partition;
-  for (size_t i = 0; i < prepared->lane_groups.size(); ++i) partition.push_back(lanes[i].sm_count);
-  const bool has_partition =
-      std::any_of(partition.begin(), partition.end(), [](int count) { return count != 0; });
-  for (size_t i = 0; i < prepared->lane_groups.size(); ++i) {
-    prepared->lane_groups[i].priority = lanes[i].priority;
-    if (!has_partition) continue;
-    prepared->lane_groups[i].partition = partition;
-    prepared->lane_groups[i].partition_index = static_cast<int>(i);
+  for (size_t lane = 0; lane < lanes.size(); ++lane) {
+    if (lanes[lane].sm_count >= 0) continue;
+    return InvalidArgument("Expected an SM count of at least 0, got " +
+                           std::to_string(lanes[lane].sm_count) + " for lane " +
+                           std::to_string(lane) + ".");
   }
   return Status::Ok();
+}
+
+// What the first `count` lanes, which have streams, ask of their stream groups.
+std::vector<StreamGroupOptions> GroupOptionsOf(const std::vector<LaneOptions>& lanes,
+                                               size_t count) {
+  std::vector<StreamGroupOptions> groups(count);
+  if (lanes.empty()) return groups;
+  std::vector<int> sm_counts;
+  for (size_t lane = 0; lane < count; ++lane) sm_counts.push_back(lanes[lane].sm_count);
+  const bool has_partition =
+      std::any_of(sm_counts.begin(), sm_counts.end(), [](int sm_count) { return sm_count > 0; });
+  for (size_t lane = 0; lane < count; ++lane) {
+    groups[lane].priority = lanes[lane].priority;
+    if (!has_partition) continue;
+    groups[lane].partition = sm_counts;
+    groups[lane].partition_index = static_cast<int>(lane);
+  }
+  return groups;
 }
 
 }  // namespace
@@ -182,7 +213,9 @@ Status PrepareStage(Backend* backend, const std::vector<StageStep>& steps,
     prepared->steps[i].lane = lane;
     GrowLaneWorkspace(prepared->steps[i], &workspaces[lane]);
   }
-  return AskForLanes(lanes, lane_count, prepared);
+  TF_INTEROP_RETURN_IF_ERROR(CheckLaneOptions(lanes, lane_count));
+  prepared->lane_groups = GroupOptionsOf(lanes, prepared->lane_workspace_bytes.size());
+  return Status::Ok();
 }
 
 Status PrepareSequentialStage(Backend* backend, const std::vector<StageStep>& steps,
@@ -208,6 +241,11 @@ Status RunStage(Backend* backend, const PreparedStage& stage,
                            " steps and workspaces for " + std::to_string(lanes) + " lanes, got " +
                            std::to_string(buffers.size()) + " and " +
                            std::to_string(lane_workspaces.size()) + ".");
+  }
+  if (stage.lane_groups.size() != lanes) {
+    return InvalidArgument("Expected what each of " + std::to_string(lanes) +
+                           " lanes asks of its stream group, got " +
+                           std::to_string(stage.lane_groups.size()) + " of them.");
   }
   if (lanes == 0) return Status::Ok();
   if (lanes == 1) return RunOnCallerStream(backend, stage, buffers, lane_workspaces[0], caller);

@@ -14,6 +14,11 @@
 // A stage of one lane runs on the caller's stream itself: there is nothing to run beside it, and
 // the contract holds without events.
 //
+// What lanes ask for beyond a stream (LaneOptions) changes how fast they are and never what they
+// compute. So RunStage does without, for all lanes of the stage, where the backend cannot give it,
+// for whatever reason; that is counted, with the reason (see counters.h). A stage of one lane has
+// no stream whose options would matter, and nothing to share the device with.
+//
 // Ownership: the caller owns buffers and workspaces and keeps them until the caller's stream has
 // passed the end of the stage. Thread-safety: all functions may be called from several threads at
 // once, for one backend, with the same PreparedStage.
@@ -43,10 +48,10 @@ struct StageStep {
   int lane = 0;
 };
 
-// What a plan asks for a lane beyond a stream.
+// What a plan asks for a lane beyond a stream; see StreamGroupOptions.
 struct LaneOptions {
-  int priority = 0;  // see StreamGroupOptions
-  int sm_count = 0;  // SMs that no other lane uses; 0 for a share of those that are left
+  int priority = 0;
+  int sm_count = 0;  // SMs that no other lane uses, 0 for a share of those that are left
 };
 
 // A step that is ready to launch.
@@ -72,7 +77,8 @@ struct PreparedStage {
 // Prepares every step. A pinned algorithm that the backend cannot run for this shape, or that
 // needs more than `workspace_limit_bytes`, is replaced by the backend's own choice and noted in
 // `fallbacks`. Lane numbers must be 0, 1, 2, … without a gap; lane kMaxLanes comes behind lane 0,
-// and so on. `lanes` has an entry for each lane number, or none where no lane asks for anything.
+// and so on. `lanes` has an entry for each lane number, or none where no lane asks for anything; a
+// lane that comes behind another one runs with that one's options.
 Status PrepareStage(Backend* backend, const std::vector<StageStep>& steps,
                     const std::vector<LaneOptions>& lanes, size_t workspace_limit_bytes,
                     PreparedStage* prepared);

@@ -218,6 +218,9 @@ void TfiReadCounters(TfiSink sink) {
   for (const auto& [reason, count] : counters.fallbacks) {
     text << "fallback " << count << " " << reason << "\n";
   }
+  for (const auto& [reason, count] : counters.refused_lane_options) {
+    text << "refused_lane_options " << count << " " << reason << "\n";
+  }
   const std::string bytes = text.str();
   sink(bytes.data(), bytes.size());
 }

@@ -115,6 +115,8 @@ absl::Status GetStageProgram(tensorflow::OpKernelConstruction* context, StagePro
   TF_RETURN_IF_ERROR(context->GetAttr("steps", &attributes.steps));
   TF_RETURN_IF_ERROR(context->GetAttr("step_lanes", &attributes.step_lanes));
   TF_RETURN_IF_ERROR(context->GetAttr("algorithms", &attributes.algorithms));
+  TF_RETURN_IF_ERROR(context->GetAttr("lane_priorities", &attributes.lane_priorities));
+  TF_RETURN_IF_ERROR(context->GetAttr("lane_sm_counts", &attributes.lane_sm_counts));
   TF_RETURN_IF_ERROR(context->GetAttr("Tin", &attributes.input_types));
   TF_RETURN_IF_ERROR(context->GetAttr("Tout", &attributes.output_types));
   TF_RETURN_IF_ERROR(context->GetAttr("num_sizes", &attributes.size_count));
@@ -129,8 +131,8 @@ absl::Status MakeStageCall(OpKernelContext* context, const StageProgram& program
   std::vector<StageStep> steps;
   std::vector<TensorShape> result_shapes;
   TF_RETURN_IF_ERROR(ResolveSteps(program, inputs, sizes, &steps, &result_shapes));
-  TF_RETURN_IF_ERROR(
-      ToAbslStatus(PrepareStage(backend, steps, WorkspaceLimitBytes(), &call->stage)));
+  TF_RETURN_IF_ERROR(ToAbslStatus(
+      PrepareStage(backend, steps, program.lanes, WorkspaceLimitBytes(), &call->stage)));
 
   std::vector<Tensor*> results(steps.size(), nullptr);
   for (size_t i = 0; i < steps.size(); ++i) {

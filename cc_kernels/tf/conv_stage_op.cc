@@ -20,6 +20,8 @@ absl::Status GetStageAttributes(InferenceContext* context, StageAttributes* attr
   TF_RETURN_IF_ERROR(context->GetAttr("steps", &attributes->steps));
   TF_RETURN_IF_ERROR(context->GetAttr("step_lanes", &attributes->step_lanes));
   TF_RETURN_IF_ERROR(context->GetAttr("algorithms", &attributes->algorithms));
+  TF_RETURN_IF_ERROR(context->GetAttr("lane_priorities", &attributes->lane_priorities));
+  TF_RETURN_IF_ERROR(context->GetAttr("lane_sm_counts", &attributes->lane_sm_counts));
   TF_RETURN_IF_ERROR(context->GetAttr("Tin", &attributes->input_types));
   TF_RETURN_IF_ERROR(context->GetAttr("Tout", &attributes->output_types));
   return context->GetAttr("num_sizes", &attributes->size_count);
@@ -101,6 +103,8 @@ REGISTER_OP("TfInterop>ConvStage")
     .Attr("steps: list(string) >= 1")
     .Attr("step_lanes: list(int) >= 1")
     .Attr("algorithms: list(string) >= 1")
+    .Attr("lane_priorities: list(int) = []")
+    .Attr("lane_sm_counts: list(int) = []")
     .SetShapeFn(InferShapes)
     .Doc(R"doc(
 Runs convolutions that do not depend on each other at the same time, each lane on a stream group of
@@ -113,6 +117,10 @@ steps: For each step a serialized NodeDef: name, op and attributes of the convol
   stands for, and as inputs its operands, `inputs:<i>` or `sizes:<i>`.
 step_lanes: The lane of each step, counted from 0 and not decreasing.
 algorithms: The algorithm pinned for each step, empty where the choice is left to the runner.
+lane_priorities: The priority of each lane's stream, as CUDA counts: lower goes first. Empty where
+  all are 0.
+lane_sm_counts: How many SMs of a GPU each lane is to have for itself; 0 for a share of what the
+  others leave. Empty where all lanes share all.
 )doc");
 
 }  // namespace tf_interop

@@ -1,5 +1,6 @@
 #include "cc_kernels/tf/stage_program.h"
 
+#include <algorithm>
 #include <cstddef>
 
 #include "absl/status/status.h"
@@ -256,6 +257,28 @@ bool IsBiasOf(const TensorShape& bias, int64_t channels) {
   return dimensions_of_channels == 1;
 }
 
+absl::Status ParseLaneOptions(const StageAttributes& attributes, std::vector<LaneOptions>* lanes) {
+  const std::vector<int>& priorities = attributes.lane_priorities;
+  const std::vector<int>& sm_counts = attributes.lane_sm_counts;
+  const int last_lane =
+      *std::max_element(attributes.step_lanes.begin(), attributes.step_lanes.end());
+  const size_t count = static_cast<size_t>(int64_t{last_lane} + 1);
+  for (const size_t got : {priorities.size(), sm_counts.size()}) {
+    if (got == 0 || got == count) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "ConvStage: expected lane_priorities and lane_sm_counts to be empty or to have one entry "
+        "for each of ",
+        count, " lanes, got ", priorities.size(), " and ", sm_counts.size(), "."));
+  }
+  if (priorities.empty() && sm_counts.empty()) return absl::OkStatus();
+  lanes->assign(count, LaneOptions());
+  for (size_t lane = 0; lane < count; ++lane) {
+    if (!priorities.empty()) (*lanes)[lane].priority = priorities[lane];
+    if (!sm_counts.empty()) (*lanes)[lane].sm_count = sm_counts[lane];
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ParseStageProgram(const StageAttributes& attributes, StageProgram* program) {
@@ -284,7 +307,7 @@ absl::Status ParseStageProgram(const StageAttributes& attributes, StageProgram* 
     step->lane = attributes.step_lanes[i];
     step->algorithm = attributes.algorithms[i];
   }
-  return absl::OkStatus();
+  return ParseLaneOptions(attributes, &program->lanes);
 }
 
 absl::Status ResolveStep(const StepProgram& step, const std::vector<TensorShape>& operand_shapes,

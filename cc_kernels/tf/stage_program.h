@@ -53,6 +53,7 @@ struct StepProgram {
 
 struct StageProgram {
   std::vector<StepProgram> steps;
+  std::vector<LaneOptions> lanes;  // for each lane, or none where no lane asks for anything
 };
 
 // Attributes of a ConvStage node, as TensorFlow hands them over.
@@ -60,6 +61,8 @@ struct StageAttributes {
   std::vector<std::string> steps;  // serialized NodeDefs
   std::vector<int> step_lanes;
   std::vector<std::string> algorithms;
+  std::vector<int> lane_priorities;
+  std::vector<int> lane_sm_counts;
   std::vector<tensorflow::DataType> input_types;
   std::vector<tensorflow::DataType> output_types;
   int size_count = 0;

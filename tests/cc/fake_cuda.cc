@@ -3,6 +3,7 @@
 
 #include "tests/cc/fake_cuda.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -15,12 +16,34 @@
 #include <utility>
 #include <vector>
 
-struct CUctx_st {};
+struct CUctx_st {
+  CUdevice device = 0;
+  CUcontext primary = nullptr;  // of the device; the context itself where it is that one
+  // Of a green context, whose SMs are those from first_sm to last_sm.
+  bool is_green = false;
+  int first_sm = 0, last_sm = -1;
+  std::atomic<int> threads{0};  // on which it is current
+  std::atomic<int> streams{0};
+};
+
+struct CUgreenCtx_st {
+  CUctx_st context;
+};
+
+struct CUdevResourceDesc_st {
+  int split;  // the split that the SMs come from
+  int first_sm, last_sm;
+};
 
 struct CUstream_st {
-  CUstream_st(CUcontext owner, bool is_lane)
-      : context(owner), is_lane(is_lane), worker([this] { Work(); }) {}
+  CUstream_st(CUcontext owner, bool is_lane, int priority)
+      : context(owner), is_lane(is_lane), priority(priority), worker([this] { Work(); }) {
+    ++context->streams;
+    if (is_lane) ++tf_interop::FakeCudaCounts().live_streams;
+  }
   ~CUstream_st() {
+    --context->streams;
+    if (is_lane) --tf_interop::FakeCudaCounts().live_streams;
     {
       std::lock_guard<std::mutex> lock(mutex);
       stopping = true;
@@ -62,6 +85,7 @@ struct CUstream_st {
 
   const CUcontext context;
   const bool is_lane;
+  const int priority;
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> queue;
@@ -79,7 +103,8 @@ struct Recording {
 };
 
 struct CUevent_st {
-  explicit CUevent_st(bool is_timed) : is_timed(is_timed) {}
+  CUevent_st(CUcontext owner, bool is_timed) : context(owner), is_timed(is_timed) {}
+  const CUcontext context;
   const bool is_timed;
   std::mutex mutex;
   std::shared_ptr<Recording> last;
@@ -95,11 +120,46 @@ namespace {
 
 thread_local std::vector<CUcontext> current_contexts;
 
+// The primary contexts of all devices.
+struct Devices {
+  std::mutex mutex;
+  std::vector<CUcontext> primary_contexts;
+};
+
+Devices& AllDevices() {
+  static Devices* const devices = new Devices();
+  return *devices;
+}
+
+// The primary context of `device`, which is made where it is the next that there is none of.
+CUcontext PrimaryContext(size_t device) {
+  std::vector<CUcontext>& contexts = AllDevices().primary_contexts;
+  if (device > contexts.size()) return nullptr;
+  if (device == contexts.size()) {
+    auto* made = new CUctx_st();
+    made->device = static_cast<CUdevice>(device);
+    made->primary = made;
+    contexts.push_back(made);
+  }
+  return contexts[device];
+}
+
 }  // namespace
 
-CUcontext FakeCudaMakeContext() { return new CUctx_st(); }
+CUcontext FakeCudaMakeContext() {
+  std::lock_guard<std::mutex> lock(AllDevices().mutex);
+  (void)PrimaryContext(0);  // the device that cuDeviceGet finds
+  return PrimaryContext(AllDevices().primary_contexts.size());
+}
 
-CUstream FakeCudaMakeStream(CUcontext context) { return new CUstream_st(context, false); }
+CUcontext FakeCudaMakeSecondContext(CUcontext context) {
+  auto* made = new CUctx_st();
+  made->device = context->device;
+  made->primary = context->primary;
+  return made;
+}
+
+CUstream FakeCudaMakeStream(CUcontext context) { return new CUstream_st(context, false, 0); }
 
 void FakeCudaEnqueue(CUstream stream, std::function<void()> work) {
   stream->Enqueue(std::move(work));
@@ -109,6 +169,12 @@ void FakeCudaSynchronize(CUstream stream) { stream->Synchronize(); }
 
 CUcontext FakeCudaCurrentContext() {
   return current_contexts.empty() ? nullptr : current_contexts.back();
+}
+
+int FakeCudaPriorityOf(CUstream stream) { return stream->priority; }
+
+std::pair<int, int> FakeCudaSmsOf(CUstream stream) {
+  return {stream->context->first_sm, stream->context->last_sm};
 }
 
 FakeCudaSwitches& FakeCuda() {
@@ -121,12 +187,28 @@ std::atomic<int>& FakeCudaLiveAllocations() {
   return live;
 }
 
+FakeCudaObjects& FakeCudaCounts() {
+  static FakeCudaObjects objects;
+  return objects;
+}
+
 }  // namespace tf_interop
 
 using tf_interop::current_contexts;
 using tf_interop::FakeCuda;
+using tf_interop::FakeCudaCounts;
 using tf_interop::FakeCudaCurrentContext;
 using tf_interop::FakeCudaLiveAllocations;
+
+// In the order of their values.
+constexpr int kHighestPriority = -5, kLowestPriority = 0;
+
+CUresult MakeLaneStream(CUcontext context, unsigned int flags, int priority, CUstream* stream) {
+  if (flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
+  if (FakeCudaCounts().streams_left-- <= 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  *stream = new CUstream_st(context, true, priority);
+  return CUDA_SUCCESS;
+}
 
 extern "C" {
 
@@ -135,6 +217,7 @@ CUresult CUDAAPI cuInit(unsigned int) { return CUDA_SUCCESS; }
 CUresult CUDAAPI cuGetErrorName(CUresult error, const char** text) {
   *text = error == CUDA_ERROR_INVALID_CONTEXT ? "CUDA_ERROR_INVALID_CONTEXT"
           : error == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
+          : error == CUDA_ERROR_NOT_SUPPORTED ? "CUDA_ERROR_NOT_SUPPORTED"
                                               : "CUDA_ERROR_LAUNCH_FAILED";
   return CUDA_SUCCESS;
 }
@@ -146,6 +229,10 @@ CUresult CUDAAPI cuGetErrorString(CUresult, const char** text) {
 
 CUresult CUDAAPI cuCtxPushCurrent(CUcontext context) {
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context->threads++ > 0 && context->is_green) {
+    --context->threads;
+    return CUDA_ERROR_CONTEXT_ALREADY_IN_USE;
+  }
   current_contexts.push_back(context);
   return CUDA_SUCCESS;
 }
@@ -154,17 +241,30 @@ CUresult CUDAAPI cuCtxPopCurrent(CUcontext* context) {
   if (current_contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
   *context = current_contexts.back();
   current_contexts.pop_back();
+  --(*context)->threads;
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* stream, unsigned int flags, int) {
+CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
   if (FakeCudaCurrentContext() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  if (flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
-  *stream = new CUstream_st(FakeCudaCurrentContext(), true);
+  *device = FakeCudaCurrentContext()->device;
   return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  if (FakeCudaCurrentContext() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  *least = kLowestPriority;
+  *greatest = kHighestPriority;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* stream, unsigned int flags, int priority) {
+  if (FakeCudaCurrentContext() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  return MakeLaneStream(FakeCudaCurrentContext(), flags, priority, stream);
 }
 
 CUresult CUDAAPI cuStreamDestroy(CUstream stream) {
+  if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
   delete stream;
   return CUDA_SUCCESS;
 }
@@ -179,17 +279,21 @@ CUresult CUDAAPI cuEventCreate(CUevent* event, unsigned int flags) {
   if (flags != CU_EVENT_DISABLE_TIMING && flags != CU_EVENT_DEFAULT) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  *event = new CUevent_st(flags == CU_EVENT_DEFAULT);
+  *event = new CUevent_st(FakeCudaCurrentContext(), flags == CU_EVENT_DEFAULT);
+  ++FakeCudaCounts().live_events;
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuEventDestroy(CUevent event) {
+  if (FakeCudaCurrentContext() != event->context) return CUDA_ERROR_INVALID_CONTEXT;
+  --FakeCudaCounts().live_events;
   delete event;
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream) {
   if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (event->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
   auto recording = std::make_shared<Recording>();
   {
     std::lock_guard<std::mutex> lock(event->mutex);
@@ -205,6 +309,7 @@ CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream) {
 }
 
 CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int) {
+  if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
   // Stricter than CUDA: an event that streams wait for costs less without timing.
   if (event->is_timed) return CUDA_ERROR_INVALID_VALUE;
   const std::shared_ptr<Recording> recording = LastRecording(event);
@@ -231,11 +336,13 @@ CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
-  static const CUcontext primary = new CUctx_st();
-  *context = primary;
-  return CUDA_SUCCESS;
+CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  std::lock_guard<std::mutex> lock(tf_interop::AllDevices().mutex);
+  *context = tf_interop::PrimaryContext(static_cast<size_t>(device));
+  return *context == nullptr ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
 }
+
+CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
 
 CUresult CUDAAPI cuStreamSynchronize(CUstream stream) {
   if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
@@ -282,6 +389,120 @@ CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_
       [address, value, bytes] { std::memset(reinterpret_cast<void*>(address), value, bytes); });
   return CUDA_SUCCESS;
 }
+
+#if CUDA_VERSION >= 12050 && !defined(FAKE_CUDA_WITHOUT_GREEN_CONTEXTS)
+
+// What a resource says about itself, in the bytes that are CUDA's own.
+struct ResourceSms {
+  int split;  // 0 for a whole device
+  int first_sm, last_sm;
+};
+
+ResourceSms* SmsOf(CUdevResource* resource) {
+  return reinterpret_cast<ResourceSms*>(resource->_internal_padding);
+}
+
+void FillResource(ResourceSms sms, CUdevResource* resource) {
+  *resource = CUdevResource();
+  resource->type = CU_DEV_RESOURCE_TYPE_SM;
+  resource->sm.smCount = static_cast<unsigned int>(sms.last_sm - sms.first_sm + 1);
+  std::memcpy(resource->_internal_padding, &sms, sizeof(sms));
+}
+
+CUresult CUDAAPI cuDeviceGetDevResource(CUdevice, CUdevResource* resource, CUdevResourceType type) {
+  if (type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
+  if (FakeCuda().no_green_contexts) return CUDA_ERROR_NOT_SUPPORTED;
+  FillResource({0, 0, FakeCuda().sm_count - 1}, resource);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevSmResourceSplitByCount(CUdevResource* result, unsigned int* group_count,
+                                             const CUdevResource* input, CUdevResource* remaining,
+                                             unsigned int flags, unsigned int min_count) {
+  static std::atomic<int> splits{0};
+  CUdevResource whole = *input;
+  // What a split gives cannot be split again.
+  if (SmsOf(&whole)->split != 0) return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
+  if (flags != 0 || min_count > whole.sm.smCount) return CUDA_ERROR_INVALID_VALUE;
+  const int granularity = FakeCuda().sm_granularity;
+  const int size =
+      granularity * std::max(1, (static_cast<int>(min_count) + granularity - 1) / granularity);
+  const auto possible = static_cast<unsigned int>(static_cast<int>(whole.sm.smCount) / size);
+  if (result == nullptr) {
+    *group_count = possible;
+    return CUDA_SUCCESS;
+  }
+  *group_count = std::min(*group_count, possible);
+  const int split = ++splits;
+  int next = 0;
+  for (unsigned int i = 0; i < *group_count; ++i, next += size) {
+    FillResource({split, next, next + size - 1}, &result[i]);
+  }
+  if (remaining != nullptr) {
+    *remaining = CUdevResource();
+    const int last = static_cast<int>(whole.sm.smCount) - 1;
+    if (next <= last) FillResource({split, next, last}, remaining);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevResourceGenerateDesc(CUdevResourceDesc* descriptor, CUdevResource* resources,
+                                           unsigned int count) {
+  if (count == 0) return CUDA_ERROR_INVALID_VALUE;
+  ResourceSms all = *SmsOf(&resources[0]);
+  for (unsigned int i = 1; i < count; ++i) {
+    const ResourceSms next = *SmsOf(&resources[i]);
+    // Stricter than CUDA: neighbours only, so that a range says which SMs they are.
+    if (next.split != all.split || next.first_sm != all.last_sm + 1) {
+      return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
+    }
+    all.last_sm = next.last_sm;
+  }
+  *descriptor = new CUdevResourceDesc_st{all.split, all.first_sm, all.last_sm};
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx* green, CUdevResourceDesc descriptor, CUdevice device,
+                                  unsigned int flags) {
+  const std::unique_ptr<CUdevResourceDesc_st> sms(descriptor);
+  if (flags != CU_GREEN_CTX_DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
+  if (FakeCudaCounts().green_contexts_left-- <= 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  auto made = std::make_unique<CUgreenCtx_st>();
+  made->context.device = device;
+  made->context.is_green = true;
+  made->context.first_sm = sms->first_sm;
+  made->context.last_sm = sms->last_sm;
+  *green = made.release();
+  ++FakeCudaCounts().live_green_contexts;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx green) {
+  // Whoever uses it on is caught by a sanitizer.
+  if (green->context.streams != 0) return CUDA_ERROR_INVALID_CONTEXT;
+  delete green;
+  --FakeCudaCounts().live_green_contexts;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource* resource,
+                                          CUdevResourceType type) {
+  if (type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
+  FillResource({1, green->context.first_sm, green->context.last_sm}, resource);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx green) {
+  *context = &green->context;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green, unsigned int flags,
+                                        int priority) {
+  return MakeLaneStream(&green->context, flags, priority, stream);
+}
+
+#endif
 
 }  // extern "C"
 

@@ -2,6 +2,11 @@
 //
 // Memory is host memory. Every stream is a queue that a thread of its own works off in order, so
 // that a missing wait shows as a wrong number, as it would on a GPU.
+//
+// Calls are refused with the wrong context current, and events on streams of another context than
+// their own. A green context counts as another one than its primary context, and is refused while
+// it is current on another thread: CUDA's documentation forbids the second and leaves the first
+// open.
 #ifndef TF_INTEROP_TESTS_CC_FAKE_CUDA_H_
 #define TF_INTEROP_TESTS_CC_FAKE_CUDA_H_
 
@@ -9,11 +14,15 @@
 
 #include <atomic>
 #include <functional>
+#include <utility>
 
 namespace tf_interop {
 
-// A context that streams can belong to. Contexts live until the process ends.
+// The primary context of a new device. Contexts live until the process ends, but for green ones.
 CUcontext FakeCudaMakeContext();
+
+// Another context of the device of `context`.
+CUcontext FakeCudaMakeSecondContext(CUcontext context);
 
 // A stream of `context`, for the role of the caller's stream.
 CUstream FakeCudaMakeStream(CUcontext context);
@@ -27,16 +36,36 @@ void FakeCudaSynchronize(CUstream stream);
 // The context that is current on this thread, or null.
 CUcontext FakeCudaCurrentContext();
 
+// The priority that the stream was made with.
+int FakeCudaPriorityOf(CUstream stream);
+
+// The first and the last SM of the green context that the stream belongs to; (0, -1) where it
+// belongs to none.
+std::pair<int, int> FakeCudaSmsOf(CUstream stream);
+
 struct FakeCudaSwitches {
   bool fail_memset = false;
   bool fail_allocation = false;
   // Before each piece of work, streams other than the callers' sleep this long.
   int lane_delay_us = 0;
+  // The SMs of a device come in groups of `sm_granularity`, and those that make no whole group.
+  int sm_count = 132;
+  int sm_granularity = 8;
+  // As on a GPU, or under MIG, that has no green contexts.
+  bool no_green_contexts = false;
 };
 FakeCudaSwitches& FakeCuda();
 
 // Device memory that has been allocated and not been freed.
 std::atomic<int>& FakeCudaLiveAllocations();
+
+struct FakeCudaObjects {
+  // Made and not destroyed, but for the streams of callers.
+  std::atomic<int> live_green_contexts{0}, live_streams{0}, live_events{0};
+  // How many more can be made before memory is out.
+  std::atomic<int> green_contexts_left{1 << 30}, streams_left{1 << 30};
+};
+FakeCudaObjects& FakeCudaCounts();
 
 }  // namespace tf_interop
 

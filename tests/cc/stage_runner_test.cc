@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "cc_kernels/core/counters.h"
 #include "cc_kernels/core/host/host_backend.h"
 #include "cc_kernels/core/host/host_stream.h"
 #include "tests/cc/reference_convolution.h"
@@ -272,14 +273,18 @@ TEST(StageRunnerTest, StepsOfALaneShareItsWorkspace) {
   EXPECT_GT(stage.lane_workspace_bytes[1], 0u);
 }
 
-TEST(StageRunnerTest, LanesBeyondTheLimitRunBehindOthers) {
+std::vector<StageStep> CopySteps(int lanes) {
   std::vector<StageStep> steps;
-  for (int lane = 0; lane < 3 * kMaxLanes; ++lane) {
+  for (int lane = 0; lane < lanes; ++lane) {
     steps.push_back({"copy", CopyConvolution(kPixels), "", lane});
   }
+  return steps;
+}
+
+TEST(StageRunnerTest, LanesBeyondTheLimitRunBehindOthers) {
   HostBackend backend(SerialFor);
   PreparedStage stage;
-  ASSERT_TRUE(PrepareStage(&backend, steps, kNoLimit, &stage).ok());
+  ASSERT_TRUE(PrepareStage(&backend, CopySteps(3 * kMaxLanes), kNoLimit, &stage).ok());
   EXPECT_EQ(stage.lane_workspace_bytes.size(), static_cast<size_t>(kMaxLanes));
   EXPECT_EQ(stage.steps[kMaxLanes + 1].lane, 1);
 }
@@ -300,6 +305,148 @@ TEST(StageRunnerTest, StreamsBeyondTheLimitOfThreadsRunWhereTheyAreUsed) {
   // A stage whose streams have no threads runs in order.
   EXPECT_EQ(CountWrongElements(&backend, last, 3.0f), 0);
   for (auto& group : groups) backend.Release(std::move(group));
+}
+
+TEST(StageRunnerTest, LanesAskForWhatTheirOptionsSay) {
+  HostBackend backend(SerialFor);
+  PreparedStage stage;
+  ASSERT_TRUE(
+      PrepareStage(&backend, CopySteps(3), {{-2, 0}, {0, 24}, {1, 0}}, kNoLimit, &stage).ok());
+  ASSERT_EQ(stage.lane_groups.size(), 3u);
+  const int priorities[] = {-2, 0, 1};
+  for (int lane = 0; lane < 3; ++lane) {
+    EXPECT_EQ(stage.lane_groups[lane].priority, priorities[lane]);
+    EXPECT_EQ(stage.lane_groups[lane].partition, (std::vector<int>{0, 24, 0}));
+    EXPECT_EQ(stage.lane_groups[lane].partition_index, lane);
+  }
+}
+
+TEST(StageRunnerTest, LanesWithoutOptionsAskForNothing) {
+  HostBackend backend(SerialFor);
+  PreparedStage stage;
+  for (const std::vector<LaneOptions>& lanes :
+       {std::vector<LaneOptions>(), std::vector<LaneOptions>(2)}) {
+    ASSERT_TRUE(PrepareStage(&backend, CopySteps(2), lanes, kNoLimit, &stage).ok());
+    EXPECT_EQ(stage.lane_groups, std::vector<StreamGroupOptions>(2));
+  }
+}
+
+TEST(StageRunnerTest, LanesBeyondTheLimitRunWithTheOptionsOfThoseInFront) {
+  std::vector<LaneOptions> lanes(kMaxLanes + 2);
+  for (int lane = 0; lane < kMaxLanes + 2; ++lane) lanes[lane] = {-lane, lane};
+  HostBackend backend(SerialFor);
+  PreparedStage stage;
+  ASSERT_TRUE(PrepareStage(&backend, CopySteps(kMaxLanes + 2), lanes, kNoLimit, &stage).ok());
+  ASSERT_EQ(stage.lane_groups.size(), static_cast<size_t>(kMaxLanes));
+  EXPECT_EQ(stage.lane_groups[1].priority, -1);
+  EXPECT_EQ(stage.lane_groups[1].partition.size(), static_cast<size_t>(kMaxLanes));
+}
+
+TEST(StageRunnerTest, RefusesOptionsThatFitNoLane) {
+  HostBackend backend(SerialFor);
+  PreparedStage stage;
+  const Status too_few = PrepareStage(&backend, CopySteps(3), {{0, 8}}, kNoLimit, &stage);
+  EXPECT_EQ(too_few.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(too_few.message().find("all of 3 lanes, got 1"), std::string::npos);
+  const Status negative = PrepareStage(&backend, CopySteps(2), {{0, 8}, {0, -1}}, kNoLimit, &stage);
+  EXPECT_EQ(negative.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(negative.message().find("got -1 for lane 1"), std::string::npos);
+}
+
+// A backend that has `plain` groups without options at once and, of a partition, those of the lanes
+// before `granted`. Counts the groups that are out.
+class ScarceBackend : public HostBackend {
+ public:
+  ScarceBackend(int plain, int granted)
+      : HostBackend(SerialFor, RandomDelay), plain_(plain), granted_(granted) {}
+  Status Acquire(const StreamGroupOptions& options, std::unique_ptr<StreamGroup>* group) override {
+    const bool has_partition = !options.partition.empty();
+    if (has_partition && options.partition_index >= granted_) return Internal("scarce partition");
+    if (!has_partition && out_ >= plain_) return ResourceExhausted("scarce groups");
+    ++out_;
+    return HostBackend::Acquire(StreamGroupOptions(), group);
+  }
+  void Release(std::unique_ptr<StreamGroup> group) override {
+    --out_;
+    HostBackend::Release(std::move(group));
+  }
+  int out() const { return out_; }
+
+ private:
+  const int plain_, granted_;
+  int out_ = 0;
+};
+
+struct LaneOptionsRun {
+  Status status;
+  int wrong_elements = 0;
+  int64_t refusals = 0;  // for a reason with the given words in it
+};
+
+LaneOptionsRun RunWithOptions(HostBackend* backend, const std::vector<LaneOptions>& lanes,
+                              const std::string& reason) {
+  const auto count_refusals = [&reason] {
+    int64_t count = 0;
+    for (const auto& [why, times] : ReadCounters().refused_lane_options) {
+      if (why.find(reason) != std::string::npos) count += times;
+    }
+    return count;
+  };
+  std::vector<float> image(kPixels, 7.0f), filter(1, 1.0f);
+  std::vector<std::vector<float>> results(lanes.size(), std::vector<float>(kPixels, kPoison));
+  std::vector<ConvolutionBuffers> buffers;
+  for (auto& result : results) {
+    buffers.push_back({{image.data(), filter.data(), nullptr}, result.data()});
+  }
+  std::vector<StageStep> steps = CopySteps(static_cast<int>(lanes.size()));
+  for (StageStep& step : steps) step.algorithm = "DIRECT";
+  PreparedStage stage;
+  EXPECT_TRUE(PrepareStage(backend, steps, lanes, kNoLimit, &stage).ok());
+  std::unique_ptr<HostStream> caller;
+  EXPECT_TRUE(HostStream::Create(&caller).ok());
+  LaneOptionsRun run;
+  const int64_t before = count_refusals();
+  run.status = RunStage(backend, stage, buffers, std::vector<void*>(lanes.size()), caller.get());
+  run.refusals = count_refusals() - before;
+  caller->Synchronize();
+  for (const auto& result : results) {
+    run.wrong_elements += static_cast<int>(
+        std::count_if(result.begin(), result.end(), [](float x) { return x != 7.0f; }));
+  }
+  return run;
+}
+
+TEST(StageRunnerTest, LanesRunWithoutOptionsThatTheBackendRefuses) {
+  HostBackend backend(SerialFor, RandomDelay);
+  const LaneOptionsRun run =
+      RunWithOptions(&backend, {{0, 8}, {0, 0}, {-1, 0}}, "no SMs to divide");
+  EXPECT_TRUE(run.status.ok()) << run.status.message();
+  EXPECT_EQ(run.wrong_elements, 0);
+  EXPECT_EQ(run.refusals, 1);
+}
+
+TEST(StageRunnerTest, PrioritiesAloneAreNotRefusedOnTheHost) {
+  HostBackend backend(SerialFor, RandomDelay);
+  const LaneOptionsRun run = RunWithOptions(&backend, {{-1, 0}, {0, 0}}, "");
+  EXPECT_TRUE(run.status.ok()) << run.status.message();
+  EXPECT_EQ(run.wrong_elements, 0);
+  EXPECT_EQ(run.refusals, 0);
+}
+
+TEST(StageRunnerTest, LanesOfAPartitionThatIsRefusedHalfwayAreReturned) {
+  ScarceBackend backend(/*plain=*/3, /*granted=*/2);
+  const LaneOptionsRun run = RunWithOptions(&backend, {{0, 8}, {0, 8}, {0, 0}}, "scarce partition");
+  EXPECT_TRUE(run.status.ok()) << run.status.message();
+  EXPECT_EQ(run.wrong_elements, 0);
+  EXPECT_EQ(run.refusals, 1);
+  EXPECT_EQ(backend.out(), 0);
+}
+
+TEST(StageRunnerTest, AStageThatHasNoGroupsFailsAndKeepsNone) {
+  ScarceBackend backend(/*plain=*/2, /*granted=*/1);
+  const LaneOptionsRun run = RunWithOptions(&backend, {{0, 8}, {0, 8}, {0, 0}}, "scarce partition");
+  EXPECT_EQ(run.status.message(), "scarce groups");
+  EXPECT_EQ(backend.out(), 0);
 }
 
 TEST(StageRunnerTest, RefusesAGapInTheLanes) {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tf_interop.decide.group_stages import level_groups
 from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionNode
@@ -105,9 +105,16 @@ def stages_of_plan(
             configurations=tuple(configuration_of[pinned.node] for pinned in stage.convolutions),
             lanes=tuple(lanes),
             algorithms=algorithms if any(algorithms) else (),
+            sm_counts=_unless_all_0(options.sm_count for options in stage.lane_options),
+            priorities=_unless_all_0(options.priority for options in stage.lane_options),
         )
         distinct[measured] = None
     return list(distinct)
+
+
+def _unless_all_0(values: Iterable[int]) -> tuple[int, ...]:
+    each = tuple(values)
+    return each if any(each) else ()
 
 
 def _independent_pairs(

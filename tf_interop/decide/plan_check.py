@@ -39,10 +39,10 @@ def check_stages(
         convolutions: its convolutions that may be part of a stage.
 
     Raises:
-        PlanError: a stage has no lane or a lane no convolution; a node is not one of
-            `convolutions` or is named twice; an algorithm is unknown for the kind of convolution;
-            the nodes of a stage differ in device or region, or depend on each other; or stages
-            wait for each other.
+        PlanError: a stage has no lane, a lane no convolution, or options are not those of its
+            lanes; a node is not one of `convolutions` or is named twice; an algorithm is unknown
+            for the kind of convolution; the nodes of a stage differ in device or region, or depend
+            on each other; or stages wait for each other.
         GraphError: the graph itself has a cycle.
     """
     node_of = {node.name: node for node in convolutions}
@@ -75,6 +75,10 @@ def _stage_nodes(
             f"Expected a convolution in every lane of stage {number}, got none in lane "
             f"{stage.lanes.index(())}. Leave the lane out."
         )
+    try:
+        stage.check_lane_options()
+    except ValueError as error:
+        raise PlanError(f"{error} in stage {number}. Correct the options of its lanes.") from error
     nodes: list[ConvolutionNode] = []
     for pinned in stage.convolutions:
         node = node_of.get(pinned.node)

@@ -46,10 +46,13 @@ class Counters:
     Attributes:
         stages_run: how many times a stage was run.
         fallbacks: how often something other than the plan's choice ran, by reason.
+        refused_lane_options: how often lanes ran without the stream priorities and SM counts of the
+            plan, by reason.
     """
 
     stages_run: int
     fallbacks: dict[str, int]
+    refused_lane_options: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 class HandedGraph:
@@ -164,15 +167,15 @@ class KernelLibrary:
         sink = _SINK_TYPE(lambda data, size: collected.append(ctypes.string_at(data, size)))
         self.functions.TfiReadCounters(sink)
         stages_run = 0
-        fallbacks: dict[str, int] = {}
+        by_reason: dict[str, dict[str, int]] = {"fallback": {}, "refused_lane_options": {}}
         for line in b"".join(collected).decode().splitlines():
             word, rest = line.split(" ", 1)
             if word == "stages_run":
                 stages_run = int(rest)
             else:
                 count, reason = rest.split(" ", 1)
-                fallbacks[reason] = int(count)
-        return Counters(stages_run, fallbacks)
+                by_reason[word][reason] = int(count)
+        return Counters(stages_run, by_reason["fallback"], by_reason["refused_lane_options"])
 
 
 def _names(text: bytes) -> frozenset[str]:

@@ -11,7 +11,11 @@
             [{"node": "left/Conv2D", "algorithm": "eng4_k24=15"}],
             [{"node": "right/Conv2D", "algorithm": null}]
           ],
-          "why": "profiled: 21.0 us against 30.5 us"
+          "why": "profiled: 21.0 us against 30.5 us",
+          "lane_options": [
+            {"priority": -1, "sm_count": 64},
+            {"priority": 0, "sm_count": 0}
+          ]
         }
       ]
     }
@@ -42,8 +46,9 @@ def load_plan(path: PathLike) -> Plan:
     """Reads a plan file.
 
     Legal is a file that names each fingerprint once, each node of a graph in one place, at least
-    one lane in each stage and one convolution in each lane, and algorithms that a runner knows.
-    Whether the stages suit a graph is for `check_stages` to say.
+    one lane in each stage and one convolution in each lane, options for all lanes of a stage or
+    for none, and algorithms that a runner knows. Whether the stages suit a graph is for
+    `check_stages` to say.
 
     Raises:
         PlanError: there is no such file, it is not whole, of another format or version, or not
@@ -64,7 +69,8 @@ def save_plan(plan: Plan, path: PathLike) -> None:
 def plan_schema() -> dict[str, Any]:
     """JSON schema (2020-12) of plan files.
 
-    It states types, fields and lengths. Algorithm names and the uniqueness of nodes are beyond it.
+    It states types, fields and lengths. Algorithm names, the uniqueness of nodes, and that there
+    are as many options as lanes are beyond it.
     """
     return versioned_schema(_PLAN_FILE)
 
@@ -84,6 +90,10 @@ def _check_plan(plan: Plan) -> None:
 def _check_graph_plan(graph: GraphPlan, place: str) -> None:
     places: dict[str, str] = {}
     for stage_number, stage in enumerate(graph.stages):
+        try:
+            stage.check_lane_options()
+        except ValueError as error:
+            raise ValueError(f"{error} at `{place}.stages[{stage_number}].lane_options`") from error
         for lane_number, lane in enumerate(stage.lanes):
             for index, pinned in enumerate(lane):
                 here = f"{place}.stages[{stage_number}].lanes[{lane_number}][{index}]"

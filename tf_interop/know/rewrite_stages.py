@@ -113,6 +113,10 @@ def _members(
     for number, stage in enumerate(stages):
         if not stage.lanes or not all(stage.lanes):
             raise ValueError(f"Expected lanes that hold convolutions, got {stage} as {number}.")
+        try:
+            stage.check_lane_options()
+        except ValueError as error:
+            raise ValueError(f"{error} in stage {number}.") from error
         nodes: list[ConvolutionNode] = []
         for pinned in stage.convolutions:
             node = found.get(pinned.node)
@@ -378,6 +382,7 @@ def _make_stage_def(
             input_dtypes=tuple(input_dtypes),
             output_dtypes=tuple(output_dtypes),
             steps=tuple(steps),
+            lane_options=stage.lane_options,
         ),
         stage_def,
     )

@@ -3,7 +3,8 @@
 Its data inputs are the tensors on the device that the convolutions read (`Tin`), then the vectors
 of sizes that gradients read (`num_sizes`, int32, in host memory), each distinct tensor once. It has
 one output for each step. What a step computes is in attribute `steps`: the serialized NodeDef of
-the convolution, whose inputs are written `inputs:<i>` or `sizes:<i>`.
+the convolution, whose inputs are written `inputs:<i>` or `sizes:<i>`. What lanes ask of the device
+is in `lane_priorities` and `lane_sm_counts`; a node whose lanes ask for nothing may lack both.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tensorflow.core.framework import node_def_pb2, types_pb2
 
 from tf_interop.errors import GraphError
 from tf_interop.know.find_convolutions import CONVOLUTION_KINDS, SIZES_POSITIONS
+from tf_interop.know.plan import LaneOptions
 
 CONV_STAGE_OP = "TfInterop>ConvStage"
 
@@ -51,6 +53,7 @@ class StageNode:
         input_dtypes: TensorFlow's number of the dtype of each of `inputs`.
         output_dtypes: the same of each step's result.
         steps: the convolutions, lane after lane; step `i` computes output `i`.
+        lane_options: what each lane asks of the device; empty where none asks for anything.
     """
 
     name: str
@@ -60,6 +63,7 @@ class StageNode:
     input_dtypes: tuple[int, ...]
     output_dtypes: tuple[int, ...]
     steps: tuple[StageStep, ...]
+    lane_options: tuple[LaneOptions, ...] = ()
 
 
 def make_step_def(convolution: node_def_pb2.NodeDef, operands: list[str]) -> node_def_pb2.NodeDef:
@@ -109,6 +113,9 @@ def encode_stage(stage: StageNode, node_def: node_def_pb2.NodeDef) -> None:
     )
     attributes["step_lanes"].list.i.extend([step.lane for step in stage.steps])
     attributes["algorithms"].list.s.extend([step.algorithm.encode() for step in stage.steps])
+    if stage.lane_options:
+        attributes["lane_priorities"].list.i.extend([each.priority for each in stage.lane_options])
+        attributes["lane_sm_counts"].list.i.extend([each.sm_count for each in stage.lane_options])
 
 
 def decode_stage(node_def: node_def_pb2.NodeDef) -> StageNode:
@@ -164,6 +171,7 @@ def decode_stage(node_def: node_def_pb2.NodeDef) -> StageNode:
             StageStep(_parse_step(name, step_def), lane, algorithm.decode("utf-8", "replace"))
             for step_def, lane, algorithm in zip(step_defs, lanes, algorithms, strict=True)
         ),
+        lane_options=_decode_lane_options(node_def, len(used_lanes)),
     )
     _check_operands(stage)
     return stage
@@ -175,6 +183,28 @@ def operand_positions(stage: StageNode) -> dict[str, int]:
     first_sizes = len(stage.inputs)
     positions.update({sizes_operand(i): first_sizes + i for i in range(len(stage.sizes))})
     return positions
+
+
+def _decode_lane_options(
+    node_def: node_def_pb2.NodeDef, lane_count: int
+) -> tuple[LaneOptions, ...]:
+    lists: list[list[int]] = []
+    for attribute in ("lane_priorities", "lane_sm_counts"):
+        # To read an attribute that is not there would add it to the node.
+        is_there = attribute in node_def.attr
+        values = list(node_def.attr[attribute].list.i) if is_there else []
+        if values and len(values) != lane_count:
+            raise _malformed(
+                node_def.name, f"{attribute} for none or all of {lane_count} lanes", values
+            )
+        lists.append(values)
+    priorities, sm_counts = lists
+    if min(sm_counts, default=0) < 0:
+        raise _malformed(node_def.name, "lane_sm_counts of at least 0", sm_counts)
+    if not priorities and not sm_counts:
+        return ()
+    none = [0] * lane_count
+    return tuple(map(LaneOptions, priorities or none, sm_counts or none))
 
 
 def _parse_step(stage_name: str, serialized: bytes) -> node_def_pb2.NodeDef:

@@ -79,6 +79,12 @@ class Status:
         console.print(f"  {self.counters.stages_run} stages run")
         for reason, count in self.counters.fallbacks.items():
             console.print(f"  fallback, {count} times: {reason}", markup=False, soft_wrap=True)
+        for reason, count in self.counters.refused_lane_options.items():
+            console.print(
+                f"  lanes without the options of the plan, {count} times: {reason}",
+                markup=False,
+                soft_wrap=True,
+            )
         return text.getvalue()
 
 

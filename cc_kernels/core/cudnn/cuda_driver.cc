@@ -7,6 +7,8 @@ StatusCode CodeOf(CUresult result) {
   switch (result) {
     case CUDA_ERROR_OUT_OF_MEMORY:
       return StatusCode::kResourceExhausted;
+    case CUDA_ERROR_NOT_SUPPORTED:
+      return StatusCode::kUnsupported;
     case CUDA_ERROR_NOT_INITIALIZED:
     case CUDA_ERROR_DEINITIALIZED:
     case CUDA_ERROR_NO_DEVICE:
@@ -44,6 +46,11 @@ Status CudaDriver::Open(const std::string& path, CudaDriver* driver) {
   TF_INTEROP_RETURN_IF_ERROR(driver->library.Find(TF_INTEROP_STRING(name), &driver->name));
   TF_INTEROP_CUDA_ENTRY_POINTS(TF_INTEROP_FIND)
 #undef TF_INTEROP_FIND
+// A failure leaves the entry point null, which CheckHasGreenContexts sees.
+#define TF_INTEROP_TRY_TO_FIND(name) \
+  (void)driver->library.Find(TF_INTEROP_STRING(name), &driver->name);
+  TF_INTEROP_CUDA_GREEN_CONTEXT_ENTRY_POINTS(TF_INTEROP_TRY_TO_FIND)
+#undef TF_INTEROP_TRY_TO_FIND
 #undef TF_INTEROP_STRING
   return driver->Check(driver->cuInit(0), "cuInit");
 }
@@ -58,9 +65,31 @@ Status CudaDriver::Check(CUresult result, const char* call) const {
                                     std::to_string(static_cast<int>(result)) + "): " + text + ".");
 }
 
-ScopedContext::ScopedContext(const CudaDriver& driver, CUcontext context)
+Status CudaDriver::CheckHasGreenContexts() const {
+#if CUDA_VERSION >= 12050
+  std::string missing;
+#define TF_INTEROP_LIST_MISSING(name) \
+  if (name == nullptr) missing += (missing.empty() ? "" : ", ") + std::string(#name);
+  TF_INTEROP_CUDA_GREEN_CONTEXT_ENTRY_POINTS(TF_INTEROP_LIST_MISSING)
+#undef TF_INTEROP_LIST_MISSING
+  if (missing.empty()) return Status::Ok();
+  return Unsupported(
+      "Expected a driver with green contexts, as those of CUDA 12.5 and newer are, '" +
+      library.path() + "' lacks " + missing +
+      ". Install a newer NVIDIA driver, or ask for no SM counts.");
+#else
+  return Unsupported("Expected a library built with the headers of CUDA 12.5 or newer, got " +
+                     std::to_string(CUDA_VERSION / 1000) + "." +
+                     std::to_string(CUDA_VERSION % 1000 / 10) +
+                     ", which have no green contexts. Build it anew, or ask for no SM counts.");
+#endif
+}
+
+ScopedContext::ScopedContext(const CudaDriver& driver, const ExecutionContext& execution)
     : driver_(driver),
-      status_(driver.Check(driver.cuCtxPushCurrent(context), "cuCtxPushCurrent")) {}
+      turn_(execution.turn != nullptr ? std::unique_lock<std::mutex>(*execution.turn)
+                                      : std::unique_lock<std::mutex>()),
+      status_(driver.Check(driver.cuCtxPushCurrent(execution.context), "cuCtxPushCurrent")) {}
 
 ScopedContext::~ScopedContext() {
   if (!status_.ok()) return;

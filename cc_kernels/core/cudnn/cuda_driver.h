@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include <mutex>
 #include <string>
 
 #include "cc_kernels/core/cudnn/dynamic_library.h"
@@ -19,8 +20,11 @@ namespace tf_interop {
   X(cuGetErrorString)                   \
   X(cuCtxPushCurrent)                   \
   X(cuCtxPopCurrent)                    \
+  X(cuCtxGetDevice)                     \
+  X(cuCtxGetStreamPriorityRange)        \
   X(cuDeviceGet)                        \
   X(cuDevicePrimaryCtxRetain)           \
+  X(cuDevicePrimaryCtxRelease)          \
   X(cuMemAlloc)                         \
   X(cuMemFree)                          \
   X(cuMemcpyDtoHAsync)                  \
@@ -36,6 +40,21 @@ namespace tf_interop {
   X(cuEventRecord)                      \
   X(cuMemsetD8Async)
 
+// What green contexts take. A driver may lack them; the headers have them all from 12.5 on.
+#if CUDA_VERSION >= 12050
+#define TF_INTEROP_CUDA_GREEN_CONTEXT_ENTRY_POINTS(X) \
+  X(cuDeviceGetDevResource)                           \
+  X(cuDevSmResourceSplitByCount)                      \
+  X(cuDevResourceGenerateDesc)                        \
+  X(cuGreenCtxCreate)                                 \
+  X(cuGreenCtxDestroy)                                \
+  X(cuGreenCtxGetDevResource)                         \
+  X(cuGreenCtxStreamCreate)                           \
+  X(cuCtxFromGreenCtx)
+#else
+#define TF_INTEROP_CUDA_GREEN_CONTEXT_ENTRY_POINTS(X)
+#endif
+
 // Immutable once open; thread-safe.
 struct CudaDriver {
   // The process's driver, opened and initialized by the first call; a failure is final. The path
@@ -48,18 +67,33 @@ struct CudaDriver {
   // Ok, or an error with CUDA's name and text for `result`. `call` names what was called.
   Status Check(CUresult result, const char* call) const;
 
+  // kUnsupported, with the entry points that are missing, where there are no green contexts.
+  Status CheckHasGreenContexts() const;
+
 #define TF_INTEROP_DECLARE(name) decltype(&::name) name = nullptr;
   TF_INTEROP_CUDA_ENTRY_POINTS(TF_INTEROP_DECLARE)
+  TF_INTEROP_CUDA_GREEN_CONTEXT_ENTRY_POINTS(TF_INTEROP_DECLARE)  // null where missing
 #undef TF_INTEROP_DECLARE
 
   DynamicLibrary library;
 };
 
+// A context that streams belong to.
+struct ExecutionContext {
+  CUcontext context = nullptr;
+  // Held while the context is current, where only one thread at a time may have it current: CUDA
+  // asks that of green contexts. Null where any number may.
+  std::mutex* turn = nullptr;
+};
+
 // Makes a CUDA context current on this thread for as long as it lives, whatever context the thread
-// has: the runner is called on TensorFlow's threads, which may have another device's or none.
+// has: the runner is called on TensorFlow's threads, which may have another device's or none. A
+// thread must not make a context current again that it has to wait its turn for.
 class ScopedContext {
  public:
-  ScopedContext(const CudaDriver& driver, CUcontext context);
+  ScopedContext(const CudaDriver& driver, CUcontext context)
+      : ScopedContext(driver, ExecutionContext{context, nullptr}) {}
+  ScopedContext(const CudaDriver& driver, const ExecutionContext& execution);
   ~ScopedContext();
   ScopedContext(const ScopedContext&) = delete;
   ScopedContext& operator=(const ScopedContext&) = delete;
@@ -69,6 +103,7 @@ class ScopedContext {
 
  private:
   const CudaDriver& driver_;
+  std::unique_lock<std::mutex> turn_;  // given up after the destructor has popped the context
   Status status_;
 };
 

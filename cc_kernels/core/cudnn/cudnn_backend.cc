@@ -2,12 +2,14 @@
 
 #include <cuda.h>
 
+#include <algorithm>
 #include <functional>
 #include <utility>
 
 #include "cc_kernels/core/cudnn/cuda_driver.h"
 #include "cc_kernels/core/cudnn/cudnn_convolution.h"
 #include "cc_kernels/core/cudnn/cudnn_library.h"
+#include "cc_kernels/core/cudnn/sm_partition.h"
 
 namespace tf_interop {
 namespace {
@@ -15,14 +17,16 @@ namespace {
 class CudaEvent : public Event {
  public:
   explicit CudaEvent(const CudaDriver& driver) : driver_(driver) {}
-  ~CudaEvent() override {
-    // A failure to free is nothing that a caller could act on.
-    if (event_ != nullptr) (void)driver_.cuEventDestroy(event_);
-  }
-
+  // With the context current that the event is to be recorded in.
   Status Create() {
     // Without timing, recording and waiting cost less.
     return driver_.Check(driver_.cuEventCreate(&event_, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+  }
+
+  // With the same context current.
+  void Destroy() {
+    // A failure to free is nothing that a caller could act on.
+    if (event_ != nullptr) (void)driver_.cuEventDestroy(event_);
   }
 
   CUevent get() const { return event_; }
@@ -32,25 +36,44 @@ class CudaEvent : public Event {
   CUevent event_ = nullptr;
 };
 
-// A stream of its own, a cuDNN handle, and the two events of the stream contract. Made and
-// destroyed with the backend's context current.
+// A stream of its own, a cuDNN handle, and the two events of the stream contract.
 class CudnnStreamGroup : public StreamGroup {
  public:
-  CudnnStreamGroup(const CudaDriver& driver, const CudnnLibrary& library)
-      : driver_(driver), library_(library), fork_event_(driver), join_event_(driver) {}
+  // `green` is null for a stream of the backend's own context.
+  CudnnStreamGroup(const CudaDriver& driver, const CudnnLibrary& library, CUcontext context,
+                   GreenContext* green, int priority)
+      : driver_(driver),
+        library_(library),
+        context_(context),
+        green_(green),
+        priority_(priority),
+        fork_event_(driver),
+        join_event_(driver) {}
 
   ~CudnnStreamGroup() override {
+    {
+      ScopedContext scope(driver_, context_);
+      if (!scope.status().ok()) return;
+      fork_event_.Destroy();
+    }
+    ScopedContext scope(driver_, execution());
+    if (!scope.status().ok()) return;
     // A failure to free is nothing that a caller could act on.
     if (handle_ != nullptr) (void)library_.cudnnDestroy(handle_);
+    join_event_.Destroy();
     if (stream_ != nullptr) (void)driver_.cuStreamDestroy(stream_);
   }
 
   Status Create() {
-    // Non-blocking: work on the legacy default stream must not hold the lanes up.
-    TF_INTEROP_RETURN_IF_ERROR(
-        driver_.Check(driver_.cuStreamCreateWithPriority(&stream_, CU_STREAM_NON_BLOCKING, 0),
-                      "cuStreamCreateWithPriority"));
-    TF_INTEROP_RETURN_IF_ERROR(fork_event_.Create());
+    {
+      // It is recorded on the caller's stream.
+      ScopedContext scope(driver_, context_);
+      TF_INTEROP_RETURN_IF_ERROR(scope.status());
+      TF_INTEROP_RETURN_IF_ERROR(fork_event_.Create());
+    }
+    ScopedContext scope(driver_, execution());
+    TF_INTEROP_RETURN_IF_ERROR(scope.status());
+    TF_INTEROP_RETURN_IF_ERROR(CreateStream());
     TF_INTEROP_RETURN_IF_ERROR(join_event_.Create());
     return CreateHandle();
   }
@@ -59,6 +82,10 @@ class CudnnStreamGroup : public StreamGroup {
   Event* fork_event() override { return &fork_event_; }
   Event* join_event() override { return &join_event_; }
 
+  int sm_count() const override { return green_ == nullptr ? 0 : green_->sm_count(); }
+
+  GreenContext* green() const { return green_; }
+  int priority() const { return priority_; }
   cudnnHandle_t handle() const { return handle_; }
 
   // Makes what is launched with the handle go to `stream`. Setting the stream costs more than
@@ -74,6 +101,18 @@ class CudnnStreamGroup : public StreamGroup {
   }
 
  private:
+  ExecutionContext execution() const {
+    return green_ == nullptr ? ExecutionContext{context_, nullptr} : green_->execution();
+  }
+
+  Status CreateStream() {
+    if (green_ != nullptr) return green_->CreateStream(priority_, &stream_);
+    // Non-blocking: work on the legacy default stream must not hold the lanes up.
+    return driver_.Check(
+        driver_.cuStreamCreateWithPriority(&stream_, CU_STREAM_NON_BLOCKING, priority_),
+        "cuStreamCreateWithPriority");
+  }
+
   Status CreateHandle() {
     // One at a time: cuDNN asks that its first handle be complete before others are created.
     static std::mutex* mutex = new std::mutex();
@@ -90,6 +129,9 @@ class CudnnStreamGroup : public StreamGroup {
 
   const CudaDriver& driver_;
   const CudnnLibrary& library_;
+  const CUcontext context_;
+  GreenContext* const green_;
+  const int priority_;
   CUstream stream_ = nullptr;
   cudnnHandle_t handle_ = nullptr;
   CUstream handle_stream_ = nullptr;
@@ -105,6 +147,11 @@ bool IsLasting(const Status& status) {
 }
 
 }  // namespace
+
+CudnnBackend::CudnnBackend(const CudaDriver& driver, const CudnnLibrary& library, CUctx_st* context)
+    : driver_(driver), library_(library), context_(context) {}
+
+CudnnBackend::~CudnnBackend() = default;
 
 Status CudnnBackend::ForStream(CUstream_st* caller, CudnnBackend** backend) {
   const CudaDriver* driver = nullptr;
@@ -181,31 +228,89 @@ Status CudnnBackend::ListAlgorithms(const Convolution& convolution, AlgorithmSco
 
 Status CudnnBackend::Acquire(const StreamGroupOptions& options,
                              std::unique_ptr<StreamGroup>* group) {
-  if (!(options == StreamGroupOptions())) return Unsupported("Not there yet.");
+  GroupKind kind;
+  TF_INTEROP_RETURN_IF_ERROR(FindGroupKind(options, &kind));
   {
     std::lock_guard<std::mutex> lock(groups_mutex_);
-    if (!idle_groups_.empty()) {
-      *group = std::move(idle_groups_.back());
-      idle_groups_.pop_back();
+    auto& idle = idle_groups_[kind];
+    if (!idle.empty()) {
+      *group = std::move(idle.back());
+      idle.pop_back();
       return Status::Ok();
     }
   }
-  ScopedContext scope(driver_, context_);
-  TF_INTEROP_RETURN_IF_ERROR(scope.status());
-  auto made = std::make_unique<CudnnStreamGroup>(driver_, library_);
+  const auto [green, priority] = kind;
+  auto made = std::make_unique<CudnnStreamGroup>(driver_, library_, context_, green, priority);
   TF_INTEROP_RETURN_IF_ERROR(made->Create());
+  if (green != nullptr) {
+    std::lock_guard<std::mutex> lock(groups_mutex_);
+    green_streams_[made->stream()] = green;
+  }
   *group = std::move(made);
   return Status::Ok();
 }
 
 void CudnnBackend::Release(std::unique_ptr<StreamGroup> group) {
   if (!group) return;
+  const auto* leased = static_cast<const CudnnStreamGroup*>(group.get());
   std::lock_guard<std::mutex> lock(groups_mutex_);
-  idle_groups_.push_back(std::move(group));
+  idle_groups_[{leased->green(), leased->priority()}].push_back(std::move(group));
+}
+
+Status CudnnBackend::FindGroupKind(const StreamGroupOptions& options, GroupKind* kind) {
+  *kind = {nullptr, options.priority};
+  TF_INTEROP_RETURN_IF_ERROR(ClampPriority(&kind->second));
+  const std::vector<int>& counts = options.partition;
+  if (counts.empty()) return Status::Ok();
+  const int lane = options.partition_index;
+  if (lane < 0 || static_cast<size_t>(lane) >= counts.size()) {
+    return InvalidArgument("Expected the place of a lane among " + std::to_string(counts.size()) +
+                           " SM counts, got " + std::to_string(lane) + ".");
+  }
+  return FindGreenContext(counts, static_cast<size_t>(lane), &kind->first);
+}
+
+Status CudnnBackend::FindGreenContext(const std::vector<int>& counts, size_t lane,
+                                      GreenContext** green) {
+  std::lock_guard<std::mutex> lock(partitions_mutex_);
+  auto found = partitions_.find(counts);
+  if (found == partitions_.end()) {
+    PartitionOutcome made;
+    made.status = SmPartition::Create(driver_, context_, counts, &made.partition);
+    if (!made.status.ok() && !IsLasting(made.status)) return made.status;
+    found = partitions_.emplace(counts, std::move(made)).first;
+  }
+  const PartitionOutcome& outcome = found->second;
+  if (outcome.status.ok()) *green = outcome.partition->of_lane(lane);
+  return outcome.status;
+}
+
+// Streams that differ only in what the device makes the same are interchangeable.
+Status CudnnBackend::ClampPriority(int* priority) {
+  if (*priority == 0) return Status::Ok();
+  std::lock_guard<std::mutex> lock(priorities_mutex_);
+  if (priorities_ == nullptr) {
+    ScopedContext scope(driver_, context_);
+    TF_INTEROP_RETURN_IF_ERROR(scope.status());
+    PriorityRange range;
+    TF_INTEROP_RETURN_IF_ERROR(
+        driver_.Check(driver_.cuCtxGetStreamPriorityRange(&range.lowest, &range.highest),
+                      "cuCtxGetStreamPriorityRange"));
+    priorities_ = std::make_unique<PriorityRange>(range);
+  }
+  *priority = std::min(std::max(*priority, priorities_->highest), priorities_->lowest);
+  return Status::Ok();
+}
+
+ExecutionContext CudnnBackend::ExecutionOf(Stream stream) {
+  std::lock_guard<std::mutex> lock(groups_mutex_);
+  const auto found = green_streams_.find(stream);
+  if (found == green_streams_.end()) return {context_, nullptr};
+  return found->second->execution();
 }
 
 Status CudnnBackend::Record(Event* event, Stream stream) {
-  ScopedContext scope(driver_, context_);
+  ScopedContext scope(driver_, ExecutionOf(stream));
   TF_INTEROP_RETURN_IF_ERROR(scope.status());
   return driver_.Check(
       driver_.cuEventRecord(static_cast<CudaEvent*>(event)->get(), static_cast<CUstream>(stream)),
@@ -213,7 +318,7 @@ Status CudnnBackend::Record(Event* event, Stream stream) {
 }
 
 Status CudnnBackend::Wait(Stream stream, Event* event) {
-  ScopedContext scope(driver_, context_);
+  ScopedContext scope(driver_, ExecutionOf(stream));
   TF_INTEROP_RETURN_IF_ERROR(scope.status());
   return driver_.Check(
       driver_.cuStreamWaitEvent(static_cast<CUstream>(stream),
@@ -229,7 +334,7 @@ Status CudnnBackend::Launch(const PreparedConvolution& prepared, const Convoluti
     return InvalidArgument(
         "Expected a convolution and a stream group of the cudnn backend, got another backend's.");
   }
-  ScopedContext scope(driver_, context_);
+  ScopedContext scope(driver_, ExecutionOf(stream));
   TF_INTEROP_RETURN_IF_ERROR(scope.status());
   const auto cuda_stream = static_cast<CUstream>(stream);
   TF_INTEROP_RETURN_IF_ERROR(leased->Direct(cuda_stream));
@@ -238,7 +343,7 @@ Status CudnnBackend::Launch(const PreparedConvolution& prepared, const Convoluti
 
 Status CudnnBackend::FillZero(void* data, size_t bytes, Stream stream) {
   if (bytes == 0) return Status::Ok();
-  ScopedContext scope(driver_, context_);
+  ScopedContext scope(driver_, ExecutionOf(stream));
   TF_INTEROP_RETURN_IF_ERROR(scope.status());
   return driver_.Check(driver_.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(data), 0, bytes,
                                                static_cast<CUstream>(stream)),

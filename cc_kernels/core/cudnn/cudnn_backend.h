@@ -9,15 +9,21 @@
 // leased by one call at a time, and so is its cuDNN handle: no handle is ever used by two threads
 // at once, which is what cuDNN asks for. Prepare leases a group too, for its handle. Calls may come
 // with any CUDA context current, or none; it is left as it was.
+//
+// Lanes that ask for SMs of their own get streams in green contexts (see sm_partition.h). Such a
+// context is made for each list of counts that is asked for, once, and shared by all stages that
+// ask for the same. Threads take turns in enqueuing on the streams of one green context.
 #ifndef TF_INTEROP_CORE_CUDNN_CUDNN_BACKEND_H_
 #define TF_INTEROP_CORE_CUDNN_CUDNN_BACKEND_H_
 
 #include <atomic>
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "cc_kernels/core/backend.h"
@@ -31,6 +37,9 @@ namespace tf_interop {
 
 struct CudaDriver;
 struct CudnnLibrary;
+struct ExecutionContext;
+class GreenContext;
+class SmPartition;
 
 class CudnnBackend : public Backend {
  public:
@@ -54,6 +63,9 @@ class CudnnBackend : public Backend {
   Status ListAlgorithms(const Convolution& convolution, AlgorithmScope scope,
                         std::vector<std::string>* algorithms) override;
 
+  ~CudnnBackend() override;
+
+  // See Backend. A partition that cannot be had is refused again at once, unless memory was short.
   using Backend::Acquire;
   Status Acquire(const StreamGroupOptions& options, std::unique_ptr<StreamGroup>* group) override;
   void Release(std::unique_ptr<StreamGroup> group) override;
@@ -83,11 +95,28 @@ class CudnnBackend : public Backend {
     std::shared_ptr<const PreparedConvolution> prepared;
   };
 
-  CudnnBackend(const CudaDriver& driver, const CudnnLibrary& library, CUctx_st* context)
-      : driver_(driver), library_(library), context_(context) {}
+  // What makes stream groups interchangeable: the green context, or null, and the priority.
+  using GroupKind = std::pair<GreenContext*, int>;
+  struct PartitionOutcome {
+    Status status;
+    std::unique_ptr<SmPartition> partition;
+  };
+  struct PriorityRange {
+    int highest = 0, lowest = 0;  // the highest priority is the lowest number
+  };
+
+  CudnnBackend(const CudaDriver& driver, const CudnnLibrary& library, CUctx_st* context);
 
   // Prepares without a look at what has been prepared before.
   PrepareOutcome PrepareAnew(const PrepareKey& key);
+
+  Status FindGroupKind(const StreamGroupOptions& options, GroupKind* kind);
+  Status FindGreenContext(const std::vector<int>& counts, size_t lane, GreenContext** green);
+  Status ClampPriority(int* priority);
+
+  // Where work on `stream` has to be enqueued: the green context of a lane's stream, for all others
+  // the backend's own context.
+  ExecutionContext ExecutionOf(Stream stream);
 
   const CudaDriver& driver_;
   const CudnnLibrary& library_;
@@ -95,7 +124,14 @@ class CudnnBackend : public Backend {
   std::atomic<bool> allow_tf32_{true};
 
   std::mutex groups_mutex_;
-  std::vector<std::unique_ptr<StreamGroup>> idle_groups_;
+  std::map<GroupKind, std::vector<std::unique_ptr<StreamGroup>>> idle_groups_;
+  std::unordered_map<Stream, GreenContext*> green_streams_;
+
+  std::mutex partitions_mutex_;                              // held while a partition is made
+  std::map<std::vector<int>, PartitionOutcome> partitions_;  // by the counts of all lanes
+
+  std::mutex priorities_mutex_;
+  std::unique_ptr<PriorityRange> priorities_;  // null until a lane asks for one
 
   std::mutex prepared_mutex_;
   std::unordered_map<PrepareKey, PrepareOutcome, PrepareKeyHash> prepared_;

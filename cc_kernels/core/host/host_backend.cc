@@ -91,7 +91,13 @@ Status HostBackend::ListAlgorithms(const Convolution&, AlgorithmScope,
   return Status::Ok();
 }
 
-Status HostBackend::Acquire(const StreamGroupOptions&, std::unique_ptr<StreamGroup>* group) {
+Status HostBackend::Acquire(const StreamGroupOptions& options,
+                            std::unique_ptr<StreamGroup>* group) {
+  if (!options.partition.empty()) {
+    return Unsupported(
+        "Expected lanes without SM counts on the host backend, which has no SMs to divide. Use a "
+        "plan without them on the CPU.");
+  }
   bool may_start_thread = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);

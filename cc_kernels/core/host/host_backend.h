@@ -28,6 +28,9 @@ using HostLaunchHook = std::function<Status(const Convolution&)>;
 // where the system gives no further thread, streams have no thread: what is enqueued there runs on
 // the thread that enqueues it.
 //
+// A stream's priority is a hint, and there is nothing here to heed it. SMs of its own would be a
+// promise: such a group is refused with kUnsupported.
+//
 // After fork() the child finds an empty pool: the threads of the parent's streams are not there.
 class HostBackend : public Backend {
  public:

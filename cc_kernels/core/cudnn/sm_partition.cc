@@ -1,0 +1,186 @@
+#include "cc_kernels/core/cudnn/sm_partition.h"
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "cc_kernels/core/cudnn/cuda_driver.h"
+
+namespace tf_interop {
+
+ExecutionContext GreenContext::execution() { return {context_, &turn_}; }
+
+#if CUDA_VERSION >= 12050
+
+namespace {
+
+template <typename Count>
+std::string Join(const std::vector<Count>& counts) {
+  std::string text;
+  for (Count count : counts) text += (text.empty() ? "" : ", ") + std::to_string(count);
+  return "[" + text + "]";
+}
+
+// The device that `context`, which is current, is the primary context of.
+Status FindDevice(const CudaDriver& driver, CUcontext context, CUdevice* device) {
+  TF_INTEROP_RETURN_IF_ERROR(driver.Check(driver.cuCtxGetDevice(device), "cuCtxGetDevice"));
+  CUcontext primary = nullptr;
+  TF_INTEROP_RETURN_IF_ERROR(
+      driver.Check(driver.cuDevicePrimaryCtxRetain(&primary, *device), "cuDevicePrimaryCtxRetain"));
+  TF_INTEROP_RETURN_IF_ERROR(
+      driver.Check(driver.cuDevicePrimaryCtxRelease(*device), "cuDevicePrimaryCtxRelease"));
+  if (primary == context) return Status::Ok();
+  return Unsupported(
+      "Expected lanes with SM counts in the device's primary context, got another one. Ask for no "
+      "SM counts.");
+}
+
+// All SMs of a device in the smallest groups that a green context can be made of, and those that
+// are left over.
+struct SmGroups {
+  int device_sm_count = 0;
+  int granularity = 0;
+  std::vector<CUdevResource> groups;
+  std::vector<CUdevResource> rest;  // one or none
+};
+
+Status SplitDevice(const CudaDriver& driver, CUdevice device, SmGroups* split) {
+  CUdevResource all = {};
+  TF_INTEROP_RETURN_IF_ERROR(
+      driver.Check(driver.cuDeviceGetDevResource(device, &all, CU_DEV_RESOURCE_TYPE_SM),
+                   "cuDeviceGetDevResource"));
+  unsigned int count = 0;
+  TF_INTEROP_RETURN_IF_ERROR(driver.Check(
+      driver.cuDevSmResourceSplitByCount(/*result=*/nullptr, &count, &all, /*remaining=*/nullptr,
+                                         /*useFlags=*/0, /*minCount=*/1),
+      "cuDevSmResourceSplitByCount"));
+  split->groups.assign(std::max(count, 1u), CUdevResource{});
+  count = static_cast<unsigned int>(split->groups.size());
+  CUdevResource rest = {};
+  TF_INTEROP_RETURN_IF_ERROR(
+      driver.Check(driver.cuDevSmResourceSplitByCount(split->groups.data(), &count, &all, &rest,
+                                                      /*useFlags=*/0, /*minCount=*/1),
+                   "cuDevSmResourceSplitByCount"));
+  split->groups.resize(count);
+  if (count == 0) return Unsupported("Expected a GPU whose SMs can be divided, got one group.");
+  if (rest.type == CU_DEV_RESOURCE_TYPE_SM && rest.sm.smCount > 0) split->rest = {rest};
+  split->device_sm_count = static_cast<int>(all.sm.smCount);
+  split->granularity = static_cast<int>(split->groups[0].sm.smCount);
+  return Status::Ok();
+}
+
+// The resources of each green context: one for each lane with a count, in order, then one for the
+// lanes without.
+Status DivideGroups(const SmGroups& split, const std::vector<int>& counts,
+                    std::vector<std::vector<CUdevResource>>* shares) {
+  auto next = split.groups.begin();
+  std::vector<int64_t> rounded;
+  bool fits = true;
+  for (const int64_t count : counts) {
+    const int64_t groups = (count + split.granularity - 1) / split.granularity;
+    rounded.push_back(groups * split.granularity);
+    fits = fits && groups <= split.groups.end() - next;
+    if (!fits || groups == 0) continue;
+    shares->emplace_back(next, next + groups);
+    next += groups;
+  }
+  if (std::count(counts.begin(), counts.end(), 0) > 0) {
+    shares->emplace_back(next, split.groups.end());
+    shares->back().insert(shares->back().end(), split.rest.begin(), split.rest.end());
+    fits = fits && !shares->back().empty();
+  }
+  if (fits) return Status::Ok();
+  return Unsupported(
+      "Expected SM counts of lanes that fit on the GPU together, got " + Join(counts) +
+      ", which are " + Join(rounded) + " in groups of " + std::to_string(split.granularity) +
+      ", and 0 takes what is left; the GPU has " + std::to_string(split.device_sm_count) +
+      " SMs in " + std::to_string(split.groups.size()) + " such groups. Ask for fewer.");
+}
+
+Status CreateGreenContext(const CudaDriver& driver, CUdevice device,
+                          std::vector<CUdevResource> share, std::unique_ptr<GreenContext>* green) {
+  CUdevResourceDesc descriptor = nullptr;  // the driver has no call to free one
+  TF_INTEROP_RETURN_IF_ERROR(
+      driver.Check(driver.cuDevResourceGenerateDesc(&descriptor, share.data(),
+                                                    static_cast<unsigned int>(share.size())),
+                   "cuDevResourceGenerateDesc"));
+  CUgreenCtx handle = nullptr;
+  TF_INTEROP_RETURN_IF_ERROR(driver.Check(
+      driver.cuGreenCtxCreate(&handle, descriptor, device, CU_GREEN_CTX_DEFAULT_STREAM),
+      "cuGreenCtxCreate"));
+  CUcontext context = nullptr;
+  CUdevResource given = {};
+  Status status = driver.Check(driver.cuCtxFromGreenCtx(&context, handle), "cuCtxFromGreenCtx");
+  if (status.ok()) {
+    status = driver.Check(driver.cuGreenCtxGetDevResource(handle, &given, CU_DEV_RESOURCE_TYPE_SM),
+                          "cuGreenCtxGetDevResource");
+  }
+  // From here on it is destroyed with the object, also where there is no use for it.
+  auto created =
+      std::make_unique<GreenContext>(driver, handle, context, static_cast<int>(given.sm.smCount));
+  if (status.ok()) *green = std::move(created);
+  return status;
+}
+
+}  // namespace
+
+GreenContext::~GreenContext() {
+  // A failure to free is nothing that a caller could act on.
+  (void)driver_.cuGreenCtxDestroy(handle_);
+}
+
+Status GreenContext::CreateStream(int priority, CUstream_st** stream) {
+  return driver_.Check(
+      driver_.cuGreenCtxStreamCreate(stream, handle_, CU_STREAM_NON_BLOCKING, priority),
+      "cuGreenCtxStreamCreate");
+}
+
+Status SmPartition::Create(const CudaDriver& driver, CUctx_st* context,
+                           const std::vector<int>& counts,
+                           std::unique_ptr<SmPartition>* partition) {
+  TF_INTEROP_RETURN_IF_ERROR(driver.CheckHasGreenContexts());
+  if (std::any_of(counts.begin(), counts.end(), [](int count) { return count < 0; })) {
+    return InvalidArgument("Expected SM counts of at least 0, got " + Join(counts) + ".");
+  }
+  // CUDA advises to have the primary context current while green contexts are made.
+  ScopedContext scope(driver, context);
+  TF_INTEROP_RETURN_IF_ERROR(scope.status());
+  CUdevice device = 0;
+  TF_INTEROP_RETURN_IF_ERROR(FindDevice(driver, context, &device));
+  SmGroups split;
+  TF_INTEROP_RETURN_IF_ERROR(SplitDevice(driver, device, &split));
+  std::vector<std::vector<CUdevResource>> shares;
+  TF_INTEROP_RETURN_IF_ERROR(DivideGroups(split, counts, &shares));
+
+  auto created = std::make_unique<SmPartition>();
+  for (std::vector<CUdevResource>& share : shares) {
+    std::unique_ptr<GreenContext> green;
+    TF_INTEROP_RETURN_IF_ERROR(CreateGreenContext(driver, device, std::move(share), &green));
+    created->green_contexts_.push_back(std::move(green));
+  }
+  size_t next = 0;
+  for (int count : counts) {
+    created->of_lane_.push_back(
+        (count == 0 ? created->green_contexts_.back() : created->green_contexts_[next++]).get());
+  }
+  *partition = std::move(created);
+  return Status::Ok();
+}
+
+#else  // the headers have no green contexts, and none is ever made
+
+GreenContext::~GreenContext() = default;
+
+Status GreenContext::CreateStream(int, CUstream_st**) { return driver_.CheckHasGreenContexts(); }
+
+Status SmPartition::Create(const CudaDriver& driver, CUctx_st*, const std::vector<int>&,
+                           std::unique_ptr<SmPartition>*) {
+  return driver.CheckHasGreenContexts();
+}
+
+#endif
+
+}  // namespace tf_interop

@@ -1,0 +1,383 @@
+// Stream priorities and SM partitions of lanes, on stand-ins for libcuda and libcudnn: what the
+// device gives, what is kept, what is refused and left behind, and stages that run with it.
+#include <cuda.h>
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cc_kernels/core/counters.h"
+#include "cc_kernels/core/cudnn/cuda_driver.h"
+#include "cc_kernels/core/cudnn/cudnn_backend.h"
+#include "cc_kernels/core/cudnn/sm_partition.h"
+#include "cc_kernels/core/stage_runner.h"
+#include "tests/cc/convolution_cases.h"
+#include "tests/cc/convolution_problem.h"
+#include "tests/cc/fake_cuda.h"
+#include "tests/cc/fake_cudnn.h"
+#include "tests/cc/reference_convolution.h"
+
+namespace tf_interop {
+namespace {
+
+constexpr size_t kAmpleWorkspace = size_t{64} << 20;
+constexpr Tolerance kTolerance = {1e-6, 2e-3};
+constexpr int kUnlimited = 1 << 30;
+
+template <typename Function>
+std::string PathOf(Function* function) {
+  Dl_info info;
+  return dladdr(reinterpret_cast<void*>(function), &info) != 0 ? info.dli_fname : "";
+}
+
+// Memory filled with bytes that read as NaN.
+class Buffer {
+ public:
+  explicit Buffer(size_t bytes) : storage_(bytes + 256, 0xFF) {
+    const auto start = reinterpret_cast<uintptr_t>(storage_.data());
+    data_ = storage_.data() + (256 - start % 256) % 256;
+  }
+  Buffer(Buffer&&) = default;  // the storage stays where it is
+  unsigned char* data() { return data_; }
+  bool IsIntact() const { return true; }  // cudnn_backend_test looks for writes beyond
+
+ private:
+  std::vector<unsigned char> storage_;
+  unsigned char* data_;
+};
+
+using Problem = ConvolutionProblem<Buffer>;
+
+StreamGroupOptions Lane(const std::vector<int>& partition, int index, int priority = 0) {
+  StreamGroupOptions options;
+  options.partition = partition;
+  options.partition_index = index;
+  options.priority = priority;
+  return options;
+}
+
+StreamGroupOptions Priority(int priority) { return Lane({}, 0, priority); }
+
+// A stream group that goes back to the pool with its last owner.
+using Lease = std::shared_ptr<StreamGroup>;
+
+CUstream StreamOf(const Lease& group) { return static_cast<CUstream>(group->stream()); }
+
+// How many times lanes have run without their options, for a reason with `part` in it.
+int64_t CountRefusals(const std::string& part) {
+  int64_t count = 0;
+  for (const auto& [reason, times] : ReadCounters().refused_lane_options) {
+    if (reason.find(part) != std::string::npos) count += times;
+  }
+  return count;
+}
+
+class LaneOptionsTest : public testing::Test {
+ protected:
+  // Every test has a device, and so a backend without stream groups, of its own.
+  void SetUp() override {
+#if CUDA_VERSION < 12050
+    GTEST_SKIP() << "the headers of this CUDA have no green contexts";
+#endif
+    FakeCuda() = FakeCudaSwitches();
+    FakeCudnn() = FakeCudnnSwitches();
+    setenv("TF_INTEROP_LIBCUDA", PathOf(&FakeCudaMakeContext).c_str(), 1);
+    setenv("TF_INTEROP_LIBCUDNN", PathOf(&FakeCudnn).c_str(), 1);
+    context_ = FakeCudaMakeContext();
+    backend_ = BackendOf(context_);
+    green_contexts_before_ = FakeCudaCounts().live_green_contexts;
+    streams_before_ = FakeCudaCounts().live_streams;
+    events_before_ = FakeCudaCounts().live_events;
+  }
+
+  void TearDown() override {
+    FakeCudaCounts().green_contexts_left = FakeCudaCounts().streams_left = kUnlimited;
+    EXPECT_EQ(FakeCudaCurrentContext(), nullptr) << "a context was left current";
+  }
+
+  CudnnBackend* BackendOf(CUcontext context) {
+    caller_ = FakeCudaMakeStream(context);
+    CudnnBackend* backend = nullptr;
+    const Status status = CudnnBackend::ForStream(caller_, &backend);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return backend;
+  }
+
+  Lease AcquireOk(const StreamGroupOptions& options) {
+    std::unique_ptr<StreamGroup> group;
+    const Status status = backend_->Acquire(options, &group);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return Lease(group.release(), [backend = backend_](StreamGroup* leased) {
+      backend->Release(std::unique_ptr<StreamGroup>(leased));
+    });
+  }
+
+  Status AcquireError(const StreamGroupOptions& options) {
+    std::unique_ptr<StreamGroup> group;
+    const Status status = backend_->Acquire(options, &group);
+    EXPECT_FALSE(status.ok());
+    EXPECT_EQ(group, nullptr);
+    return status;
+  }
+
+  int GreenContexts() const {
+    return FakeCudaCounts().live_green_contexts - green_contexts_before_;
+  }
+  int Streams() const { return FakeCudaCounts().live_streams - streams_before_; }
+  int Events() const { return FakeCudaCounts().live_events - events_before_; }
+
+  CUcontext context_ = nullptr;
+  CUstream caller_ = nullptr;
+  CudnnBackend* backend_ = nullptr;
+
+ private:
+  int green_contexts_before_ = 0, streams_before_ = 0, events_before_ = 0;
+};
+
+TEST_F(LaneOptionsTest, RoundsCountsUpAndReportsWhatTheDeviceGives) {
+  const std::vector<int> counts = {57, 8, 0};
+  const auto first = AcquireOk(Lane(counts, 0));
+  const auto second = AcquireOk(Lane(counts, 1));
+  const auto rest = AcquireOk(Lane(counts, 2));
+  EXPECT_EQ(first->sm_count(), 64);
+  EXPECT_EQ(second->sm_count(), 8);
+  EXPECT_EQ(rest->sm_count(), 60);  // the four that make no whole group among them
+  EXPECT_EQ(FakeCudaSmsOf(StreamOf(first)), std::make_pair(0, 63));
+  EXPECT_EQ(FakeCudaSmsOf(StreamOf(second)), std::make_pair(64, 71));
+  EXPECT_EQ(FakeCudaSmsOf(StreamOf(rest)), std::make_pair(72, 131));
+  EXPECT_EQ(AcquireOk({})->sm_count(), 0);
+}
+
+TEST_F(LaneOptionsTest, FollowsTheGranularityOfTheDevice) {
+  FakeCuda().sm_count = 30;
+  FakeCuda().sm_granularity = 4;
+  EXPECT_EQ(AcquireOk(Lane({5, 0}, 0))->sm_count(), 8);
+  EXPECT_EQ(AcquireOk(Lane({5, 0}, 1))->sm_count(), 22);
+  EXPECT_EQ(AcquireOk(Lane({28, 0}, 1))->sm_count(), 2);
+}
+
+TEST_F(LaneOptionsTest, LanesWithoutACountShareWhatIsLeft) {
+  const std::vector<int> counts = {0, 16, 0};
+  const auto first = AcquireOk(Lane(counts, 0));
+  const auto last = AcquireOk(Lane(counts, 2));
+  EXPECT_NE(first->stream(), last->stream());
+  EXPECT_EQ(first->sm_count(), 116);
+  EXPECT_EQ(FakeCudaSmsOf(StreamOf(first)), FakeCudaSmsOf(StreamOf(last)));
+  EXPECT_EQ(GreenContexts(), 2);
+}
+
+TEST_F(LaneOptionsTest, MakesAPartitionOnceAndKeepsItsStreams) {
+  auto group = AcquireOk(Lane({60, 64}, 0));
+  const Stream stream = group->stream();
+  EXPECT_EQ(GreenContexts(), 2);
+  group.reset();
+  auto other_lane = AcquireOk(Lane({60, 64}, 1));
+  EXPECT_NE(other_lane->stream(), stream);
+  auto plain = AcquireOk({});
+  EXPECT_NE(plain->stream(), stream);
+  group = AcquireOk(Lane({60, 64}, 0));
+  EXPECT_EQ(group->stream(), stream);
+  EXPECT_EQ(GreenContexts(), 2);
+  EXPECT_EQ(Streams(), 3);
+}
+
+TEST_F(LaneOptionsTest, RefusesCountsThatDoNotFitOnceRoundedUp) {
+  const Status status = AcquireError(Lane({60, 65}, 0));
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  for (const char* part : {"[60, 65]", "[64, 72]", "groups of 8", "132 SMs in 16"}) {
+    EXPECT_NE(status.message().find(part), std::string::npos) << part << ": " << status.message();
+  }
+  EXPECT_EQ(AcquireError(Lane({2147483647, 0}, 1)).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(GreenContexts(), 0);
+}
+
+TEST_F(LaneOptionsTest, RefusesToLeaveNothingForALaneWithoutACount) {
+  FakeCuda().sm_count = 128;
+  EXPECT_EQ(AcquireOk(Lane({64, 64}, 1))->sm_count(), 64);
+  EXPECT_EQ(AcquireError(Lane({64, 64, 0}, 0)).code(), StatusCode::kUnsupported);
+}
+
+TEST_F(LaneOptionsTest, RefusesAPlaceThatThePartitionDoesNotHave) {
+  EXPECT_EQ(AcquireError(Lane({64, 0}, 2)).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(AcquireError(Lane({64, 0}, -1)).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(AcquireError(Lane({64, -8}, 0)).code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(LaneOptionsTest, NamesTheEntryPointsThatADriverLacks) {
+  CudaDriver driver;
+  const Status opened = CudaDriver::Open(DRIVER_WITHOUT_GREEN_CONTEXTS, &driver);
+  ASSERT_TRUE(opened.ok()) << opened.message();
+  std::unique_ptr<SmPartition> partition;
+  const Status status = SmPartition::Create(driver, context_, {8, 0}, &partition);
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  for (const char* part : {"cuGreenCtxCreate", "cuDevSmResourceSplitByCount", "newer NVIDIA"}) {
+    EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
+  }
+}
+
+TEST_F(LaneOptionsTest, RefusesAGpuWithoutGreenContextsOnceAndForAll) {
+  FakeCuda().no_green_contexts = true;
+  const Status status = AcquireError(Lane({8, 0}, 0));
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  FakeCuda().no_green_contexts = false;
+  EXPECT_EQ(AcquireError(Lane({8, 0}, 1)).message(), status.message());
+}
+
+TEST_F(LaneOptionsTest, RefusesAContextThatIsNotThePrimaryOne) {
+  backend_ = BackendOf(FakeCudaMakeSecondContext(context_));
+  const Status status = AcquireError(Lane({8, 0}, 0));
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_NE(status.message().find("primary context"), std::string::npos);
+}
+
+TEST_F(LaneOptionsTest, LackOfMemoryHalfwayLeavesNothingAndIsTriedAnew) {
+  FakeCudaCounts().green_contexts_left = 2;
+  const Status status = AcquireError(Lane({8, 8, 0}, 0));
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(GreenContexts(), 0);
+  FakeCudaCounts().green_contexts_left = kUnlimited;
+  EXPECT_EQ(AcquireOk(Lane({8, 8, 0}, 0))->sm_count(), 8);
+}
+
+TEST_F(LaneOptionsTest, AGroupThatCannotBeMadeLeavesNoStreamsAndEvents) {
+  const auto another = AcquireOk(Lane({8, 0}, 0, -1));
+  ASSERT_EQ(Streams(), 1);
+  ASSERT_EQ(Events(), 2);
+  FakeCudaCounts().streams_left = 0;
+  EXPECT_EQ(AcquireError(Lane({8, 0}, 0)).code(), StatusCode::kResourceExhausted);
+  FakeCudaCounts().streams_left = kUnlimited;
+  FakeCudnn().fail_handle = true;
+  EXPECT_FALSE(AcquireError(Lane({8, 0}, 1)).ok());
+  EXPECT_EQ(Streams(), 1);
+  EXPECT_EQ(Events(), 2);
+}
+
+TEST_F(LaneOptionsTest, ClampsPrioritiesToWhatTheDeviceHas) {
+  auto highest = AcquireOk(Priority(-100));
+  EXPECT_EQ(FakeCudaPriorityOf(StreamOf(highest)), -5);
+  EXPECT_EQ(FakeCudaPriorityOf(StreamOf(AcquireOk(Priority(-2)))), -2);
+  EXPECT_EQ(FakeCudaPriorityOf(StreamOf(AcquireOk(Priority(7)))), 0);
+  EXPECT_EQ(FakeCudaPriorityOf(StreamOf(AcquireOk(Lane({8, 0}, 1, -3)))), -3);
+  const Stream stream = highest->stream();
+  highest.reset();
+  EXPECT_NE(AcquireOk(Priority(-4))->stream(), stream);
+  EXPECT_EQ(AcquireOk(Priority(-5))->stream(), stream);
+}
+
+// A stage as TensorFlow runs it: the first operand appears on the caller's stream just before, and
+// vanishes on it just behind.
+void RunStageOnce(CudnnBackend* backend, CUstream caller, const std::vector<LaneOptions>& lanes) {
+  Convolution gradient = MakeConvolution(ConvolutionKind::kBackwardFilter);
+  gradient.batch = 0;  // its result is filled with zeros
+  const std::vector<Convolution> cs = {MakeConvolution(), MakeConvolution(), gradient};
+  std::vector<StageStep> steps;
+  for (size_t i = 0; i < cs.size(); ++i) {
+    steps.push_back({"step" + std::to_string(i), cs[i], "", static_cast<int>(i)});
+  }
+  PreparedStage stage;
+  const Status prepared = PrepareStage(backend, steps, lanes, kAmpleWorkspace, &stage);
+  ASSERT_TRUE(prepared.ok()) << prepared.message();
+
+  std::vector<Problem> problems(cs.begin(), cs.end());
+  std::vector<Buffer> results, workspaces;
+  std::vector<ConvolutionBuffers> buffers;
+  std::vector<void*> workspace_pointers;
+  for (size_t i = 0; i < cs.size(); ++i) {
+    results.push_back(problems[i].MakeResult());
+    workspaces.emplace_back(stage.lane_workspace_bytes[i]);
+  }
+  for (size_t i = 0; i < cs.size(); ++i) {
+    buffers.push_back(problems[i].Buffers(&results[i]));
+    workspace_pointers.push_back(workspaces[i].data());
+  }
+  const size_t bytes = cs[0].image_elements() * SizeOf(cs[0].dtype);
+  auto* image = static_cast<unsigned char*>(const_cast<void*>(buffers[0].inputs[0]));
+  const std::vector<unsigned char> content(image, image + bytes);
+  std::memset(image, 0xFF, bytes);
+  FakeCudaEnqueue(caller, [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::memcpy(image, content.data(), bytes);
+  });
+  const Status run = RunStage(backend, stage, buffers, workspace_pointers, caller);
+  EXPECT_TRUE(run.ok()) << run.message();
+  FakeCudaEnqueue(caller, [&] { std::memset(image, 0xFF, bytes); });
+  FakeCudaSynchronize(caller);
+  for (size_t i = 0; i < cs.size(); ++i) {
+    SCOPED_TRACE(ToString(cs[i]));
+    problems[i].ExpectCorrect(&results[i], kTolerance);
+  }
+}
+
+TEST_F(LaneOptionsTest, AStageOnAPartitionIsForkedAndJoined) {
+  FakeCuda().lane_delay_us = 200;
+  const int64_t refusals = CountRefusals("");
+  RunStageOnce(backend_, caller_, {{-5, 64}, {0, 8}, {0, 0}});
+  EXPECT_EQ(CountRefusals(""), refusals);
+  EXPECT_EQ(GreenContexts(), 3);
+  // Its three streams are back, and one that Prepare took.
+  EXPECT_EQ(Streams(), 4);
+  EXPECT_EQ(FakeCudaPriorityOf(StreamOf(AcquireOk(Lane({64, 8, 0}, 0, -5)))), -5);
+  EXPECT_EQ(Streams(), 4);
+}
+
+TEST_F(LaneOptionsTest, ThreadsTakeTurnsOnAPartition) {
+  FakeCuda().lane_delay_us = 20;
+  const int64_t refusals = CountRefusals("");
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([this] {
+      CUstream caller = FakeCudaMakeStream(context_);
+      for (int round = 0; round < 20; ++round) {
+        RunStageOnce(backend_, caller, {{0, 64}, {-1, 0}, {0, 0}});
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(CountRefusals(""), refusals);
+  EXPECT_EQ(GreenContexts(), 2);
+}
+
+TEST_F(LaneOptionsTest, AStageWhosePartitionDoesNotFitRunsWithoutAndIsCounted) {
+  FakeCuda().lane_delay_us = 200;
+  const int64_t refusals = CountRefusals("[128, 8, 0]");
+  RunStageOnce(backend_, caller_, {{0, 128}, {0, 8}, {0, 0}});
+  RunStageOnce(backend_, caller_, {{0, 128}, {0, 8}, {0, 0}});
+  EXPECT_EQ(CountRefusals("[128, 8, 0]"), refusals + 2);
+  EXPECT_EQ(GreenContexts(), 0);
+}
+
+TEST_F(LaneOptionsTest, AStageWhoseGroupsCannotAllBeMadeReturnsThemAndRunsWithout) {
+  {
+    const Lease plain[] = {AcquireOk({}), AcquireOk({}), AcquireOk({})};
+  }
+  FakeCudaCounts().streams_left = 1;
+  const int64_t refusals = CountRefusals("OUT_OF_MEMORY");
+  RunStageOnce(backend_, caller_, {{0, 64}, {0, 8}, {0, 0}});
+  EXPECT_EQ(CountRefusals("OUT_OF_MEMORY"), refusals + 1);
+  EXPECT_EQ(Streams(), 4);
+  // The one that could be made is in the pool.
+  EXPECT_EQ(AcquireOk(Lane({64, 8, 0}, 0))->sm_count(), 64);
+}
+
+TEST_F(LaneOptionsTest, AStageThatHasNoGroupsAtAllFails) {
+  PreparedStage stage;
+  const std::vector<StageStep> steps = {{"a", MakeConvolution(), "", 0},
+                                        {"b", MakeConvolution(), "", 1}};
+  ASSERT_TRUE(PrepareStage(backend_, steps, {{0, 8}, {0, 0}}, kAmpleWorkspace, &stage).ok());
+  const int streams = Streams();
+  FakeCudaCounts().streams_left = 0;
+  const Status status =
+      RunStage(backend_, stage, std::vector<ConvolutionBuffers>(2), std::vector<void*>(2), caller_);
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(Streams(), streams);
+}
+
+}  // namespace
+}  // namespace tf_interop
