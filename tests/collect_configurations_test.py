@@ -134,6 +134,15 @@ def test_collects_for_a_gpu_that_is_not_here() -> None:
     assert tf.keras.mixed_precision.global_policy().name == "float32"
 
 
+def test_goes_on_as_tensorflow_does_where_the_layout_optimizer_fails() -> None:
+    # TensorFlow 2.21 cannot change the layout of a dropout's mask, and leaves all layouts alone.
+    image = tf.keras.Input((8, 8, 3))
+    x = tf.keras.layers.Dropout(0.5)(tf.keras.layers.Conv2D(4, 3)(image))
+    tf.keras.Model(image, tf.keras.layers.Conv2D(2, 3)(x)).save("dropout.keras")
+    listed = _collect("dropout.keras", compute_capability="9.0", training=True, inference=False)
+    assert _kinds(listed)[ConvolutionKind.BACKWARD_FILTER] == 2
+
+
 def test_lists_both_layouts_where_told_to() -> None:
     listed = _collect(layouts=("NHWC", "NCHW"), stage_sources=[StageSource.LEVELS])
     assert [stage.convolutions for stage in listed.stages] == [(1, 2, 3), (6, 7, 8)]

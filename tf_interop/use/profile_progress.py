@@ -22,7 +22,7 @@ from rich.progress import (
 from tf_interop.use.profile_run import Listener, Phase
 
 _SECONDS_BETWEEN_LINES = 10.0
-_MOST_COLUMNS = 60
+MOST_COLUMNS = 60
 
 
 class HasTime(Protocol):
@@ -38,7 +38,7 @@ def shown_progress(run: HasTime) -> Iterator[Listener]:
     """A listener for `ProfileRun.run`, for as long as the `with` block lasts."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield _Lines(run)
+        yield Lines(run)
         return
     columns = (
         SpinnerColumn(),
@@ -49,10 +49,10 @@ def shown_progress(run: HasTime) -> Iterator[Listener]:
         TextColumn("{task.fields[left]}{task.fields[what]}", markup=False),
     )
     with Progress(*columns, console=console, transient=True) as progress:
-        yield _Bar(run, progress)
+        yield Bar(run, progress)
 
 
-class _Bar:
+class Bar:
     """A bar for each phase, with what is being measured beside it."""
 
     def __init__(self, run: HasTime, progress: Progress) -> None:
@@ -62,6 +62,7 @@ class _Bar:
         self._phase: Phase | None = None
 
     def begin(self, phase: Phase, done: int, total: int) -> None:
+        """Moves the bar, or begins a new one."""
         if phase is not self._phase:
             if self._task is not None:
                 self._progress.remove_task(self._task)
@@ -71,13 +72,14 @@ class _Bar:
         self._progress.update(self._task, completed=done, total=total)
 
     def measure(self, what: str) -> None:
+        """Says what is being measured."""
         assert self._task is not None
         self._progress.update(
-            self._task, what=what[:_MOST_COLUMNS], left=_time_left(self._run, "{}, ")
+            self._task, what=what[:MOST_COLUMNS], left=_time_left(self._run, "{}, ")
         )
 
 
-class _Lines:
+class Lines:
     """A line when a phase begins, and one every few seconds."""
 
     def __init__(self, run: HasTime, clock: Callable[[], float] = time.monotonic) -> None:
@@ -88,12 +90,14 @@ class _Lines:
         self._last = clock()
 
     def begin(self, phase: Phase, done: int, total: int) -> None:
+        """Says a line where a phase begins."""
         self._position = f"{phase.value}: {done} of {total} done"
         if phase is not self._phase:
             self._phase = phase
             self._say(self._position)
 
     def measure(self, what: str) -> None:
+        """Says a line where none was said for some time."""
         if self._clock() - self._last >= _SECONDS_BETWEEN_LINES:
             self._say(f"{self._position}; now {what}")
 
