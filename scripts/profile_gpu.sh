@@ -86,7 +86,7 @@ profile() {  # profile LIST SECONDS
 
 tests=()
 if [ "$backend" = cudnn ]; then
-  tests=(cudnn_gpu_test partition_gpu_test)
+  tests=(cudnn_gpu_test measure_gpu_test partition_gpu_test)
 fi
 : >"$results/profile.log"
 step machine machine

@@ -32,6 +32,19 @@ MeasureOptions FewRuns() {
   return options;
 }
 
+// Half a unit in the last place of the type, and what the sums of its operands add.
+double RoundingOf(DataType dtype) {
+  switch (dtype) {
+    case DataType::kFloat:
+      return 1e-5;
+    case DataType::kHalf:
+      return 1e-3;
+    case DataType::kBFloat16:
+      return 8e-3;
+  }
+  return 0;
+}
+
 // Counts device memory, and can refuse it.
 class CountingDevice : public MeasuringDevice {
  public:
@@ -178,8 +191,7 @@ TEST(MeasureConvolutionTest, EveryKindLayoutTypeAndAlgorithmHasItsFigures) {
       EXPECT_GE(measured.time.spread_us, 0);
       EXPECT_TRUE(measured.is_deterministic);
       ASSERT_TRUE(measured.relative_error.has_value());
-      // Half a unit in the last place of a half, and what its operands' sums add.
-      EXPECT_LT(*measured.relative_error, c.dtype == DataType::kHalf ? 1e-3 : 1e-5);
+      EXPECT_LT(*measured.relative_error, RoundingOf(c.dtype));
       EXPECT_TRUE(c.dtype == DataType::kFloat || *measured.relative_error > 0);
       std::shared_ptr<const PreparedConvolution> prepared;
       ASSERT_TRUE(backend.Prepare(c, algorithm, size_t{1} << 30, &prepared).ok());

@@ -25,7 +25,7 @@ from tf_interop.know.core_library import (
     MeasuringBackend,
     load_core_library,
 )
-from tf_interop.know.nsight_compute import add_nsight_figures, read_nsight_csv
+from tf_interop.know.nsight_compute import import_nsight_compute
 from tf_interop.know.nvidia import visible_gpus
 from tf_interop.know.plan_file import load_plan
 from tf_interop.know.profile import Entry, Profile, ProfiledDevice
@@ -65,7 +65,6 @@ _MEASURE_EPILOG = f"""{_AS_IT_IS}Examples:
   tf-interop profile measure show -o profile.json
 
 {_EXIT_CODES}"""
-_PLAIN_EPILOG = _EXIT_CODES
 
 _COLLECTING = ("batch", "dtype", "inference", "training", "image_size", "layout", "target")
 
@@ -349,7 +348,7 @@ def measure(
     context.exit(exit_code)
 
 
-@profile.command(epilog=_PLAIN_EPILOG)
+@profile.command(epilog=_EXIT_CODES)
 @click.argument("file")
 @click.option("--like-paper", is_flag=True, help="In the form of the paper's Tables 1 and 2.")
 def show(file: str, like_paper: bool) -> None:
@@ -358,7 +357,7 @@ def show(file: str, like_paper: bool) -> None:
         _show(load_profile(file), like_paper=like_paper)
 
 
-@profile.command(epilog=_PLAIN_EPILOG)
+@profile.command(epilog=_EXIT_CODES)
 @click.argument("file")
 def check(file: str) -> None:
     """Checks that FILE is a legal profile; says where it is not."""
@@ -371,7 +370,7 @@ def check(file: str) -> None:
     )
 
 
-@profile.command(epilog=_PLAIN_EPILOG)
+@profile.command(epilog=_EXIT_CODES, short_help="Puts profiles of one device into one.")
 @click.argument("files", metavar="FILE FILE...", nargs=-1, required=True)
 @click.option("-o", "--output", "output_path", required=True, type=click.Path(dir_okay=False))
 def merge(files: tuple[str, ...], output_path: str) -> None:
@@ -380,7 +379,7 @@ def merge(files: tuple[str, ...], output_path: str) -> None:
         save_profile(merge_profiles([load_profile(file) for file in files]), output_path)
 
 
-@profile.command(epilog=_PLAIN_EPILOG)
+@profile.command(epilog=_EXIT_CODES, short_help="Compares two profiles.")
 @click.argument("first")
 @click.argument("second")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -394,13 +393,13 @@ def diff(first: str, second: str, as_json: bool) -> None:
         show_difference(difference, Console())
 
 
-@profile.command(epilog=_PLAIN_EPILOG)
+@profile.command(epilog=_EXIT_CODES)
 def schema() -> None:
     """Prints the JSON schema of profiles."""
     click.echo(json.dumps(profile_schema(), indent=2))
 
 
-@profile.command("import-ncu", epilog=_PLAIN_EPILOG)
+@profile.command("import-ncu", epilog=_EXIT_CODES, short_help="Adds what Nsight Compute found out.")
 @click.argument("file", metavar="PROFILE")
 @click.argument("csv")
 @click.option(
@@ -416,7 +415,7 @@ def import_ncu(file: str, csv: str, output_path: str | None) -> None:
     Kernels are matched by function, grid and block. Fails where none of the CSV is in PROFILE.
     """
     with _errors_shown():
-        imported = add_nsight_figures(load_profile(file), read_nsight_csv(csv))
+        imported = import_nsight_compute(load_profile(file), csv)
         if not imported.matched:
             raise ProfileError(
                 f"Expected kernels of profile '{file}' in '{csv}', got none of "
