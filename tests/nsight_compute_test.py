@@ -16,7 +16,6 @@ from tf_interop.know.nsight_compute import (
     NsightFigures,
     add_nsight_figures,
     function_name,
-    import_nsight_compute,
     read_nsight_csv,
 )
 from tf_interop.know.profile_file import save_profile
@@ -251,6 +250,6 @@ def test_keeps_figures_that_the_csv_lacks() -> None:
 def test_a_profile_with_figures_can_be_saved(path: pathlib.Path) -> None:
     path.write_text(_raw(("implicit_gemm", "(256, 1, 1)", "(98, 1, 1)", RAW_FIGURES)))
     profile = make_profile(make_algorithm(), device=GPU)
-    filled = import_nsight_compute(profile, path).profile
+    filled = add_nsight_figures(profile, read_nsight_csv(path)).profile
     assert filled.algorithms[0].kernels[0].dram_utilization == 0.125
     save_profile(filled, path.with_suffix(".json"))

@@ -199,11 +199,15 @@ def test_refuses_another_device_by_name(path: pathlib.Path) -> None:
     assert "cudnn: expected '9.3.0', got '9.10.2'" in str(raised.value)
 
 
-def test_keeps_the_device_as_it_was_first(path: pathlib.Path) -> None:
+def test_goes_on_another_day_with_another_driver(path: pathlib.Path) -> None:
+    out = path.with_name("profile.json")
     ProfileJournal.open(path, GPU).close()
+    between = dataclasses.replace(GPU, date="2026-11-25")
+    save_profile(make_profile(make_algorithm(latency_us=99.0), device=between), out)
     later = dataclasses.replace(GPU, date="2026-12-01", driver="580.1")
     with ProfileJournal.open(path, later) as journal:
-        assert journal.entries.device == GPU
+        journal.append(make_algorithm(latency_us=9.0))
+        assert journal.finish(out) == make_profile(make_algorithm(latency_us=9.0), device=later)
 
 
 def test_refuses_a_damaged_line_by_number(path: pathlib.Path) -> None:

@@ -234,6 +234,11 @@ def test_names_every_field_that_differs() -> None:
     )
 
 
+def test_does_not_take_an_unknown_cudnn_for_the_right_one() -> None:
+    reason = why_foreign(GPU, dataclasses.replace(GPU, cudnn=""))
+    assert reason == "cudnn: expected none that is known, got '9.10.2'"
+
+
 def test_driver_clocks_memory_and_day_make_nothing_foreign() -> None:
     other = dataclasses.replace(
         GPU,

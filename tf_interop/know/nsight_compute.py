@@ -105,15 +105,6 @@ _WAITING_FOR_MEMORY = frozenset({"long_scoreboard", "lg_throttle", "drain"})
 _ALWAYS_COLLECTED = frozenset({"long_scoreboard", "short_scoreboard", "wait", "barrier"})
 
 
-def import_nsight_compute(profile: Profile, path: PathLike) -> NsightImport:
-    """Fills in the figures of a profile's kernels from the CSV at `path`.
-
-    Raises:
-        ProfileError: there is no such file, or no such table in it.
-    """
-    return add_nsight_figures(profile, read_nsight_csv(path))
-
-
 def read_nsight_csv(path: PathLike) -> dict[LaunchKey, NsightFigures]:
     """Reads the CSV of either page; what `ncu` prints around the table is passed over.
 

@@ -120,7 +120,7 @@ def show_nsight_import(result: NsightImport, console: Console | None = None) -> 
     """Prints what an import of Nsight Compute's figures found, and what it did not.
 
     Args:
-        result: what `import_nsight_compute` gave.
+        result: what `add_nsight_figures` gave.
         console: where to print; by default stdout.
     """
     console = console or Console()
