@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Packs what check_gpu.sh and profile_gpu.sh need on a GPU machine without a network and without
-# TensorFlow, next to this source tree: headers of Eigen, cuDNN and GoogleTest, the compiled library,
-# Python packages, and in FOLDER/configurations the lists of five networks for a GPU.
+# TensorFlow, next to this source tree: headers of Eigen, CUDA, cuDNN and GoogleTest, the compiled
+# library, Python packages, and in FOLDER/configurations the lists of five networks for a GPU.
 #
 #   scripts/pack_for_gpu.sh [FOLDER]
 #
@@ -21,6 +21,9 @@ mkdir -p "$folder/include/unsupported"
 cp -r "$include/unsupported/Eigen" "$folder/include/unsupported/"
 mkdir -p "$folder/include/third_party/gpus/cudnn"
 cp -r "$include/third_party/gpus/cudnn/include" "$folder/include/third_party/gpus/cudnn/"
+# Not under include/, where they would go before those of the machine's own CUDA.
+mkdir -p "$folder/cuda"
+cp -r "$include/third_party/gpus/cuda/include" "$include/third_party/gpus/cuda/extras" "$folder/cuda/"
 cp -r /usr/include/gtest "$folder/include/"
 find /usr/lib -name 'libgtest*.a' -exec cp {} "$folder/lib/" \;
 cp "$("$python" -c 'from tf_interop.know.kernel_library import find_library; print(find_library())')" \

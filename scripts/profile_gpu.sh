@@ -60,6 +60,11 @@ build_core() {
   fi
   if [ "$backend" = cudnn ]; then
     options+=(-DTF_INTEROP_CUDNN_BACKEND=on)
+    # Together, as they have to be of one version: CUPTI's headers name the kernels of an algorithm.
+    if [ -d "$tools/cuda" ] && ! [ -e /usr/local/cuda/extras/CUPTI/include/cupti_activity.h ]; then
+      options+=(-DCUDA_INCLUDE_DIR="$tools/cuda/include"
+        -DCUPTI_INCLUDE_DIR="$tools/cuda/extras/CUPTI/include")
+    fi
   fi
   cmake -S . -B build/profile "${options[@]}" || return 1
   # Of all tests only those that are run here are built.

@@ -14,6 +14,7 @@ import time
 import pytest
 import tensorflow as tf
 from click.testing import CliRunner, Result
+from profile_values import KERNEL, make_algorithm, make_profile
 
 import tf_interop
 from tf_interop.know.configuration_list import ConfigurationList, ListedConvolution, ListedStage
@@ -283,6 +284,24 @@ def test_merges_compares_and_checks_profiles() -> None:
     result = _profile("check", "both")
     assert (result.exit_code, result.output.count("\n")) == (1, 1)
     assert "The file is damaged" in result.output
+
+
+def test_imports_what_nsight_compute_found_out() -> None:
+    save_profile(make_profile(make_algorithm(kernels=(KERNEL,))), "profile.json")
+    columns = (
+        "ID", "Kernel Name", "Grid Size", "Block Size",
+        "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    )  # fmt: skip
+    grid, block = str(KERNEL.grid), str(KERNEL.block)
+    for name, exit_code in ((KERNEL.name, 0), ("other", 1)):
+        rows = (columns, ("", "", "", "", "%"), ("0", name, grid, block, "25"))
+        text = "".join(",".join(f'"{cell}"' for cell in row) + "\n" for row in rows)
+        pathlib.Path("ncu.csv").write_text(text)
+        result = _profile("import-ncu", "profile.json", "ncu.csv", "-o", f"{exit_code}.json")
+        assert result.exit_code == exit_code, result.output
+    assert load_profile("0.json").algorithms[0].kernels[0].dram_utilization == 0.25
+    assert "got none of 1 launches" in " ".join(result.output.split())
+    assert not pathlib.Path("1.json").exists()
 
 
 def test_prints_the_schema() -> None:

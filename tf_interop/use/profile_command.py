@@ -25,7 +25,7 @@ from tf_interop.know.core_library import (
     MeasuringBackend,
     load_core_library,
 )
-from tf_interop.know.nsight_compute import import_nsight_compute
+from tf_interop.know.nsight_compute import add_nsight_figures, read_nsight_csv
 from tf_interop.know.nvidia import visible_gpus
 from tf_interop.know.plan_file import load_plan
 from tf_interop.know.profile import Entry, Profile, ProfiledDevice
@@ -415,7 +415,7 @@ def import_ncu(file: str, csv: str, output_path: str | None) -> None:
     Kernels are matched by function, grid and block. Fails where none of the CSV is in PROFILE.
     """
     with _errors_shown():
-        imported = import_nsight_compute(load_profile(file), csv)
+        imported = add_nsight_figures(load_profile(file), read_nsight_csv(csv))
         if not imported.matched:
             raise ProfileError(
                 f"Expected kernels of profile '{file}' in '{csv}', got none of "
