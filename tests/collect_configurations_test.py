@@ -173,6 +173,7 @@ def test_a_level_of_two_and_the_same_pair_are_one_stage() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.usefixtures("plugin_as_after_import")
 def test_lists_the_stages_of_a_plan_with_what_it_pins() -> None:
     tf_interop.enable(policy="always")
     try:

@@ -101,6 +101,7 @@ def _wait_for_journal(process: subprocess.Popen[str], path: pathlib.Path, lines:
     raise AssertionError(f"no {lines} lines in {path}: {process.communicate()}")
 
 
+@pytest.mark.usefixtures("plugin_as_after_import")
 def test_from_a_model_to_stages_that_the_pass_makes(fixture_folder: pathlib.Path) -> None:
     result = _profile(
         "profiled_model:build", "--batch", "2", "--backend", "host", "-o", "profile.json",
