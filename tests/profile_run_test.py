@@ -293,6 +293,27 @@ def test_ends_after_the_measurement_in_hand_when_told_to_stop() -> None:
     assert outcome.left == ("5 other algorithms",)
 
 
+def test_ends_where_a_backend_runs_an_algorithm_under_another_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend = FakeBackend()
+    measure = backend.measure_algorithm
+
+    def measure_renamed(
+        configuration: ConvolutionConfiguration,
+        algorithm: str | None = None,
+        options: MeasureOptions | None = None,
+    ) -> AlgorithmMeasurement | AlgorithmFailure:
+        measured = measure(configuration, algorithm, options)
+        return dataclasses.replace(measured, algorithm=f"nchw+{algorithm}")
+
+    monkeypatch.setattr(backend, "measure_algorithm", measure_renamed)
+    options = RunOptions(AlgorithmScope.HEURISTIC, budget_seconds=1)
+    outcome, _ = _run(backend, ConfigurationList(BOTH[:1]), options)
+    assert backend.measured == ["small eng0", "small eng1"]
+    assert outcome.end is End.FINISHED
+
+
 def test_says_which_convolutions_have_no_algorithm() -> None:
     gradient = dataclasses.replace(
         SMALL, op="Conv2DBackpropInput", kind=ConvolutionKind.BACKWARD_INPUT

@@ -37,6 +37,7 @@ from tf_interop.know.profile import (
     AlgorithmKey,
     AlgorithmMeasurement,
     Entry,
+    EntryKey,
     MeasuredConvolution,
     ProfiledDevice,
     StageFailure,
@@ -156,6 +157,10 @@ class _AlgorithmJob:
     algorithm: str
     tf32: bool
 
+    @property
+    def key(self) -> AlgorithmKey:
+        return AlgorithmKey(self.configuration, self.algorithm, self.tf32)
+
     def __str__(self) -> str:
         return (
             f"{describe_convolution(self.configuration)}, {self.algorithm}{_tf32_words(self.tf32)}"
@@ -253,7 +258,7 @@ class ProfileRun:
                     if self._is_over(share):
                         break
                     listener.measure(str(job))
-                    self._take(self._measure(job))
+                    self._take(job, self._measure(job))
             if self._should_stop():
                 return End.STOPPED
         if self._options.budget_seconds is not None and any(self._pending()):
@@ -413,9 +418,11 @@ class ProfileRun:
             return dataclasses.replace(entry, asked_sm_counts=job.sm_counts)
         return entry
 
-    def _take(self, entry: Entry) -> None:
+    def _take(self, job: _Job, entry: Entry) -> None:
         self._keep(entry)
         self._known.add(entry)
+        # What a backend runs under another name is not asked for again in this run.
+        self._known.set_answer(job.key, entry)
         if isinstance(entry, (AlgorithmMeasurement, StageMeasurement)):
             self._measured_count += 1
         else:
@@ -453,6 +460,9 @@ class _Known:
         if isinstance(entry, AlgorithmMeasurement):
             assert isinstance(key, AlgorithmKey)
             self._alone.setdefault(entry.configuration, {})[key] = entry
+
+    def set_answer(self, key: EntryKey, entry: Entry) -> None:
+        self._entries[key] = entry
 
     def has_algorithm(
         self, configuration: ConvolutionConfiguration, algorithm: str, *, allow_tf32: bool
