@@ -23,7 +23,7 @@ if [ -z "${TF_INTEROP_LIBCUDA:-}${TF_INTEROP_LIBCUDNN:-}" ] && ! nvidia-smi -L >
 fi
 # Has no meaning to real libraries.
 export TF_INTEROP_FAKE_CUDNN_NO_WORK=1
-"$build/tests/cc/launch_overhead" | python3 -c '
+"$build/cc_kernels/launch_overhead" | python3 -c '
 import datetime, json, os, pathlib, re, sys
 
 measured = json.load(sys.stdin)

@@ -46,6 +46,7 @@ build_core() {
 step machine machine
 step build_core build_core
 step core_gpu_tests build/gpu/tests/cc/cudnn_gpu_test --gtest_output="xml:$results/core_gpu_tests.xml"
+step core_partition_tests build/gpu/tests/cc/partition_gpu_test
 step core_runner_tests build/gpu/tests/cc/stage_runner_test
 step core_measure_tests build/gpu/tests/cc/measure_test
 

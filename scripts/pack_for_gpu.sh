@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Packs what check_gpu.sh needs on a GPU machine without a network and without TensorFlow, next to this
-# source tree: headers of Eigen, cuDNN and GoogleTest, the compiled library, and Python packages.
+# Packs what check_gpu.sh and profile_gpu.sh need on a GPU machine without a network and without
+# TensorFlow, next to this source tree: headers of Eigen, CUDA, cuDNN and GoogleTest, the compiled
+# library, Python packages, and in FOLDER/configurations the lists of five networks for a GPU.
 #
 #   scripts/pack_for_gpu.sh [FOLDER]
 #
 # FOLDER (default .gpu/tools) may be carried with the tree. PYTHON_VERSION is that of the GPU machine
-# (default 3.12). Run scripts/setup.sh and scripts/test_core.sh before.
+# (default 3.12), COMPUTE_CAPABILITY the GPU's (default 9.0). Run scripts/setup.sh and
+# scripts/test_core.sh before.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=${1:-.gpu/tools}
@@ -19,6 +21,9 @@ mkdir -p "$folder/include/unsupported"
 cp -r "$include/unsupported/Eigen" "$folder/include/unsupported/"
 mkdir -p "$folder/include/third_party/gpus/cudnn"
 cp -r "$include/third_party/gpus/cudnn/include" "$folder/include/third_party/gpus/cudnn/"
+# Not under include/, where they would go before those of the machine's own CUDA.
+mkdir -p "$folder/cuda"
+cp -r "$include/third_party/gpus/cuda/include" "$include/third_party/gpus/cuda/extras" "$folder/cuda/"
 cp -r /usr/include/gtest "$folder/include/"
 find /usr/lib -name 'libgtest*.a' -exec cp {} "$folder/lib/" \;
 cp "$("$python" -c 'from tf_interop.know.kernel_library import find_library; print(find_library())')" \
@@ -27,5 +32,8 @@ cp "$("$python" -c 'from tf_interop.know.kernel_library import find_library; pri
   "$folder/lib/"
 "$python" -m pip download --quiet --no-deps --only-binary=:all: --dest "$folder/wheels" \
   --python-version "${PYTHON_VERSION:-3.12}" --implementation cp \
-  --platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 msgspec
+  --platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 \
+  click markdown-it-py mdurl msgspec nvidia-ml-py pygments rich wrapt
+TF_CPP_MIN_LOG_LEVEL=2 PYTHONPATH=$PWD "$python" python/profiling/export_configurations.py \
+  "$folder/configurations" --for "${COMPUTE_CAPABILITY:-9.0}"
 du -sh "$folder"

@@ -6,9 +6,15 @@ from __future__ import annotations
 import json
 import pathlib
 
+from tf_interop.know.configuration_list_file import configurations_schema
+from tf_interop.know.plan_file import plan_schema
 from tf_interop.know.profile_file import profile_schema
 
-SCHEMAS = {"profile.schema.json": profile_schema}
+SCHEMAS = {
+    "configurations.schema.json": configurations_schema,
+    "plan.schema.json": plan_schema,
+    "profile.schema.json": profile_schema,
+}
 
 
 def main() -> None:

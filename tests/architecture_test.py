@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import pathlib
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -80,3 +82,33 @@ def test_every_source_of_the_core_is_built() -> None:
     listed = (ROOT / "cc_kernels" / "CMakeLists.txt").read_text()
     for path in (ROOT / "cc_kernels").rglob("*.cc"):
         assert str(path.relative_to(ROOT / "cc_kernels")) in listed, path
+
+
+# What a machine needs that measures without TensorFlow.
+MEASURING_MODULES = (
+    "know.algorithm",
+    "know.core_library",
+    "know.nsight_compute",
+    "know.nvidia",
+    "know.occupancy",
+    "know.paper",
+    "know.profile",
+    "know.profile_check",
+    "know.profile_file",
+    "know.profile_journal",
+    "know.profile_merge",
+    "know.profiled_device",
+    "know.versioned_file",
+    "use.profile_tables",
+)
+
+
+def test_what_measures_needs_no_tensorflow() -> None:
+    program = (
+        "import importlib, sys\n"
+        "for module in ('tensorflow', 'keras', 'tf_keras', 'google.protobuf'):\n"
+        "    sys.modules[module] = None\n"
+        f"for module in {MEASURING_MODULES}:\n"
+        "    importlib.import_module(f'tf_interop.{module}')\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)

@@ -1,6 +1,6 @@
 """The ConvStage op against TensorFlow's own ops, on the CPU.
 
-Tensors hold small whole numbers, whose products and sums are exact in float32 and float16, so the
+Most tensors hold small whole numbers, whose products and sums are exact in every dtype, so the
 comparison is to the bit wherever no exponential function is involved.
 """
 
@@ -17,6 +17,9 @@ import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
 from tf_interop.know.kernel_library import load_kernel_library
+
+DTYPES = [tf.float32, tf.float16, tf.bfloat16]
+EPSILON = {tf.float32: 2.0**-23, tf.float16: 2.0**-10, tf.bfloat16: 2.0**-7}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +42,32 @@ class Case:
         }[self.op]
         operands = dict(zip(names, self.operands, strict=True))
         return getattr(tf.raw_ops, self.op)(**operands, **self.attributes)
+
+    def own_in_nhwc(self) -> tf.Tensor:
+        """The same, by way of NHWC where TensorFlow has no kernel for NCHW on this device."""
+        try:
+            return self.own()
+        except tf.errors.UnimplementedError:
+            if self.attributes.get("data_format") != "NCHW":
+                raise
+        to_nhwc, to_nchw = [0, 2, 3, 1], [0, 3, 1, 2]
+        attributes = dict(self.attributes, data_format="NHWC")
+        for name in ("strides", "dilations"):
+            attributes[name] = [self.attributes[name][axis] for axis in to_nhwc]
+        if "explicit_paddings" in attributes:
+            pads = self.attributes["explicit_paddings"]
+            attributes["explicit_paddings"] = pads[:2] + pads[4:] + pads[2:4]
+        operands = list(self.operands)
+        filter_position = 1
+        for position, operand in enumerate(operands):
+            if position == filter_position:
+                continue
+            if isinstance(operand, list):
+                operands[position] = [operand[axis] for axis in to_nhwc]
+            else:
+                operands[position] = np.transpose(operand, to_nhwc)
+        result = Case(self.op, tuple(operands), attributes).own()
+        return result if self.op.endswith("BackpropFilter") else tf.transpose(result, to_nchw)
 
     def step(self, inputs: list[Any], sizes: list[Any]) -> bytes:
         """The step of this case; its operands are appended to the lists."""
@@ -166,7 +195,7 @@ def matrix_of(layout: str, dtype: tf.DType, padding: str) -> list[Case]:
     ]
 
 
-@pytest.mark.parametrize("dtype", [tf.float32, tf.float16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
 @pytest.mark.parametrize("padding", ["SAME", "VALID", "EXPLICIT"])
 def test_gives_what_the_own_ops_give(
@@ -176,7 +205,7 @@ def test_gives_what_the_own_ops_give(
     compared = 0
     for case, result in zip(cases, run_stage(conv_stage, cases), strict=True):
         try:
-            own = case.own()
+            own = case.own_in_nhwc()
         except (tf.errors.UnimplementedError, tf.errors.InvalidArgumentError):
             continue  # TensorFlow has no kernel for it on this CPU: nothing to compare with
         np.testing.assert_array_equal(result, own, err_msg=f"{case.op} {case.attributes}")
@@ -192,7 +221,7 @@ def test_every_pinned_host_algorithm_gives_the_same(conv_stage: Any, algorithm: 
 
 
 @pytest.mark.parametrize("activation", [None, "Relu", "Relu6", "LeakyRelu", "Elu"])
-@pytest.mark.parametrize("dtype", [tf.float32, tf.float16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 def test_fuses_bias_and_activation(
     conv_stage: Any, activation: str | None, dtype: tf.DType
 ) -> None:
@@ -217,8 +246,34 @@ def test_fuses_bias_and_activation(
     elif activation:
         expected = getattr(tf.nn, activation.lower())(expected)
     # Elu alone is not exact: one rounding of the exponential function on either side.
-    tolerance = 0 if activation != "Elu" else 2 * np.finfo(dtype.as_numpy_dtype).eps
+    tolerance = 0 if activation != "Elu" else 2 * EPSILON[dtype]
+    result, expected = tf.cast(result, tf.float64), tf.cast(expected, tf.float64)
     np.testing.assert_allclose(result, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_adds_up_in_float32_and_rounds_once(conv_stage: Any, layout: str, dtype: tf.DType) -> None:
+    def with_values(case: Case, dtype_of_values: tf.DType) -> Case:
+        random = np.random.default_rng(5)
+        operands = tuple(
+            operand
+            if isinstance(operand, list)
+            else random.standard_normal(operand.shape)
+            .astype(dtype.as_numpy_dtype)
+            .astype(dtype_of_values.as_numpy_dtype)
+            for operand in case.operands
+        )
+        return dataclasses.replace(case, operands=operands)
+
+    cases = list(cases_of(layout, dtype, "SAME", 1, 1, 1))
+    results = run_stage(conv_stage, [with_values(case, dtype) for case in cases])
+    for case, result in zip(cases, results, strict=True):
+        exact = with_values(case, tf.float32).own_in_nhwc()
+        # Half of the distance to the next number of the dtype, and what float32 sums differ by.
+        bound = EPSILON[dtype] / 2 * np.abs(exact) + 1e-5
+        error = np.abs(tf.cast(result, tf.float32) - exact)
+        assert np.all(error <= bound), f"{case.op}: {np.max(error / bound)} times the bound"
 
 
 def test_several_steps_of_a_lane_run_in_order(conv_stage: Any) -> None:
@@ -255,6 +310,41 @@ def test_takes_empty_batches(conv_stage: Any) -> None:
     np.testing.assert_array_equal(filter_gradient, np.zeros([5, 5, 3, 4]))
 
 
+@pytest.mark.parametrize("depthwise", [False, True], ids=["plain", "depthwise"])
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+@pytest.mark.parametrize(
+    ("image_shape", "filter_shape"),
+    [
+        ([2, 5, 5, 3], [0, 3, 3, 4]),
+        ([2, 5, 5, 3], [3, 0, 3, 4]),
+        ([2, 5, 5, 3], [3, 3, 3, 0]),
+        ([2, 5, 5, 0], [3, 3, 0, 4]),
+        ([2, 0, 5, 3], [3, 3, 3, 4]),
+        ([0, 5, 5, 3], [3, 3, 3, 4]),
+    ],
+)
+def test_gradients_of_empty_tensors_are_zeros(
+    conv_stage: Any, image_shape: list[int], filter_shape: list[int], padding: str, depthwise: bool
+) -> None:
+    stem = "DepthwiseConv2dNative" if depthwise else "Conv2D"
+    height, width = (
+        max(0, output_size(size, filter_size, 1, 1, padding, (0, 0)))
+        for size, filter_size in zip(image_shape[1:3], filter_shape[:2], strict=True)
+    )
+    channels = filter_shape[3] * (filter_shape[2] if depthwise else 1)
+    image, filter_ = digits(image_shape), digits(filter_shape, seed=1)
+    gradient = digits([image_shape[0], height, width, channels], seed=2)
+    attributes = {"strides": [1, 1, 1, 1], "padding": padding}
+    cases = [
+        Case(f"{stem}BackpropInput", (image_shape, filter_, gradient), attributes),
+        Case(f"{stem}BackpropFilter", (image, filter_shape, gradient), attributes),
+    ]
+    # TensorFlow gives the same with oneDNN; without, some are errors and others end the process.
+    results = run_stage(conv_stage, cases)
+    for result, shape in zip(results, (image_shape, filter_shape), strict=True):
+        np.testing.assert_array_equal(result, np.zeros(shape, np.float32))
+
+
 def test_infers_shapes(conv_stage: Any) -> None:
     cases = list(cases_of("NCHW", tf.float32, "SAME", 2, 1, 1))
     inputs: list[Any] = []
@@ -286,6 +376,8 @@ def test_infers_shapes(conv_stage: Any) -> None:
         ({"lane_sm_counts": [8, 8]}, "one entry for each of 1 lanes, got 0 and 2"),
         ({"lane_priorities": [0, 0]}, "one entry for each of 1 lanes, got 2 and 0"),
         ({"lane_sm_counts": [-8]}, "SM count of at least 0, got -8 for lane 0"),
+        ({"constant_inputs": [2]}, "constant_inputs below the number of inputs, 2, got 2"),
+        ({"constant_inputs": [-1]}, "constant_inputs below the number of inputs, 2, got -1"),
     ],
 )
 def test_refuses_malformed_attributes(

@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from graph_builder import CPU, FLOAT, HALF, GraphBuilder, add_shapes
+from graph_builder import BFLOAT16, CPU, FLOAT, GPU, HALF, GraphBuilder, add_shapes
 from tensorflow.core.framework import types_pb2
 
 from tf_interop.errors import GraphError
@@ -12,7 +12,11 @@ from tf_interop.know.convolution import (
     Refusal,
     RefusalReason,
 )
-from tf_interop.know.find_convolutions import find_convolutions
+from tf_interop.know.find_convolutions import (
+    CONVOLUTION_KINDS,
+    SIZES_POSITIONS,
+    find_convolutions,
+)
 from tf_interop.know.graph_properties import GraphProperties, ShapeInference
 from tf_interop.know.graph_view import GraphView
 
@@ -118,6 +122,30 @@ def test_finds_nchw() -> None:
     assert configuration.group_count == 1
     # (28 + 3 - 3) // 2 + 1 and (30 + 7 - 9) // 3 + 1.
     assert configuration.output_shape == (8, 32, 15, 10)
+
+
+@pytest.mark.parametrize("op", sorted(CONVOLUTION_KINDS))
+@pytest.mark.parametrize("device", [CPU, GPU])
+def test_finds_bfloat16(op: str, device: str) -> None:
+    graph = GraphBuilder(device)
+    for name in ("x", "f", "bias"):
+        graph.source(name)
+    if op == "_FusedConv2D":
+        graph.fused_conv("c", "x", "f", "bias", T=BFLOAT16, TArgs=[BFLOAT16])
+    elif op in SIZES_POSITIONS:
+        graph.conv("c", "x", "f", "bias", op=op, T=BFLOAT16)
+    else:
+        graph.conv("c", "x", "f", op=op, T=BFLOAT16)
+    configuration = _only(graph)
+    assert (configuration.op, configuration.dtype) == (op, "bfloat16")
+
+
+def test_refuses_a_float_bias_of_bfloat16() -> None:
+    graph = _operands()
+    graph.fused_conv("c", "x", "f", "bias", T=BFLOAT16)
+    refusal = _only_refusal(graph)
+    assert refusal.reason is RefusalReason.FUSED_OPS
+    assert "got [DT_FLOAT]" in refusal.detail
 
 
 def test_finds_half_and_groups() -> None:
@@ -264,13 +292,13 @@ def test_refuses_device(device: str) -> None:
     assert device in refusal.detail
 
 
-@pytest.mark.parametrize("dtype", ["DT_BFLOAT16", "DT_DOUBLE", "DT_INT32", "DT_INT8", "DT_QINT8"])
+@pytest.mark.parametrize("dtype", ["DT_DOUBLE", "DT_INT32", "DT_INT8", "DT_QINT8"])
 def test_refuses_dtype(dtype: str) -> None:
     graph = _operands()
     graph.conv("c", "x", "f", T=types_pb2.DataType.Value(dtype))
     refusal = _only_refusal(graph)
     assert refusal == Refusal(
-        "c", "Conv2D", RefusalReason.DTYPE, f"Expected float32 or float16, got {dtype}."
+        "c", "Conv2D", RefusalReason.DTYPE, f"Expected float32, float16 or bfloat16, got {dtype}."
     )
 
 

@@ -12,6 +12,7 @@ CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
 FLOAT = types_pb2.DT_FLOAT
 HALF = types_pb2.DT_HALF
+BFLOAT16 = types_pb2.DT_BFLOAT16
 
 
 class GraphBuilder:

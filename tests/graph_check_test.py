@@ -224,6 +224,34 @@ def _after_with_stage_of_a_and_b() -> graph_pb2.GraphDef:
     return after
 
 
+@pytest.mark.parametrize(
+    ("changes", "preserved", "match"),
+    [
+        ({"op": "_Arg"}, [], "'f' of op _Arg"),
+        ({"device": CPU}, [], "on its device"),
+        ({}, ["f"], "cannot be fed"),
+    ],
+)
+def test_check_rewrite_rejects_what_is_taken_as_constant(
+    changes: dict[str, str], preserved: list[str], match: str
+) -> None:
+    graph = GraphBuilder()
+    graph.source("x")
+    graph.add("f", "Const")
+    for name in ("a", "b"):
+        graph.conv(name, "x", "f")
+    view = GraphView(graph.graph_def)
+    convolutions, _ = find_convolutions(view, GraphProperties(view))
+    stage = PlannedStage(tuple((PinnedConvolution(name),) for name in ("a", "b")))
+    after = rewrite_stages(view, [stage], convolutions, ())
+    check_rewrite(view, GraphView(after), [])
+    for graph_def in (graph.graph_def, after):
+        for field, value in changes.items():
+            setattr(node_of(graph_def, "f"), field, value)
+    with pytest.raises(GraphError, match=match):
+        check_rewrite(GraphView(graph.graph_def), GraphView(after), preserved)
+
+
 def test_check_graph_accepts() -> None:
     after = _after(_before())
     check_graph(after, ["x", "d"])

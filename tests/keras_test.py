@@ -445,7 +445,7 @@ def test_prints_one_line(keras: Any, capsys: pytest.CaptureFixture[str]) -> None
 def test_prints_what_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
     images = tf.keras.Input((8, 8, 3))
     x = tf.keras.layers.Conv2D(2, 3)(images)
-    x = tf.keras.layers.Conv2D(2, 3, dtype="bfloat16")(x)
+    x = tf.keras.layers.Conv2D(2, 3, dtype="float64")(x)
     model = tf.keras.Model(images, x)
     model.predict(IMAGES, verbose=0, callbacks=[ConvStages("always")])
     assert _lines(capsys) == [
@@ -466,6 +466,24 @@ def test_prints_why_there_are_no_stages(keras: Any, capsys: pytest.CaptureFixtur
     _fit(_model(keras), ConvStages(plan=tf_interop.status().plan))  # of prediction alone
     (line,) = _lines(capsys)
     assert "PlanError: Expected a plan for this graph" in line
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_mixed_precision_trains_as_without_stages(keras: Any, policy: str) -> None:
+    keras.mixed_precision.set_global_policy(policy)
+    try:
+        stock, model = _model(keras), _model(keras)
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    expected = _fit(stock, epochs=2)
+    with _runs_stages(expected=True):
+        history = _fit(model, ConvStages("always", verbose=0), epochs=2)
+    assert all(not report.refusals for report in get_plugin().reports)
+    # One rounding of a bfloat16 (8 significant bits) or a half (11) either way, now and then.
+    tolerance = 2.0**-7 if policy == "mixed_bfloat16" else 2.0**-10
+    np.testing.assert_allclose(history["loss"], expected["loss"], rtol=tolerance)
+    for ours, theirs in zip(model.get_weights(), stock.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance / 4)
 
 
 # What Keras asks of a callback.

@@ -152,7 +152,7 @@ def test_passes_over_what_is_printed_around_the_table(path: pathlib.Path) -> Non
 def test_takes_the_median_of_several_launches(path: pathlib.Path) -> None:
     blocks = [_details(n, "implicit_gemm", c, d) for n, c, d in _LAUNCHES]
     path.write_text(_line(*DETAILS_COLUMNS) + "".join(blocks))
-    assert read_nsight_csv(path) == {KEY: NsightFigures(0.3, 0.15, None)}
+    assert read_nsight_csv(path) == {KEY: NsightFigures(0.3, pytest.approx(0.15), None)}
 
 
 _LAUNCHES = [(0, "10.0", "n/a"), (1, "90.0", "10.0"), (2, "30.0", "20.0")]
@@ -244,16 +244,12 @@ def test_keeps_figures_that_the_csv_lacks() -> None:
     profile = make_profile(make_algorithm(kernels=(known,)))
     result = add_nsight_figures(profile, {KEY: NsightFigures(0.5, None, None)})
     (kernel,) = result.profile.algorithms[0].kernels
-    assert (kernel.alu_utilization, kernel.dram_utilization, kernel.memory_stall) == (
-        0.5,
-        None,
-        0.9,
-    )
+    assert kernel == dataclasses.replace(known, alu_utilization=0.5)
 
 
 def test_a_profile_with_figures_can_be_saved(path: pathlib.Path) -> None:
     path.write_text(_raw(("implicit_gemm", "(256, 1, 1)", "(98, 1, 1)", RAW_FIGURES)))
     profile = make_profile(make_algorithm(), device=GPU)
-    save_profile(
-        add_nsight_figures(profile, read_nsight_csv(path)).profile, path.with_suffix(".json")
-    )
+    filled = add_nsight_figures(profile, read_nsight_csv(path)).profile
+    assert filled.algorithms[0].kernels[0].dram_utilization == 0.125
+    save_profile(filled, path.with_suffix(".json"))

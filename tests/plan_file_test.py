@@ -293,7 +293,8 @@ def _stage(raw: dict[str, Any]) -> dict[str, Any]:
         ),
         pytest.param(
             lambda raw: raw.update(version=0),
-            "Expected version 1, got 0 at `$.version`, in",
+            "Expected version 1, got 0 at `$.version` (made by an older release; this one does not "
+            "read it), in",
             id="older_version",
         ),
         pytest.param(

@@ -242,7 +242,7 @@ def test_refuses_unknown_arguments() -> None:
 def test_an_error_in_the_pass_is_logged_once_and_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise RuntimeError("injected")
 
     logged: list[str] = []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
+import os
 import pathlib
 import random
 import signal
@@ -14,6 +16,7 @@ import pytest
 from profile_values import (
     EVERY_KIND_OF_ENTRY,
     GPU,
+    LARGE,
     SMALL,
     make_algorithm,
     make_algorithm_failure,
@@ -125,6 +128,51 @@ def test_loses_nothing_that_was_written_when_killed(path: pathlib.Path) -> None:
         written = len(entries)
 
 
+def test_an_entry_is_on_disk_when_append_returns(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_size))
+    with ProfileJournal.open(path, GPU) as journal:
+        journal.append(make_algorithm())
+        assert synced[-1] == path.stat().st_size
+
+
+def test_goes_on_after_a_disk_that_was_full(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    with ProfileJournal.open(path, GPU) as journal:
+        monkeypatch.setattr(os, "write", lambda file, data: write(file, data[: len(data) // 2]))
+        with pytest.raises(ProfileError, match="Make room and run the same command again"):
+            journal.append(make_algorithm())
+        monkeypatch.undo()
+        journal.append(make_algorithm(LARGE))
+        assert journal.entries == make_profile(make_algorithm(LARGE))
+    with ProfileJournal.open(path, GPU) as journal:
+        assert journal.entries == make_profile(make_algorithm(LARGE))
+
+
+def test_opens_no_journal_that_is_removed_meanwhile(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As another process does that finishes between the opening and the lock.
+    ProfileJournal.open(path, GPU).close()
+    flock, removed = fcntl.flock, []
+
+    def lock(file: int, operation: int) -> None:
+        if not removed:
+            path.unlink()
+            removed.append(path)
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", lock)
+    with ProfileJournal.open(path, GPU) as journal:
+        journal.append(make_algorithm())
+    with ProfileJournal.open(path, GPU) as journal:
+        assert journal.entries == make_profile(make_algorithm())
+
+
 def test_refuses_a_second_writer(path: pathlib.Path) -> None:
     program = (
         "import sys; from tf_interop.know.profile_journal import ProfileJournal\n"
@@ -151,11 +199,15 @@ def test_refuses_another_device_by_name(path: pathlib.Path) -> None:
     assert "cudnn: expected '9.3.0', got '9.10.2'" in str(raised.value)
 
 
-def test_keeps_the_device_as_it_was_first(path: pathlib.Path) -> None:
+def test_goes_on_another_day_with_another_driver(path: pathlib.Path) -> None:
+    out = path.with_name("profile.json")
     ProfileJournal.open(path, GPU).close()
+    between = dataclasses.replace(GPU, date="2026-11-25")
+    save_profile(make_profile(make_algorithm(latency_us=99.0), device=between), out)
     later = dataclasses.replace(GPU, date="2026-12-01", driver="580.1")
     with ProfileJournal.open(path, later) as journal:
-        assert journal.entries.device == GPU
+        journal.append(make_algorithm(latency_us=9.0))
+        assert journal.finish(out) == make_profile(make_algorithm(latency_us=9.0), device=later)
 
 
 def test_refuses_a_damaged_line_by_number(path: pathlib.Path) -> None:

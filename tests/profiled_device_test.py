@@ -27,11 +27,12 @@ class FakeGpu:
     capability: tuple[int, int] = (9, 0)
     cores: int = 132 * 128
     memory: int = 150754820096
+    sm_clock: int = 1980
 
 
 H200 = FakeGpu("NVIDIA H200", "GPU-aaaa1111")
 SECOND_H200 = FakeGpu("NVIDIA H200", "GPU-aaaa2222", memory=1)
-A100 = FakeGpu("NVIDIA A100-SXM4-80GB", "GPU-bbbb0000", (8, 0), 108 * 64, 85899345920)
+A100 = FakeGpu("NVIDIA A100-SXM4-80GB", "GPU-bbbb0000", (8, 0), 108 * 64, 85899345920, 1410)
 
 
 class FakeNvml(types.ModuleType):
@@ -81,8 +82,8 @@ class FakeNvml(types.ModuleType):
     def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu) -> object:  # noqa: N802
         return types.SimpleNamespace(total=gpu.memory)
 
-    def nvmlDeviceGetClockInfo(self, _gpu: FakeGpu, kind: int) -> int:  # noqa: N802
-        return {1: 1980, 2: 3201}[kind]
+    def nvmlDeviceGetClockInfo(self, gpu: FakeGpu, kind: int) -> int:  # noqa: N802
+        return {1: gpu.sm_clock, 2: 3201}[kind]
 
     def nvmlSystemGetDriverVersion(self) -> bytes:  # noqa: N802
         return b"570.86.15"
@@ -231,6 +232,11 @@ def test_names_every_field_that_differs() -> None:
     assert why_foreign(other, GPU) == (
         "sm_count: expected 132, got 114; cudnn: expected '9.10.2', got '9.3.0'"
     )
+
+
+def test_does_not_take_an_unknown_cudnn_for_the_right_one() -> None:
+    reason = why_foreign(GPU, dataclasses.replace(GPU, cudnn=""))
+    assert reason == "cudnn: expected none that is known, got '9.10.2'"
 
 
 def test_driver_clocks_memory_and_day_make_nothing_foreign() -> None:

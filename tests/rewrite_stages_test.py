@@ -115,6 +115,50 @@ def test_refuses_options_of_some_lanes() -> None:
     _expect_refusal(graph, stage, match="all of 2 lanes, got 1 in stage 0")
 
 
+def _constants(graph_def: graph_pb2.GraphDef) -> list[str]:
+    """The inputs of the stage that it takes as constant."""
+    stage = decode_stage(node_of(graph_def, "tf_interop/stage_0"))
+    return [stage.inputs[position] for position in stage.constant_inputs]
+
+
+def test_marks_filters_that_are_constants() -> None:
+    graph = _sources()
+    for name in ("k", "l", "m"):
+        graph.add(name, "Const")
+    graph.sizes("s", [1, 8, 8, 4])
+    graph.conv("a", "x", "l")
+    graph.fused_conv("b", "x", "k:0", "c")
+    graph.conv("d", "s", "m", "g", op="Conv2DBackpropInput")
+    graph.conv("e", "x", "l", op="DepthwiseConv2dNative")
+    graph.conv("h", "x", "f")
+    rewritten = _rewrite(graph, _stage("a", "b", "d", "e", "h"))
+    assert _constants(rewritten) == ["l", "k:0", "m"]
+
+
+def test_keeps_unmarked_what_is_no_filter() -> None:
+    graph = _sources()
+    for name in ("image", "bias", "gradient"):
+        graph.add(name, "Const")
+    graph.sizes("s", [3, 3, 4, 4])
+    graph.fused_conv("a", "image", "f", "bias")
+    graph.conv("b", "s", "g", "gradient", op="Conv2DBackpropInput")
+    graph.conv("d", "image", "s", "gradient", op="Conv2DBackpropFilter")
+    assert _constants(_rewrite(graph, _stage("a", "b", "d"))) == []
+
+
+def test_keeps_unmarked_what_may_change() -> None:
+    graph = _sources()
+    graph.add("fed", "Const")
+    graph.add("elsewhere", "Const", device=CPU)
+    graph.add("k", "Const")
+    graph.add("same", "Identity", "k")
+    filters = ("fed", "elsewhere", "same", "f")
+    for filter_ in filters:
+        graph.conv(f"of_{filter_}", "x", filter_)
+    stage = _stage(*(f"of_{filter_}" for filter_ in filters))
+    assert _constants(_rewrite(graph, stage, preserve=["fed"])) == []
+
+
 def test_groups_gradients_with_sizes() -> None:
     graph = _sources()
     graph.sizes("image_sizes", [1, 8, 8, 4])

@@ -62,6 +62,21 @@ def test_encodes_as_the_op_reads_it() -> None:
     assert step.attr["padding"].s == b"SAME"
 
 
+def test_says_which_filters_are_constant() -> None:
+    stage = dataclasses.replace(_stage(), constant_inputs=(1,))
+    node = node_def_pb2.NodeDef()
+    encode_stage(stage, node)
+    assert list(node.attr["constant_inputs"].list.i) == [1]
+    assert decode_stage(node) == stage
+
+
+def test_decodes_a_stage_without_the_attributes_that_have_a_default() -> None:
+    node = _encoded()
+    del node.attr["constant_inputs"]
+    assert decode_stage(node) == _stage()
+    assert "constant_inputs" not in node.attr
+
+
 def test_encodes_to_the_same_bytes() -> None:
     first, second = _encoded(), _encoded()
     assert first.SerializeToString(deterministic=True) == second.SerializeToString(
@@ -142,6 +157,10 @@ def _set_operand(position: int, operand: str) -> Callable[[node_def_pb2.NodeDef]
     return change
 
 
+def _set_constants(node: node_def_pb2.NodeDef, positions: list[int]) -> None:
+    node.attr["constant_inputs"].list.i[:] = positions
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [
@@ -169,6 +188,9 @@ def _set_operand(position: int, operand: str) -> Callable[[node_def_pb2.NodeDef]
         (lambda node: node.attr["lane_sm_counts"].list.i.append(8), "lane_sm_counts.*2 lanes"),
         (lambda node: node.attr["lane_priorities"].list.i.extend([0] * 3), "lane_priorities"),
         (lambda node: node.attr["lane_sm_counts"].list.i.extend([8, -1]), "at least 0"),
+        (lambda node: _set_constants(node, [0]), "constant_inputs among"),
+        (lambda node: _set_constants(node, [3]), "constant_inputs among"),
+        (lambda node: _set_constants(node, [1, 1]), "constant_inputs among"),
         (lambda node: setattr(node, "op", "Conv2D"), CONV_STAGE_OP),
     ],
 )

@@ -117,7 +117,8 @@ class Backend {
   // Takes a stream group out of the pool, or makes one. It goes back with Release, which may be
   // called as soon as everything has been enqueued: streams keep the order. kUnsupported where the
   // device cannot be partitioned as asked.
-  virtual Status Acquire(const StreamGroupOptions& options, std::unique_ptr<StreamGroup>* group) = 0;
+  virtual Status Acquire(const StreamGroupOptions& options,
+                         std::unique_ptr<StreamGroup>* group) = 0;
   Status Acquire(std::unique_ptr<StreamGroup>* group) {
     return Acquire(StreamGroupOptions(), group);
   }

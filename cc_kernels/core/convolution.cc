@@ -87,6 +87,18 @@ const char* ToString(ConvolutionKind kind) {
   return "unknown";
 }
 
+const char* ToString(DataType dtype) {
+  switch (dtype) {
+    case DataType::kFloat:
+      return "float";
+    case DataType::kHalf:
+      return "half";
+    case DataType::kBFloat16:
+      return "bfloat16";
+  }
+  return "unknown";
+}
+
 const char* ToString(Activation activation) {
   switch (activation) {
     case Activation::kNone:
@@ -105,7 +117,7 @@ const char* ToString(Activation activation) {
 
 std::string ToString(const Convolution& c) {
   std::ostringstream text;
-  text << ToString(c.kind) << (c.dtype == DataType::kFloat ? " float" : " half")
+  text << ToString(c.kind) << " " << ToString(c.dtype)
        << (c.layout == Layout::kNHWC ? " NHWC" : " NCHW") << " image " << c.batch << "x"
        << c.image_height << "x" << c.image_width << "x" << c.image_channels << " filter "
        << c.filter_height << "x" << c.filter_width << "x" << c.image_channels / c.group_count << "x"

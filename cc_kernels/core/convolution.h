@@ -59,6 +59,7 @@ struct Convolution {
 // One line for messages, with every field that is not at its default.
 std::string ToString(const Convolution& convolution);
 const char* ToString(ConvolutionKind kind);
+const char* ToString(DataType dtype);
 const char* ToString(Activation activation);
 
 // Bytes of one element.

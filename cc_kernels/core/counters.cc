@@ -10,6 +10,7 @@ namespace {
 constexpr size_t kMostReasons = 256;
 
 std::atomic<int64_t> stages_run{0};
+std::atomic<int64_t> filters_transformed{0};
 
 class CountsByReason {
  public:
@@ -48,6 +49,8 @@ CountsByReason& RefusedLaneOptions() {
 
 void CountStageRun() { stages_run.fetch_add(1, std::memory_order_relaxed); }
 
+void CountFilterTransformation() { filters_transformed.fetch_add(1, std::memory_order_relaxed); }
+
 void CountFallback(const std::string& reason) { Fallbacks().Count(reason); }
 
 void CountRefusedLaneOptions(const std::string& reason) { RefusedLaneOptions().Count(reason); }
@@ -55,6 +58,7 @@ void CountRefusedLaneOptions(const std::string& reason) { RefusedLaneOptions().C
 Counters ReadCounters() {
   Counters counters;
   counters.stages_run = stages_run.load(std::memory_order_relaxed);
+  counters.filters_transformed = filters_transformed.load(std::memory_order_relaxed);
   counters.fallbacks = Fallbacks().Read();
   counters.refused_lane_options = RefusedLaneOptions().Read();
   return counters;

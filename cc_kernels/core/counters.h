@@ -10,6 +10,8 @@ namespace tf_interop {
 
 struct Counters {
   int64_t stages_run = 0;
+  // How many constant filters were transformed so that launches need not do it.
+  int64_t filters_transformed = 0;
   // How often something other than the plan's choice ran, by reason. Reasons past a fixed number
   // are counted together.
   std::map<std::string, int64_t> fallbacks;
@@ -19,6 +21,7 @@ struct Counters {
 
 // All are thread-safe.
 void CountStageRun();
+void CountFilterTransformation();
 void CountFallback(const std::string& reason);
 void CountRefusedLaneOptions(const std::string& reason);
 Counters ReadCounters();

@@ -215,6 +215,7 @@ void TfiReadCounters(TfiSink sink) {
   const tf_interop::Counters counters = tf_interop::ReadCounters();
   std::ostringstream text;
   text << "stages_run " << counters.stages_run << "\n";
+  text << "filters_transformed " << counters.filters_transformed << "\n";
   for (const auto& [reason, count] : counters.fallbacks) {
     text << "fallback " << count << " " << reason << "\n";
   }

@@ -46,8 +46,8 @@ TFI_EXPORT int TfiOutputProperties(TfiGraph* graph, const char* node, TfiSink si
 // Hands over the new graph; the bytes are copied.
 TFI_EXPORT void TfiSetResult(TfiGraph* graph, const void* data, size_t size);
 
-// What ran so far: a line "stages_run <n>", then "fallback <n> <reason>" and "refused_lane_options
-// <n> <reason>" for each reason.
+// What ran so far: lines "stages_run <n>" and "filters_transformed <n>", then "fallback <n>
+// <reason>" and "refused_lane_options <n> <reason>" for each reason.
 TFI_EXPORT void TfiReadCounters(TfiSink sink);
 
 // Whether this CPU has the instructions that the library was compiled for.

@@ -1,10 +1,13 @@
 #include "cc_kernels/tf/conv_stage_base.h"
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "cc_kernels/core/counters.h"
+#include "cc_kernels/core/tf32_gate.h"
 #include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/tensor_float_32_utils.h"
 #include "tensorflow/core/util/env_var.h"
 
 namespace tf_interop {
@@ -53,14 +56,9 @@ absl::Status AllocateWorkspaces(OpKernelContext* context, StageCall* call) {
   const std::vector<size_t>& bytes = call->stage.lane_workspace_bytes;
   call->lane_workspaces.assign(bytes.size(), nullptr);
   call->workspace_tensors.assign(bytes.size(), Tensor());
-  // Without this, TensorFlow's allocator would wait for memory and log before it gives up.
-  tensorflow::AllocationAttributes attributes;
-  attributes.retry_on_failure = false;
   for (size_t lane = 0; lane < bytes.size(); ++lane) {
     if (bytes[lane] == 0) continue;
-    TF_RETURN_IF_ERROR(context->allocate_temp(
-        tensorflow::DT_UINT8, TensorShape({static_cast<int64_t>(bytes[lane])}),
-        &call->workspace_tensors[lane], tensorflow::AllocatorAttributes(), attributes));
+    TF_RETURN_IF_ERROR(AllocateBytesOrGiveUp(context, bytes[lane], &call->workspace_tensors[lane]));
     call->lane_workspaces[lane] = call->workspace_tensors[lane].data();
   }
   return absl::OkStatus();
@@ -79,7 +77,37 @@ void BindOperands(const StageProgram& program, const OpInputList& inputs,
   }
 }
 
+// The one gate of this process: TensorFlow's switch is one for all devices.
+absl::Status PrepareUnderSwitch(Backend* backend, bool allow_tf32,
+                                const std::function<Status()>& prepare) {
+  static Tf32Gate* const gate = new Tf32Gate();
+  return ToAbslStatus(gate->Prepare(backend, allow_tf32, prepare));
+}
+
+// Where there is no memory for the workspaces, `filters` go, and where that is not enough, the
+// stage becomes a sequential one.
+absl::Status AllocateWorkspacesOrGoSequential(OpKernelContext* context, Backend* backend,
+                                              TransformedFilters* filters, StageCall* call) {
+  const absl::Status allocated = AllocateWorkspaces(context, call);
+  if (allocated.ok()) return allocated;
+  if (filters->Clear() && AllocateWorkspaces(context, call).ok()) return absl::OkStatus();
+  CountFallback("No memory for the workspaces of a stage; its convolutions ran in sequence.");
+  call->is_short_of_memory = true;
+  call->workspace_tensors.clear();
+  TF_RETURN_IF_ERROR(PrepareUnderSwitch(backend, call->allow_tf32, [&] {
+    return PrepareSequentialStage(backend, call->steps, &call->stage);
+  }));
+  return AllocateWorkspaces(context, call);
+}
+
 }  // namespace
+
+absl::Status AllocateBytesOrGiveUp(OpKernelContext* context, size_t bytes, Tensor* tensor) {
+  tensorflow::AllocationAttributes attributes;
+  attributes.retry_on_failure = false;
+  return context->allocate_temp(tensorflow::DT_UINT8, TensorShape({static_cast<int64_t>(bytes)}),
+                                tensor, tensorflow::AllocatorAttributes(), attributes);
+}
 
 absl::Status ToAbslStatus(const Status& status) {
   switch (status.code()) {
@@ -120,34 +148,30 @@ absl::Status GetStageProgram(tensorflow::OpKernelConstruction* context, StagePro
   TF_RETURN_IF_ERROR(context->GetAttr("Tin", &attributes.input_types));
   TF_RETURN_IF_ERROR(context->GetAttr("Tout", &attributes.output_types));
   TF_RETURN_IF_ERROR(context->GetAttr("num_sizes", &attributes.size_count));
+  TF_RETURN_IF_ERROR(context->GetAttr("constant_inputs", &attributes.constant_inputs));
   return ParseStageProgram(attributes, program);
 }
 
 absl::Status MakeStageCall(OpKernelContext* context, const StageProgram& program, Backend* backend,
-                           StageCall* call) {
+                           TransformedFilters* filters, StageCall* call) {
   OpInputList inputs, sizes;
   TF_RETURN_IF_ERROR(context->input_list("inputs", &inputs));
   TF_RETURN_IF_ERROR(context->input_list("sizes", &sizes));
-  std::vector<StageStep> steps;
   std::vector<TensorShape> result_shapes;
-  TF_RETURN_IF_ERROR(ResolveSteps(program, inputs, sizes, &steps, &result_shapes));
-  TF_RETURN_IF_ERROR(ToAbslStatus(
-      PrepareStage(backend, steps, program.lanes, WorkspaceLimitBytes(), &call->stage)));
+  TF_RETURN_IF_ERROR(ResolveSteps(program, inputs, sizes, &call->steps, &result_shapes));
+  call->allow_tf32 = tensorflow::tensor_float_32_execution_enabled();
+  TF_RETURN_IF_ERROR(PrepareUnderSwitch(backend, call->allow_tf32, [&] {
+    return PrepareStage(backend, call->steps, program.lanes, WorkspaceLimitBytes(), &call->stage);
+  }));
 
-  std::vector<Tensor*> results(steps.size(), nullptr);
-  for (size_t i = 0; i < steps.size(); ++i) {
+  std::vector<Tensor*> results(call->steps.size(), nullptr);
+  for (size_t i = 0; i < call->steps.size(); ++i) {
     TF_RETURN_IF_ERROR(
         context->allocate_output(static_cast<int>(i), result_shapes[i], &results[i]));
   }
   CountStageRun();
   for (const std::string& reason : call->stage.fallbacks) CountFallback(reason);
-  const absl::Status workspaces = AllocateWorkspaces(context, call);
-  if (!workspaces.ok()) {
-    CountFallback("No memory for the workspaces of a stage; its convolutions ran in sequence.");
-    call->workspace_tensors.clear();
-    TF_RETURN_IF_ERROR(ToAbslStatus(PrepareSequentialStage(backend, steps, &call->stage)));
-    TF_RETURN_IF_ERROR(AllocateWorkspaces(context, call));
-  }
+  TF_RETURN_IF_ERROR(AllocateWorkspacesOrGoSequential(context, backend, filters, call));
   BindOperands(program, inputs, results, call);
   return absl::OkStatus();
 }

@@ -4,12 +4,14 @@
 #define TF_INTEROP_TF_CONV_STAGE_BASE_H_
 
 #include <cstddef>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "cc_kernels/core/backend.h"
 #include "cc_kernels/core/stage_runner.h"
 #include "cc_kernels/core/status.h"
+#include "cc_kernels/core/transformed_filters.h"
 #include "cc_kernels/tf/stage_program.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -25,18 +27,29 @@ size_t WorkspaceLimitBytes();
 // Reads and checks the attributes of a ConvStage node.
 absl::Status GetStageProgram(tensorflow::OpKernelConstruction* context, StageProgram* program);
 
-// One call of a stage: what it runs, on which memory. Tensors in it keep the workspaces alive.
+// Allocates from the device's allocator, which neither waits for memory nor logs where it has none.
+absl::Status AllocateBytesOrGiveUp(tensorflow::OpKernelContext* context, size_t bytes,
+                                   tensorflow::Tensor* tensor);
+
+// One call of a stage: what it runs, on which memory. Tensors in it keep workspaces and transformed
+// filters alive.
 struct StageCall {
+  std::vector<StageStep> steps;
+  bool allow_tf32 = true;  // TensorFlow's switch, as it was when the stage was prepared
   PreparedStage stage;
+  bool is_short_of_memory = false;  // there was none for the workspaces of the plan's choice
   std::vector<ConvolutionBuffers> buffers;
   std::vector<void*> lane_workspaces;
   std::vector<tensorflow::Tensor> workspace_tensors;
+  std::vector<std::shared_ptr<TransformedFilter>> transformed_filters;
 };
 
 // Resolves shapes, prepares the stage and allocates its outputs and workspaces. Where a workspace
-// cannot be had, the stage is prepared again as a sequential one that needs the least.
+// cannot be had, not even for the memory of `filters`, the stage is prepared again as a sequential
+// one that needs the least. All of the stage is prepared under one value of TensorFlow's switch for
+// TF32 (tf.config.experimental.enable_tensor_float_32_execution), the one at the call's begin.
 absl::Status MakeStageCall(tensorflow::OpKernelContext* context, const StageProgram& program,
-                           Backend* backend, StageCall* call);
+                           Backend* backend, TransformedFilters* filters, StageCall* call);
 
 }  // namespace tf_interop
 

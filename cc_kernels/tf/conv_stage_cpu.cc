@@ -8,6 +8,7 @@
 
 #include "cc_kernels/core/host/host_backend.h"
 #include "cc_kernels/core/host/host_stream.h"
+#include "cc_kernels/tf/constant_filters.h"
 #include "cc_kernels/tf/conv_stage_base.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "unsupported/Eigen/CXX11/Tensor"
@@ -47,17 +48,20 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     HostBackend* const backend = BackendFor(&context->eigen_cpu_device());
     auto call = std::make_shared<StageCall>();
-    OP_REQUIRES_OK_ASYNC(context, MakeStageCall(context, program_, backend, call.get()), done);
+    OP_REQUIRES_OK_ASYNC(context, MakeStageCall(context, program_, backend, &filters_, call.get()),
+                         done);
     std::unique_ptr<StreamGroup> acquired;
     OP_REQUIRES_OK_ASYNC(context, ToAbslStatus(backend->Acquire(&acquired)), done);
     // Shared only because std::function has to be copyable.
     auto caller = std::make_shared<std::unique_ptr<StreamGroup>>(std::move(acquired));
     auto* const stream = static_cast<HostStream*>((*caller)->stream());
+    BindConstantFilters(context, program_, backend, stream, &filters_, call.get());
     const Status launched =
         RunStage(backend, call->stage, call->buffers, call->lane_workspaces, stream);
     stream->Enqueue([=]() mutable {
       Status status = launched;
       status.Update(stream->TakeError());
+      MarkTransformed(*call);
       call.reset();  // workspaces go before TensorFlow hears that the op is done
       if (!status.ok()) context->SetStatus(ToAbslStatus(status));
       // TensorFlow may run what comes next, another stage too, inside this call: the stream must
@@ -70,6 +74,7 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
 
  private:
   StageProgram program_;
+  TransformedFilters filters_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfInterop>ConvStage").Device(tensorflow::DEVICE_CPU), ConvStageCpu);

@@ -2,6 +2,7 @@
 #include <cuda.h>
 
 #include "cc_kernels/core/cudnn/cudnn_backend.h"
+#include "cc_kernels/tf/constant_filters.h"
 #include "cc_kernels/tf/conv_stage_base.h"
 #include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -31,13 +32,15 @@ class ConvStageGpu : public tensorflow::OpKernel {
     CudnnBackend* backend = nullptr;
     OP_REQUIRES_OK(context, ToAbslStatus(CudnnBackend::ForStream(stream, &backend)));
     StageCall call;
-    OP_REQUIRES_OK(context, MakeStageCall(context, program_, backend, &call));
+    OP_REQUIRES_OK(context, MakeStageCall(context, program_, backend, &filters_, &call));
+    BindConstantFilters(context, program_, backend, stream, &filters_, &call);
     OP_REQUIRES_OK(context, ToAbslStatus(RunStage(backend, call.stage, call.buffers,
                                                   call.lane_workspaces, stream)));
   }
 
  private:
   StageProgram program_;
+  TransformedFilters filters_;
 };
 
 REGISTER_KERNEL_BUILDER(

@@ -24,6 +24,7 @@ absl::Status GetStageAttributes(InferenceContext* context, StageAttributes* attr
   TF_RETURN_IF_ERROR(context->GetAttr("lane_sm_counts", &attributes->lane_sm_counts));
   TF_RETURN_IF_ERROR(context->GetAttr("Tin", &attributes->input_types));
   TF_RETURN_IF_ERROR(context->GetAttr("Tout", &attributes->output_types));
+  TF_RETURN_IF_ERROR(context->GetAttr("constant_inputs", &attributes->constant_inputs));
   return context->GetAttr("num_sizes", &attributes->size_count);
 }
 
@@ -97,9 +98,10 @@ REGISTER_OP("TfInterop>ConvStage")
     .Input("inputs: Tin")
     .Input("sizes: num_sizes * int32")
     .Output("outputs: Tout")
-    .Attr("Tin: list({float, half}) >= 1")
-    .Attr("Tout: list({float, half}) >= 1")
+    .Attr("Tin: list({float, half, bfloat16}) >= 1")
+    .Attr("Tout: list({float, half, bfloat16}) >= 1")
     .Attr("num_sizes: int >= 0")
+    .Attr("constant_inputs: list(int) = []")
     .Attr("steps: list(string) >= 1")
     .Attr("step_lanes: list(int) >= 1")
     .Attr("algorithms: list(string) >= 1")
@@ -113,6 +115,8 @@ its own.
 inputs: The tensors that the convolutions read; one that several read appears once.
 sizes: The input_sizes and filter_sizes of backward convolutions, in host memory.
 outputs: The result of each step.
+constant_inputs: Positions in `inputs` of filters that are the same in every call, so that they may
+  be transformed once. Nobody may write to their memory.
 steps: For each step a serialized NodeDef: name, op and attributes of the convolution that it
   stands for, and as inputs its operands, `inputs:<i>` or `sizes:<i>`.
 step_lanes: The lane of each step, counted from 0 and not decreasing.

@@ -91,6 +91,14 @@ absl::Status ParseOperands(const NodeDef& node, const StageAttributes& attribute
   return absl::OkStatus();
 }
 
+// Whether the filter is an operand, and among the stage's constant inputs.
+bool HasConstantFilter(const StepProgram& step, const StageAttributes& attributes) {
+  if (step.kind == ConvolutionKind::kBackwardFilter) return false;
+  const int filter = step.operands[step.filter_operand()].index;
+  const std::vector<int>& constants = attributes.constant_inputs;
+  return std::find(constants.begin(), constants.end(), filter) != constants.end();
+}
+
 // Reads a list with one entry per dimension, which must be 1 for batch and channels.
 absl::Status ParseSpatial(const NodeDef& node, const char* attribute,
                           tensorflow::TensorFormat format, int64_t* height, int64_t* width) {
@@ -159,13 +167,30 @@ absl::Status ParseFusedOps(const NodeDef& node, StepProgram* step) {
   return fused_ops.size() == 2 ? ParseActivation(node, fused_ops[1], step) : absl::OkStatus();
 }
 
+// Returns false for a type that no step may have.
+bool ToCoreDataType(tensorflow::DataType dtype, DataType* core) {
+  switch (dtype) {
+    case tensorflow::DT_FLOAT:
+      *core = DataType::kFloat;
+      return true;
+    case tensorflow::DT_HALF:
+      *core = DataType::kHalf;
+      return true;
+    case tensorflow::DT_BFLOAT16:
+      *core = DataType::kBFloat16;
+      return true;
+    default:
+      return false;
+  }
+}
+
 absl::Status ParseStep(const NodeDef& node, const StageAttributes& attributes, StepProgram* step) {
   step->name = node.name();
   TF_RETURN_IF_ERROR(ParseKind(node, step));
   TF_RETURN_IF_ERROR(GetNodeAttr(node, "T", &step->dtype));
-  if (step->dtype != tensorflow::DT_FLOAT && step->dtype != tensorflow::DT_HALF) {
-    return AtStep(node.name(),
-                  absl::StrCat("expected float or half, got ", DataTypeString(step->dtype), "."));
+  if (!ToCoreDataType(step->dtype, &step->core_dtype)) {
+    return AtStep(node.name(), absl::StrCat("expected float, half or bfloat16, got ",
+                                            DataTypeString(step->dtype), "."));
   }
   std::string format = "NHWC";
   tensorflow::TryGetNodeAttr(node, "data_format", &format);
@@ -180,7 +205,9 @@ absl::Status ParseStep(const NodeDef& node, const StageAttributes& attributes, S
       ParseSpatial(node, "dilations", step->format, &step->dilation_height, &step->dilation_width));
   TF_RETURN_IF_ERROR(ParsePadding(node, step));
   TF_RETURN_IF_ERROR(ParseFusedOps(node, step));
-  return ParseOperands(node, attributes, step);
+  TF_RETURN_IF_ERROR(ParseOperands(node, attributes, step));
+  step->has_constant_filter = HasConstantFilter(*step, attributes);
+  return absl::OkStatus();
 }
 
 absl::Status ExpectRank4(const StepProgram& step, const char* tensor, const TensorShape& shape) {
@@ -245,6 +272,21 @@ absl::Status ResolveChannels(const StepProgram& step, const TensorShape& filter,
   return absl::OkStatus();
 }
 
+// A gradient of which nothing can be computed, because a tensor of the convolution is empty: one of
+// `elements` zeros. It need not belong to a convolution that exists (a filter of height 0 has no
+// output), so it is described by the simplest one that reads nothing and has a result of that size.
+Convolution ZeroGradient(ConvolutionKind kind, DataType dtype, int64_t elements) {
+  Convolution c;
+  c.kind = kind;
+  c.dtype = dtype;
+  c.image_height = c.image_width = c.image_channels = 1;
+  c.filter_height = c.filter_width = 1;
+  c.output_height = c.output_width = 1;
+  // [elements, 1, 1, 1] from no output channels, or [1, 1, 1, elements] from no images.
+  (kind == ConvolutionKind::kBackwardInput ? c.batch : c.output_channels) = elements;
+  return c;
+}
+
 // TensorFlow fuses a BiasAdd, whose bias is a vector, and with oneDNN also an addition that comes
 // to the same, of a bias such as [1, 1, 1, channels].
 bool IsBiasOf(const TensorShape& bias, int64_t channels) {
@@ -290,6 +332,13 @@ absl::Status ParseStageProgram(const StageAttributes& attributes, StageProgram* 
         " steps, got ", attributes.step_lanes.size(), ", ", attributes.algorithms.size(), " and ",
         attributes.output_types.size(), "."));
   }
+  for (const int input : attributes.constant_inputs) {
+    if (input < 0 || input >= static_cast<int>(attributes.input_types.size())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("ConvStage: expected constant_inputs below the number of inputs, ",
+                       attributes.input_types.size(), ", got ", input, "."));
+    }
+  }
   program->steps.assign(count, StepProgram());
   for (size_t i = 0; i < count; ++i) {
     NodeDef node;
@@ -332,10 +381,17 @@ absl::Status ResolveStep(const StepProgram& step, const std::vector<TensorShape>
     TF_RETURN_IF_ERROR(ExpectRank4(step, "the filter of filter_sizes", filter));
   }
   TF_RETURN_IF_ERROR(ExpectRank4(step, "the image", image));
+  if (!forward) *result_shape = step.kind == ConvolutionKind::kBackwardInput ? image : filter;
+  const bool is_empty =
+      image.num_elements() == 0 || filter.num_elements() == 0 || output.num_elements() == 0;
+  if (!forward && is_empty) {
+    *c = ZeroGradient(step.kind, step.core_dtype, result_shape->num_elements());
+    return absl::OkStatus();
+  }
 
   *c = Convolution();
   c->kind = step.kind;
-  c->dtype = step.dtype == tensorflow::DT_FLOAT ? DataType::kFloat : DataType::kHalf;
+  c->dtype = step.core_dtype;
   c->layout = ToLayout(step.format);
   c->batch = GetTensorDim(image, step.format, 'N');
   c->image_height = GetTensorDim(image, step.format, 'H');
@@ -373,17 +429,7 @@ absl::Status ResolveStep(const StepProgram& step, const std::vector<TensorShape>
                                             " channels, got shape ", bias.DebugString(), "."));
     }
   }
-  switch (step.kind) {
-    case ConvolutionKind::kForward:
-      *result_shape = expected_output;
-      break;
-    case ConvolutionKind::kBackwardInput:
-      *result_shape = image;
-      break;
-    case ConvolutionKind::kBackwardFilter:
-      *result_shape = filter;
-      break;
-  }
+  if (forward) *result_shape = expected_output;
   return absl::OkStatus();
 }
 

@@ -31,6 +31,7 @@ struct StepProgram {
   ConvolutionKind kind = ConvolutionKind::kForward;
   bool depthwise = false;
   tensorflow::DataType dtype = tensorflow::DT_FLOAT;
+  DataType core_dtype = DataType::kFloat;  // the same in the core's words
   tensorflow::TensorFormat format = tensorflow::FORMAT_NHWC;
   tensorflow::Padding padding = tensorflow::SAME;
   int64_t explicit_pads[4] = {0, 0, 0, 0};  // top, bottom, left, right
@@ -39,7 +40,8 @@ struct StepProgram {
   bool has_bias = false;
   Activation activation = Activation::kNone;
   float leaky_relu_alpha = 0.2f;
-  std::vector<Operand> operands;  // in the order of the op that the step stands for
+  std::vector<Operand> operands;     // in the order of the op that the step stands for
+  bool has_constant_filter = false;  // a filter that is read, and is the same in every call
   std::string algorithm;
   int lane = 0;
 
@@ -66,13 +68,15 @@ struct StageAttributes {
   std::vector<tensorflow::DataType> input_types;
   std::vector<tensorflow::DataType> output_types;
   int size_count = 0;
+  std::vector<int> constant_inputs;  // positions in the list `inputs`
 };
 
 // Returns kInvalidArgument that names the step, what was expected and what came.
 absl::Status ParseStageProgram(const StageAttributes& attributes, StageProgram* program);
 
 // What `step` comes to. `operand_shapes` are those of the step's operands; `sizes` is the value of
-// its sizes operand (empty for forward). Also gives the shape of the result.
+// its sizes operand (empty for forward). Also gives the shape of the result. A gradient with an
+// empty tensor among its three is zeros of that shape, whatever the sizes of the others.
 absl::Status ResolveStep(const StepProgram& step,
                          const std::vector<tensorflow::TensorShape>& operand_shapes,
                          const std::vector<int64_t>& sizes, Convolution* convolution,

@@ -19,6 +19,13 @@ Convolution MakeConvolution(ConvolutionKind kind, Layout layout, DataType dtype)
   return c;
 }
 
+Convolution MakeFused() {
+  Convolution c = MakeConvolution();
+  c.has_bias = true;
+  c.activation = Activation::kRelu;
+  return c;
+}
+
 std::vector<Convolution> Geometries() {
   std::vector<Convolution> all;
   const auto add = [&all](auto change, bool same) {

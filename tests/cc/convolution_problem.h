@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cc_kernels/core/convolution.h"
+#include "tests/cc/bfloat16_bits.h"
 #include "tests/cc/half_bits.h"
 #include "tests/cc/reference_convolution.h"
 
@@ -20,6 +21,11 @@ namespace tf_interop {
 struct Tolerance {
   double of_float;
   double of_half;
+
+  // bfloat16 has three significant bits less than half.
+  double Of(DataType dtype) const {
+    return dtype == DataType::kFloat ? of_float : dtype == DataType::kHalf ? of_half : 8 * of_half;
+  }
 };
 
 template <typename Buffer>
@@ -29,15 +35,17 @@ Buffer EncodeElements(DataType dtype, const std::vector<double>& values) {
     if (dtype == DataType::kFloat) {
       reinterpret_cast<float*>(buffer.data())[i] = static_cast<float>(values[i]);
     } else {
-      reinterpret_cast<uint16_t*>(buffer.data())[i] = DoubleToHalfBits(values[i]);
+      reinterpret_cast<uint16_t*>(buffer.data())[i] =
+          dtype == DataType::kHalf ? DoubleToHalfBits(values[i]) : DoubleToBFloat16Bits(values[i]);
     }
   }
   return buffer;
 }
 
 inline double DecodeElement(DataType dtype, const unsigned char* data, size_t i) {
-  return dtype == DataType::kFloat ? reinterpret_cast<const float*>(data)[i]
-                                   : HalfBitsToDouble(reinterpret_cast<const uint16_t*>(data)[i]);
+  if (dtype == DataType::kFloat) return reinterpret_cast<const float*>(data)[i];
+  const uint16_t bits = reinterpret_cast<const uint16_t*>(data)[i];
+  return dtype == DataType::kHalf ? HalfBitsToDouble(bits) : BFloat16BitsToDouble(bits);
 }
 
 // A convolution with its operands, and what it should give. Buffer is memory that the device and
@@ -84,8 +92,7 @@ class ConvolutionProblem {
                                           : c_.kind == ConvolutionKind::kBackwardInput
                                               ? reference_.image
                                               : reference_.filter;
-    const double tolerance =
-        c_.dtype == DataType::kFloat ? tolerances.of_float : tolerances.of_half;
+    const double tolerance = tolerances.Of(c_.dtype);
     for (size_t i = 0; i < expected.size(); ++i) {
       ASSERT_NEAR(DecodeElement(c_.dtype, result->data(), i), expected[i],
                   tolerance * std::max(1.0, std::fabs(expected[i])))

@@ -113,7 +113,7 @@ TEST_F(CudaMeasureTest, EveryKindLayoutAndTypeHasItsFigures) {
     EXPECT_TRUE(measured.is_deterministic);
     EXPECT_GT(measured.copies, 1);
     ASSERT_TRUE(measured.relative_error.has_value());
-    EXPECT_LT(*measured.relative_error, c.dtype == DataType::kHalf ? 1e-2 : 1e-5);
+    EXPECT_LT(*measured.relative_error, c.dtype == DataType::kFloat ? 1e-5 : 1e-2);
 
     Measurement pinned;
     ASSERT_TRUE(

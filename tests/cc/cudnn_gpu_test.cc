@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iostream>
 #include <map>
 #include <memory>
 #include <string>
@@ -150,6 +151,195 @@ TEST_F(CudnnGpuTest, MatchesReferenceAtTheSizesOfARealModule) {
     c.filter_height = c.filter_width = filter;
     CompleteSame(&c);
     for (const Convolution& each : WithEveryKindLayoutAndType({c})) ExpectMatchesReference(each);
+  }
+}
+
+// What became of the algorithms of one list.
+struct Tally {
+  int right = 0, wrong = 0, refused = 0;
+
+  void Print(const std::string& title) const {
+    std::cout << title << ": " << right << " right, " << wrong << " wrong, " << refused
+              << " refused\n";
+  }
+};
+
+// Every algorithm by its name.
+class GpuAlgorithmTest : public CudnnGpuTest {
+ protected:
+  // Operands are quarters whose sums are exact in TF32 and half. What is left are Winograd's and
+  // Fourier's transforms, which are rounded to the precision of the operands (24, 11 or 8 bits) at
+  // magnitudes some ten times those of the sums, and those are below 20 here. A wrong stride,
+  // padding or layout is off by the sums themselves.
+  static Tolerance ToleranceOf(const PreparedConvolution& prepared) {
+    return {prepared.reduces_precision() ? 5e-2 : 1e-3, 5e-2};
+  }
+
+  static std::vector<Convolution> EveryKindLayoutAndType() {
+    std::vector<Convolution> all;
+    for (const auto kind : {ConvolutionKind::kForward, ConvolutionKind::kBackwardInput,
+                            ConvolutionKind::kBackwardFilter}) {
+      for (const Layout layout : {Layout::kNHWC, Layout::kNCHW}) {
+        for (const DataType dtype : {DataType::kFloat, DataType::kHalf, DataType::kBFloat16}) {
+          Convolution c = MakeConvolution(kind, layout, dtype);
+          c.image_height = c.image_width = 14;
+          c.image_channels = 16;
+          c.output_channels = 32;
+          CompleteSame(&c);
+          all.push_back(c);
+        }
+      }
+    }
+    return all;
+  }
+
+  std::vector<std::string> List(const Convolution& c, AlgorithmScope scope) {
+    std::vector<std::string> names;
+    const Status listed = backend_->ListAlgorithms(c, scope, &names);
+    EXPECT_TRUE(listed.ok()) << ToString(c) << ": " << listed.message();
+    return names;
+  }
+
+  // Prepares and runs the algorithm. A refusal is printed, a wrong number fails.
+  void Try(const Convolution& c, const std::string& algorithm, Tally* tally) {
+    std::shared_ptr<const PreparedConvolution> prepared;
+    const Status status = backend_->Prepare(c, algorithm, kAmpleWorkspace, &prepared);
+    if (!status.ok()) {
+      Refuse(algorithm, status, tally);
+    } else {
+      Run(c, *prepared, algorithm, tally);
+    }
+  }
+
+  // `transformed_filter` may be null.
+  void Run(const Convolution& c, const PreparedConvolution& prepared, const std::string& algorithm,
+           Tally* tally, const void* transformed_filter = nullptr) {
+    SCOPED_TRACE(ToString(c) + " with '" + algorithm + "'");
+    Problem problem(c);
+    Buffer result = problem.MakeResult();
+    Buffer workspace(prepared.workspace_bytes());
+    ConvolutionBuffers buffers = problem.Buffers(&result);
+    buffers.transformed_filter = transformed_filter;
+    std::unique_ptr<StreamGroup> group;
+    ASSERT_TRUE(backend_->Acquire(&group).ok());
+    const Status launch =
+        backend_->Launch(prepared, buffers, workspace.data(), group.get(), caller_);
+    backend_->Release(std::move(group));
+    ASSERT_EQ(driver.stream_synchronize(caller_), CUDA_SUCCESS);
+    if (launch.code() == StatusCode::kUnsupported) return Refuse(algorithm, launch, tally);
+    ASSERT_TRUE(launch.ok()) << launch.message();
+    const int failures = Failures();
+    problem.ExpectCorrect(&result, ToleranceOf(prepared));
+    ++(Failures() == failures ? tally->right : tally->wrong);
+  }
+
+  static void Refuse(const std::string& algorithm, const Status& status, Tally* tally) {
+    ++tally->refused;
+    // Behind the text of the convolution, which the tally prints.
+    const size_t reason = status.message().find("got:");
+    std::cout << "  refused '" << algorithm
+              << "': " << status.message().substr(reason == std::string::npos ? 0 : reason, 300)
+              << "\n";
+  }
+
+  static int Failures() {
+    return testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count();
+  }
+};
+
+TEST_F(GpuAlgorithmTest, EveryListedAlgorithmMatchesReferenceOrIsRefused) {
+  for (const bool allow_tf32 : {true, false}) {
+    backend_->set_allow_tf32(allow_tf32);
+    for (const Convolution& c : EveryKindLayoutAndType()) {
+      if (!allow_tf32 && c.dtype != DataType::kFloat) continue;
+      Tally tally;
+      for (const std::string& name : List(c, AlgorithmScope::kAll)) Try(c, name, &tally);
+      tally.Print(ToString(c) + (allow_tf32 ? "" : ", TF32 off"));
+      EXPECT_GT(tally.right, 0) << ToString(c);
+    }
+  }
+  backend_->set_allow_tf32(true);
+}
+
+TEST_F(GpuAlgorithmTest, EveryListedAlgorithmOfFusedAsymmetricConvolutionMatchesReference) {
+  Convolution c = EveryKindLayoutAndType().front();
+  c.stride_height = c.stride_width = 2;
+  c.has_bias = true;
+  c.activation = Activation::kRelu;
+  CompleteSame(&c);
+  ASSERT_NE(c.pad_top, c.pad_bottom);
+  Tally tally;
+  for (const std::string& name : List(c, AlgorithmScope::kAll)) Try(c, name, &tally);
+  tally.Print(ToString(c));
+  EXPECT_GT(tally.right, 0);
+}
+
+TEST_F(GpuAlgorithmTest, EveryKnobOfOneConvolutionMatchesReferenceOrIsRefused) {
+  Convolution c = EveryKindLayoutAndType()[1];
+  ASSERT_EQ(c.dtype, DataType::kHalf);
+  Tally tally;
+  for (const std::string& name : List(c, AlgorithmScope::kKnobs)) Try(c, name, &tally);
+  tally.Print(ToString(c) + ", every knob");
+  EXPECT_GT(tally.right, 0);
+}
+
+TEST_F(GpuAlgorithmTest, RestoredAlgorithmsAreTheSame) {
+  for (const Convolution& c : EveryKindLayoutAndType()) {
+    Tally tally;
+    for (const std::string& name : List(c, AlgorithmScope::kHeuristic)) {
+      std::shared_ptr<const PreparedConvolution> prepared, restored;
+      std::string serialized;
+      if (!backend_->Prepare(c, name, kAmpleWorkspace, &prepared).ok()) continue;
+      const Status written = prepared->Serialize(&serialized);
+      if (!written.ok()) {
+        EXPECT_EQ(written.code(), StatusCode::kUnsupported) << written.message();
+        Refuse(name, written, &tally);
+        continue;
+      }
+      const Status status = backend_->Restore(c, serialized, &restored);
+      ASSERT_TRUE(status.ok()) << name << ": " << status.message();
+      EXPECT_EQ(restored->algorithm(), prepared->algorithm());
+      EXPECT_EQ(restored->workspace_bytes(), prepared->workspace_bytes());
+      EXPECT_EQ(restored->reduces_precision(), prepared->reduces_precision());
+      Run(c, *restored, name, &tally);
+    }
+    tally.Print(ToString(c) + ", restored");
+  }
+}
+
+TEST_F(GpuAlgorithmTest, AlgorithmsWithSmCountTargetMatchReferenceOrAreRefused) {
+  for (const Convolution& c : EveryKindLayoutAndType()) {
+    Tally tally;
+    for (const std::string& name : List(c, AlgorithmScope::kHeuristic)) {
+      Try(c, name + "_sms=16", &tally);
+    }
+    tally.Print(ToString(c) + ", on 16 SMs");
+  }
+}
+
+TEST_F(GpuAlgorithmTest, ReadsFilterThatWasTransformedOnce) {
+  for (const Convolution& c : EveryKindLayoutAndType()) {
+    std::shared_ptr<const PreparedConvolution> prepared;
+    const Status status = backend_->Prepare(c, "", kAmpleWorkspace, &prepared);
+    ASSERT_TRUE(status.ok()) << status.message();
+    if (prepared->transformed_filter_bytes() == 0) {
+      EXPECT_EQ(c.kind, ConvolutionKind::kBackwardFilter);
+      continue;
+    }
+    Problem problem(c);  // with the filter that Run has too
+    Buffer result = problem.MakeResult();
+    Buffer transformed(prepared->transformed_filter_bytes());
+    const void* filter =
+        problem.Buffers(&result).inputs[c.kind == ConvolutionKind::kForward ? 1 : 0];
+    std::unique_ptr<StreamGroup> group;
+    ASSERT_TRUE(backend_->Acquire(&group).ok());
+    const Status transform =
+        backend_->TransformFilter(*prepared, filter, transformed.data(), group.get(), caller_);
+    backend_->Release(std::move(group));
+    ASSERT_TRUE(transform.ok()) << transform.message();
+    Tally tally;
+    Run(c, *prepared, prepared->algorithm(), &tally, transformed.data());
+    EXPECT_EQ(tally.right, 1);
   }
 }
 

@@ -390,7 +390,7 @@ CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_
   return CUDA_SUCCESS;
 }
 
-#ifndef FAKE_CUDA_WITHOUT_GREEN_CONTEXTS
+#if CUDA_VERSION >= 12050 && !defined(FAKE_CUDA_WITHOUT_GREEN_CONTEXTS)
 
 // What a resource says about itself, in the bytes that are CUDA's own.
 struct ResourceSms {
@@ -502,7 +502,7 @@ CUresult CUDAAPI cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green, unsi
   return MakeLaneStream(&green->context, flags, priority, stream);
 }
 
-#endif  // FAKE_CUDA_WITHOUT_GREEN_CONTEXTS
+#endif
 
 }  // extern "C"
 

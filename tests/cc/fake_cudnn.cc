@@ -21,19 +21,7 @@
 #include <vector>
 
 #include "tests/cc/fake_cuda.h"
-#include "tests/cc/half_bits.h"
-
-struct cudnnContext {
-  CUcontext context = nullptr;
-  CUstream stream = nullptr;
-  std::atomic<bool> in_use{false};
-};
-
-struct cudnnTensorStruct {
-  cudnnDataType_t type = CUDNN_DATA_FLOAT;
-  std::array<int, 4> extents = {0, 0, 0, 0};
-  std::array<int, 4> strides = {0, 0, 0, 0};
-};
+#include "tests/cc/fake_cudnn_compute.h"
 
 namespace tf_interop {
 namespace {
@@ -41,12 +29,8 @@ namespace {
 thread_local std::string last_error;
 
 cudnnStatus_t Fail(cudnnStatus_t status, const std::string& why) {
-  last_error = why;
-  return status;
+  return FakeCudnnFail(status, why);
 }
-
-// ---- Descriptors
-// ---------------------------------------------------------------------------------
 
 struct Node;
 using NodePtr = std::shared_ptr<Node>;
@@ -193,7 +177,16 @@ const std::map<int, Rule>& Rules() {
     const auto graph = CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR;
     add(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, graph, {CUDNN_TYPE_HANDLE}, 1, 1, true);
     add(CUDNN_ATTR_OPERATIONGRAPH_OPS, graph, {CUDNN_TYPE_BACKEND_DESCRIPTOR}, 1, 32, true);
+    add(CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT, graph, {CUDNN_TYPE_INT64}, 0, 0, false);
     const auto engine = CUDNN_BACKEND_ENGINE_DESCRIPTOR;
+    add(CUDNN_ATTR_ENGINE_SM_COUNT_TARGET, engine, {CUDNN_TYPE_INT32}, 1, 1, false);
+    add(CUDNN_ATTR_ENGINE_KNOB_INFO, engine, {CUDNN_TYPE_BACKEND_DESCRIPTOR}, 0, 0, false);
+    const auto knob = CUDNN_BACKEND_KNOB_INFO_DESCRIPTOR;
+    add(CUDNN_ATTR_KNOB_INFO_TYPE, knob, {CUDNN_TYPE_KNOB_TYPE}, 0, 0, false);
+    for (const int name : {CUDNN_ATTR_KNOB_INFO_MINIMUM_VALUE, CUDNN_ATTR_KNOB_INFO_MAXIMUM_VALUE,
+                           CUDNN_ATTR_KNOB_INFO_STRIDE}) {
+      add(name, knob, {CUDNN_TYPE_INT64}, 0, 0, false);
+    }
     add(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, engine, {CUDNN_TYPE_BACKEND_DESCRIPTOR}, 1, 1, true);
     add(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, engine, {CUDNN_TYPE_INT64}, 1, 1, true);
     add(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, engine, {CUDNN_TYPE_NUMERICAL_NOTE}, 0, 64, false);
@@ -210,7 +203,9 @@ const std::map<int, Rule>& Rules() {
     add(CUDNN_ATTR_ENGINEHEUR_RESULTS, heuristic, {CUDNN_TYPE_BACKEND_DESCRIPTOR}, 0, 0, false);
     const auto plan = CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR;
     add(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, plan, {CUDNN_TYPE_HANDLE}, 1, 1, true);
-    add(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, plan, {CUDNN_TYPE_BACKEND_DESCRIPTOR}, 1, 1, true);
+    add(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, plan, {CUDNN_TYPE_BACKEND_DESCRIPTOR}, 1, 1,
+        false);
+    add(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, plan, {CUDNN_TYPE_CHAR}, 1, 1 << 20, false);
     add(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, plan, {CUDNN_TYPE_INT64}, 0, 0, false);
     const auto pack = CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR;
     add(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, pack, {CUDNN_TYPE_INT64}, 1, 64, true);
@@ -224,7 +219,8 @@ const std::map<int, Rule>& Rules() {
 size_t BytesOf(cudnnBackendAttributeType_t type) {
   switch (type) {
     case CUDNN_TYPE_BOOLEAN:
-      return sizeof(bool);
+    case CUDNN_TYPE_CHAR:
+      return 1;
     case CUDNN_TYPE_INT64:
     case CUDNN_TYPE_DOUBLE:
     case CUDNN_TYPE_VOID_PTR:
@@ -234,11 +230,6 @@ size_t BytesOf(cudnnBackendAttributeType_t type) {
       return 4;
   }
 }
-
-// ---- Tensors and operations of a graph
-// -----------------------------------------------------------
-
-using Four = std::array<int64_t, 4>;
 
 struct Tensor {
   int64_t id = 0;
@@ -261,19 +252,6 @@ struct Tensor {
   int64_t Elements() const { return extents[0] * extents[1] * extents[2] * extents[3]; }
 };
 
-double Load(cudnnDataType_t type, const void* data, int64_t i) {
-  return type == CUDNN_DATA_FLOAT ? static_cast<const float*>(data)[i]
-                                  : HalfBitsToDouble(static_cast<const uint16_t*>(data)[i]);
-}
-
-void Store(cudnnDataType_t type, void* data, int64_t i, double value) {
-  if (type == CUDNN_DATA_FLOAT) {
-    static_cast<float*>(data)[i] = static_cast<float>(value);
-  } else {
-    static_cast<uint16_t*>(data)[i] = DoubleToHalfBits(value);
-  }
-}
-
 // The memory of a graph's tensors while it is computed.
 class Memory {
  public:
@@ -290,10 +268,6 @@ class Memory {
   std::map<int64_t, void*> data_;
   std::map<int64_t, std::vector<float>> virtual_;
 };
-
-int64_t At(const Four& strides, int64_t a, int64_t b, int64_t c, int64_t d) {
-  return a * strides[0] + b * strides[1] + c * strides[2] + d * strides[3];
-}
 
 struct ConvolutionNames {
   int applied, image, filter, output;
@@ -334,64 +308,31 @@ struct Spatial {
         after(convolution.All<int64_t>(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS)) {}
 };
 
+Computed ComputedBy(cudnnBackendDescriptorType_t operation) {
+  switch (operation) {
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR:
+      return Computed::kOutput;
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR:
+      return Computed::kImage;
+    default:
+      return Computed::kFilter;
+  }
+}
+
 void RunConvolution(const Node& operation, Memory* memory) {
   ConvolutionNames names = {};
   NamesOf(operation.type, &names);
-  const Tensor image(*operation.Sub(names.image));
-  const Tensor filter(*operation.Sub(names.filter));
-  const Tensor output(*operation.Sub(names.output));
+  const auto strided = [&](int name) {
+    const Tensor tensor(*operation.Sub(name));
+    return StridedTensor{tensor.type, tensor.extents, tensor.strides, memory->Of(tensor)};
+  };
   const Spatial spatial(*operation.Sub(names.applied));
-  const Tensor& result =
-      operation.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR         ? output
-      : operation.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR ? image
-                                                                                       : filter;
-  void* const x = memory->Of(image);
-  void* const w = memory->Of(filter);
-  void* const y = memory->Of(output);
-  const int64_t group_channels = filter.extents[1];
-  const int64_t group_filters = filter.extents[0] / (image.extents[1] / group_channels);
-  std::map<int64_t, double> sums;
-  for (int64_t n = 0; n < output.extents[0]; ++n) {
-    for (int64_t k = 0; k < output.extents[1]; ++k) {
-      for (int64_t p = 0; p < output.extents[2]; ++p) {
-        for (int64_t q = 0; q < output.extents[3]; ++q) {
-          const int64_t y_at = At(output.strides, n, k, p, q);
-          for (int64_t c = 0; c < group_channels; ++c) {
-            for (int64_t r = 0; r < filter.extents[2]; ++r) {
-              for (int64_t s = 0; s < filter.extents[3]; ++s) {
-                const int64_t h =
-                    p * spatial.strides[0] + r * spatial.dilations[0] - spatial.before[0];
-                const int64_t v =
-                    q * spatial.strides[1] + s * spatial.dilations[1] - spatial.before[1];
-                if (h < 0 || h >= image.extents[2] || v < 0 || v >= image.extents[3]) continue;
-                const int64_t x_at =
-                    At(image.strides, n, k / group_filters * group_channels + c, h, v);
-                const int64_t w_at = At(filter.strides, k, c, r, s);
-                if (&result == &output) {
-                  sums[y_at] += Load(image.type, x, x_at) * Load(filter.type, w, w_at);
-                } else if (&result == &image) {
-                  sums[x_at] += Load(output.type, y, y_at) * Load(filter.type, w, w_at);
-                } else {
-                  sums[w_at] += Load(image.type, x, x_at) * Load(output.type, y, y_at);
-                }
-              }
-            }
-          }
-        }
-      }
-    }
-  }
-  void* const data = memory->Of(result);
-  for (int64_t a = 0; a < result.extents[0]; ++a) {
-    for (int64_t b = 0; b < result.extents[1]; ++b) {
-      for (int64_t c = 0; c < result.extents[2]; ++c) {
-        for (int64_t d = 0; d < result.extents[3]; ++d) {
-          const int64_t at = At(result.strides, a, b, c, d);
-          Store(result.type, data, at, sums[at]);
-        }
-      }
-    }
-  }
+  Spacing spacing;
+  std::copy_n(spatial.strides.begin(), 2, spacing.strides);
+  std::copy_n(spatial.dilations.begin(), 2, spacing.dilations);
+  std::copy_n(spatial.before.begin(), 2, spacing.pads_before);
+  ComputeConvolution(strided(names.image), strided(names.filter), strided(names.output), spacing,
+                     ComputedBy(operation.type));
 }
 
 double Scalar(const Node& node, int name, double otherwise) {
@@ -467,9 +408,6 @@ std::map<int64_t, Tensor> TensorsOf(const Node& graph) {
   return tensors;
 }
 
-// ---- Finalizing
-// ----------------------------------------------------------------------------------
-
 cudnnStatus_t FinalizeTensor(const Node& node) {
   const auto extents = node.All<int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS);
   const auto strides = node.All<int64_t>(CUDNN_ATTR_TENSOR_STRIDES);
@@ -543,7 +481,10 @@ const NodePtr* ConvolutionOf(const Node& graph) {
   return nullptr;
 }
 
-cudnnStatus_t FinalizeGraph(const Node& node) {
+constexpr int64_t kEngineCount = 6;
+
+cudnnStatus_t FinalizeGraph(Node* graph) {
+  const Node& node = *graph;
   const auto& operations = node.attributes.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).nodes;
   const bool convolves = ConvolutionOf(node) != nullptr;
   if (FakeCudnn().no_fused_convolution && convolves && operations.size() > 1) {
@@ -566,36 +507,73 @@ cudnnStatus_t FinalizeGraph(const Node& node) {
     }
     if (!hands_on) return Fail(CUDNN_STATUS_BAD_PARAM, "operations that are not connected");
   }
+  graph->Put(CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT, CUDNN_TYPE_INT64, kEngineCount);
   return CUDNN_STATUS_SUCCESS;
 }
 
-// ---- Engines
-// -------------------------------------------------------------------------------------
-
-constexpr int64_t kEngineCount = 4;
+struct Knob {
+  int64_t type, by_itself, minimum, maximum, stride;
+};
 
 struct Engine {
   int64_t workspace_bytes;
-  std::map<int64_t, int64_t> knobs;  // default by type
-  bool uses_tensor_cores;
+  std::vector<Knob> knobs;
+  std::vector<cudnnBackendNumericalNote_t> notes;
+  bool takes_sm_count = false;
+
+  std::map<int64_t, int64_t> OwnKnobs() const {
+    std::map<int64_t, int64_t> values;
+    for (const Knob& knob : knobs) values[knob.type] = knob.by_itself;
+    return values;
+  }
 };
 
 const Engine& EngineAt(int64_t index) {
   static const auto* engines = new std::array<Engine, kEngineCount>{
-      Engine{0, {}, false}, Engine{4096, {{CUDNN_KNOB_TYPE_TILE_SIZE, 5}}, false},
-      Engine{1024, {}, false},
-      Engine{1 << 20, {{CUDNN_KNOB_TYPE_TILE_SIZE, 7}, {CUDNN_KNOB_TYPE_STAGES, 3}}, true}};
+      Engine{0, {}, {}}, Engine{4096, {{CUDNN_KNOB_TYPE_TILE_SIZE, 5, 0, 9, 1}}, {}, true},
+      Engine{1024, {}, {}},
+      Engine{1 << 20,
+             {{CUDNN_KNOB_TYPE_TILE_SIZE, 7, 0, 1000, 1}, {CUDNN_KNOB_TYPE_STAGES, 3, 1, 7, 2}},
+             {CUDNN_NUMERICAL_NOTE_WINOGRAD, CUDNN_NUMERICAL_NOTE_TENSOR_CORE},
+             true},
+      Engine{512, {}, {CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS}},
+      // For another GPU.
+      Engine{0, {}, {}}};
   return (*engines)[index];
+}
+
+constexpr int64_t kForeignEngine = 5;
+
+void PutKnobInfo(Node* engine, int64_t index) {
+  std::vector<NodePtr> infos;
+  for (const Knob& knob : EngineAt(index).knobs) {
+    auto info = std::make_shared<Node>(CUDNN_BACKEND_KNOB_INFO_DESCRIPTOR);
+    info->Put(CUDNN_ATTR_KNOB_INFO_TYPE, CUDNN_TYPE_KNOB_TYPE,
+              static_cast<cudnnBackendKnobType_t>(knob.type));
+    info->Put(CUDNN_ATTR_KNOB_INFO_MINIMUM_VALUE, CUDNN_TYPE_INT64, knob.minimum);
+    info->Put(CUDNN_ATTR_KNOB_INFO_MAXIMUM_VALUE, CUDNN_TYPE_INT64, knob.maximum);
+    info->Put(CUDNN_ATTR_KNOB_INFO_STRIDE, CUDNN_TYPE_INT64, knob.stride);
+    info->is_final = true;
+    infos.push_back(info);
+  }
+  engine->PutNodes(CUDNN_ATTR_ENGINE_KNOB_INFO, infos);
+}
+
+void PutNotes(Node* engine, int64_t index) {
+  const auto& notes = EngineAt(index).notes;
+  Attribute attribute;
+  attribute.type = CUDNN_TYPE_NUMERICAL_NOTE;
+  attribute.bytes.resize(notes.size() * sizeof(notes[0]));
+  std::memcpy(attribute.bytes.data(), notes.data(), attribute.bytes.size());
+  engine->attributes[CUDNN_ATTR_ENGINE_NUMERICAL_NOTE] = std::move(attribute);
 }
 
 NodePtr MakeEngine(const NodePtr& graph, int64_t index) {
   auto engine = std::make_shared<Node>(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   engine->PutNodes(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, {graph});
   engine->Put(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, index);
-  if (EngineAt(index).uses_tensor_cores) {
-    engine->Put(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-                CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
-  }
+  PutKnobInfo(engine.get(), index);
+  PutNotes(engine.get(), index);
   engine->is_final = true;
   return engine;
 }
@@ -621,18 +599,32 @@ NodePtr MakeConfig(const NodePtr& engine, const std::map<int64_t, int64_t>& knob
 
 cudnnStatus_t FinalizeEngine(Node* node) {
   const auto index = node->One<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+  if (FakeCudnn().fail_engine_allocation) {
+    return Fail(CUDNN_STATUS_ALLOC_FAILED, "no memory for the engine");
+  }
   if (index < 0 || index >= kEngineCount) {
     return Fail(CUDNN_STATUS_NOT_SUPPORTED, "no such engine");
   }
-  if (EngineAt(index).uses_tensor_cores) {
-    node->Put(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-              CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
+  if (index == kForeignEngine) {
+    return Fail(CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH, "engine for another GPU");
   }
+  // As cuDNN 9.3 does, without a word.
+  const auto sm_count = node->One<int32_t>(CUDNN_ATTR_ENGINE_SM_COUNT_TARGET);
+  if (sm_count != 0 && !EngineAt(index).takes_sm_count) return Fail(CUDNN_STATUS_BAD_PARAM, "");
+  if (sm_count != 0 && FakeCudnn().replaced_sm_count != 0) {
+    node->Put(CUDNN_ATTR_ENGINE_SM_COUNT_TARGET, CUDNN_TYPE_INT32, FakeCudnn().replaced_sm_count);
+  }
+  PutKnobInfo(node, index);
+  PutNotes(node, index);
   return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t FinalizeHeuristic(Node* node) {
   const NodePtr graph = node->Sub(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
+  const size_t most = FakeCudnn().no_proposals_from_operations;
+  if (most != 0 && graph->attributes.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).nodes.size() >= most) {
+    return CUDNN_STATUS_SUCCESS;
+  }
   std::vector<int64_t> indices;
   switch (node->One<cudnnBackendHeurMode_t>(CUDNN_ATTR_ENGINEHEUR_MODE)) {
     case CUDNN_HEUR_MODE_B: {
@@ -650,7 +642,7 @@ cudnnStatus_t FinalizeHeuristic(Node* node) {
   }
   std::vector<NodePtr> configs;
   for (const int64_t index : indices) {
-    configs.push_back(MakeConfig(MakeEngine(graph, index), EngineAt(index).knobs));
+    configs.push_back(MakeConfig(MakeEngine(graph, index), EngineAt(index).OwnKnobs()));
   }
   node->PutNodes(CUDNN_ATTR_ENGINEHEUR_RESULTS, configs);
   return CUDNN_STATUS_SUCCESS;
@@ -659,7 +651,7 @@ cudnnStatus_t FinalizeHeuristic(Node* node) {
 // As cuDNN does: knobs that the engine does not know are dropped, others get their defaults.
 NodePtr BuiltConfig(const Node& asked) {
   const NodePtr engine = asked.Sub(CUDNN_ATTR_ENGINECFG_ENGINE);
-  auto knobs = EngineAt(engine->One<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX)).knobs;
+  auto knobs = EngineAt(engine->One<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX)).OwnKnobs();
   const auto choices = asked.attributes.find(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES);
   if (choices != asked.attributes.end()) {
     for (const NodePtr& choice : choices->second.nodes) {
@@ -681,7 +673,92 @@ bool IsNhwc(const Tensor& tensor) {
   return false;
 }
 
+// What cuDNN knows before it compiles.
+cudnnStatus_t FinalizeConfig(const Node& node) {
+  const auto choices = node.attributes.find(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES);
+  if (choices == node.attributes.end()) return CUDNN_STATUS_SUCCESS;
+  const auto index =
+      node.Sub(CUDNN_ATTR_ENGINECFG_ENGINE)->One<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+  for (const NodePtr& choice : choices->second.nodes) {
+    for (const Knob& knob : EngineAt(index).knobs) {
+      const auto value = choice->One<int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE);
+      if (knob.type == choice->One<cudnnBackendKnobType_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE) &&
+          (value < knob.minimum || value > knob.maximum ||
+           FakeCudnn().unsupported_knob_values.count(value) != 0)) {
+        return Fail(CUDNN_STATUS_NOT_SUPPORTED, "value that the knob does not have");
+      }
+    }
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+
+// A plan's text names its engine and knobs; its graph stays in this process, under a number.
+std::vector<NodePtr>& SerializedGraphs() {
+  static auto* graphs = new std::vector<NodePtr>();
+  return *graphs;
+}
+
+void PutText(Node* plan, const NodePtr& graph, const Node& config) {
+  if (FakeCudnn().no_serialization) return;
+  SerializedGraphs().push_back(graph);
+  const NodePtr engine = config.Sub(CUDNN_ATTR_ENGINECFG_ENGINE);
+  std::string text =
+      "{\"graph\": " + std::to_string(SerializedGraphs().size() - 1) +
+      ", \"engine\": " + std::to_string(engine->One<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX));
+  for (const NodePtr& choice : config.attributes.at(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES).nodes) {
+    text += ", \"k" +
+            std::to_string(choice->One<cudnnBackendKnobType_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE)) +
+            "\": " + std::to_string(choice->One<int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE));
+  }
+  text += "}";
+  Attribute attribute;
+  attribute.type = CUDNN_TYPE_CHAR;
+  attribute.bytes.assign(text.begin(), text.end());
+  plan->attributes[CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION] = std::move(attribute);
+}
+
+// Reads what PutText wrote.
+NodePtr ConfigOf(const std::string& text) {
+  long graph = -1, engine = -1;
+  int end = 0;
+  if (std::sscanf(text.c_str(), "{\"graph\": %ld, \"engine\": %ld%n", &graph, &engine, &end) != 2 ||
+      text.back() != '}' || graph < 0 || graph >= static_cast<long>(SerializedGraphs().size()) ||
+      engine < 0 || engine >= kEngineCount) {
+    return nullptr;
+  }
+  std::map<int64_t, int64_t> knobs;
+  long type = 0, value = 0;
+  int read = 0;
+  while (std::sscanf(text.c_str() + end, ", \"k%ld\": %ld%n", &type, &value, &read) == 2) {
+    knobs[type] = value;
+    end += read;
+  }
+  return MakeConfig(MakeEngine(SerializedGraphs()[graph], engine), knobs);
+}
+
+cudnnStatus_t LoadPlan(Node* node) {
+  const auto bytes = node->All<char>(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
+  if (FakeCudnn().fail_plan_allocation) {
+    return Fail(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, "no memory for the plan");
+  }
+  if (FakeCudnn().refuses_serialized != CUDNN_STATUS_SUCCESS) {
+    return Fail(FakeCudnn().refuses_serialized, "serialized elsewhere");
+  }
+  const NodePtr config = ConfigOf(std::string(bytes.begin(), bytes.end()));
+  if (config == nullptr) return Fail(CUDNN_STATUS_BAD_PARAM, "text without a plan");
+  const NodePtr engine = config->Sub(CUDNN_ATTR_ENGINECFG_ENGINE);
+  node->PutNodes(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, {config});
+  node->Put(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
+            EngineAt(engine->One<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX)).workspace_bytes);
+  return CUDNN_STATUS_SUCCESS;
+}
+
 cudnnStatus_t FinalizePlan(Node* node) {
+  const bool has_config = node->Has(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
+  if (has_config == node->Has(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION)) {
+    return Fail(CUDNN_STATUS_BAD_PARAM, "neither a configuration nor a text, or both");
+  }
+  if (!has_config) return LoadPlan(node);
   if (FakeCudnn().plan_delay_us > 0) {
     std::this_thread::sleep_for(std::chrono::microseconds(FakeCudnn().plan_delay_us));
   }
@@ -706,7 +783,9 @@ cudnnStatus_t FinalizePlan(Node* node) {
       return Fail(CUDNN_STATUS_NOT_SUPPORTED_LAYOUT, "NHWC");
     }
   }
-  node->PutNodes(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, {BuiltConfig(*asked)});
+  const NodePtr built = BuiltConfig(*asked);
+  node->PutNodes(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, {built});
+  PutText(node, graph, *built);
   node->Put(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
             EngineAt(index).workspace_bytes);
   ++FakeCudnnCounts().plans_finalized;
@@ -732,9 +811,11 @@ cudnnStatus_t FinalizeByType(Node* node) {
     case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR:
       return FinalizePointwiseOperation(*node);
     case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
-      return FinalizeGraph(*node);
+      return FinalizeGraph(node);
     case CUDNN_BACKEND_ENGINE_DESCRIPTOR:
       return FinalizeEngine(node);
+    case CUDNN_BACKEND_ENGINECFG_DESCRIPTOR:
+      return FinalizeConfig(*node);
     case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
       return FinalizeHeuristic(node);
     case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
@@ -744,28 +825,6 @@ cudnnStatus_t FinalizeByType(Node* node) {
     default:
       return CUDNN_STATUS_SUCCESS;
   }
-}
-
-// ---- Executing
-// -----------------------------------------------------------------------------------
-
-// Notices a second thread inside the same object.
-class UseGuard {
- public:
-  UseGuard(std::atomic<bool>* in_use, std::atomic<int>* races) : in_use_(in_use) {
-    if (in_use_->exchange(true)) ++*races;
-  }
-  ~UseGuard() { in_use_->store(false); }
-
- private:
-  std::atomic<bool>* in_use_;
-};
-
-cudnnStatus_t CheckHandle(const cudnnContext& handle) {
-  if (FakeCudaCurrentContext() != handle.context) {
-    return Fail(CUDNN_STATUS_BAD_PARAM, "another context is current");
-  }
-  return CUDNN_STATUS_SUCCESS;
 }
 
 // Whether nothing is enqueued, so that a benchmark times its caller's part.
@@ -822,6 +881,18 @@ FakeCudnnCounters& FakeCudnnCounts() {
   return *counters;
 }
 
+cudnnStatus_t FakeCudnnFail(cudnnStatus_t status, const std::string& why) {
+  last_error = why;
+  return status;
+}
+
+cudnnStatus_t FakeCudnnCheckHandle(const cudnnContext& handle) {
+  if (FakeCudaCurrentContext() != handle.context) {
+    return FakeCudnnFail(CUDNN_STATUS_BAD_PARAM, "another context is current");
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+
 }  // namespace tf_interop
 
 using namespace tf_interop;  // NOLINT: the C interface of the functions above
@@ -840,6 +911,8 @@ const char* CUDNNWINAPI cudnnGetErrorString(cudnnStatus_t status) {
       return "CUDNN_STATUS_NOT_SUPPORTED_PADDING";
     case CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED:
       return "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED";
+    case CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED:
+      return "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED";
     case CUDNN_STATUS_EXECUTION_FAILED:
       return "CUDNN_STATUS_EXECUTION_FAILED";
     default:
@@ -868,7 +941,7 @@ cudnnStatus_t CUDNNWINAPI cudnnDestroy(cudnnHandle_t handle) {
 cudnnStatus_t CUDNNWINAPI cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
   UseGuard guard(&handle->in_use, &FakeCudnnCounts().handle_races);
   handle->stream = stream;
-  return CheckHandle(*handle);
+  return FakeCudnnCheckHandle(*handle);
 }
 
 cudnnStatus_t CUDNNWINAPI cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
@@ -931,6 +1004,9 @@ cudnnStatus_t CUDNNWINAPI cudnnBackendGetAttribute(cudnnBackendDescriptor_t cons
   if (std::find(types.begin(), types.end(), type) == types.end()) {
     return Fail(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "wrong attribute type");
   }
+  if (name == CUDNN_ATTR_ENGINE_SM_COUNT_TARGET && FakeCudnn().no_sm_count_read_back) {
+    return Fail(CUDNN_STATUS_NOT_SUPPORTED, "attribute that cannot be read");
+  }
   const auto found = node.attributes.find(name);
   const Attribute nothing;
   const Attribute& attribute = found == node.attributes.end() ? nothing : found->second;
@@ -968,7 +1044,7 @@ cudnnStatus_t CUDNNWINAPI cudnnBackendFinalize(cudnnBackendDescriptor_t descript
     if (!node->Has(name)) continue;
     auto* handle = node->One<cudnnHandle_t>(name);
     UseGuard guard(&handle->in_use, &FakeCudnnCounts().handle_races);
-    const cudnnStatus_t status = CheckHandle(*handle);
+    const cudnnStatus_t status = FakeCudnnCheckHandle(*handle);
     if (status != CUDNN_STATUS_SUCCESS) return status;
   }
   const cudnnStatus_t status = FinalizeByType(node);
@@ -986,7 +1062,7 @@ cudnnStatus_t CUDNNWINAPI cudnnBackendExecute(cudnnHandle_t handle,
   if (!plan->is_final || !pack->is_final) {
     return Fail(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "not finalized");
   }
-  const cudnnStatus_t status = CheckHandle(*handle);
+  const cudnnStatus_t status = FakeCudnnCheckHandle(*handle);
   if (status != CUDNN_STATUS_SUCCESS || ComputesNothing()) return status;
   return ExecutePlan(handle, plan, *pack);
 }
@@ -1019,7 +1095,7 @@ cudnnStatus_t CUDNNWINAPI cudnnTransformTensor(cudnnHandle_t handle, const void*
                                                const cudnnTensorDescriptor_t y_descriptor,
                                                void* y) {
   UseGuard guard(&handle->in_use, &FakeCudnnCounts().handle_races);
-  const cudnnStatus_t status = CheckHandle(*handle);
+  const cudnnStatus_t status = FakeCudnnCheckHandle(*handle);
   if (status != CUDNN_STATUS_SUCCESS) return status;
   if (x_descriptor->type != y_descriptor->type || x_descriptor->extents != y_descriptor->extents) {
     return Fail(CUDNN_STATUS_NOT_SUPPORTED, "tensors differ in type or shape");

@@ -3,20 +3,28 @@
 // Its descriptors check attribute types, counts and states as cuDNN's documentation states them,
 // and its plans compute what their graphs say, on the streams of the stand-in for libcuda.
 //
-// Every graph has the same engines:
+// Every graph has the same engines. Knobs are written with the value that they have by themselves
+// and their range.
 //
-//   index  proposed by      workspace  knobs   note
-//   3      B                1 MiB      2, 14   tensor cores
-//   1      B, A             4 KiB      2       -
-//   2      A                1 KiB      -       -
-//   0      fallback         none       -       -
+//   index  proposed by  workspace  knobs                             notes         SM-count target
+//   3      B            1 MiB      2: 7 of 0..1000, 14: 3 of 1..7/2  tensor cores  yes
+//   1      B, A         4 KiB      2: 5 of 0..9                      -             yes
+//   2      A            1 KiB      -                                 -             no
+//   0      fallback     none       -                                 -             no
+//   4      nobody       512 B      -                                 converts      no
+//   5      nobody; for another GPU
+//
+// Legacy algorithms take all that cuDNN's do by their form; those by FFT take NCHW alone.
 #ifndef TF_INTEROP_TESTS_CC_FAKE_CUDNN_H_
 #define TF_INTEROP_TESTS_CC_FAKE_CUDNN_H_
+
+#include <cudnn.h>
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <set>
+#include <string>
 
 namespace tf_interop {
 
@@ -28,8 +36,22 @@ struct FakeCudnnSwitches {
   // What is found out when an operation graph is finalized.
   bool no_fused_convolution = false;
   bool no_pointwise_graph = false;
+  // Legacy algorithms, by name, that no convolution can run.
+  std::set<std::string> unsupported_legacy;
+  // Values that knobs have but that a configuration is refused for.
+  std::set<int64_t> unsupported_knob_values;
+  // Heuristics have nothing for graphs of so many operations or more, unless 0.
+  size_t no_proposals_from_operations = 0;
+  // Plans have no text.
+  bool no_serialization = false;
+  // What finalizing a plan from a text gives, if not success.
+  cudnnStatus_t refuses_serialized = CUDNN_STATUS_SUCCESS;
+  // An engine takes this SM-count target in place of the one it is given, unless 0.
+  int32_t replaced_sm_count = 0;
+  bool no_sm_count_read_back = false;
   // Failures.
   bool fail_plan_allocation = false;
+  bool fail_engine_allocation = false;
   bool fail_execution = false;
   bool fail_handle = false;
   // A knob type that engines drop without a word, or -1.
@@ -43,6 +65,7 @@ struct FakeCudnnCounters {
   std::atomic<int> plans_finalized{0};
   std::atomic<int> copies{0};
   std::atomic<int> live_descriptors{0};
+  std::atomic<cudnnMathType_t> last_legacy_math_type{CUDNN_DEFAULT_MATH};
   // Times that a handle, or a plan, was found in use by two threads at once.
   std::atomic<int> handle_races{0};
   std::atomic<int> plan_races{0};

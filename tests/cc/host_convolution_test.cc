@@ -33,18 +33,47 @@ std::vector<unsigned char> Encode(const std::vector<double>& values) {
 }
 
 std::vector<unsigned char> Encode(DataType dtype, const std::vector<double>& values) {
-  return dtype == DataType::kFloat ? Encode<float>(values) : Encode<Eigen::half>(values);
+  switch (dtype) {
+    case DataType::kFloat:
+      return Encode<float>(values);
+    case DataType::kHalf:
+      return Encode<Eigen::half>(values);
+    case DataType::kBFloat16:
+      return Encode<Eigen::bfloat16>(values);
+  }
+  return {};
+}
+
+template <typename T>
+double Decode(const unsigned char* bytes, size_t i) {
+  T value;
+  std::memcpy(static_cast<void*>(&value), bytes + i * sizeof(value), sizeof(value));
+  return static_cast<float>(value);
 }
 
 double Decode(DataType dtype, const unsigned char* bytes, size_t i) {
-  if (dtype == DataType::kFloat) {
-    float value;
-    std::memcpy(&value, bytes + i * sizeof(value), sizeof(value));
-    return value;
+  switch (dtype) {
+    case DataType::kFloat:
+      return Decode<float>(bytes, i);
+    case DataType::kHalf:
+      return Decode<Eigen::half>(bytes, i);
+    case DataType::kBFloat16:
+      return Decode<Eigen::bfloat16>(bytes, i);
   }
-  Eigen::half value;
-  std::memcpy(static_cast<void*>(&value), bytes + i * sizeof(value), sizeof(value));
-  return static_cast<float>(value);
+  return 0;
+}
+
+// Of results that are whole numbers before they are rounded; Elu is not exact.
+double ToleranceOf(const Convolution& c) {
+  switch (c.dtype) {
+    case DataType::kFloat:
+      return c.activation == Activation::kElu ? 1e-6 : 0.0;
+    case DataType::kHalf:
+      return 1.0 / 2048;  // 11 significant bits
+    case DataType::kBFloat16:
+      return 1.0 / 256;  // 8
+  }
+  return 0;
 }
 
 // Runs `c` on small whole numbers, whose sums are exact in float, and compares every element.
@@ -89,9 +118,7 @@ void ExpectMatchesReference(const Convolution& c, HostAlgorithm algorithm) {
   convolution.Run(buffers, workspace.data(), ThreadedFor);
 
   RunReference(c, &reference);
-  // Elu is not exact; half has 11 significant bits.
-  const double tolerance =
-      c.dtype == DataType::kHalf ? 1e-3 : (c.activation == Activation::kElu ? 1e-6 : 0.0);
+  const double tolerance = ToleranceOf(c);
   for (size_t i = 0; i < expected->size(); ++i) {
     const double value = Decode(c.dtype, result.data(), i);
     ASSERT_LE(std::abs(value - (*expected)[i]), tolerance * std::max(1.0, std::abs((*expected)[i])))
@@ -105,7 +132,7 @@ TEST_P(HostConvolutionTest, MatchesDefinitionOverAllParameters) {
   int cases = 0;
   for (const auto kind : {ConvolutionKind::kForward, ConvolutionKind::kBackwardInput,
                           ConvolutionKind::kBackwardFilter}) {
-    for (const auto dtype : {DataType::kFloat, DataType::kHalf}) {
+    for (const auto dtype : {DataType::kFloat, DataType::kHalf, DataType::kBFloat16}) {
       for (const auto layout : {Layout::kNHWC, Layout::kNCHW}) {
         for (const int groups : {1, 2, 4}) {
           for (const int stride : {1, 2}) {
@@ -146,7 +173,7 @@ TEST_P(HostConvolutionTest, MatchesDefinitionOverAllParameters) {
       }
     }
   }
-  EXPECT_EQ(cases, 3 * 2 * 2 * 3 * 2 * 2 * 2 * 3);
+  EXPECT_EQ(cases, 3 * 3 * 2 * 3 * 2 * 2 * 2 * 3);
 }
 
 TEST_P(HostConvolutionTest, AppliesBiasAndEveryActivation) {
@@ -204,11 +231,93 @@ TEST_P(HostConvolutionTest, MatchesDefinitionAcrossBlocks) {
   }
 }
 
+// A convolution of one pixel and one filter: the sum of the products.
+Convolution SumOf(DataType dtype, int64_t channels) {
+  Convolution c;
+  c.dtype = dtype;
+  c.batch = 1;
+  c.image_height = c.image_width = c.filter_height = c.filter_width = 1;
+  c.image_channels = channels;
+  c.output_channels = 1;
+  CompleteSame(&c);
+  return c;
+}
+
+TEST_P(HostConvolutionTest, RoundsOnceToNearestEven) {
+  // Sums that lie in the middle of two neighbours of the type.
+  const struct {
+    DataType dtype;
+    std::vector<double> image;
+    double expected;
+  } cases[] = {
+      {DataType::kBFloat16, {256, 1}, 256},     {DataType::kBFloat16, {256, 3}, 260},
+      {DataType::kBFloat16, {-256, -3}, -260},  {DataType::kBFloat16, {256, 1, 1, 1}, 260},
+      {DataType::kHalf, {2048, 1}, 2048},       {DataType::kHalf, {2048, 3}, 2052},
+      {DataType::kHalf, {2048, 1, 1, 1}, 2052},
+  };
+  for (const auto& each : cases) {
+    const Convolution c = SumOf(each.dtype, each.image.size());
+    const auto image = Encode(c.dtype, each.image);
+    const auto filter = Encode(c.dtype, std::vector<double>(each.image.size(), 1.0));
+    std::vector<unsigned char> result(SizeOf(c.dtype));
+    ConvolutionBuffers buffers{{image.data(), filter.data(), nullptr}, result.data()};
+    const HostConvolution convolution(c, GetParam());
+    std::vector<unsigned char> workspace(convolution.workspace_bytes());
+    convolution.Run(buffers, workspace.data(), ThreadedFor);
+    EXPECT_EQ(Decode(c.dtype, result.data(), 0), each.expected) << ToString(c);
+  }
+}
+
+TEST_P(HostConvolutionTest, ReadsTheTransformedFilterInstead) {
+  for (const auto dtype : {DataType::kHalf, DataType::kBFloat16}) {
+    for (const auto kind : {ConvolutionKind::kForward, ConvolutionKind::kBackwardInput}) {
+      Convolution c = SumOf(dtype, 3);
+      c.kind = kind;
+      const HostConvolution convolution(c, GetParam());
+      ASSERT_EQ(convolution.transformed_filter_bytes(), 3 * sizeof(float)) << ToString(c);
+      const auto filter = Encode(dtype, {2, 3, 4});
+      float transformed[3];
+      convolution.TransformFilter(filter.data(), transformed);
+      const auto other_filter = Encode(dtype, {0, 0, 0});
+      const auto read = Encode(dtype, {1, 2, 4});  // the image, or an output of one channel
+      std::vector<unsigned char> result(3 * SizeOf(dtype));
+      ConvolutionBuffers buffers;
+      const bool forward = kind == ConvolutionKind::kForward;
+      buffers.inputs[forward ? 0 : 1] = read.data();
+      buffers.inputs[forward ? 1 : 0] = other_filter.data();
+      buffers.result = result.data();
+      buffers.transformed_filter = transformed;
+      std::vector<unsigned char> workspace(convolution.workspace_bytes());
+      convolution.Run(buffers, workspace.data(), ThreadedFor);
+      EXPECT_EQ(Decode(dtype, result.data(), 0), forward ? 24 : 2) << ToString(c);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Algorithms, HostConvolutionTest,
                          testing::Values(HostAlgorithm::kIm2colGemm, HostAlgorithm::kDirect),
                          [](const auto& info) {
                            return std::string(HostAlgorithmName(info.param));
                          });
+
+TEST(HostTransformTest, NeedsNoneForFloatAndForTheFilterGradient) {
+  Convolution c = SumOf(DataType::kFloat, 3);
+  EXPECT_EQ(HostConvolution(c, HostAlgorithm::kDirect).transformed_filter_bytes(), 0u);
+  c.layout = Layout::kNCHW;  // filters are HWIO all the same
+  EXPECT_EQ(HostConvolution(c, HostAlgorithm::kDirect).transformed_filter_bytes(), 0u);
+  c = SumOf(DataType::kHalf, 3);
+  c.kind = ConvolutionKind::kBackwardFilter;
+  EXPECT_EQ(HostConvolution(c, HostAlgorithm::kDirect).transformed_filter_bytes(), 0u);
+}
+
+TEST(ConvolutionTest, TypesOfOneSizeAreDifferent) {
+  const Convolution half = SumOf(DataType::kHalf, 3);
+  const Convolution bfloat16 = SumOf(DataType::kBFloat16, 3);
+  EXPECT_EQ(SizeOf(DataType::kBFloat16), 2u);
+  EXPECT_FALSE(half == bfloat16);
+  EXPECT_NE(ConvolutionHash()(half), ConvolutionHash()(bfloat16));
+  EXPECT_NE(ToString(bfloat16).find("bfloat16"), std::string::npos);
+}
 
 TEST(HostAlgorithmTest, RefusesUnknownNames) {
   HostAlgorithm algorithm;

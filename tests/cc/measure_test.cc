@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <limits>
@@ -31,6 +32,19 @@ MeasureOptions FewRuns() {
   return options;
 }
 
+// Half a unit in the last place of the type, and what the sums of its operands add.
+double RoundingOf(DataType dtype) {
+  switch (dtype) {
+    case DataType::kFloat:
+      return 1e-5;
+    case DataType::kHalf:
+      return 1e-3;
+    case DataType::kBFloat16:
+      return 8e-3;
+  }
+  return 0;
+}
+
 // Counts device memory, and can refuse it.
 class CountingDevice : public MeasuringDevice {
  public:
@@ -48,6 +62,7 @@ class CountingDevice : public MeasuringDevice {
   Status Allocate(size_t bytes, void** data) override {
     if (refuse_from-- <= 0) return ResourceExhausted("no memory");
     TF_INTEROP_RETURN_IF_ERROR(device_->Allocate(bytes, data));
+    sizes.push_back(bytes);
     ++live;
     return Status::Ok();
   }
@@ -81,6 +96,7 @@ class CountingDevice : public MeasuringDevice {
   Status start_trace, stop_trace;
   int traces = 0;
   int sections_at_trace = -1;
+  std::vector<size_t> sizes;  // of all that was ever allocated
   int live = 0;
   int refuse_from = std::numeric_limits<int>::max();
   int sections = 0;
@@ -175,8 +191,7 @@ TEST(MeasureConvolutionTest, EveryKindLayoutTypeAndAlgorithmHasItsFigures) {
       EXPECT_GE(measured.time.spread_us, 0);
       EXPECT_TRUE(measured.is_deterministic);
       ASSERT_TRUE(measured.relative_error.has_value());
-      // Half a unit in the last place of a half, and what its operands' sums add.
-      EXPECT_LT(*measured.relative_error, c.dtype == DataType::kHalf ? 1e-3 : 1e-5);
+      EXPECT_LT(*measured.relative_error, RoundingOf(c.dtype));
       EXPECT_TRUE(c.dtype == DataType::kFloat || *measured.relative_error > 0);
       std::shared_ptr<const PreparedConvolution> prepared;
       ASSERT_TRUE(backend.Prepare(c, algorithm, size_t{1} << 30, &prepared).ok());
@@ -616,7 +631,6 @@ TEST(MeasureStageTest, WorkspacesOfLanesAddUpAndStepsOfALaneShareIt) {
 }
 
 TEST(MeasureStageTest, ASequenceMayNeedMoreWorkspaceThanTheLanes) {
-  // Run under a sanitizer this would write behind lane 0's workspace if that were its own alone.
   HostBackend backend(SerialFor);
   CountingDevice device(&backend);
   const Convolution c = MakeConvolution();
@@ -632,6 +646,8 @@ TEST(MeasureStageTest, ASequenceMayNeedMoreWorkspaceThanTheLanes) {
   ASSERT_TRUE(backend.Prepare(c, "DIRECT", size_t{1} << 30, &direct).ok());
   ASSERT_TRUE(backend.Prepare(large, "IM2COL_GEMM", size_t{1} << 30, &gemm).ok());
   EXPECT_EQ(measured.workspace_bytes, direct->workspace_bytes() + gemm->workspace_bytes());
+  // Lane 0 on its own needs less; the sequence runs there.
+  EXPECT_EQ(std::count(device.sizes.begin(), device.sizes.end(), gemm->workspace_bytes()), 2);
 }
 
 TEST(MeasureStageTest, APinThatCannotBeHadIsAFailureWithItsReason) {
@@ -649,6 +665,24 @@ TEST(MeasureStageTest, APinThatCannotBeHadIsAFailureWithItsReason) {
         << status.message();
     EXPECT_EQ(device.sections, 0);
   }
+}
+
+TEST(MeasureStageTest, AShortageOfMemoryIsToldFromAnAlgorithmThatCannotRun) {
+  class ShortBackend : public HostBackend {
+   public:
+    ShortBackend() : HostBackend(SerialFor) {}
+    Status Prepare(const Convolution& convolution, const std::string& algorithm, size_t limit,
+                   std::shared_ptr<const PreparedConvolution>* prepared) override {
+      if (algorithm == "DIRECT") return ResourceExhausted("no memory for a plan");
+      return HostBackend::Prepare(convolution, algorithm, limit, prepared);
+    }
+  } backend;
+  CountingDevice device(&backend);
+  StageMeasurement measured;
+  const Status status = MeasureStage(&device, {{{"a", MakeConvolution(), "DIRECT", 0}}, {}, {}},
+                                     FewRuns(), &measured);
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(status.message(), "Convolution 'a' with algorithm DIRECT: no memory for a plan");
 }
 
 TEST(MeasureStageTest, RefusesWithAReason) {

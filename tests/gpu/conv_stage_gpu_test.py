@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from conv_stage_op_test import Case, digits, matrix_of, run_stage
+from conv_stage_op_test import DTYPES, Case, digits, matrix_of, run_stage
 
 import tf_interop
 from tf_interop.know.kernel_library import load_kernel_library
 from tf_interop.use.plugin import get_plugin
 
 # The numbers are exact in TF32 and half, but Winograd and FFT algorithms round.
-TOLERANCE = {tf.float32: 2e-3, tf.float16: 5e-3}
+TOLERANCE = {tf.float32: 2e-3, tf.float16: 5e-3, tf.bfloat16: 4e-2}
 
 
 @pytest.fixture(scope="module")
@@ -25,10 +25,11 @@ def conv_stage() -> Any:
 
 def assert_close(result: tf.Tensor, expected: tf.Tensor, dtype: tf.DType, what: str) -> None:
     tolerance = TOLERANCE[dtype]
+    result, expected = tf.cast(result, tf.float32), tf.cast(expected, tf.float32)
     np.testing.assert_allclose(result, expected, rtol=tolerance, atol=tolerance, err_msg=what)
 
 
-@pytest.mark.parametrize("dtype", [tf.float32, tf.float16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
 @pytest.mark.parametrize("padding", ["SAME", "VALID", "EXPLICIT"])
 def test_gives_what_the_own_ops_give(
@@ -50,7 +51,7 @@ def test_gives_what_the_own_ops_give(
 
 
 @pytest.mark.parametrize("activation", [None, "Relu", "Relu6", "LeakyRelu", "Elu"])
-@pytest.mark.parametrize("dtype", [tf.float32, tf.float16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 def test_fuses_bias_and_activation(
     conv_stage: Any, activation: str | None, dtype: tf.DType
 ) -> None:
@@ -74,6 +75,60 @@ def test_fuses_bias_and_activation(
     elif activation:
         expected = getattr(tf.nn, activation.lower())(expected)
     assert_close(result, expected, dtype, str(activation))
+
+
+def test_follows_tensorflows_switch_for_tf32(conv_stage: Any) -> None:
+    [major, _] = tf.config.experimental.get_device_details(
+        tf.config.list_physical_devices("GPU")[0]
+    )["compute_capability"]
+    if major < 8:
+        pytest.skip("needs a GPU with TF32")
+    random = np.random.default_rng(0)
+    shapes = [2, 16, 16, 64], [3, 3, 64, 64]
+    image, filter_ = (random.standard_normal(shape).astype(np.float32) for shape in shapes)
+    case = Case("Conv2D", (image, filter_), {"strides": [1, 1, 1, 1], "padding": "SAME"})
+    with tf.device("/CPU:0"):
+        exact = case.own()
+    largest = np.abs(exact).max()
+
+    def run(*, allow_tf32: bool) -> Any:
+        tf.config.experimental.enable_tensor_float_32_execution(allow_tf32)
+        try:
+            with tf.device("/GPU:0"):
+                return run_stage(conv_stage, [case])[0].numpy()
+        finally:
+            tf.config.experimental.enable_tensor_float_32_execution(True)
+
+    in_tf32, in_float32 = run(allow_tf32=True), run(allow_tf32=False)
+    # TF32 has 11 significant bits, float32 24: the errors are apart by far.
+    assert np.abs(in_float32 - exact).max() < 1e-5 * largest < np.abs(in_tf32 - exact).max()
+    np.testing.assert_array_equal(run(allow_tf32=True), in_tf32)
+    np.testing.assert_array_equal(run(allow_tf32=False), in_float32)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+def test_constant_filters_give_the_same_bits(dtype: tf.DType) -> None:
+    image = tf.constant(digits([2, 16, 16, 8], dtype))
+    filters = [digits([3, 3, 8, 8], dtype, seed=seed) for seed in range(3)]
+
+    def make(of_filters: list[Any]) -> tf.types.experimental.GenericFunction:
+        @tf.function(jit_compile=False)
+        def branches(x: tf.Tensor) -> tf.Tensor:
+            return tf.concat([tf.nn.conv2d(x, f, 1, "SAME") for f in of_filters], -1)
+
+        return branches
+
+    tf_interop.enable("always")
+    with tf.device("/GPU:0"):
+        constant = make(filters)
+        first = constant(image)
+        before = tf_interop.status().counters.filters_transformed
+        variable = make([tf.Variable(each) for each in filters])(image)
+        for _ in range(3):
+            np.testing.assert_array_equal(constant(image), first)
+    np.testing.assert_array_equal(first, variable)
+    assert tf_interop.status().counters.filters_transformed == before
+    tf_interop.disable()
 
 
 def test_groups_on_the_gpu_with_tensorflows_layout_conversion_on() -> None:

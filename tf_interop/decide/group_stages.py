@@ -50,7 +50,7 @@ def group_always(
             lanes=tuple((PinnedConvolution(node.name),) for node in group),
             why=f"always: depth {depth}",
         )
-        for depth, group in _level_groups(convolutions, independence)
+        for depth, group in level_groups(convolutions, independence)
     )
 
 
@@ -87,7 +87,7 @@ def group_profiled(
         ValueError: `independence` is of other convolutions.
     """
     stages = []
-    for _, group in _level_groups(convolutions, independence):
+    for _, group in level_groups(convolutions, independence):
         measured = profile.find_stages(node.configuration for node in group)
         fastest = next(
             (each for each in measured if _can_take(each, profile, allow_tf32=allow_tf32)), None
@@ -121,10 +121,14 @@ def stages_from_plan(
     )
 
 
-def _level_groups(
+def level_groups(
     convolutions: Sequence[ConvolutionNode], independence: Independence
 ) -> list[tuple[int, list[ConvolutionNode]]]:
-    """Depth and convolutions of each group of equal depth, device and region."""
+    """Depth and convolutions of each group of equal depth, device and region.
+
+    Raises:
+        ValueError: `independence` is of other convolutions.
+    """
     if independence.convolutions != tuple(convolutions):
         raise ValueError(
             f"Expected the independence of these {len(convolutions)} convolutions, got that of "

@@ -44,13 +44,17 @@ LEGACY_ALGORITHMS: Mapping[ConvolutionKind, tuple[str, ...]] = MappingProxyType(
 HOST_ALGORITHMS: tuple[str, ...] = ("IM2COL_GEMM", "DIRECT")
 """Algorithms of the host backend, for every kind."""
 
-# An engine's global index and its knobs, as cudnn-frontend tags a plan: "eng4_k24=15_k6=0". Words
-# in front name what the runner does around the engine (see cc_kernels/core/cudnn/algorithm.h).
+# An engine's global index and its knobs, as cudnn-frontend tags a plan, and an SM-count target:
+# "eng4_k24=15_k6=0_sms=66". Words in front name what the runner does around the algorithm. What is
+# accepted here is exactly what ParseAlgorithm accepts (cc_kernels/core/cudnn/algorithm.cc).
+_FORMULATION = re.compile(r"(?:pad\+)?(?:split\+)?(?:nchw\+)?")
 _NUMBER = r"(?:0|[1-9][0-9]*)"
 _ENGINE_TAG = re.compile(
-    rf"(?:pad\+)?(?:split\+)?(?:nchw\+)?eng{_NUMBER}((?:_k{_NUMBER}=-?{_NUMBER})*)"
+    rf"eng({_NUMBER})((?:_k{_NUMBER}=(?:{_NUMBER}|-[1-9][0-9]*))*)(?:_sms=([1-9][0-9]*))?"
 )
-_KNOB = re.compile(r"_k([0-9]+)=")
+_KNOB = re.compile(r"_k([0-9]+)=-?([0-9]+)")
+_LARGEST_INT32 = 2**31 - 1
+_LARGEST_INT64 = 2**63 - 1
 
 
 def check_algorithm(name: str, kind: ConvolutionKind | None = None) -> None:
@@ -60,30 +64,41 @@ def check_algorithm(name: str, kind: ConvolutionKind | None = None) -> None:
     can tell, and it falls back then.
 
     Args:
-        name: a legacy name, a name of the host backend, or an engine tag `eng<index>` followed by
-            any number of `_k<knob>=<value>`, each knob once, with `pad+`, `split+` and `nchw+`, in
-            this order, in front of it where the runner pads, splits or transposes around it.
+        name: a legacy name or an engine tag, with `pad+`, `split+` and `nchw+`, in this order, in
+            front of it where the runner pads, splits or transposes around it; or a name of the host
+            backend. An engine tag is `eng<index>` followed by any number of `_k<knob>=<value>`,
+            each knob once, and by `_sms=<count>` where the engine is to run on fewer SMs.
         kind: where given, a legacy name must be one of this kind.
 
     Raises:
         ValueError: no runner knows the name; the message lists what is accepted.
     """
-    if name in HOST_ALGORITHMS or _is_engine_tag(name):
+    formulation = _FORMULATION.match(name)
+    tag = name if formulation is None else name[formulation.end() :]
+    if name in HOST_ALGORITHMS or _is_engine_tag(tag):
         return
     kinds = tuple(LEGACY_ALGORITHMS) if kind is None else (kind,)
-    if any(name in LEGACY_ALGORITHMS[each] for each in kinds):
+    if any(tag in LEGACY_ALGORITHMS[each] for each in kinds):
         return
     accepted = "; ".join(f"{each.value}: {', '.join(LEGACY_ALGORITHMS[each])}" for each in kinds)
     raise ValueError(
         "Expected an algorithm that a runner knows: an engine tag such as 'eng4_k24=15_k6=0' with "
-        f"each knob once, a legacy name ({accepted}) or one of the host backend "
-        f"({', '.join(HOST_ALGORITHMS)}); got {name!r}"
+        "each knob once, '_sms=66' behind it for a target of 66 SMs, or a legacy name "
+        f"({accepted}), either with 'pad+', 'split+' and 'nchw+' in front, in this order; or one "
+        f"of the host backend ({', '.join(HOST_ALGORITHMS)}); got {name!r}"
     )
 
 
-def _is_engine_tag(name: str) -> bool:
-    match = _ENGINE_TAG.fullmatch(name)
+def _is_engine_tag(tag: str) -> bool:
+    match = _ENGINE_TAG.fullmatch(tag)
     if match is None:
         return False
-    knobs = _KNOB.findall(match.group(1))
-    return len(knobs) == len(set(knobs))
+    index, knobs, sm_count = match.groups()
+    pairs = _KNOB.findall(knobs)
+    return (
+        len({knob for knob, _ in pairs}) == len(pairs)
+        and all(int(knob) <= _LARGEST_INT32 for knob, _ in pairs)
+        and all(int(value) <= _LARGEST_INT64 for _, value in pairs)
+        and int(index) <= _LARGEST_INT64
+        and (sm_count is None or int(sm_count) <= _LARGEST_INT32)
+    )

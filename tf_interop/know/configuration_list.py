@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
@@ -68,3 +69,46 @@ class ConfigurationList:
     format: str = LIST_FORMAT
     version: int = LIST_VERSION
     made_with: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def merge_lists(lists: Iterable[ConfigurationList]) -> ConfigurationList:
+    """Puts lists into one, in which each configuration and each stage is once.
+
+    Counts are added up, origins are joined. What was listed first stays first.
+    """
+    convolutions: dict[ConvolutionConfiguration, ListedConvolution] = {}
+    stages: dict[ListedStage, ListedStage] = {}
+    made_with: dict[str, str] = {}
+    for each in lists:
+        made_with.update(each.made_with)
+        for listed in each.convolutions:
+            before = convolutions.get(listed.configuration)
+            convolutions[listed.configuration] = (
+                listed
+                if before is None
+                else dataclasses.replace(
+                    listed,
+                    count=before.count + listed.count,
+                    origins=_joined(before.origins, listed.origins),
+                )
+            )
+        place_of = {configuration: place for place, configuration in enumerate(convolutions)}
+        for stage in each.stages:
+            moved = dataclasses.replace(
+                stage,
+                convolutions=tuple(
+                    place_of[each.convolutions[place].configuration] for place in stage.convolutions
+                ),
+            )
+            key = dataclasses.replace(moved, origins=())
+            if key in stages:
+                origins = _joined(stages[key].origins, moved.origins)
+                moved = dataclasses.replace(moved, origins=origins)
+            stages[key] = moved
+    return ConfigurationList(
+        tuple(convolutions.values()), tuple(stages.values()), made_with=made_with
+    )
+
+
+def _joined(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*first, *second)))

@@ -25,7 +25,7 @@ class ConvolutionConfiguration:
         op: TensorFlow's op type, such as `Conv2D` or `_FusedConv2D`.
         kind: which tensor is computed.
         depthwise: whether the op is one of the three depthwise ones.
-        dtype: `float32` or `float16`.
+        dtype: `float32`, `float16` or `bfloat16`.
         layout: `NHWC` or `NCHW`, of image and output.
         image_shape: shape of the image (or of its gradient) in `layout`, or None where even the
             rank is unknown.

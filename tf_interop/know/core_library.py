@@ -389,7 +389,7 @@ class MeasuringBackend:
             _raise_if_invalid(code, error.only)
             return fail(algorithm or "", _failure_kind(code), error.only)
         if measured.relative_error > _LARGEST_ERROR:
-            return fail(ran.only, FailureKind.WRONG_RESULT, _describe_error(measured))
+            return fail(algorithm or ran.only, FailureKind.WRONG_RESULT, _describe_error(measured))
         for reason in trace_error.all:
             source += f", kernels not traced: {reason}"
         return AlgorithmMeasurement(

@@ -41,7 +41,21 @@ SIZES_POSITIONS = {
 }
 """Where among the inputs of a gradient its `input_sizes` or `filter_sizes` are."""
 
-SUPPORTED_DTYPES = {types_pb2.DT_FLOAT: "float32", types_pb2.DT_HALF: "float16"}
+SUPPORTED_DTYPES = {
+    types_pb2.DT_FLOAT: "float32",
+    types_pb2.DT_HALF: "float16",
+    types_pb2.DT_BFLOAT16: "bfloat16",
+}
+
+FILTER_POSITIONS = {
+    "Conv2D": 1,
+    "_FusedConv2D": 1,
+    "Conv2DBackpropInput": 1,
+    "DepthwiseConv2dNative": 1,
+    "DepthwiseConv2dNativeBackpropInput": 1,
+}
+"""Where among the inputs of a convolution its filter is; not of those that compute a filter's
+gradient."""
 
 SUPPORTED_FUSED_OPS = frozenset(
     {
@@ -254,9 +268,10 @@ def _check_not_compiled_by_xla(attributes: Any) -> None:
 def _dtype(attributes: Any) -> str:
     dtype = _required(attributes, "T").type
     if dtype not in SUPPORTED_DTYPES:
+        names = list(SUPPORTED_DTYPES.values())
         raise _RefusalError(
             RefusalReason.DTYPE,
-            f"Expected {' or '.join(SUPPORTED_DTYPES.values())}, "
+            f"Expected {', '.join(names[:-1])} or {names[-1]}, "
             f"got {types_pb2.DataType.Name(dtype)}.",
         )
     return SUPPORTED_DTYPES[dtype]

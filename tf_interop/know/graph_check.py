@@ -48,7 +48,7 @@ def check_rewrite(
     1. Nodes are those of `before`, without the convolutions that are steps of new stages, and with
        those stages; a convolution that is to be preserved is an Identity of its output.
     2. A step is its convolution: op, attributes, operands, device. The members of a stage are in
-       one control-flow region.
+       one control-flow region. What it takes as constant is a Const that cannot be fed.
     3. Who read a convolution reads the stage that has it as a step, at that step's output; every
        control dependency is still there, and there are no new ones.
     4. All else in the nodes is as it was, except that who was placed with a convolution is placed
@@ -79,6 +79,7 @@ def check_rewrite(
     control_flow = ControlFlow(before)
     for stage in stages:
         _check_stage(before, after, stage, correspondence, control_flow)
+        _check_constant_inputs(after, stage, preserved)
     for name, output in steps.items():
         if name in preserved:
             _check_identity(before, after, name, output)
@@ -235,6 +236,20 @@ def _check_stage(
         _expect(expected, step.node_def, "op and attributes", name, stage.name)
         controls |= correspondence.controls(index)
     _check_controls(after, index_after, controls)
+
+
+def _check_constant_inputs(after: GraphView, stage: StageNode, preserved: Collection[str]) -> None:
+    """Checks that what a stage takes as constant is, and cannot be fed."""
+    index = after.index_of[stage.name]
+    for position in stage.constant_inputs:
+        source, _ = after.fanins[index][position]
+        node = after.nodes[source]
+        is_on_device = node.device == after.nodes[index].device
+        if node.op != "Const" or not is_on_device or node.name in preserved:
+            raise GraphError(
+                f"Expected constant_inputs of '{stage.name}' to be Const nodes on its device that "
+                f"cannot be fed, got input {position}, '{node.name}' of op {node.op}."
+            )
 
 
 def _check_identity(

@@ -48,11 +48,14 @@ class Counters:
         fallbacks: how often something other than the plan's choice ran, by reason.
         refused_lane_options: how often lanes ran without the stream priorities and SM counts of the
             plan, by reason.
+        filters_transformed: how many constant filters were transformed so that the launches that
+            read them need not do it.
     """
 
     stages_run: int
     fallbacks: dict[str, int]
     refused_lane_options: dict[str, int] = dataclasses.field(default_factory=dict)
+    filters_transformed: int = 0
 
 
 class HandedGraph:
@@ -166,16 +169,23 @@ class KernelLibrary:
         collected: list[bytes] = []
         sink = _SINK_TYPE(lambda data, size: collected.append(ctypes.string_at(data, size)))
         self.functions.TfiReadCounters(sink)
-        stages_run = 0
+        stages_run = filters_transformed = 0
         by_reason: dict[str, dict[str, int]] = {"fallback": {}, "refused_lane_options": {}}
         for line in b"".join(collected).decode().splitlines():
             word, rest = line.split(" ", 1)
             if word == "stages_run":
                 stages_run = int(rest)
+            elif word == "filters_transformed":
+                filters_transformed = int(rest)
             else:
                 count, reason = rest.split(" ", 1)
                 by_reason[word][reason] = int(count)
-        return Counters(stages_run, by_reason["fallback"], by_reason["refused_lane_options"])
+        return Counters(
+            stages_run,
+            by_reason["fallback"],
+            by_reason["refused_lane_options"],
+            filters_transformed,
+        )
 
 
 def _names(text: bytes) -> frozenset[str]:

@@ -86,12 +86,12 @@ class ProfileJournal:
     def open(cls, path: PathLike, device: ProfiledDevice) -> ProfileJournal:
         """Opens a journal, a new one or one that a run left behind.
 
-        A last line that was only half written is dropped. What a journal says of the device stays
-        as it is: the day, the driver and the clocks are those of when it was begun.
+        A last line that was only half written is dropped.
 
         Args:
             path: the journal's file; see `journal_path`.
-            device: what is measured on.
+            device: what is measured on. Day, driver and clocks may be others than when the journal
+                was begun; the profile will have those that are given here.
 
         Raises:
             ProfileError: another process holds the journal, it is of another device, or it is
@@ -146,6 +146,8 @@ class ProfileJournal:
 
     def finish(self, out_path: PathLike) -> Profile:
         """Merges the journal into a profile file, a new one or one that is there; then removes it.
+
+        What the journal holds goes before what the profile held, unless that has a later date.
 
         Returns:
             The whole profile, as it is in the file.
@@ -206,7 +208,6 @@ class ProfileJournal:
                 f"Expected journal '{self._path}' to be of this device, got one of another: "
                 f"{difference}. Go on with it there, or remove it, or choose another file."
             )
-        self._device = device
 
     def _parse(self, line: bytes, number: int) -> Entry:
         try:

@@ -79,12 +79,16 @@ def why_foreign(profiled: ProfiledDevice, here: ProfiledDevice) -> str | None:
         Every differing field with both values, or None where the profile fits.
     """
     differences = [
-        f"{field}: expected {getattr(here, field)!r}, got {getattr(profiled, field)!r}"
+        f"{field}: expected {_shown(getattr(here, field))}, got {_shown(getattr(profiled, field))}"
         for field in _COMPARED
         if getattr(here, field) != getattr(profiled, field)
         and not (field == "sm_count" and here.sm_count == 0)
     ]
     return "; ".join(differences) or None
+
+
+def _shown(value: object) -> str:
+    return "none that is known" if value == "" else repr(value)
 
 
 def _as_running(gpu: NvidiaGpu) -> ProfiledDevice:

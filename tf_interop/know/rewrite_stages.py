@@ -17,6 +17,9 @@ keep their bytes, and so do the function library and the versions; a member whos
 preserved stays, as an Identity of the stage's output, and whoever read it goes on reading it, so
 that it can still be fed; no dependency is lost; devices stay. The rewritten graph holds fewer
 convolution nodes and nothing here looks inside a ConvStage, so a second run finds nothing to do.
+
+A filter that is a Const on the stage's own device is marked in the stage as the same in every call.
+One whose name must be preserved is not: a Session may feed another value in its place.
 """
 
 from __future__ import annotations
@@ -26,7 +29,11 @@ from collections.abc import Collection, Sequence
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop.know.convolution import ConvolutionNode
-from tf_interop.know.find_convolutions import CONVOLUTION_KINDS, SIZES_POSITIONS
+from tf_interop.know.find_convolutions import (
+    CONVOLUTION_KINDS,
+    FILTER_POSITIONS,
+    SIZES_POSITIONS,
+)
 from tf_interop.know.graph_view import GraphView
 from tf_interop.know.plan import PlannedStage
 from tf_interop.know.stage_node import (
@@ -87,7 +94,7 @@ def rewrite_stages(
     _redirect_colocations(view, graph_def, members, redirected)
     unused: list[int] = []
     for stage_name, stage, nodes in zip(stage_names, stages, members, strict=True):
-        stage_def = _make_stage_def(view, stage_name, stage, nodes, redirected)
+        stage_def = _make_stage_def(view, stage_name, stage, nodes, redirected, preserved)
         free = sorted(member.index for member in nodes if member.name not in preserved)
         if free:
             graph_def.node[free[0]].CopyFrom(stage_def)
@@ -339,6 +346,7 @@ def _make_stage_def(
     stage: PlannedStage,
     members: Sequence[ConvolutionNode],
     redirected: dict[str, str],
+    preserved: Collection[str],
 ) -> node_def_pb2.NodeDef:
     """The ConvStage node of `members`, which are in the order of `stage.convolutions`."""
     inputs = _DistinctTensors()
@@ -348,6 +356,7 @@ def _make_stage_def(
     controls: dict[str, None] = {}
     classes: set[bytes] = set()
     steps: list[StageStep] = []
+    constants: set[int] = set()
     lanes = [lane for lane, pinned in enumerate(stage.lanes) for _ in pinned]
     for member, lane, pinned in zip(members, lanes, stage.convolutions, strict=True):
         node = view.nodes[member.index]
@@ -362,7 +371,12 @@ def _make_stage_def(
             if position == sizes_position:
                 operands.append(sizes_operand(sizes.add(tensor, text)))
             else:
-                operands.append(input_operand(inputs.add(tensor, text)))
+                input_position = inputs.add(tensor, text)
+                operands.append(input_operand(input_position))
+                if position == FILTER_POSITIONS.get(node.op) and _is_constant(
+                    view, tensor, member.device, preserved
+                ):
+                    constants.add(input_position)
                 if len(inputs.texts) > len(input_dtypes):
                     input_dtypes.append(dtype)
         for text in texts[len(fanins) :]:
@@ -383,6 +397,7 @@ def _make_stage_def(
             output_dtypes=tuple(output_dtypes),
             steps=tuple(steps),
             lane_options=stage.lane_options,
+            constant_inputs=tuple(sorted(constants)),
         ),
         stage_def,
     )
@@ -399,6 +414,19 @@ def _make_stage_def(
     if colocations:
         stage_def.attr[_COLOCATION].list.s.extend(colocations)
     return stage_def
+
+
+def _is_constant(
+    view: GraphView, tensor: tuple[int, int], device: str, preserved: Collection[str]
+) -> bool:
+    """Whether every call finds the same value in the same memory of `device` at `tensor`."""
+    index, port = tensor
+    return (
+        view.ops[index] == "Const"
+        and port == 0
+        and view.nodes[index].device == device
+        and view.names[index] not in preserved
+    )
 
 
 def _make_identity(view: GraphView, member: ConvolutionNode, output: str) -> node_def_pb2.NodeDef:

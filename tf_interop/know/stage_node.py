@@ -5,6 +5,8 @@ of sizes that gradients read (`num_sizes`, int32, in host memory), each distinct
 one output for each step. What a step computes is in attribute `steps`: the serialized NodeDef of
 the convolution, whose inputs are written `inputs:<i>` or `sizes:<i>`. What lanes ask of the device
 is in `lane_priorities` and `lane_sm_counts`; a node whose lanes ask for nothing may lack both.
+`constant_inputs` are the positions in `inputs` of filters that are Const nodes; the op may
+transform them once for all calls.
 """
 
 from __future__ import annotations
@@ -15,7 +17,11 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.framework import node_def_pb2, types_pb2
 
 from tf_interop.errors import GraphError
-from tf_interop.know.find_convolutions import CONVOLUTION_KINDS, SIZES_POSITIONS
+from tf_interop.know.find_convolutions import (
+    CONVOLUTION_KINDS,
+    FILTER_POSITIONS,
+    SIZES_POSITIONS,
+)
 from tf_interop.know.plan import LaneOptions
 
 CONV_STAGE_OP = "TfInterop>ConvStage"
@@ -54,6 +60,7 @@ class StageNode:
         output_dtypes: the same of each step's result.
         steps: the convolutions, lane after lane; step `i` computes output `i`.
         lane_options: what each lane asks of the device; empty where none asks for anything.
+        constant_inputs: positions in `inputs` of filters that no call changes, ascending.
     """
 
     name: str
@@ -64,6 +71,7 @@ class StageNode:
     output_dtypes: tuple[int, ...]
     steps: tuple[StageStep, ...]
     lane_options: tuple[LaneOptions, ...] = ()
+    constant_inputs: tuple[int, ...] = ()
 
 
 def make_step_def(convolution: node_def_pb2.NodeDef, operands: list[str]) -> node_def_pb2.NodeDef:
@@ -107,6 +115,7 @@ def encode_stage(stage: StageNode, node_def: node_def_pb2.NodeDef) -> None:
     attributes = node_def.attr
     attributes["Tin"].list.type.extend(stage.input_dtypes)
     attributes["num_sizes"].i = len(stage.sizes)
+    attributes["constant_inputs"].list.i.extend(stage.constant_inputs)
     attributes["Tout"].list.type.extend(stage.output_dtypes)
     attributes["steps"].list.s.extend(
         [step.node_def.SerializeToString(deterministic=True) for step in stage.steps]
@@ -172,8 +181,10 @@ def decode_stage(node_def: node_def_pb2.NodeDef) -> StageNode:
             for step_def, lane, algorithm in zip(step_defs, lanes, algorithms, strict=True)
         ),
         lane_options=_decode_lane_options(node_def, len(used_lanes)),
+        constant_inputs=_constant_inputs(node_def),
     )
     _check_operands(stage)
+    _check_constant_inputs(stage)
     return stage
 
 
@@ -253,6 +264,26 @@ def _check_operands(stage: StageNode) -> None:
     if len(used) != len(positions):
         unused = sorted(positions.keys() - used)
         raise _malformed(stage.name, "every input to be an operand of a step", f"{unused} unused")
+
+
+def _constant_inputs(node_def: node_def_pb2.NodeDef) -> tuple[int, ...]:
+    # TensorFlow may strip attributes that have their default value. Reading a missing key of a
+    # protobuf map would add it.
+    if "constant_inputs" not in node_def.attr:
+        return ()
+    return tuple(node_def.attr["constant_inputs"].list.i)
+
+
+def _check_constant_inputs(stage: StageNode) -> None:
+    filters = {
+        step.node_def.input[FILTER_POSITIONS[step.node_def.op]]
+        for step in stage.steps
+        if step.node_def.op in FILTER_POSITIONS
+    }
+    allowed = [i for i in range(len(stage.inputs)) if input_operand(i) in filters]
+    constants = list(stage.constant_inputs)
+    if constants != sorted(set(constants)) or not set(constants) <= set(allowed):
+        raise _malformed(stage.name, f"ascending constant_inputs among {allowed}", constants)
 
 
 def _operand_count(op: str) -> int:

@@ -105,6 +105,24 @@ def function_fetches(function: Any) -> list[str]:
     return [tensor.op.name for tensor in graph.outputs] + [op.name for op in graph.control_outputs]
 
 
+def variable_spec(handle: Any) -> Any:
+    """The `tf.TensorSpec` of the variable that a resource tensor of a graph stands for.
+
+    Returns:
+        None where the tensor is no resource, or nothing is known of it.
+    """
+    import tensorflow as tf
+    from tensorflow.python.ops import handle_data_util
+
+    if handle.dtype != tf.resource:
+        return None
+    data = handle_data_util.get_resource_handle_data(handle)
+    if data is None or not data.is_set or len(data.shape_and_type) != 1:
+        return None
+    [value] = data.shape_and_type
+    return tf.TensorSpec(tf.TensorShape(value.shape), tf.as_dtype(value.dtype))
+
+
 def inline_function_calls(graph_def: Any, nodes_to_preserve: Iterable[str]) -> Any:
     """Inlines calls, and turns conditionals and loops into Switch and Merge, as done before a run.
 
@@ -121,12 +139,63 @@ def inline_function_calls(graph_def: Any, nodes_to_preserve: Iterable[str]) -> A
     Raises:
         tf.errors.OpError: the graph is not well-formed, or has an op that is not registered.
     """
-    from tensorflow.core.protobuf import (
-        config_pb2,
-        device_properties_pb2,
-        meta_graph_pb2,
-        rewriter_config_pb2,
+    # Without a device of its own Grappler would open a session on the machine's GPUs.
+    return _run_grappler(
+        graph_def,
+        nodes_to_preserve,
+        [_named_device("CPU")],
+        only_optimizer="function",
     )
+
+
+def optimize_for_device(
+    graph_def: Any, nodes_to_preserve: Iterable[str], compute_capability: str | None
+) -> Any:
+    """Runs Grappler's own passes as they run before a graph does, without running it.
+
+    Args:
+        graph_def: a GraphDef without function calls; its nodes' devices do not matter.
+        nodes_to_preserve: names that have to stay.
+        compute_capability: of the GPU that the graph is made for, such as `9.0`; none has to be
+            here. None makes it for a CPU.
+
+    Returns:
+        A new GraphDef with every node on that device.
+
+    Raises:
+        tf.errors.OpError: the graph is not well-formed, or has an op that is not registered.
+    """
+    devices = [_named_device("CPU")]
+    if compute_capability is not None:
+        gpu = _named_device("GPU")
+        gpu.properties.environment["architecture"] = compute_capability
+        devices.append(gpu)
+    placed = type(graph_def)()
+    placed.CopyFrom(graph_def)
+    for node in placed.node:
+        node.device = devices[-1].name
+    return _run_grappler(placed, nodes_to_preserve, devices)
+
+
+def _named_device(device_type: str) -> Any:
+    from tensorflow.core.protobuf import device_properties_pb2
+
+    device = device_properties_pb2.NamedDevice(
+        name=f"/job:localhost/replica:0/task:0/device:{device_type}:0"
+    )
+    device.properties.type = device_type
+    return device
+
+
+def _run_grappler(
+    graph_def: Any,
+    nodes_to_preserve: Iterable[str],
+    devices: list[Any],
+    *,
+    only_optimizer: str | None = None,
+) -> Any:
+    """Runs Grappler's own passes, or one of them alone, for devices that need not be here."""
+    from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2
     from tensorflow.python.grappler import cluster as grappler_cluster
     from tensorflow.python.grappler import tf_optimizer
 
@@ -137,11 +206,11 @@ def inline_function_calls(graph_def: Any, nodes_to_preserve: Iterable[str]) -> A
     config = config_pb2.ConfigProto()
     rewrites = config.graph_options.rewrite_options
     rewrites.min_graph_nodes = -1
-    rewrites.optimizers.append("function")
-    rewrites.fail_on_optimizer_errors = True
+    if only_optimizer is not None:
+        rewrites.optimizers.append(only_optimizer)
+    # Of all passes one that fails is left out, as before a run: the layout optimizer fails where a
+    # model drops out parts of an image.
+    rewrites.fail_on_optimizer_errors = only_optimizer is not None
     rewrites.use_plugin_optimizers = rewriter_config_pb2.RewriterConfig.OFF
-    # Without a device of its own Grappler would open a session on the machine's GPUs.
-    device = device_properties_pb2.NamedDevice(name="/job:localhost/replica:0/task:0/device:CPU:0")
-    device.properties.type = "CPU"
-    cluster = grappler_cluster.Cluster(devices=[device])
+    cluster = grappler_cluster.Cluster(devices=devices)
     return tf_optimizer.OptimizeGraph(config, meta_graph, verbose=False, cluster=cluster)

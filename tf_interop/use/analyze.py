@@ -4,33 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-import tensorflow as tf
 from rich.console import Console
 from rich.table import Table
-from tensorflow.core.framework import graph_pb2
 
-from tf_interop.errors import LibraryError
 from tf_interop.know import tensorflow_internals
-from tf_interop.know.find_convolutions import CONVOLUTION_KINDS
 from tf_interop.use.graph_figures import GraphFigures, figures_of
-from tf_interop.use.handed_graph import graph_handed_over
-from tf_interop.use.keras_functions import (
-    keras_of,
-    trace_inference,
-    trace_training_step,
-    variables_kept,
-)
-from tf_interop.use.own_graph import graph_of_function, inline_calls
-from tf_interop.use.zero_arguments import fill_shape, zeros
+from tf_interop.use.model_graphs import HANDED_GRAPH, graphs_of
 
 ANALYSIS_FORMAT = "tf_interop.analysis"
 ANALYSIS_VERSION = 1
-
-_OWN_GRAPH = "the function's own graph"
-_HANDED_GRAPH = "the graph as Grappler hands it over"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,144 +107,20 @@ def analyze(
         LibraryError: `as_grappler_hands_it_over` is True, and the compiled library is missing or
             does not fit.
     """
-    if batch_size < 1:
-        raise ValueError(f"Expected a batch_size of 1 or more, got {batch_size}.")
-    if keras_of(model_or_function_or_graph) is not None:
-        return _analyze_model(
-            model_or_function_or_graph,
-            batch_size,
-            training,
-            image_size,
-            as_grappler_hands_it_over,
-        )
-    if training:
-        raise ValueError(
-            "Expected training=True with a Keras model only, got "
-            f"{type(model_or_function_or_graph).__name__}. Pass the function that trains instead."
-        )
-    if isinstance(model_or_function_or_graph, graph_pb2.GraphDef):
-        if as_grappler_hands_it_over:
-            raise ValueError(
-                "Expected as_grappler_hands_it_over=True with what can be run, got a GraphDef. "
-                "Pass a concrete function."
-            )
-        return _analyze_graph_def(model_or_function_or_graph)
-    function = _concrete_function(model_or_function_or_graph)
-    return _analyze_function(function, batch_size, image_size, bool(as_grappler_hands_it_over))
-
-
-def _analyze_model(
-    model: Any,
-    batch_size: int,
-    training: bool,
-    image_size: tuple[int, int] | None,
-    as_handed_over: bool | None,
-) -> Analysis:
-    trace = trace_training_step if training else trace_inference
-    traced = trace(model, batch_size, image_size)
-    what = "one training step with SGD" if training else "inference"
-    size = tf.nest.flatten(traced.inputs)[0].shape[0]
-    analysis = _analyze_own_graph(f"{model.name}, {what}, batch {size}", traced.function)
-    analysis = _with_notes(analysis, *traced.notes)
-    if as_handed_over is False:
-        return analysis
-
-    def run() -> None:
-        with variables_kept(model):
-            traced.function(tf.nest.map_structure(zeros, traced.inputs))
-
-    try:
-        return _with_handed_graph(analysis, run)
-    except LibraryError as error:
-        if as_handed_over:
-            raise
-        return _with_notes(analysis, f"{_HANDED_GRAPH} was not looked at: {error}")
-
-
-def _analyze_function(
-    function: Any, batch_size: int, image_size: tuple[int, int] | None, as_handed_over: bool
-) -> Analysis:
-    analysis = _analyze_own_graph(function.graph.name, function)
-    if tensorflow_internals.is_compiled_by_xla(function):
-        analysis = _with_notes(
-            analysis, "the function is compiled by XLA: Grappler does not get to see it"
-        )
-    if not as_handed_over:
-        return analysis
-    arguments, keyword_arguments = tf.nest.map_structure(
-        lambda value: (
-            zeros(fill_shape(value, batch_size, image_size))
-            if isinstance(value, tf.TensorSpec)
-            else value
-        ),
-        function.structured_input_signature,
+    graphs = graphs_of(
+        model_or_function_or_graph,
+        batch_size=batch_size,
+        training=training,
+        image_size=image_size,
+        as_grappler_hands_it_over=as_grappler_hands_it_over,
     )
-
-    def call() -> Any:
-        return function(*arguments, **keyword_arguments)
-
-    # A function that has run before is not optimized again; one around it is.
-    return _with_handed_graph(analysis, tf.function(call, autograph=False).get_concrete_function())
-
-
-def _analyze_graph_def(graph_def: graph_pb2.GraphDef) -> Analysis:
-    return _analyze_flat_graph("GraphDef", "the graph as it was given", inline_calls(graph_def))
-
-
-def _analyze_own_graph(name: str, function: Any) -> Analysis:
-    return _analyze_flat_graph(name, _OWN_GRAPH, graph_of_function(function))
-
-
-def _analyze_flat_graph(name: str, which: str, graph_def: graph_pb2.GraphDef) -> Analysis:
-    analysis = Analysis(name, figures_of(which, graph_def))
-    hidden = sum(
-        node.op in CONVOLUTION_KINDS
-        for function in graph_def.library.function
-        for node in function.node_def
+    handed_graph = graphs.handed_graph
+    return Analysis(
+        graphs.name,
+        figures_of(graphs.own_graph_is, graphs.own_graph),
+        None if handed_graph is None else figures_of(HANDED_GRAPH, handed_graph),
+        graphs.notes,
     )
-    if hidden:
-        analysis = _with_notes(
-            analysis,
-            f"not in the figures: {hidden} in functions that cannot be inlined, such as those that "
-            "XLA compiles",
-        )
-    return analysis
-
-
-def _with_handed_graph(analysis: Analysis, run: Callable[[], object]) -> Analysis:
-    graph_def = graph_handed_over(run)
-    if graph_def is None:
-        return _with_notes(analysis, "Grappler handed over no graph that holds a convolution")
-    return dataclasses.replace(analysis, handed_graph=figures_of(_HANDED_GRAPH, graph_def))
-
-
-def _with_notes(analysis: Analysis, *notes: str) -> Analysis:
-    return dataclasses.replace(analysis, notes=(*analysis.notes, *notes))
-
-
-def _concrete_function(value: Any) -> Any:
-    """A function as a concrete function.
-
-    Raises:
-        ValueError: it is none, or has no input signature.
-    """
-    if isinstance(value, tf.types.experimental.ConcreteFunction):
-        return value
-    if not isinstance(value, tf.types.experimental.PolymorphicFunction):
-        raise ValueError(
-            "Expected a Keras model, a concrete function or a GraphDef, got "
-            f"{type(value).__name__}. A function that computes with tensors becomes a concrete "
-            "one by tf.function(f).get_concrete_function(...)."
-        )
-    try:
-        return value.get_concrete_function()
-    except (TypeError, ValueError) as error:
-        if value.input_signature is not None:
-            raise
-        raise ValueError(
-            "Expected a tf.function with an input signature, got one without. Pass what its "
-            "get_concrete_function(...) gives."
-        ) from error
 
 
 def _figure_table(graphs: tuple[GraphFigures, ...]) -> Table:

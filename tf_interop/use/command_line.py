@@ -1,4 +1,4 @@
-"""The command line: `tf-interop analyze` and `tf-interop run`."""
+"""The command line: `tf-interop analyze`, `tf-interop profile` and `tf-interop run`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import re
 import sys
 from typing import NoReturn
 
@@ -17,6 +16,7 @@ import tf_interop
 from tf_interop.errors import TfInteropError
 from tf_interop.know.plan_file import load_plan, save_plan
 from tf_interop.know.profile_file import load_profile
+from tf_interop.use.profile_command import parse_image_size, profile
 from tf_interop.use.run_program import Program, enable_once_imported
 
 # TensorFlow takes seconds to import, and a program that is run wants to do that itself: here it is
@@ -40,18 +40,6 @@ _RUN_EPILOG = f"""{_AS_IT_IS}Examples:
 
 {_EXIT_CODES}
   and the program's own, where it ends with another than 0"""
-
-
-def _parse_image_size(
-    _context: click.Context, _parameter: click.Parameter, value: str | None
-) -> tuple[int, int] | None:
-    """Height and width from `N` for both, or `HxW`."""
-    if value is None:
-        return None
-    match = re.fullmatch(r"([1-9]\d*)(?:x([1-9]\d*))?", value)
-    if match is None:
-        raise click.BadParameter(f"Expected a size such as 224 or 299x299, got '{value}'.")
-    return int(match[1]), int(match[2] or match[1])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +106,7 @@ def cli() -> None:
 @click.option("--training", is_flag=True, help="A training step and not inference.")
 @click.option(
     "--image-size",
-    callback=_parse_image_size,
+    callback=parse_image_size,
     metavar="N|HxW",
     help="Height and width, where the model leaves them open or is a Keras application.",
 )
@@ -248,6 +236,9 @@ def run(
         on_error=_end_with,
     )
     return _PreparedRun(Program(program, is_module, arguments), report, saved_plan_path)
+
+
+cli.add_command(profile)
 
 
 def main() -> None:

@@ -79,6 +79,13 @@ def load_model(model: str, *, image_size: tuple[int, int] | None = None) -> Any:
     )
 
 
+def is_built_here(model: str) -> bool:
+    """Whether `load_model` builds the model with code, so that Keras' dtype policy holds for it."""
+    if model in _application_names():
+        return True
+    return ":" in model and not pathlib.Path(model).exists()
+
+
 def _build_application(name: str, image_size: tuple[int, int] | None) -> Any:
     shape = {} if image_size is None else {"input_shape": (*image_size, 3)}
     try:

@@ -1,8 +1,10 @@
 #include "cc_kernels/core/cudnn/algorithm.h"
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
 #include <string_view>
+#include <utility>
 
 namespace tf_interop {
 namespace {
@@ -11,18 +13,14 @@ constexpr std::string_view kPad = "pad+";
 constexpr std::string_view kSplit = "split+";
 constexpr std::string_view kNchw = "nchw+";
 
-// cudnnConvolutionFwdAlgo_t, ...BwdDataAlgo_t and ...BwdFilterAlgo_t without their prefixes.
-constexpr std::string_view kLegacyNames[] = {
-    "IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM",   "DIRECT", "FFT", "FFT_TILING", "WINOGRAD",
-    "ALGO_0",        "WINOGRAD_NONFUSED",     "ALGO_1", "ALGO_3",
-};
-
-// Knob types are values of a C enumeration.
-constexpr int64_t kLargestKnobType = std::numeric_limits<int>::max();
+// Knob types and SM counts are ints to cuDNN.
+constexpr int64_t kLargestInt = std::numeric_limits<int>::max();
 
 bool IsLegacyName(std::string_view text) {
-  for (const std::string_view name : kLegacyNames) {
-    if (text == name) return true;
+  for (const auto kind : {ConvolutionKind::kForward, ConvolutionKind::kBackwardInput,
+                          ConvolutionKind::kBackwardFilter}) {
+    const std::vector<std::string>& names = LegacyNamesOf(kind);
+    if (std::find(names.begin(), names.end(), text) != names.end()) return true;
   }
   return false;
 }
@@ -48,22 +46,40 @@ bool ConsumeNumber(std::string_view* text, int64_t* number) {
 
 bool ConsumeKnobValue(std::string_view* text, int64_t* value) {
   const bool negative = Consume("-", text);
-  if (!ConsumeNumber(text, value)) return false;
+  if (!ConsumeNumber(text, value) || (negative && *value == 0)) return false;
   if (negative) *value = -*value;
   return true;
 }
 
+bool ConsumeKnob(std::string_view* text, EngineTag* engine) {
+  int64_t type = 0;
+  int64_t value = 0;
+  return Consume("_k", text) && ConsumeNumber(text, &type) && Consume("=", text) &&
+         ConsumeKnobValue(text, &value) && type <= kLargestInt &&
+         engine->knobs.emplace(type, value).second;
+}
+
+bool ConsumeSmCount(std::string_view* text, EngineTag* engine) {
+  return Consume("_sms=", text) && ConsumeNumber(text, &engine->sm_count) && engine->sm_count > 0 &&
+         engine->sm_count <= kLargestInt;
+}
+
 bool ParseEngineTag(std::string_view text, EngineTag* engine) {
   if (!Consume("eng", &text) || !ConsumeNumber(&text, &engine->index)) return false;
-  while (!text.empty()) {
-    int64_t type = 0;
-    int64_t value = 0;
-    if (!Consume("_k", &text) || !ConsumeNumber(&text, &type) || !Consume("=", &text) ||
-        !ConsumeKnobValue(&text, &value) || type > kLargestKnobType ||
-        !engine->knobs.emplace(type, value).second) {
-      return false;
-    }
+  while (text.substr(0, 2) == "_k") {
+    if (!ConsumeKnob(&text, engine)) return false;
   }
+  return (text.empty() || ConsumeSmCount(&text, engine)) && text.empty();
+}
+
+bool ParseTag(std::string_view text, AlgorithmTag* tag) {
+  if (IsLegacyName(text)) {
+    *tag = LegacyTag{std::string(text)};
+    return true;
+  }
+  EngineTag engine;
+  if (!ParseEngineTag(text, &engine)) return false;
+  *tag = std::move(engine);
   return true;
 }
 
@@ -77,12 +93,38 @@ std::string FormulationPrefix(const Formulation& formulation) {
 
 }  // namespace
 
+const std::vector<std::string>& LegacyNamesOf(ConvolutionKind kind) {
+  // Never destroyed: launches may come until the very end of the process.
+  static const auto* forward = new std::vector<std::string>{
+      "IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "DIRECT", "FFT", "FFT_TILING",
+      "WINOGRAD",      "WINOGRAD_NONFUSED"};
+  static const auto* backward_input = new std::vector<std::string>{
+      "ALGO_0", "ALGO_1", "FFT", "FFT_TILING", "WINOGRAD", "WINOGRAD_NONFUSED"};
+  static const auto* backward_filter = new std::vector<std::string>{
+      "ALGO_0", "ALGO_1", "FFT", "ALGO_3", "WINOGRAD", "WINOGRAD_NONFUSED", "FFT_TILING"};
+  switch (kind) {
+    case ConvolutionKind::kForward:
+      return *forward;
+    case ConvolutionKind::kBackwardInput:
+      return *backward_input;
+    case ConvolutionKind::kBackwardFilter:
+      break;
+  }
+  return *backward_filter;
+}
+
 std::string ToString(const EngineTag& engine) {
   std::string text = "eng" + std::to_string(engine.index);
   for (const auto& [type, value] : engine.knobs) {
     text += "_k" + std::to_string(type) + "=" + std::to_string(value);
   }
+  if (engine.sm_count != 0) text += "_sms=" + std::to_string(engine.sm_count);
   return text;
+}
+
+std::string ToString(const AlgorithmTag& tag) {
+  if (const auto* legacy = std::get_if<LegacyTag>(&tag)) return legacy->name;
+  return ToString(std::get<EngineTag>(tag));
 }
 
 std::string ToString(const Formulation& formulation) {
@@ -93,16 +135,10 @@ std::string ToString(const Formulation& formulation) {
 }
 
 std::string ToString(const Algorithm& algorithm) {
-  return FormulationPrefix(algorithm.formulation.value_or(Formulation())) +
-         ToString(algorithm.engine);
+  return FormulationPrefix(algorithm.formulation.value_or(Formulation())) + ToString(algorithm.tag);
 }
 
 Status ParseAlgorithm(const std::string& text, Algorithm* algorithm) {
-  if (IsLegacyName(text)) {
-    return Unsupported("Expected an engine of cuDNN's graph API such as 'eng4_k2=1', got '" + text +
-                       "', a name of its legacy API, which is not supported yet. Profile the "
-                       "convolution with engines instead.");
-  }
   Algorithm parsed;
   std::string_view rest = text;
   Formulation formulation;
@@ -110,10 +146,11 @@ Status ParseAlgorithm(const std::string& text, Algorithm* algorithm) {
   formulation.splits_epilogue = Consume(kSplit, &rest);
   formulation.uses_nchw = Consume(kNchw, &rest);
   if (rest.size() < text.size()) parsed.formulation = formulation;
-  if (!ParseEngineTag(rest, &parsed.engine)) {
+  if (!ParseTag(rest, &parsed.tag)) {
     return InvalidArgument(
-        "Expected an algorithm of the form '[pad+][split+][nchw+]eng<index>_k<type>=<value>...', "
-        "got '" +
+        "Expected an algorithm of the form '[pad+][split+][nchw+]' and "
+        "'eng<index>_k<type>=<value>..._sms=<count>' or a name of cuDNN's legacy API such as "
+        "'WINOGRAD', got '" +
         text + "'. Use a name that a profile of this device holds.");
   }
   *algorithm = std::move(parsed);

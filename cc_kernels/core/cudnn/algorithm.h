@@ -6,7 +6,10 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <variant>
+#include <vector>
 
+#include "cc_kernels/core/convolution.h"
 #include "cc_kernels/core/status.h"
 
 namespace tf_interop {
@@ -14,14 +17,28 @@ namespace tf_interop {
 // An engine of cuDNN's graph API with its knob settings. Written as cudnn-frontend writes it:
 // `eng<index>_k<knob type>=<value>_k...`, here with knobs in ascending order. The index counts
 // within one operation graph, on one GPU model and cuDNN version.
+//
+// An engine may be asked to run on fewer SMs than the GPU has; that is written behind the knobs, as
+// `_sms=<count>`.
 struct EngineTag {
   int64_t index = 0;
   std::map<int64_t, int64_t> knobs;  // value by knob type (cudnnBackendKnobType_t)
+  int64_t sm_count = 0;              // 0: as many as the GPU has
 
   bool operator==(const EngineTag& other) const {
-    return index == other.index && knobs == other.knobs;
+    return index == other.index && knobs == other.knobs && sm_count == other.sm_count;
   }
 };
+
+// An algorithm of cuDNN's legacy API: its enumerator without the prefix that all of a kind share,
+// such as WINOGRAD_NONFUSED or ALGO_1.
+struct LegacyTag {
+  std::string name;
+
+  bool operator==(const LegacyTag& other) const { return name == other.name; }
+};
+
+using AlgorithmTag = std::variant<EngineTag, LegacyTag>;
 
 // How a convolution is put to cuDNN. The plain one hands it over as it is; each of the others
 // makes up for something that engines may lack, at the price of work outside the engine.
@@ -40,25 +57,29 @@ struct Formulation {
   }
 };
 
-// A pinned algorithm: what to ask cuDNN for, and the engine to ask. Written as the engine's tag
-// behind the words of the formulation, in this order: `pad+split+nchw+eng4_k2=1`. Without a word
-// the formulation is the first one that the engine takes, which is the plain one where it can be.
+// A pinned algorithm: what to ask cuDNN for, and what is to compute it. Written as the tag behind
+// the words of the formulation, in this order: `pad+split+nchw+eng4_k2=1`, `nchw+FFT`. Without a
+// word the formulation is the first one that the engine takes, which is the plain one where it can
+// be.
 struct Algorithm {
   std::optional<Formulation> formulation;
-  EngineTag engine;
+  AlgorithmTag tag;
 
   bool operator==(const Algorithm& other) const {
-    return formulation == other.formulation && engine == other.engine;
+    return formulation == other.formulation && tag == other.tag;
   }
 };
 
+// The legacy names of one kind of convolution, each at the index that is its enumerator's value.
+const std::vector<std::string>& LegacyNamesOf(ConvolutionKind kind);
+
 std::string ToString(const EngineTag& engine);
+std::string ToString(const AlgorithmTag& tag);
 // The words of the formulation, or "plain".
 std::string ToString(const Formulation& formulation);
 std::string ToString(const Algorithm& algorithm);
 
-// Reads what ToString writes. Returns kUnsupported for the names of cuDNN's legacy API
-// (IMPLICIT_GEMM, WINOGRAD, ALGO_1 ...), kInvalidArgument for anything else.
+// Reads what ToString writes, and knobs in any order. Returns kInvalidArgument for anything else.
 Status ParseAlgorithm(const std::string& text, Algorithm* algorithm);
 
 }  // namespace tf_interop

@@ -6,6 +6,7 @@
 #include <functional>
 #include <utility>
 
+#include "cc_kernels/core/cudnn/algorithm_list.h"
 #include "cc_kernels/core/cudnn/cuda_driver.h"
 #include "cc_kernels/core/cudnn/cudnn_convolution.h"
 #include "cc_kernels/core/cudnn/cudnn_library.h"
@@ -146,6 +147,13 @@ bool IsLasting(const Status& status) {
          status.code() != StatusCode::kUnavailable;
 }
 
+// Null stands for what belongs to another backend.
+Status CheckOwn(const CudnnConvolution* convolution, const CudnnStreamGroup* group) {
+  if (convolution != nullptr && group != nullptr) return Status::Ok();
+  return InvalidArgument(
+      "Expected a convolution and a stream group of the cudnn backend, got another backend's.");
+}
+
 }  // namespace
 
 CudnnBackend::CudnnBackend(const CudaDriver& driver, const CudnnLibrary& library, CUctx_st* context)
@@ -203,27 +211,45 @@ Status CudnnBackend::Prepare(const Convolution& convolution, const std::string& 
   return kept.status;
 }
 
-CudnnBackend::PrepareOutcome CudnnBackend::PrepareAnew(const PrepareKey& key) {
+Status CudnnBackend::WithHandle(const std::function<Status(cudnnContext*)>& use) {
   ScopedContext scope(driver_, context_);
-  if (!scope.status().ok()) return {scope.status(), nullptr};
+  TF_INTEROP_RETURN_IF_ERROR(scope.status());
   std::unique_ptr<StreamGroup> group;
-  const Status acquired = Acquire(&group);
-  if (!acquired.ok()) return {acquired, nullptr};
-  const cudnnHandle_t handle = static_cast<CudnnStreamGroup*>(group.get())->handle();
+  TF_INTEROP_RETURN_IF_ERROR(Acquire(&group));
+  const Status status = use(static_cast<CudnnStreamGroup*>(group.get())->handle());
+  Release(std::move(group));
+  return status;
+}
+
+CudnnBackend::PrepareOutcome CudnnBackend::PrepareAnew(const PrepareKey& key) {
   std::shared_ptr<const CudnnConvolution> prepared;
   CudnnPrepareOptions options;
   options.allow_tf32 = key.allow_tf32;
-  const Status status =
-      PrepareCudnnConvolution(driver_, library_, handle, key.convolution, key.algorithm,
-                              key.workspace_limit_bytes, options, &prepared);
-  Release(std::move(group));
+  const Status status = WithHandle([&](cudnnHandle_t handle) {
+    return PrepareCudnnConvolution(driver_, library_, handle, key.convolution, key.algorithm,
+                                   key.workspace_limit_bytes, options, &prepared);
+  });
   return {status, std::move(prepared)};
 }
 
-Status CudnnBackend::ListAlgorithms(const Convolution& convolution, AlgorithmScope,
-                                    std::vector<std::string>*) {
-  return Unsupported("Expected a backend that lists algorithms for " + ToString(convolution) +
-                     ", got cudnn, which does not yet.");
+Status CudnnBackend::ListAlgorithms(const Convolution& convolution, AlgorithmScope scope,
+                                    std::vector<std::string>* algorithms) {
+  return WithHandle([&](cudnnHandle_t handle) {
+    return ListCudnnAlgorithms(library_, handle, convolution, scope, allow_tf32_, algorithms);
+  });
+}
+
+Status CudnnBackend::Restore(const Convolution& convolution, const std::string& serialized,
+                             std::shared_ptr<const PreparedConvolution>* prepared) {
+  std::shared_ptr<const CudnnConvolution> restored;
+  CudnnPrepareOptions options;
+  options.allow_tf32 = allow_tf32_;
+  TF_INTEROP_RETURN_IF_ERROR(WithHandle([&](cudnnHandle_t handle) {
+    return RestoreCudnnConvolution(driver_, library_, handle, convolution, serialized, options,
+                                   &restored);
+  }));
+  *prepared = std::move(restored);
+  return Status::Ok();
 }
 
 Status CudnnBackend::Acquire(const StreamGroupOptions& options,
@@ -330,15 +356,23 @@ Status CudnnBackend::Launch(const PreparedConvolution& prepared, const Convoluti
                             void* workspace, StreamGroup* group, Stream stream) {
   const auto* convolution = dynamic_cast<const CudnnConvolution*>(&prepared);
   auto* leased = dynamic_cast<CudnnStreamGroup*>(group);
-  if (convolution == nullptr || leased == nullptr) {
-    return InvalidArgument(
-        "Expected a convolution and a stream group of the cudnn backend, got another backend's.");
-  }
+  TF_INTEROP_RETURN_IF_ERROR(CheckOwn(convolution, leased));
   ScopedContext scope(driver_, ExecutionOf(stream));
   TF_INTEROP_RETURN_IF_ERROR(scope.status());
   const auto cuda_stream = static_cast<CUstream>(stream);
   TF_INTEROP_RETURN_IF_ERROR(leased->Direct(cuda_stream));
   return convolution->Enqueue({leased->handle(), cuda_stream, buffers, workspace});
+}
+
+Status CudnnBackend::TransformFilter(const PreparedConvolution& prepared, const void* filter,
+                                     void* transformed, StreamGroup* group, Stream stream) {
+  const auto* convolution = dynamic_cast<const CudnnConvolution*>(&prepared);
+  auto* leased = dynamic_cast<CudnnStreamGroup*>(group);
+  TF_INTEROP_RETURN_IF_ERROR(CheckOwn(convolution, leased));
+  ScopedContext scope(driver_, ExecutionOf(stream));
+  TF_INTEROP_RETURN_IF_ERROR(scope.status());
+  TF_INTEROP_RETURN_IF_ERROR(leased->Direct(static_cast<CUstream>(stream)));
+  return convolution->EnqueueFilterTransform(leased->handle(), filter, transformed);
 }
 
 Status CudnnBackend::FillZero(void* data, size_t bytes, Stream stream) {

@@ -18,6 +18,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -30,8 +31,9 @@
 #include "cc_kernels/core/convolution.h"
 #include "cc_kernels/core/status.h"
 
-struct CUctx_st;     // what CUcontext points to
-struct CUstream_st;  // what CUstream points to
+struct CUctx_st;      // what CUcontext points to
+struct CUstream_st;   // what CUstream points to
+struct cudnnContext;  // what cudnnHandle_t points to
 
 namespace tf_interop {
 
@@ -60,8 +62,13 @@ class CudnnBackend : public Backend {
                  size_t workspace_limit_bytes,
                  std::shared_ptr<const PreparedConvolution>* prepared) override;
 
+  // See Backend and algorithm_list.h.
   Status ListAlgorithms(const Convolution& convolution, AlgorithmScope scope,
                         std::vector<std::string>* algorithms) override;
+
+  // See Backend. What is restored is not kept: Prepare does not know of it.
+  Status Restore(const Convolution& convolution, const std::string& serialized,
+                 std::shared_ptr<const PreparedConvolution>* prepared) override;
 
   ~CudnnBackend() override;
 
@@ -75,6 +82,9 @@ class CudnnBackend : public Backend {
 
   Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
                 void* workspace, StreamGroup* group, Stream stream) override;
+
+  Status TransformFilter(const PreparedConvolution& prepared, const void* filter, void* transformed,
+                         StreamGroup* group, Stream stream) override;
 
   Status FillZero(void* data, size_t bytes, Stream stream) override;
 
@@ -106,6 +116,9 @@ class CudnnBackend : public Backend {
   };
 
   CudnnBackend(const CudaDriver& driver, const CudnnLibrary& library, CUctx_st* context);
+
+  // Calls `use` with the handle of a leased group while the context is current.
+  Status WithHandle(const std::function<Status(cudnnContext*)>& use);
 
   // Prepares without a look at what has been prepared before.
   PrepareOutcome PrepareAnew(const PrepareKey& key);

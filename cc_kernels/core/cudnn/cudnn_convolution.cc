@@ -4,9 +4,13 @@
 #include <cstdint>
 #include <utility>
 
+#include "cc_kernels/core/cudnn/algorithm.h"
 #include "cc_kernels/core/cudnn/cudnn_graph.h"
+#include "cc_kernels/core/cudnn/engine_config.h"
 #include "cc_kernels/core/cudnn/execution_plan.h"
-#include "cc_kernels/core/cudnn/strided_copy.h"
+#include "cc_kernels/core/cudnn/formulation.h"
+#include "cc_kernels/core/cudnn/legacy_convolution.h"
+#include "cc_kernels/core/cudnn/serialized_convolution.h"
 #include "cc_kernels/core/cudnn/tensor_geometry.h"
 
 namespace tf_interop {
@@ -15,11 +19,10 @@ namespace {
 // Of every piece of the workspace; cuDNN's engines are fastest on memory aligned like cudaMalloc's.
 constexpr size_t kWorkspaceAlignment = 256;
 
-// ---- Where a tensor lies -----------------------------------------------------------------------
-
 // A place in the memory of a launch.
 struct Place {
-  enum class Base { kInput, kResult, kWorkspace };
+  // kFilter: the transformed filter that the launch was given, or else the workspace.
+  enum class Base { kInput, kResult, kWorkspace, kFilter };
   Base base = Base::kResult;
   int input = 0;
   size_t offset_bytes = 0;
@@ -27,12 +30,16 @@ struct Place {
   static Place Input(int index) { return {Base::kInput, index, 0}; }
   static Place Result() { return {Base::kResult, 0, 0}; }
   static Place Workspace(size_t offset_bytes) { return {Base::kWorkspace, 0, offset_bytes}; }
+  static Place Filter(size_t offset_bytes) { return {Base::kFilter, 0, offset_bytes}; }
 
   Place Advanced(size_t bytes) const { return {base, input, offset_bytes + bytes}; }
 
   // cuDNN binds inputs and results alike as void*; inputs are only read.
   void* In(const CudnnLaunch& launch) const {
     char* start = nullptr;
+    if (base == Base::kFilter && launch.buffers.transformed_filter != nullptr) {
+      return const_cast<void*>(launch.buffers.transformed_filter);
+    }
     switch (base) {
       case Base::kInput:
         start = static_cast<char*>(const_cast<void*>(launch.buffers.inputs[input]));
@@ -41,6 +48,7 @@ struct Place {
         start = static_cast<char*>(launch.buffers.result);
         break;
       case Base::kWorkspace:
+      case Base::kFilter:
         start = static_cast<char*>(launch.workspace);
         break;
     }
@@ -65,14 +73,14 @@ TensorPlaces PlacesOf(ConvolutionKind kind) {
   return {Place::Input(0), Place::Result(), Place::Input(2), Place::Input(1)};
 }
 
+// Where a convolution that reads its filter has it among its inputs.
+int FilterInputOf(ConvolutionKind kind) { return kind == ConvolutionKind::kForward ? 1 : 0; }
+
 int InputCount(const Convolution& convolution) { return convolution.has_bias ? 3 : 2; }
 
 size_t RoundUp(size_t bytes) {
   return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
 }
-
-// ---- Steps
-// ---------------------------------------------------------------------------------------
 
 class FillStep : public CudnnStep {
  public:
@@ -106,66 +114,43 @@ class CopyStep : public CudnnStep {
   Place destination_;
 };
 
-class PlanStep : public CudnnStep {
+// Leaves out the copy where the launch brings its filter transformed.
+class FilterStep : public CudnnStep {
  public:
-  PlanStep(std::unique_ptr<const ExecutionPlan> plan,
-           std::vector<std::pair<int64_t, Place>> bindings, Place workspace)
-      : plan_(std::move(plan)), bindings_(std::move(bindings)), workspace_(workspace) {}
+  FilterStep(const StridedCopy& copy, Place source, Place destination)
+      : copy_(copy), source_(source), destination_(destination) {}
+
+  Status Enqueue(const CudnnLaunch& launch) const override {
+    if (launch.buffers.transformed_filter != nullptr) return Status::Ok();
+    return copy_.Enqueue(launch.handle, source_.In(launch), destination_.In(launch));
+  }
+
+ private:
+  const StridedCopy& copy_;
+  Place source_;
+  Place destination_;
+};
+
+class ExecuteStep : public CudnnStep {
+ public:
+  ExecuteStep(const Executable& executable, std::vector<std::pair<int64_t, Place>> bindings,
+              Place workspace)
+      : executable_(executable), bindings_(std::move(bindings)), workspace_(workspace) {}
 
   Status Enqueue(const CudnnLaunch& launch) const override {
     std::vector<TensorBinding> bound;
     for (const auto& [id, place] : bindings_) bound.emplace_back(id, place.In(launch));
-    void* workspace = plan_->workspace_bytes() == 0 ? nullptr : workspace_.In(launch);
-    return plan_->Execute(launch.handle, bound, workspace);
+    void* workspace = executable_.workspace_bytes() == 0 ? nullptr : workspace_.In(launch);
+    return executable_.Execute(launch.handle, bound, workspace);
   }
 
  private:
-  std::unique_ptr<const ExecutionPlan> plan_;
+  const Executable& executable_;
   std::vector<std::pair<int64_t, Place>> bindings_;
   Place workspace_;
 };
 
-// ---- Formulations ------------------------------------------------------------------------------
-
-bool HasAsymmetricPadding(const Convolution& c) {
-  return c.pad_top != c.pad_bottom || c.pad_left != c.pad_right;
-}
-
-// What the padded copy of the image adds on each side, so that equal paddings are left.
-struct ImageMargins {
-  int64_t top, bottom, left, right;
-};
-
-ImageMargins MarginsOf(const Convolution& c) {
-  const int64_t rows = std::min(c.pad_top, c.pad_bottom);
-  const int64_t columns = std::min(c.pad_left, c.pad_right);
-  return {c.pad_top - rows, c.pad_bottom - rows, c.pad_left - columns, c.pad_right - columns};
-}
-
-// The convolution that cuDNN computes in this formulation, without a split epilogue.
-Convolution ComputedConvolution(const Convolution& convolution, const Formulation& formulation) {
-  Convolution computed = convolution;
-  if (formulation.pads_image) {
-    const ImageMargins margins = MarginsOf(convolution);
-    computed.image_height += margins.top + margins.bottom;
-    computed.image_width += margins.left + margins.right;
-    computed.pad_top = computed.pad_bottom = std::min(convolution.pad_top, convolution.pad_bottom);
-    computed.pad_left = computed.pad_right = std::min(convolution.pad_left, convolution.pad_right);
-  }
-  if (formulation.uses_nchw) computed.layout = Layout::kNCHW;
-  return computed;
-}
-
-Convolution WithoutEpilogue(const Convolution& convolution) {
-  Convolution plain = convolution;
-  plain.has_bias = false;
-  plain.activation = Activation::kNone;
-  return plain;
-}
-
-// ---- Putting a convolution together ------------------------------------------------------------
-
-// Where the plans get and leave their tensors, and what has to be done around them.
+// Where the executables get and leave their tensors, and what has to be done around them.
 class Assembly {
  public:
   Assembly(const CudaDriver& driver, const CudnnLibrary& library, const Convolution& convolution,
@@ -173,11 +158,11 @@ class Assembly {
       : driver_(driver),
         library_(library),
         original_(convolution),
-        computed_(ComputedConvolution(convolution, formulation)),
+        computed_(FormulatedConvolution(convolution, formulation)),
         formulation_(formulation),
         places_(PlacesOf(convolution.kind)) {}
 
-  // Finds a place for every tensor of the plans, and adds the steps before and after them.
+  // Finds a place for every tensor of the executables, and adds the steps before and after them.
   Status PlaceTensors() {
     TF_INTEROP_RETURN_IF_ERROR(PlaceFilter());
     TF_INTEROP_RETURN_IF_ERROR(PlaceImage());
@@ -190,39 +175,46 @@ class Assembly {
   }
 
   const Convolution& computed() const { return computed_; }
-  // The workspace of everything but the plans.
+  // The workspace of everything but the executables.
   size_t copies_bytes() const { return used_bytes_; }
 
   // Puts the steps in order. `epilogue` is null unless the formulation splits it off.
-  std::shared_ptr<const CudnnConvolution> Finish(std::unique_ptr<const ExecutionPlan> plan,
-                                                 std::unique_ptr<const ExecutionPlan> epilogue) {
-    const std::string algorithm = ToString(Algorithm{formulation_, plan->engine()});
-    // The plans run one after the other and share what is behind the copies.
-    const Place plan_workspace = Place::Workspace(used_bytes_);
-    size_t plan_bytes = plan->workspace_bytes();
-    if (epilogue) plan_bytes = std::max(plan_bytes, epilogue->workspace_bytes());
-
-    std::vector<std::unique_ptr<const CudnnStep>> steps = std::move(before_);
-    const bool is_fused = HasEpilogue(computed_) && !epilogue;
-    steps.push_back(
-        std::make_unique<PlanStep>(std::move(plan), ConvolutionBindings(is_fused), plan_workspace));
+  std::shared_ptr<const CudnnConvolution> Finish(std::unique_ptr<const Executable> convolution,
+                                                 std::unique_ptr<const Executable> epilogue) {
+    CudnnProgram program;
+    program.algorithm = ToString(Algorithm{formulation_, convolution->tag()});
+    program.filter_copy = std::move(filter_copy_);
+    program.steps = std::move(before_);
+    program.workspace_bytes = used_bytes_ + convolution->workspace_bytes();
+    AddExecution(std::move(convolution), ConvolutionBindings(), &program);
     if (epilogue) {
-      steps.push_back(
-          std::make_unique<PlanStep>(std::move(epilogue), EpilogueBindings(), plan_workspace));
+      program.workspace_bytes =
+          std::max(program.workspace_bytes, used_bytes_ + epilogue->workspace_bytes());
+      AddExecution(std::move(epilogue), EpilogueBindings(), &program);
     }
-    for (auto& step : after_) steps.push_back(std::move(step));
-    return std::make_shared<CudnnConvolution>(original_, algorithm, std::move(steps),
-                                              used_bytes_ + plan_bytes);
+    for (auto& step : after_) program.steps.push_back(std::move(step));
+    return std::make_shared<CudnnConvolution>(original_, library_.cudnnGetVersion(),
+                                              std::move(program));
   }
 
  private:
   using Bindings = std::vector<std::pair<int64_t, Place>>;
 
-  Bindings ConvolutionBindings(bool is_fused) const {
+  // Executables run one after the other and share what is behind the copies.
+  void AddExecution(std::unique_ptr<const Executable> executable, Bindings bindings,
+                    CudnnProgram* program) const {
+    program->steps.push_back(std::make_unique<ExecuteStep>(*executable, std::move(bindings),
+                                                           Place::Workspace(used_bytes_)));
+    program->executables.push_back(std::move(executable));
+  }
+
+  Bindings ConvolutionBindings() const {
     Bindings bindings = {{kImageTensor, places_.image},
                          {kFilterTensor, places_.filter},
                          {kOutputTensor, convolved_}};
-    if (is_fused && original_.has_bias) bindings.emplace_back(kBiasTensor, places_.bias);
+    if (original_.has_bias && !formulation_.splits_epilogue) {
+      bindings.emplace_back(kBiasTensor, places_.bias);
+    }
     return bindings;
   }
 
@@ -254,9 +246,15 @@ class Assembly {
     const CopyShape shape = FilterCopy();
     if (IsIdentity(shape)) return Status::Ok();
     const Place callers = places_.filter;
-    places_.filter = Allocate(original_.filter_elements());
-    return AddCopy(shape, callers, places_.filter,
-                   original_.kind == ConvolutionKind::kBackwardFilter);
+    const Place allocated = Allocate(original_.filter_elements());
+    places_.filter = allocated;
+    if (original_.kind == ConvolutionKind::kBackwardFilter) {
+      return AddCopy(shape, callers, allocated, /*is_result=*/true);
+    }
+    places_.filter = Place::Filter(allocated.offset_bytes);
+    TF_INTEROP_RETURN_IF_ERROR(StridedCopy::Make(library_, original_.dtype, shape, &filter_copy_));
+    before_.push_back(std::make_unique<FilterStep>(*filter_copy_, callers, places_.filter));
+    return Status::Ok();
   }
 
   Status PlaceImage() {
@@ -291,17 +289,17 @@ class Assembly {
                    places_.output, original_.kind == ConvolutionKind::kForward);
   }
 
-  // Adds a copy from the caller's tensor to the plan's before the plans or, for the result, one in
-  // the other direction after them.
-  Status AddCopy(const CopyShape& shape, Place callers, Place plans, bool is_result) {
+  // Adds a copy from the caller's tensor to the executable's before the executables or, for the
+  // result, one in the other direction after them.
+  Status AddCopy(const CopyShape& shape, Place callers, Place executables, bool is_result) {
     CopyShape directed = shape;
     if (is_result) std::swap(directed.source_strides, directed.destination_strides);
     std::unique_ptr<const StridedCopy> copy;
     TF_INTEROP_RETURN_IF_ERROR(StridedCopy::Make(library_, original_.dtype, directed, &copy));
     if (is_result) {
-      after_.push_back(std::make_unique<CopyStep>(std::move(copy), plans, callers));
+      after_.push_back(std::make_unique<CopyStep>(std::move(copy), executables, callers));
     } else {
-      before_.push_back(std::make_unique<CopyStep>(std::move(copy), callers, plans));
+      before_.push_back(std::make_unique<CopyStep>(std::move(copy), callers, executables));
     }
     return Status::Ok();
   }
@@ -317,8 +315,9 @@ class Assembly {
   const Convolution original_;
   const Convolution computed_;
   const Formulation formulation_;
-  TensorPlaces places_;  // of the plans' tensors
-  Place convolved_;      // what the convolution's plan writes or, backward, reads as its output
+  TensorPlaces places_;  // of the executables' tensors
+  Place convolved_;      // what the convolution's one writes or, backward, reads as its output
+  std::unique_ptr<const StridedCopy> filter_copy_;
   std::vector<std::unique_ptr<const CudnnStep>> before_;
   std::vector<std::unique_ptr<const CudnnStep>> after_;
   size_t used_bytes_ = 0;
@@ -335,42 +334,48 @@ struct PrepareContext {
   CudnnPrepareOptions options;
 };
 
-PlanRequest RequestFor(const PrepareContext& context, size_t copies_bytes) {
-  const Convolution& c = context.convolution;
-  PlanRequest request;
-  request.allow_reduced_precision = c.dtype != DataType::kFloat || context.options.allow_tf32;
-  request.use_learned_heuristic =
-      c.group_count == 1 && c.dilation_height == 1 && c.dilation_width == 1;
+ExecutableRequest RequestFor(const PrepareContext& context, size_t copies_bytes) {
+  ExecutableRequest request;
+  request.allow_reduced_precision =
+      context.convolution.dtype != DataType::kFloat || context.options.allow_tf32;
   request.workspace_limit_bytes =
       context.workspace_limit_bytes - std::min(context.workspace_limit_bytes, copies_bytes);
   request.wants_least_workspace = context.wants_least_workspace;
   return request;
 }
 
-Status PrepareConvolutionPlan(const PrepareContext& context, const Convolution& computed,
-                              const EngineTag* pinned, const PlanRequest& request,
-                              std::unique_ptr<const ExecutionPlan>* plan) {
+Status PrepareConvolution(const PrepareContext& context, const Convolution& executed,
+                          const AlgorithmTag* pinned, const ExecutableRequest& request,
+                          std::unique_ptr<const Executable>* executable) {
+  const auto* legacy = pinned == nullptr ? nullptr : std::get_if<LegacyTag>(pinned);
+  if (legacy != nullptr) {
+    return LegacyConvolution::Make(context.library, context.handle, executed, *legacy, request,
+                                   executable);
+  }
   auto graph = std::make_shared<OperationGraph>();
   TF_INTEROP_RETURN_IF_ERROR(
-      BuildConvolutionGraph(context.library, context.handle, computed, graph.get()));
+      BuildConvolutionGraph(context.library, context.handle, executed, graph.get()));
   if (pinned != nullptr) {
-    return PinPlan(context.library, context.handle, graph, *pinned, request, plan);
+    return PinPlan(context.library, context.handle, graph, std::get<EngineTag>(*pinned), request,
+                   executable);
   }
-  return ChoosePlan(context.library, context.handle, graph, request, plan);
+  return ChoosePlan(context.library, context.handle, graph, HeuristicsFor(executed), request,
+                    executable);
 }
 
-Status PrepareEpiloguePlan(const PrepareContext& context, const Convolution& computed,
-                           PlanRequest request, std::unique_ptr<const ExecutionPlan>* plan) {
+Status PrepareEpilogue(const PrepareContext& context, const Convolution& computed,
+                       const ExecutableRequest& request,
+                       std::unique_ptr<const Executable>* executable) {
   auto graph = std::make_shared<OperationGraph>();
   TF_INTEROP_RETURN_IF_ERROR(
       BuildEpilogueGraph(context.library, context.handle, computed, graph.get()));
-  request.use_learned_heuristic = false;
-  return ChoosePlan(context.library, context.handle, graph, request, plan);
+  return ChoosePlan(context.library, context.handle, graph, HeuristicsForEpilogue(), request,
+                    executable);
 }
 
-// Prepares the convolution in one formulation, with a pinned engine unless that is null.
+// Prepares the convolution in one formulation, with a pinned algorithm unless that is null.
 Status PrepareFormulation(const PrepareContext& context, const Formulation& formulation,
-                          const EngineTag* pinned,
+                          const AlgorithmTag* pinned,
                           std::shared_ptr<const CudnnConvolution>* prepared) {
   Assembly assembly(context.driver, context.library, context.convolution, formulation);
   TF_INTEROP_RETURN_IF_ERROR(assembly.PlaceTensors());
@@ -379,24 +384,23 @@ Status PrepareFormulation(const PrepareContext& context, const Formulation& form
                        " bytes of workspace, got " + std::to_string(assembly.copies_bytes()) +
                        " for copies of tensors alone.");
   }
-  const PlanRequest request = RequestFor(context, assembly.copies_bytes());
-  const Convolution& computed = assembly.computed();
-  std::unique_ptr<const ExecutionPlan> plan;
-  TF_INTEROP_RETURN_IF_ERROR(PrepareConvolutionPlan(
-      context, formulation.splits_epilogue ? WithoutEpilogue(computed) : computed, pinned, request,
-      &plan));
-  std::unique_ptr<const ExecutionPlan> epilogue;
+  const ExecutableRequest request = RequestFor(context, assembly.copies_bytes());
+  std::unique_ptr<const Executable> convolution;
+  TF_INTEROP_RETURN_IF_ERROR(
+      PrepareConvolution(context, ExecutedConvolution(context.convolution, formulation), pinned,
+                         request, &convolution));
+  std::unique_ptr<const Executable> epilogue;
   if (formulation.splits_epilogue) {
-    TF_INTEROP_RETURN_IF_ERROR(PrepareEpiloguePlan(context, computed, request, &epilogue));
+    TF_INTEROP_RETURN_IF_ERROR(PrepareEpilogue(context, assembly.computed(), request, &epilogue));
   }
-  *prepared = assembly.Finish(std::move(plan), std::move(epilogue));
+  *prepared = assembly.Finish(std::move(convolution), std::move(epilogue));
   return Status::Ok();
 }
 
-// Prepares the convolution in the first of `formulations` that works, with a pinned engine unless
-// that is null.
+// Prepares the convolution in the first of `formulations` that works, with a pinned algorithm
+// unless that is null.
 Status PrepareFirst(const PrepareContext& context, const std::vector<Formulation>& formulations,
-                    const EngineTag* pinned, std::shared_ptr<const CudnnConvolution>* prepared) {
+                    const AlgorithmTag* pinned, std::shared_ptr<const CudnnConvolution>* prepared) {
   StatusCode code = StatusCode::kUnsupported;
   std::string reasons;
   for (const Formulation& formulation : formulations) {
@@ -413,21 +417,39 @@ Status PrepareFirst(const PrepareContext& context, const std::vector<Formulation
                           ", got:" + reasons);
 }
 
+// The formulations that a pinned algorithm may run in.
+Status FormulationsOfPin(const Convolution& convolution, const Algorithm& algorithm,
+                         std::vector<Formulation>* formulations) {
+  *formulations = FormulationsOf(convolution);
+  if (!algorithm.formulation) return Status::Ok();
+  if (std::find(formulations->begin(), formulations->end(), *algorithm.formulation) ==
+      formulations->end()) {
+    return Unsupported("Expected a formulation that " + ToString(convolution) + " has, got '" +
+                       ToString(*algorithm.formulation) + "' of '" + ToString(algorithm) +
+                       "'. Profile this convolution anew.");
+  }
+  *formulations = {*algorithm.formulation};
+  return Status::Ok();
+}
+
 Status PreparePinned(const PrepareContext& context, const std::string& text,
                      std::shared_ptr<const CudnnConvolution>* prepared) {
   Algorithm algorithm;
+  std::vector<Formulation> formulations;
   TF_INTEROP_RETURN_IF_ERROR(ParseAlgorithm(text, &algorithm));
-  std::vector<Formulation> formulations = FormulationsOf(context.convolution);
-  if (algorithm.formulation) {
-    if (std::find(formulations.begin(), formulations.end(), *algorithm.formulation) ==
-        formulations.end()) {
-      return Unsupported("Expected a formulation that " + ToString(context.convolution) +
-                         " has, got '" + ToString(*algorithm.formulation) + "' of '" + text +
-                         "'. Profile this convolution anew.");
-    }
-    formulations = {*algorithm.formulation};
+  TF_INTEROP_RETURN_IF_ERROR(FormulationsOfPin(context.convolution, algorithm, &formulations));
+  if (const auto* legacy = std::get_if<LegacyTag>(&algorithm.tag)) {
+    TF_INTEROP_RETURN_IF_ERROR(CheckLegacyKind(*legacy, context.convolution));
   }
-  return PrepareFirst(context, formulations, &algorithm.engine, prepared);
+  return PrepareFirst(context, formulations, &algorithm.tag, prepared);
+}
+
+Status RestorePlan(const CudnnLibrary& library, cudnnHandle_t handle, const std::string& text,
+                   const EngineTag* expected, std::unique_ptr<const Executable>* executable) {
+  auto plan = std::make_unique<ExecutionPlan>(library);
+  TF_INTEROP_RETURN_IF_ERROR(plan->Load(handle, text, expected));
+  *executable = std::move(plan);
+  return Status::Ok();
 }
 
 Status CheckAligned(const char* name, const void* pointer) {
@@ -441,41 +463,65 @@ Status CheckAligned(const char* name, const void* pointer) {
 
 }  // namespace
 
-CudnnConvolution::CudnnConvolution(const Convolution& convolution, std::string algorithm,
-                                   std::vector<std::unique_ptr<const CudnnStep>> steps,
-                                   size_t workspace_bytes)
-    : input_count_(InputCount(convolution)),
-      algorithm_(std::move(algorithm)),
-      steps_(std::move(steps)),
-      workspace_bytes_(workspace_bytes) {}
+CudnnConvolution::CudnnConvolution(const Convolution& convolution, size_t cudnn_version,
+                                   CudnnProgram program)
+    : convolution_(convolution), cudnn_version_(cudnn_version), program_(std::move(program)) {}
 
-Status CudnnConvolution::Enqueue(const CudnnLaunch& launch) const {
-  TF_INTEROP_RETURN_IF_ERROR(CheckPointers(launch));
-  for (const auto& step : steps_) TF_INTEROP_RETURN_IF_ERROR(step->Enqueue(launch));
+bool CudnnConvolution::reduces_precision() const {
+  return convolution_.dtype == DataType::kFloat &&
+         program_.executables.front()->reduces_precision();
+}
+
+size_t CudnnConvolution::transformed_filter_bytes() const {
+  return program_.filter_copy == nullptr
+             ? 0
+             : convolution_.filter_elements() * SizeOf(convolution_.dtype);
+}
+
+Status CudnnConvolution::Serialize(std::string* serialized) const {
+  SerializedConvolution parts;
+  parts.cudnn_version = cudnn_version_;
+  parts.convolution = DescribeExactly(convolution_);
+  parts.algorithm = program_.algorithm;
+  for (const auto& executable : program_.executables) {
+    TF_INTEROP_RETURN_IF_ERROR(executable->Serialize(&parts.plans.emplace_back()));
+  }
+  *serialized = WriteSerialized(parts);
   return Status::Ok();
 }
 
-Status CudnnConvolution::CheckPointers(const CudnnLaunch& launch) const {
-  for (int i = 0; i < input_count_; ++i) {
-    TF_INTEROP_RETURN_IF_ERROR(CheckAligned("input", launch.buffers.inputs[i]));
-  }
-  TF_INTEROP_RETURN_IF_ERROR(CheckAligned("result", launch.buffers.result));
-  if (workspace_bytes_ == 0) return Status::Ok();
-  return CheckAligned("workspace", launch.workspace);
+Status CudnnConvolution::Enqueue(const CudnnLaunch& launch) const {
+  TF_INTEROP_RETURN_IF_ERROR(CheckPointers(launch));
+  for (const auto& step : program_.steps) TF_INTEROP_RETURN_IF_ERROR(step->Enqueue(launch));
+  return Status::Ok();
 }
 
-std::vector<Formulation> FormulationsOf(const Convolution& convolution) {
-  const bool splits = HasEpilogue(convolution);
-  const bool pads = HasAsymmetricPadding(convolution);
-  std::vector<Formulation> formulations;
-  const auto add = [&](bool pads_image, bool uses_nchw) {
-    formulations.push_back({pads_image, false, uses_nchw});
-    if (splits) formulations.push_back({pads_image, true, uses_nchw});
-  };
-  add(false, false);
-  if (pads) add(true, false);
-  if (convolution.layout == Layout::kNHWC) add(pads, true);
-  return formulations;
+Status CudnnConvolution::EnqueueFilterTransform(cudnnHandle_t handle, const void* filter,
+                                                void* transformed) const {
+  if (program_.filter_copy == nullptr) {
+    return InvalidArgument("Expected an algorithm that transforms its filter, got '" +
+                           program_.algorithm + "' for " + ToString(convolution_) + ".");
+  }
+  TF_INTEROP_RETURN_IF_ERROR(CheckAligned("filter", filter));
+  TF_INTEROP_RETURN_IF_ERROR(CheckAligned("transformed filter", transformed));
+  return program_.filter_copy->Enqueue(handle, filter, transformed);
+}
+
+bool CudnnConvolution::TakesTransformedFilter(const CudnnLaunch& launch) const {
+  return program_.filter_copy != nullptr && launch.buffers.transformed_filter != nullptr;
+}
+
+Status CudnnConvolution::CheckPointers(const CudnnLaunch& launch) const {
+  const bool takes_transformed = TakesTransformedFilter(launch);
+  for (int i = 0; i < InputCount(convolution_); ++i) {
+    const bool is_replaced = takes_transformed && i == FilterInputOf(convolution_.kind);
+    TF_INTEROP_RETURN_IF_ERROR(
+        is_replaced ? CheckAligned("transformed filter", launch.buffers.transformed_filter)
+                    : CheckAligned("input", launch.buffers.inputs[i]));
+  }
+  TF_INTEROP_RETURN_IF_ERROR(CheckAligned("result", launch.buffers.result));
+  if (program_.workspace_bytes == 0) return Status::Ok();
+  return CheckAligned("workspace", launch.workspace);
 }
 
 Status PrepareCudnnConvolution(const CudaDriver& driver, const CudnnLibrary& library,
@@ -483,11 +529,7 @@ Status PrepareCudnnConvolution(const CudaDriver& driver, const CudnnLibrary& lib
                                const std::string& algorithm, size_t workspace_limit_bytes,
                                const CudnnPrepareOptions& options,
                                std::shared_ptr<const CudnnConvolution>* prepared) {
-  TF_INTEROP_RETURN_IF_ERROR(Validate(convolution));
-  if (convolution.reads_nothing() || convolution.result_elements() == 0) {
-    return InvalidArgument("Expected a convolution that reads and computes something, got " +
-                           ToString(convolution) + ".");
-  }
+  TF_INTEROP_RETURN_IF_ERROR(CheckComputesSomething(convolution));
   const PrepareContext context = {driver,
                                   library,
                                   handle,
@@ -499,6 +541,42 @@ Status PrepareCudnnConvolution(const CudaDriver& driver, const CudnnLibrary& lib
     return PrepareFirst(context, FormulationsOf(convolution), nullptr, prepared);
   }
   return PreparePinned(context, algorithm, prepared);
+}
+
+Status RestoreCudnnConvolution(const CudaDriver& driver, const CudnnLibrary& library,
+                               cudnnHandle_t handle, const Convolution& convolution,
+                               const std::string& serialized, const CudnnPrepareOptions& options,
+                               std::shared_ptr<const CudnnConvolution>* prepared) {
+  TF_INTEROP_RETURN_IF_ERROR(CheckComputesSomething(convolution));
+  SerializedConvolution parts;
+  TF_INTEROP_RETURN_IF_ERROR(ReadSerialized(serialized, &parts));
+  TF_INTEROP_RETURN_IF_ERROR(CheckOfSameOrigin(parts, convolution, library.cudnnGetVersion()));
+  Algorithm algorithm;
+  std::vector<Formulation> formulations;
+  TF_INTEROP_RETURN_IF_ERROR(ParseAlgorithm(parts.algorithm, &algorithm));
+  TF_INTEROP_RETURN_IF_ERROR(FormulationsOfPin(convolution, algorithm, &formulations));
+  const Formulation& formulation = formulations.front();  // without words: the plain one
+  const auto* engine = std::get_if<EngineTag>(&algorithm.tag);
+  const size_t plan_count = formulation.splits_epilogue ? 2 : 1;
+  if (engine == nullptr || parts.plans.size() != plan_count) {
+    return InvalidArgument("Expected an engine and " + std::to_string(plan_count) +
+                           " plans in a serialized convolution, got '" + parts.algorithm +
+                           "' and " + std::to_string(parts.plans.size()) + " plans.");
+  }
+  Assembly assembly(driver, library, convolution, formulation);
+  TF_INTEROP_RETURN_IF_ERROR(assembly.PlaceTensors());
+  std::unique_ptr<const Executable> plan, epilogue;
+  TF_INTEROP_RETURN_IF_ERROR(RestorePlan(library, handle, parts.plans[0], engine, &plan));
+  if (convolution.dtype == DataType::kFloat && plan->reduces_precision() && !options.allow_tf32) {
+    return Unsupported("Expected '" + parts.algorithm +
+                       "' to compute in full float precision while TF32 is off, got one that uses "
+                       "TF32 or less. Allow TF32, or prepare another algorithm.");
+  }
+  if (formulation.splits_epilogue) {
+    TF_INTEROP_RETURN_IF_ERROR(RestorePlan(library, handle, parts.plans[1], nullptr, &epilogue));
+  }
+  *prepared = assembly.Finish(std::move(plan), std::move(epilogue));
+  return Status::Ok();
 }
 
 }  // namespace tf_interop

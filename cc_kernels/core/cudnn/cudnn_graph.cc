@@ -3,6 +3,7 @@
 #include <array>
 #include <utility>
 
+#include "cc_kernels/core/cudnn/tensor_descriptor.h"
 #include "cc_kernels/core/cudnn/tensor_geometry.h"
 
 namespace tf_interop {
@@ -10,10 +11,6 @@ namespace {
 
 // Between the operations of a graph; no memory is bound to it.
 constexpr int64_t kBiasedTensor = 6;
-
-cudnnDataType_t CudnnType(DataType dtype) {
-  return dtype == DataType::kFloat ? CUDNN_DATA_FLOAT : CUDNN_DATA_HALF;
-}
 
 // The attributes of the three kinds of convolution operations, which differ in name only.
 struct ConvolutionAttributes {

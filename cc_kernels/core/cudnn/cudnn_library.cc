@@ -5,13 +5,6 @@ namespace {
 
 constexpr size_t kOldestVersion = 90000;
 
-// 90301 is 9.3.1; up to cuDNN 8 the same was written 8907 for 8.9.7.
-std::string VersionText(size_t version) {
-  const size_t major_unit = version >= kOldestVersion ? 10000 : 1000;
-  return std::to_string(version / major_unit) + "." + std::to_string(version % major_unit / 100) +
-         "." + std::to_string(version % 100);
-}
-
 StatusCode CodeOf(cudnnStatus_t status) {
   switch (status) {
     case CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED:
@@ -59,7 +52,7 @@ Status CudnnLibrary::Open(const std::string& path, CudnnLibrary* library) {
   TF_INTEROP_RETURN_IF_ERROR(library->library.Find("cudnnGetVersion", &library->cudnnGetVersion));
   const size_t version = library->cudnnGetVersion();
   if (version < kOldestVersion) {
-    return Unavailable("Expected cuDNN 9.0 or newer, got " + VersionText(version) + " from '" +
+    return Unavailable("Expected cuDNN 9.0 or newer, got " + CudnnVersionText(version) + " from '" +
                        library->library.path() +
                        "'. Install cuDNN 9, or set TF_INTEROP_LIBCUDNN to its path.");
   }
@@ -67,10 +60,27 @@ Status CudnnLibrary::Open(const std::string& path, CudnnLibrary* library) {
   TF_INTEROP_RETURN_IF_ERROR(library->library.Find(#name, &library->name));
   TF_INTEROP_CUDNN_ENTRY_POINTS(TF_INTEROP_FIND)
 #undef TF_INTEROP_FIND
+  // Null where it is missing, which CheckHasLegacyApi reports to those who need it.
+#define TF_INTEROP_FIND_IF_THERE(name) (void)library->library.Find(#name, &library->name);
+  TF_INTEROP_CUDNN_LEGACY_ENTRY_POINTS(TF_INTEROP_FIND_IF_THERE)
+#undef TF_INTEROP_FIND_IF_THERE
   return Status::Ok();
 }
 
-std::string CudnnLibrary::version() const { return VersionText(cudnnGetVersion()); }
+Status CudnnLibrary::CheckHasLegacyApi() const {
+#define TF_INTEROP_CHECK_THERE(name)                                                          \
+  if (this->name == nullptr) {                                                                \
+    return Unsupported("Expected '" #name "' in '" + library.path() + "' (cuDNN " +           \
+                       CudnnVersionText(cudnnGetVersion()) +                                  \
+                       "), which is not there: algorithms of cuDNN's legacy API cannot run. " \
+                       "Pin engines of its graph API.");                                      \
+  }
+  TF_INTEROP_CUDNN_LEGACY_ENTRY_POINTS(TF_INTEROP_CHECK_THERE)
+#undef TF_INTEROP_CHECK_THERE
+  return Status::Ok();
+}
+
+std::string CudnnLibrary::version() const { return CudnnVersionText(cudnnGetVersion()); }
 
 Status CudnnLibrary::Check(cudnnStatus_t status, const std::string& call) const {
   if (status == CUDNN_STATUS_SUCCESS) return Status::Ok();
@@ -82,6 +92,13 @@ Status CudnnLibrary::Check(cudnnStatus_t status, const std::string& call) const 
                                     std::to_string(static_cast<int>(status)) + ")" + detail +
                                     ". Set CUDNN_LOGLEVEL_DBG=3 and CUDNN_LOGDEST_DBG=stderr to "
                                     "see cuDNN's log.");
+}
+
+std::string CudnnVersionText(size_t version) {
+  // Up to cuDNN 8 another unit was used: 8907 for 8.9.7.
+  const size_t major_unit = version >= kOldestVersion ? 10000 : 1000;
+  return std::to_string(version / major_unit) + "." + std::to_string(version % major_unit / 100) +
+         "." + std::to_string(version % 100);
 }
 
 }  // namespace tf_interop

@@ -4,6 +4,7 @@
 
 #include <cudnn.h>
 
+#include <cstddef>
 #include <string>
 
 #include "cc_kernels/core/cudnn/dynamic_library.h"
@@ -29,6 +30,23 @@ namespace tf_interop {
   X(cudnnDestroyTensorDescriptor)        \
   X(cudnnTransformTensor)
 
+// The legacy API for convolutions, which a future cuDNN may lack: it is deprecated since 9.0.
+#define TF_INTEROP_CUDNN_LEGACY_ENTRY_POINTS(X)     \
+  X(cudnnCreateFilterDescriptor)                    \
+  X(cudnnSetFilter4dDescriptor)                     \
+  X(cudnnDestroyFilterDescriptor)                   \
+  X(cudnnCreateConvolutionDescriptor)               \
+  X(cudnnSetConvolution2dDescriptor)                \
+  X(cudnnSetConvolutionGroupCount)                  \
+  X(cudnnSetConvolutionMathType)                    \
+  X(cudnnDestroyConvolutionDescriptor)              \
+  X(cudnnGetConvolutionForwardWorkspaceSize)        \
+  X(cudnnGetConvolutionBackwardDataWorkspaceSize)   \
+  X(cudnnGetConvolutionBackwardFilterWorkspaceSize) \
+  X(cudnnConvolutionForward)                        \
+  X(cudnnConvolutionBackwardData)                   \
+  X(cudnnConvolutionBackwardFilter)
+
 // Immutable once open; thread-safe. cuDNN itself wants each handle on one thread at a time.
 struct CudnnLibrary {
   // The process's cuDNN, opened by the first call; a failure is final. The path comes from
@@ -46,12 +64,20 @@ struct CudnnLibrary {
   // `call` names what was called.
   Status Check(cudnnStatus_t status, const std::string& call) const;
 
+  // Ok where the legacy API for convolutions is there, else kUnsupported with the name of what is
+  // missing.
+  Status CheckHasLegacyApi() const;
+
 #define TF_INTEROP_DECLARE(name) decltype(&::name) name = nullptr;
   TF_INTEROP_CUDNN_ENTRY_POINTS(TF_INTEROP_DECLARE)
+  TF_INTEROP_CUDNN_LEGACY_ENTRY_POINTS(TF_INTEROP_DECLARE)  // any of these may stay null
 #undef TF_INTEROP_DECLARE
 
   DynamicLibrary library;
 };
+
+// "9.3.1" for 90301.
+std::string CudnnVersionText(size_t version);
 
 }  // namespace tf_interop
 

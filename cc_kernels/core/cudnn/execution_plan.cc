@@ -1,104 +1,39 @@
 #include "cc_kernels/core/cudnn/execution_plan.h"
 
-#include <algorithm>
 #include <string>
+#include <utility>
+
+#include "cc_kernels/core/cudnn/engine_config.h"
 
 namespace tf_interop {
 namespace {
 
-// Room for what cuDNN returns by the array; newer versions than the headers' may have more kinds
-// than these name (9.28 has 46 kinds of knobs and 10 notes).
-constexpr size_t kMostKnobs = 128;
-constexpr size_t kMostNotes = 64;
-
-BackendDescriptor MakeConfig(const CudnnLibrary& library) {
-  return BackendDescriptor(library, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, "engine configuration");
-}
-
-Status ReadEngine(const CudnnLibrary& library, const BackendDescriptor& config,
-                  BackendDescriptor* engine) {
-  *engine = BackendDescriptor(library, CUDNN_BACKEND_ENGINE_DESCRIPTOR, "engine");
-  return config.GetDescriptor(CUDNN_ATTR_ENGINECFG_ENGINE, engine);
-}
-
-Status ReadTag(const CudnnLibrary& library, const BackendDescriptor& config, EngineTag* tag) {
-  BackendDescriptor engine;
-  TF_INTEROP_RETURN_IF_ERROR(ReadEngine(library, config, &engine));
-  TF_INTEROP_RETURN_IF_ERROR(engine.Get(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, &tag->index));
-  std::vector<BackendDescriptor> choices;
-  for (size_t i = 0; i < kMostKnobs; ++i) {
-    choices.emplace_back(library, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, "knob choice");
-  }
-  TF_INTEROP_RETURN_IF_ERROR(config.GetDescriptors(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, &choices));
-  tag->knobs.clear();
-  for (const BackendDescriptor& choice : choices) {
-    cudnnBackendKnobType_t type;
-    int64_t value = 0;
-    TF_INTEROP_RETURN_IF_ERROR(choice.Get(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, &type));
-    TF_INTEROP_RETURN_IF_ERROR(choice.Get(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, &value));
-    tag->knobs[static_cast<int64_t>(type)] = value;
-  }
-  return Status::Ok();
-}
-
-Status ReducesPrecision(const CudnnLibrary& library, const BackendDescriptor& config,
-                        bool* reduces_precision) {
-  BackendDescriptor engine;
-  TF_INTEROP_RETURN_IF_ERROR(ReadEngine(library, config, &engine));
-  std::vector<cudnnBackendNumericalNote_t> notes(kMostNotes);
-  TF_INTEROP_RETURN_IF_ERROR(engine.GetArray(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, &notes));
-  *reduces_precision =
-      std::any_of(notes.begin(), notes.end(), [](cudnnBackendNumericalNote_t note) {
-        return note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE ||
-               note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;
-      });
-  return Status::Ok();
-}
-
-Status CheckPrecision(const CudnnLibrary& library, const BackendDescriptor& config,
-                      const PlanRequest& request) {
-  if (request.allow_reduced_precision) return Status::Ok();
-  bool reduces_precision = false;
-  TF_INTEROP_RETURN_IF_ERROR(ReducesPrecision(library, config, &reduces_precision));
-  if (!reduces_precision) return Status::Ok();
+Status RefuseReducedPrecision() {
   return Unsupported(
       "Expected an engine that computes in full float precision, got one that uses TF32 or less "
       "while TF32 is off. Allow TF32, or profile with it off.");
 }
 
-Status CheckWorkspace(const ExecutionPlan& plan, const PlanRequest& request) {
-  if (request.wants_least_workspace || plan.workspace_bytes() <= request.workspace_limit_bytes) {
-    return Status::Ok();
-  }
-  return Unsupported("Expected at most " + std::to_string(request.workspace_limit_bytes) +
-                     " bytes of workspace for '" + ToString(plan.engine()) + "', got " +
-                     std::to_string(plan.workspace_bytes()) + ".");
+// Before anything is compiled.
+Status CheckPrecision(const CudnnLibrary& library, const BackendDescriptor& config,
+                      const ExecutableRequest& request) {
+  if (request.allow_reduced_precision) return Status::Ok();
+  bool reduces_precision = false;
+  TF_INTEROP_RETURN_IF_ERROR(ReadReducesPrecision(library, config, &reduces_precision));
+  return reduces_precision ? RefuseReducedPrecision() : Status::Ok();
 }
 
 // Finalizes a plan of `config` and holds it against the request.
 Status TryConfig(const CudnnLibrary& library, cudnnHandle_t handle,
                  const std::shared_ptr<const OperationGraph>& graph, BackendDescriptor config,
-                 const PlanRequest& request, std::unique_ptr<const ExecutionPlan>* plan) {
+                 int64_t sm_count, const ExecutableRequest& request,
+                 std::unique_ptr<const ExecutionPlan>* plan) {
   TF_INTEROP_RETURN_IF_ERROR(CheckPrecision(library, config, request));
-  auto candidate = std::make_unique<ExecutionPlan>(library, graph);
-  TF_INTEROP_RETURN_IF_ERROR(candidate->Build(handle, std::move(config)));
+  auto candidate = std::make_unique<ExecutionPlan>(library);
+  TF_INTEROP_RETURN_IF_ERROR(candidate->Build(handle, graph, std::move(config), sm_count));
   TF_INTEROP_RETURN_IF_ERROR(CheckWorkspace(*candidate, request));
   *plan = std::move(candidate);
   return Status::Ok();
-}
-
-// The configurations that one heuristic proposes, best first.
-Status ProposeConfigs(const CudnnLibrary& library, const OperationGraph& graph,
-                      cudnnBackendHeurMode_t mode, std::vector<BackendDescriptor>* configs) {
-  BackendDescriptor heuristic(library, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, "engine heuristic");
-  heuristic.SetDescriptor(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph.graph);
-  heuristic.Set(CUDNN_ATTR_ENGINEHEUR_MODE, mode);
-  TF_INTEROP_RETURN_IF_ERROR(heuristic.Finalize());
-  int64_t count = 0;
-  TF_INTEROP_RETURN_IF_ERROR(heuristic.CountDescriptors(CUDNN_ATTR_ENGINEHEUR_RESULTS, &count));
-  configs->clear();
-  for (int64_t i = 0; i < count; ++i) configs->push_back(MakeConfig(library));
-  return heuristic.GetDescriptors(CUDNN_ATTR_ENGINEHEUR_RESULTS, configs);
 }
 
 // Why no proposal was taken: the first reason of the worst kind stands for all.
@@ -126,64 +61,87 @@ class Refusals {
   int count_ = 0;
 };
 
-Status MakePinnedConfig(const CudnnLibrary& library, const OperationGraph& graph,
-                        const EngineTag& tag, BackendDescriptor* config) {
-  BackendDescriptor engine(library, CUDNN_BACKEND_ENGINE_DESCRIPTOR, "engine");
-  engine.SetDescriptor(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, graph.graph);
-  engine.Set(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, tag.index);
-  TF_INTEROP_RETURN_IF_ERROR(engine.Finalize());
-  std::vector<BackendDescriptor> choices;
-  for (const auto& [type, value] : tag.knobs) {
-    BackendDescriptor choice(library, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, "knob choice");
-    choice.Set(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, static_cast<cudnnBackendKnobType_t>(type));
-    choice.Set(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, value);
-    TF_INTEROP_RETURN_IF_ERROR(choice.Finalize());
-    choices.push_back(std::move(choice));
-  }
-  *config = MakeConfig(library);
-  config->SetDescriptor(CUDNN_ATTR_ENGINECFG_ENGINE, engine);
-  if (!choices.empty()) config->SetDescriptors(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, choices);
-  return config->Finalize();
+void AddDifference(const std::string& text, std::string* differences) {
+  if (!differences->empty()) *differences += ", ";
+  *differences += text;
 }
 
-// Knobs that the pin does not name are the engine's own business.
-Status CheckPinnedKnobs(const EngineTag& pinned, const EngineTag& built) {
-  std::string difference;
+// What of `pinned` the plan does not have, or nothing. Knobs that the pin does not name are the
+// engine's own business.
+std::string DifferencesOf(const EngineTag& pinned, const EngineTag& built) {
+  if (pinned.index != built.index) {
+    return "the engine is " + std::to_string(built.index) + " in place of " +
+           std::to_string(pinned.index);
+  }
+  std::string differences;
   for (const auto& [type, value] : pinned.knobs) {
     const auto found = built.knobs.find(type);
     if (found != built.knobs.end() && found->second == value) continue;
-    if (!difference.empty()) difference += ", ";
-    difference += "knob " + std::to_string(type) + " is " +
-                  (found == built.knobs.end() ? "not there" : std::to_string(found->second)) +
-                  " in place of " + std::to_string(value);
+    AddDifference("knob " + std::to_string(type) + " is " +
+                      (found == built.knobs.end() ? "not there" : std::to_string(found->second)) +
+                      " in place of " + std::to_string(value),
+                  &differences);
   }
-  if (pinned.index != built.index) {
-    difference = "the engine is " + std::to_string(built.index) + " in place of " +
-                 std::to_string(pinned.index);
+  if (pinned.sm_count != built.sm_count) {
+    AddDifference("the SM-count target is " + std::to_string(built.sm_count) + " in place of " +
+                      std::to_string(pinned.sm_count),
+                  &differences);
   }
-  if (difference.empty()) return Status::Ok();
-  return Unsupported("Expected cuDNN to take '" + ToString(pinned) + "', got '" + ToString(built) +
-                     "': " + difference + ". Profile this device and cuDNN version anew.");
+  return differences;
 }
 
-// What cuDNN refuses about a pin is the pin's fault unless memory or a library is missing.
-Status AsRefusalOfPin(const EngineTag& tag, const Status& status) {
-  if (status.ok() || status.code() == StatusCode::kResourceExhausted ||
-      status.code() == StatusCode::kUnavailable) {
-    return status;
+Status CheckTaken(const EngineTag& pinned, const EngineTag& built) {
+  const std::string differences = DifferencesOf(pinned, built);
+  if (differences.empty()) return Status::Ok();
+  return Unsupported("Expected cuDNN to take '" + ToString(pinned) + "', got '" + ToString(built) +
+                     "': " + differences + ". Profile this device and cuDNN version anew.");
+}
+
+// Why cuDNN does not make a plan of a serialized one. Its text is sound as far as can be told
+// here, so that a refusal for any known cause means another device or cuDNN.
+Status AsRefusalOfText(const Status& status) {
+  const std::string message = "cuDNN makes no plan of a serialized one: " + status.message();
+  switch (status.code()) {
+    case StatusCode::kOk:
+      return status;
+    case StatusCode::kResourceExhausted:
+      return Status(status.code(), message);
+    case StatusCode::kUnsupported:
+    case StatusCode::kUnavailable:  // among them: serialized by another version
+      return Unsupported(message + " Prepare the algorithm by its name.");
+    default:
+      return InvalidArgument(message + " Prepare the algorithm by its name.");
   }
-  return Unsupported("cuDNN cannot run '" + ToString(tag) + "' here: " + status.message());
+}
+
+BackendDescriptor NewPlan(const CudnnLibrary& library) {
+  return BackendDescriptor(library, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "execution plan");
 }
 
 }  // namespace
 
-Status ExecutionPlan::Build(cudnnHandle_t handle, BackendDescriptor config) {
+Status ExecutionPlan::Build(cudnnHandle_t handle, std::shared_ptr<const OperationGraph> graph,
+                            BackendDescriptor config, int64_t sm_count) {
+  graph_ = std::move(graph);
   config_ = std::move(config);
-  plan_ = BackendDescriptor(library_, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "execution plan");
+  plan_ = NewPlan(library_);
   plan_.Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, handle);
   plan_.SetDescriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config_);
   TF_INTEROP_RETURN_IF_ERROR(plan_.Finalize());
+  return ReadBack(sm_count);
+}
 
+Status ExecutionPlan::Load(cudnnHandle_t handle, const std::string& serialized,
+                           const EngineTag* expected) {
+  plan_ = NewPlan(library_);
+  plan_.Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, handle);
+  plan_.SetArray(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, serialized);
+  TF_INTEROP_RETURN_IF_ERROR(AsRefusalOfText(plan_.Finalize()));
+  TF_INTEROP_RETURN_IF_ERROR(ReadBack(expected == nullptr ? 0 : expected->sm_count));
+  return expected == nullptr ? Status::Ok() : CheckTaken(*expected, engine_);
+}
+
+Status ExecutionPlan::ReadBack(int64_t sm_count) {
   int64_t workspace = 0;
   TF_INTEROP_RETURN_IF_ERROR(plan_.Get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, &workspace));
   if (workspace < 0) {
@@ -192,9 +150,15 @@ Status ExecutionPlan::Build(cudnnHandle_t handle, BackendDescriptor config) {
   }
   workspace_bytes_ = static_cast<size_t>(workspace);
 
-  BackendDescriptor built = MakeConfig(library_);
+  BackendDescriptor built(library_, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, "engine configuration");
   TF_INTEROP_RETURN_IF_ERROR(plan_.GetDescriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, &built));
-  return ReadTag(library_, built, &engine_);
+  TF_INTEROP_RETURN_IF_ERROR(ReadReducesPrecision(library_, built, &reduces_precision_));
+  TF_INTEROP_RETURN_IF_ERROR(ReadTag(library_, built, &engine_));
+  if (sm_count != 0) {
+    const int64_t told = ReadSmCount(library_, built);
+    engine_.sm_count = told != 0 ? told : sm_count;
+  }
+  return Status::Ok();
 }
 
 Status ExecutionPlan::Execute(cudnnHandle_t handle, const std::vector<TensorBinding>& bindings,
@@ -216,19 +180,29 @@ Status ExecutionPlan::Execute(cudnnHandle_t handle, const std::vector<TensorBind
                         "cudnnBackendExecute of '" + ToString(engine_) + "'");
 }
 
-Status ChoosePlan(const CudnnLibrary& library, cudnnHandle_t handle,
-                  const std::shared_ptr<const OperationGraph>& graph, const PlanRequest& request,
-                  std::unique_ptr<const ExecutionPlan>* plan) {
-  std::vector<cudnnBackendHeurMode_t> modes;
-  if (request.use_learned_heuristic) modes.push_back(CUDNN_HEUR_MODE_B);
-  modes.push_back(CUDNN_HEUR_MODE_A);
-  modes.push_back(CUDNN_HEUR_MODE_FALLBACK);
+Status ExecutionPlan::Serialize(std::string* serialized) const {
+  int64_t size = 0;
+  TF_INTEROP_RETURN_IF_ERROR(
+      plan_.Count<char>(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, &size));
+  std::vector<char> text(size);
+  TF_INTEROP_RETURN_IF_ERROR(plan_.GetArray(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, &text));
+  if (text.empty()) {
+    return Unsupported("Expected cuDNN to have a serialized form of '" + ToString(engine_) +
+                       "', got nothing.");
+  }
+  serialized->assign(text.begin(), text.end());
+  return Status::Ok();
+}
 
+Status ChoosePlan(const CudnnLibrary& library, cudnnHandle_t handle,
+                  const std::shared_ptr<const OperationGraph>& graph,
+                  const std::vector<cudnnBackendHeurMode_t>& heuristics,
+                  const ExecutableRequest& request, std::unique_ptr<const Executable>* plan) {
   Refusals refusals;
   std::unique_ptr<const ExecutionPlan> least;
-  for (const cudnnBackendHeurMode_t mode : modes) {
+  for (const cudnnBackendHeurMode_t heuristic : heuristics) {
     std::vector<BackendDescriptor> configs;
-    const Status proposed = ProposeConfigs(library, *graph, mode, &configs);
+    const Status proposed = ProposeConfigs(library, *graph, heuristic, &configs);
     if (!proposed.ok()) {
       refusals.Add(proposed);
       continue;
@@ -236,7 +210,7 @@ Status ChoosePlan(const CudnnLibrary& library, cudnnHandle_t handle,
     for (BackendDescriptor& config : configs) {
       std::unique_ptr<const ExecutionPlan> candidate;
       const Status tried =
-          TryConfig(library, handle, graph, std::move(config), request, &candidate);
+          TryConfig(library, handle, graph, std::move(config), 0, request, &candidate);
       if (!tried.ok()) {
         refusals.Add(tried);
         continue;
@@ -257,14 +231,14 @@ Status ChoosePlan(const CudnnLibrary& library, cudnnHandle_t handle,
 
 Status PinPlan(const CudnnLibrary& library, cudnnHandle_t handle,
                const std::shared_ptr<const OperationGraph>& graph, const EngineTag& engine,
-               const PlanRequest& request, std::unique_ptr<const ExecutionPlan>* plan) {
+               const ExecutableRequest& request, std::unique_ptr<const Executable>* plan) {
   BackendDescriptor config;
-  TF_INTEROP_RETURN_IF_ERROR(
-      AsRefusalOfPin(engine, MakePinnedConfig(library, *graph, engine, &config)));
+  TF_INTEROP_RETURN_IF_ERROR(AsRefusalOfPin(engine, MakeConfig(library, *graph, engine, &config)));
   std::unique_ptr<const ExecutionPlan> candidate;
   TF_INTEROP_RETURN_IF_ERROR(AsRefusalOfPin(
-      engine, TryConfig(library, handle, graph, std::move(config), request, &candidate)));
-  TF_INTEROP_RETURN_IF_ERROR(CheckPinnedKnobs(engine, candidate->engine()));
+      engine,
+      TryConfig(library, handle, graph, std::move(config), engine.sm_count, request, &candidate)));
+  TF_INTEROP_RETURN_IF_ERROR(CheckTaken(engine, candidate->engine()));
   *plan = std::move(candidate);
   return Status::Ok();
 }

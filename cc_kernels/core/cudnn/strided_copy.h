@@ -9,6 +9,7 @@
 
 #include "cc_kernels/core/convolution.h"
 #include "cc_kernels/core/cudnn/cudnn_library.h"
+#include "cc_kernels/core/cudnn/tensor_descriptor.h"
 #include "cc_kernels/core/status.h"
 
 namespace tf_interop {
@@ -27,7 +28,7 @@ bool IsIdentity(const CopyShape& shape);
 // Immutable and thread-safe: descriptors are read only.
 class StridedCopy {
  public:
-  // Returns kUnsupported for tensors that are too large for cuDNN's 32-bit descriptors.
+  // Returns kUnsupported for tensors that are too large for 32-bit indices.
   static Status Make(const CudnnLibrary& library, DataType dtype, const CopyShape& shape,
                      std::unique_ptr<const StridedCopy>* copy);
 
@@ -35,24 +36,11 @@ class StridedCopy {
   Status Enqueue(cudnnHandle_t handle, const void* source, void* destination) const;
 
  private:
-  struct Destroy {
-    const CudnnLibrary* library;
-    void operator()(cudnnTensorStruct* descriptor) const {
-      // A failure to free is nothing that a caller could act on.
-      (void)library->cudnnDestroyTensorDescriptor(descriptor);
-    }
-  };
-  using Descriptor = std::unique_ptr<cudnnTensorStruct, Destroy>;
-
-  static Status MakeDescriptor(const CudnnLibrary& library, DataType dtype,
-                               const std::array<int64_t, 4>& extents,
-                               const std::array<int64_t, 4>& strides, Descriptor* descriptor);
-
-  StridedCopy(const CudnnLibrary& library, Descriptor source, Descriptor destination);
+  StridedCopy(const CudnnLibrary& library, TensorDescriptor source, TensorDescriptor destination);
 
   const CudnnLibrary& library_;
-  Descriptor source_;
-  Descriptor destination_;
+  TensorDescriptor source_;
+  TensorDescriptor destination_;
 };
 
 }  // namespace tf_interop

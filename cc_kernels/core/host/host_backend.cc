@@ -33,6 +33,9 @@ class HostPrepared : public PreparedConvolution {
       : convolution_(std::move(convolution)), algorithm_(std::move(algorithm)) {}
   size_t workspace_bytes() const override { return convolution_.workspace_bytes(); }
   const std::string& algorithm() const override { return algorithm_; }
+  size_t transformed_filter_bytes() const override {
+    return convolution_.transformed_filter_bytes();
+  }
   const HostConvolution& convolution() const { return convolution_; }
 
  private:
@@ -152,6 +155,17 @@ Status HostBackend::Launch(const PreparedConvolution& prepared, const Convolutio
   AsHostStream(stream)->Enqueue([this, convolution, buffers, workspace]() -> Status {
     if (hook_) TF_INTEROP_RETURN_IF_ERROR(hook_(convolution.convolution()));
     convolution.Run(buffers, workspace, parallel_for_);
+    return Status::Ok();
+  });
+  return Status::Ok();
+}
+
+Status HostBackend::TransformFilter(const PreparedConvolution& prepared, const void* filter,
+                                    void* transformed, StreamGroup* group, Stream stream) {
+  (void)group;
+  const HostConvolution& convolution = static_cast<const HostPrepared&>(prepared).convolution();
+  AsHostStream(stream)->Enqueue([convolution, filter, transformed] {
+    convolution.TransformFilter(filter, transformed);
     return Status::Ok();
   });
   return Status::Ok();

@@ -51,6 +51,9 @@ class HostBackend : public Backend {
   Status Wait(Stream stream, Event* event) override;
   Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
                 void* workspace, StreamGroup* group, Stream stream) override;
+  // Converts a half or bfloat16 filter to float.
+  Status TransformFilter(const PreparedConvolution& prepared, const void* filter, void* transformed,
+                         StreamGroup* group, Stream stream) override;
   Status FillZero(void* data, size_t bytes, Stream stream) override;
 
  private:

@@ -83,6 +83,30 @@ void FromFloatNhwc(const Extent& extent, const float* from, T* to) {
   }
 }
 
+// Reads a tensor of the convolution's dtype and layout.
+void ReadTensor(DataType dtype, const Extent& extent, const void* from, float* to) {
+  switch (dtype) {
+    case DataType::kFloat:
+      return ToFloatNhwc(extent, static_cast<const float*>(from), to);
+    case DataType::kHalf:
+      return ToFloatNhwc(extent, static_cast<const Eigen::half*>(from), to);
+    case DataType::kBFloat16:
+      return ToFloatNhwc(extent, static_cast<const Eigen::bfloat16*>(from), to);
+  }
+}
+
+// Writes one; half and bfloat16 are rounded to nearest, ties to even.
+void WriteTensor(DataType dtype, const Extent& extent, const float* from, void* to) {
+  switch (dtype) {
+    case DataType::kFloat:
+      return FromFloatNhwc(extent, from, static_cast<float*>(to));
+    case DataType::kHalf:
+      return FromFloatNhwc(extent, from, static_cast<Eigen::half*>(to));
+    case DataType::kBFloat16:
+      return FromFloatNhwc(extent, from, static_cast<Eigen::bfloat16*>(to));
+  }
+}
+
 float Activate(const Convolution& c, float x) {
   // Written so that NaN passes, as TensorFlow's activations let it.
   switch (c.activation) {
@@ -141,6 +165,18 @@ HostConvolution::HostConvolution(const Convolution& convolution, HostAlgorithm a
   }
 }
 
+size_t HostConvolution::transformed_filter_bytes() const {
+  const bool reads_filter = convolution_.kind != ConvolutionKind::kBackwardFilter;
+  const Extent filter = ExtentOf(convolution_, Role::kFilter);
+  if (!reads_filter || !NeedsConversion(convolution_, filter)) return 0;
+  return filter.elements() * sizeof(float);
+}
+
+void HostConvolution::TransformFilter(const void* filter, void* transformed) const {
+  ReadTensor(convolution_.dtype, ExtentOf(convolution_, Role::kFilter), filter,
+             static_cast<float*>(transformed));
+}
+
 void HostConvolution::Run(const ConvolutionBuffers& buffers, void* workspace,
                           const ParallelFor& parallel_for) const {
   const Convolution& c = convolution_;
@@ -166,16 +202,16 @@ void HostConvolution::Run(const ConvolutionBuffers& buffers, void* workspace,
   const Roles roles = RolesOf(c);
   for (int i = 0; i < roles.input_count; ++i) {
     const Extent extent = ExtentOf(c, roles.inputs[i]);
+    // Inputs are only read; one struct serves all kinds, so its pointers are not const.
+    if (roles.inputs[i] == Role::kFilter && buffers.transformed_filter != nullptr) {
+      bind(Role::kFilter, static_cast<float*>(const_cast<void*>(buffers.transformed_filter)));
+      continue;
+    }
     if (!NeedsConversion(c, extent)) {
-      // Inputs are only read; one struct serves all kinds, so its pointers are not const.
       bind(roles.inputs[i], static_cast<float*>(const_cast<void*>(buffers.inputs[i])));
       continue;
     }
-    if (c.dtype == DataType::kHalf) {
-      ToFloatNhwc(extent, static_cast<const Eigen::half*>(buffers.inputs[i]), free_workspace);
-    } else {
-      ToFloatNhwc(extent, static_cast<const float*>(buffers.inputs[i]), free_workspace);
-    }
+    ReadTensor(c.dtype, extent, buffers.inputs[i], free_workspace);
     bind(roles.inputs[i], free_workspace);
     free_workspace += extent.elements();
   }
@@ -198,12 +234,7 @@ void HostConvolution::Run(const ConvolutionBuffers& buffers, void* workspace,
     });
   }
 
-  if (!convert_result) return;
-  if (c.dtype == DataType::kHalf) {
-    FromFloatNhwc(result, float_result, static_cast<Eigen::half*>(buffers.result));
-  } else {
-    FromFloatNhwc(result, float_result, static_cast<float*>(buffers.result));
-  }
+  if (convert_result) WriteTensor(c.dtype, result, float_result, buffers.result);
 }
 
 }  // namespace tf_interop

@@ -4,9 +4,10 @@
 //                product (forward; the two backward kinds do the same tap by tap);
 //   DIRECT       loops without a workspace of its own; what depthwise convolutions use.
 //
-// Arithmetic is float. Half tensors are converted on the way in and rounded once on the way out;
-// NCHW tensors are transposed to NHWC. Both need a workspace, with either algorithm. The order of
-// additions does not depend on the number of threads: the same input gives the same bits.
+// Arithmetic is float. Half and bfloat16 tensors are converted on the way in and rounded once on
+// the way out; NCHW tensors are transposed to NHWC. Both need a workspace, with either algorithm. A
+// filter that many runs read can be converted once, by TransformFilter. The order of additions does
+// not depend on the number of threads: the same input gives the same bits.
 #ifndef TF_INTEROP_CORE_HOST_HOST_CONVOLUTION_H_
 #define TF_INTEROP_CORE_HOST_HOST_CONVOLUTION_H_
 
@@ -32,6 +33,11 @@ class HostConvolution {
 
   const Convolution& convolution() const { return convolution_; }
   size_t workspace_bytes() const { return workspace_floats_ * sizeof(float); }
+
+  // Bytes of the filter in float; 0 where it is float already, or is the result.
+  size_t transformed_filter_bytes() const;
+  // Writes them, for ConvolutionBuffers::transformed_filter.
+  void TransformFilter(const void* filter, void* transformed) const;
 
   void Run(const ConvolutionBuffers& buffers, void* workspace,
            const ParallelFor& parallel_for) const;

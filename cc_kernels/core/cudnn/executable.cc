@@ -1,0 +1,29 @@
+#include "cc_kernels/core/cudnn/executable.h"
+
+namespace tf_interop {
+
+Status CheckWorkspace(const Executable& executable, const ExecutableRequest& request) {
+  if (request.wants_least_workspace ||
+      executable.workspace_bytes() <= request.workspace_limit_bytes) {
+    return Status::Ok();
+  }
+  return Unsupported("Expected at most " + std::to_string(request.workspace_limit_bytes) +
+                     " bytes of workspace for '" + ToString(executable.tag()) + "', got " +
+                     std::to_string(executable.workspace_bytes()) + ".");
+}
+
+Status AsRefusalOfPin(const AlgorithmTag& tag, const Status& status) {
+  if (status.ok() || status.code() == StatusCode::kResourceExhausted ||
+      status.code() == StatusCode::kUnavailable) {
+    return status;
+  }
+  std::string advice;
+  const auto* engine = std::get_if<EngineTag>(&tag);
+  if (engine != nullptr && engine->sm_count != 0) {
+    advice = " Not every engine, GPU and cuDNN takes an SM-count target: try it without '_sms=" +
+             std::to_string(engine->sm_count) + "'.";
+  }
+  return Unsupported("cuDNN cannot run '" + ToString(tag) + "' here: " + status.message() + advice);
+}
+
+}  // namespace tf_interop

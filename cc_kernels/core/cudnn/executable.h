@@ -1,0 +1,61 @@
+// What computes a prepared convolution, or its epilogue, out of one of cuDNN's APIs.
+#ifndef TF_INTEROP_CORE_CUDNN_EXECUTABLE_H_
+#define TF_INTEROP_CORE_CUDNN_EXECUTABLE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc_kernels/core/cudnn/algorithm.h"
+#include "cc_kernels/core/cudnn/cudnn_library.h"
+#include "cc_kernels/core/status.h"
+
+namespace tf_interop {
+
+// The device memory bound to a tensor, by its TensorId (cudnn_graph.h).
+using TensorBinding = std::pair<int64_t, void*>;
+
+// Runs on bound tensors, with a workspace. Immutable and thread-safe: it may be executed with any
+// handle of the device that it was made for.
+//
+// There are two kinds: plans of operation graphs, and calls of the legacy API.
+class Executable {
+ public:
+  virtual ~Executable() = default;
+
+  // What cuDNN says that it will run, which need not be what was asked for.
+  virtual AlgorithmTag tag() const = 0;
+  virtual size_t workspace_bytes() const = 0;
+  // Whether float operands may be rounded to TF32 or less on the way.
+  virtual bool reduces_precision() const = 0;
+
+  // Enqueues the work on the handle's stream. `workspace` holds workspace_bytes().
+  virtual Status Execute(cudnnHandle_t handle, const std::vector<TensorBinding>& bindings,
+                         void* workspace) const = 0;
+
+  // cuDNN's own text, from which it can be made again. kUnsupported where cuDNN has none.
+  virtual Status Serialize(std::string* serialized) const = 0;
+};
+
+// Which executables are good enough.
+struct ExecutableRequest {
+  // Whether float operands may be rounded to TF32 or less.
+  bool allow_reduced_precision = true;
+  // The most that the workspace may hold.
+  size_t workspace_limit_bytes = 0;
+  // Takes the plan with the smallest workspace, whatever the limit.
+  bool wants_least_workspace = false;
+};
+
+// kUnsupported where the workspace is larger than the request allows.
+Status CheckWorkspace(const Executable& executable, const ExecutableRequest& request);
+
+// `status` for a pin: what cuDNN refuses about it is the pin's fault (kUnsupported) unless memory
+// or a library is missing.
+Status AsRefusalOfPin(const AlgorithmTag& tag, const Status& status);
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_CORE_CUDNN_EXECUTABLE_H_

@@ -1,0 +1,220 @@
+#include "cc_kernels/core/cudnn/legacy_convolution.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "cc_kernels/core/cudnn/cudnn_graph.h"
+#include "cc_kernels/core/cudnn/formulation.h"
+#include "cc_kernels/core/cudnn/tensor_geometry.h"
+
+namespace tf_interop {
+namespace {
+
+// LegacyNamesOf lists names at the values of their enumerators.
+static_assert(CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM == 0);
+static_assert(CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM == 1);
+static_assert(CUDNN_CONVOLUTION_FWD_ALGO_GEMM == 2);
+static_assert(CUDNN_CONVOLUTION_FWD_ALGO_DIRECT == 3);
+static_assert(CUDNN_CONVOLUTION_FWD_ALGO_FFT == 4);
+static_assert(CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING == 5);
+static_assert(CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD == 6);
+static_assert(CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED == 7);
+static_assert(CUDNN_CONVOLUTION_BWD_DATA_ALGO_0 == 0);
+static_assert(CUDNN_CONVOLUTION_BWD_DATA_ALGO_1 == 1);
+static_assert(CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT == 2);
+static_assert(CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT_TILING == 3);
+static_assert(CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD == 4);
+static_assert(CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED == 5);
+static_assert(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 == 0);
+static_assert(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1 == 1);
+static_assert(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT == 2);
+static_assert(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3 == 3);
+static_assert(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD == 4);
+static_assert(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED == 5);
+static_assert(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING == 6);
+
+int AlgorithmOf(ConvolutionKind kind, const LegacyTag& tag) {
+  const std::vector<std::string>& names = LegacyNamesOf(kind);
+  return static_cast<int>(std::find(names.begin(), names.end(), tag.name) - names.begin());
+}
+
+cudnnMathType_t MathTypeOf(DataType dtype, bool allow_reduced_precision) {
+  // The default uses tensor cores for 16-bit types from Ampere on only.
+  if (dtype != DataType::kFloat) return CUDNN_TENSOR_OP_MATH;
+  return allow_reduced_precision ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH;
+}
+
+void* BoundTo(const std::vector<TensorBinding>& bindings, int64_t id) {
+  for (const auto& [bound, pointer] : bindings) {
+    if (bound == id) return pointer;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Status CheckLegacyForm(const Convolution& convolution) {
+  if (HasAsymmetricPadding(convolution)) {
+    return Unsupported(
+        "Expected equal paddings on both sides for an algorithm of cuDNN's legacy API, got " +
+        ToString(convolution) + ". Pin it with 'pad+' in front.");
+  }
+  if (HasEpilogue(convolution)) {
+    return Unsupported(
+        "Expected no bias and no activation for an algorithm of cuDNN's legacy API, got " +
+        ToString(convolution) + ". Pin it with 'split+' in front.");
+  }
+  return Status::Ok();
+}
+
+Status CheckLegacyKind(const LegacyTag& tag, const Convolution& convolution) {
+  const std::vector<std::string>& names = LegacyNamesOf(convolution.kind);
+  if (std::find(names.begin(), names.end(), tag.name) != names.end()) return Status::Ok();
+  std::string accepted;
+  for (const std::string& name : names) accepted += (accepted.empty() ? "" : ", ") + name;
+  return Unsupported(std::string("Expected a legacy algorithm of a ") + ToString(convolution.kind) +
+                     " convolution (" + accepted + "), got '" + tag.name +
+                     "', which is for another kind.");
+}
+
+LegacyConvolution::LegacyConvolution(const CudnnLibrary& library, const Convolution& convolution,
+                                     LegacyTag tag, int algorithm, bool allow_reduced_precision)
+    : library_(library),
+      kind_(convolution.kind),
+      tag_(std::move(tag)),
+      algorithm_(algorithm),
+      reduces_precision_(convolution.dtype == DataType::kFloat && allow_reduced_precision),
+      image_(nullptr, DestroyTensorDescriptor{&library}),
+      output_(nullptr, DestroyTensorDescriptor{&library}),
+      filter_(nullptr, DestroyFilter{&library}),
+      convolution_(nullptr, DestroyConvolution{&library}) {}
+
+Status LegacyConvolution::Make(const CudnnLibrary& library, cudnnHandle_t handle,
+                               const Convolution& convolution, const LegacyTag& tag,
+                               const ExecutableRequest& request,
+                               std::unique_ptr<const Executable>* executable) {
+  TF_INTEROP_RETURN_IF_ERROR(library.CheckHasLegacyApi());
+  TF_INTEROP_RETURN_IF_ERROR(CheckLegacyKind(tag, convolution));
+  TF_INTEROP_RETURN_IF_ERROR(CheckLegacyForm(convolution));
+  std::unique_ptr<LegacyConvolution> made(new LegacyConvolution(library, convolution, tag,
+                                                                AlgorithmOf(convolution.kind, tag),
+                                                                request.allow_reduced_precision));
+  TF_INTEROP_RETURN_IF_ERROR(
+      AsRefusalOfPin(tag, made->MakeDescriptors(convolution, request.allow_reduced_precision)));
+  TF_INTEROP_RETURN_IF_ERROR(AsRefusalOfPin(tag, made->AskWorkspace(handle)));
+  TF_INTEROP_RETURN_IF_ERROR(CheckWorkspace(*made, request));
+  *executable = std::move(made);
+  return Status::Ok();
+}
+
+Status LegacyConvolution::MakeDescriptors(const Convolution& convolution,
+                                          bool allow_reduced_precision) {
+  TF_INTEROP_RETURN_IF_ERROR(
+      MakeTensorDescriptor(library_, convolution.dtype, ImageGeometry(convolution), &image_));
+  TF_INTEROP_RETURN_IF_ERROR(
+      MakeTensorDescriptor(library_, convolution.dtype, OutputGeometry(convolution), &output_));
+  TF_INTEROP_RETURN_IF_ERROR(MakeFilter(convolution));
+  return MakeConvolution(convolution, allow_reduced_precision);
+}
+
+Status LegacyConvolution::MakeFilter(const Convolution& convolution) {
+  cudnnFilterDescriptor_t made = nullptr;
+  TF_INTEROP_RETURN_IF_ERROR(
+      library_.Check(library_.cudnnCreateFilterDescriptor(&made), "cudnnCreateFilterDescriptor"));
+  filter_.reset(made);
+  // K, C per group, R, S.
+  const auto extents = FilterGeometry(convolution).extents;
+  const auto extent = [&extents](int i) { return static_cast<int>(extents[i]); };
+  return library_.Check(
+      library_.cudnnSetFilter4dDescriptor(
+          made, CudnnType(convolution.dtype),
+          convolution.layout == Layout::kNHWC ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW, extent(0),
+          extent(1), extent(2), extent(3)),
+      "cudnnSetFilter4dDescriptor");
+}
+
+Status LegacyConvolution::MakeConvolution(const Convolution& c, bool allow_reduced_precision) {
+  cudnnConvolutionDescriptor_t made = nullptr;
+  TF_INTEROP_RETURN_IF_ERROR(library_.Check(library_.cudnnCreateConvolutionDescriptor(&made),
+                                            "cudnnCreateConvolutionDescriptor"));
+  convolution_.reset(made);
+  const auto as_int = [](int64_t value) { return static_cast<int>(value); };
+  TF_INTEROP_RETURN_IF_ERROR(library_.Check(
+      library_.cudnnSetConvolution2dDescriptor(made, as_int(c.pad_top), as_int(c.pad_left),
+                                               as_int(c.stride_height), as_int(c.stride_width),
+                                               as_int(c.dilation_height), as_int(c.dilation_width),
+                                               CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
+      "cudnnSetConvolution2dDescriptor"));
+  TF_INTEROP_RETURN_IF_ERROR(
+      library_.Check(library_.cudnnSetConvolutionGroupCount(made, as_int(c.group_count)),
+                     "cudnnSetConvolutionGroupCount"));
+  return library_.Check(
+      library_.cudnnSetConvolutionMathType(made, MathTypeOf(c.dtype, allow_reduced_precision)),
+      "cudnnSetConvolutionMathType");
+}
+
+Status LegacyConvolution::AskWorkspace(cudnnHandle_t handle) {
+  switch (kind_) {
+    case ConvolutionKind::kForward:
+      return library_.Check(
+          library_.cudnnGetConvolutionForwardWorkspaceSize(
+              handle, image_.get(), filter_.get(), convolution_.get(), output_.get(),
+              static_cast<cudnnConvolutionFwdAlgo_t>(algorithm_), &workspace_bytes_),
+          "cudnnGetConvolutionForwardWorkspaceSize");
+    case ConvolutionKind::kBackwardInput:
+      return library_.Check(
+          library_.cudnnGetConvolutionBackwardDataWorkspaceSize(
+              handle, filter_.get(), output_.get(), convolution_.get(), image_.get(),
+              static_cast<cudnnConvolutionBwdDataAlgo_t>(algorithm_), &workspace_bytes_),
+          "cudnnGetConvolutionBackwardDataWorkspaceSize");
+    case ConvolutionKind::kBackwardFilter:
+      break;
+  }
+  return library_.Check(
+      library_.cudnnGetConvolutionBackwardFilterWorkspaceSize(
+          handle, image_.get(), output_.get(), convolution_.get(), filter_.get(),
+          static_cast<cudnnConvolutionBwdFilterAlgo_t>(algorithm_), &workspace_bytes_),
+      "cudnnGetConvolutionBackwardFilterWorkspaceSize");
+}
+
+Status LegacyConvolution::Execute(cudnnHandle_t handle, const std::vector<TensorBinding>& bindings,
+                                  void* workspace) const {
+  void* const image = BoundTo(bindings, kImageTensor);
+  void* const filter = BoundTo(bindings, kFilterTensor);
+  void* const output = BoundTo(bindings, kOutputTensor);
+  // Scaling factors are float for tensors of 16 bits too.
+  const float one = 1.0f;
+  const float zero = 0.0f;
+  std::lock_guard<std::mutex> lock(execute_mutex_);
+  switch (kind_) {
+    case ConvolutionKind::kForward:
+      return library_.Check(
+          library_.cudnnConvolutionForward(
+              handle, &one, image_.get(), image, filter_.get(), filter, convolution_.get(),
+              static_cast<cudnnConvolutionFwdAlgo_t>(algorithm_), workspace, workspace_bytes_,
+              &zero, output_.get(), output),
+          "cudnnConvolutionForward with '" + tag_.name + "'");
+    case ConvolutionKind::kBackwardInput:
+      return library_.Check(
+          library_.cudnnConvolutionBackwardData(
+              handle, &one, filter_.get(), filter, output_.get(), output, convolution_.get(),
+              static_cast<cudnnConvolutionBwdDataAlgo_t>(algorithm_), workspace, workspace_bytes_,
+              &zero, image_.get(), image),
+          "cudnnConvolutionBackwardData with '" + tag_.name + "'");
+    case ConvolutionKind::kBackwardFilter:
+      break;
+  }
+  return library_.Check(
+      library_.cudnnConvolutionBackwardFilter(
+          handle, &one, image_.get(), image, output_.get(), output, convolution_.get(),
+          static_cast<cudnnConvolutionBwdFilterAlgo_t>(algorithm_), workspace, workspace_bytes_,
+          &zero, filter_.get(), filter),
+      "cudnnConvolutionBackwardFilter with '" + tag_.name + "'");
+}
+
+Status LegacyConvolution::Serialize(std::string*) const {
+  return Unsupported("cuDNN has no serialized form of '" + tag_.name +
+                     "', an algorithm of its legacy API. Prepare it by its name.");
+}
+
+}  // namespace tf_interop

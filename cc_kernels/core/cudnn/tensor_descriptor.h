@@ -1,0 +1,33 @@
+// Descriptors of tensors, as the calls of cuDNN outside its backend API take them.
+#ifndef TF_INTEROP_CORE_CUDNN_TENSOR_DESCRIPTOR_H_
+#define TF_INTEROP_CORE_CUDNN_TENSOR_DESCRIPTOR_H_
+
+#include <memory>
+
+#include "cc_kernels/core/convolution.h"
+#include "cc_kernels/core/cudnn/cudnn_library.h"
+#include "cc_kernels/core/cudnn/tensor_geometry.h"
+#include "cc_kernels/core/status.h"
+
+namespace tf_interop {
+
+cudnnDataType_t CudnnType(DataType dtype);
+
+struct DestroyTensorDescriptor {
+  const CudnnLibrary* library;
+  void operator()(cudnnTensorStruct* descriptor) const {
+    // A failure to free is nothing that a caller could act on.
+    (void)library->cudnnDestroyTensorDescriptor(descriptor);
+  }
+};
+
+// Read only once it is made, so that threads may share it.
+using TensorDescriptor = std::unique_ptr<cudnnTensorStruct, DestroyTensorDescriptor>;
+
+// Returns kUnsupported for a tensor that is too large for 32-bit indices.
+Status MakeTensorDescriptor(const CudnnLibrary& library, DataType dtype,
+                            const TensorGeometry& geometry, TensorDescriptor* descriptor);
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_CORE_CUDNN_TENSOR_DESCRIPTOR_H_

@@ -1,0 +1,97 @@
+// The constant filters of a stage in the form that their algorithms read, transformed once instead
+// of by every launch.
+//
+// A transformed filter is used only where nothing can have changed since it was made: for a filter
+// at the same address (which is held, so that no other filter comes to be there, and which its
+// caller says is constant, so that nobody writes to it), the same convolution with all its sizes,
+// the same algorithm, the same switch for TF32 and the same device's backend. Together these decide
+// the transformed bytes.
+//
+// It is ready for whoever comes behind it: for calls on the stream that the transformation was
+// enqueued on, and for all once it is known to have run. A call that comes too early on another
+// stream goes without, and so does one for which there is no memory: its launches transform the
+// filter themselves, as they would without all this.
+#ifndef TF_INTEROP_CORE_TRANSFORMED_FILTERS_H_
+#define TF_INTEROP_CORE_TRANSFORMED_FILTERS_H_
+
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc_kernels/core/backend.h"
+#include "cc_kernels/core/convolution.h"
+#include "cc_kernels/core/status.h"
+
+namespace tf_interop {
+
+// What decides the bytes of a transformed filter.
+struct TransformedFilterKey {
+  const void* filter = nullptr;
+  Convolution convolution;
+  std::string algorithm;
+  bool allow_tf32 = true;
+  Backend* backend = nullptr;
+
+  bool operator==(const TransformedFilterKey& other) const;
+};
+
+// Memory for a transformed filter.
+struct FilterMemory {
+  void* data = nullptr;               // null where there is none
+  std::shared_ptr<const void> owner;  // keeps it, and the memory of the filter that it is made from
+};
+
+class TransformedFilter {
+ public:
+  TransformedFilter(TransformedFilterKey key, FilterMemory memory, Stream stream)
+      : key_(std::move(key)), memory_(std::move(memory)), stream_(stream) {}
+
+  const TransformedFilterKey& key() const { return key_; }
+  const void* data() const { return memory_.data; }
+
+  // Says that the stream that it was enqueued on has run it.
+  void MarkComplete() { is_complete_ = true; }
+  // Whether work that is enqueued on `stream` now finds it done.
+  bool IsReadyOn(Stream stream) const { return stream == stream_ || is_complete_; }
+
+ private:
+  const TransformedFilterKey key_;
+  const FilterMemory memory_;
+  const Stream stream_;
+  std::atomic<bool> is_complete_{false};
+};
+
+// Those of one stage. Thread-safe.
+class TransformedFilters {
+ public:
+  // The most forms of one filter that are kept, for as many batch sizes, say. Beyond it the oldest
+  // goes.
+  static constexpr size_t kMostForms = 4;
+
+  using Allocate = std::function<FilterMemory(size_t bytes)>;
+
+  // Gives the filter of step `step` as `prepared` reads it; enqueues the transformation on `caller`
+  // where that has not been done. Null where the launch has to transform the filter itself.
+  // `prepared` is of `key.convolution` and `key.algorithm`, and transforms its filter.
+  std::shared_ptr<TransformedFilter> FindOrMake(size_t step, const TransformedFilterKey& key,
+                                                const PreparedConvolution& prepared, Stream caller,
+                                                const Allocate& allocate);
+
+  // Forgets all; returns whether there were any. Who was given one keeps it.
+  bool Clear();
+
+ private:
+  using Forms = std::vector<std::shared_ptr<TransformedFilter>>;
+
+  std::mutex mutex_;
+  std::vector<Forms> forms_;  // of each step's filter, oldest first; guarded by mutex_
+};
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_CORE_TRANSFORMED_FILTERS_H_

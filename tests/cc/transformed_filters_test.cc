@@ -1,0 +1,162 @@
+// When a filter that was transformed once is used, and when not.
+#include "cc_kernels/core/transformed_filters.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cc_kernels/core/counters.h"
+#include "cc_kernels/core/host/host_backend.h"
+#include "tests/cc/convolution_cases.h"
+
+namespace tf_interop {
+namespace {
+
+// Counts transformations instead of doing them, and may refuse to.
+class CountingBackend : public HostBackend {
+ public:
+  CountingBackend() : HostBackend([](int, const std::function<void(int)>&) {}) {}
+
+  Status TransformFilter(const PreparedConvolution&, const void* filter, void* transformed,
+                         StreamGroup* group, Stream stream) override {
+    EXPECT_NE(group, nullptr);
+    if (!outcome.ok()) return outcome;
+    transformations.push_back({filter, transformed, stream});
+    return Status::Ok();
+  }
+
+  struct Transformation {
+    const void* filter;
+    void* transformed;
+    Stream stream;
+  };
+  std::vector<Transformation> transformations;
+  Status outcome;
+};
+
+class TransformedFiltersTest : public testing::Test {
+ protected:
+  TransformedFiltersTest() {
+    key_ = {&filter_, MakeConvolution(ConvolutionKind::kForward, Layout::kNHWC, DataType::kHalf),
+            "IM2COL_GEMM", true, &backend_};
+    EXPECT_TRUE(backend_.Prepare(key_.convolution, key_.algorithm, 1 << 20, &prepared_).ok());
+  }
+
+  std::shared_ptr<TransformedFilter> FindOrMake(const TransformedFilterKey& key, Stream stream,
+                                                size_t step = 0) {
+    return filters_.FindOrMake(step, key, *prepared_, stream, [this](size_t bytes) {
+      if (!has_memory_) return FilterMemory();
+      auto memory = std::make_shared<std::vector<char>>(bytes);
+      allocated_.push_back(memory);
+      void* const data = memory->data();
+      return FilterMemory{data, std::move(memory)};
+    });
+  }
+
+  size_t transformed() const { return backend_.transformations.size(); }
+
+  int filter_ = 0, other_filter_ = 0;
+  int first_stream_ = 0, second_stream_ = 0;
+  Stream first() { return &first_stream_; }
+  Stream second() { return &second_stream_; }
+  CountingBackend backend_;
+  TransformedFilterKey key_;
+  std::shared_ptr<const PreparedConvolution> prepared_;
+  TransformedFilters filters_;
+  bool has_memory_ = true;
+  std::vector<std::weak_ptr<std::vector<char>>> allocated_;
+};
+
+TEST_F(TransformedFiltersTest, TransformsOnTheCallersStreamOnce) {
+  const int64_t counted = ReadCounters().filters_transformed;
+  const auto made = FindOrMake(key_, first());
+  ASSERT_NE(made, nullptr);
+  ASSERT_EQ(transformed(), 1u);
+  EXPECT_EQ(backend_.transformations[0].filter, &filter_);
+  EXPECT_EQ(backend_.transformations[0].transformed, made->data());
+  EXPECT_EQ(backend_.transformations[0].stream, first());
+  EXPECT_EQ(FindOrMake(key_, first()), made);
+  EXPECT_EQ(transformed(), 1u);
+  EXPECT_EQ(ReadCounters().filters_transformed, counted + 1);
+  const auto memory = allocated_[0].lock();
+  EXPECT_EQ(memory->size(), key_.convolution.filter_elements() * sizeof(float));
+}
+
+TEST_F(TransformedFiltersTest, OtherStreamsGoWithoutUntilItHasRun) {
+  const auto made = FindOrMake(key_, first());
+  EXPECT_EQ(FindOrMake(key_, second()), nullptr);
+  made->MarkComplete();
+  EXPECT_EQ(FindOrMake(key_, second()), made);
+  EXPECT_EQ(transformed(), 1u);
+}
+
+TEST_F(TransformedFiltersTest, UsesNoneThatWasMadeForAnythingElse) {
+  CountingBackend other_backend;
+  std::vector<TransformedFilterKey> others(5, key_);
+  others[0].filter = &other_filter_;
+  others[1].convolution.batch += 1;
+  others[2].algorithm = "DIRECT";
+  others[3].allow_tf32 = false;
+  others[4].backend = &other_backend;
+  for (const TransformedFilterKey& other : others) {
+    filters_.Clear();
+    backend_.transformations.clear();
+    other_backend.transformations.clear();
+    const auto made = FindOrMake(key_, first());
+    const auto made_for_other = FindOrMake(other, first());
+    EXPECT_NE(made_for_other, made);
+    EXPECT_NE(made_for_other->data(), made->data());
+    EXPECT_EQ(transformed() + other_backend.transformations.size(), 2u);
+    EXPECT_EQ(FindOrMake(key_, first()), made) << "both are kept";
+  }
+}
+
+TEST_F(TransformedFiltersTest, KeepsAsManyFormsOfAFilterAsItSays) {
+  std::vector<TransformedFilterKey> keys(TransformedFilters::kMostForms + 1, key_);
+  for (size_t i = 0; i < keys.size(); ++i) keys[i].convolution.batch = i + 1;
+  for (const TransformedFilterKey& key : keys) ASSERT_NE(FindOrMake(key, first()), nullptr);
+  EXPECT_TRUE(allocated_.front().expired()) << "the oldest has gone";
+  for (size_t i = 1; i < keys.size(); ++i) EXPECT_NE(FindOrMake(keys[i], first()), nullptr);
+  EXPECT_EQ(transformed(), keys.size());
+  // Another step's filter has room of its own.
+  ASSERT_NE(FindOrMake(keys[0], first(), /*step=*/3), nullptr);
+  EXPECT_FALSE(allocated_[1].expired());
+}
+
+TEST_F(TransformedFiltersTest, GoesWithoutWhereThereIsNoMemory) {
+  has_memory_ = false;
+  EXPECT_EQ(FindOrMake(key_, first()), nullptr);
+  EXPECT_EQ(transformed(), 0u);
+  has_memory_ = true;
+  EXPECT_NE(FindOrMake(key_, first()), nullptr);
+}
+
+TEST_F(TransformedFiltersTest, GoesWithoutAndCountsItWhereTransformingFails) {
+  backend_.outcome = Internal("no transformation today");
+  EXPECT_EQ(FindOrMake(key_, first()), nullptr);
+  bool is_counted = false;
+  for (const auto& [reason, count] : ReadCounters().fallbacks) {
+    is_counted = is_counted || reason.find("no transformation today") != std::string::npos;
+  }
+  EXPECT_TRUE(is_counted);
+  EXPECT_TRUE(allocated_[0].expired());
+  backend_.outcome = Status::Ok();
+  EXPECT_NE(FindOrMake(key_, first()), nullptr);
+}
+
+TEST_F(TransformedFiltersTest, ClearFreesWhatNobodyUses) {
+  EXPECT_FALSE(filters_.Clear());
+  auto used = FindOrMake(key_, first());
+  ASSERT_NE(FindOrMake(key_, first(), /*step=*/1), nullptr);
+  EXPECT_TRUE(filters_.Clear());
+  EXPECT_FALSE(allocated_[0].expired());
+  EXPECT_TRUE(allocated_[1].expired());
+  used.reset();
+  EXPECT_TRUE(allocated_[0].expired());
+  EXPECT_FALSE(filters_.Clear());
+}
+
+}  // namespace
+}  // namespace tf_interop

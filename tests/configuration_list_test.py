@@ -1,0 +1,104 @@
+"""Lists of configurations: what is legal in a file, and several put into one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+import msgspec
+import pytest
+
+from tf_interop.errors import ProfileError
+from tf_interop.know.configuration_list import (
+    ConfigurationList,
+    ListedConvolution,
+    ListedStage,
+    merge_lists,
+)
+from tf_interop.know.configuration_list_file import (
+    configurations_schema,
+    load_configurations,
+    save_configurations,
+)
+from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind
+
+SMALL = ConvolutionConfiguration(
+    op="Conv2D",
+    kind=ConvolutionKind.FORWARD,
+    depthwise=False,
+    dtype="float32",
+    layout="NHWC",
+    image_shape=(1, 8, 8, 3),
+    filter_shape=(1, 1, 3, 4),
+    output_shape=(1, 8, 8, 4),
+    strides=(1, 1),
+    dilations=(1, 1),
+    padding="SAME",
+    group_count=1,
+)
+LARGE = dataclasses.replace(SMALL, filter_shape=(5, 5, 3, 4))
+LIST = ConfigurationList(
+    (ListedConvolution(SMALL, 2, ("a",)), ListedConvolution(LARGE, 1, ("a", "b"))),
+    (ListedStage((0, 1), (0, 1), origins=("a, level",)),),
+    made_with={"tensorflow": "2.21.0"},
+)
+SCHEMA = pathlib.Path(__file__).resolve().parents[1] / "docs/schemas/configurations.schema.json"
+
+
+def test_what_is_saved_is_loaded(tmp_path: pathlib.Path) -> None:
+    save_configurations(LIST, tmp_path / "list.json")
+    assert load_configurations(tmp_path / "list.json") == LIST
+
+
+def test_published_schema_is_that_of_this_version() -> None:
+    assert json.loads(SCHEMA.read_text()) == json.loads(json.dumps(configurations_schema()))
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("convolutions", 1, "configuration"), SMALL, "each configuration once"),
+        (("convolutions", 0, "configuration", "image_shape"), None, "known shapes"),
+        (("convolutions", 0, "count"), 0, r"at `\$.convolutions\[0\].count`"),
+        (("stages", 0, "convolutions"), [0, 2], "one of 2 convolutions, got 2"),
+        (("stages", 0, "lanes"), [0], "2 lanes, one for each convolution, got 1"),
+        (("stages", 0, "lanes"), [1, 0], r"a lane up to 0, got 1 at `\$.stages\[0\].lanes\[0\]`"),
+        (("stages", 0, "algorithms"), ["DIRECT"], "none or 2 values, got 1"),
+        (("stages", 0, "algorithms"), ["DIRECT", "FASTEST"], "an algorithm that a runner knows"),
+        (("stages", 0, "sm_counts"), [8, 8, 8], "none or 2 values, got 3"),
+        (("version",), 2, "made by a newer release"),
+        (("stages", 0, "lane"), [0], "Expected only the fields"),
+    ],
+)
+def test_refuses_what_is_not_legal(
+    place: tuple[str | int, ...], value: Any, message: str, tmp_path: pathlib.Path
+) -> None:
+    raw = msgspec.to_builtins(LIST)
+    inner = raw
+    for key in place[:-1]:
+        inner[key] = list(inner[key]) if isinstance(inner[key], tuple) else inner[key]
+        inner = inner[key]
+    inner[place[-1]] = msgspec.to_builtins(value)
+    path = tmp_path / "list.json"
+    path.write_bytes(msgspec.json.encode(raw))
+    with pytest.raises(ProfileError, match=message) as refusal:
+        load_configurations(path)
+    assert str(path) in str(refusal.value)
+
+
+def test_merges_what_is_equal() -> None:
+    other = ConfigurationList(
+        (ListedConvolution(LARGE, 3, ("b", "c")), ListedConvolution(SMALL, 1, ("c",))),
+        (ListedStage((1, 0), (0, 1), origins=("c, level",)), ListedStage((0, 0), (0, 1))),
+    )
+    merged = merge_lists([LIST, other])
+    assert merged == ConfigurationList(
+        (ListedConvolution(SMALL, 3, ("a", "c")), ListedConvolution(LARGE, 4, ("a", "b", "c"))),
+        (
+            ListedStage((0, 1), (0, 1), origins=("a, level", "c, level")),
+            ListedStage((1, 1), (0, 1)),
+        ),
+        made_with={"tensorflow": "2.21.0"},
+    )

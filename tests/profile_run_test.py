@@ -1,0 +1,341 @@
+"""In which order a list is measured, what is not measured again, and how a run ends."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from tf_interop.know.configuration_list import ConfigurationList, ListedConvolution, ListedStage
+from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind
+from tf_interop.know.core_library import AlgorithmList, AlgorithmScope, MeasureOptions, StageStep
+from tf_interop.know.profile import (
+    AlgorithmFailure,
+    AlgorithmMeasurement,
+    Entry,
+    FailureKind,
+    MeasuredConvolution,
+    StageFailure,
+    StageMeasurement,
+)
+from tf_interop.use.profile_run import End, Outcome, Phase, ProfileRun, RunOptions, parse_budget
+
+SMALL = ConvolutionConfiguration(
+    op="Conv2D",
+    kind=ConvolutionKind.FORWARD,
+    depthwise=False,
+    dtype="float32",
+    layout="NHWC",
+    image_shape=(1, 8, 8, 3),
+    filter_shape=(1, 1, 3, 4),
+    output_shape=(1, 8, 8, 4),
+    strides=(1, 1),
+    dilations=(1, 1),
+    padding="SAME",
+    group_count=1,
+)
+LARGE = dataclasses.replace(SMALL, filter_shape=(5, 5, 3, 4))
+HALF = dataclasses.replace(SMALL, dtype="float16")
+BOTH = (ListedConvolution(SMALL), ListedConvolution(LARGE))
+PAIR = ListedStage((0, 1), (0, 1))
+
+# Best first; what is faster alone is not what the backend thinks best.
+CONSIDERED = ("eng0", "eng1")
+ALL = (*CONSIDERED, "eng2", "GEMM")
+LATENCIES = {"eng0": 30.0, "eng1": 10.0, "eng2": 20.0, "GEMM": 40.0}
+
+
+class FakeBackend:
+    """Has four algorithms of known times, of which the first rounds to TF32."""
+
+    def __init__(self) -> None:
+        self.measured: list[str] = []
+        self.fails: set[str] = set()
+        self.given_sm_counts: tuple[int, ...] | None = None
+        self.before_each: Callable[[], None] = lambda: None
+
+    def list_algorithms(
+        self,
+        configuration: ConvolutionConfiguration,
+        scope: AlgorithmScope = AlgorithmScope.ALL,
+        *,
+        allow_tf32: bool = True,
+    ) -> AlgorithmList:
+        if configuration.kind is not ConvolutionKind.FORWARD:
+            return AlgorithmList((), "Expected a forward convolution.")
+        names = CONSIDERED if scope is AlgorithmScope.HEURISTIC else ALL
+        return AlgorithmList(tuple(n for n in names if allow_tf32 or n != "eng0"), None)
+
+    def measure_algorithm(
+        self,
+        configuration: ConvolutionConfiguration,
+        algorithm: str | None = None,
+        options: MeasureOptions | None = None,
+    ) -> AlgorithmMeasurement | AlgorithmFailure:
+        assert algorithm is not None
+        assert options is not None
+        self.before_each()
+        self.measured.append(f"{_name(configuration)} {algorithm}")
+        if algorithm in self.fails:
+            return AlgorithmFailure(
+                configuration, algorithm, options.allow_tf32, FailureKind.FAILED, "no", "fake"
+            )
+        rounds = algorithm == "eng0" and configuration.dtype == "float32"
+        return AlgorithmMeasurement(
+            configuration, algorithm, rounds, LATENCIES[algorithm], 0.1, 0, None, True, (), "fake"
+        )
+
+    def measure_stage(
+        self,
+        steps: Sequence[StageStep],
+        options: MeasureOptions | None = None,
+        *,
+        sequential_algorithms: Sequence[str | None] = (),
+        sm_counts: Sequence[int] = (),
+        priorities: Sequence[int] = (),
+    ) -> StageMeasurement | StageFailure:
+        assert options is not None
+        self.before_each()
+        self.measured.append("+".join(f"{_name(s.configuration)} {s.algorithm}" for s in steps))
+        return StageMeasurement(
+            convolutions=tuple(MeasuredConvolution(s.configuration, s.algorithm) for s in steps),
+            lanes=tuple(step.lane for step in steps),
+            concurrent_us=1.0,
+            same_sequential_us=2.0,
+            sequential_us=2.0,
+            spread_us=0.1,
+            workspace_bytes=0,
+            source="fake",
+            sequential_algorithms=tuple(sequential_algorithms),
+            tf32=options.allow_tf32,
+            sm_counts=(sm_counts and self.given_sm_counts) or tuple(sm_counts),
+            priorities=tuple(priorities),
+        )
+
+
+class Silence:
+    def begin(self, phase: Phase, done: int, total: int) -> None:
+        assert 0 <= done < total
+
+    def measure(self, what: str) -> None:
+        assert what
+
+
+def _name(configuration: ConvolutionConfiguration) -> str:
+    return {SMALL: "small", LARGE: "large", HALF: "half"}[configuration]
+
+
+def _run(
+    backend: FakeBackend,
+    configurations: ConfigurationList,
+    options: RunOptions | None = None,
+    *,
+    known: Sequence[Entry] = (),
+    should_stop: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = lambda: 0.0,
+) -> tuple[Outcome, list[Entry]]:
+    kept: list[Entry] = []
+    run = ProfileRun(
+        backend,
+        configurations,
+        options or RunOptions(),
+        known=known,
+        keep=kept.append,
+        should_stop=should_stop,
+        clock=clock,
+    )
+    return run.run(Silence()), kept
+
+
+def test_measures_own_choices_first_and_the_costliest_convolution_before_others() -> None:
+    backend = FakeBackend()
+    outcome, kept = _run(backend, ConfigurationList(BOTH, (PAIR,)), RunOptions(pair_algorithms=1))
+    assert backend.measured == [
+        "large eng0", "small eng0",
+        "large eng1", "small eng1",
+        "large eng2", "large GEMM", "small eng2", "small GEMM",
+        "small eng1+large eng1",
+    ]  # fmt: skip
+    assert outcome == Outcome(End.FINISHED, len(kept), 0, (), ())
+
+
+def test_a_convolution_that_occurs_often_counts_as_often() -> None:
+    backend = FakeBackend()
+    listed = (ListedConvolution(LARGE), ListedConvolution(SMALL, 26))
+    _run(backend, ConfigurationList(listed), RunOptions(AlgorithmScope.HEURISTIC))
+    assert backend.measured == ["small eng0", "large eng0", "small eng1", "large eng1"]
+
+
+def test_pairs_are_measured_with_combinations_of_what_is_fastest_alone() -> None:
+    backend = FakeBackend()
+    _run(backend, ConfigurationList(BOTH, (PAIR,)), RunOptions(pair_algorithms=2))
+    # 10 and 20 us alone; that of both fastest first, then by time.
+    assert [each for each in backend.measured if "+" in each] == [
+        "small eng1+large eng1", "small eng1+large eng2", "small eng2+large eng1",
+        "small eng2+large eng2",
+    ]  # fmt: skip
+
+
+def test_stages_of_one_convolution_twice_are_not_measured_in_both_orders() -> None:
+    backend = FakeBackend()
+    twice = ConfigurationList(BOTH[:1], (ListedStage((0, 0), (0, 1)),))
+    _run(backend, twice, RunOptions(pair_algorithms=2))
+    assert [each for each in backend.measured if "+" in each] == [
+        "small eng1+small eng1", "small eng1+small eng2", "small eng2+small eng2",
+    ]  # fmt: skip
+
+
+def test_stages_are_compared_with_what_is_fastest_alone() -> None:
+    pinned = ListedStage((0, 1), (0, 0), algorithms=("GEMM", None), priorities=(-1,))
+    _, kept = _run(FakeBackend(), ConfigurationList(BOTH, (pinned,)))
+    [stage] = [each for each in kept if isinstance(each, StageMeasurement)]
+    assert [each.algorithm for each in stage.convolutions] == ["GEMM", "eng1"]
+    assert stage.sequential_algorithms == ("eng1", "eng1")
+    assert (stage.lanes, stage.priorities) == ((0, 0), (-1,))
+
+
+def test_named_algorithms_alone_are_measured() -> None:
+    backend = FakeBackend()
+    options = RunOptions(algorithms=("GEMM", "ALGO_0", "eng2"))
+    _run(backend, ConfigurationList(BOTH[:1]), options)
+    # ALGO_0 is for gradients.
+    assert backend.measured == ["small GEMM", "small eng2"]
+
+
+def test_what_is_known_is_not_measured_again() -> None:
+    listed = ConfigurationList(BOTH, (PAIR, ListedStage((0, 1), (0, 1), sm_counts=(60, 60))))
+    first = FakeBackend()
+    first.fails = {"GEMM"}
+    first.given_sm_counts = (64, 56)
+    outcome, kept = _run(first, listed)
+    assert outcome.failure_count == 2
+    for cut in range(len(kept) + 1):
+        again = FakeBackend()
+        again.fails, again.given_sm_counts = first.fails, first.given_sm_counts
+        outcome, rest = _run(again, listed, known=kept[:cut])
+        assert again.measured == first.measured[cut:]
+        assert outcome.end is End.FINISHED
+        assert [*kept[:cut], *rest] == kept
+
+
+def test_a_stage_is_measured_again_where_a_faster_algorithm_was_found_since() -> None:
+    listed = ConfigurationList(BOTH, (ListedStage((0, 1), (0, 1), ("eng0", "eng0")),))
+    heuristic = RunOptions(algorithms=("eng0",))
+    _, kept = _run(FakeBackend(), listed, heuristic)
+    backend = FakeBackend()
+    _, again = _run(backend, listed, known=kept)
+    assert backend.measured[-1] == "small eng0+large eng0"
+    stage = again[-1]
+    assert isinstance(stage, StageMeasurement)
+    assert stage.sequential_algorithms == ("eng1", "eng1")
+
+
+def test_without_tf32_only_what_rounds_is_left_out_and_halves_are_measured_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(LATENCIES, "eng0", 5.0)
+    backend = FakeBackend()
+    listed = (ListedConvolution(SMALL), ListedConvolution(HALF))
+    stages = (ListedStage((0, 0), (0, 1)), ListedStage((1, 1), (0, 1)))
+    options = RunOptions(AlgorithmScope.HEURISTIC, tf32=(True, False), pair_algorithms=1)
+    _, kept = _run(backend, ConfigurationList(listed, stages), options)
+    # The list without TF32 has eng1 alone, which was found not to round; half has no TF32.
+    assert sorted(backend.measured[:4]) == ["half eng0", "half eng1", "small eng0", "small eng1"]
+    assert backend.measured[4:] == [
+        "small eng0+small eng0", "half eng0+half eng0", "small eng1+small eng1",
+    ]  # fmt: skip
+    assert [each.tf32 for each in kept[4:]] == [True, True, False]
+
+
+def test_ends_when_the_time_is_over_and_says_what_is_left() -> None:
+    backend = FakeBackend()
+    now = 0.0
+
+    def pass_a_second() -> None:
+        nonlocal now
+        now += 1
+
+    backend.before_each = pass_a_second
+    options = RunOptions(budget_seconds=3.5)
+    outcome, kept = _run(backend, ConfigurationList(BOTH), options, clock=lambda: now)
+    assert backend.measured == ["large eng0", "small eng0", "large eng1", "small eng1"]
+    assert outcome.end is End.OUT_OF_TIME
+    assert outcome.left == ("4 other algorithms",)
+
+    outcome, rest = _run(backend, ConfigurationList(BOTH), known=kept)
+    assert (outcome.end, len(rest)) == (End.FINISHED, 4)
+
+
+def test_with_little_time_stages_come_before_the_last_algorithms() -> None:
+    backend = FakeBackend()
+    now = 0.0
+
+    def pass_a_second() -> None:
+        nonlocal now
+        now += 1
+
+    backend.before_each = pass_a_second
+    options = RunOptions(budget_seconds=6, pair_algorithms=1)
+    _run(backend, ConfigurationList(BOTH, (PAIR,)), options, clock=lambda: now)
+    assert backend.measured == [
+        "large eng0", "small eng0", "large eng1", "small eng1", "small eng1+large eng1",
+        "large eng2",
+    ]  # fmt: skip
+
+
+def test_ends_after_the_measurement_in_hand_when_told_to_stop() -> None:
+    backend = FakeBackend()
+    outcome, kept = _run(
+        backend, ConfigurationList(BOTH), should_stop=lambda: len(backend.measured) == 3
+    )
+    assert (outcome.end, len(kept)) == (End.STOPPED, 3)
+    assert outcome.left == ("5 other algorithms",)
+
+
+def test_ends_where_a_backend_runs_an_algorithm_under_another_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend = FakeBackend()
+    measure = backend.measure_algorithm
+
+    def measure_renamed(
+        configuration: ConvolutionConfiguration,
+        algorithm: str | None = None,
+        options: MeasureOptions | None = None,
+    ) -> AlgorithmMeasurement | AlgorithmFailure:
+        measured = measure(configuration, algorithm, options)
+        return dataclasses.replace(measured, algorithm=f"nchw+{algorithm}")
+
+    monkeypatch.setattr(backend, "measure_algorithm", measure_renamed)
+    options = RunOptions(AlgorithmScope.HEURISTIC, budget_seconds=1)
+    outcome, _ = _run(backend, ConfigurationList(BOTH[:1]), options)
+    assert backend.measured == ["small eng0", "small eng1"]
+    assert outcome.end is End.FINISHED
+
+
+def test_says_which_convolutions_have_no_algorithm() -> None:
+    gradient = dataclasses.replace(
+        SMALL, op="Conv2DBackpropInput", kind=ConvolutionKind.BACKWARD_INPUT
+    )
+    listed = (ListedConvolution(gradient), ListedConvolution(SMALL))
+    stage = ListedStage((0, 1), (0, 1))
+    outcome, kept = _run(FakeBackend(), ConfigurationList(listed, (stage,)))
+    assert outcome.end is End.FINISHED
+    assert {each.configuration for each in kept} == {SMALL}  # type: ignore[union-attr]
+    [note] = outcome.notes
+    assert note.startswith("no algorithm for backward-input 1x8x8x3")
+    assert note.endswith("Expected a forward convolution.")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400)]
+)
+def test_budgets(text: str, seconds: float) -> None:
+    assert parse_budget(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "-1m", "0", "10d", "inf", "nan"])
+def test_refuses_other_budgets(text: str) -> None:
+    with pytest.raises(ValueError, match=r"Expected a time such as 90s, 10m or 1\.5h"):
+        parse_budget(text)
