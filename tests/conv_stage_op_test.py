@@ -213,7 +213,7 @@ def test_gives_what_the_own_ops_give(
     assert compared >= len(cases) // 3
 
 
-@pytest.mark.parametrize("algorithm", ["IM2COL_GEMM", "DIRECT"])
+@pytest.mark.parametrize("algorithm", ["IM2COL_GEMM", "EIGEN_SPATIAL", "DIRECT"])
 def test_every_pinned_host_algorithm_gives_the_same(conv_stage: Any, algorithm: str) -> None:
     cases = list(cases_of("NHWC", tf.float32, "SAME", 2, 1, 1))
     for case, result in zip(cases, run_stage(conv_stage, cases, algorithm=algorithm), strict=True):

@@ -130,6 +130,8 @@ def test_describes_the_cpu(host: MeasuringBackend) -> None:
 @pytest.mark.parametrize("scope", AlgorithmScope)
 def test_lists_the_algorithms_of_the_host(host: MeasuringBackend, scope: AlgorithmScope) -> None:
     listed = host.list_algorithms(FORWARD, scope, allow_tf32=False)
+    assert listed == AlgorithmList(("IM2COL_GEMM", "EIGEN_SPATIAL", "DIRECT"), None)
+    listed = host.list_algorithms(BACKWARD_FILTER, scope, allow_tf32=False)
     assert listed == AlgorithmList(("IM2COL_GEMM", "DIRECT"), None)
 
 

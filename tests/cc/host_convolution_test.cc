@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "Eigen/Core"
+#include "cc_kernels/core/host/host_backend.h"
 #include "tests/cc/reference_convolution.h"
 
 namespace tf_interop {
@@ -110,6 +111,7 @@ void ExpectMatchesReference(const Convolution& c, HostAlgorithm algorithm) {
       expected = &reference.filter;
       break;
   }
+  if (!CanRun(algorithm, c)) return;
   // Filled with a pattern that is NaN in both types, so that an element left out shows.
   std::vector<unsigned char> result(c.result_elements() * SizeOf(c.dtype), 0xff);
   buffers.result = result.data();
@@ -273,6 +275,7 @@ TEST_P(HostConvolutionTest, ReadsTheTransformedFilterInstead) {
     for (const auto kind : {ConvolutionKind::kForward, ConvolutionKind::kBackwardInput}) {
       Convolution c = SumOf(dtype, 3);
       c.kind = kind;
+      if (!CanRun(GetParam(), c)) continue;
       const HostConvolution convolution(c, GetParam());
       ASSERT_EQ(convolution.transformed_filter_bytes(), 3 * sizeof(float)) << ToString(c);
       const auto filter = Encode(dtype, {2, 3, 4});
@@ -295,7 +298,8 @@ TEST_P(HostConvolutionTest, ReadsTheTransformedFilterInstead) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Algorithms, HostConvolutionTest,
-                         testing::Values(HostAlgorithm::kIm2colGemm, HostAlgorithm::kDirect),
+                         testing::Values(HostAlgorithm::kIm2colGemm, HostAlgorithm::kEigenSpatial,
+                                         HostAlgorithm::kDirect),
                          [](const auto& info) {
                            return std::string(HostAlgorithmName(info.param));
                          });
@@ -317,6 +321,21 @@ TEST(ConvolutionTest, TypesOfOneSizeAreDifferent) {
   EXPECT_FALSE(half == bfloat16);
   EXPECT_NE(ConvolutionHash()(half), ConvolutionHash()(bfloat16));
   EXPECT_NE(ToString(bfloat16).find("bfloat16"), std::string::npos);
+}
+
+TEST(HostAlgorithmTest, SpatialIsForForwardConvolutionsWithoutGroups) {
+  Convolution c = SumOf(DataType::kFloat, 3);
+  EXPECT_TRUE(CanRun(HostAlgorithm::kEigenSpatial, c));
+  c.group_count = 3;
+  EXPECT_FALSE(CanRun(HostAlgorithm::kEigenSpatial, c));
+  c.group_count = 1;
+  c.kind = ConvolutionKind::kBackwardInput;
+  EXPECT_FALSE(CanRun(HostAlgorithm::kEigenSpatial, c));
+  HostBackend backend(SerialFor);
+  std::shared_ptr<const PreparedConvolution> prepared;
+  const Status refused = backend.Prepare(c, "EIGEN_SPATIAL", size_t{1} << 30, &prepared);
+  EXPECT_EQ(refused.code(), StatusCode::kUnsupported);
+  EXPECT_NE(refused.message().find("forward convolution without groups"), std::string::npos);
 }
 
 TEST(HostAlgorithmTest, RefusesUnknownNames) {

@@ -41,8 +41,8 @@ LEGACY_ALGORITHMS: Mapping[ConvolutionKind, tuple[str, ...]] = MappingProxyType(
 )
 """cuDNN's legacy algorithms of each kind: its enumerators without their common prefix."""
 
-HOST_ALGORITHMS: tuple[str, ...] = ("IM2COL_GEMM", "DIRECT")
-"""Algorithms of the host backend, for every kind."""
+HOST_ALGORITHMS: tuple[str, ...] = ("IM2COL_GEMM", "EIGEN_SPATIAL", "DIRECT")
+"""Algorithms of the host backend; the second is for forward convolutions alone."""
 
 # An engine's global index and its knobs, as cudnn-frontend tags a plan, and an SM-count target:
 # "eng4_k24=15_k6=0_sms=66". Words in front name what the runner does around the algorithm. What is

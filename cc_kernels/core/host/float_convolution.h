@@ -1,4 +1,4 @@
-// Convolutions of float NHWC tensors with HWIO filters: what both host algorithms work on.
+// Convolutions of float NHWC tensors with HWIO filters: what the host algorithms work on.
 #ifndef TF_INTEROP_CORE_HOST_FLOAT_CONVOLUTION_H_
 #define TF_INTEROP_CORE_HOST_FLOAT_CONVOLUTION_H_
 
@@ -27,6 +27,11 @@ void RunIm2colGemm(const Convolution& c, const FloatTensors& tensors, float* scr
 
 // DIRECT.
 void RunDirect(const Convolution& c, const FloatTensors& tensors, const ParallelFor& parallel_for);
+
+// EIGEN_SPATIAL, for forward convolutions without groups.
+bool CanRunEigenSpatial(const Convolution& c);
+void RunEigenSpatial(const Convolution& c, const FloatTensors& tensors,
+                     const ParallelFor& parallel_for);
 
 // The image position that tap `tap` of a filter reads for output position `output`; may lie in
 // the padding, outside [0, image size).

@@ -63,6 +63,10 @@ Status HostBackend::Prepare(const Convolution& convolution, const std::string& a
   HostAlgorithm chosen = ChooseAlgorithm(convolution);
   if (!algorithm.empty()) {
     TF_INTEROP_RETURN_IF_ERROR(ParseHostAlgorithm(algorithm, &chosen));
+    if (!CanRun(chosen, convolution)) {
+      return Unsupported("Expected a forward convolution without groups for " + algorithm +
+                         ", got " + ToString(convolution) + ".");
+    }
   }
   HostConvolution ready(convolution, chosen);
   if (ready.workspace_bytes() > workspace_limit_bytes) {
@@ -87,10 +91,13 @@ void HostBackend::DropStreamsOfParent() {
   owner_ = getpid();
 }
 
-Status HostBackend::ListAlgorithms(const Convolution&, AlgorithmScope,
+Status HostBackend::ListAlgorithms(const Convolution& convolution, AlgorithmScope,
                                    std::vector<std::string>* algorithms) {
-  *algorithms = {HostAlgorithmName(HostAlgorithm::kIm2colGemm),
-                 HostAlgorithmName(HostAlgorithm::kDirect)};
+  algorithms->clear();
+  for (const HostAlgorithm algorithm :
+       {HostAlgorithm::kIm2colGemm, HostAlgorithm::kEigenSpatial, HostAlgorithm::kDirect}) {
+    if (CanRun(algorithm, convolution)) algorithms->push_back(HostAlgorithmName(algorithm));
+  }
   return Status::Ok();
 }
 

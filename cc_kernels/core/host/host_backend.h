@@ -40,7 +40,7 @@ class HostBackend : public Backend {
   Status Prepare(const Convolution& convolution, const std::string& algorithm,
                  size_t workspace_limit_bytes,
                  std::shared_ptr<const PreparedConvolution>* prepared) override;
-  // Its two, for every convolution and in every scope.
+  // All that can run the convolution, in every scope.
   Status ListAlgorithms(const Convolution& convolution, AlgorithmScope scope,
                         std::vector<std::string>* algorithms) override;
 

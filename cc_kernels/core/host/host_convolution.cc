@@ -137,18 +137,32 @@ void ApplyBiasAndActivation(const Convolution& c, const float* bias, int64_t pix
 }  // namespace
 
 Status ParseHostAlgorithm(const std::string& name, HostAlgorithm* algorithm) {
-  for (const HostAlgorithm known : {HostAlgorithm::kIm2colGemm, HostAlgorithm::kDirect}) {
+  for (const HostAlgorithm known :
+       {HostAlgorithm::kIm2colGemm, HostAlgorithm::kEigenSpatial, HostAlgorithm::kDirect}) {
     if (name == HostAlgorithmName(known)) {
       *algorithm = known;
       return Status::Ok();
     }
   }
-  return InvalidArgument("Expected an algorithm of the host backend (IM2COL_GEMM or DIRECT), got " +
-                         name + ".");
+  return InvalidArgument(
+      "Expected an algorithm of the host backend (IM2COL_GEMM, EIGEN_SPATIAL or DIRECT), got " +
+      name + ".");
 }
 
 const char* HostAlgorithmName(HostAlgorithm algorithm) {
-  return algorithm == HostAlgorithm::kDirect ? "DIRECT" : "IM2COL_GEMM";
+  switch (algorithm) {
+    case HostAlgorithm::kIm2colGemm:
+      return "IM2COL_GEMM";
+    case HostAlgorithm::kEigenSpatial:
+      return "EIGEN_SPATIAL";
+    case HostAlgorithm::kDirect:
+      return "DIRECT";
+  }
+  return "";
+}
+
+bool CanRun(HostAlgorithm algorithm, const Convolution& convolution) {
+  return algorithm != HostAlgorithm::kEigenSpatial || CanRunEigenSpatial(convolution);
 }
 
 HostConvolution::HostConvolution(const Convolution& convolution, HostAlgorithm algorithm)
@@ -221,10 +235,16 @@ void HostConvolution::Run(const ConvolutionBuffers& buffers, void* workspace,
   if (convert_result) free_workspace += result.elements();
   bind(roles.result, float_result);
 
-  if (algorithm_ == HostAlgorithm::kIm2colGemm) {
-    RunIm2colGemm(c, tensors, free_workspace, parallel_for);
-  } else {
-    RunDirect(c, tensors, parallel_for);
+  switch (algorithm_) {
+    case HostAlgorithm::kIm2colGemm:
+      RunIm2colGemm(c, tensors, free_workspace, parallel_for);
+      break;
+    case HostAlgorithm::kEigenSpatial:
+      RunEigenSpatial(c, tensors, parallel_for);
+      break;
+    case HostAlgorithm::kDirect:
+      RunDirect(c, tensors, parallel_for);
+      break;
   }
   if (c.has_bias || c.activation != Activation::kNone) {
     const int64_t rows = c.batch * c.output_height;

@@ -1,11 +1,13 @@
-// A convolution on the CPU, by one of two algorithms:
+// A convolution on the CPU, by one of three algorithms:
 //
-//   IM2COL_GEMM  patches of the image as rows of a matrix in the workspace, and Eigen's matrix
-//                product (forward; the two backward kinds do the same tap by tap);
-//   DIRECT       loops without a workspace of its own; what depthwise convolutions use.
+//   IM2COL_GEMM    patches of the image as rows of a matrix in the workspace, and Eigen's matrix
+//                  product (forward; the two backward kinds do the same tap by tap);
+//   EIGEN_SPATIAL  Eigen's spatial convolution, without a workspace of its own; for forward
+//                  convolutions without groups;
+//   DIRECT         loops without a workspace of its own; what depthwise convolutions use.
 //
 // Arithmetic is float. Half and bfloat16 tensors are converted on the way in and rounded once on
-// the way out; NCHW tensors are transposed to NHWC. Both need a workspace, with either algorithm. A
+// the way out; NCHW tensors are transposed to NHWC. Both need a workspace, with any algorithm. A
 // filter that many runs read can be converted once, by TransformFilter. The order of additions does
 // not depend on the number of threads: the same input gives the same bits.
 #ifndef TF_INTEROP_CORE_HOST_HOST_CONVOLUTION_H_
@@ -20,15 +22,19 @@
 
 namespace tf_interop {
 
-enum class HostAlgorithm { kIm2colGemm, kDirect };
+enum class HostAlgorithm { kIm2colGemm, kEigenSpatial, kDirect };
 
 Status ParseHostAlgorithm(const std::string& name, HostAlgorithm* algorithm);
 const char* HostAlgorithmName(HostAlgorithm algorithm);
 
+// Whether the algorithm is there for such a convolution.
+bool CanRun(HostAlgorithm algorithm, const Convolution& convolution);
+
 // Immutable; Run may be called from several threads at once with different buffers.
 class HostConvolution {
  public:
-  // `convolution` is valid and neither its operands nor its result are empty.
+  // `convolution` is valid, neither its operands nor its result are empty, and the algorithm can
+  // run it.
   HostConvolution(const Convolution& convolution, HostAlgorithm algorithm);
 
   const Convolution& convolution() const { return convolution_; }
