@@ -189,11 +189,15 @@ def _describe_device(device: ProfiledDevice) -> str:
     if device.backend == "host":
         return f"{device.name}, {device.sm_count} cores, backend host, {device.date}"
     clocks = ", ".join(f"{name} {clock} MHz" for name, clock in sorted(device.clocks_mhz.items()))
-    return (
+    software = [f"cuDNN {device.cudnn}", f"CUDA {device.cuda}"]
+    # NVML tells the driver; a container may be without it.
+    if device.driver:
+        software.append(f"driver {device.driver}")
+    hardware = (
         f"{device.name}, compute capability {device.compute_capability}, {device.sm_count} SMs, "
-        f"{decimal(device.memory_bytes)}; cuDNN {device.cudnn}, CUDA {device.cuda}, driver "
-        f"{device.driver}{'; ' + clocks if clocks else ''}; {device.date}"
+        f"{decimal(device.memory_bytes)}"
     )
+    return "; ".join(filter(None, (hardware, ", ".join(software), clocks, device.date)))
 
 
 _Failures = dict[ConvolutionConfiguration, collections.Counter[str]]
