@@ -7,17 +7,18 @@ build=$PWD/build/gpu
 gpu_tests=(cudnn_gpu_test partition_gpu_test measure_gpu_test)
 failed=0
 
-step() {  # step NAME COMMAND…: runs it, its output at the end of RESULTS/NAME.log
+step() {  # step NAME COMMAND…: runs it, its output at the end of RESULTS/NAME.log; returns its status
   local name=$1
   shift
   local start=$SECONDS
   if "$@" >>"$results/$name.log" 2>&1; then
     echo "ok      $name ($((SECONDS - start)) s)"
   else
+    local status=$?
     echo "FAILED  $name ($((SECONDS - start)) s): $results/$name.log"
     tail -n 15 "$results/$name.log"
     failed=$((failed + 1))
-    return 1
+    return "$status"
   fi
 }
 
@@ -81,6 +82,8 @@ run_gpu_tests() {
   step build_tests build_targets "${gpu_tests[@]}" || return
   local test
   for test in "${gpu_tests[@]}"; do
-    step "$test" "$build/tests/cc/$test" --gtest_output="xml:$results/$test.xml"
+    # A kernel that does not end must not take the time of all that follows.
+    step "$test" timeout --kill-after=5 240 "$build/tests/cc/$test" \
+      --gtest_output="xml:$results/$test.xml"
   done
 }

@@ -63,6 +63,9 @@ class FakeBackend:
         # What rounds where it may.
         self.rounds_if_allowed: set[str] = set()
         self.refuses: set[str] = set()
+        self.fails_kind = FailureKind.OUT_OF_MEMORY
+        # After a failure of an algorithm of that name nothing works any more.
+        self.breaks: set[str] = set()
         self.fails: set[str] = set()
         self.given_sm_counts: tuple[int, ...] | None = None
         self.before_each: Callable[[], None] = lambda: None
@@ -112,9 +115,11 @@ class FakeBackend:
         assert algorithm not in self.refuses
         algorithm = self.stands_for.get(algorithm, algorithm)
         self.measured.append(f"{_name(configuration)} {algorithm}")
+        if algorithm in self.breaks:
+            self.fails |= set(LATENCIES)
         if algorithm in self.fails:
             return AlgorithmFailure(
-                configuration, algorithm, options.allow_tf32, FailureKind.FAILED, "no", "fake"
+                configuration, algorithm, options.allow_tf32, self.fails_kind, "no", "fake"
             )
         rounds = self._rounds(configuration, algorithm, options)
         return AlgorithmMeasurement(
@@ -368,6 +373,44 @@ def test_what_fails_while_it_runs_is_not_tried_under_another_name() -> None:
     outcome, kept = _run(backend, listed)
     assert backend.measured == ["small eng0", "small eng1", "small FFT"]
     assert (outcome.failure_count, len(kept)) == (1, 3)
+
+
+def test_ends_where_a_failure_leaves_the_device_broken() -> None:
+    listed = ConfigurationList(BOTH[:1])
+    backend = FakeBackend()
+    backend.fails_kind = FailureKind.FAILED
+    backend.breaks = {"eng1"}
+    outcome, kept = _run(backend, listed)
+    # eng0 again, to see whether that still works.
+    assert backend.measured == ["small eng0", "small eng1", "small eng0"]
+    assert (outcome.end, len(kept)) == (End.DEVICE_LOST, 2)
+    assert outcome.left == ("2 other algorithms",)
+
+    # In a new process, it goes on behind what broke it.
+    again = FakeBackend()
+    outcome, _ = _run(again, listed, known=kept)
+    assert again.measured == ["small eng2", "small GEMM"]
+    assert outcome.end is End.FINISHED
+
+
+def test_goes_on_where_a_failure_leaves_the_device_as_it_was() -> None:
+    backend = FakeBackend()
+    backend.fails_kind = FailureKind.FAILED
+    backend.fails = {"eng1"}
+    outcome, kept = _run(backend, ConfigurationList(BOTH[:1]))
+    assert backend.measured == [
+        "small eng0", "small eng1", "small eng0", "small eng2", "small GEMM",
+    ]  # fmt: skip
+    # What was run to see whether it works is not kept.
+    assert (outcome.end, len(kept), outcome.measured_count) == (End.FINISHED, 4, 3)
+
+
+def test_ends_where_the_first_of_all_fails() -> None:
+    backend = FakeBackend()
+    backend.fails_kind = FailureKind.FAILED
+    backend.fails = {"eng0"}
+    outcome, kept = _run(backend, ConfigurationList(BOTH[:1]))
+    assert (outcome.end, len(kept)) == (End.DEVICE_LOST, 1)
 
 
 def test_a_stage_is_known_by_what_its_pins_stand_for() -> None:

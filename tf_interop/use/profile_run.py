@@ -43,6 +43,7 @@ from tf_interop.know.profile import (
     AlgorithmMeasurement,
     Entry,
     EntryKey,
+    FailureKind,
     MeasuredConvolution,
     ProfiledDevice,
     StageFailure,
@@ -110,6 +111,7 @@ class End(enum.Enum):
     FINISHED = "everything is measured"
     OUT_OF_TIME = "the time is over"
     STOPPED = "it was stopped"
+    DEVICE_LOST = "the device failed, and works again in a new process at best"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,6 +245,7 @@ class ProfileRun:
         self._names = {}
         self._resolved: dict[AlgorithmKey, ResolvedAlgorithm | AlgorithmFailure] = {}
         self._notes: dict[str, None] = {}
+        self._is_device_lost = False
         self._measured_count = 0
         self._failure_count = 0
 
@@ -273,6 +276,8 @@ class ProfileRun:
                         break
                     listener.measure(str(job))
                     self._measure(job)
+                    if self._is_device_lost:
+                        return End.DEVICE_LOST
             if self._should_stop():
                 return End.STOPPED
         if self._options.budget_seconds is not None and any(self._pending()):
@@ -436,7 +441,7 @@ class ProfileRun:
 
     def _measure(self, job: _Job) -> None:
         if isinstance(job, _StageJob):
-            self._take(job, self._measure_stage(job))
+            self._take_measured(job, self._measure_stage(job))
             return
         resolved = self._resolve(job)
         if isinstance(resolved, AlgorithmFailure):
@@ -446,7 +451,7 @@ class ProfileRun:
         if known is not None:
             self._known.set_answer(job.key, known)
             return
-        self._take(
+        self._take_measured(
             job,
             self._backend.measure_algorithm(
                 job.configuration, resolved.algorithm, self._measure_options(job)
@@ -467,6 +472,28 @@ class ProfileRun:
         if isinstance(entry, StageMeasurement) and entry.sm_counts != job.sm_counts:
             return dataclasses.replace(entry, asked_sm_counts=job.sm_counts)
         return entry
+
+    def _take_measured(self, job: _Job, entry: Entry) -> None:
+        self._take(job, entry)
+        if isinstance(entry, (AlgorithmFailure, StageFailure)):
+            # A kernel that reads where it must not makes every call after it fail, in CUDA. Those
+            # would be taken for failures of what is measured next.
+            self._is_device_lost = entry.kind is FailureKind.FAILED and not self._does_device_work()
+
+    def _does_device_work(self) -> bool:
+        """Whether it still runs what it ran before."""
+        ran = self._known.last_measured
+        if ran is None:
+            return False
+        quick = dataclasses.replace(
+            self._options.measure,
+            warmup_runs=0,
+            repetitions=1,
+            trace_kernels=False,
+            allow_tf32=ran.tf32,
+        )
+        again = self._backend.measure_algorithm(ran.configuration, ran.algorithm, quick)
+        return isinstance(again, AlgorithmMeasurement)
 
     def _take(self, job: _Job, entry: Entry) -> None:
         self._keep(entry)
@@ -496,9 +523,14 @@ class ProfileRun:
 
 
 class _Known:
-    """What has been measured, and what failed."""
+    """What has been measured, and what failed.
+
+    Attributes:
+        last_measured: an algorithm that the device can run; None where none is known.
+    """
 
     def __init__(self, entries: Iterable[Entry]) -> None:
+        self.last_measured: AlgorithmMeasurement | None = None
         self._entries: dict[object, Entry] = {}
         self._alone: dict[ConvolutionConfiguration, dict[AlgorithmKey, AlgorithmMeasurement]] = {}
         for entry in entries:
@@ -510,6 +542,7 @@ class _Known:
         if isinstance(entry, AlgorithmMeasurement):
             assert isinstance(key, AlgorithmKey)
             self._alone.setdefault(entry.configuration, {})[key] = entry
+            self.last_measured = entry
 
     def set_answer(self, key: EntryKey, entry: Entry) -> None:
         self._entries[key] = entry
