@@ -384,7 +384,7 @@ def test_ends_where_a_failure_leaves_the_device_broken() -> None:
     # eng0 again, to see whether that still works.
     assert backend.measured == ["small eng0", "small eng1", "small eng0"]
     assert (outcome.end, len(kept)) == (End.DEVICE_LOST, 2)
-    assert outcome.left == ("2 other algorithms",)
+    assert outcome.left == ()
 
     # In a new process, it goes on behind what broke it.
     again = FakeBackend()

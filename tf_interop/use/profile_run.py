@@ -143,7 +143,8 @@ class Outcome:
         end: why.
         measured_count: measurements of this run.
         failure_count: failures of this run.
-        left: what is left to measure, a part for each phase; empty where nothing is.
+        left: what is left to measure, a part for each phase; empty where nothing is, and where the
+            device was lost.
         notes: convolutions that have no algorithms, and why.
     """
 
@@ -259,7 +260,9 @@ class ProfileRun:
     def run(self, listener: Listener) -> Outcome:
         """Measures until everything is measured, the time is over, or it is told to stop."""
         end = self._run(listener)
-        left = () if end is End.FINISHED else tuple(self._describe_left())
+        # A device that was lost cannot say what it has for what was not begun.
+        is_left_known = end not in (End.FINISHED, End.DEVICE_LOST)
+        left = tuple(self._describe_left()) if is_left_known else ()
         return Outcome(end, self._measured_count, self._failure_count, left, tuple(self._notes))
 
     def _run(self, listener: Listener) -> End:
