@@ -49,7 +49,9 @@ from tf_interop.know.profile import (
     StageFailure,
     StageKey,
     StageMeasurement,
+    as_with_tf32,
     entry_key,
+    fastest_first,
 )
 from tf_interop.use.profile_tables import describe_convolution
 
@@ -588,14 +590,10 @@ class _Known:
 
     def fastest(
         self, configuration: ConvolutionConfiguration, *, allow_tf32: bool
-    ) -> list[AlgorithmMeasurement]:
+    ) -> tuple[AlgorithmMeasurement, ...]:
         """The measured algorithms, each once, fastest first."""
-        measured = self._alone.get(configuration, {}).values()
-        fastest: dict[str, AlgorithmMeasurement] = {}
-        for each in sorted(measured, key=lambda each: (each.latency_us, each.algorithm, each.tf32)):
-            if allow_tf32 or not each.tf32:
-                fastest.setdefault(each.algorithm, each)
-        return list(fastest.values())
+        measured = fastest_first(self._alone.get(configuration, {}).values())
+        return as_with_tf32(measured, allow_tf32=allow_tf32)
 
 
 def parse_budget(text: str) -> float:
