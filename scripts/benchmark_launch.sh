@@ -6,20 +6,23 @@
 # OUT (default docs/results/launch_overhead.json) is written. TF_INTEROP_LIBCUDA and TF_INTEROP_LIBCUDNN
 # choose the libraries; where neither is set and there is no GPU, the stand-ins of the C++ tests serve,
 # which enqueue nothing then. The environment that setup.sh made (VENV) gives CMake and headers.
+#   BUILD  a folder where the benchmark has been built (default: build/core, where it is built)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$(realpath -m "${VENV:-.venv}")/bin:$PATH"
 out=${1:-docs/results/launch_overhead.json}
 
-build=build/core
-cmake -S . -B "$build" -G Ninja -DTF_INTEROP_BUILD_LIBRARY=OFF -DTF_INTEROP_BUILD_TESTS=ON \
-  -DTF_INTEROP_CUDNN_BACKEND=on >/dev/null
-cmake --build "$build" --parallel --target launch_overhead fake_cuda fake_cudnn
+build=$(realpath -m "${BUILD:-build/core}")
+if [ -z "${BUILD:-}" ]; then
+  cmake -S . -B "$build" -G Ninja -DTF_INTEROP_BUILD_LIBRARY=OFF -DTF_INTEROP_BUILD_TESTS=ON \
+    -DTF_INTEROP_CUDNN_BACKEND=on >/dev/null
+  cmake --build "$build" --parallel --target launch_overhead fake_cuda fake_cudnn
+fi
 
 if [ -z "${TF_INTEROP_LIBCUDA:-}${TF_INTEROP_LIBCUDNN:-}" ] && ! nvidia-smi -L >/dev/null 2>&1; then
   echo "No GPU here: timing with the stand-ins for libcuda and libcudnn."
-  export TF_INTEROP_LIBCUDA=$PWD/$build/tests/cc/libfake_cuda.so
-  export TF_INTEROP_LIBCUDNN=$PWD/$build/tests/cc/libfake_cudnn.so
+  export TF_INTEROP_LIBCUDA=$build/tests/cc/libfake_cuda.so
+  export TF_INTEROP_LIBCUDNN=$build/tests/cc/libfake_cudnn.so
 fi
 # Has no meaning to real libraries.
 export TF_INTEROP_FAKE_CUDNN_NO_WORK=1

@@ -7,6 +7,8 @@ cd "$(dirname "$0")/.."
 scripts/setup.sh dev
 scripts/test_core.sh
 
+# What profile_cudnn_test.py opens in place of libcuda and libcudnn.
+export TF_INTEROP_STAND_INS=$PWD/build/core/tests/cc
 export PATH="$(realpath -m "${VENV:-.venv}")/bin:$PATH"
 # The logs of TensorFlow's start are long and say nothing about the tests.
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}

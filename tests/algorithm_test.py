@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_interop.know.algorithm import HOST_ALGORITHMS, LEGACY_ALGORITHMS, check_algorithm
+from tf_interop.know.algorithm import (
+    HOST_ALGORITHMS,
+    LEGACY_ALGORITHMS,
+    check_algorithm,
+    names_engine,
+)
 from tf_interop.know.convolution import ConvolutionKind
 
 KNOBS = st.dictionaries(st.integers(0, 99), st.integers(-(2**31), 2**31), max_size=6)
@@ -118,3 +123,17 @@ def test_refuses_name_of_another_kind(name: str, kind: ConvolutionKind) -> None:
     check_algorithm(name)
     with pytest.raises(ValueError, match=rf"legacy name \({kind.value}: .*got '{re.escape(name)}'"):
         check_algorithm(name, kind)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("eng0", True),
+        ("pad+split+nchw+eng4_k2=1_sms=66", True),
+        ("FFT", False),
+        ("nchw+FFT", False),
+        ("IM2COL_GEMM", False),
+    ],
+)
+def test_tells_engines_from_other_names(name: str, expected: bool) -> None:
+    assert names_engine(name) == expected

@@ -110,11 +110,18 @@ ALONE = [
         ([_pair("eng0", "eng0", 15), _pair("eng0", "eng1", 16)], (1, 0, 0, 1)),
         ([_pair("eng0", "eng0", 15), _pair("eng0", "eng1", 14.5)], (1, 1, 0, 1)),
         ([_pair("eng0", "eng0", 25), _pair("eng0", "eng1", 20.2)], (1, 1, 1, 0)),
-        # On SMs of their own it is another question.
+        # On SMs of their own, or one before the other, it is another question.
         (
             [
                 _pair("eng0", "eng0", 15),
                 dataclasses.replace(_pair("eng0", "eng1", 10), sm_counts=(64, 68)),
+            ],
+            (0, 0, 0, 0),
+        ),
+        (
+            [
+                _pair("eng0", "eng0", 15),
+                dataclasses.replace(_pair("eng0", "eng1", 10), priorities=(-1, 0)),
             ],
             (0, 0, 0, 0),
         ),

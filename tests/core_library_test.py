@@ -24,6 +24,7 @@ from tf_interop.know.core_library import (
     DeviceDescription,
     MeasureOptions,
     MeasuringBackend,
+    ResolvedAlgorithm,
     StageStep,
 )
 from tf_interop.know.profile import (
@@ -190,6 +191,17 @@ def test_gives_the_workspace(
 
 def test_names_what_the_backend_chose(host: MeasuringBackend) -> None:
     assert _measure(host, FORWARD).algorithm == "IM2COL_GEMM"
+
+
+def test_resolves_a_name_without_running_it(host: MeasuringBackend) -> None:
+    for asked, runs in (("", "IM2COL_GEMM"), ("DIRECT", "DIRECT")):
+        assert host.resolve_algorithm(FORWARD, asked, FEW_RUNS) == ResolvedAlgorithm(runs, False)
+    asked = "eng1"
+    assert host.resolve_algorithm(FORWARD, asked, FEW_RUNS) == host.measure_algorithm(
+        FORWARD, asked, FEW_RUNS
+    )
+    with pytest.raises(ValueError, match="repetition"):
+        host.resolve_algorithm(FORWARD, "DIRECT", MeasureOptions(repetitions=0))
 
 
 def test_states_what_measured(host: MeasuringBackend) -> None:

@@ -17,7 +17,13 @@ from tf_interop.errors import PlanError
 from tf_interop.know.convolution import ConvolutionConfiguration
 from tf_interop.know.fingerprint import fingerprint_convolutions
 from tf_interop.know.independence import Independence
-from tf_interop.know.plan import GraphPlan, PinnedConvolution, Plan, PlannedStage
+from tf_interop.know.plan import (
+    GraphPlan,
+    LaneOptions,
+    PinnedConvolution,
+    Plan,
+    PlannedStage,
+)
 from tf_interop.know.profile import Profile
 
 SMALL = CONFIGURATION
@@ -198,13 +204,36 @@ def test_groups_only_what_was_measured_with_the_switch_for_tf32_as_it_is(allow_t
     assert _group_profiled(make_profile(measurement), configurations=half, allow_tf32=allow_tf32)
 
 
-@pytest.mark.parametrize("needs", [{"sm_counts": (66, 66)}, {"priorities": (0, -1)}])
-def test_keeps_what_a_plan_cannot_say(needs: dict[str, tuple[int, int]]) -> None:
-    shared = make_measurement((LARGE, "FFT"), (SMALL, None), concurrent_us=25.0)
-    apart = make_measurement((LARGE, "GEMM"), (SMALL, None), concurrent_us=5.0, **needs)
-    assert _group_profiled(make_profile(apart)) == ()
-    (stage,) = _group_profiled(make_profile(apart, shared))
-    assert stage.convolutions[0].algorithm == "FFT"
+def test_groups_with_the_sms_that_were_asked_for_and_the_priorities() -> None:
+    measurement = make_measurement(
+        (LARGE, "GEMM"),
+        (SMALL, None),
+        sm_counts=(64, 68),
+        asked_sm_counts=(60, 0),
+        priorities=(-1, 0),
+    )
+    (stage,) = _group_profiled(make_profile(measurement))
+    assert stage.lane_options == (LaneOptions(-1, 60), LaneOptions(0, 0))
+
+
+@pytest.mark.parametrize(
+    ("measured", "options"),
+    [
+        ({"sm_counts": (64, 68)}, (LaneOptions(0, 64), LaneOptions(0, 68))),
+        ({"priorities": (0, -1)}, (LaneOptions(0), LaneOptions(-1))),
+        ({}, ()),
+    ],
+)
+def test_groups_with_options_for_every_lane_or_none(
+    measured: dict[str, tuple[int, int]], options: tuple[LaneOptions, ...]
+) -> None:
+    # Three convolutions on two lanes.
+    measurement = make_measurement(
+        (SMALL, "GEMM"), (SMALL, "FFT"), (SMALL, None), lanes=(0, 1, 0), **measured
+    )
+    nodes = {"a": "Conv2D", "b": "Conv2D", "c": "Conv2D"}
+    (stage,) = _group_profiled(make_profile(measurement), nodes)
+    assert (len(stage.lanes), stage.lane_options) == (2, options)
 
 
 def test_keeps_what_was_not_measured() -> None:

@@ -21,7 +21,15 @@ from tf_interop.know.algorithm import HOST_ALGORITHMS
 from tf_interop.know.configuration_list import ConfigurationList, ListedConvolution, ListedStage
 from tf_interop.know.configuration_list_file import load_configurations, save_configurations
 from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind
-from tf_interop.know.profile import Entry, Profile, StageMeasurement, entry_key
+from tf_interop.know.core_library import MeasuringBackend
+from tf_interop.know.profile import (
+    AlgorithmFailure,
+    Entry,
+    FailureKind,
+    Profile,
+    StageMeasurement,
+    entry_key,
+)
 from tf_interop.know.profile_file import load_profile, save_profile
 from tf_interop.know.profile_journal import journal_path
 from tf_interop.use.command_line import cli
@@ -244,6 +252,31 @@ def test_ends_when_the_budget_is_over() -> None:
     after = load_profile("profile.json")
     assert set(before.algorithms) <= set(after.algorithms)
     assert len(after.algorithms) == 24
+
+
+def test_ends_where_the_device_fails_and_goes_on_behind_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    save_configurations(_list(1), "list.json")
+    options = ("--backend", "host", "--repetitions", "2", "-o", "profile.json")
+
+    def fail(
+        _backend: MeasuringBackend,
+        configuration: ConvolutionConfiguration,
+        algorithm: str,
+        _options: object,
+    ) -> AlgorithmFailure:
+        return AlgorithmFailure(configuration, algorithm, True, FailureKind.FAILED, "no", "test")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MeasuringBackend, "measure_algorithm", fail)
+        result = _profile("list.json", *options)
+    assert result.exit_code == 3
+    assert "Ended because the device failed" in result.output
+    result = _profile("list.json", *options)
+    assert result.exit_code == 0, result.output
+    profile = load_profile("profile.json")
+    assert (len(profile.algorithms), len(profile.algorithm_failures)) == (1, 1)
 
 
 def test_refuses_to_go_on_with_a_profile_of_another_device() -> None:

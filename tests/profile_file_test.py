@@ -429,6 +429,16 @@ def test_finds_algorithms_fastest_first() -> None:
     assert profile.find_algorithms(BACKWARD) == ()
 
 
+def test_finds_what_an_algorithm_costs_under_the_switch_for_tf32() -> None:
+    rounding = make_algorithm(algorithm="GEMM", latency_us=20.0, tf32=True)
+    exact = make_algorithm(algorithm="GEMM", latency_us=10.0, tf32=False)
+    engine = make_algorithm(algorithm="eng1", latency_us=15.0, tf32=False)
+    profile = make_profile(rounding, exact, engine)
+    # GEMM rounds where it may, however fast it is where it may not.
+    assert profile.find_algorithms(SMALL) == (engine, rounding)
+    assert profile.find_algorithms(SMALL, allow_tf32=False) == (exact, engine)
+
+
 # Winning.
 
 

@@ -9,7 +9,13 @@ import pytest
 
 from tf_interop.know.configuration_list import ConfigurationList, ListedConvolution, ListedStage
 from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind
-from tf_interop.know.core_library import AlgorithmList, AlgorithmScope, MeasureOptions, StageStep
+from tf_interop.know.core_library import (
+    AlgorithmList,
+    AlgorithmScope,
+    MeasureOptions,
+    ResolvedAlgorithm,
+    StageStep,
+)
 from tf_interop.know.profile import (
     AlgorithmFailure,
     AlgorithmMeasurement,
@@ -51,6 +57,15 @@ class FakeBackend:
 
     def __init__(self) -> None:
         self.measured: list[str] = []
+        self.resolved: list[str] = []
+        # What a name stands for; names without an entry stand for themselves.
+        self.stands_for: dict[str, str] = {}
+        # What rounds where it may.
+        self.rounds_if_allowed: set[str] = set()
+        self.refuses: set[str] = set()
+        self.fails_kind = FailureKind.OUT_OF_MEMORY
+        # After a failure of an algorithm of that name nothing works any more.
+        self.breaks: set[str] = set()
         self.fails: set[str] = set()
         self.given_sm_counts: tuple[int, ...] | None = None
         self.before_each: Callable[[], None] = lambda: None
@@ -67,6 +82,27 @@ class FakeBackend:
         names = CONSIDERED if scope is AlgorithmScope.HEURISTIC else ALL
         return AlgorithmList(tuple(n for n in names if allow_tf32 or n != "eng0"), None)
 
+    def resolve_algorithm(
+        self,
+        configuration: ConvolutionConfiguration,
+        algorithm: str,
+        options: MeasureOptions | None = None,
+    ) -> ResolvedAlgorithm | AlgorithmFailure:
+        assert options is not None
+        self.resolved.append(f"{_name(configuration)} {algorithm}")
+        if algorithm in self.refuses:
+            return AlgorithmFailure(
+                configuration, algorithm, options.allow_tf32, FailureKind.UNSUPPORTED, "no", "fake"
+            )
+        name = self.stands_for.get(algorithm, algorithm)
+        return ResolvedAlgorithm(name, self._rounds(configuration, name, options))
+
+    def _rounds(
+        self, configuration: ConvolutionConfiguration, name: str, options: MeasureOptions
+    ) -> bool:
+        may_round = name == "eng0" or (name in self.rounds_if_allowed and options.allow_tf32)
+        return configuration.dtype == "float32" and may_round
+
     def measure_algorithm(
         self,
         configuration: ConvolutionConfiguration,
@@ -76,12 +112,16 @@ class FakeBackend:
         assert algorithm is not None
         assert options is not None
         self.before_each()
+        assert algorithm not in self.refuses
+        algorithm = self.stands_for.get(algorithm, algorithm)
         self.measured.append(f"{_name(configuration)} {algorithm}")
+        if algorithm in self.breaks:
+            self.fails |= set(LATENCIES)
         if algorithm in self.fails:
             return AlgorithmFailure(
-                configuration, algorithm, options.allow_tf32, FailureKind.FAILED, "no", "fake"
+                configuration, algorithm, options.allow_tf32, self.fails_kind, "no", "fake"
             )
-        rounds = algorithm == "eng0" and configuration.dtype == "float32"
+        rounds = self._rounds(configuration, algorithm, options)
         return AlgorithmMeasurement(
             configuration, algorithm, rounds, LATENCIES[algorithm], 0.1, 0, None, True, (), "fake"
         )
@@ -293,25 +333,130 @@ def test_ends_after_the_measurement_in_hand_when_told_to_stop() -> None:
     assert outcome.left == ("5 other algorithms",)
 
 
-def test_ends_where_a_backend_runs_an_algorithm_under_another_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_one_algorithm_of_two_names_is_measured_once() -> None:
+    listed = ConfigurationList(BOTH[:1])
     backend = FakeBackend()
-    measure = backend.measure_algorithm
+    backend.stands_for = {"eng1": "eng2", "GEMM": "eng2"}
+    options = RunOptions(budget_seconds=1)
+    outcome, kept = _run(backend, listed, options)
+    assert backend.measured == ["small eng0", "small eng2"]
+    assert outcome == Outcome(End.FINISHED, 2, 0, (), ())
 
-    def measure_renamed(
-        configuration: ConvolutionConfiguration,
-        algorithm: str | None = None,
-        options: MeasureOptions | None = None,
-    ) -> AlgorithmMeasurement | AlgorithmFailure:
-        measured = measure(configuration, algorithm, options)
-        return dataclasses.replace(measured, algorithm=f"nchw+{algorithm}")
-
-    monkeypatch.setattr(backend, "measure_algorithm", measure_renamed)
-    options = RunOptions(AlgorithmScope.HEURISTIC, budget_seconds=1)
-    outcome, _ = _run(backend, ConfigurationList(BOTH[:1]), options)
-    assert backend.measured == ["small eng0", "small eng1"]
+    again = FakeBackend()
+    again.stands_for = backend.stands_for
+    outcome, _ = _run(again, listed, options, known=kept)
+    assert again.measured == []
     assert outcome.end is End.FINISHED
+    # Resolving may take a while; what is known by its own name need not be.
+    assert again.resolved == ["small eng1", "small GEMM"]
+
+
+def test_a_name_that_cannot_run_fails_under_that_name_and_is_not_measured() -> None:
+    listed = ConfigurationList(BOTH[:1])
+    backend = FakeBackend()
+    backend.refuses = {"GEMM"}
+    outcome, kept = _run(backend, listed)
+    assert backend.measured == ["small eng0", "small eng1", "small eng2"]
+    assert outcome.failure_count == 1
+    assert isinstance(kept[-1], AlgorithmFailure)
+    assert kept[-1].algorithm == "GEMM"
+    again = FakeBackend()
+    _run(again, listed, known=kept)
+    assert again.resolved == []
+
+
+def test_what_fails_while_it_runs_is_not_tried_under_another_name() -> None:
+    listed = ConfigurationList(BOTH[:1])
+    backend = FakeBackend()
+    backend.stands_for = {"eng2": "FFT", "GEMM": "FFT"}
+    backend.fails = {"FFT"}
+    outcome, kept = _run(backend, listed)
+    assert backend.measured == ["small eng0", "small eng1", "small FFT"]
+    assert (outcome.failure_count, len(kept)) == (1, 3)
+
+
+def test_ends_where_a_failure_leaves_the_device_broken() -> None:
+    listed = ConfigurationList(BOTH[:1])
+    backend = FakeBackend()
+    backend.fails_kind = FailureKind.FAILED
+    backend.breaks = {"eng1"}
+    outcome, kept = _run(backend, listed)
+    # eng0 again, to see whether that still works.
+    assert backend.measured == ["small eng0", "small eng1", "small eng0"]
+    assert (outcome.end, len(kept)) == (End.DEVICE_LOST, 2)
+    assert outcome.left == ()
+
+    # In a new process, it goes on behind what broke it.
+    again = FakeBackend()
+    outcome, _ = _run(again, listed, known=kept)
+    assert again.measured == ["small eng2", "small GEMM"]
+    assert outcome.end is End.FINISHED
+
+
+def test_goes_on_where_a_failure_leaves_the_device_as_it_was() -> None:
+    backend = FakeBackend()
+    backend.fails_kind = FailureKind.FAILED
+    backend.fails = {"eng1"}
+    outcome, kept = _run(backend, ConfigurationList(BOTH[:1]))
+    assert backend.measured == [
+        "small eng0", "small eng1", "small eng0", "small eng2", "small GEMM",
+    ]  # fmt: skip
+    # What was run to see whether it works is not kept.
+    assert (outcome.end, len(kept), outcome.measured_count) == (End.FINISHED, 4, 3)
+
+
+def test_ends_where_the_first_of_all_fails() -> None:
+    backend = FakeBackend()
+    backend.fails_kind = FailureKind.FAILED
+    backend.fails = {"eng0"}
+    outcome, kept = _run(backend, ConfigurationList(BOTH[:1]))
+    assert (outcome.end, len(kept)) == (End.DEVICE_LOST, 1)
+
+
+def test_a_stage_is_known_by_what_its_pins_stand_for() -> None:
+    pinned = ListedStage((0, 1), (0, 1), algorithms=("GEMM", None))
+    listed = ConfigurationList(BOTH, (pinned,))
+    backend = FakeBackend()
+    backend.stands_for = {"GEMM": "eng2"}
+    _, kept = _run(backend, listed)
+    assert backend.measured[-1] == "small eng2+large eng1"
+    again = FakeBackend()
+    again.stands_for = backend.stands_for
+    _run(again, listed, known=kept)
+    assert again.measured == []
+
+
+def test_a_stage_with_a_pin_that_cannot_run_is_left_to_the_backend_to_refuse() -> None:
+    pinned = ListedStage((0, 1), (0, 1), algorithms=("FFT", None))
+    backend = FakeBackend()
+    backend.refuses = {"FFT"}
+    _run(backend, ConfigurationList(BOTH, (pinned,)))
+    assert backend.measured[-1] == "small FFT+large eng1"
+
+
+@pytest.mark.parametrize("tf32", [(True, False), (False, True)])
+def test_what_rounds_where_it_may_is_measured_with_and_without_tf32(
+    tf32: tuple[bool, bool],
+) -> None:
+    listed = ConfigurationList(BOTH[:1])
+    known: list[Entry] = []
+    for allowed in tf32:
+        backend = FakeBackend()
+        backend.rounds_if_allowed = {"GEMM"}
+        options = RunOptions(algorithms=("eng1", "GEMM"), tf32=(allowed,))
+        _, kept = _run(backend, listed, options, known=known)
+        known += kept
+        assert backend.measured[-1] == "small GEMM"
+    # An engine that does not round is not measured twice.
+    assert [(each.algorithm, each.tf32) for each in known] == [  # type: ignore[union-attr]
+        ("eng1", False), ("GEMM", tf32[0]), ("GEMM", tf32[1]),
+    ]  # fmt: skip
+    for allowed in tf32:
+        backend = FakeBackend()
+        backend.rounds_if_allowed = {"GEMM"}
+        options = RunOptions(algorithms=("eng1", "GEMM"), tf32=(allowed,))
+        _run(backend, listed, options, known=known)
+        assert (backend.measured, backend.resolved) == ([], [])
 
 
 def test_says_which_convolutions_have_no_algorithm() -> None:

@@ -9,6 +9,7 @@ import pytest
 from profile_values import (
     CPU,
     EVERY_KIND_OF_ENTRY,
+    GPU,
     HOPPER_SM,
     KERNEL,
     LARGE,
@@ -113,6 +114,19 @@ def test_shows_the_device(screen: _Screen) -> None:
     for part in ("NVIDIA H200", "9.0", "132 SMs", "cuDNN 9.10.2", "570.86.15", "sm 1980 MHz"):
         assert part in text
     assert "2026-11-20" in text
+
+
+def test_shows_an_algorithm_with_and_without_tf32(screen: _Screen) -> None:
+    both = (make_algorithm(algorithm="GEMM", tf32=tf32) for tf32 in (True, False))
+    show_like_paper(make_profile(*both), screen.console)
+    table_2 = screen.lines[screen.lines.index("Table 2: time and workspace") :]
+    assert sum(line.startswith("GEMM ") for line in table_2[:6]) == 2
+
+
+def test_leaves_out_what_nvml_did_not_tell(screen: _Screen) -> None:
+    device = dataclasses.replace(GPU, driver="", clocks_mhz={})
+    show_profile(make_profile(device=device), screen.console)
+    assert " ".join(screen.lines).endswith("cuDNN 9.10.2, CUDA 12.8; 2026-11-20")
 
 
 def test_shows_the_kernel_that_takes_most_time_like_table_1(screen: _Screen) -> None:

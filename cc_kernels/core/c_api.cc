@@ -253,6 +253,22 @@ int TfiCoreListAlgorithms(TfiCoreDevice* device, const TfiCoreConvolution* convo
   });
 }
 
+int TfiCoreResolveAlgorithm(TfiCoreDevice* device, const TfiCoreConvolution* convolution,
+                            const char* algorithm, const TfiCoreMeasureOptions* options,
+                            int32_t* reduces_precision, TfiCoreSink resolved, TfiCoreSink error) {
+  return tf_interop::Report(error, [&]() -> Status {
+    tf_interop::Convolution c;
+    TF_INTEROP_RETURN_IF_ERROR(tf_interop::ToConvolution(*convolution, &c));
+    tf_interop::ResolvedAlgorithm found;
+    std::lock_guard<std::mutex> lock(device->mutex);
+    TF_INTEROP_RETURN_IF_ERROR(tf_interop::ResolveAlgorithm(
+        device->device.get(), c, algorithm, tf_interop::ToOptions(*options), &found));
+    *reduces_precision = found.reduces_precision;
+    tf_interop::Give(found.algorithm, resolved);
+    return Status::Ok();
+  });
+}
+
 int TfiCoreMeasureConvolution(TfiCoreDevice* device, const TfiCoreConvolution* convolution,
                               const char* algorithm, const TfiCoreMeasureOptions* options,
                               TfiCoreMeasurement* measurement, TfiCoreSink ran,

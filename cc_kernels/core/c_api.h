@@ -17,7 +17,7 @@ extern "C" {
 #define TFI_CORE_EXPORT __attribute__((visibility("default")))
 
 // Changes with every change of a function or a struct below; both sides have to have the same.
-#define TFI_CORE_VERSION 2
+#define TFI_CORE_VERSION 3
 
 // Takes a string, which is valid during the call only.
 typedef void (*TfiCoreSink)(const char* text, size_t size);
@@ -151,6 +151,15 @@ TFI_CORE_EXPORT int TfiCoreListAlgorithms(TfiCoreDevice* device,
                                           const TfiCoreConvolution* convolution, int32_t scope,
                                           int32_t allow_tf32, TfiCoreSink algorithm,
                                           TfiCoreSink error);
+
+// Gives the name of what TfiCoreMeasureConvolution would run for `algorithm`, which may be "", to
+// `resolved`, and whether it may round float operands to `*reduces_precision`. Runs nothing.
+TFI_CORE_EXPORT int TfiCoreResolveAlgorithm(TfiCoreDevice* device,
+                                            const TfiCoreConvolution* convolution,
+                                            const char* algorithm,
+                                            const TfiCoreMeasureOptions* options,
+                                            int32_t* reduces_precision, TfiCoreSink resolved,
+                                            TfiCoreSink error);
 
 // Measures one convolution. `algorithm` may be "". Gives the name of what ran to `ran`, its GPU
 // kernels to `kernel` and, where those could not be traced, the reason to `trace_error`.

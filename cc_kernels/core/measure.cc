@@ -359,6 +359,17 @@ ProblemCache::Entry& ProblemCache::Get(const Convolution& convolution, uint64_t 
 
 namespace {
 
+// Makes ready what is to be measured alone.
+Status PrepareAlone(Backend* backend, const Convolution& convolution, const std::string& algorithm,
+                    const MeasureOptions& options,
+                    std::shared_ptr<const PreparedConvolution>* prepared) {
+  TF_INTEROP_RETURN_IF_ERROR(CheckOptions(options));
+  TF_INTEROP_RETURN_IF_ERROR(CheckHasWork(convolution));
+  backend->set_allow_tf32(options.allow_tf32);
+  return AsRefusal(
+      algorithm, backend->Prepare(convolution, algorithm, options.workspace_limit_bytes, prepared));
+}
+
 Status MeasurePrepared(MeasuringDevice* device, const MeasureOptions& options,
                        const std::shared_ptr<const PreparedConvolution>& prepared,
                        ProblemCache::Entry* entry, Measurement* measurement) {
@@ -508,16 +519,23 @@ Status MeasureConvolution(MeasuringDevice* device, const Convolution& convolutio
                           ProblemCache* cache, Measurement* measurement) {
   return Guarded([&]() -> Status {
     *measurement = Measurement();
-    TF_INTEROP_RETURN_IF_ERROR(CheckOptions(options));
-    TF_INTEROP_RETURN_IF_ERROR(CheckHasWork(convolution));
-    Backend* const backend = device->backend();
-    backend->set_allow_tf32(options.allow_tf32);
     std::shared_ptr<const PreparedConvolution> prepared;
-    TF_INTEROP_RETURN_IF_ERROR(AsRefusal(
-        algorithm,
-        backend->Prepare(convolution, algorithm, options.workspace_limit_bytes, &prepared)));
+    TF_INTEROP_RETURN_IF_ERROR(
+        PrepareAlone(device->backend(), convolution, algorithm, options, &prepared));
     return MeasurePrepared(device, options, prepared, &cache->Get(convolution, options.seed),
                            measurement);
+  });
+}
+
+Status ResolveAlgorithm(MeasuringDevice* device, const Convolution& convolution,
+                        const std::string& algorithm, const MeasureOptions& options,
+                        ResolvedAlgorithm* resolved) {
+  return Guarded([&]() -> Status {
+    std::shared_ptr<const PreparedConvolution> prepared;
+    TF_INTEROP_RETURN_IF_ERROR(
+        PrepareAlone(device->backend(), convolution, algorithm, options, &prepared));
+    *resolved = {prepared->algorithm(), prepared->reduces_precision()};
+    return Status::Ok();
   });
 }
 

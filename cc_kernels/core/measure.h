@@ -74,6 +74,12 @@ struct Measurement {
   std::string trace_error;
 };
 
+// What would be measured under a name: two names of one algorithm have the same.
+struct ResolvedAlgorithm {
+  std::string algorithm;           // see Measurement
+  bool reduces_precision = false;  // see Measurement
+};
+
 // A stage as it is to be measured.
 struct StageRequest {
   std::vector<StageStep> steps;
@@ -120,6 +126,13 @@ class ProblemCache {
 Status MeasureConvolution(MeasuringDevice* device, const Convolution& convolution,
                           const std::string& algorithm, const MeasureOptions& options,
                           ProblemCache* cache, Measurement* measurement);
+
+// Says what MeasureConvolution would run for `algorithm`, and runs nothing. Fails as it does, for
+// the reasons that can be told without running. What was prepared is kept: measuring afterwards
+// costs no more.
+Status ResolveAlgorithm(MeasuringDevice* device, const Convolution& convolution,
+                        const std::string& algorithm, const MeasureOptions& options,
+                        ResolvedAlgorithm* resolved);
 
 // Measures a stage; fails as MeasureConvolution does. A pinned algorithm that cannot be had is a
 // failure: what would run in its place was not asked for.

@@ -2,7 +2,8 @@
 //
 // While its tracing is on, flushing hands over the records that the test has listed, in buffers
 // that it asks of its user as CUPTI does. CUPTI has been given callbacks before it is turned on, or
-// fails.
+// fails. TF_INTEROP_FAKE_CUPTI_KERNEL in the environment lists one record of that name from the
+// beginning.
 #ifndef TF_INTEROP_TESTS_CC_FAKE_CUPTI_H_
 #define TF_INTEROP_TESTS_CC_FAKE_CUPTI_H_
 

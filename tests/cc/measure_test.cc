@@ -208,6 +208,41 @@ TEST(MeasureConvolutionTest, NamesWhatTheBackendChose) {
   EXPECT_EQ(measured.algorithm, "IM2COL_GEMM");
 }
 
+TEST(ResolveAlgorithmTest, NamesWhatWouldBeMeasuredAndRunsNothing) {
+  SpyingBackend backend;
+  CountingDevice device(&backend);
+  const Convolution c = MakeConvolution();
+  for (const std::string& name : {std::string(), std::string("DIRECT")}) {
+    const int launches = backend.launches;
+    ResolvedAlgorithm resolved;
+    ASSERT_TRUE(ResolveAlgorithm(&device, c, name, FewRuns(), &resolved).ok());
+    EXPECT_EQ(backend.launches, launches);
+    Measurement measured;
+    ASSERT_TRUE(MeasureConvolution(&device, c, name, FewRuns(), &measured).ok());
+    EXPECT_EQ(resolved.algorithm, measured.algorithm);
+    EXPECT_EQ(resolved.reduces_precision, measured.reduces_precision);
+  }
+}
+
+TEST(ResolveAlgorithmTest, RefusesAsMeasuringDoes) {
+  SpyingBackend backend;
+  CountingDevice device(&backend);
+  const Convolution c = MakeConvolution();
+  MeasureOptions options = FewRuns();
+  options.allow_tf32 = false;
+  ResolvedAlgorithm resolved;
+  Measurement measured;
+  const Status refusal = ResolveAlgorithm(&device, c, "eng1", options, &resolved);
+  EXPECT_EQ(refusal.code(), StatusCode::kUnsupported);
+  EXPECT_EQ(refusal.message(),
+            MeasureConvolution(&device, c, "eng1", options, &measured).message());
+  EXPECT_FALSE(backend.allows_tf32);
+  Convolution empty = c;
+  empty.batch = 0;
+  EXPECT_EQ(ResolveAlgorithm(&device, empty, "", options, &resolved).code(),
+            StatusCode::kInvalidArgument);
+}
+
 TEST(MeasureConvolutionTest, TimesTheRepetitionsAndNotTheOtherRuns) {
   // Slow for error, determinism and warm-up, then 4, 8, … 44 ms: the median is 24 and the spread
   // 16 ms, plus what sleeping takes longer.

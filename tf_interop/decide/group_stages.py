@@ -23,7 +23,13 @@ from tf_interop.errors import PlanError
 from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionNode
 from tf_interop.know.fingerprint import canonical_names, fingerprint_convolutions
 from tf_interop.know.independence import Independence
-from tf_interop.know.plan import GraphPlan, PinnedConvolution, Plan, PlannedStage
+from tf_interop.know.plan import (
+    GraphPlan,
+    LaneOptions,
+    PinnedConvolution,
+    Plan,
+    PlannedStage,
+)
 from tf_interop.know.profile import Profile, StageMeasurement, wins
 
 
@@ -66,12 +72,10 @@ def group_profiled(
     This is a filter, not a search. It looks at the groups of `group_always` alone, each whole: a
     part of a group, or convolutions of different depths, may win where the group does not, and it
     will not see that. It takes a measurement for exactly the group's configurations, batch size
-    included; a group with an unknown dimension has none. Of several it takes the fastest that
-
-    - was measured with TensorFlow's switch for TF32 as it is now, where it computes in float32 on
-      a GPU: a stage that rounds to TF32 must not replace convolutions that do not, and one that
-      does not was compared with a slower sequence than TensorFlow's;
-    - needs no SM partitions and no stream priorities, which a plan does not hold.
+    included; a group with an unknown dimension has none. Of several it takes the fastest that was
+    measured with TensorFlow's switch for TF32 as it is now, where it computes in float32 on a GPU:
+    a stage that rounds to TF32 must not replace convolutions that do not, and one that does not was
+    compared with a slower sequence than TensorFlow's.
 
     Args:
         convolutions: the convolutions of a graph.
@@ -80,8 +84,8 @@ def group_profiled(
         allow_tf32: TensorFlow's switch for TF32.
 
     Returns:
-        The stages, in the order of `group_always`, with the lanes and algorithms that were
-        measured. Convolutions in none of them are to be left alone.
+        The stages, in the order of `group_always`, with the lanes, their options and the algorithms
+        that were measured. Convolutions in none of them are to be left alone.
 
     Raises:
         ValueError: `independence` is of other convolutions.
@@ -145,8 +149,6 @@ def level_groups(
 
 def _can_take(measurement: StageMeasurement, profile: Profile, *, allow_tf32: bool) -> bool:
     """Whether a plan made now can run the stage as it was measured."""
-    if measurement.sm_counts or measurement.priorities:
-        return False
     can_round_to_tf32 = profile.device.backend == "cudnn" and any(
         measured.configuration.dtype == "float32" for measured in measurement.convolutions
     )
@@ -169,6 +171,22 @@ def _stage_as_measured(
             f"profiled: {measurement.concurrent_us:.1f} us against "
             f"{measurement.sequential_us:.1f} us in sequence"
         ),
+        lane_options=_lane_options_of(measurement, len(lanes)),
+    )
+
+
+def _lane_options_of(measurement: StageMeasurement, lane_count: int) -> tuple[LaneOptions, ...]:
+    # Those that were asked for: the device makes of them again what it made of them then.
+    sm_counts = measurement.asked_sm_counts or measurement.sm_counts
+    if not sm_counts and not measurement.priorities:
+        return ()
+    return tuple(
+        LaneOptions(priority=priority, sm_count=sm_count)
+        for priority, sm_count in zip(
+            measurement.priorities or (0,) * lane_count,
+            sm_counts or (0,) * lane_count,
+            strict=True,
+        )
     )
 
 

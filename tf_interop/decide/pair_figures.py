@@ -12,7 +12,7 @@ _Pair = tuple[frozenset[ConvolutionConfiguration], bool]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PairFigures:
-    """Counts of pairs: two convolutions on lanes of their own that share all SMs.
+    """Counts of pairs: two convolutions on lanes of their own that share all SMs alike.
 
     Attributes:
         pair_count: pairs measured with several combinations of algorithms, one of them of what is
@@ -44,7 +44,7 @@ def count_pairs(profile: Profile) -> PairFigures:
     """Compares, for each pair, the fastest combination of algorithms with what is fastest alone."""
     measured: dict[_Pair, list[StageMeasurement]] = {}
     for stage in profile.stages:
-        if stage.lanes == (0, 1) and not stage.sm_counts:
+        if stage.lanes == (0, 1) and not (stage.sm_counts or stage.priorities):
             pair = frozenset(each.configuration for each in stage.convolutions)
             measured.setdefault((pair, stage.tf32), []).append(stage)
     pairs = others = beyond_spread = winning = 0

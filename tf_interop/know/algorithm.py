@@ -89,6 +89,12 @@ def check_algorithm(name: str, kind: ConvolutionKind | None = None) -> None:
     )
 
 
+def names_engine(name: str) -> bool:
+    """Whether a name that `check_algorithm` accepts is that of an engine."""
+    formulation = _FORMULATION.match(name)
+    return _is_engine_tag(name if formulation is None else name[formulation.end() :])
+
+
 def _is_engine_tag(tag: str) -> bool:
     match = _ENGINE_TAG.fullmatch(tag)
     if match is None:

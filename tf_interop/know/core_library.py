@@ -33,7 +33,7 @@ CORE_LIBRARY_NAME = "libtf_interop_core.so"
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
-_VERSION = 2
+_VERSION = 3
 _REBUILD = "Build it again, in tf_interop's source folder: scripts/setup.sh"
 
 # Of StatusCode in cc_kernels/core/status.h.
@@ -266,6 +266,19 @@ class AlgorithmList:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class ResolvedAlgorithm:
+    """What would be measured under a name; two names of one algorithm have the same.
+
+    Attributes:
+        algorithm: what its measurement would be filed under.
+        tf32: whether it may round float operands to TF32 or less.
+    """
+
+    algorithm: str
+    tf32: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class StageStep:
     """One convolution of a stage to be measured.
 
@@ -347,6 +360,49 @@ class MeasuringBackend:
             _raise_if_invalid(code, error.only)
             return AlgorithmList((), error.only)
         return AlgorithmList(names.all, None)
+
+    def resolve_algorithm(
+        self,
+        configuration: ConvolutionConfiguration,
+        algorithm: str,
+        options: MeasureOptions | None = None,
+    ) -> ResolvedAlgorithm | AlgorithmFailure:
+        """Says what `measure_algorithm` would run under a name, without running it.
+
+        Args:
+            configuration: what to compute; all its shapes are known.
+            algorithm: what to compute it with.
+            options: how to measure.
+
+        Returns:
+            What would run, or a failure, with the name that was asked for, where nothing would.
+
+        Raises:
+            ValueError: as `measure_algorithm`.
+        """
+        options = options or MeasureOptions()
+        tf32 = ctypes.c_int32()
+        resolved, error = _Strings(), _Strings()
+        code = self._functions.TfiCoreResolveAlgorithm(
+            self._device,
+            ctypes.byref(_to_struct(configuration)),
+            algorithm.encode(),
+            ctypes.byref(_options_struct(options)),
+            ctypes.byref(tf32),
+            resolved.sink,
+            error.sink,
+        )
+        if not code:
+            return ResolvedAlgorithm(resolved.only, bool(tf32.value))
+        _raise_if_invalid(code, error.only)
+        return AlgorithmFailure(
+            configuration,
+            algorithm,
+            options.allow_tf32,
+            _failure_kind(code),
+            error.only,
+            self._source(options),
+        )
 
     def measure_algorithm(
         self,
@@ -511,6 +567,16 @@ class CoreLibrary:
             ctypes.c_void_p,
             ctypes.c_int32,
             ctypes.c_int32,
+            _SINK_TYPE,
+            _SINK_TYPE,
+        ]
+        functions.TfiCoreResolveAlgorithm.restype = ctypes.c_int
+        functions.TfiCoreResolveAlgorithm.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_char_p,
+            ctypes.c_void_p,
+            ctypes.c_void_p,
             _SINK_TYPE,
             _SINK_TYPE,
         ]

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import enum
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -325,14 +325,13 @@ class Profile:
     def find_algorithms(
         self, configuration: ConvolutionConfiguration, *, allow_tf32: bool = True
     ) -> tuple[AlgorithmMeasurement, ...]:
-        """The measured algorithms of a convolution, fastest first.
+        """The measured algorithms of a convolution, each once, fastest first.
 
         Args:
             configuration: matches only where all is equal.
-            allow_tf32: whether algorithms that round to TF32 may be among them.
+            allow_tf32: TensorFlow's switch for TF32; see `as_with_tf32`.
         """
-        measured = self._by_configuration.get(configuration, ())
-        return tuple(each for each in measured if allow_tf32 or not each.tf32)
+        return as_with_tf32(self._by_configuration.get(configuration, ()), allow_tf32=allow_tf32)
 
     @functools.cached_property
     def _by_configurations(self) -> Mapping[_ConfigurationSet, tuple[StageMeasurement, ...]]:
@@ -352,12 +351,7 @@ class Profile:
         grouped = collections.defaultdict(list)
         for measurement in self.algorithms:
             grouped[measurement.configuration].append(measurement)
-        return {
-            configuration: tuple(
-                sorted(group, key=lambda each: (each.latency_us, each.algorithm, each.tf32))
-            )
-            for configuration, group in grouped.items()
-        }
+        return {configuration: fastest_first(group) for configuration, group in grouped.items()}
 
 
 def profile_of(device: ProfiledDevice, entries: Iterable[Entry]) -> Profile:
@@ -369,6 +363,34 @@ def profile_of(device: ProfiledDevice, entries: Iterable[Entry]) -> Profile:
         tuple(each for each in latest if isinstance(each, AlgorithmFailure)),
         tuple(each for each in latest if isinstance(each, StageMeasurement)),
         tuple(each for each in latest if isinstance(each, StageFailure)),
+    )
+
+
+def fastest_first(
+    measurements: Iterable[AlgorithmMeasurement],
+) -> tuple[AlgorithmMeasurement, ...]:
+    """Measurements of one convolution, in an order that depends on nothing but them."""
+    return tuple(
+        sorted(measurements, key=lambda each: (each.latency_us, each.algorithm, each.tf32))
+    )
+
+
+def as_with_tf32(
+    measurements: Sequence[AlgorithmMeasurement], *, allow_tf32: bool
+) -> tuple[AlgorithmMeasurement, ...]:
+    """Of measurements of one convolution those of what would run under a switch for TF32.
+
+    Where an algorithm was measured both with rounding and without, it would round if it may.
+
+    Args:
+        measurements: with TF32 allowed, and without.
+        allow_tf32: the switch.
+    """
+    rounding = {each.algorithm for each in measurements if each.tf32}
+    return tuple(
+        each
+        for each in measurements
+        if (allow_tf32 if each.tf32 else not allow_tf32 or each.algorithm not in rounding)
     )
 
 

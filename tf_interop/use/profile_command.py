@@ -44,6 +44,7 @@ _EXIT_CODES = f"""{_AS_IT_IS}Exit codes:
   0    success; also where the budget was over before everything was measured
   1    an error that tf_interop reports
   2    wrong usage
+  3    the device failed while it was measured on: the same command goes on behind what it failed at
   130  stopped by Ctrl-C, 143 by SIGTERM: what was measured is in the profile"""
 _GROUP_EPILOG = f"""{_AS_IT_IS}Examples:
   tf-interop profile ResNet50 --batch 1,8 --budget 10m -o profile.json
@@ -540,6 +541,8 @@ def _measure_into(
         whole = journal.finish(output_path)
     _show(whole, like_paper=False)
     _say_outcome(outcome, output_path)
+    if outcome.end is End.DEVICE_LOST:
+        return 3
     return 0 if stop.signal is None else 128 + stop.signal
 
 

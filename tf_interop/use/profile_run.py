@@ -9,6 +9,10 @@ Order:
 Where time is limited, 4 begins when part of the time is over, and what is left of 2 and 3 follows.
 A stage that was measured before a faster algorithm was found for one of its convolutions is then
 measured again.
+
+One algorithm may have several names: `eng1` runs as `eng1_k2=5`, and `FFT` as `nchw+FFT` where the
+layout is NHWC. Measurements have the name of what ran. So a name that no entry has is resolved
+before it is measured, and what it stands for is measured once.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from tf_interop.decide.choose_algorithms import combinations_for_pair
-from tf_interop.know.algorithm import check_algorithm
+from tf_interop.know.algorithm import check_algorithm, names_engine
 from tf_interop.know.configuration_list import ConfigurationList, ListedConvolution, ListedStage
 from tf_interop.know.convolution import ConvolutionConfiguration
 from tf_interop.know.convolution_size import multiply_adds
@@ -30,6 +34,7 @@ from tf_interop.know.core_library import (
     AlgorithmList,
     AlgorithmScope,
     MeasureOptions,
+    ResolvedAlgorithm,
     StageStep,
 )
 from tf_interop.know.profile import (
@@ -38,12 +43,15 @@ from tf_interop.know.profile import (
     AlgorithmMeasurement,
     Entry,
     EntryKey,
+    FailureKind,
     MeasuredConvolution,
     ProfiledDevice,
     StageFailure,
     StageKey,
     StageMeasurement,
+    as_with_tf32,
     entry_key,
+    fastest_first,
 )
 from tf_interop.use.profile_tables import describe_convolution
 
@@ -61,6 +69,14 @@ class Backend(Protocol):
         allow_tf32: bool = ...,
     ) -> AlgorithmList:
         """See `MeasuringBackend.list_algorithms`."""
+
+    def resolve_algorithm(
+        self,
+        configuration: ConvolutionConfiguration,
+        algorithm: str,
+        options: MeasureOptions | None = ...,
+    ) -> ResolvedAlgorithm | AlgorithmFailure:
+        """See `MeasuringBackend.resolve_algorithm`."""
 
     def measure_algorithm(
         self,
@@ -97,6 +113,7 @@ class End(enum.Enum):
     FINISHED = "everything is measured"
     OUT_OF_TIME = "the time is over"
     STOPPED = "it was stopped"
+    DEVICE_LOST = "the device failed, and works again in a new process at best"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +145,8 @@ class Outcome:
         end: why.
         measured_count: measurements of this run.
         failure_count: failures of this run.
-        left: what is left to measure, a part for each phase; empty where nothing is.
+        left: what is left to measure, a part for each phase; empty where nothing is, and where the
+            device was lost.
         notes: convolutions that have no algorithms, and why.
     """
 
@@ -228,7 +246,9 @@ class ProfileRun:
         self._known = _Known(known)
         self._names: dict[tuple[ConvolutionConfiguration, AlgorithmScope, bool], tuple[str, ...]]
         self._names = {}
+        self._resolved: dict[AlgorithmKey, ResolvedAlgorithm | AlgorithmFailure] = {}
         self._notes: dict[str, None] = {}
+        self._is_device_lost = False
         self._measured_count = 0
         self._failure_count = 0
 
@@ -242,7 +262,9 @@ class ProfileRun:
     def run(self, listener: Listener) -> Outcome:
         """Measures until everything is measured, the time is over, or it is told to stop."""
         end = self._run(listener)
-        left = () if end is End.FINISHED else tuple(self._describe_left())
+        # A device that was lost cannot say what it has for what was not begun.
+        is_left_known = end not in (End.FINISHED, End.DEVICE_LOST)
+        left = tuple(self._describe_left()) if is_left_known else ()
         return Outcome(end, self._measured_count, self._failure_count, left, tuple(self._notes))
 
     def _run(self, listener: Listener) -> End:
@@ -258,7 +280,9 @@ class ProfileRun:
                     if self._is_over(share):
                         break
                     listener.measure(str(job))
-                    self._take(job, self._measure(job))
+                    self._measure(job)
+                    if self._is_device_lost:
+                        return End.DEVICE_LOST
             if self._should_stop():
                 return End.STOPPED
         if self._options.budget_seconds is not None and any(self._pending()):
@@ -376,8 +400,13 @@ class ProfileRun:
             return []
         fastest = tuple(each[0].algorithm for each in alone)
         if stage.algorithms:
-            pinned = zip(stage.algorithms, fastest, strict=True)
-            choices = [tuple(name or other for name, other in pinned)]
+            pinned = zip(configurations, stage.algorithms, fastest, strict=True)
+            choices = [
+                tuple(
+                    self._name_of_pinned(_AlgorithmJob(each, name, tf32)) if name else other
+                    for each, name, other in pinned
+                )
+            ]
         elif stage.lanes == (0, 1):
             combinations = combinations_for_pair(
                 alone[0],
@@ -400,16 +429,47 @@ class ProfileRun:
             for choice in choices
         ]
 
-    def _measure(self, job: _Job) -> Entry:
-        options = dataclasses.replace(self._options.measure, allow_tf32=job.tf32)
-        if isinstance(job, _AlgorithmJob):
-            return self._backend.measure_algorithm(job.configuration, job.algorithm, options)
+    def _name_of_pinned(self, job: _AlgorithmJob) -> str:
+        """The name that a stage's measurement will have, or that was asked for if it cannot run."""
+        resolved = self._resolve(job)
+        return job.algorithm if isinstance(resolved, AlgorithmFailure) else resolved.algorithm
+
+    def _resolve(self, job: _AlgorithmJob) -> ResolvedAlgorithm | AlgorithmFailure:
+        if job.key not in self._resolved:
+            self._resolved[job.key] = self._backend.resolve_algorithm(
+                job.configuration, job.algorithm, self._measure_options(job)
+            )
+        return self._resolved[job.key]
+
+    def _measure_options(self, job: _Job) -> MeasureOptions:
+        return dataclasses.replace(self._options.measure, allow_tf32=job.tf32)
+
+    def _measure(self, job: _Job) -> None:
+        if isinstance(job, _StageJob):
+            self._take_measured(job, self._measure_stage(job))
+            return
+        resolved = self._resolve(job)
+        if isinstance(resolved, AlgorithmFailure):
+            self._take(job, resolved)
+            return
+        known = self._known.find_resolved(job.configuration, resolved, allow_tf32=job.tf32)
+        if known is not None:
+            self._known.set_answer(job.key, known)
+            return
+        self._take_measured(
+            job,
+            self._backend.measure_algorithm(
+                job.configuration, resolved.algorithm, self._measure_options(job)
+            ),
+        )
+
+    def _measure_stage(self, job: _StageJob) -> StageMeasurement | StageFailure:
         entry = self._backend.measure_stage(
             [
                 StageStep(each.configuration, lane, each.algorithm)
                 for each, lane in zip(job.convolutions, job.lanes, strict=True)
             ],
-            options,
+            self._measure_options(job),
             sequential_algorithms=job.sequential_algorithms,
             sm_counts=job.sm_counts,
             priorities=job.priorities,
@@ -418,10 +478,32 @@ class ProfileRun:
             return dataclasses.replace(entry, asked_sm_counts=job.sm_counts)
         return entry
 
+    def _take_measured(self, job: _Job, entry: Entry) -> None:
+        self._take(job, entry)
+        if isinstance(entry, (AlgorithmFailure, StageFailure)):
+            # A kernel that reads where it must not makes every call after it fail, in CUDA. Those
+            # would be taken for failures of what is measured next.
+            self._is_device_lost = entry.kind is FailureKind.FAILED and not self._does_device_work()
+
+    def _does_device_work(self) -> bool:
+        """Whether it still runs what it ran before."""
+        ran = self._known.last_measured
+        if ran is None:
+            return False
+        quick = dataclasses.replace(
+            self._options.measure,
+            warmup_runs=0,
+            repetitions=1,
+            trace_kernels=False,
+            allow_tf32=ran.tf32,
+        )
+        again = self._backend.measure_algorithm(ran.configuration, ran.algorithm, quick)
+        return isinstance(again, AlgorithmMeasurement)
+
     def _take(self, job: _Job, entry: Entry) -> None:
         self._keep(entry)
         self._known.add(entry)
-        # What a backend runs under another name is not asked for again in this run.
+        # Under the name that was asked for, too, which need not be resolved again in this run.
         self._known.set_answer(job.key, entry)
         if isinstance(entry, (AlgorithmMeasurement, StageMeasurement)):
             self._measured_count += 1
@@ -446,9 +528,14 @@ class ProfileRun:
 
 
 class _Known:
-    """What has been measured, and what failed."""
+    """What has been measured, and what failed.
+
+    Attributes:
+        last_measured: an algorithm that the device can run; None where none is known.
+    """
 
     def __init__(self, entries: Iterable[Entry]) -> None:
+        self.last_measured: AlgorithmMeasurement | None = None
         self._entries: dict[object, Entry] = {}
         self._alone: dict[ConvolutionConfiguration, dict[AlgorithmKey, AlgorithmMeasurement]] = {}
         for entry in entries:
@@ -460,6 +547,7 @@ class _Known:
         if isinstance(entry, AlgorithmMeasurement):
             assert isinstance(key, AlgorithmKey)
             self._alone.setdefault(entry.configuration, {})[key] = entry
+            self.last_measured = entry
 
     def set_answer(self, key: EntryKey, entry: Entry) -> None:
         self._entries[key] = entry
@@ -467,11 +555,32 @@ class _Known:
     def has_algorithm(
         self, configuration: ConvolutionConfiguration, algorithm: str, *, allow_tf32: bool
     ) -> bool:
+        """Whether an algorithm is known by this name; under another one it may be all the same."""
         if AlgorithmKey(configuration, algorithm, allow_tf32) in self._entries:
             return True
-        # One that does not round says so, whether it would have been allowed to or not.
+        # An engine rounds or does not, whatever is allowed. Other algorithms round where they may,
+        # so one that was measured without TF32 says nothing of how it runs with it.
+        if configuration.dtype == "float32" and not names_engine(algorithm):
+            return False
         exact = self._entries.get(AlgorithmKey(configuration, algorithm, False))
         return isinstance(exact, AlgorithmMeasurement)
+
+    def find_resolved(
+        self,
+        configuration: ConvolutionConfiguration,
+        resolved: ResolvedAlgorithm,
+        *,
+        allow_tf32: bool,
+    ) -> Entry | None:
+        """The measurement of what an algorithm was resolved to, or its failure."""
+        # A measurement says whether it rounds, a failure whether it was allowed to.
+        for tf32 in (resolved.tf32, allow_tf32):
+            entry = self._entries.get(AlgorithmKey(configuration, resolved.algorithm, tf32))
+            if entry is not None and (
+                tf32 == allow_tf32 or isinstance(entry, AlgorithmMeasurement)
+            ):
+                return entry
+        return None
 
     def has_stage(self, job: _StageJob) -> bool:
         entry = self._entries.get(job.key)
@@ -481,14 +590,10 @@ class _Known:
 
     def fastest(
         self, configuration: ConvolutionConfiguration, *, allow_tf32: bool
-    ) -> list[AlgorithmMeasurement]:
+    ) -> tuple[AlgorithmMeasurement, ...]:
         """The measured algorithms, each once, fastest first."""
-        measured = self._alone.get(configuration, {}).values()
-        fastest: dict[str, AlgorithmMeasurement] = {}
-        for each in sorted(measured, key=lambda each: (each.latency_us, each.algorithm, each.tf32)):
-            if allow_tf32 or not each.tf32:
-                fastest.setdefault(each.algorithm, each)
-        return list(fastest.values())
+        measured = fastest_first(self._alone.get(configuration, {}).values())
+        return as_with_tf32(measured, allow_tf32=allow_tf32)
 
 
 def parse_budget(text: str) -> float:

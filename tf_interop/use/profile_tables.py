@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console, RenderableType
@@ -22,6 +23,7 @@ from tf_interop.know.profile import (
     ProfiledDevice,
     StageFailure,
     StageMeasurement,
+    fastest_first,
     wins,
 )
 from tf_interop.know.profile_merge import ProfileDifference, latency_us
@@ -189,14 +191,26 @@ def _describe_device(device: ProfiledDevice) -> str:
     if device.backend == "host":
         return f"{device.name}, {device.sm_count} cores, backend host, {device.date}"
     clocks = ", ".join(f"{name} {clock} MHz" for name, clock in sorted(device.clocks_mhz.items()))
-    return (
+    software = [f"cuDNN {device.cudnn}", f"CUDA {device.cuda}"]
+    # NVML tells the driver; a container may be without it.
+    if device.driver:
+        software.append(f"driver {device.driver}")
+    hardware = (
         f"{device.name}, compute capability {device.compute_capability}, {device.sm_count} SMs, "
-        f"{decimal(device.memory_bytes)}; cuDNN {device.cudnn}, CUDA {device.cuda}, driver "
-        f"{device.driver}{'; ' + clocks if clocks else ''}; {device.date}"
+        f"{decimal(device.memory_bytes)}"
     )
+    return "; ".join(filter(None, (hardware, ", ".join(software), clocks, device.date)))
 
 
 _Failures = dict[ConvolutionConfiguration, collections.Counter[str]]
+
+
+def _measured(
+    profile: Profile, configuration: ConvolutionConfiguration
+) -> tuple[AlgorithmMeasurement, ...]:
+    """Fastest first; with TF32 and without, where an algorithm was measured with both."""
+    both = [profile.find_algorithms(configuration, allow_tf32=allow) for allow in (True, False)]
+    return fastest_first(dict.fromkeys(itertools.chain(*both)))
 
 
 def _convolution_table(profile: Profile) -> Table:
@@ -211,7 +225,7 @@ def _convolution_table(profile: Profile) -> Table:
     for failure in profile.algorithm_failures:
         failures[failure.configuration][failure.kind.value] += 1
     for configuration in _configurations(profile):
-        measured = profile.find_algorithms(configuration)
+        measured = _measured(profile, configuration)
         failed = "\n".join(
             f"{count} {kind}" for kind, count in sorted(failures[configuration].items())
         )
@@ -257,7 +271,7 @@ def _print_paper_table_1(console: Console, profile: Profile, paper: PaperTables)
     _print(console, "\nTable 1: what the kernel that takes most time takes of one SM")
     for configuration in _configurations(profile):
         table = _new_paper_table(describe_convolution(configuration), headings)
-        for measurement in profile.find_algorithms(configuration):
+        for measurement in _measured(profile, configuration):
             cells = _kernel_cells(measurement, profile.device)
             table.add_row(_algorithm_label(measurement), *cells)
         _print(console, table)
@@ -272,7 +286,7 @@ def _print_paper_table_2(console: Console, profile: Profile, paper: PaperTables)
     _print(console, "\nTable 2: time and workspace")
     for configuration in _configurations(profile):
         table = _new_paper_table(describe_convolution(configuration), headings)
-        for measurement in profile.find_algorithms(configuration):
+        for measurement in _measured(profile, configuration):
             time = f"{measurement.latency_us / 1000:.4f}"
             table.add_row(_algorithm_label(measurement), time, decimal(measurement.workspace_bytes))
         _print(console, table)
