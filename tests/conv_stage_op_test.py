@@ -16,6 +16,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
+import tf_interop
 from tf_interop.know.kernel_library import load_kernel_library
 
 DTYPES = [tf.float32, tf.float16, tf.bfloat16]
@@ -422,3 +423,16 @@ def test_an_unknown_pin_falls_back_and_is_counted(conv_stage: Any) -> None:
     counters = load_kernel_library().read_counters()
     assert sum(counters.fallbacks.values()) == before + 1
     assert any("eng3_k2=1" in reason for reason in counters.fallbacks)
+
+
+def test_a_reason_of_several_lines_is_one_reason(conv_stage: Any) -> None:
+    # Reasons quote the drivers' own messages, which may be of any form.
+    case = next(iter(cases_of("NHWC", tf.float32, "SAME", 1, 1, 1)))
+    run_stage(conv_stage, [case], algorithm="FIRST\nsecond \x0b\x1e\x85\u2028third\r\n")
+    run_stage(conv_stage, [case], algorithm=b"FIRST \xff\n")
+    counters = tf_interop.status().counters
+    of_lines = [reason for reason in counters.fallbacks if "FIRST" in reason]
+    assert [counters.fallbacks[reason] for reason in of_lines] == [1, 1]
+    assert all("Expected an algorithm" in reason for reason in of_lines)
+    assert any("second" in reason and "third" in reason for reason in of_lines)
+    assert str(tf_interop.status())

@@ -269,6 +269,18 @@ def test_a_failure_has_its_reason(
             "something to compute",
             id="empty_batch",
         ),
+        pytest.param(
+            dataclasses.replace(
+                FORWARD,
+                image_shape=(2**30, 2**30, 2**2, 1),
+                filter_shape=(1, 1, 1, 1),
+                output_shape=(2**30, 2**30, 2**2, 1),
+                strides=(1, 1),
+            ),
+            FEW_RUNS,
+            "an image of at most",
+            id="bytes_beyond_64_bits",
+        ),
     ],
 )
 def test_refuses_what_makes_no_sense(
@@ -297,6 +309,8 @@ def test_lists_nothing_for_a_convolution_that_makes_no_sense(host: MeasuringBack
         ({"fused_ops": ("Relu",)}, "fused_ops"),
         ({"filter_shape": (3, 3, 3, 6)}, "Expected a filter for 4 image and 6 output channels"),
         ({"filter_shape": (3, 3, 4, 5)}, "Expected a filter for 4 image and 6 output channels"),
+        ({"image_shape": (2**64 + 2, 9, 7, 4)}, f"batch .* got {2**64 + 2}"),
+        ({"strides": (2**64 + 2, 2)}, f"stride_height .* got {2**64 + 2}"),
     ],
 )
 def test_refuses_what_the_core_has_no_word_for(
@@ -376,6 +390,11 @@ def test_a_stage_without_what_it_pins_is_a_failure(
     [
         ([], {}, "a stage with a convolution"),
         ([0, 2], {}, "Expected lanes numbered"),
+        ([0, 2**32], {}, f"Expected lanes numbered .* got {2**32}"),
+        ([0, -(2**32)], {}, f"Expected lanes numbered .* got -{2**32}"),
+        ([0, 2**64], {}, f"lane .* got {2**64}"),
+        ([0, 1], {"priorities": [0, 2**32]}, f"priority .* got {2**32}"),
+        ([0, 1], {"sm_counts": [2**32 + 4, 0]}, f"sm_count .* got {2**32 + 4}"),
         ([0, 1], {"sequential_algorithms": ["DIRECT"]}, "none or all of 2 steps, got 1"),
         ([0, 1], {"priorities": [0]}, "none or all of 2 lanes, got 1"),
         ([0, 1], {"sm_counts": [4, 4, 4]}, "none or all of 2 lanes, got 3"),

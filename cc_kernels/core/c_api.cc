@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -157,6 +158,10 @@ Status ToRequest(const TfiCoreStage& from, StageRequest* request) {
     StageStep& to = request->steps[i];
     to.name = step.name;
     to.algorithm = step.algorithm;
+    if (step.lane < 0 || step.lane > std::numeric_limits<int>::max()) {
+      return InvalidArgument("Expected lanes numbered from 0 in an int, got " +
+                             std::to_string(step.lane) + ".");
+    }
     to.lane = static_cast<int>(step.lane);
     TF_INTEROP_RETURN_IF_ERROR(ToConvolution(step.convolution, &to.convolution));
     if (from.sequential_algorithms != nullptr) {

@@ -2,21 +2,46 @@
 
 #include <functional>
 #include <initializer_list>
+#include <limits>
 #include <sstream>
 
 namespace tf_interop {
 namespace {
 
+// As TensorFlow's own kernels and cuDNN's legacy API have it, which count in ints.
+constexpr int64_t kLargestSize = std::numeric_limits<int>::max();
+// So few that bytes of a tensor, and of several together in float, can be counted in 64 bits.
+constexpr int64_t kMostElements = int64_t{1} << 56;
+
+Status CheckAtMost(const char* field, int64_t value) {
+  if (value <= kLargestSize) return Status::Ok();
+  return InvalidArgument(std::string("Expected ") + field + " to be at most " +
+                         std::to_string(kLargestSize) + ", got " + std::to_string(value) + ".");
+}
+
 Status CheckPositive(const char* field, int64_t value) {
-  if (value > 0) return Status::Ok();
+  if (value > 0) return CheckAtMost(field, value);
   return InvalidArgument(std::string("Expected ") + field + " to be at least 1, got " +
                          std::to_string(value) + ".");
 }
 
 Status CheckNotNegative(const char* field, int64_t value) {
-  if (value >= 0) return Status::Ok();
+  if (value >= 0) return CheckAtMost(field, value);
   return InvalidArgument(std::string("Expected ") + field + " not to be negative, got " +
                          std::to_string(value) + ".");
+}
+
+// Checks one tensor, of which no size is negative.
+Status CheckElements(const char* tensor, std::initializer_list<int64_t> sizes) {
+  int64_t elements = 1;
+  bool fits = true;
+  for (const int64_t size : sizes) {
+    if (size == 0) return Status::Ok();
+    fits = fits && !__builtin_mul_overflow(elements, size, &elements) && elements <= kMostElements;
+  }
+  if (fits) return Status::Ok();
+  return InvalidArgument(std::string("Expected ") + tensor + " of at most " +
+                         std::to_string(kMostElements) + " elements, got more.");
 }
 
 // Checks one spatial dimension: output = floor((image + pads - effective filter) / stride) + 1,
@@ -169,8 +194,15 @@ Status Validate(const Convolution& c) {
   TF_INTEROP_RETURN_IF_ERROR(CheckSpatial("height", c.image_height, c.filter_height,
                                           c.output_height, c.stride_height, c.dilation_height,
                                           c.pad_top, c.pad_bottom));
-  return CheckSpatial("width", c.image_width, c.filter_width, c.output_width, c.stride_width,
-                      c.dilation_width, c.pad_left, c.pad_right);
+  TF_INTEROP_RETURN_IF_ERROR(CheckSpatial("width", c.image_width, c.filter_width, c.output_width,
+                                          c.stride_width, c.dilation_width, c.pad_left,
+                                          c.pad_right));
+  TF_INTEROP_RETURN_IF_ERROR(
+      CheckElements("an image", {c.batch, c.image_height, c.image_width, c.image_channels}));
+  TF_INTEROP_RETURN_IF_ERROR(CheckElements(
+      "a filter",
+      {c.filter_height, c.filter_width, c.image_channels / c.group_count, c.output_channels}));
+  return CheckElements("an output", {c.batch, c.output_height, c.output_width, c.output_channels});
 }
 
 size_t ConvolutionHash::operator()(const Convolution& c) const {

@@ -66,8 +66,9 @@ const char* ToString(Activation activation);
 size_t SizeOf(DataType dtype);
 
 // Checks that sizes are consistent: channels divide into groups, strides and dilations are
-// positive, pads are not negative, and output sizes follow from image, filter, strides, dilations
-// and pads. Returns kInvalidArgument that names the field, what was expected and what came.
+// positive, pads are not negative, output sizes follow from image, filter, strides, dilations and
+// pads, and no product of sizes that anything here computes is beyond 64 bits. Returns
+// kInvalidArgument that names the field, what was expected and what came.
 Status Validate(const Convolution& convolution);
 
 struct ConvolutionHash {

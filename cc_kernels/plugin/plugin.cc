@@ -6,7 +6,6 @@
 #include <memory>
 #include <mutex>
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -213,17 +212,15 @@ void TfiSetResult(TfiGraph* graph, const void* data, size_t size) {
 
 void TfiReadCounters(TfiSink sink) {
   const tf_interop::Counters counters = tf_interop::ReadCounters();
-  std::ostringstream text;
-  text << "stages_run " << counters.stages_run << "\n";
-  text << "filters_transformed " << counters.filters_transformed << "\n";
+  const auto give = [sink](const std::string& text) { sink(text.data(), text.size()); };
+  give("stages_run " + std::to_string(counters.stages_run));
+  give("filters_transformed " + std::to_string(counters.filters_transformed));
   for (const auto& [reason, count] : counters.fallbacks) {
-    text << "fallback " << count << " " << reason << "\n";
+    give("fallback " + std::to_string(count) + " " + reason);
   }
   for (const auto& [reason, count] : counters.refused_lane_options) {
-    text << "refused_lane_options " << count << " " << reason << "\n";
+    give("refused_lane_options " + std::to_string(count) + " " + reason);
   }
-  const std::string bytes = text.str();
-  sink(bytes.data(), bytes.size());
 }
 
 int TfiCpuIsSupported(void) {

@@ -365,5 +365,60 @@ TEST(ValidateTest, NamesTheFieldThatIsWrong) {
   EXPECT_NE(Validate(wrong).message().find("bias"), std::string::npos);
 }
 
+TEST(ValidateTest, RefusesSizesWhoseProductsDoNotFit) {
+  const int64_t largest = (int64_t{1} << 31) - 1;
+  Convolution c;
+  c.batch = 1;
+  c.image_height = largest;
+  c.image_width = 5;
+  c.image_channels = c.output_channels = 4;
+  c.filter_height = c.filter_width = 1;
+  CompleteSame(&c);
+  ASSERT_TRUE(Validate(c).ok()) << Validate(c).message();
+  const auto expect_refused = [](const Convolution& wrong, const char* part) {
+    const Status status = Validate(wrong);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
+  };
+  Convolution wrong = c;
+  wrong.image_height = largest + 1;
+  expect_refused(wrong, "image_height to be at most 2147483647");
+  wrong = c;
+  wrong.pad_left = largest + 1;
+  expect_refused(wrong, "pad_left to be at most 2147483647");
+  // 2^64 + 1 elements are 1 in 64 bits.
+  wrong = c;
+  wrong.image_height = 274177;
+  wrong.image_width = 67280421310721;
+  wrong.image_channels = wrong.output_channels = 1;
+  CompleteSame(&wrong);
+  expect_refused(wrong, "image_width to be at most 2147483647");
+  // Products of a size that fits.
+  wrong = c;
+  wrong.batch = wrong.image_height = largest;
+  wrong.image_width = 1;
+  CompleteSame(&wrong);
+  expect_refused(wrong, "image of at most");
+  wrong = c;
+  wrong.batch = largest;
+  wrong.image_height = 1;
+  wrong.image_channels = 1;
+  wrong.output_channels = largest;
+  wrong.filter_height = wrong.filter_width = 1;
+  CompleteSame(&wrong);
+  expect_refused(wrong, "output of at most");
+  wrong = c;
+  wrong.image_channels = wrong.output_channels = largest;
+  wrong.image_height = wrong.image_width = 1;
+  CompleteSame(&wrong);
+  expect_refused(wrong, "filter of at most");
+  // An empty batch of large images holds nothing.
+  wrong = c;
+  wrong.batch = 0;
+  wrong.image_width = wrong.image_height = largest;
+  CompleteSame(&wrong);
+  EXPECT_TRUE(Validate(wrong).ok()) << Validate(wrong).message();
+}
+
 }  // namespace
 }  // namespace tf_interop

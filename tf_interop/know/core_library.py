@@ -12,7 +12,7 @@ import functools
 import math
 import pathlib
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tf_interop.errors import LibraryError
 from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind, Shape
@@ -64,7 +64,18 @@ _FUSED_OPS = {
 }
 
 
-class _Convolution(ctypes.Structure):
+class _ExactStructure(ctypes.Structure):
+    """A struct that refuses an integer that its field cannot hold: ctypes cuts it off."""
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        super().__init__(*values, **named)
+        names = (field[0] for field in self._fields_)
+        for name, value in (dict(zip(names, values, strict=False)) | named).items():
+            if isinstance(value, int) and getattr(self, name) != value:
+                raise ValueError(f"Expected {name} to fit in the core's integer, got {value}.")
+
+
+class _Convolution(_ExactStructure):
     _fields_ = (
         ("kind", ctypes.c_int32),
         ("dtype", ctypes.c_int32),
@@ -93,7 +104,7 @@ class _Convolution(ctypes.Structure):
     )
 
 
-class _Step(ctypes.Structure):
+class _Step(_ExactStructure):
     _fields_ = (
         ("convolution", _Convolution),
         ("name", ctypes.c_char_p),
@@ -102,7 +113,7 @@ class _Step(ctypes.Structure):
     )
 
 
-class _Lane(ctypes.Structure):
+class _Lane(_ExactStructure):
     _fields_ = (
         ("priority", ctypes.c_int32),
         ("sm_count", ctypes.c_int32),
@@ -145,7 +156,7 @@ class _Kernel(ctypes.Structure):
 _KERNEL_SINK_TYPE = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Kernel))
 
 
-class _MeasureOptions(ctypes.Structure):
+class _MeasureOptions(_ExactStructure):
     _fields_ = (
         ("warmup_runs", ctypes.c_int64),
         ("repetitions", ctypes.c_int64),

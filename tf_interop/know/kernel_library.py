@@ -171,8 +171,8 @@ class KernelLibrary:
         self.functions.TfiReadCounters(sink)
         stages_run = filters_transformed = 0
         by_reason: dict[str, dict[str, int]] = {"fallback": {}, "refused_lane_options": {}}
-        for line in b"".join(collected).decode().splitlines():
-            word, rest = line.split(" ", 1)
+        for entry in collected:
+            word, rest = entry.decode("utf-8", "replace").split(" ", 1)
             if word == "stages_run":
                 stages_run = int(rest)
             elif word == "filters_transformed":
