@@ -153,9 +153,7 @@ def search_stages(
         search = _BlockSearch(graph, block, done, stage_options, available_bytes, limits)
         for solved in search.solve():
             if on_progress is not None and solved % _STATES_PER_REPORT == 0:
-                on_progress(
-                    SearchProgress(done.bit_count(), len(predecessors), states + solved)
-                )
+                on_progress(SearchProgress(done.bit_count(), len(predecessors), states + solved))
         latency_us += search.latency_us()
         stages += search.stages()
         states += search.states
@@ -327,7 +325,7 @@ class _BlockSearch:
                         "search."
                     )
                 rest = state & ~ending
-                if rest and rest not in found and self._lanes_of(ending) is not None:
+                if rest and rest not in found and self._can_be_stage(ending):
                     found.add(rest)
                     waiting.append(rest)
         return sorted(found, key=lambda state: (state.bit_count(), state))
@@ -335,7 +333,7 @@ class _BlockSearch:
     def _solve_state(self, state: int) -> tuple[float, int, int] | None:
         best: tuple[float, int, int] | None = None
         for ending in self._endings(state):
-            if self._lanes_of(ending) is None:
+            if not self._can_be_stage(ending):
                 continue
             self.transitions += 1
             before = self._best[state & ~ending]
@@ -385,6 +383,9 @@ class _BlockSearch:
         for size in range(1, min(most, len(last)) + 1):
             for nodes in itertools.combinations(last, size):
                 yield sum(nodes)
+
+    def _can_be_stage(self, ending: int) -> bool:
+        return self._limits.max_lane_length == 1 or self._lanes_of(ending) is not None
 
     def _lanes_of(self, ending: int) -> Lanes | None:
         if ending not in self._lanes:
