@@ -29,7 +29,7 @@ PRECOMP_GEMM, FFT_TILING = load_paper_tables().table_1.rows
 
 # Blocks on an SM, threads of a block and registers of a thread. Registers are handed out in units
 # that allow the table's 92 % only to within two points.
-PRECOMP_LAUNCHES = [(2, 288, 104), (4, 128, 120), (6, 96, 104)]
+PRECOMP_LAUNCHES = [(2, 320, 96), (3, 256, 80), (4, 128, 120), (6, 128, 80)]
 FFT_LAUNCHES = [(1, 512, 48), (2, 256, 48), (4, 128, 48)]
 
 
@@ -128,7 +128,7 @@ def test_runs_the_complementary_algorithms_of_table_1_together(
     ]
     assert stage.prediction is not None
     assert stage.prediction.source is FigureSource.MODELLED
-    assert stage.prediction.latency_us < 0.8 * stage.prediction.sequential_us
+    assert stage.prediction.latency_us <= 0.83 * stage.prediction.sequential_us
 
 
 @pytest.mark.parametrize("lead", [0.0, 0.1])
@@ -144,6 +144,15 @@ def test_never_runs_precomp_gemm_of_table_1_beside_itself(
     for stage in plan.stages:
         algorithms = [pinned.algorithm for pinned in stage.convolutions]
         assert algorithms != ["IMPLICIT_PRECOMP_GEMM"] * 2
+
+
+@pytest.mark.parametrize("launch", PRECOMP_LAUNCHES)
+def test_runs_one_after_another_what_fills_the_device_wave_after_wave(
+    launch: tuple[int, int, int],
+) -> None:
+    # Blocks of the second kernel are placed when the first has none left that wait.
+    plan = plan_two_layers(precomp_kernel(launch, 16), fft_kernel(FFT_LAUNCHES[1], 16), 0.0)
+    assert plan.stages == ()
 
 
 WORKSPACE_UNITS = {"MB": 10**6, "GB": 10**9}
