@@ -28,6 +28,7 @@ stay on their SMs. So its figures are called modelled, and measured stages go be
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import math
 from collections.abc import Iterable, Sequence
 
@@ -188,7 +189,7 @@ class _BlockShare:
         return cls(kernel.latency_us / waves, alu, dram)
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(slots=True, eq=False)
 class _RunningKernel:
     """A kernel of a stream that has been reached.
 
@@ -227,58 +228,102 @@ class _SmGroup:
     Attributes:
         count: of SMs.
         batches: on each of them.
+        registers: that are left on each.
+        shared_memory_bytes: likewise.
+        threads: likewise.
+        blocks: likewise.
         speed: at which their blocks advance, 1 being as if alone.
     """
 
     count: int
     batches: list[_Batch]
+    registers: int
+    shared_memory_bytes: int
+    threads: int
+    blocks: int
     speed: float = 1.0
 
-    def held(self) -> int:
-        return sum(batch.blocks for batch in self.batches)
-
-    def fits(self, kernel: ModelKernel, limits: SmLimits) -> bool:
-        registers = shared_memory = threads = blocks = 0
-        for batch in self.batches:
-            held = batch.running.kernel
-            registers += held.registers * batch.blocks
-            shared_memory += held.shared_memory_bytes * batch.blocks
-            threads += held.threads * batch.blocks
-            blocks += batch.blocks
-        return (
-            registers + kernel.registers <= limits.registers
-            and shared_memory + kernel.shared_memory_bytes <= limits.shared_memory_bytes
-            and threads + kernel.threads <= limits.threads
-            and blocks + 1 <= limits.blocks
+    @classmethod
+    def empty(cls, count: int, limits: SmLimits) -> _SmGroup:
+        return cls(
+            count,
+            [],
+            limits.registers,
+            limits.shared_memory_bytes,
+            limits.threads,
+            limits.blocks,
         )
+
+    def split(self, count: int) -> _SmGroup:
+        """Leaves so many SMs in this group; returns the others."""
+        rest = dataclasses.replace(
+            self,
+            count=self.count - count,
+            batches=[dataclasses.replace(batch) for batch in self.batches],
+        )
+        self.count = count
+        return rest
+
+    def take(self, kernel: ModelKernel, blocks: int) -> None:
+        """Takes what blocks of a kernel hold from what is left; gives it back for less than 0."""
+        self.registers -= kernel.registers * blocks
+        self.shared_memory_bytes -= kernel.shared_memory_bytes * blocks
+        self.threads -= kernel.threads * blocks
+        self.blocks -= blocks
+
+    def room(self, kernel: ModelKernel) -> int:
+        """How many more blocks of a kernel fit on each SM."""
+        if self.registers < kernel.registers or self.blocks == 0:
+            return 0
+        return min(
+            self.blocks,
+            self.threads // kernel.threads,
+            self.registers // max(kernel.registers, 1),
+            self.shared_memory_bytes // max(kernel.shared_memory_bytes, 1),
+        )
+
+    def content(self) -> tuple[object, ...]:
+        """Equal for SMs that hold the same."""
+        return tuple((id(batch.running), batch.blocks, batch.left) for batch in self.batches)
 
 
 class _Pool:
     """SMs that some lanes share, in groups that hold the same."""
 
     def __init__(self, sm_count: int, limits: SmLimits) -> None:
-        self._limits = limits
-        self.groups = [_SmGroup(sm_count, [])]
+        self.groups = [_SmGroup.empty(sm_count, limits)]
 
     def place(self, running: _RunningKernel) -> None:
         """Places blocks, evenly, until none is left or none fits."""
-        while running.unplaced:
-            fitting = [group for group in self.groups if group.fits(running.kernel, self._limits)]
-            if not fitting:
-                return
-            group = min(fitting, key=_SmGroup.held)
+        # Of each group with room: its free block slots, negated, for those with the fewest blocks
+        # to come first; a number that tells equal ones apart; the room.
+        fitting = [
+            (-group.blocks, number, room, group)
+            for number, group in enumerate(self.groups)
+            if (room := group.room(running.kernel)) > 0
+        ]
+        heapq.heapify(fitting)
+        while running.unplaced and fitting:
+            minus_left, number, room, group = heapq.heappop(fitting)
             if group.count > running.unplaced:
-                rest = _SmGroup(
-                    group.count - running.unplaced,
-                    [dataclasses.replace(batch) for batch in group.batches],
-                )
-                self.groups.append(rest)
-                group.count = running.unplaced
+                self.groups.append(group.split(running.unplaced))
             _add_block(group, running)
             running.unplaced -= group.count
+            if room > 1:
+                heapq.heappush(fitting, (minus_left + 1, number, room - 1, group))
+
+    def join_equal_groups(self) -> None:
+        """Makes one group of those that hold the same."""
+        joined: dict[tuple[object, ...], _SmGroup] = {}
+        for group in self.groups:
+            same = joined.setdefault(group.content(), group)
+            if same is not group:
+                same.count += group.count
+        self.groups = list(joined.values())
 
 
 def _add_block(group: _SmGroup, running: _RunningKernel) -> None:
+    group.take(running.kernel, 1)
     for batch in group.batches:
         if batch.running is running and batch.left == 1.0:
             batch.blocks += 1
@@ -339,9 +384,28 @@ class _Simulation:
                 for group in groups
                 for batch in group.batches
             )
-            now += step
+            now += step * self._whole_waves(groups)
             for group in groups:
                 _run_for(group, step)
+            for pool in self._pools:
+                if len(pool.groups) > 2:
+                    pool.join_equal_groups()
+
+    def _whole_waves(self, groups: list[_SmGroup]) -> int:
+        """How many waves, one after another, the device takes that are all like this one.
+
+        They are taken in one step: all but the last are counted off from the blocks that wait.
+        """
+        if len(self._pools) > 1 or len(groups) != 1 or len(groups[0].batches) != 1:
+            return 1
+        (batch,) = groups[0].batches
+        placed = batch.blocks * groups[0].count
+        more = batch.running.unplaced // placed
+        if batch.left < 1.0 or more == 0:
+            return 1
+        batch.running.unplaced -= more * placed
+        batch.running.unfinished -= more * placed
+        return more + 1
 
     def _place(self) -> None:
         """By priority, then by launch; behind a kernel with blocks that wait, none of its pool."""
@@ -372,4 +436,5 @@ def _run_for(group: _SmGroup, step_us: float) -> None:
             left.append(batch)
         else:
             batch.running.unfinished -= batch.blocks * group.count
+            group.take(batch.running.kernel, -batch.blocks)
     group.batches = left
