@@ -1,0 +1,269 @@
+"""Turns a graph and a profile into what the planner works from: a problem as plain data."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+from tf_interop.decide.group_stages import is_measured_as_it_runs
+from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind, ConvolutionNode
+from tf_interop.know.convolution_size import batch_size_of
+from tf_interop.know.fingerprint import fingerprint_convolutions
+from tf_interop.know.graph_view import GraphView
+from tf_interop.know.independence import Independence
+from tf_interop.know.planning_problem import (
+    Candidate,
+    ConvolutionCosts,
+    KnownStage,
+    PlanningProblem,
+    ProblemNode,
+)
+from tf_interop.know.profile import AlgorithmMeasurement, Profile, StageMeasurement
+
+_DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+_Costs = dict[ConvolutionConfiguration, ConvolutionCosts]
+
+
+def make_planning_problem(
+    view: GraphView,
+    convolutions: Sequence[ConvolutionNode],
+    independence: Independence,
+    profile: Profile,
+    *,
+    allow_tf32: bool = True,
+    memory_budget_bytes: int | None = None,
+) -> PlanningProblem:
+    """The planning problem of a graph.
+
+    A convolution that the profile holds no algorithm of cannot be planned and is no node. What
+    depends on it still does on what it depends on.
+
+    Args:
+        view: the graph.
+        convolutions: its convolutions that can be part of a stage.
+        independence: of the same convolutions, in the same order.
+        profile: what they cost; a configuration is looked up by equality.
+        allow_tf32: TensorFlow's switch for TF32, as it will be when the plan is used.
+        memory_budget_bytes: for outputs and workspaces; None for no limit.
+
+    Returns:
+        The problem. `convolution_count` counts all convolutions, `nodes` holds those measured.
+
+    Raises:
+        ValueError: `independence` is of other convolutions.
+        GraphError: the graph has a cycle.
+    """
+    if independence.convolutions != tuple(convolutions):
+        raise ValueError(
+            f"Expected the independence of these {len(convolutions)} convolutions, got that of "
+            f"{len(independence.convolutions)} others. Compute it for the same list."
+        )
+    named: dict[ConvolutionConfiguration, str] = {}
+    for node in convolutions:
+        named.setdefault(node.configuration, node.name)
+    costs = _costs_of(named, profile, allow_tf32=allow_tf32)
+    return dataclasses.replace(
+        problem_of_profile(profile, named, allow_tf32=allow_tf32),
+        nodes=_nodes(view, convolutions, independence, costs),
+        memory_budget_bytes=memory_budget_bytes,
+        fingerprint=fingerprint_convolutions(convolutions),
+        convolution_count=len(convolutions),
+        batch_size=batch_size_of([node.configuration for node in convolutions]),
+    )
+
+
+def problem_of_profile(
+    profile: Profile,
+    named: Mapping[ConvolutionConfiguration, str] | None = None,
+    *,
+    allow_tf32: bool = True,
+) -> PlanningProblem:
+    """A problem without nodes: costs and measured stages of a profile.
+
+    Args:
+        profile: the measurements.
+        named: the configurations to take, with names for their costs; None for all that algorithms
+            were measured for, by number.
+        allow_tf32: TensorFlow's switch for TF32.
+    """
+    if named is None:
+        measured = dict.fromkeys(each.configuration for each in profile.algorithms)
+        named = {configuration: str(number) for number, configuration in enumerate(measured)}
+    costs = _costs_of(named, profile, allow_tf32=allow_tf32)
+    device = profile.device
+    return PlanningProblem(
+        costs=tuple(costs.values()),
+        nodes=(),
+        stages=_known_stages(profile, costs, allow_tf32=allow_tf32),
+        # A CPU's cores are no SMs.
+        sm_count=None if device.sm_limits is None else device.sm_count,
+        sm_limits=device.sm_limits,
+        made_with={"device": device.name, "profiled": device.date}
+        | ({"cudnn": device.cudnn} if device.cudnn else {}),
+    )
+
+
+def output_bytes(configuration: ConvolutionConfiguration) -> int:
+    """The size of what a convolution of known shapes computes."""
+    shape = {
+        ConvolutionKind.FORWARD: configuration.output_shape,
+        ConvolutionKind.BACKWARD_INPUT: configuration.image_shape,
+        ConvolutionKind.BACKWARD_FILTER: configuration.filter_shape,
+    }[configuration.kind]
+    assert shape is not None
+    return math.prod(size for size in shape if size is not None) * _DTYPE_BYTES[configuration.dtype]
+
+
+def _costs_of(
+    named: Mapping[ConvolutionConfiguration, str], profile: Profile, *, allow_tf32: bool
+) -> _Costs:
+    """Costs of the configurations that algorithms were measured for."""
+    costs = {}
+    for configuration, name in named.items():
+        measured = profile.find_algorithms(configuration, allow_tf32=allow_tf32)
+        if measured:
+            costs[configuration] = ConvolutionCosts(
+                name, output_bytes(configuration), _candidates(measured, allow_tf32), configuration
+            )
+    return costs
+
+
+def _candidates(
+    measured: Sequence[AlgorithmMeasurement], allow_tf32: bool
+) -> tuple[Candidate, ...]:
+    by_name: dict[str, AlgorithmMeasurement] = {}
+    for each in measured:
+        # Measured with the switch on and off: what it takes with the switch as it will be.
+        if each.algorithm not in by_name or each.tf32 == allow_tf32:
+            by_name[each.algorithm] = each
+    return tuple(
+        Candidate(
+            each.algorithm, each.latency_us, each.workspace_bytes, each.spread_us, each.kernels
+        )
+        for each in by_name.values()
+    )
+
+
+def _known_stages(profile: Profile, costs: _Costs, *, allow_tf32: bool) -> tuple[KnownStage, ...]:
+    """The stages that the planner can make as they were measured."""
+    algorithms = {
+        configuration: {candidate.algorithm for candidate in each.candidates}
+        for configuration, each in costs.items()
+    }
+
+    def can_be_made(stage: StageMeasurement) -> bool:
+        # The planner gives each convolution a lane of its own, and pins what was measured alone.
+        return (
+            len(stage.convolutions) > 1
+            and stage.lanes == tuple(range(len(stage.convolutions)))
+            and is_measured_as_it_runs(stage, profile, allow_tf32=allow_tf32)
+            and all(
+                measured.algorithm in algorithms.get(measured.configuration, ())
+                for measured in stage.convolutions
+            )
+        )
+
+    return tuple(
+        KnownStage(
+            costs=tuple(costs[each.configuration].name for each in stage.convolutions),
+            algorithms=tuple(each.algorithm for each in stage.convolutions),
+            latency_us=stage.concurrent_us,
+            sequential_us=stage.sequential_us,
+            spread_us=stage.spread_us,
+            workspace_bytes=stage.workspace_bytes,
+            priorities=stage.priorities,
+            # What is asked for again gives what was given again.
+            sm_counts=stage.asked_sm_counts or stage.sm_counts,
+        )
+        for stage in filter(can_be_made, profile.stages)
+    )
+
+
+def _nodes(
+    view: GraphView,
+    convolutions: Sequence[ConvolutionNode],
+    independence: Independence,
+    costs: _Costs,
+) -> tuple[ProblemNode, ...]:
+    place = {index: number for number, index in enumerate(view.topological_order())}
+    planned = sorted(
+        (position for position, node in enumerate(convolutions) if node.configuration in costs),
+        key=lambda position: place[convolutions[position].index],
+    )
+    merge_keys = _merge_keys(view, [convolutions[position] for position in planned])
+    return tuple(
+        ProblemNode(
+            name=convolutions[position].name,
+            costs=costs[convolutions[position].configuration].name,
+            predecessors=tuple(convolutions[planned[each]].name for each in predecessors),
+            group=_group(convolutions[position]),
+            merge_key=merge_keys.get(convolutions[position].name),
+        )
+        for position, predecessors in zip(
+            planned, _direct_predecessors(planned, independence), strict=True
+        )
+    )
+
+
+def _direct_predecessors(
+    planned: Sequence[int], independence: Independence
+) -> list[tuple[int, ...]]:
+    """For each of the planned its ancestors among them with no other of them between.
+
+    Args:
+        planned: positions in `independence`, in an order in which they may run.
+        independence: of all convolutions, so that what depends on each other through one that is
+            not planned still does.
+
+    Returns:
+        Places in `planned`, ascending.
+    """
+    place_of = {position: place for place, position in enumerate(planned)}
+    ancestors: list[int] = []
+    direct: list[tuple[int, ...]] = []
+    for position in planned:
+        reaching = 0
+        found = independence.ancestors[position]
+        while found:
+            lowest = found & -found
+            found ^= lowest
+            place = place_of.get(lowest.bit_length() - 1)
+            if place is not None:
+                reaching |= 1 << place
+        ancestors.append(reaching)
+        # The last one of a set in running order is an ancestor of no other in it.
+        nearest = []
+        while reaching:
+            last = reaching.bit_length() - 1
+            nearest.append(last)
+            reaching &= ~(ancestors[last] | 1 << last)
+        direct.append(tuple(reversed(nearest)))
+    return direct
+
+
+def _group(node: ConvolutionNode) -> str:
+    return "\n".join((node.device, node.region)) if node.device or node.region else ""
+
+
+def _merge_keys(view: GraphView, convolutions: Sequence[ConvolutionNode]) -> dict[str, str]:
+    """A key for each convolution that could be merged with another into a wider one."""
+    keys = {node.name: key for node in convolutions if (key := _merge_key(view, node)) is not None}
+    counts = collections.Counter(keys.values())
+    return {name: key for name, key in keys.items() if counts[key] > 1}
+
+
+def _merge_key(view: GraphView, node: ConvolutionNode) -> str | None:
+    each = node.configuration
+    if each.kind is not ConvolutionKind.FORWARD or each.depthwise or each.group_count != 1:
+        return None
+    source, port = view.fanins[node.index][0]
+    assert each.filter_shape is not None
+    same = (
+        *(each.op, each.filter_shape[:2], each.strides, each.dilations, each.padding),
+        *(each.explicit_paddings, each.layout, each.dtype, each.fused_ops, each.leaky_relu_alpha),
+        *(node.device, node.region),
+    )
+    return f"{view.names[source]}:{port} " + " ".join(map(str, same))
