@@ -90,9 +90,10 @@ def sum_of_uses(uses: Sequence[SmUse | None]) -> dict[str, float]:
     """What lanes would take of an SM together; a field is left out where one of them is unknown."""
     sums: dict[str, float] = {}
     for field in SHARED_RESOURCES:
-        values = [getattr(use, field, None) for use in uses]
-        if None not in values:
-            sums[field] = math.fsum(values)
+        values: list[float | None] = [getattr(use, field, None) for use in uses]
+        known = [value for value in values if value is not None]
+        if len(known) == len(values):
+            sums[field] = math.fsum(known)
     return sums
 
 

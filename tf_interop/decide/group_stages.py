@@ -25,7 +25,7 @@ from tf_interop.know.convolution_size import batch_size_of
 from tf_interop.know.fingerprint import canonical_names, fingerprint_convolutions
 from tf_interop.know.independence import Independence
 from tf_interop.know.plan import GraphPlan, PinnedConvolution, Plan, PlannedStage
-from tf_interop.know.profile import Profile, StageMeasurement, wins
+from tf_interop.know.profile import Profile, StageMeasurement, is_measured_as_it_runs, wins
 
 
 def group_always(
@@ -138,22 +138,6 @@ def stages_from_plan(
     return tuple(_for_other_batch_size(stage, taken.batch_size, batch_size) for stage in stages)
 
 
-def is_measured_as_it_runs(
-    measurement: StageMeasurement, profile: Profile, *, allow_tf32: bool
-) -> bool:
-    """Whether a stage was measured with TensorFlow's switch for TF32 as it is, where that matters.
-
-    Args:
-        measurement: of the profile.
-        profile: a CPU has no TF32.
-        allow_tf32: the switch.
-    """
-    can_round_to_tf32 = profile.device.backend == "cudnn" and any(
-        measured.configuration.dtype == "float32" for measured in measurement.convolutions
-    )
-    return measurement.tf32 == allow_tf32 or not can_round_to_tf32
-
-
 def level_groups(
     convolutions: Sequence[ConvolutionNode], independence: Independence
 ) -> list[tuple[int, list[ConvolutionNode]]]:
@@ -180,7 +164,7 @@ def _can_take(measurement: StageMeasurement, profile: Profile, *, allow_tf32: bo
     """Whether a plan made now can run the stage as it was measured."""
     if measurement.sm_counts or measurement.priorities:
         return False
-    return is_measured_as_it_runs(measurement, profile, allow_tf32=allow_tf32)
+    return is_measured_as_it_runs(measurement, profile.device, allow_tf32=allow_tf32)
 
 
 def _stage_as_measured(
