@@ -1,0 +1,319 @@
+"""What plans hold and why, and how the model does, for people to read."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+
+from tf_interop.decide.explain_plan import SHARED_RESOURCES, sum_of_uses
+from tf_interop.decide.stage_costs import ModelComparison
+from tf_interop.know.plan import (
+    Alternative,
+    GraphPlan,
+    GraphPrediction,
+    LaneExplanation,
+    PinnedConvolution,
+    Plan,
+    PlannedStage,
+    SmUse,
+)
+from tf_interop.know.planning_problem import FigureSource, PlanningProblem
+from tf_interop.use.profile_tables import describe_convolution
+from tf_interop.use.tables import UNKNOWN, new_table, percent, print_on
+
+_SM_COLUMNS = {
+    "registers": "registers",
+    "shared_memory": "shared",
+    "threads": "threads",
+    "alu_utilization": "ALU",
+    "dram_utilization": "DRAM",
+    "memory_stall": "stalls",
+}
+_ANY = "any"
+
+
+def show_plan(plan: Plan, console: Console, labels: Sequence[str] = ()) -> None:
+    """Prints a table with a row for each graph.
+
+    Args:
+        plan: any plan.
+        console: where to print.
+        labels: what each graph is; by default its fingerprint.
+    """
+    table = new_table("Plan: microseconds and memory, in stages and one after another")
+    table.add_column("graph", overflow="fold")
+    headings = ("batch", "conv.", "stages", "us", "one by one", "ratio", "measured", "peak")
+    for heading in (*headings, "one by one"):
+        table.add_column(heading, justify="right")
+    for index, graph in enumerate(plan.graphs):
+        table.add_row(
+            labels[index] if labels else graph.fingerprint,
+            "any" if graph.batch_size is None else str(graph.batch_size),
+            str(graph.convolution_count),
+            str(len(graph.stages)),
+            *_prediction_cells(graph),
+        )
+    print_on(console, table)
+    print_on(
+        console,
+        "\nOne by one: every convolution alone, with what is fastest alone; measured. The column "
+        "measured\nis the share of us that was; the rest is modelled. Memory: outputs of "
+        "convolutions, workspaces.",
+    )
+    for index, graph in enumerate(plan.graphs):
+        if graph.prediction is not None and graph.prediction.unmeasured_count:
+            label = labels[index] if labels else graph.fingerprint
+            print_on(console, f"{label}: {_say_unmeasured(graph, graph.prediction)}")
+
+
+def explain_stages(plan: Plan, console: Console) -> None:
+    """Prints, stage by stage, what it was chosen by.
+
+    Args:
+        plan: any plan; of stages that no planner made there is little to say.
+        console: where to print.
+    """
+    is_sm_known = False
+    for graph in plan.graphs:
+        print_on(console, _describe_graph(graph))
+        for number, stage in enumerate(graph.stages):
+            print_on(console, f"\nStage {number}: {_describe_stage(stage)}")
+            print_on(console, _lane_table(stage))
+            for line in _reasons(stage):
+                print_on(console, f"  {line}")
+            is_sm_known |= any(use is not None for use in _uses(stage))
+        print_on(console, "")
+    if is_sm_known:
+        print_on(
+            console,
+            "Shares of one SM are those of the kernel that takes most of an algorithm's time, "
+            "alone, from its\nmeasured launch. Together more than 100 %: there its lanes take "
+            "turns. Stalls: of all stalls those\nthat wait for memory, while which another lane "
+            "can compute.",
+        )
+
+
+def show_comparison(
+    problem: PlanningProblem, compared: Sequence[ModelComparison], console: Console
+) -> None:
+    """Prints the model beside every measured stage that it can say something of.
+
+    Args:
+        problem: whose stages they are.
+        compared: what `compare_model` gave.
+        console: where to print.
+    """
+    table = new_table("Stages: measured, and modelled from their kernels alone")
+    table.add_column("convolutions, algorithms", overflow="fold")
+    for heading in ("measured us", "modelled us", "error"):
+        table.add_column(heading, justify="right")
+    table.leading = 1
+    errors = []
+    for each in compared:
+        error = each.modelled_us / each.stage.latency_us - 1
+        errors.append(error)
+        lanes = zip(each.stage.costs, each.stage.algorithms, strict=True)
+        table.add_row(
+            "\n".join(
+                f"{_describe_costs(problem, name)}, {algorithm}" for name, algorithm in lanes
+            ),
+            f"{each.stage.latency_us:.1f}",
+            f"{each.modelled_us:.1f}",
+            f"{error:+.0%}",
+        )
+    print_on(console, table)
+    sizes = sorted(map(abs, errors))
+    print_on(
+        console,
+        f"\n{len(compared)} of {len(problem.stages)} measured stages could be modelled. Error: "
+        f"median {statistics.median(errors):+.0%}, of its size median "
+        f"{statistics.median(sizes):.0%}, largest {sizes[-1]:.0%}.",
+    )
+
+
+def _prediction_cells(graph: GraphPlan) -> tuple[str, ...]:
+    prediction = graph.prediction
+    if prediction is None:
+        return (UNKNOWN,) * 6
+    return (
+        f"{prediction.latency_us:.1f}",
+        f"{prediction.sequential_us:.1f}",
+        _ratio(prediction),
+        percent(_measured_share(graph, prediction)),
+        decimal(prediction.peak_bytes),
+        decimal(prediction.sequential_peak_bytes),
+    )
+
+
+def _ratio(prediction: GraphPrediction) -> str:
+    if not prediction.latency_us:
+        return UNKNOWN
+    return f"{prediction.sequential_us / prediction.latency_us:.2f}"
+
+
+def _measured_share(graph: GraphPlan, prediction: GraphPrediction) -> float | None:
+    """Of the predicted time; convolutions in no stage were measured alone."""
+    if not prediction.latency_us:
+        return None
+    modelled_us = sum(
+        stage.prediction.latency_us
+        for stage in graph.stages
+        if stage.prediction is not None and stage.prediction.source is FigureSource.MODELLED
+    )
+    return max(0.0, 1 - modelled_us / prediction.latency_us)
+
+
+def _say_unmeasured(graph: GraphPlan, prediction: GraphPrediction) -> str:
+    return (
+        f"{prediction.unmeasured_count} of {graph.convolution_count} convolutions are not in the "
+        "profile. They are in no stage and in none of these figures; profile the model with this "
+        "batch size to plan them."
+    )
+
+
+def _describe_graph(graph: GraphPlan) -> str:
+    batch = "any batch size" if graph.batch_size is None else f"batch size {graph.batch_size}"
+    lines = [
+        f"Graph {graph.fingerprint}, {batch}: {len(graph.stages)} stages for "
+        f"{graph.convolution_count} convolutions"
+    ]
+    prediction = graph.prediction
+    if prediction is None:
+        return lines[0]
+    budget = prediction.memory_budget_bytes
+    lines += [
+        f"  {prediction.latency_us:.1f} us expected, "
+        f"{percent(_measured_share(graph, prediction))} of it measured, the rest modelled; "
+        f"{prediction.sequential_us:.1f} us one after another, measured",
+        f"  memory at most {decimal(prediction.peak_bytes)}; "
+        f"{decimal(prediction.sequential_peak_bytes)} one after another; "
+        + ("no budget" if budget is None else f"budget {decimal(budget)}"),
+        f"  search: {prediction.search}",
+    ]
+    if prediction.unmeasured_count:
+        lines.append(f"  {_say_unmeasured(graph, prediction)}")
+    return "\n".join(lines)
+
+
+def _describe_stage(stage: PlannedStage) -> str:
+    prediction = stage.prediction
+    if prediction is None:
+        return stage.why or "no reason given"
+    saved = 1 - prediction.latency_us / prediction.sequential_us
+    return (
+        f"{prediction.latency_us:.1f} us {prediction.source.value}, may be off by "
+        f"{prediction.spread_us:.1f}, against {prediction.sequential_us:.1f} us one after another, "
+        f"measured: {saved:.0%} less"
+    )
+
+
+def _lane_table(stage: PlannedStage) -> Table:
+    table = new_table("")
+    table.title = None
+    table.add_column("lane, algorithm", overflow="fold")
+    explained = stage.explanation.lanes if stage.explanation is not None else ()
+    has_sm_use = any(use is not None for use in _uses(stage))
+    if explained:
+        for heading in ("alone us", "workspace", *(_SM_COLUMNS.values() if has_sm_use else ())):
+            table.add_column(heading, justify="right")
+    for number, lane in enumerate(stage.lanes):
+        label = f"{number}: " + "\n".join(map(_describe_pinned, lane)) + _options(stage, number)
+        if not explained:
+            table.add_row(label)
+            continue
+        each = explained[number]
+        table.add_row(
+            label,
+            f"{each.alone_us:.1f}",
+            decimal(each.workspace_bytes),
+            *(_use_cells(each.sm_use) if has_sm_use else ()),
+        )
+    if has_sm_use:
+        sums = sum_of_uses(_uses(stage))
+        cells = [percent(sums.get(field)) for field in _SM_COLUMNS]
+        table.add_row("together", "", "", *cells)
+    return table
+
+
+def _use_cells(use: SmUse | None) -> list[str]:
+    return [percent(getattr(use, field, None)) for field in _SM_COLUMNS]
+
+
+def _uses(stage: PlannedStage) -> list[SmUse | None]:
+    return [] if stage.explanation is None else [lane.sm_use for lane in stage.explanation.lanes]
+
+
+def _describe_pinned(pinned: PinnedConvolution) -> str:
+    return f"{pinned.node}\n   {pinned.algorithm or _ANY}"
+
+
+def _options(stage: PlannedStage, lane: int) -> str:
+    if not stage.lane_options:
+        return ""
+    options = stage.lane_options[lane]
+    words = []
+    if options.priority:
+        words.append(f"priority {options.priority}")
+    if options.sm_count:
+        words.append(f"{options.sm_count} SMs of its own")
+    return "".join(f", {word}" for word in words)
+
+
+def _reasons(stage: PlannedStage) -> list[str]:
+    if stage.explanation is None or stage.prediction is None:
+        return []
+    lines = [
+        f"Lane {number}: alone {lane.fastest_algorithm or _ANY} is faster, {lane.fastest_us:.1f} us"
+        for number, (lane, pinned) in enumerate(
+            zip(stage.explanation.lanes, stage.convolutions, strict=True)
+        )
+        if lane.fastest_algorithm != pinned.algorithm and lane.fastest_us < lane.alone_us
+    ]
+    complement = _complement(stage.explanation.lanes)
+    if complement:
+        lines.append(complement)
+    lines.append(
+        f"Memory: {decimal(stage.prediction.workspace_bytes)} of workspace; "
+        f"{decimal(stage.prediction.peak_bytes)} with outputs and what is alive across the stage"
+    )
+    for alternative in stage.explanation.alternatives:
+        lines.append(_describe_alternative(alternative))
+    return lines
+
+
+def _complement(lanes: Sequence[LaneExplanation]) -> str:
+    """What each lane takes most of, where that differs."""
+    most = []
+    for lane in lanes:
+        shares = {
+            field: share
+            for field in SHARED_RESOURCES
+            if (share := getattr(lane.sm_use, field, None)) is not None
+        }
+        if not shares:
+            return ""
+        most.append(max(shares.items(), key=lambda each: each[1]))
+    if len({field for field, _ in most}) == 1:
+        return f"All lanes take more of the {SHARED_RESOURCES[most[0][0]]} than of anything else."
+    words = [
+        f"lane {number} of the {SHARED_RESOURCES[field]} ({share:.0%})"
+        for number, (field, share) in enumerate(most)
+    ]
+    return f"They complement each other. Most is taken by {', by '.join(words)}."
+
+
+def _describe_alternative(alternative: Alternative) -> str:
+    algorithms = ", ".join(algorithm or _ANY for algorithm in alternative.algorithms)
+    return (
+        f"Not {algorithms} ({alternative.latency_us:.1f} us {alternative.source.value}, "
+        f"{decimal(alternative.workspace_bytes)} of workspace): {alternative.why_not}"
+    )
+
+
+def _describe_costs(problem: PlanningProblem, name: str) -> str:
+    configuration = problem.costs_by_name[name].configuration
+    return name if configuration is None else describe_convolution(configuration)
