@@ -223,7 +223,7 @@ class _Explainer:
             for lanes in (chosen, candidates)
         )
         crowded = [
-            f"{theirs[field]:.0%} of the {name} (chosen: {ours[field]:.0%})"
+            f"{100 * theirs[field]:.0f} % of the {name} (chosen: {100 * ours[field]:.0f} %)"
             for field, name in SHARED_RESOURCES.items()
             if field in ours and theirs.get(field, 0.0) > max(1.0, ours[field])
         ]

@@ -142,8 +142,9 @@ def _merge_key(view: GraphView, node: ConvolutionNode) -> str | None:
     each = node.configuration
     if each.kind is not ConvolutionKind.FORWARD or each.depthwise or each.group_count != 1:
         return None
+    if not view.fanins[node.index] or each.filter_shape is None:
+        return None
     source, port = view.fanins[node.index][0]
-    assert each.filter_shape is not None
     same = (
         *(each.op, each.filter_shape[:2], each.strides, each.dilations, each.padding),
         *(each.explicit_paddings, each.layout, each.dtype, each.fused_ops, each.leaky_relu_alpha),

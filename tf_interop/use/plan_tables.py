@@ -91,9 +91,9 @@ def explain_stages(plan: Plan, console: Console) -> None:
         print_on(
             console,
             "Shares of one SM are those of the kernel that takes most of an algorithm's time, "
-            "alone, from its\nmeasured launch. Together more than 100 %: there its lanes take "
-            "turns. Stalls: of all stalls those\nthat wait for memory, while which another lane "
-            "can compute.",
+            "alone: registers,\nshared memory and threads follow from its measured launch, the "
+            "others were measured. Where lanes ask\nfor more than 100 % together they take turns. "
+            "Stalls: those that wait for memory, of all.",
         )
 
 
@@ -187,7 +187,7 @@ def _describe_graph(graph: GraphPlan) -> str:
     budget = prediction.memory_budget_bytes
     lines += [
         f"  {prediction.latency_us:.1f} us expected, "
-        f"{percent(_measured_share(graph, prediction))} of it measured, the rest modelled; "
+        f"{_measured_words(_measured_share(graph, prediction))}; "
         f"{prediction.sequential_us:.1f} us one after another, measured",
         f"  memory at most {decimal(prediction.peak_bytes)}; "
         f"{decimal(prediction.sequential_peak_bytes)} one after another; "
@@ -196,7 +196,17 @@ def _describe_graph(graph: GraphPlan) -> str:
     ]
     if prediction.unmeasured_count:
         lines.append(f"  {_say_unmeasured(graph, prediction)}")
+    if not graph.stages:
+        lines.append("  no stage is faster by more than the figures may be off")
     return "\n".join(lines)
+
+
+def _measured_words(share: float | None) -> str:
+    if share is None or share == 1:
+        return "measured"
+    if not share:
+        return "modelled"
+    return f"{percent(share)} of it measured, the rest modelled"
 
 
 def _describe_stage(stage: PlannedStage) -> str:
@@ -207,7 +217,7 @@ def _describe_stage(stage: PlannedStage) -> str:
     return (
         f"{prediction.latency_us:.1f} us {prediction.source.value}, may be off by "
         f"{prediction.spread_us:.1f}, against {prediction.sequential_us:.1f} us one after another, "
-        f"measured: {saved:.0%} less"
+        f"measured: {percent(saved)} less"
     )
 
 
@@ -273,9 +283,7 @@ def _reasons(stage: PlannedStage) -> list[str]:
         )
         if lane.fastest_algorithm != pinned.algorithm and lane.fastest_us < lane.alone_us
     ]
-    complement = _complement(stage.explanation.lanes)
-    if complement:
-        lines.append(complement)
+    lines += _complement(stage.explanation.lanes)
     lines.append(
         f"Memory: {decimal(stage.prediction.workspace_bytes)} of workspace; "
         f"{decimal(stage.prediction.peak_bytes)} with outputs and what is alive across the stage"
@@ -285,8 +293,8 @@ def _reasons(stage: PlannedStage) -> list[str]:
     return lines
 
 
-def _complement(lanes: Sequence[LaneExplanation]) -> str:
-    """What each lane takes most of, where that differs."""
+def _complement(lanes: Sequence[LaneExplanation]) -> list[str]:
+    """What each lane takes most of, and when it leaves the arithmetic units to others."""
     most = []
     for lane in lanes:
         shares = {
@@ -295,15 +303,24 @@ def _complement(lanes: Sequence[LaneExplanation]) -> str:
             if (share := getattr(lane.sm_use, field, None)) is not None
         }
         if not shares:
-            return ""
+            return []
         most.append(max(shares.items(), key=lambda each: each[1]))
     if len({field for field, _ in most}) == 1:
-        return f"All lanes take more of the {SHARED_RESOURCES[most[0][0]]} than of anything else."
-    words = [
-        f"lane {number} of the {SHARED_RESOURCES[field]} ({share:.0%})"
-        for number, (field, share) in enumerate(most)
-    ]
-    return f"They complement each other. Most is taken by {', by '.join(words)}."
+        lines = [f"All lanes take more of the {SHARED_RESOURCES[most[0][0]]} than of anything else"]
+    else:
+        words = [
+            f"lane {number} of the {SHARED_RESOURCES[field]} ({percent(share)})"
+            for number, (field, share) in enumerate(most)
+        ]
+        lines = [f"They complement each other. Most is taken by {', by '.join(words)}"]
+    for number, lane in enumerate(lanes):
+        stall = None if lane.sm_use is None else lane.sm_use.memory_stall
+        if stall:
+            lines.append(
+                f"Lane {number} waits for memory in {percent(stall)} of its stalls; meanwhile the "
+                "ALUs are free for the others"
+            )
+    return lines
 
 
 def _describe_alternative(alternative: Alternative) -> str:
