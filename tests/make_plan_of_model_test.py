@@ -11,11 +11,13 @@ import tensorflow as tf
 from profile_values import GPU, make_algorithm, make_profile, make_stage
 
 import tf_interop
-from tf_interop.errors import ProfileError
+from tf_interop.decide.make_plan import make_plan
+from tf_interop.errors import PlanError, ProfileError
 from tf_interop.know import nvidia
 from tf_interop.know.fingerprint import canonical_names
-from tf_interop.know.plan import GraphPlan, Plan
+from tf_interop.know.plan import GraphPlan, PinnedConvolution, Plan, PlannedStage
 from tf_interop.know.plan_file import load_plan, save_plan
+from tf_interop.know.planning_problem import PlanningProblem
 from tf_interop.know.profile import Entry, Profile, ProfiledDevice
 from tf_interop.know.profile_file import save_profile
 from tf_interop.know.profiled_device import this_cpu
@@ -155,6 +157,18 @@ def test_counts_what_was_not_measured_and_leaves_it_alone() -> None:
     assert unmeasured.prediction.unmeasured_count == 3
 
 
+def test_no_plan_passes_that_the_graph_does_not_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan_badly(problem: PlanningProblem, options: object) -> GraphPlan:
+        planned = make_plan(problem)
+        names = [problem.nodes[0].name, problem.nodes[-1].name]
+        stage = PlannedStage(tuple((PinnedConvolution(name),) for name in names))
+        return dataclasses.replace(planned, stages=(stage,))
+
+    monkeypatch.setattr(make_plan_of_model, "make_plan", plan_badly)
+    with pytest.raises(PlanError, match="Expected independent convolutions in stage 0"):
+        tf_interop.plan(build(), _profile(2), batch_sizes=[2])
+
+
 def test_equal_arguments_give_equal_plans() -> None:
     profile = _profile(2)
     model = build()
@@ -239,6 +253,6 @@ def test_refuses_batch_sizes_that_are_none(arguments: dict[str, list[int]], mess
 def test_refuses_a_model_without_convolutions() -> None:
     model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
     with pytest.raises(
-        ValueError, match="Expected a model with convolutions that can run on a CPU"
+        ValueError, match="Expected a model with convolutions that can be part of a stage"
     ):
         tf_interop.plan(model, make_profile(device=this_cpu()))

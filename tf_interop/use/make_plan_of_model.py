@@ -15,7 +15,6 @@ from tf_interop.decide.plan_check import check_stages
 from tf_interop.decide.planning_problem_of_graph import make_planning_problem
 from tf_interop.errors import ProfileError
 from tf_interop.know import tensorflow_internals
-from tf_interop.know.device import device_type_of
 from tf_interop.know.find_convolutions import find_convolutions
 from tf_interop.know.graph_properties import GraphProperties
 from tf_interop.know.graph_view import GraphView
@@ -49,8 +48,8 @@ def plan(
     """Plans the convolutions of a model by what a profile says that they cost.
 
     Nothing is run: Grappler's own passes are, on the traced graph, so that the plan is for the
-    graph that the plugin will get. Convolutions that the profile holds nothing of stay as they are;
-    the prediction counts them.
+    graph that the plugin will get. All of it is taken to run on one device. Convolutions that the
+    profile holds nothing of stay as they are; the prediction counts them.
 
     Args:
         model_or_function_or_graph: a Keras model with known inputs, a concrete function, a
@@ -113,7 +112,6 @@ def plan(
         entry = _plan_graph(
             graph_def,
             loaded,
-            device_type="CPU" if capability in ("", CPU_TARGET) else "GPU",
             allow_tf32=allow_tf32,
             memory_budget_bytes=memory_budget_bytes,
             options=options,
@@ -144,19 +142,17 @@ def _plan_graph(
     graph_def: graph_pb2.GraphDef,
     profile: Profile,
     *,
-    device_type: str,
     allow_tf32: bool,
     memory_budget_bytes: int | None,
     options: PlanOptions | None,
 ) -> GraphPlan:
     view = GraphView(graph_def)
     # As the pass does, which runs where TensorFlow's own kernels may take NCHW.
-    found, _ = find_convolutions(view, GraphProperties(view), nchw_on_cpu=True)
-    convolutions = tuple(node for node in found if device_type_of(node.device) in ("", device_type))
+    convolutions, _ = find_convolutions(view, GraphProperties(view), nchw_on_cpu=True)
     if not convolutions:
         raise ValueError(
-            f"Expected a model with convolutions that can run on a {device_type}, got none. "
-            "tf-interop analyze says what was left alone and why."
+            "Expected a model with convolutions that can be part of a stage, got none. tf-interop "
+            "analyze says what was left alone and why."
         )
     problem = make_planning_problem(
         view,
