@@ -18,7 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tf_interop.decide.stage_search import (
     AvailableBytes,
+    OnProgress,
     SearchError,
+    SearchProgress,
     SearchResult,
     StageOption,
     topological_order,
@@ -39,6 +41,7 @@ def search_stages_bounded(
     width: int = 32,
     max_lanes: int = 4,
     max_ready: int = 8,
+    on_progress: OnProgress | None = None,
 ) -> SearchResult:
     """Finds stages that take no longer than all nodes one after another.
 
@@ -53,6 +56,7 @@ def search_stages_bounded(
         max_lanes: the most nodes of a stage.
         max_ready: stages are made of so many of the nodes that are ready, those with the longest
             way to the end first.
+        on_progress: told how far the search is.
 
     Returns:
         The stages; `states` and `transitions` say how far the search looked.
@@ -66,7 +70,8 @@ def search_stages_bounded(
             "Expected width, max_lanes and max_ready of 1 or more, got "
             f"{width}, {max_lanes} and {max_ready}."
         )
-    return _Beam(predecessors, stage_options, available_bytes, width, max_lanes, max_ready).search()
+    beam = _Beam(predecessors, stage_options, available_bytes, width, max_lanes, max_ready)
+    return beam.search(on_progress)
 
 
 @dataclasses.dataclass(slots=True)
@@ -125,7 +130,7 @@ class _Beam:
             self._urgency[node] = self._alone_us[node] + rest
         self._transitions = 0
 
-    def search(self) -> SearchResult:
+    def search(self, on_progress: OnProgress | None) -> SearchResult:
         count = len(self._needs)
         start = sum(1 << node for node in range(count) if not self._needs[node])
         layers: list[dict[int, _State]] = [{} for _ in range(count + 1)]
@@ -141,6 +146,8 @@ class _Beam:
                     known = layer.get(following.done)
                     if known is None or following.saved_us > known.saved_us:
                         layer[following.done] = following
+            if on_progress is not None:
+                on_progress(SearchProgress(size + 1, count, states))
         ends = [*layers[count].values(), *self._one_after_another(start)]
         if not ends:
             raise SearchError(

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from tf_interop.decide.bounded_search import search_stages_bounded
+from tf_interop.decide.prediction_check import check_prediction
 from tf_interop.decide.stage_costs import (
     ModelCalibration,
     StageChoice,
@@ -19,6 +20,7 @@ from tf_interop.decide.stage_costs import (
 )
 from tf_interop.decide.stage_search import (
     Lanes,
+    OnProgress,
     SearchError,
     SearchResult,
     SearchTooWideError,
@@ -27,6 +29,7 @@ from tf_interop.decide.stage_search import (
 )
 from tf_interop.errors import PlanError
 from tf_interop.know.plan import (
+    AloneConvolution,
     GraphPlan,
     GraphPrediction,
     LaneOptions,
@@ -49,23 +52,35 @@ class PlanOptions:
         max_transitions: where the exact search of a part of the graph would look at more, the
             whole graph is searched within bounds.
         width: of the bounded search.
+        max_modelled: combinations of algorithms that are modelled, at most; measured ones do not
+            count.
     """
 
     max_lanes: int = 4
     max_transitions: int = 200_000
     width: int = 32
+    max_modelled: int = 5_000
 
 
-def make_plan(problem: PlanningProblem, options: PlanOptions | None = None) -> GraphPlan:
+def make_plan(
+    problem: PlanningProblem,
+    options: PlanOptions | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+) -> GraphPlan:
     """Plans one graph for one batch size.
 
     Args:
         problem: the convolutions, what they cost, and the memory there is.
         options: how far to search.
+        on_progress: told how far the search is. Where the graph turns out to be too wide for the
+            exact search, it begins again from the front.
 
     Returns:
-        The stages of two or more convolutions, in the order in which they are expected to run.
-        Convolutions in none of them run one after another. Equal problems give equal plans.
+        The stages of two or more convolutions, in the order in which they are expected to run, and
+        those of a single one that is not to run with its fastest algorithm, for that does not fit
+        into the memory. Convolutions in none of them run one after another. Equal problems give
+        equal plans.
 
     Raises:
         PlanError: the problem is not legal, or a convolution does not fit into the memory; names
@@ -75,92 +90,87 @@ def make_plan(problem: PlanningProblem, options: PlanOptions | None = None) -> G
         check_problem(problem)
     except ValueError as error:
         raise PlanError(f"{error}. Correct the problem.") from error
-    return _Planner(problem, options or PlanOptions()).plan()
+    plan = _Planner(problem, options or PlanOptions(), on_progress).plan()
+    check_prediction(plan, problem)
+    return plan
 
 
 class _Planner:
-    def __init__(self, problem: PlanningProblem, options: PlanOptions) -> None:
+    def __init__(
+        self, problem: PlanningProblem, options: PlanOptions, on_progress: OnProgress | None
+    ) -> None:
         self._problem = problem
         self._options = options
+        self._on_progress = on_progress
         self._calibration = calibrate_model(problem)
-        self._costs = StageCosts(problem, self._calibration)
+        self._costs = StageCosts(problem, self._calibration, max_modelled=options.max_modelled)
         self._memory = _Memory(problem)
 
     def plan(self) -> GraphPlan:
-        sequential = self._one_after_another()
         found, how = self._search()
-        stages = []
+        stages: list[PlannedStage] = []
+        alone: list[AloneConvolution] = []
         latency_us = 0.0
         peak_bytes = done = 0
         for lanes, option in zip(found.stages, found.options, strict=True):
-            nodes = tuple(sorted(node for lane in lanes for node in lane))
+            nodes = _nodes_of(lanes)
             choice = self._choices(nodes)[option]
             peak = self._memory.alive_bytes(done) + self._memory_bytes(nodes, choice)
+            if len(nodes) > 1 or self._must_be_pinned(nodes[0], choice):
+                stages.append(self._planned_stage(nodes, choice, peak))
+            else:
+                alone.append(self._alone_convolution(nodes[0], choice, peak, len(stages)))
             latency_us += choice.latency_us
             peak_bytes = max(peak_bytes, peak)
-            if len(nodes) > 1:
-                stages.append(self._planned_stage(nodes, choice, peak))
             done |= sum(1 << node for node in nodes)
-        prediction = GraphPrediction(
-            latency_us=latency_us,
-            sequential_us=sequential.latency_us,
-            peak_bytes=peak_bytes,
-            sequential_peak_bytes=sequential.peak_bytes,
-            memory_budget_bytes=self._problem.memory_budget_bytes,
-            search="; ".join(
-                (
-                    how,
-                    f"{found.states} states, {found.transitions} transitions, "
-                    f"{self._costs.combinations} combinations of algorithms",
-                    _describe(self._calibration),
-                )
-            ),
-        )
+        sequential = self._one_after_another()
         return GraphPlan(
             fingerprint=self._problem.fingerprint,
             convolution_count=max(self._problem.convolution_count, len(self._problem.nodes)),
             stages=tuple(stages),
             batch_size=self._problem.batch_size,
-            prediction=prediction,
+            prediction=GraphPrediction(
+                latency_us=latency_us,
+                sequential_us=sequential.latency_us,
+                peak_bytes=peak_bytes,
+                sequential_peak_bytes=sequential.peak_bytes,
+                memory_budget_bytes=self._problem.memory_budget_bytes,
+                search=self._describe(found, how),
+            ),
+            alone=tuple(alone),
         )
 
     def _search(self) -> tuple[SearchResult, str]:
-        available = self._memory.available_bytes if self._problem.memory_budget_bytes else None
+        available = (
+            None if self._problem.memory_budget_bytes is None else self._memory.available_bytes
+        )
+        lanes = f"for stages of up to {self._options.max_lanes} convolutions"
         try:
-            return (
-                search_stages(
+            try:
+                result = search_stages(
                     self._problem.predecessors,
-                    self._options_of_lanes,
+                    lambda lanes: self._stage_options(_nodes_of(lanes)),
                     available_bytes=available,
                     max_lanes=self._options.max_lanes,
                     max_lane_length=1,
                     max_transitions=self._options.max_transitions,
-                ),
-                f"exact for stages of up to {self._options.max_lanes} convolutions",
-            )
-        except SearchTooWideError:
-            pass
-        except SearchError as error:
-            raise PlanError(f"{error} {self._memory.describe_shortage()}") from error
-        try:
-            return (
-                search_stages_bounded(
+                    on_progress=self._on_progress,
+                )
+                return result, f"exact {lanes}"
+            except SearchTooWideError:
+                result = search_stages_bounded(
                     self._problem.predecessors,
-                    self._options_of_nodes,
+                    self._stage_options,
                     available_bytes=available,
                     width=self._options.width,
                     max_lanes=self._options.max_lanes,
-                ),
-                f"bounded, width {self._options.width}, for stages of up to "
-                f"{self._options.max_lanes} convolutions",
-            )
+                    on_progress=self._on_progress,
+                )
+                return result, f"bounded, width {self._options.width}, {lanes}"
         except SearchError as error:
-            raise PlanError(f"{error} {self._memory.describe_shortage()}") from error
+            raise PlanError(self._describe_shortage()) from error
 
-    def _options_of_lanes(self, lanes: Lanes) -> Sequence[StageOption]:
-        return self._options_of_nodes(tuple(sorted(node for lane in lanes for node in lane)))
-
-    def _options_of_nodes(self, nodes: Nodes) -> Sequence[StageOption]:
+    def _stage_options(self, nodes: Nodes) -> Sequence[StageOption]:
         return [
             StageOption(choice.latency_us, self._memory_bytes(nodes, choice))
             for choice in self._choices(nodes)
@@ -176,30 +186,60 @@ class _Planner:
         return outputs + choice.workspace_bytes
 
     def _one_after_another(self) -> _Sequence:
-        """All nodes in their order, each with the fastest algorithm that fits."""
+        """All nodes in their order, each with the fastest algorithm that fits.
+
+        Where none fits in this order, the one that needs least.
+        """
         latency_us = 0.0
         peak_bytes = done = 0
-        for node, costs in enumerate(self._problem.node_costs):
+        budget = self._problem.memory_budget_bytes
+        for node in range(len(self._problem.nodes)):
             alive = self._memory.alive_bytes(done)
-            budget = self._problem.memory_budget_bytes
-            fitting = [
-                choice
-                for choice in self._choices((node,))
-                if budget is None or alive + self._memory_bytes((node,), choice) <= budget
-            ]
-            if not fitting:
-                least = min(candidate.workspace_bytes for candidate in costs.candidates)
-                raise PlanError(
-                    f"Expected memory for convolution '{self._problem.nodes[node].name}', got a "
-                    f"budget of {budget} bytes: {alive} bytes are alive before it, its output "
-                    f"takes {costs.output_bytes} and its workspace at least {least}. Give at least "
-                    f"{alive + costs.output_bytes + least} bytes, or measure algorithms that need "
-                    "less."
-                )
-            latency_us += fitting[0].latency_us
-            peak_bytes = max(peak_bytes, alive + self._memory_bytes((node,), fitting[0]))
+            for choice in self._choices((node,)):
+                needed = alive + self._memory_bytes((node,), choice)
+                if budget is None or needed <= budget:
+                    break
+            latency_us += choice.latency_us
+            peak_bytes = max(peak_bytes, needed)
             done |= 1 << node
         return _Sequence(latency_us, peak_bytes)
+
+    def _describe_shortage(self) -> str:
+        """What one after another would need, each convolution with its least workspace."""
+        most = largest = done = 0
+        for node in range(len(self._problem.nodes)):
+            least = self._choices((node,))[-1]
+            needed = self._memory.alive_bytes(done) + self._memory_bytes((node,), least)
+            if needed > most:
+                most, largest = needed, node
+            done |= 1 << node
+        costs = self._problem.node_costs[largest]
+        workspace_bytes = self._choices((largest,))[-1].workspace_bytes
+        alive = most - costs.output_bytes - workspace_bytes
+        return (
+            f"Expected memory for convolution '{self._problem.nodes[largest].name}', got a budget "
+            f"of {self._problem.memory_budget_bytes} bytes: its output takes {costs.output_bytes}, "
+            f"its workspace at least {workspace_bytes}, and {alive} are alive before it. Give "
+            f"{most} bytes, which are enough for the whole graph, or measure algorithms that need "
+            "less."
+        )
+
+    def _must_be_pinned(self, node: int, choice: StageChoice) -> bool:
+        """Whether a convolution alone needs a stage for its algorithm: the fastest does not fit."""
+        (candidate,) = choice.candidates
+        fastest = self._problem.node_costs[node].fastest
+        return candidate.algorithm is not None and candidate.algorithm != fastest.algorithm
+
+    def _alone_convolution(
+        self, node: int, choice: StageChoice, peak_bytes: int, before_stage: int
+    ) -> AloneConvolution:
+        return AloneConvolution(
+            node=self._problem.nodes[node].name,
+            algorithm=choice.candidates[0].algorithm,
+            latency_us=choice.latency_us,
+            peak_bytes=peak_bytes,
+            before_stage=before_stage,
+        )
 
     def _planned_stage(self, nodes: Nodes, choice: StageChoice, peak_bytes: int) -> PlannedStage:
         sequential_us = sum(self._problem.node_costs[node].fastest.latency_us for node in nodes)
@@ -212,8 +252,7 @@ class _Planner:
             lanes.append((PinnedConvolution(self._problem.nodes[node].name, candidate.algorithm),))
         return PlannedStage(
             lanes=tuple(lanes),
-            why=f"planned: {choice.latency_us:.1f} us {choice.source.value} against "
-            f"{sequential_us:.1f} us one after another",
+            why=self._why(nodes, choice, sequential_us),
             lane_options=_lane_options(choice),
             prediction=StagePrediction(
                 latency_us=choice.latency_us,
@@ -223,6 +262,29 @@ class _Planner:
                 workspace_bytes=choice.workspace_bytes,
                 peak_bytes=peak_bytes,
             ),
+        )
+
+    def _why(self, nodes: Nodes, choice: StageChoice, sequential_us: float) -> str:
+        if len(nodes) > 1:
+            return (
+                f"planned: {choice.latency_us:.1f} us {choice.source.value} against "
+                f"{sequential_us:.1f} us one after another"
+            )
+        fastest = self._problem.node_costs[nodes[0]].fastest
+        return (
+            f"pinned for its memory: {choice.latency_us:.1f} us with {choice.workspace_bytes} "
+            f"bytes of workspace; {fastest.algorithm} takes {fastest.latency_us:.1f} us with "
+            f"{fastest.workspace_bytes}"
+        )
+
+    def _describe(self, found: SearchResult, how: str) -> str:
+        return "; ".join(
+            (
+                how,
+                f"{found.states} states, {found.transitions} transitions",
+                self._costs.describe(),
+                _describe_calibration(self._calibration),
+            )
         )
 
 
@@ -253,16 +315,20 @@ class _Memory:
         """Outputs that something reads that has not run; and those that nothing reads."""
         alive = self._alive.get(done)
         if alive is None:
+            waiting = ~done
             alive = sum(
                 size
-                for node, size in enumerate(self._output_bytes)
-                if done >> node & 1 and (not self._readers[node] or self._readers[node] & ~done)
+                for node, (size, readers) in enumerate(
+                    zip(self._output_bytes, self._readers, strict=True)
+                )
+                if done >> node & 1 and (not readers or readers & waiting)
             )
             self._alive[done] = alive
         return alive
 
-    def describe_shortage(self) -> str:
-        return f"The budget is {self._budget} bytes."
+
+def _nodes_of(lanes: Lanes) -> Nodes:
+    return tuple(sorted(node for lane in lanes for node in lane))
 
 
 def _lane_options(choice: StageChoice) -> tuple[LaneOptions, ...]:
@@ -277,7 +343,7 @@ def _lane_options(choice: StageChoice) -> tuple[LaneOptions, ...]:
     )
 
 
-def _describe(calibration: ModelCalibration) -> str:
+def _describe_calibration(calibration: ModelCalibration) -> str:
     if not calibration.stages:
         return f"model not calibrated, trusted to {calibration.spread:.0%}"
     return (

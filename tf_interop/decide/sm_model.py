@@ -28,6 +28,7 @@ stay on their SMs. So its figures are called modelled, and measured stages go be
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import math
 from collections.abc import Iterable, Sequence
 
@@ -188,7 +189,7 @@ class _BlockShare:
         return cls(kernel.latency_us / waves, alu, dram)
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(slots=True, eq=False)
 class _RunningKernel:
     """A kernel of a stream that has been reached.
 
@@ -237,20 +238,26 @@ class _SmGroup:
     def held(self) -> int:
         return sum(batch.blocks for batch in self.batches)
 
-    def fits(self, kernel: ModelKernel, limits: SmLimits) -> bool:
-        registers = shared_memory = threads = blocks = 0
+    def room(self, kernel: ModelKernel, limits: SmLimits) -> int:
+        """How many more blocks of a kernel fit on each SM."""
+        registers, shared_memory = limits.registers, limits.shared_memory_bytes
+        threads, blocks = limits.threads, limits.blocks
         for batch in self.batches:
             held = batch.running.kernel
-            registers += held.registers * batch.blocks
-            shared_memory += held.shared_memory_bytes * batch.blocks
-            threads += held.threads * batch.blocks
-            blocks += batch.blocks
-        return (
-            registers + kernel.registers <= limits.registers
-            and shared_memory + kernel.shared_memory_bytes <= limits.shared_memory_bytes
-            and threads + kernel.threads <= limits.threads
-            and blocks + 1 <= limits.blocks
+            registers -= held.registers * batch.blocks
+            shared_memory -= held.shared_memory_bytes * batch.blocks
+            threads -= held.threads * batch.blocks
+            blocks -= batch.blocks
+        return min(
+            blocks,
+            threads // kernel.threads,
+            registers // max(kernel.registers, 1),
+            shared_memory // max(kernel.shared_memory_bytes, 1),
         )
+
+    def content(self) -> tuple[object, ...]:
+        """Equal for SMs that hold the same."""
+        return tuple((id(batch.running), batch.blocks, batch.left) for batch in self.batches)
 
 
 class _Pool:
@@ -262,11 +269,15 @@ class _Pool:
 
     def place(self, running: _RunningKernel) -> None:
         """Places blocks, evenly, until none is left or none fits."""
-        while running.unplaced:
-            fitting = [group for group in self.groups if group.fits(running.kernel, self._limits)]
-            if not fitting:
-                return
-            group = min(fitting, key=_SmGroup.held)
+        # Of each group with room: the blocks on it, a number that tells equal ones apart, the room.
+        fitting = [
+            (group.held(), number, room, group)
+            for number, group in enumerate(self.groups)
+            if (room := group.room(running.kernel, self._limits)) > 0
+        ]
+        heapq.heapify(fitting)
+        while running.unplaced and fitting:
+            held, number, room, group = heapq.heappop(fitting)
             if group.count > running.unplaced:
                 rest = _SmGroup(
                     group.count - running.unplaced,
@@ -276,6 +287,19 @@ class _Pool:
                 group.count = running.unplaced
             _add_block(group, running)
             running.unplaced -= group.count
+            if room > 1:
+                heapq.heappush(fitting, (held + 1, number, room - 1, group))
+
+    def join_equal_groups(self) -> None:
+        """Makes one group of those that hold the same."""
+        if len(self.groups) == 1:
+            return
+        joined: dict[tuple[object, ...], _SmGroup] = {}
+        for group in self.groups:
+            same = joined.setdefault(group.content(), group)
+            if same is not group:
+                same.count += group.count
+        self.groups = list(joined.values())
 
 
 def _add_block(group: _SmGroup, running: _RunningKernel) -> None:
@@ -339,9 +363,27 @@ class _Simulation:
                 for group in groups
                 for batch in group.batches
             )
-            now += step
+            now += step * self._whole_waves(groups)
             for group in groups:
                 _run_for(group, step)
+            for pool in self._pools:
+                pool.join_equal_groups()
+
+    def _whole_waves(self, groups: list[_SmGroup]) -> int:
+        """How many waves, one after another, the device takes that are all like this one.
+
+        They are taken in one step: all but the last are counted off from the blocks that wait.
+        """
+        if len(self._pools) > 1 or len(groups) != 1 or len(groups[0].batches) != 1:
+            return 1
+        (batch,) = groups[0].batches
+        placed = batch.blocks * groups[0].count
+        more = batch.running.unplaced // placed
+        if batch.left < 1.0 or more == 0:
+            return 1
+        batch.running.unplaced -= more * placed
+        batch.running.unfinished -= more * placed
+        return more + 1
 
     def _place(self) -> None:
         """By priority, then by launch; behind a kernel with blocks that wait, none of its pool."""

@@ -13,6 +13,10 @@ In order of trust:
 
 Which algorithms run together is a search of its own (branch and bound over the candidates of each
 convolution), because a slower algorithm may let a neighbour in.
+
+A model takes a hundred times as long to ask as a table. So three or more convolutions are modelled
+together only where some of them, all but one, are worth a stage, and after so many modelled stages
+none is modelled any more. `StageCosts.describe` says what was left out.
 """
 
 from __future__ import annotations
@@ -26,9 +30,9 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from tf_interop.decide.sm_model import ModelKernel, demands_of, model_stage_us
+from tf_interop.know.occupancy import block_resources
 from tf_interop.know.planning_problem import (
     Candidate,
-    ConvolutionCosts,
     FigureSource,
     KnownStage,
     PlanningProblem,
@@ -40,13 +44,11 @@ UNCALIBRATED_SPREAD = 0.2
 be careful by, not a measurement."""
 
 _FEWEST_FOR_CALIBRATION = 3
-# Of the algorithms of a stage: so many are bounded, those of the fastest candidates.
+# Of the algorithms of a stage: so many combinations are bounded, those of the fastest candidates.
 _MOST_COMBINATIONS = 64
-
-# What cuobjdump and CUPTI report is per thread; the hardware allocates registers per warp in
-# units of this (CUDA C++ Programming Guide, "Compute Capabilities").
-_WARP = 32
-_REGISTER_UNIT = 256
+# A modelled stage this close to its bound is good enough: what could only be better by less is not
+# modelled.
+_NEAR_BOUND = 1.01
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,7 +59,8 @@ class StageChoice:
         costs: the names of their ConvolutionCosts, in the order of launch.
         candidates: the algorithm of each.
         latency_us: what the stage takes, as far as sums over stages go: where its sequence was
-            measured in the same run, what its convolutions take alone less what was saved.
+            measured in the same run, what its convolutions take alone less the share that was
+            saved.
         spread_us: how far that may be off.
         workspace_bytes: of all lanes together.
         source: whether it was measured.
@@ -140,16 +143,28 @@ def calibrate_model(problem: PlanningProblem) -> ModelCalibration:
 class StageCosts:
     """Answers what the best ways are to run convolutions together. Remembers every answer."""
 
-    def __init__(self, problem: PlanningProblem, calibration: ModelCalibration) -> None:
+    def __init__(
+        self, problem: PlanningProblem, calibration: ModelCalibration, *, max_modelled: int
+    ) -> None:
+        """Prepares to answer.
+
+        Args:
+            problem: a legal one.
+            calibration: how far the model is to be trusted.
+            max_modelled: combinations of algorithms to be modelled, all questions together.
+        """
         self._problem = problem
         self._calibration = calibration
+        self._max_modelled = max_modelled
         self._measured: Mapping[tuple[str, ...], list[KnownStage]] = collections.defaultdict(list)
         for stage in problem.stages:
             self._measured[tuple(sorted(stage.costs))].append(stage)
         self._known: dict[tuple[str, ...], tuple[StageChoice, ...]] = {}
         self._demands: dict[Candidate, tuple[float, ...]] = {}
-        self.combinations = 0
-        """Combinations of algorithms that were looked at."""
+        self._choosable: dict[str, list[Candidate]] = {}
+        self._modelled_count = 0
+        self._parts_lose_count = 0
+        self._over_limit_count = 0
 
     def choices(self, costs: Sequence[str]) -> tuple[StageChoice, ...]:
         """The ways to run convolutions together that are worth it.
@@ -167,6 +182,21 @@ class StageCosts:
             self._known[key] = _pareto(found)
         return self._known[key]
 
+    def describe(self) -> str:
+        """What was modelled and what was left out, for reading."""
+        parts = [f"{self._modelled_count} combinations of algorithms modelled"]
+        if self._parts_lose_count:
+            parts.append(
+                f"{self._parts_lose_count} sets of convolutions left out of which no smaller set "
+                "is worth a stage"
+            )
+        if self._over_limit_count:
+            parts.append(
+                f"{self._over_limit_count} sets left out behind the limit of {self._max_modelled} "
+                "modelled combinations"
+            )
+        return ", ".join(parts)
+
     def _alone(self, name: str) -> list[StageChoice]:
         return [
             StageChoice(
@@ -182,32 +212,35 @@ class StageCosts:
 
     def _together(self, key: tuple[str, ...]) -> list[StageChoice]:
         alone_us = sum(self._problem.costs_by_name[name].fastest.latency_us for name in key)
-        measured = [self._as_choice(stage, alone_us) for stage in self._measured.get(key, ())]
-        known = {(choice.costs, choice.candidates) for choice in measured if choice}
+        measured = [
+            choice
+            for stage in self._measured.get(key, ())
+            if (choice := self._as_choice(stage, alone_us)) is not None
+        ]
+        known = {_algorithms_of(choice) for choice in measured}
         modelled = [
             choice
             for choice in self._modelled(key, alone_us)
-            if (choice.costs, choice.candidates) not in known
+            if _algorithms_of(choice) not in known
+            and not any(_is_trusted_over(other, choice) for other in measured)
         ]
         return [
             choice
             for choice in (*measured, *modelled)
-            if choice is not None and choice.latency_us + choice.spread_us < alone_us
+            if choice.latency_us + choice.spread_us < alone_us
         ]
 
     def _as_choice(self, stage: KnownStage, alone_us: float) -> StageChoice | None:
         candidates = _candidates_of(self._problem, stage)
         if candidates is None:
             return None
-        latency_us = stage.latency_us
-        if stage.sequential_us is not None:
-            # The sum of times alone is not the time of the sequence; what was saved stays.
-            latency_us = max(alone_us - (stage.sequential_us - stage.latency_us), 0.0)
+        # The sum of times alone is not the time of the sequence; the share that was saved stays.
+        scale = 1.0 if stage.sequential_us is None else alone_us / stage.sequential_us
         return StageChoice(
             costs=stage.costs,
             candidates=candidates,
-            latency_us=latency_us,
-            spread_us=stage.spread_us,
+            latency_us=stage.latency_us * scale,
+            spread_us=stage.spread_us * scale,
             workspace_bytes=stage.workspace_bytes,
             source=FigureSource.MEASURED,
             priorities=stage.priorities,
@@ -216,31 +249,48 @@ class StageCosts:
 
     def _modelled(self, key: tuple[str, ...], alone_us: float) -> Iterator[StageChoice]:
         """Branch and bound over the candidates: what cannot win any more is not modelled."""
-        worth_us = alone_us / (1 + self._calibration.spread) / self._calibration.factor
+        worth_us = alone_us / (1 + self._calibration.spread)
         bounded = sorted(
-            ((self._bound_us(chosen), place, chosen) for place, chosen in self._combine(key)),
+            (bound_us, place, chosen)
+            for place, chosen in self._combine(key)
+            if (bound_us := self._bound_us(chosen)) < worth_us
         )
+        if not bounded or not self._may_model(key):
+            return
+        does_memory_matter = self._problem.memory_budget_bytes is not None
         best: StageChoice | None = None
         for bound_us, _, chosen in bounded:
-            if bound_us >= worth_us:
-                return
             workspace_bytes = sum(each.workspace_bytes for each in chosen)
             if (
                 best is not None
-                and bound_us * self._calibration.factor >= best.latency_us
-                and workspace_bytes >= best.workspace_bytes
+                and bound_us * _NEAR_BOUND >= best.latency_us
+                and (not does_memory_matter or workspace_bytes >= best.workspace_bytes)
             ):
                 continue
-            self.combinations += 1
-            for choice in self._model_orders(key, chosen):
-                if best is None or choice.latency_us < best.latency_us:
-                    best = choice
-                yield choice
+            choice = self._model_orders(key, chosen, bound_us)
+            if choice is None:
+                continue
+            if best is None or choice.latency_us < best.latency_us:
+                best = choice
+            yield choice
+
+    def _may_model(self, key: tuple[str, ...]) -> bool:
+        if self._modelled_count >= self._max_modelled:
+            self._over_limit_count += 1
+            return False
+        if len(key) > 2 and not any(
+            self.choices(part) for part in itertools.combinations(key, len(key) - 1)
+        ):
+            self._parts_lose_count += 1
+            return False
+        return True
 
     def _combine(self, key: tuple[str, ...]) -> Iterator[tuple[int, tuple[Candidate, ...]]]:
         """Combinations of candidates, numbered; those that differ in order alone come once."""
-        most = max(2, int(_MOST_COMBINATIONS ** (1 / len(key))))
-        choosable = [self._choosable(name)[:most] for name in key]
+        most = 2
+        while (most + 1) ** len(key) <= _MOST_COMBINATIONS:
+            most += 1
+        choosable = [self._choosable_of(name)[:most] for name in key]
         for number, places in enumerate(itertools.product(*(range(len(c)) for c in choosable))):
             repeats = any(
                 name == after and place > later
@@ -250,10 +300,11 @@ class StageCosts:
                 yield number, tuple(c[place] for c, place in zip(choosable, places, strict=True))
 
     def _bound_us(self, chosen: Sequence[Candidate]) -> float:
-        """What the model cannot be below."""
+        """What the calibrated model cannot be below."""
         demands = [self._demands_of(candidate) for candidate in chosen]
         longest_us = max(candidate.latency_us for candidate in chosen)
-        return max([longest_us, *map(sum, zip(*demands, strict=True))])
+        together_us = max(map(sum, zip(*demands, strict=True)))
+        return max(longest_us, max(longest_us, together_us) * self._calibration.factor)
 
     def _demands_of(self, candidate: Candidate) -> tuple[float, ...]:
         if candidate not in self._demands:
@@ -261,18 +312,23 @@ class StageCosts:
         return self._demands[candidate]
 
     def _model_orders(
-        self, key: tuple[str, ...], chosen: tuple[Candidate, ...]
-    ) -> Iterator[StageChoice]:
-        """The longest first, and the shortest first; in the second with priority, too."""
+        self, key: tuple[str, ...], chosen: tuple[Candidate, ...], bound_us: float
+    ) -> StageChoice | None:
+        """The best of: longest first, shortest first, and shortest first with priority."""
+        self._modelled_count += 1
         places = sorted(range(len(key)), key=lambda place: -chosen[place].latency_us)
+        longest_us = chosen[places[0]].latency_us
         best: StageChoice | None = None
         for order, has_priority in ((places, False), (places[::-1], False), (places[::-1], True)):
+            if has_priority and all(len(each.kernels) == 1 for each in chosen):
+                continue  # The order of launch is all that there is.
             candidates = tuple(chosen[place] for place in order)
             priorities = tuple(range(-len(order) + 1, 1)) if has_priority else ()
             modelled = _model(self._problem, candidates, priorities, ())
             if modelled is None:
-                return
-            latency_us = modelled * self._calibration.factor
+                return None
+            # No stage ends before its longest convolution alone, whatever the calibration says.
+            latency_us = max(modelled * self._calibration.factor, longest_us)
             if best is None or latency_us < best.latency_us:
                 best = StageChoice(
                     costs=tuple(key[place] for place in order),
@@ -283,17 +339,39 @@ class StageCosts:
                     source=FigureSource.MODELLED,
                     priorities=priorities,
                 )
-        if best is not None:
-            yield best
+            if best.latency_us <= bound_us * _NEAR_BOUND:
+                break
+        return best
 
-    def _choosable(self, name: str) -> list[Candidate]:
+    def _choosable_of(self, name: str) -> list[Candidate]:
         """Candidates that can be modelled, fastest first."""
-        if self._problem.sm_limits is None or self._problem.sm_count is None:
-            return []
-        costs: ConvolutionCosts = self._problem.costs_by_name[name]
-        known = [each for each in costs.candidates if self._demands_of(each)]
-        known.sort(key=lambda each: (each.latency_us, each.workspace_bytes, each.algorithm or ""))
+        known = self._choosable.get(name)
+        if known is None:
+            candidates = self._problem.costs_by_name[name].candidates
+            known = sorted(
+                (each for each in candidates if self._demands_of(each)),
+                key=lambda each: (each.latency_us, each.workspace_bytes, each.algorithm or ""),
+            )
+            self._choosable[name] = known
         return known
+
+
+def _algorithms_of(choice: StageChoice) -> tuple[tuple[str, str], ...]:
+    """Which convolutions run with which algorithms, whatever the order of launch."""
+    return tuple(
+        sorted(
+            (name, candidate.algorithm or "")
+            for name, candidate in zip(choice.costs, choice.candidates, strict=True)
+        )
+    )
+
+
+def _is_trusted_over(measured: StageChoice, modelled: StageChoice) -> bool:
+    """Whether the modelled stage may be slower than the measured one, and needs as much."""
+    return (
+        measured.latency_us < modelled.latency_us + modelled.spread_us
+        and measured.workspace_bytes <= modelled.workspace_bytes
+    )
 
 
 def _demands(problem: PlanningProblem, candidate: Candidate) -> tuple[float, ...]:
@@ -363,14 +441,12 @@ def model_kernels(candidate: Candidate, limits: SmLimits) -> tuple[ModelKernel, 
 
 
 def _model_kernel(kernel: KernelMeasurement, latency_us: float, limits: SmLimits) -> ModelKernel:
-    threads = math.prod(kernel.block)
-    warps = math.ceil(threads / _WARP)
-    registers = math.ceil(kernel.registers_per_thread * _WARP / _REGISTER_UNIT) * _REGISTER_UNIT
+    block = block_resources(kernel, limits)
     return ModelKernel(
         blocks=math.prod(kernel.grid),
-        registers=registers * warps,
-        shared_memory_bytes=kernel.shared_memory_bytes + limits.reserved_shared_memory_bytes,
-        threads=warps * _WARP,
+        registers=block.registers,
+        shared_memory_bytes=block.shared_memory_bytes,
+        threads=block.threads,
         latency_us=latency_us,
         alu_utilization=kernel.alu_utilization,
         dram_utilization=kernel.dram_utilization,

@@ -21,6 +21,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import graphlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 Lanes = tuple[tuple[int, ...], ...]
@@ -75,6 +76,28 @@ class SearchResult:
     transitions: int
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class SearchProgress:
+    """How far a search is.
+
+    Attributes:
+        nodes_done: nodes that stages have been found for.
+        nodes: all nodes.
+        states: states that were solved up to now.
+    """
+
+    nodes_done: int
+    nodes: int
+    states: int
+
+
+OnProgress = Callable[[SearchProgress], None]
+"""Told now and then how far the search is; what it raises ends the search."""
+
+
+_STATES_PER_REPORT = 256
+
+
 class SearchError(ValueError):
     """No stages could be found, or what was given is no DAG."""
 
@@ -93,6 +116,7 @@ def search_stages(
     max_lane_length: int | None = None,
     max_transitions: int | None = None,
     cut_into_blocks: bool = True,
+    on_progress: OnProgress | None = None,
 ) -> SearchResult:
     """Finds the stages with the least latency.
 
@@ -107,8 +131,10 @@ def search_stages(
         rule: which lanes there may be.
         max_lanes: endings with more lanes are not looked at; None for no limit.
         max_lane_length: nor are those with a longer lane.
-        max_transitions: gives up where a block has more; None for no limit.
+        max_transitions: gives up where a block has more, those with endings that the rule and the
+            limits forbid included, which have to be looked at too; None for no limit.
         cut_into_blocks: whether to cut.
+        on_progress: told how far the search is.
 
     Returns:
         The stages and what was visited. Where several schedules take the same time, the one whose
@@ -119,26 +145,22 @@ def search_stages(
         SearchError: the graph has a cycle (named), or no schedule is allowed.
     """
     graph = _Graph.of(predecessors)
+    limits = _Limits(rule, max_lanes, max_lane_length, max_transitions)
     stages: list[tuple[Lanes, int]] = []
     latency_us = 0.0
     states = transitions = done = 0
     for block in graph.blocks() if cut_into_blocks else graph.whole():
-        search = _BlockSearch(
-            graph,
-            block,
-            done,
-            stage_options,
-            available_bytes,
-            rule,
-            max_lanes,
-            max_lane_length,
-            max_transitions,
-        )
-        latency_us += search.solve()
+        search = _BlockSearch(graph, block, done, stage_options, available_bytes, limits)
+        for solved in search.solve():
+            if on_progress is not None and solved % _STATES_PER_REPORT == 0:
+                on_progress(SearchProgress(done.bit_count(), len(predecessors), states + solved))
+        latency_us += search.latency_us()
         stages += search.stages()
         states += search.states
         transitions += search.transitions
         done |= block
+        if on_progress is not None:
+            on_progress(SearchProgress(done.bit_count(), len(predecessors), states))
     return SearchResult(
         tuple(lanes for lanes, _ in stages),
         tuple(option for _, option in stages),
@@ -220,6 +242,16 @@ class _Graph:
                 block = 0
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Limits:
+    """What endings there may be; the arguments of `search_stages`."""
+
+    rule: LaneRule
+    max_lanes: int | None
+    max_lane_length: int | None
+    max_transitions: int | None
+
+
 class _BlockSearch:
     """The dynamic program over one block."""
 
@@ -230,20 +262,14 @@ class _BlockSearch:
         done: int,
         stage_options: StageOptions,
         available_bytes: AvailableBytes | None,
-        rule: LaneRule,
-        max_lanes: int | None,
-        max_lane_length: int | None,
-        max_transitions: int | None,
+        limits: _Limits,
     ) -> None:
         self._graph = graph
         self._block = block
         self._done = done
         self._stage_options = stage_options
         self._available_bytes = available_bytes
-        self._rule = rule
-        self._max_lanes = max_lanes
-        self._max_lane_length = max_lane_length
-        self._max_transitions = max_transitions
+        self._limits = limits
         self._lanes: dict[int, Lanes | None] = {}
         self._options: dict[int, Sequence[StageOption]] = {}
         # For each solved state its latency, the ending that gives it and the option of that; None
@@ -255,9 +281,13 @@ class _BlockSearch:
     def states(self) -> int:
         return len(self._best) - 1
 
-    def solve(self) -> float:
+    def solve(self) -> Iterator[int]:
+        """Solves one state after the other; yields how many have been."""
         for state in self._reachable():
             self._best[state] = self._solve_state(state)
+            yield self.states
+
+    def latency_us(self) -> float:
         best = self._best[self._block]
         if best is None:
             raise SearchError(
@@ -272,7 +302,7 @@ class _BlockSearch:
         while state:
             best = self._best[state]
             assert best is not None
-            lanes = self._lanes[best[1]]
+            lanes = self._lanes_of(best[1])
             assert lanes is not None
             backwards.append((lanes, best[2]))
             state &= ~best[1]
@@ -280,6 +310,7 @@ class _BlockSearch:
 
     def _reachable(self) -> list[int]:
         """All states that come up, smaller ones first."""
+        most = self._limits.max_transitions
         found = {self._block}
         waiting = [self._block]
         seen = 0
@@ -287,14 +318,14 @@ class _BlockSearch:
             state = waiting.pop()
             for ending in self._endings(state):
                 seen += 1
-                if self._max_transitions is not None and seen > self._max_transitions:
+                if most is not None and seen > most:
                     raise SearchTooWideError(
-                        f"Expected a block of at most {self._max_transitions} transitions, got "
-                        f"more, with {self._block.bit_count()} nodes. Set limits on lanes, or use "
-                        "the bounded search."
+                        f"Expected a block of at most {most} transitions, got more, with "
+                        f"{self._block.bit_count()} nodes. Set limits on lanes, or use the bounded "
+                        "search."
                     )
                 rest = state & ~ending
-                if rest and rest not in found:
+                if rest and rest not in found and self._can_be_stage(ending):
                     found.add(rest)
                     waiting.append(rest)
         return sorted(found, key=lambda state: (state.bit_count(), state))
@@ -302,6 +333,8 @@ class _BlockSearch:
     def _solve_state(self, state: int) -> tuple[float, int, int] | None:
         best: tuple[float, int, int] | None = None
         for ending in self._endings(state):
+            if not self._can_be_stage(ending):
+                continue
             self.transitions += 1
             before = self._best[state & ~ending]
             if before is None:
@@ -319,18 +352,19 @@ class _BlockSearch:
         return best
 
     def _endings(self, state: int) -> Iterator[int]:
-        """Every allowed ending of a state, each once."""
+        """Endings of a state, each once: all that are allowed, and perhaps others."""
+        if self._limits.max_lane_length == 1:
+            return self._endings_of_single_nodes(state)
+        return self._endings_of_any_length(state)
+
+    def _endings_of_any_length(self, state: int) -> Iterator[int]:
         ancestors = self._graph.ancestors
-        lanes_of = self._lanes
         undecided = [(state, 0)]
         while undecided:
             candidates, ending = undecided.pop()
             if not candidates:
                 if ending:
-                    if ending not in lanes_of:
-                        lanes_of[ending] = self._make_lanes(ending)
-                    if lanes_of[ending] is not None:
-                        yield ending
+                    yield ending
                 continue
             # The last candidate in topological order: all that depends on it has been taken. With
             # it left out, nothing that it depends on can be in the ending either.
@@ -338,6 +372,25 @@ class _BlockSearch:
             without = candidates & ~(1 << bit)
             undecided.append((without & ~ancestors[bit], ending))
             undecided.append((without, ending | 1 << bit))
+
+    def _endings_of_single_nodes(self, state: int) -> Iterator[int]:
+        """Sets of nodes that nothing else in the state depends on: each is a lane of its own."""
+        needed = 0
+        for bit in _bits(state):
+            needed |= self._graph.direct[bit]
+        last = [1 << bit for bit in _bits(state & ~needed)]
+        most = len(last) if self._limits.max_lanes is None else self._limits.max_lanes
+        for size in range(1, min(most, len(last)) + 1):
+            for nodes in itertools.combinations(last, size):
+                yield sum(nodes)
+
+    def _can_be_stage(self, ending: int) -> bool:
+        return self._limits.max_lane_length == 1 or self._lanes_of(ending) is not None
+
+    def _lanes_of(self, ending: int) -> Lanes | None:
+        if ending not in self._lanes:
+            self._lanes[ending] = self._make_lanes(ending)
+        return self._lanes[ending]
 
     def _make_lanes(self, ending: int) -> Lanes | None:
         """The connected parts of an ending, or None where the rule or a limit forbids one."""
@@ -354,15 +407,16 @@ class _BlockSearch:
             if not self._is_allowed(part):
                 return None
             lanes.append(self._nodes(part))
-            if self._max_lanes is not None and len(lanes) > self._max_lanes:
+            if self._limits.max_lanes is not None and len(lanes) > self._limits.max_lanes:
                 return None
             rest &= ~part
         return tuple(lanes)
 
     def _is_allowed(self, part: int) -> bool:
-        if self._max_lane_length is not None and part.bit_count() > self._max_lane_length:
+        longest = self._limits.max_lane_length
+        if longest is not None and part.bit_count() > longest:
             return False
-        if self._rule is LaneRule.ANY:
+        if self._limits.rule is LaneRule.ANY:
             return True
         heads = sum(1 for bit in _bits(part) if not self._graph.direct[bit] & part)
         return heads == 1
@@ -370,7 +424,7 @@ class _BlockSearch:
     def _options_of(self, ending: int) -> Sequence[StageOption]:
         options = self._options.get(ending)
         if options is None:
-            lanes = self._lanes[ending]
+            lanes = self._lanes_of(ending)
             assert lanes is not None
             options = self._options[ending] = self._stage_options(lanes)
         return options

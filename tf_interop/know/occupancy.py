@@ -53,6 +53,31 @@ class Occupancy:
     blocks: float
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class BlockResources:
+    """What a resident block holds of an SM, in the units that it is handed out in.
+
+    Attributes:
+        registers: 32-bit registers.
+        shared_memory_bytes: reserved bytes included.
+        threads: whole warps.
+    """
+
+    registers: int
+    shared_memory_bytes: int
+    threads: int
+
+
+def block_resources(kernel: KernelMeasurement, limits: SmLimits) -> BlockResources:
+    """What one block of a kernel holds of an SM while it resides there."""
+    warps = -(-math.prod(kernel.block) // WARP_SIZE)
+    return BlockResources(
+        registers=warps * _round_up(kernel.registers_per_thread * WARP_SIZE, _REGISTER_UNIT),
+        shared_memory_bytes=_shared_memory_of_block(kernel, limits),
+        threads=warps * WARP_SIZE,
+    )
+
+
 def compute_occupancy(kernel: KernelMeasurement, limits: SmLimits, sm_count: int) -> Occupancy:
     """Computes what the blocks of a kernel take of an SM.
 
@@ -61,13 +86,11 @@ def compute_occupancy(kernel: KernelMeasurement, limits: SmLimits, sm_count: int
         limits: what the SM has.
         sm_count: SMs that the grid's blocks are spread over.
     """
-    warps = -(-math.prod(kernel.block) // WARP_SIZE)
-    registers_per_warp = _round_up(kernel.registers_per_thread * WARP_SIZE, _REGISTER_UNIT)
-    shared_memory_bytes = _shared_memory_of_block(kernel, limits)
+    block = block_resources(kernel, limits)
     fitting = {
-        Limit.REGISTERS: _blocks_by_registers(registers_per_warp, warps, limits),
-        Limit.SHARED_MEMORY: _divide(limits.shared_memory_bytes, shared_memory_bytes),
-        Limit.THREADS: limits.threads // (warps * WARP_SIZE),
+        Limit.REGISTERS: _blocks_by_registers(block, limits),
+        Limit.SHARED_MEMORY: _divide(limits.shared_memory_bytes, block.shared_memory_bytes),
+        Limit.THREADS: limits.threads // block.threads,
         Limit.BLOCKS: limits.blocks,
         Limit.GRID: -(-math.prod(kernel.grid) // sm_count),
     }
@@ -77,15 +100,16 @@ def compute_occupancy(kernel: KernelMeasurement, limits: SmLimits, sm_count: int
     return Occupancy(
         resident_blocks=blocks,
         limit=limit,
-        registers=blocks * warps * registers_per_warp / limits.registers,
-        shared_memory=blocks * shared_memory_bytes / limits.shared_memory_bytes,
-        threads=blocks * warps * WARP_SIZE / limits.threads,
+        registers=blocks * block.registers / limits.registers,
+        shared_memory=blocks * block.shared_memory_bytes / limits.shared_memory_bytes,
+        threads=blocks * block.threads / limits.threads,
         blocks=blocks / limits.blocks,
     )
 
 
-def _blocks_by_registers(registers_per_warp: int, warps: int, limits: SmLimits) -> int:
-    warps_per_part = _divide(limits.registers // _SM_PARTS, registers_per_warp)
+def _blocks_by_registers(block: BlockResources, limits: SmLimits) -> int:
+    warps = block.threads // WARP_SIZE
+    warps_per_part = _divide(limits.registers // _SM_PARTS, block.registers // warps)
     return warps_per_part * _SM_PARTS // warps
 
 

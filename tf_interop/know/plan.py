@@ -220,6 +220,27 @@ class PlannedStage:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class AloneConvolution:
+    """A convolution in no stage, as the planner expects it to run.
+
+    Attributes:
+        node: the name of the convolution node in the graph.
+        algorithm: that its figures are of. It is not pinned.
+        latency_us: what it takes.
+        peak_bytes: its workspace and output, and outputs of earlier convolutions that are read
+            later.
+        before_stage: the place of the stage that it runs before; the number of stages for one that
+            runs behind all of them. Several before one stage run in their order.
+    """
+
+    node: str
+    algorithm: str | None
+    latency_us: Microseconds
+    peak_bytes: Bytes
+    before_stage: Annotated[int, msgspec.Meta(ge=0)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class GraphPlan:
     """The stages of one graph.
 
@@ -229,6 +250,8 @@ class GraphPlan:
         stages: the stages; convolutions in none of them are left alone.
         batch_size: that the stages were planned for; None where it does not matter.
         prediction: what the planner expects; None where no planner made the stages.
+        alone: the convolutions in no stage, in the order in which they are expected to run; empty
+            where no planner made the stages.
     """
 
     fingerprint: str
@@ -236,6 +259,7 @@ class GraphPlan:
     stages: tuple[PlannedStage, ...]
     batch_size: Annotated[int, msgspec.Meta(ge=1)] | None = None
     prediction: GraphPrediction | None = None
+    alone: tuple[AloneConvolution, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

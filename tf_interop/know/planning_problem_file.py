@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import collections
 import graphlib
+import math
 from collections.abc import Iterable
 from typing import Any
+
+import msgspec
 
 from tf_interop.errors import PlanError
 from tf_interop.know.planning_problem import (
     PROBLEM_FORMAT,
     PROBLEM_VERSION,
+    ConvolutionCosts,
     PlanningProblem,
 )
 from tf_interop.know.versioned_file import (
@@ -51,25 +55,18 @@ def check_problem(problem: PlanningProblem) -> None:
 
     Raises:
         ValueError: names are not unique, something refers to what is not there, a convolution has
-            no candidate or two of one algorithm, nodes form a cycle or come before what they
-            depend on, or a stage has not one algorithm for each convolution. Names the place as
-            `$.nodes[3]`.
+            no candidate or two of one algorithm, a time or size is negative or not finite, nodes
+            form a cycle or come before what they depend on, or a stage has not one algorithm for
+            each convolution. Names the node and the place as `$.nodes[3]`.
     """
     _check_unique("costs", (each.name for each in problem.costs))
     _check_unique("nodes", (node.name for node in problem.nodes))
+    node_of_costs = {node.costs: node.name for node in reversed(problem.nodes)}
     for index, costs in enumerate(problem.costs):
-        place = f"$.costs[{index}]"
-        if not costs.candidates:
-            raise ValueError(
-                f"Expected at least one candidate for convolution '{costs.name}', got none: "
-                f"measure an algorithm for it, at `{place}.candidates`"
-            )
-        algorithms = [candidate.algorithm for candidate in costs.candidates]
-        if len(set(algorithms)) < len(algorithms):
-            raise ValueError(
-                f"Expected each algorithm once for convolution '{costs.name}', got {algorithms} "
-                f"at `{place}.candidates`"
-            )
+        whose = f"convolution '{costs.name}'"
+        if costs.name in node_of_costs:
+            whose += f" of node '{node_of_costs[costs.name]}'"
+        _check_costs(costs, whose, f"$.costs[{index}]")
     known = {each.name for each in problem.costs}
     for index, node in enumerate(problem.nodes):
         if node.costs not in known:
@@ -77,12 +74,18 @@ def check_problem(problem: PlanningProblem) -> None:
                 f"Expected the name of costs for node '{node.name}', got '{node.costs}' at "
                 f"`$.nodes[{index}].costs`"
             )
+        _check_number(node.before_us, f"node '{node.name}'", f"$.nodes[{index}].before_us")
     _check_order(problem)
     for index, stage in enumerate(problem.stages):
         place = f"$.stages[{index}]"
         unknown = [name for name in stage.costs if name not in known]
         if unknown:
             raise ValueError(f"Expected names of costs, got '{unknown[0]}' at `{place}.costs`")
+        whose = f"the stage of {', '.join(repr(name) for name in stage.costs)}"
+        _check_number(stage.latency_us, whose, f"{place}.latency_us", may_be_zero=False)
+        _check_number(stage.spread_us, whose, f"{place}.spread_us")
+        if stage.sequential_us is not None:
+            _check_number(stage.sequential_us, whose, f"{place}.sequential_us", may_be_zero=False)
         if len(stage.algorithms) != len(stage.costs):
             raise ValueError(
                 f"Expected an algorithm for each of {len(stage.costs)} convolutions, got "
@@ -95,6 +98,35 @@ def check_problem(problem: PlanningProblem) -> None:
                     f"Expected {field} for none or all of {len(stage.costs)} lanes, got "
                     f"{len(given)} at `{place}.{field}`"
                 )
+    # What is left are the bounds of the types, which hold for files: kernels, counts.
+    msgspec.convert(msgspec.to_builtins(problem), PlanningProblem)
+
+
+def _check_costs(costs: ConvolutionCosts, whose: str, place: str) -> None:
+    if not costs.candidates:
+        raise ValueError(
+            f"Expected at least one candidate for {whose}, got none: measure an algorithm for it, "
+            f"at `{place}.candidates`"
+        )
+    algorithms = [candidate.algorithm for candidate in costs.candidates]
+    if len(set(algorithms)) < len(algorithms):
+        raise ValueError(
+            f"Expected each algorithm once for {whose}, got {algorithms} at `{place}.candidates`"
+        )
+    _check_number(costs.output_bytes, whose, f"{place}.output_bytes")
+    for index, candidate in enumerate(costs.candidates):
+        here = f"{place}.candidates[{index}]"
+        _check_number(candidate.latency_us, whose, f"{here}.latency_us", may_be_zero=False)
+        _check_number(candidate.spread_us, whose, f"{here}.spread_us")
+        _check_number(candidate.workspace_bytes, whose, f"{here}.workspace_bytes")
+
+
+def _check_number(value: float, whose: str, place: str, *, may_be_zero: bool = True) -> None:
+    if not math.isfinite(value) or value < 0 or (value == 0 and not may_be_zero):
+        least = "0 or more" if may_be_zero else "more than 0"
+        raise ValueError(
+            f"Expected a finite number, {least}, for {whose}, got {value} at `{place}`"
+        )
 
 
 def _check_unique(field: str, names: Iterable[str]) -> None:
