@@ -129,6 +129,35 @@ def test_says_that_an_alternative_does_not_fit_into_the_memory() -> None:
     )
 
 
+def test_a_convolution_alone_is_pinned_for_its_memory() -> None:
+    # What is fastest alone does not fit, together or not.
+    problem = paper_problem()
+    costs = tuple(
+        dataclasses.replace(
+            each,
+            candidates=tuple(
+                dataclasses.replace(
+                    candidate,
+                    workspace_bytes=(100 if candidate.algorithm == GEMM else 5) << 20,
+                )
+                for candidate in each.candidates
+            ),
+        )
+        for each in problem.costs
+    )
+    problem = dataclasses.replace(problem, costs=costs, stages=(), memory_budget_bytes=10 << 20)
+    plan = explain_plan(problem, make_plan(problem))
+    assert [len(stage.lanes) for stage in plan.stages] == [1, 1]
+    for stage in plan.stages:
+        assert stage.explanation is not None
+        [alternative] = stage.explanation.alternatives
+        assert (alternative.latency_us, alternative.source) == (100.0, FigureSource.MEASURED)
+        assert "does not fit" in alternative.why_not
+    shown = _shown(problem)
+    assert "Stage 0: pinned for its memory: 105.0 us" in shown
+    assert "lanes take" not in shown.split("Shares of one SM")[0]
+
+
 def test_says_nothing_of_kernels_that_are_not_known() -> None:
     problem = dataclasses.replace(paper_problem(), sm_limits=None)
     explanation = _explanation(problem)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tf_interop.errors import PlanError
 from tf_interop.know.plan import (
+    AloneConvolution,
     Alternative,
     GraphPlan,
     GraphPrediction,
@@ -81,6 +82,7 @@ PLAN = Plan(
                 search="exact",
                 unmeasured_count=1,
             ),
+            alone=(AloneConvolution("c", "eng1", 30.0, 6144, before_stage=1),),
         ),
         GraphPlan(fingerprint="0000000000000001", convolution_count=1, stages=()),
     ),
@@ -171,6 +173,15 @@ def _raw() -> dict[str, Any]:
                     "search": "exact",
                     "unmeasured_count": 1,
                 },
+                "alone": [
+                    {
+                        "node": "c",
+                        "algorithm": "eng1",
+                        "latency_us": 30.0,
+                        "peak_bytes": 6144,
+                        "before_stage": 1,
+                    }
+                ],
             },
             {
                 "fingerprint": "0000000000000001",
@@ -178,6 +189,7 @@ def _raw() -> dict[str, Any]:
                 "stages": [],
                 "batch_size": None,
                 "prediction": None,
+                "alone": [],
             },
         ],
         "format": "tf_interop.plan",
@@ -228,7 +240,7 @@ def test_reads_files_from_before_lanes_had_options(path: pathlib.Path) -> None:
 def test_reads_files_from_before_plans_predicted_and_explained(path: pathlib.Path) -> None:
     raw = _raw()
     for graph in raw["graphs"]:
-        del graph["batch_size"], graph["prediction"]
+        del graph["batch_size"], graph["prediction"], graph["alone"]
     del _stage(raw)["prediction"], _stage(raw)["explanation"]
     path.write_text(json.dumps(raw))
     [graph, _] = load_plan(path).graphs
@@ -483,6 +495,18 @@ def _stage(raw: dict[str, Any]) -> dict[str, Any]:
             "Expected each graph once, got fingerprint '8c5ad1e0a2f14b07' with batch size 8 of "
             "`$.graphs[0]` again at `$.graphs[1].fingerprint`",
             id="graph_twice",
+        ),
+        pytest.param(
+            lambda raw: raw["graphs"][0]["alone"][0].update(node="a"),
+            "Expected each node once, got 'a' of `$.graphs[0].stages[0].lanes[1][0]` again at "
+            "`$.graphs[0].alone[0].node`",
+            id="node_in_a_stage_and_alone",
+        ),
+        pytest.param(
+            lambda raw: raw["graphs"][0]["alone"][0].update(before_stage=2),
+            "Expected at most 1, the number of stages, got 2 at "
+            "`$.graphs[0].alone[0].before_stage`",
+            id="before_a_stage_that_is_not_there",
         ),
         pytest.param(
             lambda raw: raw["graphs"][0].update(batch_size=0),

@@ -171,6 +171,8 @@ class _Explainer:
         self, lanes: Sequence[ConvolutionCosts], candidates: _Candidates
     ) -> tuple[float, FigureSource] | None:
         """Of a stage with these algorithms; None where that is neither measured nor modelled."""
+        if len(candidates) == 1:
+            return candidates[0].latency_us, FigureSource.MEASURED
         key = _key(
             [costs.name for costs in lanes], [candidate.algorithm for candidate in candidates]
         )
@@ -278,7 +280,6 @@ def _key(costs: Sequence[str], algorithms: Sequence[str | None]) -> tuple[tuple[
 
 
 def _as_sums_go(stage: KnownStage, alone_us: float) -> float:
-    """As in `StageCosts`: what the convolutions take alone less what the stage saved."""
-    if stage.sequential_us is None:
-        return stage.latency_us
-    return max(alone_us - (stage.sequential_us - stage.latency_us), 0.0)
+    """As in `StageCosts`: what the convolutions take alone, less the share that the stage saved."""
+    scale = 1.0 if stage.sequential_us is None else alone_us / stage.sequential_us
+    return stage.latency_us * scale

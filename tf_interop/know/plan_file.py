@@ -119,6 +119,18 @@ def _check_graph_plan(graph: GraphPlan, place: str) -> None:
             f"Expected at most {graph.convolution_count} nodes in the stages, as many as the graph "
             f"has convolutions, got {len(places)} at `{place}.stages`"
         )
+    for index, alone in enumerate(graph.alone):
+        here = f"{place}.alone[{index}]"
+        first = places.setdefault(alone.node, here)
+        if first != here:
+            raise ValueError(
+                f"Expected each node once, got {alone.node!r} of `{first}` again at `{here}.node`"
+            )
+        if alone.before_stage > len(graph.stages):
+            raise ValueError(
+                f"Expected at most {len(graph.stages)}, the number of stages, got "
+                f"{alone.before_stage} at `{here}.before_stage`"
+            )
     _check_memory(graph, place)
 
 

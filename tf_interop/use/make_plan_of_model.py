@@ -13,6 +13,7 @@ from tf_interop.decide.explain_plan import explain_plan
 from tf_interop.decide.make_plan import PlanOptions, make_plan
 from tf_interop.decide.plan_check import check_stages
 from tf_interop.decide.planning_problem_of_graph import make_planning_problem
+from tf_interop.decide.stage_search import SearchProgress
 from tf_interop.errors import ProfileError
 from tf_interop.know import tensorflow_internals
 from tf_interop.know.find_convolutions import find_convolutions
@@ -108,10 +109,11 @@ def plan(
             image_size=image_size,
             compute_capability=None if capability in ("", CPU_TARGET) else capability,
         )
-        say(f"Planning {graphs.name}")
         entry = _plan_graph(
             graph_def,
             loaded,
+            name=graphs.name,
+            say=say,
             allow_tf32=allow_tf32,
             memory_budget_bytes=memory_budget_bytes,
             options=options,
@@ -145,7 +147,10 @@ def _plan_graph(
     allow_tf32: bool,
     memory_budget_bytes: int | None,
     options: PlanOptions | None,
+    name: str,
+    say: Callable[[str], None],
 ) -> GraphPlan:
+    say(f"Planning {name}")
     view = GraphView(graph_def)
     # As the pass does, which runs where TensorFlow's own kernels may take NCHW.
     convolutions, _ = find_convolutions(view, GraphProperties(view), nchw_on_cpu=True)
@@ -154,6 +159,10 @@ def _plan_graph(
             "Expected a model with convolutions that can be part of a stage, got none. tf-interop "
             "analyze says what was left alone and why."
         )
+
+    def say_progress(progress: SearchProgress) -> None:
+        say(f"Planning {name}: {progress.nodes_done} of {progress.nodes} convolutions")
+
     problem = make_planning_problem(
         view,
         convolutions,
@@ -163,7 +172,8 @@ def _plan_graph(
         memory_budget_bytes=memory_budget_bytes,
     )
     if problem.nodes:
-        planned = explain_plan(problem, make_plan(problem, options))
+        planned = make_plan(problem, options, on_progress=say_progress)
+        planned = explain_plan(problem, planned)
     else:
         planned = GraphPlan(
             problem.fingerprint,

@@ -211,7 +211,8 @@ def _measured_words(share: float | None) -> str:
 
 def _describe_stage(stage: PlannedStage) -> str:
     prediction = stage.prediction
-    if prediction is None:
+    if prediction is None or len(stage.lanes) == 1:
+        # One lane is no faster than none: it is there for its algorithm.
         return stage.why or "no reason given"
     saved = 1 - prediction.latency_us / prediction.sequential_us
     return (
@@ -242,7 +243,7 @@ def _lane_table(stage: PlannedStage) -> Table:
             decimal(each.workspace_bytes),
             *(_use_cells(each.sm_use) if has_sm_use else ()),
         )
-    if has_sm_use:
+    if has_sm_use and len(stage.lanes) > 1:
         sums = sum_of_uses(_uses(stage))
         cells = [percent(sums.get(field)) for field in _SM_COLUMNS]
         table.add_row("together", "", "", *cells)
@@ -305,15 +306,16 @@ def _complement(lanes: Sequence[LaneExplanation]) -> list[str]:
         if not shares:
             return []
         most.append(max(shares.items(), key=lambda each: each[1]))
-    if len({field for field, _ in most}) == 1:
+    lines = []
+    if len(lanes) > 1 and len({field for field, _ in most}) == 1:
         lines = [f"All lanes take more of the {SHARED_RESOURCES[most[0][0]]} than of anything else"]
-    else:
+    elif len(lanes) > 1:
         words = [
             f"lane {number} of the {SHARED_RESOURCES[field]} ({percent(share)})"
             for number, (field, share) in enumerate(most)
         ]
         lines = [f"They complement each other. Most is taken by {', by '.join(words)}"]
-    for number, lane in enumerate(lanes):
+    for number, lane in enumerate(lanes if len(lanes) > 1 else ()):
         stall = None if lane.sm_use is None else lane.sm_use.memory_stall
         if stall:
             lines.append(
