@@ -133,7 +133,7 @@ def test_explains_the_example_of_the_paper() -> None:
     words = _words(_plan("explain", "plan.json"))
     assert f"Not {GEMM}, {GEMM} (190.0 us measured" in words
     assert "184 % of the registers (chosen: 130 %), 140 % of the ALU time (chosen: 100 %)" in words
-    assert "lane 0 of the registers (92 %), by lane 1 of the shared memory (75 %)" in words
+    assert "lane 0 most of the registers (92 %), lane 1 most of the shared memory (75 %)" in words
     assert "waits for memory in 15 % of its stalls" in words
 
 

@@ -82,7 +82,9 @@ def explain_stages(plan: Plan, console: Console) -> None:
         print_on(console, _describe_graph(graph))
         for number, stage in enumerate(graph.stages):
             print_on(console, f"\nStage {number}: {_describe_stage(stage)}")
-            print_on(console, _lane_table(stage))
+            print_on(console, _describe_lanes(stage))
+            if stage.explanation is not None:
+                print_on(console, _lane_table(stage.explanation.lanes))
             for line in _reasons(stage):
                 print_on(console, f"  {line}")
             is_sm_known |= any(use is not None for use in _uses(stage))
@@ -222,31 +224,31 @@ def _describe_stage(stage: PlannedStage) -> str:
     )
 
 
-def _lane_table(stage: PlannedStage) -> Table:
+def _describe_lanes(stage: PlannedStage) -> str:
+    return "\n".join(
+        f"  lane {number}: {', then '.join(map(_describe_pinned, lane))}{_options(stage, number)}"
+        for number, lane in enumerate(stage.lanes)
+    )
+
+
+def _lane_table(explained: Sequence[LaneExplanation]) -> Table:
     table = new_table("")
     table.title = None
-    table.add_column("lane, algorithm", overflow="fold")
-    explained = stage.explanation.lanes if stage.explanation is not None else ()
-    has_sm_use = any(use is not None for use in _uses(stage))
-    if explained:
-        for heading in ("alone us", "workspace", *(_SM_COLUMNS.values() if has_sm_use else ())):
-            table.add_column(heading, justify="right")
-    for number, lane in enumerate(stage.lanes):
-        label = f"{number}: " + "\n".join(map(_describe_pinned, lane)) + _options(stage, number)
-        if not explained:
-            table.add_row(label)
-            continue
-        each = explained[number]
+    table.add_column("    lane")
+    uses = [lane.sm_use for lane in explained]
+    has_sm_use = any(use is not None for use in uses)
+    for heading in ("alone us", "workspace", *(_SM_COLUMNS.values() if has_sm_use else ())):
+        table.add_column(heading, justify="right")
+    for number, lane in enumerate(explained):
         table.add_row(
-            label,
-            f"{each.alone_us:.1f}",
-            decimal(each.workspace_bytes),
-            *(_use_cells(each.sm_use) if has_sm_use else ()),
+            f"    {number}",
+            f"{lane.alone_us:.1f}",
+            decimal(lane.workspace_bytes),
+            *(_use_cells(lane.sm_use) if has_sm_use else ()),
         )
-    if has_sm_use and len(stage.lanes) > 1:
-        sums = sum_of_uses(_uses(stage))
-        cells = [percent(sums.get(field)) for field in _SM_COLUMNS]
-        table.add_row("together", "", "", *cells)
+    if has_sm_use and len(explained) > 1:
+        sums = sum_of_uses(uses)
+        table.add_row("    together", "", "", *(percent(sums.get(field)) for field in _SM_COLUMNS))
     return table
 
 
@@ -259,7 +261,7 @@ def _uses(stage: PlannedStage) -> list[SmUse | None]:
 
 
 def _describe_pinned(pinned: PinnedConvolution) -> str:
-    return f"{pinned.node}\n   {pinned.algorithm or _ANY}"
+    return f"{pinned.node} with {pinned.algorithm or _ANY}"
 
 
 def _options(stage: PlannedStage, lane: int) -> str:
@@ -311,10 +313,10 @@ def _complement(lanes: Sequence[LaneExplanation]) -> list[str]:
         lines = [f"All lanes take more of the {SHARED_RESOURCES[most[0][0]]} than of anything else"]
     elif len(lanes) > 1:
         words = [
-            f"lane {number} of the {SHARED_RESOURCES[field]} ({percent(share)})"
+            f"lane {number} most of the {SHARED_RESOURCES[field]} ({percent(share)})"
             for number, (field, share) in enumerate(most)
         ]
-        lines = [f"They complement each other. Most is taken by {', by '.join(words)}"]
+        lines = [f"Different resources: {', '.join(words)}"]
     for number, lane in enumerate(lanes if len(lanes) > 1 else ()):
         stall = None if lane.sm_use is None else lane.sm_use.memory_stall
         if stall:
