@@ -61,6 +61,16 @@ def test_says_why_not_what_is_fastest_alone() -> None:
     )
 
 
+def test_measurements_of_different_runs_are_made_comparable() -> None:
+    # As much faster than its sequence as before, on a day on which everything took half as long.
+    problem = paper_problem()
+    (same,) = (each for each in problem.stages if each.algorithms == (GEMM, GEMM))
+    faster = dataclasses.replace(same, latency_us=95.0, sequential_us=100.0)
+    stages = tuple(faster if each is same else each for each in problem.stages)
+    explanation = _explanation(dataclasses.replace(problem, stages=stages))
+    assert _by_algorithms(explanation)[GEMM, GEMM].latency_us == 190.0
+
+
 def test_says_why_not_what_fills_the_shared_memory() -> None:
     alternative = _by_algorithms(_explanation(paper_problem()))[FFT, FFT]
     assert alternative.why_not == (

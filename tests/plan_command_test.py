@@ -156,8 +156,9 @@ def test_compares_the_model_with_every_measured_stage() -> None:
     assert result.exit_code == 0, result.output
     words = _words(result)
     # Two kernels that each fill the device take twice as long, as far as the model goes.
-    assert f"{GEMM} 160.0 200.0 +25%" in words.replace("float32, ", "")
+    assert f"{GEMM} 160.0 200.0 +25 %" in words.replace("float32, ", "")
     assert "2 of 3 measured stages could be modelled" in words
+    assert "Too few to correct the model by" in words
 
 
 def test_says_why_there_is_nothing_to_compare() -> None:

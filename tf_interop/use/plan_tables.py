@@ -10,7 +10,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from tf_interop.decide.explain_plan import SHARED_RESOURCES, sum_of_uses
-from tf_interop.decide.stage_costs import ModelComparison
+from tf_interop.decide.stage_costs import ModelComparison, calibrate_model
 from tf_interop.know.plan import (
     Alternative,
     GraphPlan,
@@ -125,16 +125,25 @@ def show_comparison(
             ),
             f"{each.stage.latency_us:.1f}",
             f"{each.modelled_us:.1f}",
-            f"{error:+.0%}",
+            f"{100 * error:+.0f} %",
         )
     print_on(console, table)
     sizes = sorted(map(abs, errors))
     print_on(
         console,
         f"\n{len(compared)} of {len(problem.stages)} measured stages could be modelled. Error: "
-        f"median {statistics.median(errors):+.0%}, of its size median "
-        f"{statistics.median(sizes):.0%}, largest {sizes[-1]:.0%}.",
+        f"median {100 * statistics.median(errors):+.0f} %, of its size median "
+        f"{percent(statistics.median(sizes))}, largest {percent(sizes[-1])}.",
     )
+    calibration = calibrate_model(problem)
+    if calibration.stages:
+        print_on(
+            console,
+            f"Plans by this profile multiply what is modelled by {calibration.factor:.2f}, and "
+            f"trust the result to {percent(calibration.spread)}.",
+        )
+    else:
+        print_on(console, "Too few to correct the model by: plans take it as it is.")
 
 
 def _prediction_cells(graph: GraphPlan) -> tuple[str, ...]:
