@@ -14,6 +14,7 @@ from tf_interop.decide.stage_search import (
     LaneRule,
     Lanes,
     SearchError,
+    SearchProgress,
     SearchResult,
     SearchTooWideError,
     StageOption,
@@ -231,6 +232,42 @@ def test_says_which_nodes_have_no_schedule() -> None:
 def test_gives_up_over_the_limit_of_transitions() -> None:
     with pytest.raises(SearchTooWideError, match="at most 100 transitions, got more, with 10"):
         search_stages([[] for _ in range(10)], number_of_nodes, max_transitions=100)
+
+
+@pytest.mark.parametrize("max_lane_length", [1, 2])
+def test_gives_up_soon_where_hardly_any_ending_is_allowed(max_lane_length: int) -> None:
+    # A trillion endings, of which those of more than one lane are ruled out.
+    with pytest.raises(SearchTooWideError):
+        search_stages(
+            [[] for _ in range(40)],
+            number_of_nodes,
+            max_lanes=1 if max_lane_length == 2 else 2,
+            max_lane_length=max_lane_length,
+            max_transitions=1000,
+        )
+
+
+@settings(max_examples=100, deadline=None)
+@given(small_dags(), st.integers(1, 3), st.integers(0, 2**32))
+def test_stages_of_single_nodes_are_optimal_too(dag: Dag, max_lanes: int, seed: int) -> None:
+    def latency(lanes: Lanes) -> float:
+        names = sorted(tuple(sorted(lane)) for lane in lanes)
+        return random.Random(f"{seed} {names}").randint(1, 20)
+
+    expected = min(
+        sum(map(latency, schedule))
+        for schedule in every_schedule(dag, LaneRule.ANY)
+        if all(len(stage) <= max_lanes and max(map(len, stage)) == 1 for stage in schedule)
+    )
+    result = search_stages(dag, taking(latency), max_lanes=max_lanes, max_lane_length=1)
+    assert result.latency_us == expected
+    check_is_schedule(dag, result)
+
+
+def test_tells_how_far_it_is() -> None:
+    told: list[SearchProgress] = []
+    search_stages([[], [0], [0], [1, 2]], number_of_nodes, on_progress=told.append)
+    assert told == [SearchProgress(1, 4, 1), SearchProgress(3, 4, 4), SearchProgress(4, 4, 5)]
 
 
 def test_takes_the_fastest_option_that_fits_beside_what_is_alive() -> None:

@@ -57,7 +57,7 @@ class PlanOptions:
     """
 
     max_lanes: int = 4
-    max_transitions: int = 200_000
+    max_transitions: int = 500_000
     width: int = 32
     max_modelled: int = 5_000
 

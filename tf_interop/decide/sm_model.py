@@ -228,31 +228,58 @@ class _SmGroup:
     Attributes:
         count: of SMs.
         batches: on each of them.
+        registers: that are left on each.
+        shared_memory_bytes: likewise.
+        threads: likewise.
+        blocks: likewise.
         speed: at which their blocks advance, 1 being as if alone.
     """
 
     count: int
     batches: list[_Batch]
+    registers: int
+    shared_memory_bytes: int
+    threads: int
+    blocks: int
     speed: float = 1.0
 
-    def held(self) -> int:
-        return sum(batch.blocks for batch in self.batches)
+    @classmethod
+    def empty(cls, count: int, limits: SmLimits) -> _SmGroup:
+        return cls(
+            count,
+            [],
+            limits.registers,
+            limits.shared_memory_bytes,
+            limits.threads,
+            limits.blocks,
+        )
 
-    def room(self, kernel: ModelKernel, limits: SmLimits) -> int:
+    def split(self, count: int) -> _SmGroup:
+        """Leaves so many SMs in this group; returns the others."""
+        rest = dataclasses.replace(
+            self,
+            count=self.count - count,
+            batches=[dataclasses.replace(batch) for batch in self.batches],
+        )
+        self.count = count
+        return rest
+
+    def take(self, kernel: ModelKernel, blocks: int) -> None:
+        """Takes what blocks of a kernel hold from what is left; gives it back for less than 0."""
+        self.registers -= kernel.registers * blocks
+        self.shared_memory_bytes -= kernel.shared_memory_bytes * blocks
+        self.threads -= kernel.threads * blocks
+        self.blocks -= blocks
+
+    def room(self, kernel: ModelKernel) -> int:
         """How many more blocks of a kernel fit on each SM."""
-        registers, shared_memory = limits.registers, limits.shared_memory_bytes
-        threads, blocks = limits.threads, limits.blocks
-        for batch in self.batches:
-            held = batch.running.kernel
-            registers -= held.registers * batch.blocks
-            shared_memory -= held.shared_memory_bytes * batch.blocks
-            threads -= held.threads * batch.blocks
-            blocks -= batch.blocks
+        if self.registers < kernel.registers or self.blocks == 0:
+            return 0
         return min(
-            blocks,
-            threads // kernel.threads,
-            registers // max(kernel.registers, 1),
-            shared_memory // max(kernel.shared_memory_bytes, 1),
+            self.blocks,
+            self.threads // kernel.threads,
+            self.registers // max(kernel.registers, 1),
+            self.shared_memory_bytes // max(kernel.shared_memory_bytes, 1),
         )
 
     def content(self) -> tuple[object, ...]:
@@ -264,36 +291,29 @@ class _Pool:
     """SMs that some lanes share, in groups that hold the same."""
 
     def __init__(self, sm_count: int, limits: SmLimits) -> None:
-        self._limits = limits
-        self.groups = [_SmGroup(sm_count, [])]
+        self.groups = [_SmGroup.empty(sm_count, limits)]
 
     def place(self, running: _RunningKernel) -> None:
         """Places blocks, evenly, until none is left or none fits."""
-        # Of each group with room: the blocks on it, a number that tells equal ones apart, the room.
+        # Of each group with room: its free block slots, negated, for those with the fewest blocks
+        # to come first; a number that tells equal ones apart; the room.
         fitting = [
-            (group.held(), number, room, group)
+            (-group.blocks, number, room, group)
             for number, group in enumerate(self.groups)
-            if (room := group.room(running.kernel, self._limits)) > 0
+            if (room := group.room(running.kernel)) > 0
         ]
         heapq.heapify(fitting)
         while running.unplaced and fitting:
-            held, number, room, group = heapq.heappop(fitting)
+            minus_left, number, room, group = heapq.heappop(fitting)
             if group.count > running.unplaced:
-                rest = _SmGroup(
-                    group.count - running.unplaced,
-                    [dataclasses.replace(batch) for batch in group.batches],
-                )
-                self.groups.append(rest)
-                group.count = running.unplaced
+                self.groups.append(group.split(running.unplaced))
             _add_block(group, running)
             running.unplaced -= group.count
             if room > 1:
-                heapq.heappush(fitting, (held + 1, number, room - 1, group))
+                heapq.heappush(fitting, (minus_left + 1, number, room - 1, group))
 
     def join_equal_groups(self) -> None:
         """Makes one group of those that hold the same."""
-        if len(self.groups) == 1:
-            return
         joined: dict[tuple[object, ...], _SmGroup] = {}
         for group in self.groups:
             same = joined.setdefault(group.content(), group)
@@ -303,6 +323,7 @@ class _Pool:
 
 
 def _add_block(group: _SmGroup, running: _RunningKernel) -> None:
+    group.take(running.kernel, 1)
     for batch in group.batches:
         if batch.running is running and batch.left == 1.0:
             batch.blocks += 1
@@ -367,7 +388,8 @@ class _Simulation:
             for group in groups:
                 _run_for(group, step)
             for pool in self._pools:
-                pool.join_equal_groups()
+                if len(pool.groups) > 2:
+                    pool.join_equal_groups()
 
     def _whole_waves(self, groups: list[_SmGroup]) -> int:
         """How many waves, one after another, the device takes that are all like this one.
@@ -414,4 +436,5 @@ def _run_for(group: _SmGroup, step_us: float) -> None:
             left.append(batch)
         else:
             batch.running.unfinished -= batch.blocks * group.count
+            group.take(batch.running.kernel, -batch.blocks)
     group.batches = left

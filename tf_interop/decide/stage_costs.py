@@ -14,9 +14,10 @@ In order of trust:
 Which algorithms run together is a search of its own (branch and bound over the candidates of each
 convolution), because a slower algorithm may let a neighbour in.
 
-A model takes a hundred times as long to ask as a table. So three or more convolutions are modelled
-together only where some of them, all but one, are worth a stage, and after so many modelled stages
-none is modelled any more. `StageCosts.describe` says what was left out.
+A model takes a hundred times as long to ask as a table. So of each set of convolutions only the few
+combinations of algorithms with the lowest bounds are modelled, three or more convolutions only
+where all but one of them are worth a stage, and none once a limit for the whole plan is reached.
+`StageCosts.describe` says what was left out.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ be careful by, not a measurement."""
 _FEWEST_FOR_CALIBRATION = 3
 # Of the algorithms of a stage: so many combinations are bounded, those of the fastest candidates.
 _MOST_COMBINATIONS = 64
+# And so many are modelled of a pair, half as many of three convolutions, and so on.
+_MOST_MODELLED_OF_PAIR = 8
 # A modelled stage this close to its bound is good enough: what could only be better by less is not
 # modelled.
 _NEAR_BOUND = 1.01
@@ -258,6 +261,7 @@ class StageCosts:
         if not bounded or not self._may_model(key):
             return
         does_memory_matter = self._problem.memory_budget_bytes is not None
+        left = _MOST_MODELLED_OF_PAIR >> (len(key) - 2) or 1
         best: StageChoice | None = None
         for bound_us, _, chosen in bounded:
             workspace_bytes = sum(each.workspace_bytes for each in chosen)
@@ -267,6 +271,9 @@ class StageCosts:
                 and (not does_memory_matter or workspace_bytes >= best.workspace_bytes)
             ):
                 continue
+            if not left:
+                return
+            left -= 1
             choice = self._model_orders(key, chosen, bound_us)
             if choice is None:
                 continue
@@ -314,14 +321,14 @@ class StageCosts:
     def _model_orders(
         self, key: tuple[str, ...], chosen: tuple[Candidate, ...], bound_us: float
     ) -> StageChoice | None:
-        """The best of: longest first, shortest first, and shortest first with priority."""
+        """The better of longest first, and shortest first with priority."""
         self._modelled_count += 1
         places = sorted(range(len(key)), key=lambda place: -chosen[place].latency_us)
         longest_us = chosen[places[0]].latency_us
+        # Where every lane has one kernel, the order of launch is all that priority would change.
+        has_later_kernels = any(len(each.kernels) > 1 for each in chosen)
         best: StageChoice | None = None
-        for order, has_priority in ((places, False), (places[::-1], False), (places[::-1], True)):
-            if has_priority and all(len(each.kernels) == 1 for each in chosen):
-                continue  # The order of launch is all that there is.
+        for order, has_priority in ((places, False), (places[::-1], has_later_kernels)):
             candidates = tuple(chosen[place] for place in order)
             priorities = tuple(range(-len(order) + 1, 1)) if has_priority else ()
             modelled = _model(self._problem, candidates, priorities, ())

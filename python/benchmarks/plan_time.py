@@ -1,0 +1,360 @@
+"""Times the planner on the convolutions of Keras applications, and how its time grows with width.
+
+  * whole networks: what it takes to plan them, how much memory, and what the plan is predicted to
+    take beside one after another and beside stages of equal depth;
+  * the first cell of NASNet-A with stages of any lanes, as the authors of IOS searched it;
+  * chains that are independent of each other, from two to ten.
+
+The graphs are real. Times are simulated: each convolution and each stage that is asked for has a
+random time, the same in every run, as a table of measurements would. So what is said of planned
+against sequential times is about the search, and nothing about networks.
+
+Example: python python/benchmarks/plan_time.py --network InceptionV3 -o docs/results/plan_time.json
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
+
+import concurrent.futures
+import dataclasses
+import datetime
+import importlib.metadata
+import itertools
+import json
+import multiprocessing
+import pathlib
+import platform
+import random
+import resource
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from tf_interop.decide.make_plan import PlanOptions, make_plan
+from tf_interop.decide.stage_search import LaneRule, Lanes, StageOption, search_stages
+from tf_interop.know.planning_problem import (
+    Candidate,
+    ConvolutionCosts,
+    KnownStage,
+    PlanningProblem,
+    ProblemNode,
+)
+
+DEFAULT_NETWORKS = (
+    "InceptionV3",
+    "NASNetMobile",
+    "ResNet50:training",
+    "InceptionV3:training",
+    "InceptionResNetV2:training",
+)
+MAX_LANES = PlanOptions().max_lanes
+OUTPUT_BYTES = 1 << 20
+SEED = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Dag:
+    """Convolutions of a graph.
+
+    Attributes:
+        costs: for each the name of what it costs; equal configurations have one.
+        groups: for each its device and control-flow region.
+        predecessors: for each those that it depends on, with none between.
+    """
+
+    costs: tuple[str, ...]
+    groups: tuple[str, ...]
+    predecessors: tuple[tuple[int, ...], ...]
+
+    def ancestors(self) -> list[int]:
+        """For each node all that it depends on, as bits."""
+        found: list[int] = []
+        for predecessors in self.predecessors:
+            found.append(0)
+            for each in predecessors:
+                found[-1] |= found[each] | 1 << each
+        return found
+
+    def levels(self) -> list[list[int]]:
+        """The nodes of each depth and group."""
+        depths: list[int] = []
+        levels: dict[tuple[int, str], list[int]] = {}
+        for node, predecessors in enumerate(self.predecessors):
+            depths.append(1 + max((depths[each] for each in predecessors), default=0))
+            levels.setdefault((depths[node], self.groups[node]), []).append(node)
+        return [levels[key] for key in sorted(levels)]
+
+
+def read_network(name: str) -> Dag:
+    """The convolutions of a Keras application, for inference or `:training`."""
+    # Here, because the processes that plan are to be measured without TensorFlow.
+    import tensorflow as tf
+
+    from tf_interop.know.find_convolutions import find_convolutions
+    from tf_interop.know.graph_properties import GraphProperties
+    from tf_interop.know.graph_view import GraphView
+    from tf_interop.know.independence import Independence
+    from tf_interop.use.model_graphs import graphs_of
+
+    network, _, mode = name.partition(":")
+    graphs = graphs_of(
+        getattr(tf.keras.applications, network)(weights=None),
+        batch_size=2,
+        training=mode == "training",
+        image_size=None,
+        as_grappler_hands_it_over=False,
+    )
+    view = GraphView(graphs.own_graph)
+    convolutions, _ = find_convolutions(view, GraphProperties(view), nchw_on_cpu=True)
+    ancestors = Independence(view, convolutions).ancestors
+    numbers = {
+        configuration: f"c{number}"
+        for number, configuration in enumerate(
+            dict.fromkeys(each.configuration for each in convolutions)
+        )
+    }
+    return Dag(
+        tuple(numbers[each.configuration] for each in convolutions),
+        tuple(f"{each.device} {each.region}" for each in convolutions),
+        tuple(_nearest(each, ancestors) for each in ancestors),
+    )
+
+
+def _nearest(of_node: int, ancestors: Sequence[int]) -> tuple[int, ...]:
+    """The ancestors of a node that no other of them depends on."""
+    all_of_them = [node for node in range(len(ancestors)) if of_node >> node & 1]
+    farther = 0
+    for node in all_of_them:
+        farther |= ancestors[node]
+    return tuple(node for node in all_of_them if not farther >> node & 1)
+
+
+def make_problem(dag: Dag) -> PlanningProblem:
+    """The DAG with simulated times.
+
+    Stages are there for all independent pairs, and for three and four of one or two levels.
+    """
+    latencies_us = {
+        name: random.Random(f"{SEED} {name}").uniform(10, 200) for name in sorted(set(dag.costs))
+    }
+    stages = []
+    for names in sorted(_sets_to_measure(dag)):
+        chance = random.Random(f"{SEED} {names}")
+        alone_us = [latencies_us[name] for name in names]
+        latency_us = max(*alone_us, sum(alone_us) * chance.uniform(0.6, 1.1))
+        stages.append(
+            KnownStage(names, ("GEMM",) * len(names), latency_us, sum(alone_us), 0.01 * latency_us)
+        )
+    return PlanningProblem(
+        costs=tuple(
+            ConvolutionCosts(
+                name,
+                OUTPUT_BYTES,
+                (
+                    Candidate("GEMM", latency_us, OUTPUT_BYTES, 0.01 * latency_us),
+                    Candidate("DIRECT", 1.3 * latency_us, 0, 0.01 * latency_us),
+                ),
+            )
+            for name, latency_us in latencies_us.items()
+        ),
+        nodes=tuple(
+            ProblemNode(
+                f"n{node}", costs, tuple(f"n{each}" for each in dag.predecessors[node]), group=group
+            )
+            for node, (costs, group) in enumerate(zip(dag.costs, dag.groups, strict=True))
+        ),
+        stages=tuple(stages),
+    )
+
+
+def _sets_to_measure(dag: Dag) -> set[tuple[str, ...]]:
+    ancestors = dag.ancestors()
+
+    def are_independent(nodes: Sequence[int]) -> bool:
+        return not any(
+            ancestors[one] >> other & 1 or ancestors[other] >> one & 1
+            for one, other in itertools.combinations(nodes, 2)
+        )
+
+    levels = dag.levels()
+    sets = [*itertools.combinations(range(len(dag.costs)), 2)]
+    for level, following in zip(levels, [*levels[1:], []], strict=True):
+        for size in range(3, MAX_LANES + 1):
+            sets += itertools.combinations([*level, *following], size)
+    return {
+        tuple(sorted(dag.costs[node] for node in nodes)) for nodes in sets if are_independent(nodes)
+    }
+
+
+def level_by_level_us(dag: Dag, problem: PlanningProblem) -> float:
+    """What stages of equal depth take, made only where they win."""
+    stage_us = {
+        tuple(sorted(stage.costs)): stage.latency_us
+        for stage in problem.stages
+        if stage.sequential_us is None or stage.latency_us + stage.spread_us < stage.sequential_us
+    }
+    total_us = 0.0
+    for level in dag.levels():
+        for start in range(0, len(level), MAX_LANES):
+            names = tuple(sorted(dag.costs[node] for node in level[start : start + MAX_LANES]))
+            alone_us = sum(problem.costs_by_name[name].fastest.latency_us for name in names)
+            total_us += stage_us.get(names, alone_us)
+    return total_us
+
+
+def plan_network(dag: Dag) -> dict[str, Any]:
+    """Plans in this process; what it took and what came of it."""
+    problem = make_problem(dag)
+    start = time.perf_counter()
+    plan = make_plan(problem)
+    seconds = time.perf_counter() - start
+    assert plan.prediction is not None
+    return {
+        "convolutions": len(problem.nodes),
+        "configurations": len(problem.costs),
+        "known_stages": len(problem.stages),
+        "seconds": seconds,
+        "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "stages": len(plan.stages),
+        "planned_us": plan.prediction.latency_us,
+        "level_by_level_us": level_by_level_us(dag, problem),
+        "sequential_us": plan.prediction.sequential_us,
+        "search": plan.prediction.search,
+    }
+
+
+def search_nasnet_cell() -> dict[str, Any]:
+    """The first cell of NASNet-A: a reduced previous input, five separable pairs, three poolings.
+
+    Ding et al., "IOS: Inter-Operator Scheduler for CNN Acceleration", MLSys 2021, table 1.
+    """
+    predecessors: list[list[int]] = []
+
+    def add(*sources: int) -> int:
+        predecessors.append(list(sources))
+        return len(predecessors) - 1
+
+    previous = add(add(), add())
+    current = add()
+    ends = [add(add(source)) for source in (current, current, previous, previous, current)]
+    add(*ends, add(current), add(previous), add(previous))
+
+    def options(lanes: Lanes) -> list[StageOption]:
+        nodes = sorted(node for lane in lanes for node in lane)
+        chance = random.Random(f"{SEED} {nodes}")
+        return [StageOption(sum(chance.uniform(5, 20) for _ in nodes))]
+
+    start = time.perf_counter()
+    result = search_stages(predecessors, options, rule=LaneRule.SINGLE_HEAD, cut_into_blocks=False)
+    return {
+        "seconds": time.perf_counter() - start,
+        "states": result.states,
+        "transitions": result.transitions,
+    }
+
+
+def chains(width: int, length: int) -> Dag:
+    """Chains that are independent of each other, all convolutions different."""
+    count = width * length
+    return Dag(
+        tuple(f"c{node:03}" for node in range(count)),
+        ("",) * count,
+        tuple((node - width,) if node >= width else () for node in range(count)),
+    )
+
+
+def in_new_process(function: Any, *arguments: Any) -> Any:
+    """Runs a function where nothing has been in memory before."""
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as executor:
+        return executor.submit(function, *arguments).result()
+
+
+def machine() -> str:
+    """The CPU's name and the number of its cores that this process may use."""
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return f"{line.split(':')[1].strip()}, {len(os.sched_getaffinity(0))} cores"
+    return platform.processor()
+
+
+def _table(title: str, first: str, rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table(title=title)
+    for column in (
+        first,
+        "convolutions",
+        "time",
+        "memory",
+        "planned",
+        "level by level",
+        "sequential",
+        "search",
+    ):
+        table.add_column(column, justify="left" if column == "search" else "right")
+    for row in rows:
+        table.add_row(
+            str(row[first]),
+            str(row["convolutions"]),
+            f"{row['seconds']:.2f} s",
+            f"{row['megabytes']:.0f} MB",
+            f"{row['planned_us'] / 1e3:.2f} ms",
+            f"{row['level_by_level_us'] / 1e3:.2f} ms",
+            f"{row['sequential_us'] / 1e3:.2f} ms",
+            row["search"].partition(" ")[0].rstrip(","),
+        )
+    return table
+
+
+@click.command(help=__doc__)
+@click.option("--network", "names", multiple=True, default=DEFAULT_NETWORKS, show_default=True)
+@click.option("--widest", default=10, show_default=True, help="The most chains side by side.")
+@click.option("-o", "--output", type=click.Path(path_type=pathlib.Path), help="JSON file to write.")
+def main(names: tuple[str, ...], widest: int, output: pathlib.Path | None) -> None:
+    """Runs the benchmark."""
+    console = Console()
+    console.print("Times of convolutions and stages are simulated.")
+    networks = []
+    for name in names:
+        with console.status(name):
+            dag = in_new_process(read_network, name)
+            networks.append({"network": name, **in_new_process(plan_network, dag)})
+    console.print(_table("Whole networks", "network", networks))
+    cell = search_nasnet_cell()
+    console.print(
+        f"The first cell of NASNet-A: {cell['states']} states and {cell['transitions']} "
+        f"transitions in {cell['seconds']:.2f} s."
+    )
+    widths = []
+    for width in range(2, widest + 1):
+        with console.status(f"{width} chains"):
+            row = in_new_process(plan_network, chains(width, length=6))
+            widths.append({"chains": width, **row})
+    console.print(_table("Independent chains of 6 convolutions", "chains", widths))
+    if output is not None:
+        result = {
+            "format": "tf_interop.plan_time",
+            "version": 1,
+            "date": datetime.date.today().isoformat(),
+            "machine": machine(),
+            "command": shlex.join(["python", *sys.argv]),
+            "python": platform.python_version(),
+            "tensorflow": importlib.metadata.version("tensorflow"),
+            "times_planned_for": "simulated",
+            "networks": networks,
+            "nasnet_a_first_cell": cell,
+            "independent_chains": widths,
+        }
+        output.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
