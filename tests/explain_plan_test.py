@@ -88,11 +88,11 @@ def test_the_example_in_words() -> None:
     assert f"Not {GEMM}, {GEMM} (190.0 us measured, 2.1 MB of workspace): not faster" in shown
 
 
-def test_what_is_modelled_says_so() -> None:
-    # A block of each fits on every SM, and there is work for both.
+def _modelled_problem() -> PlanningProblem:
+    """The example without measured stages; the second kernel fills the device once."""
     kernels = [
-        dataclasses.replace(each, grid=(60, 1, 1), alu_utilization=0.1, dram_utilization=0.1)
-        for each in (GEMM_KERNEL, FFT_KERNEL)
+        dataclasses.replace(GEMM_KERNEL, grid=(1200, 1, 1), dram_utilization=0.1),
+        dataclasses.replace(FFT_KERNEL, grid=(120, 1, 1), dram_utilization=0.1),
     ]
     problem = paper_problem()
     costs = tuple(
@@ -105,7 +105,20 @@ def test_what_is_modelled_says_so() -> None:
         )
         for each in problem.costs
     )
-    problem = dataclasses.replace(problem, costs=costs, stages=())
+    return dataclasses.replace(problem, costs=costs, stages=())
+
+
+def test_the_example_modelled_says_why_not_precomp_gemm_on_both() -> None:
+    problem = _modelled_problem()
+    [stage] = make_plan(problem).stages
+    assert {pinned.algorithm for pinned in stage.convolutions} == {GEMM, FFT}
+    alternative = _by_algorithms(_explanation(problem))[GEMM, GEMM]
+    assert alternative.source is FigureSource.MODELLED
+    assert "184 % of the registers (chosen: 130 %), 140 % of the ALU time" in alternative.why_not
+
+
+def test_what_is_modelled_says_so() -> None:
+    problem = _modelled_problem()
     explanation = _explanation(problem)
     assert explanation.alternatives
     assert {each.source for each in explanation.alternatives} == {FigureSource.MODELLED}
