@@ -15,15 +15,20 @@ from tf_interop.decide.group_stages import group_always, group_profiled, stages_
 from tf_interop.decide.plan_check import check_stages
 from tf_interop.errors import PlanError
 from tf_interop.know.convolution import ConvolutionConfiguration
+from tf_interop.know.convolution_size import batch_size_of
 from tf_interop.know.fingerprint import fingerprint_convolutions
 from tf_interop.know.independence import Independence
 from tf_interop.know.plan import (
     GraphPlan,
+    LaneExplanation,
     LaneOptions,
     PinnedConvolution,
     Plan,
     PlannedStage,
+    StageExplanation,
+    StagePrediction,
 )
+from tf_interop.know.planning_problem import FigureSource
 from tf_interop.know.profile import Profile
 
 SMALL = CONFIGURATION
@@ -275,6 +280,72 @@ def test_takes_a_plan_of_another_batch_size() -> None:
     )
     _, convolutions = make_graph(CHAIN, configurations={"a": larger, "b": larger})
     assert stages_from_plan(plan, convolutions) == (make_stage("a"),)
+
+
+def _of_batch(size: int | None) -> dict[str, ConvolutionConfiguration]:
+    shapes = {"image_shape": (size, 28, 28, 16), "output_shape": (size, 28, 28, 32)}
+    return dict.fromkeys(CHAIN, dataclasses.replace(CONFIGURATION, **shapes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "planned", "taken"),
+    [
+        pytest.param(8, (1, 8, 32), 8, id="equal"),
+        pytest.param(8, (1, None, 8), 8, id="equal_before_one_for_all"),
+        pytest.param(9, (8, None, 32), None, id="one_for_all_before_the_nearest"),
+        pytest.param(6, (1, 4, 32), 4, id="nearest_by_ratio"),
+        pytest.param(20, (8, 32), 32, id="nearest_by_ratio_not_by_difference"),
+        pytest.param(4, (2, 8), 8, id="of_two_as_near_the_larger"),
+        pytest.param(None, (1, 32, 8), 32, id="the_largest_for_an_unknown_one"),
+        pytest.param(None, (1, None, 8), None, id="one_for_all_for_an_unknown_one"),
+    ],
+)
+def test_takes_the_entry_of_the_batch_size(
+    batch_size: int | None, planned: tuple[int | None, ...], taken: int | None
+) -> None:
+    def stage(size: int | None) -> PlannedStage:
+        return dataclasses.replace(make_stage("a"), why=f"for {size}")
+
+    plan = Plan(
+        tuple(
+            dataclasses.replace(_plan_for(CHAIN, stage(size)), batch_size=size) for size in planned
+        )
+    )
+    _, convolutions = make_graph(CHAIN, configurations=_of_batch(batch_size))
+    [found] = stages_from_plan(plan, convolutions)
+    if taken in (None, batch_size):
+        assert found.why == f"for {taken}"
+    else:
+        assert f"of the plan for batch size {taken}, the " in found.why
+
+
+def test_says_that_it_is_of_another_batch_size_and_expects_nothing() -> None:
+    prediction = StagePrediction(20.0, 1.0, 30.0, FigureSource.MEASURED, 0, 0)
+    lane = LaneExplanation(15.0, 0, None, 15.0)
+    stage = dataclasses.replace(
+        make_stage("a"), prediction=prediction, explanation=StageExplanation((lane,))
+    )
+    plan = Plan((dataclasses.replace(_plan_for(CHAIN, stage), batch_size=8),))
+
+    def found(batch_size: int | None) -> PlannedStage:
+        _, convolutions = make_graph(CHAIN, configurations=_of_batch(batch_size))
+        [each] = stages_from_plan(plan, convolutions)
+        return each
+
+    assert found(8) == stage
+    assert found(9) == dataclasses.replace(
+        make_stage("a"), why="of the plan for batch size 8, the nearest to 9"
+    )
+    assert found(None).why == (
+        "of the plan for batch size 8, the largest, as this graph's is not known"
+    )
+
+
+def test_the_batch_size_of_a_graph_is_that_of_most_of_its_convolutions() -> None:
+    sizes = [_of_batch(size)["a"] for size in (300, 8, None, 8)]
+    assert batch_size_of(sizes) == 8
+    assert batch_size_of(sizes[2:3]) is None
+    assert batch_size_of([dataclasses.replace(CONFIGURATION, image_shape=None)]) is None
 
 
 def test_takes_a_plan_of_another_trace_of_the_model() -> None:

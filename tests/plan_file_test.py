@@ -14,8 +14,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tf_interop.errors import PlanError
-from tf_interop.know.plan import GraphPlan, LaneOptions, PinnedConvolution, Plan, PlannedStage
+from tf_interop.know.plan import (
+    AloneConvolution,
+    Alternative,
+    GraphPlan,
+    GraphPrediction,
+    LaneExplanation,
+    LaneOptions,
+    PinnedConvolution,
+    Plan,
+    PlannedStage,
+    SmUse,
+    StageExplanation,
+    StagePrediction,
+)
 from tf_interop.know.plan_file import load_plan, plan_schema, save_plan
+from tf_interop.know.planning_problem import FigureSource
+from tf_interop.know.planning_problem_file import problem_schema
 
 PLAN = Plan(
     graphs=(
@@ -30,8 +45,44 @@ PLAN = Plan(
                     ),
                     why="always: depth 2",
                     lane_options=(LaneOptions(priority=-1, sm_count=64), LaneOptions()),
+                    prediction=StagePrediction(
+                        latency_us=21.5,
+                        spread_us=0.5,
+                        sequential_us=30.0,
+                        source=FigureSource.MODELLED,
+                        workspace_bytes=4096,
+                        peak_bytes=8192,
+                    ),
+                    explanation=StageExplanation(
+                        lanes=(
+                            LaneExplanation(
+                                alone_us=18.0,
+                                workspace_bytes=4096,
+                                fastest_algorithm="eng4_k24=15",
+                                fastest_us=18.0,
+                                sm_use=SmUse(0.92, 0.39, 0.25, 0.1, alu_utilization=0.7),
+                            ),
+                            LaneExplanation(12.0, 0, "FFT", 11.0),
+                        ),
+                        alternatives=(
+                            Alternative(
+                                ("eng4_k24=15", "FFT"), 25.0, FigureSource.MEASURED, 0, "not faster"
+                            ),
+                        ),
+                    ),
                 ),
             ),
+            batch_size=8,
+            prediction=GraphPrediction(
+                latency_us=51.5,
+                sequential_us=61.0,
+                peak_bytes=8192,
+                sequential_peak_bytes=6144,
+                memory_budget_bytes=10000,
+                search="exact",
+                unmeasured_count=1,
+            ),
+            alone=(AloneConvolution("c", "eng1", 30.0, 6144, before_stage=1),),
         ),
         GraphPlan(fingerprint="0000000000000001", convolution_count=1, stages=()),
     ),
@@ -67,10 +118,79 @@ def _raw() -> dict[str, Any]:
                             {"priority": -1, "sm_count": 64},
                             {"priority": 0, "sm_count": 0},
                         ],
+                        "prediction": {
+                            "latency_us": 21.5,
+                            "spread_us": 0.5,
+                            "sequential_us": 30.0,
+                            "source": "modelled",
+                            "workspace_bytes": 4096,
+                            "peak_bytes": 8192,
+                        },
+                        "explanation": {
+                            "lanes": [
+                                {
+                                    "alone_us": 18.0,
+                                    "workspace_bytes": 4096,
+                                    "fastest_algorithm": "eng4_k24=15",
+                                    "fastest_us": 18.0,
+                                    "sm_use": {
+                                        "registers": 0.92,
+                                        "shared_memory": 0.39,
+                                        "threads": 0.25,
+                                        "blocks": 0.1,
+                                        "alu_utilization": 0.7,
+                                        "dram_utilization": None,
+                                        "memory_stall": None,
+                                    },
+                                },
+                                {
+                                    "alone_us": 12.0,
+                                    "workspace_bytes": 0,
+                                    "fastest_algorithm": "FFT",
+                                    "fastest_us": 11.0,
+                                    "sm_use": None,
+                                },
+                            ],
+                            "alternatives": [
+                                {
+                                    "algorithms": ["eng4_k24=15", "FFT"],
+                                    "latency_us": 25.0,
+                                    "source": "measured",
+                                    "workspace_bytes": 0,
+                                    "why_not": "not faster",
+                                }
+                            ],
+                        },
+                    }
+                ],
+                "batch_size": 8,
+                "prediction": {
+                    "latency_us": 51.5,
+                    "sequential_us": 61.0,
+                    "peak_bytes": 8192,
+                    "sequential_peak_bytes": 6144,
+                    "memory_budget_bytes": 10000,
+                    "search": "exact",
+                    "unmeasured_count": 1,
+                },
+                "alone": [
+                    {
+                        "node": "c",
+                        "algorithm": "eng1",
+                        "latency_us": 30.0,
+                        "peak_bytes": 6144,
+                        "before_stage": 1,
                     }
                 ],
             },
-            {"fingerprint": "0000000000000001", "convolution_count": 1, "stages": []},
+            {
+                "fingerprint": "0000000000000001",
+                "convolution_count": 1,
+                "stages": [],
+                "batch_size": None,
+                "prediction": None,
+                "alone": [],
+            },
         ],
         "format": "tf_interop.plan",
         "version": 1,
@@ -115,6 +235,24 @@ def test_reads_files_from_before_lanes_had_options(path: pathlib.Path) -> None:
     del raw["graphs"][0]["stages"][0]["lane_options"]
     path.write_text(json.dumps(raw))
     assert load_plan(path).graphs[0].stages[0].lane_options == ()
+
+
+def test_reads_files_from_before_plans_predicted_and_explained(path: pathlib.Path) -> None:
+    raw = _raw()
+    for graph in raw["graphs"]:
+        del graph["batch_size"], graph["prediction"], graph["alone"]
+    del _stage(raw)["prediction"], _stage(raw)["explanation"]
+    path.write_text(json.dumps(raw))
+    [graph, _] = load_plan(path).graphs
+    assert (graph.batch_size, graph.prediction) == (None, None)
+    assert (graph.stages[0].prediction, graph.stages[0].explanation) == (None, None)
+
+
+def test_one_graph_may_be_planned_for_several_batch_sizes(path: pathlib.Path) -> None:
+    raw = _raw()
+    raw["graphs"][1].update(fingerprint="8c5ad1e0a2f14b07", batch_size=9)
+    path.write_text(json.dumps(raw))
+    assert [graph.batch_size for graph in load_plan(path).graphs] == [8, 9]
 
 
 def test_equal_plans_give_equal_bytes(tmp_path: pathlib.Path) -> None:
@@ -353,10 +491,50 @@ def _stage(raw: dict[str, Any]) -> dict[str, Any]:
             id="node_in_two_stages",
         ),
         pytest.param(
-            lambda raw: raw["graphs"][1].update(fingerprint="8c5ad1e0a2f14b07"),
-            "Expected each graph once, got fingerprint '8c5ad1e0a2f14b07' of `$.graphs[0]` again "
-            "at `$.graphs[1].fingerprint`",
+            lambda raw: raw["graphs"][1].update(fingerprint="8c5ad1e0a2f14b07", batch_size=8),
+            "Expected each graph once, got fingerprint '8c5ad1e0a2f14b07' with batch size 8 of "
+            "`$.graphs[0]` again at `$.graphs[1].fingerprint`",
             id="graph_twice",
+        ),
+        pytest.param(
+            lambda raw: raw["graphs"][0]["alone"][0].update(node="a"),
+            "Expected each node once, got 'a' of `$.graphs[0].stages[0].lanes[1][0]` again at "
+            "`$.graphs[0].alone[0].node`",
+            id="node_in_a_stage_and_alone",
+        ),
+        pytest.param(
+            lambda raw: raw["graphs"][0]["alone"][0].update(before_stage=2),
+            "Expected at most 1, the number of stages, got 2 at "
+            "`$.graphs[0].alone[0].before_stage`",
+            id="before_a_stage_that_is_not_there",
+        ),
+        pytest.param(
+            lambda raw: raw["graphs"][0].update(batch_size=0),
+            "Expected `int` >= 1 at `$.graphs[0].batch_size`",
+            id="batch_size_0",
+        ),
+        pytest.param(
+            lambda raw: raw["graphs"][0]["prediction"].update(memory_budget_bytes=8191),
+            "Expected no more than the budget of 8191 bytes, got 8192 at "
+            "`$.graphs[0].stages[0].prediction.peak_bytes`",
+            id="more_memory_than_the_budget",
+        ),
+        pytest.param(
+            lambda raw: _stage(raw)["explanation"]["lanes"].pop(),
+            "Expected an entry for each of 2 lanes, got 1 at "
+            "`$.graphs[0].stages[0].explanation.lanes`",
+            id="explanation_of_some_lanes",
+        ),
+        pytest.param(
+            lambda raw: _stage(raw)["explanation"]["alternatives"][0]["algorithms"].pop(),
+            "Expected an algorithm for each of 2 lanes, got 1 at "
+            "`$.graphs[0].stages[0].explanation.alternatives[0].algorithms`",
+            id="alternative_for_some_lanes",
+        ),
+        pytest.param(
+            lambda raw: _stage(raw)["prediction"].update(source="guessed"),
+            "Invalid enum value 'guessed' at `$.graphs[0].stages[0].prediction.source`",
+            id="figure_of_no_source",
         ),
         pytest.param(
             lambda raw: _stage(raw).update(lanes=[]),
@@ -413,6 +591,7 @@ def test_schema_names_every_field_and_no_other() -> None:
     schema = plan_schema()
     definitions = schema["$defs"]
     assert set(definitions["Plan"]["properties"]) == set(_raw())
+    assert definitions.pop("FigureSource")["enum"] == ["measured", "modelled"]
     assert all(each["additionalProperties"] is False for each in definitions.values())
     assert definitions["Plan"]["required"] == ["format", "graphs", "version"]
     assert definitions["Plan"]["properties"]["version"] == {"const": 1}
@@ -422,3 +601,10 @@ def test_schema_names_every_field_and_no_other() -> None:
     assert set(definitions["LaneOptions"]["properties"]) == {"priority", "sm_count"}
     assert definitions["LaneOptions"]["properties"]["sm_count"]["minimum"] == 0
     json.dumps(schema)
+
+
+def test_published_schemas_are_those_of_this_release() -> None:
+    folder = pathlib.Path(__file__).resolve().parents[1] / "docs" / "schemas"
+    for name, schema in (("plan", plan_schema()), ("planning_problem", problem_schema())):
+        published = (folder / f"{name}.schema.json").read_text()
+        assert published == json.dumps(schema, indent=2) + "\n", "scripts/write_schemas.py"

@@ -12,7 +12,7 @@ import pytest
 from profile_values import GPU, HOPPER_SM
 
 from tf_interop.know import profiled_device
-from tf_interop.know.nvidia import has_nvidia_gpu, visible_gpus
+from tf_interop.know.nvidia import free_memory_bytes, has_nvidia_gpu, visible_gpus
 from tf_interop.know.profiled_device import identify_device, running_device, why_foreign
 
 
@@ -80,7 +80,11 @@ class FakeNvml(types.ModuleType):
         return gpu.cores
 
     def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu) -> object:  # noqa: N802
-        return types.SimpleNamespace(total=gpu.memory)
+        return types.SimpleNamespace(total=gpu.memory, free=gpu.memory // 2)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, gpu: FakeGpu) -> list[object]:  # noqa: N802
+        used = {os.getpid(): 1000, 1: 5000}
+        return [types.SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in used.items()]
 
     def nvmlDeviceGetClockInfo(self, gpu: FakeGpu, kind: int) -> int:  # noqa: N802
         return {1: gpu.sm_clock, 2: 3201}[kind]
@@ -124,6 +128,30 @@ def test_a_process_runs_on_the_first_gpu(monkeypatch: pytest.MonkeyPatch) -> Non
     assert device is not None
     assert dataclasses.replace(device, date=GPU.date, sm_limits=HOPPER_SM) == GPU
     assert nvml.open_count == 0
+
+
+def test_memory_that_this_process_holds_is_free_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, FakeNvml(A100, H200))
+    assert free_memory_bytes() == A100.memory // 2 + 1000
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert free_memory_bytes() == H200.memory // 2 + 1000
+    install(monkeypatch, FakeNvml(A100, H200, refused=("nvmlDeviceGetComputeRunningProcesses",)))
+    assert free_memory_bytes() == H200.memory // 2
+
+
+@pytest.mark.parametrize(
+    "nvml",
+    [
+        FakeNvml(),
+        FakeNvml(has_driver=False),
+        FakeNvml(H200, refused=("nvmlDeviceGetMemoryInfo",)),
+    ],
+)
+def test_free_memory_that_is_not_told_is_none(
+    monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml
+) -> None:
+    install(monkeypatch, nvml)
+    assert free_memory_bytes() is None
 
 
 @pytest.mark.parametrize("nvml", [FakeNvml(), FakeNvml(has_driver=False)])

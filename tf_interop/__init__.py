@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tf_interop.use.collect_configurations import (
         collect_configurations as collect_configurations,
     )
+    from tf_interop.use.make_plan_of_model import plan as plan
     from tf_interop.use.status import Status as Status
     from tf_interop.use.status import status as status
     from tf_interop.use.switch import disable as disable
@@ -54,6 +55,7 @@ _MODULE_OF = {
     "load_plan": "tf_interop.know.plan_file",
     "load_profile": "tf_interop.know.profile_file",
     "merge_profiles": "tf_interop.know.profile_merge",
+    "plan": "tf_interop.use.make_plan_of_model",
     "save_configurations": "tf_interop.know.configuration_list_file",
     "save_plan": "tf_interop.know.plan_file",
     "save_profile": "tf_interop.know.profile_file",

@@ -139,7 +139,8 @@ def _run(
         return PassResult(None, None)
     view = GraphView(graph_def)
     profile = settings.profile_for(device_type)
-    properties = GraphProperties(view, infer_output_shapes if profile else None)
+    needs_shapes = profile is not None or _has_batch_sizes(settings)
+    properties = GraphProperties(view, infer_output_shapes if needs_shapes else None)
     found, refused = find_convolutions(
         view,
         properties,
@@ -192,6 +193,13 @@ def _has_stage(graph_def: graph_pb2.GraphDef, device_type: str) -> bool:
     # Before anything is indexed: Grappler hands every graph over a second time.
     return any(
         node.op == CONV_STAGE_OP and _is_on(node.device, device_type) for node in graph_def.node
+    )
+
+
+def _has_batch_sizes(settings: Settings) -> bool:
+    """Whether the plan was made for batch sizes: which entry to take depends on the graph's."""
+    return settings.plan is not None and any(
+        graph.batch_size is not None for graph in settings.plan.graphs
     )
 
 

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 
 from tf_interop.errors import PlanError
 from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionNode
+from tf_interop.know.convolution_size import batch_size_of
 from tf_interop.know.fingerprint import canonical_names, fingerprint_convolutions
 from tf_interop.know.independence import Independence
 from tf_interop.know.plan import (
@@ -30,7 +31,7 @@ from tf_interop.know.plan import (
     Plan,
     PlannedStage,
 )
-from tf_interop.know.profile import Profile, StageMeasurement, wins
+from tf_interop.know.profile import Profile, StageMeasurement, is_measured_as_it_runs, wins
 
 
 def group_always(
@@ -106,6 +107,17 @@ def stages_from_plan(
 ) -> tuple[PlannedStage, ...]:
     """The stages that a plan holds for a graph.
 
+    Of entries for several batch sizes it takes, in this order:
+
+    1. that of the graph's batch size;
+    2. one that is for no batch size in particular;
+    3. the nearest by ratio, of two that are equally near the larger;
+    4. the largest, where the graph's batch size is not known, as under Keras' `fit`: memory that
+       holds its workspaces holds those of a smaller one.
+
+    What was expected of a stage is not expected of it at another batch size: there it comes without
+    prediction and explanation, and `why` says what it was planned for.
+
     Args:
         plan: a plan, possibly of several graphs.
         convolutions: the convolutions of the graph.
@@ -115,14 +127,19 @@ def stages_from_plan(
             that shares the most nodes.
     """
     fingerprint = fingerprint_convolutions(convolutions)
-    for graph in plan.graphs:
-        if graph.fingerprint == fingerprint:
-            return _with_names_of(graph.stages, convolutions)
-    raise PlanError(
-        f"Expected a plan for this graph (fingerprint {fingerprint}), got one "
-        f"{_describe_difference(plan, convolutions)}. Plan this graph anew, or use the plan with "
-        "the model it was made for."
-    )
+    entries = [graph for graph in plan.graphs if graph.fingerprint == fingerprint]
+    if not entries:
+        raise PlanError(
+            f"Expected a plan for this graph (fingerprint {fingerprint}), got one "
+            f"{_describe_difference(plan, convolutions)}. Plan this graph anew, or use the plan "
+            "with the model it was made for."
+        )
+    batch_size = batch_size_of(node.configuration for node in convolutions)
+    taken = min(entries, key=lambda graph: _distance(graph.batch_size, batch_size))
+    stages = _with_names_of(taken.stages, convolutions)
+    if taken.batch_size in (None, batch_size):
+        return stages
+    return tuple(_for_other_batch_size(stage, taken.batch_size, batch_size) for stage in stages)
 
 
 def level_groups(
@@ -149,10 +166,7 @@ def level_groups(
 
 def _can_take(measurement: StageMeasurement, profile: Profile, *, allow_tf32: bool) -> bool:
     """Whether a plan made now can run the stage as it was measured."""
-    can_round_to_tf32 = profile.device.backend == "cudnn" and any(
-        measured.configuration.dtype == "float32" for measured in measurement.convolutions
-    )
-    return measurement.tf32 == allow_tf32 or not can_round_to_tf32
+    return is_measured_as_it_runs(measurement, profile.device, allow_tf32=allow_tf32)
 
 
 def _stage_as_measured(
@@ -188,6 +202,28 @@ def _lane_options_of(measurement: StageMeasurement, lane_count: int) -> tuple[La
             strict=True,
         )
     )
+
+
+def _distance(planned: int | None, batch_size: int | None) -> tuple[int, float, int]:
+    """How far an entry's batch size is from a graph's; the least is taken."""
+    if planned is None:
+        return 1, 0.0, 0
+    if batch_size is None:
+        return 2, 0.0, -planned
+    ratio = max(planned, batch_size) / min(planned, batch_size)
+    return (0 if planned == batch_size else 2), ratio, -planned
+
+
+def _for_other_batch_size(
+    stage: PlannedStage, planned: int | None, batch_size: int | None
+) -> PlannedStage:
+    taken = (
+        "the largest, as this graph's is not known"
+        if batch_size is None
+        else f"the nearest to {batch_size}"
+    )
+    why = f"of the plan for batch size {planned}, {taken}"
+    return dataclasses.replace(stage, why=why, prediction=None, explanation=None)
 
 
 def _with_names_of(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import math
+from collections.abc import Iterable
 
 from tf_interop.know.convolution import ConvolutionConfiguration
 
@@ -23,3 +25,17 @@ def multiply_adds(configuration: ConvolutionConfiguration) -> int:
     per_output = 1 if configuration.depthwise else channels_per_group
     values = (*configuration.output_shape, filter_height, filter_width, per_output)
     return math.prod(value for value in values if value is not None)
+
+
+def batch_size_of(configurations: Iterable[ConvolutionConfiguration]) -> int | None:
+    """The batch size that most convolutions of a graph have.
+
+    Some may have another, such as those on regions that a detector has cut out of its images.
+
+    Returns:
+        None where no batch size is known; of equally frequent ones the first.
+    """
+    sizes = collections.Counter(
+        each.image_shape[0] for each in configurations if each.image_shape and each.image_shape[0]
+    )
+    return sizes.most_common(1)[0][0] if sizes else None

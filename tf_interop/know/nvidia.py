@@ -77,6 +77,29 @@ def visible_gpus() -> tuple[NvidiaGpu, ...]:
         return tuple(_describe(nvml, handle) for handle in _visible_handles(nvml))
 
 
+def free_memory_bytes() -> int | None:
+    """Memory of the first visible GPU that this process can have.
+
+    What the process holds already is counted, as far as the driver tells: TensorFlow takes nearly
+    all memory of a GPU when it first uses it, and hands it out itself.
+
+    Returns:
+        None where there is no visible GPU, or its driver does not tell.
+    """
+    with _nvml() as nvml:
+        handles = [] if nvml is None else _visible_handles(nvml)
+        if not handles:
+            return None
+        memory = _ask(functools.partial(nvml.nvmlDeviceGetMemoryInfo, handles[0]), None)
+        processes: list[Any] = _ask(
+            functools.partial(nvml.nvmlDeviceGetComputeRunningProcesses, handles[0]), []
+        )
+    if memory is None:
+        return None
+    own = [each.usedGpuMemory or 0 for each in processes if each.pid == os.getpid()]
+    return int(memory.free) + sum(own)
+
+
 @contextlib.contextmanager
 def _nvml() -> Iterator[Any]:
     """The module pynvml while NVML is open; None where there is no driver."""

@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 
 from tf_interop.know.planning_problem import FigureSource
+from tf_interop.know.profile import Share
 
 PLAN_FORMAT = "tf_interop.plan"
 PLAN_VERSION = 1
@@ -89,6 +90,8 @@ class GraphPrediction:
         sequential_peak_bytes: the same of one after another.
         memory_budget_bytes: what no stage may exceed; None for no limit.
         search: how the stages were searched for, and how far.
+        unmeasured_count: convolutions of the graph that no algorithm was measured for. They are in
+            no stage, and in none of these figures.
     """
 
     latency_us: Microseconds
@@ -97,6 +100,82 @@ class GraphPrediction:
     sequential_peak_bytes: Bytes
     memory_budget_bytes: Bytes | None
     search: str
+    unmeasured_count: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SmUse:
+    """What an algorithm takes of one SM, alone: that of its kernels which takes the most time.
+
+    Attributes:
+        registers: share of an SM's registers that its resident blocks hold.
+        shared_memory: of its shared memory.
+        threads: of its thread slots.
+        blocks: of its block slots.
+        alu_utilization: share of the time in which the busiest arithmetic pipe works; None where it
+            was not measured.
+        dram_utilization: of DRAM's throughput; likewise.
+        memory_stall: share of the warps' stalls that wait for memory; likewise.
+    """
+
+    registers: Share
+    shared_memory: Share
+    threads: Share
+    blocks: Share
+    alu_utilization: Share | None = None
+    dram_utilization: Share | None = None
+    memory_stall: Share | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LaneExplanation:
+    """What was measured of a lane's convolution alone.
+
+    Attributes:
+        alone_us: with the algorithm that the plan pins.
+        workspace_bytes: of that algorithm.
+        fastest_algorithm: what is fastest alone.
+        fastest_us: with that.
+        sm_use: of the pinned algorithm; None where its kernels or the device are not known.
+    """
+
+    alone_us: Microseconds
+    workspace_bytes: Bytes
+    fastest_algorithm: str | None
+    fastest_us: Microseconds
+    sm_use: SmUse | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Alternative:
+    """Other algorithms for the convolutions of a stage, and why they were not chosen.
+
+    Attributes:
+        algorithms: one for each lane.
+        latency_us: of the stage with them.
+        source: whether that was measured.
+        workspace_bytes: of all lanes together.
+        why_not: the reason, for reading.
+    """
+
+    algorithms: tuple[str | None, ...]
+    latency_us: Microseconds
+    source: FigureSource
+    workspace_bytes: Bytes
+    why_not: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StageExplanation:
+    """What a stage's algorithms were chosen by.
+
+    Attributes:
+        lanes: of each lane.
+        alternatives: some others, fastest first.
+    """
+
+    lanes: tuple[LaneExplanation, ...]
+    alternatives: tuple[Alternative, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,12 +187,14 @@ class PlannedStage:
         why: the reason for the stage in a few words, such as the policy that made it.
         lane_options: what each lane asks of the device; empty where none asks for anything.
         prediction: what the planner expects; None where no planner made the stage.
+        explanation: what it was chosen by; likewise.
     """
 
     lanes: Annotated[tuple[Lane, ...], msgspec.Meta(min_length=1)]
     why: str = ""
     lane_options: tuple[LaneOptions, ...] = ()
     prediction: StagePrediction | None = None
+    explanation: StageExplanation | None = None
 
     @property
     def convolutions(self) -> tuple[PinnedConvolution, ...]:

@@ -11,13 +11,17 @@
             [{"node": "left/Conv2D", "algorithm": "eng4_k24=15"}],
             [{"node": "right/Conv2D", "algorithm": null}]
           ],
-          "why": "profiled: 21.0 us against 30.5 us",
+          "why": "planned: 21.0 us measured against 30.5 us one after another",
           "lane_options": [
             {"priority": -1, "sm_count": 64},
             {"priority": 0, "sm_count": 0}
-          ]
+          ],
+          "prediction": {"latency_us": 21.0, "source": "measured", …},
+          "explanation": {"lanes": […], "alternatives": […]}
         }
-      ]
+      ],
+      "batch_size": 8,
+      "prediction": {"latency_us": 51.5, "sequential_us": 61.0, "peak_bytes": 1048576, …}
     }
   ],
   "format": "tf_interop.plan",
@@ -32,7 +36,7 @@ from typing import Any
 
 from tf_interop.errors import PlanError
 from tf_interop.know.algorithm import check_algorithm
-from tf_interop.know.plan import PLAN_FORMAT, PLAN_VERSION, GraphPlan, Plan
+from tf_interop.know.plan import PLAN_FORMAT, PLAN_VERSION, GraphPlan, Plan, PlannedStage
 from tf_interop.know.versioned_file import (
     PathLike,
     VersionedFormat,
@@ -47,8 +51,8 @@ def load_plan(path: PathLike) -> Plan:
 
     Legal is a file that names each fingerprint once for a batch size, each node of a graph in one
     place, at least one lane in each stage and one convolution in each lane, options for all lanes
-    of a stage or for none, and algorithms that a runner knows. Whether the stages suit a graph is
-    for `check_stages` to say.
+    of a stage or for none, algorithms that a runner knows, and no more memory than its budget.
+    Whether the stages suit a graph is for `check_stages` to say.
 
     Raises:
         PlanError: there is no such file, it is not whole, of another format or version, or not
@@ -70,7 +74,7 @@ def plan_schema() -> dict[str, Any]:
     """JSON schema (2020-12) of plan files.
 
     It states types, fields and lengths. Algorithm names, the uniqueness of nodes, and that there
-    are as many options as lanes are beyond it.
+    are as many options and explanations as lanes are beyond it, and so is the budget.
     """
     return versioned_schema(_PLAN_FILE)
 
@@ -95,6 +99,7 @@ def _check_graph_plan(graph: GraphPlan, place: str) -> None:
             stage.check_lane_options()
         except ValueError as error:
             raise ValueError(f"{error} at `{place}.stages[{stage_number}].lane_options`") from error
+        _check_explanation(stage, f"{place}.stages[{stage_number}].explanation")
         for lane_number, lane in enumerate(stage.lanes):
             for index, pinned in enumerate(lane):
                 here = f"{place}.stages[{stage_number}].lanes[{lane_number}][{index}]"
@@ -114,6 +119,48 @@ def _check_graph_plan(graph: GraphPlan, place: str) -> None:
             f"Expected at most {graph.convolution_count} nodes in the stages, as many as the graph "
             f"has convolutions, got {len(places)} at `{place}.stages`"
         )
+    for index, alone in enumerate(graph.alone):
+        here = f"{place}.alone[{index}]"
+        first = places.setdefault(alone.node, here)
+        if first != here:
+            raise ValueError(
+                f"Expected each node once, got {alone.node!r} of `{first}` again at `{here}.node`"
+            )
+        if alone.before_stage > len(graph.stages):
+            raise ValueError(
+                f"Expected at most {len(graph.stages)}, the number of stages, got "
+                f"{alone.before_stage} at `{here}.before_stage`"
+            )
+    _check_memory(graph, place)
+
+
+def _check_explanation(stage: PlannedStage, place: str) -> None:
+    if stage.explanation is None:
+        return
+    lanes = len(stage.lanes)
+    if len(stage.explanation.lanes) != lanes:
+        raise ValueError(
+            f"Expected an entry for each of {lanes} lanes, got {len(stage.explanation.lanes)} at "
+            f"`{place}.lanes`"
+        )
+    for index, alternative in enumerate(stage.explanation.alternatives):
+        if len(alternative.algorithms) != lanes:
+            raise ValueError(
+                f"Expected an algorithm for each of {lanes} lanes, got "
+                f"{len(alternative.algorithms)} at `{place}.alternatives[{index}].algorithms`"
+            )
+
+
+def _check_memory(graph: GraphPlan, place: str) -> None:
+    budget = None if graph.prediction is None else graph.prediction.memory_budget_bytes
+    if budget is None:
+        return
+    for number, stage in enumerate(graph.stages):
+        if stage.prediction is not None and stage.prediction.peak_bytes > budget:
+            raise ValueError(
+                f"Expected no more than the budget of {budget} bytes, got "
+                f"{stage.prediction.peak_bytes} at `{place}.stages[{number}].prediction.peak_bytes`"
+            )
 
 
 _PLAN_FILE = VersionedFormat(

@@ -399,5 +399,21 @@ def wins(measurement: StageMeasurement) -> bool:
     return measurement.concurrent_us + measurement.spread_us < measurement.sequential_us
 
 
+def is_measured_as_it_runs(
+    measurement: StageMeasurement, device: ProfiledDevice, *, allow_tf32: bool
+) -> bool:
+    """Whether a stage was measured with TensorFlow's switch for TF32 as it is, where that matters.
+
+    Args:
+        measurement: of a stage.
+        device: that it was measured on; a CPU has no TF32.
+        allow_tf32: the switch.
+    """
+    can_round_to_tf32 = device.backend == "cudnn" and any(
+        measured.configuration.dtype == "float32" for measured in measurement.convolutions
+    )
+    return measurement.tf32 == allow_tf32 or not can_round_to_tf32
+
+
 def _as_set(configurations: Iterable[ConvolutionConfiguration]) -> _ConfigurationSet:
     return frozenset(collections.Counter(configurations).items())

@@ -1,4 +1,4 @@
-"""The command line: `tf-interop analyze`, `tf-interop profile` and `tf-interop run`."""
+"""The command line: `tf-interop analyze`, `profile`, `plan` and `run`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ import tf_interop
 from tf_interop.errors import TfInteropError
 from tf_interop.know.plan_file import load_plan, save_plan
 from tf_interop.know.profile_file import load_profile
-from tf_interop.use.profile_command import parse_image_size, profile
+from tf_interop.use.command_arguments import parse_image_size
+from tf_interop.use.plan_command import plan as plan_group
+from tf_interop.use.profile_command import profile
 from tf_interop.use.run_program import Program, enable_once_imported
 
 # TensorFlow takes seconds to import, and a program that is run wants to do that itself: here it is
@@ -238,6 +240,7 @@ def run(
     return _PreparedRun(Program(program, is_module, arguments), report, saved_plan_path)
 
 
+cli.add_command(plan_group)
 cli.add_command(profile)
 
 

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import re
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +15,7 @@ import click
 from rich.console import Console
 
 from tf_interop.decide.pair_figures import count_pairs
-from tf_interop.errors import ProfileError, TfInteropError
+from tf_interop.errors import ProfileError
 from tf_interop.know.configuration_list import ConfigurationList, merge_lists
 from tf_interop.know.configuration_list_file import load_configurations, save_configurations
 from tf_interop.know.core_library import (
@@ -33,6 +32,13 @@ from tf_interop.know.profile_file import load_profile, profile_schema, save_prof
 from tf_interop.know.profile_journal import ProfileJournal, journal_path
 from tf_interop.know.profile_merge import diff_profiles, merge_profiles
 from tf_interop.know.profiled_device import identify_device, why_foreign
+from tf_interop.use.command_arguments import (
+    DefaultGroup,
+    errors_shown,
+    parse_batches,
+    parse_image_size,
+    parse_target,
+)
 from tf_interop.use.profile_progress import shown_progress
 from tf_interop.use.profile_run import End, Outcome, ProfileRun, RunOptions, parse_budget
 from tf_interop.use.profile_tables import show_difference, show_nsight_import, show_profile
@@ -70,26 +76,6 @@ _MEASURE_EPILOG = f"""{_AS_IT_IS}Examples:
 _COLLECTING = ("batch", "dtype", "inference", "training", "image_size", "layout", "target")
 
 
-def parse_image_size(
-    _context: click.Context, _parameter: click.Parameter, value: str | None
-) -> tuple[int, int] | None:
-    """Height and width from `N` for both, or `HxW`."""
-    if value is None:
-        return None
-    match = re.fullmatch(r"([1-9]\d*)(?:x([1-9]\d*))?", value)
-    if match is None:
-        raise click.BadParameter(f"Expected a size such as 224 or 299x299, got '{value}'.")
-    return int(match[1]), int(match[2] or match[1])
-
-
-def _parse_batches(
-    _context: click.Context, _parameter: click.Parameter, value: str
-) -> tuple[int, ...]:
-    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", value):
-        raise click.BadParameter(f"Expected batch sizes such as 8 or 1,8,32, got '{value}'.")
-    return tuple(dict.fromkeys(int(each) for each in value.split(",")))
-
-
 def _parse_budget(
     _context: click.Context, _parameter: click.Parameter, value: str | None
 ) -> float | None:
@@ -99,16 +85,6 @@ def _parse_budget(
         return parse_budget(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
-
-
-def _parse_target(
-    _context: click.Context, _parameter: click.Parameter, value: str | None
-) -> str | None:
-    if value is not None and value != "cpu" and not re.fullmatch(r"\d+\.\d", value):
-        raise click.BadParameter(
-            f"Expected cpu or the compute capability of a GPU such as 9.0, got '{value}'."
-        )
-    return value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,16 +121,7 @@ def _parse_algorithms(
         return tuple(dict.fromkeys(name for name in value.split(",") if name))
 
 
-class _DefaultGroup(click.Group):
-    """A group whose first argument may be a model: then it is `measure` that is meant."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
-            args = ["measure", *args]
-        return super().parse_args(ctx, args)
-
-
-@click.group(cls=_DefaultGroup, epilog=_GROUP_EPILOG)
+@click.group(cls=DefaultGroup, default_command="measure", epilog=_GROUP_EPILOG)
 def profile() -> None:
     """Measures convolutions and stages of models, and shows what was measured.
 
@@ -183,7 +150,7 @@ def profile() -> None:
     "--batch",
     default="1",
     show_default=True,
-    callback=_parse_batches,
+    callback=parse_batches,
     metavar="N,…",
     help="Batch sizes.",
 )
@@ -215,7 +182,7 @@ def profile() -> None:
 @click.option(
     "--for",
     "target",
-    callback=_parse_target,
+    callback=parse_target,
     metavar="cpu|CC",
     help="What the graph is made for: cpu, or a GPU of a compute capability such as 9.0, which "
     "need not be here. [default: this machine's GPU, else cpu]",
@@ -322,7 +289,7 @@ def measure(
     for path in (output_path, list_path):
         if path is not None and not pathlib.Path(path).resolve().parent.is_dir():
             raise click.UsageError(f"Expected a folder that exists, got '{path}'.")
-    with _errors_shown():
+    with errors_shown():
         is_host = backend_name == "host"
         configurations = _collect(context, models, is_host, collecting)
         if list_path is not None:
@@ -354,7 +321,7 @@ def measure(
 @click.option("--like-paper", is_flag=True, help="In the form of the paper's Tables 1 and 2.")
 def show(file: str, like_paper: bool) -> None:
     """Shows what the profile FILE holds."""
-    with _errors_shown():
+    with errors_shown():
         _show(load_profile(file), like_paper=like_paper)
 
 
@@ -362,7 +329,7 @@ def show(file: str, like_paper: bool) -> None:
 @click.argument("file")
 def check(file: str) -> None:
     """Checks that FILE is a legal profile; says where it is not."""
-    with _errors_shown():
+    with errors_shown():
         loaded = load_profile(file)
     click.echo(
         f"{file}: {len(loaded.algorithms)} measurements of algorithms and {len(loaded.stages)} of "
@@ -376,7 +343,7 @@ def check(file: str) -> None:
 @click.option("-o", "--output", "output_path", required=True, type=click.Path(dir_okay=False))
 def merge(files: tuple[str, ...], output_path: str) -> None:
     """Puts profiles of one device into one; of two measurements of one thing the later counts."""
-    with _errors_shown():
+    with errors_shown():
         save_profile(merge_profiles([load_profile(file) for file in files]), output_path)
 
 
@@ -386,7 +353,7 @@ def merge(files: tuple[str, ...], output_path: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def diff(first: str, second: str, as_json: bool) -> None:
     """Says how the profile SECOND differs from FIRST, by more than the spread."""
-    with _errors_shown():
+    with errors_shown():
         difference = diff_profiles(load_profile(first), load_profile(second))
     if as_json:
         click.echo(json.dumps(difference.to_json(), indent=2))
@@ -415,7 +382,7 @@ def import_ncu(file: str, csv: str, output_path: str | None) -> None:
 
     Kernels are matched by function, grid and block. Fails where none of the CSV is in PROFILE.
     """
-    with _errors_shown():
+    with errors_shown():
         imported = add_nsight_figures(load_profile(file), read_nsight_csv(csv))
         if not imported.matched:
             raise ProfileError(
@@ -607,12 +574,3 @@ def _say_outcome(outcome: Outcome, output_path: str) -> None:
     if outcome.end is not End.FINISHED:
         left = f" Left: {', '.join(outcome.left)}." if outcome.left else ""
         click.echo(f"Ended because {outcome.end.value}.{left} The same command goes on from here.")
-
-
-@contextlib.contextmanager
-def _errors_shown() -> Iterator[None]:
-    """Errors of tf_interop as click shows them: in one line."""
-    try:
-        yield
-    except TfInteropError as error:
-        raise click.ClickException(str(error)) from error

@@ -6,7 +6,7 @@ import collections
 import itertools
 from collections.abc import Iterable, Sequence
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
@@ -27,9 +27,8 @@ from tf_interop.know.profile import (
     wins,
 )
 from tf_interop.know.profile_merge import ProfileDifference, latency_us
+from tf_interop.use.tables import UNKNOWN, new_table, percent, print_on
 
-_WIDTH = 100
-_UNKNOWN = "–"
 _MOST_LAUNCHES = 20
 
 
@@ -47,11 +46,11 @@ def show_profile(
         show_like_paper(profile, console)
         return
     console = console or Console()
-    _print(console, _describe_device(profile.device))
+    print_on(console, _describe_device(profile.device))
     if profile.algorithms or profile.algorithm_failures:
-        _print(console, _convolution_table(profile))
+        print_on(console, _convolution_table(profile))
     if profile.stages or profile.stage_failures:
-        _print(console, _stage_table(profile))
+        print_on(console, _stage_table(profile))
 
 
 def show_like_paper(profile: Profile, console: Console | None = None) -> None:
@@ -66,10 +65,10 @@ def show_like_paper(profile: Profile, console: Console | None = None) -> None:
     """
     console = console or Console()
     paper = load_paper_tables()
-    _print(console, _describe_device(profile.device))
+    print_on(console, _describe_device(profile.device))
     _print_paper_table_1(console, profile, paper)
     _print_paper_table_2(console, profile, paper)
-    _print(console, f"\nPaper: {paper.source}. {paper.note}")
+    print_on(console, f"\nPaper: {paper.source}. {paper.note}")
 
 
 def show_difference(difference: ProfileDifference, console: Console | None = None) -> None:
@@ -81,9 +80,9 @@ def show_difference(difference: ProfileDifference, console: Console | None = Non
     """
     console = console or Console()
     if difference.other_device is not None:
-        _print(console, f"The second profile is of another device: {difference.other_device}")
+        print_on(console, f"The second profile is of another device: {difference.other_device}")
     if difference.latency_changes:
-        table = _new_table("Latencies further apart than both spreads")
+        table = new_table("Latencies further apart than both spreads")
         table.add_column("convolution and algorithm", overflow="fold")
         for heading in ("first us", "second us", "ratio"):
             table.add_column(heading, justify="right")
@@ -94,28 +93,28 @@ def show_difference(difference: ProfileDifference, console: Console | None = Non
                 f"{latency_us(change.second):.1f}",
                 f"{change.ratio:.2f}",
             )
-        _print(console, table)
+        print_on(console, table)
     if difference.outcome_changes:
-        table = _new_table("Measured in one, failed in the other")
+        table = new_table("Measured in one, failed in the other")
         for heading in ("convolution and algorithm", "first", "second"):
             table.add_column(heading, overflow="fold")
         for outcome in difference.outcome_changes:
             table.add_row(
                 _describe_entry(outcome.first), _outcome(outcome.first), _outcome(outcome.second)
             )
-        _print(console, table)
+        print_on(console, table)
     for name, entries in (
         ("first", difference.only_first),
         ("second", difference.only_second),
     ):
         if entries:
-            table = _new_table(f"In the {name} only")
+            table = new_table(f"In the {name} only")
             table.add_column("convolution and algorithm", overflow="fold")
             table.add_column("outcome", overflow="fold")
             for entry in entries:
                 table.add_row(_describe_entry(entry), _outcome(entry))
-            _print(console, table)
-    _print(console, f"{difference.same_count} entries tell the same in both.")
+            print_on(console, table)
+    print_on(console, f"{difference.same_count} entries tell the same in both.")
 
 
 def show_nsight_import(result: NsightImport, console: Console | None = None) -> None:
@@ -126,13 +125,13 @@ def show_nsight_import(result: NsightImport, console: Console | None = None) -> 
         console: where to print; by default stdout.
     """
     console = console or Console()
-    _print(console, f"Figures for {len(result.matched)} launches of kernels of the profile.")
+    print_on(console, f"Figures for {len(result.matched)} launches of kernels of the profile.")
     for title, launches in (
         ("Launches that the profile has no kernel for", result.not_in_profile),
         ("Kernels of the profile without figures", result.not_in_csv),
     ):
         if launches:
-            _print(console, _launch_table(title, launches))
+            print_on(console, _launch_table(title, launches))
 
 
 def describe_convolution(configuration: ConvolutionConfiguration) -> str:
@@ -169,24 +168,6 @@ def _square(sizes: tuple[int, int]) -> str:
     return str(sizes[0]) if sizes[0] == sizes[1] else f"{sizes[0]}x{sizes[1]}"
 
 
-def _print(console: Console, renderable: RenderableType) -> None:
-    # What is not a terminal has no width; rich would take 80.
-    if not console.is_terminal:
-        console = Console(file=console.file, width=_WIDTH)
-    console.print(renderable, width=min(console.width, _WIDTH), highlight=False, markup=False)
-
-
-def _new_table(title: str) -> Table:
-    return Table(
-        title=f"\n{title}",
-        title_justify="left",
-        title_style="bold",
-        box=None,
-        pad_edge=False,
-        padding=(0, 2, 0, 0),
-    )
-
-
 def _describe_device(device: ProfiledDevice) -> str:
     if device.backend == "host":
         return f"{device.name}, {device.sm_count} cores, backend host, {device.date}"
@@ -214,7 +195,7 @@ def _measured(
 
 
 def _convolution_table(profile: Profile) -> Table:
-    table = _new_table("Convolutions")
+    table = new_table("Convolutions")
     table.add_column("convolution, fastest algorithm", overflow="fold")
     table.add_column("us", justify="right")
     table.add_column("spread", justify="right")
@@ -231,7 +212,7 @@ def _convolution_table(profile: Profile) -> Table:
         )
         label = describe_convolution(configuration)
         if not measured:
-            table.add_row(label, _UNKNOWN, _UNKNOWN, _UNKNOWN, "0", failed)
+            table.add_row(label, UNKNOWN, UNKNOWN, UNKNOWN, "0", failed)
             continue
         fastest = measured[0]
         table.add_row(
@@ -246,7 +227,7 @@ def _convolution_table(profile: Profile) -> Table:
 
 
 def _stage_table(profile: Profile) -> Table:
-    table = _new_table("Stages: together, and in sequence with the same and the fastest algorithms")
+    table = new_table("Stages: together, and in sequence with the same and the fastest algorithms")
     table.add_column("convolutions", overflow="fold")
     table.leading = 1
     for heading in ("together us", "same us", "fastest us", "spread", "ratio", "wins"):
@@ -268,37 +249,37 @@ def _stage_table(profile: Profile) -> Table:
 
 def _print_paper_table_1(console: Console, profile: Profile, paper: PaperTables) -> None:
     headings = ("of time", "registers", "shared", "threads", "blocks", "ALU", "stalls")
-    _print(console, "\nTable 1: what the kernel that takes most time takes of one SM")
+    print_on(console, "\nTable 1: what the kernel that takes most time takes of one SM")
     for configuration in _configurations(profile):
         table = _new_paper_table(describe_convolution(configuration), headings)
         for measurement in _measured(profile, configuration):
             cells = _kernel_cells(measurement, profile.device)
             table.add_row(_algorithm_label(measurement), *cells)
-        _print(console, table)
+        print_on(console, table)
     table = _new_paper_table(f"Paper, {paper.table_1.layers or 'its two layers'}", headings)
     for row in paper.table_1.rows:
-        table.add_row(row.algorithm, _UNKNOWN, *_paper_cells(row))
-    _print(console, table)
+        table.add_row(row.algorithm, UNKNOWN, *_paper_cells(row))
+    print_on(console, table)
 
 
 def _print_paper_table_2(console: Console, profile: Profile, paper: PaperTables) -> None:
     headings = ("ms", "workspace")
-    _print(console, "\nTable 2: time and workspace")
+    print_on(console, "\nTable 2: time and workspace")
     for configuration in _configurations(profile):
         table = _new_paper_table(describe_convolution(configuration), headings)
         for measurement in _measured(profile, configuration):
             time = f"{measurement.latency_us / 1000:.4f}"
             table.add_row(_algorithm_label(measurement), time, decimal(measurement.workspace_bytes))
-        _print(console, table)
+        print_on(console, table)
     table = _new_paper_table(f"Paper, {paper.table_2.layers or 'one 5x5 convolution'}", headings)
     for row in paper.table_2.rows:
         table.add_row(row.algorithm, f"{row.time_ms:g}", row.workspace)
-    _print(console, table)
+    print_on(console, table)
 
 
 def _new_paper_table(title: str, headings: Sequence[str]) -> Table:
     """One of several tables that stand below each other, with columns of the same width."""
-    table = _new_table(title)
+    table = new_table(title)
     table.add_column("algorithm", width=38, overflow="fold")
     for heading in headings:
         table.add_column(heading, justify="right", width=max(len(heading), 6))
@@ -308,30 +289,26 @@ def _new_paper_table(title: str, headings: Sequence[str]) -> Table:
 def _kernel_cells(measurement: AlgorithmMeasurement, device: ProfiledDevice) -> tuple[str, ...]:
     kernel = max(measurement.kernels, key=lambda each: each.time_share, default=None)
     if kernel is None:
-        return (_UNKNOWN,) * 7
+        return (UNKNOWN,) * 7
     return (
-        _percent(kernel.time_share),
+        percent(kernel.time_share),
         *_occupancy_cells(kernel, device),
-        _percent(kernel.alu_utilization),
-        _percent(kernel.memory_stall),
+        percent(kernel.alu_utilization),
+        percent(kernel.memory_stall),
     )
 
 
 def _occupancy_cells(kernel: KernelMeasurement, device: ProfiledDevice) -> tuple[str, ...]:
     if device.sm_limits is None:
-        return (_UNKNOWN,) * 4
+        return (UNKNOWN,) * 4
     taken = compute_occupancy(kernel, device.sm_limits, device.sm_count)
     shares = (taken.registers, taken.shared_memory, taken.threads, taken.blocks)
-    return tuple(_percent(share) for share in shares)
+    return tuple(percent(share) for share in shares)
 
 
 def _paper_cells(row: PaperKernel) -> tuple[str, ...]:
     shares = (row.registers, row.shared_memory, row.threads, row.blocks)
-    return tuple(_percent(share) for share in (*shares, row.alu_utilization, row.memory_stall))
-
-
-def _percent(share: float | None) -> str:
-    return _UNKNOWN if share is None else f"{100 * share:.0f} %"
+    return tuple(percent(share) for share in (*shares, row.alu_utilization, row.memory_stall))
 
 
 def _configurations(profile: Profile) -> Iterable[ConvolutionConfiguration]:
@@ -369,7 +346,7 @@ def _outcome(entry: Entry) -> str:
 
 
 def _launch_table(title: str, launches: Sequence[LaunchKey]) -> Table:
-    table = _new_table(title)
+    table = new_table(title)
     table.add_column("function", overflow="fold")
     table.add_column("grid")
     table.add_column("block")

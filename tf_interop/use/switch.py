@@ -100,7 +100,7 @@ def make_settings(
         )
     loaded = profile if profile is None or isinstance(profile, Profile) else load_profile(profile)
     if loaded is not None and not allow_foreign_profile:
-        _check_fits_this_process(loaded)
+        check_fits_this_process(loaded)
     return Settings(
         Policy(policy),
         plan if plan is None or isinstance(plan, Plan) else load_plan(plan),
@@ -109,11 +109,14 @@ def make_settings(
     )
 
 
-def _check_fits_this_process(profile: Profile) -> None:
+def check_fits_this_process(profile: Profile) -> None:
     """Refuses a profile of another device than that which TensorFlow will run convolutions on.
 
     That is the first GPU that CUDA shows this process, or the CPU where there is none, or where
     TensorFlow was built without CUDA or was told to use no GPU.
+
+    Raises:
+        ProfileError: the profile is of another device or cuDNN version.
     """
     gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
     difference = why_foreign(profile.device, gpu or this_cpu())

@@ -1,0 +1,153 @@
+"""Turns a graph and a profile into what the planner works from: a problem as plain data."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+
+from tf_interop.decide.planning_problem_of_profile import problem_of_profile
+from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind, ConvolutionNode
+from tf_interop.know.convolution_size import batch_size_of
+from tf_interop.know.fingerprint import fingerprint_convolutions
+from tf_interop.know.graph_view import GraphView
+from tf_interop.know.independence import Independence
+from tf_interop.know.planning_problem import PlanningProblem, ProblemNode
+from tf_interop.know.profile import Profile
+
+
+def make_planning_problem(
+    view: GraphView,
+    convolutions: Sequence[ConvolutionNode],
+    independence: Independence,
+    profile: Profile,
+    *,
+    allow_tf32: bool = True,
+    memory_budget_bytes: int | None = None,
+) -> PlanningProblem:
+    """The planning problem of a graph.
+
+    A convolution that the profile holds no algorithm of cannot be planned and is no node. What
+    depends on it still does on what it depends on.
+
+    Args:
+        view: the graph.
+        convolutions: its convolutions that can be part of a stage.
+        independence: of the same convolutions, in the same order.
+        profile: what they cost; a configuration is looked up by equality.
+        allow_tf32: TensorFlow's switch for TF32, as it will be when the plan is used.
+        memory_budget_bytes: for outputs and workspaces; None for no limit.
+
+    Returns:
+        The problem. `convolution_count` counts all convolutions, `nodes` holds those measured.
+
+    Raises:
+        ValueError: `independence` is of other convolutions.
+        GraphError: the graph has a cycle.
+    """
+    if independence.convolutions != tuple(convolutions):
+        raise ValueError(
+            f"Expected the independence of these {len(convolutions)} convolutions, got that of "
+            f"{len(independence.convolutions)} others. Compute it for the same list."
+        )
+    named: dict[ConvolutionConfiguration, str] = {}
+    for node in convolutions:
+        named.setdefault(node.configuration, node.name)
+    without_nodes = problem_of_profile(profile, named, allow_tf32=allow_tf32)
+    return dataclasses.replace(
+        without_nodes,
+        nodes=_nodes(view, convolutions, independence, without_nodes),
+        memory_budget_bytes=memory_budget_bytes,
+        fingerprint=fingerprint_convolutions(convolutions),
+        convolution_count=len(convolutions),
+        batch_size=batch_size_of([node.configuration for node in convolutions]),
+    )
+
+
+def _nodes(
+    view: GraphView,
+    convolutions: Sequence[ConvolutionNode],
+    independence: Independence,
+    problem: PlanningProblem,
+) -> tuple[ProblemNode, ...]:
+    costs = {each.configuration: each.name for each in problem.costs}
+    place = {index: number for number, index in enumerate(view.topological_order())}
+    planned = sorted(
+        (position for position, node in enumerate(convolutions) if node.configuration in costs),
+        key=lambda position: place[convolutions[position].index],
+    )
+    merge_keys = _merge_keys(view, [convolutions[position] for position in planned])
+    return tuple(
+        ProblemNode(
+            name=convolutions[position].name,
+            costs=costs[convolutions[position].configuration],
+            predecessors=tuple(convolutions[planned[each]].name for each in predecessors),
+            group=_group(convolutions[position]),
+            merge_key=merge_keys.get(convolutions[position].name),
+        )
+        for position, predecessors in zip(
+            planned, _direct_predecessors(planned, independence), strict=True
+        )
+    )
+
+
+def _direct_predecessors(
+    planned: Sequence[int], independence: Independence
+) -> list[tuple[int, ...]]:
+    """For each of the planned its ancestors among them with no other of them between.
+
+    Args:
+        planned: positions in `independence`, in an order in which they may run.
+        independence: of all convolutions, so that what depends on each other through one that is
+            not planned still does.
+
+    Returns:
+        Places in `planned`, ascending.
+    """
+    place_of = {position: place for place, position in enumerate(planned)}
+    ancestors: list[int] = []
+    direct: list[tuple[int, ...]] = []
+    for position in planned:
+        reaching = 0
+        found = independence.ancestors[position]
+        while found:
+            lowest = found & -found
+            found ^= lowest
+            place = place_of.get(lowest.bit_length() - 1)
+            if place is not None:
+                reaching |= 1 << place
+        ancestors.append(reaching)
+        # The last one of a set in running order is an ancestor of no other in it.
+        nearest = []
+        while reaching:
+            last = reaching.bit_length() - 1
+            nearest.append(last)
+            reaching &= ~(ancestors[last] | 1 << last)
+        direct.append(tuple(reversed(nearest)))
+    return direct
+
+
+def _group(node: ConvolutionNode) -> str:
+    return "\n".join((node.device, node.region)) if node.device or node.region else ""
+
+
+def _merge_keys(view: GraphView, convolutions: Sequence[ConvolutionNode]) -> dict[str, str]:
+    """A key for each convolution that could be merged with another into a wider one."""
+    keys = {node.name: key for node in convolutions if (key := _merge_key(view, node)) is not None}
+    counts = collections.Counter(keys.values())
+    return {name: key for name, key in keys.items() if counts[key] > 1}
+
+
+def _merge_key(view: GraphView, node: ConvolutionNode) -> str | None:
+    each = node.configuration
+    if each.kind is not ConvolutionKind.FORWARD or each.depthwise or each.group_count != 1:
+        return None
+    if not view.fanins[node.index] or each.filter_shape is None:
+        return None
+    source, port = view.fanins[node.index][0]
+    same = (
+        *(each.op, each.filter_shape[:2], each.strides, each.dilations, each.padding),
+        *(each.explicit_paddings, each.layout, each.dtype, each.fused_ops, each.leaky_relu_alpha),
+        *(node.device, node.region),
+    )
+    return f"{view.names[source]}:{port} " + " ".join(map(str, same))

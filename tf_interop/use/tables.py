@@ -1,0 +1,35 @@
+"""How tables look that are for people to read: at most 100 columns wide, or the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+UNKNOWN = "–"
+
+_WIDTH = 100
+
+
+def print_on(console: Console, renderable: RenderableType) -> None:
+    """Prints a table or a text."""
+    # What is not a terminal has no width; rich would take 80.
+    if not console.is_terminal:
+        console = Console(file=console.file, width=_WIDTH)
+    console.print(renderable, width=min(console.width, _WIDTH), highlight=False, markup=False)
+
+
+def new_table(title: str) -> Table:
+    """A table without lines, its title above it."""
+    return Table(
+        title=f"\n{title}",
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+    )
+
+
+def percent(share: float | None) -> str:
+    """A share between 0 and 1."""
+    return UNKNOWN if share is None else f"{100 * share:.0f} %"
