@@ -95,7 +95,12 @@ def group_profiled(
     for _, group in level_groups(convolutions, independence):
         measured = profile.find_stages(node.configuration for node in group)
         fastest = next(
-            (each for each in measured if _can_take(each, profile, allow_tf32=allow_tf32)), None
+            (
+                each
+                for each in measured
+                if is_measured_as_it_runs(each, profile.device, allow_tf32=allow_tf32)
+            ),
+            None,
         )
         if fastest is not None and wins(fastest):
             stages.append(_stage_as_measured(group, fastest))
@@ -162,11 +167,6 @@ def level_groups(
     return sorted(
         ((depth, group) for (depth, _, _), group in groups.items()), key=lambda each: each[0]
     )
-
-
-def _can_take(measurement: StageMeasurement, profile: Profile, *, allow_tf32: bool) -> bool:
-    """Whether a plan made now can run the stage as it was measured."""
-    return is_measured_as_it_runs(measurement, profile.device, allow_tf32=allow_tf32)
 
 
 def _stage_as_measured(
