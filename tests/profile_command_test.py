@@ -276,7 +276,7 @@ def test_ends_where_the_device_fails_and_goes_on_behind_that(
     result = _profile("list.json", *options)
     assert result.exit_code == 0, result.output
     profile = load_profile("profile.json")
-    assert (len(profile.algorithms), len(profile.algorithm_failures)) == (1, 1)
+    assert (len(profile.algorithms), len(profile.algorithm_failures)) == (2, 1)
 
 
 def test_refuses_to_go_on_with_a_profile_of_another_device() -> None:
