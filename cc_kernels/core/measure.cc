@@ -450,19 +450,21 @@ Status PrepareAsPinned(Backend* backend, const std::vector<StageStep>& steps,
   return Unsupported(prepared->fallbacks.front());
 }
 
-// How many SMs the device gives to each lane.
-Status ReadSmCounts(Backend* backend, const PreparedStage& stage, std::vector<int>* sm_counts) {
+// Makes sure that every lane gets the stream group that it asks for, all at the same time: without,
+// RunStage would go on, and something else would be measured. Also gives how many SMs the device
+// gives to each lane.
+Status CheckGroups(Backend* backend, const PreparedStage& stage, std::vector<int>* sm_counts) {
   sm_counts->clear();
   std::vector<std::unique_ptr<StreamGroup>> groups;
   Status status;
   for (const StreamGroupOptions& options : stage.lane_groups) {
-    if (options.partition.empty()) continue;
     std::unique_ptr<StreamGroup> group;
     status = backend->Acquire(options, &group);
     if (!status.ok()) break;
-    sm_counts->push_back(group->sm_count());
+    if (!options.partition.empty()) sm_counts->push_back(group->sm_count());
     groups.push_back(std::move(group));
   }
+  // The backend keeps them for the runs.
   for (std::unique_ptr<StreamGroup>& group : groups) backend->Release(std::move(group));
   return status;
 }
@@ -560,7 +562,7 @@ Status MeasureStage(MeasuringDevice* device, const StageRequest& request,
     }
     const std::vector<size_t>& lanes = concurrent.stage.lane_workspace_bytes;
     measurement->workspace_bytes = std::accumulate(lanes.begin(), lanes.end(), size_t{0});
-    TF_INTEROP_RETURN_IF_ERROR(ReadSmCounts(backend, concurrent.stage, &measurement->sm_counts));
+    TF_INTEROP_RETURN_IF_ERROR(CheckGroups(backend, concurrent.stage, &measurement->sm_counts));
     return TimeStage(device, request, options, &concurrent, &sequential, measurement);
   });
 }

@@ -56,13 +56,14 @@ class LeasedStreamGroups {
   LeasedStreamGroups(const LeasedStreamGroups&) = delete;
   LeasedStreamGroups& operator=(const LeasedStreamGroups&) = delete;
 
-  // One for each lane, all as asked for or all without options.
+  // One for each lane, all as asked for or all without options; none where that fails.
   Status Acquire(const std::vector<StreamGroupOptions>& lanes) {
-    const Status status = AcquireAsAsked(lanes);
-    if (status.ok() || !AsksForOptions(lanes)) return status;
-    Release();
-    CountRefusedLaneOptions(status.message());
-    return AcquireAsAsked(std::vector<StreamGroupOptions>(lanes.size()));
+    Status status = AcquireAsAsked(lanes);
+    if (!status.ok() && AsksForOptions(lanes)) {
+      CountRefusedLaneOptions(status.message());
+      status = AcquireAsAsked(std::vector<StreamGroupOptions>(lanes.size()));
+    }
+    return status;
   }
   StreamGroup* operator[](size_t lane) const { return groups_[lane].get(); }
   size_t size() const { return groups_.size(); }
@@ -72,7 +73,11 @@ class LeasedStreamGroups {
     groups_.reserve(lanes.size());
     for (const StreamGroupOptions& options : lanes) {
       std::unique_ptr<StreamGroup> group;
-      TF_INTEROP_RETURN_IF_ERROR(backend_->Acquire(options, &group));
+      const Status status = backend_->Acquire(options, &group);
+      if (!status.ok()) {
+        Release();
+        return status;
+      }
       groups_.push_back(std::move(group));
     }
     return Status::Ok();
@@ -146,11 +151,12 @@ Status Join(Backend* backend, const LeasedStreamGroups& groups, Stream caller, s
 }
 
 Status RunOnCallerStream(Backend* backend, const PreparedStage& stage,
-                         const std::vector<ConvolutionBuffers>& buffers, void* workspace,
-                         Stream caller) {
+                         const std::vector<ConvolutionBuffers>& buffers,
+                         const std::vector<void*>& lane_workspaces, Stream caller) {
   LeasedStreamGroups groups(backend);
   TF_INTEROP_RETURN_IF_ERROR(groups.Acquire({StreamGroupOptions()}));
   for (size_t i = 0; i < stage.steps.size(); ++i) {
+    void* const workspace = lane_workspaces[stage.steps[i].lane];
     TF_INTEROP_RETURN_IF_ERROR(
         LaunchStep(backend, stage.steps[i], buffers[i], workspace, groups[0], caller));
   }
@@ -248,10 +254,15 @@ Status RunStage(Backend* backend, const PreparedStage& stage,
                            std::to_string(stage.lane_groups.size()) + " of them.");
   }
   if (lanes == 0) return Status::Ok();
-  if (lanes == 1) return RunOnCallerStream(backend, stage, buffers, lane_workspaces[0], caller);
+  if (lanes == 1) return RunOnCallerStream(backend, stage, buffers, lane_workspaces, caller);
 
   LeasedStreamGroups groups(backend);
-  TF_INTEROP_RETURN_IF_ERROR(groups.Acquire(stage.lane_groups));
+  const Status acquired = groups.Acquire(stage.lane_groups);
+  if (!acquired.ok()) {
+    CountFallback("No stream groups for the lanes of a stage; its convolutions ran in sequence: " +
+                  acquired.message());
+    return RunOnCallerStream(backend, stage, buffers, lane_workspaces, caller);
+  }
   size_t forked = 0;
   Status status = Fork(backend, groups, caller, &forked);
   if (status.ok()) {

@@ -19,6 +19,10 @@
 // for whatever reason; that is counted, with the reason (see counters.h). A stage of one lane has
 // no stream whose options would matter, and nothing to share the device with.
 //
+// A stream group takes memory of the device (a cuDNN handle) that the caller's allocator may hold.
+// Where there are not as many as lanes, the stage runs in sequence on the caller's stream, for
+// which one is enough; that is counted too.
+//
 // Ownership: the caller owns buffers and workspaces and keeps them until the caller's stream has
 // passed the end of the stage. Thread-safety: all functions may be called from several threads at
 // once, for one backend, with the same PreparedStage.

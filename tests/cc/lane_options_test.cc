@@ -366,11 +366,24 @@ TEST_F(LaneOptionsTest, AStageWhoseGroupsCannotAllBeMadeReturnsThemAndRunsWithou
   EXPECT_EQ(AcquireOk(Lane({64, 8, 0}, 0))->sm_count(), 64);
 }
 
-TEST_F(LaneOptionsTest, AStageThatHasNoGroupsAtAllFails) {
+// As where TensorFlow holds all memory: a cuDNN handle needs some of its own.
+TEST_F(LaneOptionsTest, AStageThatHasTooFewHandlesRunsInSequence) {
+  {
+    const Lease of_prepare = AcquireOk({});
+  }
+  const int streams = Streams();
+  FakeCudnn().fail_handle = true;
+  RunStageOnce(backend_, caller_, {});
+  RunStageOnce(backend_, caller_, {{0, 64}, {0, 8}, {0, 0}});
+  EXPECT_EQ(Streams(), streams);
+}
+
+TEST_F(LaneOptionsTest, AStageThatHasNoGroupAtAllFails) {
   PreparedStage stage;
   const std::vector<StageStep> steps = {{"a", MakeConvolution(), "", 0},
                                         {"b", MakeConvolution(), "", 1}};
   ASSERT_TRUE(PrepareStage(backend_, steps, {{0, 8}, {0, 0}}, kAmpleWorkspace, &stage).ok());
+  const Lease of_prepare = AcquireOk({});
   const int streams = Streams();
   FakeCudaCounts().streams_left = 0;
   const Status status =

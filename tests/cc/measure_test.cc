@@ -526,6 +526,7 @@ class PartitioningBackend : public HostBackend {
   Status Acquire(const StreamGroupOptions& options, std::unique_ptr<StreamGroup>* group) override {
     priorities.insert(options.priority);
     if (refuses_partitions && !options.partition.empty()) return Unsupported("no partitions here");
+    if (leased == most_groups) return ResourceExhausted("no more groups");
     std::unique_ptr<StreamGroup> made;
     TF_INTEROP_RETURN_IF_ERROR(HostBackend::Acquire(StreamGroupOptions(), &made));
     const int asked = options.partition.empty() ? 0 : options.partition[options.partition_index];
@@ -538,6 +539,7 @@ class PartitioningBackend : public HostBackend {
     HostBackend::Release(static_cast<Group*>(group.get())->Take());
   }
   bool refuses_partitions = false;
+  int most_groups = std::numeric_limits<int>::max();
   int leased = 0;
   std::set<int> priorities;
 };
@@ -645,6 +647,23 @@ TEST(MeasureStageTest, LanesGetTheirOptionsAndSayHowManySmsTheyGot) {
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
   EXPECT_EQ(status.message(), "no partitions here");
   EXPECT_EQ(backend.leased, 0);
+}
+
+// It would run in sequence, and be taken for a stage that does not overlap.
+TEST(MeasureStageTest, AStageWhoseLanesHaveNoGroupsIsNotMeasured) {
+  PartitioningBackend backend;
+  backend.most_groups = 1;
+  CountingDevice device(&backend);
+  const Convolution c = MakeConvolution();
+  for (const std::vector<LaneOptions>& lanes :
+       {std::vector<LaneOptions>(), std::vector<LaneOptions>{{-1, 0}, {0, 0}}}) {
+    StageMeasurement measured;
+    const Status status = MeasureStage(&device, {{{"a", c, "", 0}, {"b", c, "", 1}}, {}, lanes},
+                                       FewRuns(), &measured);
+    EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+    EXPECT_EQ(status.message(), "no more groups");
+    EXPECT_EQ(backend.leased, 0);
+  }
 }
 
 TEST(MeasureStageTest, WorkspacesOfLanesAddUpAndStepsOfALaneShareIt) {

@@ -442,8 +442,28 @@ TEST(StageRunnerTest, LanesOfAPartitionThatIsRefusedHalfwayAreReturned) {
   EXPECT_EQ(backend.out(), 0);
 }
 
-TEST(StageRunnerTest, AStageThatHasNoGroupsFailsAndKeepsNone) {
-  ScarceBackend backend(/*plain=*/2, /*granted=*/1);
+TEST(StageRunnerTest, AStageThatHasTooFewGroupsRunsInSequenceAndIsCounted) {
+  for (const std::vector<LaneOptions>& lanes :
+       {std::vector<LaneOptions>{{0, 8}, {0, 8}, {0, 0}}, std::vector<LaneOptions>(3)}) {
+    ScarceBackend backend(/*plain=*/2, /*granted=*/1);
+    const auto count_fallbacks = [] {
+      int64_t count = 0;
+      for (const auto& [why, times] : ReadCounters().fallbacks) {
+        if (why.find("ran in sequence: scarce groups") != std::string::npos) count += times;
+      }
+      return count;
+    };
+    const int64_t before = count_fallbacks();
+    const LaneOptionsRun run = RunWithOptions(&backend, lanes, "scarce partition");
+    EXPECT_TRUE(run.status.ok()) << run.status.message();
+    EXPECT_EQ(run.wrong_elements, 0);
+    EXPECT_EQ(count_fallbacks(), before + 1);
+    EXPECT_EQ(backend.out(), 0);
+  }
+}
+
+TEST(StageRunnerTest, AStageThatHasNoGroupFailsAndKeepsNone) {
+  ScarceBackend backend(/*plain=*/0, /*granted=*/1);
   const LaneOptionsRun run = RunWithOptions(&backend, {{0, 8}, {0, 8}, {0, 0}}, "scarce partition");
   EXPECT_EQ(run.status.message(), "scarce groups");
   EXPECT_EQ(backend.out(), 0);
