@@ -233,7 +233,7 @@ def test_a_modelled_stage_takes_no_less_than_its_longest_convolution() -> None:
 
 def test_a_modelled_stage_has_to_win_by_more_than_its_spread() -> None:
     problem, plan = modelled_pair()
-    with pytest.raises(PlanError, match="win by more than its spread against 20 us .*take 11"):
+    with pytest.raises(PlanError, match=r"win by more than its spread against 20 us .*take 11"):
         check_prediction(tampered_stage(plan, spread_us=11), problem)
 
 
