@@ -11,7 +11,7 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planning_values import least_latency_us, make_problem, problems
+from planning_values import least_latency_us, make_problem, problems, problems_to_model
 
 from tf_interop.decide.make_plan import PlanOptions, make_plan
 from tf_interop.decide.stage_search import SearchProgress
@@ -55,13 +55,33 @@ def test_is_optimal_on_every_small_problem(
 
 
 @settings(max_examples=300, deadline=None)
-@given(problems(), st.sampled_from([EXACT, NARROW]))
+@given(problems() | problems_to_model(), st.sampled_from([EXACT, NARROW]))
 def test_is_never_slower_than_sequential(problem: PlanningProblem, options: PlanOptions) -> None:
     prediction = make_plan(
         dataclasses.replace(problem, memory_budget_bytes=None), options
     ).prediction
     assert prediction is not None
     assert prediction.latency_us <= prediction.sequential_us + 1e-9
+
+
+@settings(max_examples=200, deadline=None)
+@given(problems_to_model())
+def test_a_modelled_plan_is_better_than_one_of_measured_stages_alone(
+    problem: PlanningProblem,
+) -> None:
+    try:
+        plan = make_plan(problem)
+    except PlanError:
+        assert least_latency_us(problem, EXACT.max_lanes) == math.inf
+        return
+    assert plan.prediction is not None
+    least_us = least_latency_us(problem, EXACT.max_lanes)
+    assert plan.prediction.latency_us <= least_us + 1e-9 or least_us == math.inf
+    for stage in plan.stages:
+        if len(stage.lanes) > 1:
+            assert stage.prediction is not None
+            slowest_us = stage.prediction.latency_us + stage.prediction.spread_us
+            assert slowest_us < stage.prediction.sequential_us
 
 
 @settings(max_examples=200, deadline=None)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from hypothesis import strategies as st
+from profile_values import HOPPER_SM
 
 from tf_interop.know.planning_problem import (
     Candidate,
@@ -15,6 +17,7 @@ from tf_interop.know.planning_problem import (
     PlanningProblem,
     ProblemNode,
 )
+from tf_interop.know.profile import KernelMeasurement
 
 ALGORITHMS = ("GEMM", "FFT", "DIRECT")
 
@@ -113,6 +116,34 @@ def _draw_stage(
         workspace_bytes=sum(each.workspace_bytes for each in chosen),
         priorities=draw(st.sampled_from([(), tuple(range(-len(order), 0))])),
     )
+
+
+@st.composite
+def problems_to_model(draw: st.DrawFn) -> PlanningProblem:
+    """Small problems of which the kernels are known, for the model to be asked."""
+    problem = draw(problems())
+    kernels = st.builds(
+        KernelMeasurement,
+        name=st.just("kernel"),
+        grid=st.tuples(st.sampled_from([1, 60, 132, 500, 3000]), st.just(1), st.just(1)),
+        block=st.tuples(st.sampled_from([32, 128, 256, 1024]), st.just(1), st.just(1)),
+        registers_per_thread=st.sampled_from([16, 64, 168]),
+        shared_memory_bytes=st.sampled_from([0, 16384, 100_000]),
+        time_share=st.sampled_from([0.25, 0.5, 1.0]),
+        alu_utilization=st.none() | st.floats(0, 1),
+        dram_utilization=st.none() | st.floats(0, 1),
+    )
+    costs = tuple(
+        dataclasses.replace(
+            each,
+            candidates=tuple(
+                dataclasses.replace(candidate, kernels=tuple(draw(st.lists(kernels, max_size=2))))
+                for candidate in each.candidates
+            ),
+        )
+        for each in problem.costs
+    )
+    return dataclasses.replace(problem, costs=costs, sm_count=132, sm_limits=HOPPER_SM)
 
 
 def least_latency_us(problem: PlanningProblem, max_lanes: int) -> float:

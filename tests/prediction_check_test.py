@@ -231,6 +231,12 @@ def test_a_modelled_stage_takes_no_less_than_its_longest_convolution() -> None:
         check_prediction(tampered_stage(plan, latency_us=9.9), problem)
 
 
+def test_a_modelled_stage_has_to_win_by_more_than_its_spread() -> None:
+    problem, plan = modelled_pair()
+    with pytest.raises(PlanError, match=r"win by more than its spread against 20 us .*take 11"):
+        check_prediction(tampered_stage(plan, spread_us=11), problem)
+
+
 def test_a_modelled_stage_is_not_called_measured() -> None:
     problem, plan = modelled_pair()
     with pytest.raises(PlanError, match="a measurement of stage 0"):

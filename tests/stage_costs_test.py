@@ -101,6 +101,14 @@ def test_the_share_that_was_saved_counts_where_the_sequence_was_measured() -> No
     assert (choice.latency_us, choice.spread_us) == (10, 2)
 
 
+def test_a_draw_is_no_win_however_it_is_rounded() -> None:
+    # 20 and 4 of 24 us; scaled to the 16 us alone their sum is rounded to less than that.
+    stage = KnownStage(("a", "b"), ("GEMM", "GEMM"), 20, sequential_us=24, spread_us=4)
+    problem = gpu_problem(small("a", 8), small("b", 8), stages=(stage,))
+    assert 20 * (16 / 24) + 4 * (16 / 24) < 16
+    assert stage_costs(problem).choices("ab") == ()
+
+
 def test_gives_slower_choices_that_need_less_workspace() -> None:
     fast, lean, neither = Candidate("GEMM", 10, 100), Candidate("FFT", 12, 5), Candidate("D", 13, 7)
     choices = stage_costs(gpu_problem(costs_of("a", neither, lean, fast))).choices(["a"])
@@ -171,6 +179,14 @@ def test_calibrates_by_the_median_and_trusts_as_far_as_ratios_scatter() -> None:
 
 def test_does_not_calibrate_on_fewer_than_three_stages() -> None:
     assert calibrate_model(known_pairs(11, 12)) == ModelCalibration()
+
+
+def test_calibrates_on_some_of_many_stages() -> None:
+    problem = known_pairs(*[12.0] * 900)
+    calibration = calibrate_model(problem)
+    assert calibration.stages == 300
+    assert calibration.factor == pytest.approx(1.2)
+    assert len(compare_model(problem)) == 900
 
 
 def test_compares_measured_stages_with_the_model() -> None:

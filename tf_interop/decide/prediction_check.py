@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from tf_interop.errors import PlanError
 from tf_interop.know.plan import (
@@ -48,12 +48,15 @@ def check_prediction(plan: GraphPlan, problem: PlanningProblem) -> None:
     _check_identity(plan, problem)
     _check_each_once(plan, problem)
     costs_of = _costs_of_nodes(problem)
+    measured: dict[tuple[str, ...], list[KnownStage]] = {}
+    for stage in problem.stages:
+        measured.setdefault(stage.costs, []).append(stage)
     player = _Player(problem, costs_of)
     latency_us = 0.0
     peak_bytes = 0
     for step in _steps_of(plan):
         player.check_can_run(step)
-        workspace_bytes = _check_cost(step, problem, costs_of)
+        workspace_bytes = _check_cost(step, problem, costs_of, measured)
         peak = player.run(step, workspace_bytes)
         _expect(peak, step.peak_bytes, "a peak of", "bytes", step.where)
         latency_us += step.latency_us
@@ -212,7 +215,10 @@ def _check_each_once(plan: GraphPlan, problem: PlanningProblem) -> None:
 
 
 def _check_cost(
-    step: _Step, problem: PlanningProblem, costs_of: Mapping[str, ConvolutionCosts]
+    step: _Step,
+    problem: PlanningProblem,
+    costs_of: Mapping[str, ConvolutionCosts],
+    measured: Mapping[tuple[str, ...], Sequence[KnownStage]],
 ) -> int:
     """Checks the times that the plan says of a step. Returns its workspace."""
     costs = [costs_of[pinned.node] for pinned in step.pinned]
@@ -230,17 +236,16 @@ def _check_cost(
         _expect(candidates[0].latency_us, step.latency_us, "a latency of", "us", step.where)
         workspace_bytes = candidates[0].workspace_bytes
     elif prediction.source is FigureSource.MEASURED:
-        stage = _measured(step, prediction, costs, problem, sequential_us)
+        known = measured.get(tuple(each.name for each in costs), ())
+        stage = _measured(step, prediction, known, sequential_us)
         workspace_bytes = stage.workspace_bytes
+        # The figures as measured: scaling would round a draw into a win.
+        whole_us = sequential_us if stage.sequential_us is None else stage.sequential_us
+        _expect_win(stage.latency_us, stage.spread_us, whole_us, step.where)
     else:
         workspace_bytes = sum(each.workspace_bytes for each in candidates)
         _check_modelled(step, prediction, candidates, problem)
-    if len(step.pinned) > 1 and prediction.latency_us + prediction.spread_us >= sequential_us:
-        raise PlanError(
-            f"Expected {step.where} to win by more than its spread against {sequential_us} us one "
-            f"after another, got {prediction.latency_us} us, give or take {prediction.spread_us}. "
-            "Plan this graph anew."
-        )
+        _expect_win(prediction.latency_us, prediction.spread_us, sequential_us, step.where)
     _expect(workspace_bytes, prediction.workspace_bytes, "a workspace of", "bytes", step.where)
     return workspace_bytes
 
@@ -262,26 +267,23 @@ def _fastest_us(costs: ConvolutionCosts) -> float:
 def _measured(
     step: _Step,
     prediction: StagePrediction,
-    costs: list[ConvolutionCosts],
-    problem: PlanningProblem,
+    known: Sequence[KnownStage],
     alone_us: float,
 ) -> KnownStage:
-    """The measurement that a stage's latency and spread are from."""
+    """That of the measurements of its convolutions which a stage's latency and spread are from."""
     assert step.stage is not None
     lanes = len(step.pinned)
     options = step.stage.lane_options
     asked = (
-        tuple(each.name for each in costs),
         tuple(pinned.algorithm for pinned in step.pinned),
         tuple(each.priority for each in options) or (0,) * lanes,
         tuple(each.sm_count for each in options) or (0,) * lanes,
     )
     alike = [
         stage
-        for stage in problem.stages
+        for stage in known
         if asked
         == (
-            stage.costs,
             stage.algorithms,
             stage.priorities or (0,) * lanes,
             stage.sm_counts or (0,) * lanes,
@@ -290,8 +292,8 @@ def _measured(
     if not alike:
         raise PlanError(
             f"Expected a measurement of {step.where}, which says that it was measured, got none "
-            f"with algorithms {list(asked[1])}, priorities {list(asked[2])} and SM counts "
-            f"{list(asked[3])} in this order. Plan this graph anew."
+            f"with algorithms {list(asked[0])}, priorities {list(asked[1])} and SM counts "
+            f"{list(asked[2])} in this order. Plan this graph anew."
         )
     expected = []
     for stage in alike:
@@ -304,6 +306,14 @@ def _measured(
         f"Expected a latency and spread in us of {expected} for {step.where}, got "
         f"{(prediction.latency_us, prediction.spread_us)}. Plan this graph anew."
     )
+
+
+def _expect_win(latency_us: float, spread_us: float, sequential_us: float, where: str) -> None:
+    if latency_us + spread_us >= sequential_us:
+        raise PlanError(
+            f"Expected {where} to win by more than its spread against {sequential_us} us one after "
+            f"another, got {latency_us} us, give or take {spread_us}. Plan this graph anew."
+        )
 
 
 def _check_modelled(

@@ -45,6 +45,7 @@ UNCALIBRATED_SPREAD = 0.2
 be careful by, not a measurement."""
 
 _FEWEST_FOR_CALIBRATION = 3
+_MOST_FOR_CALIBRATION = 400
 # Of the algorithms of a stage: so many combinations are bounded, those of the fastest candidates.
 _MOST_COMBINATIONS = 64
 # And so many are modelled of a pair, half as many of three convolutions, and so on.
@@ -120,8 +121,12 @@ def compare_model(problem: PlanningProblem) -> tuple[ModelComparison, ...]:
     Returns:
         In the order of the problem's stages; those that cannot be modelled are left out.
     """
+    return _compare(problem, problem.stages)
+
+
+def _compare(problem: PlanningProblem, stages: Sequence[KnownStage]) -> tuple[ModelComparison, ...]:
     compared = []
-    for stage in problem.stages:
+    for stage in stages:
         candidates = _candidates_of(problem, stage)
         if candidates is None:
             continue
@@ -132,8 +137,12 @@ def compare_model(problem: PlanningProblem) -> tuple[ModelComparison, ...]:
 
 
 def calibrate_model(problem: PlanningProblem) -> ModelCalibration:
-    """Learns from measured stages; as it is, where there are fewer than three."""
-    ratios = [each.ratio for each in compare_model(problem)]
+    """Learns from measured stages; as it is, where there are fewer than three.
+
+    Of many stages every second, third, … is taken, so that it does not take longer than planning.
+    """
+    step = math.ceil(len(problem.stages) / _MOST_FOR_CALIBRATION) or 1
+    ratios = [each.ratio for each in _compare(problem, problem.stages[::step])]
     if len(ratios) < _FEWEST_FOR_CALIBRATION:
         return ModelCalibration()
     factor = statistics.median(ratios)
@@ -215,22 +224,21 @@ class StageCosts:
 
     def _together(self, key: tuple[str, ...]) -> list[StageChoice]:
         alone_us = sum(self._problem.costs_by_name[name].fastest.latency_us for name in key)
-        measured = [
-            choice
-            for stage in self._measured.get(key, ())
-            if (choice := self._as_choice(stage, alone_us)) is not None
-        ]
+        measured: list[StageChoice] = []
+        winning: list[StageChoice] = []
+        for stage in self._measured.get(key, ()):
+            choice = self._as_choice(stage, alone_us)
+            if choice is not None:
+                measured.append(choice)
+                if _wins(stage, alone_us):
+                    winning.append(choice)
         known = {_algorithms_of(choice) for choice in measured}
-        modelled = [
+        return winning + [
             choice
             for choice in self._modelled(key, alone_us)
-            if _algorithms_of(choice) not in known
-            and not any(_is_trusted_over(other, choice) for other in measured)
-        ]
-        return [
-            choice
-            for choice in (*measured, *modelled)
             if choice.latency_us + choice.spread_us < alone_us
+            and _algorithms_of(choice) not in known
+            and not any(_is_trusted_over(other, choice) for other in measured)
         ]
 
     def _as_choice(self, stage: KnownStage, alone_us: float) -> StageChoice | None:
@@ -361,6 +369,12 @@ class StageCosts:
             )
             self._choosable[name] = known
         return known
+
+
+def _wins(stage: KnownStage, alone_us: float) -> bool:
+    """Whether a measured stage wins by more than its spread, judged by the figures as measured."""
+    whole_us = alone_us if stage.sequential_us is None else stage.sequential_us
+    return stage.latency_us + stage.spread_us < whole_us
 
 
 def _algorithms_of(choice: StageChoice) -> tuple[tuple[str, str], ...]:
