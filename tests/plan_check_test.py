@@ -97,7 +97,7 @@ def test_refuses_a_lane_without_convolution() -> None:
     ("options", "reason"),
     [
         ((LaneOptions(),), "options for none or all of 2 lanes, got 1 in stage 1"),
-        ((LaneOptions(), LaneOptions(0, -8)), "SM count of at least 0, got -8 in stage 1"),
+        ((LaneOptions(), LaneOptions(0, -8)), "SM count from 0 to 2147483647, got -8 in stage 1"),
         ((LaneOptions(-(2**40)), LaneOptions()), f"got {-(2**40)} in stage 1"),
     ],
 )

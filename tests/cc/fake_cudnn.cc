@@ -15,6 +15,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -693,17 +694,37 @@ cudnnStatus_t FinalizeConfig(const Node& node) {
 }
 
 // A plan's text names its engine and knobs; its graph stays in this process, under a number.
-std::vector<NodePtr>& SerializedGraphs() {
-  static auto* graphs = new std::vector<NodePtr>();
-  return *graphs;
-}
+// Thread-safe, as finalizing plans is.
+class SerializedGraphs {
+ public:
+  static SerializedGraphs& Get() {
+    static auto* graphs = new SerializedGraphs();
+    return *graphs;
+  }
+
+  long Add(const NodePtr& graph) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    graphs_.push_back(graph);
+    return static_cast<long>(graphs_.size()) - 1;
+  }
+
+  // Null where there is none of that number.
+  NodePtr Find(long number) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const bool is_there = number >= 0 && number < static_cast<long>(graphs_.size());
+    return is_there ? graphs_[number] : nullptr;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<NodePtr> graphs_;
+};
 
 void PutText(Node* plan, const NodePtr& graph, const Node& config) {
   if (FakeCudnn().no_serialization) return;
-  SerializedGraphs().push_back(graph);
   const NodePtr engine = config.Sub(CUDNN_ATTR_ENGINECFG_ENGINE);
   std::string text =
-      "{\"graph\": " + std::to_string(SerializedGraphs().size() - 1) +
+      "{\"graph\": " + std::to_string(SerializedGraphs::Get().Add(graph)) +
       ", \"engine\": " + std::to_string(engine->One<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX));
   for (const NodePtr& choice : config.attributes.at(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES).nodes) {
     text += ", \"k" +
@@ -719,13 +740,15 @@ void PutText(Node* plan, const NodePtr& graph, const Node& config) {
 
 // Reads what PutText wrote.
 NodePtr ConfigOf(const std::string& text) {
-  long graph = -1, engine = -1;
+  long number = -1, engine = -1;
   int end = 0;
-  if (std::sscanf(text.c_str(), "{\"graph\": %ld, \"engine\": %ld%n", &graph, &engine, &end) != 2 ||
-      text.back() != '}' || graph < 0 || graph >= static_cast<long>(SerializedGraphs().size()) ||
-      engine < 0 || engine >= kEngineCount) {
+  if (std::sscanf(text.c_str(), "{\"graph\": %ld, \"engine\": %ld%n", &number, &engine, &end) !=
+          2 ||
+      text.back() != '}' || engine < 0 || engine >= kEngineCount) {
     return nullptr;
   }
+  const NodePtr graph = SerializedGraphs::Get().Find(number);
+  if (graph == nullptr) return nullptr;
   std::map<int64_t, int64_t> knobs;
   long type = 0, value = 0;
   int read = 0;
@@ -733,7 +756,7 @@ NodePtr ConfigOf(const std::string& text) {
     knobs[type] = value;
     end += read;
   }
-  return MakeConfig(MakeEngine(SerializedGraphs()[graph], engine), knobs);
+  return MakeConfig(MakeEngine(graph, engine), knobs);
 }
 
 cudnnStatus_t LoadPlan(Node* node) {

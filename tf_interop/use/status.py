@@ -77,6 +77,10 @@ class Status:
                 soft_wrap=True,
             )
         console.print(f"  {self.counters.stages_run} stages run")
+        if self.counters.filters_transformed:
+            console.print(
+                f"  {self.counters.filters_transformed} constant filters transformed once"
+            )
         for reason, count in self.counters.fallbacks.items():
             console.print(f"  fallback, {count} times: {reason}", markup=False, soft_wrap=True)
         for reason, count in self.counters.refused_lane_options.items():
