@@ -214,7 +214,9 @@ class PlannedStage:
             )
         for options in self.lane_options:
             if not 0 <= options.sm_count <= _LARGEST_INT:
-                raise ValueError(f"Expected an SM count from 0 to {_LARGEST_INT}, got {options.sm_count}")
+                raise ValueError(
+                    f"Expected an SM count from 0 to {_LARGEST_INT}, got {options.sm_count}"
+                )
             if abs(options.priority) > _LARGEST_INT:
                 raise ValueError(f"Expected a priority near 0, got {options.priority}")
 
