@@ -87,6 +87,7 @@ def test_every_source_of_the_core_is_built() -> None:
 # What a machine needs that measures without TensorFlow.
 MEASURING_MODULES = (
     "know.algorithm",
+    "know.core_interface",
     "know.core_library",
     "know.nsight_compute",
     "know.nvidia",

@@ -18,6 +18,7 @@ import pytest
 from tf_interop.errors import LibraryError
 from tf_interop.know import core_library
 from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind
+from tf_interop.know.core_interface import KernelStruct
 from tf_interop.know.core_library import (
     AlgorithmList,
     AlgorithmScope,
@@ -462,7 +463,7 @@ class _StubFunctions:
         measured.reduces_precision = 1
         _give(ran, b"eng1")
         for name, elapsed_us in self.kernels:
-            given = core_library._Kernel(name, (1, 2, 3), (32, 1, 1), 168, 49152, elapsed_us)
+            given = KernelStruct(name, (1, 2, 3), (32, 1, 1), 168, 49152, elapsed_us)
             kernel(ctypes.pointer(given))
         if self.trace_error:
             _give(trace_error, self.trace_error)

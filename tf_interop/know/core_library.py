@@ -1,6 +1,7 @@
 """Measuring through the compiled core, which needs no TensorFlow; nor does this module.
 
-The interface is stated in `cc_kernels/core/c_api.h`. This module is the only one that uses it.
+The interface is stated in `cc_kernels/core/c_api.h`, its structs in `core_interface`. This module
+is the only one that calls it.
 """
 
 from __future__ import annotations
@@ -12,10 +13,23 @@ import functools
 import math
 import pathlib
 from collections.abc import Sequence
-from typing import Any, TypeVar
 
 from tf_interop.errors import LibraryError
-from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind, Shape
+from tf_interop.know.convolution import ConvolutionConfiguration
+from tf_interop.know.core_interface import (
+    INTERFACE_VERSION,
+    KERNEL_SINK_TYPE,
+    SINK_TYPE,
+    DeviceDescriptionStruct,
+    KernelStruct,
+    LaneStruct,
+    MeasurementStruct,
+    MeasureOptionsStruct,
+    StageMeasurementStruct,
+    StageStruct,
+    StepStruct,
+    to_convolution_struct,
+)
 from tf_interop.know.library_file import find_library_file
 from tf_interop.know.profile import (
     AlgorithmFailure,
@@ -30,10 +44,6 @@ from tf_interop.know.profile import (
 
 CORE_LIBRARY_NAME = "libtf_interop_core.so"
 
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
-
-_VERSION = 3
 _REBUILD = "Build it again, in tf_interop's source folder: scripts/setup.sh"
 
 # Of StatusCode in cc_kernels/core/status.h.
@@ -44,155 +54,6 @@ _FAILURE_KINDS = {2: FailureKind.UNSUPPORTED, 3: FailureKind.OUT_OF_MEMORY}
 # of thousands of halves that are kept in half come to some hundredths of the largest element. What
 # is computed from other elements than it should be is off by as much as the elements are large.
 _LARGEST_ERROR = 0.1
-
-_SINK_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)
-
-_KINDS = {
-    ConvolutionKind.FORWARD: 0,
-    ConvolutionKind.BACKWARD_INPUT: 1,
-    ConvolutionKind.BACKWARD_FILTER: 2,
-}
-_DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
-_LAYOUTS = {"NHWC": 0, "NCHW": 1}
-_FUSED_OPS = {
-    (): (False, 0),
-    ("BiasAdd",): (True, 0),
-    ("BiasAdd", "Relu"): (True, 1),
-    ("BiasAdd", "Relu6"): (True, 2),
-    ("BiasAdd", "LeakyRelu"): (True, 3),
-    ("BiasAdd", "Elu"): (True, 4),
-}
-
-
-class _ExactStructure(ctypes.Structure):
-    """A struct that refuses an integer that its field cannot hold: ctypes cuts it off."""
-
-    def __init__(self, *values: Any, **named: Any) -> None:
-        super().__init__(*values, **named)
-        names = (field[0] for field in self._fields_)
-        for name, value in (dict(zip(names, values, strict=False)) | named).items():
-            if isinstance(value, int) and getattr(self, name) != value:
-                raise ValueError(f"Expected {name} to fit in the core's integer, got {value}.")
-
-
-class _Convolution(_ExactStructure):
-    _fields_ = (
-        ("kind", ctypes.c_int32),
-        ("dtype", ctypes.c_int32),
-        ("layout", ctypes.c_int32),
-        ("activation", ctypes.c_int32),
-        ("has_bias", ctypes.c_int32),
-        ("leaky_relu_alpha", ctypes.c_float),
-        ("batch", ctypes.c_int64),
-        ("image_height", ctypes.c_int64),
-        ("image_width", ctypes.c_int64),
-        ("image_channels", ctypes.c_int64),
-        ("filter_height", ctypes.c_int64),
-        ("filter_width", ctypes.c_int64),
-        ("output_height", ctypes.c_int64),
-        ("output_width", ctypes.c_int64),
-        ("output_channels", ctypes.c_int64),
-        ("stride_height", ctypes.c_int64),
-        ("stride_width", ctypes.c_int64),
-        ("dilation_height", ctypes.c_int64),
-        ("dilation_width", ctypes.c_int64),
-        ("pad_top", ctypes.c_int64),
-        ("pad_bottom", ctypes.c_int64),
-        ("pad_left", ctypes.c_int64),
-        ("pad_right", ctypes.c_int64),
-        ("group_count", ctypes.c_int64),
-    )
-
-
-class _Step(_ExactStructure):
-    _fields_ = (
-        ("convolution", _Convolution),
-        ("name", ctypes.c_char_p),
-        ("algorithm", ctypes.c_char_p),
-        ("lane", ctypes.c_int64),
-    )
-
-
-class _Lane(_ExactStructure):
-    _fields_ = (
-        ("priority", ctypes.c_int32),
-        ("sm_count", ctypes.c_int32),
-    )
-
-
-class _Stage(ctypes.Structure):
-    _fields_ = (
-        ("steps", ctypes.POINTER(_Step)),
-        ("step_count", ctypes.c_size_t),
-        ("sequential_algorithms", ctypes.POINTER(ctypes.c_char_p)),
-        ("lanes", ctypes.POINTER(_Lane)),
-        ("lane_count", ctypes.c_size_t),
-    )
-
-
-class _DeviceDescription(ctypes.Structure):
-    _fields_ = (
-        ("memory_bytes", ctypes.c_int64),
-        ("sm_count", ctypes.c_int32),
-        ("sm_registers", ctypes.c_int32),
-        ("sm_shared_memory_bytes", ctypes.c_int32),
-        ("sm_threads", ctypes.c_int32),
-        ("sm_blocks", ctypes.c_int32),
-        ("sm_reserved_shared_memory_bytes", ctypes.c_int32),
-    )
-
-
-class _Kernel(ctypes.Structure):
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("grid", ctypes.c_int32 * 3),
-        ("block", ctypes.c_int32 * 3),
-        ("registers_per_thread", ctypes.c_int32),
-        ("shared_memory_bytes", ctypes.c_int64),
-        ("elapsed_us", ctypes.c_double),
-    )
-
-
-_KERNEL_SINK_TYPE = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Kernel))
-
-
-class _MeasureOptions(_ExactStructure):
-    _fields_ = (
-        ("warmup_runs", ctypes.c_int64),
-        ("repetitions", ctypes.c_int64),
-        ("cache_bytes", ctypes.c_int64),
-        ("head_start_bytes", ctypes.c_int64),
-        ("workspace_limit_bytes", ctypes.c_int64),
-        ("reference_limit_multiply_adds", ctypes.c_double),
-        ("seed", ctypes.c_uint64),
-        ("allow_tf32", ctypes.c_int32),
-        ("trace_kernels", ctypes.c_int32),
-    )
-
-
-class _Measurement(ctypes.Structure):
-    _fields_ = (
-        ("median_us", ctypes.c_double),
-        ("spread_us", ctypes.c_double),
-        ("relative_error", ctypes.c_double),
-        ("workspace_bytes", ctypes.c_int64),
-        ("copies", ctypes.c_int64),
-        ("is_deterministic", ctypes.c_int32),
-        ("reduces_precision", ctypes.c_int32),
-    )
-
-
-class _StageMeasurement(ctypes.Structure):
-    _fields_ = (
-        ("concurrent_us", ctypes.c_double),
-        ("concurrent_spread_us", ctypes.c_double),
-        ("same_sequential_us", ctypes.c_double),
-        ("same_sequential_spread_us", ctypes.c_double),
-        ("sequential_us", ctypes.c_double),
-        ("sequential_spread_us", ctypes.c_double),
-        ("workspace_bytes", ctypes.c_int64),
-        ("copies", ctypes.c_int64),
-    )
 
 
 class AlgorithmScope(enum.Enum):
@@ -318,7 +179,7 @@ class MeasuringBackend:
         Raises:
             LibraryError: the driver does not say.
         """
-        description = _DeviceDescription()
+        description = DeviceDescriptionStruct()
         name, compute_capability, cudnn, cuda, error = (_Strings() for _ in range(5))
         if self._functions.TfiCoreDescribe(
             self._device,
@@ -361,7 +222,7 @@ class MeasuringBackend:
         names, error = _Strings(), _Strings()
         code = self._functions.TfiCoreListAlgorithms(
             self._device,
-            ctypes.byref(_to_struct(configuration)),
+            ctypes.byref(to_convolution_struct(configuration)),
             _SCOPES[scope],
             allow_tf32,
             names.sink,
@@ -396,7 +257,7 @@ class MeasuringBackend:
         resolved, error = _Strings(), _Strings()
         code = self._functions.TfiCoreResolveAlgorithm(
             self._device,
-            ctypes.byref(_to_struct(configuration)),
+            ctypes.byref(to_convolution_struct(configuration)),
             algorithm.encode(),
             ctypes.byref(_options_struct(options)),
             ctypes.byref(tf32),
@@ -435,11 +296,11 @@ class MeasuringBackend:
         """
         options = options or MeasureOptions()
         source = self._source(options)
-        measured = _Measurement()
+        measured = MeasurementStruct()
         ran, kernels, trace_error, error = _Strings(), _Kernels(), _Strings(), _Strings()
         code = self._functions.TfiCoreMeasureConvolution(
             self._device,
-            ctypes.byref(_to_struct(configuration)),
+            ctypes.byref(to_convolution_struct(configuration)),
             (algorithm or "").encode(),
             ctypes.byref(_options_struct(options)),
             ctypes.byref(measured),
@@ -508,7 +369,7 @@ class MeasuringBackend:
         )
         lanes = tuple(step.lane for step in steps)
         stage = _stage_struct(steps, sequential_algorithms, sm_counts, priorities)
-        measured = _StageMeasurement()
+        measured = StageMeasurementStruct()
         given_sm_counts = (ctypes.c_int32 * stage.lane_count)()
         given_count = ctypes.c_size_t()
         ran, ran_in_sequence, error = _Strings(), _Strings(), _Strings()
@@ -567,19 +428,19 @@ class CoreLibrary:
         self.path = path
         self._functions = functions
         functions.TfiCoreOpen.restype = ctypes.c_int
-        functions.TfiCoreOpen.argtypes = [ctypes.c_char_p, ctypes.c_void_p, _SINK_TYPE]
+        functions.TfiCoreOpen.argtypes = [ctypes.c_char_p, ctypes.c_void_p, SINK_TYPE]
         functions.TfiCoreCudnnVersion.restype = None
-        functions.TfiCoreCudnnVersion.argtypes = [_SINK_TYPE]
+        functions.TfiCoreCudnnVersion.argtypes = [SINK_TYPE]
         functions.TfiCoreDescribe.restype = ctypes.c_int
-        functions.TfiCoreDescribe.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *[_SINK_TYPE] * 5]
+        functions.TfiCoreDescribe.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *[SINK_TYPE] * 5]
         functions.TfiCoreListAlgorithms.restype = ctypes.c_int
         functions.TfiCoreListAlgorithms.argtypes = [
             ctypes.c_void_p,
             ctypes.c_void_p,
             ctypes.c_int32,
             ctypes.c_int32,
-            _SINK_TYPE,
-            _SINK_TYPE,
+            SINK_TYPE,
+            SINK_TYPE,
         ]
         functions.TfiCoreResolveAlgorithm.restype = ctypes.c_int
         functions.TfiCoreResolveAlgorithm.argtypes = [
@@ -588,8 +449,8 @@ class CoreLibrary:
             ctypes.c_char_p,
             ctypes.c_void_p,
             ctypes.c_void_p,
-            _SINK_TYPE,
-            _SINK_TYPE,
+            SINK_TYPE,
+            SINK_TYPE,
         ]
         functions.TfiCoreMeasureConvolution.restype = ctypes.c_int
         functions.TfiCoreMeasureConvolution.argtypes = [
@@ -598,10 +459,10 @@ class CoreLibrary:
             ctypes.c_char_p,
             ctypes.c_void_p,
             ctypes.c_void_p,
-            _SINK_TYPE,
-            _KERNEL_SINK_TYPE,
-            _SINK_TYPE,
-            _SINK_TYPE,
+            SINK_TYPE,
+            KERNEL_SINK_TYPE,
+            SINK_TYPE,
+            SINK_TYPE,
         ]
         functions.TfiCoreMeasureStage.restype = ctypes.c_int
         functions.TfiCoreMeasureStage.argtypes = [
@@ -611,9 +472,9 @@ class CoreLibrary:
             ctypes.c_void_p,
             ctypes.c_void_p,
             ctypes.c_void_p,
-            _SINK_TYPE,
-            _SINK_TYPE,
-            _SINK_TYPE,
+            SINK_TYPE,
+            SINK_TYPE,
+            SINK_TYPE,
         ]
 
     def cudnn_version(self) -> str:
@@ -644,7 +505,7 @@ class _Strings:
 
     def __init__(self) -> None:
         self._collected: list[str] = []
-        self.sink = _SINK_TYPE(self._take)
+        self.sink = SINK_TYPE(self._take)
 
     def _take(self, data: int, size: int) -> None:
         self._collected.append(ctypes.string_at(data, size).decode())
@@ -664,9 +525,9 @@ class _Kernels:
 
     def __init__(self) -> None:
         self._collected: list[tuple[KernelMeasurement, float]] = []
-        self.sink = _KERNEL_SINK_TYPE(self._take)
+        self.sink = KERNEL_SINK_TYPE(self._take)
 
-    def _take(self, pointer: ctypes._Pointer[_Kernel]) -> None:
+    def _take(self, pointer: ctypes._Pointer[KernelStruct]) -> None:
         kernel = pointer.contents
         measured = KernelMeasurement(
             name=kernel.name.decode(errors="replace"),
@@ -719,9 +580,10 @@ def load_core_library() -> CoreLibrary:
             f"{path} was compiled for CPUs with AVX2 and FMA, which this CPU lacks. Build it with "
             "the CMake option TF_INTEROP_CPU_FLAGS empty."
         )
-    if version != _VERSION:
+    if version != INTERFACE_VERSION:
         raise LibraryError(
-            f"Expected version {_VERSION} of the interface of {path}, got {version}. {_REBUILD}"
+            f"Expected version {INTERFACE_VERSION} of the interface of {path}, got {version}. "
+            f"{_REBUILD}"
         )
     return CoreLibrary(path, functions)
 
@@ -735,7 +597,7 @@ def _failure_kind(code: int) -> FailureKind:
     return _FAILURE_KINDS.get(code, FailureKind.FAILED)
 
 
-def _describe_error(measured: _Measurement) -> str:
+def _describe_error(measured: MeasurementStruct) -> str:
     if math.isinf(measured.relative_error):
         return "Expected a finite result, got elements that are not finite or were not written."
     return (
@@ -744,7 +606,7 @@ def _describe_error(measured: _Measurement) -> str:
     )
 
 
-def _sm_limits(description: _DeviceDescription) -> SmLimits:
+def _sm_limits(description: DeviceDescriptionStruct) -> SmLimits:
     return SmLimits(
         registers=description.sm_registers,
         shared_memory_bytes=description.sm_shared_memory_bytes,
@@ -759,7 +621,7 @@ def _stage_struct(
     sequential_algorithms: Sequence[str | None],
     sm_counts: Sequence[int],
     priorities: Sequence[int],
-) -> _Stage:
+) -> StageStruct:
     if sequential_algorithms and len(sequential_algorithms) != len(steps):
         raise ValueError(
             f"Expected a sequential algorithm for none or all of {len(steps)} steps, got "
@@ -770,18 +632,18 @@ def _stage_struct(
             f"Expected as many SM counts as priorities, got {len(sm_counts)} and {len(priorities)}."
         )
     lane_count = max(len(sm_counts), len(priorities))
-    lanes = (_Lane * lane_count)(
+    lanes = (LaneStruct * lane_count)(
         *(
-            _Lane(*options)
+            LaneStruct(*options)
             for options in zip(
                 priorities or [0] * lane_count, sm_counts or [0] * lane_count, strict=True
             )
         )
     )
-    structs = (_Step * len(steps))(
+    structs = (StepStruct * len(steps))(
         *(
-            _Step(
-                _to_struct(step.configuration),
+            StepStruct(
+                to_convolution_struct(step.configuration),
                 f"step {index}".encode(),
                 (step.algorithm or "").encode(),
                 step.lane,
@@ -792,11 +654,13 @@ def _stage_struct(
     names = (ctypes.c_char_p * len(sequential_algorithms))(
         *((name or "").encode() for name in sequential_algorithms)
     )
-    return _Stage(structs, len(steps), names if sequential_algorithms else None, lanes, lane_count)
+    return StageStruct(
+        structs, len(steps), names if sequential_algorithms else None, lanes, lane_count
+    )
 
 
-def _options_struct(options: MeasureOptions) -> _MeasureOptions:
-    return _MeasureOptions(
+def _options_struct(options: MeasureOptions) -> MeasureOptionsStruct:
+    return MeasureOptionsStruct(
         warmup_runs=options.warmup_runs,
         repetitions=options.repetitions,
         cache_bytes=-1 if options.cache_bytes is None else options.cache_bytes,
@@ -807,105 +671,3 @@ def _options_struct(options: MeasureOptions) -> _MeasureOptions:
         allow_tf32=options.allow_tf32,
         trace_kernels=options.trace_kernels,
     )
-
-
-def _to_struct(configuration: ConvolutionConfiguration) -> _Convolution:
-    """What the core calls a convolution; it checks the sizes itself."""
-    layout = _number_of(_LAYOUTS, "layout", configuration.layout)
-    image_axes = (0, 1, 2, 3) if configuration.layout == "NHWC" else (0, 2, 3, 1)
-    image = _known("image", configuration.image_shape)
-    filter_ = _known("filter", configuration.filter_shape)
-    output = _known("output", configuration.output_shape)
-    batch, image_height, image_width, image_channels = (image[axis] for axis in image_axes)
-    _, output_height, output_width, output_channels = (output[axis] for axis in image_axes)
-    pad_top, pad_bottom, pad_left, pad_right = _pads(
-        configuration, (image_height, image_width), filter_[:2]
-    )
-    has_bias, activation = _number_of(_FUSED_OPS, "fused_ops", configuration.fused_ops)
-    _check_filter(configuration, filter_, image_channels, output_channels)
-    return _Convolution(
-        kind=_KINDS[configuration.kind],
-        dtype=_number_of(_DTYPES, "dtype", configuration.dtype),
-        layout=layout,
-        activation=activation,
-        has_bias=has_bias,
-        leaky_relu_alpha=configuration.leaky_relu_alpha,
-        batch=batch,
-        image_height=image_height,
-        image_width=image_width,
-        image_channels=image_channels,
-        filter_height=filter_[0],
-        filter_width=filter_[1],
-        output_height=output_height,
-        output_width=output_width,
-        output_channels=output_channels,
-        stride_height=configuration.strides[0],
-        stride_width=configuration.strides[1],
-        dilation_height=configuration.dilations[0],
-        dilation_width=configuration.dilations[1],
-        pad_top=pad_top,
-        pad_bottom=pad_bottom,
-        pad_left=pad_left,
-        pad_right=pad_right,
-        group_count=image_channels if configuration.depthwise else image_channels // filter_[2],
-    )
-
-
-def _known(tensor: str, shape: Shape | None) -> tuple[int, int, int, int]:
-    if shape is None or len(shape) != 4:
-        raise ValueError(f"Expected a configuration with the {tensor}'s shape known, got {shape}.")
-    first, second, third, fourth = shape
-    if first is None or second is None or third is None or fourth is None:
-        raise ValueError(f"Expected a configuration with the {tensor}'s shape known, got {shape}.")
-    return first, second, third, fourth
-
-
-def _check_filter(
-    configuration: ConvolutionConfiguration,
-    filter_: tuple[int, int, int, int],
-    image_channels: int,
-    output_channels: int,
-) -> None:
-    """The core knows the filter by image and output channels; here all three have to agree."""
-    channels, filters = filter_[2], filter_[3]
-    if configuration.depthwise:
-        agrees = channels == image_channels and channels * filters == output_channels
-    else:
-        agrees = channels > 0 and image_channels % channels == 0 and filters == output_channels
-    if not agrees:
-        raise ValueError(
-            f"Expected a filter for {image_channels} image and {output_channels} output channels, "
-            f"got shape {filter_}."
-        )
-
-
-def _pads(
-    configuration: ConvolutionConfiguration,
-    image: tuple[int, int],
-    filter_: tuple[int, int],
-) -> tuple[int, int, int, int]:
-    """Top, bottom, left and right, as TensorFlow pads."""
-    if configuration.padding == "VALID":
-        return 0, 0, 0, 0
-    if configuration.padding == "EXPLICIT":
-        top, bottom, left, right = configuration.explicit_paddings
-        return top, bottom, left, right
-    if configuration.padding != "SAME":
-        raise ValueError(
-            f"Expected padding SAME, VALID or EXPLICIT, got '{configuration.padding}'."
-        )
-    pads: list[int] = []
-    for axis in (0, 1):
-        reach = (filter_[axis] - 1) * configuration.dilations[axis] + 1
-        outputs = -(-image[axis] // configuration.strides[axis])
-        covered = (outputs - 1) * configuration.strides[axis] + reach
-        total = max(covered - image[axis], 0)
-        pads += [total // 2, total - total // 2]
-    return pads[0], pads[1], pads[2], pads[3]
-
-
-def _number_of(numbers: dict[_Key, _Value], field: str, value: _Key) -> _Value:
-    if value not in numbers:
-        accepted = ", ".join(str(key) for key in numbers)
-        raise ValueError(f"Expected {field} to be one of {accepted}, got {value}.")
-    return numbers[value]
