@@ -670,7 +670,7 @@ def test_says_that_the_library_does_not_load(
 
 @pytest.mark.usefixtures("fresh_cache")
 def test_refuses_another_version_of_the_interface(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core_library, "_VERSION", 1000)
+    monkeypatch.setattr(core_library, "INTERFACE_VERSION", 1000)
     with pytest.raises(LibraryError, match="Expected version 1000 of the interface"):
         core_library.load_core_library()
 

@@ -1,0 +1,24 @@
+"""What the status says in words."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tf_interop.know.kernel_library import Counters
+from tf_interop.use.status import Status
+
+
+def test_counts_what_stages_did() -> None:
+    counters = Counters(7, {"no memory": 2}, {"no partition": 3}, filters_transformed=5)
+    status = Status(is_on=True, why_off="", counters=counters)
+    text = str(status)
+    assert "7 stages run" in text
+    assert "5 constant filters transformed once" in text
+    assert "no memory" in text
+    assert "no partition" in text
+
+
+def test_says_nothing_of_filters_where_none_was_transformed() -> None:
+    counters = Counters(7, {})
+    status = dataclasses.replace(Status(is_on=True, why_off=""), counters=counters)
+    assert "constant filters" not in str(status)
