@@ -56,6 +56,9 @@ struct StageStep {
 struct LaneOptions {
   int priority = 0;
   int sm_count = 0;  // SMs that no other lane uses, 0 for a share of those that are left
+  // Whether the lane's steps, which read one image and differ in filter and output channels only,
+  // run as one wider convolution.
+  bool merged = false;
 };
 
 // A step that is ready to launch.

@@ -46,10 +46,14 @@ class LaneOptions:
         priority: of the lane's stream, as CUDA counts: lower goes first, 0 is the usual one.
         sm_count: streaming multiprocessors that no other lane uses; 0 for a share of those that
             the other lanes leave.
+        merged: whether the lane's convolutions, which read the same image and differ in their
+            filters and output channels only, run as one wider convolution. Where they turn out not
+            to fit together they run one after another.
     """
 
     priority: Annotated[int, msgspec.Meta(ge=-_LARGEST_INT, le=_LARGEST_INT)] = 0
     sm_count: Annotated[int, msgspec.Meta(ge=0, le=_LARGEST_INT)] = 0
+    merged: bool = False
 
 
 # The length bounds hold for what a file says; they are part of the schema.

@@ -202,6 +202,8 @@ class StageMeasurement:
             shared all.
         priorities: the priority of each lane's stream; empty where all are 0.
         asked_sm_counts: the SMs that were asked for, where the device gave others; else empty.
+        merged: whether the convolutions of each lane ran as one wider convolution; empty where
+            none did.
     """
 
     convolutions: Annotated[tuple[MeasuredConvolution, ...], msgspec.Meta(min_length=1)]
@@ -217,6 +219,7 @@ class StageMeasurement:
     sm_counts: tuple[Count, ...] = ()
     priorities: tuple[int, ...] = ()
     asked_sm_counts: tuple[Count, ...] = ()
+    merged: tuple[bool, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -232,6 +235,7 @@ class StageFailure:
         source: what measured, and how.
         sm_counts: the SMs that were asked for, for each lane; empty where lanes were to share all.
         priorities: the priority of each lane's stream; empty where all are 0.
+        merged: which lanes were to run as one wider convolution; empty where none was.
     """
 
     convolutions: Annotated[tuple[MeasuredConvolution, ...], msgspec.Meta(min_length=1)]
@@ -242,6 +246,7 @@ class StageFailure:
     source: str
     sm_counts: tuple[Count, ...] = ()
     priorities: tuple[int, ...] = ()
+    merged: tuple[bool, ...] = ()
 
 
 Entry = AlgorithmMeasurement | AlgorithmFailure | StageMeasurement | StageFailure
@@ -264,6 +269,7 @@ class StageKey(NamedTuple):
     tf32: bool
     sm_counts: tuple[int, ...]
     priorities: tuple[int, ...]
+    merged: tuple[bool, ...] = ()
 
 
 EntryKey = AlgorithmKey | StageKey
@@ -276,7 +282,9 @@ def entry_key(entry: Entry) -> EntryKey:
     sm_counts = entry.sm_counts
     if isinstance(entry, StageMeasurement):
         sm_counts = entry.asked_sm_counts or sm_counts
-    return StageKey(entry.convolutions, entry.lanes, entry.tf32, sm_counts, entry.priorities)
+    return StageKey(
+        entry.convolutions, entry.lanes, entry.tf32, sm_counts, entry.priorities, entry.merged
+    )
 
 
 # Without slots: the lookup tables are kept in the instance.
