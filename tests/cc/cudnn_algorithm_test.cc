@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <set>
 #include <string>
 #include <thread>
@@ -480,9 +479,7 @@ TEST_F(CudnnAlgorithmTest, ReportsFailuresOfLegacyLaunches) {
 
 TEST_F(CudnnAlgorithmTest, GoesOnWithoutTheLegacyApi) {
   static CudnnLibrary library;  // what it prepares refers to it
-  const auto path =
-      std::filesystem::path(FakeCudnnPath()).parent_path() / "libfake_cudnn_without_legacy.so";
-  const Status opened = CudnnLibrary::Open(path, &library);
+  const Status opened = CudnnLibrary::Open(CUDNN_WITHOUT_LEGACY_API, &library);
   ASSERT_TRUE(opened.ok()) << opened.message();
   const CudaDriver* driver = nullptr;
   ASSERT_TRUE(CudaDriver::Get(&driver).ok());

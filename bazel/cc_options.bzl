@@ -1,0 +1,18 @@
+"""Options of all C++ here, as in CMakeLists.txt."""
+
+CC_OPTIONS = [
+    "-std=c++17",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    # The library refuses to load on a CPU without these.
+    "-mavx2",
+    "-mfma",
+    "-fvisibility=hidden",
+    "-fvisibility-inlines-hidden",
+]
+
+LIBRARY_LINK_OPTIONS = [
+    "-Wl,-z,defs",
+    "-s",
+]

@@ -1,0 +1,34 @@
+"""Shared libraries that stand in for NVIDIA's in tests."""
+
+load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library")
+load("//bazel:cc_options.bzl", "CC_OPTIONS")
+
+def stand_in(name, srcs, deps = [], local_defines = []):
+    """Makes lib<name>.so, and <name> to link it.
+
+    Args:
+        name: of the library.
+        srcs: its sources.
+        deps: other stand-ins that it links.
+        local_defines: for its sources.
+    """
+    cc_binary(
+        name = "lib%s.so" % name,
+        testonly = True,
+        srcs = srcs + native.glob(["*.h"]),
+        # Their symbols are what they are for.
+        copts = [option for option in CC_OPTIONS if "visibility" not in option],
+        linkopts = ["-lpthread"],
+        linkshared = True,
+        local_defines = local_defines,
+        deps = deps + [
+            "@tensorflow//:cuda_headers",
+            "@tensorflow//:cudnn_headers",
+            "@tensorflow//:cupti_headers",
+        ],
+    )
+    cc_library(
+        name = name,
+        testonly = True,
+        srcs = [":lib%s.so" % name],
+    )

@@ -1,0 +1,6 @@
+#!/bin/sh
+# Runs the benchmark of launching over the stand-ins, in the root of Bazel's runfiles.
+export TF_INTEROP_LIBCUDA=$PWD/tests/cc/libfake_cuda.so
+export TF_INTEROP_LIBCUDNN=$PWD/tests/cc/libfake_cudnn.so
+export TF_INTEROP_FAKE_CUDNN_NO_WORK=1
+exec cc_kernels/launch_overhead
