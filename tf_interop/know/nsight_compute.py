@@ -75,6 +75,7 @@ class NsightImport:
 
 _KEY_COLUMNS = ("Kernel Name", "Grid Size", "Block Size")
 _METRIC_COLUMN, _UNIT_COLUMN, _VALUE_COLUMN = "Metric Name", "Metric Unit", "Metric Value"
+_DETAILS_COLUMNS = (_METRIC_COLUMN, _UNIT_COLUMN, _VALUE_COLUMN)
 
 # Names of metrics: Nsight Compute's Profiling Guide, "Metrics Reference", and the files of its
 # sections ComputeWorkloadAnalysis, SpeedOfLight and WarpStateStats. Pipes that compute; not those
@@ -122,20 +123,22 @@ def read_nsight_csv(path: PathLike) -> dict[LaunchKey, NsightFigures]:
             "Run ncu with --csv, and --page raw for all figures."
         )
     # Messages come after the table too.
-    table = csv.DictReader(line for line in lines[start:] if line.startswith('"'))
-    missing = [name for name in _KEY_COLUMNS if name not in (table.fieldnames or ())]
+    table = csv.DictReader((line for line in lines[start:] if line.startswith('"')), restval="")
+    columns = table.fieldnames or ()
+    is_details = _METRIC_COLUMN in columns
+    expected = (*_KEY_COLUMNS, *(_DETAILS_COLUMNS if is_details else ()))
+    missing = [name for name in expected if name not in columns]
     if missing:
         raise ProfileError(
-            f"Expected the columns {', '.join(_KEY_COLUMNS)} in '{path}', got none named "
+            f"Expected the columns {', '.join(expected)} in '{path}', got none named "
             f"{', '.join(missing)}. Use Nsight Compute 2021.1 or later."
         )
-    is_details = _METRIC_COLUMN in (table.fieldnames or ())
     launches = _launches_of_details(table) if is_details else _launches_of_raw(table)
     measured: dict[LaunchKey, list[NsightFigures]] = collections.defaultdict(list)
     try:
         for key, metrics in launches:
             measured[key].append(_figures_of(metrics))
-    except ValueError as error:
+    except (ValueError, csv.Error) as error:
         raise ProfileError(
             f"{error}, in line {start + table.line_num} of '{path}'. The file is damaged or of a "
             "kind that is not known here."
@@ -235,6 +238,8 @@ def _launches_of_details(table: csv.DictReader[str]) -> Iterator[_Launch]:
 
 
 def _key_of(row: Mapping[str, str]) -> LaunchKey:
+    if None in row:  # where DictReader puts what has no column
+        raise ValueError(f"Expected {len(row) - 1} fields, got more")
     return LaunchKey(
         function_name(row["Kernel Name"]),
         _dimensions(row["Grid Size"]),

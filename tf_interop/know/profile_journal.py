@@ -200,7 +200,7 @@ class ProfileJournal:
                 )
             device = msgspec.convert(raw, _Header).device
             check_device(device, "$.device")
-        except (ValueError, msgspec.ValidationError) as error:
+        except (ValueError, msgspec.ValidationError, RecursionError) as error:
             self._refuse(error, 1)
         difference = why_foreign(device, self._device)
         if difference is not None:
@@ -217,7 +217,7 @@ class ProfileJournal:
             )
             check_entry(entry, "$")
             _check_configurations(entry, "$")
-        except (ValueError, msgspec.ValidationError) as error:
+        except (ValueError, msgspec.ValidationError, RecursionError) as error:
             self._refuse(error, number)
         result: Entry = entry
         return result

@@ -61,7 +61,7 @@ def load_versioned(path: PathLike, file_format: VersionedFormat[T]) -> T:
         ) from error
     try:
         raw = msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise file_format.error(
             f"Expected JSON in {noun} '{os.fspath(path)}', got {len(content)} bytes that are not: "
             f"{error}. The file is damaged or was only half written. {file_format.remedy}"
