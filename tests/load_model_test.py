@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -75,6 +77,44 @@ def test_refuses_a_damaged_keras_file() -> None:
     pathlib.Path("damaged.keras").write_bytes(b"no archive")
     with pytest.raises(ModelArgumentError, match=r"whole Keras model in 'damaged.keras', got"):
         load_model("damaged.keras")
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+def test_runs_no_python_code_from_a_keras_file(suffix: str) -> None:
+    model = tf.keras.Sequential(
+        [tf.keras.Input((8, 8, 3)), tf.keras.layers.Lambda(lambda x: x + 1)]
+    )
+    model.save(f"model{suffix}")
+    with pytest.raises(ModelArgumentError, match=r"Lambda"):
+        load_model(f"model{suffix}")
+
+
+def test_runs_no_python_code_where_keras_would() -> None:
+    """tf_keras loads a Lambda layer out of HDF5 and runs it; the file is refused before."""
+    program = textwrap.dedent("""
+        import tensorflow as tf
+        from tf_interop.use.load_model import ModelArgumentError, load_model
+
+        code = tf.keras.layers.Lambda(lambda x: [print("code was run"), x][1])
+        model = tf.keras.Sequential([tf.keras.layers.InputLayer((4,)), code])
+        model.save("model.h5")
+        print("saved")
+        try:
+            load_model("model.h5")
+        except ModelArgumentError as error:
+            print(error)
+    """)
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "TF_USE_LEGACY_KERAS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    after = result.stdout.partition("saved\n")[2]
+    assert "Expected a model without Python code in 'model.h5', got a Lambda layer" in after
+    assert "code was run" not in after
 
 
 def test_saved_model_gives_its_serving_signature(model: tf.keras.Model) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import json
 import os
 import pathlib
 import sys
 from collections.abc import Iterable
 from typing import Any
 
+import h5py  # Keras needs it, and TensorFlow Keras
 import tensorflow as tf
 from google.protobuf import message, text_format
 from tensorflow.core.framework import graph_pb2
@@ -107,6 +109,8 @@ def _application_names() -> list[str]:
 
 
 def _load_keras_file(path: pathlib.Path) -> Any:
+    if path.suffix != ".keras":
+        _refuse_code_in_hdf5(path)
     try:
         return tf.keras.models.load_model(path, compile=False)
     # Keras lets through whatever its readers and the layers' constructors raise.
@@ -116,6 +120,28 @@ def _load_keras_file(path: pathlib.Path) -> Any:
             "model.save(...); if it has layers of your own, name a function that loads it, as "
             "module:function."
         ) from error
+
+
+def _refuse_code_in_hdf5(path: pathlib.Path) -> None:
+    """Refuses Lambda layers: their Python code is in the file, and tf_keras runs it on loading.
+
+    What is no HDF5 file with a model is left to Keras, which says so.
+    """
+    try:
+        with h5py.File(path, "r") as file:
+            config = json.loads(file.attrs["model_config"])
+    except (OSError, KeyError, ValueError, RecursionError):
+        return
+    waiting = [config]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict) and value.get("class_name") == "Lambda":
+            raise ModelArgumentError(
+                f"Expected a model without Python code in '{path}', got a Lambda layer. If you "
+                "trust the file, name a function that loads it, as module:function."
+            )
+        if isinstance(value, (dict, list)):
+            waiting += value.values() if isinstance(value, dict) else value
 
 
 def _load_saved_model(path: pathlib.Path) -> Any:
