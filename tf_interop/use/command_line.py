@@ -19,6 +19,7 @@ from tf_interop.know.profile_file import load_profile
 from tf_interop.use.command_arguments import parse_image_size
 from tf_interop.use.plan_command import plan as plan_group
 from tf_interop.use.profile_command import profile
+from tf_interop.use.report_command import report as report_command
 from tf_interop.use.run_program import Program, enable_once_imported
 
 # TensorFlow takes seconds to import, and a program that is run wants to do that itself: here it is
@@ -242,6 +243,7 @@ def run(
 
 cli.add_command(plan_group)
 cli.add_command(profile)
+cli.add_command(report_command)
 
 
 def main() -> None:

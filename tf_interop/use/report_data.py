@@ -1,0 +1,422 @@
+"""What a report shows, from a plan and what else is known: plain values, nothing of HTML."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from tf_interop.know.convolution import Refusal
+from tf_interop.know.plan import Alternative, GraphPlan, LaneOptions, Plan, PlannedStage
+from tf_interop.know.planning_problem import Candidate, FigureSource
+from tf_interop.know.profile import Profile
+from tf_interop.know.run_record import MeasuredStep, RunGraph, RunRecord
+from tf_interop.use.figures import SIMULATED, figure_label, is_simulated, total_label
+from tf_interop.use.profile_tables import describe_convolution
+from tf_interop.use.report_bars import Bars, memory_bars, microseconds, size, sm_bars, time_bars
+from tf_interop.use.report_drawings import (
+    NetworkDrawing,
+    TimelineDrawings,
+    draw_network,
+    draw_timelines,
+)
+from tf_interop.use.report_network import Network, NetworkNode, network_for
+from tf_interop.use.timeline import has_times, planned_timeline, sequential_timeline
+
+_MOST_CANDIDATES = 12
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure with what it is.
+
+    Attributes:
+        name: what it is of.
+        text: the figure.
+        label: `measured`, `modelled` or `simulated`; empty for a count.
+        note: what else to know.
+    """
+
+    name: str
+    text: str
+    label: str = ""
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReportConvolution:
+    """A convolution of a lane.
+
+    Attributes:
+        node: its name in the graph.
+        algorithm: pinned for it; None where the runner chooses.
+        description: what it computes; empty where that is not known.
+        candidates: what was measured of it alone, fastest first.
+        more_candidates: how many more there are.
+    """
+
+    node: str
+    algorithm: str | None
+    description: str
+    candidates: tuple[Candidate, ...]
+    more_candidates: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReportLane:
+    """A lane of a stage.
+
+    Attributes:
+        number: its place.
+        convolutions: what it runs, in order.
+        options: what it asks of the device, in words; empty for nothing.
+        alone_us: what it takes alone; None where that is not known.
+        workspace_bytes: what it needs; likewise.
+        fastest_algorithm: what would be faster alone; None for nothing.
+        fastest_us: with that; None for nothing.
+    """
+
+    number: int
+    convolutions: tuple[ReportConvolution, ...]
+    options: str
+    alone_us: float | None
+    workspace_bytes: int | None
+    fastest_algorithm: str | None
+    fastest_us: float | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReportStage:
+    """A stage.
+
+    Attributes:
+        number: its place in the plan.
+        planned: what the plan says of it.
+        label: what its time is.
+        saved: the share of the time one after another that it saves; None where not known.
+        lanes: its lanes.
+        times: bars of its times.
+        memory: bars of its memory.
+        sm_use: bars of what it takes of an SM.
+        alternatives: other algorithms, each with what its time is.
+    """
+
+    number: int
+    planned: PlannedStage
+    label: str
+    saved: float | None
+    lanes: tuple[ReportLane, ...]
+    times: Bars | None
+    memory: Bars | None
+    sm_use: Bars | None
+    alternatives: tuple[tuple[Alternative, str], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReportGraph:
+    """An entry of the plan.
+
+    Attributes:
+        anchor: a name for links.
+        title: what the graph is.
+        planned: what the plan says of it.
+        figures: the totals.
+        network: the drawing of its convolutions.
+        timelines: when what runs; None where no planner made the stages.
+        stages: the stages.
+        alone: names, algorithms and times of the convolutions in no stage.
+        refusals: convolutions that can be part of no stage.
+        run: what a run did to the graph; None where none is known.
+        notes: what else to know.
+    """
+
+    anchor: str
+    title: str
+    planned: GraphPlan
+    figures: tuple[Figure, ...]
+    network: NetworkDrawing
+    timelines: TimelineDrawings | None
+    stages: tuple[ReportStage, ...]
+    alone: tuple[tuple[str, str | None, float], ...]
+    refusals: tuple[Refusal, ...]
+    run: RunGraph | None
+    notes: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Report:
+    """Everything on a page.
+
+    Attributes:
+        title: of the page.
+        facts: what the plan was made with, each with its name.
+        simulated: how the figures were made, where nothing was measured; else empty.
+        measured: what figures that would be measured are called.
+        graphs: the entries of the plan.
+        run: a run with the plan; None where none is known.
+    """
+
+    title: str
+    facts: tuple[tuple[str, str], ...]
+    simulated: str
+    measured: str
+    graphs: tuple[ReportGraph, ...]
+    run: RunRecord | None
+
+
+def make_report(
+    plan: Plan,
+    *,
+    title: str,
+    networks: Sequence[Network] = (),
+    profile: Profile | None = None,
+    run: RunRecord | None = None,
+) -> Report:
+    """Gathers what a report shows.
+
+    Args:
+        plan: any plan.
+        title: of the page.
+        networks: what depends on what in its graphs, as far as that is known.
+        profile: what the plan was made by.
+        run: a run with the plan.
+    """
+    simulated = is_simulated(plan)
+    return Report(
+        title=title,
+        facts=_facts(plan, profile),
+        simulated=plan.made_with.get(SIMULATED, ""),
+        measured=figure_label(FigureSource.MEASURED, simulated=simulated),
+        graphs=tuple(
+            _report_graph(number, graph, name, networks, run, simulated)
+            for number, (graph, name) in enumerate(
+                zip(plan.graphs, graph_titles(plan), strict=True)
+            )
+        ),
+        run=run,
+    )
+
+
+def graph_titles(plan: Plan) -> list[str]:
+    """What to call each graph: its batch size, and what else tells it from the others."""
+    titles = [
+        "any batch size" if graph.batch_size is None else f"batch {graph.batch_size}"
+        for graph in plan.graphs
+    ]
+    counts = collections.Counter(titles)
+    return [
+        title if counts[title] == 1 else f"{title}, {graph.convolution_count} convolutions"
+        for title, graph in zip(titles, plan.graphs, strict=True)
+    ]
+
+
+def _facts(plan: Plan, profile: Profile | None) -> tuple[tuple[str, str], ...]:
+    facts = {name: value for name, value in plan.made_with.items() if name != SIMULATED}
+    if profile is not None:
+        device = profile.device
+        facts |= {"device": device.name, "profiled": device.date}
+        if device.sm_limits is not None:
+            facts["SMs"] = str(device.sm_count)
+        facts |= {"memory": size(device.memory_bytes)} if device.memory_bytes else {}
+        facts |= {"cudnn": device.cudnn} if device.cudnn else {}
+        facts |= {"driver": device.driver} if device.driver else {}
+    names = {"tensorflow": "TensorFlow", "cudnn": "cuDNN"}
+    return tuple((names.get(name, name), value) for name, value in facts.items())
+
+
+def _report_graph(
+    number: int,
+    graph: GraphPlan,
+    title: str,
+    networks: Sequence[Network],
+    run: RunRecord | None,
+    simulated: bool,
+) -> ReportGraph:
+    network = network_for(graph, networks)
+    nodes = {} if network is None else {node.name: node for node in network.nodes}
+    timelines = None
+    if has_times(graph):
+        timelines = draw_timelines(
+            {
+                "One after another, each with what is fastest alone": sequential_timeline(graph),
+                "In the stages of the plan": planned_timeline(graph),
+            },
+            simulated=simulated,
+        )
+    of_run = None if run is None else _run_graph(graph, run)
+    refusals = () if network is None else network.refusals
+    return ReportGraph(
+        anchor=f"graph-{number}",
+        title=title,
+        planned=graph,
+        figures=tuple(_figures(graph, run, simulated)),
+        network=draw_network(graph, network),
+        timelines=timelines,
+        stages=tuple(
+            _report_stage(place, stage, graph, nodes, simulated)
+            for place, stage in enumerate(graph.stages)
+        ),
+        alone=tuple((each.node, each.algorithm, each.latency_us) for each in graph.alone),
+        refusals=refusals or (() if of_run is None else of_run.refusals),
+        run=of_run,
+        notes=tuple(_notes(graph, network)),
+    )
+
+
+def _figures(graph: GraphPlan, run: RunRecord | None, simulated: bool) -> list[Figure]:
+    staged = sum(len(stage.convolutions) for stage in graph.stages)
+    prediction = graph.prediction
+    figures = []
+    if prediction is not None:
+        label = total_label(graph, simulated=simulated)
+        figures.append(Figure("in stages", microseconds(prediction.latency_us), label))
+        measured = figure_label(FigureSource.MEASURED, simulated=simulated)
+        figures.append(
+            Figure("one after another", microseconds(prediction.sequential_us), measured)
+        )
+        if prediction.latency_us:
+            ratio = prediction.sequential_us / prediction.latency_us
+            figures.append(Figure("ratio", f"{ratio:.2f}×", label, "of the convolutions alone"))
+    figures.append(
+        Figure(
+            "stages",
+            str(len(graph.stages)),
+            note=f"{staged} of {graph.convolution_count} convolutions",
+        )
+    )
+    if prediction is not None:
+        budget = prediction.memory_budget_bytes
+        against = f"{size(prediction.sequential_peak_bytes)} one after another"
+        limit = "no budget" if budget is None else f"budget {size(budget)}"
+        figures.append(
+            Figure("peak memory", size(prediction.peak_bytes), note=f"{against}; {limit}")
+        )
+    figures += [_step_figure(step) for step in _steps(graph, run)]
+    return figures
+
+
+def _steps(graph: GraphPlan, run: RunRecord | None) -> list[MeasuredStep]:
+    return [
+        step
+        for step in (() if run is None else run.steps)
+        if step.fingerprint == graph.fingerprint
+        and (None in (step.batch_size, graph.batch_size) or step.batch_size == graph.batch_size)
+    ]
+
+
+def _step_figure(step: MeasuredStep) -> Figure:
+    return Figure(
+        f"whole step, {step.what}",
+        microseconds(step.latency_us),
+        FigureSource.MEASURED.value,
+        f"± {microseconds(step.spread_us)}; other operations included",
+    )
+
+
+def _run_graph(graph: GraphPlan, run: RunRecord) -> RunGraph | None:
+    fitting = [
+        each
+        for each in run.graphs
+        if each.fingerprint == graph.fingerprint
+        and (None in (each.batch_size, graph.batch_size) or each.batch_size == graph.batch_size)
+    ]
+    return fitting[0] if fitting else None
+
+
+def _notes(graph: GraphPlan, network: Network | None) -> list[str]:
+    notes = []
+    prediction = graph.prediction
+    if prediction is None:
+        notes.append("No planner made these stages: no times, memory or reasons are known.")
+    else:
+        notes.append(f"Search: {prediction.search}.")
+        if prediction.unmeasured_count:
+            notes.append(
+                f"{prediction.unmeasured_count} of {graph.convolution_count} convolutions were not "
+                "measured. They are in no stage and in none of these figures."
+            )
+        if not graph.stages:
+            notes.append("No stage is faster by more than the figures may be off.")
+    if network is None:
+        notes.append(
+            "A plan does not hold what depends on what: the network is drawn in the order of the "
+            "plan. --model or --problem adds it, and what each convolution computes."
+        )
+    return notes
+
+
+def _report_stage(
+    number: int,
+    stage: PlannedStage,
+    graph: GraphPlan,
+    nodes: dict[str, NetworkNode],
+    simulated: bool,
+) -> ReportStage:
+    prediction, explanation = stage.prediction, stage.explanation
+    saved = None
+    if prediction is not None and prediction.sequential_us and len(stage.lanes) > 1:
+        saved = 1 - prediction.latency_us / prediction.sequential_us
+    return ReportStage(
+        number=number,
+        planned=stage,
+        label=("" if prediction is None else figure_label(prediction.source, simulated=simulated)),
+        saved=saved,
+        lanes=tuple(_report_lane(lane, stage, nodes) for lane in range(len(stage.lanes))),
+        times=time_bars(stage),
+        memory=memory_bars(stage, graph.prediction),
+        sm_use=None if explanation is None else sm_bars(explanation.lanes),
+        alternatives=(
+            ()
+            if explanation is None
+            else tuple(
+                (each, figure_label(each.source, simulated=simulated))
+                for each in explanation.alternatives
+            )
+        ),
+    )
+
+
+def _report_lane(number: int, stage: PlannedStage, nodes: dict[str, NetworkNode]) -> ReportLane:
+    explained = None if stage.explanation is None else stage.explanation.lanes[number]
+    options = stage.lane_options[number] if stage.lane_options else LaneOptions()
+    is_slower = explained is not None and not math.isclose(
+        explained.fastest_us, explained.alone_us, rel_tol=1e-9
+    )
+    convolutions = []
+    for pinned in stage.lanes[number]:
+        node = nodes.get(pinned.node)
+        configuration = None if node is None else node.configuration
+        candidates = () if node is None or node.costs is None else node.costs.candidates
+        in_order = sorted(candidates, key=lambda each: (each.latency_us, each.algorithm or ""))
+        convolutions.append(
+            ReportConvolution(
+                node=pinned.node,
+                algorithm=pinned.algorithm,
+                description=("" if configuration is None else describe_convolution(configuration)),
+                candidates=tuple(in_order[:_MOST_CANDIDATES]),
+                more_candidates=max(0, len(in_order) - _MOST_CANDIDATES),
+            )
+        )
+    return ReportLane(
+        number=number,
+        convolutions=tuple(convolutions),
+        options=_options(options),
+        alone_us=None if explained is None else explained.alone_us,
+        workspace_bytes=None if explained is None else explained.workspace_bytes,
+        fastest_algorithm=(
+            explained.fastest_algorithm if explained is not None and is_slower else None
+        ),
+        fastest_us=explained.fastest_us if explained is not None and is_slower else None,
+    )
+
+
+def _options(options: LaneOptions) -> str:
+    words = []
+    if options.priority:
+        words.append(f"priority {options.priority}")
+    if options.sm_count:
+        words.append(f"{options.sm_count} SMs of its own")
+    if options.merged:
+        words.append("merged into one wider convolution")
+    return ", ".join(words)
