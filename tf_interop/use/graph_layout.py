@@ -27,7 +27,8 @@ class Layout:
 
     Attributes:
         places: of each node.
-        edges: of each dependency the places that its line goes through, from the node depended on.
+        edges: of each dependency between columns the places that its line goes through, from the
+            node depended on.
         columns: how many.
         rows: how many the tallest column has.
     """
@@ -91,7 +92,7 @@ def _columns(predecessors: Sequence[Sequence[int]], groups: Sequence[Hashable | 
     ]
     before: dict[Hashable, set[Hashable]] = {name: set() for name in names}
     for node, its in enumerate(predecessors):
-        before[names[node]] |= {names[each] for each in its}
+        before[names[node]] |= {names[each] for each in its} - {names[node]}
     after: dict[Hashable, list[Hashable]] = collections.defaultdict(list)
     waits = {}
     for name, sources in before.items():
@@ -125,6 +126,7 @@ class _Cut:
         self.layers: list[list[int]] = [[] for _ in range(max(columns, default=-1) + 1)]
         self.paths: list[tuple[int, ...]] = []
         self._group: list[Hashable] = []
+        self._points: dict[tuple[int, int], int] = {}
         self._left: dict[int, list[int]] = collections.defaultdict(list)
         self._right: dict[int, list[int]] = collections.defaultdict(list)
         for node, column in enumerate(columns):
@@ -135,17 +137,24 @@ class _Cut:
                 self._join(each, node, columns)
 
     def _join(self, start: int, end: int, columns: Sequence[int]) -> None:
+        if columns[start] == columns[end]:
+            return  # inside of a group
         path = [start]
-        for column in range(columns[start] + 1, columns[end]):
-            point = len(self._group)
-            self._group.append(("point", point))
-            self.layers[column].append(point)
-            path.append(point)
+        path += (self._point(start, column) for column in range(columns[start] + 1, columns[end]))
         path.append(end)
         for left, right in itertools.pairwise(path):
-            self._right[left].append(right)
-            self._left[right].append(left)
+            if right not in self._right[left]:
+                self._right[left].append(right)
+                self._left[right].append(left)
         self.paths.append(tuple(path))
+
+    def _point(self, start: int, column: int) -> int:
+        """Where lines from a node pass a column: one point for all, so that they run together."""
+        if (start, column) not in self._points:
+            self._points[start, column] = len(self._group)
+            self.layers[column].append(len(self._group))
+            self._group.append(("point", start))
+        return self._points[start, column]
 
     def order(self) -> None:
         """Orders the points of each layer so that few lines cross."""

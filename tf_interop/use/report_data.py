@@ -112,6 +112,12 @@ class ReportStage:
     sm_use: Bars | None
     alternatives: tuple[tuple[Alternative, str], ...]
 
+    @property
+    def saved_us(self) -> float:
+        """The time that it saves; 0 where that is not known."""
+        prediction = self.planned.prediction
+        return 0.0 if prediction is None else prediction.sequential_us - prediction.latency_us
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReportGraph:
@@ -142,6 +148,11 @@ class ReportGraph:
     refusals: tuple[Refusal, ...]
     run: RunGraph | None
     notes: tuple[str, ...]
+
+    @property
+    def first_stage(self) -> int:
+        """The number of the stage to show first: that which saves the most time."""
+        return max(self.stages, key=lambda stage: (stage.saved_us, -stage.number)).number
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

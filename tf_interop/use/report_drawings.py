@@ -17,7 +17,7 @@ from tf_interop.use.timeline import NumberedStage, Span, Timeline, steps_of
 NODE_WIDTH = 46
 NODE_HEIGHT = 22
 _COLUMN_PITCH = 66
-_ROW_PITCH = 32
+_ROW_PITCH = 38
 _MARGIN = 14
 _STAGE_PADDING = 5
 
@@ -26,6 +26,8 @@ _NARROWEST_SPAN = 12
 _LEAST_WIDTH = 640
 _MOST_WIDTH = 6000
 _TICKS = 8
+# Of a digit, in pixels.
+_LABEL_WIDTH = 7
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ class TimelineDrawings:
     Attributes:
         width: in pixels, for everything to be wide enough.
         timelines: the drawings.
-        ticks: positions in percent, with the time that they stand for.
+        ticks: positions in percent, with the microseconds that they stand for.
     """
 
     width: int
@@ -151,16 +153,25 @@ def draw_network(graph: GraphPlan, network: Network | None) -> NetworkDrawing:
     if network is None:
         names, sizes = _in_order(graph)
         layout = lay_out_in_order(sizes)
-        labels: Mapping[str, str] = {}
+        labels = {}
     else:
         names = [node.name for node in network.nodes]
         layout = lay_out(
             [node.predecessors for node in network.nodes], [stage_of.get(name) for name in names]
         )
         labels = {node.name: describe_filter(node.configuration) for node in network.nodes}
+    lane_of = {
+        each.node: f"lane {number}"
+        for stage in graph.stages
+        for number, lane in enumerate(stage.lanes)
+        for each in lane
+    }
     nodes = tuple(
         DrawnNode(
-            *_corner(place), stage_of.get(name), labels.get(name, ""), _node_title(name, stage_of)
+            *_corner(place),
+            stage=stage_of.get(name),
+            label=labels.get(name) or lane_of.get(name, "·"),
+            title=_node_title(name, stage_of),
         )
         for name, place in zip(names, layout.places, strict=True)
     )
@@ -186,20 +197,22 @@ def draw_timelines(timelines: Mapping[str, Timeline], *, simulated: bool) -> Tim
     durations = sorted(span.duration_us for each in timelines.values() for span in each.spans)
     # Most spans, and not the shortest: one that takes nothing would make the rest endless.
     usual_us = durations[len(durations) // 4] if durations else longest_us
-    width = math.ceil(_NARROWEST_SPAN * longest_us / max(usual_us, longest_us / _MOST_WIDTH))
+    wanted = math.ceil(_NARROWEST_SPAN * longest_us / max(usual_us, longest_us / _MOST_WIDTH))
+    width = min(max(wanted, _LEAST_WIDTH), _MOST_WIDTH)
+    pixels = width * scale / 100
     return TimelineDrawings(
-        width=min(max(width, _LEAST_WIDTH), _MOST_WIDTH),
+        width=width,
         timelines=tuple(
             TimelineDrawing(
                 name=name,
                 rows=timeline.rows,
-                spans=tuple(_draw_span(span, scale, simulated) for span in timeline.spans),
+                spans=tuple(_draw_span(span, scale, pixels, simulated) for span in timeline.spans),
                 end=timeline.total_us * scale,
                 end_text=microseconds(timeline.total_us),
             )
             for name, timeline in timelines.items()
         ),
-        ticks=tuple((tick * scale, microseconds(tick)) for tick in _ticks(longest_us)),
+        ticks=tuple((tick * scale, f"{tick:g}") for tick in _ticks(longest_us)),
     )
 
 
@@ -266,11 +279,13 @@ def _path(places: tuple[Place, ...]) -> str:
     return "".join(words)
 
 
-def _draw_span(span: Span, scale: float, simulated: bool) -> DrawnSpan:
+def _draw_span(span: Span, scale: float, pixels: float, simulated: bool) -> DrawnSpan:
+    """A span; `scale` is percent, and `pixels` how many of them, in a microsecond."""
     names = ", ".join(
         f"{each.node} with {each.algorithm}" if each.algorithm else each.node
         for each in span.convolutions
     )
+    label = "" if span.stage is None else str(span.stage)
     where = "in no stage" if span.stage is None else f"stage {span.stage}"
     if span.lane is not None:
         where += f", lane {span.lane}"
@@ -284,7 +299,8 @@ def _draw_span(span: Span, scale: float, simulated: bool) -> DrawnSpan:
         width=span.duration_us * scale,
         busy=None if span.busy_us is None else span.busy_us * scale,
         stage=span.stage,
-        label="" if span.stage is None else str(span.stage),
+        # On the full colour, where it can be read.
+        label=label if (span.busy_us or 0.0) * pixels >= _LABEL_WIDTH * (1 + len(label)) else "",
         title=f"{where}: {names}; {took}",
     )
 

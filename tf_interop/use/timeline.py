@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from tf_interop.know.plan import AloneConvolution, GraphPlan, PinnedConvolution, PlannedStage
 from tf_interop.know.planning_problem import FigureSource
 
-MAIN_ROW = "TensorFlow's stream"
+MAIN_ROW = "main stream"
+"""The stream that TensorFlow runs everything on that is in no stage."""
 
 # Figures of a stage that are sums of those of its lanes agree up to how floats round.
 _SUM_TOLERANCE = 1e-6

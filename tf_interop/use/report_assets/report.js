@@ -81,7 +81,7 @@ for (const graph of graphs) {
     stepper.querySelector("select").addEventListener("change", (event) => {
       selectStage(graph, event.target.value);
     });
-    selectStage(graph, stepper.querySelector("option").value, { scroll: false });
+    selectStage(graph, stepper.dataset.first);
   }
 }
 window.addEventListener("hashchange", () => showGraph(location.hash));
