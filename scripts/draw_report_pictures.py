@@ -115,8 +115,7 @@ def main() -> None:
         command += ["--png", arguments.folder / "timeline.png"]
         subprocess.run(list(map(str, command)), check=True, cwd=ROOT)
         page = folder / "report.html"
-        photograph(page, arguments.folder / "report.png", 1280, 1480)
-        photograph(page, arguments.folder / "report_dark_phone.png", 390, 844, scheme="dark")
+        photograph(page, arguments.folder / "report.png", 1280, 1545)
 
 
 def save_plan_of_the_model(folder: pathlib.Path) -> None:
@@ -182,9 +181,7 @@ def simulated_algorithms(
         )
 
 
-def photograph(
-    page: pathlib.Path, picture: pathlib.Path, width: int, height: int, scheme: str = "light"
-) -> None:
+def photograph(page: pathlib.Path, picture: pathlib.Path, width: int, height: int) -> None:
     """Takes a picture of a page as it first shows."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
@@ -195,10 +192,7 @@ def photograph(
             playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         ) as browser,
     ):
-        tab = browser.new_page(
-            viewport={"width": width, "height": height},
-            color_scheme="dark" if scheme == "dark" else "light",
-        )
+        tab = browser.new_page(viewport={"width": width, "height": height})
         tab.goto(page.as_uri())
         tab.screenshot(path=str(picture))
 

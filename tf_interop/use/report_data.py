@@ -232,6 +232,8 @@ def _facts(plan: Plan, profile: Profile | None) -> tuple[tuple[str, str], ...]:
         facts |= {"memory": size(device.memory_bytes)} if device.memory_bytes else {}
         facts |= {"cudnn": device.cudnn} if device.cudnn else {}
         facts |= {"driver": device.driver} if device.driver else {}
+    if is_simulated(plan):
+        facts.pop("profiled", None)
     names = {"tensorflow": "TensorFlow", "cudnn": "cuDNN"}
     return tuple((names.get(name, name), value) for name, value in facts.items())
 
