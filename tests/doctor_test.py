@@ -58,7 +58,7 @@ def _check(name: str) -> list[Finding]:
 def test_a_check_that_raises_is_a_finding_and_the_others_go_on(checks: pathlib.Path) -> None:
     checks.write_text(CHECKS.format(last="raises"))
     findings = doctor.run_module("made_up_checks")
-    raised = problem("raises", "OSError: no such thing", "")
+    raised = problem("raises", "OSError: no such thing", doctor._REPORT_IT)
     first = ok("first", "fine")
     assert findings == [
         first, raised, ok("is well", "yes"), first, raised, ok("never", "reached")
@@ -269,3 +269,40 @@ def test_finds_options_of_tensorflow_that_are_in_the_way(
             {"disable_meta_optimizer": False, "use_plugin_optimizers": True} | kept[0]
         )
     assert [each.level for each in findings if each.name == name] == [level]
+
+
+class _Plugin:
+    device_types = ("CPU",)
+    refused_device_types = {"GPU": "Another graph-optimizer plugin is registered."}  # noqa: RUF012
+
+
+@pytest.mark.parametrize(("gpus", "level"), [((GPU,), Level.PROBLEM), ((), Level.OK)])
+def test_another_plugin_for_a_device_type_is_a_problem_where_there_is_such_a_device(
+    monkeypatch: pytest.MonkeyPatch, gpus: tuple[NvidiaGpu, ...], level: Level
+) -> None:
+    from tf_interop.use import doctor_tensorflow, plugin
+
+    monkeypatch.setattr(plugin, "get_plugin", _Plugin)
+    monkeypatch.setattr(doctor_tensorflow, "visible_gpus", lambda: gpus)
+    for_cpu, for_gpu = doctor_tensorflow._plugin()
+    assert for_cpu == ok("plugin for CPU", "registered")
+    assert for_gpu.level is level
+    assert "Another graph-optimizer plugin is registered." in for_gpu.text
+
+
+def test_a_library_for_another_tensorflow_says_how_to_build_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    from tf_interop.use import doctor_tensorflow
+
+    library = tmp_path / "libtf_interop.so"
+    library.touch()
+    monkeypatch.setenv("TF_INTEROP_LIBRARY", str(library))
+    info = {"tensorflow": "1.0.0", "cudnn_backend": True}
+    (tmp_path / "build_info.json").write_text(json.dumps(info))
+    [finding] = doctor_tensorflow._library()
+    assert finding.level is Level.PROBLEM
+    assert "Expected TensorFlow 1.0.0" in finding.text and "pip install" in finding.mend
+    library.unlink()
+    [finding] = doctor_tensorflow._library()
+    assert finding.level is Level.PROBLEM and "is not there" in finding.text

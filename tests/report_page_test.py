@@ -283,6 +283,14 @@ def test_a_run_adds_measured_steps_of_this_graph_and_batch_size_and_refusals() -
     assert "3 stages made of 8 convolutions on GPU" in page.text
 
 
+def test_convolutions_that_the_network_refuses_are_listed_with_the_reason() -> None:
+    [of_run] = run_record().graphs
+    network = dataclasses.replace(network_of_problem(network_problem()), refusals=of_run.refusals)
+    page = _tree(make_report(network_plan(), title="A network", networks=[network]))
+    [row] = [row for row in page.of_tag("tr") if "<b>dw</b>" in row.text]
+    assert row.text == "<b>dw</b> Conv2D dtype Expected float32, got int8."
+
+
 def test_a_profile_adds_the_device() -> None:
     facts = dict(_report(profile=make_profile(device=GPU)).facts)
     assert facts["device"] == "NVIDIA H200" and facts["SMs"] == "132"

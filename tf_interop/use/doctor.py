@@ -25,7 +25,7 @@ MACHINE = "tf_interop.use.doctor_machine"
 TENSORFLOW = "tf_interop.use.doctor_tensorflow"
 
 _TIMEOUT_SECONDS = 180
-_REPORT_IT = "Report it, with the output of tf-interop doctor --json."
+_REPORT_IT = "Where that does not say what to do: report it, with what --json prints."
 
 
 def examine(say: Callable[[str], None] = lambda text: None) -> tuple[Finding, ...]:
@@ -111,7 +111,7 @@ def _run_check(check: Check) -> Iterator[Finding]:
         yield from check.find()
     # Whatever is wrong with the machine is what was asked for.
     except Exception as error:
-        yield problem(check.name, f"{type(error).__name__}: {error}", "")
+        yield problem(check.name, f"{type(error).__name__}: {error}", _REPORT_IT)
 
 
 def _findings(lines: list[str], end: str, errors: str) -> list[Finding]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tf_interop.errors import LibraryError
 from tf_interop.know import tensorflow_internals
 from tf_interop.know.kernel_library import (
     LIBRARY_NAME,
@@ -33,8 +34,12 @@ def _library() -> Iterator[Finding]:
     if path is None or not path.is_file():
         yield problem("compiled library", f"{path or LIBRARY_NAME} is not there", _REBUILD)
         return
-    info = read_build_info(path)
-    check_tensorflow_version(info, tensorflow_internals.tensorflow_version())
+    try:
+        info = read_build_info(path)
+        check_tensorflow_version(info, tensorflow_internals.tensorflow_version())
+    except LibraryError as error:
+        yield problem("compiled library", str(error), _REBUILD)
+        return
     text = f"{path}, for TensorFlow {info.tensorflow}"
     if visible_gpus() and not info.cudnn_backend:
         yield problem("compiled library", f"{text}, without the cudnn backend", _REBUILD)
@@ -45,7 +50,11 @@ def _library() -> Iterator[Finding]:
 def _plugin() -> Iterator[Finding]:
     from tf_interop.use.plugin import get_plugin
 
-    plugin = get_plugin()
+    try:
+        plugin = get_plugin()
+    except LibraryError as error:
+        yield problem("plugin", str(error), _REBUILD)
+        return
     for device_type in plugin.device_types:
         yield ok(f"plugin for {device_type}", "registered")
     for device_type, reason in plugin.refused_device_types.items():
