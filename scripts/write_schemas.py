@@ -10,12 +10,14 @@ from tf_interop.know.configuration_list_file import configurations_schema
 from tf_interop.know.plan_file import plan_schema
 from tf_interop.know.planning_problem_file import problem_schema
 from tf_interop.know.profile_file import profile_schema
+from tf_interop.know.run_record import run_schema
 
 SCHEMAS = {
     "configurations.schema.json": configurations_schema,
     "plan.schema.json": plan_schema,
     "planning_problem.schema.json": problem_schema,
     "profile.schema.json": profile_schema,
+    "run.schema.json": run_schema,
 }
 
 

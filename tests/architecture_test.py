@@ -100,7 +100,12 @@ MEASURING_MODULES = (
     "know.profile_merge",
     "know.profiled_device",
     "know.versioned_file",
+    "use.doctor",
+    "use.doctor_command",
     "use.profile_tables",
+    "use.report_command",
+    "use.report_page",
+    "use.timeline_trace",
 )
 
 

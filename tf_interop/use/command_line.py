@@ -1,4 +1,4 @@
-"""The command line: `tf-interop analyze`, `profile`, `plan` and `run`."""
+"""The command line: `tf-interop analyze`, `profile`, `plan`, `run`, `report` and `doctor`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ import tf_interop
 from tf_interop.errors import TfInteropError
 from tf_interop.know.plan_file import load_plan, save_plan
 from tf_interop.know.profile_file import load_profile
+from tf_interop.know.run_record import save_run
 from tf_interop.use.command_arguments import parse_image_size
+from tf_interop.use.doctor_command import doctor
 from tf_interop.use.plan_command import plan as plan_group
 from tf_interop.use.profile_command import profile
+from tf_interop.use.report_command import report as report_command
 from tf_interop.use.run_program import Program, enable_once_imported
 
 # TensorFlow takes seconds to import, and a program that is run wants to do that itself: here it is
@@ -52,11 +55,13 @@ class _PreparedRun:
         program: the program.
         report: whether to say at the end what the plugin did.
         plan_path: where to write the plan at the end; None for nowhere.
+        record_path: where to write the record of the run; None for nowhere.
     """
 
     program: Program
     report: bool
     plan_path: str | None
+    record_path: str | None
 
     def run(self) -> None:
         """Runs the program; it decides how the process ends, unless the plan is not written."""
@@ -74,7 +79,7 @@ class _PreparedRun:
 
     def _finish(self, *, has_failed: bool) -> bool:
         """Reports and saves as far as asked for; returns whether that went well."""
-        if not self.report and self.plan_path is None:
+        if not self.report and self.plan_path is None and self.record_path is None:
             return True
         if "tensorflow" not in sys.modules:
             if not has_failed:
@@ -83,6 +88,8 @@ class _PreparedRun:
         status = tf_interop.status()
         if self.report:
             click.echo(str(status), err=True, nl=False)
+        if self.record_path is not None and not self._record(status, self.record_path):
+            return False
         if self.plan_path is None:
             return True
         if not status.stage_count:
@@ -90,6 +97,16 @@ class _PreparedRun:
             return False
         try:
             save_plan(status.plan, self.plan_path)
+        except TfInteropError as error:
+            _print_error(str(error))
+            return False
+        return True
+
+    def _record(self, status: tf_interop.Status, path: str) -> bool:
+        from tf_interop.use.record_run import record_run
+
+        try:
+            save_run(record_run(status, (self.program.target, *self.program.arguments)), path)
         except TfInteropError as error:
             _print_error(str(error))
             return False
@@ -184,6 +201,13 @@ def analyze(
     metavar="OUT.json",
     help="Write the stages that were made to a plan file when the program ends.",
 )
+@click.option(
+    "--save-run",
+    "record_path",
+    type=click.Path(dir_okay=False),
+    metavar="RUN.json",
+    help="Write what the plugin did to a file when the program ends, for tf-interop report --run.",
+)
 @click.option("--report", is_flag=True, help="Say on stderr at the end what the plugin did.")
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as after python -m.")
 @click.argument("program")
@@ -194,6 +218,7 @@ def run(
     profile_path: str | None,
     allow_foreign_profile: bool,
     saved_plan_path: str | None,
+    record_path: str | None,
     report: bool,
     is_module: bool,
     program: str,
@@ -215,10 +240,11 @@ def run(
             f"Expected a script at '{program}', got none. For a module put -m before it.",
             param_hint="PROGRAM",
         )
-    if saved_plan_path is not None and not pathlib.Path(saved_plan_path).resolve().parent.is_dir():
-        raise click.BadParameter(
-            f"Expected a folder that exists, got '{saved_plan_path}'.", param_hint="--save-plan"
-        )
+    for option, path in (("--save-plan", saved_plan_path), ("--save-run", record_path)):
+        if path is not None and not pathlib.Path(path).resolve().parent.is_dir():
+            raise click.BadParameter(
+                f"Expected a folder that exists, got '{path}'.", param_hint=option
+            )
     try:
         plan = None if plan_path is None else load_plan(plan_path)
         profile = None if profile_path is None else load_profile(profile_path)
@@ -237,11 +263,15 @@ def run(
         allow_foreign_profile=allow_foreign_profile,
         on_error=_end_with,
     )
-    return _PreparedRun(Program(program, is_module, arguments), report, saved_plan_path)
+    return _PreparedRun(
+        Program(program, is_module, arguments), report, saved_plan_path, record_path
+    )
 
 
+cli.add_command(doctor)
 cli.add_command(plan_group)
 cli.add_command(profile)
+cli.add_command(report_command)
 
 
 def main() -> None:

@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""Draws the pictures of docs/reading_a_report.md: GoogLeNet, planned for a GPU that does not exist.
+
+The graph is that of the network at batch size 1, as TensorFlow makes it for a GPU, and the plan is
+the planner's. What each convolution costs is made up by `simulated_algorithms` and says nothing of
+any device; the plan says so, and every picture shows it. Needs the extras `report` and `dev`, and
+Chromium.
+
+Example: python scripts/draw_report_pictures.py docs/pictures
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
+
+import argparse
+import contextlib
+import dataclasses
+import math
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+
+from playwright.sync_api import sync_playwright
+
+import tf_interop
+from tf_interop.know.convolution import ConvolutionConfiguration
+from tf_interop.know.convolution_size import multiply_adds
+from tf_interop.know.profile import (
+    AlgorithmMeasurement,
+    KernelMeasurement,
+    Profile,
+    ProfiledDevice,
+    SmLimits,
+)
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+MODEL = "python.models.googlenet:googlenet"
+CAPABILITY = "9.0"
+SIMULATED = "times and kernels are made up by scripts/draw_report_pictures.py, for no device."
+DEVICE = ProfiledDevice(
+    backend="cudnn",
+    name="none (simulated)",
+    compute_capability=CAPABILITY,
+    sm_count=64,
+    cudnn="",
+    memory_bytes=16 << 30,
+    driver="",
+    cuda="",
+    clocks_mhz={},
+    sm_limits=SmLimits(
+        registers=65536,
+        shared_memory_bytes=102400,
+        threads=2048,
+        blocks=32,
+        reserved_shared_memory_bytes=1024,
+    ),
+    date="2026-11-21",
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SimulatedKernel:
+    """An algorithm's kernel and how fast it is, all of it made up.
+
+    Attributes:
+        algorithm: its name.
+        flops_per_us: multiply-adds in a microsecond where it fills the GPU.
+        tile: outputs of one block.
+        registers: per thread.
+        shared_memory_bytes: per block.
+        alu_utilization: share of the time.
+        memory_stall: share of the stalls.
+        workspace_bytes_per_output: of the convolution.
+        smallest_filter: height and width that it is for.
+    """
+
+    algorithm: str
+    flops_per_us: float
+    tile: int
+    registers: int
+    shared_memory_bytes: int
+    alu_utilization: float
+    memory_stall: float
+    workspace_bytes_per_output: int
+    smallest_filter: int = 1
+
+
+KERNELS = (
+    SimulatedKernel("IMPLICIT_PRECOMP_GEMM", 4.0e6, 2048, 118, 19200, 0.70, 0.03, 1),
+    SimulatedKernel("GEMM", 3.6e6, 4096, 64, 40960, 0.45, 0.12, 6),
+    SimulatedKernel("IMPLICIT_GEMM", 3.1e6, 2048, 48, 12288, 0.55, 0.08, 0),
+    SimulatedKernel("FFT_TILING", 3.9e6, 4096, 40, 36864, 0.30, 0.15, 24, smallest_filter=3),
+    SimulatedKernel("WINOGRAD_NONFUSED", 4.6e6, 4096, 96, 33792, 0.60, 0.10, 16, smallest_filter=3),
+)
+
+
+def main() -> None:
+    """Makes the profile, the plan, the report and its pictures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=pathlib.Path, help="where the pictures go")
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        save_plan_of_the_model(folder)
+        command = [sys.executable, "-m", "tf_interop", "report", folder / "plan.json"]
+        command += ["--model", MODEL, "--profile", folder / "profile.json", "--for", CAPABILITY]
+        command += ["--title", "GoogLeNet, inference", "-o", folder / "report.html"]
+        command += ["--png", arguments.folder / "timeline.png"]
+        subprocess.run(list(map(str, command)), check=True, cwd=ROOT)
+        page = folder / "report.html"
+        photograph(page, arguments.folder / "report.png", 1280, 1545)
+
+
+def save_plan_of_the_model(folder: pathlib.Path) -> None:
+    """Writes `profile.json` and `plan.json` of the model to a folder."""
+    sys.path.insert(0, str(ROOT))
+    from python.models.googlenet import googlenet
+
+    options = tf_interop.CollectOptions(compute_capability=CAPABILITY, stage_sources=())
+    collected = tf_interop.collect_configurations([MODEL], options)
+    profile = Profile(
+        DEVICE,
+        tuple(
+            measurement
+            for each in collected.configurations.convolutions
+            for measurement in simulated_algorithms(each.configuration)
+        ),
+    )
+    tf_interop.save_profile(profile, folder / "profile.json")
+    plan = tf_interop.plan(googlenet(), profile, target=CAPABILITY, memory_budget_bytes=64 << 20)
+    plan = dataclasses.replace(plan, made_with=plan.made_with | {"simulated": SIMULATED})
+    tf_interop.save_plan(plan, folder / "plan.json")
+
+
+def simulated_algorithms(
+    configuration: ConvolutionConfiguration,
+) -> Iterator[AlgorithmMeasurement]:
+    """What the algorithms for a convolution might take, by nothing but its size."""
+    assert configuration.filter_shape is not None and configuration.output_shape is not None
+    height = configuration.filter_shape[0]
+    outputs = math.prod(size or 1 for size in configuration.output_shape)
+    work = multiply_adds(configuration)
+    for each in KERNELS:
+        if height is not None and (
+            height < each.smallest_filter or (each.algorithm == "WINOGRAD_NONFUSED" and height != 3)
+        ):
+            continue
+        blocks = max(1, math.ceil(outputs / each.tile))
+        # Few blocks leave SMs idle.
+        filled = min(1.0, blocks / DEVICE.sm_count)
+        latency_us = 5.0 + work / each.flops_per_us / max(filled, 0.25)
+        yield AlgorithmMeasurement(
+            configuration=configuration,
+            algorithm=each.algorithm,
+            tf32=False,
+            latency_us=latency_us,
+            spread_us=0.01 * latency_us,
+            workspace_bytes=outputs * each.workspace_bytes_per_output,
+            relative_error=None,
+            deterministic=True,
+            kernels=(
+                KernelMeasurement(
+                    name=f"simulated_{each.algorithm.lower()}",
+                    grid=(blocks, 1, 1),
+                    block=(256, 1, 1),
+                    registers_per_thread=each.registers,
+                    shared_memory_bytes=each.shared_memory_bytes,
+                    time_share=1.0,
+                    alu_utilization=each.alu_utilization,
+                    memory_stall=each.memory_stall,
+                ),
+            ),
+            source=SIMULATED,
+        )
+
+
+def photograph(page: pathlib.Path, picture: pathlib.Path, width: int, height: int) -> None:
+    """Takes a picture of a page as it first shows."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        raise SystemExit("Expected Chromium, found none. On Debian: apt-get install chromium")
+    with (
+        sync_playwright() as playwright,
+        contextlib.closing(
+            playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        ) as browser,
+    ):
+        tab = browser.new_page(viewport={"width": width, "height": height})
+        tab.goto(page.as_uri())
+        tab.screenshot(path=str(picture))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""A made-up network with its plan, for tests of what shows plans."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from profile_values import HOPPER_SM, SMALL
+
+from tf_interop.decide.explain_plan import explain_plan
+from tf_interop.decide.make_plan import make_plan
+from tf_interop.know.convolution import Refusal, RefusalReason
+from tf_interop.know.plan import (
+    GraphPlan,
+    LaneOptions,
+    PinnedConvolution,
+    Plan,
+    PlannedStage,
+)
+from tf_interop.know.planning_problem import (
+    Candidate,
+    ConvolutionCosts,
+    KnownStage,
+    PlanningProblem,
+    ProblemNode,
+)
+from tf_interop.know.profile import KernelMeasurement
+from tf_interop.know.run_record import MeasuredStep, RunGraph, RunRecord
+
+EVIL_NAME = "<script>alert(1)</script>\"'&"
+FINGERPRINT = "0123456789abcdef"
+
+# A stem, two modules of three branches, one of them of two convolutions.
+_NODES = {
+    "stem": "",
+    "a_1x1": "stem",
+    "a_reduce": "stem",
+    "a_5x5": "a_reduce",
+    EVIL_NAME: "a_1x1 a_5x5",
+    "b_3x3": "a_1x1 a_5x5",
+    "b_5x5": "a_1x1 a_5x5",
+    "tail": f"{EVIL_NAME} b_3x3 b_5x5",
+}
+
+
+def network_problem() -> PlanningProblem:
+    """Eight convolutions; kernels and one stage are known, so that some times are modelled."""
+    costs = []
+    for number, name in enumerate(_NODES):
+        latency_us = 20.0 + 7 * number
+        height = 1 if "1x1" in name or "reduce" in name else 3
+        costs.append(
+            ConvolutionCosts(
+                name,
+                (number + 1) << 18,
+                (
+                    Candidate("IMPLICIT_PRECOMP_GEMM", latency_us, 1 << 18, 0.5, (_kernel(96),)),
+                    Candidate("FFT_TILING", latency_us + 4, 1 << 20, 0.5, (_kernel(40, 70_000),)),
+                ),
+                dataclasses.replace(SMALL, filter_shape=(height, height, 16, 32)),
+            )
+        )
+    both = ("IMPLICIT_PRECOMP_GEMM", "FFT_TILING")
+    return PlanningProblem(
+        costs=tuple(costs),
+        nodes=tuple(
+            ProblemNode(name, name, tuple(before.split())) for name, before in _NODES.items()
+        ),
+        stages=(KnownStage(("a_1x1", "a_reduce"), both, 30.0, 61.0, 1.0, 5 << 18),),
+        memory_budget_bytes=32 << 20,
+        sm_count=132,
+        sm_limits=HOPPER_SM,
+        fingerprint=FINGERPRINT,
+        convolution_count=9,
+        batch_size=8,
+    )
+
+
+@functools.cache
+def planned_graph() -> GraphPlan:
+    """The planner's plan of it, with reasons."""
+    problem = network_problem()
+    return explain_plan(problem, make_plan(problem))
+
+
+def network_plan(**made_with: str) -> Plan:
+    """A plan of that one graph."""
+    return Plan((planned_graph(),), made_with={"device": "NVIDIA H200", **made_with})
+
+
+def plan_without_figures() -> Plan:
+    """What a policy makes: stages alone, one with options, one with several convolutions a lane."""
+    stage = PlannedStage(
+        lanes=(
+            (PinnedConvolution("left"), PinnedConvolution("left_too")),
+            (PinnedConvolution("right"),),
+        ),
+        why="always: depth 1",
+        lane_options=(LaneOptions(priority=-1, sm_count=64, merged=True), LaneOptions()),
+    )
+    return Plan((GraphPlan("fedcba9876543210", 4, (stage,)),))
+
+
+def run_record() -> RunRecord:
+    """A run with the plan."""
+    refusal = Refusal("<b>dw</b>", "Conv2D", RefusalReason.DTYPE, "Expected float32, got int8.")
+    return RunRecord(
+        date="2026-11-21",
+        device="NVIDIA H200",
+        command="train.py --name <i>x</i>",
+        graphs=(RunGraph(FINGERPRINT, None, "GPU", 8, 3, (refusal,)),),
+        stages_run=30,
+        fallbacks={"no workspace": 2},
+        steps=(
+            MeasuredStep("stock TensorFlow", FINGERPRINT, 8, 2100.0, 12.0),
+            MeasuredStep("tf_interop", FINGERPRINT, None, 1900.5, 10.0),
+            MeasuredStep("another graph", "ffffffffffffffff", 8, 5.0),
+            MeasuredStep("another batch size", FINGERPRINT, 9, 6.0),
+        ),
+    )
+
+
+def _kernel(registers: int, shared_memory_bytes: int = 20_000) -> KernelMeasurement:
+    return KernelMeasurement(
+        name="kernel",
+        grid=(30, 1, 1),
+        block=(256, 1, 1),
+        registers_per_thread=registers,
+        shared_memory_bytes=shared_memory_bytes,
+        time_share=1.0,
+        alu_utilization=0.5,
+    )
