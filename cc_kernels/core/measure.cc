@@ -471,9 +471,8 @@ Status CheckMerges(Backend* backend, const std::vector<StageStep>& steps, int la
   }
   if (parts.empty()) return Status::Ok();  // for PrepareStage to refuse
   PreparedMerge merge;
-  const Status status =
-      AsRefusal(algorithms.front(),
-                PrepareMerge(backend, parts, algorithms, workspace_limit_bytes, &merge));
+  const Status status = AsRefusal(
+      algorithms.front(), PrepareMerge(backend, parts, algorithms, workspace_limit_bytes, &merge));
   if (status.ok()) return status;
   return Status(status.code(), "Convolutions " + names + " merged: " + status.message());
 }

@@ -103,7 +103,7 @@ struct StageMeasurement {
   // The same prepared steps on one stream. Those of a merged lane are prepared by themselves; an
   // algorithm that can compute the wider convolution only is replaced by the backend's own choice.
   TimeFigure same_sequential;
-  TimeFigure sequential;       // on one stream with `sequential_algorithms`
+  TimeFigure sequential;  // on one stream with `sequential_algorithms`
   int64_t copies = 0;
 };
 

@@ -19,10 +19,10 @@
 // for whatever reason; that is counted, with the reason (see counters.h). A stage of one lane has
 // no stream whose options would matter, and nothing to share the device with.
 //
-// The steps of a merged lane run as one wider convolution (merged_convolution.h). Where their shapes
-// or algorithms do not fit together, where the wider convolution cannot be prepared, or where the
-// images that a call brings are not one buffer, they run one after another instead; that is a
-// fallback like others. Steps with nothing to compute have no part in it.
+// The steps of a merged lane run as one wider convolution (merged_convolution.h). Where their
+// shapes or algorithms do not fit together, where the wider convolution cannot be prepared, or
+// where the images that a call brings are not one buffer, they run one after another instead; that
+// is a fallback like others. Steps with nothing to compute have no part in it.
 //
 // A stream group takes memory of the device (a cuDNN handle) that the caller's allocator may hold.
 // Where there are not as many as lanes, the stage runs in sequence on the caller's stream, for
@@ -100,9 +100,10 @@ struct PreparedStage {
 // Prepares every step. A pinned algorithm that the backend cannot run for this shape, or that
 // needs more than `workspace_limit_bytes`, is replaced by the backend's own choice and noted in
 // `fallbacks`; so is a lane that cannot be merged within that limit. By themselves, the steps of a
-// merged lane take no more workspace than merged, if they can do with that. Lane numbers must be 0, 1, 2, … without a gap; lane kMaxLanes comes behind lane 0,
-// and so on. `lanes` has an entry for each lane number, or none where no lane asks for anything; a
-// lane that comes behind another one runs with that one's options.
+// merged lane take no more workspace than merged, if they can do with that. Lane numbers must be 0,
+// 1, 2, … without a gap; lane kMaxLanes comes behind lane 0, and so on. `lanes` has an entry for
+// each lane number, or none where no lane asks for anything; a lane that comes behind another one
+// runs with that one's options.
 Status PrepareStage(Backend* backend, const std::vector<StageStep>& steps,
                     const std::vector<LaneOptions>& lanes, size_t workspace_limit_bytes,
                     PreparedStage* prepared);

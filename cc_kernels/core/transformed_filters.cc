@@ -7,7 +7,8 @@
 namespace tf_interop {
 bool TransformedFilterKey::operator==(const TransformedFilterKey& other) const {
   return filters == other.filters && filter_channels == other.filter_channels &&
-         convolution == other.convolution && algorithm == other.algorithm && allow_tf32 == other.allow_tf32 && backend == other.backend;
+         convolution == other.convolution && algorithm == other.algorithm &&
+         allow_tf32 == other.allow_tf32 && backend == other.backend;
 }
 
 std::shared_ptr<TransformedFilter> TransformedFilters::FindOrMake(
@@ -19,9 +20,11 @@ std::shared_ptr<TransformedFilter> TransformedFilters::FindOrMake(
   return FindOrMake(step, key, prepared.transformed_filter_bytes(), transform, caller, allocate);
 }
 
-std::shared_ptr<TransformedFilter> TransformedFilters::FindOrJoin(
-    size_t step, const TransformedFilterKey& key, const PreparedMerge& prepared, void* workspace,
-    Stream caller, const Allocate& allocate) {
+std::shared_ptr<TransformedFilter> TransformedFilters::FindOrJoin(size_t step,
+                                                                  const TransformedFilterKey& key,
+                                                                  const PreparedMerge& prepared,
+                                                                  void* workspace, Stream caller,
+                                                                  const Allocate& allocate) {
   const auto join = [&](void* joined, StreamGroup* group) {
     return EnqueueJoinedFilter(key.backend, prepared, key.filters, workspace, joined, group,
                                caller);

@@ -33,8 +33,8 @@ namespace tf_interop {
 
 // What decides the bytes of a transformed filter.
 struct TransformedFilterKey {
-  std::vector<const void*> filters;        // one, or those that are joined
-  std::vector<int64_t> filter_channels;    // output channels of each that is joined; else empty
+  std::vector<const void*> filters;      // one, or those that are joined
+  std::vector<int64_t> filter_channels;  // output channels of each that is joined; else none
   Convolution convolution;
   std::string algorithm;
   bool allow_tf32 = true;

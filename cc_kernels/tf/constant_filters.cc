@@ -46,13 +46,13 @@ const void* BindOne(OpKernelContext* context, const StageProgram& program, Backe
   if (!program.steps[i].has_constant_filter || prepared == nullptr) return nullptr;
   if (prepared->transformed_filter_bytes() == 0) return nullptr;
   const Tensor& filter = FilterOf(context, program.steps[i]);
-  const TransformedFilterKey key = {{filter.data()},       {},
-                                    call->steps[i].convolution, prepared->algorithm(),
-                                    call->allow_tf32,      backend};
-  return Bind(filters->FindOrMake(
-                  i, key, *prepared, caller,
-                  [&](size_t bytes) { return AllocateFor(context, {filter}, bytes); }),
-              call);
+  const TransformedFilterKey key = {
+      {filter.data()},  {},     call->steps[i].convolution, prepared->algorithm(),
+      call->allow_tf32, backend};
+  return Bind(
+      filters->FindOrMake(i, key, *prepared, caller,
+                          [&](size_t bytes) { return AllocateFor(context, {filter}, bytes); }),
+      call);
 }
 
 // The joined filter of steps that run as one.
@@ -73,10 +73,10 @@ const void* BindJoined(OpKernelContext* context, const StageProgram& program, Ba
   key.backend = backend;
   const size_t first = merged.steps.front();
   void* const workspace = call->lane_workspaces[call->stage.steps[first].lane];
-  return Bind(filters->FindOrJoin(
-                  first, key, merged.merge, workspace, caller,
-                  [&](size_t bytes) { return AllocateFor(context, tensors, bytes); }),
-              call);
+  return Bind(
+      filters->FindOrJoin(first, key, merged.merge, workspace, caller,
+                          [&](size_t bytes) { return AllocateFor(context, tensors, bytes); }),
+      call);
 }
 
 }  // namespace

@@ -343,7 +343,8 @@ absl::Status CheckMergedLanes(const StageProgram& program) {
   std::vector<const StepProgram*> first_of_lane(program.lanes.size(), nullptr);
   std::vector<int> step_counts(program.lanes.size(), 0);
   for (const StepProgram& step : program.steps) {
-    if (program.lanes.empty() || !program.lanes[step.lane].merged) continue;
+    // A negative lane is for the runner to refuse.
+    if (program.lanes.empty() || step.lane < 0 || !program.lanes[step.lane].merged) continue;
     const StepProgram*& first = first_of_lane[step.lane];
     if (first == nullptr) first = &step;
     ++step_counts[step.lane];

@@ -39,8 +39,12 @@ class CountingBackend : public HostBackend {
 class TransformedFiltersTest : public testing::Test {
  protected:
   TransformedFiltersTest() {
-    key_ = {{&filter_}, {}, MakeConvolution(ConvolutionKind::kForward, Layout::kNHWC, DataType::kHalf),
-            "IM2COL_GEMM", true, &backend_};
+    key_ = {{&filter_},
+            {},
+            MakeConvolution(ConvolutionKind::kForward, Layout::kNHWC, DataType::kHalf),
+            "IM2COL_GEMM",
+            true,
+            &backend_};
     EXPECT_TRUE(backend_.Prepare(key_.convolution, key_.algorithm, 1 << 20, &prepared_).ok());
   }
 
