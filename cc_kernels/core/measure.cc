@@ -457,9 +457,9 @@ bool IsMerged(const std::vector<LaneOptions>& lanes, int lane) {
   return lane >= 0 && static_cast<size_t>(lane) < lanes.size() && lanes[lane].merged;
 }
 
-// Why the steps of a merged lane cannot run as one.
-Status CheckMerges(Backend* backend, const std::vector<StageStep>& steps, int lane,
-                   size_t workspace_limit_bytes) {
+// Ok, or why the steps of a merged lane cannot run as one.
+Status CheckMerge(Backend* backend, const std::vector<StageStep>& steps, int lane,
+                  size_t workspace_limit_bytes) {
   std::vector<Convolution> parts;
   std::vector<std::string> algorithms;
   std::string names;
@@ -469,7 +469,6 @@ Status CheckMerges(Backend* backend, const std::vector<StageStep>& steps, int la
     algorithms.push_back(step.algorithm);
     names += (names.empty() ? "'" : ", '") + step.name + "'";
   }
-  if (parts.empty()) return Status::Ok();  // for PrepareStage to refuse
   PreparedMerge merge;
   const Status status = AsRefusal(
       algorithms.front(), PrepareMerge(backend, parts, algorithms, workspace_limit_bytes, &merge));
@@ -482,11 +481,6 @@ Status CheckMerges(Backend* backend, const std::vector<StageStep>& steps, int la
 Status PrepareAsPinned(Backend* backend, const std::vector<StageStep>& steps,
                        const std::vector<LaneOptions>& lanes, size_t workspace_limit_bytes,
                        PreparedStage* prepared) {
-  for (size_t lane = 0; lane < lanes.size(); ++lane) {
-    if (!lanes[lane].merged) continue;
-    TF_INTEROP_RETURN_IF_ERROR(
-        CheckMerges(backend, steps, static_cast<int>(lane), workspace_limit_bytes));
-  }
   for (const StageStep& step : steps) {
     if (step.algorithm.empty() || IsMerged(lanes, step.lane)) continue;
     std::shared_ptr<const PreparedConvolution> convolution;
@@ -498,6 +492,11 @@ Status PrepareAsPinned(Backend* backend, const std::vector<StageStep>& steps,
                                      step.algorithm + ": " + status.message());
   }
   TF_INTEROP_RETURN_IF_ERROR(PrepareStage(backend, steps, lanes, workspace_limit_bytes, prepared));
+  for (size_t lane = 0; lane < lanes.size(); ++lane) {
+    if (!lanes[lane].merged) continue;
+    TF_INTEROP_RETURN_IF_ERROR(
+        CheckMerge(backend, steps, static_cast<int>(lane), workspace_limit_bytes));
+  }
   if (prepared->fallbacks.empty()) return Status::Ok();
   return Unsupported(prepared->fallbacks.front());
 }

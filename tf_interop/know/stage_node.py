@@ -127,7 +127,7 @@ def encode_stage(stage: StageNode, node_def: node_def_pb2.NodeDef) -> None:
         attributes["lane_priorities"].list.i.extend([each.priority for each in stage.lane_options])
         attributes["lane_sm_counts"].list.i.extend([each.sm_count for each in stage.lane_options])
     if any(each.merged for each in stage.lane_options):
-        attributes["merged_lanes"].list.i.extend([each.merged for each in stage.lane_options])
+        attributes["merged_lanes"].list.i.extend([int(each.merged) for each in stage.lane_options])
 
 
 def decode_stage(node_def: node_def_pb2.NodeDef) -> StageNode:
@@ -220,9 +220,7 @@ def _decode_lane_options(
     if not any(lists):
         return ()
     none = [0] * lane_count
-    return tuple(
-        map(LaneOptions, priorities or none, sm_counts or none, map(bool, merged or none))
-    )
+    return tuple(map(LaneOptions, priorities or none, sm_counts or none, map(bool, merged or none)))
 
 
 def _parse_step(stage_name: str, serialized: bytes) -> node_def_pb2.NodeDef:
