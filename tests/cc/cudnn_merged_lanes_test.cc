@@ -33,7 +33,7 @@ class CudnnMergedLanesTest : public CudnnBackendTest {
 
   // As TensorFlow runs it: the image appears on the caller's stream just before, and vanishes on it
   // just behind.
-  Status RunOnce(const PreparedStage& stage, MergedProblem* problem) {
+  Status RunOnce(const PreparedStage& stage, MergedProblem<>* problem) {
     const std::vector<unsigned char> image(problem->image(),
                                            problem->image() + problem->image_bytes());
     std::memset(problem->image(), 0xFF, image.size());

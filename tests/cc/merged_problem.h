@@ -37,6 +37,8 @@ inline std::vector<StageStep> StepsOnLane(const std::vector<Convolution>& parts,
   return steps;
 }
 
+// Buffer is as for ConvolutionProblem.
+template <typename Buffer = GuardedBuffer>
 class MergedProblem {
  public:
   explicit MergedProblem(const std::vector<Convolution>& parts) : parts_(parts) {
@@ -93,13 +95,13 @@ class MergedProblem {
     return tensors;
   }
 
-  GuardedBuffer Encode(const std::vector<double>& values) const {
-    return EncodeElements<GuardedBuffer>(parts_[0].dtype, values);
+  Buffer Encode(const std::vector<double>& values) const {
+    return EncodeElements<Buffer>(parts_[0].dtype, values);
   }
 
   const std::vector<Convolution> parts_;
-  std::vector<GuardedBuffer> operands_;  // the image, then filter and bias of each part
-  std::vector<GuardedBuffer> results_;
+  std::vector<Buffer> operands_;  // the image, then filter and bias of each part
+  std::vector<Buffer> results_;
   std::vector<std::vector<double>> expected_;
 };
 
