@@ -386,6 +386,41 @@ def test_a_stage_without_what_it_pins_is_a_failure(
     assert (result.lanes, result.sm_counts, result.priorities) == ((0, 1), (0, 0), (0, -1))
 
 
+def test_a_merged_lane_is_measured_beside_its_sequence(host: MeasuringBackend) -> None:
+    narrow = dataclasses.replace(FORWARD, filter_shape=(3, 3, 4, 2), output_shape=(2, 5, 4, 2))
+    steps = [StageStep(FORWARD, 0, "DIRECT"), StageStep(narrow, 0, "DIRECT"), StageStep(NCHW, 1)]
+    result = host.measure_stage(steps, FEW_RUNS, merged=[True, False])
+    assert isinstance(result, StageMeasurement), result
+    assert result.merged == (True, False)
+    assert result.convolutions[1] == MeasuredConvolution(narrow, "DIRECT")
+    assert result.sequential_algorithms == ("DIRECT", "DIRECT", "IM2COL_GEMM")
+    unmerged = host.measure_stage(steps, FEW_RUNS, merged=[False, False])
+    assert isinstance(unmerged, StageMeasurement)
+    assert unmerged.merged == ()
+    # What is joined takes workspace: filters and outputs, each on 256 bytes.
+    wide = dataclasses.replace(FORWARD, filter_shape=(3, 3, 4, 8), output_shape=(2, 5, 4, 8))
+    joined = 1280 + 1280  # 3 x 3 x 4 x 8 and 2 x 5 x 4 x 8 floats
+    of_lane_1 = _measure(host, NCHW).workspace_bytes
+    of_wide = _measure(host, wide, "DIRECT").workspace_bytes
+    assert result.workspace_bytes == joined + of_wide + of_lane_1
+
+
+def test_a_stage_of_one_merged_lane_is_measured(host: MeasuringBackend) -> None:
+    steps = [StageStep(FUSED, 0), StageStep(FUSED, 0)]
+    result = host.measure_stage(steps, FEW_RUNS, merged=[True])
+    assert isinstance(result, StageMeasurement), result
+    assert result.merged == (True,)
+
+
+def test_a_lane_that_cannot_be_merged_is_a_failure(host: MeasuringBackend) -> None:
+    steps = [StageStep(FORWARD, 0), StageStep(VALID, 0)]
+    result = host.measure_stage(steps, FEW_RUNS, merged=[True])
+    assert isinstance(result, StageFailure)
+    assert result.kind is FailureKind.UNSUPPORTED
+    assert "differ in output channels only" in result.reason
+    assert result.merged == (True,)
+
+
 @pytest.mark.parametrize(
     ("lanes", "arguments", "reason"),
     [
@@ -399,7 +434,13 @@ def test_a_stage_without_what_it_pins_is_a_failure(
         ([0, 1], {"sequential_algorithms": ["DIRECT"]}, "none or all of 2 steps, got 1"),
         ([0, 1], {"priorities": [0]}, "none or all of 2 lanes, got 1"),
         ([0, 1], {"sm_counts": [4, 4, 4]}, "none or all of 2 lanes, got 3"),
-        ([0, 1], {"sm_counts": [4, 4], "priorities": [0]}, "as many SM counts as priorities"),
+        ([0, 1], {"merged": [True]}, "none or all of 2 lanes, got 1"),
+        ([0, 1], {"merged": [1, 2**32]}, f"merged .* got {2**32}"),
+        (
+            [0, 1],
+            {"sm_counts": [4, 4], "priorities": [0]},
+            "for as many lanes each, got 2, 1 and 0",
+        ),
     ],
 )
 def test_refuses_a_stage_that_makes_no_sense(
@@ -486,7 +527,8 @@ class _StubFunctions:
             return self.code
         given = stage._obj
         self.lanes = [
-            (given.lanes[i].priority, given.lanes[i].sm_count) for i in range(given.lane_count)
+            (lane.priority, lane.sm_count, bool(lane.merged))
+            for lane in given.lanes[: given.lane_count]
         ]
         measured = measurement._obj
         measured.concurrent_us, measured.concurrent_spread_us = 10, 1
@@ -622,7 +664,7 @@ def test_a_stage_says_what_the_device_gave(gpu: MeasuringBackend, stub: _StubFun
     steps = [StageStep(FORWARD, 0), StageStep(FORWARD, 1)]
     result = gpu.measure_stage(steps, FEW_RUNS, sm_counts=[60, 0])
     assert isinstance(result, StageMeasurement)
-    assert stub.lanes == [(0, 60), (0, 0)]
+    assert stub.lanes == [(0, 60, False), (0, 0, False)]
     assert (result.sm_counts, result.priorities) == ((64, 68), ())
     assert (result.concurrent_us, result.same_sequential_us, result.sequential_us) == (10, 20, 30)
     assert result.spread_us == 1 + 4

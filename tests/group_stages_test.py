@@ -241,6 +241,15 @@ def test_groups_with_options_for_every_lane_or_none(
     assert (len(stage.lanes), stage.lane_options) == (2, options)
 
 
+def test_keeps_what_was_measured_with_a_merged_lane() -> None:
+    # Nodes of these configurations need not read one image.
+    unmerged = make_measurement((SMALL, None), (SMALL, None), lanes=(0, 0))
+    merged = dataclasses.replace(unmerged, merged=(True,))
+    nodes = {"a": "Conv2D", "b": "Conv2D"}
+    assert _group_profiled(make_profile(merged), nodes) == ()
+    assert len(_group_profiled(make_profile(merged, unmerged), nodes)) == 1
+
+
 def test_keeps_what_was_not_measured() -> None:
     assert _group_profiled(make_profile()) == ()
 

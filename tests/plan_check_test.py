@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planning_graphs import INCEPTION, make_graph, make_stage
+from planning_graphs import CONFIGURATION, INCEPTION, make_graph, make_stage
 
 from tf_interop.decide.plan_check import check_stages
 from tf_interop.errors import GraphError, PlanError
+from tf_interop.know.convolution import ConvolutionKind
 from tf_interop.know.plan import LaneOptions, PinnedConvolution, PlannedStage
 
 
-def _refusal(nodes: dict[str, str], *stages: PlannedStage, **keywords: dict[str, str]) -> str:
-    view, convolutions = make_graph(nodes, **keywords)  # type: ignore[arg-type]
+def _refusal(nodes: dict[str, str], *stages: PlannedStage, **keywords: Any) -> str:
+    view, convolutions = make_graph(nodes, **keywords)
     with pytest.raises(PlanError) as raised:
         check_stages(stages, view, convolutions)
     return str(raised.value)
@@ -58,7 +60,72 @@ def test_takes_options_of_every_lane() -> None:
     _check(INCEPTION, dataclasses.replace(stage, lane_options=options))
 
 
+def _merged(*lanes: str, algorithm: str | None = None) -> PlannedStage:
+    """A stage whose first lane is merged."""
+    stage = make_stage(*lanes)
+    options = [LaneOptions(merged=not lane) for lane in range(len(lanes))]
+    first = tuple(PinnedConvolution(pinned.node, algorithm) for pinned in stage.lanes[0])
+    return dataclasses.replace(stage, lanes=(first, *stage.lanes[1:]), lane_options=tuple(options))
+
+
+def test_takes_a_merged_lane_of_filters_of_one_image() -> None:
+    configurations = {
+        "5x5_reduce": dataclasses.replace(
+            CONFIGURATION, filter_shape=(3, 3, 16, 8), output_shape=(8, 28, 28, 8)
+        )
+    }
+    view, convolutions = make_graph(INCEPTION, configurations=configurations)
+    for algorithm in (None, "IMPLICIT_GEMM"):
+        stage = _merged("1x1 3x3_reduce 5x5_reduce", "pool_proj", algorithm=algorithm)
+        check_stages((stage,), view, convolutions)
+
+
 # What is not.
+
+
+def test_refuses_a_merged_lane_of_different_images() -> None:
+    message = _refusal(INCEPTION, _merged("1x1 pool_proj", "3x3_reduce"))
+    assert "stage 0, got '1x1' and 'pool_proj', which read different images" in message
+    # Other outputs of one node are other images.
+    nodes = INCEPTION | {"3x3_reduce": "Conv2D input:1"}
+    message = _refusal(nodes, _merged("1x1 3x3_reduce"))
+    assert "'1x1' and '3x3_reduce', which read different images" in message
+
+
+def test_refuses_a_merged_lane_of_one_convolution() -> None:
+    assert "two or more convolutions in a merged lane, got '1x1'" in _refusal(
+        INCEPTION, _merged("1x1", "3x3_reduce")
+    )
+
+
+def test_refuses_a_merged_lane_of_two_algorithms() -> None:
+    lane = (PinnedConvolution("1x1", "GEMM"), PinnedConvolution("3x3_reduce"))
+    stage = PlannedStage((lane,), lane_options=(LaneOptions(merged=True),))
+    assert "pin algorithms GEMM and None" in _refusal(INCEPTION, stage)
+
+
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [
+        ({"filter_shape": (1, 1, 16, 32)}, "have filters of shape (3, 3, 16, 32) and (1, 1,"),
+        ({"filter_shape": None}, "have filters of shape (3, 3, 16, 32) and None"),
+        ({"strides": (2, 2)}, "differ in more than their filters"),
+        ({"dilations": (2, 2)}, "differ in more than their filters"),
+        ({"padding": "VALID"}, "differ in more than their filters"),
+        ({"dtype": "float16"}, "differ in more than their filters"),
+        ({"layout": "NCHW"}, "differ in more than their filters"),
+        ({"op": "_FusedConv2D", "fused_ops": ("BiasAdd",)}, "differ in more than their filters"),
+        ({"group_count": 2}, "not both forward convolutions without groups"),
+        ({"depthwise": True}, "not both forward convolutions without groups"),
+        ({"kind": ConvolutionKind.BACKWARD_FILTER}, "not both forward convolutions"),
+    ],
+)
+def test_refuses_a_merged_lane_of_convolutions_that_differ(
+    changes: dict[str, Any], difference: str
+) -> None:
+    other = dataclasses.replace(CONFIGURATION, **changes)
+    message = _refusal(INCEPTION, _merged("1x1 3x3_reduce"), configurations={"3x3_reduce": other})
+    assert difference in message
 
 
 def test_refuses_a_name_that_is_not_in_the_graph() -> None:

@@ -93,10 +93,28 @@ def test_decodes_lane_options_that_were_encoded() -> None:
     assert decode_stage(node) == stage
 
 
+def test_decodes_merged_lanes_that_were_encoded() -> None:
+    options = (LaneOptions(-2, 64), LaneOptions(merged=True))
+    stage = dataclasses.replace(_stage(), lane_options=options)
+    node = node_def_pb2.NodeDef()
+    encode_stage(stage, node)
+    assert list(node.attr["merged_lanes"].list.i) == [0, 1]
+    assert decode_stage(node) == stage
+
+
+def test_writes_no_merged_lanes_where_there_are_none() -> None:
+    stage = dataclasses.replace(_stage(), lane_options=(LaneOptions(-2), LaneOptions()))
+    node = node_def_pb2.NodeDef()
+    encode_stage(stage, node)
+    assert "merged_lanes" not in node.attr
+    assert decode_stage(node) == stage
+    assert "merged_lanes" not in node.attr
+
+
 def test_writes_no_lane_options_where_there_are_none() -> None:
     node = _encoded()
     assert decode_stage(node).lane_options == ()
-    assert not {"lane_priorities", "lane_sm_counts"} & set(node.attr)
+    assert not {"lane_priorities", "lane_sm_counts", "merged_lanes"} & set(node.attr)
 
 
 def test_reads_lane_options_as_the_op_does() -> None:
@@ -105,6 +123,8 @@ def test_reads_lane_options_as_the_op_does() -> None:
     assert decode_stage(node).lane_options == ()
     node.attr["lane_sm_counts"].list.i.extend([0, 8])
     assert decode_stage(node).lane_options == (LaneOptions(), LaneOptions(sm_count=8))
+    node.attr["merged_lanes"].list.i.extend([1, 0])
+    assert decode_stage(node).lane_options == (LaneOptions(merged=True), LaneOptions(sm_count=8))
 
 
 def test_rejects_lanes_that_come_back() -> None:

@@ -143,6 +143,13 @@ class Backend {
 
   // Enqueues the filling of `bytes` bytes with zeros.
   virtual Status FillZero(void* data, size_t bytes, Stream stream) = 0;
+
+  // Enqueues the copying of `rows` rows of `row_bytes` bytes, which begin `source_pitch` bytes
+  // apart here and `destination_pitch` bytes there. A pitch is at least `row_bytes` and fits in an
+  // int. Source and destination do not overlap.
+  virtual Status CopyRows(const void* source, size_t source_pitch, void* destination,
+                          size_t destination_pitch, size_t row_bytes, size_t rows,
+                          Stream stream) = 0;
 };
 
 }  // namespace tf_interop

@@ -169,7 +169,8 @@ Status ToRequest(const TfiCoreStage& from, StageRequest* request) {
     }
   }
   for (size_t i = 0; i < from.lane_count; ++i) {
-    request->lanes.push_back({from.lanes[i].priority, from.lanes[i].sm_count});
+    const TfiCoreLane& lane = from.lanes[i];
+    request->lanes.push_back({lane.priority, lane.sm_count, lane.merged != 0});
   }
   return Status::Ok();
 }

@@ -17,7 +17,7 @@ extern "C" {
 #define TFI_CORE_EXPORT __attribute__((visibility("default")))
 
 // Changes with every change of a function or a struct below; both sides have to have the same.
-#define TFI_CORE_VERSION 3
+#define TFI_CORE_VERSION 4
 
 // Takes a string, which is valid during the call only.
 typedef void (*TfiCoreSink)(const char* text, size_t size);
@@ -54,6 +54,7 @@ typedef struct TfiCoreStep {
 typedef struct TfiCoreLane {
   int32_t priority;
   int32_t sm_count;
+  int32_t merged;
 } TfiCoreLane;
 
 // See tf_interop::StageRequest. `sequential_algorithms` has `step_count` entries or is null,

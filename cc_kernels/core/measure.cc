@@ -4,6 +4,7 @@
 #include <cmath>
 #include <exception>
 #include <limits>
+#include <map>
 #include <new>
 #include <numeric>
 #include <random>
@@ -79,6 +80,9 @@ struct Problem {
   Convolution convolution;
   std::vector<Bytes> inputs;
   size_t result_bytes = 0;
+  // The place, among the problems of a stage, of the one whose image (the first input) this one
+  // reads in place of its own, which is empty then.
+  std::optional<size_t> image_of;
 
   size_t bytes() const {
     size_t sum = result_bytes;
@@ -156,6 +160,10 @@ class Bench {
       for (const Problem* problem : problems) {
         ConvolutionBuffers buffers;
         for (size_t i = 0; i < problem->inputs.size(); ++i) {
+          if (i == 0 && problem->image_of) {
+            buffers.inputs[i] = copy[*problem->image_of].inputs[i];
+            continue;
+          }
           void* input = nullptr;
           TF_INTEROP_RETURN_IF_ERROR(memory_.AllocateCopy(problem->inputs[i], &input));
           buffers.inputs[i] = input;
@@ -404,39 +412,77 @@ Status MeasurePrepared(MeasuringDevice* device, const MeasureOptions& options,
   return Status::Ok();
 }
 
+// The same convolutions, all on one lane.
+std::vector<StageStep> OnOneLane(const std::vector<StageStep>& steps) {
+  std::vector<StageStep> changed = steps;
+  for (StageStep& step : changed) step.lane = 0;
+  return changed;
+}
+
 // The same prepared steps, all on one lane.
-PreparedStage InSequence(const PreparedStage& stage) {
-  PreparedStage sequence = stage;
-  for (PreparedStep& step : sequence.steps) step.lane = 0;
-  sequence.lane_groups = {StreamGroupOptions()};
-  sequence.lane_workspace_bytes = {
+Status PrepareSameSequence(Backend* backend, const std::vector<StageStep>& steps,
+                           size_t workspace_limit_bytes, const PreparedStage& stage,
+                           PreparedStage* sequence) {
+  if (!stage.merged.empty()) {
+    return PrepareStage(backend, OnOneLane(steps), workspace_limit_bytes, sequence);
+  }
+  *sequence = stage;
+  for (PreparedStep& step : sequence->steps) step.lane = 0;
+  sequence->lane_groups = {StreamGroupOptions()};
+  sequence->lane_workspace_bytes = {
       *std::max_element(stage.lane_workspace_bytes.begin(), stage.lane_workspace_bytes.end())};
-  return sequence;
+  return Status::Ok();
 }
 
 // The same convolutions with `algorithms`, all on one lane.
 std::vector<StageStep> WithAlgorithms(const std::vector<StageStep>& steps,
                                       const std::vector<std::string>& algorithms) {
-  std::vector<StageStep> changed = steps;
-  for (size_t i = 0; i < changed.size(); ++i) {
-    changed[i].algorithm = algorithms[i];
-    changed[i].lane = 0;
-  }
+  std::vector<StageStep> changed = OnOneLane(steps);
+  for (size_t i = 0; i < changed.size(); ++i) changed[i].algorithm = algorithms[i];
   return changed;
 }
 
 std::vector<std::string> AlgorithmsOf(const PreparedStage& stage) {
   std::vector<std::string> algorithms;
   for (const PreparedStep& step : stage.steps) algorithms.push_back(step.convolution->algorithm());
+  for (const MergedSteps& merged : stage.merged) {
+    for (const size_t step : merged.steps) {
+      algorithms[step] = merged.merge.convolution->algorithm();
+    }
+  }
   return algorithms;
 }
 
-// As PrepareStage, but a pinned algorithm that cannot be had is a failure, of its own kind.
+bool IsMerged(const std::vector<LaneOptions>& lanes, int lane) {
+  return lane >= 0 && static_cast<size_t>(lane) < lanes.size() && lanes[lane].merged;
+}
+
+// Ok, or why the steps of a merged lane cannot run as one.
+Status CheckMerge(Backend* backend, const std::vector<StageStep>& steps, int lane,
+                  size_t workspace_limit_bytes) {
+  std::vector<Convolution> parts;
+  std::vector<std::string> algorithms;
+  std::string names;
+  for (const StageStep& step : steps) {
+    if (step.lane != lane) continue;
+    parts.push_back(step.convolution);
+    algorithms.push_back(step.algorithm);
+    names += (names.empty() ? "'" : ", '") + step.name + "'";
+  }
+  PreparedMerge merge;
+  const Status status = AsRefusal(
+      algorithms.front(), PrepareMerge(backend, parts, algorithms, workspace_limit_bytes, &merge));
+  if (status.ok()) return status;
+  return Status(status.code(), "Convolutions " + names + " merged: " + status.message());
+}
+
+// As PrepareStage, but a pinned algorithm that cannot be had, or a lane that cannot be merged, is a
+// failure, of its own kind.
 Status PrepareAsPinned(Backend* backend, const std::vector<StageStep>& steps,
                        const std::vector<LaneOptions>& lanes, size_t workspace_limit_bytes,
                        PreparedStage* prepared) {
   for (const StageStep& step : steps) {
-    if (step.algorithm.empty()) continue;
+    if (step.algorithm.empty() || IsMerged(lanes, step.lane)) continue;
     std::shared_ptr<const PreparedConvolution> convolution;
     const Status status = AsRefusal(
         step.algorithm,
@@ -446,6 +492,11 @@ Status PrepareAsPinned(Backend* backend, const std::vector<StageStep>& steps,
                                      step.algorithm + ": " + status.message());
   }
   TF_INTEROP_RETURN_IF_ERROR(PrepareStage(backend, steps, lanes, workspace_limit_bytes, prepared));
+  for (size_t lane = 0; lane < lanes.size(); ++lane) {
+    if (!lanes[lane].merged) continue;
+    TF_INTEROP_RETURN_IF_ERROR(
+        CheckMerge(backend, steps, static_cast<int>(lane), workspace_limit_bytes));
+  }
   if (prepared->fallbacks.empty()) return Status::Ok();
   return Unsupported(prepared->fallbacks.front());
 }
@@ -482,23 +533,36 @@ Status CheckRequest(const StageRequest& request) {
                          std::to_string(algorithms) + ".");
 }
 
+// The operands of all steps; those of a merged lane share the image of its first.
+std::vector<Problem> MakeProblems(const StageRequest& request, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<Problem> problems;
+  std::map<int, size_t> first_of_lane;
+  for (size_t i = 0; i < request.steps.size(); ++i) {
+    const StageStep& step = request.steps[i];
+    Problem problem = MakeProblem(step.convolution, &random);
+    const size_t first = first_of_lane.emplace(step.lane, i).first->second;
+    if (IsMerged(request.lanes, step.lane) && first != i) {
+      problem.image_of = first;
+      problem.inputs[0].clear();
+    }
+    problems.push_back(std::move(problem));
+  }
+  return problems;
+}
+
 // Measures concurrent, same_sequential and sequential of a request that has been prepared.
 Status TimeStage(MeasuringDevice* device, const StageRequest& request,
-                 const MeasureOptions& options, Runnable* concurrent, Runnable* sequential,
-                 StageMeasurement* measurement) {
-  Runnable same_sequential;
-  same_sequential.stage = InSequence(concurrent->stage);
-  std::vector<Runnable*> ways = {concurrent, &same_sequential};
+                 const MeasureOptions& options, Runnable* concurrent, Runnable* same_sequential,
+                 Runnable* sequential, StageMeasurement* measurement) {
+  std::vector<Runnable*> ways = {concurrent, same_sequential};
   // Where both sequences are the same, one figure serves for both.
-  const bool has_others = measurement->sequential_algorithms != measurement->algorithms;
+  const bool has_others =
+      measurement->sequential_algorithms != AlgorithmsOf(same_sequential->stage);
   if (has_others) ways.push_back(sequential);
 
-  std::mt19937_64 random(options.seed);
-  std::vector<Problem> problems;
+  const std::vector<Problem> problems = MakeProblems(request, options.seed);
   std::vector<const Problem*> pointers;
-  for (const StageStep& step : request.steps) {
-    problems.push_back(MakeProblem(step.convolution, &random));
-  }
   for (const Problem& problem : problems) pointers.push_back(&problem);
   Bench bench(device);
   const int64_t runs = options.warmup_runs + options.repetitions;
@@ -549,11 +613,14 @@ Status MeasureStage(MeasuringDevice* device, const StageRequest& request,
     TF_INTEROP_RETURN_IF_ERROR(CheckRequest(request));
     Backend* const backend = device->backend();
     backend->set_allow_tf32(options.allow_tf32);
-    Runnable concurrent, sequential;
+    Runnable concurrent, same_sequential, sequential;
     TF_INTEROP_RETURN_IF_ERROR(PrepareAsPinned(backend, request.steps, request.lanes,
                                                options.workspace_limit_bytes, &concurrent.stage));
+    TF_INTEROP_RETURN_IF_ERROR(PrepareSameSequence(backend, request.steps,
+                                                   options.workspace_limit_bytes, concurrent.stage,
+                                                   &same_sequential.stage));
     measurement->algorithms = AlgorithmsOf(concurrent.stage);
-    measurement->sequential_algorithms = measurement->algorithms;
+    measurement->sequential_algorithms = AlgorithmsOf(same_sequential.stage);
     if (!request.sequential_algorithms.empty()) {
       TF_INTEROP_RETURN_IF_ERROR(
           PrepareAsPinned(backend, WithAlgorithms(request.steps, request.sequential_algorithms), {},
@@ -563,7 +630,8 @@ Status MeasureStage(MeasuringDevice* device, const StageRequest& request,
     const std::vector<size_t>& lanes = concurrent.stage.lane_workspace_bytes;
     measurement->workspace_bytes = std::accumulate(lanes.begin(), lanes.end(), size_t{0});
     TF_INTEROP_RETURN_IF_ERROR(CheckGroups(backend, concurrent.stage, &measurement->sm_counts));
-    return TimeStage(device, request, options, &concurrent, &sequential, measurement);
+    return TimeStage(device, request, options, &concurrent, &same_sequential, &sequential,
+                     measurement);
   });
 }
 

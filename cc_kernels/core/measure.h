@@ -11,7 +11,11 @@
 // `cache_bytes`, but no more copies than there are runs, and each run takes the next copy. So a run
 // finds its operands in memory, not in a cache. Workspaces and filters in transposed form are not
 // copied: a program reuses them too. Each convolution of a stage has operands of its own; where
-// convolutions share an image in a program, they may be faster there.
+// convolutions share an image in a program, they may be faster there. Only those of a merged lane
+// share one image, in all ways to run them.
+//
+// A merged lane joins its filters in every run, as in training. Where they are constant, a program
+// joins them once and is faster by that.
 //
 // A device that is fed faster than it works shows its own time; one that waits for the host shows
 // the host's. With `head_start_bytes` memory of that size is filled before each timed section, so
@@ -89,14 +93,17 @@ struct StageRequest {
 };
 
 struct StageMeasurement {
-  std::vector<std::string> algorithms;             // that ran on the lanes, of each step
+  // That ran on the lanes, of each step; for merged steps that of the wider convolution.
+  std::vector<std::string> algorithms;
   std::vector<std::string> sequential_algorithms;  // that ran in the second sequence
   size_t workspace_bytes = 0;                      // of all lanes together
   // The SMs that the device gave to each lane; empty where no lane asked for any.
   std::vector<int> sm_counts;
-  TimeFigure concurrent;       // on the lanes that the steps name
-  TimeFigure same_sequential;  // the same prepared steps on one stream
-  TimeFigure sequential;       // on one stream with `sequential_algorithms`
+  TimeFigure concurrent;  // on the lanes that the steps name
+  // The same prepared steps on one stream. Those of a merged lane are prepared by themselves; an
+  // algorithm that can compute the wider convolution only is replaced by the backend's own choice.
+  TimeFigure same_sequential;
+  TimeFigure sequential;  // on one stream with `sequential_algorithms`
   int64_t copies = 0;
 };
 
@@ -134,8 +141,8 @@ Status ResolveAlgorithm(MeasuringDevice* device, const Convolution& convolution,
                         const std::string& algorithm, const MeasureOptions& options,
                         ResolvedAlgorithm* resolved);
 
-// Measures a stage; fails as MeasureConvolution does. A pinned algorithm that cannot be had is a
-// failure: what would run in its place was not asked for.
+// Measures a stage; fails as MeasureConvolution does. A pinned algorithm that cannot be had, and a
+// lane that cannot be merged, is a failure: what would run in its place was not asked for.
 Status MeasureStage(MeasuringDevice* device, const StageRequest& request,
                     const MeasureOptions& options, StageMeasurement* measurement);
 

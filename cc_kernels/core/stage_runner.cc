@@ -15,11 +15,18 @@ Status AtStep(const std::string& name, const std::string& algorithm, const Statu
                                    ": " + status.message());
 }
 
+Status ValidateSteps(const std::vector<StageStep>& steps) {
+  for (const StageStep& step : steps) {
+    TF_INTEROP_RETURN_IF_ERROR(AtStep(step.name, "", Validate(step.convolution)));
+  }
+  return Status::Ok();
+}
+
+// Prepares a step whose convolution is valid.
 Status PrepareStep(Backend* backend, const StageStep& step, const std::string& algorithm,
                    size_t workspace_limit_bytes, std::vector<std::string>* fallbacks,
                    PreparedStep* prepared) {
   prepared->name = step.name;
-  TF_INTEROP_RETURN_IF_ERROR(AtStep(step.name, "", Validate(step.convolution)));
   prepared->result_elements = step.convolution.result_elements();
   prepared->result_bytes = prepared->result_elements * SizeOf(step.convolution.dtype);
   if (prepared->result_elements == 0) return Status::Ok();
@@ -36,6 +43,39 @@ Status PrepareStep(Backend* backend, const StageStep& step, const std::string& a
   return AtStep(
       step.name, "",
       backend->Prepare(step.convolution, "", workspace_limit_bytes, &prepared->convolution));
+}
+
+// Merges the steps of `lane` that have something to compute, where there are several.
+void MergeLane(Backend* backend, const std::vector<StageStep>& steps, int lane,
+               size_t workspace_limit_bytes, PreparedStage* prepared) {
+  MergedSteps merged;
+  std::vector<Convolution> parts;
+  std::vector<std::string> algorithms;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const Convolution& c = steps[i].convolution;
+    if (steps[i].lane != lane || c.result_elements() == 0 || c.reads_nothing()) continue;
+    merged.steps.push_back(i);
+    parts.push_back(c);
+    algorithms.push_back(steps[i].algorithm);
+  }
+  if (parts.size() < 2) return;
+  const Status status =
+      PrepareMerge(backend, parts, algorithms, workspace_limit_bytes, &merged.merge);
+  if (status.ok()) {
+    prepared->merged.push_back(std::move(merged));
+  } else {
+    prepared->fallbacks.push_back("Lane of convolution '" + steps[merged.steps[0]].name +
+                                  "' ran unmerged: " + status.message());
+  }
+}
+
+// For each step the entry of `stage->merged` that it is part of, or null.
+std::vector<MergedSteps*> MergedOfSteps(PreparedStage* stage) {
+  std::vector<MergedSteps*> merged_of(stage->steps.size(), nullptr);
+  for (MergedSteps& merged : stage->merged) {
+    for (const size_t step : merged.steps) merged_of[step] = &merged;
+  }
+  return merged_of;
 }
 
 void GrowLaneWorkspace(const PreparedStep& step, size_t* bytes) {
@@ -92,10 +132,44 @@ class LeasedStreamGroups {
   std::vector<std::unique_ptr<StreamGroup>> groups_;
 };
 
-// The steps of each lane, in order.
-std::vector<std::vector<size_t>> StepsByLane(const PreparedStage& stage) {
-  std::vector<std::vector<size_t>> lanes(stage.lane_workspace_bytes.size());
-  for (size_t i = 0; i < stage.steps.size(); ++i) lanes[stage.steps[i].lane].push_back(i);
+// What is launched in one go: a step, or several that are merged.
+struct Launch {
+  size_t step = 0;                      // the first of those that are merged
+  const MergedSteps* merged = nullptr;  // null for a step by itself
+  const void* joined_filter = nullptr;  // see RunStage
+};
+
+// All launches of a stage, in the order of the steps.
+std::vector<Launch> LaunchesOf(const PreparedStage& stage,
+                               const std::vector<ConvolutionBuffers>& buffers,
+                               const std::vector<const void*>& joined_filters) {
+  std::vector<Launch> launches;
+  std::vector<bool> is_merged(stage.steps.size(), false);
+  for (size_t i = 0; i < stage.merged.size(); ++i) {
+    const MergedSteps& merged = stage.merged[i];
+    const size_t first = merged.steps.front();
+    if (!HaveOneImage(BuffersOf(merged, buffers))) {
+      CountFallback("Lane of convolution '" + stage.steps[first].name +
+                    "' ran unmerged: its convolutions read different images.");
+      for (const std::string& reason : merged.fallbacks_unmerged) CountFallback(reason);
+      continue;
+    }
+    for (const size_t step : merged.steps) is_merged[step] = true;
+    launches.push_back({first, &merged, joined_filters.empty() ? nullptr : joined_filters[i]});
+  }
+  for (size_t step = 0; step < stage.steps.size(); ++step) {
+    if (!is_merged[step]) launches.push_back({step, nullptr, nullptr});
+  }
+  std::sort(launches.begin(), launches.end(),
+            [](const Launch& a, const Launch& b) { return a.step < b.step; });
+  return launches;
+}
+
+// The launches of each lane, in order.
+std::vector<std::vector<Launch>> ByLane(const PreparedStage& stage,
+                                        const std::vector<Launch>& launches) {
+  std::vector<std::vector<Launch>> lanes(stage.lane_workspace_bytes.size());
+  for (const Launch& launch : launches) lanes[stage.steps[launch.step].lane].push_back(launch);
   return lanes;
 }
 
@@ -107,6 +181,19 @@ Status LaunchStep(Backend* backend, const PreparedStep& step, const ConvolutionB
   }
   return AtStep(step.name, step.convolution->algorithm(),
                 backend->Launch(*step.convolution, buffers, workspace, group, stream));
+}
+
+Status Enqueue(Backend* backend, const PreparedStage& stage, const Launch& launch,
+               const std::vector<ConvolutionBuffers>& buffers, void* workspace, StreamGroup* group,
+               Stream stream) {
+  const PreparedStep& step = stage.steps[launch.step];
+  if (launch.merged == nullptr) {
+    return LaunchStep(backend, step, buffers[launch.step], workspace, group, stream);
+  }
+  const PreparedMerge& merge = launch.merged->merge;
+  return AtStep(step.name, merge.convolution->algorithm() + " and those merged with it",
+                LaunchMerge(backend, merge, BuffersOf(*launch.merged, buffers),
+                            launch.joined_filter, workspace, group, stream));
 }
 
 // Makes the streams of all lanes wait for what is on the caller's stream now. `forked` counts the
@@ -121,19 +208,19 @@ Status Fork(Backend* backend, const LeasedStreamGroups& groups, Stream caller, s
 }
 
 Status LaunchRoundRobin(Backend* backend, const PreparedStage& stage,
+                        const std::vector<Launch>& launches,
                         const std::vector<ConvolutionBuffers>& buffers,
                         const std::vector<void*>& lane_workspaces,
                         const LeasedStreamGroups& groups) {
-  const std::vector<std::vector<size_t>> lanes = StepsByLane(stage);
+  const std::vector<std::vector<Launch>> lanes = ByLane(stage, launches);
   size_t longest = 0;
   for (const auto& lane : lanes) longest = std::max(longest, lane.size());
   for (size_t position = 0; position < longest; ++position) {
     for (size_t lane = 0; lane < lanes.size(); ++lane) {
       if (position >= lanes[lane].size()) continue;
-      const size_t step = lanes[lane][position];
-      TF_INTEROP_RETURN_IF_ERROR(LaunchStep(backend, stage.steps[step], buffers[step],
-                                            lane_workspaces[lane], groups[lane],
-                                            groups[lane]->stream()));
+      TF_INTEROP_RETURN_IF_ERROR(Enqueue(backend, stage, lanes[lane][position], buffers,
+                                         lane_workspaces[lane], groups[lane],
+                                         groups[lane]->stream()));
     }
   }
   return Status::Ok();
@@ -151,14 +238,29 @@ Status Join(Backend* backend, const LeasedStreamGroups& groups, Stream caller, s
 }
 
 Status RunOnCallerStream(Backend* backend, const PreparedStage& stage,
+                         const std::vector<Launch>& launches,
                          const std::vector<ConvolutionBuffers>& buffers,
                          const std::vector<void*>& lane_workspaces, Stream caller) {
   LeasedStreamGroups groups(backend);
   TF_INTEROP_RETURN_IF_ERROR(groups.Acquire({StreamGroupOptions()}));
-  for (size_t i = 0; i < stage.steps.size(); ++i) {
-    void* const workspace = lane_workspaces[stage.steps[i].lane];
+  for (const Launch& launch : launches) {
+    void* const workspace = lane_workspaces[stage.steps[launch.step].lane];
     TF_INTEROP_RETURN_IF_ERROR(
-        LaunchStep(backend, stage.steps[i], buffers[i], workspace, groups[0], caller));
+        Enqueue(backend, stage, launch, buffers, workspace, groups[0], caller));
+  }
+  return Status::Ok();
+}
+
+// Checks that lanes are numbered in the order of the steps, and counts them.
+Status CountLanes(const std::vector<StageStep>& steps, int* lane_count) {
+  *lane_count = 0;
+  for (const StageStep& step : steps) {
+    if (step.lane < 0 || step.lane > *lane_count) {
+      return InvalidArgument("Expected lanes numbered 0, 1, 2, … in the order of the steps, got " +
+                             std::to_string(step.lane) + " at convolution '" + step.name +
+                             "' behind " + std::to_string(*lane_count) + " lanes.");
+    }
+    *lane_count = std::max(*lane_count, step.lane + 1);
   }
   return Status::Ok();
 }
@@ -197,29 +299,44 @@ std::vector<StreamGroupOptions> GroupOptionsOf(const std::vector<LaneOptions>& l
 
 }  // namespace
 
+std::vector<ConvolutionBuffers> BuffersOf(const MergedSteps& merged,
+                                          const std::vector<ConvolutionBuffers>& buffers) {
+  std::vector<ConvolutionBuffers> parts;
+  for (const size_t step : merged.steps) parts.push_back(buffers[step]);
+  return parts;
+}
+
 Status PrepareStage(Backend* backend, const std::vector<StageStep>& steps,
                     const std::vector<LaneOptions>& lanes, size_t workspace_limit_bytes,
                     PreparedStage* prepared) {
   *prepared = PreparedStage();
-  prepared->steps.resize(steps.size());
   int lane_count = 0;
-  for (size_t i = 0; i < steps.size(); ++i) {
-    const StageStep& step = steps[i];
-    if (step.lane < 0 || step.lane > lane_count) {
-      return InvalidArgument("Expected lanes numbered 0, 1, 2, … in the order of the steps, got " +
-                             std::to_string(step.lane) + " at convolution '" + step.name +
-                             "' behind " + std::to_string(lane_count) + " lanes.");
-    }
-    lane_count = std::max(lane_count, step.lane + 1);
-    const int lane = step.lane % kMaxLanes;
-    auto& workspaces = prepared->lane_workspace_bytes;
-    workspaces.resize(std::min(lane_count, kMaxLanes));
-    TF_INTEROP_RETURN_IF_ERROR(PrepareStep(backend, step, step.algorithm, workspace_limit_bytes,
-                                           &prepared->fallbacks, &prepared->steps[i]));
-    prepared->steps[i].lane = lane;
-    GrowLaneWorkspace(prepared->steps[i], &workspaces[lane]);
-  }
+  TF_INTEROP_RETURN_IF_ERROR(CountLanes(steps, &lane_count));
   TF_INTEROP_RETURN_IF_ERROR(CheckLaneOptions(lanes, lane_count));
+  TF_INTEROP_RETURN_IF_ERROR(ValidateSteps(steps));
+  prepared->steps.resize(steps.size());
+  prepared->lane_workspace_bytes.resize(std::min(lane_count, kMaxLanes));
+  for (size_t lane = 0; lane < lanes.size(); ++lane) {
+    if (!lanes[lane].merged) continue;
+    MergeLane(backend, steps, static_cast<int>(lane), workspace_limit_bytes, prepared);
+  }
+  const std::vector<MergedSteps*> merged_of = MergedOfSteps(prepared);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    MergedSteps* const merged = merged_of[i];
+    size_t limit_bytes = workspace_limit_bytes;
+    if (merged != nullptr) limit_bytes = merged->merge.workspace_bytes();
+    TF_INTEROP_RETURN_IF_ERROR(
+        PrepareStep(backend, steps[i], steps[i].algorithm, limit_bytes,
+                    merged != nullptr ? &merged->fallbacks_unmerged : &prepared->fallbacks,
+                    &prepared->steps[i]));
+    const int lane = steps[i].lane % kMaxLanes;
+    prepared->steps[i].lane = lane;
+    GrowLaneWorkspace(prepared->steps[i], &prepared->lane_workspace_bytes[lane]);
+    if (merged != nullptr) {
+      prepared->lane_workspace_bytes[lane] =
+          std::max(prepared->lane_workspace_bytes[lane], merged->merge.workspace_bytes());
+    }
+  }
   prepared->lane_groups = GroupOptionsOf(lanes, prepared->lane_workspace_bytes.size());
   return Status::Ok();
 }
@@ -227,6 +344,7 @@ Status PrepareStage(Backend* backend, const std::vector<StageStep>& steps,
 Status PrepareSequentialStage(Backend* backend, const std::vector<StageStep>& steps,
                               PreparedStage* prepared) {
   *prepared = PreparedStage();
+  TF_INTEROP_RETURN_IF_ERROR(ValidateSteps(steps));
   prepared->steps.resize(steps.size());
   prepared->lane_workspace_bytes = {0};
   prepared->lane_groups = {StreamGroupOptions()};
@@ -240,7 +358,8 @@ Status PrepareSequentialStage(Backend* backend, const std::vector<StageStep>& st
 
 Status RunStage(Backend* backend, const PreparedStage& stage,
                 const std::vector<ConvolutionBuffers>& buffers,
-                const std::vector<void*>& lane_workspaces, Stream caller) {
+                const std::vector<void*>& lane_workspaces,
+                const std::vector<const void*>& joined_filters, Stream caller) {
   const size_t lanes = stage.lane_workspace_bytes.size();
   if (buffers.size() != stage.steps.size() || lane_workspaces.size() != lanes) {
     return InvalidArgument("Expected buffers for " + std::to_string(stage.steps.size()) +
@@ -253,20 +372,28 @@ Status RunStage(Backend* backend, const PreparedStage& stage,
                            " lanes asks of its stream group, got " +
                            std::to_string(stage.lane_groups.size()) + " of them.");
   }
+  if (!joined_filters.empty() && joined_filters.size() != stage.merged.size()) {
+    return InvalidArgument("Expected a joined filter or null for none or all of " +
+                           std::to_string(stage.merged.size()) + " merged lanes, got " +
+                           std::to_string(joined_filters.size()) + " of them.");
+  }
   if (lanes == 0) return Status::Ok();
-  if (lanes == 1) return RunOnCallerStream(backend, stage, buffers, lane_workspaces, caller);
+  const std::vector<Launch> launches = LaunchesOf(stage, buffers, joined_filters);
+  if (lanes == 1) {
+    return RunOnCallerStream(backend, stage, launches, buffers, lane_workspaces, caller);
+  }
 
   LeasedStreamGroups groups(backend);
   const Status acquired = groups.Acquire(stage.lane_groups);
   if (!acquired.ok()) {
     CountFallback("No stream groups for the lanes of a stage; its convolutions ran in sequence: " +
                   acquired.message());
-    return RunOnCallerStream(backend, stage, buffers, lane_workspaces, caller);
+    return RunOnCallerStream(backend, stage, launches, buffers, lane_workspaces, caller);
   }
   size_t forked = 0;
   Status status = Fork(backend, groups, caller, &forked);
   if (status.ok()) {
-    status.Update(LaunchRoundRobin(backend, stage, buffers, lane_workspaces, groups));
+    status.Update(LaunchRoundRobin(backend, stage, launches, buffers, lane_workspaces, groups));
   }
   status.Update(Join(backend, groups, caller, forked));
   return status;

@@ -19,6 +19,11 @@
 // for whatever reason; that is counted, with the reason (see counters.h). A stage of one lane has
 // no stream whose options would matter, and nothing to share the device with.
 //
+// The steps of a merged lane run as one wider convolution (merged_convolution.h). Where their
+// shapes or algorithms do not fit together, where the wider convolution cannot be prepared, or
+// where the images that a call brings are not one buffer, they run one after another instead; that
+// is a fallback like others. Steps with nothing to compute have no part in it.
+//
 // A stream group takes memory of the device (a cuDNN handle) that the caller's allocator may hold.
 // Where there are not as many as lanes, the stage runs in sequence on the caller's stream, for
 // which one is enough; that is counted too.
@@ -36,6 +41,7 @@
 
 #include "cc_kernels/core/backend.h"
 #include "cc_kernels/core/convolution.h"
+#include "cc_kernels/core/merged_convolution.h"
 #include "cc_kernels/core/status.h"
 
 namespace tf_interop {
@@ -71,21 +77,33 @@ struct PreparedStep {
   std::shared_ptr<const PreparedConvolution> convolution;  // null where nothing is to be computed
 };
 
+// Steps of one lane that are ready to launch as one wider convolution.
+struct MergedSteps {
+  std::vector<size_t> steps;  // positions in the stage, ascending
+  PreparedMerge merge;
+  // What `PreparedStage::fallbacks` would say of these steps if they ran by themselves.
+  std::vector<std::string> fallbacks_unmerged;
+};
+
 // A stage that is ready to launch, for one device and one set of shapes. Immutable.
 struct PreparedStage {
-  std::vector<PreparedStep> steps;  // in the order of the StageSteps
+  std::vector<PreparedStep> steps;  // in the order of the StageSteps, each ready by itself
+  std::vector<MergedSteps> merged;  // those that run as one, unless their images are not one
   // For each lane, the most that one of its steps needs. Steps of a lane share it, in order.
   std::vector<size_t> lane_workspace_bytes;
   std::vector<StreamGroupOptions> lane_groups;  // what each lane asks of its stream group
-  // Steps whose pinned algorithm could not be had, each with its reason.
+  // Steps whose pinned algorithm could not be had, and lanes that could not be merged, each with
+  // its reason.
   std::vector<std::string> fallbacks;
 };
 
 // Prepares every step. A pinned algorithm that the backend cannot run for this shape, or that
 // needs more than `workspace_limit_bytes`, is replaced by the backend's own choice and noted in
-// `fallbacks`. Lane numbers must be 0, 1, 2, … without a gap; lane kMaxLanes comes behind lane 0,
-// and so on. `lanes` has an entry for each lane number, or none where no lane asks for anything; a
-// lane that comes behind another one runs with that one's options.
+// `fallbacks`; so is a lane that cannot be merged within that limit. By themselves, the steps of a
+// merged lane take no more workspace than merged, if they can do with that. Lane numbers must be 0,
+// 1, 2, … without a gap; lane kMaxLanes comes behind lane 0, and so on. `lanes` has an entry for
+// each lane number, or none where no lane asks for anything; a lane that comes behind another one
+// runs with that one's options.
 Status PrepareStage(Backend* backend, const std::vector<StageStep>& steps,
                     const std::vector<LaneOptions>& lanes, size_t workspace_limit_bytes,
                     PreparedStage* prepared);
@@ -94,16 +112,28 @@ inline Status PrepareStage(Backend* backend, const std::vector<StageStep>& steps
   return PrepareStage(backend, steps, {}, workspace_limit_bytes, prepared);
 }
 
-// The same steps on one lane that needs as little workspace as the backend can do with: what is
-// left to do where memory is short.
+// The same steps, none of them merged, on one lane that needs as little workspace as the backend
+// can do with: what is left to do where memory is short.
 Status PrepareSequentialStage(Backend* backend, const std::vector<StageStep>& steps,
                               PreparedStage* prepared);
 
 // Enqueues the stage behind the work that is on `caller` now, and joins it into `caller`.
-// `buffers` has one entry for each step, `lane_workspaces` one for each lane.
+// `buffers` has one entry for each step, `lane_workspaces` one for each lane, and `joined_filters`
+// one for each of `stage.merged`: what EnqueueJoinedFilter made for it on the caller's stream, or
+// null where this call is to join the filters. Empty stands for null for all.
 Status RunStage(Backend* backend, const PreparedStage& stage,
                 const std::vector<ConvolutionBuffers>& buffers,
-                const std::vector<void*>& lane_workspaces, Stream caller);
+                const std::vector<void*>& lane_workspaces,
+                const std::vector<const void*>& joined_filters, Stream caller);
+inline Status RunStage(Backend* backend, const PreparedStage& stage,
+                       const std::vector<ConvolutionBuffers>& buffers,
+                       const std::vector<void*>& lane_workspaces, Stream caller) {
+  return RunStage(backend, stage, buffers, lane_workspaces, {}, caller);
+}
+
+// The buffers of steps that run as one, in order.
+std::vector<ConvolutionBuffers> BuffersOf(const MergedSteps& merged,
+                                          const std::vector<ConvolutionBuffers>& buffers);
 
 }  // namespace tf_interop
 

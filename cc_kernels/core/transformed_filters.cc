@@ -5,28 +5,35 @@
 #include "cc_kernels/core/counters.h"
 
 namespace tf_interop {
-namespace {
-
-// Enqueues the transformation on `caller`.
-Status Transform(const TransformedFilterKey& key, const PreparedConvolution& prepared,
-                 void* transformed, Stream caller) {
-  std::unique_ptr<StreamGroup> group;
-  TF_INTEROP_RETURN_IF_ERROR(key.backend->Acquire(&group));
-  const Status status =
-      key.backend->TransformFilter(prepared, key.filter, transformed, group.get(), caller);
-  key.backend->Release(std::move(group));
-  return status;
-}
-
-}  // namespace
-
 bool TransformedFilterKey::operator==(const TransformedFilterKey& other) const {
-  return filter == other.filter && convolution == other.convolution &&
-         algorithm == other.algorithm && allow_tf32 == other.allow_tf32 && backend == other.backend;
+  return filters == other.filters && filter_channels == other.filter_channels &&
+         convolution == other.convolution && algorithm == other.algorithm &&
+         allow_tf32 == other.allow_tf32 && backend == other.backend;
 }
 
 std::shared_ptr<TransformedFilter> TransformedFilters::FindOrMake(
     size_t step, const TransformedFilterKey& key, const PreparedConvolution& prepared,
+    Stream caller, const Allocate& allocate) {
+  const auto transform = [&](void* transformed, StreamGroup* group) {
+    return key.backend->TransformFilter(prepared, key.filters[0], transformed, group, caller);
+  };
+  return FindOrMake(step, key, prepared.transformed_filter_bytes(), transform, caller, allocate);
+}
+
+std::shared_ptr<TransformedFilter> TransformedFilters::FindOrJoin(size_t step,
+                                                                  const TransformedFilterKey& key,
+                                                                  const PreparedMerge& prepared,
+                                                                  void* workspace, Stream caller,
+                                                                  const Allocate& allocate) {
+  const auto join = [&](void* joined, StreamGroup* group) {
+    return EnqueueJoinedFilter(key.backend, prepared, key.filters, workspace, joined, group,
+                               caller);
+  };
+  return FindOrMake(step, key, prepared.joined_filter_bytes(), join, caller, allocate);
+}
+
+std::shared_ptr<TransformedFilter> TransformedFilters::FindOrMake(
+    size_t step, const TransformedFilterKey& key, size_t bytes, const Transform& transform,
     Stream caller, const Allocate& allocate) {
   // Held until the transformation is enqueued: who finds it on the same stream comes behind it.
   std::lock_guard<std::mutex> lock(mutex_);
@@ -35,9 +42,14 @@ std::shared_ptr<TransformedFilter> TransformedFilters::FindOrMake(
   for (const auto& known : forms) {
     if (known->key() == key) return known->IsReadyOn(caller) ? known : nullptr;
   }
-  FilterMemory memory = allocate(prepared.transformed_filter_bytes());
+  FilterMemory memory = allocate(bytes);
   if (memory.data == nullptr) return nullptr;
-  const Status transformed = Transform(key, prepared, memory.data, caller);
+  std::unique_ptr<StreamGroup> group;
+  Status transformed = key.backend->Acquire(&group);
+  if (transformed.ok()) {
+    transformed = transform(memory.data, group.get());
+    key.backend->Release(std::move(group));
+  }
   if (!transformed.ok()) {
     CountFallback("A constant filter is transformed by every launch: " + transformed.message());
     return nullptr;

@@ -1,11 +1,11 @@
 // The constant filters of a stage in the form that their algorithms read, transformed once instead
-// of by every launch.
+// of by every launch. Those of convolutions that run as one (merged_convolution.h) are joined once.
 //
 // A transformed filter is used only where nothing can have changed since it was made: for a filter
 // at the same address (which is held, so that no other filter comes to be there, and which its
 // caller says is constant, so that nobody writes to it), the same convolution with all its sizes,
 // the same algorithm, the same switch for TF32 and the same device's backend. Together these decide
-// the transformed bytes.
+// the transformed bytes. Of filters that are joined, all are at the same addresses, in order.
 //
 // It is ready for whoever comes behind it: for calls on the stream that the transformation was
 // enqueued on, and for all once it is known to have run. A call that comes too early on another
@@ -16,6 +16,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -25,13 +26,15 @@
 
 #include "cc_kernels/core/backend.h"
 #include "cc_kernels/core/convolution.h"
+#include "cc_kernels/core/merged_convolution.h"
 #include "cc_kernels/core/status.h"
 
 namespace tf_interop {
 
 // What decides the bytes of a transformed filter.
 struct TransformedFilterKey {
-  const void* filter = nullptr;
+  std::vector<const void*> filters;      // one, or those that are joined
+  std::vector<int64_t> filter_channels;  // output channels of each that is joined; else none
   Convolution convolution;
   std::string algorithm;
   bool allow_tf32 = true;
@@ -82,11 +85,22 @@ class TransformedFilters {
                                                 const PreparedConvolution& prepared, Stream caller,
                                                 const Allocate& allocate);
 
+  // Likewise for steps that run as one, of which `step` is the first: gives what LaunchMerge takes
+  // as joined filter. `workspace` is the one that the launch will have on `caller` or behind it.
+  std::shared_ptr<TransformedFilter> FindOrJoin(size_t step, const TransformedFilterKey& key,
+                                                const PreparedMerge& prepared, void* workspace,
+                                                Stream caller, const Allocate& allocate);
+
   // Forgets all; returns whether there were any. Who was given one keeps it.
   bool Clear();
 
  private:
   using Forms = std::vector<std::shared_ptr<TransformedFilter>>;
+  using Transform = std::function<Status(void* transformed, StreamGroup* group)>;
+
+  std::shared_ptr<TransformedFilter> FindOrMake(size_t step, const TransformedFilterKey& key,
+                                                size_t bytes, const Transform& transform,
+                                                Stream caller, const Allocate& allocate);
 
   std::mutex mutex_;
   std::vector<Forms> forms_;  // of each step's filter, oldest first; guarded by mutex_

@@ -14,7 +14,8 @@
 
 namespace tf_interop {
 
-// Gives the steps of `call` whose filter is constant that filter transformed, where that helps.
+// Gives the steps of `call` whose filter is constant that filter transformed, where that helps, and
+// merged steps whose filters are all constant those filters joined.
 // Enqueues on `caller` what has not been transformed yet: to be called before RunStage.
 void BindConstantFilters(tensorflow::OpKernelContext* context, const StageProgram& program,
                          Backend* backend, Stream caller, TransformedFilters* filters,

@@ -145,6 +145,7 @@ absl::Status GetStageProgram(tensorflow::OpKernelConstruction* context, StagePro
   TF_RETURN_IF_ERROR(context->GetAttr("algorithms", &attributes.algorithms));
   TF_RETURN_IF_ERROR(context->GetAttr("lane_priorities", &attributes.lane_priorities));
   TF_RETURN_IF_ERROR(context->GetAttr("lane_sm_counts", &attributes.lane_sm_counts));
+  TF_RETURN_IF_ERROR(context->GetAttr("merged_lanes", &attributes.merged_lanes));
   TF_RETURN_IF_ERROR(context->GetAttr("Tin", &attributes.input_types));
   TF_RETURN_IF_ERROR(context->GetAttr("Tout", &attributes.output_types));
   TF_RETURN_IF_ERROR(context->GetAttr("num_sizes", &attributes.size_count));

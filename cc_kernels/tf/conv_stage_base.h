@@ -42,6 +42,7 @@ struct StageCall {
   std::vector<void*> lane_workspaces;
   std::vector<tensorflow::Tensor> workspace_tensors;
   std::vector<std::shared_ptr<TransformedFilter>> transformed_filters;
+  std::vector<const void*> joined_filters;  // see RunStage
 };
 
 // Resolves shapes, prepares the stage and allocates its outputs and workspaces. Where a workspace

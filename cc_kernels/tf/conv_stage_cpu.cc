@@ -56,8 +56,8 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
     auto caller = std::make_shared<std::unique_ptr<StreamGroup>>(std::move(acquired));
     auto* const stream = static_cast<HostStream*>((*caller)->stream());
     BindConstantFilters(context, program_, backend, stream, &filters_, call.get());
-    const Status launched =
-        RunStage(backend, call->stage, call->buffers, call->lane_workspaces, stream);
+    const Status launched = RunStage(backend, call->stage, call->buffers, call->lane_workspaces,
+                                     call->joined_filters, stream);
     stream->Enqueue([=]() mutable {
       Status status = launched;
       status.Update(stream->TakeError());

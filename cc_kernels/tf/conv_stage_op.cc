@@ -22,6 +22,7 @@ absl::Status GetStageAttributes(InferenceContext* context, StageAttributes* attr
   TF_RETURN_IF_ERROR(context->GetAttr("algorithms", &attributes->algorithms));
   TF_RETURN_IF_ERROR(context->GetAttr("lane_priorities", &attributes->lane_priorities));
   TF_RETURN_IF_ERROR(context->GetAttr("lane_sm_counts", &attributes->lane_sm_counts));
+  TF_RETURN_IF_ERROR(context->GetAttr("merged_lanes", &attributes->merged_lanes));
   TF_RETURN_IF_ERROR(context->GetAttr("Tin", &attributes->input_types));
   TF_RETURN_IF_ERROR(context->GetAttr("Tout", &attributes->output_types));
   TF_RETURN_IF_ERROR(context->GetAttr("constant_inputs", &attributes->constant_inputs));
@@ -107,6 +108,7 @@ REGISTER_OP("TfInterop>ConvStage")
     .Attr("algorithms: list(string) >= 1")
     .Attr("lane_priorities: list(int) = []")
     .Attr("lane_sm_counts: list(int) = []")
+    .Attr("merged_lanes: list(int) = []")
     .SetShapeFn(InferShapes)
     .Doc(R"doc(
 Runs convolutions that do not depend on each other at the same time, each lane on a stream group of
@@ -125,6 +127,8 @@ lane_priorities: The priority of each lane's stream, as CUDA counts: lower goes 
   all are 0.
 lane_sm_counts: How many SMs of a GPU each lane is to have for itself; 0 for a share of what the
   others leave. Empty where all lanes share all.
+merged_lanes: For each lane 1 where its steps, which read one image and differ in their filters,
+  run as one wider convolution, else 0. Empty where no lane is merged.
 )doc");
 
 }  // namespace tf_interop

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
@@ -302,21 +303,62 @@ bool IsBiasOf(const TensorShape& bias, int64_t channels) {
 absl::Status ParseLaneOptions(const StageAttributes& attributes, std::vector<LaneOptions>* lanes) {
   const std::vector<int>& priorities = attributes.lane_priorities;
   const std::vector<int>& sm_counts = attributes.lane_sm_counts;
+  const std::vector<int>& merged = attributes.merged_lanes;
   const int last_lane =
       *std::max_element(attributes.step_lanes.begin(), attributes.step_lanes.end());
   const size_t count = static_cast<size_t>(int64_t{last_lane} + 1);
-  for (const size_t got : {priorities.size(), sm_counts.size()}) {
+  for (const size_t got : {priorities.size(), sm_counts.size(), merged.size()}) {
     if (got == 0 || got == count) continue;
     return absl::InvalidArgumentError(absl::StrCat(
-        "ConvStage: expected lane_priorities and lane_sm_counts to be empty or to have one entry "
-        "for each of ",
-        count, " lanes, got ", priorities.size(), " and ", sm_counts.size(), "."));
+        "ConvStage: expected lane_priorities, lane_sm_counts and merged_lanes to be empty or to "
+        "have one entry for each of ",
+        count, " lanes, got ", priorities.size(), ", ", sm_counts.size(), " and ", merged.size(),
+        "."));
   }
-  if (priorities.empty() && sm_counts.empty()) return absl::OkStatus();
+  if (priorities.empty() && sm_counts.empty() && merged.empty()) return absl::OkStatus();
   lanes->assign(count, LaneOptions());
   for (size_t lane = 0; lane < count; ++lane) {
     if (!priorities.empty()) (*lanes)[lane].priority = priorities[lane];
     if (!sm_counts.empty()) (*lanes)[lane].sm_count = sm_counts[lane];
+    if (!merged.empty()) (*lanes)[lane].merged = merged[lane] != 0;
+  }
+  return absl::OkStatus();
+}
+
+// Whether the two differ in nothing that attributes say, but for the filter.
+bool CanMerge(const StepProgram& a, const StepProgram& b) {
+  return a.kind == ConvolutionKind::kForward && b.kind == a.kind && !a.depthwise && !b.depthwise &&
+         a.operands[a.image_operand()].index == b.operands[b.image_operand()].index &&
+         a.dtype == b.dtype && a.format == b.format && a.padding == b.padding &&
+         std::equal(std::begin(a.explicit_pads), std::end(a.explicit_pads),
+                    std::begin(b.explicit_pads)) &&
+         a.stride_height == b.stride_height && a.stride_width == b.stride_width &&
+         a.dilation_height == b.dilation_height && a.dilation_width == b.dilation_width &&
+         a.has_bias == b.has_bias && a.activation == b.activation &&
+         a.leaky_relu_alpha == b.leaky_relu_alpha && a.algorithm == b.algorithm;
+}
+
+// Checks what can be said of merged lanes before shapes are known.
+absl::Status CheckMergedLanes(const StageProgram& program) {
+  std::vector<const StepProgram*> first_of_lane(program.lanes.size(), nullptr);
+  std::vector<int> step_counts(program.lanes.size(), 0);
+  for (const StepProgram& step : program.steps) {
+    // A negative lane is for the runner to refuse.
+    if (program.lanes.empty() || step.lane < 0 || !program.lanes[step.lane].merged) continue;
+    const StepProgram*& first = first_of_lane[step.lane];
+    if (first == nullptr) first = &step;
+    ++step_counts[step.lane];
+    if (CanMerge(*first, step)) continue;
+    return AtStep(step.name,
+                  absl::StrCat("expected a merged lane of forward convolutions that read one image "
+                               "and differ in their filters only, got another than '",
+                               first->name, "'."));
+  }
+  for (size_t lane = 0; lane < program.lanes.size(); ++lane) {
+    if (!program.lanes[lane].merged || step_counts[lane] > 1) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("ConvStage: expected two or more steps in merged lane ", lane, ", got ",
+                     step_counts[lane], "."));
   }
   return absl::OkStatus();
 }
@@ -356,7 +398,8 @@ absl::Status ParseStageProgram(const StageAttributes& attributes, StageProgram* 
     step->lane = attributes.step_lanes[i];
     step->algorithm = attributes.algorithms[i];
   }
-  return ParseLaneOptions(attributes, &program->lanes);
+  TF_RETURN_IF_ERROR(ParseLaneOptions(attributes, &program->lanes));
+  return CheckMergedLanes(*program);
 }
 
 absl::Status ResolveStep(const StepProgram& step, const std::vector<TensorShape>& operand_shapes,

@@ -65,6 +65,7 @@ struct StageAttributes {
   std::vector<std::string> algorithms;
   std::vector<int> lane_priorities;
   std::vector<int> lane_sm_counts;
+  std::vector<int> merged_lanes;  // 0 or 1
   std::vector<tensorflow::DataType> input_types;
   std::vector<tensorflow::DataType> output_types;
   int size_count = 0;

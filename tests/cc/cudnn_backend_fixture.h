@@ -17,13 +17,12 @@
 #include "tests/cc/convolution_problem.h"
 #include "tests/cc/fake_cuda.h"
 #include "tests/cc/fake_cudnn.h"
+#include "tests/cc/guarded_buffer.h"
 #include "tests/cc/reference_convolution.h"
 
 namespace tf_interop {
 
 inline constexpr size_t kAmpleWorkspace = size_t{64} << 20;
-inline constexpr size_t kGuardBytes = 64;
-inline constexpr unsigned char kGuard = 0xC3;
 
 // Leaky slopes and exponentials are rounded; a split epilogue rounds to half in between.
 inline constexpr Tolerance kTolerance = {1e-6, 2e-3};
@@ -39,34 +38,7 @@ std::string PathOf(Function* function) {
 inline std::string FakeCudaPath() { return PathOf(&FakeCudaMakeContext); }
 inline std::string FakeCudnnPath() { return PathOf(&FakeCudnn); }
 
-// Memory with guards on both sides, filled with bytes that read as NaN.
-class Buffer {
- public:
-  explicit Buffer(size_t bytes) : bytes_(bytes), storage_(bytes + 2 * kGuardBytes + 256, kGuard) {
-    const auto start = reinterpret_cast<uintptr_t>(storage_.data()) + kGuardBytes;
-    data_ = storage_.data() + kGuardBytes + (256 - start % 256) % 256;
-    std::memset(data_, 0xFF, bytes);
-  }
-
-  Buffer(Buffer&&) = default;  // the storage stays where it is
-
-  unsigned char* data() { return data_; }
-
-  bool IsIntact() const {
-    for (size_t i = 1; i <= kGuardBytes; ++i) {
-      if (data_[-static_cast<ptrdiff_t>(i)] != kGuard || data_[bytes_ + i - 1] != kGuard) {
-        return false;
-      }
-    }
-    return true;
-  }
-
- private:
-  size_t bytes_;
-  std::vector<unsigned char> storage_;
-  unsigned char* data_;
-};
-
+using Buffer = GuardedBuffer;
 using Problem = ConvolutionProblem<Buffer>;
 
 inline Convolution MakeAsymmetric(ConvolutionKind kind = ConvolutionKind::kForward) {

@@ -21,6 +21,7 @@
 #include "cc_kernels/core/stage_runner.h"
 #include "tests/cc/convolution_cases.h"
 #include "tests/cc/convolution_problem.h"
+#include "tests/cc/merged_problem.h"
 #include "tests/cc/reference_convolution.h"
 
 namespace tf_interop {
@@ -423,6 +424,53 @@ TEST_F(GpuStageTest, LanesAreJoinedBeforeTheCallerReusesTheirInputs) {
     ASSERT_TRUE(backend_->FillZero(image_->data(), image_bytes(), caller_).ok());
     ExpectAll(reference.output);
     if (HasFatalFailure()) return;
+  }
+}
+
+// Rows of all widths at distances that no allocator of pitched memory would give.
+TEST_F(CudnnGpuTest, CopiesRowsAtAnyDistance) {
+  for (const size_t row_bytes : {2, 6, 30, 256, 1030}) {
+    const size_t rows = 1000, gap = 14, pitch = row_bytes + gap;
+    Buffer source(rows * row_bytes), destination(rows * pitch), back(rows * row_bytes);
+    for (size_t i = 0; i < rows * row_bytes; ++i) source.data()[i] = i % 251;
+    ASSERT_TRUE(backend_
+                    ->CopyRows(source.data(), row_bytes, destination.data() + 4, pitch, row_bytes,
+                               rows - 1, caller_)
+                    .ok());
+    ASSERT_TRUE(backend_
+                    ->CopyRows(destination.data() + 4, pitch, back.data(), row_bytes, row_bytes,
+                               rows - 1, caller_)
+                    .ok());
+    ASSERT_EQ(driver.stream_synchronize(caller_), CUDA_SUCCESS);
+    EXPECT_EQ(std::memcmp(back.data(), source.data(), (rows - 1) * row_bytes), 0) << row_bytes;
+    EXPECT_EQ(destination.data()[0], 0xFF);
+    EXPECT_EQ(destination.data()[4 + row_bytes], 0xFF) << "written between the rows";
+  }
+}
+
+TEST_F(CudnnGpuTest, AMergedLaneBesideAnotherMatchesReference) {
+  for (const Layout layout : {Layout::kNHWC, Layout::kNCHW}) {
+    for (const DataType dtype : {DataType::kFloat, DataType::kHalf, DataType::kBFloat16}) {
+      Convolution c = MakeConvolution(ConvolutionKind::kForward, layout, dtype);
+      c.has_bias = true;
+      c.activation = Activation::kRelu;
+      SCOPED_TRACE(ToString(c));
+      const auto parts = WithOutputChannels(c, {6, 2, 8, 4});
+      std::vector<StageStep> steps = StepsOnLane(parts, 0);
+      steps[3].lane = 1;
+      PreparedStage stage;
+      const Status prepared =
+          PrepareStage(backend_, steps, {{0, 0, true}, LaneOptions()}, kAmpleWorkspace, &stage);
+      ASSERT_TRUE(prepared.ok()) << prepared.message();
+      EXPECT_TRUE(stage.fallbacks.empty()) << stage.fallbacks.front();
+      MergedProblem<Buffer> problem(parts);
+      const Buffer first(stage.lane_workspace_bytes[0]), second(stage.lane_workspace_bytes[1]);
+      const Status run =
+          RunStage(backend_, stage, problem.Buffers(), {first.data(), second.data()}, caller_);
+      ASSERT_TRUE(run.ok()) << run.message();
+      ASSERT_EQ(driver.stream_synchronize(caller_), CUDA_SUCCESS);
+      problem.ExpectCorrect(kTolerance);
+    }
   }
 }
 

@@ -91,6 +91,7 @@ struct CUstream_st {
   std::deque<std::function<void()>> queue;
   bool busy = false;
   bool stopping = false;
+  int row_copies = 0;  // that were enqueued
   std::thread worker;
 };
 
@@ -172,6 +173,11 @@ CUcontext FakeCudaCurrentContext() {
 }
 
 int FakeCudaPriorityOf(CUstream stream) { return stream->priority; }
+
+int FakeCudaRowCopiesOn(CUstream stream) {
+  std::lock_guard<std::mutex> lock(stream->mutex);
+  return stream->row_copies;
+}
 
 std::pair<int, int> FakeCudaSmsOf(CUstream stream) {
   return {stream->context->first_sm, stream->context->last_sm};
@@ -378,6 +384,32 @@ CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t byte
 CUresult CUDAAPI cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
   if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
   stream->Enqueue([=] { std::memcpy(to, reinterpret_cast<void*>(from), bytes); });
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D* copy, CUstream stream) {
+  if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
+  const CUDA_MEMCPY2D c = *copy;
+  const bool is_on_device =
+      c.srcMemoryType == CU_MEMORYTYPE_DEVICE && c.dstMemoryType == CU_MEMORYTYPE_DEVICE;
+  const size_t most_pitch = 0x7fffffff;
+  const bool has_pitches = c.srcPitch >= c.WidthInBytes && c.dstPitch >= c.WidthInBytes &&
+                           c.srcPitch <= most_pitch && c.dstPitch <= most_pitch;
+  if (!is_on_device || !has_pitches || c.WidthInBytes == 0 || c.Height == 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (FakeCuda().fail_copy) return CUDA_ERROR_LAUNCH_FAILED;
+  {
+    std::lock_guard<std::mutex> lock(stream->mutex);
+    ++stream->row_copies;
+  }
+  stream->Enqueue([c] {
+    const auto* from = reinterpret_cast<const char*>(c.srcDevice);
+    auto* to = reinterpret_cast<char*>(c.dstDevice);
+    for (size_t row = 0; row < c.Height; ++row) {
+      std::memcpy(to + row * c.dstPitch, from + row * c.srcPitch, c.WidthInBytes);
+    }
+  });
   return CUDA_SUCCESS;
 }
 

@@ -39,12 +39,16 @@ CUcontext FakeCudaCurrentContext();
 // The priority that the stream was made with.
 int FakeCudaPriorityOf(CUstream stream);
 
+// How many copies of rows (cuMemcpy2DAsync) the stream has been given.
+int FakeCudaRowCopiesOn(CUstream stream);
+
 // The first and the last SM of the green context that the stream belongs to; (0, -1) where it
 // belongs to none.
 std::pair<int, int> FakeCudaSmsOf(CUstream stream);
 
 struct FakeCudaSwitches {
   bool fail_memset = false;
+  bool fail_copy = false;  // of rows
   bool fail_allocation = false;
   // Before each piece of work, streams other than the callers' sleep this long.
   int lane_delay_us = 0;

@@ -1087,6 +1087,7 @@ cudnnStatus_t CUDNNWINAPI cudnnBackendExecute(cudnnHandle_t handle,
   }
   const cudnnStatus_t status = FakeCudnnCheckHandle(*handle);
   if (status != CUDNN_STATUS_SUCCESS || ComputesNothing()) return status;
+  ++FakeCudnnCounts().executions;
   return ExecutePlan(handle, plan, *pack);
 }
 

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <limits>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -702,6 +703,124 @@ TEST(MeasureStageTest, ASequenceMayNeedMoreWorkspaceThanTheLanes) {
   EXPECT_EQ(measured.workspace_bytes, direct->workspace_bytes() + gemm->workspace_bytes());
   // Lane 0 on its own needs less; the sequence runs there.
   EXPECT_EQ(std::count(device.sizes.begin(), device.sizes.end(), gemm->workspace_bytes()), 2);
+}
+
+// Notes how many output channels are computed, and from which images.
+class MergeNotingBackend : public HostBackend {
+ public:
+  MergeNotingBackend() : HostBackend(SerialFor) {}
+  Status Prepare(const Convolution& convolution, const std::string& algorithm, size_t limit,
+                 std::shared_ptr<const PreparedConvolution>* prepared) override {
+    TF_INTEROP_RETURN_IF_ERROR(HostBackend::Prepare(convolution, algorithm, limit, prepared));
+    channels_of_[prepared->get()] = convolution.output_channels;
+    kept_.push_back(*prepared);
+    return Status::Ok();
+  }
+  Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
+                void* workspace, StreamGroup* group, Stream stream) override {
+    launched.push_back(channels_of_.at(&prepared));
+    images.insert(buffers.inputs[0]);
+    return HostBackend::Launch(prepared, buffers, workspace, group, stream);
+  }
+
+  std::vector<int64_t> launched;
+  std::set<const void*> images;
+
+ private:
+  std::map<const PreparedConvolution*, int64_t> channels_of_;
+  std::vector<std::shared_ptr<const PreparedConvolution>> kept_;
+};
+
+// `c` once with 6 and once with 2 output channels.
+std::vector<StageStep> StepsToMerge(const Convolution& c, const std::string& algorithm) {
+  std::vector<StageStep> steps = {{"a", c, algorithm, 0}, {"b", c, algorithm, 0}};
+  steps[1].convolution.output_channels = 2;
+  return steps;
+}
+
+TEST(MeasureStageTest, AMergedLaneIsMeasuredBesideItsConvolutionsInSequence) {
+  MergeNotingBackend backend;
+  CountingDevice device(&backend);
+  StageMeasurement measured;
+  MeasureOptions options = FewRuns();
+  options.warmup_runs = 0;
+  options.repetitions = 1;
+  const Status status = MeasureStage(
+      &device,
+      {StepsToMerge(MakeConvolution(), "IM2COL_GEMM"), {"DIRECT", "DIRECT"}, {{0, 0, true}}},
+      options, &measured);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(backend.launched, (std::vector<int64_t>{8, 6, 2, 6, 2}));
+  EXPECT_EQ(measured.copies, 1);
+  EXPECT_EQ(backend.images.size(), 1u);
+  EXPECT_EQ(measured.algorithms, (std::vector<std::string>{"IM2COL_GEMM", "IM2COL_GEMM"}));
+  EXPECT_EQ(measured.sequential_algorithms, (std::vector<std::string>{"DIRECT", "DIRECT"}));
+  PreparedStage stage;
+  ASSERT_TRUE(PrepareStage(&backend, StepsToMerge(MakeConvolution(), "IM2COL_GEMM"), {{0, 0, true}},
+                           size_t{1} << 30, &stage)
+                  .ok());
+  EXPECT_EQ(measured.workspace_bytes, stage.merged[0].merge.workspace_bytes());
+}
+
+TEST(MeasureStageTest, ConvolutionsOfOtherLanesHaveImagesOfTheirOwn) {
+  MergeNotingBackend backend;
+  CountingDevice device(&backend);
+  std::vector<StageStep> steps = StepsToMerge(MakeConvolution(), "");
+  steps.push_back({"c", MakeConvolution(), "", 1});
+  steps.push_back({"d", MakeConvolution(), "", 1});
+  StageMeasurement measured;
+  MeasureOptions options = FewRuns();
+  options.warmup_runs = 0;
+  options.repetitions = 1;
+  const Status status =
+      MeasureStage(&device, {steps, {}, {{0, 0, true}, {0, 0, false}}}, options, &measured);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(measured.copies, 1);
+  EXPECT_EQ(backend.images.size(), 3u);
+}
+
+// An algorithm for the wider convolution alone: in sequence the backend chooses.
+TEST(MeasureStageTest, AnAlgorithmForTheWiderConvolutionAloneCanBeMeasured) {
+  class WideOnly : public MergeNotingBackend {
+   public:
+    Status Prepare(const Convolution& convolution, const std::string& algorithm, size_t limit,
+                   std::shared_ptr<const PreparedConvolution>* prepared) override {
+      if (algorithm == "DIRECT" && convolution.output_channels < 8) return Unsupported("narrow");
+      return MergeNotingBackend::Prepare(convolution, algorithm, limit, prepared);
+    }
+  } backend;
+  CountingDevice device(&backend);
+  StageMeasurement measured;
+  const Status status =
+      MeasureStage(&device, {StepsToMerge(MakeConvolution(), "DIRECT"), {}, {{0, 0, true}}},
+                   FewRuns(), &measured);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(measured.algorithms, (std::vector<std::string>{"DIRECT", "DIRECT"}));
+  EXPECT_EQ(measured.sequential_algorithms,
+            (std::vector<std::string>{"IM2COL_GEMM", "IM2COL_GEMM"}));
+}
+
+TEST(MeasureStageTest, ALaneThatCannotBeMergedIsAFailureWithItsReason) {
+  HostBackend backend(SerialFor);
+  CountingDevice device(&backend);
+  std::vector<StageStep> misfits = StepsToMerge(MakeConvolution(), "");
+  misfits[1].convolution.filter_width = 1;
+  CompleteSame(&misfits[1].convolution);
+  std::vector<StageStep> algorithms = StepsToMerge(MakeConvolution(), "");
+  algorithms[1].algorithm = "DIRECT";
+  const std::vector<StageStep> alone = {{"a", MakeConvolution(), "", 0}};
+  const std::string names = "Convolutions 'a', 'b' merged: ";
+  for (const auto& [steps, reason] : std::vector<std::pair<std::vector<StageStep>, std::string>>{
+           {misfits, names + "Expected convolutions that differ in output channels only"},
+           {algorithms, names + "Expected one algorithm"},
+           {StepsToMerge(MakeConvolution(), "FFT"), names + "Expected an algorithm"},
+           {alone, "Convolutions 'a' merged: Expected two or more"}}) {
+    StageMeasurement measured;
+    const Status status = MeasureStage(&device, {steps, {}, {{0, 0, true}}}, FewRuns(), &measured);
+    EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+    EXPECT_NE(status.message().find(reason), std::string::npos) << status.message();
+    EXPECT_EQ(device.sections, 0);
+  }
 }
 
 TEST(MeasureStageTest, APinThatCannotBeHadIsAFailureWithItsReason) {

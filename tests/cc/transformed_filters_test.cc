@@ -39,8 +39,12 @@ class CountingBackend : public HostBackend {
 class TransformedFiltersTest : public testing::Test {
  protected:
   TransformedFiltersTest() {
-    key_ = {&filter_, MakeConvolution(ConvolutionKind::kForward, Layout::kNHWC, DataType::kHalf),
-            "IM2COL_GEMM", true, &backend_};
+    key_ = {{&filter_},
+            {},
+            MakeConvolution(ConvolutionKind::kForward, Layout::kNHWC, DataType::kHalf),
+            "IM2COL_GEMM",
+            true,
+            &backend_};
     EXPECT_TRUE(backend_.Prepare(key_.convolution, key_.algorithm, 1 << 20, &prepared_).ok());
   }
 
@@ -95,7 +99,7 @@ TEST_F(TransformedFiltersTest, OtherStreamsGoWithoutUntilItHasRun) {
 TEST_F(TransformedFiltersTest, UsesNoneThatWasMadeForAnythingElse) {
   CountingBackend other_backend;
   std::vector<TransformedFilterKey> others(5, key_);
-  others[0].filter = &other_filter_;
+  others[0].filters = {&other_filter_};
   others[1].convolution.batch += 1;
   others[2].algorithm = "DIRECT";
   others[3].allow_tf32 = false;

@@ -76,7 +76,8 @@ def group_profiled(
     included; a group with an unknown dimension has none. Of several it takes the fastest that was
     measured with TensorFlow's switch for TF32 as it is now, where it computes in float32 on a GPU:
     a stage that rounds to TF32 must not replace convolutions that do not, and one that does not was
-    compared with a slower sequence than TensorFlow's.
+    compared with a slower sequence than TensorFlow's. Measurements with merged lanes are for plans:
+    configurations alone do not say which convolutions read one image.
 
     Args:
         convolutions: the convolutions of a graph.
@@ -98,7 +99,8 @@ def group_profiled(
             (
                 each
                 for each in measured
-                if is_measured_as_it_runs(each, profile.device, allow_tf32=allow_tf32)
+                if not any(each.merged)
+                and is_measured_as_it_runs(each, profile.device, allow_tf32=allow_tf32)
             ),
             None,
         )

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind, Shape
 
-INTERFACE_VERSION = 3
+INTERFACE_VERSION = 4
 """What `TfiCoreVersion` has to give."""
 
 _Key = TypeVar("_Key")
@@ -94,6 +94,7 @@ class LaneStruct(ExactStructure):
     _fields_ = (
         ("priority", ctypes.c_int32),
         ("sm_count", ctypes.c_int32),
+        ("merged", ctypes.c_int32),
     )
 
 

@@ -341,6 +341,7 @@ class MeasuringBackend:
         sequential_algorithms: Sequence[str | None] = (),
         sm_counts: Sequence[int] = (),
         priorities: Sequence[int] = (),
+        merged: Sequence[bool] = (),
     ) -> StageMeasurement | StageFailure:
         """Measures a stage on its lanes, beside the same convolutions in sequence.
 
@@ -356,11 +357,14 @@ class MeasuringBackend:
             sm_counts: how many SMs each lane is to have for itself, 0 for a share of what is left;
                 empty where lanes share all.
             priorities: of each lane's stream, as CUDA counts; empty where all are 0.
+            merged: whether the convolutions of each lane run as one wider convolution on its lane,
+                with the algorithm that they all name; in sequence they run by themselves. Empty
+                where no lane is merged.
 
         Raises:
             ValueError: a shape is not known, the core has no such convolution, lanes are not
                 numbered in order, or arguments are of different lengths. An algorithm that cannot
-                be had is a failure.
+                be had, and a lane that cannot be merged, is a failure.
         """
         options = options or MeasureOptions()
         source = self._source(options)
@@ -368,7 +372,9 @@ class MeasuringBackend:
             MeasuredConvolution(step.configuration, step.algorithm) for step in steps
         )
         lanes = tuple(step.lane for step in steps)
-        stage = _stage_struct(steps, sequential_algorithms, sm_counts, priorities)
+        stage = _stage_struct(
+            steps, sequential_algorithms, _lane_structs(sm_counts, priorities, merged)
+        )
         measured = StageMeasurementStruct()
         given_sm_counts = (ctypes.c_int32 * stage.lane_count)()
         given_count = ctypes.c_size_t()
@@ -395,6 +401,7 @@ class MeasuringBackend:
                 source=source,
                 sm_counts=tuple(sm_counts),
                 priorities=tuple(priorities),
+                merged=tuple(merged) if any(merged) else (),
             )
         return StageMeasurement(
             convolutions=tuple(
@@ -412,6 +419,7 @@ class MeasuringBackend:
             tf32=options.allow_tf32,
             sm_counts=tuple(given_sm_counts[: given_count.value]),
             priorities=tuple(priorities),
+            merged=tuple(merged) if any(merged) else (),
         )
 
     def _source(self, options: MeasureOptions) -> str:
@@ -616,30 +624,34 @@ def _sm_limits(description: DeviceDescriptionStruct) -> SmLimits:
     )
 
 
+def _lane_structs(
+    sm_counts: Sequence[int], priorities: Sequence[int], merged: Sequence[bool]
+) -> list[LaneStruct]:
+    """What lanes ask for; none where no lane asks for anything."""
+    counts = {len(values) for values in (sm_counts, priorities, merged) if values}
+    if len(counts) > 1:
+        raise ValueError(
+            f"Expected SM counts, priorities and merged for as many lanes each, got "
+            f"{len(sm_counts)}, {len(priorities)} and {len(merged)}."
+        )
+    none = [0] * max(counts, default=0)
+    return [
+        LaneStruct(*options)
+        for options in zip(priorities or none, sm_counts or none, merged or none, strict=True)
+    ]
+
+
 def _stage_struct(
     steps: Sequence[StageStep],
     sequential_algorithms: Sequence[str | None],
-    sm_counts: Sequence[int],
-    priorities: Sequence[int],
+    lane_structs: Sequence[LaneStruct],
 ) -> StageStruct:
     if sequential_algorithms and len(sequential_algorithms) != len(steps):
         raise ValueError(
             f"Expected a sequential algorithm for none or all of {len(steps)} steps, got "
             f"{len(sequential_algorithms)}."
         )
-    if sm_counts and priorities and len(sm_counts) != len(priorities):
-        raise ValueError(
-            f"Expected as many SM counts as priorities, got {len(sm_counts)} and {len(priorities)}."
-        )
-    lane_count = max(len(sm_counts), len(priorities))
-    lanes = (LaneStruct * lane_count)(
-        *(
-            LaneStruct(*options)
-            for options in zip(
-                priorities or [0] * lane_count, sm_counts or [0] * lane_count, strict=True
-            )
-        )
-    )
+    lanes = (LaneStruct * len(lane_structs))(*lane_structs)
     structs = (StepStruct * len(steps))(
         *(
             StepStruct(
@@ -655,7 +667,7 @@ def _stage_struct(
         *((name or "").encode() for name in sequential_algorithms)
     )
     return StageStruct(
-        structs, len(steps), names if sequential_algorithms else None, lanes, lane_count
+        structs, len(steps), names if sequential_algorithms else None, lanes, len(lanes)
     )
 
 

@@ -4,7 +4,8 @@ Its data inputs are the tensors on the device that the convolutions read (`Tin`)
 of sizes that gradients read (`num_sizes`, int32, in host memory), each distinct tensor once. It has
 one output for each step. What a step computes is in attribute `steps`: the serialized NodeDef of
 the convolution, whose inputs are written `inputs:<i>` or `sizes:<i>`. What lanes ask of the device
-is in `lane_priorities` and `lane_sm_counts`; a node whose lanes ask for nothing may lack both.
+is in `lane_priorities` and `lane_sm_counts`, and which lanes run as one wider convolution in
+`merged_lanes`; a node whose lanes ask for nothing may lack all three.
 `constant_inputs` are the positions in `inputs` of filters that are Const nodes; the op may
 transform them once for all calls.
 """
@@ -125,6 +126,8 @@ def encode_stage(stage: StageNode, node_def: node_def_pb2.NodeDef) -> None:
     if stage.lane_options:
         attributes["lane_priorities"].list.i.extend([each.priority for each in stage.lane_options])
         attributes["lane_sm_counts"].list.i.extend([each.sm_count for each in stage.lane_options])
+    if any(each.merged for each in stage.lane_options):
+        attributes["merged_lanes"].list.i.extend([int(each.merged) for each in stage.lane_options])
 
 
 def decode_stage(node_def: node_def_pb2.NodeDef) -> StageNode:
@@ -200,7 +203,7 @@ def _decode_lane_options(
     node_def: node_def_pb2.NodeDef, lane_count: int
 ) -> tuple[LaneOptions, ...]:
     lists: list[list[int]] = []
-    for attribute in ("lane_priorities", "lane_sm_counts"):
+    for attribute in ("lane_priorities", "lane_sm_counts", "merged_lanes"):
         # To read an attribute that is not there would add it to the node.
         is_there = attribute in node_def.attr
         values = list(node_def.attr[attribute].list.i) if is_there else []
@@ -209,13 +212,15 @@ def _decode_lane_options(
                 node_def.name, f"{attribute} for none or all of {lane_count} lanes", values
             )
         lists.append(values)
-    priorities, sm_counts = lists
+    priorities, sm_counts, merged = lists
     if min(sm_counts, default=0) < 0:
         raise _malformed(node_def.name, "lane_sm_counts of at least 0", sm_counts)
-    if not priorities and not sm_counts:
+    if not {0, 1}.issuperset(merged):
+        raise _malformed(node_def.name, "merged_lanes of 0 or 1", merged)
+    if not any(lists):
         return ()
     none = [0] * lane_count
-    return tuple(map(LaneOptions, priorities or none, sm_counts or none))
+    return tuple(map(LaneOptions, priorities or none, sm_counts or none, map(bool, merged or none)))
 
 
 def _parse_step(stage_name: str, serialized: bytes) -> node_def_pb2.NodeDef:

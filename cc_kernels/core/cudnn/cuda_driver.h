@@ -27,6 +27,7 @@ namespace tf_interop {
   X(cuDevicePrimaryCtxRelease)          \
   X(cuMemAlloc)                         \
   X(cuMemFree)                          \
+  X(cuMemcpy2DAsync)                    \
   X(cuMemcpyDtoHAsync)                  \
   X(cuMemcpyHtoDAsync)                  \
   X(cuStreamCreateWithPriority)         \

@@ -384,4 +384,22 @@ Status CudnnBackend::FillZero(void* data, size_t bytes, Stream stream) {
                        "cuMemsetD8Async");
 }
 
+Status CudnnBackend::CopyRows(const void* source, size_t source_pitch, void* destination,
+                              size_t destination_pitch, size_t row_bytes, size_t rows,
+                              Stream stream) {
+  if (row_bytes == 0 || rows == 0) return Status::Ok();
+  ScopedContext scope(driver_, ExecutionOf(stream));
+  TF_INTEROP_RETURN_IF_ERROR(scope.status());
+  CUDA_MEMCPY2D copy = {};
+  copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  copy.srcDevice = reinterpret_cast<CUdeviceptr>(source);
+  copy.srcPitch = source_pitch;
+  copy.dstDevice = reinterpret_cast<CUdeviceptr>(destination);
+  copy.dstPitch = destination_pitch;
+  copy.WidthInBytes = row_bytes;
+  copy.Height = rows;
+  return driver_.Check(driver_.cuMemcpy2DAsync(&copy, static_cast<CUstream>(stream)),
+                       "cuMemcpy2DAsync");
+}
+
 }  // namespace tf_interop

@@ -88,6 +88,9 @@ class CudnnBackend : public Backend {
 
   Status FillZero(void* data, size_t bytes, Stream stream) override;
 
+  Status CopyRows(const void* source, size_t source_pitch, void* destination,
+                  size_t destination_pitch, size_t row_bytes, size_t rows, Stream stream) override;
+
  private:
   struct PrepareKey {
     Convolution convolution;

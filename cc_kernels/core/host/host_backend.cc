@@ -186,4 +186,18 @@ Status HostBackend::FillZero(void* data, size_t bytes, Stream stream) {
   return Status::Ok();
 }
 
+Status HostBackend::CopyRows(const void* source, size_t source_pitch, void* destination,
+                             size_t destination_pitch, size_t row_bytes, size_t rows,
+                             Stream stream) {
+  AsHostStream(stream)->Enqueue([=] {
+    const auto* from = static_cast<const unsigned char*>(source);
+    auto* to = static_cast<unsigned char*>(destination);
+    for (size_t row = 0; row < rows; ++row) {
+      std::memcpy(to + row * destination_pitch, from + row * source_pitch, row_bytes);
+    }
+    return Status::Ok();
+  });
+  return Status::Ok();
+}
+
 }  // namespace tf_interop

@@ -55,6 +55,8 @@ class HostBackend : public Backend {
   Status TransformFilter(const PreparedConvolution& prepared, const void* filter, void* transformed,
                          StreamGroup* group, Stream stream) override;
   Status FillZero(void* data, size_t bytes, Stream stream) override;
+  Status CopyRows(const void* source, size_t source_pitch, void* destination,
+                  size_t destination_pitch, size_t row_bytes, size_t rows, Stream stream) override;
 
  private:
   // Forgets the streams of another process. Requires mutex_.

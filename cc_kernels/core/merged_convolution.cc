@@ -1,0 +1,197 @@
+#include "cc_kernels/core/merged_convolution.h"
+
+#include <cstdint>
+#include <limits>
+
+namespace tf_interop {
+namespace {
+
+// As TensorFlow's allocator for GPUs aligns, so that no algorithm finds less than it has without
+// merging.
+constexpr size_t kAlignment = 256;
+
+// CUDA copies no rows that are further apart (CU_DEVICE_ATTRIBUTE_MAX_PITCH of every GPU).
+constexpr size_t kMostRowBytes = std::numeric_limits<int32_t>::max();
+
+constexpr int kImageInput = 0, kFilterInput = 1, kBiasInput = 2;
+
+size_t Align(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+Status CheckPart(const Convolution& part, const Convolution& first) {
+  if (part.kind != ConvolutionKind::kForward || part.group_count != 1) {
+    return Unsupported("Expected forward convolutions without groups to merge, got " +
+                       ToString(part) + ".");
+  }
+  if (part.result_elements() == 0 || part.reads_nothing()) {
+    return Unsupported("Expected convolutions with something to compute to merge, got " +
+                       ToString(part) + ".");
+  }
+  Convolution as_wide_as_first = part;
+  as_wide_as_first.output_channels = first.output_channels;
+  if (as_wide_as_first == first) return Status::Ok();
+  return Unsupported("Expected convolutions that differ in output channels only to merge, got " +
+                     ToString(first) + " and " + ToString(part) + ".");
+}
+
+// Appends a tensor to the workspace, of `rows` rows whose parts have so many elements.
+Status AddJoined(const std::vector<int64_t>& part_row_elements, size_t rows, DataType dtype,
+                 size_t* workspace_bytes, JoinedTensor* tensor) {
+  *tensor = JoinedTensor();
+  tensor->workspace_offset = *workspace_bytes;
+  tensor->rows = rows;
+  for (const int64_t elements : part_row_elements) {
+    tensor->part_row_bytes.push_back(static_cast<size_t>(elements) * SizeOf(dtype));
+    tensor->row_bytes += tensor->part_row_bytes.back();
+  }
+  if (tensor->row_bytes > kMostRowBytes) {
+    return Unsupported("Expected rows of at most " + std::to_string(kMostRowBytes) +
+                       " bytes to merge, got " + std::to_string(tensor->row_bytes) + ".");
+  }
+  *workspace_bytes += Align(tensor->bytes());
+  return Status::Ok();
+}
+
+unsigned char* At(void* data, size_t offset) { return static_cast<unsigned char*>(data) + offset; }
+
+// Writes `parts` side by side to `joined`.
+Status Join(Backend* backend, const JoinedTensor& tensor, const std::vector<const void*>& parts,
+            void* joined, Stream stream) {
+  size_t offset = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const size_t row_bytes = tensor.part_row_bytes[i];
+    TF_INTEROP_RETURN_IF_ERROR(backend->CopyRows(parts[i], row_bytes, At(joined, offset),
+                                                 tensor.row_bytes, row_bytes, tensor.rows, stream));
+    offset += row_bytes;
+  }
+  return Status::Ok();
+}
+
+// The reverse.
+Status Split(Backend* backend, const JoinedTensor& tensor, void* joined,
+             const std::vector<void*>& parts, Stream stream) {
+  size_t offset = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const size_t row_bytes = tensor.part_row_bytes[i];
+    TF_INTEROP_RETURN_IF_ERROR(backend->CopyRows(At(joined, offset), tensor.row_bytes, parts[i],
+                                                 row_bytes, row_bytes, tensor.rows, stream));
+    offset += row_bytes;
+  }
+  return Status::Ok();
+}
+
+std::vector<const void*> InputsOf(const std::vector<ConvolutionBuffers>& parts, int input) {
+  std::vector<const void*> inputs;
+  for (const ConvolutionBuffers& part : parts) inputs.push_back(part.inputs[input]);
+  return inputs;
+}
+
+}  // namespace
+
+Status MergeConvolutions(const std::vector<Convolution>& parts, MergedConvolution* merged) {
+  *merged = MergedConvolution();
+  if (parts.size() < 2) {
+    return Unsupported("Expected two or more convolutions to merge, got " +
+                       std::to_string(parts.size()) + ".");
+  }
+  Convolution& wide = merged->wide;
+  wide = parts[0];
+  wide.output_channels = 0;
+  std::vector<int64_t> channels, output_row_elements;
+  for (const Convolution& part : parts) {
+    TF_INTEROP_RETURN_IF_ERROR(CheckPart(part, parts[0]));
+    wide.output_channels += part.output_channels;
+    channels.push_back(part.output_channels);
+    output_row_elements.push_back(
+        part.layout == Layout::kNHWC ? part.output_channels : part.output_elements() / part.batch);
+  }
+  const Status valid = Validate(wide);
+  if (!valid.ok()) return Unsupported(valid.message());
+
+  const int64_t filter_rows = wide.filter_elements() / wide.output_channels;
+  const int64_t output_rows =
+      wide.layout == Layout::kNHWC ? wide.output_elements() / wide.output_channels : wide.batch;
+  size_t* const bytes = &merged->joined_bytes;
+  TF_INTEROP_RETURN_IF_ERROR(AddJoined(channels, filter_rows, wide.dtype, bytes, &merged->filter));
+  TF_INTEROP_RETURN_IF_ERROR(
+      AddJoined(channels, wide.has_bias ? 1 : 0, wide.dtype, bytes, &merged->bias));
+  return AddJoined(output_row_elements, output_rows, wide.dtype, bytes, &merged->output);
+}
+
+size_t PreparedMerge::joined_filter_bytes() const {
+  const size_t transformed = convolution->transformed_filter_bytes();
+  return transformed > 0 ? transformed : merged.filter.bytes();
+}
+
+Status PrepareMerge(Backend* backend, const std::vector<Convolution>& parts,
+                    const std::vector<std::string>& algorithms, size_t workspace_limit_bytes,
+                    PreparedMerge* prepared) {
+  TF_INTEROP_RETURN_IF_ERROR(MergeConvolutions(parts, &prepared->merged));
+  const std::string& algorithm = algorithms.front();
+  for (const std::string& other : algorithms) {
+    if (other == algorithm) continue;
+    return Unsupported("Expected one algorithm for convolutions to merge, got '" + algorithm +
+                       "' and '" + other + "'.");
+  }
+  const size_t joined_bytes = prepared->merged.joined_bytes;
+  if (joined_bytes <= workspace_limit_bytes) {
+    TF_INTEROP_RETURN_IF_ERROR(backend->Prepare(prepared->merged.wide, algorithm,
+                                                workspace_limit_bytes - joined_bytes,
+                                                &prepared->convolution));
+    // Without a name, what needs least may still need more than the limit.
+    if (prepared->workspace_bytes() <= workspace_limit_bytes) return Status::Ok();
+  }
+  return Unsupported("Joined filters and outputs take " + std::to_string(joined_bytes) +
+                     " bytes of workspace, which leave too little of the limit of " +
+                     std::to_string(workspace_limit_bytes) + ".");
+}
+
+bool HaveOneImage(const std::vector<ConvolutionBuffers>& parts) {
+  for (const ConvolutionBuffers& part : parts) {
+    if (part.inputs[kImageInput] != parts[0].inputs[kImageInput]) return false;
+  }
+  return true;
+}
+
+Status EnqueueJoinedFilter(Backend* backend, const PreparedMerge& prepared,
+                           const std::vector<const void*>& filters, void* workspace, void* joined,
+                           StreamGroup* group, Stream stream) {
+  const JoinedTensor& filter = prepared.merged.filter;
+  if (prepared.convolution->transformed_filter_bytes() == 0) {
+    return Join(backend, filter, filters, joined, stream);
+  }
+  void* const joined_first = At(workspace, filter.workspace_offset);
+  TF_INTEROP_RETURN_IF_ERROR(Join(backend, filter, filters, joined_first, stream));
+  return backend->TransformFilter(*prepared.convolution, joined_first, joined, group, stream);
+}
+
+Status LaunchMerge(Backend* backend, const PreparedMerge& prepared,
+                   const std::vector<ConvolutionBuffers>& parts, const void* joined_filter,
+                   void* workspace, StreamGroup* group, Stream stream) {
+  const MergedConvolution& merged = prepared.merged;
+  ConvolutionBuffers wide;
+  wide.inputs[kImageInput] = parts[0].inputs[kImageInput];
+  wide.result = At(workspace, merged.output.workspace_offset);
+  if (joined_filter == nullptr) {
+    void* const filter = At(workspace, merged.filter.workspace_offset);
+    TF_INTEROP_RETURN_IF_ERROR(
+        Join(backend, merged.filter, InputsOf(parts, kFilterInput), filter, stream));
+    wide.inputs[kFilterInput] = filter;
+  } else if (prepared.convolution->transformed_filter_bytes() > 0) {
+    wide.transformed_filter = joined_filter;
+  } else {
+    wide.inputs[kFilterInput] = joined_filter;
+  }
+  if (merged.wide.has_bias) {
+    void* const bias = At(workspace, merged.bias.workspace_offset);
+    TF_INTEROP_RETURN_IF_ERROR(
+        Join(backend, merged.bias, InputsOf(parts, kBiasInput), bias, stream));
+    wide.inputs[kBiasInput] = bias;
+  }
+  TF_INTEROP_RETURN_IF_ERROR(backend->Launch(*prepared.convolution, wide,
+                                             At(workspace, merged.joined_bytes), group, stream));
+  std::vector<void*> results;
+  for (const ConvolutionBuffers& part : parts) results.push_back(part.result);
+  return Split(backend, merged.output, wide.result, results, stream);
+}
+
+}  // namespace tf_interop

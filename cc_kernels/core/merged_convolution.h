@@ -1,0 +1,88 @@
+// Forward convolutions of one image as one wider convolution, whose filters lie side by side:
+//
+//            ┌─ filter a ─ output a
+//   image ───┤                          image ─── filter a|b ─── output a|b
+//            └─ filter b ─ output b
+//
+// Filters (and biases) are joined before it and its output is split behind it, by copies of rows:
+// a filter [R, S, C, K] is R * S * C rows of K elements; an output is a row of K elements for each
+// pixel in NHWC, and a row of K planes for each image in NCHW. The joined tensors lie in the
+// workspace, in front of what the wider convolution itself asks for:
+//
+//   | joined filter | joined bias | joined output | workspace of the wider convolution |
+//
+// Every element of the result is computed from the same operands as without merging; the algorithm
+// may add them up in another order.
+#ifndef TF_INTEROP_CORE_MERGED_CONVOLUTION_H_
+#define TF_INTEROP_CORE_MERGED_CONVOLUTION_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cc_kernels/core/backend.h"
+#include "cc_kernels/core/convolution.h"
+#include "cc_kernels/core/status.h"
+
+namespace tf_interop {
+
+// A tensor that is made of one tensor of each convolution: its rows are theirs, end to end.
+struct JoinedTensor {
+  size_t workspace_offset = 0;
+  size_t rows = 0;
+  std::vector<size_t> part_row_bytes;  // for each convolution, in order
+  size_t row_bytes = 0;                // of all parts together
+
+  size_t bytes() const { return rows * row_bytes; }
+};
+
+struct MergedConvolution {
+  Convolution wide;
+  JoinedTensor filter, bias, output;  // the bias has no rows where there is none
+  // Where the wider convolution's own workspace begins.
+  size_t joined_bytes = 0;
+};
+
+// Describes `parts`, which are valid and read the same image, as one convolution. Returns
+// kUnsupported with the reason where they are not forward convolutions that have something to
+// compute and differ in their output channels only.
+Status MergeConvolutions(const std::vector<Convolution>& parts, MergedConvolution* merged);
+
+// A merged convolution that is ready to launch. Immutable.
+struct PreparedMerge {
+  MergedConvolution merged;
+  std::shared_ptr<const PreparedConvolution> convolution;  // the wider one
+
+  // Joined tensors and the wider convolution's own.
+  size_t workspace_bytes() const { return merged.joined_bytes + convolution->workspace_bytes(); }
+  // Bytes of the filter as EnqueueJoinedFilter leaves it.
+  size_t joined_filter_bytes() const;
+};
+
+// Merges `parts` and prepares the wider convolution with the algorithm that all `algorithms` name
+// (all empty: the backend's own choice). All workspace is within the limit. Returns kUnsupported
+// where the parts or their algorithms do not fit together, and what Backend::Prepare returns.
+Status PrepareMerge(Backend* backend, const std::vector<Convolution>& parts,
+                    const std::vector<std::string>& algorithms, size_t workspace_limit_bytes,
+                    PreparedMerge* prepared);
+
+// Whether the parts of a merged convolution read the same image, as they have to.
+bool HaveOneImage(const std::vector<ConvolutionBuffers>& parts);
+
+// Enqueues the joining of filters that many launches will read, in the form that the algorithm
+// reads. `joined` holds prepared.joined_filter_bytes(), `workspace` prepared.workspace_bytes().
+Status EnqueueJoinedFilter(Backend* backend, const PreparedMerge& prepared,
+                           const std::vector<const void*>& filters, void* workspace, void* joined,
+                           StreamGroup* group, Stream stream);
+
+// Enqueues the joining, the wider convolution and the splitting on `stream`. `parts` are the
+// buffers of the convolutions, `joined_filter` is what EnqueueJoinedFilter made, or null where this
+// launch is to join the filters. See Backend::Launch for the rest.
+Status LaunchMerge(Backend* backend, const PreparedMerge& prepared,
+                   const std::vector<ConvolutionBuffers>& parts, const void* joined_filter,
+                   void* workspace, StreamGroup* group, Stream stream);
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_CORE_MERGED_CONVOLUTION_H_
