@@ -15,11 +15,12 @@ convolutions of a stage are independent. The work is linear in nodes and edges.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from tf_interop.errors import PlanError
 from tf_interop.know.algorithm import check_algorithm
-from tf_interop.know.convolution import ConvolutionNode
+from tf_interop.know.convolution import ConvolutionKind, ConvolutionNode
 from tf_interop.know.graph_view import MERGE_OPS, NEXT_ITERATION_OPS, GraphView
 from tf_interop.know.plan import PlannedStage
 
@@ -42,7 +43,8 @@ def check_stages(
         PlanError: a stage has no lane, a lane no convolution, or options are not those of its
             lanes; a node is not one of `convolutions` or is named twice; an algorithm is unknown
             for the kind of convolution; the nodes of a stage differ in device or region, or depend
-            on each other; or stages wait for each other.
+            on each other; those of a merged lane differ in more than filters and output channels;
+            or stages wait for each other.
         GraphError: the graph itself has a cycle.
     """
     node_of = {node.name: node for node in convolutions}
@@ -50,6 +52,7 @@ def check_stages(
     members: list[list[int]] = []
     for number, stage in enumerate(stages):
         nodes = _stage_nodes(number, stage, node_of)
+        _check_merged_lanes(number, stage, node_of, view)
         for node in nodes:
             if stage_at[node.index] != _NO_STAGE:
                 raise PlanError(
@@ -109,6 +112,46 @@ def _stage_nodes(
                 "other does not. Split the stage."
             )
     return nodes
+
+
+def _check_merged_lanes(
+    number: int, stage: PlannedStage, node_of: dict[str, ConvolutionNode], view: GraphView
+) -> None:
+    for lane, options in zip(stage.lanes, stage.lane_options, strict=False):
+        if not options.merged:
+            continue
+        first, *others = (node_of[pinned.node] for pinned in lane)
+        for node in others:
+            difference = _what_keeps_apart(first, node, view)
+            if difference is not None:
+                raise PlanError(
+                    f"Expected convolutions that can be one wider convolution in a merged lane of "
+                    f"stage {number}, got '{first.name}' and '{node.name}', {difference}. Split "
+                    "the lane."
+                )
+
+
+def _what_keeps_apart(
+    first: ConvolutionNode, other: ConvolutionNode, view: GraphView
+) -> str | None:
+    """Why two convolutions cannot be one with more output channels; None where they can."""
+    ours, theirs = first.configuration, other.configuration
+    for name, configuration in ((first.name, ours), (other.name, theirs)):
+        is_plain = not configuration.depthwise and configuration.group_count == 1
+        if configuration.kind is not ConvolutionKind.FORWARD or not is_plain:
+            return f"of which '{name}' is no forward convolution of one group"
+    if view.fanins[first.index][:1] != view.fanins[other.index][:1]:
+        return "which read different images"
+    for field in dataclasses.fields(ours):
+        if field.name == "output_shape":
+            continue
+        our, their = getattr(ours, field.name), getattr(theirs, field.name)
+        if field.name == "filter_shape":
+            # The last dimension are the output channels.
+            our, their = (None if shape is None else shape[:-1] for shape in (our, their))
+        if our != their:
+            return f"whose {field.name.replace('_', ' ')} differs, {our} and {their}"
+    return None
 
 
 def _play(view: GraphView, stage_at: list[int], members: list[list[int]]) -> list[bool]:

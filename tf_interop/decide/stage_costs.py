@@ -11,6 +11,9 @@ In order of trust:
    median of measured over modelled, and trusted as far as those ratios scatter.
 3. The model as it is, trusted to `UNCALIBRATED_SPREAD`.
 
+Convolutions that read one image are merged into a wider one only where that was measured: the model
+knows no kernel of the wider one.
+
 Which algorithms run together is a search of its own (branch and bound over the candidates of each
 convolution), because a slower algorithm may let a neighbour in.
 
@@ -30,6 +33,7 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
+from tf_interop.decide.lane_places import find_places
 from tf_interop.decide.sm_model import ModelKernel, demands_of, model_stage_us
 from tf_interop.know.occupancy import block_resources
 from tf_interop.know.planning_problem import (
@@ -54,14 +58,16 @@ _MOST_MODELLED_OF_PAIR = 8
 # modelled.
 _NEAR_BOUND = 1.01
 
+_Names = tuple[str, ...]
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StageChoice:
-    """One way to run convolutions at the same time, each on a lane of its own.
+    """One way to run convolutions at the same time.
 
     Attributes:
         costs: the names of their ConvolutionCosts, in the order of launch.
-        candidates: the algorithm of each.
+        algorithms: the algorithm of each.
         latency_us: what the stage takes, as far as sums over stages go: where its sequence was
             measured in the same run, what its convolutions take alone less the share that was
             saved.
@@ -70,16 +76,20 @@ class StageChoice:
         source: whether it was measured.
         priorities: of each lane's stream; empty where all are 0.
         sm_counts: the SMs of each lane's partition; empty where lanes share all.
+        lanes: the lane of each convolution; empty where each has a lane of its own.
+        merged: of each lane whether it is merged; empty where none is.
     """
 
     costs: tuple[str, ...]
-    candidates: tuple[Candidate, ...]
+    algorithms: tuple[str | None, ...]
     latency_us: float
     spread_us: float
     workspace_bytes: int
     source: FigureSource
     priorities: tuple[int, ...] = ()
     sm_counts: tuple[int, ...] = ()
+    lanes: tuple[int, ...] = ()
+    merged: tuple[bool, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -128,7 +138,7 @@ def _compare(problem: PlanningProblem, stages: Sequence[KnownStage]) -> tuple[Mo
     compared = []
     for stage in stages:
         candidates = _candidates_of(problem, stage)
-        if candidates is None:
+        if candidates is None or stage.merged:
             continue
         modelled = _model(problem, candidates, stage.priorities, stage.sm_counts)
         if modelled is not None:
@@ -168,29 +178,35 @@ class StageCosts:
         self._problem = problem
         self._calibration = calibration
         self._max_modelled = max_modelled
-        self._measured: Mapping[tuple[str, ...], list[KnownStage]] = collections.defaultdict(list)
+        self._measured: Mapping[_Names, list[KnownStage]] = collections.defaultdict(list)
+        self._merged: Mapping[_Names, list[KnownStage]] = collections.defaultdict(list)
         for stage in problem.stages:
-            self._measured[tuple(sorted(stage.costs))].append(stage)
-        self._known: dict[tuple[str, ...], tuple[StageChoice, ...]] = {}
+            stages = self._merged if stage.merged else self._measured
+            stages[tuple(sorted(stage.costs))].append(stage)
+        self._known: dict[tuple[_Names, tuple[KnownStage, ...]], tuple[StageChoice, ...]] = {}
         self._demands: dict[Candidate, tuple[float, ...]] = {}
         self._choosable: dict[str, list[Candidate]] = {}
         self._modelled_count = 0
         self._parts_lose_count = 0
         self._over_limit_count = 0
 
-    def choices(self, costs: Sequence[str]) -> tuple[StageChoice, ...]:
+    def choices(
+        self, costs: Sequence[str], merge_keys: Sequence[str | None] = ()
+    ) -> tuple[StageChoice, ...]:
         """The ways to run convolutions together that are worth it.
 
         Args:
             costs: the names of their ConvolutionCosts, a repeated one repeated.
+            merge_keys: the merge key of each; empty where none may be merged.
 
         Returns:
             Fastest first; each later one needs less workspace than those before it. For a single
             convolution its algorithms, for several only what beats them one after another.
         """
-        key = tuple(sorted(costs))
+        names = tuple(sorted(costs))
+        key = names, self._mergeable(names, costs, merge_keys)
         if key not in self._known:
-            found = self._alone(key[0]) if len(key) == 1 else self._together(key)
+            found = self._alone(names[0]) if len(names) == 1 else self._together(*key)
             self._known[key] = _pareto(found)
         return self._known[key]
 
@@ -213,7 +229,7 @@ class StageCosts:
         return [
             StageChoice(
                 costs=(name,),
-                candidates=(candidate,),
+                algorithms=(candidate.algorithm,),
                 latency_us=candidate.latency_us,
                 spread_us=candidate.spread_us,
                 workspace_bytes=candidate.workspace_bytes,
@@ -222,17 +238,31 @@ class StageCosts:
             for candidate in self._problem.costs_by_name[name].candidates
         ]
 
-    def _together(self, key: tuple[str, ...]) -> list[StageChoice]:
+    def _mergeable(
+        self, names: _Names, costs: Sequence[str], merge_keys: Sequence[str | None]
+    ) -> tuple[KnownStage, ...]:
+        """Measured stages with merged lanes that convolutions with these merge keys can make."""
+        stages = self._merged.get(names)
+        if not stages or not any(merge_keys):
+            return ()
+        offered = list(zip(costs, merge_keys, strict=True))
+        return tuple(
+            stage
+            for stage in stages
+            if find_places(stage.costs, stage.lanes, stage.merged, offered) is not None
+        )
+
+    def _together(self, key: _Names, mergeable: Sequence[KnownStage]) -> list[StageChoice]:
         alone_us = sum(self._problem.costs_by_name[name].fastest.latency_us for name in key)
         measured: list[StageChoice] = []
         winning: list[StageChoice] = []
-        for stage in self._measured.get(key, ()):
+        for stage in (*self._measured.get(key, ()), *mergeable):
             choice = self._as_choice(stage, alone_us)
             if choice is not None:
                 measured.append(choice)
-                if _wins(stage, alone_us):
+                if wins(stage, alone_us):
                     winning.append(choice)
-        known = {_algorithms_of(choice) for choice in measured}
+        known = {_algorithms_of(choice) for choice in measured if not choice.merged}
         return winning + [
             choice
             for choice in self._modelled(key, alone_us)
@@ -242,20 +272,21 @@ class StageCosts:
         ]
 
     def _as_choice(self, stage: KnownStage, alone_us: float) -> StageChoice | None:
-        candidates = _candidates_of(self._problem, stage)
-        if candidates is None:
+        if not _runs_candidates(self._problem, stage):
             return None
         # The sum of times alone is not the time of the sequence; the share that was saved stays.
         scale = 1.0 if stage.sequential_us is None else alone_us / stage.sequential_us
         return StageChoice(
             costs=stage.costs,
-            candidates=candidates,
+            algorithms=stage.algorithms,
             latency_us=stage.latency_us * scale,
             spread_us=stage.spread_us * scale,
             workspace_bytes=stage.workspace_bytes,
             source=FigureSource.MEASURED,
             priorities=stage.priorities,
             sm_counts=stage.sm_counts,
+            lanes=stage.lanes,
+            merged=stage.merged,
         )
 
     def _modelled(self, key: tuple[str, ...], alone_us: float) -> Iterator[StageChoice]:
@@ -347,7 +378,7 @@ class StageCosts:
             if best is None or latency_us < best.latency_us:
                 best = StageChoice(
                     costs=tuple(key[place] for place in order),
-                    candidates=candidates,
+                    algorithms=tuple(each.algorithm for each in candidates),
                     latency_us=latency_us,
                     spread_us=latency_us * self._calibration.spread,
                     workspace_bytes=sum(each.workspace_bytes for each in candidates),
@@ -371,8 +402,13 @@ class StageCosts:
         return known
 
 
-def _wins(stage: KnownStage, alone_us: float) -> bool:
-    """Whether a measured stage wins by more than its spread, judged by the figures as measured."""
+def wins(stage: KnownStage, alone_us: float) -> bool:
+    """Whether a measured stage wins by more than its spread, judged by the figures as measured.
+
+    Args:
+        stage: the measurement.
+        alone_us: of its convolutions one after another, where the stage does not say.
+    """
     whole_us = alone_us if stage.sequential_us is None else stage.sequential_us
     return stage.latency_us + stage.spread_us < whole_us
 
@@ -381,8 +417,8 @@ def _algorithms_of(choice: StageChoice) -> tuple[tuple[str, str], ...]:
     """Which convolutions run with which algorithms, whatever the order of launch."""
     return tuple(
         sorted(
-            (name, candidate.algorithm or "")
-            for name, candidate in zip(choice.costs, choice.candidates, strict=True)
+            (name, algorithm or "")
+            for name, algorithm in zip(choice.costs, choice.algorithms, strict=True)
         )
     )
 
@@ -409,6 +445,16 @@ def _demands(problem: PlanningProblem, candidate: Candidate) -> tuple[float, ...
         # A kernel that fits on no SM as far as these limits go: the model does not hold for it.
         return ()
     return tuple(sum(each) for each in zip(*demands, strict=True))
+
+
+def _runs_candidates(problem: PlanningProblem, stage: KnownStage) -> bool:
+    """Whether all that a measured stage ran by itself are candidates."""
+    lanes = stage.lanes or range(len(stage.costs))
+    return all(
+        (stage.merged and stage.merged[lane])
+        or any(algorithm == each.algorithm for each in problem.costs_by_name[name].candidates)
+        for name, algorithm, lane in zip(stage.costs, stage.algorithms, lanes, strict=True)
+    )
 
 
 def _candidates_of(problem: PlanningProblem, stage: KnownStage) -> tuple[Candidate, ...] | None:
@@ -483,7 +529,8 @@ def _pareto(choices: Sequence[StageChoice]) -> tuple[StageChoice, ...]:
             each.latency_us,
             each.workspace_bytes,
             each.costs,
-            [candidate.algorithm or "" for candidate in each.candidates],
+            [algorithm or "" for algorithm in each.algorithms],
+            each.lanes,
         ),
     )
     for choice in in_order:

@@ -13,8 +13,8 @@
           ],
           "why": "planned: 21.0 us measured against 30.5 us one after another",
           "lane_options": [
-            {"priority": -1, "sm_count": 64},
-            {"priority": 0, "sm_count": 0}
+            {"priority": -1, "sm_count": 64, "merged": false},
+            {"priority": 0, "sm_count": 0, "merged": false}
           ],
           "prediction": {"latency_us": 21.0, "source": "measured", …},
           "explanation": {"lanes": […], "alternatives": […]}
@@ -51,7 +51,8 @@ def load_plan(path: PathLike) -> Plan:
 
     Legal is a file that names each fingerprint once for a batch size, each node of a graph in one
     place, at least one lane in each stage and one convolution in each lane, options for all lanes
-    of a stage or for none, algorithms that a runner knows, and no more memory than its budget.
+    of a stage or for none, two convolutions or more with one algorithm in a merged lane, algorithms
+    that a runner knows, and no more memory than its budget.
     Whether the stages suit a graph is for `check_stages` to say.
 
     Raises:
@@ -143,11 +144,18 @@ def _check_explanation(stage: PlannedStage, place: str) -> None:
             f"Expected an entry for each of {lanes} lanes, got {len(stage.explanation.lanes)} at "
             f"`{place}.lanes`"
         )
+    convolutions = len(stage.convolutions)
     for index, alternative in enumerate(stage.explanation.alternatives):
-        if len(alternative.algorithms) != lanes:
+        here = f"{place}.alternatives[{index}]"
+        if len(alternative.algorithms) != convolutions:
             raise ValueError(
-                f"Expected an algorithm for each of {lanes} lanes, got "
-                f"{len(alternative.algorithms)} at `{place}.alternatives[{index}].algorithms`"
+                f"Expected an algorithm for each of {convolutions} convolutions, got "
+                f"{len(alternative.algorithms)} at `{here}.algorithms`"
+            )
+        if len(alternative.lanes) not in (0, convolutions):
+            raise ValueError(
+                f"Expected a lane for none or all of {convolutions} convolutions, got "
+                f"{len(alternative.lanes)} at `{here}.lanes`"
             )
 
 
