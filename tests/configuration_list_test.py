@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from convolution_values import TINY
 
 from tf_interop.errors import ProfileError
 from tf_interop.know.configuration_list import (
@@ -22,22 +23,8 @@ from tf_interop.know.configuration_list_file import (
     load_configurations,
     save_configurations,
 )
-from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind
 
-SMALL = ConvolutionConfiguration(
-    op="Conv2D",
-    kind=ConvolutionKind.FORWARD,
-    depthwise=False,
-    dtype="float32",
-    layout="NHWC",
-    image_shape=(1, 8, 8, 3),
-    filter_shape=(1, 1, 3, 4),
-    output_shape=(1, 8, 8, 4),
-    strides=(1, 1),
-    dilations=(1, 1),
-    padding="SAME",
-    group_count=1,
-)
+SMALL = dataclasses.replace(TINY, filter_shape=(1, 1, 3, 4))
 LARGE = dataclasses.replace(SMALL, filter_shape=(5, 5, 3, 4))
 LIST = ConfigurationList(
     (ListedConvolution(SMALL, 2, ("a",)), ListedConvolution(LARGE, 1, ("a", "b"))),

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 import pytest
+from convolution_values import TINY
 
 from tf_interop.know.configuration_list import ConfigurationList, ListedConvolution, ListedStage
 from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind
@@ -27,20 +28,7 @@ from tf_interop.know.profile import (
 )
 from tf_interop.use.profile_run import End, Outcome, Phase, ProfileRun, RunOptions, parse_budget
 
-SMALL = ConvolutionConfiguration(
-    op="Conv2D",
-    kind=ConvolutionKind.FORWARD,
-    depthwise=False,
-    dtype="float32",
-    layout="NHWC",
-    image_shape=(1, 8, 8, 3),
-    filter_shape=(1, 1, 3, 4),
-    output_shape=(1, 8, 8, 4),
-    strides=(1, 1),
-    dilations=(1, 1),
-    padding="SAME",
-    group_count=1,
-)
+SMALL = dataclasses.replace(TINY, filter_shape=(1, 1, 3, 4))
 LARGE = dataclasses.replace(SMALL, filter_shape=(5, 5, 3, 4))
 HALF = dataclasses.replace(SMALL, dtype="float16")
 BOTH = (ListedConvolution(SMALL), ListedConvolution(LARGE))

@@ -6,6 +6,8 @@ import dataclasses
 import itertools
 import random
 
+from convolution_values import CONFIGURATION
+
 from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind
 from tf_interop.know.profile import (
     AlgorithmFailure,
@@ -58,20 +60,7 @@ CPU = ProfiledDevice(
     date="2026-11-20",
 )
 
-SMALL = ConvolutionConfiguration(
-    op="Conv2D",
-    kind=ConvolutionKind.FORWARD,
-    depthwise=False,
-    dtype="float32",
-    layout="NHWC",
-    image_shape=(8, 28, 28, 16),
-    filter_shape=(1, 1, 16, 32),
-    output_shape=(8, 28, 28, 32),
-    strides=(1, 1),
-    dilations=(1, 1),
-    padding="SAME",
-    group_count=1,
-)
+SMALL = dataclasses.replace(CONFIGURATION, filter_shape=(1, 1, 16, 32))
 LARGE = dataclasses.replace(SMALL, filter_shape=(5, 5, 16, 32))
 BACKWARD = dataclasses.replace(SMALL, op="Conv2DBackpropInput", kind=ConvolutionKind.BACKWARD_INPUT)
 

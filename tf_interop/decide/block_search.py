@@ -30,17 +30,11 @@ class BlockSearchResult:
 
     Attributes:
         found: the stages of the whole graph; states and transitions of all blocks together.
-        exact_nodes: nodes in blocks that were searched exactly.
-        bounded_nodes: nodes in the others.
-        exact_blocks: how many blocks were searched exactly.
-        bounded_blocks: how many were not.
+        exact_nodes: nodes in blocks that were searched exactly; the others were in bounds.
     """
 
     found: SearchResult
     exact_nodes: int
-    bounded_nodes: int
-    exact_blocks: int
-    bounded_blocks: int
 
 
 def search_blocks(
@@ -73,10 +67,8 @@ def search_blocks(
     Raises:
         SearchError: the graph has a cycle, or a node finds no memory.
     """
-    exact: list[int] = []
-    bounded: list[int] = []
     results: list[SearchResult] = []
-    done = nodes_done = states = 0
+    done = nodes_done = exact_nodes = states = 0
     for block in find_blocks(predecessors):
         local = _Block(block, predecessors, stage_options, available_bytes, done)
 
@@ -99,7 +91,7 @@ def search_blocks(
                 cut_into_blocks=False,
                 on_progress=tell,
             )
-            exact.append(len(block))
+            exact_nodes += len(block)
         except SearchTooWideError:
             found = search_stages_bounded(
                 local.predecessors,
@@ -109,7 +101,6 @@ def search_blocks(
                 max_lanes=max_lanes,
                 on_progress=tell,
             )
-            bounded.append(len(block))
         results.append(dataclasses.replace(found, stages=tuple(map(local.whole, found.stages))))
         nodes_done += len(block)
         states += found.states
@@ -122,10 +113,7 @@ def search_blocks(
             states,
             sum(each.transitions for each in results),
         ),
-        exact_nodes=sum(exact),
-        bounded_nodes=sum(bounded),
-        exact_blocks=len(exact),
-        bounded_blocks=len(bounded),
+        exact_nodes=exact_nodes,
     )
 
 

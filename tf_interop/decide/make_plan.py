@@ -161,15 +161,13 @@ class _Planner:
 
     def _describe_search(self, result: BlockSearchResult) -> str:
         lanes = f"for stages of up to {self._options.max_lanes} convolutions"
-        if not result.bounded_blocks:
+        if result.exact_nodes == len(self._problem.nodes):
             return f"exact {lanes}"
         bounds = f"bounded, width {self._options.width},"
-        if not result.exact_blocks:
+        if not result.exact_nodes:
             return f"{bounds} {lanes}"
-        return (
-            f"partly exact ({result.exact_nodes} convolutions in {result.exact_blocks} parts), "
-            f"else {bounds} ({result.bounded_nodes} in {result.bounded_blocks}) {lanes}"
-        )
+        convolutions = f"{result.exact_nodes} of {len(self._problem.nodes)} convolutions"
+        return f"partly exact ({convolutions}), else {bounds} {lanes}"
 
     def _stage_options(self, nodes: Nodes) -> Sequence[StageOption]:
         return [

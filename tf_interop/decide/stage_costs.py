@@ -162,6 +162,37 @@ def calibrate_model(problem: PlanningProblem) -> ModelCalibration:
     return ModelCalibration(factor, spread, len(ratios))
 
 
+def model_fastest_us(
+    problem: PlanningProblem, costs: Sequence[str], calibration: ModelCalibration
+) -> float | None:
+    """What convolutions take together with what is fastest alone, each on a lane of its own.
+
+    Args:
+        problem: a legal one.
+        costs: the names of their ConvolutionCosts.
+        calibration: what the model is corrected by.
+
+    Returns:
+        The better of longest first and shortest first; None where kernels or device are not known.
+    """
+    return model_candidates_us(
+        problem, [problem.costs_by_name[name].fastest for name in costs], calibration
+    )
+
+
+def model_candidates_us(
+    problem: PlanningProblem, candidates: Sequence[Candidate], calibration: ModelCalibration
+) -> float | None:
+    """As `model_fastest_us`, with these algorithms."""
+    in_order = sorted(candidates, key=lambda each: -each.latency_us)
+    modelled = [_model(problem, order, (), ()) for order in (in_order, in_order[::-1])]
+    known = [each for each in modelled if each is not None]
+    if not known:
+        return None
+    # No stage ends before its longest convolution alone, whatever the calibration says.
+    return max(min(known) * calibration.factor, in_order[0].latency_us)
+
+
 class StageCosts:
     """Answers what the best ways are to run convolutions together. Remembers every answer."""
 
