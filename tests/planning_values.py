@@ -38,7 +38,7 @@ def make_problem(
         nodes: the predecessors of each node, such as `{"c": "a b"}`.
         latencies_us: of each node.
         stages: latency of the stages that were measured, such as `{"a b": 12.0}`.
-        merged: of those that were measured merged into one lane, with WIDE and 7 bytes.
+        merged: of those that were measured merged into one lane, with WINOGRAD and 7 bytes.
         merge_keys: of the nodes that have one.
         spread_us: of the stages.
         memory_budget_bytes: of the problem. Each output takes 10 bytes, each workspace 5.
@@ -66,7 +66,7 @@ def make_problem(
             *(
                 KnownStage(
                     tuple(names.split()),
-                    ("WIDE",) * len(names.split()),
+                    ("WINOGRAD",) * len(names.split()),
                     latency_us,
                     spread_us=spread_us,
                     workspace_bytes=7,
@@ -138,7 +138,7 @@ def _draw_stage(
     return KnownStage(
         tuple(order),
         tuple(
-            "WIDE" if is_merged and sizes[lanes[place]] > 1 else each.algorithm
+            "WINOGRAD" if is_merged and sizes[lanes[place]] > 1 else each.algorithm
             for place, each in enumerate(chosen)
         ),
         latency_us=draw(st.integers(3, max(4, int(alone)))),

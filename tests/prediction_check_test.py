@@ -261,17 +261,17 @@ def merged_pair() -> tuple[PlanningProblem, GraphPlan]:
 def test_takes_a_stage_that_was_measured_merged() -> None:
     problem, plan = merged_pair()
     (stage,) = plan.stages
-    assert stage.lanes == lanes("a b", algorithm="WIDE")
+    assert stage.lanes == lanes("a b", algorithm="WINOGRAD")
     assert stage.lane_options == (LaneOptions(merged=True),)
     check_prediction(plan, problem)
 
 
 def test_a_stage_that_was_measured_merged_is_not_made_otherwise() -> None:
     problem, plan = merged_pair()
-    tampered = with_stage(lanes=lanes("a", "b", algorithm="WIDE"), lane_options=())(plan)
-    with pytest.raises(PlanError, match="a candidate of convolution 'a', got 'WIDE'"):
+    tampered = with_stage(lanes=lanes("a", "b", algorithm="WINOGRAD"), lane_options=())(plan)
+    with pytest.raises(PlanError, match="a candidate of convolution 'a', got 'WINOGRAD'"):
         check_prediction(tampered, problem)
-    candidates = (Candidate("GEMM", 10, 5), Candidate("WIDE", 11, 5))
+    candidates = (Candidate("GEMM", 10, 5), Candidate("WINOGRAD", 11, 5))
     costs = tuple(dataclasses.replace(each, candidates=candidates) for each in problem.costs)
     with pytest.raises(PlanError, match="a measurement of stage 0, which says that it was"):
         check_prediction(tampered, dataclasses.replace(problem, costs=costs))

@@ -177,6 +177,25 @@ def test_calibrates_by_the_median_and_trusts_as_far_as_ratios_scatter() -> None:
     assert calibration.stages == 3
 
 
+def test_does_not_calibrate_on_what_was_merged() -> None:
+    problem = known_pairs(11, 12, 15)
+    merged = tuple(
+        dataclasses.replace(stage, latency_us=40, lanes=(0, 0), merged=(True,))
+        for stage in problem.stages
+    )
+    both = dataclasses.replace(problem, stages=(*problem.stages, *merged))
+    assert calibrate_model(both) == calibrate_model(problem)
+    assert compare_model(both) == compare_model(problem)
+
+
+def test_what_was_measured_merged_is_not_what_was_measured_side_by_side() -> None:
+    # Merged the two lose; the model says that on lanes of their own they win.
+    stage = KnownStage(("a", "b"), ("GEMM", "GEMM"), 19, lanes=(0, 0), merged=(True,))
+    costs = stage_costs(dataclasses.replace(PAIR, stages=(stage,)))
+    (choice,) = costs.choices(["a", "b"], ["x", "x"])
+    assert (choice.source, choice.merged) == (FigureSource.MODELLED, ())
+
+
 def test_does_not_calibrate_on_fewer_than_three_stages() -> None:
     assert calibrate_model(known_pairs(11, 12)) == ModelCalibration()
 
