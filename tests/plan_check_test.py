@@ -8,10 +8,11 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planning_graphs import INCEPTION, make_graph, make_stage
+from planning_graphs import CONFIGURATION, INCEPTION, make_graph, make_stage
 
 from tf_interop.decide.plan_check import check_stages
 from tf_interop.errors import GraphError, PlanError
+from tf_interop.know.convolution import ConvolutionKind
 from tf_interop.know.plan import LaneOptions, PinnedConvolution, PlannedStage
 
 
@@ -106,6 +107,69 @@ def test_refuses_options_that_are_not_those_of_the_lanes(
 ) -> None:
     stage = dataclasses.replace(make_stage("1x1", "3x3_reduce"), lane_options=options)
     assert reason in _refusal(INCEPTION, make_stage("pool_proj"), stage)
+
+
+def _merged(*names: str) -> PlannedStage:
+    return dataclasses.replace(
+        make_stage(" ".join(names)), lane_options=(LaneOptions(merged=True),)
+    )
+
+
+def test_takes_a_merged_lane_of_convolutions_on_one_image() -> None:
+    wider = dataclasses.replace(CONFIGURATION, filter_shape=(3, 3, 16, 64), output_shape=None)
+    view, convolutions = make_graph(INCEPTION, configurations={"1x1": wider})
+    check_stages([_merged("1x1", "3x3_reduce", "5x5_reduce")], view, convolutions)
+
+
+def test_refuses_a_merged_lane_of_one_convolution() -> None:
+    message = _refusal(INCEPTION, _merged("1x1"))
+    assert "two or more convolutions in merged lane 0, got 1 in stage 0" in message
+
+
+def test_refuses_a_merged_lane_with_two_algorithms() -> None:
+    lane = (PinnedConvolution("1x1", "FFT"), PinnedConvolution("3x3_reduce", "GEMM"))
+    stage = PlannedStage((lane,), lane_options=(LaneOptions(merged=True),))
+    message = _refusal(INCEPTION, stage)
+    assert "one algorithm in merged lane 0, that of the wider convolution" in message
+
+
+def test_refuses_to_merge_convolutions_on_different_images() -> None:
+    message = _refusal(INCEPTION, _merged("1x1", "pool_proj"))
+    assert "a merged lane of stage 0, got '1x1' and 'pool_proj', which read different" in message
+    nodes = {"split": "Split", "a": "Conv2D split", "b": "Conv2D split:1"}
+    assert "got 'a' and 'b', which read different images" in _refusal(nodes, _merged("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"filter_shape": (1, 3, 16, 32)}, "filter shape differs, (3, 3, 16) and (1, 3, 16)"),
+        ({"strides": (2, 2)}, "strides differs, (1, 1) and (2, 2)"),
+        ({"dilations": (2, 2)}, "dilations differs"),
+        ({"padding": "VALID"}, "padding differs"),
+        ({"dtype": "float16"}, "dtype differs"),
+        ({"fused_ops": ("BiasAdd",)}, "fused ops differs"),
+        ({"leaky_relu_alpha": 0.1}, "leaky relu alpha differs"),
+        ({"group_count": 2}, "of which 'b' is no forward convolution of one group"),
+        ({"depthwise": True}, "of which 'b' is no forward convolution of one group"),
+        ({"kind": ConvolutionKind.BACKWARD_INPUT}, "of which 'b' is no forward convolution"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_refuses_to_merge_what_differs_in_more_than_channels(
+    change: dict[str, object], reason: str
+) -> None:
+    nodes = {"image": "Placeholder", "a": "Conv2D image", "b": "Conv2D image"}
+    configurations = {"b": dataclasses.replace(CONFIGURATION, **change)}
+    view, convolutions = make_graph(nodes, configurations=configurations)
+    with pytest.raises(PlanError) as raised:
+        check_stages([_merged("a", "b")], view, convolutions)
+    assert reason in str(raised.value)
+
+
+def test_refuses_to_merge_what_waits_for_another() -> None:
+    nodes = {"image": "Placeholder", "a": "Conv2D image", "b": "Conv2D image ^a"}
+    assert "independent convolutions in stage 0" in _refusal(nodes, _merged("a", "b"))
 
 
 def test_refuses_an_algorithm_of_another_kind() -> None:
