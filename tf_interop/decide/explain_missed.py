@@ -180,9 +180,9 @@ def _independent_sets(problem: PlanningProblem) -> Iterator[_Nodes]:
         depths.append(1 + max((depths[each] for each in predecessors), default=0))
         candidates = in_group[node.group] & ~reached
         while candidates:
-            other = candidates.bit_length() - 1
-            candidates ^= 1 << other
-            yield other, number
+            lowest = candidates & -candidates
+            candidates ^= lowest
+            yield lowest.bit_length() - 1, number
         in_group[node.group] |= 1 << number
         levels[depths[number], node.group].append(number)
         if node.merge_key is not None:
@@ -295,6 +295,8 @@ def _saved_us(stage: KnownStage, alone_us: float) -> float:
 
 
 def _no_win_words(how: str, saved_us: float, spread_us: float) -> str:
-    if saved_us <= 0:
+    if abs(saved_us) < 0.05:
+        return f"{how} to take as long as one after another"
+    if saved_us < 0:
         return f"{how} {-saved_us:.1f} us slower than one after another"
     return f"{how} {saved_us:.1f} us faster, which may be off by {spread_us:.1f}"
