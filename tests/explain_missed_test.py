@@ -126,6 +126,13 @@ def test_counts_what_is_alive_beside_them() -> None:
     assert reasons_of(problem)["a b"].endswith("but 1 bytes more than the budget would be needed")
 
 
+def test_counts_what_they_would_read_later_than_in_the_plan() -> None:
+    # Beside "b" the output of "s" would be alive until then.
+    nodes = {"s": "", "a": "s", "m": "", "b": "m"}
+    problem = make_problem(nodes, dict.fromkeys("samb", 10.0), {"a b": 12}, memory_budget_bytes=45)
+    assert reasons_of(problem)["a b"].endswith("but 5 bytes more than the budget would be needed")
+
+
 def test_says_that_larger_stages_were_not_searched_for() -> None:
     names = "abc"
     problem = make_problem(
@@ -157,6 +164,17 @@ def test_tells_of_equal_ones_once() -> None:
     (missed,) = missed_of(dataclasses.replace(problem, nodes=nodes))
     # a and b each with c and d.
     assert (missed.nodes, missed.count) == (("a", "c"), 4)
+
+
+def test_names_of_equal_ones_those_that_are_in_no_stage() -> None:
+    # "p" and "q" come twice; the first "p" shares a stage with "r".
+    nodes = {"p": "", "q": "", "r": "", "p2": "p q r", "q2": "p q r"}
+    problem = make_problem(nodes, dict.fromkeys(nodes, 10.0), {"p r": 12})
+    renamed = tuple(
+        dataclasses.replace(each, costs=each.name.rstrip("2")) for each in problem.nodes
+    )
+    missed = missed_of(dataclasses.replace(problem, nodes=renamed))
+    assert (missed[0].nodes, missed[0].count) == (("p2", "q2"), 2)
 
 
 def test_says_nothing_of_convolutions_that_depend_on_each_other_or_differ_in_group() -> None:
