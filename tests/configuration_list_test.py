@@ -39,6 +39,16 @@ def test_what_is_saved_is_loaded(tmp_path: pathlib.Path) -> None:
     assert load_configurations(tmp_path / "list.json") == LIST
 
 
+def test_what_is_to_be_merged_is_saved(tmp_path: pathlib.Path) -> None:
+    stage = ListedStage((0, 0, 1), (0, 0, 1), merged=(True, False))
+    listed = dataclasses.replace(LIST, stages=(stage,))
+    save_configurations(listed, tmp_path / "list.json")
+    assert load_configurations(tmp_path / "list.json") == listed
+    other = dataclasses.replace(stage, convolutions=(0, 1, 0))
+    with pytest.raises(ProfileError, match=r"alone, two or more, got 2 others at .*merged\[0\]"):
+        save_configurations(dataclasses.replace(LIST, stages=(other,)), tmp_path / "other.json")
+
+
 def test_published_schema_is_that_of_this_version() -> None:
     assert json.loads(SCHEMA.read_text()) == json.loads(json.dumps(configurations_schema()))
 
@@ -55,6 +65,8 @@ def test_published_schema_is_that_of_this_version() -> None:
         (("stages", 0, "algorithms"), ["DIRECT"], "none or 2 values, got 1"),
         (("stages", 0, "algorithms"), ["DIRECT", "FASTEST"], "an algorithm that a runner knows"),
         (("stages", 0, "sm_counts"), [8, 8, 8], "none or 2 values, got 3"),
+        (("stages", 0, "merged"), [True], r"none or 2 values, got 1 at `\$.stages\[0\].merged`"),
+        (("stages", 0, "merged"), [False, True], r"got 1 others at `\$.stages\[0\].merged\[1\]`"),
         (("version",), 2, "made by a newer release"),
         (("stages", 0, "lane"), [0], "Expected only the fields"),
     ],

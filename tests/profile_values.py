@@ -62,6 +62,7 @@ CPU = ProfiledDevice(
 
 SMALL = dataclasses.replace(CONFIGURATION, filter_shape=(1, 1, 16, 32))
 LARGE = dataclasses.replace(SMALL, filter_shape=(5, 5, 16, 32))
+WIDER = dataclasses.replace(SMALL, filter_shape=(1, 1, 16, 48), output_shape=(8, 28, 28, 48))
 BACKWARD = dataclasses.replace(SMALL, op="Conv2DBackpropInput", kind=ConvolutionKind.BACKWARD_INPUT)
 
 KERNEL = KernelMeasurement(
@@ -123,6 +124,7 @@ def make_stage(
     sm_counts: tuple[int, ...] = (),
     priorities: tuple[int, ...] = (),
     asked_sm_counts: tuple[int, ...] = (),
+    merged: tuple[bool, ...] = (),
 ) -> StageMeasurement:
     return StageMeasurement(
         convolutions=tuple(itertools.starmap(MeasuredConvolution, pairs)),
@@ -138,6 +140,7 @@ def make_stage(
         sm_counts=sm_counts,
         priorities=priorities,
         asked_sm_counts=asked_sm_counts,
+        merged=merged,
     )
 
 
@@ -167,6 +170,16 @@ EVERY_KIND_OF_ENTRY: tuple[Entry, ...] = (
         (SMALL, "IMPLICIT_PRECOMP_GEMM"), (LARGE, None), sequential_algorithms=("GEMM",) * 2
     ),
     make_stage_failure((SMALL, "FFT"), (LARGE, "FFT")),
+)
+MERGED: tuple[Entry, ...] = (
+    make_stage(
+        *((SMALL, "WINOGRAD"), (LARGE, None), (WIDER, "WINOGRAD")),
+        lanes=(0, 1, 0),
+        merged=(True, False),
+    ),
+    dataclasses.replace(
+        make_stage_failure((SMALL, "FFT"), (WIDER, "FFT")), lanes=(0, 0), merged=(True,)
+    ),
 )
 
 
