@@ -9,6 +9,9 @@ could run:
     a --> d            stages {a, b} and {c, d}: the first waits for c, the second for a. Each
     c --> b            holds independent convolutions; the two together are not legal.
 
+    a reads x          lane (a, b), merged: one wider convolution reads one image. Not legal, like
+    b reads y          one of convolutions that differ in more than their filters.
+
 If everything has run, contracting each stage to one node leaves no cycle, and so, too, the
 convolutions of a stage are independent. The work is linear in nodes and edges.
 """
@@ -20,7 +23,11 @@ from collections.abc import Sequence
 
 from tf_interop.errors import PlanError
 from tf_interop.know.algorithm import check_algorithm
-from tf_interop.know.convolution import ConvolutionKind, ConvolutionNode
+from tf_interop.know.convolution import (
+    ConvolutionConfiguration,
+    ConvolutionKind,
+    ConvolutionNode,
+)
 from tf_interop.know.graph_view import MERGE_OPS, NEXT_ITERATION_OPS, GraphView
 from tf_interop.know.plan import PlannedStage
 
@@ -43,8 +50,8 @@ def check_stages(
         PlanError: a stage has no lane, a lane no convolution, or options are not those of its
             lanes; a node is not one of `convolutions` or is named twice; an algorithm is unknown
             for the kind of convolution; the nodes of a stage differ in device or region, or depend
-            on each other; those of a merged lane differ in more than filters and output channels;
-            or stages wait for each other.
+            on each other; those of a merged lane are less than two, do not read one image, or
+            differ in more than their filters; or stages wait for each other.
         GraphError: the graph itself has a cycle.
     """
     node_of = {node.name: node for node in convolutions}
@@ -52,7 +59,6 @@ def check_stages(
     members: list[list[int]] = []
     for number, stage in enumerate(stages):
         nodes = _stage_nodes(number, stage, node_of)
-        _check_merged_lanes(number, stage, node_of, view)
         for node in nodes:
             if stage_at[node.index] != _NO_STAGE:
                 raise PlanError(
@@ -61,6 +67,7 @@ def check_stages(
                 )
             stage_at[node.index] = number
         members.append([node.index for node in nodes])
+        _check_merged_lanes(number, stage, view, node_of)
     has_run = _play(view, stage_at, members)
     if not all(has_run):
         view.topological_order()  # Raises where the stages are not to blame.
@@ -115,43 +122,50 @@ def _stage_nodes(
 
 
 def _check_merged_lanes(
-    number: int, stage: PlannedStage, node_of: dict[str, ConvolutionNode], view: GraphView
+    number: int, stage: PlannedStage, view: GraphView, node_of: dict[str, ConvolutionNode]
 ) -> None:
+    """Checks that each merged lane can be one convolution of one image."""
     for lane, options in zip(stage.lanes, stage.lane_options, strict=False):
         if not options.merged:
             continue
-        first, *others = (node_of[pinned.node] for pinned in lane)
-        for node in others:
-            difference = _what_keeps_apart(first, node, view)
+        if len(lane) < 2:
+            raise PlanError(
+                f"Expected two or more convolutions in a merged lane, got '{lane[0].node}' alone "
+                f"in stage {number}. Do not merge it."
+            )
+        first, first_node = lane[0], node_of[lane[0].node]
+        for pinned in lane:
+            node = node_of[pinned.node]
+            difference = _difference(view, first_node, node)
+            if difference is None and pinned.algorithm != first.algorithm:
+                difference = f"pin algorithms {first.algorithm} and {pinned.algorithm}"
             if difference is not None:
                 raise PlanError(
-                    f"Expected convolutions that can be one wider convolution in a merged lane of "
-                    f"stage {number}, got '{first.name}' and '{node.name}', {difference}. Split "
-                    "the lane."
+                    f"Expected forward convolutions of one image that differ in their filters only "
+                    f"in a merged lane of stage {number}, got '{first.node}' and '{pinned.node}', "
+                    f"which {difference}. Do not merge them."
                 )
 
 
-def _what_keeps_apart(
-    first: ConvolutionNode, other: ConvolutionNode, view: GraphView
-) -> str | None:
-    """Why two convolutions cannot be one with more output channels; None where they can."""
-    ours, theirs = first.configuration, other.configuration
-    for name, configuration in ((first.name, ours), (other.name, theirs)):
-        is_plain = not configuration.depthwise and configuration.group_count == 1
-        if configuration.kind is not ConvolutionKind.FORWARD or not is_plain:
-            return f"of which '{name}' is no forward convolution of one group"
-    if view.fanins[first.index][:1] != view.fanins[other.index][:1]:
-        return "which read different images"
-    for field in dataclasses.fields(ours):
-        if field.name == "output_shape":
-            continue
-        our, their = getattr(ours, field.name), getattr(theirs, field.name)
-        if field.name == "filter_shape":
-            # The last dimension are the output channels.
-            our, their = (None if shape is None else shape[:-1] for shape in (our, their))
-        if our != their:
-            return f"whose {field.name.replace('_', ' ')} differs, {our} and {their}"
+def _difference(view: GraphView, a: ConvolutionNode, b: ConvolutionNode) -> str | None:
+    """What keeps two convolutions from being one wider convolution, or None."""
+    if view.fanins[a.index][:1] != view.fanins[b.index][:1]:
+        return "read different images"
+    for each in (a.configuration, b.configuration):
+        if each.kind is not ConvolutionKind.FORWARD or each.depthwise or each.group_count != 1:
+            return "are not both forward convolutions without groups"
+    a_filter, b_filter = a.configuration.filter_shape, b.configuration.filter_shape
+    # A filter is HWIO: all of it has to agree but the output channels.
+    if a_filter is None or b_filter is None or a_filter[:-1] != b_filter[:-1]:
+        return f"have filters of shape {a_filter} and {b_filter}"
+    if _without_filter(a.configuration) != _without_filter(b.configuration):
+        return "differ in more than their filters"
     return None
+
+
+def _without_filter(configuration: ConvolutionConfiguration) -> ConvolutionConfiguration:
+    """The configuration but for what follows from the filter's output channels."""
+    return dataclasses.replace(configuration, filter_shape=None, output_shape=None)
 
 
 def _play(view: GraphView, stage_at: list[int], members: list[list[int]]) -> list[bool]:
