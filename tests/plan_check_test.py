@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,8 +17,8 @@ from tf_interop.know.convolution import ConvolutionKind
 from tf_interop.know.plan import LaneOptions, PinnedConvolution, PlannedStage
 
 
-def _refusal(nodes: dict[str, str], *stages: PlannedStage, **keywords: dict[str, str]) -> str:
-    view, convolutions = make_graph(nodes, **keywords)  # type: ignore[arg-type]
+def _refusal(nodes: dict[str, str], *stages: PlannedStage, **keywords: Any) -> str:
+    view, convolutions = make_graph(nodes, **keywords)
     with pytest.raises(PlanError) as raised:
         check_stages(stages, view, convolutions)
     return str(raised.value)
@@ -59,7 +60,72 @@ def test_takes_options_of_every_lane() -> None:
     _check(INCEPTION, dataclasses.replace(stage, lane_options=options))
 
 
+def _merged(*lanes: str, algorithm: str | None = None) -> PlannedStage:
+    """A stage whose first lane is merged."""
+    stage = make_stage(*lanes)
+    options = [LaneOptions(merged=not lane) for lane in range(len(lanes))]
+    first = tuple(PinnedConvolution(pinned.node, algorithm) for pinned in stage.lanes[0])
+    return dataclasses.replace(stage, lanes=(first, *stage.lanes[1:]), lane_options=tuple(options))
+
+
+def test_takes_a_merged_lane_of_filters_of_one_image() -> None:
+    configurations = {
+        "5x5_reduce": dataclasses.replace(
+            CONFIGURATION, filter_shape=(3, 3, 16, 8), output_shape=(8, 28, 28, 8)
+        )
+    }
+    view, convolutions = make_graph(INCEPTION, configurations=configurations)
+    for algorithm in (None, "IMPLICIT_GEMM"):
+        stage = _merged("1x1 3x3_reduce 5x5_reduce", "pool_proj", algorithm=algorithm)
+        check_stages((stage,), view, convolutions)
+
+
 # What is not.
+
+
+def test_refuses_a_merged_lane_of_different_images() -> None:
+    message = _refusal(INCEPTION, _merged("1x1 pool_proj", "3x3_reduce"))
+    assert "stage 0, got '1x1' and 'pool_proj', which read different images" in message
+    # Other outputs of one node are other images.
+    nodes = INCEPTION | {"3x3_reduce": "Conv2D input:1"}
+    message = _refusal(nodes, _merged("1x1 3x3_reduce"))
+    assert "'1x1' and '3x3_reduce', which read different images" in message
+
+
+def test_refuses_a_merged_lane_of_one_convolution() -> None:
+    assert "two or more convolutions in a merged lane, got '1x1'" in _refusal(
+        INCEPTION, _merged("1x1", "3x3_reduce")
+    )
+
+
+def test_refuses_a_merged_lane_of_two_algorithms() -> None:
+    lane = (PinnedConvolution("1x1", "GEMM"), PinnedConvolution("3x3_reduce"))
+    stage = PlannedStage((lane,), lane_options=(LaneOptions(merged=True),))
+    assert "pin algorithms GEMM and None" in _refusal(INCEPTION, stage)
+
+
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [
+        ({"filter_shape": (1, 1, 16, 32)}, "have filters of shape (3, 3, 16, 32) and (1, 1,"),
+        ({"filter_shape": None}, "have filters of shape (3, 3, 16, 32) and None"),
+        ({"strides": (2, 2)}, "differ in more than their filters"),
+        ({"dilations": (2, 2)}, "differ in more than their filters"),
+        ({"padding": "VALID"}, "differ in more than their filters"),
+        ({"dtype": "float16"}, "differ in more than their filters"),
+        ({"layout": "NCHW"}, "differ in more than their filters"),
+        ({"op": "_FusedConv2D", "fused_ops": ("BiasAdd",)}, "differ in more than their filters"),
+        ({"group_count": 2}, "not both forward convolutions without groups"),
+        ({"depthwise": True}, "not both forward convolutions without groups"),
+        ({"kind": ConvolutionKind.BACKWARD_FILTER}, "not both forward convolutions"),
+    ],
+)
+def test_refuses_a_merged_lane_of_convolutions_that_differ(
+    changes: dict[str, Any], difference: str
+) -> None:
+    other = dataclasses.replace(CONFIGURATION, **changes)
+    message = _refusal(INCEPTION, _merged("1x1 3x3_reduce"), configurations={"3x3_reduce": other})
+    assert difference in message
 
 
 def test_refuses_a_name_that_is_not_in_the_graph() -> None:
@@ -107,69 +173,6 @@ def test_refuses_options_that_are_not_those_of_the_lanes(
 ) -> None:
     stage = dataclasses.replace(make_stage("1x1", "3x3_reduce"), lane_options=options)
     assert reason in _refusal(INCEPTION, make_stage("pool_proj"), stage)
-
-
-def _merged(*names: str) -> PlannedStage:
-    return dataclasses.replace(
-        make_stage(" ".join(names)), lane_options=(LaneOptions(merged=True),)
-    )
-
-
-def test_takes_a_merged_lane_of_convolutions_on_one_image() -> None:
-    wider = dataclasses.replace(CONFIGURATION, filter_shape=(3, 3, 16, 64), output_shape=None)
-    view, convolutions = make_graph(INCEPTION, configurations={"1x1": wider})
-    check_stages([_merged("1x1", "3x3_reduce", "5x5_reduce")], view, convolutions)
-
-
-def test_refuses_a_merged_lane_of_one_convolution() -> None:
-    message = _refusal(INCEPTION, _merged("1x1"))
-    assert "two or more convolutions in merged lane 0, got 1 in stage 0" in message
-
-
-def test_refuses_a_merged_lane_with_two_algorithms() -> None:
-    lane = (PinnedConvolution("1x1", "FFT"), PinnedConvolution("3x3_reduce", "GEMM"))
-    stage = PlannedStage((lane,), lane_options=(LaneOptions(merged=True),))
-    message = _refusal(INCEPTION, stage)
-    assert "one algorithm in merged lane 0, that of the wider convolution" in message
-
-
-def test_refuses_to_merge_convolutions_on_different_images() -> None:
-    message = _refusal(INCEPTION, _merged("1x1", "pool_proj"))
-    assert "a merged lane of stage 0, got '1x1' and 'pool_proj', which read different" in message
-    nodes = {"split": "Split", "a": "Conv2D split", "b": "Conv2D split:1"}
-    assert "got 'a' and 'b', which read different images" in _refusal(nodes, _merged("a", "b"))
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"filter_shape": (1, 3, 16, 32)}, "have filters of shape (3, 3, 16, 32) and (1, 3, 16"),
-        ({"strides": (2, 2)}, "differ in more than their filters"),
-        ({"dilations": (2, 2)}, "differ in more than their filters"),
-        ({"padding": "VALID"}, "differ in more than their filters"),
-        ({"dtype": "float16"}, "differ in more than their filters"),
-        ({"fused_ops": ("BiasAdd",)}, "differ in more than their filters"),
-        ({"leaky_relu_alpha": 0.1}, "differ in more than their filters"),
-        ({"group_count": 2}, "are not both forward convolutions without groups"),
-        ({"depthwise": True}, "are not both forward convolutions without groups"),
-        ({"kind": ConvolutionKind.BACKWARD_INPUT}, "are not both forward convolutions"),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
-)
-def test_refuses_to_merge_what_differs_in_more_than_channels(
-    change: dict[str, object], reason: str
-) -> None:
-    nodes = {"image": "Placeholder", "a": "Conv2D image", "b": "Conv2D image"}
-    configurations = {"b": dataclasses.replace(CONFIGURATION, **change)}
-    view, convolutions = make_graph(nodes, configurations=configurations)
-    with pytest.raises(PlanError) as raised:
-        check_stages([_merged("a", "b")], view, convolutions)
-    assert reason in str(raised.value)
-
-
-def test_refuses_to_merge_what_waits_for_another() -> None:
-    nodes = {"image": "Placeholder", "a": "Conv2D image", "b": "Conv2D image ^a"}
-    assert "independent convolutions in stage 0" in _refusal(nodes, _merged("a", "b"))
 
 
 def test_refuses_an_algorithm_of_another_kind() -> None:

@@ -549,14 +549,14 @@ def _stage(raw: dict[str, Any]) -> dict[str, Any]:
         ),
         pytest.param(
             lambda raw: _stage(raw)["lane_options"][0].update(merged=True),
-            "Expected two or more convolutions in merged lane 0, got 1 at "
-            "`$.graphs[0].stages[0].lane_options`",
+            "Expected two or more convolutions in a merged lane, got 1 at "
+            "`$.graphs[0].stages[0].lanes[0]`",
             id="merged_lane_of_one_convolution",
         ),
         pytest.param(
             lambda raw: _stage(raw)["lane_options"][1].update(merged=True),
-            "Expected one algorithm in merged lane 1, that of the wider convolution, got [None, "
-            "'WINOGRAD'] at `$.graphs[0].stages[0].lane_options`",
+            "Expected one algorithm in a merged lane, that of the wider convolution, got [None, "
+            "'WINOGRAD'] at `$.graphs[0].stages[0].lanes[1]`",
             id="merged_lane_with_two_algorithms",
         ),
         pytest.param(

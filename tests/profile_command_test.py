@@ -341,7 +341,10 @@ def test_a_model_may_be_named_like_a_command() -> None:
         (["ResNet50", "-o", "no/p.json"], "Expected a folder that exists, got 'no/p.json'"),
         (["ResNet50", "-o", "p.json", "--batch", "0"], "Expected batch sizes such as 8 or 1,8,32"),
         (["ResNet50", "-o", "p.json", "--budget", "ten"], "Expected a time such as 90s"),
-        (["ResNet50", "-o", "p.json", "--stages", "all"], "Expected levels, pairs, a plan's file"),
+        (
+            ["ResNet50", "-o", "p.json", "--stages", "all"],
+            "Expected levels, pairs, merges, a plan's file",
+        ),
         (["ResNet50", "-o", "p.json", "--for", "gpu"], "compute capability of a GPU such as 9.0"),
         (["list.json", "-o", "p.json", "--batch", "8"], "Expected no --batch with a list"),
         (["list.json", "-o", "p.json", "--stages", "x.json"], "--stages PLAN.json with a model"),

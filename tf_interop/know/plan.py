@@ -229,39 +229,23 @@ class PlannedStage:
         return tuple(pinned for lane in self.lanes for pinned in lane)
 
     def check_lane_options(self) -> None:
-        """Checks that there are options for every lane, or for none, and what they ask for.
+        """Checks that there are options for every lane, or for none.
 
         Raises:
-            ValueError: there are not, a stage asks for less than no SMs, or a merged lane does not
-                hold several convolutions with one algorithm.
+            ValueError: there are not, or a stage asks for less than no SMs.
         """
         if self.lane_options and len(self.lane_options) != len(self.lanes):
             raise ValueError(
                 f"Expected options for none or all of {len(self.lanes)} lanes, got "
                 f"{len(self.lane_options)}"
             )
-        for number, options in enumerate(self.lane_options):
-            if options.merged:
-                self._check_merged_lane(number)
+        for options in self.lane_options:
             if not 0 <= options.sm_count <= _LARGEST_INT:
                 raise ValueError(
                     f"Expected an SM count from 0 to {_LARGEST_INT}, got {options.sm_count}"
                 )
             if abs(options.priority) > _LARGEST_INT:
                 raise ValueError(f"Expected a priority near 0, got {options.priority}")
-
-    def _check_merged_lane(self, number: int) -> None:
-        lane = self.lanes[number]
-        if len(lane) < 2:
-            raise ValueError(
-                f"Expected two or more convolutions in merged lane {number}, got {len(lane)}"
-            )
-        algorithms = {pinned.algorithm for pinned in lane}
-        if len(algorithms) > 1:
-            raise ValueError(
-                f"Expected one algorithm in merged lane {number}, that of the wider convolution, "
-                f"got {[pinned.algorithm for pinned in lane]}"
-            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

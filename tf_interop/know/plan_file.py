@@ -100,6 +100,7 @@ def _check_graph_plan(graph: GraphPlan, place: str) -> None:
             stage.check_lane_options()
         except ValueError as error:
             raise ValueError(f"{error} at `{place}.stages[{stage_number}].lane_options`") from error
+        _check_merged_lanes(stage, f"{place}.stages[{stage_number}].lanes")
         _check_explanation(stage, f"{place}.stages[{stage_number}].explanation")
         for lane_number, lane in enumerate(stage.lanes):
             for index, pinned in enumerate(lane):
@@ -133,6 +134,23 @@ def _check_graph_plan(graph: GraphPlan, place: str) -> None:
                 f"{alone.before_stage} at `{here}.before_stage`"
             )
     _check_memory(graph, place)
+
+
+def _check_merged_lanes(stage: PlannedStage, place: str) -> None:
+    for number, (lane, options) in enumerate(zip(stage.lanes, stage.lane_options, strict=False)):
+        if not options.merged:
+            continue
+        if len(lane) < 2:
+            raise ValueError(
+                f"Expected two or more convolutions in a merged lane, got {len(lane)} at "
+                f"`{place}[{number}]`"
+            )
+        algorithms = [pinned.algorithm for pinned in lane]
+        if len(set(algorithms)) > 1:
+            raise ValueError(
+                f"Expected one algorithm in a merged lane, that of the wider convolution, got "
+                f"{algorithms} at `{place}[{number}]`"
+            )
 
 
 def _check_explanation(stage: PlannedStage, place: str) -> None:
