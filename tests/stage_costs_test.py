@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 from profile_values import HOPPER_SM, KERNEL
 
-from tf_interop.decide.stage_costs import (
+from tf_interop.decide.stage_costs import StageCosts
+from tf_interop.decide.stage_model import (
     UNCALIBRATED_SPREAD,
     ModelCalibration,
-    StageCosts,
     calibrate_model,
     compare_model,
     model_kernels,

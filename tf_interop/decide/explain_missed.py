@@ -16,12 +16,8 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tf_interop.decide.lane_places import find_places
-from tf_interop.decide.stage_costs import (
-    ModelCalibration,
-    StageChoice,
-    StageCosts,
-    model_fastest_us,
-)
+from tf_interop.decide.stage_costs import StageChoice, StageCosts
+from tf_interop.decide.stage_model import ModelCalibration, model_fastest_us
 from tf_interop.know.plan import GraphPlan, MissedStage
 from tf_interop.know.planning_problem import FigureSource, KnownStage, PlanningProblem
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from tf_interop.decide.explain_missed import find_missed
 from tf_interop.decide.lane_places import find_places
 from tf_interop.decide.make_plan import PlanOptions
-from tf_interop.decide.stage_costs import ModelCalibration, calibrate_model, model_candidates_us
+from tf_interop.decide.stage_model import ModelCalibration, calibrate_model, model_candidates_us
 from tf_interop.know.occupancy import compute_occupancy
 from tf_interop.know.plan import (
     Alternative,

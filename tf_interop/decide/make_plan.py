@@ -14,12 +14,8 @@ from collections.abc import Sequence
 from tf_interop.decide.block_search import BlockSearchResult, search_blocks
 from tf_interop.decide.lane_places import find_places
 from tf_interop.decide.prediction_check import check_prediction
-from tf_interop.decide.stage_costs import (
-    ModelCalibration,
-    StageChoice,
-    StageCosts,
-    calibrate_model,
-)
+from tf_interop.decide.stage_costs import StageChoice, StageCosts
+from tf_interop.decide.stage_model import ModelCalibration, calibrate_model
 from tf_interop.decide.stage_search import (
     Lanes,
     OnProgress,

@@ -27,29 +27,18 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 import itertools
-import math
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from tf_interop.decide.lane_places import find_places
-from tf_interop.decide.sm_model import ModelKernel, demands_of, model_stage_us
-from tf_interop.know.occupancy import block_resources
+from tf_interop.decide.stage_model import ModelCalibration, demands_of_candidate, model_stage
 from tf_interop.know.planning_problem import (
     Candidate,
     FigureSource,
     KnownStage,
     PlanningProblem,
 )
-from tf_interop.know.profile import KernelMeasurement, SmLimits
 
-UNCALIBRATED_SPREAD = 0.2
-"""Share of a modelled latency that it may be off, where no measured stage says better. A choice to
-be careful by, not a measurement."""
-
-_FEWEST_FOR_CALIBRATION = 3
-_MOST_FOR_CALIBRATION = 400
 # Of the algorithms of a stage: so many combinations are bounded, those of the fastest candidates.
 _MOST_COMBINATIONS = 64
 # And so many are modelled of a pair, half as many of three convolutions, and so on.
@@ -90,107 +79,6 @@ class StageChoice:
     sm_counts: tuple[int, ...] = ()
     lanes: tuple[int, ...] = ()
     merged: tuple[bool, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ModelCalibration:
-    """How the model did on stages that were measured.
-
-    Attributes:
-        factor: what modelled latencies are multiplied with.
-        spread: share of the result that it may be off.
-        stages: how many stages that was learned from; 0 where it was not.
-    """
-
-    factor: float = 1.0
-    spread: float = UNCALIBRATED_SPREAD
-    stages: int = 0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ModelComparison:
-    """A measured stage beside what the model says of it.
-
-    Attributes:
-        stage: the measurement.
-        modelled_us: the model's figure, not calibrated.
-    """
-
-    stage: KnownStage
-    modelled_us: float
-
-    @property
-    def ratio(self) -> float:
-        """Measured over modelled."""
-        return self.stage.latency_us / self.modelled_us
-
-
-def compare_model(problem: PlanningProblem) -> tuple[ModelComparison, ...]:
-    """Models every measured stage whose kernels are known.
-
-    Returns:
-        In the order of the problem's stages; those that cannot be modelled are left out.
-    """
-    return _compare(problem, problem.stages)
-
-
-def _compare(problem: PlanningProblem, stages: Sequence[KnownStage]) -> tuple[ModelComparison, ...]:
-    compared = []
-    for stage in stages:
-        candidates = _candidates_of(problem, stage)
-        if candidates is None or stage.merged:
-            continue
-        modelled = _model(problem, candidates, stage.priorities, stage.sm_counts)
-        if modelled is not None:
-            compared.append(ModelComparison(stage, modelled))
-    return tuple(compared)
-
-
-def calibrate_model(problem: PlanningProblem) -> ModelCalibration:
-    """Learns from measured stages; as it is, where there are fewer than three.
-
-    Of many stages every second, third, … is taken, so that it does not take longer than planning.
-    """
-    step = math.ceil(len(problem.stages) / _MOST_FOR_CALIBRATION) or 1
-    ratios = [each.ratio for each in _compare(problem, problem.stages[::step])]
-    if len(ratios) < _FEWEST_FOR_CALIBRATION:
-        return ModelCalibration()
-    factor = statistics.median(ratios)
-    deviations = sorted(abs(ratio / factor - 1) for ratio in ratios)
-    # Nine of ten measured stages lie within it.
-    spread = deviations[math.ceil(0.9 * len(deviations)) - 1]
-    return ModelCalibration(factor, spread, len(ratios))
-
-
-def model_fastest_us(
-    problem: PlanningProblem, costs: Sequence[str], calibration: ModelCalibration
-) -> float | None:
-    """What convolutions take together with what is fastest alone, each on a lane of its own.
-
-    Args:
-        problem: a legal one.
-        costs: the names of their ConvolutionCosts.
-        calibration: what the model is corrected by.
-
-    Returns:
-        The better of longest first and shortest first; None where kernels or device are not known.
-    """
-    return model_candidates_us(
-        problem, [problem.costs_by_name[name].fastest for name in costs], calibration
-    )
-
-
-def model_candidates_us(
-    problem: PlanningProblem, candidates: Sequence[Candidate], calibration: ModelCalibration
-) -> float | None:
-    """As `model_fastest_us`, with these algorithms."""
-    in_order = sorted(candidates, key=lambda each: -each.latency_us)
-    modelled = [_model(problem, order, (), ()) for order in (in_order, in_order[::-1])]
-    known = [each for each in modelled if each is not None]
-    if not known:
-        return None
-    # No stage ends before its longest convolution alone, whatever the calibration says.
-    return max(min(known) * calibration.factor, in_order[0].latency_us)
 
 
 class StageCosts:
@@ -291,7 +179,7 @@ class StageCosts:
             choice = self._as_choice(stage, alone_us)
             if choice is not None:
                 measured.append(choice)
-                if wins(stage, alone_us):
+                if _wins(stage, alone_us):
                     winning.append(choice)
         known = {_algorithms_of(choice) for choice in measured if not choice.merged}
         return winning + [
@@ -385,7 +273,7 @@ class StageCosts:
 
     def _demands_of(self, candidate: Candidate) -> tuple[float, ...]:
         if candidate not in self._demands:
-            self._demands[candidate] = _demands(self._problem, candidate)
+            self._demands[candidate] = demands_of_candidate(self._problem, candidate)
         return self._demands[candidate]
 
     def _model_orders(
@@ -401,7 +289,7 @@ class StageCosts:
         for order, has_priority in ((places, False), (places[::-1], has_later_kernels)):
             candidates = tuple(chosen[place] for place in order)
             priorities = tuple(range(-len(order) + 1, 1)) if has_priority else ()
-            modelled = _model(self._problem, candidates, priorities, ())
+            modelled = model_stage(self._problem, candidates, priorities, ())
             if modelled is None:
                 return None
             # No stage ends before its longest convolution alone, whatever the calibration says.
@@ -433,13 +321,8 @@ class StageCosts:
         return known
 
 
-def wins(stage: KnownStage, alone_us: float) -> bool:
-    """Whether a measured stage wins by more than its spread, judged by the figures as measured.
-
-    Args:
-        stage: the measurement.
-        alone_us: of its convolutions one after another, where the stage does not say.
-    """
+def _wins(stage: KnownStage, alone_us: float) -> bool:
+    """Whether a measured stage wins by more than its spread, judged by the figures as measured."""
     whole_us = alone_us if stage.sequential_us is None else stage.sequential_us
     return stage.latency_us + stage.spread_us < whole_us
 
@@ -462,22 +345,6 @@ def _is_trusted_over(measured: StageChoice, modelled: StageChoice) -> bool:
     )
 
 
-def _demands(problem: PlanningProblem, candidate: Candidate) -> tuple[float, ...]:
-    """What all kernels of a candidate take of the device; empty where it cannot be modelled."""
-    if problem.sm_limits is None or problem.sm_count is None:
-        return ()
-    kernels = model_kernels(candidate, problem.sm_limits)
-    try:
-        demands = [
-            dataclasses.astuple(demands_of(kernel, problem.sm_limits, problem.sm_count))
-            for kernel in kernels
-        ]
-    except ValueError:
-        # A kernel that fits on no SM as far as these limits go: the model does not hold for it.
-        return ()
-    return tuple(sum(each) for each in zip(*demands, strict=True))
-
-
 def _runs_candidates(problem: PlanningProblem, stage: KnownStage) -> bool:
     """Whether all that a measured stage ran by itself are candidates."""
     lanes = stage.lanes or range(len(stage.costs))
@@ -485,69 +352,6 @@ def _runs_candidates(problem: PlanningProblem, stage: KnownStage) -> bool:
         (stage.merged and stage.merged[lane])
         or any(algorithm == each.algorithm for each in problem.costs_by_name[name].candidates)
         for name, algorithm, lane in zip(stage.costs, stage.algorithms, lanes, strict=True)
-    )
-
-
-def _candidates_of(problem: PlanningProblem, stage: KnownStage) -> tuple[Candidate, ...] | None:
-    """The candidates that a measured stage ran, or None where one of them is not there."""
-    found = []
-    for name, algorithm in zip(stage.costs, stage.algorithms, strict=True):
-        candidates = problem.costs_by_name[name].candidates
-        match = next((each for each in candidates if each.algorithm == algorithm), None)
-        if match is None:
-            return None
-        found.append(match)
-    return tuple(found)
-
-
-def _model(
-    problem: PlanningProblem,
-    candidates: Sequence[Candidate],
-    priorities: Sequence[int],
-    sm_counts: Sequence[int],
-) -> float | None:
-    """The model's figure, or None where a kernel or the device is not known well enough."""
-    if problem.sm_limits is None or problem.sm_count is None:
-        return None
-    lanes = [model_kernels(candidate, problem.sm_limits) for candidate in candidates]
-    if not all(lanes):
-        return None
-    try:
-        return model_stage_us(
-            lanes,
-            problem.sm_limits,
-            problem.sm_count,
-            sm_counts=sm_counts,
-            priorities=priorities,
-        )
-    except ValueError:
-        # As above, or partitions that this device cannot have.
-        return None
-
-
-@functools.lru_cache(maxsize=4096)
-def model_kernels(candidate: Candidate, limits: SmLimits) -> tuple[ModelKernel, ...]:
-    """A candidate's kernels as the model wants them; their times add up to the candidate's."""
-    shares = sum(kernel.time_share for kernel in candidate.kernels)
-    if not shares:
-        return ()
-    return tuple(
-        _model_kernel(kernel, candidate.latency_us * kernel.time_share / shares, limits)
-        for kernel in candidate.kernels
-        if kernel.time_share
-    )
-
-
-def _model_kernel(kernel: KernelMeasurement, latency_us: float, limits: SmLimits) -> ModelKernel:
-    block = block_resources(kernel, limits)
-    return ModelKernel(
-        blocks=math.prod(kernel.grid),
-        registers=block.registers,
-        shared_memory_bytes=block.shared_memory_bytes,
-        threads=block.threads,
-        latency_us=latency_us,
-        alu_utilization=kernel.alu_utilization,
-        dram_utilization=kernel.dram_utilization,
     )
 
 

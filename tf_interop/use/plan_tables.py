@@ -10,7 +10,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from tf_interop.decide.explain_plan import SHARED_RESOURCES, sum_of_uses
-from tf_interop.decide.stage_costs import ModelComparison, calibrate_model
+from tf_interop.decide.stage_model import ModelComparison, calibrate_model
 from tf_interop.know.plan import (
     Alternative,
     GraphPlan,
