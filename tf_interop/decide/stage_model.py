@@ -160,8 +160,7 @@ def model_stage(
             priorities=priorities,
         )
     except ValueError:
-        # A kernel that fits on no SM as far as these limits go, or partitions that this device cannot
-        # have.
+        # A kernel that fits on no SM as far as these limits go, or partitions that are not to be had.
         return None
 
 
