@@ -6,8 +6,9 @@ import dataclasses
 import io
 
 import pytest
+from hypothesis import given, settings
 from paper_problem import paper_problem
-from planning_values import make_problem
+from planning_values import make_problem, problems
 from profile_values import HOPPER_SM, KERNEL
 from rich.console import Console
 
@@ -108,6 +109,26 @@ def test_says_that_other_stages_fix_the_order() -> None:
     assert reasons["c f"] == (
         "8.0 us faster, measured, but in the order of this plan one of them has to run before what "
         "the other waits for"
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(problems())
+def test_the_exact_search_comes_to_all_that_would_win(problem: PlanningProblem) -> None:
+    problem = dataclasses.replace(problem, memory_budget_bytes=None)
+    assert not any("did not come to it" in why_not for why_not in reasons_of(problem).values())
+
+
+def test_says_that_a_bounded_search_did_not_come_to_it() -> None:
+    # What is in no stage here would have one behind "s".
+    problem = make_problem(
+        {"s": "", "a": "s", "b": "s", "e": "a b"}, dict.fromkeys("sabe", 10.0), {"a b": 12}
+    )
+    alone = make_plan(dataclasses.replace(problem, stages=()))
+    (missed, *_) = explain_plan(problem, alone).missed
+    assert missed.nodes == ("a", "b")
+    assert missed.why_not == (
+        "8.0 us faster, measured, but the search, which was bounded, did not come to it"
     )
 
 

@@ -116,24 +116,24 @@ class _Schedule:
         return len(stages) == 1 and None not in stages
 
     def steps_for(self, nodes: _Nodes) -> range:
-        """Where nodes could run together with all others left where they are."""
+        """The steps before which nodes could run together, with all others left where they are."""
         first = max(
             (self.step_of[each] + 1 for node in nodes for each in self._predecessors[node]),
             default=0,
         )
         last = min(
-            (self.step_of[each] - 1 for node in nodes for each in self._readers[node]),
-            default=self._steps - 1,
+            (self.step_of[each] for node in nodes for each in self._readers[node]),
+            default=self._steps,
         )
         return range(first, last + 1)
 
     def alive_bytes(self, step: int, nodes: _Nodes) -> int:
-        """Outputs that are alive at a step, apart from those of `nodes`."""
+        """Outputs that are alive before a step, apart from those of `nodes`, which run there."""
         return sum(
             size
             for node, size in enumerate(self._output_bytes)
             if node not in nodes
-            and self.step_of[node] <= step
+            and self.step_of[node] < step
             and (
                 not self._readers[node]
                 or any(self.step_of[each] >= step or each in nodes for each in self._readers[node])
@@ -267,6 +267,8 @@ class _Judge:
         short_bytes = self._short_bytes(nodes, choices, steps)
         if short_bytes > 0:
             return f"{wins}, but {short_bytes} bytes more than the budget would be needed"
+        if self._problem.memory_budget_bytes is None:
+            return f"{wins}, but the search, which was bounded, did not come to it"
         return f"{wins}, but the search did not come to it, or the memory is needed in between"
 
     def _short_bytes(

@@ -160,7 +160,7 @@ def model_stage(
             priorities=priorities,
         )
     except ValueError:
-        # A kernel that fits on no SM as far as these limits go, or partitions that are not to be had.
+        # A kernel that fits on no SM as far as these limits go, or partitions that cannot be had.
         return None
 
 
