@@ -173,6 +173,28 @@ def test_a_level_of_two_and_the_same_pair_are_one_stage() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("layouts", [(), ("NCHW",)])
+def test_lists_what_could_be_merged(layouts: tuple[str, ...]) -> None:
+    image = tf.keras.Input((8, 8, 3))
+    branches = [tf.keras.layers.Conv2D(4 * size, size, padding="same")(image) for size in (1, 2)]
+    branches += [tf.keras.layers.Conv2D(6, 1, padding="same")(image)]
+    tf.keras.Model(image, branches).save("merge.keras")
+    listed = _collect("merge.keras", stage_sources=[StageSource.MERGES], layouts=layouts)
+    stages = [
+        ([_channels(listed, place) for place in stage.convolutions], stage.lanes, stage.merged)
+        for stage in listed.stages
+    ]
+    assert stages == [([4, 6], (0, 0), (True,)), ([4, 6, 8], (0, 0, 1), (True, False))]
+    assert listed.stages[0].origins == ("merge.keras, batch 1, inference, merge",)
+    assert {each.configuration.layout for each in listed.convolutions} == set(layouts or ["NHWC"])
+
+
+def _channels(listed: ConfigurationList, place: int) -> int | None:
+    shape = listed.convolutions[place].configuration.filter_shape
+    assert shape is not None
+    return shape[-1]
+
+
 @pytest.mark.usefixtures("plugin_as_after_import")
 def test_lists_the_stages_of_a_plan_with_what_it_pins() -> None:
     tf_interop.enable(policy="always")

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from convolution_values import TINY
 
 from tf_interop.errors import ProfileError
 from tf_interop.know.configuration_list import (
@@ -22,22 +23,8 @@ from tf_interop.know.configuration_list_file import (
     load_configurations,
     save_configurations,
 )
-from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind
 
-SMALL = ConvolutionConfiguration(
-    op="Conv2D",
-    kind=ConvolutionKind.FORWARD,
-    depthwise=False,
-    dtype="float32",
-    layout="NHWC",
-    image_shape=(1, 8, 8, 3),
-    filter_shape=(1, 1, 3, 4),
-    output_shape=(1, 8, 8, 4),
-    strides=(1, 1),
-    dilations=(1, 1),
-    padding="SAME",
-    group_count=1,
-)
+SMALL = dataclasses.replace(TINY, filter_shape=(1, 1, 3, 4))
 LARGE = dataclasses.replace(SMALL, filter_shape=(5, 5, 3, 4))
 LIST = ConfigurationList(
     (ListedConvolution(SMALL, 2, ("a",)), ListedConvolution(LARGE, 1, ("a", "b"))),
@@ -50,6 +37,16 @@ SCHEMA = pathlib.Path(__file__).resolve().parents[1] / "docs/schemas/configurati
 def test_what_is_saved_is_loaded(tmp_path: pathlib.Path) -> None:
     save_configurations(LIST, tmp_path / "list.json")
     assert load_configurations(tmp_path / "list.json") == LIST
+
+
+def test_what_is_to_be_merged_is_saved(tmp_path: pathlib.Path) -> None:
+    stage = ListedStage((0, 0, 1), (0, 0, 1), merged=(True, False))
+    listed = dataclasses.replace(LIST, stages=(stage,))
+    save_configurations(listed, tmp_path / "list.json")
+    assert load_configurations(tmp_path / "list.json") == listed
+    other = dataclasses.replace(stage, convolutions=(0, 1, 0))
+    with pytest.raises(ProfileError, match=r"alone, two or more, got 2 others at .*merged\[0\]"):
+        save_configurations(dataclasses.replace(LIST, stages=(other,)), tmp_path / "other.json")
 
 
 def test_published_schema_is_that_of_this_version() -> None:
@@ -68,6 +65,8 @@ def test_published_schema_is_that_of_this_version() -> None:
         (("stages", 0, "algorithms"), ["DIRECT"], "none or 2 values, got 1"),
         (("stages", 0, "algorithms"), ["DIRECT", "FASTEST"], "an algorithm that a runner knows"),
         (("stages", 0, "sm_counts"), [8, 8, 8], "none or 2 values, got 3"),
+        (("stages", 0, "merged"), [True], r"none or 2 values, got 1 at `\$.stages\[0\].merged`"),
+        (("stages", 0, "merged"), [False, True], r"got 1 others at `\$.stages\[0\].merged\[1\]`"),
         (("version",), 2, "made by a newer release"),
         (("stages", 0, "lane"), [0], "Expected only the fields"),
     ],

@@ -7,12 +7,13 @@ import io
 
 import pytest
 from paper_problem import FFT, FFT_KERNEL, GEMM, GEMM_KERNEL, paper_problem
+from planning_values import make_problem
 from rich.console import Console
 
 from tf_interop.decide.explain_plan import explain_plan
 from tf_interop.decide.make_plan import make_plan
 from tf_interop.know.plan import Alternative, LaneExplanation, Plan, SmUse, StageExplanation
-from tf_interop.know.planning_problem import FigureSource, PlanningProblem
+from tf_interop.know.planning_problem import FigureSource, KnownStage, PlanningProblem
 from tf_interop.use.plan_tables import explain_stages, show_plan
 
 
@@ -184,6 +185,69 @@ def test_says_nothing_of_kernels_that_are_not_known() -> None:
     assert [lane.sm_use for lane in explanation.lanes] == [None, None]
     assert _by_algorithms(explanation)[GEMM, GEMM].why_not == "not faster"
     assert "registers" not in _shown(problem)
+
+
+def _problem_to_merge(**stages: dict[str, float]) -> PlanningProblem:
+    return make_problem(
+        {"a": "", "b": "", "c": ""},
+        {"a": 10, "b": 20, "c": 10},
+        merge_keys={"a": "x", "b": "x"},
+        **stages,
+    )
+
+
+def test_explains_what_is_merged() -> None:
+    problem = _problem_to_merge(merged={"a b": 20}, stages={"a b": 24})
+    explanation = _explanation(problem)
+    # One after another, each with what is fastest alone.
+    assert explanation.lanes == (LaneExplanation(30, 5, None, 30),)
+    assert explanation.alternatives == (
+        Alternative(("GEMM", "GEMM"), 24, FigureSource.MEASURED, 10, "not faster"),
+    )
+    shown = _shown(problem)
+    assert "20.0 us measured, may be off by 0.0, against 30.0 us one after another" in shown
+    assert "lane 0: a and b, merged into one wider convolution, with WINOGRAD" in shown
+    assert "Lane 0: its 2 convolutions read one image; one after another they take 30.0 us" in shown
+    assert "Not GEMM, GEMM (24.0 us measured, 10 bytes of workspace): not faster" in shown
+
+
+def test_says_why_it_is_not_merged() -> None:
+    problem = _problem_to_merge(merged={"a b": 26}, stages={"a b": 24})
+    (alternative,) = _explanation(problem).alternatives
+    assert alternative == Alternative(
+        ("WINOGRAD", "WINOGRAD"), 26, FigureSource.MEASURED, 7, "not faster", lanes=(0, 0)
+    )
+    shown = _shown(problem)
+    assert "Not 2 merged with WINOGRAD (26.0 us measured, 7 bytes of workspace)" in shown
+
+
+def test_does_not_speak_of_merging_what_reads_different_images() -> None:
+    problem = make_problem({"a": "", "b": ""}, {"a": 10, "b": 20}, {"a b": 24}, merged={"a b": 26})
+    assert _explanation(problem).alternatives == ()
+
+
+def test_explains_what_is_merged_beside_another() -> None:
+    problem = _problem_to_merge()
+    known = KnownStage(
+        ("c", "b", "a"),
+        ("GEMM", "WINOGRAD", "WINOGRAD"),
+        25,
+        lanes=(0, 1, 1),
+        merged=(False, True),
+    )
+    other = dataclasses.replace(known, algorithms=("GEMM", "FFT", "FFT"), latency_us=27)
+    problem = dataclasses.replace(problem, stages=(other, known))
+    explanation = _explanation(problem)
+    assert explanation.lanes == (
+        LaneExplanation(10, 5, "GEMM", 10),
+        LaneExplanation(30, 5, None, 30),
+    )
+    assert explanation.alternatives == (
+        Alternative(
+            ("GEMM", "FFT", "FFT"), 27, FigureSource.MEASURED, 0, "not faster", lanes=(0, 1, 1)
+        ),
+    )
+    assert "Not GEMM, 2 merged with FFT (27.0 us" in _shown(problem)
 
 
 def test_says_that_nothing_wins() -> None:

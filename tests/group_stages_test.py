@@ -18,6 +18,7 @@ from tf_interop.know.convolution import ConvolutionConfiguration
 from tf_interop.know.convolution_size import batch_size_of
 from tf_interop.know.fingerprint import fingerprint_convolutions
 from tf_interop.know.independence import Independence
+from tf_interop.know.merge_keys import find_merge_keys
 from tf_interop.know.plan import (
     GraphPlan,
     LaneExplanation,
@@ -29,7 +30,7 @@ from tf_interop.know.plan import (
     StagePrediction,
 )
 from tf_interop.know.planning_problem import FigureSource
-from tf_interop.know.profile import Profile
+from tf_interop.know.profile import Profile, StageMeasurement
 
 SMALL = CONFIGURATION
 LARGE = dataclasses.replace(CONFIGURATION, filter_shape=(5, 5, 16, 32))
@@ -129,7 +130,11 @@ def _group_profiled(
 ) -> tuple[PlannedStage, ...]:
     view, convolutions = make_graph(nodes, configurations=configurations or {"5x5": LARGE})
     stages = group_profiled(
-        convolutions, Independence(view, convolutions), profile, allow_tf32=allow_tf32
+        convolutions,
+        Independence(view, convolutions),
+        profile,
+        merge_keys=find_merge_keys(view, convolutions),
+        allow_tf32=allow_tf32,
     )
     check_stages(stages, view, convolutions)
     return stages
@@ -241,13 +246,76 @@ def test_groups_with_options_for_every_lane_or_none(
     assert (len(stage.lanes), stage.lane_options) == (2, options)
 
 
-def test_keeps_what_was_measured_with_a_merged_lane() -> None:
-    # Nodes of these configurations need not read one image.
-    unmerged = make_measurement((SMALL, None), (SMALL, None), lanes=(0, 0))
-    merged = dataclasses.replace(unmerged, merged=(True,))
-    nodes = {"a": "Conv2D", "b": "Conv2D"}
-    assert _group_profiled(make_profile(merged), nodes) == ()
-    assert len(_group_profiled(make_profile(merged, unmerged), nodes)) == 1
+# Two convolutions on one image, and one on another.
+PAIRS = {
+    "image": "Placeholder",
+    "other": "Placeholder",
+    "a": "Conv2D image",
+    "b": "Conv2D other",
+    "c": "Conv2D image",
+}
+
+
+def _measured_merged(count: int, alone: int = 0, **changes: object) -> StageMeasurement:
+    """So many in a merged lane, and so many on lanes of their own behind it."""
+    pairs = [(SMALL, "GEMM")] * count + [(SMALL, "FFT")] * alone
+    lanes = (*[0] * count, *range(1, alone + 1))
+    measurement = make_measurement(*pairs, lanes=lanes)
+    merged = (True, *[False] * alone)
+    return dataclasses.replace(measurement, merged=merged, **changes)
+
+
+def test_merges_what_was_measured_merged() -> None:
+    nodes = {"image": "Placeholder", "a": "Conv2D image", "b": "Conv2D image"}
+    (stage,) = _group_profiled(make_profile(_measured_merged(2)), nodes)
+    assert stage == PlannedStage(
+        ((PinnedConvolution("a", "GEMM"), PinnedConvolution("b", "GEMM")),),
+        "profiled, merged into a wider convolution: 20.0 us against 30.0 us in sequence",
+        (LaneOptions(merged=True),),
+    )
+
+
+def test_merges_a_part_of_a_level_that_reads_one_image() -> None:
+    (stage,) = _group_profiled(make_profile(_measured_merged(2)), PAIRS)
+    assert [[pinned.node for pinned in lane] for lane in stage.lanes] == [["a", "c"]]
+
+
+def test_merges_beside_the_rest_of_the_level() -> None:
+    (stage,) = _group_profiled(
+        make_profile(_measured_merged(2, alone=1, priorities=(-1, 0))), PAIRS
+    )
+    assert [[pinned.node for pinned in lane] for lane in stage.lanes] == [["a", "c"], ["b"]]
+    assert stage.lane_options == (LaneOptions(-1, merged=True), LaneOptions(0))
+
+
+def test_makes_of_a_level_and_its_merged_part_what_saves_more() -> None:
+    part = _measured_merged(2)
+    for concurrent_us, expected in ((21.0, [["a", "c"]]), (20.0, [["a"], ["b"], ["c"]])):
+        whole = make_measurement(*[(SMALL, "FFT")] * 3, concurrent_us=concurrent_us)
+        (stage,) = _group_profiled(make_profile(part, whole), PAIRS)
+        assert [[pinned.node for pinned in lane] for lane in stage.lanes] == expected
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_keeps_what_was_measured_merged_and_reads_different_images(count: int) -> None:
+    nodes = {"x": "Placeholder", "y": "Placeholder", "z": "Placeholder"}
+    nodes |= {f"of_{image}": f"Conv2D {image}" for image in "xyz"[:count]}
+    profile = make_profile(_measured_merged(2, alone=count - 2))
+    assert _group_profiled(profile, nodes) == ()
+
+
+def test_groups_as_measured_on_lanes_of_their_own_what_cannot_be_merged() -> None:
+    # Merged would be faster; of these two each reads an image of its own.
+    nodes = {"x": "Relu", "y": "Relu", "a": "Conv2D x", "b": "Conv2D y"}
+    side_by_side = make_measurement((SMALL, "FFT"), (SMALL, "FFT"), concurrent_us=25.0)
+    (stage,) = _group_profiled(make_profile(_measured_merged(2), side_by_side), nodes)
+    assert (len(stage.lanes), stage.lane_options) == (2, ())
+
+
+def test_merges_nothing_without_merge_keys() -> None:
+    view, convolutions = make_graph(PAIRS)
+    profile = make_profile(_measured_merged(2), _measured_merged(2, alone=1))
+    assert group_profiled(convolutions, Independence(view, convolutions), profile) == ()
 
 
 def test_keeps_what_was_not_measured() -> None:

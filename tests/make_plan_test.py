@@ -16,7 +16,7 @@ from planning_values import least_latency_us, make_problem, problems, problems_t
 from tf_interop.decide.make_plan import PlanOptions, make_plan
 from tf_interop.decide.stage_search import SearchProgress
 from tf_interop.errors import PlanError
-from tf_interop.know.plan import GraphPlan
+from tf_interop.know.plan import GraphPlan, LaneOptions, PinnedConvolution
 from tf_interop.know.planning_problem import (
     Candidate,
     ConvolutionCosts,
@@ -147,6 +147,113 @@ def test_a_slower_algorithm_lets_a_neighbour_in() -> None:
     assert [pinned.algorithm for pinned in stage.convolutions] == ["GEMM", "FFT"]
 
 
+ON_ONE_IMAGE = {"a": "x", "b": "x"}
+
+
+def test_merges_where_that_was_measured_to_be_fastest() -> None:
+    problem = make_problem(
+        {"a": "", "b": ""},
+        {"a": 10, "b": 10},
+        {"a b": 15},
+        merged={"a b": 12},
+        merge_keys=ON_ONE_IMAGE,
+    )
+    for options in (EXACT, NARROW):
+        plan = make_plan(problem, options)
+        (stage,) = plan.stages
+        assert stage.lanes == (
+            (PinnedConvolution("a", "WINOGRAD"), PinnedConvolution("b", "WINOGRAD")),
+        )
+        assert stage.lane_options == (LaneOptions(merged=True),)
+        assert stage.why.startswith("planned, merged into a wider convolution: 12.0 us measured")
+        assert stage.prediction is not None
+        # Outputs of 10 bytes each; the workspace as it was measured.
+        assert (stage.prediction.workspace_bytes, stage.prediction.peak_bytes) == (7, 27)
+
+
+@pytest.mark.parametrize(
+    ("merged_us", "spread_us", "expected"), [(16, 0, 1), (18, 1.9, 1), (18, 2, 0), (20, 0, 0)]
+)
+def test_merges_only_what_wins_by_more_than_the_spread(
+    merged_us: float, spread_us: float, expected: int
+) -> None:
+    problem = make_problem(
+        {"a": "", "b": ""},
+        {"a": 10, "b": 10},
+        merged={"a b": merged_us},
+        merge_keys=ON_ONE_IMAGE,
+        spread_us=spread_us,
+    )
+    assert len(make_plan(problem).stages) == expected
+
+
+def test_runs_at_the_same_time_what_is_faster_than_merged() -> None:
+    problem = make_problem(
+        {"a": "", "b": ""},
+        {"a": 10, "b": 10},
+        {"a b": 12},
+        merged={"a b": 15},
+        merge_keys=ON_ONE_IMAGE,
+    )
+    (stage,) = make_plan(problem).stages
+    assert [len(lane) for lane in stage.lanes] == [1, 1]
+
+
+@pytest.mark.parametrize("merge_keys", [{}, {"a": "x"}, {"a": "x", "b": "y"}])
+def test_merges_nothing_that_reads_different_images(merge_keys: dict[str, str]) -> None:
+    problem = make_problem(
+        {"a": "", "b": ""}, {"a": 10, "b": 10}, merged={"a b": 1}, merge_keys=merge_keys
+    )
+    assert make_plan(problem).stages == ()
+
+
+def test_merges_those_that_read_one_image_of_several_that_cost_the_same() -> None:
+    costs = (ConvolutionCosts("c", 0, (Candidate("GEMM", 10),)),)
+    nodes = tuple(
+        ProblemNode(name, "c", merge_key=key) for name, key in (("a", "x"), ("b", "y"), ("c", "y"))
+    )
+    known = KnownStage(
+        ("c", "c", "c"),
+        ("WINOGRAD", "WINOGRAD", "GEMM"),
+        12,
+        priorities=(-1, 0),
+        lanes=(0, 0, 1),
+        merged=(True, False),
+    )
+    (stage,) = make_plan(PlanningProblem(costs, nodes, (known,))).stages
+    assert [[pinned.node for pinned in lane] for lane in stage.lanes] == [["b", "c"], ["a"]]
+    assert stage.lane_options == (LaneOptions(-1, merged=True), LaneOptions(0))
+    assert [pinned.algorithm for pinned in stage.convolutions] == ["WINOGRAD", "WINOGRAD", "GEMM"]
+
+
+def test_merges_where_lanes_of_their_own_do_not_fit() -> None:
+    # 20 bytes of outputs; two workspaces of 5, or one of 7.
+    problem = make_problem(
+        {"a": "", "b": ""},
+        {"a": 10, "b": 10},
+        {"a b": 11},
+        merged={"a b": 14},
+        merge_keys=ON_ONE_IMAGE,
+        memory_budget_bytes=30,
+    )
+    assert make_plan(problem).stages[0].lane_options == ()
+    problem = dataclasses.replace(problem, memory_budget_bytes=29)
+    assert make_plan(problem).stages[0].lane_options == (LaneOptions(merged=True),)
+
+
+def test_a_stage_beside_what_is_merged_has_to_be_made_of_what_was_measured() -> None:
+    # The algorithm of "c" is no candidate any more.
+    problem = make_problem(
+        {"a": "", "b": "", "c": ""}, dict.fromkeys("abc", 10.0), merge_keys=ON_ONE_IMAGE
+    )
+    known = KnownStage(
+        ("a", "b", "c"), ("WINOGRAD", "WINOGRAD", "FFT"), 5, lanes=(0, 0, 1), merged=(True, False)
+    )
+    assert make_plan(dataclasses.replace(problem, stages=(known,))).stages == ()
+    known = dataclasses.replace(known, algorithms=("WINOGRAD", "WINOGRAD", "GEMM"))
+    assert len(make_plan(dataclasses.replace(problem, stages=(known,))).stages) == 1
+
+
 def test_pins_the_algorithm_of_a_convolution_whose_fastest_does_not_fit() -> None:
     costs = ConvolutionCosts("a", 10, (Candidate("FFT", 36, 90), Candidate("GEMM", 46, 30)))
     problem = PlanningProblem((costs,), (ProblemNode("n", "a"),), memory_budget_bytes=99)
@@ -266,8 +373,13 @@ def test_tells_how_far_it_is() -> None:
 
 
 def test_says_how_it_searched() -> None:
-    problem = make_problem({"a": "", "b": ""}, {"a": 1, "b": 1})
-    for options, words in ((EXACT, "exact for stages of up to 4"), (NARROW, "bounded, width 1")):
+    # A pair behind a first convolution.
+    problem = make_problem({"a": "", "b": "a", "c": "a"}, {"a": 1, "b": 1, "c": 1})
+    for options, words in (
+        (EXACT, "exact for stages of up to 4"),
+        (NARROW, "bounded, width 1, for stages of up to 4"),
+        (PlanOptions(max_transitions=1), "partly exact (1 of 3 convolutions), else bounded, width"),
+    ):
         prediction = make_plan(problem, options).prediction
         assert prediction is not None
         assert prediction.search.startswith(words)
@@ -276,6 +388,7 @@ def test_says_how_it_searched() -> None:
 PROGRAM = """
 import pathlib, sys
 from planning_values import make_problem
+from tf_interop.decide.explain_plan import explain_plan
 from tf_interop.decide.make_plan import PlanOptions, make_plan
 from tf_interop.know.plan import Plan
 from tf_interop.know.plan_file import save_plan
@@ -283,9 +396,18 @@ from tf_interop.know.plan_file import save_plan
 names = [f"n{i}" for i in range(12)]
 nodes = {name: names[i - 4] if i > 3 else "" for i, name in enumerate(names)}
 stages = {f"{a} {b}": 15.0 for a in names for b in names if a < b}
-problem = make_problem(nodes, dict.fromkeys(names, 10.0), stages, memory_budget_bytes=500)
+merged = {f"{a} {b}": 14.0 for a, b in zip(names[1:], names[2:])}
+problem = make_problem(
+    nodes,
+    dict.fromkeys(names, 10.0),
+    stages,
+    merged=merged,
+    merge_keys={name: f"level {i // 4}" for i, name in enumerate(names)},
+    memory_budget_bytes=500,
+)
 plans = tuple(
-    make_plan(problem, PlanOptions(max_transitions=most)) for most in (0, 200_000)
+    explain_plan(problem, make_plan(problem, PlanOptions(max_transitions=most)))
+    for most in (0, 200_000)
 )
 for number, plan in enumerate(plans):
     save_plan(Plan((plan,)), pathlib.Path(sys.argv[1]) / f"{number}.json")
@@ -305,4 +427,5 @@ def test_equal_problems_give_equal_bytes_in_every_process(tmp_path: pathlib.Path
         )
         contents.append([(folder / f"{number}.json").read_bytes() for number in (0, 1)])
     assert contents[0] == contents[1] == contents[2]
-    assert b'"algorithm"' in contents[0][0]
+    assert b'"merged": true' in contents[0][0]
+    assert b'"missed": [\n' in contents[0][0]

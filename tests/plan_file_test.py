@@ -21,6 +21,7 @@ from tf_interop.know.plan import (
     GraphPrediction,
     LaneExplanation,
     LaneOptions,
+    MissedStage,
     PinnedConvolution,
     Plan,
     PlannedStage,
@@ -66,7 +67,12 @@ PLAN = Plan(
                         ),
                         alternatives=(
                             Alternative(
-                                ("eng4_k24=15", "FFT"), 25.0, FigureSource.MEASURED, 0, "not faster"
+                                ("eng4_k24=15", "FFT", "FFT"),
+                                25.0,
+                                FigureSource.MEASURED,
+                                0,
+                                "not faster",
+                                lanes=(0, 1, 1),
                             ),
                         ),
                     ),
@@ -83,6 +89,7 @@ PLAN = Plan(
                 unmeasured_count=1,
             ),
             alone=(AloneConvolution("c", "eng1", 30.0, 6144, before_stage=1),),
+            missed=(MissedStage(("a", "c"), "measured 3.0 us slower", count=2),),
         ),
         GraphPlan(fingerprint="0000000000000001", convolution_count=1, stages=()),
     ),
@@ -115,8 +122,8 @@ def _raw() -> dict[str, Any]:
                         ],
                         "why": "always: depth 2",
                         "lane_options": [
-                            {"priority": -1, "sm_count": 64},
-                            {"priority": 0, "sm_count": 0},
+                            {"priority": -1, "sm_count": 64, "merged": False},
+                            {"priority": 0, "sm_count": 0, "merged": False},
                         ],
                         "prediction": {
                             "latency_us": 21.5,
@@ -153,11 +160,12 @@ def _raw() -> dict[str, Any]:
                             ],
                             "alternatives": [
                                 {
-                                    "algorithms": ["eng4_k24=15", "FFT"],
+                                    "algorithms": ["eng4_k24=15", "FFT", "FFT"],
                                     "latency_us": 25.0,
                                     "source": "measured",
                                     "workspace_bytes": 0,
                                     "why_not": "not faster",
+                                    "lanes": [0, 1, 1],
                                 }
                             ],
                         },
@@ -182,6 +190,7 @@ def _raw() -> dict[str, Any]:
                         "before_stage": 1,
                     }
                 ],
+                "missed": [{"nodes": ["a", "c"], "why_not": "measured 3.0 us slower", "count": 2}],
             },
             {
                 "fingerprint": "0000000000000001",
@@ -190,6 +199,7 @@ def _raw() -> dict[str, Any]:
                 "batch_size": None,
                 "prediction": None,
                 "alone": [],
+                "missed": [],
             },
         ],
         "format": "tf_interop.plan",
@@ -527,9 +537,32 @@ def _stage(raw: dict[str, Any]) -> dict[str, Any]:
         ),
         pytest.param(
             lambda raw: _stage(raw)["explanation"]["alternatives"][0]["algorithms"].pop(),
-            "Expected an algorithm for each of 2 lanes, got 1 at "
+            "Expected an algorithm for each of 3 convolutions, got 2 at "
             "`$.graphs[0].stages[0].explanation.alternatives[0].algorithms`",
-            id="alternative_for_some_lanes",
+            id="alternative_for_some_convolutions",
+        ),
+        pytest.param(
+            lambda raw: _stage(raw)["explanation"]["alternatives"][0]["lanes"].pop(),
+            "Expected a lane for none or all of 3 convolutions, got 2 at "
+            "`$.graphs[0].stages[0].explanation.alternatives[0].lanes`",
+            id="alternative_with_lanes_of_some_convolutions",
+        ),
+        pytest.param(
+            lambda raw: _stage(raw)["lane_options"][0].update(merged=True),
+            "Expected two or more convolutions in a merged lane, got 1 at "
+            "`$.graphs[0].stages[0].lanes[0]`",
+            id="merged_lane_of_one_convolution",
+        ),
+        pytest.param(
+            lambda raw: _stage(raw)["lane_options"][1].update(merged=True),
+            "Expected one algorithm in a merged lane, that of the wider convolution, got [None, "
+            "'WINOGRAD'] at `$.graphs[0].stages[0].lanes[1]`",
+            id="merged_lane_with_two_algorithms",
+        ),
+        pytest.param(
+            lambda raw: raw["graphs"][0]["missed"][0]["nodes"].pop(),
+            "Expected `array` of length >= 2 at `$.graphs[0].missed[0].nodes`",
+            id="missed_stage_of_one_convolution",
         ),
         pytest.param(
             lambda raw: _stage(raw)["prediction"].update(source="guessed"),
@@ -598,7 +631,7 @@ def test_schema_names_every_field_and_no_other() -> None:
     assert definitions["Plan"]["properties"]["format"] == {"const": "tf_interop.plan"}
     assert definitions["PlannedStage"]["properties"]["lanes"]["minItems"] == 1
     assert definitions["PlannedStage"]["properties"]["lanes"]["items"]["minItems"] == 1
-    assert set(definitions["LaneOptions"]["properties"]) == {"priority", "sm_count"}
+    assert set(definitions["LaneOptions"]["properties"]) == {"priority", "sm_count", "merged"}
     assert definitions["LaneOptions"]["properties"]["sm_count"]["minimum"] == 0
     json.dumps(schema)
 

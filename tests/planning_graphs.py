@@ -4,26 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from convolution_values import CONFIGURATION
 from tensorflow.core.framework import graph_pb2
 
-from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind, ConvolutionNode
+from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionNode
 from tf_interop.know.graph_view import GraphView
 from tf_interop.know.plan import PinnedConvolution, PlannedStage
-
-CONFIGURATION = ConvolutionConfiguration(
-    op="Conv2D",
-    kind=ConvolutionKind.FORWARD,
-    depthwise=False,
-    dtype="float32",
-    layout="NHWC",
-    image_shape=(8, 28, 28, 16),
-    filter_shape=(3, 3, 16, 32),
-    output_shape=(8, 28, 28, 32),
-    strides=(1, 1),
-    dilations=(1, 1),
-    padding="SAME",
-    group_count=1,
-)
 
 # A module of GoogLeNet, input to output.
 INCEPTION = {

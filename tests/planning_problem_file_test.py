@@ -13,7 +13,7 @@ from tf_interop.errors import PlanError
 from tf_interop.know.planning_problem import PlanningProblem
 from tf_interop.know.planning_problem_file import load_problem, problem_schema, save_problem
 
-PROBLEM = make_problem({"a": "", "b": "a"}, {"a": 1, "b": 2}, {"a b": 3})
+PROBLEM = make_problem({"a": "", "b": "a"}, {"a": 1, "b": 2}, {"a b": 3}, merged={"a b": 2})
 
 
 @settings(
@@ -34,6 +34,18 @@ def test_what_was_saved_reads_back(tmp_path: pathlib.Path, problem: PlanningProb
         ('"name": "b"', '"name": "a"', "each name once, got 'a' 2 times"),
         ('"latency_us": 3', '"latency_us": -3', r"`float` > 0.0 at `\$.stages\[0\].latency_us`"),
         ('"workspace_bytes": 10', '"workspace": 10', "only the fields .* got `workspace`"),
+        ('"merged": [true]', '"merged": [false]', "lane 0 of 2, not merged, at `"),
+        ('"merged": [true]', '"merged": [true, true]', "none or all of 1 lanes, got 2 at"),
+        ('"lanes": [0, 0]', '"lanes": [0, 1]', "merged for none or all of 2 lanes, got 1"),
+        ('"lanes": [0, 0]', '"lanes": [1, 0]', r"the convolutions of each together, got \[1, 0\]"),
+        ('"lanes": [0, 0]', '"lanes": [0, 2]', r"Expected lanes 0, 1, 2, .* got \[0, 2\]"),
+        ('"lanes": [0, 0]', '"lanes": [0]', "a lane for none or all of 2 convolutions, got 1"),
+        (
+            '["WINOGRAD", "WINOGRAD"]',
+            '["WINOGRAD", "FFT"]',
+            "one algorithm in merged lane 0, got .* 'FFT'",
+        ),
+        ('"merged": []', '"merged": [true, false]', "got lane 0 of 1, merged, at"),
     ],
 )
 def test_refuses_what_is_not_legal(
@@ -41,7 +53,7 @@ def test_refuses_what_is_not_legal(
 ) -> None:
     path = tmp_path / "problem.json"
     save_problem(PROBLEM, path)
-    content = path.read_text()
+    content = json.dumps(json.loads(path.read_text()))
     assert old in content
     path.write_text(content.replace(old, new))
     with pytest.raises(PlanError, match=message):

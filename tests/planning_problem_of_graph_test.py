@@ -28,6 +28,7 @@ from tf_interop.decide.planning_problem_of_profile import output_bytes, problem_
 from tf_interop.know.convolution import ConvolutionConfiguration
 from tf_interop.know.fingerprint import fingerprint_convolutions
 from tf_interop.know.independence import Independence
+from tf_interop.know.plan import LaneOptions
 from tf_interop.know.planning_problem import KnownStage, PlanningProblem
 from tf_interop.know.planning_problem_file import check_problem
 from tf_interop.know.profile import Profile
@@ -250,6 +251,38 @@ def test_stages_are_known_as_they_were_measured() -> None:
 def test_leaves_out_stages_that_would_not_run_so(stage) -> None:  # type: ignore[no-untyped-def]
     profile = make_profile(*PROFILE.algorithms, stage)
     assert _problem(INCEPTION, profile, configurations={"5x5": LARGE}).stages == ()
+
+
+def test_what_was_measured_merged_is_known_lane_after_lane() -> None:
+    # The wider convolution's algorithm was measured of none of its parts.
+    measured = make_stage(
+        *((SMALL, "FFT"), PAIR[1], (SMALL, "FFT")),
+        lanes=(0, 1, 0),
+        merged=(True, False),
+        priorities=(-1, 0),
+    )
+    [stage] = problem_of_profile(make_profile(*PROFILE.algorithms, measured)).stages
+    assert (stage.costs, stage.lanes, stage.merged) == (("0", "0", "1"), (0, 0, 1), (True, False))
+    assert stage.algorithms == ("FFT", "FFT", "eng4_k2=1")
+    assert stage.priorities == (-1, 0)
+
+
+def test_a_lane_beside_what_is_merged_ran_with_what_was_measured_alone() -> None:
+    measured = make_stage(
+        (SMALL, "FFT"), (SMALL, "FFT"), (LARGE, "eng9"), lanes=(0, 0, 1), merged=(True, False)
+    )
+    assert problem_of_profile(make_profile(*PROFILE.algorithms, measured)).stages == ()
+
+
+def test_a_merged_stage_of_a_profile_becomes_one_of_the_plan() -> None:
+    wide = [(SMALL, "FFT")] * 3
+    measured = make_stage(
+        *wide, lanes=(0, 0, 0), merged=(True,), concurrent_us=20, sequential_us=37
+    )
+    problem = _problem(INCEPTION, make_profile(*PROFILE.algorithms, measured))
+    [stage] = make_plan(problem).stages
+    assert [pinned.node for pinned in stage.convolutions] == ["1x1", "3x3_reduce", "5x5_reduce"]
+    assert stage.lane_options == (LaneOptions(merged=True),)
 
 
 def _merge_groups(

@@ -27,6 +27,8 @@ def make_problem(
     latencies_us: Mapping[str, float],
     stages: Mapping[str, float] | None = None,
     *,
+    merged: Mapping[str, float] | None = None,
+    merge_keys: Mapping[str, str] | None = None,
     spread_us: float = 0.0,
     memory_budget_bytes: int | None = None,
 ) -> PlanningProblem:
@@ -36,6 +38,8 @@ def make_problem(
         nodes: the predecessors of each node, such as `{"c": "a b"}`.
         latencies_us: of each node.
         stages: latency of the stages that were measured, such as `{"a b": 12.0}`.
+        merged: of those that were measured merged into one lane, with WINOGRAD and 7 bytes.
+        merge_keys: of the nodes that have one.
         spread_us: of the stages.
         memory_budget_bytes: of the problem. Each output takes 10 bytes, each workspace 5.
     """
@@ -44,16 +48,33 @@ def make_problem(
             ConvolutionCosts(name, 10, (Candidate("GEMM", latencies_us[name], 5),))
             for name in nodes
         ),
-        nodes=tuple(ProblemNode(name, name, tuple(p.split())) for name, p in nodes.items()),
-        stages=tuple(
-            KnownStage(
-                tuple(names.split()),
-                ("GEMM",) * len(names.split()),
-                latency_us,
-                spread_us=spread_us,
-                workspace_bytes=5 * len(names.split()),
-            )
-            for names, latency_us in (stages or {}).items()
+        nodes=tuple(
+            ProblemNode(name, name, tuple(p.split()), merge_key=(merge_keys or {}).get(name))
+            for name, p in nodes.items()
+        ),
+        stages=(
+            *(
+                KnownStage(
+                    tuple(names.split()),
+                    ("GEMM",) * len(names.split()),
+                    latency_us,
+                    spread_us=spread_us,
+                    workspace_bytes=5 * len(names.split()),
+                )
+                for names, latency_us in (stages or {}).items()
+            ),
+            *(
+                KnownStage(
+                    tuple(names.split()),
+                    ("WINOGRAD",) * len(names.split()),
+                    latency_us,
+                    spread_us=spread_us,
+                    workspace_bytes=7,
+                    lanes=(0,) * len(names.split()),
+                    merged=(True,),
+                )
+                for names, latency_us in (merged or {}).items()
+            ),
         ),
         memory_budget_bytes=memory_budget_bytes,
     )
@@ -83,6 +104,7 @@ def problems(draw: st.DrawFn) -> PlanningProblem:
             f"c{draw(st.integers(0, kinds - 1))}",
             tuple(f"n{p}" for p in range(node) if draw(st.integers(0, 2)) == 0),
             group=draw(st.sampled_from(["", "", "b"])),
+            merge_key=draw(st.sampled_from([None, "x", "x", "y"])),
         )
         for node in range(count)
     ]
@@ -107,14 +129,25 @@ def _draw_stage(
     order = draw(st.permutations(list(names)))
     chosen = [draw(st.sampled_from(candidates_of[name])) for name in order]
     alone = sum(each.latency_us for each in chosen)
+    # Neighbours may share a lane, which is merged then.
+    joins = [draw(st.booleans()) for _ in order[1:]] if draw(st.booleans()) else []
+    lanes = tuple(itertools.accumulate((not join for join in joins), initial=0))
+    sizes = [lanes.count(lane) for lane in sorted(set(lanes))]
+    is_merged = any(joins)
+    lane_count = len(sizes) if is_merged else len(order)
     return KnownStage(
         tuple(order),
-        tuple(each.algorithm for each in chosen),
+        tuple(
+            "WINOGRAD" if is_merged and sizes[lanes[place]] > 1 else each.algorithm
+            for place, each in enumerate(chosen)
+        ),
         latency_us=draw(st.integers(3, max(4, int(alone)))),
         sequential_us=draw(st.none() | st.integers(5, 60)),
         spread_us=draw(st.integers(0, 5)),
         workspace_bytes=sum(each.workspace_bytes for each in chosen),
-        priorities=draw(st.sampled_from([(), tuple(range(-len(order), 0))])),
+        priorities=draw(st.sampled_from([(), tuple(range(-lane_count, 0))])),
+        lanes=lanes if is_merged else (),
+        merged=tuple(size > 1 for size in sizes) if is_merged else (),
     )
 
 
@@ -161,6 +194,21 @@ def least_latency_us(problem: PlanningProblem, max_lanes: int) -> float:
     def output_bytes(names: frozenset[str]) -> int:
         return sum(costs_of[node_of[name].costs].output_bytes for name in names)
 
+    def can_be_made(stage: KnownStage, names: frozenset[str]) -> bool:
+        """Whether some order of the nodes has what each place wants, and a key for each lane."""
+        if not stage.merged:
+            return True
+        for nodes in itertools.permutations(node_of[name] for name in sorted(names)):
+            if all(node.costs == wanted for node, wanted in zip(nodes, stage.costs, strict=True)):
+                keys = [
+                    {n.merge_key for n, of in zip(nodes, stage.lanes, strict=True) if of == lane}
+                    for lane, is_merged in enumerate(stage.merged)
+                    if is_merged
+                ]
+                if all(len(each) == 1 and None not in each for each in keys):
+                    return True
+        return False
+
     def ways(names: frozenset[str]) -> Iterator[tuple[float, int]]:
         """Time and workspace of every way to run a stage."""
         costs = sorted(node_of[name].costs for name in names)
@@ -170,7 +218,7 @@ def least_latency_us(problem: PlanningProblem, max_lanes: int) -> float:
             return
         alone_us = sum(min(c.latency_us for c in costs_of[name].candidates) for name in costs)
         for stage in problem.stages:
-            if sorted(stage.costs) == costs:
+            if sorted(stage.costs) == costs and can_be_made(stage, names):
                 whole_us = alone_us if stage.sequential_us is None else stage.sequential_us
                 if stage.latency_us + stage.spread_us < whole_us:
                     yield stage.latency_us / whole_us * alone_us, stage.workspace_bytes

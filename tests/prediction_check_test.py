@@ -96,7 +96,11 @@ def test_takes_what_the_planner_makes() -> None:
         (with_alone(1, before_stage=0), "'b' before 'd', .* behind convolution 'd' alone"),
         (with_alone(1, before_stage=2), r"from 0 to 1, got \[0, 2\]"),
         (with_plan(alone=PLAN.alone[::-1]), r"by the stage that they run before, .* \[1, 0\]"),
-        (with_stage(lanes=lanes("b c")), r"one convolution in each lane of stage 0, got \[2\]"),
+        (with_stage(lanes=lanes("b c")), "several that are merged, got 2 in lane 0, which is not"),
+        (
+            with_stage(lane_options=(LaneOptions(merged=True), LaneOptions())),
+            "several that are merged, got 1 in lane 0, which is merged",
+        ),
         (with_stage(prediction=None), "a prediction of stage 0, got none"),
         (with_alone(0, algorithm="FFT"), "a candidate of convolution 'a', got 'FFT'"),
         (with_alone(0, latency_us=9.0), "a latency of 10 us for convolution 'a' alone, got 9"),
@@ -241,6 +245,66 @@ def test_a_modelled_stage_is_not_called_measured() -> None:
     problem, plan = modelled_pair()
     with pytest.raises(PlanError, match="a measurement of stage 0"):
         check_prediction(tampered_stage(plan, source=FigureSource.MEASURED), problem)
+
+
+def merged_pair() -> tuple[PlanningProblem, GraphPlan]:
+    """Two convolutions on one image that take 12 us as a wider one, and a third on another."""
+    problem = make_problem(
+        {"a": "", "b": "", "c": ""},
+        dict.fromkeys("abc", 10.0),
+        merged={"a b": 12.0},
+        merge_keys={"a": "x", "b": "x", "c": "y"},
+    )
+    return problem, make_plan(problem)
+
+
+def test_takes_a_stage_that_was_measured_merged() -> None:
+    problem, plan = merged_pair()
+    (stage,) = plan.stages
+    assert stage.lanes == lanes("a b", algorithm="WINOGRAD")
+    assert stage.lane_options == (LaneOptions(merged=True),)
+    check_prediction(plan, problem)
+
+
+def test_a_stage_that_was_measured_merged_is_not_made_otherwise() -> None:
+    problem, plan = merged_pair()
+    tampered = with_stage(lanes=lanes("a", "b", algorithm="WINOGRAD"), lane_options=())(plan)
+    with pytest.raises(PlanError, match="a candidate of convolution 'a', got 'WINOGRAD'"):
+        check_prediction(tampered, problem)
+    candidates = (Candidate("GEMM", 10, 5), Candidate("WINOGRAD", 11, 5))
+    costs = tuple(dataclasses.replace(each, candidates=candidates) for each in problem.costs)
+    with pytest.raises(PlanError, match="a measurement of stage 0, which says that it was"):
+        check_prediction(tampered, dataclasses.replace(problem, costs=costs))
+
+
+def test_a_merged_stage_has_a_measurement_of_its_own() -> None:
+    problem, plan = merged_pair()
+    with pytest.raises(PlanError, match=r"a measurement of stage 0, .* merged in lanes \[0, 0\]"):
+        check_prediction(plan, dataclasses.replace(problem, stages=()))
+    modelled = tampered_stage(plan, source=FigureSource.MODELLED)
+    with pytest.raises(PlanError, match="stage 0, whose lanes are merged, got a model's figure"):
+        check_prediction(modelled, problem)
+
+
+@pytest.mark.parametrize("merge_key", [None, "other"])
+def test_what_is_merged_reads_one_image(merge_key: str | None) -> None:
+    problem, plan = merged_pair()
+    nodes = (
+        problem.nodes[0],
+        dataclasses.replace(problem.nodes[1], merge_key=merge_key),
+        problem.nodes[2],
+    )
+    with pytest.raises(PlanError, match=r"on one image in merged lane 0 .* got \['a', 'b'\]"):
+        check_prediction(plan, dataclasses.replace(problem, nodes=nodes))
+
+
+def test_a_merged_stage_needs_the_workspace_that_was_measured() -> None:
+    problem, plan = merged_pair()
+    (stage,) = plan.stages
+    assert stage.prediction is not None
+    assert stage.prediction.workspace_bytes == problem.stages[0].workspace_bytes == 7
+    with pytest.raises(PlanError, match="a workspace of 7 bytes for stage 0, got 10"):
+        check_prediction(tampered_stage(plan, workspace_bytes=10, peak_bytes=27), problem)
 
 
 def test_shares_no_code_with_the_planner() -> None:

@@ -14,13 +14,14 @@ import time
 import pytest
 import tensorflow as tf
 from click.testing import CliRunner, Result
+from convolution_values import TINY
 from profile_values import KERNEL, make_algorithm, make_profile
 
 import tf_interop
 from tf_interop.know.algorithm import HOST_ALGORITHMS
 from tf_interop.know.configuration_list import ConfigurationList, ListedConvolution, ListedStage
 from tf_interop.know.configuration_list_file import load_configurations, save_configurations
-from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind
+from tf_interop.know.convolution import ConvolutionConfiguration
 from tf_interop.know.core_library import MeasuringBackend
 from tf_interop.know.profile import (
     AlgorithmFailure,
@@ -48,28 +49,11 @@ def build():
 # A module of that name that cannot be imported, for the front of the path.
 BLOCKER = "raise ImportError('TensorFlow is blocked')"
 
-CONFIGURATION = ConvolutionConfiguration(
-    op="Conv2D",
-    kind=ConvolutionKind.FORWARD,
-    depthwise=False,
-    dtype="float32",
-    layout="NHWC",
-    image_shape=(1, 8, 8, 3),
-    filter_shape=(3, 3, 3, 4),
-    output_shape=(1, 8, 8, 4),
-    strides=(1, 1),
-    dilations=(1, 1),
-    padding="SAME",
-    group_count=1,
-)
-
 
 def _list(count: int) -> ConfigurationList:
     """Distinct convolutions, neighbours of which are pairs."""
     configurations = [
-        dataclasses.replace(
-            CONFIGURATION, filter_shape=(3, 3, 3, filters), output_shape=(1, 8, 8, filters)
-        )
+        dataclasses.replace(TINY, filter_shape=(3, 3, 3, filters), output_shape=(1, 8, 8, filters))
         for filters in range(1, count + 1)
     ]
     return ConfigurationList(
@@ -357,7 +341,10 @@ def test_a_model_may_be_named_like_a_command() -> None:
         (["ResNet50", "-o", "no/p.json"], "Expected a folder that exists, got 'no/p.json'"),
         (["ResNet50", "-o", "p.json", "--batch", "0"], "Expected batch sizes such as 8 or 1,8,32"),
         (["ResNet50", "-o", "p.json", "--budget", "ten"], "Expected a time such as 90s"),
-        (["ResNet50", "-o", "p.json", "--stages", "all"], "Expected levels, pairs, a plan's file"),
+        (
+            ["ResNet50", "-o", "p.json", "--stages", "all"],
+            "Expected levels, pairs, merges, a plan's file",
+        ),
         (["ResNet50", "-o", "p.json", "--for", "gpu"], "compute capability of a GPU such as 9.0"),
         (["list.json", "-o", "p.json", "--batch", "8"], "Expected no --batch with a list"),
         (["list.json", "-o", "p.json", "--stages", "x.json"], "--stages PLAN.json with a model"),

@@ -14,10 +14,10 @@ import time
 from collections.abc import Sequence
 
 import pytest
+from convolution_values import TINY
 
 from tf_interop.know.configuration_list import ConfigurationList, ListedConvolution, ListedStage
 from tf_interop.know.configuration_list_file import save_configurations
-from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind
 from tf_interop.know.core_library import AlgorithmScope
 from tf_interop.know.profile import FailureKind, Profile, SmLimits, entry_key
 from tf_interop.know.profile_file import load_profile
@@ -37,24 +37,10 @@ pytestmark = pytest.mark.skipif(
     reason="TF_INTEROP_STAND_INS names no folder with stand-ins; scripts/test.sh builds them",
 )
 
-FORWARD = ConvolutionConfiguration(
-    op="Conv2D",
-    kind=ConvolutionKind.FORWARD,
-    depthwise=False,
-    dtype="float32",
-    layout="NHWC",
-    image_shape=(1, 8, 8, 3),
-    filter_shape=(3, 3, 3, 4),
-    output_shape=(1, 8, 8, 4),
-    strides=(1, 1),
-    dilations=(1, 1),
-    padding="SAME",
-    group_count=1,
-)
 FUSED = dataclasses.replace(
-    FORWARD, op="_FusedConv2D", filter_shape=(1, 1, 3, 4), fused_ops=("BiasAdd", "Relu")
+    TINY, op="_FusedConv2D", filter_shape=(1, 1, 3, 4), fused_ops=("BiasAdd", "Relu")
 )
-ONE = ConfigurationList((ListedConvolution(FORWARD),))
+ONE = ConfigurationList((ListedConvolution(TINY),))
 
 # What the stand-in has: engines 0 to 4, each also behind a transposition, and the legacy names.
 ENGINES = ("eng0", "eng1_k2=5", "eng2", "eng3_k2=7_k14=3", "eng4")
@@ -190,7 +176,7 @@ def test_measures_stages_with_sms_of_their_own_priorities_and_pins(tmp_path: pat
         ListedStage((0, 1), (0, 1), algorithms=("eng1", "split+nchw+FFT")),
         ListedStage((0, 1), (0, 1), algorithms=("eng1", "split+FFT")),
     )
-    convolutions = (ListedConvolution(FORWARD), ListedConvolution(FUSED))
+    convolutions = (ListedConvolution(TINY), ListedConvolution(FUSED))
     save_configurations(ConfigurationList(convolutions, stages), tmp_path / "list.json")
     options = ("--algorithms", "heuristic", "--pair-algorithms", "1")
     profile, measured_count = _profile(tmp_path, *options)
@@ -200,7 +186,7 @@ def test_measures_stages_with_sms_of_their_own_priorities_and_pins(tmp_path: pat
     }
     assert len(by_pins) == 3
     fastest = tuple(
-        profile.find_algorithms(configuration)[0].algorithm for configuration in (FORWARD, FUSED)
+        profile.find_algorithms(configuration)[0].algorithm for configuration in (TINY, FUSED)
     )
     for (algorithms, _), stage in by_pins.items():
         assert stage.sequential_algorithms == fastest

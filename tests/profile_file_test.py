@@ -19,6 +19,7 @@ from profile_values import (
     GPU,
     KERNEL,
     LARGE,
+    MERGED,
     SMALL,
     make_algorithm,
     make_algorithm_failure,
@@ -284,6 +285,23 @@ def _kernel(raw: dict[str, Any]) -> dict[str, Any]:
             id="more_priorities_than_lanes",
         ),
         pytest.param(
+            lambda raw: raw["stages"][0].update(merged=[True]),
+            "Expected one for each of 2 lanes, or none at all, got 1 at `$.stages[0].merged`",
+            id="merged_for_some_lanes",
+        ),
+        pytest.param(
+            lambda raw: raw["stages"][0].update(merged=[False, True]),
+            "Expected convolutions in a merged lane that differ in filters and output channels "
+            "alone, two or more, got 1 others at `$.stages[0].merged[1]`",
+            id="merged_lane_of_one_convolution",
+        ),
+        pytest.param(
+            lambda raw: raw["stage_failures"][0].update(lanes=[0, 0], merged=[True]),
+            "that differ in filters and output channels alone, two or more, got 2 others at "
+            "`$.stage_failures[0].merged[0]`",
+            id="merged_lane_of_different_filter_sizes",
+        ),
+        pytest.param(
             lambda raw: raw["algorithms"].append(raw["algorithms"][0]),
             "Expected one entry for each configuration, algorithm and tf32, got that of "
             "`$.algorithms[0]` again at `$.algorithms[2]`",
@@ -380,6 +398,28 @@ def test_a_stage_is_known_by_the_sms_that_were_asked_for() -> None:
         dataclasses.replace(make_stage_failure((SMALL, None)), sm_counts=(66,))
     )
     assert entry_key(given) != entry_key(dataclasses.replace(given, asked_sm_counts=()))
+
+
+def test_reads_back_what_was_merged(path: pathlib.Path) -> None:
+    profile = make_profile(*MERGED)
+    save_profile(profile, path)
+    assert load_profile(path) == profile
+    raw = json.loads(path.read_text())
+    raw["stages"][0]["convolutions"][0]["algorithm"] = "GEMM"
+    path.write_text(json.dumps(raw))
+    reason = r"one algorithm in a merged lane, .* got \['GEMM', 'WINOGRAD'\] at `.*merged\[0\]`"
+    with pytest.raises(ProfileError, match=reason):
+        load_profile(path)
+
+
+def test_what_is_merged_is_another_stage() -> None:
+    apart = make_stage((SMALL, "FFT"), (SMALL, "FFT"), lanes=(0, 0))
+    merged = dataclasses.replace(apart, merged=(True,))
+    assert len(make_profile(apart, merged).stages) == 2
+    failure = dataclasses.replace(
+        make_stage_failure((SMALL, "FFT"), (SMALL, "FFT")), lanes=(0, 0), merged=(True,)
+    )
+    assert make_profile(merged, failure).entries == (failure,)
 
 
 # Lookup.

@@ -17,6 +17,7 @@ from profile_values import (
     EVERY_KIND_OF_ENTRY,
     GPU,
     LARGE,
+    MERGED,
     SMALL,
     make_algorithm,
     make_algorithm_failure,
@@ -55,6 +56,17 @@ def test_goes_on_where_it_was_left(path: pathlib.Path) -> None:
         assert journal.entries == make_profile(*EVERY_KIND_OF_ENTRY)
     with ProfileJournal.open(path, GPU) as journal:
         assert journal.entries == make_profile(*EVERY_KIND_OF_ENTRY)
+
+
+def test_keeps_what_was_merged(path: pathlib.Path) -> None:
+    with ProfileJournal.open(path, GPU) as journal:
+        for entry in MERGED:
+            journal.append(entry)
+    with ProfileJournal.open(path, GPU) as journal:
+        assert journal.entries == make_profile(*MERGED)
+        (stage,) = journal.entries.stages
+        with pytest.raises(ProfileError, match=r"alone, two or more, got 1 .*stage.merged\[1\]"):
+            journal.append(dataclasses.replace(stage, merged=(True, True)))
 
 
 def test_the_last_entry_of_a_key_counts(path: pathlib.Path) -> None:

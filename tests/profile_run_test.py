@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 import pytest
+from convolution_values import TINY
 
 from tf_interop.know.configuration_list import ConfigurationList, ListedConvolution, ListedStage
 from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind
@@ -26,23 +27,14 @@ from tf_interop.know.profile import (
     StageMeasurement,
 )
 from tf_interop.use.profile_run import End, Outcome, Phase, ProfileRun, RunOptions, parse_budget
+from tf_interop.use.profile_tables import describe_convolution
 
-SMALL = ConvolutionConfiguration(
-    op="Conv2D",
-    kind=ConvolutionKind.FORWARD,
-    depthwise=False,
-    dtype="float32",
-    layout="NHWC",
-    image_shape=(1, 8, 8, 3),
-    filter_shape=(1, 1, 3, 4),
-    output_shape=(1, 8, 8, 4),
-    strides=(1, 1),
-    dilations=(1, 1),
-    padding="SAME",
-    group_count=1,
-)
+SMALL = dataclasses.replace(TINY, filter_shape=(1, 1, 3, 4))
 LARGE = dataclasses.replace(SMALL, filter_shape=(5, 5, 3, 4))
 HALF = dataclasses.replace(SMALL, dtype="float16")
+WIDER = dataclasses.replace(SMALL, filter_shape=(1, 1, 3, 6), output_shape=(1, 8, 8, 6))
+# The two of them merged.
+WIDEST = dataclasses.replace(SMALL, filter_shape=(1, 1, 3, 10), output_shape=(1, 8, 8, 10))
 BOTH = (ListedConvolution(SMALL), ListedConvolution(LARGE))
 PAIR = ListedStage((0, 1), (0, 1))
 
@@ -69,6 +61,7 @@ class FakeBackend:
         self.fails: set[str] = set()
         self.given_sm_counts: tuple[int, ...] | None = None
         self.before_each: Callable[[], None] = lambda: None
+        self.lists_nothing_for: set[ConvolutionConfiguration] = set()
 
     def list_algorithms(
         self,
@@ -79,6 +72,8 @@ class FakeBackend:
     ) -> AlgorithmList:
         if configuration.kind is not ConvolutionKind.FORWARD:
             return AlgorithmList((), "Expected a forward convolution.")
+        if configuration in self.lists_nothing_for:
+            return AlgorithmList((), "Expected memory, got none.")
         names = CONSIDERED if scope is AlgorithmScope.HEURISTIC else ALL
         return AlgorithmList(tuple(n for n in names if allow_tf32 or n != "eng0"), None)
 
@@ -134,10 +129,12 @@ class FakeBackend:
         sequential_algorithms: Sequence[str | None] = (),
         sm_counts: Sequence[int] = (),
         priorities: Sequence[int] = (),
+        merged: Sequence[bool] = (),
     ) -> StageMeasurement | StageFailure:
         assert options is not None
         self.before_each()
-        self.measured.append("+".join(f"{_name(s.configuration)} {s.algorithm}" for s in steps))
+        name = "+".join(f"{_name(s.configuration)} {s.algorithm}" for s in steps)
+        self.measured.append(f"merged {name}" if any(merged) else name)
         return StageMeasurement(
             convolutions=tuple(MeasuredConvolution(s.configuration, s.algorithm) for s in steps),
             lanes=tuple(step.lane for step in steps),
@@ -151,6 +148,7 @@ class FakeBackend:
             tf32=options.allow_tf32,
             sm_counts=(sm_counts and self.given_sm_counts) or tuple(sm_counts),
             priorities=tuple(priorities),
+            merged=tuple(merged),
         )
 
 
@@ -163,7 +161,8 @@ class Silence:
 
 
 def _name(configuration: ConvolutionConfiguration) -> str:
-    return {SMALL: "small", LARGE: "large", HALF: "half"}[configuration]
+    names = {SMALL: "small", LARGE: "large", HALF: "half", WIDER: "wider", WIDEST: "widest"}
+    return names[configuration]
 
 
 def _run(
@@ -233,6 +232,85 @@ def test_stages_are_compared_with_what_is_fastest_alone() -> None:
     assert [each.algorithm for each in stage.convolutions] == ["GEMM", "eng1"]
     assert stage.sequential_algorithms == ("eng1", "eng1")
     assert (stage.lanes, stage.priorities) == ((0, 0), (-1,))
+
+
+TO_MERGE = (ListedConvolution(SMALL), ListedConvolution(WIDER), ListedConvolution(LARGE))
+
+
+def test_what_is_merged_is_measured_with_what_the_backend_would_choose_for_the_wider_one() -> None:
+    backend = FakeBackend()
+    backend.stands_for["eng0"] = "eng2"
+    listed = ConfigurationList(TO_MERGE, (ListedStage((0, 1), (0, 0), merged=(True,)),))
+    _, kept = _run(backend, listed)
+    # That of the backend's first choice first, by the name of what runs.
+    assert [each for each in backend.measured if "+" in each] == [
+        "merged small eng2+wider eng2", "merged small eng1+wider eng1",
+    ]  # fmt: skip
+    assert backend.resolved[-2:] == ["widest eng0", "widest eng1"]
+    assert not any(each.startswith("widest") for each in backend.measured)
+    stages = [each for each in kept if isinstance(each, StageMeasurement)]
+    assert [stage.merged for stage in stages] == [(True,), (True,)]
+    # Against each by itself with what is fastest alone.
+    assert stages[0].sequential_algorithms == ("eng1", "eng1")
+
+
+def test_lanes_beside_what_is_merged_run_with_what_is_fastest_alone() -> None:
+    backend = FakeBackend()
+    stage = ListedStage((0, 1, 2), (0, 0, 1), merged=(True, False))
+    _run(backend, ConfigurationList(TO_MERGE, (stage,)), RunOptions(pair_algorithms=1))
+    assert backend.measured[-1] == "merged small eng0+wider eng0+large eng1"
+
+
+def test_a_plan_pins_algorithms_of_the_wider_convolution() -> None:
+    backend = FakeBackend()
+    backend.stands_for["FFT"] = "nchw+FFT"
+    stage = ListedStage((0, 1, 2), (0, 0, 1), ("FFT", "FFT", "GEMM"), merged=(True, False))
+    _run(backend, ConfigurationList(TO_MERGE, (stage,)))
+    assert backend.measured[-1] == "merged small nchw+FFT+wider nchw+FFT+large GEMM"
+
+
+def test_named_algorithms_are_those_of_the_wider_convolution_too() -> None:
+    backend = FakeBackend()
+    listed = ConfigurationList(TO_MERGE[:2], (ListedStage((0, 1), (0, 0), merged=(True,)),))
+    _run(backend, listed, RunOptions(algorithms=("GEMM", "ALGO_0")))
+    assert backend.measured == ["wider GEMM", "small GEMM", "merged small GEMM+wider GEMM"]
+
+
+def test_of_one_level_what_is_not_merged_comes_first() -> None:
+    backend = FakeBackend()
+    stages = (
+        ListedStage((0, 1), (0, 0), merged=(True,)),
+        ListedStage((0, 1, 2), (0, 0, 1), merged=(True, False)),
+        ListedStage((0, 1, 2), (0, 1, 2)),
+    )
+    _run(backend, ConfigurationList(TO_MERGE, stages), RunOptions(pair_algorithms=1))
+    assert backend.measured[-3:] == [
+        "small eng1+wider eng1+large eng1",
+        "merged small eng0+wider eng0+large eng1",
+        "merged small eng0+wider eng0",
+    ]
+
+
+def test_what_was_measured_merged_is_not_measured_again() -> None:
+    listed = ConfigurationList(TO_MERGE, (ListedStage((0, 1), (0, 0), merged=(True,)),))
+    _, kept = _run(FakeBackend(), listed)
+    again = FakeBackend()
+    _run(again, listed, known=kept)
+    assert again.measured == []
+    # As two lanes it is another stage.
+    apart = ConfigurationList(TO_MERGE, (ListedStage((0, 1), (0, 1)),))
+    _run(again, apart, RunOptions(pair_algorithms=1), known=kept)
+    assert again.measured == ["small eng1+wider eng1"]
+
+
+def test_a_wider_convolution_without_algorithms_is_noted_and_left_out() -> None:
+    backend = FakeBackend()
+    backend.lists_nothing_for.add(WIDEST)
+    listed = ConfigurationList(TO_MERGE[:2], (ListedStage((0, 1), (0, 0), merged=(True,)),))
+    outcome, _ = _run(backend, listed)
+    assert not any("+" in each for each in backend.measured)
+    assert any(describe_convolution(WIDEST) in note for note in outcome.notes)
+    assert outcome.end is End.FINISHED
 
 
 def test_named_algorithms_alone_are_measured() -> None:

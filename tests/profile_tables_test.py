@@ -108,6 +108,15 @@ def test_shows_stages_with_their_ratio_and_whether_they_win(screen: _Screen) -> 
     assert any("failed: Expected the pinned algorithm" in line for line in screen.lines)
 
 
+def test_shows_which_lanes_were_merged(screen: _Screen) -> None:
+    stage = make_stage((LARGE, None), (SMALL, "FFT"), (SMALL, "FFT"), lanes=(0, 1, 1))
+    show_profile(make_profile(dataclasses.replace(stage, merged=(False, True))), screen.console)
+    assert any(line.startswith("merged into a wider convolution: 1") for line in screen.lines)
+    apart = _Screen()
+    show_profile(make_profile(stage), apart.console)
+    assert not any("merged" in line for line in apart.lines)
+
+
 def test_shows_the_device(screen: _Screen) -> None:
     show_profile(make_profile(), screen.console)
     text = " ".join(screen.lines)

@@ -6,6 +6,8 @@ import dataclasses
 import itertools
 import random
 
+from convolution_values import CONFIGURATION
+
 from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind
 from tf_interop.know.profile import (
     AlgorithmFailure,
@@ -58,21 +60,9 @@ CPU = ProfiledDevice(
     date="2026-11-20",
 )
 
-SMALL = ConvolutionConfiguration(
-    op="Conv2D",
-    kind=ConvolutionKind.FORWARD,
-    depthwise=False,
-    dtype="float32",
-    layout="NHWC",
-    image_shape=(8, 28, 28, 16),
-    filter_shape=(1, 1, 16, 32),
-    output_shape=(8, 28, 28, 32),
-    strides=(1, 1),
-    dilations=(1, 1),
-    padding="SAME",
-    group_count=1,
-)
+SMALL = dataclasses.replace(CONFIGURATION, filter_shape=(1, 1, 16, 32))
 LARGE = dataclasses.replace(SMALL, filter_shape=(5, 5, 16, 32))
+WIDER = dataclasses.replace(SMALL, filter_shape=(1, 1, 16, 48), output_shape=(8, 28, 28, 48))
 BACKWARD = dataclasses.replace(SMALL, op="Conv2DBackpropInput", kind=ConvolutionKind.BACKWARD_INPUT)
 
 KERNEL = KernelMeasurement(
@@ -134,6 +124,7 @@ def make_stage(
     sm_counts: tuple[int, ...] = (),
     priorities: tuple[int, ...] = (),
     asked_sm_counts: tuple[int, ...] = (),
+    merged: tuple[bool, ...] = (),
 ) -> StageMeasurement:
     return StageMeasurement(
         convolutions=tuple(itertools.starmap(MeasuredConvolution, pairs)),
@@ -149,6 +140,7 @@ def make_stage(
         sm_counts=sm_counts,
         priorities=priorities,
         asked_sm_counts=asked_sm_counts,
+        merged=merged,
     )
 
 
@@ -178,6 +170,16 @@ EVERY_KIND_OF_ENTRY: tuple[Entry, ...] = (
         (SMALL, "IMPLICIT_PRECOMP_GEMM"), (LARGE, None), sequential_algorithms=("GEMM",) * 2
     ),
     make_stage_failure((SMALL, "FFT"), (LARGE, "FFT")),
+)
+MERGED: tuple[Entry, ...] = (
+    make_stage(
+        *((SMALL, "WINOGRAD"), (LARGE, None), (WIDER, "WINOGRAD")),
+        lanes=(0, 1, 0),
+        merged=(True, False),
+    ),
+    dataclasses.replace(
+        make_stage_failure((SMALL, "FFT"), (WIDER, "FFT")), lanes=(0, 0), merged=(True,)
+    ),
 )
 
 

@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 from profile_values import HOPPER_SM, KERNEL
 
-from tf_interop.decide.stage_costs import (
+from tf_interop.decide.stage_costs import StageCosts
+from tf_interop.decide.stage_model import (
     UNCALIBRATED_SPREAD,
     ModelCalibration,
-    StageCosts,
     calibrate_model,
     compare_model,
     model_kernels,
@@ -86,9 +86,9 @@ def test_a_model_has_to_beat_a_measured_stage_beyond_doubt(
     )
     choices = stage_costs(problem).choices(["a", "b"])
     algorithms = [
-        candidate.algorithm
+        algorithm
         for choice in choices
-        for name, candidate in zip(choice.costs, choice.candidates, strict=True)
+        for name, algorithm in zip(choice.costs, choice.algorithms, strict=True)
         if name == "a"
     ]
     assert algorithms == expected
@@ -112,7 +112,7 @@ def test_a_draw_is_no_win_however_it_is_rounded() -> None:
 def test_gives_slower_choices_that_need_less_workspace() -> None:
     fast, lean, neither = Candidate("GEMM", 10, 100), Candidate("FFT", 12, 5), Candidate("D", 13, 7)
     choices = stage_costs(gpu_problem(costs_of("a", neither, lean, fast))).choices(["a"])
-    assert [choice.candidates[0] for choice in choices] == [fast, lean]
+    assert [choice.algorithms for choice in choices] == [("GEMM",), ("FFT",)]
 
 
 def test_considers_four_algorithms_of_each_of_three_convolutions() -> None:
@@ -129,7 +129,7 @@ def test_considers_four_algorithms_of_each_of_three_convolutions() -> None:
         )
     )
     choices = stage_costs(problem).choices(names)
-    assert [each.algorithm for each in choices[0].candidates] == ["SMALL"] * 3
+    assert choices[0].algorithms == ("SMALL",) * 3
 
 
 def test_larger_sets_are_modelled_only_where_a_part_of_them_wins() -> None:
@@ -175,6 +175,25 @@ def test_calibrates_by_the_median_and_trusts_as_far_as_ratios_scatter() -> None:
     assert calibration.factor == pytest.approx(1.2)
     assert calibration.spread == pytest.approx(15 / 12 - 1)
     assert calibration.stages == 3
+
+
+def test_does_not_calibrate_on_what_was_merged() -> None:
+    problem = known_pairs(11, 12, 15)
+    merged = tuple(
+        dataclasses.replace(stage, latency_us=40, lanes=(0, 0), merged=(True,))
+        for stage in problem.stages
+    )
+    both = dataclasses.replace(problem, stages=(*problem.stages, *merged))
+    assert calibrate_model(both) == calibrate_model(problem)
+    assert compare_model(both) == compare_model(problem)
+
+
+def test_what_was_measured_merged_is_not_what_was_measured_side_by_side() -> None:
+    # Merged the two lose; the model says that on lanes of their own they win.
+    stage = KnownStage(("a", "b"), ("GEMM", "GEMM"), 19, lanes=(0, 0), merged=(True,))
+    costs = stage_costs(dataclasses.replace(PAIR, stages=(stage,)))
+    (choice,) = costs.choices(["a", "b"], ["x", "x"])
+    assert (choice.source, choice.merged) == (FigureSource.MODELLED, ())
 
 
 def test_does_not_calibrate_on_fewer_than_three_stages() -> None:

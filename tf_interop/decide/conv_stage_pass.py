@@ -40,6 +40,7 @@ from tf_interop.know.graph_check import check_rewrite
 from tf_interop.know.graph_properties import GraphProperties, ShapeInference
 from tf_interop.know.graph_view import GraphView
 from tf_interop.know.independence import Independence
+from tf_interop.know.merge_keys import find_merge_keys
 from tf_interop.know.plan import GraphPlan, PlannedStage
 from tf_interop.know.profile import Profile
 from tf_interop.know.rewrite_stages import rewrite_stages
@@ -228,7 +229,11 @@ def _plan_stages(
                 raise
     if profile is not None:
         return group_profiled(
-            convolutions, Independence(view, convolutions), profile, allow_tf32=allow_tf32
+            convolutions,
+            Independence(view, convolutions),
+            profile,
+            merge_keys=find_merge_keys(view, convolutions),
+            allow_tf32=allow_tf32,
         )
     return ()
 

@@ -1,7 +1,8 @@
 """Says of a plan's stages what they were chosen by: figures alone, and what other algorithms cost.
 
 It looks at the same measurements and the same model as the search, but only near what was chosen:
-all lanes with what is fastest alone, all lanes with one algorithm, and one lane with another.
+all lanes with what is fastest alone, all lanes with one algorithm, one lane with another, and what
+was measured merged.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from tf_interop.decide.sm_model import model_stage_us
-from tf_interop.decide.stage_costs import ModelCalibration, calibrate_model, model_kernels
+from tf_interop.decide.explain_missed import find_missed
+from tf_interop.decide.lane_places import find_places
+from tf_interop.decide.make_plan import PlanOptions
+from tf_interop.decide.stage_model import ModelCalibration, calibrate_model, model_candidates_us
 from tf_interop.know.occupancy import compute_occupancy
 from tf_interop.know.plan import (
     Alternative,
     GraphPlan,
     LaneExplanation,
+    PinnedConvolution,
     PlannedStage,
     SmUse,
     StageExplanation,
@@ -35,20 +39,33 @@ _MOST_ALTERNATIVES = 3
 # Algorithms of a convolution that are looked at, those fastest alone.
 _MOST_ALGORITHMS = 4
 
+_NOT_FASTER = "not faster"
+
 _Candidates = tuple[Candidate, ...]
 
 
-def explain_plan(problem: PlanningProblem, plan: GraphPlan) -> GraphPlan:
+def explain_plan(
+    problem: PlanningProblem, plan: GraphPlan, options: PlanOptions | None = None
+) -> GraphPlan:
     """The plan with an explanation for every stage of which the planner predicted something.
+
+    Where it predicted the whole graph, the plan also says which stages it does not have.
 
     Args:
         problem: what was planned.
-        plan: a plan of it, each lane with one convolution.
+        plan: a plan of it, each lane with one convolution or merged.
+        options: that it was made with.
     """
-    explainer = _Explainer(problem, calibrate_model(problem))
+    calibration = calibrate_model(problem)
+    explainer = _Explainer(problem, calibration)
     budget = problem.memory_budget_bytes
+    max_lanes = (options or PlanOptions()).max_lanes
     return dataclasses.replace(
-        plan, stages=tuple(explainer.explain(stage, budget) for stage in plan.stages)
+        plan,
+        stages=tuple(explainer.explain(stage, budget) for stage in plan.stages),
+        missed=()
+        if plan.prediction is None
+        else find_missed(problem, plan, calibration, max_lanes=max_lanes),
     )
 
 
@@ -104,30 +121,62 @@ class _Explainer:
         self._costs_of = dict(
             zip((node.name for node in problem.nodes), problem.node_costs, strict=True)
         )
+        self._merge_keys = {node.name: node.merge_key for node in problem.nodes}
         self._measured: dict[tuple[tuple[str, str], ...], list[KnownStage]] = {}
+        self._merged: dict[tuple[str, ...], list[KnownStage]] = {}
         for stage in problem.stages:
-            key = _key(stage.costs, stage.algorithms)
-            self._measured.setdefault(key, []).append(stage)
+            if stage.merged:
+                self._merged.setdefault(tuple(sorted(stage.costs)), []).append(stage)
+            else:
+                key = _key(stage.costs, stage.algorithms)
+                self._measured.setdefault(key, []).append(stage)
         # Graphs repeat their blocks.
         self._known: dict[object, StageExplanation] = {}
 
     def explain(self, stage: PlannedStage, budget: int | None) -> PlannedStage:
         if stage.prediction is None:
             return stage
-        lanes = [self._costs_of[pinned.node] for pinned in stage.convolutions]
-        chosen = tuple(
-            next(each for each in costs.candidates if each.algorithm == pinned.algorithm)
-            for costs, pinned in zip(lanes, stage.convolutions, strict=True)
-        )
-        key = (tuple(costs.name for costs in lanes), chosen, stage.prediction)
+        chosen = self._chosen_of(stage)
+        key = chosen, stage.prediction
         if key not in self._known:
+            lanes = [tuple(self._costs_of[pinned.node] for pinned in lane) for lane in stage.lanes]
+            alternatives = [
+                *self._alternatives(chosen, stage.prediction, budget),
+                *self._merged_alternatives(chosen, stage.prediction, budget),
+            ]
             self._known[key] = StageExplanation(
-                lanes=tuple(map(self._explain_lane, lanes, chosen)),
-                alternatives=self._alternatives(lanes, chosen, stage.prediction, budget),
+                lanes=tuple(map(self._explain_lane, lanes, stage.lanes)),
+                alternatives=_most_telling(alternatives, chosen),
             )
         return dataclasses.replace(stage, explanation=self._known[key])
 
-    def _explain_lane(self, costs: ConvolutionCosts, chosen: Candidate) -> LaneExplanation:
+    def _chosen_of(self, stage: PlannedStage) -> _Chosen:
+        pinned = stage.convolutions
+        numbers: dict[str, int] = {}
+        return _Chosen(
+            costs=tuple(self._costs_of[each.node] for each in pinned),
+            merge_keys=tuple(
+                None if key is None else str(numbers.setdefault(key, len(numbers)))
+                for key in (self._merge_keys[each.node] for each in pinned)
+            ),
+            algorithms=tuple(each.algorithm for each in pinned),
+            lanes=tuple(number for number, lane in enumerate(stage.lanes) for _ in lane),
+        )
+
+    def _explain_lane(
+        self, lane: Sequence[ConvolutionCosts], pinned: Sequence[PinnedConvolution]
+    ) -> LaneExplanation:
+        if len(lane) > 1:
+            alone_us = sum(costs.fastest.latency_us for costs in lane)
+            return LaneExplanation(
+                alone_us=alone_us,
+                workspace_bytes=max(costs.fastest.workspace_bytes for costs in lane),
+                fastest_algorithm=None,
+                fastest_us=alone_us,
+            )
+        (costs,) = lane
+        chosen = _named(costs, pinned[0].algorithm)
+        assert chosen is not None
         return LaneExplanation(
             alone_us=chosen.latency_us,
             workspace_bytes=chosen.workspace_bytes,
@@ -137,35 +186,58 @@ class _Explainer:
         )
 
     def _alternatives(
-        self,
-        lanes: Sequence[ConvolutionCosts],
-        chosen: _Candidates,
-        prediction: StagePrediction,
-        budget: int | None,
-    ) -> tuple[Alternative, ...]:
-        found = []
-        for candidates in _others(lanes, chosen):
-            latency = self._latency(lanes, candidates)
+        self, chosen: _Chosen, prediction: StagePrediction, budget: int | None
+    ) -> Iterator[Alternative]:
+        """Other algorithms, each convolution on a lane of its own."""
+        for candidates in _others(chosen.costs, chosen.candidates):
+            latency = self._latency(chosen.costs, candidates)
             if latency is None:
                 continue
             latency_us, source = latency
             workspace_bytes = sum(each.workspace_bytes for each in candidates)
-            found.append(
-                Alternative(
-                    algorithms=tuple(each.algorithm for each in candidates),
-                    latency_us=latency_us,
-                    source=source,
-                    workspace_bytes=workspace_bytes,
-                    why_not=self._why_not(
-                        chosen, candidates, prediction, budget, latency_us, workspace_bytes
-                    ),
-                )
+            why_not = _why_not(
+                latency_us, workspace_bytes, prediction.spread_us, prediction, budget
             )
-        # What is fastest alone comes first of all: it is what one would try without a profile.
-        fastest_alone = tuple(costs.fastest.algorithm for costs in lanes)
-        found.sort(key=lambda each: (each.algorithms != fastest_alone, each.latency_us))
-        kept = found[:_MOST_ALTERNATIVES]
-        return tuple(sorted(kept, key=lambda each: each.latency_us))
+            if why_not == _NOT_FASTER and chosen.candidates:
+                crowding = self._crowding(chosen.candidates, candidates)
+                why_not = "; ".join(filter(None, (why_not, crowding)))
+            yield Alternative(
+                algorithms=tuple(each.algorithm for each in candidates),
+                latency_us=latency_us,
+                source=source,
+                workspace_bytes=workspace_bytes,
+                why_not=why_not,
+            )
+
+    def _merged_alternatives(
+        self, chosen: _Chosen, prediction: StagePrediction, budget: int | None
+    ) -> Iterator[Alternative]:
+        """What was measured with some of the convolutions merged."""
+        names = [costs.name for costs in chosen.costs]
+        offered = list(zip(names, chosen.merge_keys, strict=True))
+        for stage in self._merged.get(tuple(sorted(names)), ()):
+            places = find_places(stage.costs, stage.lanes, stage.merged, offered)
+            if places is None:
+                continue
+            in_order = sorted(range(len(places)), key=places.__getitem__)
+            numbers: dict[int, int] = {}
+            lanes = tuple(
+                numbers.setdefault(stage.lanes[place], len(numbers)) for place in in_order
+            )
+            algorithms = tuple(stage.algorithms[place] for place in in_order)
+            if (algorithms, lanes) == (chosen.algorithms, chosen.lanes):
+                continue
+            alone_us = sum(costs.fastest.latency_us for costs in chosen.costs)
+            latency_us = _as_sums_go(stage, alone_us)
+            spread_us = stage.spread_us * latency_us / stage.latency_us
+            yield Alternative(
+                algorithms=algorithms,
+                latency_us=latency_us,
+                source=FigureSource.MEASURED,
+                workspace_bytes=stage.workspace_bytes,
+                why_not=_why_not(latency_us, stage.workspace_bytes, spread_us, prediction, budget),
+                lanes=lanes,
+            )
 
     def _latency(
         self, lanes: Sequence[ConvolutionCosts], candidates: _Candidates
@@ -180,43 +252,8 @@ class _Explainer:
         if measured is not None:
             alone_us = sum(costs.fastest.latency_us for costs in lanes)
             return min(_as_sums_go(each, alone_us) for each in measured), FigureSource.MEASURED
-        limits, sm_count = self._problem.sm_limits, self._problem.sm_count
-        if limits is None or sm_count is None:
-            return None
-        kernels = [model_kernels(candidate, limits) for candidate in candidates]
-        if not all(kernels):
-            return None
-        # The longest first, as the search does.
-        kernels.sort(key=lambda lane: -sum(kernel.latency_us for kernel in lane))
-        try:
-            modelled_us = min(
-                model_stage_us(order, limits, sm_count) for order in (kernels, kernels[::-1])
-            )
-        except ValueError:
-            # A kernel that fits on no SM as far as these limits go.
-            return None
-        return modelled_us * self._calibration.factor, FigureSource.MODELLED
-
-    def _why_not(
-        self,
-        chosen: _Candidates,
-        candidates: _Candidates,
-        prediction: StagePrediction,
-        budget: int | None,
-        latency_us: float,
-        workspace_bytes: int,
-    ) -> str:
-        others_bytes = prediction.peak_bytes - prediction.workspace_bytes
-        if budget is not None and others_bytes + workspace_bytes > budget:
-            return (
-                f"does not fit: needs {workspace_bytes} bytes of workspace where "
-                f"{max(budget - others_bytes, 0)} are left"
-            )
-        if latency_us >= prediction.latency_us:
-            return "; ".join(filter(None, ("not faster", self._crowding(chosen, candidates))))
-        if latency_us >= prediction.sequential_us - prediction.spread_us:
-            return "too close to one after another for how far the figures may be off"
-        return "not among the combinations that the search looked at, or too uncertain"
+        modelled_us = model_candidates_us(self._problem, candidates, self._calibration)
+        return None if modelled_us is None else (modelled_us, FigureSource.MODELLED)
 
     def _crowding(self, chosen: _Candidates, candidates: _Candidates) -> str:
         """What it would take more of than there is, and more than what was chosen takes."""
@@ -232,10 +269,69 @@ class _Explainer:
         return f"its lanes together ask for {', '.join(crowded)}" if crowded else ""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Chosen:
+    """A stage of a plan as far as its explanation goes; graphs repeat their blocks.
+
+    Attributes:
+        costs: of its convolutions, lane after lane.
+        merge_keys: of each, numbered.
+        algorithms: of each.
+        lanes: of each.
+    """
+
+    costs: tuple[ConvolutionCosts, ...]
+    merge_keys: tuple[str | None, ...]
+    algorithms: tuple[str | None, ...]
+    lanes: tuple[int, ...]
+
+    @property
+    def candidates(self) -> _Candidates:
+        """The algorithm of each convolution; empty where a lane is merged."""
+        if len(set(self.lanes)) < len(self.lanes):
+            return ()
+        found = map(_named, self.costs, self.algorithms)
+        return tuple(each for each in found if each is not None)
+
+
+def _most_telling(alternatives: Sequence[Alternative], chosen: _Chosen) -> tuple[Alternative, ...]:
+    """Some of them, fastest first."""
+    fastest_alone = tuple(costs.fastest.algorithm for costs in chosen.costs)
+    by_latency = sorted(alternatives, key=lambda each: each.latency_us)
+    # What is fastest alone comes first of all: it is what one would try without a profile. Then the
+    # fastest that is merged.
+    merged = [each for each in by_latency if each.lanes][:1]
+    by_latency.sort(
+        key=lambda each: (each.lanes != () or each.algorithms != fastest_alone, each not in merged)
+    )
+    kept = by_latency[:_MOST_ALTERNATIVES]
+    return tuple(sorted(kept, key=lambda each: each.latency_us))
+
+
+def _why_not(
+    latency_us: float,
+    workspace_bytes: int,
+    spread_us: float,
+    prediction: StagePrediction,
+    budget: int | None,
+) -> str:
+    others_bytes = prediction.peak_bytes - prediction.workspace_bytes
+    if budget is not None and others_bytes + workspace_bytes > budget:
+        return (
+            f"does not fit: needs {workspace_bytes} bytes of workspace where "
+            f"{max(budget - others_bytes, 0)} are left"
+        )
+    if latency_us >= prediction.latency_us:
+        return _NOT_FASTER
+    if latency_us >= prediction.sequential_us - spread_us:
+        return "too close to one after another for how far the figures may be off"
+    return "not among the combinations that the search looked at, or too uncertain"
+
+
 def _others(lanes: Sequence[ConvolutionCosts], chosen: _Candidates) -> Iterator[_Candidates]:
     """Other combinations, each once; with equal convolutions those that differ in order alone."""
     choosable = [_fastest_of(costs) for costs in lanes]
-    seen = {_combination(lanes, chosen)}
+    seen = {_combination(lanes, chosen)} if chosen else set()
     algorithms = dict.fromkeys(each.algorithm for each in (*chosen, *itertools.chain(*choosable)))
     combinations = [
         tuple(costs.fastest for costs in lanes),
@@ -246,7 +342,7 @@ def _others(lanes: Sequence[ConvolutionCosts], chosen: _Candidates) -> Iterator[
         ),
         *(
             (*chosen[:lane], candidate, *chosen[lane + 1 :])
-            for lane, candidates in enumerate(choosable)
+            for lane, candidates in enumerate(choosable if chosen else ())
             for candidate in candidates
         ),
     ]

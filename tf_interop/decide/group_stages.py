@@ -15,12 +15,12 @@ its depth is smaller, so no two come before each other: contracting all of them 
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from tf_interop.decide.lane_places import find_places
 from tf_interop.errors import PlanError
-from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionNode
+from tf_interop.know.convolution import ConvolutionNode
 from tf_interop.know.convolution_size import batch_size_of
 from tf_interop.know.fingerprint import canonical_names, fingerprint_convolutions
 from tf_interop.know.independence import Independence
@@ -66,23 +66,26 @@ def group_profiled(
     independence: Independence,
     profile: Profile,
     *,
+    merge_keys: Mapping[str, str] | None = None,
     allow_tf32: bool = True,
 ) -> tuple[PlannedStage, ...]:
     """Makes a stage of each level group that the profile holds and that wins.
 
-    This is a filter, not a search. It looks at the groups of `group_always` alone, each whole: a
-    part of a group, or convolutions of different depths, may win where the group does not, and it
-    will not see that. It takes a measurement for exactly the group's configurations, batch size
-    included; a group with an unknown dimension has none. Of several it takes the fastest that was
-    measured with TensorFlow's switch for TF32 as it is now, where it computes in float32 on a GPU:
-    a stage that rounds to TF32 must not replace convolutions that do not, and one that does not was
-    compared with a slower sequence than TensorFlow's. Measurements with merged lanes are for plans:
-    configurations alone do not say which convolutions read one image.
+    This is a filter, not a search. It looks at the groups of `group_always`, each whole, and at
+    those of their convolutions that could be merged into a wider one, because they read one image;
+    of the two it makes what saves more. Another part of a group, or convolutions of different
+    depths, may win where these do not, and it will not see that. It takes a measurement for exactly
+    the group's configurations, batch size included; a group with an unknown dimension has none. Of
+    several it takes the fastest that was measured with TensorFlow's switch for TF32 as it is now,
+    where it computes in float32 on a GPU: a stage that rounds to TF32 must not replace convolutions
+    that do not, and one that does not was compared with a slower sequence than TensorFlow's.
 
     Args:
         convolutions: the convolutions of a graph.
         independence: of the same convolutions, in the same order.
         profile: measurements on the device that the graph will run on.
+        merge_keys: of the convolutions that have one, by name (see `find_merge_keys`). What was
+            measured merged is made only of convolutions with the same one.
         allow_tf32: TensorFlow's switch for TF32.
 
     Returns:
@@ -92,20 +95,20 @@ def group_profiled(
     Raises:
         ValueError: `independence` is of other convolutions.
     """
-    stages = []
+    keys = merge_keys or {}
+    stages: list[PlannedStage] = []
     for _, group in level_groups(convolutions, independence):
-        measured = profile.find_stages(node.configuration for node in group)
-        fastest = next(
-            (
-                each
-                for each in measured
-                if not any(each.merged)
-                and is_measured_as_it_runs(each, profile.device, allow_tf32=allow_tf32)
-            ),
-            None,
-        )
-        if fastest is not None and wins(fastest):
-            stages.append(_stage_as_measured(group, fastest))
+        sets = [lane for lane in lanes_by_merge_key(group, keys) if len(lane) > 1]
+        found = [
+            _find_winning(each, keys, profile, allow_tf32=allow_tf32)
+            # The level itself first: where both save as much, nothing has to be merged.
+            for each in (group, *(each for each in sets if len(each) < len(group)))
+        ]
+        whole, *parts = found
+        made = [each for each in parts if each is not None]
+        if whole is not None and whole.saved_us >= sum(each.saved_us for each in made):
+            made = [whole]
+        stages += [each.as_stage() for each in made]
     return tuple(stages)
 
 
@@ -149,6 +152,21 @@ def stages_from_plan(
     return tuple(_for_other_batch_size(stage, taken.batch_size, batch_size) for stage in stages)
 
 
+def lanes_by_merge_key(
+    group: Sequence[ConvolutionNode], merge_keys: Mapping[str, str]
+) -> Iterable[list[ConvolutionNode]]:
+    """Convolutions of a level in lanes: those of one merge key in one, every other by itself.
+
+    Args:
+        group: of one level, so that they are independent.
+        merge_keys: of those that have one, by name.
+    """
+    lanes: dict[str | int, list[ConvolutionNode]] = {}
+    for node in group:
+        lanes.setdefault(merge_keys.get(node.name, node.index), []).append(node)
+    return lanes.values()
+
+
 def level_groups(
     convolutions: Sequence[ConvolutionNode], independence: Independence
 ) -> list[tuple[int, list[ConvolutionNode]]]:
@@ -171,37 +189,71 @@ def level_groups(
     )
 
 
-def _stage_as_measured(
-    group: Sequence[ConvolutionNode], measurement: StageMeasurement
-) -> PlannedStage:
-    nodes: dict[ConvolutionConfiguration, collections.deque[ConvolutionNode]] = {}
-    for node in group:
-        nodes.setdefault(node.configuration, collections.deque()).append(node)
-    lanes: list[list[PinnedConvolution]] = [[] for _ in range(max(measurement.lanes) + 1)]
-    for measured, lane in zip(measurement.convolutions, measurement.lanes, strict=True):
-        node = nodes[measured.configuration].popleft()
-        lanes[lane].append(PinnedConvolution(node.name, measured.algorithm))
-    return PlannedStage(
-        lanes=tuple(tuple(lane) for lane in lanes),
-        why=(
-            f"profiled: {measurement.concurrent_us:.1f} us against "
-            f"{measurement.sequential_us:.1f} us in sequence"
-        ),
-        lane_options=_lane_options_of(measurement, len(lanes)),
-    )
+@dataclasses.dataclass(frozen=True, slots=True)
+class _MeasuredGroup:
+    """A group of convolutions and a measurement that it can run as.
+
+    Attributes:
+        nodes: the convolutions, each at its place in the measurement.
+        measurement: the measurement.
+    """
+
+    nodes: tuple[ConvolutionNode, ...]
+    measurement: StageMeasurement
+
+    @property
+    def saved_us(self) -> float:
+        return self.measurement.sequential_us - self.measurement.concurrent_us
+
+    def as_stage(self) -> PlannedStage:
+        measurement = self.measurement
+        lanes: list[list[PinnedConvolution]] = [[] for _ in range(max(measurement.lanes) + 1)]
+        for node, measured, lane in zip(
+            self.nodes, measurement.convolutions, measurement.lanes, strict=True
+        ):
+            lanes[lane].append(PinnedConvolution(node.name, measured.algorithm))
+        merged = ", merged into a wider convolution" if any(measurement.merged) else ""
+        return PlannedStage(
+            lanes=tuple(tuple(lane) for lane in lanes),
+            why=(
+                f"profiled{merged}: {measurement.concurrent_us:.1f} us against "
+                f"{measurement.sequential_us:.1f} us in sequence"
+            ),
+            lane_options=_lane_options_of(measurement, len(lanes)),
+        )
+
+
+def _find_winning(
+    group: Sequence[ConvolutionNode],
+    merge_keys: Mapping[str, str],
+    profile: Profile,
+    *,
+    allow_tf32: bool,
+) -> _MeasuredGroup | None:
+    """The fastest measurement that these convolutions can run as; None where that does not win."""
+    offered = [(node.configuration, merge_keys.get(node.name)) for node in group]
+    for each in profile.find_stages(node.configuration for node in group):
+        if not is_measured_as_it_runs(each, profile.device, allow_tf32=allow_tf32):
+            continue
+        wanted = [measured.configuration for measured in each.convolutions]
+        places = find_places(wanted, each.lanes, each.merged, offered)
+        if places is not None:
+            nodes = tuple(group[place] for place in places)
+            return _MeasuredGroup(nodes, each) if wins(each) else None
+    return None
 
 
 def _lane_options_of(measurement: StageMeasurement, lane_count: int) -> tuple[LaneOptions, ...]:
     # Those that were asked for: the device makes of them again what it made of them then.
     sm_counts = measurement.asked_sm_counts or measurement.sm_counts
-    if not sm_counts and not measurement.priorities:
+    if not (sm_counts or measurement.priorities or any(measurement.merged)):
         return ()
     return tuple(
-        LaneOptions(priority=priority, sm_count=sm_count)
-        for priority, sm_count in zip(
+        map(
+            LaneOptions,
             measurement.priorities or (0,) * lane_count,
             sm_counts or (0,) * lane_count,
-            strict=True,
+            measurement.merged or (False,) * lane_count,
         )
     )
 

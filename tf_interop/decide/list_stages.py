@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from tf_interop.decide.group_stages import level_groups
+from tf_interop.decide.group_stages import lanes_by_merge_key, level_groups
 from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionNode
 from tf_interop.know.convolution_size import multiply_adds
 from tf_interop.know.independence import Independence
@@ -23,6 +23,8 @@ class StageConfigurations:
         algorithms: the pinned algorithm of each; empty where none is pinned.
         sm_counts: the SMs that each lane is to have for itself; empty where lanes share all.
         priorities: the priority of each lane's stream; empty where all are 0.
+        merged: of each lane whether its convolutions run as one wider convolution; empty where none
+            do. An algorithm pinned for them is one of the wider convolution.
     """
 
     configurations: tuple[ConvolutionConfiguration, ...]
@@ -30,6 +32,7 @@ class StageConfigurations:
     algorithms: tuple[str | None, ...] = ()
     sm_counts: tuple[int, ...] = ()
     priorities: tuple[int, ...] = ()
+    merged: tuple[bool, ...] = ()
 
 
 def stages_of_levels(
@@ -87,6 +90,33 @@ def stages_of_pairs(
     ]
 
 
+def stages_of_merges(
+    convolutions: Sequence[ConvolutionNode],
+    independence: Independence,
+    merge_keys: Mapping[str, str],
+) -> list[StageConfigurations]:
+    """What could run as wider convolutions: by itself, and in one stage with the rest of its level.
+
+    Args:
+        convolutions: the convolutions of a graph.
+        independence: of the same convolutions, in the same order.
+        merge_keys: of those that have one, by name (see `find_merge_keys`).
+
+    Returns:
+        For each level first all of a merge key as a stage of one merged lane, then, where the level
+        has others, all of it with every such set merged. Each distinct stage once.
+    """
+    stages: dict[StageConfigurations, None] = {}
+    for _, group in level_groups(convolutions, independence):
+        by_lane = list(lanes_by_merge_key(group, merge_keys))
+        sets = [lane for lane in by_lane if len(lane) > 1]
+        for lane in sets:
+            stages[_with_lanes([lane])] = None
+        if sets and len(by_lane) > 1:
+            stages[_with_lanes(by_lane)] = None
+    return list(stages)
+
+
 def stages_of_plan(
     stages: Sequence[PlannedStage], convolutions: Sequence[ConvolutionNode]
 ) -> list[StageConfigurations]:
@@ -107,6 +137,7 @@ def stages_of_plan(
             algorithms=algorithms if any(algorithms) else (),
             sm_counts=_unless_all_0(options.sm_count for options in stage.lane_options),
             priorities=_unless_all_0(options.priority for options in stage.lane_options),
+            merged=_unless_none(options.merged for options in stage.lane_options),
         )
         distinct[measured] = None
     return list(distinct)
@@ -115,6 +146,19 @@ def stages_of_plan(
 def _unless_all_0(values: Iterable[int]) -> tuple[int, ...]:
     each = tuple(values)
     return each if any(each) else ()
+
+
+def _unless_none(flags: Iterable[bool]) -> tuple[bool, ...]:
+    each = tuple(flags)
+    return each if any(each) else ()
+
+
+def _with_lanes(lanes: Sequence[Sequence[ConvolutionNode]]) -> StageConfigurations:
+    return StageConfigurations(
+        configurations=tuple(node.configuration for lane in lanes for node in lane),
+        lanes=tuple(number for number, lane in enumerate(lanes) for _ in lane),
+        merged=tuple(len(lane) > 1 for lane in lanes),
+    )
 
 
 def _independent_pairs(

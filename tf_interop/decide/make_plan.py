@@ -1,8 +1,9 @@
 """Makes a plan: the stages with the least predicted time whose memory fits.
 
 Dynamic programming finds the best stages exactly where the graph is narrow enough, as inference
-graphs are; else, as for training graphs, a bounded search goes from the front. Either chooses the
-algorithms with the stages, by the memory that is left beside what is alive.
+graphs are; in parts that are not, as the backward half of a training graph, a bounded search goes
+from the front. Either chooses the algorithms with the stages, by the memory that is left beside
+what is alive.
 """
 
 from __future__ import annotations
@@ -10,28 +11,24 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from tf_interop.decide.bounded_search import search_stages_bounded
+from tf_interop.decide.block_search import BlockSearchResult, search_blocks
+from tf_interop.decide.lane_places import find_places
 from tf_interop.decide.prediction_check import check_prediction
-from tf_interop.decide.stage_costs import (
-    ModelCalibration,
-    StageChoice,
-    StageCosts,
-    calibrate_model,
-)
+from tf_interop.decide.stage_costs import StageChoice, StageCosts
+from tf_interop.decide.stage_model import ModelCalibration, calibrate_model
 from tf_interop.decide.stage_search import (
     Lanes,
     OnProgress,
     SearchError,
     SearchResult,
-    SearchTooWideError,
     StageOption,
-    search_stages,
 )
 from tf_interop.errors import PlanError
 from tf_interop.know.plan import (
     AloneConvolution,
     GraphPlan,
     GraphPrediction,
+    Lane,
     LaneOptions,
     PinnedConvolution,
     PlannedStage,
@@ -49,8 +46,8 @@ class PlanOptions:
 
     Attributes:
         max_lanes: the most convolutions of a stage.
-        max_transitions: where the exact search of a part of the graph would look at more, the
-            whole graph is searched within bounds.
+        max_transitions: a part of the graph of which the exact search would look at more is
+            searched within bounds.
         width: of the bounded search.
         max_modelled: combinations of algorithms that are modelled, at most; measured ones do not
             count.
@@ -73,8 +70,8 @@ def make_plan(
     Args:
         problem: the convolutions, what they cost, and the memory there is.
         options: how far to search.
-        on_progress: told how far the search is. Where the graph turns out to be too wide for the
-            exact search, it begins again from the front.
+        on_progress: told how far the search is. Where a part of the graph turns out to be too wide
+            for the exact search, it begins that part again.
 
     Returns:
         The stages of two or more convolutions, in the order in which they are expected to run, and
@@ -144,31 +141,29 @@ class _Planner:
         available = (
             None if self._problem.memory_budget_bytes is None else self._memory.available_bytes
         )
-        lanes = f"for stages of up to {self._options.max_lanes} convolutions"
         try:
-            try:
-                result = search_stages(
-                    self._problem.predecessors,
-                    lambda lanes: self._stage_options(_nodes_of(lanes)),
-                    available_bytes=available,
-                    max_lanes=self._options.max_lanes,
-                    max_lane_length=1,
-                    max_transitions=self._options.max_transitions,
-                    on_progress=self._on_progress,
-                )
-                return result, f"exact {lanes}"
-            except SearchTooWideError:
-                result = search_stages_bounded(
-                    self._problem.predecessors,
-                    self._stage_options,
-                    available_bytes=available,
-                    width=self._options.width,
-                    max_lanes=self._options.max_lanes,
-                    on_progress=self._on_progress,
-                )
-                return result, f"bounded, width {self._options.width}, {lanes}"
+            result = search_blocks(
+                self._problem.predecessors,
+                self._stage_options,
+                available_bytes=available,
+                max_lanes=self._options.max_lanes,
+                max_transitions=self._options.max_transitions,
+                width=self._options.width,
+                on_progress=self._on_progress,
+            )
         except SearchError as error:
             raise PlanError(self._describe_shortage()) from error
+        return result.found, self._describe_search(result)
+
+    def _describe_search(self, result: BlockSearchResult) -> str:
+        lanes = f"for stages of up to {self._options.max_lanes} convolutions"
+        if result.exact_nodes == len(self._problem.nodes):
+            return f"exact {lanes}"
+        bounds = f"bounded, width {self._options.width},"
+        if not result.exact_nodes:
+            return f"{bounds} {lanes}"
+        convolutions = f"{result.exact_nodes} of {len(self._problem.nodes)} convolutions"
+        return f"partly exact ({convolutions}), else {bounds} {lanes}"
 
     def _stage_options(self, nodes: Nodes) -> Sequence[StageOption]:
         return [
@@ -179,7 +174,10 @@ class _Planner:
     def _choices(self, nodes: Nodes) -> tuple[StageChoice, ...]:
         if len({self._problem.nodes[node].group for node in nodes}) > 1:
             return ()
-        return self._costs.choices([self._problem.nodes[node].costs for node in nodes])
+        of_nodes = [self._problem.nodes[node] for node in nodes]
+        return self._costs.choices(
+            [node.costs for node in of_nodes], [node.merge_key for node in of_nodes]
+        )
 
     def _memory_bytes(self, nodes: Nodes, choice: StageChoice) -> int:
         outputs = sum(self._problem.node_costs[node].output_bytes for node in nodes)
@@ -226,16 +224,16 @@ class _Planner:
 
     def _must_be_pinned(self, node: int, choice: StageChoice) -> bool:
         """Whether a convolution alone needs a stage for its algorithm: the fastest does not fit."""
-        (candidate,) = choice.candidates
+        (algorithm,) = choice.algorithms
         fastest = self._problem.node_costs[node].fastest
-        return candidate.algorithm is not None and candidate.algorithm != fastest.algorithm
+        return algorithm is not None and algorithm != fastest.algorithm
 
     def _alone_convolution(
         self, node: int, choice: StageChoice, peak_bytes: int, before_stage: int
     ) -> AloneConvolution:
         return AloneConvolution(
             node=self._problem.nodes[node].name,
-            algorithm=choice.candidates[0].algorithm,
+            algorithm=choice.algorithms[0],
             latency_us=choice.latency_us,
             peak_bytes=peak_bytes,
             before_stage=before_stage,
@@ -243,15 +241,8 @@ class _Planner:
 
     def _planned_stage(self, nodes: Nodes, choice: StageChoice, peak_bytes: int) -> PlannedStage:
         sequential_us = sum(self._problem.node_costs[node].fastest.latency_us for node in nodes)
-        # Which of several nodes with equal costs takes which place does not matter.
-        left = list(nodes)
-        lanes = []
-        for name, candidate in zip(choice.costs, choice.candidates, strict=True):
-            node = next(each for each in left if self._problem.nodes[each].costs == name)
-            left.remove(node)
-            lanes.append((PinnedConvolution(self._problem.nodes[node].name, candidate.algorithm),))
         return PlannedStage(
-            lanes=tuple(lanes),
+            lanes=self._lanes(nodes, choice),
             why=self._why(nodes, choice, sequential_us),
             lane_options=_lane_options(choice),
             prediction=StagePrediction(
@@ -264,10 +255,26 @@ class _Planner:
             ),
         )
 
+    def _lanes(self, nodes: Nodes, choice: StageChoice) -> tuple[Lane, ...]:
+        of_nodes = [self._problem.nodes[node] for node in nodes]
+        lane_of = choice.lanes or tuple(range(len(choice.costs)))
+        places = find_places(
+            choice.costs,
+            lane_of,
+            choice.merged,
+            [(node.costs, node.merge_key) for node in of_nodes],
+        )
+        assert places is not None
+        lanes: list[list[PinnedConvolution]] = [[] for _ in range(max(lane_of) + 1)]
+        for lane, position, algorithm in zip(lane_of, places, choice.algorithms, strict=True):
+            lanes[lane].append(PinnedConvolution(of_nodes[position].name, algorithm))
+        return tuple(map(tuple, lanes))
+
     def _why(self, nodes: Nodes, choice: StageChoice, sequential_us: float) -> str:
         if len(nodes) > 1:
+            merged = ", merged into a wider convolution" if any(choice.merged) else ""
             return (
-                f"planned: {choice.latency_us:.1f} us {choice.source.value} against "
+                f"planned{merged}: {choice.latency_us:.1f} us {choice.source.value} against "
                 f"{sequential_us:.1f} us one after another"
             )
         fastest = self._problem.node_costs[nodes[0]].fastest
@@ -332,14 +339,16 @@ def _nodes_of(lanes: Lanes) -> Nodes:
 
 
 def _lane_options(choice: StageChoice) -> tuple[LaneOptions, ...]:
-    if not choice.priorities and not choice.sm_counts:
+    if not (choice.priorities or choice.sm_counts or any(choice.merged)):
         return ()
-    lanes = len(choice.costs)
-    priorities = choice.priorities or (0,) * lanes
-    sm_counts = choice.sm_counts or (0,) * lanes
+    lanes = max(choice.lanes) + 1 if choice.lanes else len(choice.costs)
     return tuple(
-        LaneOptions(priority, sm_count)
-        for priority, sm_count in zip(priorities, sm_counts, strict=True)
+        map(
+            LaneOptions,
+            choice.priorities or (0,) * lanes,
+            choice.sm_counts or (0,) * lanes,
+            choice.merged or (False,) * lanes,
+        )
     )
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 from collections.abc import Sequence
 
 from tf_interop.decide.planning_problem_of_profile import problem_of_profile
-from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind, ConvolutionNode
+from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionNode
 from tf_interop.know.convolution_size import batch_size_of
 from tf_interop.know.fingerprint import fingerprint_convolutions
 from tf_interop.know.graph_view import GraphView
 from tf_interop.know.independence import Independence
+from tf_interop.know.merge_keys import find_merge_keys
 from tf_interop.know.planning_problem import PlanningProblem, ProblemNode
 from tf_interop.know.profile import Profile
 
@@ -76,7 +76,7 @@ def _nodes(
         (position for position, node in enumerate(convolutions) if node.configuration in costs),
         key=lambda position: place[convolutions[position].index],
     )
-    merge_keys = _merge_keys(view, [convolutions[position] for position in planned])
+    merge_keys = find_merge_keys(view, [convolutions[position] for position in planned])
     return tuple(
         ProblemNode(
             name=convolutions[position].name,
@@ -129,25 +129,3 @@ def _direct_predecessors(
 
 def _group(node: ConvolutionNode) -> str:
     return "\n".join((node.device, node.region)) if node.device or node.region else ""
-
-
-def _merge_keys(view: GraphView, convolutions: Sequence[ConvolutionNode]) -> dict[str, str]:
-    """A key for each convolution that could be merged with another into a wider one."""
-    keys = {node.name: key for node in convolutions if (key := _merge_key(view, node)) is not None}
-    counts = collections.Counter(keys.values())
-    return {name: key for name, key in keys.items() if counts[key] > 1}
-
-
-def _merge_key(view: GraphView, node: ConvolutionNode) -> str | None:
-    each = node.configuration
-    if each.kind is not ConvolutionKind.FORWARD or each.depthwise or each.group_count != 1:
-        return None
-    if not view.fanins[node.index] or each.filter_shape is None:
-        return None
-    source, port = view.fanins[node.index][0]
-    same = (
-        *(each.op, each.filter_shape[:2], each.strides, each.dilations, each.padding),
-        *(each.explicit_paddings, each.layout, each.dtype, each.fused_ops, each.leaky_relu_alpha),
-        *(node.device, node.region),
-    )
-    return f"{view.names[source]}:{port} " + " ".join(map(str, same))

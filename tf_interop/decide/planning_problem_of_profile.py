@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import math
 from collections.abc import Mapping, Sequence
 
@@ -14,6 +15,7 @@ from tf_interop.know.planning_problem import (
 )
 from tf_interop.know.profile import (
     AlgorithmMeasurement,
+    MeasuredConvolution,
     Profile,
     StageMeasurement,
     is_measured_as_it_runs,
@@ -103,29 +105,47 @@ def _known_stages(profile: Profile, costs: _Costs, *, allow_tf32: bool) -> tuple
         for configuration, each in costs.items()
     }
 
+    def is_known(measured: MeasuredConvolution, is_merged: bool) -> bool:
+        # What is merged runs with an algorithm of the wider convolution.
+        return measured.configuration in algorithms and (
+            is_merged or measured.algorithm in algorithms[measured.configuration]
+        )
+
     def can_be_made(stage: StageMeasurement) -> bool:
-        # The planner gives each convolution a lane of its own, and pins what was measured alone.
+        # The planner gives each convolution a lane of its own or merges all of a lane, and pins
+        # what was measured alone.
+        merged = stage.merged or (False,) * (max(stage.lanes) + 1)
         return (
             len(stage.convolutions) > 1
-            and stage.lanes == tuple(range(len(stage.convolutions)))
             and is_measured_as_it_runs(stage, profile.device, allow_tf32=allow_tf32)
             and all(
-                measured.algorithm in algorithms.get(measured.configuration, ())
-                for measured in stage.convolutions
+                merged[lane] or count == 1
+                for lane, count in collections.Counter(stage.lanes).items()
+            )
+            and all(
+                is_known(measured, merged[lane])
+                for measured, lane in zip(stage.convolutions, stage.lanes, strict=True)
             )
         )
 
-    return tuple(
-        KnownStage(
-            costs=tuple(costs[each.configuration].name for each in stage.convolutions),
-            algorithms=tuple(each.algorithm for each in stage.convolutions),
-            latency_us=stage.concurrent_us,
-            sequential_us=stage.sequential_us,
-            spread_us=stage.spread_us,
-            workspace_bytes=stage.workspace_bytes,
-            priorities=stage.priorities,
-            # What is asked for again gives what was given again.
-            sm_counts=stage.asked_sm_counts or stage.sm_counts,
-        )
-        for stage in filter(can_be_made, profile.stages)
+    return tuple(_known_stage(stage, costs) for stage in filter(can_be_made, profile.stages))
+
+
+def _known_stage(stage: StageMeasurement, costs: _Costs) -> KnownStage:
+    # A merged lane is launched as one, at the place of its first convolution.
+    order = sorted(range(len(stage.lanes)), key=lambda place: stage.lanes[place])
+    convolutions = [stage.convolutions[place] for place in order]
+    is_merged = any(stage.merged)
+    return KnownStage(
+        costs=tuple(costs[each.configuration].name for each in convolutions),
+        algorithms=tuple(each.algorithm for each in convolutions),
+        latency_us=stage.concurrent_us,
+        sequential_us=stage.sequential_us,
+        spread_us=stage.spread_us,
+        workspace_bytes=stage.workspace_bytes,
+        priorities=stage.priorities,
+        # What is asked for again gives what was given again.
+        sm_counts=stage.asked_sm_counts or stage.sm_counts,
+        lanes=tuple(stage.lanes[place] for place in order) if is_merged else (),
+        merged=stage.merged if is_merged else (),
     )

@@ -51,11 +51,13 @@ def check_prediction(plan: GraphPlan, problem: PlanningProblem) -> None:
     measured: dict[tuple[str, ...], list[KnownStage]] = {}
     for stage in problem.stages:
         measured.setdefault(stage.costs, []).append(stage)
+    merge_keys = {node.name: node.merge_key for node in problem.nodes}
     player = _Player(problem, costs_of)
     latency_us = 0.0
     peak_bytes = 0
     for step in _steps_of(plan):
         player.check_can_run(step)
+        _check_merged_lanes(step, merge_keys)
         workspace_bytes = _check_cost(step, problem, costs_of, measured)
         peak = player.run(step, workspace_bytes)
         _expect(peak, step.peak_bytes, "a peak of", "bytes", step.where)
@@ -71,7 +73,9 @@ class _Step:
 
     Attributes:
         where: names it in messages.
-        pinned: its convolutions, a lane each.
+        pinned: its convolutions, lane after lane.
+        lanes: the lane of each.
+        merged: of each lane whether it is merged.
         stage: the stage; None for a convolution in none.
         latency_us: what the plan says that it takes.
         peak_bytes: what the plan says of memory.
@@ -79,6 +83,8 @@ class _Step:
 
     where: str
     pinned: tuple[PinnedConvolution, ...]
+    lanes: tuple[int, ...]
+    merged: tuple[bool, ...]
     stage: PlannedStage | None
     latency_us: float
     peak_bytes: int
@@ -86,21 +92,35 @@ class _Step:
     @classmethod
     def of_stage(cls, number: int, stage: PlannedStage) -> _Step:
         where = f"stage {number}"
-        if any(len(lane) != 1 for lane in stage.lanes):
-            raise PlanError(
-                f"Expected one convolution in each lane of {where}, got "
-                f"{[len(lane) for lane in stage.lanes]}. Plan this graph anew."
-            )
+        merged = tuple(each.merged for each in stage.lane_options) or (False,) * len(stage.lanes)
+        for number, lane in enumerate(stage.lanes):
+            if (len(lane) > 1) != merged[number]:
+                raise PlanError(
+                    f"Expected one convolution in each lane of {where}, or several that are "
+                    f"merged, got {len(lane)} in lane {number}, which is "
+                    f"{'merged' if merged[number] else 'not merged'}. Plan this graph anew."
+                )
         if stage.prediction is None:
             raise PlanError(f"Expected a prediction of {where}, got none. Plan this graph anew.")
         prediction = stage.prediction
-        return cls(where, stage.convolutions, stage, prediction.latency_us, prediction.peak_bytes)
+        lanes = tuple(number for number, lane in enumerate(stage.lanes) for _ in lane)
+        return cls(
+            where,
+            stage.convolutions,
+            lanes,
+            merged,
+            stage,
+            prediction.latency_us,
+            prediction.peak_bytes,
+        )
 
     @classmethod
     def of_alone(cls, alone: AloneConvolution) -> _Step:
         return cls(
             f"convolution '{alone.node}' alone",
             (PinnedConvolution(alone.node, alone.algorithm),),
+            (0,),
+            (False,),
             None,
             alone.latency_us,
             alone.peak_bytes,
@@ -214,6 +234,21 @@ def _check_each_once(plan: GraphPlan, problem: PlanningProblem) -> None:
             )
 
 
+def _check_merged_lanes(step: _Step, merge_keys: Mapping[str, str | None]) -> None:
+    for lane, is_merged in enumerate(step.merged):
+        if not is_merged:
+            continue
+        names = [
+            pinned.node for pinned, of in zip(step.pinned, step.lanes, strict=True) if of == lane
+        ]
+        keys = {merge_keys[name] for name in names}
+        if len(keys) > 1 or None in keys:
+            raise PlanError(
+                f"Expected convolutions on one image in merged lane {lane} of {step.where}, got "
+                f"{names}, which cannot be one wider convolution. Plan this graph anew."
+            )
+
+
 def _check_cost(
     step: _Step,
     problem: PlanningProblem,
@@ -222,7 +257,13 @@ def _check_cost(
 ) -> int:
     """Checks the times that the plan says of a step. Returns its workspace."""
     costs = [costs_of[pinned.node] for pinned in step.pinned]
-    candidates = [_candidate(pinned, each) for pinned, each in zip(step.pinned, costs, strict=True)]
+    # What is merged runs with an algorithm of the wider convolution, which only the measurement of
+    # the stage knows.
+    candidates = [
+        _candidate(pinned, each)
+        for pinned, each, lane in zip(step.pinned, costs, step.lanes, strict=True)
+        if not step.merged[lane]
+    ]
     if step.stage is None:
         _expect(candidates[0].latency_us, step.latency_us, "a latency of", "us", step.where)
         return candidates[0].workspace_bytes
@@ -243,6 +284,11 @@ def _check_cost(
         whole_us = sequential_us if stage.sequential_us is None else stage.sequential_us
         _expect_win(stage.latency_us, stage.spread_us, whole_us, step.where)
     else:
+        if any(step.merged):
+            raise PlanError(
+                f"Expected a measurement of {step.where}, whose lanes are merged, got a model's "
+                "figure. Plan this graph anew."
+            )
         workspace_bytes = sum(each.workspace_bytes for each in candidates)
         _check_modelled(step, prediction, candidates, problem)
         _expect_win(prediction.latency_us, prediction.spread_us, sequential_us, step.where)
@@ -272,12 +318,14 @@ def _measured(
 ) -> KnownStage:
     """That of the measurements of its convolutions which a stage's latency and spread are from."""
     assert step.stage is not None
-    lanes = len(step.pinned)
+    lanes = len(step.stage.lanes)
     options = step.stage.lane_options
     asked = (
         tuple(pinned.algorithm for pinned in step.pinned),
         tuple(each.priority for each in options) or (0,) * lanes,
         tuple(each.sm_count for each in options) or (0,) * lanes,
+        step.lanes,
+        step.merged,
     )
     alike = [
         stage
@@ -287,13 +335,16 @@ def _measured(
             stage.algorithms,
             stage.priorities or (0,) * lanes,
             stage.sm_counts or (0,) * lanes,
+            stage.lanes or tuple(range(len(stage.costs))),
+            stage.merged or (False,) * lanes,
         )
     ]
     if not alike:
+        merged = f", merged in lanes {list(step.lanes)}" if any(step.merged) else ""
         raise PlanError(
             f"Expected a measurement of {step.where}, which says that it was measured, got none "
             f"with algorithms {list(asked[0])}, priorities {list(asked[1])} and SM counts "
-            f"{list(asked[2])} in this order. Plan this graph anew."
+            f"{list(asked[2])} in this order{merged}. Plan this graph anew."
         )
     expected = []
     for stage in alike:
@@ -372,7 +423,7 @@ def _one_after_another(problem: PlanningProblem) -> tuple[float, int]:
     latency_us = 0.0
     peak_bytes = 0
     for node in problem.nodes:
-        step = _Step("", (PinnedConvolution(node.name),), None, 0.0, 0)
+        step = _Step("", (PinnedConvolution(node.name),), (0,), (False,), None, 0.0, 0)
         without_workspace = player.run(step, 0)
         candidates = costs_of[node.name].candidates
         fitting = [

@@ -11,6 +11,9 @@ In order of trust:
    median of measured over modelled, and trusted as far as those ratios scatter.
 3. The model as it is, trusted to `UNCALIBRATED_SPREAD`.
 
+Convolutions that read one image are merged into a wider one only where that was measured: the model
+knows no kernel of the wider one.
+
 Which algorithms run together is a search of its own (branch and bound over the candidates of each
 convolution), because a slower algorithm may let a neighbour in.
 
@@ -24,28 +27,18 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 import itertools
-import math
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from tf_interop.decide.sm_model import ModelKernel, demands_of, model_stage_us
-from tf_interop.know.occupancy import block_resources
+from tf_interop.decide.lane_places import find_places
+from tf_interop.decide.stage_model import ModelCalibration, demands_of_candidate, model_stage
 from tf_interop.know.planning_problem import (
     Candidate,
     FigureSource,
     KnownStage,
     PlanningProblem,
 )
-from tf_interop.know.profile import KernelMeasurement, SmLimits
 
-UNCALIBRATED_SPREAD = 0.2
-"""Share of a modelled latency that it may be off, where no measured stage says better. A choice to
-be careful by, not a measurement."""
-
-_FEWEST_FOR_CALIBRATION = 3
-_MOST_FOR_CALIBRATION = 400
 # Of the algorithms of a stage: so many combinations are bounded, those of the fastest candidates.
 _MOST_COMBINATIONS = 64
 # And so many are modelled of a pair, half as many of three convolutions, and so on.
@@ -54,14 +47,16 @@ _MOST_MODELLED_OF_PAIR = 8
 # modelled.
 _NEAR_BOUND = 1.01
 
+_Names = tuple[str, ...]
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StageChoice:
-    """One way to run convolutions at the same time, each on a lane of its own.
+    """One way to run convolutions at the same time.
 
     Attributes:
         costs: the names of their ConvolutionCosts, in the order of launch.
-        candidates: the algorithm of each.
+        algorithms: the algorithm of each.
         latency_us: what the stage takes, as far as sums over stages go: where its sequence was
             measured in the same run, what its convolutions take alone less the share that was
             saved.
@@ -70,86 +65,20 @@ class StageChoice:
         source: whether it was measured.
         priorities: of each lane's stream; empty where all are 0.
         sm_counts: the SMs of each lane's partition; empty where lanes share all.
+        lanes: the lane of each convolution; empty where each has a lane of its own.
+        merged: of each lane whether it is merged; empty where none is.
     """
 
     costs: tuple[str, ...]
-    candidates: tuple[Candidate, ...]
+    algorithms: tuple[str | None, ...]
     latency_us: float
     spread_us: float
     workspace_bytes: int
     source: FigureSource
     priorities: tuple[int, ...] = ()
     sm_counts: tuple[int, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ModelCalibration:
-    """How the model did on stages that were measured.
-
-    Attributes:
-        factor: what modelled latencies are multiplied with.
-        spread: share of the result that it may be off.
-        stages: how many stages that was learned from; 0 where it was not.
-    """
-
-    factor: float = 1.0
-    spread: float = UNCALIBRATED_SPREAD
-    stages: int = 0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ModelComparison:
-    """A measured stage beside what the model says of it.
-
-    Attributes:
-        stage: the measurement.
-        modelled_us: the model's figure, not calibrated.
-    """
-
-    stage: KnownStage
-    modelled_us: float
-
-    @property
-    def ratio(self) -> float:
-        """Measured over modelled."""
-        return self.stage.latency_us / self.modelled_us
-
-
-def compare_model(problem: PlanningProblem) -> tuple[ModelComparison, ...]:
-    """Models every measured stage whose kernels are known.
-
-    Returns:
-        In the order of the problem's stages; those that cannot be modelled are left out.
-    """
-    return _compare(problem, problem.stages)
-
-
-def _compare(problem: PlanningProblem, stages: Sequence[KnownStage]) -> tuple[ModelComparison, ...]:
-    compared = []
-    for stage in stages:
-        candidates = _candidates_of(problem, stage)
-        if candidates is None:
-            continue
-        modelled = _model(problem, candidates, stage.priorities, stage.sm_counts)
-        if modelled is not None:
-            compared.append(ModelComparison(stage, modelled))
-    return tuple(compared)
-
-
-def calibrate_model(problem: PlanningProblem) -> ModelCalibration:
-    """Learns from measured stages; as it is, where there are fewer than three.
-
-    Of many stages every second, third, … is taken, so that it does not take longer than planning.
-    """
-    step = math.ceil(len(problem.stages) / _MOST_FOR_CALIBRATION) or 1
-    ratios = [each.ratio for each in _compare(problem, problem.stages[::step])]
-    if len(ratios) < _FEWEST_FOR_CALIBRATION:
-        return ModelCalibration()
-    factor = statistics.median(ratios)
-    deviations = sorted(abs(ratio / factor - 1) for ratio in ratios)
-    # Nine of ten measured stages lie within it.
-    spread = deviations[math.ceil(0.9 * len(deviations)) - 1]
-    return ModelCalibration(factor, spread, len(ratios))
+    lanes: tuple[int, ...] = ()
+    merged: tuple[bool, ...] = ()
 
 
 class StageCosts:
@@ -168,29 +97,35 @@ class StageCosts:
         self._problem = problem
         self._calibration = calibration
         self._max_modelled = max_modelled
-        self._measured: Mapping[tuple[str, ...], list[KnownStage]] = collections.defaultdict(list)
+        self._measured: Mapping[_Names, list[KnownStage]] = collections.defaultdict(list)
+        self._merged: Mapping[_Names, list[KnownStage]] = collections.defaultdict(list)
         for stage in problem.stages:
-            self._measured[tuple(sorted(stage.costs))].append(stage)
-        self._known: dict[tuple[str, ...], tuple[StageChoice, ...]] = {}
+            stages = self._merged if stage.merged else self._measured
+            stages[tuple(sorted(stage.costs))].append(stage)
+        self._known: dict[tuple[_Names, tuple[KnownStage, ...]], tuple[StageChoice, ...]] = {}
         self._demands: dict[Candidate, tuple[float, ...]] = {}
         self._choosable: dict[str, list[Candidate]] = {}
         self._modelled_count = 0
         self._parts_lose_count = 0
         self._over_limit_count = 0
 
-    def choices(self, costs: Sequence[str]) -> tuple[StageChoice, ...]:
+    def choices(
+        self, costs: Sequence[str], merge_keys: Sequence[str | None] = ()
+    ) -> tuple[StageChoice, ...]:
         """The ways to run convolutions together that are worth it.
 
         Args:
             costs: the names of their ConvolutionCosts, a repeated one repeated.
+            merge_keys: the merge key of each; empty where none may be merged.
 
         Returns:
             Fastest first; each later one needs less workspace than those before it. For a single
             convolution its algorithms, for several only what beats them one after another.
         """
-        key = tuple(sorted(costs))
+        names = tuple(sorted(costs))
+        key = names, self._mergeable(names, costs, merge_keys)
         if key not in self._known:
-            found = self._alone(key[0]) if len(key) == 1 else self._together(key)
+            found = self._alone(names[0]) if len(names) == 1 else self._together(*key)
             self._known[key] = _pareto(found)
         return self._known[key]
 
@@ -213,7 +148,7 @@ class StageCosts:
         return [
             StageChoice(
                 costs=(name,),
-                candidates=(candidate,),
+                algorithms=(candidate.algorithm,),
                 latency_us=candidate.latency_us,
                 spread_us=candidate.spread_us,
                 workspace_bytes=candidate.workspace_bytes,
@@ -222,17 +157,31 @@ class StageCosts:
             for candidate in self._problem.costs_by_name[name].candidates
         ]
 
-    def _together(self, key: tuple[str, ...]) -> list[StageChoice]:
+    def _mergeable(
+        self, names: _Names, costs: Sequence[str], merge_keys: Sequence[str | None]
+    ) -> tuple[KnownStage, ...]:
+        """Measured stages with merged lanes that convolutions with these merge keys can make."""
+        stages = self._merged.get(names)
+        if not stages or not any(merge_keys):
+            return ()
+        offered = list(zip(costs, merge_keys, strict=True))
+        return tuple(
+            stage
+            for stage in stages
+            if find_places(stage.costs, stage.lanes, stage.merged, offered) is not None
+        )
+
+    def _together(self, key: _Names, mergeable: Sequence[KnownStage]) -> list[StageChoice]:
         alone_us = sum(self._problem.costs_by_name[name].fastest.latency_us for name in key)
         measured: list[StageChoice] = []
         winning: list[StageChoice] = []
-        for stage in self._measured.get(key, ()):
+        for stage in (*self._measured.get(key, ()), *mergeable):
             choice = self._as_choice(stage, alone_us)
             if choice is not None:
                 measured.append(choice)
                 if _wins(stage, alone_us):
                     winning.append(choice)
-        known = {_algorithms_of(choice) for choice in measured}
+        known = {_algorithms_of(choice) for choice in measured if not choice.merged}
         return winning + [
             choice
             for choice in self._modelled(key, alone_us)
@@ -242,20 +191,21 @@ class StageCosts:
         ]
 
     def _as_choice(self, stage: KnownStage, alone_us: float) -> StageChoice | None:
-        candidates = _candidates_of(self._problem, stage)
-        if candidates is None:
+        if not _runs_candidates(self._problem, stage):
             return None
         # The sum of times alone is not the time of the sequence; the share that was saved stays.
         scale = 1.0 if stage.sequential_us is None else alone_us / stage.sequential_us
         return StageChoice(
             costs=stage.costs,
-            candidates=candidates,
+            algorithms=stage.algorithms,
             latency_us=stage.latency_us * scale,
             spread_us=stage.spread_us * scale,
             workspace_bytes=stage.workspace_bytes,
             source=FigureSource.MEASURED,
             priorities=stage.priorities,
             sm_counts=stage.sm_counts,
+            lanes=stage.lanes,
+            merged=stage.merged,
         )
 
     def _modelled(self, key: tuple[str, ...], alone_us: float) -> Iterator[StageChoice]:
@@ -323,7 +273,7 @@ class StageCosts:
 
     def _demands_of(self, candidate: Candidate) -> tuple[float, ...]:
         if candidate not in self._demands:
-            self._demands[candidate] = _demands(self._problem, candidate)
+            self._demands[candidate] = demands_of_candidate(self._problem, candidate)
         return self._demands[candidate]
 
     def _model_orders(
@@ -339,7 +289,7 @@ class StageCosts:
         for order, has_priority in ((places, False), (places[::-1], has_later_kernels)):
             candidates = tuple(chosen[place] for place in order)
             priorities = tuple(range(-len(order) + 1, 1)) if has_priority else ()
-            modelled = _model(self._problem, candidates, priorities, ())
+            modelled = model_stage(self._problem, candidates, priorities, ())
             if modelled is None:
                 return None
             # No stage ends before its longest convolution alone, whatever the calibration says.
@@ -347,7 +297,7 @@ class StageCosts:
             if best is None or latency_us < best.latency_us:
                 best = StageChoice(
                     costs=tuple(key[place] for place in order),
-                    candidates=candidates,
+                    algorithms=tuple(each.algorithm for each in candidates),
                     latency_us=latency_us,
                     spread_us=latency_us * self._calibration.spread,
                     workspace_bytes=sum(each.workspace_bytes for each in candidates),
@@ -381,8 +331,8 @@ def _algorithms_of(choice: StageChoice) -> tuple[tuple[str, str], ...]:
     """Which convolutions run with which algorithms, whatever the order of launch."""
     return tuple(
         sorted(
-            (name, candidate.algorithm or "")
-            for name, candidate in zip(choice.costs, choice.candidates, strict=True)
+            (name, algorithm or "")
+            for name, algorithm in zip(choice.costs, choice.algorithms, strict=True)
         )
     )
 
@@ -395,82 +345,13 @@ def _is_trusted_over(measured: StageChoice, modelled: StageChoice) -> bool:
     )
 
 
-def _demands(problem: PlanningProblem, candidate: Candidate) -> tuple[float, ...]:
-    """What all kernels of a candidate take of the device; empty where it cannot be modelled."""
-    if problem.sm_limits is None or problem.sm_count is None:
-        return ()
-    kernels = model_kernels(candidate, problem.sm_limits)
-    try:
-        demands = [
-            dataclasses.astuple(demands_of(kernel, problem.sm_limits, problem.sm_count))
-            for kernel in kernels
-        ]
-    except ValueError:
-        # A kernel that fits on no SM as far as these limits go: the model does not hold for it.
-        return ()
-    return tuple(sum(each) for each in zip(*demands, strict=True))
-
-
-def _candidates_of(problem: PlanningProblem, stage: KnownStage) -> tuple[Candidate, ...] | None:
-    """The candidates that a measured stage ran, or None where one of them is not there."""
-    found = []
-    for name, algorithm in zip(stage.costs, stage.algorithms, strict=True):
-        candidates = problem.costs_by_name[name].candidates
-        match = next((each for each in candidates if each.algorithm == algorithm), None)
-        if match is None:
-            return None
-        found.append(match)
-    return tuple(found)
-
-
-def _model(
-    problem: PlanningProblem,
-    candidates: Sequence[Candidate],
-    priorities: Sequence[int],
-    sm_counts: Sequence[int],
-) -> float | None:
-    """The model's figure, or None where a kernel or the device is not known well enough."""
-    if problem.sm_limits is None or problem.sm_count is None:
-        return None
-    lanes = [model_kernels(candidate, problem.sm_limits) for candidate in candidates]
-    if not all(lanes):
-        return None
-    try:
-        return model_stage_us(
-            lanes,
-            problem.sm_limits,
-            problem.sm_count,
-            sm_counts=sm_counts,
-            priorities=priorities,
-        )
-    except ValueError:
-        # As above, or partitions that this device cannot have.
-        return None
-
-
-@functools.lru_cache(maxsize=4096)
-def model_kernels(candidate: Candidate, limits: SmLimits) -> tuple[ModelKernel, ...]:
-    """A candidate's kernels as the model wants them; their times add up to the candidate's."""
-    shares = sum(kernel.time_share for kernel in candidate.kernels)
-    if not shares:
-        return ()
-    return tuple(
-        _model_kernel(kernel, candidate.latency_us * kernel.time_share / shares, limits)
-        for kernel in candidate.kernels
-        if kernel.time_share
-    )
-
-
-def _model_kernel(kernel: KernelMeasurement, latency_us: float, limits: SmLimits) -> ModelKernel:
-    block = block_resources(kernel, limits)
-    return ModelKernel(
-        blocks=math.prod(kernel.grid),
-        registers=block.registers,
-        shared_memory_bytes=block.shared_memory_bytes,
-        threads=block.threads,
-        latency_us=latency_us,
-        alu_utilization=kernel.alu_utilization,
-        dram_utilization=kernel.dram_utilization,
+def _runs_candidates(problem: PlanningProblem, stage: KnownStage) -> bool:
+    """Whether all that a measured stage ran by itself are candidates."""
+    lanes = stage.lanes or range(len(stage.costs))
+    return all(
+        (stage.merged and stage.merged[lane])
+        or any(algorithm == each.algorithm for each in problem.costs_by_name[name].candidates)
+        for name, algorithm, lane in zip(stage.costs, stage.algorithms, lanes, strict=True)
     )
 
 
@@ -483,7 +364,8 @@ def _pareto(choices: Sequence[StageChoice]) -> tuple[StageChoice, ...]:
             each.latency_us,
             each.workspace_bytes,
             each.costs,
-            [candidate.algorithm or "" for candidate in each.candidates],
+            [algorithm or "" for algorithm in each.algorithms],
+            each.lanes,
         ),
     )
     for choice in in_order:

@@ -170,6 +170,22 @@ def search_stages(
     )
 
 
+def find_blocks(predecessors: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    """Cuts a DAG wherever all later nodes depend on all earlier ones.
+
+    Args:
+        predecessors: for each node the nodes that it depends on.
+
+    Returns:
+        The nodes of each block, ascending; every node depends on all nodes of the blocks before.
+
+    Raises:
+        SearchError: the graph has a cycle (named).
+    """
+    graph = _Graph.of(predecessors)
+    return [tuple(_bits(graph.to_nodes(block))) for block in graph.blocks()]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Graph:
     """A DAG in bit masks. Bit i is the i-th node of a topological order.

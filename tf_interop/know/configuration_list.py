@@ -42,6 +42,8 @@ class ListedStage:
         sm_counts: the SMs that each lane is to have for itself; empty where lanes share all.
         priorities: the priority of each lane's stream; empty where all are 0.
         origins: where the stage comes from.
+        merged: of each lane whether its convolutions are to run as one wider convolution; empty
+            where none are.
     """
 
     convolutions: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)]
@@ -50,6 +52,7 @@ class ListedStage:
     sm_counts: tuple[Count, ...] = ()
     priorities: tuple[int, ...] = ()
     origins: tuple[str, ...] = ()
+    merged: tuple[bool, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

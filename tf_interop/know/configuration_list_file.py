@@ -14,6 +14,7 @@ from tf_interop.know.configuration_list import (
 )
 from tf_interop.know.convolution import ConvolutionConfiguration
 from tf_interop.know.convolution_size import has_known_shapes
+from tf_interop.know.merged_convolution import can_merge
 from tf_interop.know.versioned_file import (
     PathLike,
     VersionedFormat,
@@ -94,10 +95,22 @@ def _check_stage(stage: ListedStage, configurations: ConfigurationList, place: s
         ("algorithms", stage.algorithms, len(stage.convolutions)),
         ("sm_counts", stage.sm_counts, lane_count),
         ("priorities", stage.priorities, lane_count),
+        ("merged", stage.merged, lane_count),
     ):
         if len(values) not in (0, expected):
             raise ValueError(
                 f"Expected none or {expected} values, got {len(values)} at `{place}.{name}`"
+            )
+    for lane, is_merged in enumerate(stage.merged):
+        merged = [
+            configurations.convolutions[convolution].configuration
+            for convolution, of in zip(stage.convolutions, stage.lanes, strict=True)
+            if of == lane
+        ]
+        if is_merged and not can_merge(merged):
+            raise ValueError(
+                "Expected convolutions in a merged lane that differ in filters and output channels "
+                f"alone, two or more, got {len(merged)} others at `{place}.merged[{lane}]`"
             )
     for index, algorithm in enumerate(stage.algorithms):
         if algorithm is not None:

@@ -135,12 +135,17 @@ class SmUse:
 class LaneExplanation:
     """What was measured of a lane's convolution alone.
 
+    A merged lane has several, and its algorithm is that of the wider one: there `alone_us` is their
+    time one after another, each with what is fastest alone, and `workspace_bytes` the most that one
+    of them needs then.
+
     Attributes:
         alone_us: with the algorithm that the plan pins.
         workspace_bytes: of that algorithm.
-        fastest_algorithm: what is fastest alone.
-        fastest_us: with that.
-        sm_use: of the pinned algorithm; None where its kernels or the device are not known.
+        fastest_algorithm: what is fastest alone; None for a merged lane.
+        fastest_us: with that; for a merged lane as `alone_us`.
+        sm_use: of the pinned algorithm; None where its kernels or the device are not known, and for
+            a merged lane.
     """
 
     alone_us: Microseconds
@@ -152,14 +157,16 @@ class LaneExplanation:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Alternative:
-    """Other algorithms for the convolutions of a stage, and why they were not chosen.
+    """Other ways to run the convolutions of a stage, and why they were not chosen.
 
     Attributes:
-        algorithms: one for each lane.
+        algorithms: one for each convolution, in the order of the stage.
         latency_us: of the stage with them.
         source: whether that was measured.
         workspace_bytes: of all lanes together.
         why_not: the reason, for reading.
+        lanes: the lane of each convolution, where several would run merged in one; empty where each
+            would have a lane of its own.
     """
 
     algorithms: tuple[str | None, ...]
@@ -167,6 +174,7 @@ class Alternative:
     source: FigureSource
     workspace_bytes: Bytes
     why_not: str
+    lanes: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -183,11 +191,26 @@ class StageExplanation:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class MissedStage:
+    """Convolutions that do not depend on each other and yet share no stage.
+
+    Attributes:
+        nodes: their names.
+        why_not: the reason, for reading.
+        count: how many such sets there are in the graph, of convolutions that cost the same.
+    """
+
+    nodes: Annotated[tuple[str, ...], msgspec.Meta(min_length=2)]
+    why_not: str
+    count: Annotated[int, msgspec.Meta(ge=1)] = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class PlannedStage:
     """Convolutions that run at the same time.
 
     Attributes:
-        lanes: what each stream group runs, in order.
+        lanes: what each stream group runs, in order, or merged where its options say so.
         why: the reason for the stage in a few words, such as the policy that made it.
         lane_options: what each lane asks of the device; empty where none asks for anything.
         prediction: what the planner expects; None where no planner made the stage.
@@ -258,6 +281,7 @@ class GraphPlan:
         prediction: what the planner expects; None where no planner made the stages.
         alone: the convolutions in no stage, in the order in which they are expected to run; empty
             where no planner made the stages.
+        missed: some of the stages that could have been and are not, the most promising first.
     """
 
     fingerprint: str
@@ -266,6 +290,7 @@ class GraphPlan:
     batch_size: Annotated[int, msgspec.Meta(ge=1)] | None = None
     prediction: GraphPrediction | None = None
     alone: tuple[AloneConvolution, ...] = ()
+    missed: tuple[MissedStage, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

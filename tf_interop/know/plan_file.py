@@ -13,8 +13,8 @@
           ],
           "why": "planned: 21.0 us measured against 30.5 us one after another",
           "lane_options": [
-            {"priority": -1, "sm_count": 64},
-            {"priority": 0, "sm_count": 0}
+            {"priority": -1, "sm_count": 64, "merged": false},
+            {"priority": 0, "sm_count": 0, "merged": false}
           ],
           "prediction": {"latency_us": 21.0, "source": "measured", …},
           "explanation": {"lanes": […], "alternatives": […]}
@@ -51,7 +51,8 @@ def load_plan(path: PathLike) -> Plan:
 
     Legal is a file that names each fingerprint once for a batch size, each node of a graph in one
     place, at least one lane in each stage and one convolution in each lane, options for all lanes
-    of a stage or for none, algorithms that a runner knows, and no more memory than its budget.
+    of a stage or for none, two convolutions or more with one algorithm in a merged lane, algorithms
+    that a runner knows, and no more memory than its budget.
     Whether the stages suit a graph is for `check_stages` to say.
 
     Raises:
@@ -99,6 +100,7 @@ def _check_graph_plan(graph: GraphPlan, place: str) -> None:
             stage.check_lane_options()
         except ValueError as error:
             raise ValueError(f"{error} at `{place}.stages[{stage_number}].lane_options`") from error
+        _check_merged_lanes(stage, f"{place}.stages[{stage_number}].lanes")
         _check_explanation(stage, f"{place}.stages[{stage_number}].explanation")
         for lane_number, lane in enumerate(stage.lanes):
             for index, pinned in enumerate(lane):
@@ -134,6 +136,23 @@ def _check_graph_plan(graph: GraphPlan, place: str) -> None:
     _check_memory(graph, place)
 
 
+def _check_merged_lanes(stage: PlannedStage, place: str) -> None:
+    for number, (lane, options) in enumerate(zip(stage.lanes, stage.lane_options, strict=False)):
+        if not options.merged:
+            continue
+        if len(lane) < 2:
+            raise ValueError(
+                f"Expected two or more convolutions in a merged lane, got {len(lane)} at "
+                f"`{place}[{number}]`"
+            )
+        algorithms = [pinned.algorithm for pinned in lane]
+        if len(set(algorithms)) > 1:
+            raise ValueError(
+                f"Expected one algorithm in a merged lane, that of the wider convolution, got "
+                f"{algorithms} at `{place}[{number}]`"
+            )
+
+
 def _check_explanation(stage: PlannedStage, place: str) -> None:
     if stage.explanation is None:
         return
@@ -143,11 +162,18 @@ def _check_explanation(stage: PlannedStage, place: str) -> None:
             f"Expected an entry for each of {lanes} lanes, got {len(stage.explanation.lanes)} at "
             f"`{place}.lanes`"
         )
+    convolutions = len(stage.convolutions)
     for index, alternative in enumerate(stage.explanation.alternatives):
-        if len(alternative.algorithms) != lanes:
+        here = f"{place}.alternatives[{index}]"
+        if len(alternative.algorithms) != convolutions:
             raise ValueError(
-                f"Expected an algorithm for each of {lanes} lanes, got "
-                f"{len(alternative.algorithms)} at `{place}.alternatives[{index}].algorithms`"
+                f"Expected an algorithm for each of {convolutions} convolutions, got "
+                f"{len(alternative.algorithms)} at `{here}.algorithms`"
+            )
+        if len(alternative.lanes) not in (0, convolutions):
+            raise ValueError(
+                f"Expected a lane for none or all of {convolutions} convolutions, got "
+                f"{len(alternative.lanes)} at `{here}.lanes`"
             )
 
 

@@ -107,9 +107,9 @@ class KnownStage:
     """A stage that was measured.
 
     Attributes:
-        costs: the ConvolutionCosts of its convolutions, by name, each on a lane of its own, in
-            launch order.
-        algorithms: the algorithm of each.
+        costs: the ConvolutionCosts of its convolutions, by name, in launch order.
+        algorithms: the algorithm of each; in a merged lane that of the wider convolution, which
+            need not be a candidate.
         latency_us: from fork to join.
         sequential_us: of the same convolutions one after another, each with its fastest algorithm,
             measured in the same run; None where that was not done.
@@ -117,6 +117,10 @@ class KnownStage:
         workspace_bytes: of all lanes together.
         priorities: of each lane's stream; empty where all are 0.
         sm_counts: the SMs of each lane's partition; empty where lanes share all.
+        lanes: the lane of each convolution, those of one lane together; empty where each has a lane
+            of its own.
+        merged: of each lane whether its convolutions ran as one wider convolution, which all lanes
+            of several do; empty where none did.
     """
 
     costs: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
@@ -127,6 +131,8 @@ class KnownStage:
     workspace_bytes: Count = 0
     priorities: tuple[int, ...] = ()
     sm_counts: tuple[Count, ...] = ()
+    lanes: tuple[Count, ...] = ()
+    merged: tuple[bool, ...] = ()
 
 
 # Without slots: the lookup tables are kept in the instance.

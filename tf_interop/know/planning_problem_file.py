@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import collections
 import graphlib
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from tf_interop.know.planning_problem import (
     PROBLEM_FORMAT,
     PROBLEM_VERSION,
     ConvolutionCosts,
+    KnownStage,
     PlanningProblem,
 )
 from tf_interop.know.versioned_file import (
@@ -56,8 +58,9 @@ def check_problem(problem: PlanningProblem) -> None:
     Raises:
         ValueError: names are not unique, something refers to what is not there, a convolution has
             no candidate or two of one algorithm, a time or size is negative or not finite, nodes
-            form a cycle or come before what they depend on, or a stage has not one algorithm for
-            each convolution. Names the node and the place as `$.nodes[3]`.
+            form a cycle or come before what they depend on, a stage has not one algorithm for each
+            convolution, or its lanes do not go together. Names the node and the place as
+            `$.nodes[3]`.
     """
     _check_unique("costs", (each.name for each in problem.costs))
     _check_unique("nodes", (node.name for node in problem.nodes))
@@ -77,29 +80,70 @@ def check_problem(problem: PlanningProblem) -> None:
         _check_number(node.before_us, f"node '{node.name}'", f"$.nodes[{index}].before_us")
     _check_order(problem)
     for index, stage in enumerate(problem.stages):
-        place = f"$.stages[{index}]"
-        unknown = [name for name in stage.costs if name not in known]
-        if unknown:
-            raise ValueError(f"Expected names of costs, got '{unknown[0]}' at `{place}.costs`")
-        whose = f"the stage of {', '.join(repr(name) for name in stage.costs)}"
-        _check_number(stage.latency_us, whose, f"{place}.latency_us", may_be_zero=False)
-        _check_number(stage.spread_us, whose, f"{place}.spread_us")
-        if stage.sequential_us is not None:
-            _check_number(stage.sequential_us, whose, f"{place}.sequential_us", may_be_zero=False)
-        if len(stage.algorithms) != len(stage.costs):
-            raise ValueError(
-                f"Expected an algorithm for each of {len(stage.costs)} convolutions, got "
-                f"{len(stage.algorithms)} at `{place}.algorithms`"
-            )
-        for field in ("priorities", "sm_counts"):
-            given = getattr(stage, field)
-            if given and len(given) != len(stage.costs):
-                raise ValueError(
-                    f"Expected {field} for none or all of {len(stage.costs)} lanes, got "
-                    f"{len(given)} at `{place}.{field}`"
-                )
+        _check_stage(stage, known, f"$.stages[{index}]")
     # What is left are the bounds of the types, which hold for files: kernels, counts.
     msgspec.convert(msgspec.to_builtins(problem), PlanningProblem)
+
+
+def _check_stage(stage: KnownStage, known: Container[str], place: str) -> None:
+    unknown = [name for name in stage.costs if name not in known]
+    if unknown:
+        raise ValueError(f"Expected names of costs, got '{unknown[0]}' at `{place}.costs`")
+    whose = f"the stage of {', '.join(repr(name) for name in stage.costs)}"
+    _check_number(stage.latency_us, whose, f"{place}.latency_us", may_be_zero=False)
+    _check_number(stage.spread_us, whose, f"{place}.spread_us")
+    if stage.sequential_us is not None:
+        _check_number(stage.sequential_us, whose, f"{place}.sequential_us", may_be_zero=False)
+    if len(stage.algorithms) != len(stage.costs):
+        raise ValueError(
+            f"Expected an algorithm for each of {len(stage.costs)} convolutions, got "
+            f"{len(stage.algorithms)} at `{place}.algorithms`"
+        )
+    lane_count = _check_lanes(stage, place)
+    for field in ("priorities", "sm_counts", "merged"):
+        given = getattr(stage, field)
+        if given and len(given) != lane_count:
+            raise ValueError(
+                f"Expected {field} for none or all of {lane_count} lanes, got {len(given)} at "
+                f"`{place}.{field}`"
+            )
+    _check_merged_lanes(stage, place)
+
+
+def _check_lanes(stage: KnownStage, place: str) -> int:
+    """Checks the numbers of the lanes; gives how many there are."""
+    if not stage.lanes:
+        return len(stage.costs)
+    if len(stage.lanes) != len(stage.costs):
+        raise ValueError(
+            f"Expected a lane for none or all of {len(stage.costs)} convolutions, got "
+            f"{len(stage.lanes)} at `{place}.lanes`"
+        )
+    steps = [later - lane for lane, later in itertools.pairwise(stage.lanes)]
+    if stage.lanes[0] != 0 or not {0, 1}.issuperset(steps):
+        raise ValueError(
+            f"Expected lanes 0, 1, 2, … with the convolutions of each together, got "
+            f"{list(stage.lanes)} at `{place}.lanes`"
+        )
+    return stage.lanes[-1] + 1
+
+
+def _check_merged_lanes(stage: KnownStage, place: str) -> None:
+    lanes = stage.lanes or tuple(range(len(stage.costs)))
+    for lane, count in collections.Counter(lanes).items():
+        is_merged = bool(stage.merged) and stage.merged[lane]
+        if is_merged != (count > 1):
+            words = "merged" if is_merged else "not merged"
+            raise ValueError(
+                f"Expected lanes of several convolutions to be merged, and no others, got lane "
+                f"{lane} of {count}, {words}, at `{place}.merged`"
+            )
+        algorithms = [name for name, of in zip(stage.algorithms, lanes, strict=True) if of == lane]
+        if len(set(algorithms)) > 1:
+            raise ValueError(
+                f"Expected one algorithm in merged lane {lane}, got {algorithms} at "
+                f"`{place}.algorithms`"
+            )
 
 
 def _check_costs(costs: ConvolutionCosts, whose: str, place: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from tf_interop.know.algorithm import check_algorithm
 from tf_interop.know.convolution import ConvolutionConfiguration
+from tf_interop.know.merged_convolution import can_merge
 from tf_interop.know.profile import (
     AlgorithmFailure,
     AlgorithmMeasurement,
@@ -101,8 +102,9 @@ def _check_stage(stage: StageMeasurement | StageFailure, place: str) -> None:
         )
     _check_lanes(stage.lanes, len(stage.convolutions), f"{place}.lanes")
     lane_count = max(stage.lanes) + 1
-    for field in ("sm_counts", "priorities"):
+    for field in ("sm_counts", "priorities", "merged"):
         _check_length(getattr(stage, field), lane_count, "lane", f"{place}.{field}")
+    _check_merged_lanes(stage, place)
     if isinstance(stage, StageFailure):
         return
     _check_length(stage.asked_sm_counts, lane_count, "lane", f"{place}.asked_sm_counts")
@@ -133,6 +135,28 @@ def _check_lanes(lanes: Sequence[int], convolution_count: int, place: str) -> No
                 f"{next_lane}, got {lane} at `{place}[{index}]`"
             )
         next_lane = max(next_lane, lane + 1)
+
+
+def _check_merged_lanes(stage: StageMeasurement | StageFailure, place: str) -> None:
+    for number, is_merged in enumerate(stage.merged):
+        if not is_merged:
+            continue
+        lane = [
+            measured
+            for measured, of in zip(stage.convolutions, stage.lanes, strict=True)
+            if of == number
+        ]
+        if not can_merge([measured.configuration for measured in lane]):
+            raise ValueError(
+                "Expected convolutions in a merged lane that differ in filters and output channels "
+                f"alone, two or more, got {len(lane)} others at `{place}.merged[{number}]`"
+            )
+        algorithms = [measured.algorithm for measured in lane]
+        if len(set(algorithms)) > 1:
+            raise ValueError(
+                f"Expected one algorithm in a merged lane, that of the wider convolution, got "
+                f"{algorithms} at `{place}.merged[{number}]`"
+            )
 
 
 def _check_length(values: Sequence[object], count: int, noun: str, place: str) -> None:

@@ -17,6 +17,7 @@ from tf_interop.decide.group_stages import stages_from_plan
 from tf_interop.decide.list_stages import (
     StageConfigurations,
     stages_of_levels,
+    stages_of_merges,
     stages_of_pairs,
     stages_of_plan,
 )
@@ -33,6 +34,7 @@ from tf_interop.know.find_convolutions import find_convolutions
 from tf_interop.know.graph_properties import GraphProperties
 from tf_interop.know.graph_view import GraphView
 from tf_interop.know.independence import Independence
+from tf_interop.know.merge_keys import find_merge_keys
 from tf_interop.know.plan import Plan
 from tf_interop.use.keras_functions import keras_of
 from tf_interop.use.load_model import ModelArgumentError, is_built_here, load_model
@@ -47,10 +49,12 @@ class StageSource(enum.Enum):
 
     LEVELS: the groups of equal depth, which a profile is looked up for.
     PAIRS: pairs of independent convolutions.
+    MERGES: convolutions of equal depth that read one image, merged into a wider one.
     """
 
     LEVELS = "levels"
     PAIRS = "pairs"
+    MERGES = "merges"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,6 +214,7 @@ class _Collector:
                     sm_counts=stage.sm_counts,
                     priorities=stage.priorities,
                     origins=tuple(origins),
+                    merged=stage.merged,
                 )
                 for stage, origins in self._stages.values()
             ),
@@ -236,6 +241,9 @@ class _Collector:
         if StageSource.PAIRS in sources and all(has_known_shapes(n.configuration) for n in found):
             pairs = stages_of_pairs(found, independence, at_most=self._options.max_pairs)
             stages += [(stage, "pair") for stage in pairs]
+        if StageSource.MERGES in sources:
+            merges = stages_of_merges(found, independence, find_merge_keys(view, found))
+            stages += [(stage, "merge") for stage in merges]
         return stages
 
     def _add_convolution(self, configuration: ConvolutionConfiguration, origin: str) -> None:

@@ -173,7 +173,7 @@ def _plan_graph(
     )
     if problem.nodes:
         planned = make_plan(problem, options, on_progress=say_progress)
-        planned = explain_plan(problem, planned)
+        planned = explain_plan(problem, planned, options)
     else:
         planned = GraphPlan(
             problem.fingerprint,

@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from tf_interop.decide.planning_problem_of_profile import problem_of_profile
-from tf_interop.decide.stage_costs import compare_model as compare_with_model
+from tf_interop.decide.stage_model import compare_model as compare_with_model
 from tf_interop.errors import ProfileError
 from tf_interop.know.plan import Plan
 from tf_interop.know.plan_file import load_plan, plan_schema, save_plan

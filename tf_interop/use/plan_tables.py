@@ -10,12 +10,13 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from tf_interop.decide.explain_plan import SHARED_RESOURCES, sum_of_uses
-from tf_interop.decide.stage_costs import ModelComparison, calibrate_model
+from tf_interop.decide.stage_model import ModelComparison, calibrate_model
 from tf_interop.know.plan import (
     Alternative,
     GraphPlan,
     GraphPrediction,
     LaneExplanation,
+    MissedStage,
     PinnedConvolution,
     Plan,
     PlannedStage,
@@ -88,6 +89,8 @@ def explain_stages(plan: Plan, console: Console) -> None:
             for line in _reasons(stage):
                 print_on(console, f"  {line}")
             is_sm_known |= any(use is not None for use in _uses(stage))
+        if graph.missed:
+            print_on(console, _describe_missed(graph.missed))
         print_on(console, "")
     if is_sm_known:
         print_on(
@@ -222,8 +225,8 @@ def _measured_words(share: float | None) -> str:
 
 def _describe_stage(stage: PlannedStage) -> str:
     prediction = stage.prediction
-    if prediction is None or len(stage.lanes) == 1:
-        # One lane is no faster than none: it is there for its algorithm.
+    if prediction is None or len(stage.convolutions) == 1:
+        # By itself a convolution is no faster than in no stage: it is there for its algorithm.
         return stage.why or "no reason given"
     saved = 1 - prediction.latency_us / prediction.sequential_us
     return (
@@ -235,9 +238,21 @@ def _describe_stage(stage: PlannedStage) -> str:
 
 def _describe_lanes(stage: PlannedStage) -> str:
     return "\n".join(
-        f"  lane {number}: {', then '.join(map(_describe_pinned, lane))}{_options(stage, number)}"
-        for number, lane in enumerate(stage.lanes)
+        f"  lane {number}: {_describe_lane(stage, number)}{_options(stage, number)}"
+        for number in range(len(stage.lanes))
     )
+
+
+def _describe_lane(stage: PlannedStage, number: int) -> str:
+    lane = stage.lanes[number]
+    if not _is_merged(stage, number):
+        return ", then ".join(map(_describe_pinned, lane))
+    names = " and ".join(pinned.node for pinned in lane)
+    return f"{names}, merged into one wider convolution, with {lane[0].algorithm or _ANY}"
+
+
+def _is_merged(stage: PlannedStage, number: int) -> bool:
+    return bool(stage.lane_options) and stage.lane_options[number].merged
 
 
 def _lane_table(explained: Sequence[LaneExplanation]) -> Table:
@@ -291,9 +306,15 @@ def _reasons(stage: PlannedStage) -> list[str]:
     lines = [
         f"Lane {number}: alone {lane.fastest_algorithm or _ANY} is faster, {lane.fastest_us:.1f} us"
         for number, (lane, pinned) in enumerate(
-            zip(stage.explanation.lanes, stage.convolutions, strict=True)
+            zip(stage.explanation.lanes, stage.lanes, strict=True)
         )
-        if lane.fastest_algorithm != pinned.algorithm and lane.fastest_us < lane.alone_us
+        if lane.fastest_algorithm != pinned[0].algorithm and lane.fastest_us < lane.alone_us
+    ]
+    lines += [
+        f"Lane {number}: its {len(stage.lanes[number])} convolutions read one image; one after "
+        f"another they take {lane.alone_us:.1f} us"
+        for number, lane in enumerate(stage.explanation.lanes)
+        if _is_merged(stage, number)
     ]
     lines += _complement(stage.explanation.lanes)
     lines.append(
@@ -337,11 +358,27 @@ def _complement(lanes: Sequence[LaneExplanation]) -> list[str]:
 
 
 def _describe_alternative(alternative: Alternative) -> str:
-    algorithms = ", ".join(algorithm or _ANY for algorithm in alternative.algorithms)
+    lanes = alternative.lanes or range(len(alternative.algorithms))
+    of_lanes: dict[int, list[str]] = {}
+    for lane, algorithm in zip(lanes, alternative.algorithms, strict=True):
+        of_lanes.setdefault(lane, []).append(algorithm or _ANY)
+    algorithms = ", ".join(
+        names[0] if len(names) == 1 else f"{len(names)} merged with {names[0]}"
+        for names in of_lanes.values()
+    )
     return (
         f"Not {algorithms} ({alternative.latency_us:.1f} us {alternative.source.value}, "
         f"{decimal(alternative.workspace_bytes)} of workspace): {alternative.why_not}"
     )
+
+
+def _describe_missed(missed: Sequence[MissedStage]) -> str:
+    lines = ["\nNot together, the most promising first:"]
+    for each in missed:
+        names = " and ".join(each.nodes)
+        alike = f" ({each.count - 1} more of the same costs)" if each.count > 1 else ""
+        lines.append(f"  {names}{alike}: {each.why_not}")
+    return "\n".join(lines)
 
 
 def _describe_costs(problem: PlanningProblem, name: str) -> str:

@@ -92,7 +92,7 @@ class _StageChoice:
     """What `--stages` says.
 
     Attributes:
-        sources: `levels`, `pairs`, both or none.
+        sources: of `levels`, `pairs` and `merges` those that are asked for.
         plan_path: a plan's file, or None.
     """
 
@@ -103,11 +103,12 @@ class _StageChoice:
 def _parse_stages(_context: click.Context, _parameter: click.Parameter, value: str) -> _StageChoice:
     words = value.split(",")
     plans = [word for word in words if word.endswith(".json")]
-    sources = tuple(word for word in words if word in ("levels", "pairs"))
+    sources = tuple(word for word in words if word in ("levels", "pairs", "merges"))
     unknown = set(words) - set(plans) - set(sources) - {"none"}
     if unknown or len(plans) > 1 or ("none" in words and len(words) > 1):
         raise click.BadParameter(
-            f"Expected levels, pairs, a plan's file or several of these, or none, got '{value}'."
+            f"Expected levels, pairs, merges, a plan's file or several of these, or none, got "
+            f"'{value}'."
         )
     return _StageChoice(sources, plans[0] if plans else None)
 
@@ -190,12 +191,13 @@ def profile() -> None:
 @click.option(
     "--stages",
     "stage_choice",
-    default="levels,pairs",
+    default="levels,pairs,merges",
     show_default=True,
     callback=_parse_stages,
-    metavar="levels,pairs,PLAN.json|none",
+    metavar="levels,pairs,merges,PLAN.json|none",
     help="levels: the groups that a profile is looked up for. pairs: independent convolutions. "
-    "PLAN.json: the stages of a plan for the model.",
+    "merges: convolutions on one image as one wider convolution. PLAN.json: the stages of a plan "
+    "for the model.",
 )
 @click.option(
     "--max-pairs",

@@ -4,7 +4,8 @@ Order:
   1. every convolution with the algorithm that the backend would choose, the costliest first;
   2. every convolution with what else the backend would consider;
   3. every other algorithm that was asked for;
-  4. stages, with what proved fastest alone; pairs then also with other combinations.
+  4. stages, with what proved fastest alone; pairs then also with other combinations, and what is
+     to be merged with other algorithms of the wider convolution.
 
 Where time is limited, 4 begins when part of the time is over, and what is left of 2 and 3 follows.
 A stage that was measured before a faster algorithm was found for one of its convolutions is then
@@ -26,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from tf_interop.decide.choose_algorithms import combinations_for_pair
-from tf_interop.know.algorithm import check_algorithm, names_engine
+from tf_interop.know.algorithm import check_algorithm
 from tf_interop.know.configuration_list import ConfigurationList, ListedConvolution, ListedStage
 from tf_interop.know.convolution import ConvolutionConfiguration
 from tf_interop.know.convolution_size import multiply_adds
@@ -37,22 +38,20 @@ from tf_interop.know.core_library import (
     ResolvedAlgorithm,
     StageStep,
 )
+from tf_interop.know.merged_convolution import merged_configuration
 from tf_interop.know.profile import (
     AlgorithmFailure,
     AlgorithmKey,
     AlgorithmMeasurement,
     Entry,
-    EntryKey,
     FailureKind,
     MeasuredConvolution,
     ProfiledDevice,
     StageFailure,
     StageKey,
     StageMeasurement,
-    as_with_tf32,
-    entry_key,
-    fastest_first,
 )
+from tf_interop.use.known_measurements import KnownMeasurements
 from tf_interop.use.profile_tables import describe_convolution
 
 _SHARE_BEFORE_STAGES = 0.6
@@ -94,6 +93,7 @@ class Backend(Protocol):
         sequential_algorithms: Sequence[str | None] = ...,
         sm_counts: Sequence[int] = ...,
         priorities: Sequence[int] = ...,
+        merged: Sequence[bool] = ...,
     ) -> StageMeasurement | StageFailure:
         """See `MeasuringBackend.measure_stage`."""
 
@@ -194,15 +194,21 @@ class _StageJob:
     tf32: bool
     sm_counts: tuple[int, ...]
     priorities: tuple[int, ...]
+    merged: tuple[bool, ...]
     sequential_algorithms: tuple[str, ...]
 
     @property
     def key(self) -> StageKey:
-        return StageKey(self.convolutions, self.lanes, self.tf32, self.sm_counts, self.priorities)
+        return StageKey(
+            self.convolutions, self.lanes, self.tf32, self.sm_counts, self.priorities, self.merged
+        )
 
     def __str__(self) -> str:
         algorithms = " | ".join(str(each.algorithm) for each in self.convolutions)
-        return f"{len(self.convolutions)} convolutions, {algorithms}{_tf32_words(self.tf32)}"
+        merged = ", merged" if any(self.merged) else ""
+        return (
+            f"{len(self.convolutions)} convolutions{merged}, {algorithms}{_tf32_words(self.tf32)}"
+        )
 
 
 _Job = _AlgorithmJob | _StageJob
@@ -243,7 +249,7 @@ class ProfileRun:
         self._should_stop = should_stop
         self._clock = clock
         self._start = clock()
-        self._known = _Known(known)
+        self._known = KnownMeasurements(known)
         self._names: dict[tuple[ConvolutionConfiguration, AlgorithmScope, bool], tuple[str, ...]]
         self._names = {}
         self._resolved: dict[AlgorithmKey, ResolvedAlgorithm | AlgorithmFailure] = {}
@@ -382,13 +388,13 @@ class ProfileRun:
                     yield functools.partial(self._unless_done, of_stage[rank])
 
     def _unless_done(self, job: _StageJob) -> Iterator[_StageJob]:
-        if not self._known.has_stage(job):
+        if not self._known.has_stage(job.key, job.sequential_algorithms):
             yield job
 
-    def _stage_order(self, stage: ListedStage) -> tuple[bool, int]:
-        """What a plan pins first, then what costs most."""
+    def _stage_order(self, stage: ListedStage) -> tuple[bool, int, bool]:
+        """What a plan pins first, then what costs most; of one level first what is not merged."""
         cost = sum(multiply_adds(each) for each in self._configurations_of(stage))
-        return not stage.algorithms, -cost * max(1, len(stage.origins))
+        return not stage.algorithms, -cost * max(1, len(stage.origins)), any(stage.merged)
 
     def _configurations_of(self, stage: ListedStage) -> tuple[ConvolutionConfiguration, ...]:
         return tuple(self._list.convolutions[place].configuration for place in stage.convolutions)
@@ -399,7 +405,10 @@ class ProfileRun:
         if not all(alone):
             return []
         fastest = tuple(each[0].algorithm for each in alone)
-        if stage.algorithms:
+        choices: list[tuple[str, ...]]
+        if any(stage.merged):
+            choices = self._choices_for_merged(stage, configurations, fastest, tf32)
+        elif stage.algorithms:
             pinned = zip(configurations, stage.algorithms, fastest, strict=True)
             choices = [
                 tuple(
@@ -424,10 +433,59 @@ class ProfileRun:
                 tf32=tf32,
                 sm_counts=stage.sm_counts,
                 priorities=stage.priorities,
+                merged=stage.merged,
                 sequential_algorithms=fastest,
             )
             for choice in choices
         ]
+
+    def _choices_for_merged(
+        self,
+        stage: ListedStage,
+        configurations: tuple[ConvolutionConfiguration, ...],
+        fastest: tuple[str, ...],
+        tf32: bool,
+    ) -> list[tuple[str, ...]]:
+        """Algorithms for a stage with merged lanes, each of those of a wider convolution.
+
+        Nothing is known of a wider convolution alone. So its algorithms come in the order in which
+        the backend would consider them, or that were asked for by name.
+
+        Returns:
+            Several for each convolution, as many as of a pair; none where a wider one has none.
+        """
+        wide: dict[int, tuple[str, ...]] = {}
+        for lane, is_merged in enumerate(stage.merged):
+            if is_merged:
+                places = [place for place, of in enumerate(stage.lanes) if of == lane]
+                wider = merged_configuration([configurations[place] for place in places])
+                pinned = stage.algorithms[places[0]] if stage.algorithms else None
+                wide[lane] = self._algorithms_of_wider(wider, pinned, tf32)
+        alone = [
+            (pinned and self._name_of_pinned(_AlgorithmJob(each, pinned, tf32))) or other
+            for each, pinned, other in zip(
+                configurations, stage.algorithms or (None,) * len(fastest), fastest, strict=True
+            )
+        ]
+        return [
+            tuple(
+                wide[lane][rank] if lane in wide else name
+                for lane, name in zip(stage.lanes, alone, strict=True)
+            )
+            for rank in range(min(map(len, wide.values())))
+        ]
+
+    def _algorithms_of_wider(
+        self, wider: ConvolutionConfiguration, pinned: str | None, tf32: bool
+    ) -> tuple[str, ...]:
+        if pinned is not None:
+            names: Sequence[str] = (pinned,)
+        elif self._options.algorithms:
+            names = [name for name in self._options.algorithms if _is_of_kind(name, wider)]
+        else:
+            names = self._listed(wider, AlgorithmScope.HEURISTIC, tf32)
+        resolved = (self._name_of_pinned(_AlgorithmJob(wider, name, tf32)) for name in names)
+        return tuple(dict.fromkeys(resolved))[: self._options.pair_algorithms]
 
     def _name_of_pinned(self, job: _AlgorithmJob) -> str:
         """The name that a stage's measurement will have, or that was asked for if it cannot run."""
@@ -473,6 +531,7 @@ class ProfileRun:
             sequential_algorithms=job.sequential_algorithms,
             sm_counts=job.sm_counts,
             priorities=job.priorities,
+            merged=job.merged,
         )
         if isinstance(entry, StageMeasurement) and entry.sm_counts != job.sm_counts:
             return dataclasses.replace(entry, asked_sm_counts=job.sm_counts)
@@ -525,75 +584,6 @@ class ProfileRun:
         stages = sum(any(jobs()) for jobs in self._units(Phase.STAGES))
         if stages:
             yield f"{stages} stages"
-
-
-class _Known:
-    """What has been measured, and what failed.
-
-    Attributes:
-        last_measured: an algorithm that the device can run; None where none is known.
-    """
-
-    def __init__(self, entries: Iterable[Entry]) -> None:
-        self.last_measured: AlgorithmMeasurement | None = None
-        self._entries: dict[object, Entry] = {}
-        self._alone: dict[ConvolutionConfiguration, dict[AlgorithmKey, AlgorithmMeasurement]] = {}
-        for entry in entries:
-            self.add(entry)
-
-    def add(self, entry: Entry) -> None:
-        key = entry_key(entry)
-        self._entries[key] = entry
-        if isinstance(entry, AlgorithmMeasurement):
-            assert isinstance(key, AlgorithmKey)
-            self._alone.setdefault(entry.configuration, {})[key] = entry
-            self.last_measured = entry
-
-    def set_answer(self, key: EntryKey, entry: Entry) -> None:
-        self._entries[key] = entry
-
-    def has_algorithm(
-        self, configuration: ConvolutionConfiguration, algorithm: str, *, allow_tf32: bool
-    ) -> bool:
-        """Whether an algorithm is known by this name; under another one it may be all the same."""
-        if AlgorithmKey(configuration, algorithm, allow_tf32) in self._entries:
-            return True
-        # An engine rounds or does not, whatever is allowed. Other algorithms round where they may,
-        # so one that was measured without TF32 says nothing of how it runs with it.
-        if configuration.dtype == "float32" and not names_engine(algorithm):
-            return False
-        exact = self._entries.get(AlgorithmKey(configuration, algorithm, False))
-        return isinstance(exact, AlgorithmMeasurement)
-
-    def find_resolved(
-        self,
-        configuration: ConvolutionConfiguration,
-        resolved: ResolvedAlgorithm,
-        *,
-        allow_tf32: bool,
-    ) -> Entry | None:
-        """The measurement of what an algorithm was resolved to, or its failure."""
-        # A measurement says whether it rounds, a failure whether it was allowed to.
-        for tf32 in (resolved.tf32, allow_tf32):
-            entry = self._entries.get(AlgorithmKey(configuration, resolved.algorithm, tf32))
-            if entry is not None and (
-                tf32 == allow_tf32 or isinstance(entry, AlgorithmMeasurement)
-            ):
-                return entry
-        return None
-
-    def has_stage(self, job: _StageJob) -> bool:
-        entry = self._entries.get(job.key)
-        if not isinstance(entry, StageMeasurement):
-            return entry is not None
-        return entry.sequential_algorithms == job.sequential_algorithms
-
-    def fastest(
-        self, configuration: ConvolutionConfiguration, *, allow_tf32: bool
-    ) -> tuple[AlgorithmMeasurement, ...]:
-        """The measured algorithms, each once, fastest first."""
-        measured = fastest_first(self._alone.get(configuration, {}).values())
-        return as_with_tf32(measured, allow_tf32=allow_tf32)
 
 
 def parse_budget(text: str) -> float:

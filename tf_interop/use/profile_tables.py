@@ -328,6 +328,9 @@ def _describe_stage(stage: StageMeasurement | StageFailure) -> str:
     ]
     if stage.sm_counts:
         lines.append("SMs " + ", ".join(map(str, stage.sm_counts)))
+    merged = [str(lane) for lane, is_merged in enumerate(stage.merged) if is_merged]
+    if merged:
+        lines.append(f"merged into a wider convolution: {', '.join(merged)}")
     if stage.priorities:
         lines.append("priorities " + ", ".join(map(str, stage.priorities)))
     return "\n".join(lines)
