@@ -41,6 +41,8 @@ double RoundingOf(DataType dtype) {
       return 1e-3;
     case DataType::kBFloat16:
       return 8e-3;
+    case DataType::kDouble:
+      return 1e-14;
   }
   return 0;
 }

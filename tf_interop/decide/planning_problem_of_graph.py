@@ -146,7 +146,7 @@ def _merge_key(view: GraphView, node: ConvolutionNode) -> str | None:
         return None
     source, port = view.fanins[node.index][0]
     same = (
-        *(each.op, each.filter_shape[:2], each.strides, each.dilations, each.padding),
+        *(each.op, each.filter_shape[:-2], each.strides, each.dilations, each.padding),
         *(each.explicit_paddings, each.layout, each.dtype, each.fused_ops, each.leaky_relu_alpha),
         *(node.device, node.region),
     )

@@ -1,6 +1,7 @@
-// Convolutions of float NHWC tensors with HWIO filters: what the host algorithms work on.
-#ifndef TF_INTEROP_CORE_HOST_FLOAT_CONVOLUTION_H_
-#define TF_INTEROP_CORE_HOST_FLOAT_CONVOLUTION_H_
+// Convolutions of NHWC tensors with HWIO filters (NDHWC and DHWIO for volumes) in float or double:
+// what the host algorithms work on.
+#ifndef TF_INTEROP_CORE_HOST_NHWC_CONVOLUTION_H_
+#define TF_INTEROP_CORE_HOST_NHWC_CONVOLUTION_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -12,26 +13,41 @@
 namespace tf_interop {
 
 // All three tensors of a convolution; the one that its kind computes is written, the others are
-// read. `bias` is null where there is none.
-struct FloatTensors {
-  float* image = nullptr;
-  float* filter = nullptr;
-  float* output = nullptr;
-  const float* bias = nullptr;
+// read. `bias` is null where there is none. T is float or double, here and below.
+template <typename T>
+struct NhwcTensors {
+  T* image = nullptr;
+  T* filter = nullptr;
+  T* output = nullptr;
+  const T* bias = nullptr;
 };
 
-// IM2COL_GEMM. `scratch` holds Im2colGemmScratchFloats(c) floats.
-size_t Im2colGemmScratchFloats(const Convolution& c);
-void RunIm2colGemm(const Convolution& c, const FloatTensors& tensors, float* scratch,
+// IM2COL_GEMM. `scratch` holds Im2colGemmScratchElements(c) elements.
+size_t Im2colGemmScratchElements(const Convolution& c);
+template <typename T>
+void RunIm2colGemm(const Convolution& c, const NhwcTensors<T>& tensors, T* scratch,
                    const ParallelFor& parallel_for);
 
 // DIRECT.
-void RunDirect(const Convolution& c, const FloatTensors& tensors, const ParallelFor& parallel_for);
+template <typename T>
+void RunDirect(const Convolution& c, const NhwcTensors<T>& tensors,
+               const ParallelFor& parallel_for);
 
-// EIGEN_SPATIAL, for forward convolutions without groups.
+// EIGEN_SPATIAL, for forward convolutions of flat images without groups.
 bool CanRunEigenSpatial(const Convolution& c);
-void RunEigenSpatial(const Convolution& c, const FloatTensors& tensors,
+template <typename T>
+void RunEigenSpatial(const Convolution& c, const NhwcTensors<T>& tensors,
                      const ParallelFor& parallel_for);
+
+// A tap of the filter, by its place in each spatial dimension.
+struct Tap {
+  int64_t depth, row, column;
+};
+
+inline Tap TapAt(const Convolution& c, int64_t index) {
+  return {index / (c.filter_height * c.filter_width), index / c.filter_width % c.filter_height,
+          index % c.filter_width};
+}
 
 // The image position that tap `tap` of a filter reads for output position `output`; may lie in
 // the padding, outside [0, image size).
@@ -54,4 +70,4 @@ void ForEachItem(int64_t items, const ParallelFor& parallel_for, const Work& wor
 
 }  // namespace tf_interop
 
-#endif  // TF_INTEROP_CORE_HOST_FLOAT_CONVOLUTION_H_
+#endif  // TF_INTEROP_CORE_HOST_NHWC_CONVOLUTION_H_
