@@ -86,6 +86,7 @@ class RefusalReason(enum.Enum):
     XLA = "compiled by XLA"
     CONTROL_FLOW = "control flow"
     NOT_RUN = "not run"
+    NOT_MEASURED = "not measured"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
