@@ -29,7 +29,7 @@ def _in_layout(layout: str, batch: int, spatial: tuple[int, ...], channels: int)
     return [batch, channels, *spatial]
 
 
-def _cases_of(
+def volume_cases_of(
     layout: str,
     dtype: tf.DType,
     padding: str,
@@ -73,7 +73,7 @@ def test_gives_what_the_own_ops_give(
         for strides, dilations in itertools.product(
             ((1, 1, 1), (2, 2, 2), (1, 3, 2)), ((1, 1, 1), (2, 1, 3))
         )
-        for case in _cases_of(layout, dtype, padding, strides=strides, dilations=dilations)
+        for case in volume_cases_of(layout, dtype, padding, strides=strides, dilations=dilations)
     ]
     compared = 0
     for case, result in zip(cases, run_stage(conv_stage, cases), strict=True):
@@ -88,7 +88,7 @@ def test_gives_what_the_own_ops_give(
 
 @pytest.mark.parametrize("algorithm", ["IM2COL_GEMM", "DIRECT"])
 def test_every_pinned_host_algorithm_gives_the_same(conv_stage: Any, algorithm: str) -> None:
-    cases = list(_cases_of("NDHWC", tf.float64, "SAME", strides=(2, 1, 2)))
+    cases = list(volume_cases_of("NDHWC", tf.float64, "SAME", strides=(2, 1, 2)))
     for case, result in zip(cases, run_stage(conv_stage, cases, algorithm=algorithm), strict=True):
         np.testing.assert_array_equal(result, case.own())
 
@@ -126,14 +126,14 @@ def test_takes_small_images(
     conv_stage: Any, image_size: tuple[int, int, int], filter_size: tuple[int, int, int]
 ) -> None:
     cases = list(
-        _cases_of("NDHWC", tf.float32, "SAME", image_size=image_size, filter_size=filter_size)
+        volume_cases_of("NDHWC", tf.float32, "SAME", image_size=image_size, filter_size=filter_size)
     )
     for case, result in zip(cases, run_stage(conv_stage, cases), strict=True):
         np.testing.assert_array_equal(result, case.own())
 
 
 def test_takes_empty_batches(conv_stage: Any) -> None:
-    cases = list(_cases_of("NDHWC", tf.float64, "SAME", batch=0))
+    cases = list(volume_cases_of("NDHWC", tf.float64, "SAME", batch=0))
     output, image_gradient, filter_gradient = run_stage(conv_stage, cases)
     assert output.shape == [0, 6, 9, 7, 4]
     assert image_gradient.shape == [0, 6, 9, 7, 3]
@@ -146,14 +146,14 @@ def test_volumes_and_images_share_a_stage(conv_stage: Any) -> None:
         (digits([2, 5, 5, 3], tf.float16), digits([3, 3, 3, 4], tf.float16, seed=1)),
         {"strides": [1] * 4, "padding": "SAME"},
     )
-    cases = [flat, *_cases_of("NDHWC", tf.float32, "VALID"), flat]
+    cases = [flat, *volume_cases_of("NDHWC", tf.float32, "VALID"), flat]
     for case, result in zip(cases, run_stage(conv_stage, cases, [0, 0, 1, 1, 2]), strict=True):
         np.testing.assert_array_equal(result, case.own())
 
 
 @pytest.mark.parametrize("layout", ["NDHWC", "NCDHW"])
 def test_infers_shapes(conv_stage: Any, layout: str) -> None:
-    cases = list(_cases_of(layout, tf.float32, "VALID", strides=(1, 2, 3)))
+    cases = list(volume_cases_of(layout, tf.float32, "VALID", strides=(1, 2, 3)))
     inputs: list[Any] = []
     sizes: list[Any] = []
     with tf.Graph().as_default():
@@ -184,7 +184,7 @@ def test_infers_shapes(conv_stage: Any, layout: str) -> None:
 def test_refuses_malformed_attributes(
     conv_stage: Any, changes: dict[str, Any], message: str
 ) -> None:
-    case = next(_cases_of("NDHWC", tf.float32, "SAME"))
+    case = next(volume_cases_of("NDHWC", tf.float32, "SAME"))
     case.attributes.update(changes)
     with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match=message):
         run_stage(conv_stage, [case])
