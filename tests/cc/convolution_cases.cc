@@ -98,6 +98,7 @@ std::vector<Convolution> VolumeGeometries() {
   add([](Convolution* c) { c->filter_depth = 1, c->stride_depth = 2; }, false);
   add([](Convolution* c) { c->dilation_depth = 2, c->dilation_width = 2; }, true);
   add([](Convolution* c) { c->pad_front = 1, c->pad_back = 2, c->pad_bottom = 1; }, false);
+  add([](Convolution* c) { c->pad_front = 2, c->pad_top = 1, c->pad_left = 3; }, false);
   add([](Convolution* c) { c->pad_front = c->pad_back = c->pad_left = c->pad_right = 1; }, false);
   add([](Convolution* c) { c->filter_depth = 9, c->filter_width = 7; }, true);
   add([](Convolution* c) { c->image_depth = c->image_height = c->image_width = 1; }, true);

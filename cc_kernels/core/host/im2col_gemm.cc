@@ -101,9 +101,9 @@ void Forward(const Convolution& c, const NhwcTensors<T>& tensors, T* scratch,
         tensors.image + n * c.image_pixels() * c.image_channels + group * channels;
     T* const gathered = scratch + worker * block * patch;
     if (!matrix_product) {
-      for (int64_t tap = 0; tap < c.taps(); ++tap) {
-        GatherTap(c, image, first, rows, TapAt(c, tap), channels, patch, gathered + tap * channels);
-      }
+      ForEachTap(c, [&](const Tap& tap, int64_t index) {
+        GatherTap(c, image, first, rows, tap, channels, patch, gathered + index * channels);
+      });
     }
     const ConstMatrixMap<T> patches(matrix_product ? image + first * c.image_channels : gathered,
                                     rows, patch, Stride(matrix_product ? c.image_channels : patch));

@@ -49,6 +49,19 @@ inline Tap TapAt(const Convolution& c, int64_t index) {
           index % c.filter_width};
 }
 
+// Calls visit(tap, index) for every tap, in order.
+template <typename Visit>
+void ForEachTap(const Convolution& c, const Visit& visit) {
+  int64_t index = 0;
+  for (int64_t depth = 0; depth < c.filter_depth; ++depth) {
+    for (int64_t row = 0; row < c.filter_height; ++row) {
+      for (int64_t column = 0; column < c.filter_width; ++column) {
+        visit(Tap{depth, row, column}, index++);
+      }
+    }
+  }
+}
+
 // The image position that tap `tap` of a filter reads for output position `output`; may lie in
 // the padding, outside [0, image size).
 inline int64_t ImagePosition(int64_t output, int64_t tap, int64_t stride, int64_t dilation,
