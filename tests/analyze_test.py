@@ -298,12 +298,12 @@ def test_says_what_is_compiled_by_xla() -> None:
     assert note.startswith("not in the figures: 1 in functions that cannot be inlined")
 
 
-def test_counts_refusals_of_double() -> None:
+def test_counts_refusals_of_integers() -> None:
     graph = GraphBuilder()
     graph.source("x")
     graph.source("f")
     for name in ("a", "b", "c", "d"):
-        graph.conv(name, "x", "f", T=tf.float64.as_datatype_enum)
+        graph.conv(name, "x", "f", T=tf.int32.as_datatype_enum)
     graph.conv("e", "d", "f")
     figures = tf_interop.analyze(graph.graph_def).own_graph
     [refusal] = figures.refusals

@@ -244,11 +244,14 @@ def test_collects_of_a_graph_def() -> None:
 
 
 def test_says_what_it_leaves_out() -> None:
-    image = tf.keras.Input((8, 8, 3))
-    branches = [tf.keras.layers.Conv2D(4, 3, dtype=d)(image) for d in ("float32", "float64")]
-    tf.keras.Model(image, branches).save("double.keras")
-    collected = collect_configurations(["double.keras"], CollectOptions())
-    assert collected.notes == ("double.keras, batch 1, inference: 1 left out for their dtype",)
+    frozen = tf.Graph()
+    with frozen.as_default():
+        for dtype in (tf.float32, tf.int32):
+            image = tf.compat.v1.placeholder(dtype, (None, 16, 16, 3))
+            tf.nn.conv2d(image, tf.ones((3, 3, 3, 4), dtype), 1, "SAME")
+    pathlib.Path("integers.pb").write_bytes(frozen.as_graph_def().SerializeToString())
+    collected = collect_configurations(["integers.pb"], CollectOptions())
+    assert collected.notes == ("integers.pb, batch 1, inference: 1 left out for their dtype",)
     assert len(collected.configurations.convolutions) == 1
 
 

@@ -19,8 +19,13 @@ from tensorflow.core.framework import node_def_pb2
 import tf_interop
 from tf_interop.know.kernel_library import load_kernel_library
 
-DTYPES = [tf.float32, tf.float16, tf.bfloat16]
-EPSILON = {tf.float32: 2.0**-23, tf.float16: 2.0**-10, tf.bfloat16: 2.0**-7}
+DTYPES = [tf.float32, tf.float16, tf.bfloat16, tf.float64]
+EPSILON = {
+    tf.float32: 2.0**-23,
+    tf.float16: 2.0**-10,
+    tf.bfloat16: 2.0**-7,
+    tf.float64: 2.0**-52,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,19 +45,25 @@ class Case:
             "DepthwiseConv2dNativeBackpropInput": ("input_sizes", "filter", "out_backprop"),
             "Conv2DBackpropFilter": ("input", "filter_sizes", "out_backprop"),
             "DepthwiseConv2dNativeBackpropFilter": ("input", "filter_sizes", "out_backprop"),
+            "Conv3D": ("input", "filter"),
+            "Conv3DBackpropInputV2": ("input_sizes", "filter", "out_backprop"),
+            "Conv3DBackpropFilterV2": ("input", "filter_sizes", "out_backprop"),
         }[self.op]
         operands = dict(zip(names, self.operands, strict=True))
         return getattr(tf.raw_ops, self.op)(**operands, **self.attributes)
 
     def own_in_nhwc(self) -> tf.Tensor:
-        """The same, by way of NHWC where TensorFlow has no kernel for NCHW on this device."""
+        """The same, by way of NHWC or NDHWC where TensorFlow has no other kernel on this device."""
+        layout = self.attributes.get("data_format", "NHWC")
         try:
             return self.own()
-        except tf.errors.UnimplementedError:
-            if self.attributes.get("data_format") != "NCHW":
+        except (tf.errors.UnimplementedError, tf.errors.InvalidArgumentError):
+            if layout not in ("NCHW", "NCDHW"):
                 raise
-        to_nhwc, to_nchw = [0, 2, 3, 1], [0, 3, 1, 2]
-        attributes = dict(self.attributes, data_format="NHWC")
+        nhwc = layout.replace("C", "") + "C"
+        to_nhwc = [layout.index(dimension) for dimension in nhwc]
+        to_nchw = [nhwc.index(dimension) for dimension in layout]
+        attributes = dict(self.attributes, data_format=nhwc)
         for name in ("strides", "dilations"):
             attributes[name] = [self.attributes[name][axis] for axis in to_nhwc]
         if "explicit_paddings" in attributes:
@@ -68,7 +79,7 @@ class Case:
             else:
                 operands[position] = np.transpose(operand, to_nhwc)
         result = Case(self.op, tuple(operands), attributes).own()
-        return result if self.op.endswith("BackpropFilter") else tf.transpose(result, to_nchw)
+        return result if "BackpropFilter" in self.op else tf.transpose(result, to_nchw)
 
     def step(self, inputs: list[Any], sizes: list[Any]) -> bytes:
         """The step of this case; its operands are appended to the lists."""

@@ -18,7 +18,7 @@ import pytest
 from tf_interop.errors import LibraryError
 from tf_interop.know import core_library
 from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind
-from tf_interop.know.core_interface import KernelStruct
+from tf_interop.know.core_interface import KernelStruct, to_convolution_struct
 from tf_interop.know.core_library import (
     AlgorithmList,
     AlgorithmScope,
@@ -80,6 +80,30 @@ BACKWARD_INPUT = dataclasses.replace(
 )
 BACKWARD_FILTER = dataclasses.replace(
     FORWARD, op="Conv2DBackpropFilter", kind=ConvolutionKind.BACKWARD_FILTER
+)
+VOLUME = dataclasses.replace(
+    FORWARD,
+    op="Conv3D",
+    layout="NDHWC",
+    image_shape=(2, 6, 9, 7, 4),
+    filter_shape=(2, 3, 3, 4, 6),
+    output_shape=(2, 2, 5, 7, 6),
+    strides=(3, 2, 1),
+    dilations=(1, 1, 1),
+)
+CHANNELS_FIRST_VOLUME = dataclasses.replace(
+    VOLUME,
+    layout="NCDHW",
+    image_shape=(2, 4, 6, 9, 7),
+    output_shape=(2, 6, 2, 4, 5),
+    padding="VALID",
+    dilations=(2, 1, 1),
+)
+VOLUME_GRADIENT = dataclasses.replace(
+    VOLUME,
+    op="Conv3DBackpropFilterV2",
+    kind=ConvolutionKind.BACKWARD_FILTER,
+    dtype="float64",
 )
 
 CPU_INFO = pathlib.Path("/proc/cpuinfo")
@@ -152,6 +176,10 @@ def test_lists_the_algorithms_of_the_host(host: MeasuringBackend, scope: Algorit
         pytest.param(LEAKY, id="leaky"),
         pytest.param(BACKWARD_INPUT, id="backward_input"),
         pytest.param(BACKWARD_FILTER, id="backward_filter"),
+        pytest.param(dataclasses.replace(FORWARD, dtype="float64"), id="double"),
+        pytest.param(VOLUME, id="volume"),
+        pytest.param(CHANNELS_FIRST_VOLUME, id="channels_first_volume"),
+        pytest.param(VOLUME_GRADIENT, id="volume_gradient"),
     ],
 )
 def test_measures(
@@ -304,7 +332,9 @@ def test_lists_nothing_for_a_convolution_that_makes_no_sense(host: MeasuringBack
     [
         ({"image_shape": (None, 9, 7, 4)}, "image's shape known"),
         ({"filter_shape": None}, "filter's shape known"),
-        ({"dtype": "float64"}, "got float64"),
+        ({"dtype": "complex64"}, "got complex64"),
+        ({"strides": (1, 1, 1)}, r"Expected 2 strides in layout NHWC, got \(1, 1, 1\)"),
+        ({"layout": "NDHWC"}, "image's shape known, of rank 5"),
         ({"layout": "NCHW_VECT_C"}, "got NCHW_VECT_C"),
         ({"padding": "REFLECT"}, "got 'REFLECT'"),
         ({"fused_ops": ("Relu",)}, "fused_ops"),
@@ -605,6 +635,51 @@ def test_the_source_says_why_kernels_are_missing(
     assert result.kernels == ()
     assert result.source.endswith(", kernels not traced: another tool holds CUPTI")
     assert (stub.allow_tf32, stub.trace_kernels) == (0, 0)
+
+
+def test_a_volume_reaches_the_core_field_by_field() -> None:
+    struct = to_convolution_struct(CHANNELS_FIRST_VOLUME)
+    got = {name: getattr(struct, name) for name, _ in struct._fields_}
+    assert got == {
+        "kind": 0,
+        "dtype": 0,
+        "layout": 1,
+        "activation": 0,
+        "has_bias": 0,
+        "leaky_relu_alpha": 0.0,
+        "spatial_rank": 3,
+        "image_depth": 6,
+        "filter_depth": 2,
+        "output_depth": 2,
+        "stride_depth": 3,
+        "dilation_depth": 2,
+        "pad_front": 0,
+        "pad_back": 0,
+        "batch": 2,
+        "image_height": 9,
+        "image_width": 7,
+        "image_channels": 4,
+        "filter_height": 3,
+        "filter_width": 3,
+        "output_height": 4,
+        "output_width": 5,
+        "output_channels": 6,
+        "stride_height": 2,
+        "stride_width": 1,
+        "dilation_height": 1,
+        "dilation_width": 1,
+        "pad_top": 0,
+        "pad_bottom": 0,
+        "pad_left": 0,
+        "pad_right": 0,
+        "group_count": 1,
+    }
+    struct = to_convolution_struct(VOLUME)
+    assert (struct.pad_front, struct.pad_back) == (0, 0)
+    wider = dataclasses.replace(VOLUME, strides=(1, 2, 1), output_shape=(2, 6, 5, 7, 6))
+    struct = to_convolution_struct(wider)
+    assert (struct.pad_front, struct.pad_back) == (0, 1)
+    assert (struct.pad_top, struct.pad_bottom, struct.pad_left, struct.pad_right) == (1, 1, 1, 1)
 
 
 def test_bfloat16_has_its_number(gpu: MeasuringBackend, stub: _StubFunctions) -> None:

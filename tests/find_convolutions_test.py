@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from graph_builder import BFLOAT16, CPU, FLOAT, GPU, HALF, GraphBuilder, add_shapes
+from graph_builder import BFLOAT16, CPU, DOUBLE, FLOAT, GPU, HALF, GraphBuilder, add_shapes
 from tensorflow.core.framework import types_pb2
 
 from tf_interop.errors import GraphError
@@ -126,18 +126,23 @@ def test_finds_nchw() -> None:
 
 @pytest.mark.parametrize("op", sorted(CONVOLUTION_KINDS))
 @pytest.mark.parametrize("device", [CPU, GPU])
-def test_finds_bfloat16(op: str, device: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "name"), [(BFLOAT16, "bfloat16"), (DOUBLE, "float64")], ids=["bfloat16", "double"]
+)
+def test_finds_dtype(op: str, device: str, dtype: int, name: str) -> None:
     graph = GraphBuilder(device)
-    for name in ("x", "f", "bias"):
-        graph.source(name)
+    for source in ("x", "f", "bias"):
+        graph.source(source)
     if op == "_FusedConv2D":
-        graph.fused_conv("c", "x", "f", "bias", T=BFLOAT16, TArgs=[BFLOAT16])
+        graph.fused_conv("c", "x", "f", "bias", T=dtype, TArgs=[dtype])
+    elif op == "_FusedConv3D":
+        graph.fused_conv("c", "x", "f", "bias", op=op, T=dtype)
     elif op in SIZES_POSITIONS:
-        graph.conv("c", "x", "f", "bias", op=op, T=BFLOAT16)
+        graph.conv("c", "x", "f", "bias", op=op, T=dtype)
     else:
-        graph.conv("c", "x", "f", op=op, T=BFLOAT16)
+        graph.conv("c", "x", "f", op=op, T=dtype)
     configuration = _only(graph)
-    assert (configuration.op, configuration.dtype) == (op, "bfloat16")
+    assert (configuration.op, configuration.dtype) == (op, name)
 
 
 def test_refuses_a_float_bias_of_bfloat16() -> None:
@@ -292,13 +297,16 @@ def test_refuses_device(device: str) -> None:
     assert device in refusal.detail
 
 
-@pytest.mark.parametrize("dtype", ["DT_DOUBLE", "DT_INT32", "DT_INT8", "DT_QINT8"])
+@pytest.mark.parametrize("dtype", ["DT_INT32", "DT_INT8", "DT_QINT8"])
 def test_refuses_dtype(dtype: str) -> None:
     graph = _operands()
     graph.conv("c", "x", "f", T=types_pb2.DataType.Value(dtype))
     refusal = _only_refusal(graph)
     assert refusal == Refusal(
-        "c", "Conv2D", RefusalReason.DTYPE, f"Expected float32, float16 or bfloat16, got {dtype}."
+        "c",
+        "Conv2D",
+        RefusalReason.DTYPE,
+        f"Expected float32, float16, bfloat16 or float64, got {dtype}.",
     )
 
 

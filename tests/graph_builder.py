@@ -13,6 +13,7 @@ GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
 FLOAT = types_pb2.DT_FLOAT
 HALF = types_pb2.DT_HALF
 BFLOAT16 = types_pb2.DT_BFLOAT16
+DOUBLE = types_pb2.DT_DOUBLE
 
 
 class GraphBuilder:
@@ -60,10 +61,15 @@ class GraphBuilder:
             "data_format": "NHWC",
             "dilations": [1, 1, 1, 1],
         }
+        if "3D" in op:
+            ones = [1] * 5
+            attributes.update(
+                strides=ones, dilations=ones, data_format="NDHWC", explicit_paddings=None
+            )
         attributes.update(changes)
         return self.add(name, op, *inputs, device=device, **attributes)
 
-    def fused_conv(self, name: str, *inputs: str, **changes: Any) -> str:
+    def fused_conv(self, name: str, *inputs: str, op: str = "_FusedConv2D", **changes: Any) -> str:
         """Adds a convolution with bias and Relu."""
         attributes: dict[str, Any] = {
             "TArgs": [FLOAT],
@@ -71,8 +77,10 @@ class GraphBuilder:
             "num_host_args": 0,
             "fused_ops": ["BiasAdd", "Relu"],
         }
+        if op == "_FusedConv3D":
+            attributes.update(TArgs=None, num_host_args=None)
         attributes.update(changes)
-        return self.conv(name, *inputs, op="_FusedConv2D", **attributes)
+        return self.conv(name, *inputs, op=op, **attributes)
 
     def node(self, name: str) -> node_def_pb2.NodeDef:
         """The node of a name."""

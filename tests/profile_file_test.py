@@ -175,8 +175,25 @@ def _kernel(raw: dict[str, Any]) -> dict[str, Any]:
         ),
         pytest.param(
             lambda raw: raw["configurations"][0].update(strides=[1]),
-            "Expected `array` of length 2, got 1 at `$.configurations[0].strides`",
+            "Expected `array` of length >= 2 at `$.configurations[0].strides`",
             id="one_stride",
+        ),
+        pytest.param(
+            lambda raw: raw["configurations"][0].update(strides=[1, 1, 1]),
+            "Expected as many dilations as strides, 3, got (1, 1) at "
+            "`$.configurations[0].dilations`",
+            id="strides_of_a_volume",
+        ),
+        pytest.param(
+            lambda raw: raw["configurations"][0].update(layout="NDHWC"),
+            "Expected a layout of 4 dimensions, as the strides have it, got 'NDHWC' at "
+            "`$.configurations[0].layout`",
+            id="layout_of_a_volume",
+        ),
+        pytest.param(
+            lambda raw: raw["configurations"][0]["image_shape"].append(3),
+            "Expected 4 dimensions, as the strides have it, got",
+            id="image_of_a_volume",
         ),
         pytest.param(
             lambda raw: raw["configurations"][0].update(kind="backward"),

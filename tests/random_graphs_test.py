@@ -28,6 +28,19 @@ GRAPHS_PER_TEST = 24
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
 
+VOLUME = [2, 3, SIZE // 3, SIZE, CHANNELS]
+
+
+def volume(image: tf.Tensor) -> tf.Tensor:
+    """The pixels of an image as those of a volume."""
+    return tf.reshape(image, VOLUME)
+
+
+def flat(volume: tf.Tensor) -> tf.Tensor:
+    """The way back."""
+    return tf.reshape(volume, [2, SIZE, SIZE, CHANNELS])
+
+
 class RandomGraph:
     """Makes a function of convolutions and other ops that depend on each other at random."""
 
@@ -53,6 +66,7 @@ class RandomGraph:
         """One more tensor `[2, SIZE, SIZE, CHANNELS]` from those that are there."""
         x, y = self.random.choice(tensors), self.random.choice(tensors)
         kinds = ["conv", "conv", "conv", "backward_input", "backward_filter", "depthwise", "add"]
+        kinds += ["volume", "volume_gradients", "double"]
         if depth == 0:
             kinds += ["cond", "loop", "ordered"]
         match self.random.choice(kinds):
@@ -80,6 +94,30 @@ class RandomGraph:
                 result = tf.nn.depthwise_conv2d(
                     x, self.digits(3, 3, CHANNELS, 1), [1, 1, 1, 1], "SAME"
                 )
+            case "volume":
+                filter_ = self.digits(self.random.choice([1, 2, 5]), 3, 3, CHANNELS, CHANNELS)
+                result = flat(tf.nn.conv3d(volume(x), filter_, [1] * 5, "SAME"))
+            case "volume_gradients":
+                gradient = tf.raw_ops.Conv3DBackpropFilterV2(
+                    input=volume(x),
+                    filter_sizes=[2, 1, 1, CHANNELS, CHANNELS],
+                    out_backprop=volume(y),
+                    strides=[1] * 5,
+                    padding="SAME",
+                )
+                result = flat(
+                    tf.raw_ops.Conv3DBackpropInputV2(
+                        input_sizes=VOLUME,
+                        filter=tf.clip_by_value(gradient, -2, 2),
+                        out_backprop=volume(y),
+                        strides=[1] * 5,
+                        padding="SAME",
+                    )
+                )
+            case "double":
+                filter_ = tf.cast(self.digits(3, 3, CHANNELS, CHANNELS), tf.float64)
+                result = tf.nn.conv2d(tf.cast(x, tf.float64), filter_, 1, "SAME")
+                result = tf.cast(result, tf.float32)
             case "add":
                 result = x + y
             case "cond":

@@ -105,12 +105,24 @@ Status ToEnum(const char* field, int32_t value, Enum last, Enum* result) {
 
 Status ToConvolution(const TfiCoreConvolution& from, Convolution* c) {
   TF_INTEROP_RETURN_IF_ERROR(ToEnum("kind", from.kind, ConvolutionKind::kBackwardFilter, &c->kind));
-  TF_INTEROP_RETURN_IF_ERROR(ToEnum("dtype", from.dtype, DataType::kBFloat16, &c->dtype));
+  TF_INTEROP_RETURN_IF_ERROR(ToEnum("dtype", from.dtype, DataType::kDouble, &c->dtype));
   TF_INTEROP_RETURN_IF_ERROR(ToEnum("layout", from.layout, Layout::kNCHW, &c->layout));
   TF_INTEROP_RETURN_IF_ERROR(
       ToEnum("activation", from.activation, Activation::kElu, &c->activation));
   c->has_bias = from.has_bias != 0;
   c->leaky_relu_alpha = from.leaky_relu_alpha;
+  if (from.spatial_rank != 2 && from.spatial_rank != 3) {
+    return InvalidArgument("Expected a spatial_rank of 2 or 3, got " +
+                           std::to_string(from.spatial_rank) + ".");
+  }
+  c->spatial_rank = static_cast<int>(from.spatial_rank);
+  c->image_depth = from.image_depth;
+  c->filter_depth = from.filter_depth;
+  c->output_depth = from.output_depth;
+  c->stride_depth = from.stride_depth;
+  c->dilation_depth = from.dilation_depth;
+  c->pad_front = from.pad_front;
+  c->pad_back = from.pad_back;
   c->batch = from.batch;
   c->image_height = from.image_height;
   c->image_width = from.image_width;

@@ -28,11 +28,15 @@ typedef struct TfiCoreDevice TfiCoreDevice;
 // The fields of tf_interop::Convolution, whose enumerators are numbered in the order given.
 typedef struct TfiCoreConvolution {
   int32_t kind;        // forward, backward-input, backward-filter
-  int32_t dtype;       // float, half, bfloat16
+  int32_t dtype;       // float, half, bfloat16, double
   int32_t layout;      // NHWC, NCHW
   int32_t activation;  // none, Relu, Relu6, LeakyRelu, Elu
   int32_t has_bias;
   float leaky_relu_alpha;
+  int64_t spatial_rank;
+  int64_t image_depth, filter_depth, output_depth;
+  int64_t stride_depth, dilation_depth;
+  int64_t pad_front, pad_back;
   int64_t batch;
   int64_t image_height, image_width, image_channels;
   int64_t filter_height, filter_width;

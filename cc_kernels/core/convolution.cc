@@ -59,18 +59,57 @@ Status CheckSpatial(const char* dimension, int64_t image, int64_t filter, int64_
   return InvalidArgument(message.str());
 }
 
+Status CheckDepth(const Convolution& c) {
+  if (c.spatial_rank != 2 && c.spatial_rank != 3) {
+    return InvalidArgument("Expected a spatial rank of 2 or 3, got " +
+                           std::to_string(c.spatial_rank) + ".");
+  }
+  const bool is_flat = c.image_depth == 1 && c.filter_depth == 1 && c.output_depth == 1 &&
+                       c.stride_depth == 1 && c.dilation_depth == 1 && c.pad_front == 0 &&
+                       c.pad_back == 0;
+  if (c.spatial_rank == 2 && !is_flat) {
+    return InvalidArgument(
+        "Expected depths, depth's stride and dilation of 1 and no front and back pads with a "
+        "spatial rank of 2, got image " +
+        std::to_string(c.image_depth) + ", filter " + std::to_string(c.filter_depth) + ", output " +
+        std::to_string(c.output_depth) + ", stride " + std::to_string(c.stride_depth) +
+        ", dilation " + std::to_string(c.dilation_depth) + " and pads " +
+        std::to_string(c.pad_front) + "+" + std::to_string(c.pad_back) + ".");
+  }
+  TF_INTEROP_RETURN_IF_ERROR(CheckNotNegative("image_depth", c.image_depth));
+  TF_INTEROP_RETURN_IF_ERROR(CheckPositive("filter_depth", c.filter_depth));
+  TF_INTEROP_RETURN_IF_ERROR(CheckPositive("stride_depth", c.stride_depth));
+  TF_INTEROP_RETURN_IF_ERROR(CheckPositive("dilation_depth", c.dilation_depth));
+  TF_INTEROP_RETURN_IF_ERROR(CheckNotNegative("pad_front", c.pad_front));
+  return CheckNotNegative("pad_back", c.pad_back);
+}
+
+// Sizes of the spatial dimensions, depth first where there is one, with an "x" between them.
+std::string Spatial(const Convolution& c, int64_t depth, int64_t height, int64_t width) {
+  const std::string flat = std::to_string(height) + "x" + std::to_string(width);
+  return c.spatial_rank == 3 ? std::to_string(depth) + "x" + flat : flat;
+}
+
+const char* LayoutName(const Convolution& c) {
+  if (c.spatial_rank == 3) return c.layout == Layout::kNHWC ? "NDHWC" : "NCDHW";
+  return c.layout == Layout::kNHWC ? "NHWC" : "NCHW";
+}
+
 }  // namespace
 
 bool Convolution::operator==(const Convolution& other) const {
   return kind == other.kind && dtype == other.dtype && layout == other.layout &&
-         batch == other.batch && image_height == other.image_height &&
-         image_width == other.image_width && image_channels == other.image_channels &&
-         filter_height == other.filter_height && filter_width == other.filter_width &&
-         output_height == other.output_height && output_width == other.output_width &&
-         output_channels == other.output_channels && stride_height == other.stride_height &&
-         stride_width == other.stride_width && dilation_height == other.dilation_height &&
-         dilation_width == other.dilation_width && pad_top == other.pad_top &&
-         pad_bottom == other.pad_bottom && pad_left == other.pad_left &&
+         spatial_rank == other.spatial_rank && image_depth == other.image_depth &&
+         filter_depth == other.filter_depth && output_depth == other.output_depth &&
+         stride_depth == other.stride_depth && dilation_depth == other.dilation_depth &&
+         pad_front == other.pad_front && pad_back == other.pad_back && batch == other.batch &&
+         image_height == other.image_height && image_width == other.image_width &&
+         image_channels == other.image_channels && filter_height == other.filter_height &&
+         filter_width == other.filter_width && output_height == other.output_height &&
+         output_width == other.output_width && output_channels == other.output_channels &&
+         stride_height == other.stride_height && stride_width == other.stride_width &&
+         dilation_height == other.dilation_height && dilation_width == other.dilation_width &&
+         pad_top == other.pad_top && pad_bottom == other.pad_bottom && pad_left == other.pad_left &&
          pad_right == other.pad_right && group_count == other.group_count &&
          has_bias == other.has_bias && activation == other.activation &&
          leaky_relu_alpha == other.leaky_relu_alpha;
@@ -120,6 +159,8 @@ const char* ToString(DataType dtype) {
       return "half";
     case DataType::kBFloat16:
       return "bfloat16";
+    case DataType::kDouble:
+      return "double";
   }
   return "unknown";
 }
@@ -142,19 +183,23 @@ const char* ToString(Activation activation) {
 
 std::string ToString(const Convolution& c) {
   std::ostringstream text;
-  text << ToString(c.kind) << " " << ToString(c.dtype)
-       << (c.layout == Layout::kNHWC ? " NHWC" : " NCHW") << " image " << c.batch << "x"
-       << c.image_height << "x" << c.image_width << "x" << c.image_channels << " filter "
-       << c.filter_height << "x" << c.filter_width << "x" << c.image_channels / c.group_count << "x"
-       << c.output_channels << " output " << c.output_height << "x" << c.output_width;
-  if (c.stride_height != 1 || c.stride_width != 1) {
-    text << " stride " << c.stride_height << "x" << c.stride_width;
+  text << ToString(c.kind) << " " << ToString(c.dtype) << " " << LayoutName(c) << " image "
+       << c.batch << "x" << Spatial(c, c.image_depth, c.image_height, c.image_width) << "x"
+       << c.image_channels << " filter "
+       << Spatial(c, c.filter_depth, c.filter_height, c.filter_width) << "x"
+       << c.image_channels / c.group_count << "x" << c.output_channels << " output "
+       << Spatial(c, c.output_depth, c.output_height, c.output_width);
+  if (c.stride_depth != 1 || c.stride_height != 1 || c.stride_width != 1) {
+    text << " stride " << Spatial(c, c.stride_depth, c.stride_height, c.stride_width);
   }
-  if (c.dilation_height != 1 || c.dilation_width != 1) {
-    text << " dilation " << c.dilation_height << "x" << c.dilation_width;
+  if (c.dilation_depth != 1 || c.dilation_height != 1 || c.dilation_width != 1) {
+    text << " dilation " << Spatial(c, c.dilation_depth, c.dilation_height, c.dilation_width);
   }
-  if (c.pad_top != 0 || c.pad_bottom != 0 || c.pad_left != 0 || c.pad_right != 0) {
-    text << " pads " << c.pad_top << "," << c.pad_bottom << "," << c.pad_left << "," << c.pad_right;
+  const bool pads_depth = c.pad_front != 0 || c.pad_back != 0;
+  if (pads_depth || c.pad_top != 0 || c.pad_bottom != 0 || c.pad_left != 0 || c.pad_right != 0) {
+    text << " pads ";
+    if (c.spatial_rank == 3) text << c.pad_front << "," << c.pad_back << ",";
+    text << c.pad_top << "," << c.pad_bottom << "," << c.pad_left << "," << c.pad_right;
   }
   if (c.group_count != 1) text << " groups " << c.group_count;
   if (c.has_bias) text << " bias";
@@ -162,9 +207,21 @@ std::string ToString(const Convolution& c) {
   return text.str();
 }
 
-size_t SizeOf(DataType dtype) { return dtype == DataType::kFloat ? 4 : 2; }
+size_t SizeOf(DataType dtype) {
+  switch (dtype) {
+    case DataType::kFloat:
+      return 4;
+    case DataType::kHalf:
+    case DataType::kBFloat16:
+      return 2;
+    case DataType::kDouble:
+      return 8;
+  }
+  return 0;
+}
 
 Status Validate(const Convolution& c) {
+  TF_INTEROP_RETURN_IF_ERROR(CheckDepth(c));
   TF_INTEROP_RETURN_IF_ERROR(CheckNotNegative("batch", c.batch));
   TF_INTEROP_RETURN_IF_ERROR(CheckNotNegative("image_height", c.image_height));
   TF_INTEROP_RETURN_IF_ERROR(CheckNotNegative("image_width", c.image_width));
@@ -191,18 +248,22 @@ Status Validate(const Convolution& c) {
     return InvalidArgument(std::string("Expected no bias and no activation on a ") +
                            ToString(c.kind) + " convolution.");
   }
+  TF_INTEROP_RETURN_IF_ERROR(CheckSpatial("depth", c.image_depth, c.filter_depth, c.output_depth,
+                                          c.stride_depth, c.dilation_depth, c.pad_front,
+                                          c.pad_back));
   TF_INTEROP_RETURN_IF_ERROR(CheckSpatial("height", c.image_height, c.filter_height,
                                           c.output_height, c.stride_height, c.dilation_height,
                                           c.pad_top, c.pad_bottom));
   TF_INTEROP_RETURN_IF_ERROR(CheckSpatial("width", c.image_width, c.filter_width, c.output_width,
                                           c.stride_width, c.dilation_width, c.pad_left,
                                           c.pad_right));
-  TF_INTEROP_RETURN_IF_ERROR(
-      CheckElements("an image", {c.batch, c.image_height, c.image_width, c.image_channels}));
   TF_INTEROP_RETURN_IF_ERROR(CheckElements(
-      "a filter",
-      {c.filter_height, c.filter_width, c.image_channels / c.group_count, c.output_channels}));
-  return CheckElements("an output", {c.batch, c.output_height, c.output_width, c.output_channels});
+      "an image", {c.batch, c.image_depth, c.image_height, c.image_width, c.image_channels}));
+  TF_INTEROP_RETURN_IF_ERROR(
+      CheckElements("a filter", {c.filter_depth, c.filter_height, c.filter_width,
+                                 c.image_channels / c.group_count, c.output_channels}));
+  return CheckElements(
+      "an output", {c.batch, c.output_depth, c.output_height, c.output_width, c.output_channels});
 }
 
 size_t ConvolutionHash::operator()(const Convolution& c) const {
@@ -214,6 +275,14 @@ size_t ConvolutionHash::operator()(const Convolution& c) const {
   for (const int64_t value : std::initializer_list<int64_t>{static_cast<int64_t>(c.kind),
                                                             static_cast<int64_t>(c.dtype),
                                                             static_cast<int64_t>(c.layout),
+                                                            c.spatial_rank,
+                                                            c.image_depth,
+                                                            c.filter_depth,
+                                                            c.output_depth,
+                                                            c.stride_depth,
+                                                            c.dilation_depth,
+                                                            c.pad_front,
+                                                            c.pad_back,
                                                             c.batch,
                                                             c.image_height,
                                                             c.image_width,

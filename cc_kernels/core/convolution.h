@@ -11,8 +11,8 @@
 namespace tf_interop {
 
 enum class ConvolutionKind { kForward, kBackwardInput, kBackwardFilter };
-enum class DataType { kFloat, kHalf, kBFloat16 };
-enum class Layout { kNHWC, kNCHW };
+enum class DataType { kFloat, kHalf, kBFloat16, kDouble };
+enum class Layout { kNHWC, kNCHW };  // of volumes: NDHWC, NCDHW
 enum class Activation { kNone, kRelu, kRelu6, kLeakyRelu, kElu };
 
 // A convolution  image [N, H, W, C] * filter [R, S, C / group_count, K] -> output [N, P, Q, K].
@@ -21,10 +21,18 @@ enum class Activation { kNone, kRelu, kRelu6, kLeakyRelu, kElu };
 // computed. `layout` is that of image and output; the filter is always HWIO, as TensorFlow stores
 // it. A depthwise convolution with multiplier M is the grouped one with group_count == C and
 // K == C * M: TensorFlow's depthwise filter [R, S, C, M] has the same bytes as [R, S, 1, C * M].
+//
+// With a spatial rank of 3 images are volumes [N, D, H, W, C], and filters are DHWIO. With 2 every
+// depth is as it is here, so that code which counts it in is right for both.
 struct Convolution {
   ConvolutionKind kind = ConvolutionKind::kForward;
   DataType dtype = DataType::kFloat;
   Layout layout = Layout::kNHWC;
+
+  int spatial_rank = 2;
+  int64_t image_depth = 1, filter_depth = 1, output_depth = 1;
+  int64_t stride_depth = 1, dilation_depth = 1;
+  int64_t pad_front = 0, pad_back = 0;
 
   int64_t batch = 0;
   int64_t image_height = 0, image_width = 0, image_channels = 0;
@@ -43,11 +51,16 @@ struct Convolution {
 
   bool operator==(const Convolution& other) const;
 
-  int64_t image_elements() const { return batch * image_height * image_width * image_channels; }
+  // Pixels of one image, taps of the filter, pixels of one output.
+  int64_t image_pixels() const { return image_depth * image_height * image_width; }
+  int64_t taps() const { return filter_depth * filter_height * filter_width; }
+  int64_t output_pixels() const { return output_depth * output_height * output_width; }
+
+  int64_t image_elements() const { return batch * image_pixels() * image_channels; }
   int64_t filter_elements() const {
-    return filter_height * filter_width * (image_channels / group_count) * output_channels;
+    return taps() * (image_channels / group_count) * output_channels;
   }
-  int64_t output_elements() const { return batch * output_height * output_width * output_channels; }
+  int64_t output_elements() const { return batch * output_pixels() * output_channels; }
 
   // Elements of the tensor that this kind computes.
   int64_t result_elements() const;
@@ -56,7 +69,8 @@ struct Convolution {
   bool reads_nothing() const;
 };
 
-// One line for messages, with every field that is not at its default.
+// One line for messages, with every field that is not at its default. The layout of volumes is
+// written NDHWC or NCDHW.
 std::string ToString(const Convolution& convolution);
 const char* ToString(ConvolutionKind kind);
 const char* ToString(DataType dtype);
@@ -65,10 +79,10 @@ const char* ToString(Activation activation);
 // Bytes of one element.
 size_t SizeOf(DataType dtype);
 
-// Checks that sizes are consistent: channels divide into groups, strides and dilations are
-// positive, pads are not negative, output sizes follow from image, filter, strides, dilations and
-// pads, and no product of sizes that anything here computes is beyond 64 bits. Returns
-// kInvalidArgument that names the field, what was expected and what came.
+// Checks that sizes are consistent: a spatial rank of 2 has no depth, channels divide into groups,
+// strides and dilations are positive, pads are not negative, output sizes follow from image,
+// filter, strides, dilations and pads, and no product of sizes that anything here computes is
+// beyond 64 bits. Returns kInvalidArgument that names the field, what was expected and what came.
 Status Validate(const Convolution& convolution);
 
 struct ConvolutionHash {

@@ -9,20 +9,23 @@ namespace {
 
 // Elements between neighbours of an image or an output.
 struct Strides {
-  int64_t batch, height, width, channel;
+  int64_t batch, depth, height, width, channel;
 };
 
-Strides StridesOf(Layout layout, int64_t height, int64_t width, int64_t channels) {
-  if (layout == Layout::kNHWC) return {height * width * channels, width * channels, channels, 1};
-  return {channels * height * width, width, 1, height * width};
+Strides StridesOf(Layout layout, int64_t depth, int64_t height, int64_t width, int64_t channels) {
+  const int64_t pixels = depth * height * width;
+  if (layout == Layout::kNHWC) {
+    return {pixels * channels, height * width * channels, width * channels, channels, 1};
+  }
+  return {pixels * channels, height * width, width, 1, pixels};
 }
 
 Strides ImageStrides(const Convolution& c) {
-  return StridesOf(c.layout, c.image_height, c.image_width, c.image_channels);
+  return StridesOf(c.layout, c.image_depth, c.image_height, c.image_width, c.image_channels);
 }
 
 Strides OutputStrides(const Convolution& c) {
-  return StridesOf(c.layout, c.output_height, c.output_width, c.output_channels);
+  return StridesOf(c.layout, c.output_depth, c.output_height, c.output_width, c.output_channels);
 }
 
 // Calls visit(image, filter, output) with the offsets of every product of one output pixel and one
@@ -45,27 +48,45 @@ void ForEachChannelPair(const Convolution& c, int64_t image, int64_t filter, int
   }
 }
 
-// The same for the whole convolution. Taps that read padding are left out: they add zero.
+// Calls visit(output position, tap, image position) along one spatial dimension. Taps that read
+// padding are left out: they add zero.
+template <typename Visit>
+void ForEachPosition(int64_t image, int64_t filter, int64_t output, int64_t stride,
+                     int64_t dilation, int64_t pad_before, const Visit& visit) {
+  for (int64_t position = 0; position < output; ++position) {
+    for (int64_t tap = 0; tap < filter; ++tap) {
+      const int64_t read = position * stride + tap * dilation - pad_before;
+      if (read >= 0 && read < image) visit(position, tap, read);
+    }
+  }
+}
+
+// The same as ForEachChannelPair for the whole convolution.
 template <typename Visit>
 void ForEachProduct(const Convolution& c, const Visit& visit) {
   const Strides image = ImageStrides(c), output = OutputStrides(c);
   const int64_t tap_elements = c.image_channels / c.group_count * c.output_channels;
+  const auto along_width = [&](int64_t x, int64_t row, int64_t y) {
+    ForEachPosition(c.image_width, c.filter_width, c.output_width, c.stride_width, c.dilation_width,
+                    c.pad_left, [&](int64_t q, int64_t s, int64_t w) {
+                      ForEachChannelPair(c, x + w * image.width,
+                                         (row * c.filter_width + s) * tap_elements,
+                                         y + q * output.width, visit);
+                    });
+  };
+  const auto along_height = [&](int64_t x, int64_t plane, int64_t y) {
+    ForEachPosition(c.image_height, c.filter_height, c.output_height, c.stride_height,
+                    c.dilation_height, c.pad_top, [&](int64_t p, int64_t r, int64_t h) {
+                      along_width(x + h * image.height, plane * c.filter_height + r,
+                                  y + p * output.height);
+                    });
+  };
   for (int64_t n = 0; n < c.batch; ++n) {
-    for (int64_t p = 0; p < c.output_height; ++p) {
-      for (int64_t r = 0; r < c.filter_height; ++r) {
-        const int64_t h = p * c.stride_height + r * c.dilation_height - c.pad_top;
-        if (h < 0 || h >= c.image_height) continue;
-        for (int64_t q = 0; q < c.output_width; ++q) {
-          for (int64_t s = 0; s < c.filter_width; ++s) {
-            const int64_t w = q * c.stride_width + s * c.dilation_width - c.pad_left;
-            if (w < 0 || w >= c.image_width) continue;
-            ForEachChannelPair(c, n * image.batch + h * image.height + w * image.width,
-                               (r * c.filter_width + s) * tap_elements,
-                               n * output.batch + p * output.height + q * output.width, visit);
-          }
-        }
-      }
-    }
+    ForEachPosition(c.image_depth, c.filter_depth, c.output_depth, c.stride_depth, c.dilation_depth,
+                    c.pad_front, [&](int64_t o, int64_t t, int64_t d) {
+                      along_height(n * image.batch + d * image.depth, t,
+                                   n * output.batch + o * output.depth);
+                    });
   }
 }
 
@@ -89,8 +110,9 @@ double Activate(const Convolution& c, double x) {
 
 double MultiplyAdds(const Convolution& c) {
   double product = 1;
-  for (const int64_t size : {c.batch, c.output_height, c.output_width, c.output_channels,
-                             c.filter_height, c.filter_width, c.image_channels / c.group_count}) {
+  for (const int64_t size :
+       {c.batch, c.output_depth, c.output_height, c.output_width, c.output_channels, c.filter_depth,
+        c.filter_height, c.filter_width, c.image_channels / c.group_count}) {
     product *= static_cast<double>(size);
   }
   return product;

@@ -52,6 +52,8 @@ void FillNormal(DataType dtype, std::mt19937_64* random, Bytes* tensor) {
       return FillNormal<Eigen::half>(random, tensor);
     case DataType::kBFloat16:
       return FillNormal<Eigen::bfloat16>(random, tensor);
+    case DataType::kDouble:
+      return FillNormal<double>(random, tensor);
   }
 }
 
@@ -71,6 +73,8 @@ std::vector<double> Decode(DataType dtype, const Bytes& tensor) {
       return Decode<Eigen::half>(tensor);
     case DataType::kBFloat16:
       return Decode<Eigen::bfloat16>(tensor);
+    case DataType::kDouble:
+      return Decode<double>(tensor);
   }
   return {};
 }

@@ -43,18 +43,19 @@ struct StatusDeleter {
 };
 using StatusPtr = std::unique_ptr<TF_Status, StatusDeleter>;
 
-// True where some text of the graph may name a convolution op (Conv2D…, DepthwiseConv2d…). Helper
-// graphs, of which TensorFlow hands over many, fail this and are left without being parsed.
+// True where some text of the graph may name a convolution op (Conv2D…, DepthwiseConv2d…, Conv3D…).
+// Helper graphs, of which TensorFlow hands over many, fail this and are left without being parsed.
 bool MayHoldConvolution(const TF_Buffer& graph) {
   const char* position = static_cast<const char*>(graph.data);
   const char* const end = position + graph.length;
-  constexpr char kStem[] = "Conv2";
+  constexpr char kStem[] = "Conv";
   constexpr size_t kStemSize = sizeof(kStem) - 1;
   while (true) {
     position = static_cast<const char*>(memmem(position, end - position, kStem, kStemSize));
-    if (position == nullptr || position + kStemSize == end) return false;
+    if (position == nullptr || end - position < static_cast<ptrdiff_t>(kStemSize) + 2) return false;
     position += kStemSize;
-    if (*position == 'D' || *position == 'd') return true;
+    const bool counts_dimensions = position[0] == '2' || position[0] == '3';
+    if (counts_dimensions && (position[1] == 'D' || position[1] == 'd')) return true;
   }
 }
 

@@ -36,36 +36,32 @@ int InputIndex(const StageAttributes& attributes, const Operand& operand) {
 
 absl::Status OutputShape(InferenceContext* context, const StepProgram& step, ShapeHandle image,
                          ShapeHandle filter, ShapeHandle* output) {
-  TF_RETURN_IF_ERROR(context->WithRank(image, 4, &image));
-  TF_RETURN_IF_ERROR(context->WithRank(filter, 4, &filter));
-  const int height_index = tensorflow::GetTensorDimIndex(step.format, 'H');
-  const int width_index = tensorflow::GetTensorDimIndex(step.format, 'W');
-  DimensionHandle height, width;
-  TF_RETURN_IF_ERROR(tensorflow::shape_inference::GetWindowedOutputSizeFromDimsV2(
-      context, context->Dim(image, height_index), context->Dim(filter, 0), step.dilation_height,
-      step.stride_height, step.padding, step.explicit_pads[0], step.explicit_pads[1], &height));
-  TF_RETURN_IF_ERROR(tensorflow::shape_inference::GetWindowedOutputSizeFromDimsV2(
-      context, context->Dim(image, width_index), context->Dim(filter, 1), step.dilation_width,
-      step.stride_width, step.padding, step.explicit_pads[2], step.explicit_pads[3], &width));
-  DimensionHandle channels = context->Dim(filter, 3);
-  if (step.depthwise) {
-    TF_RETURN_IF_ERROR(context->Multiply(context->Dim(filter, 2), channels, &channels));
+  TF_RETURN_IF_ERROR(context->WithRank(image, step.rank(), &image));
+  TF_RETURN_IF_ERROR(context->WithRank(filter, step.rank(), &filter));
+  std::vector<DimensionHandle> dimensions(step.rank());
+  dimensions[0] = context->Dim(image, 0);
+  for (int i = step.first_spatial(); i < 3; ++i) {
+    const int dimension = step.image_dimension(i);
+    TF_RETURN_IF_ERROR(tensorflow::shape_inference::GetWindowedOutputSizeFromDimsV2(
+        context, context->Dim(image, dimension), context->Dim(filter, step.filter_dimension(i)),
+        step.dilations[i], step.strides[i], step.padding, step.explicit_pads[i][0],
+        step.explicit_pads[i][1], &dimensions[dimension]));
   }
-  std::vector<DimensionHandle> dimensions(4);
-  dimensions[tensorflow::GetTensorDimIndex(step.format, 'N')] =
-      context->Dim(image, tensorflow::GetTensorDimIndex(step.format, 'N'));
-  dimensions[height_index] = height;
-  dimensions[width_index] = width;
-  dimensions[tensorflow::GetTensorDimIndex(step.format, 'C')] = channels;
+  DimensionHandle channels = context->Dim(filter, step.rank() - 1);
+  if (step.depthwise) {
+    TF_RETURN_IF_ERROR(
+        context->Multiply(context->Dim(filter, step.spatial_rank), channels, &channels));
+  }
+  dimensions[tensorflow::GetTensorFeatureDimIndex(step.rank(), step.format)] = channels;
   *output = context->MakeShape(dimensions);
   return absl::OkStatus();
 }
 
-// The shape that the value of a sizes operand gives, or four unknown dimensions.
-absl::Status ShapeFromSizes(InferenceContext* context, int input, ShapeHandle* shape) {
+// The shape that the value of a sizes operand gives, or one of `rank` unknown dimensions.
+absl::Status ShapeFromSizes(InferenceContext* context, int input, int rank, ShapeHandle* shape) {
   TF_RETURN_IF_ERROR(context->MakeShapeFromShapeTensor(input, shape));
-  if (!context->RankKnown(*shape) || context->Rank(*shape) != 4) {
-    *shape = context->UnknownShapeOfRank(4);
+  if (!context->RankKnown(*shape) || context->Rank(*shape) != rank) {
+    *shape = context->UnknownShapeOfRank(rank);
   }
   return absl::OkStatus();
 }
@@ -85,8 +81,9 @@ absl::Status InferShapes(InferenceContext* context) {
       TF_RETURN_IF_ERROR(OutputShape(context, step, shape_of(step.image_operand()),
                                      shape_of(step.filter_operand()), &result));
     } else {
-      TF_RETURN_IF_ERROR(ShapeFromSizes(
-          context, InputIndex(attributes, step.operands[step.sizes_operand()]), &result));
+      TF_RETURN_IF_ERROR(ShapeFromSizes(context,
+                                        InputIndex(attributes, step.operands[step.sizes_operand()]),
+                                        step.rank(), &result));
     }
     context->set_output(static_cast<int>(i), result);
   }
@@ -99,8 +96,8 @@ REGISTER_OP("TfInterop>ConvStage")
     .Input("inputs: Tin")
     .Input("sizes: num_sizes * int32")
     .Output("outputs: Tout")
-    .Attr("Tin: list({float, half, bfloat16}) >= 1")
-    .Attr("Tout: list({float, half, bfloat16}) >= 1")
+    .Attr("Tin: list({float, half, bfloat16, double}) >= 1")
+    .Attr("Tout: list({float, half, bfloat16, double}) >= 1")
     .Attr("num_sizes: int >= 0")
     .Attr("constant_inputs: list(int) = []")
     .Attr("steps: list(string) >= 1")

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "absl/types/span.h"
 #include "tensorflow/core/framework/kernel_shape_util.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/types.h"
@@ -28,24 +29,32 @@ absl::Status AtStep(absl::string_view step, absl::string_view message) {
 struct OpKind {
   const char* op;
   ConvolutionKind kind;
-  bool depthwise;
+  int spatial_rank = 2;
+  bool depthwise = false;
+  bool fused = false;
 };
 
 constexpr OpKind kOpKinds[] = {
-    {"Conv2D", ConvolutionKind::kForward, false},
-    {"_FusedConv2D", ConvolutionKind::kForward, false},
-    {"Conv2DBackpropInput", ConvolutionKind::kBackwardInput, false},
-    {"Conv2DBackpropFilter", ConvolutionKind::kBackwardFilter, false},
-    {"DepthwiseConv2dNative", ConvolutionKind::kForward, true},
-    {"DepthwiseConv2dNativeBackpropInput", ConvolutionKind::kBackwardInput, true},
-    {"DepthwiseConv2dNativeBackpropFilter", ConvolutionKind::kBackwardFilter, true},
+    {"Conv2D", ConvolutionKind::kForward},
+    {"_FusedConv2D", ConvolutionKind::kForward, 2, false, true},
+    {"Conv2DBackpropInput", ConvolutionKind::kBackwardInput},
+    {"Conv2DBackpropFilter", ConvolutionKind::kBackwardFilter},
+    {"DepthwiseConv2dNative", ConvolutionKind::kForward, 2, true},
+    {"DepthwiseConv2dNativeBackpropInput", ConvolutionKind::kBackwardInput, 2, true},
+    {"DepthwiseConv2dNativeBackpropFilter", ConvolutionKind::kBackwardFilter, 2, true},
+    {"Conv3D", ConvolutionKind::kForward, 3},
+    {"_FusedConv3D", ConvolutionKind::kForward, 3, false, true},
+    {"Conv3DBackpropInputV2", ConvolutionKind::kBackwardInput, 3},
+    {"Conv3DBackpropFilterV2", ConvolutionKind::kBackwardFilter, 3},
 };
 
 absl::Status ParseKind(const NodeDef& node, StepProgram* step) {
   for (const OpKind& known : kOpKinds) {
     if (node.op() == known.op) {
       step->kind = known.kind;
+      step->spatial_rank = known.spatial_rank;
       step->depthwise = known.depthwise;
+      step->has_bias = known.fused;
       return absl::OkStatus();
     }
   }
@@ -100,28 +109,28 @@ bool HasConstantFilter(const StepProgram& step, const StageAttributes& attribute
   return std::find(constants.begin(), constants.end(), filter) != constants.end();
 }
 
-// Reads a list with one entry per dimension, which must be 1 for batch and channels.
-absl::Status ParseSpatial(const NodeDef& node, const char* attribute,
-                          tensorflow::TensorFormat format, int64_t* height, int64_t* width) {
+// Reads a list with one entry per dimension, which must be 1 for batch and channels, into `spatial`
+// by depth, height and width.
+absl::Status ParseSpatial(const NodeDef& node, const char* attribute, const StepProgram& step,
+                          int64_t* spatial) {
   std::vector<int64_t> values;
   if (!tensorflow::TryGetNodeAttr(node, attribute, &values) || values.empty()) {
-    *height = *width = 1;  // dilations may be left out
-    return absl::OkStatus();
+    return absl::OkStatus();  // dilations may be left out
   }
-  if (values.size() != 4) {
-    return AtStep(node.name(), absl::StrCat("expected 4 ", attribute, ", got [",
+  if (static_cast<int>(values.size()) != step.rank()) {
+    return AtStep(node.name(), absl::StrCat("expected ", step.rank(), " ", attribute, ", got [",
                                             absl::StrJoin(values, ", "), "]."));
   }
-  *height = GetTensorDim(values, format, 'H');
-  *width = GetTensorDim(values, format, 'W');
-  if (GetTensorDim(values, format, 'N') != 1 || GetTensorDim(values, format, 'C') != 1 ||
-      *height < 1 || *width < 1) {
-    return AtStep(node.name(), absl::StrCat("expected ", attribute,
-                                            " of 1 in batch and channels and at least "
-                                            "1 in height and width, got [",
-                                            absl::StrJoin(values, ", "), "]."));
+  bool is_valid = values[0] == 1 && values[GetTensorFeatureDimIndex(step.rank(), step.format)] == 1;
+  for (int i = step.first_spatial(); i < 3; ++i) {
+    spatial[i] = values[step.image_dimension(i)];
+    is_valid = is_valid && spatial[i] >= 1;
   }
-  return absl::OkStatus();
+  if (is_valid) return absl::OkStatus();
+  return AtStep(node.name(), absl::StrCat("expected ", attribute,
+                                          " of 1 in batch and channels and at least 1 in the "
+                                          "spatial dimensions, got [",
+                                          absl::StrJoin(values, ", "), "]."));
 }
 
 absl::Status ParsePadding(const NodeDef& node, StepProgram* step) {
@@ -129,16 +138,17 @@ absl::Status ParsePadding(const NodeDef& node, StepProgram* step) {
   TF_RETURN_IF_ERROR(GetNodeAttr(node, "padding", &padding));
   TF_RETURN_IF_ERROR(tensorflow::GetPaddingFromString(padding, &step->padding));
   if (step->padding != tensorflow::EXPLICIT) return absl::OkStatus();
+  if (step->spatial_rank != 2) {
+    return AtStep(node.name(), "expected padding SAME or VALID for volumes, got EXPLICIT.");
+  }
   std::vector<int64_t> pads;
   TF_RETURN_IF_ERROR(GetNodeAttr(node, "explicit_paddings", &pads));
   TF_RETURN_IF_ERROR(
       tensorflow::CheckValidPadding(step->padding, pads, /*num_dims=*/4, step->format));
-  const int height = GetTensorDimIndex(step->format, 'H');
-  const int width = GetTensorDimIndex(step->format, 'W');
-  step->explicit_pads[0] = pads[2 * height];
-  step->explicit_pads[1] = pads[2 * height + 1];
-  step->explicit_pads[2] = pads[2 * width];
-  step->explicit_pads[3] = pads[2 * width + 1];
+  for (int i = step->first_spatial(); i < 3; ++i) {
+    step->explicit_pads[i][0] = pads[2 * step->image_dimension(i)];
+    step->explicit_pads[i][1] = pads[2 * step->image_dimension(i) + 1];
+  }
   return absl::OkStatus();
 }
 
@@ -155,7 +165,7 @@ absl::Status ParseActivation(const NodeDef& node, const std::string& fused_op, S
 }
 
 absl::Status ParseFusedOps(const NodeDef& node, StepProgram* step) {
-  if (node.op() != "_FusedConv2D") return absl::OkStatus();
+  if (!step->has_bias) return absl::OkStatus();
   std::vector<std::string> fused_ops;
   TF_RETURN_IF_ERROR(GetNodeAttr(node, "fused_ops", &fused_ops));
   if (fused_ops.empty() || fused_ops.size() > 2 || fused_ops[0] != "BiasAdd") {
@@ -163,7 +173,6 @@ absl::Status ParseFusedOps(const NodeDef& node, StepProgram* step) {
                                             "activation], got [",
                                             absl::StrJoin(fused_ops, ", "), "]."));
   }
-  step->has_bias = true;
   tensorflow::TryGetNodeAttr(node, "leakyrelu_alpha", &step->leaky_relu_alpha);
   return fused_ops.size() == 2 ? ParseActivation(node, fused_ops[1], step) : absl::OkStatus();
 }
@@ -180,9 +189,25 @@ bool ToCoreDataType(tensorflow::DataType dtype, DataType* core) {
     case tensorflow::DT_BFLOAT16:
       *core = DataType::kBFloat16;
       return true;
+    case tensorflow::DT_DOUBLE:
+      *core = DataType::kDouble;
+      return true;
     default:
       return false;
   }
+}
+
+absl::Status ParseFormat(const NodeDef& node, StepProgram* step) {
+  const char* const last = step->spatial_rank == 3 ? "NDHWC" : "NHWC";
+  const char* const first = step->spatial_rank == 3 ? "NCDHW" : "NCHW";
+  std::string format = last;
+  tensorflow::TryGetNodeAttr(node, "data_format", &format);
+  if (format != last && format != first) {
+    return AtStep(node.name(), absl::StrCat("expected data_format ", last, " or ", first, ", got ",
+                                            format, "."));
+  }
+  step->format = format == last ? tensorflow::FORMAT_NHWC : tensorflow::FORMAT_NCHW;
+  return absl::OkStatus();
 }
 
 absl::Status ParseStep(const NodeDef& node, const StageAttributes& attributes, StepProgram* step) {
@@ -190,20 +215,12 @@ absl::Status ParseStep(const NodeDef& node, const StageAttributes& attributes, S
   TF_RETURN_IF_ERROR(ParseKind(node, step));
   TF_RETURN_IF_ERROR(GetNodeAttr(node, "T", &step->dtype));
   if (!ToCoreDataType(step->dtype, &step->core_dtype)) {
-    return AtStep(node.name(), absl::StrCat("expected float, half or bfloat16, got ",
+    return AtStep(node.name(), absl::StrCat("expected float, half, bfloat16 or double, got ",
                                             DataTypeString(step->dtype), "."));
   }
-  std::string format = "NHWC";
-  tensorflow::TryGetNodeAttr(node, "data_format", &format);
-  if (!tensorflow::FormatFromString(format, &step->format) ||
-      (step->format != tensorflow::FORMAT_NHWC && step->format != tensorflow::FORMAT_NCHW)) {
-    return AtStep(node.name(),
-                  absl::StrCat("expected data_format NHWC or NCHW, got ", format, "."));
-  }
-  TF_RETURN_IF_ERROR(
-      ParseSpatial(node, "strides", step->format, &step->stride_height, &step->stride_width));
-  TF_RETURN_IF_ERROR(
-      ParseSpatial(node, "dilations", step->format, &step->dilation_height, &step->dilation_width));
+  TF_RETURN_IF_ERROR(ParseFormat(node, step));
+  TF_RETURN_IF_ERROR(ParseSpatial(node, "strides", *step, step->strides));
+  TF_RETURN_IF_ERROR(ParseSpatial(node, "dilations", *step, step->dilations));
   TF_RETURN_IF_ERROR(ParsePadding(node, step));
   TF_RETURN_IF_ERROR(ParseFusedOps(node, step));
   TF_RETURN_IF_ERROR(ParseOperands(node, attributes, step));
@@ -211,10 +228,22 @@ absl::Status ParseStep(const NodeDef& node, const StageAttributes& attributes, S
   return absl::OkStatus();
 }
 
-absl::Status ExpectRank4(const StepProgram& step, const char* tensor, const TensorShape& shape) {
-  if (shape.dims() == 4) return absl::OkStatus();
-  return AtStep(step.name, absl::StrCat("expected ", tensor, " of rank 4, got shape ",
-                                        shape.DebugString(), "."));
+absl::Status ExpectRank(const StepProgram& step, const char* tensor, const TensorShape& shape) {
+  if (shape.dims() == step.rank()) return absl::OkStatus();
+  return AtStep(step.name, absl::StrCat("expected ", tensor, " of rank ", step.rank(),
+                                        ", got shape ", shape.DebugString(), "."));
+}
+
+int64_t ChannelsOf(const StepProgram& step, const TensorShape& image) {
+  return image.dim_size(GetTensorFeatureDimIndex(step.rank(), step.format));
+}
+
+// The shape of an image or an output; `spatial` is by depth, height and width.
+absl::Status MakeImageShape(const StepProgram& step, int64_t batch, const int64_t* spatial,
+                            int64_t channels, TensorShape* shape) {
+  return tensorflow::ShapeFromFormatWithStatus(
+      step.format, batch, absl::MakeConstSpan(spatial + step.first_spatial(), step.spatial_rank),
+      channels, shape);
 }
 
 // The image's shape from the value of input_sizes: whole, or height and width alone (the rest then
@@ -222,34 +251,77 @@ absl::Status ExpectRank4(const StepProgram& step, const char* tensor, const Tens
 absl::Status ImageShapeFromSizes(const StepProgram& step, const std::vector<int64_t>& sizes,
                                  const TensorShape& filter, const TensorShape& output,
                                  TensorShape* image) {
-  if (sizes.size() == 4) return TensorShape::BuildTensorShape(sizes, image);
-  if (sizes.size() != 2 || step.depthwise) {
-    return AtStep(step.name,
-                  absl::StrCat("expected input_sizes with 4 entries, got ", sizes.size(), "."));
+  if (static_cast<int>(sizes.size()) == step.rank()) {
+    return TensorShape::BuildTensorShape(sizes, image);
   }
-  return tensorflow::ShapeFromFormatWithStatus(step.format, GetTensorDim(output, step.format, 'N'),
-                                               {sizes[0], sizes[1]}, filter.dim_size(2), image);
+  if (sizes.size() != 2 || step.depthwise || step.spatial_rank != 2) {
+    return AtStep(step.name, absl::StrCat("expected input_sizes with ", step.rank(),
+                                          " entries, got ", sizes.size(), "."));
+  }
+  const int64_t spatial[3] = {1, sizes[0], sizes[1]};
+  return MakeImageShape(step, output.dim_size(0), spatial, filter.dim_size(2), image);
 }
 
 Layout ToLayout(tensorflow::TensorFormat format) {
   return format == tensorflow::FORMAT_NHWC ? Layout::kNHWC : Layout::kNCHW;
 }
 
-// Output size and pads of one spatial dimension.
-absl::Status ResolveSpatial(const StepProgram& step, int64_t image, int64_t filter,
-                            int64_t dilation, int64_t stride, const int64_t* explicit_pads,
-                            int64_t* output, int64_t* pad_before, int64_t* pad_after) {
-  *pad_before = explicit_pads[0];
-  *pad_after = explicit_pads[1];
+// What a step comes to along one spatial dimension.
+struct Extent {
+  int64_t image = 1, filter = 1, output = 1;
+  int64_t pads[2] = {0, 0};  // before and after
+};
+
+// Reads image and filter of spatial dimension `i`, from which output and pads follow.
+absl::Status ResolveSpatial(const StepProgram& step, const TensorShape& image,
+                            const TensorShape& filter, int i, Extent* extent) {
+  extent->image = image.dim_size(step.image_dimension(i));
+  extent->filter = filter.dim_size(step.filter_dimension(i));
+  extent->pads[0] = step.explicit_pads[i][0];
+  extent->pads[1] = step.explicit_pads[i][1];
   const absl::Status status = tensorflow::GetWindowedOutputSizeVerbose(
-      image, filter, dilation, stride, step.padding, output, pad_before, pad_after);
+      extent->image, extent->filter, step.dilations[i], step.strides[i], step.padding,
+      &extent->output, &extent->pads[0], &extent->pads[1]);
   return status.ok() ? status : AtStep(step.name, status.message());
+}
+
+// Everything spatial, in the core's words. Depth stays as the core has it where there is none.
+absl::Status ResolveSpatial(const StepProgram& step, const TensorShape& image,
+                            const TensorShape& filter, Convolution* c) {
+  Extent extents[3];
+  for (int i = step.first_spatial(); i < 3; ++i) {
+    TF_RETURN_IF_ERROR(ResolveSpatial(step, image, filter, i, &extents[i]));
+  }
+  const auto& [depth, height, width] = extents;
+  c->spatial_rank = step.spatial_rank;
+  c->image_depth = depth.image;
+  c->image_height = height.image;
+  c->image_width = width.image;
+  c->filter_depth = depth.filter;
+  c->filter_height = height.filter;
+  c->filter_width = width.filter;
+  c->output_depth = depth.output;
+  c->output_height = height.output;
+  c->output_width = width.output;
+  c->stride_depth = step.strides[0];
+  c->stride_height = step.strides[1];
+  c->stride_width = step.strides[2];
+  c->dilation_depth = step.dilations[0];
+  c->dilation_height = step.dilations[1];
+  c->dilation_width = step.dilations[2];
+  c->pad_front = depth.pads[0];
+  c->pad_back = depth.pads[1];
+  c->pad_top = height.pads[0];
+  c->pad_bottom = height.pads[1];
+  c->pad_left = width.pads[0];
+  c->pad_right = width.pads[1];
+  return absl::OkStatus();
 }
 
 // Channels and groups, which the three tensors have to agree on.
 absl::Status ResolveChannels(const StepProgram& step, const TensorShape& filter,
                              int64_t image_channels, Convolution* c) {
-  const int64_t filter_channels = filter.dim_size(2);
+  const int64_t filter_channels = filter.dim_size(step.spatial_rank);
   if (image_channels < 1) {
     return AtStep(step.name, "expected an image with at least 1 channel, got 0.");
   }
@@ -259,7 +331,7 @@ absl::Status ResolveChannels(const StepProgram& step, const TensorShape& filter,
                                             " channels, got shape ", filter.DebugString(), "."));
     }
     c->group_count = image_channels;
-    c->output_channels = image_channels * filter.dim_size(3);
+    c->output_channels = image_channels * filter.dim_size(step.spatial_rank + 1);
   } else {
     if (filter_channels < 1 || image_channels % filter_channels != 0) {
       return AtStep(step.name, absl::StrCat("expected image channels ", image_channels,
@@ -267,7 +339,7 @@ absl::Status ResolveChannels(const StepProgram& step, const TensorShape& filter,
                                             filter.DebugString(), "."));
     }
     c->group_count = image_channels / filter_channels;
-    c->output_channels = filter.dim_size(3);
+    c->output_channels = filter.dim_size(step.spatial_rank + 1);
   }
   c->image_channels = image_channels;
   return absl::OkStatus();
@@ -365,6 +437,10 @@ absl::Status CheckMergedLanes(const StageProgram& program) {
 
 }  // namespace
 
+int StepProgram::image_dimension(int i) const {
+  return GetTensorSpatialDimIndex(rank(), format, i - first_spatial());
+}
+
 absl::Status ParseStageProgram(const StageAttributes& attributes, StageProgram* program) {
   const size_t count = attributes.steps.size();
   if (attributes.step_lanes.size() != count || attributes.algorithms.size() != count ||
@@ -410,20 +486,20 @@ absl::Status ResolveStep(const StepProgram& step, const std::vector<TensorShape>
   if (step.kind != ConvolutionKind::kBackwardInput) image = operand_shapes[step.image_operand()];
   if (step.kind != ConvolutionKind::kBackwardFilter) {
     filter = operand_shapes[step.filter_operand()];
-    TF_RETURN_IF_ERROR(ExpectRank4(step, "the filter", filter));
+    TF_RETURN_IF_ERROR(ExpectRank(step, "the filter", filter));
   }
   if (!forward) {
     output = operand_shapes[step.output_operand()];
-    TF_RETURN_IF_ERROR(ExpectRank4(step, "the output gradient", output));
+    TF_RETURN_IF_ERROR(ExpectRank(step, "the output gradient", output));
   }
   if (step.kind == ConvolutionKind::kBackwardInput) {
     TF_RETURN_IF_ERROR(ImageShapeFromSizes(step, sizes, filter, output, &image));
   }
   if (step.kind == ConvolutionKind::kBackwardFilter) {
     TF_RETURN_IF_ERROR(TensorShape::BuildTensorShape(sizes, &filter));
-    TF_RETURN_IF_ERROR(ExpectRank4(step, "the filter of filter_sizes", filter));
+    TF_RETURN_IF_ERROR(ExpectRank(step, "the filter of filter_sizes", filter));
   }
-  TF_RETURN_IF_ERROR(ExpectRank4(step, "the image", image));
+  TF_RETURN_IF_ERROR(ExpectRank(step, "the image", image));
   if (!forward) *result_shape = step.kind == ConvolutionKind::kBackwardInput ? image : filter;
   const bool is_empty =
       image.num_elements() == 0 || filter.num_elements() == 0 || output.num_elements() == 0;
@@ -436,30 +512,17 @@ absl::Status ResolveStep(const StepProgram& step, const std::vector<TensorShape>
   c->kind = step.kind;
   c->dtype = step.core_dtype;
   c->layout = ToLayout(step.format);
-  c->batch = GetTensorDim(image, step.format, 'N');
-  c->image_height = GetTensorDim(image, step.format, 'H');
-  c->image_width = GetTensorDim(image, step.format, 'W');
-  c->filter_height = filter.dim_size(0);
-  c->filter_width = filter.dim_size(1);
-  c->stride_height = step.stride_height;
-  c->stride_width = step.stride_width;
-  c->dilation_height = step.dilation_height;
-  c->dilation_width = step.dilation_width;
+  c->batch = image.dim_size(0);
   c->has_bias = step.has_bias;
   c->activation = step.activation;
   c->leaky_relu_alpha = step.leaky_relu_alpha;
-  TF_RETURN_IF_ERROR(ResolveChannels(step, filter, GetTensorDim(image, step.format, 'C'), c));
-  TF_RETURN_IF_ERROR(ResolveSpatial(step, c->image_height, c->filter_height, c->dilation_height,
-                                    c->stride_height, &step.explicit_pads[0], &c->output_height,
-                                    &c->pad_top, &c->pad_bottom));
-  TF_RETURN_IF_ERROR(ResolveSpatial(step, c->image_width, c->filter_width, c->dilation_width,
-                                    c->stride_width, &step.explicit_pads[2], &c->output_width,
-                                    &c->pad_left, &c->pad_right));
+  TF_RETURN_IF_ERROR(ResolveChannels(step, filter, ChannelsOf(step, image), c));
+  TF_RETURN_IF_ERROR(ResolveSpatial(step, image, filter, c));
 
+  const int64_t output_sizes[3] = {c->output_depth, c->output_height, c->output_width};
   TensorShape expected_output;
-  TF_RETURN_IF_ERROR(tensorflow::ShapeFromFormatWithStatus(step.format, c->batch,
-                                                           {c->output_height, c->output_width},
-                                                           c->output_channels, &expected_output));
+  TF_RETURN_IF_ERROR(
+      MakeImageShape(step, c->batch, output_sizes, c->output_channels, &expected_output));
   if (!forward && output != expected_output) {
     return AtStep(step.name,
                   absl::StrCat("expected an output gradient of shape ",

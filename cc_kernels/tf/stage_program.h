@@ -34,9 +34,11 @@ struct StepProgram {
   DataType core_dtype = DataType::kFloat;  // the same in the core's words
   tensorflow::TensorFormat format = tensorflow::FORMAT_NHWC;
   tensorflow::Padding padding = tensorflow::SAME;
-  int64_t explicit_pads[4] = {0, 0, 0, 0};  // top, bottom, left, right
-  int64_t stride_height = 1, stride_width = 1;
-  int64_t dilation_height = 1, dilation_width = 1;
+  int spatial_rank = 2;  // 3 for the convolutions of volumes
+  // Of depth, height and width; depth keeps these where the spatial rank is 2.
+  int64_t explicit_pads[3][2] = {{0, 0}, {0, 0}, {0, 0}};  // before and after
+  int64_t strides[3] = {1, 1, 1};
+  int64_t dilations[3] = {1, 1, 1};
   bool has_bias = false;
   Activation activation = Activation::kNone;
   float leaky_relu_alpha = 0.2f;
@@ -51,6 +53,14 @@ struct StepProgram {
   int filter_operand() const { return 1; }
   int output_operand() const { return 2; }
   int sizes_operand() const { return kind == ConvolutionKind::kBackwardInput ? 0 : 1; }
+
+  int rank() const { return spatial_rank + 2; }  // of the tensors
+  // Spatial dimensions by their place among depth, height and width: 0, 1 and 2 of volumes, 1 and 2
+  // of images.
+  int first_spatial() const { return 3 - spatial_rank; }
+  // Where spatial dimension `i` is among the dimensions of an image or an output, and of a filter.
+  int image_dimension(int i) const;
+  int filter_dimension(int i) const { return i - first_spatial(); }
 };
 
 struct StageProgram {

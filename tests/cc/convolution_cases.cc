@@ -19,6 +19,15 @@ Convolution MakeConvolution(ConvolutionKind kind, Layout layout, DataType dtype)
   return c;
 }
 
+Convolution MakeVolume(ConvolutionKind kind, Layout layout, DataType dtype) {
+  Convolution c = MakeConvolution(kind, layout, dtype);
+  c.spatial_rank = 3;
+  c.image_depth = 4;
+  c.filter_depth = 2;
+  CompleteSame(&c);
+  return c;
+}
+
 Convolution MakeFused() {
   Convolution c = MakeConvolution();
   c.has_bias = true;
@@ -67,22 +76,59 @@ std::vector<Convolution> Geometries() {
   return all;
 }
 
-std::vector<Convolution> WithEveryKindLayoutAndType(const std::vector<Convolution>& geometries) {
+std::vector<Convolution> VolumeGeometries() {
+  std::vector<Convolution> all;
+  const auto add = [&all](auto change, bool same) {
+    Convolution c = MakeVolume();
+    c.pad_front = c.pad_back = c.pad_top = c.pad_bottom = c.pad_left = c.pad_right = 0;
+    change(&c);
+    if (same) {
+      CompleteSame(&c);
+    } else {
+      CompleteFromPads(&c);
+    }
+    all.push_back(c);
+  };
+  add([](Convolution*) {}, true);
+  add([](Convolution*) {}, false);
+  add([](Convolution* c) { c->filter_depth = c->filter_height = c->filter_width = 1; }, false);
+  add([](Convolution* c) { c->filter_depth = 1; }, true);
+  add([](Convolution* c) { c->image_depth = c->filter_depth = 1; }, true);
+  add([](Convolution* c) { c->stride_depth = 3, c->stride_height = 2; }, true);
+  add([](Convolution* c) { c->filter_depth = 1, c->stride_depth = 2; }, false);
+  add([](Convolution* c) { c->dilation_depth = 2, c->dilation_width = 2; }, true);
+  add([](Convolution* c) { c->pad_front = 1, c->pad_back = 2, c->pad_bottom = 1; }, false);
+  add([](Convolution* c) { c->pad_front = 2, c->pad_top = 1, c->pad_left = 3; }, false);
+  add([](Convolution* c) { c->pad_front = c->pad_back = c->pad_left = c->pad_right = 1; }, false);
+  add([](Convolution* c) { c->filter_depth = 9, c->filter_width = 7; }, true);
+  add([](Convolution* c) { c->image_depth = c->image_height = c->image_width = 1; }, true);
+  add([](Convolution* c) { c->group_count = 2; }, true);
+  add([](Convolution* c) { c->image_channels = c->output_channels = 1; }, true);
+  return all;
+}
+
+std::vector<Convolution> WithEveryKindAndLayout(const std::vector<Convolution>& geometries,
+                                                DataType dtype) {
   std::vector<Convolution> all;
   for (const Convolution& geometry : geometries) {
     for (const auto kind : {ConvolutionKind::kForward, ConvolutionKind::kBackwardInput,
                             ConvolutionKind::kBackwardFilter}) {
       for (const Layout layout : {Layout::kNHWC, Layout::kNCHW}) {
-        for (const DataType dtype : {DataType::kFloat, DataType::kHalf}) {
-          Convolution c = geometry;
-          c.kind = kind;
-          c.layout = layout;
-          c.dtype = dtype;
-          all.push_back(c);
-        }
+        Convolution c = geometry;
+        c.kind = kind;
+        c.layout = layout;
+        c.dtype = dtype;
+        all.push_back(c);
       }
     }
   }
+  return all;
+}
+
+std::vector<Convolution> WithEveryKindLayoutAndType(const std::vector<Convolution>& geometries) {
+  std::vector<Convolution> all = WithEveryKindAndLayout(geometries, DataType::kFloat);
+  const std::vector<Convolution> halves = WithEveryKindAndLayout(geometries, DataType::kHalf);
+  all.insert(all.end(), halves.begin(), halves.end());
   return all;
 }
 

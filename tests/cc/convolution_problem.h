@@ -24,7 +24,17 @@ struct Tolerance {
 
   // bfloat16 has three significant bits less than half.
   double Of(DataType dtype) const {
-    return dtype == DataType::kFloat ? of_float : dtype == DataType::kHalf ? of_half : 8 * of_half;
+    switch (dtype) {
+      case DataType::kFloat:
+        return of_float;
+      case DataType::kHalf:
+        return of_half;
+      case DataType::kBFloat16:
+        return 8 * of_half;
+      case DataType::kDouble:
+        return 1e-15;
+    }
+    return 0;
   }
 };
 
@@ -34,6 +44,8 @@ Buffer EncodeElements(DataType dtype, const std::vector<double>& values) {
   for (size_t i = 0; i < values.size(); ++i) {
     if (dtype == DataType::kFloat) {
       reinterpret_cast<float*>(buffer.data())[i] = static_cast<float>(values[i]);
+    } else if (dtype == DataType::kDouble) {
+      reinterpret_cast<double*>(buffer.data())[i] = values[i];
     } else {
       reinterpret_cast<uint16_t*>(buffer.data())[i] =
           dtype == DataType::kHalf ? DoubleToHalfBits(values[i]) : DoubleToBFloat16Bits(values[i]);
@@ -44,6 +56,7 @@ Buffer EncodeElements(DataType dtype, const std::vector<double>& values) {
 
 inline double DecodeElement(DataType dtype, const unsigned char* data, size_t i) {
   if (dtype == DataType::kFloat) return reinterpret_cast<const float*>(data)[i];
+  if (dtype == DataType::kDouble) return reinterpret_cast<const double*>(data)[i];
   const uint16_t bits = reinterpret_cast<const uint16_t*>(data)[i];
   return dtype == DataType::kHalf ? HalfBitsToDouble(bits) : BFloat16BitsToDouble(bits);
 }

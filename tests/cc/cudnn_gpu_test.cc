@@ -139,6 +139,20 @@ TEST_F(CudnnGpuTest, MatchesReferenceForEveryGeometryAndWhenPinned) {
   for (const Convolution& c : WithEveryKindLayoutAndType(Geometries())) ExpectMatchesReference(c);
 }
 
+TEST_F(CudnnGpuTest, MatchesReferenceForVolumesAndWhenPinned) {
+  for (const Convolution& c : WithEveryKindLayoutAndType(VolumeGeometries())) {
+    ExpectMatchesReference(c);
+  }
+}
+
+TEST_F(CudnnGpuTest, MatchesReferenceForDoubleAndWhenPinned) {
+  for (const auto& geometries : {Geometries(), VolumeGeometries()}) {
+    for (const Convolution& c : WithEveryKindAndLayout(geometries, DataType::kDouble)) {
+      ExpectMatchesReference(c);
+    }
+  }
+}
+
 TEST_F(CudnnGpuTest, MatchesReferenceForEveryEpilogueAndWhenPinned) {
   for (const Convolution& c : WithEveryEpilogue({MakeConvolution()})) ExpectMatchesReference(c);
 }

@@ -6,16 +6,17 @@
 #include <cudnn.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -235,7 +236,8 @@ size_t BytesOf(cudnnBackendAttributeType_t type) {
 struct Tensor {
   int64_t id = 0;
   cudnnDataType_t type = CUDNN_DATA_FLOAT;
-  Four extents = {}, strides = {};
+  size_t rank = 0;
+  Five extents = {}, strides = {};
   bool is_virtual = false;
   int64_t alignment = 1;
 
@@ -246,11 +248,14 @@ struct Tensor {
         alignment(node.One<int64_t>(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT)) {
     const auto dimensions = node.All<int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS);
     const auto steps = node.All<int64_t>(CUDNN_ATTR_TENSOR_STRIDES);
-    std::copy_n(dimensions.begin(), 4, extents.begin());
-    std::copy_n(steps.begin(), 4, strides.begin());
+    rank = dimensions.size();
+    extents = WithDepth(dimensions, 1);
+    strides = WithDepth(steps, 1);
   }
 
-  int64_t Elements() const { return extents[0] * extents[1] * extents[2] * extents[3]; }
+  int64_t Elements() const {
+    return std::accumulate(extents.begin(), extents.end(), int64_t{1}, std::multiplies<>());
+  }
 };
 
 // The memory of a graph's tensors while it is computed.
@@ -260,14 +265,15 @@ class Memory {
 
   void* Of(const Tensor& tensor) {
     if (!tensor.is_virtual) return data_.at(tensor.id);
-    std::vector<float>& values = virtual_[tensor.id];
-    values.resize(tensor.Elements(), std::numeric_limits<float>::quiet_NaN());
-    return values.data();
+    // All bits set: a NaN in every type.
+    std::vector<unsigned char>& bytes = virtual_[tensor.id];
+    bytes.resize(tensor.Elements() * SizeOfType(tensor.type), 0xFF);
+    return bytes.data();
   }
 
  private:
   std::map<int64_t, void*> data_;
-  std::map<int64_t, std::vector<float>> virtual_;
+  std::map<int64_t, std::vector<unsigned char>> virtual_;
 };
 
 struct ConvolutionNames {
@@ -307,6 +313,11 @@ struct Spatial {
         dilations(convolution.All<int64_t>(CUDNN_ATTR_CONVOLUTION_DILATIONS)),
         before(convolution.All<int64_t>(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS)),
         after(convolution.All<int64_t>(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS)) {}
+
+  Spacing ToSpacing() const {
+    return {WithSpatialDepth(strides, 1), WithSpatialDepth(dilations, 1),
+            WithSpatialDepth(before, 0)};
+  }
 };
 
 Computed ComputedBy(cudnnBackendDescriptorType_t operation) {
@@ -328,12 +339,8 @@ void RunConvolution(const Node& operation, Memory* memory) {
     return StridedTensor{tensor.type, tensor.extents, tensor.strides, memory->Of(tensor)};
   };
   const Spatial spatial(*operation.Sub(names.applied));
-  Spacing spacing;
-  std::copy_n(spatial.strides.begin(), 2, spacing.strides);
-  std::copy_n(spatial.dilations.begin(), 2, spacing.dilations);
-  std::copy_n(spatial.before.begin(), 2, spacing.pads_before);
-  ComputeConvolution(strided(names.image), strided(names.filter), strided(names.output), spacing,
-                     ComputedBy(operation.type));
+  ComputeConvolution(strided(names.image), strided(names.filter), strided(names.output),
+                     spatial.ToSpacing(), ComputedBy(operation.type));
 }
 
 double Scalar(const Node& node, int name, double otherwise) {
@@ -361,26 +368,20 @@ void RunPointwise(const Node& operation, Memory* memory) {
   const NodePtr second_node = operation.Sub(CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
   void* const x = memory->Of(from);
   void* const y = memory->Of(to);
-  for (int64_t n = 0; n < to.extents[0]; ++n) {
-    for (int64_t c = 0; c < to.extents[1]; ++c) {
-      for (int64_t h = 0; h < to.extents[2]; ++h) {
-        for (int64_t w = 0; w < to.extents[3]; ++w) {
-          double value = Load(from.type, x, At(from.strides, n, c, h, w));
-          if (second_node) {
-            const Tensor second(*second_node);
-            const auto index = [&second](int i, int64_t at) {
-              return second.extents[i] == 1 ? 0 : at;
-            };
-            value += Load(second.type, memory->Of(second),
-                          At(second.strides, index(0, n), index(1, c), index(2, h), index(3, w)));
-          } else {
-            value = Activate(pointwise, value);
-          }
-          Store(to.type, y, At(to.strides, n, c, h, w), value);
-        }
+  ForEachPlace(to.extents, [&](const Five& place) {
+    double value = Load(from.type, x, At(from.strides, place));
+    if (second_node) {
+      const Tensor second(*second_node);
+      Five broadcast = place;
+      for (size_t i = 0; i < place.size(); ++i) {
+        if (second.extents[i] == 1) broadcast[i] = 0;
       }
+      value += Load(second.type, memory->Of(second), At(second.strides, broadcast));
+    } else {
+      value = Activate(pointwise, value);
     }
-  }
+    Store(to.type, y, At(to.strides, place), value);
+  });
 }
 
 void RunGraph(const Node& graph, Memory* memory) {
@@ -412,17 +413,16 @@ std::map<int64_t, Tensor> TensorsOf(const Node& graph) {
 cudnnStatus_t FinalizeTensor(const Node& node) {
   const auto extents = node.All<int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS);
   const auto strides = node.All<int64_t>(CUDNN_ATTR_TENSOR_STRIDES);
-  if (extents.size() != 4 || strides.size() != 4) {
-    return Fail(CUDNN_STATUS_BAD_PARAM, "tensor without four dimensions");
+  if ((extents.size() != 4 && extents.size() != 5) || strides.size() != extents.size()) {
+    return Fail(CUDNN_STATUS_BAD_PARAM, "tensor without four or five dimensions");
   }
-  for (int i = 0; i < 4; ++i) {
+  for (size_t i = 0; i < extents.size(); ++i) {
     if (extents[i] <= 0 || strides[i] <= 0) {
       return Fail(CUDNN_STATUS_BAD_PARAM, "extent or stride that is not positive");
     }
   }
   const auto type = node.One<cudnnDataType_t>(CUDNN_ATTR_TENSOR_DATA_TYPE);
-  const int64_t size = type == CUDNN_DATA_FLOAT ? 4 : 2;
-  if (node.One<int64_t>(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT) % size != 0) {
+  if (node.One<int64_t>(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT) % SizeOfType(type) != 0) {
     return Fail(CUDNN_STATUS_BAD_PARAM, "alignment that the type does not divide");
   }
   return CUDNN_STATUS_SUCCESS;
@@ -431,9 +431,30 @@ cudnnStatus_t FinalizeTensor(const Node& node) {
 cudnnStatus_t FinalizeConvolution(const Node& node) {
   const Spatial spatial(node);
   const auto dims = static_cast<size_t>(node.One<int64_t>(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS));
-  if (dims != 2 || spatial.strides.size() != dims || spatial.dilations.size() != dims ||
-      spatial.before.size() != dims || spatial.after.size() != dims) {
+  if ((dims != 2 && dims != 3) || spatial.strides.size() != dims ||
+      spatial.dilations.size() != dims || spatial.before.size() != dims ||
+      spatial.after.size() != dims) {
     return Fail(CUDNN_STATUS_BAD_PARAM, "counts differ from the spatial dimensions");
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+
+// Sums of double are double, all others float; scaling factors have the type of the sums.
+cudnnStatus_t CheckTypes(const Node& operation, const ConvolutionNames& names,
+                         cudnnDataType_t image, cudnnDataType_t filter) {
+  const Node& convolution = *operation.Sub(names.applied);
+  const cudnnDataType_t type = ComputeTypeOf(image);
+  if (convolution.One<cudnnDataType_t>(CUDNN_ATTR_CONVOLUTION_COMP_TYPE) != type ||
+      ComputeTypeOf(filter) != type) {
+    return Fail(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "types of operands and sums");
+  }
+  const auto scaling = type == CUDNN_DATA_DOUBLE ? CUDNN_TYPE_DOUBLE : CUDNN_TYPE_FLOAT;
+  for (const auto& [name, attribute] : operation.attributes) {
+    const bool is_number =
+        attribute.type == CUDNN_TYPE_FLOAT || attribute.type == CUDNN_TYPE_DOUBLE;
+    if (is_number && attribute.type != scaling) {
+      return Fail(CUDNN_STATUS_BAD_PARAM, "type of a scaling factor");
+    }
   }
   return CUDNN_STATUS_SUCCESS;
 }
@@ -443,16 +464,24 @@ cudnnStatus_t FinalizeConvolutionOperation(const Node& node, const ConvolutionNa
   const Tensor filter(*node.Sub(names.filter));
   const Tensor output(*node.Sub(names.output));
   const Spatial spatial(*node.Sub(names.applied));
+  for (const Tensor* tensor : {&image, &filter, &output}) {
+    if (tensor->rank != spatial.strides.size() + 2) {
+      return Fail(CUDNN_STATUS_BAD_PARAM, "rank differs from the spatial dimensions");
+    }
+  }
+  const cudnnStatus_t scaled = CheckTypes(node, names, image.type, filter.type);
+  if (scaled != CUDNN_STATUS_SUCCESS) return scaled;
   const bool channels_fit = image.extents[1] % filter.extents[1] == 0 &&
                             filter.extents[0] % (image.extents[1] / filter.extents[1]) == 0 &&
                             output.extents[1] == filter.extents[0] &&
                             output.extents[0] == image.extents[0];
   if (!channels_fit) return Fail(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "channels do not fit");
-  for (int i = 0; i < 2; ++i) {
-    const int64_t reach = (filter.extents[2 + i] - 1) * spatial.dilations[i] + 1;
-    const int64_t fitting =
-        (image.extents[2 + i] + spatial.before[i] + spatial.after[i] - reach) / spatial.strides[i] +
-        1;
+  const Spacing spacing = spatial.ToSpacing();
+  const auto pads_after = WithSpatialDepth(spatial.after, 0);
+  for (int i = 0; i < 3; ++i) {
+    const int64_t reach = (filter.extents[2 + i] - 1) * spacing.dilations[i] + 1;
+    const int64_t padded = image.extents[2 + i] + spacing.pads_before[i] + pads_after[i];
+    const int64_t fitting = (padded - reach) / spacing.strides[i] + 1;
     if (output.extents[2 + i] != fitting) {
       return Fail(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "output size does not follow");
     }
@@ -467,9 +496,15 @@ cudnnStatus_t FinalizePointwiseOperation(const Node& node) {
   if (wants_second != (node.Sub(CUDNN_ATTR_OPERATION_POINTWISE_BDESC) != nullptr)) {
     return Fail(CUDNN_STATUS_BAD_PARAM, "wrong number of operands");
   }
-  if (Tensor(*node.Sub(CUDNN_ATTR_OPERATION_POINTWISE_XDESC)).extents !=
-      Tensor(*node.Sub(CUDNN_ATTR_OPERATION_POINTWISE_YDESC)).extents) {
+  const Tensor from(*node.Sub(CUDNN_ATTR_OPERATION_POINTWISE_XDESC));
+  const Tensor to(*node.Sub(CUDNN_ATTR_OPERATION_POINTWISE_YDESC));
+  if (from.extents != to.extents || from.rank != to.rank) {
     return Fail(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "operands differ in shape");
+  }
+  const auto precision = node.Sub(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR)
+                             ->One<cudnnDataType_t>(CUDNN_ATTR_POINTWISE_MATH_PREC);
+  if (precision != ComputeTypeOf(to.type)) {
+    return Fail(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "precision of a pointwise operation");
   }
   return CUDNN_STATUS_SUCCESS;
 }
@@ -494,8 +529,13 @@ cudnnStatus_t FinalizeGraph(Node* graph) {
   if (FakeCudnn().no_pointwise_graph && !convolves) {
     return Fail(CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN, "no pointwise graphs");
   }
-  for (const auto& [id, tensor] : TensorsOf(node)) {
-    if (tensor.is_virtual && tensor.type != CUDNN_DATA_FLOAT) {
+  const std::map<int64_t, Tensor> tensors = TensorsOf(node);
+  const bool is_double = std::any_of(tensors.begin(), tensors.end(), [](const auto& entry) {
+    return entry.second.type == CUDNN_DATA_DOUBLE;
+  });
+  for (const auto& [id, tensor] : tensors) {
+    const auto inside = is_double ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
+    if (tensor.is_virtual && tensor.type != inside) {
       return Fail(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "rounding inside the graph");
     }
   }
@@ -667,8 +707,9 @@ NodePtr BuiltConfig(const Node& asked) {
 }
 
 bool IsNhwc(const Tensor& tensor) {
-  const Four packed = {1, tensor.extents[2] * tensor.extents[3], tensor.extents[3], 1};
-  for (int i = 1; i < 4; ++i) {
+  const int64_t width = tensor.extents[4], pixels = tensor.extents[3] * width;
+  const Five packed = {1, tensor.extents[2] * pixels, pixels, width, 1};
+  for (size_t i = 1; i < packed.size(); ++i) {
     if (tensor.extents[i] > 1 && tensor.strides[i] != packed[i]) return true;
   }
   return false;
@@ -804,6 +845,10 @@ cudnnStatus_t FinalizePlan(Node* node) {
     }
     if (FakeCudnn().no_nhwc && IsNhwc(Tensor(*(*convolution)->Sub(names.image)))) {
       return Fail(CUDNN_STATUS_NOT_SUPPORTED_LAYOUT, "NHWC");
+    }
+    if (FakeCudnn().no_double &&
+        Tensor(*(*convolution)->Sub(names.image)).type == CUDNN_DATA_DOUBLE) {
+      return Fail(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "double");
     }
   }
   const NodePtr built = BuiltConfig(*asked);
@@ -1103,14 +1148,17 @@ cudnnStatus_t CUDNNWINAPI cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t d
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t CUDNNWINAPI cudnnSetTensor4dDescriptorEx(cudnnTensorDescriptor_t descriptor,
-                                                       cudnnDataType_t type, int n, int c, int h,
-                                                       int w, int n_stride, int c_stride,
-                                                       int h_stride, int w_stride) {
-  *descriptor = {type, {n, c, h, w}, {n_stride, c_stride, h_stride, w_stride}};
-  return std::min({n, c, h, w, n_stride, c_stride, h_stride, w_stride}) > 0
-             ? CUDNN_STATUS_SUCCESS
-             : Fail(CUDNN_STATUS_BAD_PARAM, "extent or stride that is not positive");
+cudnnStatus_t CUDNNWINAPI cudnnSetTensorNdDescriptor(cudnnTensorDescriptor_t descriptor,
+                                                     cudnnDataType_t type, int rank,
+                                                     const int* extents, const int* strides) {
+  if (rank != 4 && rank != 5) return Fail(CUDNN_STATUS_NOT_SUPPORTED, "rank of a tensor");
+  if (*std::min_element(extents, extents + rank) <= 0 ||
+      *std::min_element(strides, strides + rank) <= 0) {
+    return Fail(CUDNN_STATUS_BAD_PARAM, "extent or stride that is not positive");
+  }
+  const std::vector<int> sizes(extents, extents + rank), steps(strides, strides + rank);
+  *descriptor = {type, rank, WithDepth(sizes, 1), WithDepth(steps, 1)};
+  return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t CUDNNWINAPI cudnnTransformTensor(cudnnHandle_t handle, const void* alpha,
@@ -1124,26 +1172,20 @@ cudnnStatus_t CUDNNWINAPI cudnnTransformTensor(cudnnHandle_t handle, const void*
   if (x_descriptor->type != y_descriptor->type || x_descriptor->extents != y_descriptor->extents) {
     return Fail(CUDNN_STATUS_NOT_SUPPORTED, "tensors differ in type or shape");
   }
-  if (*static_cast<const float*>(alpha) != 1.0f || *static_cast<const float*>(beta) != 0.0f) {
+  if (x_descriptor->rank != 4 || y_descriptor->rank != 4) {
+    return Fail(CUDNN_STATUS_NOT_SUPPORTED, "copies are documented for four dimensions");
+  }
+  if (ReadScaling(x_descriptor->type, alpha) != 1 || ReadScaling(x_descriptor->type, beta) != 0) {
     return Fail(CUDNN_STATUS_BAD_PARAM, "scaled copy");
   }
   ++FakeCudnnCounts().copies;
   if (ComputesNothing()) return CUDNN_STATUS_SUCCESS;
   FakeCudaEnqueue(handle->stream, [from = *x_descriptor, to = *y_descriptor, x, y] {
-    const size_t size = from.type == CUDNN_DATA_FLOAT ? 4 : 2;
-    for (int a = 0; a < from.extents[0]; ++a) {
-      for (int b = 0; b < from.extents[1]; ++b) {
-        for (int c = 0; c < from.extents[2]; ++c) {
-          for (int d = 0; d < from.extents[3]; ++d) {
-            const auto at = [&](const std::array<int, 4>& strides) {
-              return size * (a * strides[0] + b * strides[1] + c * strides[2] + d * strides[3]);
-            };
-            std::memcpy(static_cast<char*>(y) + at(to.strides),
-                        static_cast<const char*>(x) + at(from.strides), size);
-          }
-        }
-      }
-    }
+    const auto size = static_cast<int64_t>(SizeOfType(from.type));
+    ForEachPlace(from.extents, [&](const Five& place) {
+      std::memcpy(static_cast<char*>(y) + size * At(to.strides, place),
+                  static_cast<const char*>(x) + size * At(from.strides, place), size);
+    });
   });
   return CUDNN_STATUS_SUCCESS;
 }

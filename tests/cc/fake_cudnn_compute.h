@@ -7,7 +7,9 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <string>
 
@@ -21,10 +23,27 @@ struct cudnnContext {
   std::atomic<bool> in_use{false};
 };
 
+namespace tf_interop {
+
+// Of batch, channels, depth, height and width (K, C, depth, R, S for a filter).
+using Five = std::array<int64_t, 5>;
+
+// From four values, which lack the depth, or five.
+template <typename Values>
+Five WithDepth(const Values& values, int64_t depth) {
+  const auto begin = std::begin(values), end = std::end(values);
+  Five five = {begin[0], begin[1], depth, *std::prev(end, 2), *std::prev(end)};
+  if (end - begin == 5) five[2] = begin[2];
+  return five;
+}
+
+}  // namespace tf_interop
+
 struct cudnnTensorStruct {
   cudnnDataType_t type = CUDNN_DATA_FLOAT;
-  std::array<int, 4> extents = {0, 0, 0, 0};
-  std::array<int, 4> strides = {0, 0, 0, 0};
+  int rank = 0;
+  tf_interop::Five extents = {};
+  tf_interop::Five strides = {};
 };
 
 namespace tf_interop {
@@ -47,14 +66,46 @@ class UseGuard {
   std::atomic<bool>* in_use_;
 };
 
-using Four = std::array<int64_t, 4>;
+inline int64_t At(const Five& strides, const Five& place) {
+  int64_t at = 0;
+  for (size_t i = 0; i < place.size(); ++i) at += place[i] * strides[i];
+  return at;
+}
 
-inline int64_t At(const Four& strides, int64_t a, int64_t b, int64_t c, int64_t d) {
-  return a * strides[0] + b * strides[1] + c * strides[2] + d * strides[3];
+// Calls visit(place) for every element of a tensor, in order.
+template <typename Visit>
+void ForEachPlace(const Five& extents, const Visit& visit) {
+  int64_t count = 1;
+  for (const int64_t extent : extents) count *= extent;
+  for (int64_t index = 0; index < count; ++index) {
+    Five place = {};
+    int64_t rest = index;
+    for (size_t i = place.size(); i-- > 0;) {
+      place[i] = rest % extents[i];
+      rest /= extents[i];
+    }
+    visit(place);
+  }
+}
+
+inline size_t SizeOfType(cudnnDataType_t type) {
+  return type == CUDNN_DATA_DOUBLE ? 8 : type == CUDNN_DATA_FLOAT ? 4 : 2;
+}
+
+// What sums, and scaling factors, of tensors of this type are.
+inline cudnnDataType_t ComputeTypeOf(cudnnDataType_t type) {
+  return type == CUDNN_DATA_DOUBLE ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
+}
+
+// A scaling factor that a call was given beside tensors of this type.
+inline double ReadScaling(cudnnDataType_t type, const void* factor) {
+  if (type == CUDNN_DATA_DOUBLE) return *static_cast<const double*>(factor);
+  return static_cast<double>(*static_cast<const float*>(factor));
 }
 
 inline double Load(cudnnDataType_t type, const void* data, int64_t i) {
   if (type == CUDNN_DATA_FLOAT) return static_cast<const float*>(data)[i];
+  if (type == CUDNN_DATA_DOUBLE) return static_cast<const double*>(data)[i];
   const uint16_t bits = static_cast<const uint16_t*>(data)[i];
   return type == CUDNN_DATA_HALF ? HalfBitsToDouble(bits) : BFloat16BitsToDouble(bits);
 }
@@ -62,22 +113,31 @@ inline double Load(cudnnDataType_t type, const void* data, int64_t i) {
 inline void Store(cudnnDataType_t type, void* data, int64_t i, double value) {
   if (type == CUDNN_DATA_FLOAT) {
     static_cast<float*>(data)[i] = static_cast<float>(value);
+  } else if (type == CUDNN_DATA_DOUBLE) {
+    static_cast<double*>(data)[i] = value;
   } else {
     static_cast<uint16_t*>(data)[i] =
         type == CUDNN_DATA_HALF ? DoubleToHalfBits(value) : DoubleToBFloat16Bits(value);
   }
 }
 
-// Extents in the order N, C, H, W (K, C, R, S for a filter).
 struct StridedTensor {
   cudnnDataType_t type = CUDNN_DATA_FLOAT;
-  Four extents = {}, strides = {};
+  Five extents = {}, strides = {};
   void* data = nullptr;
 };
 
+// Of depth, height and width.
 struct Spacing {
-  int64_t strides[2], dilations[2], pads_before[2];
+  std::array<int64_t, 3> strides = {1, 1, 1}, dilations = {1, 1, 1}, pads_before = {0, 0, 0};
 };
+
+// From two values, which lack the depth, or three.
+template <typename Values>
+std::array<int64_t, 3> WithSpatialDepth(const Values& values, int64_t depth) {
+  const auto begin = std::begin(values), end = std::end(values);
+  return {end - begin == 3 ? begin[0] : depth, *std::prev(end, 2), *std::prev(end)};
+}
 
 enum class Computed { kOutput, kImage, kFilter };
 
@@ -91,53 +151,42 @@ inline void ComputeConvolution(const StridedTensor& image, const StridedTensor& 
     return Load(tensor.type, tensor.data, at);
   };
   std::map<int64_t, double> sums;
-  for (int64_t n = 0; n < output.extents[0]; ++n) {
-    for (int64_t k = 0; k < output.extents[1]; ++k) {
-      for (int64_t p = 0; p < output.extents[2]; ++p) {
-        for (int64_t q = 0; q < output.extents[3]; ++q) {
-          const int64_t y = At(output.strides, n, k, p, q);
-          for (int64_t c = 0; c < group_channels; ++c) {
-            for (int64_t r = 0; r < filter.extents[2]; ++r) {
-              for (int64_t s = 0; s < filter.extents[3]; ++s) {
-                const int64_t h =
-                    p * spacing.strides[0] + r * spacing.dilations[0] - spacing.pads_before[0];
-                const int64_t v =
-                    q * spacing.strides[1] + s * spacing.dilations[1] - spacing.pads_before[1];
-                if (h < 0 || h >= image.extents[2] || v < 0 || v >= image.extents[3]) continue;
-                const int64_t x =
-                    At(image.strides, n, k / group_filters * group_channels + c, h, v);
-                const int64_t w = At(filter.strides, k, c, r, s);
-                switch (computed) {
-                  case Computed::kOutput:
-                    sums[y] += load(image, x) * load(filter, w);
-                    break;
-                  case Computed::kImage:
-                    sums[x] += load(output, y) * load(filter, w);
-                    break;
-                  case Computed::kFilter:
-                    sums[w] += load(image, x) * load(output, y);
-                    break;
-                }
-              }
-            }
-          }
-        }
-      }
+  const auto add = [&](int64_t x, int64_t w, int64_t y) {
+    switch (computed) {
+      case Computed::kOutput:
+        sums[y] += load(image, x) * load(filter, w);
+        break;
+      case Computed::kImage:
+        sums[x] += load(output, y) * load(filter, w);
+        break;
+      case Computed::kFilter:
+        sums[w] += load(image, x) * load(output, y);
+        break;
     }
-  }
+  };
+  // Of one filter: [1, channels, depth, R, S].
+  Five taps = filter.extents;
+  taps[0] = 1;
+  ForEachPlace(output.extents, [&](const Five& y) {
+    ForEachPlace(taps, [&](const Five& tap) {
+      Five x = {y[0], y[1] / group_filters * group_channels + tap[1]};
+      for (int i = 0; i < 3; ++i) {
+        x[2 + i] = y[2 + i] * spacing.strides[i] + tap[2 + i] * spacing.dilations[i] -
+                   spacing.pads_before[i];
+        if (x[2 + i] < 0 || x[2 + i] >= image.extents[2 + i]) return;
+      }
+      Five w = tap;
+      w[0] = y[1];
+      add(At(image.strides, x), At(filter.strides, w), At(output.strides, y));
+    });
+  });
   const StridedTensor& result = computed == Computed::kOutput  ? output
                                 : computed == Computed::kImage ? image
                                                                : filter;
-  for (int64_t a = 0; a < result.extents[0]; ++a) {
-    for (int64_t b = 0; b < result.extents[1]; ++b) {
-      for (int64_t c = 0; c < result.extents[2]; ++c) {
-        for (int64_t d = 0; d < result.extents[3]; ++d) {
-          const int64_t at = At(result.strides, a, b, c, d);
-          Store(result.type, result.data, at, sums[at]);
-        }
-      }
-    }
-  }
+  ForEachPlace(result.extents, [&](const Five& place) {
+    const int64_t at = At(result.strides, place);
+    Store(result.type, result.data, at, sums[at]);
+  });
 }
 
 }  // namespace tf_interop

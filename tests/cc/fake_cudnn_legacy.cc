@@ -9,18 +9,25 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tests/cc/fake_cudnn.h"
 #include "tests/cc/fake_cudnn_compute.h"
 
+using tf_interop::Five;
+using tf_interop::Spacing;
+
 struct cudnnFilterStruct {
   cudnnDataType_t type = CUDNN_DATA_FLOAT;
   cudnnTensorFormat_t format = CUDNN_TENSOR_NCHW;
-  int extents[4] = {0, 0, 0, 0};
+  int rank = 0;
+  Five extents = {};
 };
 
 struct cudnnConvolutionStruct {
-  int pads[2] = {0, 0}, strides[2] = {1, 1}, dilations[2] = {1, 1};
+  int spatial_rank = 0;
+  Spacing spacing;
+  cudnnDataType_t compute_type = CUDNN_DATA_FLOAT;
   int group_count = 1;
   cudnnMathType_t math_type = CUDNN_DEFAULT_MATH;
   std::atomic<bool> in_use{false};
@@ -33,23 +40,15 @@ namespace {
 constexpr size_t kWorkspaceBytes = 2048;
 
 StridedTensor Describe(const cudnnTensorStruct& tensor, void* data) {
-  StridedTensor described;
-  described.type = tensor.type;
-  std::copy_n(tensor.extents.begin(), 4, described.extents.begin());
-  std::copy_n(tensor.strides.begin(), 4, described.strides.begin());
-  described.data = data;
-  return described;
+  return {tensor.type, tensor.extents, tensor.strides, data};
 }
 
 StridedTensor Describe(const cudnnFilterStruct& filter, void* data) {
-  StridedTensor described;
-  described.type = filter.type;
-  std::copy_n(filter.extents, 4, described.extents.begin());
-  const int64_t c = filter.extents[1], r = filter.extents[2], s = filter.extents[3];
-  described.strides = filter.format == CUDNN_TENSOR_NHWC ? Four{r * s * c, 1, s * c, c}
-                                                         : Four{c * r * s, r * s, s, 1};
-  described.data = data;
-  return described;
+  const auto& [k, c, d, r, s] = filter.extents;
+  const Five strides = filter.format == CUDNN_TENSOR_NHWC
+                           ? Five{d * r * s * c, 1, r * s * c, s * c, c}
+                           : Five{c * d * r * s, d * r * s, r * s, s, 1};
+  return {filter.type, filter.extents, strides, data};
 }
 
 bool IsNhwc(const cudnnTensorStruct& tensor) {
@@ -66,6 +65,14 @@ cudnnStatus_t CheckForm(const cudnnTensorStruct& x, const cudnnFilterStruct& w,
   if (x.type != w.type || x.type != y.type) {
     return FakeCudnnFail(CUDNN_STATUS_BAD_PARAM, "types differ");
   }
+  if (convolution.compute_type != ComputeTypeOf(x.type)) {
+    return FakeCudnnFail(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "type of sums");
+  }
+  for (const int rank : {x.rank, w.rank, y.rank}) {
+    if (rank != convolution.spatial_rank + 2) {
+      return FakeCudnnFail(CUDNN_STATUS_BAD_PARAM, "rank differs from the spatial dimensions");
+    }
+  }
   if (w.format != (IsNhwc(x) ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW) && x.extents[1] > 1) {
     return FakeCudnnFail(CUDNN_STATUS_BAD_PARAM, "filter and image differ in layout");
   }
@@ -75,10 +82,11 @@ cudnnStatus_t CheckForm(const cudnnTensorStruct& x, const cudnnFilterStruct& w,
   if (x.extents[1] != w.extents[1] * convolution.group_count || y.extents[1] != w.extents[0]) {
     return FakeCudnnFail(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "channels do not fit");
   }
-  for (int i = 0; i < 2; ++i) {
-    const int reach = (w.extents[2 + i] - 1) * convolution.dilations[i] + 1;
-    const int fitting =
-        (x.extents[2 + i] + 2 * convolution.pads[i] - reach) / convolution.strides[i] + 1;
+  const Spacing& spacing = convolution.spacing;
+  for (int i = 0; i < 3; ++i) {
+    const int64_t reach = (w.extents[2 + i] - 1) * spacing.dilations[i] + 1;
+    const int64_t fitting =
+        (x.extents[2 + i] + 2 * spacing.pads_before[i] - reach) / spacing.strides[i] + 1;
     if (y.extents[2 + i] != fitting) {
       return FakeCudnnFail(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "output size does not follow");
     }
@@ -116,7 +124,7 @@ cudnnStatus_t Run(cudnnHandle_t handle, const cudnnTensorStruct& x, const void* 
   if (FakeCudnn().fail_execution) {
     return FakeCudnnFail(CUDNN_STATUS_EXECUTION_FAILED, "execution switched off");
   }
-  if (*static_cast<const float*>(alpha) != 1.0f || *static_cast<const float*>(beta) != 0.0f) {
+  if (ReadScaling(x.type, alpha) != 1 || ReadScaling(x.type, beta) != 0) {
     return FakeCudnnFail(CUDNN_STATUS_BAD_PARAM, "scaled convolution");
   }
   const cudnnStatus_t form = CheckForm(x, w, *convolution, y, name);
@@ -127,16 +135,10 @@ cudnnStatus_t Run(cudnnHandle_t handle, const cudnnTensorStruct& x, const void* 
   if (x_data == nullptr || w_data == nullptr || y_data == nullptr) {
     return FakeCudnnFail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "no tensor");
   }
-  Spacing spacing;
-  for (int i = 0; i < 2; ++i) {
-    spacing.strides[i] = convolution->strides[i];
-    spacing.dilations[i] = convolution->dilations[i];
-    spacing.pads_before[i] = convolution->pads[i];
-  }
   FakeCudaEnqueue(handle->stream, [image = Describe(x, const_cast<void*>(x_data)),
                                    filter = Describe(w, const_cast<void*>(w_data)),
-                                   output = Describe(y, const_cast<void*>(y_data)), spacing,
-                                   computed, workspace, bytes] {
+                                   output = Describe(y, const_cast<void*>(y_data)),
+                                   spacing = convolution->spacing, computed, workspace, bytes] {
     if (bytes > 0) std::memset(workspace, 0xA5, bytes);
     ComputeConvolution(image, filter, output, spacing, computed);
     if (bytes > 0) std::memset(workspace, 0x5A, bytes);
@@ -175,11 +177,12 @@ cudnnStatus_t CUDNNWINAPI cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* d
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t CUDNNWINAPI cudnnSetFilter4dDescriptor(cudnnFilterDescriptor_t descriptor,
+cudnnStatus_t CUDNNWINAPI cudnnSetFilterNdDescriptor(cudnnFilterDescriptor_t descriptor,
                                                      cudnnDataType_t type,
-                                                     cudnnTensorFormat_t format, int k, int c,
-                                                     int h, int w) {
-  *descriptor = {type, format, {k, c, h, w}};
+                                                     cudnnTensorFormat_t format, int rank,
+                                                     const int* extents) {
+  if (rank != 4 && rank != 5) return FakeCudnnFail(CUDNN_STATUS_NOT_SUPPORTED, "rank of a filter");
+  *descriptor = {type, format, rank, WithDepth(std::vector<int>(extents, extents + rank), 1)};
   return CUDNN_STATUS_SUCCESS;
 }
 
@@ -196,18 +199,20 @@ cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t* descriptor) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t CUDNNWINAPI cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t descriptor,
-                                                          int pad_h, int pad_w, int u, int v,
-                                                          int dilation_h, int dilation_w,
+cudnnStatus_t CUDNNWINAPI cudnnSetConvolutionNdDescriptor(cudnnConvolutionDescriptor_t descriptor,
+                                                          int spatial_rank, const int* pads,
+                                                          const int* strides, const int* dilations,
                                                           cudnnConvolutionMode_t mode,
                                                           cudnnDataType_t compute_type) {
-  if (mode != CUDNN_CROSS_CORRELATION || compute_type != CUDNN_DATA_FLOAT) {
-    return FakeCudnnFail(CUDNN_STATUS_BAD_PARAM, "mode or type of sums");
+  if (mode != CUDNN_CROSS_CORRELATION || (spatial_rank != 2 && spatial_rank != 3)) {
+    return FakeCudnnFail(CUDNN_STATUS_BAD_PARAM, "mode or number of spatial dimensions");
   }
-  const int values[3][2] = {{pad_h, pad_w}, {u, v}, {dilation_h, dilation_w}};
-  std::copy_n(values[0], 2, descriptor->pads);
-  std::copy_n(values[1], 2, descriptor->strides);
-  std::copy_n(values[2], 2, descriptor->dilations);
+  const auto with_depth = [spatial_rank](const int* values, int64_t depth) {
+    return WithSpatialDepth(std::vector<int>(values, values + spatial_rank), depth);
+  };
+  descriptor->spatial_rank = spatial_rank;
+  descriptor->spacing = {with_depth(strides, 1), with_depth(dilations, 1), with_depth(pads, 0)};
+  descriptor->compute_type = compute_type;
   return CUDNN_STATUS_SUCCESS;
 }
 

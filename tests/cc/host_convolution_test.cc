@@ -1,4 +1,4 @@
-// Both host algorithms against the definition of a convolution, over every kind, layout, dtype,
+// The host algorithms against the definition of a convolution, over every kind, layout, dtype,
 // padding, stride, dilation, group count and activation.
 #include "cc_kernels/core/host/host_convolution.h"
 
@@ -12,6 +12,7 @@
 
 #include "Eigen/Core"
 #include "cc_kernels/core/host/host_backend.h"
+#include "tests/cc/convolution_cases.h"
 #include "tests/cc/reference_convolution.h"
 
 namespace tf_interop {
@@ -27,7 +28,7 @@ template <typename T>
 std::vector<unsigned char> Encode(const std::vector<double>& values) {
   std::vector<unsigned char> bytes(values.size() * sizeof(T));
   for (size_t i = 0; i < values.size(); ++i) {
-    const T value(static_cast<float>(values[i]));
+    const T value = static_cast<T>(values[i]);
     std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof(T));
   }
   return bytes;
@@ -41,6 +42,8 @@ std::vector<unsigned char> Encode(DataType dtype, const std::vector<double>& val
       return Encode<Eigen::half>(values);
     case DataType::kBFloat16:
       return Encode<Eigen::bfloat16>(values);
+    case DataType::kDouble:
+      return Encode<double>(values);
   }
   return {};
 }
@@ -49,7 +52,7 @@ template <typename T>
 double Decode(const unsigned char* bytes, size_t i) {
   T value;
   std::memcpy(static_cast<void*>(&value), bytes + i * sizeof(value), sizeof(value));
-  return static_cast<float>(value);
+  return static_cast<double>(value);
 }
 
 double Decode(DataType dtype, const unsigned char* bytes, size_t i) {
@@ -60,6 +63,8 @@ double Decode(DataType dtype, const unsigned char* bytes, size_t i) {
       return Decode<Eigen::half>(bytes, i);
     case DataType::kBFloat16:
       return Decode<Eigen::bfloat16>(bytes, i);
+    case DataType::kDouble:
+      return Decode<double>(bytes, i);
   }
   return 0;
 }
@@ -73,6 +78,8 @@ double ToleranceOf(const Convolution& c) {
       return 1.0 / 2048;  // 11 significant bits
     case DataType::kBFloat16:
       return 1.0 / 256;  // 8
+    case DataType::kDouble:
+      return c.activation == Activation::kElu ? 1e-15 : 0.0;
   }
   return 0;
 }
@@ -112,7 +119,7 @@ void ExpectMatchesReference(const Convolution& c, HostAlgorithm algorithm) {
       break;
   }
   if (!CanRun(algorithm, c)) return;
-  // Filled with a pattern that is NaN in both types, so that an element left out shows.
+  // Filled with a pattern that is NaN in every type, so that an element left out shows.
   std::vector<unsigned char> result(c.result_elements() * SizeOf(c.dtype), 0xff);
   buffers.result = result.data();
   const HostConvolution convolution(c, algorithm);
@@ -128,13 +135,26 @@ void ExpectMatchesReference(const Convolution& c, HostAlgorithm algorithm) {
   }
 }
 
+// A convolution of one pixel and one filter: the sum of the products.
+Convolution SumOf(DataType dtype, int64_t channels) {
+  Convolution c;
+  c.dtype = dtype;
+  c.batch = 1;
+  c.image_height = c.image_width = c.filter_height = c.filter_width = 1;
+  c.image_channels = channels;
+  c.output_channels = 1;
+  CompleteSame(&c);
+  return c;
+}
+
 class HostConvolutionTest : public testing::TestWithParam<HostAlgorithm> {};
 
 TEST_P(HostConvolutionTest, MatchesDefinitionOverAllParameters) {
   int cases = 0;
   for (const auto kind : {ConvolutionKind::kForward, ConvolutionKind::kBackwardInput,
                           ConvolutionKind::kBackwardFilter}) {
-    for (const auto dtype : {DataType::kFloat, DataType::kHalf, DataType::kBFloat16}) {
+    for (const auto dtype :
+         {DataType::kFloat, DataType::kHalf, DataType::kBFloat16, DataType::kDouble}) {
       for (const auto layout : {Layout::kNHWC, Layout::kNCHW}) {
         for (const int groups : {1, 2, 4}) {
           for (const int stride : {1, 2}) {
@@ -175,7 +195,62 @@ TEST_P(HostConvolutionTest, MatchesDefinitionOverAllParameters) {
       }
     }
   }
-  EXPECT_EQ(cases, 3 * 3 * 2 * 3 * 2 * 2 * 2 * 3);
+  EXPECT_EQ(cases, 3 * 4 * 2 * 3 * 2 * 2 * 2 * 3);
+}
+
+TEST_P(HostConvolutionTest, MatchesDefinitionForVolumes) {
+  for (const auto dtype :
+       {DataType::kFloat, DataType::kHalf, DataType::kBFloat16, DataType::kDouble}) {
+    for (const Convolution& c : WithEveryKindAndLayout(VolumeGeometries(), dtype)) {
+      ExpectMatchesReference(c, GetParam());
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// Blocks of the matrix product begin and end inside planes of an image.
+TEST_P(HostConvolutionTest, MatchesDefinitionForVolumesAcrossBlocks) {
+  for (const auto kind : {ConvolutionKind::kForward, ConvolutionKind::kBackwardInput,
+                          ConvolutionKind::kBackwardFilter}) {
+    Convolution c = MakeVolume(kind);
+    c.image_depth = 11;
+    c.image_height = 23;
+    c.image_width = 9;
+    c.image_channels = 65;
+    c.output_channels = 66;
+    CompleteSame(&c);
+    ExpectMatchesReference(c, GetParam());
+  }
+}
+
+TEST_P(HostConvolutionTest, AppliesBiasAndEveryActivationToVolumes) {
+  for (const auto dtype : {DataType::kFloat, DataType::kDouble}) {
+    for (const auto activation : {Activation::kNone, Activation::kRelu, Activation::kRelu6,
+                                  Activation::kLeakyRelu, Activation::kElu}) {
+      Convolution c = MakeVolume(ConvolutionKind::kForward, Layout::kNCHW, dtype);
+      c.leaky_relu_alpha = 0.25f;
+      c.has_bias = true;
+      c.activation = activation;
+      ExpectMatchesReference(c, GetParam());
+    }
+  }
+}
+
+// float has no number between 1 and 1 + 2^-23.
+TEST_P(HostConvolutionTest, ComputesDoubleInDouble) {
+  const double expected = 1 + std::ldexp(1.0, -50);
+  for (const auto layout : {Layout::kNHWC, Layout::kNCHW}) {
+    Convolution c = SumOf(DataType::kDouble, 2);
+    c.layout = layout;
+    const std::vector<double> image = {1, std::ldexp(1.0, -50)}, filter = {1, 1};
+    double result = 0;
+    ConvolutionBuffers buffers{{image.data(), filter.data(), nullptr}, &result};
+    const HostConvolution convolution(c, GetParam());
+    EXPECT_EQ(convolution.transformed_filter_bytes(), 0u);
+    std::vector<unsigned char> workspace(convolution.workspace_bytes());
+    convolution.Run(buffers, workspace.data(), ThreadedFor);
+    EXPECT_EQ(result, expected);
+  }
 }
 
 TEST_P(HostConvolutionTest, AppliesBiasAndEveryActivation) {
@@ -231,18 +306,6 @@ TEST_P(HostConvolutionTest, MatchesDefinitionAcrossBlocks) {
     CompleteSame(&c);
     ExpectMatchesReference(c, GetParam());
   }
-}
-
-// A convolution of one pixel and one filter: the sum of the products.
-Convolution SumOf(DataType dtype, int64_t channels) {
-  Convolution c;
-  c.dtype = dtype;
-  c.batch = 1;
-  c.image_height = c.image_width = c.filter_height = c.filter_width = 1;
-  c.image_channels = channels;
-  c.output_channels = 1;
-  CompleteSame(&c);
-  return c;
 }
 
 TEST_P(HostConvolutionTest, RoundsOnceToNearestEven) {
@@ -323,19 +386,23 @@ TEST(ConvolutionTest, TypesOfOneSizeAreDifferent) {
   EXPECT_NE(ToString(bfloat16).find("bfloat16"), std::string::npos);
 }
 
-TEST(HostAlgorithmTest, SpatialIsForForwardConvolutionsWithoutGroups) {
+TEST(HostAlgorithmTest, SpatialIsForForwardConvolutionsOfFlatImagesWithoutGroups) {
   Convolution c = SumOf(DataType::kFloat, 3);
   EXPECT_TRUE(CanRun(HostAlgorithm::kEigenSpatial, c));
   c.group_count = 3;
   EXPECT_FALSE(CanRun(HostAlgorithm::kEigenSpatial, c));
   c.group_count = 1;
+  c.spatial_rank = 3;
+  EXPECT_FALSE(CanRun(HostAlgorithm::kEigenSpatial, c));
+  c.spatial_rank = 2;
   c.kind = ConvolutionKind::kBackwardInput;
   EXPECT_FALSE(CanRun(HostAlgorithm::kEigenSpatial, c));
   HostBackend backend(SerialFor);
   std::shared_ptr<const PreparedConvolution> prepared;
   const Status refused = backend.Prepare(c, "EIGEN_SPATIAL", size_t{1} << 30, &prepared);
   EXPECT_EQ(refused.code(), StatusCode::kUnsupported);
-  EXPECT_NE(refused.message().find("forward convolution without groups"), std::string::npos);
+  EXPECT_NE(refused.message().find("forward convolution of flat images without groups"),
+            std::string::npos);
 }
 
 TEST(HostAlgorithmTest, RefusesUnknownNames) {
@@ -363,6 +430,52 @@ TEST(ValidateTest, NamesTheFieldThatIsWrong) {
   wrong.kind = ConvolutionKind::kBackwardInput;
   wrong.has_bias = true;
   EXPECT_NE(Validate(wrong).message().find("bias"), std::string::npos);
+}
+
+TEST(ValidateTest, KnowsDepthOfVolumesAlone) {
+  const Convolution volume = MakeVolume();
+  ASSERT_TRUE(Validate(volume).ok()) << Validate(volume).message();
+  const auto expect_refused = [](const Convolution& wrong, const char* part) {
+    const Status status = Validate(wrong);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
+  };
+  Convolution wrong = volume;
+  wrong.output_depth = 3;
+  expect_refused(wrong, "Expected output depth 4");
+  wrong = volume;
+  wrong.stride_depth = 0;
+  expect_refused(wrong, "stride_depth");
+  wrong = volume;
+  wrong.spatial_rank = 4;
+  expect_refused(wrong, "spatial rank of 2 or 3, got 4");
+  wrong = volume;
+  wrong.spatial_rank = 2;
+  expect_refused(wrong, "spatial rank of 2, got image 4, filter 2, output 4");
+}
+
+TEST(ConvolutionTest, EveryDepthTellsVolumesApart) {
+  const Convolution volume = MakeVolume();
+  const auto expect_different = [&volume](const Convolution& other) {
+    EXPECT_FALSE(volume == other) << ToString(other);
+    EXPECT_NE(ConvolutionHash()(volume), ConvolutionHash()(other)) << ToString(other);
+    EXPECT_NE(ToString(volume), ToString(other));
+  };
+  for (int64_t Convolution::* const field :
+       {&Convolution::image_depth, &Convolution::filter_depth, &Convolution::output_depth,
+        &Convolution::stride_depth, &Convolution::dilation_depth, &Convolution::pad_front,
+        &Convolution::pad_back}) {
+    Convolution other = volume;
+    ++(other.*field);
+    expect_different(other);
+  }
+  Convolution flat = MakeConvolution();
+  Convolution shallow = flat;
+  shallow.spatial_rank = 3;
+  EXPECT_FALSE(flat == shallow);
+  EXPECT_EQ(ToString(volume),
+            "forward float NDHWC image 2x4x6x5x4 filter 2x3x3x4x6 output 4x6x5 "
+            "pads 0,1,1,1,1,1");
 }
 
 TEST(ValidateTest, RefusesSizesWhoseProductsDoNotFit) {

@@ -6,10 +6,21 @@
 namespace tf_interop {
 namespace {
 
-int64_t Offset(const Convolution& c, int64_t n, int64_t h, int64_t w, int64_t channel,
-               int64_t height, int64_t width, int64_t channels) {
-  if (c.layout == Layout::kNHWC) return ((n * height + h) * width + w) * channels + channel;
-  return ((n * channels + channel) * height + h) * width + w;
+// A pixel of an image or an output.
+struct Pixel {
+  int64_t d, h, w;
+};
+
+int64_t Offset(const Convolution& c, int64_t n, const Pixel& at, int64_t channel, const Pixel& size,
+               int64_t channels) {
+  if (c.layout == Layout::kNHWC) {
+    return (((n * size.d + at.d) * size.h + at.h) * size.w + at.w) * channels + channel;
+  }
+  return (((n * channels + channel) * size.d + at.d) * size.h + at.h) * size.w + at.w;
+}
+
+Pixel PixelAt(const Pixel& size, int64_t index) {
+  return {index / size.w / size.h, index / size.w % size.h, index % size.w};
 }
 
 double Activated(const Convolution& c, double x) {
@@ -33,23 +44,26 @@ template <typename Visit>
 void ForEachProduct(const Convolution& c, const Visit& visit) {
   const int64_t group_channels = c.image_channels / c.group_count;
   const int64_t group_filters = c.output_channels / c.group_count;
+  const Pixel image = {c.image_depth, c.image_height, c.image_width};
+  const Pixel output = {c.output_depth, c.output_height, c.output_width};
+  const Pixel filter = {c.filter_depth, c.filter_height, c.filter_width};
   for (int64_t n = 0; n < c.batch; ++n) {
-    for (int64_t p = 0; p < c.output_height; ++p) {
-      for (int64_t q = 0; q < c.output_width; ++q) {
-        for (int64_t r = 0; r < c.filter_height; ++r) {
-          for (int64_t s = 0; s < c.filter_width; ++s) {
-            const int64_t h = p * c.stride_height + r * c.dilation_height - c.pad_top;
-            const int64_t w = q * c.stride_width + s * c.dilation_width - c.pad_left;
-            if (h < 0 || h >= c.image_height || w < 0 || w >= c.image_width) continue;
-            for (int64_t k = 0; k < c.output_channels; ++k) {
-              const int64_t first = k / group_filters * group_channels;
-              for (int64_t i = 0; i < group_channels; ++i) {
-                visit(
-                    Offset(c, n, h, w, first + i, c.image_height, c.image_width, c.image_channels),
-                    ((r * c.filter_width + s) * group_channels + i) * c.output_channels + k,
-                    Offset(c, n, p, q, k, c.output_height, c.output_width, c.output_channels));
-              }
-            }
+    for (int64_t pixel = 0; pixel < output.d * output.h * output.w; ++pixel) {
+      const Pixel y = PixelAt(output, pixel);
+      for (int64_t tap = 0; tap < filter.d * filter.h * filter.w; ++tap) {
+        const Pixel f = PixelAt(filter, tap);
+        const Pixel x = {y.d * c.stride_depth + f.d * c.dilation_depth - c.pad_front,
+                         y.h * c.stride_height + f.h * c.dilation_height - c.pad_top,
+                         y.w * c.stride_width + f.w * c.dilation_width - c.pad_left};
+        if (x.d < 0 || x.d >= image.d || x.h < 0 || x.h >= image.h || x.w < 0 || x.w >= image.w) {
+          continue;
+        }
+        for (int64_t k = 0; k < c.output_channels; ++k) {
+          const int64_t first = k / group_filters * group_channels;
+          for (int64_t i = 0; i < group_channels; ++i) {
+            visit(Offset(c, n, x, first + i, image, c.image_channels),
+                  (tap * group_channels + i) * c.output_channels + k,
+                  Offset(c, n, y, k, output, c.output_channels));
           }
         }
       }
@@ -75,9 +89,10 @@ void RunReference(const Convolution& c, ReferenceTensors* t) {
       ForEachProduct(
           c, [&](int64_t x, int64_t f, int64_t y) { t->output[y] += t->image[x] * t->filter[f]; });
       for (int64_t y = 0; y < c.output_elements(); ++y) {
-        const int64_t k = c.layout == Layout::kNHWC
-                              ? y % c.output_channels
-                              : y / (c.output_height * c.output_width) % c.output_channels;
+        const int64_t k =
+            c.layout == Layout::kNHWC
+                ? y % c.output_channels
+                : y / (c.output_depth * c.output_height * c.output_width) % c.output_channels;
         t->output[y] = Activated(c, t->output[y] + (c.has_bias ? t->bias[k] : 0.0));
       }
       break;
@@ -103,6 +118,8 @@ void CompleteSame(Convolution* c) {
     *before = total / 2;
     *after = total - *before;
   };
+  complete(c->image_depth, c->filter_depth, c->stride_depth, c->dilation_depth, &c->output_depth,
+           &c->pad_front, &c->pad_back);
   complete(c->image_height, c->filter_height, c->stride_height, c->dilation_height,
            &c->output_height, &c->pad_top, &c->pad_bottom);
   complete(c->image_width, c->filter_width, c->stride_width, c->dilation_width, &c->output_width,
@@ -110,14 +127,16 @@ void CompleteSame(Convolution* c) {
 }
 
 void CompleteFromPads(Convolution* c) {
-  c->output_height = (c->image_height + c->pad_top + c->pad_bottom -
-                      (c->filter_height - 1) * c->dilation_height - 1) /
-                         c->stride_height +
-                     1;
-  c->output_width = (c->image_width + c->pad_left + c->pad_right -
-                     (c->filter_width - 1) * c->dilation_width - 1) /
-                        c->stride_width +
-                    1;
+  const auto complete = [](int64_t image, int64_t filter, int64_t stride, int64_t dilation,
+                           int64_t pads) {
+    return (image + pads - (filter - 1) * dilation - 1) / stride + 1;
+  };
+  c->output_depth = complete(c->image_depth, c->filter_depth, c->stride_depth, c->dilation_depth,
+                             c->pad_front + c->pad_back);
+  c->output_height = complete(c->image_height, c->filter_height, c->stride_height,
+                              c->dilation_height, c->pad_top + c->pad_bottom);
+  c->output_width = complete(c->image_width, c->filter_width, c->stride_width, c->dilation_width,
+                             c->pad_left + c->pad_right);
 }
 
 }  // namespace tf_interop

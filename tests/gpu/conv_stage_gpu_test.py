@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conv_stage_op_test import DTYPES, Case, digits, matrix_of, run_stage
+from volume_stage_op_test import volume_cases_of
 
 import tf_interop
 from tf_interop.know.kernel_library import load_kernel_library
 from tf_interop.use.plugin import get_plugin
 
 # The numbers are exact in TF32 and half, but Winograd and FFT algorithms round.
-TOLERANCE = {tf.float32: 2e-3, tf.float16: 5e-3, tf.bfloat16: 4e-2}
+TOLERANCE = {tf.float32: 2e-3, tf.float16: 5e-3, tf.bfloat16: 4e-2, tf.float64: 1e-12}
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def conv_stage() -> Any:
 
 def assert_close(result: tf.Tensor, expected: tf.Tensor, dtype: tf.DType, what: str) -> None:
     tolerance = TOLERANCE[dtype]
-    result, expected = tf.cast(result, tf.float32), tf.cast(expected, tf.float32)
+    result, expected = tf.cast(result, tf.float64), tf.cast(expected, tf.float64)
     np.testing.assert_allclose(result, expected, rtol=tolerance, atol=tolerance, err_msg=what)
 
 
@@ -48,6 +49,23 @@ def test_gives_what_the_own_ops_give(
             assert_close(result, own, dtype, f"{case.op} {case.attributes}")
             compared += 1
     assert compared >= len(cases) // 3
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("layout", ["NDHWC", "NCDHW"])
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+def test_gives_what_the_own_ops_give_for_volumes(
+    conv_stage: Any, layout: str, dtype: tf.DType, padding: str
+) -> None:
+    cases = [
+        case
+        for strides in ((1, 1, 1), (1, 3, 2))
+        for case in volume_cases_of(layout, dtype, padding, strides=strides)
+    ]
+    with tf.device("/GPU:0"):
+        for case, result in zip(cases, run_stage(conv_stage, cases), strict=True):
+            assert "GPU" in result.device
+            assert_close(result, case.own(), dtype, f"{case.op} {case.attributes}")
 
 
 @pytest.mark.parametrize("activation", [None, "Relu", "Relu6", "LeakyRelu", "Elu"])

@@ -31,6 +31,7 @@ from tensorflow.core.framework import graph_pb2
 from tf_interop.decide.group_stages import group_always, group_profiled, stages_from_plan
 from tf_interop.decide.plan_check import check_stages
 from tf_interop.decide.settings import Policy, Settings
+from tf_interop.decide.unmeasured import leave_out_unmeasured
 from tf_interop.errors import PlanError
 from tf_interop.know.convolution import ConvolutionNode, Refusal
 from tf_interop.know.device import device_type_of
@@ -158,7 +159,11 @@ def _run(
     if not convolutions and not refusals:
         return PassResult(None, None)
 
-    stages = _plan_stages(settings, profile, view, convolutions, allow_tf32=allow_tf32)
+    taken = convolutions
+    if settings.policy is Policy.ALWAYS:
+        taken, unmeasured = leave_out_unmeasured(convolutions, profile, device_type)
+        refusals += unmeasured
+    stages = _plan_stages(settings, profile, view, taken, allow_tf32=allow_tf32)
     rewritten = None
     if stages:
         check_stages(stages, view, convolutions)
@@ -167,11 +172,12 @@ def _run(
     report = PassReport(
         device_type=device_type,
         node_count=len(view),
-        convolution_count=len(convolutions),
+        convolution_count=len(taken),
         refusals=refusals,
+        # Of all of them: with this plan in place of the policy, none is left out.
         plan=GraphPlan(fingerprint_convolutions(convolutions), len(convolutions), stages),
         milliseconds=(time.perf_counter() - start) * 1e3,
-        why_unchanged="" if stages else _why_no_stages(settings, device_type, convolutions),
+        why_unchanged="" if stages else _why_no_stages(settings, device_type, taken),
     )
     return PassResult(rewritten, report)
 

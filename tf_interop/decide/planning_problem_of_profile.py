@@ -21,7 +21,7 @@ from tf_interop.know.profile import (
     is_measured_as_it_runs,
 )
 
-_DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+_DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
 
 _Costs = dict[ConvolutionConfiguration, ConvolutionCosts]
 

@@ -1,4 +1,4 @@
-"""How much a convolution has to compute."""
+"""Sizes of convolutions: how much one has to compute, and what its output's shape is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import collections
 import math
 from collections.abc import Iterable
 
-from tf_interop.know.convolution import ConvolutionConfiguration
+from tf_interop.know.convolution import SPATIAL_AXES, ConvolutionConfiguration, Shape
 
 
 def has_known_shapes(configuration: ConvolutionConfiguration) -> bool:
@@ -21,10 +21,76 @@ def multiply_adds(configuration: ConvolutionConfiguration) -> int:
     """How many multiplications, each with an addition, a convolution of known shapes takes."""
     assert configuration.filter_shape is not None
     assert configuration.output_shape is not None
-    filter_height, filter_width, channels_per_group, _ = configuration.filter_shape
+    *taps, channels_per_group, _ = configuration.filter_shape
     per_output = 1 if configuration.depthwise else channels_per_group
-    values = (*configuration.output_shape, filter_height, filter_width, per_output)
+    values = (*configuration.output_shape, *taps, per_output)
     return math.prod(value for value in values if value is not None)
+
+
+def computed_output_shape(
+    image: Shape | None,
+    filter_: Shape | None,
+    layout: str,
+    depthwise: bool,
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    padding: str,
+    explicit_paddings: tuple[int, ...],
+) -> Shape | None:
+    """The shape of the output as far as it follows from image and filter.
+
+    Args:
+        image: the image's shape in `layout`, or None.
+        filter_: the filter's, HWIO or DHWIO, or None.
+        layout: of image and output.
+        depthwise: whether the filter is a depthwise one.
+        strides: of each spatial dimension.
+        dilations: likewise.
+        padding: `SAME`, `VALID` or `EXPLICIT`.
+        explicit_paddings: before and after each spatial dimension, where padding is `EXPLICIT`.
+
+    Returns:
+        The shape in `layout`, or None where nothing of it follows.
+    """
+    rank = len(layout)
+    unknown: Shape = (None,) * rank
+    if image is None or len(image) != rank:
+        image = unknown
+    if filter_ is None or len(filter_) != rank:
+        filter_ = unknown
+    channels = filter_[-1]
+    if depthwise and channels is not None:
+        channels = None if filter_[-2] is None else filter_[-2] * channels
+    shape = [image[0], *unknown[1:]]
+    shape[layout.index("C")] = channels
+    for spatial, axis in enumerate(SPATIAL_AXES[layout]):
+        shape[axis] = _output_size(
+            image[axis],
+            filter_[spatial],
+            strides[spatial],
+            dilations[spatial],
+            padding,
+            sum(explicit_paddings[2 * spatial : 2 * spatial + 2]),
+        )
+    return None if tuple(shape) == unknown else tuple(shape)
+
+
+def _output_size(
+    size: int | None,
+    filter_size: int | None,
+    stride: int,
+    dilation: int,
+    padding: str,
+    total_padding: int,
+) -> int | None:
+    if size is None:
+        return None
+    if padding == "SAME":
+        return -(-size // stride)
+    if filter_size is None:
+        return None
+    reach = (filter_size - 1) * dilation + 1
+    return max(0, (size + total_padding - reach) // stride + 1)
 
 
 def batch_size_of(configurations: Iterable[ConvolutionConfiguration]) -> int | None:

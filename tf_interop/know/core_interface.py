@@ -6,9 +6,15 @@ Whatever changes there changes here, and `INTERFACE_VERSION` with it.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind, Shape
+from tf_interop.know.convolution import (
+    SPATIAL_AXES,
+    ConvolutionConfiguration,
+    ConvolutionKind,
+    Shape,
+)
 
 INTERFACE_VERSION = 4
 """What `TfiCoreVersion` has to give."""
@@ -23,8 +29,8 @@ _KINDS = {
     ConvolutionKind.BACKWARD_INPUT: 1,
     ConvolutionKind.BACKWARD_FILTER: 2,
 }
-_DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
-_LAYOUTS = {"NHWC": 0, "NCHW": 1}
+_DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "float64": 3}
+_LAYOUTS = {"NHWC": 0, "NCHW": 1, "NDHWC": 0, "NCDHW": 1}
 _FUSED_OPS = {
     (): (False, 0),
     ("BiasAdd",): (True, 0),
@@ -56,6 +62,14 @@ class ConvolutionStruct(ExactStructure):
         ("activation", ctypes.c_int32),
         ("has_bias", ctypes.c_int32),
         ("leaky_relu_alpha", ctypes.c_float),
+        ("spatial_rank", ctypes.c_int64),
+        ("image_depth", ctypes.c_int64),
+        ("filter_depth", ctypes.c_int64),
+        ("output_depth", ctypes.c_int64),
+        ("stride_depth", ctypes.c_int64),
+        ("dilation_depth", ctypes.c_int64),
+        ("pad_front", ctypes.c_int64),
+        ("pad_back", ctypes.c_int64),
         ("batch", ctypes.c_int64),
         ("image_height", ctypes.c_int64),
         ("image_width", ctypes.c_int64),
@@ -193,17 +207,28 @@ def to_convolution_struct(configuration: ConvolutionConfiguration) -> Convolutio
             such dtype, layout, padding or fused operation.
     """
     layout = _number_of(_LAYOUTS, "layout", configuration.layout)
-    image_axes = (0, 1, 2, 3) if configuration.layout == "NHWC" else (0, 2, 3, 1)
-    image = _known("image", configuration.image_shape)
-    filter_ = _known("filter", configuration.filter_shape)
-    output = _known("output", configuration.output_shape)
-    batch, image_height, image_width, image_channels = (image[axis] for axis in image_axes)
-    _, output_height, output_width, output_channels = (output[axis] for axis in image_axes)
-    pad_top, pad_bottom, pad_left, pad_right = _pads(
-        configuration, (image_height, image_width), filter_[:2]
-    )
+    axes = SPATIAL_AXES[configuration.layout]
+    channel_axis = configuration.layout.index("C")
+    image = _known("image", configuration.image_shape, configuration.layout)
+    filter_ = _known("filter", configuration.filter_shape, configuration.layout)
+    output = _known("output", configuration.output_shape, configuration.layout)
+    for field in ("strides", "dilations"):
+        if len(getattr(configuration, field)) != len(axes):
+            raise ValueError(
+                f"Expected {len(axes)} {field} in layout {configuration.layout}, got "
+                f"{getattr(configuration, field)}."
+            )
+    image_sizes = tuple(image[axis] for axis in axes)
+    image_channels, output_channels = image[channel_axis], output[channel_axis]
+    pads = _pads(configuration, image_sizes, filter_)
     has_bias, activation = _number_of(_FUSED_OPS, "fused_ops", configuration.fused_ops)
     _check_filter(configuration, filter_, image_channels, output_channels)
+    image_depth, image_height, image_width = _with_depth(image_sizes, 1)
+    filter_depth, filter_height, filter_width = _with_depth(filter_[: len(axes)], 1)
+    output_depth, output_height, output_width = _with_depth([output[axis] for axis in axes], 1)
+    stride_depth, stride_height, stride_width = _with_depth(configuration.strides, 1)
+    dilation_depth, dilation_height, dilation_width = _with_depth(configuration.dilations, 1)
+    (pad_front, pad_back), (pad_top, pad_bottom), (pad_left, pad_right) = _with_depth(pads, (0, 0))
     return ConvolutionStruct(
         kind=_KINDS[configuration.kind],
         dtype=_number_of(_DTYPES, "dtype", configuration.dtype),
@@ -211,44 +236,59 @@ def to_convolution_struct(configuration: ConvolutionConfiguration) -> Convolutio
         activation=activation,
         has_bias=has_bias,
         leaky_relu_alpha=configuration.leaky_relu_alpha,
-        batch=batch,
+        spatial_rank=len(axes),
+        image_depth=image_depth,
+        filter_depth=filter_depth,
+        output_depth=output_depth,
+        stride_depth=stride_depth,
+        dilation_depth=dilation_depth,
+        pad_front=pad_front,
+        pad_back=pad_back,
+        batch=image[0],
         image_height=image_height,
         image_width=image_width,
         image_channels=image_channels,
-        filter_height=filter_[0],
-        filter_width=filter_[1],
+        filter_height=filter_height,
+        filter_width=filter_width,
         output_height=output_height,
         output_width=output_width,
         output_channels=output_channels,
-        stride_height=configuration.strides[0],
-        stride_width=configuration.strides[1],
-        dilation_height=configuration.dilations[0],
-        dilation_width=configuration.dilations[1],
+        stride_height=stride_height,
+        stride_width=stride_width,
+        dilation_height=dilation_height,
+        dilation_width=dilation_width,
         pad_top=pad_top,
         pad_bottom=pad_bottom,
         pad_left=pad_left,
         pad_right=pad_right,
-        group_count=image_channels if configuration.depthwise else image_channels // filter_[2],
+        group_count=image_channels if configuration.depthwise else image_channels // filter_[-2],
     )
 
 
-def _known(tensor: str, shape: Shape | None) -> tuple[int, int, int, int]:
-    if shape is None or len(shape) != 4:
-        raise ValueError(f"Expected a configuration with the {tensor}'s shape known, got {shape}.")
-    first, second, third, fourth = shape
-    if first is None or second is None or third is None or fourth is None:
-        raise ValueError(f"Expected a configuration with the {tensor}'s shape known, got {shape}.")
-    return first, second, third, fourth
+def _known(tensor: str, shape: Shape | None, layout: str) -> tuple[int, ...]:
+    known = tuple(size for size in shape or () if size is not None)
+    if shape is None or len(known) != len(shape) or len(shape) != len(layout):
+        raise ValueError(
+            f"Expected a configuration with the {tensor}'s shape known, of rank {len(layout)}, got "
+            f"{shape}."
+        )
+    return known
+
+
+def _with_depth(spatial: Sequence[_Value], depth: _Value) -> tuple[_Value, _Value, _Value]:
+    """What is said of depth, height and width, where images have no depth."""
+    *depths, height, width = spatial
+    return (depths or [depth])[0], height, width
 
 
 def _check_filter(
     configuration: ConvolutionConfiguration,
-    filter_: tuple[int, int, int, int],
+    filter_: tuple[int, ...],
     image_channels: int,
     output_channels: int,
 ) -> None:
     """The core knows the filter by image and output channels; here all three have to agree."""
-    channels, filters = filter_[2], filter_[3]
+    channels, filters = filter_[-2:]
     if configuration.depthwise:
         agrees = channels == image_channels and channels * filters == output_channels
     else:
@@ -262,27 +302,30 @@ def _check_filter(
 
 def _pads(
     configuration: ConvolutionConfiguration,
-    image: tuple[int, int],
-    filter_: tuple[int, int],
-) -> tuple[int, int, int, int]:
-    """Top, bottom, left and right, as TensorFlow pads."""
+    image: Sequence[int],
+    filter_: Sequence[int],
+) -> list[tuple[int, int]]:
+    """Before and after each spatial dimension, as TensorFlow pads."""
+    dimensions = range(len(image))
     if configuration.padding == "VALID":
-        return 0, 0, 0, 0
+        return [(0, 0) for _ in dimensions]
     if configuration.padding == "EXPLICIT":
-        top, bottom, left, right = configuration.explicit_paddings
-        return top, bottom, left, right
+        pads = configuration.explicit_paddings
+        if len(pads) != 2 * len(image):
+            raise ValueError(f"Expected {2 * len(image)} explicit_paddings, got {pads}.")
+        return [(pads[2 * axis], pads[2 * axis + 1]) for axis in dimensions]
     if configuration.padding != "SAME":
         raise ValueError(
             f"Expected padding SAME, VALID or EXPLICIT, got '{configuration.padding}'."
         )
-    pads: list[int] = []
-    for axis in (0, 1):
+    same: list[tuple[int, int]] = []
+    for axis in dimensions:
         reach = (filter_[axis] - 1) * configuration.dilations[axis] + 1
         outputs = -(-image[axis] // configuration.strides[axis])
         covered = (outputs - 1) * configuration.strides[axis] + reach
         total = max(covered - image[axis], 0)
-        pads += [total // 2, total - total // 2]
-    return pads[0], pads[1], pads[2], pads[3]
+        same.append((total // 2, total - total // 2))
+    return same
 
 
 def _number_of(numbers: dict[_Key, _Value], field: str, value: _Key) -> _Value:

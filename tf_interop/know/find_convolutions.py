@@ -10,6 +10,7 @@ from tensorflow.core.framework import types_pb2
 from tf_interop.errors import GraphError
 from tf_interop.know.control_flow import ControlFlow
 from tf_interop.know.convolution import (
+    SPATIAL_AXES,
     ConvolutionConfiguration,
     ConvolutionKind,
     ConvolutionNode,
@@ -17,6 +18,7 @@ from tf_interop.know.convolution import (
     RefusalReason,
     Shape,
 )
+from tf_interop.know.convolution_size import computed_output_shape
 from tf_interop.know.device import device_type_of
 from tf_interop.know.graph_properties import GraphProperties, is_fully_known, merge_shapes
 from tf_interop.know.graph_view import GraphView
@@ -30,6 +32,10 @@ CONVOLUTION_KINDS = {
     "DepthwiseConv2dNative": ConvolutionKind.FORWARD,
     "DepthwiseConv2dNativeBackpropInput": ConvolutionKind.BACKWARD_INPUT,
     "DepthwiseConv2dNativeBackpropFilter": ConvolutionKind.BACKWARD_FILTER,
+    "Conv3D": ConvolutionKind.FORWARD,
+    "_FusedConv3D": ConvolutionKind.FORWARD,
+    "Conv3DBackpropInputV2": ConvolutionKind.BACKWARD_INPUT,
+    "Conv3DBackpropFilterV2": ConvolutionKind.BACKWARD_FILTER,
 }
 """The convolution ops, with what each of them computes."""
 
@@ -38,6 +44,8 @@ SIZES_POSITIONS = {
     "Conv2DBackpropFilter": 1,
     "DepthwiseConv2dNativeBackpropInput": 0,
     "DepthwiseConv2dNativeBackpropFilter": 1,
+    "Conv3DBackpropInputV2": 0,
+    "Conv3DBackpropFilterV2": 1,
 }
 """Where among the inputs of a gradient its `input_sizes` or `filter_sizes` are."""
 
@@ -45,6 +53,7 @@ SUPPORTED_DTYPES = {
     types_pb2.DT_FLOAT: "float32",
     types_pb2.DT_HALF: "float16",
     types_pb2.DT_BFLOAT16: "bfloat16",
+    types_pb2.DT_DOUBLE: "float64",
 }
 
 FILTER_POSITIONS = {
@@ -53,9 +62,15 @@ FILTER_POSITIONS = {
     "Conv2DBackpropInput": 1,
     "DepthwiseConv2dNative": 1,
     "DepthwiseConv2dNativeBackpropInput": 1,
+    "Conv3D": 1,
+    "_FusedConv3D": 1,
+    "Conv3DBackpropInputV2": 1,
 }
 """Where among the inputs of a convolution its filter is; not of those that compute a filter's
 gradient."""
+
+FUSED_CONVOLUTIONS = frozenset({"_FusedConv2D", "_FusedConv3D"})
+"""The convolutions that apply a bias, and maybe an activation, to their result."""
 
 SUPPORTED_FUSED_OPS = frozenset(
     {
@@ -70,7 +85,13 @@ SUPPORTED_FUSED_OPS = frozenset(
 # TensorFlow's default, for graphs whose default attributes were stripped.
 _DEFAULT_LEAKY_RELU_ALPHA = 0.2
 
-_SPATIAL_AXES = {"NHWC": (1, 2), "NCHW": (2, 3)}
+_VOLUME_OPS = frozenset(
+    {"Conv3D", "_FusedConv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"}
+)
+_LAYOUTS = {
+    2: ("NHWC", "NCHW"),
+    3: ("NDHWC", "NCDHW"),
+}  # by spatial rank, TensorFlow's default first
 _XLA_MARKS = frozenset(
     {
         "_XlaCluster",
@@ -107,8 +128,8 @@ def find_convolutions(
     Args:
         view: the graph.
         properties: the shapes of its tensors.
-        nchw_on_cpu: whether NCHW is taken on the CPU, where TensorFlow's own kernels run it only
-            with oneDNN.
+        nchw_on_cpu: whether NCHW and NCDHW are taken on the CPU, where TensorFlow's own kernels run
+            them only with oneDNN.
         nodes_to_preserve: names that have to stay in the graph.
         fetches: what the graph is run for, names of nodes or tensors; none where that is not known.
 
@@ -161,14 +182,18 @@ def _match_convolution(
     if device_type not in ("", "CPU", "GPU"):
         raise _RefusalError(RefusalReason.DEVICE, f"Expected a CPU or a GPU, got '{device}'.")
     dtype = _dtype(attributes)
-    layout = _layout(attributes)
-    if layout == "NCHW" and device_type == "CPU" and not nchw_on_cpu:
-        raise _RefusalError(RefusalReason.LAYOUT, "Expected NHWC on the CPU, got NCHW.")
-    fused_ops = _fused_ops(attributes, view.fanins[index]) if op == "_FusedConv2D" else ()
+    channels_last, channels_first = _LAYOUTS[_spatial_rank(op)]
+    layout = _layout(attributes, op)
+    if layout == channels_first and device_type == "CPU" and not nchw_on_cpu:
+        raise _RefusalError(
+            RefusalReason.LAYOUT, f"Expected {channels_last} on the CPU, got {channels_first}."
+        )
+    _check_sizes_type(attributes)
+    fused_ops = _fused_ops(attributes, op, view.fanins[index]) if op in FUSED_CONVOLUTIONS else ()
 
     depthwise = op.startswith("Depthwise")
-    strides = _spatial_pair(attributes, "strides", layout)
-    dilations = _spatial_pair(attributes, "dilations", layout)
+    strides = _spatial_values(attributes, "strides", layout)
+    dilations = _spatial_values(attributes, "dilations", layout)
     if depthwise:
         # TensorFlow's depthwise kernels refuse these (forward) or ignore them (backward).
         if strides[0] != strides[1]:
@@ -189,14 +214,14 @@ def _match_convolution(
 
     image, filter_ = _image_and_filter_shapes(view, properties, index)
     group_count = _group_count(image, filter_, layout, depthwise)
-    output = _computed_output_shape(
+    output = computed_output_shape(
         image, filter_, layout, depthwise, strides, dilations, padding, explicit_paddings
     )
     if not is_fully_known(output):
         output = merge_shapes(_given_output_shape(view, properties, index), output)
     for what, shape in (("image", image), ("filter", filter_), ("output", output)):
-        if shape is not None and len(shape) != 4:
-            raise _unexpected(f"the {what} to have rank 4", f"shape {shape}")
+        if shape is not None and len(shape) != len(layout):
+            raise _unexpected(f"the {what} to have rank {len(layout)}", f"shape {shape}")
 
     return ConvolutionNode(
         name=view.names[index],
@@ -239,7 +264,7 @@ def _check_input_count(view: GraphView, index: int) -> None:
     op = view.ops[index]
     if CONVOLUTION_KINDS[op] is not ConvolutionKind.FORWARD:
         legal = count == 3
-    elif op == "_FusedConv2D":
+    elif op in FUSED_CONVOLUTIONS:
         legal = count >= 2
     else:
         legal = count == 2
@@ -277,19 +302,31 @@ def _dtype(attributes: Any) -> str:
     return SUPPORTED_DTYPES[dtype]
 
 
-def _layout(attributes: Any) -> str:
-    layout = "NHWC"
+def _spatial_rank(op: str) -> int:
+    return 3 if op in _VOLUME_OPS else 2
+
+
+def _layout(attributes: Any, op: str) -> str:
+    layouts = _LAYOUTS[_spatial_rank(op)]
+    layout = layouts[0]
     if "data_format" in attributes:
         layout = attributes["data_format"].s.decode("utf-8", "replace")
-    if layout not in _SPATIAL_AXES:
-        raise _RefusalError(RefusalReason.LAYOUT, f"Expected NHWC or NCHW, got {layout}.")
+    if layout not in layouts:
+        raise _RefusalError(RefusalReason.LAYOUT, f"Expected {' or '.join(layouts)}, got {layout}.")
     if "filter_format" in attributes and attributes["filter_format"].s != b"HWIO":
         got = attributes["filter_format"].s.decode("utf-8", "replace")
         raise _RefusalError(RefusalReason.LAYOUT, f"Expected a filter in HWIO, got {got}.")
     return layout
 
 
-def _fused_ops(attributes: Any, fanins: tuple[tuple[int, int], ...]) -> tuple[str, ...]:
+def _check_sizes_type(attributes: Any) -> None:
+    # Conv3DBackpropInputV2 alone has a choice, and no gradient of TensorFlow's own makes it.
+    if "Tshape" in attributes and attributes["Tshape"].type != types_pb2.DT_INT32:
+        got = types_pb2.DataType.Name(attributes["Tshape"].type)
+        raise _unexpected("input_sizes of DT_INT32, as a stage's are", got)
+
+
+def _fused_ops(attributes: Any, op: str, fanins: tuple[tuple[int, int], ...]) -> tuple[str, ...]:
     fused: tuple[str, ...] = ()
     if "fused_ops" in attributes:
         fused = tuple(name.decode("utf-8", "replace") for name in attributes["fused_ops"].list.s)
@@ -308,6 +345,11 @@ def _fused_ops(attributes: Any, fanins: tuple[tuple[int, int], ...]) -> tuple[st
             f"Expected [{', '.join(fused)}] with the bias as its one argument, got "
             f"{argument_count} arguments, {host_argument_count} in host memory.",
         )
+    if op == "_FusedConv3D":
+        # Its bias has its dtype. oneDNN may give it the paddings of a Pad.
+        if "padding_list" in attributes and attributes["padding_list"].list.i:
+            raise _unexpected("no padding_list", list(attributes["padding_list"].list.i))
+        return fused
     types = list(_required(attributes, "TArgs").list.type)
     if types != [attributes["T"].type]:
         raise _RefusalError(
@@ -326,20 +368,20 @@ def _leaky_relu_alpha(attributes: Any, fused_ops: tuple[str, ...]) -> float:
     return float(attributes["leakyrelu_alpha"].f)
 
 
-def _spatial_pair(attributes: Any, name: str, layout: str) -> tuple[int, int]:
-    """The height and width of `strides` or `dilations`; only `strides` have no default."""
+def _spatial_values(attributes: Any, name: str, layout: str) -> tuple[int, ...]:
+    """The spatial dimensions of `strides` or `dilations`; only `strides` have no default."""
+    axes = SPATIAL_AXES[layout]
     if name == "dilations" and name not in attributes:
-        return (1, 1)
+        return (1,) * len(axes)
     values = tuple(_required(attributes, name).list.i)
-    if len(values) != 4:
-        raise _unexpected(f"4 {name}", values)
-    height, width = _SPATIAL_AXES[layout]
-    channel = layout.index("C")
-    if values[0] != 1 or values[channel] != 1:
+    if len(values) != len(layout):
+        raise _unexpected(f"{len(layout)} {name}", values)
+    if values[0] != 1 or values[layout.index("C")] != 1:
         raise _unexpected(f"{name} of 1 in batch and channels", values)
-    if values[height] < 1 or values[width] < 1:
+    spatial = tuple(values[axis] for axis in axes)
+    if min(spatial) < 1:
         raise _unexpected(f"positive {name}", values)
-    return values[height], values[width]
+    return spatial
 
 
 def _explicit_paddings(attributes: Any, padding: str, layout: str) -> tuple[int, ...]:
@@ -350,11 +392,13 @@ def _explicit_paddings(attributes: Any, padding: str, layout: str) -> tuple[int,
         if values:
             raise _unexpected(f"no explicit_paddings with {padding}", values)
         return ()
+    if len(layout) == 5:
+        raise _unexpected("padding SAME or VALID of volumes", padding)
     if padding != "EXPLICIT":
         raise _unexpected("padding SAME, VALID or EXPLICIT", padding)
     if len(values) != 8:
         raise _unexpected("8 explicit_paddings", values)
-    height, width = _SPATIAL_AXES[layout]
+    height, width = SPATIAL_AXES[layout]
     channel = layout.index("C")
     if any(values[0:2]) or any(values[2 * channel : 2 * channel + 2]):
         raise _unexpected("no explicit_paddings in batch and channels", values)
@@ -378,9 +422,10 @@ def _image_and_filter_shapes(
 def _result_shape(view: GraphView, properties: GraphProperties, index: int) -> Shape | None:
     """The shape of the gradient that node `index` computes."""
     shape = properties.held_shape(*view.fanins[index][SIZES_POSITIONS[view.ops[index]]])
-    if shape is not None and len(shape) != 4:
+    rank = _spatial_rank(view.ops[index]) + 2
+    if shape is not None and len(shape) != rank:
         # Conv2DBackpropInput takes (height, width) alone, too.
-        raise _unexpected("4 sizes", shape)
+        raise _unexpected(f"{rank} sizes", shape)
     if is_fully_known(shape):
         return shape
     return merge_shapes(shape, properties.output_shape(index, 0))
@@ -395,8 +440,9 @@ def _given_output_shape(view: GraphView, properties: GraphProperties, index: int
 def _group_count(
     image: Shape | None, filter_: Shape | None, layout: str, depthwise: bool
 ) -> int | None:
-    channels = image[layout.index("C")] if image is not None and len(image) == 4 else None
-    per_group = filter_[2] if filter_ is not None and len(filter_) == 4 else None
+    rank = len(layout)
+    channels = image[layout.index("C")] if image is not None and len(image) == rank else None
+    per_group = filter_[rank - 2] if filter_ is not None and len(filter_) == rank else None
     if depthwise:
         if channels is not None and per_group is not None and channels != per_group:
             raise _unexpected(f"a depthwise filter of {channels} channels", per_group)
@@ -406,58 +452,3 @@ def _group_count(
     if channels % per_group:
         raise _unexpected(f"filter channels that divide the image's {channels}", per_group)
     return channels // per_group
-
-
-def _computed_output_shape(
-    image: Shape | None,
-    filter_: Shape | None,
-    layout: str,
-    depthwise: bool,
-    strides: tuple[int, int],
-    dilations: tuple[int, int],
-    padding: str,
-    explicit_paddings: tuple[int, ...],
-) -> Shape | None:
-    """The shape of the output as far as it follows from image and filter."""
-    if image is None or len(image) != 4:
-        image = (None,) * 4
-    if filter_ is None or len(filter_) != 4:
-        filter_ = (None,) * 4
-    sizes = []
-    for spatial, axis in enumerate(_SPATIAL_AXES[layout]):
-        sizes.append(
-            _output_size(
-                image[axis],
-                filter_[spatial],
-                strides[spatial],
-                dilations[spatial],
-                padding,
-                sum(explicit_paddings[2 * spatial : 2 * spatial + 2]),
-            )
-        )
-    channels = filter_[3]
-    if depthwise and channels is not None:
-        channels = None if filter_[2] is None else filter_[2] * channels
-    if layout == "NHWC":
-        shape = (image[0], sizes[0], sizes[1], channels)
-    else:
-        shape = (image[0], channels, sizes[0], sizes[1])
-    return None if shape == (None,) * 4 else shape
-
-
-def _output_size(
-    size: int | None,
-    filter_size: int | None,
-    stride: int,
-    dilation: int,
-    padding: str,
-    total_padding: int,
-) -> int | None:
-    if size is None:
-        return None
-    if padding == "SAME":
-        return -(-size // stride)
-    if filter_size is None:
-        return None
-    reach = (filter_size - 1) * dilation + 1
-    return max(0, (size + total_padding - reach) // stride + 1)

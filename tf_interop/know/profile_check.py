@@ -82,14 +82,31 @@ def check_configuration(configuration: ConvolutionConfiguration, place: str) -> 
     """Checks that all shapes are known: what was measured had some.
 
     Raises:
-        ValueError: a dimension is not known or not positive; the message names the place.
+        ValueError: a dimension is not known or not positive, or the fields do not agree on how many
+            there are; the message names the place.
     """
+    rank = configuration.spatial_rank + 2
+    if len(configuration.dilations) != configuration.spatial_rank:
+        raise ValueError(
+            f"Expected as many dilations as strides, {configuration.spatial_rank}, got "
+            f"{configuration.dilations} at `{place}.dilations`"
+        )
+    if len(configuration.layout) != rank:
+        raise ValueError(
+            f"Expected a layout of {rank} dimensions, as the strides have it, got "
+            f"'{configuration.layout}' at `{place}.layout`"
+        )
     for field in ("image_shape", "filter_shape", "output_shape"):
         shape = getattr(configuration, field)
         if shape is None or any(size is None or size < 1 for size in shape):
             raise ValueError(
                 "Expected the shape that was measured, all dimensions known and positive, got "
                 f"{shape} at `{place}.{field}`"
+            )
+        if len(shape) != rank:
+            raise ValueError(
+                f"Expected {rank} dimensions, as the strides have it, got {shape} at "
+                f"`{place}.{field}`"
             )
 
 

@@ -21,6 +21,7 @@ from tf_interop.errors import GraphError
 from tf_interop.know.find_convolutions import (
     CONVOLUTION_KINDS,
     FILTER_POSITIONS,
+    FUSED_CONVOLUTIONS,
     SIZES_POSITIONS,
 )
 from tf_interop.know.plan import LaneOptions
@@ -293,7 +294,7 @@ def _check_constant_inputs(stage: StageNode) -> None:
 
 def _operand_count(op: str) -> int:
     """How many inputs a convolution has; a fused one has the bias as its one argument."""
-    return 3 if op == "_FusedConv2D" or op in SIZES_POSITIONS else 2
+    return 3 if op in FUSED_CONVOLUTIONS or op in SIZES_POSITIONS else 2
 
 
 def _malformed(name: str, expected: str, got: object) -> GraphError:

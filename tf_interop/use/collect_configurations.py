@@ -41,7 +41,7 @@ from tf_interop.use.load_model import ModelArgumentError, is_built_here, load_mo
 from tf_interop.use.model_graphs import graphs_of
 from tf_interop.use.prepared_graph import graph_for_device
 
-DTYPES = ("float32", "mixed_float16", "mixed_bfloat16")
+DTYPES = ("float32", "float64", "mixed_float16", "mixed_bfloat16")
 
 
 class StageSource(enum.Enum):
@@ -138,10 +138,17 @@ def collect_configurations(
 
 
 def in_layout(configuration: ConvolutionConfiguration, layout: str) -> ConvolutionConfiguration:
-    """The same convolution on images of another layout."""
+    """The same convolution on images of another layout.
+
+    Args:
+        configuration: the convolution.
+        layout: `NHWC` or `NCHW`; of volumes that stands for `NDHWC` or `NCDHW`.
+    """
+    if configuration.spatial_rank == 3:
+        layout = {"NHWC": "NDHWC", "NCHW": "NCDHW"}[layout]
     if configuration.layout == layout:
         return configuration
-    order = (0, 3, 1, 2) if layout == "NCHW" else (0, 2, 3, 1)
+    order = tuple(configuration.layout.index(dimension) for dimension in layout)
 
     def permuted(shape: Shape | None) -> Shape | None:
         return None if shape is None else tuple(shape[axis] for axis in order)

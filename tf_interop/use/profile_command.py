@@ -157,7 +157,7 @@ def profile() -> None:
 )
 @click.option(
     "--dtype",
-    type=click.Choice(["float32", "mixed_float16", "mixed_bfloat16"]),
+    type=click.Choice(["float32", "float64", "mixed_float16", "mixed_bfloat16"]),
     help="Keras' policy for a model that is built here.",
 )
 @click.option(

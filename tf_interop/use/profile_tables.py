@@ -146,9 +146,9 @@ def describe_convolution(configuration: ConvolutionConfiguration) -> str:
     ]
     if configuration.depthwise:
         words.insert(1, "depthwise")
-    if configuration.strides != (1, 1):
+    if set(configuration.strides) != {1}:
         words.append("/" + _square(configuration.strides))
-    if configuration.dilations != (1, 1):
+    if set(configuration.dilations) != {1}:
         words.append("dilated " + _square(configuration.dilations))
     if configuration.padding == "EXPLICIT":
         words.append("padded " + ",".join(map(str, configuration.explicit_paddings)))
@@ -164,8 +164,8 @@ def _sizes(shape: Sequence[int | None] | None) -> str:
     return "x".join("?" if size is None else str(size) for size in shape)
 
 
-def _square(sizes: tuple[int, int]) -> str:
-    return str(sizes[0]) if sizes[0] == sizes[1] else f"{sizes[0]}x{sizes[1]}"
+def _square(sizes: Sequence[int]) -> str:
+    return str(sizes[0]) if len(set(sizes)) == 1 else _sizes(sizes)
 
 
 def _describe_device(device: ProfiledDevice) -> str:

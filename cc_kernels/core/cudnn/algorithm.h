@@ -48,7 +48,8 @@ struct Formulation {
   bool pads_image = false;
   // Bias and activation run as an operation graph of their own behind the convolution.
   bool splits_epilogue = false;
-  // Image and output are NHWC and are transposed, so that cuDNN computes in NCHW.
+  // Image and output are NHWC and are transposed, so that cuDNN computes in NCHW (of volumes NDHWC
+  // and NCDHW).
   bool uses_nchw = false;
 
   bool operator==(const Formulation& other) const {

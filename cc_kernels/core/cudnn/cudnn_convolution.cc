@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <utility>
 
 #include "cc_kernels/core/cudnn/algorithm.h"
@@ -224,21 +225,21 @@ class Assembly {
     return bindings;
   }
 
-  // Between HWIO and cuDNN's layout. Rows and columns of the filter stay together in both, which
-  // makes it a copy of three dimensions; in this form one side is an ordinary NHWC tensor, and the
-  // other an NCHW one where cuDNN's filter is OHWI.
+  // Between HWIO and cuDNN's layout. The taps of the filter stay together in both, which makes it a
+  // copy of three dimensions; in this form one side is an ordinary NHWC tensor, and the other an
+  // NCHW one where cuDNN's filter is OHWI.
   CopyShape FilterCopy() const {
     const int64_t outputs = original_.output_channels;
     const int64_t inputs = original_.image_channels / original_.group_count;
-    const int64_t positions = original_.filter_height * original_.filter_width;
+    const int64_t taps = original_.taps();
     CopyShape shape;
-    shape.extents = {1, outputs, positions, inputs};
-    shape.source_strides = PackedTensor(Layout::kNHWC, 1, outputs, positions, inputs).strides;
-    shape.destination_strides =
-        computed_.layout == Layout::kNHWC
-            ? PackedTensor(Layout::kNCHW, 1, outputs, positions, inputs).strides
-            : std::array<int64_t, 4>{outputs * positions * inputs, positions * inputs, 1,
-                                     positions};
+    shape.extents = {1, outputs, taps, inputs};
+    shape.source_strides = PackedTensor(Layout::kNHWC, 1, outputs, {taps, inputs}).strides;
+    if (computed_.layout == Layout::kNHWC) {
+      shape.destination_strides = PackedTensor(Layout::kNCHW, 1, outputs, {taps, inputs}).strides;
+    } else {
+      shape.destination_strides = {outputs * taps * inputs, taps * inputs, 1, taps};
+    }
     return shape;
   }
 
@@ -266,10 +267,7 @@ class Assembly {
     const bool is_result = original_.kind == ConvolutionKind::kBackwardInput;
     Place interior = places_.image;
     if (formulation_.pads_image) {
-      const ImageMargins margins = MarginsOf(original_);
-      interior = interior.Advanced(
-          (margins.top * computed.strides[2] + margins.left * computed.strides[3]) *
-          SizeOf(original_.dtype));
+      interior = interior.Advanced(InteriorOffset(computed) * SizeOf(original_.dtype));
       if (!is_result) {
         before_.push_back(std::make_unique<FillStep>(
             driver_, places_.image, computed.elements() * SizeOf(original_.dtype)));
@@ -277,6 +275,13 @@ class Assembly {
     }
     return AddCopy({callers.extents, callers.strides, computed.strides}, callers_place, interior,
                    is_result);
+  }
+
+  // Elements before the first one of the image in its padded copy.
+  int64_t InteriorOffset(const TensorGeometry& padded) const {
+    const ImageMargins margins = MarginsOf(original_);
+    const auto before = SpatialOf(original_, margins.front, margins.top, margins.left);
+    return std::inner_product(before.begin(), before.end(), padded.strides.begin() + 2, int64_t{0});
   }
 
   Status PlaceOutput() {

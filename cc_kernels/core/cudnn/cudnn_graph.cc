@@ -1,6 +1,5 @@
 #include "cc_kernels/core/cudnn/cudnn_graph.h"
 
-#include <array>
 #include <utility>
 
 #include "cc_kernels/core/cudnn/tensor_descriptor.h"
@@ -66,17 +65,18 @@ Status MakeTensor(const CudnnLibrary& library, int64_t id, cudnnDataType_t type,
 
 Status MakeConvolution(const CudnnLibrary& library, const Convolution& c,
                        BackendDescriptor* convolution) {
-  using Pair = std::array<int64_t, 2>;
   *convolution = BackendDescriptor(library, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, "convolution");
-  convolution->Set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_DATA_FLOAT);
+  convolution->Set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CudnnComputeType(c.dtype));
   convolution->Set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_CROSS_CORRELATION);
-  convolution->Set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, int64_t{2});
+  convolution->Set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, int64_t{c.spatial_rank});
   convolution->SetArray(CUDNN_ATTR_CONVOLUTION_DILATIONS,
-                        Pair{c.dilation_height, c.dilation_width});
+                        SpatialOf(c, c.dilation_depth, c.dilation_height, c.dilation_width));
   convolution->SetArray(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES,
-                        Pair{c.stride_height, c.stride_width});
-  convolution->SetArray(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, Pair{c.pad_top, c.pad_left});
-  convolution->SetArray(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, Pair{c.pad_bottom, c.pad_right});
+                        SpatialOf(c, c.stride_depth, c.stride_height, c.stride_width));
+  convolution->SetArray(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS,
+                        SpatialOf(c, c.pad_front, c.pad_top, c.pad_left));
+  convolution->SetArray(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS,
+                        SpatialOf(c, c.pad_back, c.pad_bottom, c.pad_right));
   return convolution->Finalize();
 }
 
@@ -86,7 +86,7 @@ Status MakeActivation(const CudnnLibrary& library, const Convolution& c,
   pointwise->Set(CUDNN_ATTR_POINTWISE_MODE, c.activation == Activation::kElu
                                                 ? CUDNN_POINTWISE_ELU_FWD
                                                 : CUDNN_POINTWISE_RELU_FWD);
-  pointwise->Set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT);
+  pointwise->Set(CUDNN_ATTR_POINTWISE_MATH_PREC, CudnnComputeType(c.dtype));
   if (c.activation == Activation::kElu) {
     pointwise->Set(CUDNN_ATTR_POINTWISE_ELU_ALPHA, 1.0);
     return pointwise->Finalize();
@@ -103,10 +103,11 @@ Status MakeActivation(const CudnnLibrary& library, const Convolution& c,
   return pointwise->Finalize();
 }
 
-Status MakeAddition(const CudnnLibrary& library, BackendDescriptor* pointwise) {
+Status MakeAddition(const CudnnLibrary& library, const Convolution& c,
+                    BackendDescriptor* pointwise) {
   *pointwise = BackendDescriptor(library, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, "addition");
   pointwise->Set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_POINTWISE_ADD);
-  pointwise->Set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT);
+  pointwise->Set(CUDNN_ATTR_POINTWISE_MATH_PREC, CudnnComputeType(c.dtype));
   return pointwise->Finalize();
 }
 
@@ -136,8 +137,8 @@ class GraphBuilder {
     operation.SetDescriptor(attributes.image, *image);
     operation.SetDescriptor(attributes.filter, *filter);
     operation.SetDescriptor(attributes.output, *output);
-    operation.Set(attributes.alpha, 1.0f);
-    operation.Set(attributes.beta, 0.0f);
+    SetScaling(attributes.alpha, 1, &operation);
+    SetScaling(attributes.beta, 0, &operation);
     return AddOperation(std::move(convolution), std::move(operation));
   }
 
@@ -178,16 +179,28 @@ class GraphBuilder {
     return MakeTensor(library_, id, type, geometry, is_virtual, &entry->second);
   }
 
-  // A tensor of the output's shape: float inside the graph, else of the convolution's type.
+  // Of the type that sums are computed in.
+  void SetScaling(cudnnBackendAttributeName_t name, double value,
+                  BackendDescriptor* operation) const {
+    if (convolution_.dtype == DataType::kDouble) {
+      operation->Set(name, value);
+    } else {
+      operation->Set(name, static_cast<float>(value));
+    }
+  }
+
+  // A tensor of the output's shape: inside the graph of the type that sums are computed in, else of
+  // the convolution's.
   Status AddOutput(int64_t id, bool is_virtual, const BackendDescriptor** tensor) {
-    const cudnnDataType_t type = is_virtual ? CUDNN_DATA_FLOAT : CudnnType(convolution_.dtype);
+    const DataType dtype = convolution_.dtype;
+    const cudnnDataType_t type = is_virtual ? CudnnComputeType(dtype) : CudnnType(dtype);
     return AddTensor(id, type, OutputGeometry(convolution_), is_virtual, tensor);
   }
 
   Status AddBias(const BackendDescriptor& from, const BackendDescriptor& to) {
     BackendDescriptor addition;
     const BackendDescriptor* bias;
-    TF_INTEROP_RETURN_IF_ERROR(MakeAddition(library_, &addition));
+    TF_INTEROP_RETURN_IF_ERROR(MakeAddition(library_, convolution_, &addition));
     TF_INTEROP_RETURN_IF_ERROR(AddTensor(kBiasTensor, CudnnType(convolution_.dtype),
                                          BiasGeometry(convolution_), false, &bias));
     return AddPointwise(std::move(addition), from, bias, to);

@@ -38,8 +38,8 @@ struct OperationGraph {
 
 // The convolution, with bias and activation fused where it has them. Reads and writes the tensors
 // image, filter and output, which of them is the result being the convolution's kind, and bias.
-// The layout of the filter is that of FilterGeometry. Sums and activations are computed in float;
-// what stays inside the graph is float.
+// The layout of the filter is that of FilterGeometry. Sums and activations are computed in float,
+// as what stays inside the graph is, or all in double where the tensors are double.
 Status BuildConvolutionGraph(const CudnnLibrary& library, cudnnHandle_t handle,
                              const Convolution& convolution, OperationGraph* graph);
 

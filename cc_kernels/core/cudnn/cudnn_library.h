@@ -26,17 +26,17 @@ namespace tf_interop {
   X(cudnnBackendFinalize)                \
   X(cudnnBackendExecute)                 \
   X(cudnnCreateTensorDescriptor)         \
-  X(cudnnSetTensor4dDescriptorEx)        \
+  X(cudnnSetTensorNdDescriptor)          \
   X(cudnnDestroyTensorDescriptor)        \
   X(cudnnTransformTensor)
 
 // The legacy API for convolutions, which a future cuDNN may lack: it is deprecated since 9.0.
 #define TF_INTEROP_CUDNN_LEGACY_ENTRY_POINTS(X)     \
   X(cudnnCreateFilterDescriptor)                    \
-  X(cudnnSetFilter4dDescriptor)                     \
+  X(cudnnSetFilterNdDescriptor)                     \
   X(cudnnDestroyFilterDescriptor)                   \
   X(cudnnCreateConvolutionDescriptor)               \
-  X(cudnnSetConvolution2dDescriptor)                \
+  X(cudnnSetConvolutionNdDescriptor)                \
   X(cudnnSetConvolutionGroupCount)                  \
   X(cudnnSetConvolutionMathType)                    \
   X(cudnnDestroyConvolutionDescriptor)              \

@@ -28,21 +28,26 @@ std::vector<Formulation> FormulationsOf(const Convolution& convolution) {
 }
 
 bool HasAsymmetricPadding(const Convolution& c) {
-  return c.pad_top != c.pad_bottom || c.pad_left != c.pad_right;
+  return c.pad_front != c.pad_back || c.pad_top != c.pad_bottom || c.pad_left != c.pad_right;
 }
 
 ImageMargins MarginsOf(const Convolution& c) {
+  const int64_t planes = std::min(c.pad_front, c.pad_back);
   const int64_t rows = std::min(c.pad_top, c.pad_bottom);
   const int64_t columns = std::min(c.pad_left, c.pad_right);
-  return {c.pad_top - rows, c.pad_bottom - rows, c.pad_left - columns, c.pad_right - columns};
+  return {c.pad_front - planes, c.pad_back - planes,  c.pad_top - rows,
+          c.pad_bottom - rows,  c.pad_left - columns, c.pad_right - columns};
 }
 
 Convolution FormulatedConvolution(const Convolution& convolution, const Formulation& formulation) {
   Convolution formulated = convolution;
   if (formulation.pads_image) {
     const ImageMargins margins = MarginsOf(convolution);
+    formulated.image_depth += margins.front + margins.back;
     formulated.image_height += margins.top + margins.bottom;
     formulated.image_width += margins.left + margins.right;
+    formulated.pad_front = formulated.pad_back =
+        std::min(convolution.pad_front, convolution.pad_back);
     formulated.pad_top = formulated.pad_bottom =
         std::min(convolution.pad_top, convolution.pad_bottom);
     formulated.pad_left = formulated.pad_right =

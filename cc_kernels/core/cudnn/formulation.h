@@ -4,7 +4,7 @@
 //   2. split: bias and activation in a graph of their own
 //   3. pad: a padded copy of the image takes up the difference of the paddings
 //   4. pad and split
-//   5. nchw, with a padded image where paddings differ
+//   5. nchw (NCDHW of volumes), with a padded image where paddings differ
 //   6. nchw and split
 //
 // Formulations that would change nothing for the convolution at hand are left out.
@@ -31,7 +31,7 @@ bool HasAsymmetricPadding(const Convolution& convolution);
 
 // What the padded copy of the image adds on each side, so that equal paddings are left.
 struct ImageMargins {
-  int64_t top, bottom, left, right;
+  int64_t front, back, top, bottom, left, right;
 };
 
 ImageMargins MarginsOf(const Convolution& convolution);

@@ -39,9 +39,22 @@ int AlgorithmOf(ConvolutionKind kind, const LegacyTag& tag) {
 }
 
 cudnnMathType_t MathTypeOf(DataType dtype, bool allow_reduced_precision) {
-  // The default uses tensor cores for 16-bit types from Ampere on only.
-  if (dtype != DataType::kFloat) return CUDNN_TENSOR_OP_MATH;
-  return allow_reduced_precision ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH;
+  switch (dtype) {
+    case DataType::kHalf:
+    case DataType::kBFloat16:
+      // The default uses tensor cores for 16-bit types from Ampere on only.
+      return CUDNN_TENSOR_OP_MATH;
+    case DataType::kFloat:
+      return allow_reduced_precision ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH;
+    case DataType::kDouble:
+      break;
+  }
+  return CUDNN_DEFAULT_MATH;
+}
+
+// Sizes that Validate has found to be ints.
+std::vector<int> AsInts(const std::vector<int64_t>& values) {
+  return std::vector<int>(values.begin(), values.end());
 }
 
 void* BoundTo(const std::vector<TensorBinding>& bindings, int64_t id) {
@@ -81,6 +94,7 @@ LegacyConvolution::LegacyConvolution(const CudnnLibrary& library, const Convolut
                                      LegacyTag tag, int algorithm, bool allow_reduced_precision)
     : library_(library),
       kind_(convolution.kind),
+      dtype_(convolution.dtype),
       tag_(std::move(tag)),
       algorithm_(algorithm),
       reduces_precision_(convolution.dtype == DataType::kFloat && allow_reduced_precision),
@@ -122,15 +136,14 @@ Status LegacyConvolution::MakeFilter(const Convolution& convolution) {
   TF_INTEROP_RETURN_IF_ERROR(
       library_.Check(library_.cudnnCreateFilterDescriptor(&made), "cudnnCreateFilterDescriptor"));
   filter_.reset(made);
-  // K, C per group, R, S.
-  const auto extents = FilterGeometry(convolution).extents;
-  const auto extent = [&extents](int i) { return static_cast<int>(extents[i]); };
+  // K, C per group, and the spatial dimensions.
+  const std::vector<int> extents = AsInts(FilterGeometry(convolution).extents);
   return library_.Check(
-      library_.cudnnSetFilter4dDescriptor(
+      library_.cudnnSetFilterNdDescriptor(
           made, CudnnType(convolution.dtype),
-          convolution.layout == Layout::kNHWC ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW, extent(0),
-          extent(1), extent(2), extent(3)),
-      "cudnnSetFilter4dDescriptor");
+          convolution.layout == Layout::kNHWC ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW,
+          static_cast<int>(extents.size()), extents.data()),
+      "cudnnSetFilterNdDescriptor");
 }
 
 Status LegacyConvolution::MakeConvolution(const Convolution& c, bool allow_reduced_precision) {
@@ -138,15 +151,18 @@ Status LegacyConvolution::MakeConvolution(const Convolution& c, bool allow_reduc
   TF_INTEROP_RETURN_IF_ERROR(library_.Check(library_.cudnnCreateConvolutionDescriptor(&made),
                                             "cudnnCreateConvolutionDescriptor"));
   convolution_.reset(made);
-  const auto as_int = [](int64_t value) { return static_cast<int>(value); };
+  const std::vector<int> pads = AsInts(SpatialOf(c, c.pad_front, c.pad_top, c.pad_left));
+  const std::vector<int> strides =
+      AsInts(SpatialOf(c, c.stride_depth, c.stride_height, c.stride_width));
+  const std::vector<int> dilations =
+      AsInts(SpatialOf(c, c.dilation_depth, c.dilation_height, c.dilation_width));
   TF_INTEROP_RETURN_IF_ERROR(library_.Check(
-      library_.cudnnSetConvolution2dDescriptor(made, as_int(c.pad_top), as_int(c.pad_left),
-                                               as_int(c.stride_height), as_int(c.stride_width),
-                                               as_int(c.dilation_height), as_int(c.dilation_width),
-                                               CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
-      "cudnnSetConvolution2dDescriptor"));
+      library_.cudnnSetConvolutionNdDescriptor(made, c.spatial_rank, pads.data(), strides.data(),
+                                               dilations.data(), CUDNN_CROSS_CORRELATION,
+                                               CudnnComputeType(c.dtype)),
+      "cudnnSetConvolutionNdDescriptor"));
   TF_INTEROP_RETURN_IF_ERROR(
-      library_.Check(library_.cudnnSetConvolutionGroupCount(made, as_int(c.group_count)),
+      library_.Check(library_.cudnnSetConvolutionGroupCount(made, static_cast<int>(c.group_count)),
                      "cudnnSetConvolutionGroupCount"));
   return library_.Check(
       library_.cudnnSetConvolutionMathType(made, MathTypeOf(c.dtype, allow_reduced_precision)),
@@ -182,33 +198,32 @@ Status LegacyConvolution::Execute(cudnnHandle_t handle, const std::vector<Tensor
   void* const image = BoundTo(bindings, kImageTensor);
   void* const filter = BoundTo(bindings, kFilterTensor);
   void* const output = BoundTo(bindings, kOutputTensor);
-  // Scaling factors are float for tensors of 16 bits too.
-  const float one = 1.0f;
-  const float zero = 0.0f;
+  const ScalingFactor one(dtype_, 1);
+  const ScalingFactor zero(dtype_, 0);
   std::lock_guard<std::mutex> lock(execute_mutex_);
   switch (kind_) {
     case ConvolutionKind::kForward:
       return library_.Check(
           library_.cudnnConvolutionForward(
-              handle, &one, image_.get(), image, filter_.get(), filter, convolution_.get(),
+              handle, one.get(), image_.get(), image, filter_.get(), filter, convolution_.get(),
               static_cast<cudnnConvolutionFwdAlgo_t>(algorithm_), workspace, workspace_bytes_,
-              &zero, output_.get(), output),
+              zero.get(), output_.get(), output),
           "cudnnConvolutionForward with '" + tag_.name + "'");
     case ConvolutionKind::kBackwardInput:
       return library_.Check(
           library_.cudnnConvolutionBackwardData(
-              handle, &one, filter_.get(), filter, output_.get(), output, convolution_.get(),
+              handle, one.get(), filter_.get(), filter, output_.get(), output, convolution_.get(),
               static_cast<cudnnConvolutionBwdDataAlgo_t>(algorithm_), workspace, workspace_bytes_,
-              &zero, image_.get(), image),
+              zero.get(), image_.get(), image),
           "cudnnConvolutionBackwardData with '" + tag_.name + "'");
     case ConvolutionKind::kBackwardFilter:
       break;
   }
   return library_.Check(
       library_.cudnnConvolutionBackwardFilter(
-          handle, &one, image_.get(), image, output_.get(), output, convolution_.get(),
+          handle, one.get(), image_.get(), image, output_.get(), output, convolution_.get(),
           static_cast<cudnnConvolutionBwdFilterAlgo_t>(algorithm_), workspace, workspace_bytes_,
-          &zero, filter_.get(), filter),
+          zero.get(), filter_.get(), filter),
       "cudnnConvolutionBackwardFilter with '" + tag_.name + "'");
 }
 

@@ -68,6 +68,7 @@ class LegacyConvolution : public Executable {
 
   const CudnnLibrary& library_;
   const ConvolutionKind kind_;
+  const DataType dtype_;
   const LegacyTag tag_;
   const int algorithm_;  // cudnnConvolutionFwdAlgo_t, ...BwdDataAlgo_t or ...BwdFilterAlgo_t
   const bool reduces_precision_;

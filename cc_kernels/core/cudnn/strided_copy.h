@@ -3,9 +3,9 @@
 #ifndef TF_INTEROP_CORE_CUDNN_STRIDED_COPY_H_
 #define TF_INTEROP_CORE_CUDNN_STRIDED_COPY_H_
 
-#include <array>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "cc_kernels/core/convolution.h"
 #include "cc_kernels/core/cudnn/cudnn_library.h"
@@ -14,11 +14,12 @@
 
 namespace tf_interop {
 
-// What is copied: `extents` elements, from and to memory with these strides (in elements).
+// What is copied: `extents` elements, from and to memory with these strides (in elements), of four
+// or five dimensions, the batch first.
 struct CopyShape {
-  std::array<int64_t, 4> extents = {1, 1, 1, 1};
-  std::array<int64_t, 4> source_strides = {1, 1, 1, 1};
-  std::array<int64_t, 4> destination_strides = {1, 1, 1, 1};
+  std::vector<int64_t> extents;
+  std::vector<int64_t> source_strides;
+  std::vector<int64_t> destination_strides;
 };
 
 // Whether source and destination hold the elements in the same order without gaps between them
@@ -26,6 +27,9 @@ struct CopyShape {
 bool IsIdentity(const CopyShape& shape);
 
 // Immutable and thread-safe: descriptors are read only.
+//
+// cuDNN's documentation does not say that it copies tensors of five dimensions. Those of volumes
+// are therefore put as four, or copied image by image where that cannot be done.
 class StridedCopy {
  public:
   // Returns kUnsupported for tensors that are too large for 32-bit indices.
@@ -36,9 +40,17 @@ class StridedCopy {
   Status Enqueue(cudnnHandle_t handle, const void* source, void* destination) const;
 
  private:
-  StridedCopy(const CudnnLibrary& library, TensorDescriptor source, TensorDescriptor destination);
+  // The copy is done so often, each time so many bytes further on.
+  struct Repetition {
+    int64_t count = 1, source_bytes = 0, destination_bytes = 0;
+  };
+
+  StridedCopy(const CudnnLibrary& library, DataType dtype, Repetition repetition,
+              TensorDescriptor source, TensorDescriptor destination);
 
   const CudnnLibrary& library_;
+  const DataType dtype_;
+  const Repetition repetition_;
   TensorDescriptor source_;
   TensorDescriptor destination_;
 };

@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <string>
+#include <vector>
 
 namespace tf_interop {
 namespace {
@@ -25,30 +26,36 @@ cudnnDataType_t CudnnType(DataType dtype) {
     case DataType::kHalf:
       return CUDNN_DATA_HALF;
     case DataType::kBFloat16:
+      return CUDNN_DATA_BFLOAT16;
+    case DataType::kDouble:
       break;
   }
-  return CUDNN_DATA_BFLOAT16;
+  return CUDNN_DATA_DOUBLE;
+}
+
+cudnnDataType_t CudnnComputeType(DataType dtype) {
+  return dtype == DataType::kDouble ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
 }
 
 Status MakeTensorDescriptor(const CudnnLibrary& library, DataType dtype,
                             const TensorGeometry& geometry, TensorDescriptor* descriptor) {
-  const auto& extents = geometry.extents;
-  const auto& strides = geometry.strides;
   if (!FitsDescriptor(geometry)) {
-    return Unsupported("Expected a tensor of less than 2^31 elements, got " +
-                       std::to_string(extents[0]) + "x" + std::to_string(extents[1]) + "x" +
-                       std::to_string(extents[2]) + "x" + std::to_string(extents[3]) + ".");
+    std::string sizes;
+    for (const int64_t extent : geometry.extents) {
+      sizes += (sizes.empty() ? "" : "x") + std::to_string(extent);
+    }
+    return Unsupported("Expected a tensor of less than 2^31 elements, got " + sizes + ".");
   }
+  const std::vector<int> extents(geometry.extents.begin(), geometry.extents.end());
+  const std::vector<int> strides(geometry.strides.begin(), geometry.strides.end());
   cudnnTensorDescriptor_t made = nullptr;
   TF_INTEROP_RETURN_IF_ERROR(
       library.Check(library.cudnnCreateTensorDescriptor(&made), "cudnnCreateTensorDescriptor"));
   *descriptor = TensorDescriptor(made, DestroyTensorDescriptor{&library});
-  const auto extent = [&extents](int i) { return static_cast<int>(extents[i]); };
-  const auto stride = [&strides](int i) { return static_cast<int>(strides[i]); };
   return library.Check(
-      library.cudnnSetTensor4dDescriptorEx(made, CudnnType(dtype), extent(0), extent(1), extent(2),
-                                           extent(3), stride(0), stride(1), stride(2), stride(3)),
-      "cudnnSetTensor4dDescriptorEx");
+      library.cudnnSetTensorNdDescriptor(made, CudnnType(dtype), static_cast<int>(extents.size()),
+                                         extents.data(), strides.data()),
+      "cudnnSetTensorNdDescriptor");
 }
 
 }  // namespace tf_interop

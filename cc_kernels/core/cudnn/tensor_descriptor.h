@@ -13,6 +13,25 @@ namespace tf_interop {
 
 cudnnDataType_t CudnnType(DataType dtype);
 
+// What sums and activations are computed in, and stay in inside a graph: float, of double double.
+cudnnDataType_t CudnnComputeType(DataType dtype);
+
+// A scaling factor as cuDNN's calls read it, which is double beside tensors of double and float
+// beside all others. Lives as long as its pointer is used.
+class ScalingFactor {
+ public:
+  ScalingFactor(DataType dtype, double value)
+      : is_double_(dtype == DataType::kDouble), float_(static_cast<float>(value)), double_(value) {}
+  const void* get() const {
+    return is_double_ ? static_cast<const void*>(&double_) : static_cast<const void*>(&float_);
+  }
+
+ private:
+  bool is_double_;
+  float float_;
+  double double_;
+};
+
 struct DestroyTensorDescriptor {
   const CudnnLibrary* library;
   void operator()(cudnnTensorStruct* descriptor) const {
@@ -24,7 +43,8 @@ struct DestroyTensorDescriptor {
 // Read only once it is made, so that threads may share it.
 using TensorDescriptor = std::unique_ptr<cudnnTensorStruct, DestroyTensorDescriptor>;
 
-// Returns kUnsupported for a tensor that is too large for 32-bit indices.
+// Returns kUnsupported for a tensor that is too large for 32-bit indices. `geometry` has at least
+// four dimensions.
 Status MakeTensorDescriptor(const CudnnLibrary& library, DataType dtype,
                             const TensorGeometry& geometry, TensorDescriptor* descriptor);
 

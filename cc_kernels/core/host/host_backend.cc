@@ -64,8 +64,8 @@ Status HostBackend::Prepare(const Convolution& convolution, const std::string& a
   if (!algorithm.empty()) {
     TF_INTEROP_RETURN_IF_ERROR(ParseHostAlgorithm(algorithm, &chosen));
     if (!CanRun(chosen, convolution)) {
-      return Unsupported("Expected a forward convolution without groups for " + algorithm +
-                         ", got " + ToString(convolution) + ".");
+      return Unsupported("Expected a forward convolution of flat images without groups for " +
+                         algorithm + ", got " + ToString(convolution) + ".");
     }
   }
   HostConvolution ready(convolution, chosen);

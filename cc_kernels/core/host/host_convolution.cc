@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "Eigen/Core"
-#include "cc_kernels/core/host/float_convolution.h"
+#include "cc_kernels/core/host/nhwc_convolution.h"
 
 namespace tf_interop {
 namespace {
@@ -42,9 +42,9 @@ Extent ExtentOf(const Convolution& c, Role role) {
   const bool is_nchw = c.layout == Layout::kNCHW;
   switch (role) {
     case Role::kImage:
-      return {c.batch, c.image_height * c.image_width, c.image_channels, is_nchw};
+      return {c.batch, c.image_pixels(), c.image_channels, is_nchw};
     case Role::kOutput:
-      return {c.batch, c.output_height * c.output_width, c.output_channels, is_nchw};
+      return {c.batch, c.output_pixels(), c.output_channels, is_nchw};
     case Role::kFilter:
       return {1, 1, c.filter_elements(), false};
     case Role::kBias:
@@ -53,31 +53,36 @@ Extent ExtentOf(const Convolution& c, Role role) {
   return {};
 }
 
-bool NeedsConversion(const Convolution& c, const Extent& extent) {
-  return c.dtype != DataType::kFloat || extent.is_nchw;
+// The size of the type that arithmetic is in.
+size_t ComputedSize(DataType dtype) {
+  return dtype == DataType::kDouble ? sizeof(double) : sizeof(float);
 }
 
-template <typename T>
-void ToFloatNhwc(const Extent& extent, const T* from, float* to) {
+bool NeedsConversion(const Convolution& c, const Extent& extent) {
+  return c.dtype == DataType::kHalf || c.dtype == DataType::kBFloat16 || extent.is_nchw;
+}
+
+template <typename From, typename To>
+void ToNhwc(const Extent& extent, const From* from, To* to) {
   const int64_t pixel_stride = extent.is_nchw ? 1 : extent.channels;
   const int64_t channel_stride = extent.is_nchw ? extent.pixels : 1;
   for (int64_t n = 0; n < extent.batch; ++n, from += extent.pixels * extent.channels) {
     for (int64_t pixel = 0; pixel < extent.pixels; ++pixel) {
       for (int64_t channel = 0; channel < extent.channels; ++channel) {
-        *to++ = static_cast<float>(from[pixel * pixel_stride + channel * channel_stride]);
+        *to++ = static_cast<To>(from[pixel * pixel_stride + channel * channel_stride]);
       }
     }
   }
 }
 
-template <typename T>
-void FromFloatNhwc(const Extent& extent, const float* from, T* to) {
+template <typename From, typename To>
+void FromNhwc(const Extent& extent, const From* from, To* to) {
   const int64_t pixel_stride = extent.is_nchw ? 1 : extent.channels;
   const int64_t channel_stride = extent.is_nchw ? extent.pixels : 1;
   for (int64_t n = 0; n < extent.batch; ++n, to += extent.pixels * extent.channels) {
     for (int64_t pixel = 0; pixel < extent.pixels; ++pixel) {
       for (int64_t channel = 0; channel < extent.channels; ++channel) {
-        to[pixel * pixel_stride + channel * channel_stride] = static_cast<T>(*from++);
+        to[pixel * pixel_stride + channel * channel_stride] = static_cast<To>(*from++);
       }
     }
   }
@@ -87,27 +92,40 @@ void FromFloatNhwc(const Extent& extent, const float* from, T* to) {
 void ReadTensor(DataType dtype, const Extent& extent, const void* from, float* to) {
   switch (dtype) {
     case DataType::kFloat:
-      return ToFloatNhwc(extent, static_cast<const float*>(from), to);
+      return ToNhwc(extent, static_cast<const float*>(from), to);
     case DataType::kHalf:
-      return ToFloatNhwc(extent, static_cast<const Eigen::half*>(from), to);
+      return ToNhwc(extent, static_cast<const Eigen::half*>(from), to);
     case DataType::kBFloat16:
-      return ToFloatNhwc(extent, static_cast<const Eigen::bfloat16*>(from), to);
+      return ToNhwc(extent, static_cast<const Eigen::bfloat16*>(from), to);
+    case DataType::kDouble:
+      break;  // read as double
   }
+}
+
+void ReadTensor(DataType, const Extent& extent, const void* from, double* to) {
+  ToNhwc(extent, static_cast<const double*>(from), to);
 }
 
 // Writes one; half and bfloat16 are rounded to nearest, ties to even.
 void WriteTensor(DataType dtype, const Extent& extent, const float* from, void* to) {
   switch (dtype) {
     case DataType::kFloat:
-      return FromFloatNhwc(extent, from, static_cast<float*>(to));
+      return FromNhwc(extent, from, static_cast<float*>(to));
     case DataType::kHalf:
-      return FromFloatNhwc(extent, from, static_cast<Eigen::half*>(to));
+      return FromNhwc(extent, from, static_cast<Eigen::half*>(to));
     case DataType::kBFloat16:
-      return FromFloatNhwc(extent, from, static_cast<Eigen::bfloat16*>(to));
+      return FromNhwc(extent, from, static_cast<Eigen::bfloat16*>(to));
+    case DataType::kDouble:
+      break;  // written from double
   }
 }
 
-float Activate(const Convolution& c, float x) {
+void WriteTensor(DataType, const Extent& extent, const double* from, void* to) {
+  FromNhwc(extent, from, static_cast<double*>(to));
+}
+
+template <typename T>
+T Activate(const Convolution& c, T x) {
   // Written so that NaN passes, as TensorFlow's activations let it.
   switch (c.activation) {
     case Activation::kNone:
@@ -117,7 +135,7 @@ float Activate(const Convolution& c, float x) {
     case Activation::kRelu6:
       return x < 0 ? 0 : (x > 6 ? 6 : x);
     case Activation::kLeakyRelu:
-      return x > 0 ? x : x * c.leaky_relu_alpha;
+      return x > 0 ? x : x * static_cast<T>(c.leaky_relu_alpha);
     case Activation::kElu:
       return x < 0 ? std::expm1(x) : x;
   }
@@ -125,8 +143,8 @@ float Activate(const Convolution& c, float x) {
 }
 
 // output = activation(output + bias) for `pixels` pixels.
-void ApplyBiasAndActivation(const Convolution& c, const float* bias, int64_t pixels,
-                            float* output) {
+template <typename T>
+void ApplyBiasAndActivation(const Convolution& c, const T* bias, int64_t pixels, T* output) {
   for (int64_t pixel = 0; pixel < pixels; ++pixel, output += c.output_channels) {
     for (int64_t k = 0; k < c.output_channels; ++k) {
       output[k] = Activate(c, bias == nullptr ? output[k] : output[k] + bias[k]);
@@ -170,13 +188,17 @@ HostConvolution::HostConvolution(const Convolution& convolution, HostAlgorithm a
   const Roles roles = RolesOf(convolution_);
   const auto count_conversion = [this](Role role) {
     const Extent extent = ExtentOf(convolution_, role);
-    if (NeedsConversion(convolution_, extent)) workspace_floats_ += extent.elements();
+    if (NeedsConversion(convolution_, extent)) workspace_elements_ += extent.elements();
   };
   for (int i = 0; i < roles.input_count; ++i) count_conversion(roles.inputs[i]);
   count_conversion(roles.result);
   if (algorithm_ == HostAlgorithm::kIm2colGemm) {
-    workspace_floats_ += Im2colGemmScratchFloats(convolution_);
+    workspace_elements_ += Im2colGemmScratchElements(convolution_);
   }
+}
+
+size_t HostConvolution::workspace_bytes() const {
+  return workspace_elements_ * ComputedSize(convolution_.dtype);
 }
 
 size_t HostConvolution::transformed_filter_bytes() const {
@@ -193,10 +215,19 @@ void HostConvolution::TransformFilter(const void* filter, void* transformed) con
 
 void HostConvolution::Run(const ConvolutionBuffers& buffers, void* workspace,
                           const ParallelFor& parallel_for) const {
+  if (convolution_.dtype == DataType::kDouble) {
+    RunIn(buffers, static_cast<double*>(workspace), parallel_for);
+  } else {
+    RunIn(buffers, static_cast<float*>(workspace), parallel_for);
+  }
+}
+
+template <typename T>
+void HostConvolution::RunIn(const ConvolutionBuffers& buffers, T* workspace,
+                            const ParallelFor& parallel_for) const {
   const Convolution& c = convolution_;
-  float* free_workspace = static_cast<float*>(workspace);
-  FloatTensors tensors;
-  const auto bind = [&tensors](Role role, float* data) {
+  NhwcTensors<T> tensors;
+  const auto bind = [&tensors](Role role, T* data) {
     switch (role) {
       case Role::kImage:
         tensors.image = data;
@@ -218,26 +249,26 @@ void HostConvolution::Run(const ConvolutionBuffers& buffers, void* workspace,
     const Extent extent = ExtentOf(c, roles.inputs[i]);
     // Inputs are only read; one struct serves all kinds, so its pointers are not const.
     if (roles.inputs[i] == Role::kFilter && buffers.transformed_filter != nullptr) {
-      bind(Role::kFilter, static_cast<float*>(const_cast<void*>(buffers.transformed_filter)));
+      bind(Role::kFilter, static_cast<T*>(const_cast<void*>(buffers.transformed_filter)));
       continue;
     }
     if (!NeedsConversion(c, extent)) {
-      bind(roles.inputs[i], static_cast<float*>(const_cast<void*>(buffers.inputs[i])));
+      bind(roles.inputs[i], static_cast<T*>(const_cast<void*>(buffers.inputs[i])));
       continue;
     }
-    ReadTensor(c.dtype, extent, buffers.inputs[i], free_workspace);
-    bind(roles.inputs[i], free_workspace);
-    free_workspace += extent.elements();
+    ReadTensor(c.dtype, extent, buffers.inputs[i], workspace);
+    bind(roles.inputs[i], workspace);
+    workspace += extent.elements();
   }
   const Extent result = ExtentOf(c, roles.result);
   const bool convert_result = NeedsConversion(c, result);
-  float* const float_result = convert_result ? free_workspace : static_cast<float*>(buffers.result);
-  if (convert_result) free_workspace += result.elements();
-  bind(roles.result, float_result);
+  T* const computed = convert_result ? workspace : static_cast<T*>(buffers.result);
+  if (convert_result) workspace += result.elements();
+  bind(roles.result, computed);
 
   switch (algorithm_) {
     case HostAlgorithm::kIm2colGemm:
-      RunIm2colGemm(c, tensors, free_workspace, parallel_for);
+      RunIm2colGemm(c, tensors, workspace, parallel_for);
       break;
     case HostAlgorithm::kEigenSpatial:
       RunEigenSpatial(c, tensors, parallel_for);
@@ -247,14 +278,14 @@ void HostConvolution::Run(const ConvolutionBuffers& buffers, void* workspace,
       break;
   }
   if (c.has_bias || c.activation != Activation::kNone) {
-    const int64_t rows = c.batch * c.output_height;
+    const int64_t rows = c.batch * c.output_depth * c.output_height;
     ForEachItem(rows, parallel_for, [&](int, int64_t row) {
       ApplyBiasAndActivation(c, tensors.bias, c.output_width,
                              tensors.output + row * c.output_width * c.output_channels);
     });
   }
 
-  if (convert_result) WriteTensor(c.dtype, result, float_result, buffers.result);
+  if (convert_result) WriteTensor(c.dtype, result, computed, buffers.result);
 }
 
 }  // namespace tf_interop

@@ -3,13 +3,13 @@
 //   IM2COL_GEMM    patches of the image as rows of a matrix in the workspace, and Eigen's matrix
 //                  product (forward; the two backward kinds do the same tap by tap);
 //   EIGEN_SPATIAL  Eigen's spatial convolution, without a workspace of its own; for forward
-//                  convolutions without groups;
+//                  convolutions of flat images without groups;
 //   DIRECT         loops without a workspace of its own; what depthwise convolutions use.
 //
-// Arithmetic is float. Half and bfloat16 tensors are converted on the way in and rounded once on
-// the way out; NCHW tensors are transposed to NHWC. Both need a workspace, with any algorithm. A
-// filter that many runs read can be converted once, by TransformFilter. The order of additions does
-// not depend on the number of threads: the same input gives the same bits.
+// Arithmetic is float, of double tensors double. Half and bfloat16 tensors are converted on the way
+// in and rounded once on the way out; NCHW tensors are transposed to NHWC. Both need a workspace,
+// with any algorithm. A filter that many runs read can be converted once, by TransformFilter. The
+// order of additions does not depend on the number of threads: the same input gives the same bits.
 #ifndef TF_INTEROP_CORE_HOST_HOST_CONVOLUTION_H_
 #define TF_INTEROP_CORE_HOST_HOST_CONVOLUTION_H_
 
@@ -38,9 +38,9 @@ class HostConvolution {
   HostConvolution(const Convolution& convolution, HostAlgorithm algorithm);
 
   const Convolution& convolution() const { return convolution_; }
-  size_t workspace_bytes() const { return workspace_floats_ * sizeof(float); }
+  size_t workspace_bytes() const;
 
-  // Bytes of the filter in float; 0 where it is float already, or is the result.
+  // Bytes of the filter in float; 0 where it needs no conversion, or is the result.
   size_t transformed_filter_bytes() const;
   // Writes them, for ConvolutionBuffers::transformed_filter.
   void TransformFilter(const void* filter, void* transformed) const;
@@ -49,9 +49,13 @@ class HostConvolution {
            const ParallelFor& parallel_for) const;
 
  private:
+  template <typename T>
+  void RunIn(const ConvolutionBuffers& buffers, T* workspace,
+             const ParallelFor& parallel_for) const;
+
   Convolution convolution_;
   HostAlgorithm algorithm_;
-  size_t workspace_floats_ = 0;
+  size_t workspace_elements_ = 0;  // of the type that arithmetic is in
 };
 
 }  // namespace tf_interop
