@@ -32,6 +32,7 @@ from tf_interop.know.plan import (
     PlannedStage,
 )
 from tf_interop.know.profile import Profile, StageMeasurement, is_measured_as_it_runs, wins
+from tf_interop.know.time_limit import check_time_limit
 
 
 def group_always(
@@ -93,6 +94,7 @@ def group_profiled(
     """
     stages = []
     for _, group in level_groups(convolutions, independence):
+        check_time_limit()
         measured = profile.find_stages(node.configuration for node in group)
         fastest = next(
             (
