@@ -14,10 +14,11 @@ ROUNDS = 6
 ALLOWED_GROWTH_MIB = 8
 
 SOAK = """
-    import ctypes, gc, json, pathlib, random, threading
+    import ctypes, gc, json, os, pathlib, random, threading
     import tensorflow as tf
     import tf_interop
 
+    STEPS, ROUNDS = int(os.environ["STEPS"]), int(os.environ["ROUNDS"])
     tf_interop.enable("always")
     filters = [tf.Variable(tf.random.stateless_normal([size, size, 4, 4], [size, 0]) * 0.1)
                for size in (1, 3, 5)]
@@ -33,7 +34,7 @@ SOAK = """
 
     def work(seed, losses):
         shapes = random.Random(seed)
-        for _ in range({steps}):
+        for _ in range(STEPS):
             shape = [shapes.randint(1, 6), shapes.randint(1, 24), shapes.randint(1, 24), 4]
             losses.append(float(train(tf.random.stateless_uniform(shape, [seed, 0]))))
 
@@ -44,7 +45,7 @@ SOAK = """
         return pages * 4096 / 2**20
 
     sizes = []
-    for round_number in range({rounds}):
+    for round_number in range(ROUNDS):
         losses = []
         threads = [threading.Thread(target=work, args=(2 * round_number + each, losses))
                    for each in range(2)]
@@ -52,7 +53,7 @@ SOAK = """
             thread.start()
         for thread in threads:
             thread.join()
-        assert len(losses) == 2 * {steps}
+        assert len(losses) == 2 * STEPS
         assert all(0 <= loss < 10 for loss in losses)
         sizes.append(resident_mib())
     status = tf_interop.status()
@@ -63,9 +64,7 @@ SOAK = """
 
 
 def test_memory_does_not_grow() -> None:
-    output = run_python(
-        SOAK.replace("{steps}", str(STEPS_PER_ROUND)).replace("{rounds}", str(ROUNDS))
-    )
+    output = run_python(SOAK, STEPS=str(STEPS_PER_ROUND), ROUNDS=str(ROUNDS))
     soak = json.loads(output.splitlines()[-1])
     # One stage forward, and one of the gradients by filter.
     assert soak["stages_run"] == 2 * 2 * STEPS_PER_ROUND * ROUNDS

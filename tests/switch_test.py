@@ -132,3 +132,14 @@ def test_disabling_reaches(run: Callable[[], np.ndarray]) -> None:
     tf_interop.enable("always")
     assert stages_of(run) == with_stages
     assert run is run_pipeline or with_stages == 1
+
+
+def test_a_thread_that_ran_while_it_was_off_keeps_its_option_as_the_limits_say() -> None:
+    tf_interop.disable()
+    thread = OtherThread()
+    function = in_function(branches)()
+    assert stages_of(lambda: thread.run(lambda: function(IMAGE))) == 0
+    tf_interop.enable("always")
+    assert stages_of(lambda: thread.run(lambda: function(IMAGE))) == 0
+    assert stages_of(lambda: function(IMAGE)) == 1
+    assert stages_of(lambda: OtherThread().run(lambda: function(IMAGE))) == 1

@@ -32,10 +32,11 @@ TFI_EXPORT const char* TfiRegisterPlugin(const char* device_type);
 
 // Sets the pass; NULL turns it off.
 //
-// The pass is called on a thread of its own, while the one that TensorFlow came on waits. Python runs
-// signal handlers, which may raise, on its main thread only: so an interrupt raises where TensorFlow
-// returns, as it does without the plugin, and not inside the pass. Where TensorFlow's caller holds
-// the interpreter, which that thread would wait for, the pass is called on the caller's.
+// The pass is called on a thread of its own, while the one that TensorFlow came on waits. Python
+// runs signal handlers, which may raise, on its main thread only: so an interrupt raises where
+// TensorFlow returns, as it does without the plugin, and not inside the pass. Where TensorFlow's
+// caller holds the interpreter, which that thread would wait for, the pass is called on the
+// caller's.
 TFI_EXPORT void TfiSetPass(TfiPass pass, TfiIsInterpreterHeld is_interpreter_held);
 
 // What Grappler handed over: a serialized GraphDef, the device type that the plugin was called
