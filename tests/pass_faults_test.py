@@ -75,8 +75,9 @@ def test_a_pass_that_takes_too_long_changes_nothing(
     original = getattr(conv_stage_pass, step)
 
     def slow(*arguments: Any, **options: Any) -> Any:
+        result = original(*arguments, **options)
         now[0] += 61
-        return original(*arguments, **options)
+        return result
 
     monkeypatch.setattr(conv_stage_pass, step, slow)
     monkeypatch.setattr(time_limit_module, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
