@@ -17,5 +17,9 @@ class ProfileError(TfInteropError):
     """A profile that cannot be read, or was measured on another device or software version."""
 
 
+class TimeLimitError(TfInteropError):
+    """The graph pass took longer than it may."""
+
+
 class LibraryError(TfInteropError):
     """The compiled library is missing, does not load, or was built for another TensorFlow."""

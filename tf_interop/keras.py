@@ -11,7 +11,7 @@ from typing import Any
 from absl import logging
 
 from tf_interop.decide.conv_stage_pass import PassReport
-from tf_interop.decide.settings import Settings
+from tf_interop.decide.settings import DEFAULT_PASS_TIME_LIMIT_S, Settings
 from tf_interop.errors import LibraryError
 from tf_interop.know import keras_internals, tensorflow_internals
 from tf_interop.know.plan import Plan
@@ -117,6 +117,7 @@ class ConvStages:
         plan: Plan | str | os.PathLike[str] | None = None,
         profile: Profile | str | os.PathLike[str] | None = None,
         allow_foreign_profile: bool = False,
+        pass_time_limit_s: float = DEFAULT_PASS_TIME_LIMIT_S,
         verbose: int = 1,
     ) -> None:
         """Checks the arguments and reads the files that they name; changes nothing yet.
@@ -126,18 +127,23 @@ class ConvStages:
             plan: a plan or its file, for the policy `"profiled"`.
             profile: a profile or its file, for the policy `"profiled"`.
             allow_foreign_profile: see `tf_interop.enable`.
+            pass_time_limit_s: see `tf_interop.enable`.
             verbose: 1 to print what was done, 0 to print nothing.
 
         Raises:
-            ValueError: the policy is unknown, or does not go with a plan or profile, or `verbose`
-                is neither 0 nor 1.
+            ValueError: the policy is unknown, or does not go with a plan or profile, the time
+                limit is not positive, or `verbose` is neither 0 nor 1.
             PlanError: the plan file cannot be read.
             ProfileError: the profile file cannot be read, or is of another device or cuDNN version.
         """
         if verbose not in (0, 1):
             raise ValueError(f"Expected verbose to be 0 or 1, got {verbose!r}.")
         self._settings = make_settings(
-            policy, plan=plan, profile=profile, allow_foreign_profile=allow_foreign_profile
+            policy,
+            plan=plan,
+            profile=profile,
+            allow_foreign_profile=allow_foreign_profile,
+            pass_time_limit_s=pass_time_limit_s,
         )
         self._verbose = bool(verbose)
         self._params: dict[str, Any] = {}

@@ -7,6 +7,8 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -31,6 +33,7 @@ namespace tf_interop {
 namespace {
 
 std::atomic<TfiPass> global_pass{nullptr};
+std::atomic<TfiIsInterpreterHeld> global_is_interpreter_held{nullptr};
 
 // The device types that the plugin serves. Grappler's create function takes no argument, so each
 // has a function of its own.
@@ -82,6 +85,23 @@ std::string ReadNames(GetListSize get_size, GetList get, const TF_GrapplerItem* 
 
 void FreeResult(void* data, size_t) { free(data); }
 
+// Whether the pass has handed over a new graph.
+bool RunPass(TfiPass pass, TfiGraph* graph) {
+  bool changed = false;
+  const auto run = [&] { changed = pass(graph) == 1 && graph->has_result; };
+  const TfiIsInterpreterHeld is_interpreter_held = global_is_interpreter_held.load();
+  if (is_interpreter_held == nullptr || is_interpreter_held() != 0) {
+    run();
+    return changed;
+  }
+  try {
+    std::thread(run).join();
+  } catch (const std::system_error&) {  // The process may start no more threads.
+    run();
+  }
+  return changed;
+}
+
 // Aborted tells Grappler that the graph stays as it is.
 void SetUnchanged(TF_Status* status) { TF_SetStatus(status, TF_ABORTED, "Nothing to be done."); }
 
@@ -95,7 +115,7 @@ void Optimize(void* device_type, const TF_Buffer* input, const TF_GrapplerItem* 
   if (TF_GetCode(status) != TF_OK) return;
   graph.fetches = ReadNames(TF_GetFetchNodesListSize, TF_GetFetchNodesList, item, status);
   if (TF_GetCode(status) != TF_OK) return;
-  const bool changed = pass(&graph) == 1 && graph.has_result;
+  const bool changed = RunPass(pass, &graph);
   if (graph.properties != nullptr) TF_DeleteGraphProperties(graph.properties);
   if (!changed) {
     free(graph.result);
@@ -170,7 +190,10 @@ const char* TfiRegisterPlugin(const char* device_type) {
   return kept.c_str();
 }
 
-void TfiSetPass(TfiPass pass) { tf_interop::global_pass.store(pass); }
+void TfiSetPass(TfiPass pass, TfiIsInterpreterHeld is_interpreter_held) {
+  tf_interop::global_is_interpreter_held.store(is_interpreter_held);
+  tf_interop::global_pass.store(pass);
+}
 
 const void* TfiGraphData(const TfiGraph* graph) { return graph->input->data; }
 size_t TfiGraphSize(const TfiGraph* graph) { return graph->input->length; }

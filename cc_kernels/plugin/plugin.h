@@ -16,8 +16,12 @@ extern "C" {
 typedef struct TfiGraph TfiGraph;
 
 // Rewrites a graph. Returns 1 after it has handed over a new graph with TfiSetResult, 0 where the
-// graph stays as it is. Called from any thread, also from several at once. Must not throw.
+// graph stays as it is. Called from several threads at once, also from ones that have never run
+// Python. Must not throw.
 typedef int (*TfiPass)(TfiGraph* graph);
+
+// Whether the calling thread holds Python's interpreter (PyGILState_Check).
+typedef int (*TfiIsInterpreterHeld)(void);
 
 // Takes `size` bytes at `data`, which stay the callee's for the call only.
 typedef void (*TfiSink)(const void* data, size_t size);
@@ -27,7 +31,13 @@ typedef void (*TfiSink)(const void* data, size_t size);
 TFI_EXPORT const char* TfiRegisterPlugin(const char* device_type);
 
 // Sets the pass; NULL turns it off.
-TFI_EXPORT void TfiSetPass(TfiPass pass);
+//
+// The pass is called on a thread of its own, while the one that TensorFlow came on waits. Python
+// runs signal handlers, which may raise, on its main thread only: so an interrupt raises where
+// TensorFlow returns, as it does without the plugin, and not inside the pass. Where TensorFlow's
+// caller holds the interpreter, which that thread would wait for, the pass is called on the
+// caller's.
+TFI_EXPORT void TfiSetPass(TfiPass pass, TfiIsInterpreterHeld is_interpreter_held);
 
 // What Grappler handed over: a serialized GraphDef, the device type that the plugin was called
 // for, the names of the nodes that have to stay, and of those among them that the graph is run for.

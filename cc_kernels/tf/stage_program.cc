@@ -397,15 +397,21 @@ absl::Status ParseLaneOptions(const StageAttributes& attributes, std::vector<Lan
   return absl::OkStatus();
 }
 
+bool AreEqual(const int64_t (&a)[3], const int64_t (&b)[3]) {
+  return std::equal(std::begin(a), std::end(a), std::begin(b));
+}
+
+bool AreEqual(const int64_t (&a)[3][2], const int64_t (&b)[3][2]) {
+  return std::equal(&a[0][0], &a[0][0] + 6, &b[0][0]);
+}
+
 // Whether the two differ in nothing that attributes say, but for the filter.
 bool CanMerge(const StepProgram& a, const StepProgram& b) {
   return a.kind == ConvolutionKind::kForward && b.kind == a.kind && !a.depthwise && !b.depthwise &&
          a.operands[a.image_operand()].index == b.operands[b.image_operand()].index &&
-         a.dtype == b.dtype && a.format == b.format && a.padding == b.padding &&
-         std::equal(std::begin(a.explicit_pads), std::end(a.explicit_pads),
-                    std::begin(b.explicit_pads)) &&
-         a.stride_height == b.stride_height && a.stride_width == b.stride_width &&
-         a.dilation_height == b.dilation_height && a.dilation_width == b.dilation_width &&
+         a.dtype == b.dtype && a.format == b.format && a.spatial_rank == b.spatial_rank &&
+         a.padding == b.padding && AreEqual(a.explicit_pads, b.explicit_pads) &&
+         AreEqual(a.strides, b.strides) && AreEqual(a.dilations, b.dilations) &&
          a.has_bias == b.has_bias && a.activation == b.activation &&
          a.leaky_relu_alpha == b.leaky_relu_alpha && a.algorithm == b.algorithm;
 }

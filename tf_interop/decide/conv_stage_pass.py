@@ -46,6 +46,7 @@ from tf_interop.know.plan import GraphPlan, PlannedStage
 from tf_interop.know.profile import Profile
 from tf_interop.know.rewrite_stages import rewrite_stages
 from tf_interop.know.stage_node import CONV_STAGE_OP
+from tf_interop.know.time_limit import check_time_limit, time_limit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,8 +114,9 @@ def run_conv_stage_pass(
     Raises:
         GraphError: the graph is not well-formed.
         PlanError: the plan is for another graph or not legal for this one.
+        TimeLimitError: it took longer than the settings allow.
     """
-    with _without_garbage_collection():
+    with _without_garbage_collection(), time_limit(settings.pass_time_limit_s):
         return _run(
             graph_def,
             settings,
@@ -159,6 +161,7 @@ def _run(
     if not convolutions and not refusals:
         return PassResult(None, None)
 
+    check_time_limit()
     taken = convolutions
     if settings.policy is Policy.ALWAYS:
         taken, unmeasured = leave_out_unmeasured(convolutions, profile, device_type)
@@ -166,9 +169,12 @@ def _run(
     stages = _plan_stages(settings, profile, view, taken, allow_tf32=allow_tf32)
     rewritten = None
     if stages:
+        check_time_limit()
         check_stages(stages, view, convolutions)
         rewritten = rewrite_stages(view, stages, convolutions, frozenset(nodes_to_preserve))
+        check_time_limit()
         check_rewrite(view, GraphView(rewritten), nodes_to_preserve, readers_only=True)
+    check_time_limit()
     report = PassReport(
         device_type=device_type,
         node_count=len(view),

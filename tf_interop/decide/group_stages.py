@@ -32,6 +32,7 @@ from tf_interop.know.plan import (
     PlannedStage,
 )
 from tf_interop.know.profile import Profile, StageMeasurement, is_measured_as_it_runs, wins
+from tf_interop.know.time_limit import check_time_limit
 
 
 def group_always(
@@ -98,6 +99,7 @@ def group_profiled(
     keys = merge_keys or {}
     stages: list[PlannedStage] = []
     for _, group in level_groups(convolutions, independence):
+        check_time_limit()
         sets = [lane for lane in lanes_by_merge_key(group, keys) if len(lane) > 1]
         found = [
             _find_winning(each, keys, profile, allow_tf32=allow_tf32)

@@ -21,6 +21,10 @@ class Policy(enum.Enum):
     ALWAYS = "always"
 
 
+# Far above what the pass takes for the training step of a NASNet, which is a third of a second, and
+# below what would pass for a program that hangs.
+DEFAULT_PASS_TIME_LIMIT_S = 60.0
+
 _DEVICE_TYPES = {"cudnn": "GPU", "host": "CPU"}
 
 
@@ -33,12 +37,15 @@ class Settings:
         plan: stages by name, for the policy PROFILED; it goes before the profile.
         profile: measured stages, for the policy PROFILED.
         allow_foreign_profile: whether the profile may be of another device than graphs run on.
+        pass_time_limit_s: how long the pass may take for one graph, in seconds; a graph that it
+            takes longer for stays as it is.
     """
 
     policy: Policy = Policy.PROFILED
     plan: Plan | None = None
     profile: Profile | None = None
     allow_foreign_profile: bool = False
+    pass_time_limit_s: float = DEFAULT_PASS_TIME_LIMIT_S
 
     def profile_for(self, device_type: str) -> Profile | None:
         """The profile, where it may be used for convolutions on a device of this type.

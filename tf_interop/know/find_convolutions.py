@@ -23,6 +23,7 @@ from tf_interop.know.device import device_type_of
 from tf_interop.know.graph_properties import GraphProperties, is_fully_known, merge_shapes
 from tf_interop.know.graph_view import GraphView
 from tf_interop.know.session_feeds import find_fed, find_run
+from tf_interop.know.time_limit import check_time_limit
 
 CONVOLUTION_KINDS = {
     "Conv2D": ConvolutionKind.FORWARD,
@@ -154,6 +155,7 @@ def find_convolutions(
     convolutions: list[ConvolutionNode] = []
     refusals: list[Refusal] = []
     for index in indices:
+        check_time_limit()
         try:
             _check_runs(runs, index)
             convolutions.append(

@@ -11,6 +11,7 @@ from tf_interop.know.control_flow import ControlFlow
 from tf_interop.know.find_convolutions import CONVOLUTION_KINDS
 from tf_interop.know.graph_view import GraphView
 from tf_interop.know.stage_node import CONV_STAGE_OP, StageNode, decode_stage, operand_positions
+from tf_interop.know.time_limit import check_time_limit
 
 _COLOCATION = "_class"
 _COLOCATED_WITH = b"loc:@"
@@ -78,6 +79,7 @@ def check_rewrite(
 
     control_flow = ControlFlow(before)
     for stage in stages:
+        check_time_limit()
         _check_stage(before, after, stage, correspondence, control_flow)
         _check_constant_inputs(after, stage, preserved)
     for name, output in steps.items():

@@ -8,6 +8,7 @@ from typing import Any
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop.errors import GraphError
+from tf_interop.know.time_limit import check_time_limit
 
 CONTROL_PORT = -1
 """The output port of a control dependency, as TensorFlow numbers it."""
@@ -159,6 +160,7 @@ class GraphView:
         level = 0
         wave = [index for index, indegree in enumerate(indegrees) if not indegree]
         while wave:
+            check_time_limit()
             order += wave
             level += 1
             ready: list[int] = []

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from tf_interop.know.convolution import ConvolutionNode
 from tf_interop.know.graph_view import GraphView
+from tf_interop.know.time_limit import check_time_limit
 
 
 class NodeIndependence:
@@ -60,6 +61,7 @@ class NodeIndependence:
                         chain = chains[source]
             position = position_of.get(index)
             if position is not None:
+                check_time_limit()
                 ancestors[position] = reached
                 reached |= 1 << position
                 chain += 1

@@ -121,7 +121,7 @@ class KernelLibrary:
         self._callback = _PASS_TYPE(self._call)
         functions.TfiRegisterPlugin.restype = ctypes.c_char_p
         functions.TfiRegisterPlugin.argtypes = [ctypes.c_char_p]
-        functions.TfiSetPass.argtypes = [ctypes.c_void_p]
+        functions.TfiSetPass.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
         functions.TfiSetPass.restype = None
         for getter, result in (
             (functions.TfiGraphData, ctypes.c_void_p),
@@ -153,11 +153,13 @@ class KernelLibrary:
         """Sets what Grappler calls for every graph that may hold a convolution.
 
         Args:
-            run: returns whether it has set a result. It must not raise. None turns the plugin off.
+            run: returns whether it has set a result. It must not raise. It is called on a thread
+                of its own, so that signal handlers do not raise in it. None turns the plugin off.
         """
         self._run = run
         self.functions.TfiSetPass(
-            None if run is None else ctypes.cast(self._callback, ctypes.c_void_p)
+            None if run is None else ctypes.cast(self._callback, ctypes.c_void_p),
+            ctypes.cast(ctypes.pythonapi.PyGILState_Check, ctypes.c_void_p),
         )
 
     def _call(self, handle: int) -> int:

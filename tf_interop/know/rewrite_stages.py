@@ -44,6 +44,7 @@ from tf_interop.know.stage_node import (
     make_step_def,
     sizes_operand,
 )
+from tf_interop.know.time_limit import check_time_limit
 
 STAGE_NAME_PREFIX = "tf_interop/stage_"
 
@@ -94,6 +95,7 @@ def rewrite_stages(
     _redirect_colocations(view, graph_def, members, redirected)
     unused: list[int] = []
     for stage_name, stage, nodes in zip(stage_names, stages, members, strict=True):
+        check_time_limit()
         stage_def = _make_stage_def(view, stage_name, stage, nodes, redirected, preserved)
         free = sorted(member.index for member in nodes if member.name not in preserved)
         if free:

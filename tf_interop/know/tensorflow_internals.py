@@ -93,6 +93,63 @@ def set_plugin_optimizers_option(value: bool | None) -> None:
     tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": value})
 
 
+def are_plugins_turned_off() -> bool:
+    """Whether `use_plugin_optimizers` is set to False; asked while a graph is optimized.
+
+    Unlike `plugin_optimizers_option` it takes no lock and lists no devices.
+    """
+    from tensorflow.python.eager import context
+
+    current = context.context_safe()
+    if current is None:
+        return False
+    return current._optimizer_experimental_options.get("use_plugin_optimizers") is False
+
+
+def optimize_functions_anew() -> None:
+    """Makes TensorFlow optimize every tf.function again when it is called next.
+
+    It drops the kernels that eager execution keeps, as `tf.random.set_seed` does: random ops with a
+    seed of their own start again.
+    """
+    from tensorflow.python.eager import context
+
+    context.context().clear_kernel_cache()
+
+
+def is_auto_clustering_on() -> bool:
+    """Whether `tf.config.optimizer.set_jit` is on.
+
+    `tf.config.optimizer.get_jit` would list the devices, which settles which ones are used.
+    """
+    from tensorflow.python.eager import context
+
+    current = context.context_safe()
+    return current is not None and bool(current._optimizer_jit)
+
+
+def function_names() -> list[str]:
+    """Names of the functions that have been traced in this process and are still in use."""
+    from tensorflow.python.eager import context
+
+    current = context.context_safe()
+    # Asking for them would make the context, and with it the devices.
+    if current is None or current._context_handle is None:
+        return []
+    return sorted(current.list_function_names())
+
+
+def function_def_of(name: str) -> Any | None:
+    """The FunctionDef of that name; None where it is not in use any more."""
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    try:
+        return context.context().get_function_def(name)
+    except tf.errors.NotFoundError:
+        return None
+
+
 def is_compiled_by_xla(function: Any) -> bool:
     """Whether a concrete function was made with `jit_compile=True`."""
     attributes = function.function_def.attr

@@ -1,8 +1,9 @@
 """The plugin in this process: registered once, and told what to do by replaceable settings.
 
-Grappler calls `_run` in whatever thread called the function, while TensorFlow may hold locks. So it
-works on protobufs alone, runs no TensorFlow op, and takes no lock but its own short one, which is
-never held while TensorFlow is called.
+Grappler's call reaches `_run` while TensorFlow may hold locks. So it works on protobufs alone, runs
+no TensorFlow op, and takes no lock but its own short one, which is never held while TensorFlow is
+called. It runs on a thread of its own, so that signal handlers, which Python runs on the main
+thread, do not raise in it.
 """
 
 from __future__ import annotations
@@ -127,7 +128,8 @@ class Plugin:
             device_type = handed.device_type
             for observer in self._observers:
                 observer(graph_def, device_type)
-            if not settings.can_make_stages:
+            # Graphs of tf.data and of Sessions come whatever the option says since they were made.
+            if not settings.can_make_stages or tensorflow_internals.are_plugins_turned_off():
                 return False
             result = run_conv_stage_pass(
                 graph_def,
@@ -140,7 +142,9 @@ class Plugin:
             )
             if result.graph_def is not None:
                 handed.set_result(result.graph_def.SerializeToString(deterministic=True))
-        except Exception as error:  # The user's program goes on with its graph as it was.
+        except BaseException as error:
+            # The user's program goes on with its graph as it was: also where memory is short, and
+            # where something asks the interpreter to exit, which is no answer to TensorFlow.
             self._record_failure(error)
             return False
         if result.report is not None:
@@ -155,7 +159,7 @@ class Plugin:
             while len(self._reports) > _MOST_REPORTS:
                 self._reports.popitem(last=False)
 
-    def _record_failure(self, error: Exception) -> None:
+    def _record_failure(self, error: BaseException) -> None:
         cause = f"{type(error).__name__}: {error}"
         with self._lock:
             self._failures[cause] += 1

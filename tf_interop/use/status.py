@@ -14,6 +14,7 @@ from tf_interop.errors import TfInteropError
 from tf_interop.know import tensorflow_internals
 from tf_interop.know.kernel_library import Counters
 from tf_interop.know.plan import GraphPlan, Plan
+from tf_interop.know.xla_functions import XlaFunction, XlaFunctionFinder, xla_auto_clustering
 from tf_interop.use.plugin import PassFailure, get_plugin
 
 
@@ -30,6 +31,9 @@ class Status:
         graphs: what the pass did to the graphs that it has seen, the last first.
         failures: why graphs were left as they were because the pass failed.
         counters: what stages did so far.
+        xla_functions: functions of the process with convolutions that XLA compiles, and that the
+            plugin therefore never sees.
+        xla_auto_clustering: what turned XLA on for all graphs, or empty.
     """
 
     is_on: bool
@@ -40,6 +44,8 @@ class Status:
     graphs: tuple[PassReport, ...] = ()
     failures: tuple[PassFailure, ...] = ()
     counters: Counters = Counters(0, {})  # noqa: RUF009 (frozen)
+    xla_functions: tuple[XlaFunction, ...] = ()
+    xla_auto_clustering: str = ""
 
     @property
     def stage_count(self) -> int:
@@ -76,6 +82,8 @@ class Status:
                 markup=False,
                 soft_wrap=True,
             )
+        for line in _describe_xla(self.xla_functions, self.xla_auto_clustering):
+            console.print(f"  {line}", markup=False, soft_wrap=True)
         console.print(f"  {self.counters.stages_run} stages run")
         if self.counters.filters_transformed:
             console.print(
@@ -90,6 +98,9 @@ class Status:
                 soft_wrap=True,
             )
         return text.getvalue()
+
+
+_xla_function_finder = XlaFunctionFinder()
 
 
 def status() -> Status:
@@ -115,7 +126,22 @@ def status() -> Status:
         graphs=plugin.reports,
         failures=plugin.failures,
         counters=plugin.library.read_counters(),
+        xla_functions=_xla_function_finder.find(),
+        xla_auto_clustering=xla_auto_clustering(),
     )
+
+
+def _describe_xla(functions: tuple[XlaFunction, ...], auto_clustering: str) -> list[str]:
+    lines = [
+        f"left to XLA (jit_compile=True): {function.name}, "
+        f"{function.convolution_count} convolutions"
+        for function in functions
+    ]
+    if auto_clustering:
+        lines.append(
+            f"XLA is on for all graphs ({auto_clustering}): stages stay outside of its clusters"
+        )
+    return lines
 
 
 def _graph_table(graphs: tuple[PassReport, ...]) -> Table:

@@ -11,7 +11,7 @@ import os
 
 from absl import logging
 
-from tf_interop.decide.settings import Policy, Settings
+from tf_interop.decide.settings import DEFAULT_PASS_TIME_LIMIT_S, Policy, Settings
 from tf_interop.errors import LibraryError, ProfileError
 from tf_interop.know import tensorflow_internals
 from tf_interop.know.nvidia import has_nvidia_gpu
@@ -20,6 +20,7 @@ from tf_interop.know.plan_file import load_plan
 from tf_interop.know.profile import Profile
 from tf_interop.know.profile_file import load_profile
 from tf_interop.know.profiled_device import running_device, this_cpu, why_foreign
+from tf_interop.know.xla_functions import xla_auto_clustering
 from tf_interop.use.plugin import get_plugin
 
 
@@ -29,11 +30,14 @@ def enable(
     plan: Plan | str | os.PathLike[str] | None = None,
     profile: Profile | str | os.PathLike[str] | None = None,
     allow_foreign_profile: bool = False,
+    pass_time_limit_s: float = DEFAULT_PASS_TIME_LIMIT_S,
 ) -> None:
-    """Turns the plugin on for functions that are optimized from now on.
+    """Turns the plugin on, or changes what it does.
 
-    A function that has been called before keeps the graph that it got then, unless the option
-    `use_plugin_optimizers` changes by this call: TensorFlow then optimizes it anew.
+    Where that is something else than before, functions that have been called already are optimized
+    anew when they are called next. For that, TensorFlow drops the kernels of eager execution, as
+    `tf.random.set_seed` does: random ops with a seed of their own start again. Sessions and tf.data
+    pipelines that have run keep their graphs.
 
     Args:
         policy: `"profiled"` makes only stages that `plan` names or `profile` says win; with
@@ -45,21 +49,37 @@ def enable(
         allow_foreign_profile: whether the profile may be of another device or cuDNN version than
             those of this process. What wins there may lose here, and algorithms that this cuDNN
             does not have are replaced.
+        pass_time_limit_s: how long the pass may take for one graph, in seconds. A graph that it
+            takes longer for stays as it is, and `status()` says so.
 
     Raises:
-        ValueError: the policy is unknown, or does not go with a plan or profile.
+        ValueError: the policy is unknown, or does not go with a plan or profile, or the time limit
+            is not positive.
         PlanError: the plan file cannot be read.
         ProfileError: the profile file cannot be read, or is of another device or cuDNN version.
         LibraryError: the compiled library is missing or does not fit this TensorFlow.
     """
     settings = make_settings(
-        policy, plan=plan, profile=profile, allow_foreign_profile=allow_foreign_profile
+        policy,
+        plan=plan,
+        profile=profile,
+        allow_foreign_profile=allow_foreign_profile,
+        pass_time_limit_s=pass_time_limit_s,
     )
     plugin = get_plugin()
     if not plugin.device_types:
         raise LibraryError(" ".join(plugin.refused_device_types.values()))
+    changes_graphs = settings != plugin.settings
     plugin.settings = settings
     tensorflow_internals.set_plugin_optimizers_option(True)
+    if changes_graphs:
+        tensorflow_internals.optimize_functions_anew()
+    if auto_clustering := xla_auto_clustering():
+        logging.warning(
+            "tf_interop is on, and XLA is on for all graphs (%s). Stages stay outside of the "
+            "clusters that XLA compiles, which may cost more than they gain. Turn one of them off.",
+            auto_clustering,
+        )
     if has_nvidia_gpu():
         logging.warning(
             "tf_interop is on. Keras compiles models with XLA where a GPU is present, and XLA "
@@ -71,9 +91,13 @@ def enable(
 def disable() -> None:
     """Turns the plugin off; functions are optimized anew when they are called next.
 
-    The option that this sets turns other graph-optimizer plugins off as well.
+    tf.data pipelines and Sessions get no stages any more either; those that have run keep what they
+    have. The option that this sets turns other graph-optimizer plugins off as well.
     """
     tensorflow_internals.set_plugin_optimizers_option(False)
+    # TensorFlow keeps options by thread: functions of other threads come by once more, and get no
+    # stages.
+    tensorflow_internals.optimize_functions_anew()
 
 
 def make_settings(
@@ -82,11 +106,13 @@ def make_settings(
     plan: Plan | str | os.PathLike[str] | None = None,
     profile: Profile | str | os.PathLike[str] | None = None,
     allow_foreign_profile: bool = False,
+    pass_time_limit_s: float = DEFAULT_PASS_TIME_LIMIT_S,
 ) -> Settings:
     """Checks the arguments of `enable` and reads the files that they name.
 
     Raises:
-        ValueError: the policy is unknown, or does not go with a plan or profile.
+        ValueError: the policy is unknown, or does not go with a plan or profile, or the time limit
+            is not positive.
         PlanError: the plan file cannot be read.
         ProfileError: the profile file cannot be read, or is of another device or cuDNN version.
     """
@@ -98,6 +124,11 @@ def make_settings(
             "Expected no plan and no profile with policy 'always', which looks at neither. "
             "Leave them out, or use policy 'profiled'."
         )
+    if not pass_time_limit_s > 0:
+        raise ValueError(
+            f"Expected pass_time_limit_s to be positive, got {pass_time_limit_s!r}. "
+            "Give infinity for no limit."
+        )
     loaded = profile if profile is None or isinstance(profile, Profile) else load_profile(profile)
     if loaded is not None and not allow_foreign_profile:
         check_fits_this_process(loaded)
@@ -106,6 +137,7 @@ def make_settings(
         plan if plan is None or isinstance(plan, Plan) else load_plan(plan),
         loaded,
         allow_foreign_profile,
+        pass_time_limit_s,
     )
 
 

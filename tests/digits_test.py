@@ -1,0 +1,110 @@
+"""Training on a real data set, scikit-learn's digits, with the plugin on and off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn import datasets, model_selection
+from unnoticed import stages_run
+
+import tf_interop
+
+pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
+
+EPOCHS = 3
+
+
+def load_digits() -> list[np.ndarray]:
+    """Images `[N, 8, 8, 1]` for training and for testing, then the labels of both."""
+    digits = datasets.load_digits()
+    images = (digits.images / 16).astype(np.float32)[..., None]
+    return model_selection.train_test_split(images, digits.target, test_size=400, random_state=0)
+
+
+def make_model() -> Any:
+    """An Inception block between two convolutions."""
+    layers = tf.keras.layers
+    image = tf.keras.Input((8, 8, 1))
+    x = layers.Conv2D(16, 3, padding="same", activation="relu")(image)
+    branches = [
+        layers.Conv2D(8, 1, activation="relu")(x),
+        layers.Conv2D(16, 3, padding="same", activation="relu")(x),
+        layers.Conv2D(8, 5, padding="same", activation="relu")(x),
+        layers.Conv2D(8, 1, activation="relu")(layers.MaxPooling2D(3, 1, "same")(x)),
+    ]
+    x = layers.Conv2D(16, 3, strides=2, activation="relu")(layers.Concatenate()(branches))
+    model = tf.keras.Model(image, layers.Dense(10)(layers.Flatten()(x)))
+    # No normalization and no Adam: both make rounding as large as the updates themselves.
+    model.compile(
+        tf.keras.optimizers.SGD(0.05, momentum=0.9),
+        tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=False,
+    )
+    return model
+
+
+def train() -> np.ndarray:
+    """Trains on the same batches every time. Returns the logits for the test images."""
+    train_images, test_images, train_labels, _ = load_digits()
+    tf.keras.utils.set_random_seed(0)
+    model = make_model()
+    model.fit(train_images, train_labels, batch_size=32, epochs=EPOCHS, verbose=0)
+    return model.predict(test_images, verbose=0)
+
+
+def test_three_epochs_reach_the_same_accuracy() -> None:
+    labels = load_digits()[3]
+    tf_interop.disable()
+    expected = np.argmax(train(), -1)
+    tf_interop.enable("always")
+    before = stages_run()
+    predicted = np.argmax(train(), -1)
+    steps = EPOCHS * -(-1397 // 32)
+    assert stages_run() - before > 2 * steps, "forward and backward stages in every step"
+    assert tf_interop.status().failures == ()
+    assert np.mean(predicted == labels) > 0.94
+    # All 400 were the same on the CPU that this was written on. TensorFlow's convolutions differ
+    # between CPUs by rounding, and an image on the edge between two digits may fall to either side.
+    assert np.sum(predicted != expected) <= 2
+
+
+def gradients_in(dtype: str) -> list[np.ndarray]:
+    """The gradients of the model by its weights for the first batch, computed in `dtype`."""
+    train_images, _, train_labels, _ = load_digits()
+    tf.keras.utils.set_random_seed(0)
+    weights = make_model().get_weights()
+    before = tf.keras.config.dtype_policy()
+    tf.keras.config.set_dtype_policy(dtype)
+    try:
+        model = make_model()
+    finally:
+        tf.keras.config.set_dtype_policy(before)
+    model.set_weights(weights)
+
+    @tf.function
+    def compute(images: tf.Tensor, labels: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(images))
+            )
+        return tape.gradient(loss, model.trainable_weights)
+
+    images = tf.constant(train_images[:32].astype(dtype))
+    gradients = compute(images, train_labels[:32])
+    assert {gradient.dtype.name for gradient in gradients} == {dtype}
+    return [gradient.numpy() for gradient in gradients]
+
+
+def test_gradients_are_as_near_to_double_as_float_gets() -> None:
+    tf_interop.disable()
+    exact = gradients_in("float64")
+    tf_interop.enable("always")
+    before = stages_run()
+    gradients = gradients_in("float32")
+    assert stages_run() > before
+    for ours, theirs in zip(gradients, exact, strict=True):
+        # The longest sums have 2,048 terms.
+        assert np.abs(ours - theirs).max() < 2e-6 * np.abs(theirs).max()

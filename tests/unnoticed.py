@@ -1,0 +1,148 @@
+"""Programs that are run without and with the plugin, which they must not notice.
+
+All values are small whole numbers, so that every sum is exact and the comparison is to the bit.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import tf_interop
+from tf_interop.use.plugin import get_plugin
+
+v1 = tf.compat.v1
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+TIMEOUT_S = 60
+
+
+def digits(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-1, 2, shape).astype(np.float32)
+
+
+IMAGE = digits(0, 2, 6, 6, 4)
+FILTERS = [digits(seed + 1, 3, 3, 4, 4) for seed in range(4)]
+
+Program = Callable[[tf.Tensor], Any]
+
+
+def run_python(program: str, folder: pathlib.Path = ROOT, **environment: str) -> str:
+    """Runs a program in a process of its own. Returns what it printed."""
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def conv(image: tf.Tensor, number: int, name: str | None = None) -> tf.Tensor:
+    return tf.nn.conv2d(tf.clip_by_value(image, -2, 2), FILTERS[number], 1, "SAME", name=name)
+
+
+def stages_run() -> int:
+    return tf_interop.status().counters.stages_run
+
+
+def outcome(make: Callable[[], Program], image: np.ndarray) -> list[np.ndarray] | type[Exception]:
+    try:
+        return [tensor.numpy() for tensor in tf.nest.flatten(make()(tf.constant(image)))]
+    except tf.errors.OpError as error:
+        return type(error)
+
+
+def assert_unnoticed(make: Callable[[], Program], image: np.ndarray = IMAGE) -> None:
+    """Makes the program anew without and with the plugin and compares what comes of it."""
+    tf_interop.disable()
+    expected = outcome(make, image)
+    tf_interop.enable("always")
+    before = stages_run()
+    result = outcome(make, image)
+    assert tf_interop.status().failures == ()
+    if isinstance(expected, type) or isinstance(result, type):
+        assert result == expected
+        return
+    assert stages_run() > before, "the program has no stage: the test says nothing"
+    assert len(result) == len(expected)
+    for ours, theirs in zip(result, expected, strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def in_function(program: Program, **options: Any) -> Callable[[], Program]:
+    return lambda: tf.function(program, autograph=False, **options)
+
+
+def gradients(program: Program) -> Program:
+    """The program's result with the gradients by the image and by its filters."""
+
+    def compute(image: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(image)
+            result = program(image)
+            # Small numbers stay exact only as long as they are small.
+            loss = tf.reduce_sum(tf.clip_by_value(result, -2, 2))
+        return [result, tape.gradient(loss, image)]
+
+    return compute
+
+
+class SessionRun:
+    """A graph for a Session, built and run without and with the plugin."""
+
+    def __init__(self, build_and_run: Callable[[Any], list[Any]], **rewrites: Any) -> None:
+        self._build_and_run = build_and_run
+        self._rewrites = rewrites
+
+    def outcome(self, is_on: bool) -> list[Any]:
+        """Fails where the run does not end."""
+        get_plugin().forget_reports()
+        tf_interop.enable("always")
+        config = v1.ConfigProto()
+        rewrites = config.graph_options.rewrite_options
+        for name, value in self._rewrites.items():
+            setattr(rewrites, name, value)
+        rewrites.min_graph_nodes = -1
+        rewrites.use_plugin_optimizers = rewrites.ON if is_on else rewrites.OFF
+        results: list[Any] = []
+
+        def run() -> None:
+            with tf.Graph().as_default(), v1.Session(config=config) as session:
+                try:
+                    results.extend(self._build_and_run(session))
+                except tf.errors.OpError as error:
+                    results.append(type(error))
+
+        # A daemon: where it waits for ever, the tests go on.
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(TIMEOUT_S)
+        assert not thread.is_alive(), "the run waits for ever"
+        return results
+
+
+def assert_session_unnoticed(build_and_run: Callable[[Any], list[Any]], **rewrites: Any) -> None:
+    run = SessionRun(build_and_run, **rewrites)
+    expected = run.outcome(is_on=False)
+    before = stages_run()
+    result = run.outcome(is_on=True)
+    assert tf_interop.status().failures == ()
+    assert stages_run() > before, "the program has no stage: the test says nothing"
+    assert len(result) == len(expected)
+    for ours, theirs in zip(result, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)

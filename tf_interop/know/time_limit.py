@@ -1,0 +1,60 @@
+"""A limit on how long the graph pass may take.
+
+The pass runs inside TensorFlow, on a thread that nobody can stop: it looks at the time by itself,
+between its steps and in the loops that grow with the graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Iterator
+
+from tf_interop.errors import TimeLimitError
+
+
+class _Limit(threading.local):
+    """The limit of this thread: graphs are optimized in several at once.
+
+    Attributes:
+        seconds: how long it was set to.
+        ends_at: in seconds of `time.monotonic`.
+    """
+
+    seconds = math.inf
+    ends_at = math.inf
+
+
+_limit = _Limit()
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Lets `check_time_limit` raise in this thread when the block has taken so long.
+
+    Args:
+        seconds: the limit; infinity for none. Inside another limit the earlier end counts.
+    """
+    before = _limit.seconds, _limit.ends_at
+    ends_at = time.monotonic() + seconds
+    if ends_at < _limit.ends_at:
+        _limit.seconds, _limit.ends_at = seconds, ends_at
+    try:
+        yield
+    finally:
+        _limit.seconds, _limit.ends_at = before
+
+
+def check_time_limit() -> None:
+    """Does nothing outside of a `time_limit` block.
+
+    Raises:
+        TimeLimitError: the block has taken longer than its limit.
+    """
+    if time.monotonic() > _limit.ends_at:
+        raise TimeLimitError(
+            f"Expected the pass to take at most {_limit.seconds:g} s for a graph, which it has "
+            "passed. Give tf_interop.enable() a longer pass_time_limit_s."
+        )
