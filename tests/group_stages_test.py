@@ -296,7 +296,6 @@ def _of_batch(size: int | None) -> dict[str, ConvolutionConfiguration]:
         pytest.param(6, (1, 4, 32), 4, id="nearest_by_ratio"),
         pytest.param(20, (8, 32), 32, id="nearest_by_ratio_not_by_difference"),
         pytest.param(4, (2, 8), 8, id="of_two_as_near_the_larger"),
-        pytest.param(None, (1, 32, 8), 32, id="the_largest_for_an_unknown_one"),
         pytest.param(None, (1, None, 8), None, id="one_for_all_for_an_unknown_one"),
     ],
 )
@@ -335,9 +334,6 @@ def test_says_that_it_is_of_another_batch_size_and_expects_nothing() -> None:
     assert found(8) == stage
     assert found(9) == dataclasses.replace(
         make_stage("a"), why="of the plan for batch size 8, the nearest to 9"
-    )
-    assert found(None).why == (
-        "of the plan for batch size 8, the largest, as this graph's is not known"
     )
 
 

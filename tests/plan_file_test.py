@@ -115,8 +115,8 @@ def _raw() -> dict[str, Any]:
                         ],
                         "why": "always: depth 2",
                         "lane_options": [
-                            {"priority": -1, "sm_count": 64},
-                            {"priority": 0, "sm_count": 0},
+                            {"priority": -1, "sm_count": 64, "merged": False},
+                            {"priority": 0, "sm_count": 0, "merged": False},
                         ],
                         "prediction": {
                             "latency_us": 21.5,
@@ -161,6 +161,7 @@ def _raw() -> dict[str, Any]:
                                 }
                             ],
                         },
+                        "schedules": [],
                     }
                 ],
                 "batch_size": 8,
@@ -598,7 +599,7 @@ def test_schema_names_every_field_and_no_other() -> None:
     assert definitions["Plan"]["properties"]["format"] == {"const": "tf_interop.plan"}
     assert definitions["PlannedStage"]["properties"]["lanes"]["minItems"] == 1
     assert definitions["PlannedStage"]["properties"]["lanes"]["items"]["minItems"] == 1
-    assert set(definitions["LaneOptions"]["properties"]) == {"priority", "sm_count"}
+    assert set(definitions["LaneOptions"]["properties"]) == {"priority", "sm_count", "merged"}
     assert definitions["LaneOptions"]["properties"]["sm_count"]["minimum"] == 0
     json.dumps(schema)
 

@@ -43,8 +43,6 @@ absl::Status ResolveSteps(const StageProgram& program, const OpInputList& inputs
     TF_RETURN_IF_ERROR(
         ResolveStep(step, operand_shapes, sizes_value, &resolved.convolution, &result_shape));
     resolved.name = step.name;
-    resolved.algorithm = step.algorithm;
-    resolved.lane = step.lane;
     steps->push_back(std::move(resolved));
     result_shapes->push_back(result_shape);
   }
@@ -141,10 +139,11 @@ size_t WorkspaceLimitBytes() {
 absl::Status GetStageProgram(tensorflow::OpKernelConstruction* context, StageProgram* program) {
   StageAttributes attributes;
   TF_RETURN_IF_ERROR(context->GetAttr("steps", &attributes.steps));
-  TF_RETURN_IF_ERROR(context->GetAttr("step_lanes", &attributes.step_lanes));
-  TF_RETURN_IF_ERROR(context->GetAttr("algorithms", &attributes.algorithms));
-  TF_RETURN_IF_ERROR(context->GetAttr("lane_priorities", &attributes.lane_priorities));
-  TF_RETURN_IF_ERROR(context->GetAttr("lane_sm_counts", &attributes.lane_sm_counts));
+  TF_RETURN_IF_ERROR(context->GetAttr("batch_sizes", &attributes.schedules.batch_sizes));
+  TF_RETURN_IF_ERROR(context->GetAttr("step_lanes", &attributes.schedules.step_lanes));
+  TF_RETURN_IF_ERROR(context->GetAttr("algorithms", &attributes.schedules.algorithms));
+  TF_RETURN_IF_ERROR(context->GetAttr("lane_priorities", &attributes.schedules.lane_priorities));
+  TF_RETURN_IF_ERROR(context->GetAttr("lane_sm_counts", &attributes.schedules.lane_sm_counts));
   TF_RETURN_IF_ERROR(context->GetAttr("Tin", &attributes.input_types));
   TF_RETURN_IF_ERROR(context->GetAttr("Tout", &attributes.output_types));
   TF_RETURN_IF_ERROR(context->GetAttr("num_sizes", &attributes.size_count));
@@ -159,9 +158,12 @@ absl::Status MakeStageCall(OpKernelContext* context, const StageProgram& program
   TF_RETURN_IF_ERROR(context->input_list("sizes", &sizes));
   std::vector<TensorShape> result_shapes;
   TF_RETURN_IF_ERROR(ResolveSteps(program, inputs, sizes, &call->steps, &result_shapes));
+  std::vector<LaneOptions> lanes;
+  std::string why_unplanned;
+  ApplySchedule(program.schedules, &call->steps, &lanes, &why_unplanned);
   call->allow_tf32 = tensorflow::tensor_float_32_execution_enabled();
   TF_RETURN_IF_ERROR(PrepareUnderSwitch(backend, call->allow_tf32, [&] {
-    return PrepareStage(backend, call->steps, program.lanes, WorkspaceLimitBytes(), &call->stage);
+    return PrepareStage(backend, call->steps, lanes, WorkspaceLimitBytes(), &call->stage);
   }));
 
   std::vector<Tensor*> results(call->steps.size(), nullptr);
@@ -170,6 +172,7 @@ absl::Status MakeStageCall(OpKernelContext* context, const StageProgram& program
         context->allocate_output(static_cast<int>(i), result_shapes[i], &results[i]));
   }
   CountStageRun();
+  if (!why_unplanned.empty()) CountFallback(why_unplanned);
   for (const std::string& reason : call->stage.fallbacks) CountFallback(reason);
   TF_RETURN_IF_ERROR(AllocateWorkspacesOrGoSequential(context, backend, filters, call));
   BindOperands(program, inputs, results, call);

@@ -299,38 +299,14 @@ bool IsBiasOf(const TensorShape& bias, int64_t channels) {
   return dimensions_of_channels == 1;
 }
 
-absl::Status ParseLaneOptions(const StageAttributes& attributes, std::vector<LaneOptions>* lanes) {
-  const std::vector<int>& priorities = attributes.lane_priorities;
-  const std::vector<int>& sm_counts = attributes.lane_sm_counts;
-  const int last_lane =
-      *std::max_element(attributes.step_lanes.begin(), attributes.step_lanes.end());
-  const size_t count = static_cast<size_t>(int64_t{last_lane} + 1);
-  for (const size_t got : {priorities.size(), sm_counts.size()}) {
-    if (got == 0 || got == count) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "ConvStage: expected lane_priorities and lane_sm_counts to be empty or to have one entry "
-        "for each of ",
-        count, " lanes, got ", priorities.size(), " and ", sm_counts.size(), "."));
-  }
-  if (priorities.empty() && sm_counts.empty()) return absl::OkStatus();
-  lanes->assign(count, LaneOptions());
-  for (size_t lane = 0; lane < count; ++lane) {
-    if (!priorities.empty()) (*lanes)[lane].priority = priorities[lane];
-    if (!sm_counts.empty()) (*lanes)[lane].sm_count = sm_counts[lane];
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::Status ParseStageProgram(const StageAttributes& attributes, StageProgram* program) {
   const size_t count = attributes.steps.size();
-  if (attributes.step_lanes.size() != count || attributes.algorithms.size() != count ||
-      attributes.output_types.size() != count) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "ConvStage: expected step_lanes, algorithms and Tout with one entry for each of ", count,
-        " steps, got ", attributes.step_lanes.size(), ", ", attributes.algorithms.size(), " and ",
-        attributes.output_types.size(), "."));
+  if (count == 0 || attributes.output_types.size() != count) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ConvStage: expected steps, and Tout with one entry for each, got ", count,
+                     " and ", attributes.output_types.size(), "."));
   }
   for (const int input : attributes.constant_inputs) {
     if (input < 0 || input >= static_cast<int>(attributes.input_types.size())) {
@@ -353,10 +329,8 @@ absl::Status ParseStageProgram(const StageAttributes& attributes, StageProgram* 
                     absl::StrCat("expected Tout ", DataTypeString(step->dtype), ", got ",
                                  DataTypeString(attributes.output_types[i]), "."));
     }
-    step->lane = attributes.step_lanes[i];
-    step->algorithm = attributes.algorithms[i];
   }
-  return ParseLaneOptions(attributes, &program->lanes);
+  return ParseStageSchedules(attributes.schedules, count, &program->schedules);
 }
 
 absl::Status ResolveStep(const StepProgram& step, const std::vector<TensorShape>& operand_shapes,

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from tf_interop.decide.batch_schedules import stages_for_batch_sizes
 from tf_interop.errors import PlanError
 from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionNode
 from tf_interop.know.convolution_size import batch_size_of
@@ -26,6 +27,7 @@ from tf_interop.know.fingerprint import canonical_names, fingerprint_convolution
 from tf_interop.know.independence import Independence
 from tf_interop.know.plan import (
     GraphPlan,
+    Lane,
     LaneOptions,
     PinnedConvolution,
     Plan,
@@ -117,8 +119,8 @@ def stages_from_plan(
     1. that of the graph's batch size;
     2. one that is for no batch size in particular;
     3. the nearest by ratio, of two that are equally near the larger;
-    4. the largest, where the graph's batch size is not known, as under Keras' `fit`: memory that
-       holds its workspaces holds those of a smaller one.
+    4. all of them, where the graph's batch size is not known, as under Keras' `fit`: the stages
+       then pick by the batch size of each call (see batch_schedules).
 
     What was expected of a stage is not expected of it at another batch size: there it comes without
     prediction and explanation, and `why` says what it was planned for.
@@ -140,8 +142,13 @@ def stages_from_plan(
             "with the model it was made for."
         )
     batch_size = batch_size_of(node.configuration for node in convolutions)
+    if batch_size is None:
+        of_every_size = next((graph for graph in entries if graph.batch_size is None), None)
+        if of_every_size is not None:
+            return _with_names_of(of_every_size, convolutions).stages
+        return stages_for_batch_sizes([_with_names_of(graph, convolutions) for graph in entries])
     taken = min(entries, key=lambda graph: _distance(graph.batch_size, batch_size))
-    stages = _with_names_of(taken.stages, convolutions)
+    stages = _with_names_of(taken, convolutions).stages
     if taken.batch_size in (None, batch_size):
         return stages
     return tuple(_for_other_batch_size(stage, taken.batch_size, batch_size) for stage in stages)
@@ -204,52 +211,51 @@ def _lane_options_of(measurement: StageMeasurement, lane_count: int) -> tuple[La
     )
 
 
-def _distance(planned: int | None, batch_size: int | None) -> tuple[int, float, int]:
+def _distance(planned: int | None, batch_size: int) -> tuple[int, float, int]:
     """How far an entry's batch size is from a graph's; the least is taken."""
     if planned is None:
         return 1, 0.0, 0
-    if batch_size is None:
-        return 2, 0.0, -planned
     ratio = max(planned, batch_size) / min(planned, batch_size)
     return (0 if planned == batch_size else 2), ratio, -planned
 
 
 def _for_other_batch_size(
-    stage: PlannedStage, planned: int | None, batch_size: int | None
+    stage: PlannedStage, planned: int | None, batch_size: int
 ) -> PlannedStage:
-    taken = (
-        "the largest, as this graph's is not known"
-        if batch_size is None
-        else f"the nearest to {batch_size}"
-    )
-    why = f"of the plan for batch size {planned}, {taken}"
+    why = f"of the plan for batch size {planned}, the nearest to {batch_size}"
     return dataclasses.replace(stage, why=why, prediction=None, explanation=None)
 
 
-def _with_names_of(
-    stages: tuple[PlannedStage, ...], convolutions: Sequence[ConvolutionNode]
-) -> tuple[PlannedStage, ...]:
-    """The stages with each node named as in this trace of the model."""
+def _with_names_of(graph: GraphPlan, convolutions: Sequence[ConvolutionNode]) -> GraphPlan:
+    """The entry with each node named as in this trace of the model."""
     found = {node.name for node in convolutions}
-    planned = [pinned.node for stage in stages for pinned in stage.convolutions]
+    planned = _planned_names(graph) | {alone.node for alone in graph.alone}
     if found.issuperset(planned):
-        return stages
+        return graph
     name_of = {canonical: name for name, canonical in canonical_names(found).items()}
-    canonical = canonical_names(planned)
+    canonical = canonical_names(sorted(planned))
+    names = {node: name_of.get(canonical[node], node) for node in planned}
+    return dataclasses.replace(
+        graph,
+        stages=tuple(
+            dataclasses.replace(
+                stage,
+                lanes=_renamed(stage.lanes, names),
+                schedules=tuple(
+                    dataclasses.replace(schedule, lanes=_renamed(schedule.lanes, names))
+                    for schedule in stage.schedules
+                ),
+            )
+            for stage in graph.stages
+        ),
+        alone=tuple(dataclasses.replace(alone, node=names[alone.node]) for alone in graph.alone),
+    )
+
+
+def _renamed(lanes: tuple[Lane, ...], names: Mapping[str, str]) -> tuple[Lane, ...]:
     return tuple(
-        dataclasses.replace(
-            stage,
-            lanes=tuple(
-                tuple(
-                    dataclasses.replace(
-                        pinned, node=name_of.get(canonical[pinned.node], pinned.node)
-                    )
-                    for pinned in lane
-                )
-                for lane in stage.lanes
-            ),
-        )
-        for stage in stages
+        tuple(dataclasses.replace(pinned, node=names[pinned.node]) for pinned in lane)
+        for lane in lanes
     )
 
 

@@ -21,7 +21,7 @@ from tf_interop.errors import PlanError
 from tf_interop.know.algorithm import check_algorithm
 from tf_interop.know.convolution import ConvolutionNode
 from tf_interop.know.graph_view import MERGE_OPS, NEXT_ITERATION_OPS, GraphView
-from tf_interop.know.plan import PlannedStage
+from tf_interop.know.plan import PinnedConvolution, PlannedStage
 
 _Edge = tuple[int, int]
 
@@ -39,10 +39,10 @@ def check_stages(
         convolutions: its convolutions that may be part of a stage.
 
     Raises:
-        PlanError: a stage has no lane, a lane no convolution, or options are not those of its
-            lanes; a node is not one of `convolutions` or is named twice; an algorithm is unknown
-            for the kind of convolution; the nodes of a stage differ in device or region, or depend
-            on each other; or stages wait for each other.
+        PlanError: a stage has no lane, a lane no convolution, options are not those of its lanes,
+            or a schedule is not of its convolutions; a node is not one of `convolutions` or is
+            named twice; an algorithm is unknown for the kind of convolution; the nodes of a stage
+            differ in device or region, or depend on each other; or stages wait for each other.
         GraphError: the graph itself has a cycle.
     """
     node_of = {node.name: node for node in convolutions}
@@ -79,6 +79,10 @@ def _stage_nodes(
         stage.check_lane_options()
     except ValueError as error:
         raise PlanError(f"{error} in stage {number}. Correct the options of its lanes.") from error
+    try:
+        stage.check_schedules()
+    except ValueError as error:
+        raise PlanError(f"{error} in stage {number}. Correct its schedules.") from error
     nodes: list[ConvolutionNode] = []
     for pinned in stage.convolutions:
         node = node_of.get(pinned.node)
@@ -87,14 +91,11 @@ def _stage_nodes(
                 f"Expected the names of convolutions that can be part of a stage, got "
                 f"'{pinned.node}' in stage {number}. Plan this graph anew."
             )
-        if pinned.algorithm is not None:
-            try:
-                check_algorithm(pinned.algorithm, node.configuration.kind)
-            except ValueError as error:
-                raise PlanError(
-                    f"{error} for '{node.name}' in stage {number}. Pin another."
-                ) from error
+        _check_pin(number, pinned, node)
         nodes.append(node)
+    for schedule in stage.schedules:
+        for pinned in (pinned for lane in schedule.lanes for pinned in lane):
+            _check_pin(number, pinned, node_of[pinned.node])
     first = nodes[0]
     for node in nodes[1:]:
         if node.device != first.device:
@@ -109,6 +110,15 @@ def _stage_nodes(
                 "other does not. Split the stage."
             )
     return nodes
+
+
+def _check_pin(number: int, pinned: PinnedConvolution, node: ConvolutionNode) -> None:
+    if pinned.algorithm is None:
+        return
+    try:
+        check_algorithm(pinned.algorithm, node.configuration.kind)
+    except ValueError as error:
+        raise PlanError(f"{error} for '{node.name}' in stage {number}. Pin another.") from error
 
 
 def _play(view: GraphView, stage_at: list[int], members: list[list[int]]) -> list[bool]:

@@ -36,7 +36,14 @@ from typing import Any
 
 from tf_interop.errors import PlanError
 from tf_interop.know.algorithm import check_algorithm
-from tf_interop.know.plan import PLAN_FORMAT, PLAN_VERSION, GraphPlan, Plan, PlannedStage
+from tf_interop.know.plan import (
+    PLAN_FORMAT,
+    PLAN_VERSION,
+    GraphPlan,
+    PinnedConvolution,
+    Plan,
+    PlannedStage,
+)
 from tf_interop.know.versioned_file import (
     PathLike,
     VersionedFormat,
@@ -99,6 +106,7 @@ def _check_graph_plan(graph: GraphPlan, place: str) -> None:
             stage.check_lane_options()
         except ValueError as error:
             raise ValueError(f"{error} at `{place}.stages[{stage_number}].lane_options`") from error
+        _check_schedules(stage, f"{place}.stages[{stage_number}].schedules")
         _check_explanation(stage, f"{place}.stages[{stage_number}].explanation")
         for lane_number, lane in enumerate(stage.lanes):
             for index, pinned in enumerate(lane):
@@ -109,11 +117,7 @@ def _check_graph_plan(graph: GraphPlan, place: str) -> None:
                         f"Expected each node once, got {pinned.node!r} of `{first}` again at "
                         f"`{here}.node`"
                     )
-                if pinned.algorithm is not None:
-                    try:
-                        check_algorithm(pinned.algorithm)
-                    except ValueError as error:
-                        raise ValueError(f"{error} at `{here}.algorithm`") from error
+                _check_pin(pinned, here)
     if len(places) > graph.convolution_count:
         raise ValueError(
             f"Expected at most {graph.convolution_count} nodes in the stages, as many as the graph "
@@ -132,6 +136,26 @@ def _check_graph_plan(graph: GraphPlan, place: str) -> None:
                 f"{alone.before_stage} at `{here}.before_stage`"
             )
     _check_memory(graph, place)
+
+
+def _check_pin(pinned: PinnedConvolution, place: str) -> None:
+    if pinned.algorithm is None:
+        return
+    try:
+        check_algorithm(pinned.algorithm)
+    except ValueError as error:
+        raise ValueError(f"{error} at `{place}.algorithm`") from error
+
+
+def _check_schedules(stage: PlannedStage, place: str) -> None:
+    try:
+        stage.check_schedules()
+    except ValueError as error:
+        raise ValueError(f"{error} at `{place}`") from error
+    for number, schedule in enumerate(stage.schedules):
+        for lane_number, lane in enumerate(schedule.lanes):
+            for index, pinned in enumerate(lane):
+                _check_pin(pinned, f"{place}[{number}].lanes[{lane_number}][{index}]")
 
 
 def _check_explanation(stage: PlannedStage, place: str) -> None:
