@@ -428,6 +428,17 @@ def test_an_unknown_pin_falls_back_and_is_counted(conv_stage: Any) -> None:
     assert any("eng3_k2=1" in reason for reason in counters.fallbacks)
 
 
+def test_counts_for_the_device_that_a_stage_runs_on(conv_stage: Any) -> None:
+    case = next(iter(cases_of("NHWC", tf.float32, "SAME", 1, 1, 1)))
+    before = load_kernel_library().read_counters()
+    run_stage(conv_stage, [case], algorithm="eng9_k9=9")
+    counters = load_kernel_library().read_counters()
+    cpu = counters.devices["CPU:0"]
+    assert counters.stages_run == before.stages_run + 1
+    assert sum(each.stages_run for each in counters.devices.values()) == counters.stages_run
+    assert [cpu.fallbacks[reason] for reason in cpu.fallbacks if "eng9_k9=9" in reason] == [1]
+
+
 def _scheduled(conv_stage: Any, lanes: list[int], algorithms: list[str]) -> Any:
     """Two convolutions of a batch that is not known, with schedules for the sizes 2 and 5."""
     filters = [digits([3, 3, 2, 4], seed=seed) for seed in (1, 2)]

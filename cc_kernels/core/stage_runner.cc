@@ -259,7 +259,7 @@ Status RunStage(Backend* backend, const PreparedStage& stage,
   LeasedStreamGroups groups(backend);
   const Status acquired = groups.Acquire(stage.lane_groups);
   if (!acquired.ok()) {
-    CountFallback("No stream groups for the lanes of a stage; its convolutions ran in sequence: " +
+    CountFallback("no stream groups for the lanes of a stage, which ran in sequence",
                   acquired.message());
     return RunOnCallerStream(backend, stage, buffers, lane_workspaces, caller);
   }

@@ -39,7 +39,7 @@ std::shared_ptr<TransformedFilter> TransformedFilters::FindOrMake(
   if (memory.data == nullptr) return nullptr;
   const Status transformed = Transform(key, prepared, memory.data, caller);
   if (!transformed.ok()) {
-    CountFallback("A constant filter is transformed by every launch: " + transformed.message());
+    CountFallback("a constant filter is transformed by every launch", transformed.message());
     return nullptr;
   }
   CountFilterTransformation();

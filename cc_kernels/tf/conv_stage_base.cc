@@ -4,10 +4,12 @@
 #include <functional>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "cc_kernels/core/counters.h"
 #include "cc_kernels/core/tf32_gate.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/tensor_float_32_utils.h"
+#include "tensorflow/core/util/device_name_utils.h"
 #include "tensorflow/core/util/env_var.h"
 
 namespace tf_interop {
@@ -20,6 +22,10 @@ using tensorflow::TensorShape;
 
 // TensorFlow's own limit for convolutions (kDefaultWorkspaceLimit of conv_ops_gpu: 8 GiB).
 constexpr int64_t kDefaultWorkspaceLimitMb = 8192;
+
+// Kinds of fallbacks.
+constexpr char kUnplannedBatchSize[] = "no schedule, so that a stage ran in sequence";
+constexpr char kRefusedAlgorithm[] = "another algorithm than the plan's";
 
 std::vector<int64_t> SizesValue(const Tensor& tensor) {
   const auto values = tensor.flat<int32_t>();
@@ -136,6 +142,13 @@ size_t WorkspaceLimitBytes() {
   return limit;
 }
 
+std::string ShortDeviceName(const tensorflow::OpKernelConstruction* context) {
+  const std::string& name = context->device()->name();
+  tensorflow::DeviceNameUtils::ParsedName parsed;
+  if (!tensorflow::DeviceNameUtils::ParseFullName(name, &parsed) || !parsed.has_type) return name;
+  return absl::StrCat(parsed.type, ":", parsed.id);
+}
+
 absl::Status GetStageProgram(tensorflow::OpKernelConstruction* context, StageProgram* program) {
   StageAttributes attributes;
   TF_RETURN_IF_ERROR(context->GetAttr("steps", &attributes.steps));
@@ -172,8 +185,8 @@ absl::Status MakeStageCall(OpKernelContext* context, const StageProgram& program
         context->allocate_output(static_cast<int>(i), result_shapes[i], &results[i]));
   }
   CountStageRun();
-  if (!why_unplanned.empty()) CountFallback(why_unplanned);
-  for (const std::string& reason : call->stage.fallbacks) CountFallback(reason);
+  if (!why_unplanned.empty()) CountFallback(kUnplannedBatchSize, why_unplanned);
+  for (const std::string& reason : call->stage.fallbacks) CountFallback(kRefusedAlgorithm, reason);
   TF_RETURN_IF_ERROR(AllocateWorkspacesOrGoSequential(context, backend, filters, call));
   BindOperands(program, inputs, results, call);
   return absl::OkStatus();

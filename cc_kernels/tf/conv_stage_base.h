@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,6 +24,9 @@ absl::Status ToAbslStatus(const Status& status);
 // Bytes that all algorithms of a stage may ask for as workspace, unless
 // TF_CUDNN_WORKSPACE_LIMIT_IN_MB says otherwise, as for TensorFlow's own convolutions.
 size_t WorkspaceLimitBytes();
+
+// The kernel's device, such as "GPU:0".
+std::string ShortDeviceName(const tensorflow::OpKernelConstruction* context);
 
 // Reads and checks the attributes of a ConvStage node.
 absl::Status GetStageProgram(tensorflow::OpKernelConstruction* context, StageProgram* program);

@@ -4,8 +4,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 
+#include "cc_kernels/core/counters.h"
 #include "cc_kernels/core/host/host_backend.h"
 #include "cc_kernels/core/host/host_stream.h"
 #include "cc_kernels/tf/constant_filters.h"
@@ -41,11 +43,13 @@ HostBackend* BackendFor(const Eigen::ThreadPoolDevice* device) {
 // Asynchronous, so that a stage does not hold one of TensorFlow's threads while it runs.
 class ConvStageCpu : public tensorflow::AsyncOpKernel {
  public:
-  explicit ConvStageCpu(tensorflow::OpKernelConstruction* context) : AsyncOpKernel(context) {
+  explicit ConvStageCpu(tensorflow::OpKernelConstruction* context)
+      : AsyncOpKernel(context), device_(ShortDeviceName(context)) {
     OP_REQUIRES_OK(context, GetStageProgram(context, &program_));
   }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    const CountingFor counting(device_);
     HostBackend* const backend = BackendFor(&context->eigen_cpu_device());
     auto call = std::make_shared<StageCall>();
     OP_REQUIRES_OK_ASYNC(context, MakeStageCall(context, program_, backend, &filters_, call.get()),
@@ -73,6 +77,7 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
   }
 
  private:
+  const std::string device_;
   StageProgram program_;
   TransformedFilters filters_;
 };
