@@ -37,7 +37,7 @@ void BindConstantFilters(OpKernelContext* context, const StageProgram& program, 
     // The list `inputs` comes first among the inputs of the op.
     const Tensor& filter = context->input(step.operands[step.filter_operand()].index);
     const TransformedFilterKey key = {filter.data(), call->steps[i].convolution,
-                                      prepared->algorithm(), call->allow_tf32, backend};
+                                      prepared->algorithm(), call->switches.allow_tf32, backend};
     auto transformed = filters->FindOrMake(i, key, *prepared, caller, [&](size_t bytes) {
       return AllocateFor(context, filter, bytes);
     });

@@ -6,9 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "cc_kernels/core/counters.h"
-#include "cc_kernels/core/tf32_gate.h"
+#include "cc_kernels/core/prepare_gate.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/tensor_float_32_utils.h"
+#include "tensorflow/core/util/determinism.h"
 #include "tensorflow/core/util/device_name_utils.h"
 #include "tensorflow/core/util/env_var.h"
 
@@ -81,11 +82,11 @@ void BindOperands(const StageProgram& program, const OpInputList& inputs,
   }
 }
 
-// The one gate of this process: TensorFlow's switch is one for all devices.
-absl::Status PrepareUnderSwitch(Backend* backend, bool allow_tf32,
-                                const std::function<Status()>& prepare) {
-  static Tf32Gate* const gate = new Tf32Gate();
-  return ToAbslStatus(gate->Prepare(backend, allow_tf32, prepare));
+// The one gate of this process: TensorFlow's switches are for all devices.
+absl::Status PrepareUnderSwitches(Backend* backend, const PrepareSwitches& switches,
+                                  const std::function<Status()>& prepare) {
+  static PrepareGate* const gate = new PrepareGate();
+  return ToAbslStatus(gate->Prepare(backend, switches, prepare));
 }
 
 // Where there is no memory for the workspaces, `filters` go, and where that is not enough, the
@@ -98,7 +99,7 @@ absl::Status AllocateWorkspacesOrGoSequential(OpKernelContext* context, Backend*
   CountFallback("No memory for the workspaces of a stage; its convolutions ran in sequence.");
   call->is_short_of_memory = true;
   call->workspace_tensors.clear();
-  TF_RETURN_IF_ERROR(PrepareUnderSwitch(backend, call->allow_tf32, [&] {
+  TF_RETURN_IF_ERROR(PrepareUnderSwitches(backend, call->switches, [&] {
     return PrepareSequentialStage(backend, call->steps, &call->stage);
   }));
   return AllocateWorkspaces(context, call);
@@ -174,8 +175,9 @@ absl::Status MakeStageCall(OpKernelContext* context, const StageProgram& program
   std::vector<LaneOptions> lanes;
   std::string why_unplanned;
   ApplySchedule(program.schedules, &call->steps, &lanes, &why_unplanned);
-  call->allow_tf32 = tensorflow::tensor_float_32_execution_enabled();
-  TF_RETURN_IF_ERROR(PrepareUnderSwitch(backend, call->allow_tf32, [&] {
+  call->switches = {tensorflow::tensor_float_32_execution_enabled(),
+                    tensorflow::OpDeterminismRequired()};
+  TF_RETURN_IF_ERROR(PrepareUnderSwitches(backend, call->switches, [&] {
     return PrepareStage(backend, call->steps, lanes, WorkspaceLimitBytes(), &call->stage);
   }));
 

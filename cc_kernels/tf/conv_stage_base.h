@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "cc_kernels/core/backend.h"
+#include "cc_kernels/core/prepare_gate.h"
 #include "cc_kernels/core/stage_runner.h"
 #include "cc_kernels/core/status.h"
 #include "cc_kernels/core/transformed_filters.h"
@@ -39,7 +40,7 @@ absl::Status AllocateBytesOrGiveUp(tensorflow::OpKernelContext* context, size_t 
 // filters alive.
 struct StageCall {
   std::vector<StageStep> steps;
-  bool allow_tf32 = true;  // TensorFlow's switch, as it was when the stage was prepared
+  PrepareSwitches switches;  // TensorFlow's, as they were when the call began
   PreparedStage stage;
   bool is_short_of_memory = false;  // there was none for the workspaces of the plan's choice
   std::vector<ConvolutionBuffers> buffers;
@@ -50,8 +51,9 @@ struct StageCall {
 
 // Resolves shapes, prepares the stage and allocates its outputs and workspaces. Where a workspace
 // cannot be had, not even for the memory of `filters`, the stage is prepared again as a sequential
-// one that needs the least. All of the stage is prepared under one value of TensorFlow's switch for
-// TF32 (tf.config.experimental.enable_tensor_float_32_execution), the one at the call's begin.
+// one that needs the least. All of the stage is prepared under one setting of TensorFlow's switches
+// for TF32 (tf.config.experimental.enable_tensor_float_32_execution) and determinism
+// (enable_op_determinism), the one at the call's begin.
 absl::Status MakeStageCall(tensorflow::OpKernelContext* context, const StageProgram& program,
                            Backend* backend, TransformedFilters* filters, StageCall* call);
 

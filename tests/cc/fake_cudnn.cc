@@ -561,7 +561,10 @@ void PutKnobInfo(Node* engine, int64_t index) {
 }
 
 void PutNotes(Node* engine, int64_t index) {
-  const auto& notes = EngineAt(index).notes;
+  std::vector<cudnnBackendNumericalNote_t> notes = EngineAt(index).notes;
+  if (FakeCudnn().nondeterministic_engines.count(index) != 0) {
+    notes.push_back(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC);
+  }
   Attribute attribute;
   attribute.type = CUDNN_TYPE_NUMERICAL_NOTE;
   attribute.bytes.resize(notes.size() * sizeof(notes[0]));

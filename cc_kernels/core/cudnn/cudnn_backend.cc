@@ -181,19 +181,21 @@ Status CudnnBackend::ForStream(CUstream_st* caller, CudnnBackend** backend) {
 
 bool CudnnBackend::PrepareKey::operator==(const PrepareKey& other) const {
   return convolution == other.convolution && algorithm == other.algorithm &&
-         workspace_limit_bytes == other.workspace_limit_bytes && allow_tf32 == other.allow_tf32;
+         workspace_limit_bytes == other.workspace_limit_bytes && allow_tf32 == other.allow_tf32 &&
+         deterministic == other.deterministic;
 }
 
 size_t CudnnBackend::PrepareKeyHash::operator()(const PrepareKey& key) const {
   const size_t convolution = ConvolutionHash()(key.convolution);
   return convolution ^ (std::hash<std::string>()(key.algorithm) * 31) ^
-         (key.workspace_limit_bytes * 2 + (key.allow_tf32 ? 1 : 0));
+         (key.workspace_limit_bytes * 4 + (key.allow_tf32 ? 2 : 0) + (key.deterministic ? 1 : 0));
 }
 
 Status CudnnBackend::Prepare(const Convolution& convolution, const std::string& algorithm,
                              size_t workspace_limit_bytes,
                              std::shared_ptr<const PreparedConvolution>* prepared) {
-  const PrepareKey key = {convolution, algorithm, workspace_limit_bytes, allow_tf32_};
+  const PrepareKey key = {convolution, algorithm, workspace_limit_bytes, allow_tf32_,
+                          deterministic_};
   {
     std::lock_guard<std::mutex> lock(prepared_mutex_);
     const auto found = prepared_.find(key);
@@ -225,6 +227,7 @@ CudnnBackend::PrepareOutcome CudnnBackend::PrepareAnew(const PrepareKey& key) {
   std::shared_ptr<const CudnnConvolution> prepared;
   CudnnPrepareOptions options;
   options.allow_tf32 = key.allow_tf32;
+  options.deterministic = key.deterministic;
   const Status status = WithHandle([&](cudnnHandle_t handle) {
     return PrepareCudnnConvolution(driver_, library_, handle, key.convolution, key.algorithm,
                                    key.workspace_limit_bytes, options, &prepared);
@@ -244,6 +247,7 @@ Status CudnnBackend::Restore(const Convolution& convolution, const std::string& 
   std::shared_ptr<const CudnnConvolution> restored;
   CudnnPrepareOptions options;
   options.allow_tf32 = allow_tf32_;
+  options.deterministic = deterministic_;
   TF_INTEROP_RETURN_IF_ERROR(WithHandle([&](cudnnHandle_t handle) {
     return RestoreCudnnConvolution(driver_, library_, handle, convolution, serialized, options,
                                    &restored);

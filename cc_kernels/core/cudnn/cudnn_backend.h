@@ -54,8 +54,12 @@ class CudnnBackend : public Backend {
   // Holds for convolutions that are prepared from now on.
   void set_allow_tf32(bool allow) override { allow_tf32_ = allow; }
 
-  // See Backend. The outcome is kept, by convolution, algorithm, limit and TF32, also where it is
-  // a refusal; only a lack of memory or of a library is tried anew. Two threads may compile the
+  // See Backend. What cuDNN says of its engines decides, and of legacy algorithms its
+  // documentation.
+  void set_deterministic(bool deterministic) override { deterministic_ = deterministic; }
+
+  // See Backend. The outcome is kept, by convolution, algorithm, limit and switches, also where it
+  // is a refusal; only a lack of memory or of a library is tried anew. Two threads may compile the
   // same plan at once, and the first to finish wins. A limit of 0 without an algorithm asks for
   // the least workspace that cuDNN can do with.
   Status Prepare(const Convolution& convolution, const std::string& algorithm,
@@ -94,6 +98,7 @@ class CudnnBackend : public Backend {
     std::string algorithm;
     size_t workspace_limit_bytes;
     bool allow_tf32;
+    bool deterministic;
 
     bool operator==(const PrepareKey& other) const;
   };
@@ -135,6 +140,7 @@ class CudnnBackend : public Backend {
   const CudnnLibrary& library_;
   CUctx_st* const context_;
   std::atomic<bool> allow_tf32_{true};
+  std::atomic<bool> deterministic_{false};
 
   std::mutex groups_mutex_;
   std::map<GroupKind, std::vector<std::unique_ptr<StreamGroup>>> idle_groups_;
