@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from planning_graphs import CONFIGURATION, INCEPTION, make_graph, make_stage, names_of
-from profile_values import CPU, make_profile
+from profile_values import CPU, make_algorithm, make_profile
 from profile_values import make_stage as make_measurement
 
 from tf_interop.decide.group_stages import group_always, group_profiled, stages_from_plan
@@ -126,10 +126,15 @@ def _group_profiled(
     configurations: dict[str, ConvolutionConfiguration] | None = None,
     *,
     allow_tf32: bool = True,
+    deterministic: bool = False,
 ) -> tuple[PlannedStage, ...]:
     view, convolutions = make_graph(nodes, configurations=configurations or {"5x5": LARGE})
     stages = group_profiled(
-        convolutions, Independence(view, convolutions), profile, allow_tf32=allow_tf32
+        convolutions,
+        Independence(view, convolutions),
+        profile,
+        allow_tf32=allow_tf32,
+        deterministic=deterministic,
     )
     check_stages(stages, view, convolutions)
     return stages
@@ -207,6 +212,24 @@ def test_groups_only_what_was_measured_with_the_switch_for_tf32_as_it_is(allow_t
     half["3x3"] = dataclasses.replace(SMALL, dtype="float16")
     measurement = make_measurement(*((each, None) for each in half.values()), tf32=not allow_tf32)
     assert _group_profiled(make_profile(measurement), configurations=half, allow_tf32=allow_tf32)
+
+
+def test_groups_only_what_gives_the_same_bits_where_determinism_is_on() -> None:
+    stages = [
+        make_measurement((LARGE, algorithm), (SMALL, "GEMM"), concurrent_us=latency)
+        for algorithm, latency in (("FFT", 10.0), ("WINOGRAD", 15.0), ("DIRECT", 20.0))
+    ]
+    profile = make_profile(
+        *stages,
+        make_algorithm(SMALL, "GEMM"),
+        make_algorithm(LARGE, "FFT", deterministic=False),
+        make_algorithm(LARGE, "DIRECT"),
+    )
+    (stage,) = _group_profiled(profile, deterministic=False)
+    assert stage.convolutions[0].algorithm == "FFT"
+    # Nothing says of WINOGRAD, which was not measured alone, that it gives the same bits.
+    (stage,) = _group_profiled(profile, deterministic=True)
+    assert stage.convolutions[0].algorithm == "DIRECT"
 
 
 def test_groups_with_the_sms_that_were_asked_for_and_the_priorities() -> None:

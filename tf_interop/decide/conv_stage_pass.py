@@ -92,6 +92,7 @@ def run_conv_stage_pass(
     fetches: Collection[str] = (),
     *,
     allow_tf32: bool = True,
+    deterministic: bool = False,
 ) -> PassResult:
     """Runs the pass on one graph.
 
@@ -104,6 +105,7 @@ def run_conv_stage_pass(
             settings need shapes.
         fetches: what the graph is run for, names of nodes or tensors; none where that is not known.
         allow_tf32: TensorFlow's switch for TF32.
+        deterministic: TensorFlow's switch for op determinism.
 
     Returns:
         The new graph and a report.
@@ -121,6 +123,7 @@ def run_conv_stage_pass(
             infer_output_shapes,
             fetches,
             allow_tf32=allow_tf32,
+            deterministic=deterministic,
         )
 
 
@@ -133,6 +136,7 @@ def _run(
     fetches: Collection[str],
     *,
     allow_tf32: bool,
+    deterministic: bool,
 ) -> PassResult:
     start = time.perf_counter()
     if _has_stage(graph_def, device_type):
@@ -157,7 +161,9 @@ def _run(
     if not convolutions and not refusals:
         return PassResult(None, None)
 
-    stages = _plan_stages(settings, profile, view, convolutions, allow_tf32=allow_tf32)
+    stages = _plan_stages(
+        settings, profile, view, convolutions, allow_tf32=allow_tf32, deterministic=deterministic
+    )
     rewritten = None
     if stages:
         check_stages(stages, view, convolutions)
@@ -215,6 +221,7 @@ def _plan_stages(
     convolutions: tuple[ConvolutionNode, ...],
     *,
     allow_tf32: bool,
+    deterministic: bool,
 ) -> tuple[PlannedStage, ...]:
     if not convolutions:
         return ()
@@ -228,7 +235,11 @@ def _plan_stages(
                 raise
     if profile is not None:
         return group_profiled(
-            convolutions, Independence(view, convolutions), profile, allow_tf32=allow_tf32
+            convolutions,
+            Independence(view, convolutions),
+            profile,
+            allow_tf32=allow_tf32,
+            deterministic=deterministic,
         )
     return ()
 

@@ -69,6 +69,7 @@ def group_profiled(
     profile: Profile,
     *,
     allow_tf32: bool = True,
+    deterministic: bool = False,
 ) -> tuple[PlannedStage, ...]:
     """Makes a stage of each level group that the profile holds and that wins.
 
@@ -85,6 +86,8 @@ def group_profiled(
         independence: of the same convolutions, in the same order.
         profile: measurements on the device that the graph will run on.
         allow_tf32: TensorFlow's switch for TF32.
+        deterministic: TensorFlow's switch for op determinism; where it is on, only stages count
+            whose algorithms gave the same bits every time.
 
     Returns:
         The stages, in the order of `group_always`, with the lanes, their options and the algorithms
@@ -93,6 +96,8 @@ def group_profiled(
     Raises:
         ValueError: `independence` is of other convolutions.
     """
+    if deterministic:
+        profile = profile.deterministic_part
     stages = []
     for _, group in level_groups(convolutions, independence):
         measured = profile.find_stages(node.configuration for node in group)

@@ -137,6 +137,7 @@ class Plugin:
                 handed.infer_output_shapes,
                 handed.fetches,
                 allow_tf32=tensorflow_internals.is_tf32_on(),
+                deterministic=tensorflow_internals.is_op_determinism_on(),
             )
             if result.graph_def is not None:
                 handed.set_result(result.graph_def.SerializeToString(deterministic=True))
