@@ -117,6 +117,7 @@ class ConvStages:
         plan: Plan | str | os.PathLike[str] | None = None,
         profile: Profile | str | os.PathLike[str] | None = None,
         allow_foreign_profile: bool = False,
+        workspace_limit_mb: int | None = None,
         verbose: int = 1,
     ) -> None:
         """Checks the arguments and reads the files that they name; changes nothing yet.
@@ -126,18 +127,23 @@ class ConvStages:
             plan: a plan or its file, for the policy `"profiled"`.
             profile: a profile or its file, for the policy `"profiled"`.
             allow_foreign_profile: see `tf_interop.enable`.
+            workspace_limit_mb: see `tf_interop.enable`.
             verbose: 1 to print what was done, 0 to print nothing.
 
         Raises:
-            ValueError: the policy is unknown, or does not go with a plan or profile, or `verbose`
-                is neither 0 nor 1.
+            ValueError: the policy is unknown, or does not go with a plan or profile, the limit is
+                negative, or `verbose` is neither 0 nor 1.
             PlanError: the plan file cannot be read.
             ProfileError: the profile file cannot be read, or is of another device or cuDNN version.
         """
         if verbose not in (0, 1):
             raise ValueError(f"Expected verbose to be 0 or 1, got {verbose!r}.")
         self._settings = make_settings(
-            policy, plan=plan, profile=profile, allow_foreign_profile=allow_foreign_profile
+            policy,
+            plan=plan,
+            profile=profile,
+            allow_foreign_profile=allow_foreign_profile,
+            workspace_limit_mb=workspace_limit_mb,
         )
         self._verbose = bool(verbose)
         self._params: dict[str, Any] = {}

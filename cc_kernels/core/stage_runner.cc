@@ -33,9 +33,14 @@ Status PrepareStep(Backend* backend, const StageStep& step, const std::string& a
     if (pinned.ok()) return Status::Ok();
     fallbacks->push_back(AtStep(step.name, algorithm, pinned).message());
   }
-  return AtStep(
-      step.name, "",
-      backend->Prepare(step.convolution, "", workspace_limit_bytes, &prepared->convolution));
+  const Status chosen =
+      backend->Prepare(step.convolution, "", workspace_limit_bytes, &prepared->convolution);
+  if (chosen.ok() || workspace_limit_bytes == 0) return AtStep(step.name, "", chosen);
+  // TensorFlow's own convolutions run with a limit that is below what transposing takes, too.
+  const Status least = backend->Prepare(step.convolution, "", 0, &prepared->convolution);
+  if (!least.ok()) return AtStep(step.name, "", chosen);
+  fallbacks->push_back(AtStep(step.name, "", chosen).message());
+  return Status::Ok();
 }
 
 void GrowLaneWorkspace(const PreparedStep& step, size_t* bytes) {
@@ -240,7 +245,9 @@ Status PrepareSequentialStage(Backend* backend, const std::vector<StageStep>& st
 
 Status RunStage(Backend* backend, const PreparedStage& stage,
                 const std::vector<ConvolutionBuffers>& buffers,
-                const std::vector<void*>& lane_workspaces, Stream caller) {
+                const std::vector<void*>& lane_workspaces, Stream caller, bool* is_joined) {
+  // Nothing is enqueued yet, and what is on the caller's own stream needs no join.
+  if (is_joined != nullptr) *is_joined = true;
   const size_t lanes = stage.lane_workspace_bytes.size();
   if (buffers.size() != stage.steps.size() || lane_workspaces.size() != lanes) {
     return InvalidArgument("Expected buffers for " + std::to_string(stage.steps.size()) +
@@ -268,7 +275,9 @@ Status RunStage(Backend* backend, const PreparedStage& stage,
   if (status.ok()) {
     status.Update(LaunchRoundRobin(backend, stage, buffers, lane_workspaces, groups));
   }
-  status.Update(Join(backend, groups, caller, forked));
+  const Status joined = Join(backend, groups, caller, forked);
+  if (is_joined != nullptr) *is_joined = joined.ok();
+  status.Update(joined);
   return status;
 }
 

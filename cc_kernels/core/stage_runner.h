@@ -83,9 +83,10 @@ struct PreparedStage {
 
 // Prepares every step. A pinned algorithm that the backend cannot run for this shape, or that
 // needs more than `workspace_limit_bytes`, is replaced by the backend's own choice and noted in
-// `fallbacks`. Lane numbers must be 0, 1, 2, … without a gap; lane kMaxLanes comes behind lane 0,
-// and so on. `lanes` has an entry for each lane number, or none where no lane asks for anything; a
-// lane that comes behind another one runs with that one's options.
+// `fallbacks`; where nothing is within the limit, by what needs least. Lane numbers must be 0, 1,
+// 2, … without a gap; lane kMaxLanes comes behind lane 0, and so on. `lanes` has an entry for each
+// lane number, or none where no lane asks for anything; a lane that comes behind another one runs
+// with that one's options.
 Status PrepareStage(Backend* backend, const std::vector<StageStep>& steps,
                     const std::vector<LaneOptions>& lanes, size_t workspace_limit_bytes,
                     PreparedStage* prepared);
@@ -100,10 +101,12 @@ Status PrepareSequentialStage(Backend* backend, const std::vector<StageStep>& st
                               PreparedStage* prepared);
 
 // Enqueues the stage behind the work that is on `caller` now, and joins it into `caller`.
-// `buffers` has one entry for each step, `lane_workspaces` one for each lane.
+// `buffers` has one entry for each step, `lane_workspaces` one for each lane. `is_joined`, where it
+// is not null, says of a stage that failed whether `caller` waits for all that was enqueued.
 Status RunStage(Backend* backend, const PreparedStage& stage,
                 const std::vector<ConvolutionBuffers>& buffers,
-                const std::vector<void*>& lane_workspaces, Stream caller);
+                const std::vector<void*>& lane_workspaces, Stream caller,
+                bool* is_joined = nullptr);
 
 }  // namespace tf_interop
 

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "cc_kernels/core/counters.h"
+#include "cc_kernels/core/workspace_limit.h"
 #include "cc_kernels/plugin/tensorflow_registry.h"
 #include "tensorflow/c/c_api.h"
 #include "tensorflow/c/experimental/grappler/grappler.h"
@@ -223,6 +224,11 @@ void TfiReadCounters(TfiSink sink) {
       give("refused_lane_options" + of_device + std::to_string(count) + " " + reason);
     }
   }
+}
+
+void TfiSetWorkspaceLimit(int64_t bytes) {
+  tf_interop::SetStageWorkspaceLimit(bytes < 0 ? tf_interop::kNoWorkspaceLimit
+                                               : static_cast<size_t>(bytes));
 }
 
 int TfiCpuIsSupported(void) {

@@ -22,8 +22,8 @@ namespace tf_interop {
 
 absl::Status ToAbslStatus(const Status& status);
 
-// Bytes that all algorithms of a stage may ask for as workspace, unless
-// TF_CUDNN_WORKSPACE_LIMIT_IN_MB says otherwise, as for TensorFlow's own convolutions.
+// Bytes that one convolution may ask for as workspace: those of TF_CUDNN_WORKSPACE_LIMIT_IN_MB, as
+// for TensorFlow's own convolutions. For those of a stage together see core/workspace_limit.h.
 size_t WorkspaceLimitBytes();
 
 // The kernel's device, such as "GPU:0".
@@ -42,20 +42,25 @@ struct StageCall {
   std::vector<StageStep> steps;
   PrepareSwitches switches;  // TensorFlow's, as they were when the call began
   PreparedStage stage;
-  bool is_short_of_memory = false;  // there was none for the workspaces of the plan's choice
+  // Whether there was none for the workspaces of the plan's choice.
+  bool is_short_of_memory = false;
   std::vector<ConvolutionBuffers> buffers;
   std::vector<void*> lane_workspaces;
   std::vector<tensorflow::Tensor> workspace_tensors;
   std::vector<std::shared_ptr<TransformedFilter>> transformed_filters;
 };
 
-// Resolves shapes, prepares the stage and allocates its outputs and workspaces. Where a workspace
-// cannot be had, not even for the memory of `filters`, the stage is prepared again as a sequential
-// one that needs the least. All of the stage is prepared under one setting of TensorFlow's switches
+// Resolves shapes, prepares the stage and allocates its outputs and workspaces. Where these cannot
+// be had, not even for the memory of `filters`, the stage is prepared again so that it needs less
+// (core/memory_ladder.h). All of the stage is prepared under one setting of TensorFlow's switches
 // for TF32 (tf.config.experimental.enable_tensor_float_32_execution) and determinism
 // (enable_op_determinism), the one at the call's begin.
 absl::Status MakeStageCall(tensorflow::OpKernelContext* context, const StageProgram& program,
                            Backend* backend, TransformedFilters* filters, StageCall* call);
+
+// Enqueues the stage on `caller`; see core/launch_recovery.h for what happens where that fails.
+Status RunStageCall(tensorflow::OpKernelContext* context, Backend* backend, Stream caller,
+                    StageCall* call);
 
 }  // namespace tf_interop
 

@@ -40,6 +40,18 @@ HostBackend* BackendFor(const Eigen::ThreadPoolDevice* device) {
   return backend;
 }
 
+// An error of work on the lanes, which does not say where it comes from, with the convolutions that
+// it may come from.
+Status AmongSteps(const PreparedStage& stage, const Status& status) {
+  if (status.ok()) return status;
+  std::string steps;
+  for (const PreparedStep& step : stage.steps) {
+    steps += (steps.empty() ? "'" : ", '") + step.name + "'";
+    if (step.convolution) steps += " with algorithm " + step.convolution->algorithm();
+  }
+  return Status(status.code(), "One of the convolutions " + steps + ": " + status.message());
+}
+
 // Asynchronous, so that a stage does not hold one of TensorFlow's threads while it runs.
 class ConvStageCpu : public tensorflow::AsyncOpKernel {
  public:
@@ -60,11 +72,10 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
     auto caller = std::make_shared<std::unique_ptr<StreamGroup>>(std::move(acquired));
     auto* const stream = static_cast<HostStream*>((*caller)->stream());
     BindConstantFilters(context, program_, backend, stream, &filters_, call.get());
-    const Status launched =
-        RunStage(backend, call->stage, call->buffers, call->lane_workspaces, stream);
+    const Status launched = RunStageCall(context, backend, stream, call.get());
     stream->Enqueue([=]() mutable {
       Status status = launched;
-      status.Update(stream->TakeError());
+      status.Update(AmongSteps(call->stage, stream->TakeError()));
       MarkTransformed(*call);
       call.reset();  // workspaces go before TensorFlow hears that the op is done
       if (!status.ok()) context->SetStatus(ToAbslStatus(status));

@@ -39,8 +39,7 @@ class ConvStageGpu : public tensorflow::OpKernel {
     StageCall call;
     OP_REQUIRES_OK(context, MakeStageCall(context, program_, backend, &filters_, &call));
     BindConstantFilters(context, program_, backend, stream, &filters_, &call);
-    OP_REQUIRES_OK(context, ToAbslStatus(RunStage(backend, call.stage, call.buffers,
-                                                  call.lane_workspaces, stream)));
+    OP_REQUIRES_OK(context, ToAbslStatus(RunStageCall(context, backend, stream, &call)));
   }
 
  private:

@@ -53,6 +53,8 @@ struct FakeCudnnSwitches {
   bool fail_plan_allocation = false;
   bool fail_engine_allocation = false;
   bool fail_execution = false;
+  // Engines whose plans are made, and fail when they are executed.
+  std::set<int64_t> engines_failing_execution;
   bool fail_handle = false;
   // Engines that say that they may give other bits every time.
   std::set<int64_t> nondeterministic_engines;

@@ -33,12 +33,15 @@ class Settings:
         plan: stages by name, for the policy PROFILED; it goes before the profile.
         profile: measured stages, for the policy PROFILED.
         allow_foreign_profile: whether the profile may be of another device than graphs run on.
+        workspace_limit_mb: what the workspaces of one stage may take together, in MiB; None for no
+            limit. It holds for stages that were made before, too.
     """
 
     policy: Policy = Policy.PROFILED
     plan: Plan | None = None
     profile: Profile | None = None
     allow_foreign_profile: bool = False
+    workspace_limit_mb: int | None = None
 
     def profile_for(self, device_type: str) -> Profile | None:
         """The profile, where it may be used for convolutions on a device of this type.

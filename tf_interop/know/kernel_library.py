@@ -140,6 +140,8 @@ class KernelLibrary:
         functions.TfiOutputProperties.argtypes = [ctypes.c_void_p, ctypes.c_char_p, _SINK_TYPE]
         functions.TfiSetResult.restype = None
         functions.TfiSetResult.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
+        functions.TfiSetWorkspaceLimit.restype = None
+        functions.TfiSetWorkspaceLimit.argtypes = [ctypes.c_int64]
         functions.TfiReadCounters.restype = None
         functions.TfiReadCounters.argtypes = [_SINK_TYPE]
 
@@ -167,6 +169,10 @@ class KernelLibrary:
     def _call(self, handle: int) -> int:
         run = self._run
         return 0 if run is None else int(run(HandedGraph(self, handle)))
+
+    def set_workspace_limit(self, limit_bytes: int | None) -> None:
+        """Limits what the workspaces of one stage take together, from now on; None for no limit."""
+        self.functions.TfiSetWorkspaceLimit(-1 if limit_bytes is None else limit_bytes)
 
     def read_counters(self) -> Counters:
         """What stages did so far."""

@@ -70,6 +70,8 @@ class Plugin:
     @settings.setter
     def settings(self, settings: Settings) -> None:
         self._settings = settings
+        limit_mb = settings.workspace_limit_mb
+        self.library.set_workspace_limit(None if limit_mb is None else limit_mb << 20)
         self._update_pass()
 
     @property

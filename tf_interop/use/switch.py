@@ -29,6 +29,7 @@ def enable(
     plan: Plan | str | os.PathLike[str] | None = None,
     profile: Profile | str | os.PathLike[str] | None = None,
     allow_foreign_profile: bool = False,
+    workspace_limit_mb: int | None = None,
 ) -> None:
     """Turns the plugin on for functions that are optimized from now on.
 
@@ -45,15 +46,24 @@ def enable(
         allow_foreign_profile: whether the profile may be of another device or cuDNN version than
             those of this process. What wins there may lose here, and algorithms that this cuDNN
             does not have are replaced.
+        workspace_limit_mb: what the workspaces of one stage may take together, in MiB; a stage
+            whose plan asks for more runs on fewer lanes, with other algorithms or in sequence. None
+            leaves it to what memory there is. TensorFlow's own limit for each convolution,
+            `TF_CUDNN_WORKSPACE_LIMIT_IN_MB`, holds beside it.
 
     Raises:
-        ValueError: the policy is unknown, or does not go with a plan or profile.
+        ValueError: the policy is unknown, or does not go with a plan or profile, or the limit is
+            negative.
         PlanError: the plan file cannot be read.
         ProfileError: the profile file cannot be read, or is of another device or cuDNN version.
         LibraryError: the compiled library is missing or does not fit this TensorFlow.
     """
     settings = make_settings(
-        policy, plan=plan, profile=profile, allow_foreign_profile=allow_foreign_profile
+        policy,
+        plan=plan,
+        profile=profile,
+        allow_foreign_profile=allow_foreign_profile,
+        workspace_limit_mb=workspace_limit_mb,
     )
     plugin = get_plugin()
     if not plugin.device_types:
@@ -82,11 +92,13 @@ def make_settings(
     plan: Plan | str | os.PathLike[str] | None = None,
     profile: Profile | str | os.PathLike[str] | None = None,
     allow_foreign_profile: bool = False,
+    workspace_limit_mb: int | None = None,
 ) -> Settings:
     """Checks the arguments of `enable` and reads the files that they name.
 
     Raises:
-        ValueError: the policy is unknown, or does not go with a plan or profile.
+        ValueError: the policy is unknown, or does not go with a plan or profile, or the limit is
+            negative.
         PlanError: the plan file cannot be read.
         ProfileError: the profile file cannot be read, or is of another device or cuDNN version.
     """
@@ -98,6 +110,11 @@ def make_settings(
             "Expected no plan and no profile with policy 'always', which looks at neither. "
             "Leave them out, or use policy 'profiled'."
         )
+    if workspace_limit_mb is not None and workspace_limit_mb < 0:
+        raise ValueError(
+            f"Expected workspace_limit_mb to be at least 0, got {workspace_limit_mb}. 0 has every "
+            "stage run with what needs least."
+        )
     loaded = profile if profile is None or isinstance(profile, Profile) else load_profile(profile)
     if loaded is not None and not allow_foreign_profile:
         check_fits_this_process(loaded)
@@ -106,6 +123,7 @@ def make_settings(
         plan if plan is None or isinstance(plan, Plan) else load_plan(plan),
         loaded,
         allow_foreign_profile,
+        workspace_limit_mb,
     )
 
 

@@ -198,17 +198,17 @@ Status CudnnBackend::Prepare(const Convolution& convolution, const std::string& 
                           deterministic_};
   {
     std::lock_guard<std::mutex> lock(prepared_mutex_);
-    const auto found = prepared_.find(key);
-    if (found != prepared_.end()) {
-      *prepared = found->second.prepared;
-      return found->second.status;
+    if (const PrepareOutcome* found = prepared_.Find(key)) {
+      *prepared = found->prepared;
+      return found->status;
     }
   }
   // Unlocked: compiling a plan may take seconds, and other convolutions need not wait for it.
   PrepareOutcome outcome = PrepareAnew(key);
   if (!IsLasting(outcome.status)) return outcome.status;
+  PrepareOutcome forgotten;  // destroyed behind the lock
   std::lock_guard<std::mutex> lock(prepared_mutex_);
-  const PrepareOutcome& kept = prepared_.try_emplace(key, std::move(outcome)).first->second;
+  const PrepareOutcome& kept = *prepared_.Insert(key, std::move(outcome), &forgotten);
   *prepared = kept.prepared;
   return kept.status;
 }
@@ -232,7 +232,15 @@ CudnnBackend::PrepareOutcome CudnnBackend::PrepareAnew(const PrepareKey& key) {
     return PrepareCudnnConvolution(driver_, library_, handle, key.convolution, key.algorithm,
                                    key.workspace_limit_bytes, options, &prepared);
   });
-  return {status, std::move(prepared)};
+  if (!status.ok()) return {status, nullptr};
+  // Whoever holds it last destroys cuDNN's descriptors, on any thread; they belong to the context.
+  const PreparedConvolution* const plan = prepared.get();
+  return {status,
+          std::shared_ptr<const PreparedConvolution>(
+              plan, [this, owned = std::move(prepared)](const PreparedConvolution*) mutable {
+                ScopedContext scope(driver_, context_);
+                owned.reset();
+              })};
 }
 
 Status CudnnBackend::ListAlgorithms(const Convolution& convolution, AlgorithmScope scope,

@@ -1,9 +1,9 @@
 // The backend for NVIDIA GPUs: CUDA streams through libcuda, convolutions through libcudnn, both
 // opened when the first backend is asked for. This header needs no header of CUDA's.
 //
-// Ownership: backends, their stream groups and what they have prepared live until the process
-// ends. cuDNN's plans and handles cannot be freed safely while the process exits, because CUDA may
-// be gone by then.
+// Ownership: backends and their stream groups live until the process ends, and so do the plans that
+// were used last, up to a limit. cuDNN's plans and handles cannot be freed safely while the process
+// exits, because CUDA may be gone by then.
 //
 // Thread-safety: everything here may be called from several threads at once. A stream group is
 // leased by one call at a time, and so is its cuDNN handle: no handle is ever used by two threads
@@ -29,6 +29,7 @@
 
 #include "cc_kernels/core/backend.h"
 #include "cc_kernels/core/convolution.h"
+#include "cc_kernels/core/lru_cache.h"
 #include "cc_kernels/core/status.h"
 
 struct CUctx_st;      // what CUcontext points to
@@ -57,6 +58,11 @@ class CudnnBackend : public Backend {
   // See Backend. What cuDNN says of its engines decides, and of legacy algorithms its
   // documentation.
   void set_deterministic(bool deterministic) override { deterministic_ = deterministic; }
+
+  // How many outcomes of Prepare are kept. A program whose shapes change for ever would otherwise
+  // fill memory with plans. Many more than can be enqueued and not have run: cuDNN's plans are
+  // destroyed when nothing holds them any more, which must not be while they run.
+  static constexpr size_t kMostPrepared = 4096;
 
   // See Backend. The outcome is kept, by convolution, algorithm, limit and switches, also where it
   // is a refusal; only a lack of memory or of a library is tried anew. Two threads may compile the
@@ -153,7 +159,7 @@ class CudnnBackend : public Backend {
   std::unique_ptr<PriorityRange> priorities_;  // null until a lane asks for one
 
   std::mutex prepared_mutex_;
-  std::unordered_map<PrepareKey, PrepareOutcome, PrepareKeyHash> prepared_;
+  LruCache<PrepareKey, PrepareOutcome, PrepareKeyHash> prepared_{kMostPrepared};
 };
 
 }  // namespace tf_interop
