@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,7 @@ from tf_interop.know.convolution_size import batch_size_of
 from tf_interop.know.fingerprint import fingerprint_convolutions
 from tf_interop.know.independence import Independence
 from tf_interop.know.plan import (
+    BatchSchedule,
     GraphPlan,
     LaneExplanation,
     LaneOptions,
@@ -29,7 +31,7 @@ from tf_interop.know.plan import (
     StagePrediction,
 )
 from tf_interop.know.planning_problem import FigureSource
-from tf_interop.know.profile import Profile
+from tf_interop.know.profile import Profile, StageMeasurement
 
 SMALL = CONFIGURATION
 LARGE = dataclasses.replace(CONFIGURATION, filter_shape=(5, 5, 16, 32))
@@ -272,10 +274,52 @@ def test_keeps_a_group_of_which_a_part_was_measured() -> None:
     assert _group_profiled(make_profile(make_measurement((SMALL, None), (SMALL, None)))) == ()
 
 
-def test_keeps_a_group_of_unknown_batch_size() -> None:
-    unknown = dataclasses.replace(LARGE, image_shape=(None, 28, 28, 16))
-    profile = make_profile(make_measurement((LARGE, None), (SMALL, None)))
-    assert _group_profiled(profile, configurations={"5x5": unknown}) == ()
+def _with_batch(configuration: ConvolutionConfiguration, size: int | None) -> Any:
+    assert configuration.image_shape is not None
+    assert configuration.output_shape is not None
+    return dataclasses.replace(
+        configuration,
+        image_shape=(size, *configuration.image_shape[1:]),
+        output_shape=(size, *configuration.output_shape[1:]),
+    )
+
+
+def _measured_at(size: int, latency: float, *algorithms: str) -> StageMeasurement:
+    pairs = zip((_with_batch(LARGE, size), _with_batch(SMALL, size)), algorithms, strict=True)
+    return make_measurement(*pairs, concurrent_us=latency)
+
+
+UNKNOWN_BATCH = {"3x3": _with_batch(SMALL, None), "5x5": _with_batch(LARGE, None)}
+
+
+def test_groups_for_the_batch_sizes_measured_where_it_is_not_known() -> None:
+    profile = make_profile(
+        _measured_at(8, 25.0, "GEMM", "FFT"),
+        _measured_at(1, 10.0, "DIRECT", "DIRECT"),
+        _measured_at(32, 40.0, "FFT", "FFT"),
+    )
+    (stage,) = _group_profiled(profile, configurations=UNKNOWN_BATCH)
+    best = ((PinnedConvolution("5x5", "DIRECT"),), (PinnedConvolution("3x3", "DIRECT"),))
+    assert stage.lanes == best
+    assert stage.schedules == (
+        BatchSchedule(1, best),
+        BatchSchedule(8, ((PinnedConvolution("5x5", "GEMM"),), (PinnedConvolution("3x3", "FFT"),))),
+        # Where it was measured and does not win it runs in sequence.
+        BatchSchedule(32, ((PinnedConvolution("3x3"), PinnedConvolution("5x5")),)),
+    )
+    assert stage.why == "profiled: wins with batch 1, 8 of 1, 8, 32 measured"
+
+
+def test_keeps_a_group_of_unknown_batch_size_that_wins_with_none() -> None:
+    profile = make_profile(_measured_at(8, 45.0, "GEMM", "FFT"))
+    assert _group_profiled(profile, configurations=UNKNOWN_BATCH) == ()
+
+
+def test_keeps_a_group_of_which_another_dimension_is_unknown() -> None:
+    unknown = dataclasses.replace(UNKNOWN_BATCH["5x5"], image_shape=(None, None, 28, 16))
+    profile = make_profile(_measured_at(8, 25.0, "GEMM", "FFT"))
+    configurations = UNKNOWN_BATCH | {"5x5": unknown}
+    assert _group_profiled(profile, configurations=configurations) == ()
 
 
 # From a plan.

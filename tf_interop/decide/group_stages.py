@@ -21,11 +21,12 @@ from collections.abc import Mapping, Sequence
 
 from tf_interop.decide.batch_schedules import stages_for_batch_sizes
 from tf_interop.errors import PlanError
-from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionNode
+from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionNode, Shape
 from tf_interop.know.convolution_size import batch_size_of
 from tf_interop.know.fingerprint import canonical_names, fingerprint_convolutions
 from tf_interop.know.independence import Independence
 from tf_interop.know.plan import (
+    BatchSchedule,
     GraphPlan,
     Lane,
     LaneOptions,
@@ -76,10 +77,14 @@ def group_profiled(
     This is a filter, not a search. It looks at the groups of `group_always` alone, each whole: a
     part of a group, or convolutions of different depths, may win where the group does not, and it
     will not see that. It takes a measurement for exactly the group's configurations, batch size
-    included; a group with an unknown dimension has none. Of several it takes the fastest that was
-    measured with TensorFlow's switch for TF32 as it is now, where it computes in float32 on a GPU:
-    a stage that rounds to TF32 must not replace convolutions that do not, and one that does not was
-    compared with a slower sequence than TensorFlow's.
+    included; a group with another unknown dimension has none. Of several it takes the fastest that
+    was measured with TensorFlow's switch for TF32 as it is now, where it computes in float32 on a
+    GPU: a stage that rounds to TF32 must not replace convolutions that do not, and one that does
+    not was compared with a slower sequence than TensorFlow's.
+
+    A group whose batch size is not known becomes a stage as soon as it wins with one of the batch
+    sizes that it was measured with. It has a schedule for each of these, in sequence where it does
+    not win.
 
     Args:
         convolutions: the convolutions of a graph.
@@ -100,17 +105,13 @@ def group_profiled(
         profile = profile.deterministic_part
     stages = []
     for _, group in level_groups(convolutions, independence):
-        measured = profile.find_stages(node.configuration for node in group)
-        fastest = next(
-            (
-                each
-                for each in measured
-                if is_measured_as_it_runs(each, profile.device, allow_tf32=allow_tf32)
-            ),
-            None,
-        )
-        if fastest is not None and wins(fastest):
-            stages.append(_stage_as_measured(group, fastest))
+        if batch_size_of(node.configuration for node in group) is None:
+            stage = _stage_for_measured_batch_sizes(group, profile, allow_tf32=allow_tf32)
+        else:
+            measured = _find_measured(group, profile, allow_tf32=allow_tf32)
+            stage = _stage_as_measured(group, measured) if measured and wins(measured) else None
+        if stage is not None:
+            stages.append(stage)
     return tuple(stages)
 
 
@@ -179,6 +180,81 @@ def level_groups(
     return sorted(
         ((depth, group) for (depth, _, _), group in groups.items()), key=lambda each: each[0]
     )
+
+
+def _find_measured(
+    group: Sequence[ConvolutionNode], profile: Profile, *, allow_tf32: bool
+) -> StageMeasurement | None:
+    """The fastest measurement of exactly this group."""
+    return next(
+        (
+            each
+            for each in profile.find_stages(node.configuration for node in group)
+            if is_measured_as_it_runs(each, profile.device, allow_tf32=allow_tf32)
+        ),
+        None,
+    )
+
+
+def _stage_for_measured_batch_sizes(
+    group: Sequence[ConvolutionNode], profile: Profile, *, allow_tf32: bool
+) -> PlannedStage | None:
+    """A stage with a schedule for every batch size that the group was measured with."""
+    measured: dict[int, StageMeasurement] = {}
+    for batch_size in _batch_sizes_of(profile):
+        of_this_size = [_with_batch_size(node, batch_size) for node in group]
+        found = _find_measured(of_this_size, profile, allow_tf32=allow_tf32)
+        if found is not None:
+            measured[batch_size] = found
+    winning = {size: each for size, each in measured.items() if wins(each)}
+    if not winning:
+        return None
+    best = min(winning, key=lambda size: winning[size].concurrent_us / winning[size].sequential_us)
+    schedules = []
+    for batch_size, each in measured.items():
+        stage = _stage_as_measured([_with_batch_size(node, batch_size) for node in group], each)
+        in_sequence = (tuple(PinnedConvolution(node.name) for node in group),)
+        schedules.append(
+            BatchSchedule(batch_size, stage.lanes, stage.lane_options)
+            if batch_size in winning
+            else BatchSchedule(batch_size, in_sequence)
+        )
+    taken = next(schedule for schedule in schedules if schedule.batch_size == best)
+    return PlannedStage(
+        lanes=taken.lanes,
+        why=f"profiled: wins with batch {', '.join(map(str, winning))} of "
+        f"{', '.join(map(str, measured))} measured",
+        lane_options=taken.lane_options,
+        schedules=tuple(schedules),
+    )
+
+
+def _batch_sizes_of(profile: Profile) -> list[int]:
+    """The batch sizes of measured stages, ascending."""
+    configurations = {
+        measured.configuration for stage in profile.stages for measured in stage.convolutions
+    }
+    return sorted(
+        {
+            each.image_shape[0]
+            for each in configurations
+            if each.image_shape is not None and each.image_shape[0] is not None
+        }
+    )
+
+
+def _with_batch_size(node: ConvolutionNode, batch_size: int) -> ConvolutionNode:
+    """The convolution as it is with this batch size, where its own is not known."""
+
+    def filled(shape: Shape | None) -> Shape | None:
+        return (batch_size, *shape[1:]) if shape and shape[0] is None else shape
+
+    configuration = dataclasses.replace(
+        node.configuration,
+        image_shape=filled(node.configuration.image_shape),
+        output_shape=filled(node.configuration.output_shape),
+    )
+    return dataclasses.replace(node, configuration=configuration)
 
 
 def _stage_as_measured(
