@@ -67,13 +67,16 @@ absl::Status AllocateBytes(OpKernelContext* context, size_t bytes, bool may_wait
                                 tensor, tensorflow::AllocatorAttributes(), attributes);
 }
 
+size_t Total(const std::vector<size_t>& bytes) {
+  return std::accumulate(bytes.begin(), bytes.end(), size_t{0});
+}
+
 // One tensor for each lane that needs workspace; for all of them, or for none.
 bool GetWorkspaces(OpKernelContext* context, const std::vector<size_t>& bytes, bool is_last,
                    StageCall* call) {
   call->lane_workspaces.assign(bytes.size(), nullptr);
   call->workspace_tensors.assign(bytes.size(), Tensor());
-  const size_t total = std::accumulate(bytes.begin(), bytes.end(), size_t{0});
-  if (total > StageWorkspaceLimit() && !is_last) return false;
+  if (Total(bytes) > StageWorkspaceLimit() && !is_last) return false;
   for (size_t lane = 0; lane < bytes.size(); ++lane) {
     if (bytes[lane] == 0) continue;
     Tensor* const tensor = &call->workspace_tensors[lane];
@@ -134,7 +137,8 @@ absl::Status AllocateWorkspaces(OpKernelContext* context, Backend* backend,
   };
   const std::vector<size_t>& planned = call->stage.lane_workspace_bytes;
   if (get(planned, /*is_last=*/false)) return absl::OkStatus();
-  if (filters->Clear()) {
+  // Over a limit that the user has set, more memory is no help.
+  if (Total(planned) <= StageWorkspaceLimit() && filters->Clear()) {
     CountFallback(kFiltersGivenUp);
     if (get(planned, /*is_last=*/false)) return absl::OkStatus();
   }

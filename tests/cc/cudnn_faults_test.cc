@@ -63,6 +63,39 @@ TEST_F(CudnnFaultsTest, AnEngineThatFailsInOneLaneIsReplaced) {
   }
 }
 
+TEST_F(CudnnFaultsTest, ASecondAttemptReadsNoFilterThatWasTransformedForTheFirst) {
+  // In NCHW the filter is transformed to another layout than in NHWC.
+  const std::vector<StageStep> steps = {{"left", MakeConvolution(), "nchw+eng1", 0}};
+  PreparedStage stage;
+  ASSERT_TRUE(PrepareStage(backend_, steps, kAmpleWorkspace, &stage).ok());
+  const PreparedConvolution& prepared = *stage.steps[0].convolution;
+  Problem problem(steps[0].convolution);
+  Buffer result = problem.MakeResult();
+  Buffer workspace(prepared.workspace_bytes()), filter(prepared.transformed_filter_bytes());
+  std::vector<ConvolutionBuffers> buffers = {problem.Buffers(&result)};
+  std::unique_ptr<StreamGroup> group;
+  ASSERT_TRUE(backend_->Acquire(&group).ok());
+  ASSERT_TRUE(
+      backend_->TransformFilter(prepared, buffers[0].inputs[1], filter.data(), group.get(), caller_)
+          .ok());
+  backend_->Release(std::move(group));
+  buffers[0].transformed_filter = filter.data();
+  FakeCudnn().engines_failing_execution = {1};
+  std::vector<Buffer> of_sequences;
+  const Status status = RunStageOrRecover(
+      backend_, stage, buffers, {workspace.data()}, caller_,
+      [&](Recovery recovery, PreparedStage* sequence, void** place) -> Status {
+        TF_INTEROP_RETURN_IF_ERROR(
+            PrepareRecovery(backend_, steps, recovery, kAmpleWorkspace, sequence));
+        EXPECT_EQ(sequence->steps[0].convolution->algorithm().find("nchw"), std::string::npos);
+        *place = of_sequences.emplace_back(sequence->lane_workspace_bytes[0]).data();
+        return Status::Ok();
+      });
+  ASSERT_TRUE(status.ok()) << status.message();
+  FakeCudaSynchronize(caller_);
+  problem.ExpectCorrect(&result, kTolerance);
+}
+
 TEST_F(CudnnFaultsTest, AnErrorThatStaysNamesNodeAlgorithmAndCudnnsMessage) {
   FakeCudnn().fail_execution = true;
   const Status status = Run(Steps("eng1", "eng2"));
