@@ -28,16 +28,14 @@ class SwitchBackend : public HostBackend {
   Status Prepare(const Convolution& convolution, const std::string& algorithm,
                  size_t workspace_limit_bytes,
                  std::shared_ptr<const PreparedConvolution>* prepared) override {
-    // Every test sets the two to different values.
-    EXPECT_NE(allow_tf32_, deterministic_);
-    seen_by_thread().push_back(allow_tf32_);
+    seen_by_thread().push_back({allow_tf32_, deterministic_});
     std::this_thread::yield();
     return HostBackend::Prepare(convolution, algorithm, workspace_limit_bytes, prepared);
   }
 
   // What the calling thread's convolutions were prepared under.
-  static std::vector<bool>& seen_by_thread() {
-    static thread_local std::vector<bool> seen;
+  static std::vector<PrepareSwitches>& seen_by_thread() {
+    static thread_local std::vector<PrepareSwitches> seen;
     return seen;
   }
 
@@ -68,11 +66,13 @@ TEST(PrepareGateTest, PreparesEveryStageUnderOneValue) {
     threads.emplace_back([&, thread] {
       for (int i = 0; i < 300; ++i) {
         // Two threads agree most of the time, and all change their mind now and then.
-        const bool allow = (i / 10 + thread) % 2 == 0;
+        const PrepareSwitches switches = {(i / 20) % 2 == 0, (i / 10 + thread) % 3 == 0};
         SwitchBackend::seen_by_thread().clear();
         const Status status =
-            gate.Prepare(&backend, {allow, !allow}, [&] { return PrepareStageOf(4, &backend); });
-        if (!status.ok() || SwitchBackend::seen_by_thread() != std::vector<bool>(4, allow)) ++wrong;
+            gate.Prepare(&backend, switches, [&] { return PrepareStageOf(4, &backend); });
+        if (!status.ok() ||
+            SwitchBackend::seen_by_thread() != std::vector<PrepareSwitches>(4, switches))
+          ++wrong;
       }
     });
   }
@@ -125,7 +125,7 @@ TEST(PrepareGateTest, TellsEveryBackend) {
     SwitchBackend::seen_by_thread().clear();
     ASSERT_TRUE(
         gate.Prepare(backend, {false, true}, [&] { return PrepareStageOf(1, backend); }).ok());
-    EXPECT_EQ(SwitchBackend::seen_by_thread(), std::vector<bool>(1, false));
+    EXPECT_EQ(SwitchBackend::seen_by_thread(), std::vector<PrepareSwitches>(1, {false, true}));
   }
 }
 
