@@ -381,7 +381,10 @@ def test_infers_shapes(conv_stage: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"algorithms": ["", ""]}, "one entry for each of 1 steps"),
+        ({"algorithms": ["", ""]}, "one entry for each of 1 steps in each of 1 schedules"),
+        ({"batch_sizes": [8, 32]}, "one entry for each of 1 steps in each of 2 schedules"),
+        ({"batch_sizes": [0]}, "batch_sizes of at least 1, ascending"),
+        ({"step_lanes": [-1]}, "step_lanes of at least 0, got -1"),
         ({"step_lanes": [3]}, "lanes numbered 0, 1, 2"),
         ({"steps": [b"\xff"]}, "expected a serialized NodeDef as step 0"),
         ({"Tout": [tf.half]}, "expected Tout float, got half"),
@@ -434,6 +437,84 @@ def test_an_unknown_pin_falls_back_and_is_counted(conv_stage: Any) -> None:
     counters = load_kernel_library().read_counters()
     assert sum(counters.fallbacks.values()) == before + 1
     assert any("eng3_k2=1" in reason for reason in counters.fallbacks)
+
+
+def test_counts_for_the_device_that_a_stage_runs_on(conv_stage: Any) -> None:
+    case = next(iter(cases_of("NHWC", tf.float32, "SAME", 1, 1, 1)))
+    before = load_kernel_library().read_counters()
+    run_stage(conv_stage, [case], algorithm="eng9_k9=9")
+    counters = load_kernel_library().read_counters()
+    cpu = counters.devices["CPU:0"]
+    assert counters.stages_run == before.stages_run + 1
+    assert sum(each.stages_run for each in counters.devices.values()) == counters.stages_run
+    assert [cpu.fallbacks[reason] for reason in cpu.fallbacks if "eng9_k9=9" in reason] == [1]
+
+
+def _scheduled(conv_stage: Any, lanes: list[int], algorithms: list[str]) -> Any:
+    """Two convolutions of a batch that is not known, with schedules for the sizes 2 and 5."""
+    filters = [digits([3, 3, 2, 4], seed=seed) for seed in (1, 2)]
+    attributes = {"strides": [1, 1, 1, 1], "padding": "SAME"}
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 6, 6, 2])])
+    def stage(images: tf.Tensor) -> list[tf.Tensor]:
+        steps, inputs = [], [images, *filters]
+        for position in (1, 2):
+            made: list[Any] = []
+            step = node_def_pb2.NodeDef.FromString(
+                Case("Conv2D", (digits([1, 6, 6, 2]), filters[0]), attributes).step(made, [])
+            )
+            step.name = f"step_{position}"
+            step.input[:] = ["inputs:0", f"inputs:{position}"]
+            steps.append(step.SerializeToString())
+        return conv_stage(
+            inputs=inputs,
+            sizes=[],
+            Tout=[tf.float32] * 2,
+            steps=steps,
+            batch_sizes=[2, 5],
+            step_lanes=lanes,
+            algorithms=algorithms,
+        )
+
+    def check(batch_size: int) -> dict[str, int]:
+        """What fell back in a call with so many images, whose results are right."""
+        images = digits([batch_size, 6, 6, 2])
+        before = load_kernel_library().read_counters().fallbacks
+        for result, filter_ in zip(stage(images), filters, strict=True):
+            # oneDNN's Conv2D gives an empty batch the image's own channels.
+            expected = (
+                tf.nn.conv2d(images, filter_, 1, "SAME") if batch_size else digits([0, 6, 6, 4])
+            )
+            np.testing.assert_array_equal(result, expected)
+        after = load_kernel_library().read_counters().fallbacks
+        return {
+            reason: count - before.get(reason, 0)
+            for reason, count in after.items()
+            if count != before.get(reason, 0)
+        }
+
+    return check
+
+
+def test_a_call_runs_by_the_schedule_of_its_batch_size(conv_stage: Any) -> None:
+    # Pins that do not exist say, by falling back, which of them were asked for.
+    check = _scheduled(conv_stage, [0, 1, 0, 0], ["DIRECT", "NONE_A", "NONE_B", "NONE_C"])
+    [(reason, count)] = check(2).items()
+    assert count == 1
+    assert "'step_2' with algorithm NONE_A" in reason
+    in_sequence = check(5)
+    assert set(in_sequence.values()) == {1}
+    assert ["NONE_B" in reason or "NONE_C" in reason for reason in in_sequence] == [True, True]
+
+
+def test_a_batch_size_without_a_schedule_falls_back_and_is_counted(conv_stage: Any) -> None:
+    check = _scheduled(conv_stage, [0, 1, 0, 0], ["", "", "NONE", "NONE"])
+    assert check(2) == {}
+    assert set(check(7).values()) == {1}
+    [reason] = check(7)
+    assert "batch size 7 is not in the plan (2, 5)" in reason
+    # Nothing is missing where nothing is computed.
+    assert check(0) == {}
 
 
 def test_a_reason_of_several_lines_is_one_reason(conv_stage: Any) -> None:

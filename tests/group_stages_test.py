@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from planning_graphs import CONFIGURATION, INCEPTION, make_graph, make_stage, names_of
-from profile_values import CPU, make_profile
+from profile_values import CPU, make_algorithm, make_profile
 from profile_values import make_stage as make_measurement
 
 from tf_interop.decide.group_stages import group_always, group_profiled, stages_from_plan
@@ -20,6 +21,7 @@ from tf_interop.know.fingerprint import fingerprint_convolutions
 from tf_interop.know.independence import Independence
 from tf_interop.know.merge_keys import find_merge_keys
 from tf_interop.know.plan import (
+    BatchSchedule,
     GraphPlan,
     LaneExplanation,
     LaneOptions,
@@ -127,6 +129,7 @@ def _group_profiled(
     configurations: dict[str, ConvolutionConfiguration] | None = None,
     *,
     allow_tf32: bool = True,
+    deterministic: bool = False,
 ) -> tuple[PlannedStage, ...]:
     view, convolutions = make_graph(nodes, configurations=configurations or {"5x5": LARGE})
     stages = group_profiled(
@@ -135,6 +138,7 @@ def _group_profiled(
         profile,
         merge_keys=find_merge_keys(view, convolutions),
         allow_tf32=allow_tf32,
+        deterministic=deterministic,
     )
     check_stages(stages, view, convolutions)
     return stages
@@ -212,6 +216,24 @@ def test_groups_only_what_was_measured_with_the_switch_for_tf32_as_it_is(allow_t
     half["3x3"] = dataclasses.replace(SMALL, dtype="float16")
     measurement = make_measurement(*((each, None) for each in half.values()), tf32=not allow_tf32)
     assert _group_profiled(make_profile(measurement), configurations=half, allow_tf32=allow_tf32)
+
+
+def test_groups_only_what_gives_the_same_bits_where_determinism_is_on() -> None:
+    stages = [
+        make_measurement((LARGE, algorithm), (SMALL, "GEMM"), concurrent_us=latency)
+        for algorithm, latency in (("FFT", 10.0), ("WINOGRAD", 15.0), ("DIRECT", 20.0))
+    ]
+    profile = make_profile(
+        *stages,
+        make_algorithm(SMALL, "GEMM"),
+        make_algorithm(LARGE, "FFT", deterministic=False),
+        make_algorithm(LARGE, "DIRECT"),
+    )
+    (stage,) = _group_profiled(profile, deterministic=False)
+    assert stage.convolutions[0].algorithm == "FFT"
+    # Nothing says of WINOGRAD, which was not measured alone, that it gives the same bits.
+    (stage,) = _group_profiled(profile, deterministic=True)
+    assert stage.convolutions[0].algorithm == "DIRECT"
 
 
 def test_groups_with_the_sms_that_were_asked_for_and_the_priorities() -> None:
@@ -326,10 +348,52 @@ def test_keeps_a_group_of_which_a_part_was_measured() -> None:
     assert _group_profiled(make_profile(make_measurement((SMALL, None), (SMALL, None)))) == ()
 
 
-def test_keeps_a_group_of_unknown_batch_size() -> None:
-    unknown = dataclasses.replace(LARGE, image_shape=(None, 28, 28, 16))
-    profile = make_profile(make_measurement((LARGE, None), (SMALL, None)))
-    assert _group_profiled(profile, configurations={"5x5": unknown}) == ()
+def _with_batch(configuration: ConvolutionConfiguration, size: int | None) -> Any:
+    assert configuration.image_shape is not None
+    assert configuration.output_shape is not None
+    return dataclasses.replace(
+        configuration,
+        image_shape=(size, *configuration.image_shape[1:]),
+        output_shape=(size, *configuration.output_shape[1:]),
+    )
+
+
+def _measured_at(size: int, latency: float, *algorithms: str) -> StageMeasurement:
+    pairs = zip((_with_batch(LARGE, size), _with_batch(SMALL, size)), algorithms, strict=True)
+    return make_measurement(*pairs, concurrent_us=latency)
+
+
+UNKNOWN_BATCH = {"3x3": _with_batch(SMALL, None), "5x5": _with_batch(LARGE, None)}
+
+
+def test_groups_for_the_batch_sizes_measured_where_it_is_not_known() -> None:
+    profile = make_profile(
+        _measured_at(8, 25.0, "GEMM", "FFT"),
+        _measured_at(1, 10.0, "DIRECT", "DIRECT"),
+        _measured_at(32, 40.0, "FFT", "FFT"),
+    )
+    (stage,) = _group_profiled(profile, configurations=UNKNOWN_BATCH)
+    best = ((PinnedConvolution("5x5", "DIRECT"),), (PinnedConvolution("3x3", "DIRECT"),))
+    assert stage.lanes == best
+    assert stage.schedules == (
+        BatchSchedule(1, best),
+        BatchSchedule(8, ((PinnedConvolution("5x5", "GEMM"),), (PinnedConvolution("3x3", "FFT"),))),
+        # Where it was measured and does not win it runs in sequence.
+        BatchSchedule(32, ((PinnedConvolution("3x3"), PinnedConvolution("5x5")),)),
+    )
+    assert stage.why == "profiled: wins with batch 1, 8 of 1, 8, 32 measured"
+
+
+def test_keeps_a_group_of_unknown_batch_size_that_wins_with_none() -> None:
+    profile = make_profile(_measured_at(8, 45.0, "GEMM", "FFT"))
+    assert _group_profiled(profile, configurations=UNKNOWN_BATCH) == ()
+
+
+def test_keeps_a_group_of_which_another_dimension_is_unknown() -> None:
+    unknown = dataclasses.replace(UNKNOWN_BATCH["5x5"], image_shape=(None, None, 28, 16))
+    profile = make_profile(_measured_at(8, 25.0, "GEMM", "FFT"))
+    configurations = UNKNOWN_BATCH | {"5x5": unknown}
+    assert _group_profiled(profile, configurations=configurations) == ()
 
 
 # From a plan.
@@ -373,7 +437,6 @@ def _of_batch(size: int | None) -> dict[str, ConvolutionConfiguration]:
         pytest.param(6, (1, 4, 32), 4, id="nearest_by_ratio"),
         pytest.param(20, (8, 32), 32, id="nearest_by_ratio_not_by_difference"),
         pytest.param(4, (2, 8), 8, id="of_two_as_near_the_larger"),
-        pytest.param(None, (1, 32, 8), 32, id="the_largest_for_an_unknown_one"),
         pytest.param(None, (1, None, 8), None, id="one_for_all_for_an_unknown_one"),
     ],
 )
@@ -412,9 +475,6 @@ def test_says_that_it_is_of_another_batch_size_and_expects_nothing() -> None:
     assert found(8) == stage
     assert found(9) == dataclasses.replace(
         make_stage("a"), why="of the plan for batch size 8, the nearest to 9"
-    )
-    assert found(None).why == (
-        "of the plan for batch size 8, the largest, as this graph's is not known"
     )
 
 

@@ -169,6 +169,7 @@ def _raw() -> dict[str, Any]:
                                 }
                             ],
                         },
+                        "schedules": [],
                     }
                 ],
                 "batch_size": 8,

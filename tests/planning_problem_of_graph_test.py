@@ -330,3 +330,14 @@ def test_more_filters_are_no_hindrance() -> None:
     wider = dataclasses.replace(SMALL, filter_shape=(1, 1, 16, 64), output_shape=(8, 28, 28, 64))
     groups = _merge_groups(INCEPTION, {"1x1": wider})
     assert groups == [["1x1", "3x3_reduce", "5x5_reduce"]]
+
+
+def test_leaves_out_what_gives_other_bits_where_determinism_is_asked_for() -> None:
+    profile = make_profile(
+        make_algorithm(SMALL, "FFT", latency_us=5.0, deterministic=False),
+        make_algorithm(SMALL, "GEMM", latency_us=10.0),
+    )
+    [costs] = problem_of_profile(profile, deterministic=True).costs
+    assert [candidate.algorithm for candidate in costs.candidates] == ["GEMM"]
+    [costs] = problem_of_profile(profile).costs
+    assert [candidate.algorithm for candidate in costs.candidates] == ["FFT", "GEMM"]

@@ -84,6 +84,7 @@ def make_algorithm(
     spread_us: float = 0.25,
     workspace_bytes: int = 4096,
     relative_error: float | None = 3.0e-4,
+    deterministic: bool = True,
     kernels: tuple[KernelMeasurement, ...] = (KERNEL,),
 ) -> AlgorithmMeasurement:
     return AlgorithmMeasurement(
@@ -94,7 +95,7 @@ def make_algorithm(
         spread_us=spread_us,
         workspace_bytes=workspace_bytes,
         relative_error=relative_error,
-        deterministic=True,
+        deterministic=deterministic,
         kernels=kernels,
         source="by hand",
     )

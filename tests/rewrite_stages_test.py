@@ -12,9 +12,9 @@ from tf_interop.know.graph_check import check_rewrite
 from tf_interop.know.graph_properties import GraphProperties
 from tf_interop.know.graph_view import GraphView
 from tf_interop.know.independence import Independence
-from tf_interop.know.plan import LaneOptions, PinnedConvolution, PlannedStage
+from tf_interop.know.plan import BatchSchedule, LaneOptions, PinnedConvolution, PlannedStage
 from tf_interop.know.rewrite_stages import rewrite_stages
-from tf_interop.know.stage_node import CONV_STAGE_OP, decode_stage
+from tf_interop.know.stage_node import CONV_STAGE_OP, StepSchedule, decode_stage
 
 
 def _stage(*lanes: str) -> PlannedStage:
@@ -72,6 +72,30 @@ def test_groups_two_convolutions() -> None:
     assert _operands(rewritten) == [["inputs:0", "inputs:1"], ["inputs:0", "inputs:2"]]
     assert _inputs(rewritten, "after_a") == ["tf_interop/stage_0"]
     assert _inputs(rewritten, "after_b") == ["tf_interop/stage_0:1", "x"]
+
+
+def test_numbers_the_lanes_of_each_schedule_as_the_steps_come() -> None:
+    graph = _sources()
+    for name in ("a", "b", "d"):
+        graph.conv(name, "x", "f")
+    options = (LaneOptions(priority=-1), LaneOptions(sm_count=8))
+    stage = dataclasses.replace(
+        _stage("b", "a", "d"),
+        schedules=(
+            BatchSchedule(8, _stage("d a", "b").lanes, options),
+            BatchSchedule(32, ((PinnedConvolution("d", "FFT"), *_stage("a b").lanes[0]),)),
+        ),
+    )
+    node = node_of(_rewrite(graph, stage), "tf_interop/stage_0")
+    decoded = decode_stage(node)
+    assert [step.node_def.name for step in decoded.steps] == ["b", "a", "d"]
+    assert decoded.batch_sizes == (8, 32)
+    # b comes first, so its lane is lane 0.
+    assert decoded.schedules == (
+        StepSchedule((0, 1, 1), ("", "", ""), (options[1], options[0])),
+        StepSchedule((0, 0, 0), ("", "", "FFT")),
+    )
+    assert node == node_of(_rewrite(graph, stage), "tf_interop/stage_0")
 
 
 def test_groups_lanes_and_pins_algorithms() -> None:

@@ -11,6 +11,7 @@ from tf_interop.know.stage_node import (
     CONV_STAGE_OP,
     StageNode,
     StageStep,
+    StepSchedule,
     decode_stage,
     encode_stage,
     make_step_def,
@@ -75,6 +76,24 @@ def test_decodes_a_stage_without_the_attributes_that_have_a_default() -> None:
     del node.attr["constant_inputs"]
     assert decode_stage(node) == _stage()
     assert "constant_inputs" not in node.attr
+
+
+def test_decodes_schedules_that_were_encoded() -> None:
+    options = (LaneOptions(-2, 64), LaneOptions())
+    stage = dataclasses.replace(
+        _stage(),
+        batch_sizes=(8, 32),
+        later_schedules=(StepSchedule((0, 0), ("", "GEMM")),),
+        lane_options=options,
+    )
+    node = node_def_pb2.NodeDef()
+    encode_stage(stage, node)
+    assert list(node.attr["batch_sizes"].list.i) == [8, 32]
+    assert list(node.attr["step_lanes"].list.i) == [0, 1, 0, 0]
+    assert list(node.attr["algorithms"].list.s) == [b"FFT", b"", b"", b"GEMM"]
+    # Two lanes of the first schedule, and the one of the second.
+    assert list(node.attr["lane_priorities"].list.i) == [-2, 0, 0]
+    assert decode_stage(node) == stage
 
 
 def test_encodes_to_the_same_bytes() -> None:
@@ -186,8 +205,11 @@ def _set_constants(node: node_def_pb2.NodeDef, positions: list[int]) -> None:
     [
         (lambda node: node.attr.pop("Tout"), "'Tout'"),
         (lambda node: node.attr["Tout"].list.type.append(FLOAT), "as many of steps"),
-        (lambda node: node.attr["algorithms"].list.s.pop(), "as many of steps"),
-        (lambda node: node.attr["step_lanes"].list.i.append(1), "as many of steps"),
+        (lambda node: node.attr["algorithms"].list.s.pop(), "for 2 steps in 1 schedules"),
+        (lambda node: node.attr["step_lanes"].list.i.append(1), "for 2 steps in 1 schedules"),
+        (lambda node: node.attr["batch_sizes"].list.i.extend([8, 9]), "for 2 steps in 2 schedules"),
+        (lambda node: node.attr["batch_sizes"].list.i.extend([0]), "batch_sizes of at least 1"),
+        (lambda node: node.attr["batch_sizes"].list.i.extend([9, 8]), "batch_sizes.*ascending"),
         (lambda node: node.attr["step_lanes"].list.i.reverse(), "step_lanes"),
         (lambda node: node.attr["step_lanes"].list.i.__setitem__(1, 2), "step_lanes"),
         (lambda node: node.attr["Tin"].list.type.append(FLOAT), "4 inputs and 1 sizes"),

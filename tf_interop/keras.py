@@ -118,6 +118,7 @@ class ConvStages:
         profile: Profile | str | os.PathLike[str] | None = None,
         allow_foreign_profile: bool = False,
         pass_time_limit_s: float = DEFAULT_PASS_TIME_LIMIT_S,
+        workspace_limit_mb: int | None = None,
         verbose: int = 1,
     ) -> None:
         """Checks the arguments and reads the files that they name; changes nothing yet.
@@ -128,11 +129,12 @@ class ConvStages:
             profile: a profile or its file, for the policy `"profiled"`.
             allow_foreign_profile: see `tf_interop.enable`.
             pass_time_limit_s: see `tf_interop.enable`.
+            workspace_limit_mb: see `tf_interop.enable`.
             verbose: 1 to print what was done, 0 to print nothing.
 
         Raises:
-            ValueError: the policy is unknown, or does not go with a plan or profile, the time
-                limit is not positive, or `verbose` is neither 0 nor 1.
+            ValueError: the policy is unknown, or does not go with a plan or profile, a limit is
+                negative or the time limit 0, or `verbose` is neither 0 nor 1.
             PlanError: the plan file cannot be read.
             ProfileError: the profile file cannot be read, or is of another device or cuDNN version.
         """
@@ -144,6 +146,7 @@ class ConvStages:
             profile=profile,
             allow_foreign_profile=allow_foreign_profile,
             pass_time_limit_s=pass_time_limit_s,
+            workspace_limit_mb=workspace_limit_mb,
         )
         self._verbose = bool(verbose)
         self._params: dict[str, Any] = {}

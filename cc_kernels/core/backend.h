@@ -114,6 +114,11 @@ class Backend {
   // for convolutions that are prepared from now on.
   virtual void set_allow_tf32(bool allow) { (void)allow; }
 
+  // Whether only algorithms that give the same bits every time are taken: others are not chosen,
+  // and kUnsupported where they are pinned. Off at first. Holds for convolutions that are prepared
+  // from now on. A backend whose algorithms all do need not listen.
+  virtual void set_deterministic(bool deterministic) { (void)deterministic; }
+
   // Takes a stream group out of the pool, or makes one. It goes back with Release, which may be
   // called as soon as everything has been enqueued: streams keep the order. kUnsupported where the
   // device cannot be partitioned as asked.

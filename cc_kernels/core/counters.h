@@ -2,28 +2,52 @@
 #ifndef TF_INTEROP_CORE_COUNTERS_H_
 #define TF_INTEROP_CORE_COUNTERS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
 
 namespace tf_interop {
 
+// A table of reasons holds at most this many of one kind, and of all kinds together. What comes
+// beyond is counted under "<kind>: other cases", or "other reasons": reasons name convolutions and
+// their sizes, and a long-running program with changing shapes has no end of them.
+constexpr int kMostReasonsOfAKind = 32;
+constexpr size_t kMostReasons = 256;
+
 struct Counters {
   int64_t stages_run = 0;
   // How many constant filters were transformed so that launches need not do it.
   int64_t filters_transformed = 0;
-  // How often something other than the plan's choice ran, by reason. Reasons past a fixed number
-  // are counted together.
+  // How often something other than the plan's choice ran, by reason.
   std::map<std::string, int64_t> fallbacks;
   // How often lanes ran without the stream priorities and SM counts that they ask for, likewise.
   std::map<std::string, int64_t> refused_lane_options;
 };
 
+// While it lives, what its thread counts is counted for one device, such as "GPU:0". Without one,
+// for the device "".
+class CountingFor {
+ public:
+  explicit CountingFor(std::string device);
+  ~CountingFor();
+  CountingFor(const CountingFor&) = delete;
+  CountingFor& operator=(const CountingFor&) = delete;
+
+ private:
+  std::string outer_;
+};
+
 // All are thread-safe.
 void CountStageRun();
 void CountFilterTransformation();
-void CountFallback(const std::string& reason);
+// The reason is `kind`, with `detail` behind it where there is one.
+void CountFallback(const std::string& kind, const std::string& detail = "");
 void CountRefusedLaneOptions(const std::string& reason);
+
+// Of every device for which something was counted.
+std::map<std::string, Counters> ReadCountersByDevice();
+// Of all devices together.
 Counters ReadCounters();
 
 }  // namespace tf_interop

@@ -40,9 +40,14 @@ Status PrepareStep(Backend* backend, const StageStep& step, const std::string& a
     if (pinned.ok()) return Status::Ok();
     fallbacks->push_back(AtStep(step.name, algorithm, pinned).message());
   }
-  return AtStep(
-      step.name, "",
-      backend->Prepare(step.convolution, "", workspace_limit_bytes, &prepared->convolution));
+  const Status chosen =
+      backend->Prepare(step.convolution, "", workspace_limit_bytes, &prepared->convolution);
+  if (chosen.ok() || workspace_limit_bytes == 0) return AtStep(step.name, "", chosen);
+  // TensorFlow's own convolutions run with a limit that is below what transposing takes, too.
+  const Status least = backend->Prepare(step.convolution, "", 0, &prepared->convolution);
+  if (!least.ok()) return AtStep(step.name, "", chosen);
+  fallbacks->push_back(AtStep(step.name, "", chosen).message());
+  return Status::Ok();
 }
 
 // Merges the steps of `lane` that have something to compute, where there are several.
@@ -359,7 +364,9 @@ Status PrepareSequentialStage(Backend* backend, const std::vector<StageStep>& st
 Status RunStage(Backend* backend, const PreparedStage& stage,
                 const std::vector<ConvolutionBuffers>& buffers,
                 const std::vector<void*>& lane_workspaces,
-                const std::vector<const void*>& joined_filters, Stream caller) {
+                const std::vector<const void*>& joined_filters, Stream caller, bool* is_joined) {
+  // Nothing is enqueued yet, and what is on the caller's own stream needs no join.
+  if (is_joined != nullptr) *is_joined = true;
   const size_t lanes = stage.lane_workspace_bytes.size();
   if (buffers.size() != stage.steps.size() || lane_workspaces.size() != lanes) {
     return InvalidArgument("Expected buffers for " + std::to_string(stage.steps.size()) +
@@ -386,7 +393,7 @@ Status RunStage(Backend* backend, const PreparedStage& stage,
   LeasedStreamGroups groups(backend);
   const Status acquired = groups.Acquire(stage.lane_groups);
   if (!acquired.ok()) {
-    CountFallback("No stream groups for the lanes of a stage; its convolutions ran in sequence: " +
+    CountFallback("no stream groups for the lanes of a stage, which ran in sequence",
                   acquired.message());
     return RunOnCallerStream(backend, stage, launches, buffers, lane_workspaces, caller);
   }
@@ -395,7 +402,9 @@ Status RunStage(Backend* backend, const PreparedStage& stage,
   if (status.ok()) {
     status.Update(LaunchRoundRobin(backend, stage, launches, buffers, lane_workspaces, groups));
   }
-  status.Update(Join(backend, groups, caller, forked));
+  const Status joined = Join(backend, groups, caller, forked);
+  if (is_joined != nullptr) *is_joined = joined.ok();
+  status.Update(joined);
   return status;
 }
 

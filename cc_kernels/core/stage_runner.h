@@ -99,11 +99,12 @@ struct PreparedStage {
 
 // Prepares every step. A pinned algorithm that the backend cannot run for this shape, or that
 // needs more than `workspace_limit_bytes`, is replaced by the backend's own choice and noted in
-// `fallbacks`; so is a lane that cannot be merged within that limit. By themselves, the steps of a
-// merged lane take no more workspace than merged, if they can do with that. Lane numbers must be 0,
-// 1, 2, … without a gap; lane kMaxLanes comes behind lane 0, and so on. `lanes` has an entry for
-// each lane number, or none where no lane asks for anything; a lane that comes behind another one
-// runs with that one's options.
+// `fallbacks`, and where nothing is within the limit, by what needs least; a lane that cannot be
+// merged within that limit is noted there too. By themselves, the steps of a merged lane take no
+// more workspace than merged, if they can do with that. Lane numbers must be 0, 1, 2, … without a
+// gap; lane kMaxLanes comes behind lane 0, and so on. `lanes` has an entry for each lane number, or
+// none where no lane asks for anything; a lane that comes behind another one runs with that one's
+// options.
 Status PrepareStage(Backend* backend, const std::vector<StageStep>& steps,
                     const std::vector<LaneOptions>& lanes, size_t workspace_limit_bytes,
                     PreparedStage* prepared);
@@ -120,15 +121,18 @@ Status PrepareSequentialStage(Backend* backend, const std::vector<StageStep>& st
 // Enqueues the stage behind the work that is on `caller` now, and joins it into `caller`.
 // `buffers` has one entry for each step, `lane_workspaces` one for each lane, and `joined_filters`
 // one for each of `stage.merged`: what EnqueueJoinedFilter made for it on the caller's stream, or
-// null where this call is to join the filters. Empty stands for null for all.
+// null where this call is to join the filters. Empty stands for null for all. `is_joined`, where it
+// is not null, says of a stage that failed whether `caller` waits for all that was enqueued.
 Status RunStage(Backend* backend, const PreparedStage& stage,
                 const std::vector<ConvolutionBuffers>& buffers,
                 const std::vector<void*>& lane_workspaces,
-                const std::vector<const void*>& joined_filters, Stream caller);
+                const std::vector<const void*>& joined_filters, Stream caller,
+                bool* is_joined = nullptr);
 inline Status RunStage(Backend* backend, const PreparedStage& stage,
                        const std::vector<ConvolutionBuffers>& buffers,
-                       const std::vector<void*>& lane_workspaces, Stream caller) {
-  return RunStage(backend, stage, buffers, lane_workspaces, {}, caller);
+                       const std::vector<void*>& lane_workspaces, Stream caller,
+                       bool* is_joined = nullptr) {
+  return RunStage(backend, stage, buffers, lane_workspaces, {}, caller, is_joined);
 }
 
 // The buffers of steps that run as one, in order.

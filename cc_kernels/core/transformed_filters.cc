@@ -51,7 +51,7 @@ std::shared_ptr<TransformedFilter> TransformedFilters::FindOrMake(
     key.backend->Release(std::move(group));
   }
   if (!transformed.ok()) {
-    CountFallback("A constant filter is transformed by every launch: " + transformed.message());
+    CountFallback("a constant filter is transformed by every launch", transformed.message());
     return nullptr;
   }
   CountFilterTransformation();

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "cc_kernels/core/counters.h"
+#include "cc_kernels/core/workspace_limit.h"
 #include "cc_kernels/plugin/tensorflow_registry.h"
 #include "tensorflow/c/c_api.h"
 #include "tensorflow/c/experimental/grappler/grappler.h"
@@ -235,16 +236,23 @@ void TfiSetResult(TfiGraph* graph, const void* data, size_t size) {
 }
 
 void TfiReadCounters(TfiSink sink) {
-  const tf_interop::Counters counters = tf_interop::ReadCounters();
   const auto give = [sink](const std::string& text) { sink(text.data(), text.size()); };
-  give("stages_run " + std::to_string(counters.stages_run));
-  give("filters_transformed " + std::to_string(counters.filters_transformed));
-  for (const auto& [reason, count] : counters.fallbacks) {
-    give("fallback " + std::to_string(count) + " " + reason);
+  for (const auto& [device, counters] : tf_interop::ReadCountersByDevice()) {
+    const std::string of_device = " " + device + " ";
+    give("stages_run" + of_device + std::to_string(counters.stages_run));
+    give("filters_transformed" + of_device + std::to_string(counters.filters_transformed));
+    for (const auto& [reason, count] : counters.fallbacks) {
+      give("fallback" + of_device + std::to_string(count) + " " + reason);
+    }
+    for (const auto& [reason, count] : counters.refused_lane_options) {
+      give("refused_lane_options" + of_device + std::to_string(count) + " " + reason);
+    }
   }
-  for (const auto& [reason, count] : counters.refused_lane_options) {
-    give("refused_lane_options " + std::to_string(count) + " " + reason);
-  }
+}
+
+void TfiSetWorkspaceLimit(int64_t bytes) {
+  tf_interop::SetStageWorkspaceLimit(bytes < 0 ? tf_interop::kNoWorkspaceLimit
+                                               : static_cast<size_t>(bytes));
 }
 
 int TfiCpuIsSupported(void) {

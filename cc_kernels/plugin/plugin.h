@@ -56,10 +56,15 @@ TFI_EXPORT int TfiOutputProperties(TfiGraph* graph, const char* node, TfiSink si
 // Hands over the new graph; the bytes are copied.
 TFI_EXPORT void TfiSetResult(TfiGraph* graph, const void* data, size_t size);
 
-// What ran so far, a call of `sink` for each: "stages_run <n>" and "filters_transformed <n>", then
-// "fallback <n> <reason>" and "refused_lane_options <n> <reason>" for each reason. Reasons quote
-// other libraries, and may hold line feeds and bytes that are no text.
+// What ran so far, a call of `sink` for each: "stages_run <device> <n>" and "filters_transformed
+// <device> <n>" for each device, such as "GPU:0", then "fallback <device> <n> <reason>" and
+// "refused_lane_options <device> <n> <reason>" for each reason. Reasons quote other libraries, and
+// may hold line feeds and bytes that are no text.
 TFI_EXPORT void TfiReadCounters(TfiSink sink);
+
+// Limits the bytes that the workspaces of one stage take together; a negative number ends the limit.
+// Holds for stages that run from now on, on all devices.
+TFI_EXPORT void TfiSetWorkspaceLimit(int64_t bytes);
 
 // Whether this CPU has the instructions that the library was compiled for.
 TFI_EXPORT int TfiCpuIsSupported(void);

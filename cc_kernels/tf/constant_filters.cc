@@ -47,8 +47,8 @@ const void* BindOne(OpKernelContext* context, const StageProgram& program, Backe
   if (prepared->transformed_filter_bytes() == 0) return nullptr;
   const Tensor& filter = FilterOf(context, program.steps[i]);
   const TransformedFilterKey key = {
-      {filter.data()},  {},     call->steps[i].convolution, prepared->algorithm(),
-      call->allow_tf32, backend};
+      {filter.data()},           {},     call->steps[i].convolution, prepared->algorithm(),
+      call->switches.allow_tf32, backend};
   return Bind(
       filters->FindOrMake(i, key, *prepared, caller,
                           [&](size_t bytes) { return AllocateFor(context, {filter}, bytes); }),
@@ -69,7 +69,7 @@ const void* BindJoined(OpKernelContext* context, const StageProgram& program, Ba
   }
   key.convolution = merged.merge.merged.wide;
   key.algorithm = merged.merge.convolution->algorithm();
-  key.allow_tf32 = call->allow_tf32;
+  key.allow_tf32 = call->switches.allow_tf32;
   key.backend = backend;
   const size_t first = merged.steps.front();
   void* const workspace = call->lane_workspaces[call->stage.steps[first].lane];

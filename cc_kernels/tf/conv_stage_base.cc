@@ -2,12 +2,18 @@
 
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "cc_kernels/core/counters.h"
-#include "cc_kernels/core/tf32_gate.h"
+#include "cc_kernels/core/launch_recovery.h"
+#include "cc_kernels/core/memory_ladder.h"
+#include "cc_kernels/core/workspace_limit.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/tensor_float_32_utils.h"
+#include "tensorflow/core/util/determinism.h"
+#include "tensorflow/core/util/device_name_utils.h"
 #include "tensorflow/core/util/env_var.h"
 
 namespace tf_interop {
@@ -20,6 +26,11 @@ using tensorflow::TensorShape;
 
 // TensorFlow's own limit for convolutions (kDefaultWorkspaceLimit of conv_ops_gpu: 8 GiB).
 constexpr int64_t kDefaultWorkspaceLimitMb = 8192;
+
+// Kinds of fallbacks.
+constexpr char kUnplannedBatchSize[] = "no schedule, so that a stage ran in sequence";
+constexpr char kRefusedAlgorithm[] = "another algorithm than the plan's";
+constexpr char kFiltersGivenUp[] = "no memory, so that a stage gave up its transformed filters";
 
 std::vector<int64_t> SizesValue(const Tensor& tensor) {
   const auto values = tensor.flat<int32_t>();
@@ -43,23 +54,56 @@ absl::Status ResolveSteps(const StageProgram& program, const OpInputList& inputs
     TF_RETURN_IF_ERROR(
         ResolveStep(step, operand_shapes, sizes_value, &resolved.convolution, &result_shape));
     resolved.name = step.name;
-    resolved.algorithm = step.algorithm;
-    resolved.lane = step.lane;
     steps->push_back(std::move(resolved));
     result_shapes->push_back(result_shape);
   }
   return absl::OkStatus();
 }
 
-// One tensor for each lane that needs workspace.
-absl::Status AllocateWorkspaces(OpKernelContext* context, StageCall* call) {
-  const std::vector<size_t>& bytes = call->stage.lane_workspace_bytes;
+absl::Status AllocateBytes(OpKernelContext* context, size_t bytes, bool may_wait, Tensor* tensor) {
+  tensorflow::AllocationAttributes attributes;
+  attributes.retry_on_failure = may_wait;
+  return context->allocate_temp(tensorflow::DT_UINT8, TensorShape({static_cast<int64_t>(bytes)}),
+                                tensor, tensorflow::AllocatorAttributes(), attributes);
+}
+
+size_t Total(const std::vector<size_t>& bytes) {
+  return std::accumulate(bytes.begin(), bytes.end(), size_t{0});
+}
+
+// One tensor for each lane that needs workspace; for all of them, or for none.
+bool GetWorkspaces(OpKernelContext* context, const std::vector<size_t>& bytes, bool is_last,
+                   StageCall* call) {
   call->lane_workspaces.assign(bytes.size(), nullptr);
   call->workspace_tensors.assign(bytes.size(), Tensor());
+  if (Total(bytes) > StageWorkspaceLimit() && !is_last) return false;
   for (size_t lane = 0; lane < bytes.size(); ++lane) {
     if (bytes[lane] == 0) continue;
-    TF_RETURN_IF_ERROR(AllocateBytesOrGiveUp(context, bytes[lane], &call->workspace_tensors[lane]));
-    call->lane_workspaces[lane] = call->workspace_tensors[lane].data();
+    Tensor* const tensor = &call->workspace_tensors[lane];
+    // Where nothing less can be done, TensorFlow may wait until another op has freed its memory.
+    if (!AllocateBytes(context, bytes[lane], /*may_wait=*/is_last, tensor).ok()) {
+      call->workspace_tensors.clear();
+      return false;
+    }
+    call->lane_workspaces[lane] = tensor->data();
+  }
+  return true;
+}
+
+// TensorFlow's own convolutions keep no filters: where there is no memory for an output, these go.
+absl::Status AllocateOutputs(OpKernelContext* context, const std::vector<TensorShape>& shapes,
+                             TransformedFilters* filters, std::vector<Tensor*>* results) {
+  results->assign(shapes.size(), nullptr);
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    const auto allocate = [&] {
+      return context->allocate_output(static_cast<int>(i), shapes[i], &(*results)[i]);
+    };
+    absl::Status allocated = allocate();
+    if (absl::IsResourceExhausted(allocated) && filters->Clear()) {
+      CountFallback(kFiltersGivenUp);
+      allocated = allocate();
+    }
+    TF_RETURN_IF_ERROR(allocated);
   }
   return absl::OkStatus();
 }
@@ -77,36 +121,37 @@ void BindOperands(const StageProgram& program, const OpInputList& inputs,
   }
 }
 
-// The one gate of this process: TensorFlow's switch is one for all devices.
-absl::Status PrepareUnderSwitch(Backend* backend, bool allow_tf32,
-                                const std::function<Status()>& prepare) {
-  static Tf32Gate* const gate = new Tf32Gate();
-  return ToAbslStatus(gate->Prepare(backend, allow_tf32, prepare));
+// The one gate of this process: TensorFlow's switches are for all devices.
+absl::Status PrepareUnderSwitches(Backend* backend, const PrepareSwitches& switches,
+                                  const std::function<Status()>& prepare) {
+  static PrepareGate* const gate = new PrepareGate();
+  return ToAbslStatus(gate->Prepare(backend, switches, prepare));
 }
 
 // Where there is no memory for the workspaces, `filters` go, and where that is not enough, the
-// stage becomes a sequential one.
-absl::Status AllocateWorkspacesOrGoSequential(OpKernelContext* context, Backend* backend,
-                                              TransformedFilters* filters, StageCall* call) {
-  const absl::Status allocated = AllocateWorkspaces(context, call);
-  if (allocated.ok()) return allocated;
-  if (filters->Clear() && AllocateWorkspaces(context, call).ok()) return absl::OkStatus();
-  CountFallback("No memory for the workspaces of a stage; its convolutions ran in sequence.");
+// stage is made to need less.
+absl::Status AllocateWorkspaces(OpKernelContext* context, Backend* backend,
+                                TransformedFilters* filters, StageCall* call) {
+  const auto get = [&](const std::vector<size_t>& lane_bytes, bool is_last) {
+    return GetWorkspaces(context, lane_bytes, is_last, call);
+  };
+  const std::vector<size_t>& planned = call->stage.lane_workspace_bytes;
+  if (get(planned, /*is_last=*/false)) return absl::OkStatus();
+  // Over a limit that the user has set, more memory is no help.
+  if (Total(planned) <= StageWorkspaceLimit() && filters->Clear()) {
+    CountFallback(kFiltersGivenUp);
+    if (get(planned, /*is_last=*/false)) return absl::OkStatus();
+  }
   call->is_short_of_memory = true;
-  call->workspace_tensors.clear();
-  TF_RETURN_IF_ERROR(PrepareUnderSwitch(backend, call->allow_tf32, [&] {
-    return PrepareSequentialStage(backend, call->steps, &call->stage);
-  }));
-  return AllocateWorkspaces(context, call);
+  return PrepareUnderSwitches(backend, call->switches, [&] {
+    return PrepareWithLessMemory(backend, call->steps, WorkspaceLimitBytes(), get, &call->stage);
+  });
 }
 
 }  // namespace
 
 absl::Status AllocateBytesOrGiveUp(OpKernelContext* context, size_t bytes, Tensor* tensor) {
-  tensorflow::AllocationAttributes attributes;
-  attributes.retry_on_failure = false;
-  return context->allocate_temp(tensorflow::DT_UINT8, TensorShape({static_cast<int64_t>(bytes)}),
-                                tensor, tensorflow::AllocatorAttributes(), attributes);
+  return AllocateBytes(context, bytes, /*may_wait=*/false, tensor);
 }
 
 absl::Status ToAbslStatus(const Status& status) {
@@ -138,14 +183,22 @@ size_t WorkspaceLimitBytes() {
   return limit;
 }
 
+std::string ShortDeviceName(const tensorflow::OpKernelConstruction* context) {
+  const std::string& name = context->device()->name();
+  tensorflow::DeviceNameUtils::ParsedName parsed;
+  if (!tensorflow::DeviceNameUtils::ParseFullName(name, &parsed) || !parsed.has_type) return name;
+  return absl::StrCat(parsed.type, ":", parsed.id);
+}
+
 absl::Status GetStageProgram(tensorflow::OpKernelConstruction* context, StageProgram* program) {
   StageAttributes attributes;
   TF_RETURN_IF_ERROR(context->GetAttr("steps", &attributes.steps));
-  TF_RETURN_IF_ERROR(context->GetAttr("step_lanes", &attributes.step_lanes));
-  TF_RETURN_IF_ERROR(context->GetAttr("algorithms", &attributes.algorithms));
-  TF_RETURN_IF_ERROR(context->GetAttr("lane_priorities", &attributes.lane_priorities));
-  TF_RETURN_IF_ERROR(context->GetAttr("lane_sm_counts", &attributes.lane_sm_counts));
-  TF_RETURN_IF_ERROR(context->GetAttr("merged_lanes", &attributes.merged_lanes));
+  TF_RETURN_IF_ERROR(context->GetAttr("batch_sizes", &attributes.schedules.batch_sizes));
+  TF_RETURN_IF_ERROR(context->GetAttr("step_lanes", &attributes.schedules.step_lanes));
+  TF_RETURN_IF_ERROR(context->GetAttr("algorithms", &attributes.schedules.algorithms));
+  TF_RETURN_IF_ERROR(context->GetAttr("lane_priorities", &attributes.schedules.lane_priorities));
+  TF_RETURN_IF_ERROR(context->GetAttr("lane_sm_counts", &attributes.schedules.lane_sm_counts));
+  TF_RETURN_IF_ERROR(context->GetAttr("merged_lanes", &attributes.schedules.merged_lanes));
   TF_RETURN_IF_ERROR(context->GetAttr("Tin", &attributes.input_types));
   TF_RETURN_IF_ERROR(context->GetAttr("Tout", &attributes.output_types));
   TF_RETURN_IF_ERROR(context->GetAttr("num_sizes", &attributes.size_count));
@@ -160,21 +213,46 @@ absl::Status MakeStageCall(OpKernelContext* context, const StageProgram& program
   TF_RETURN_IF_ERROR(context->input_list("sizes", &sizes));
   std::vector<TensorShape> result_shapes;
   TF_RETURN_IF_ERROR(ResolveSteps(program, inputs, sizes, &call->steps, &result_shapes));
-  call->allow_tf32 = tensorflow::tensor_float_32_execution_enabled();
-  TF_RETURN_IF_ERROR(PrepareUnderSwitch(backend, call->allow_tf32, [&] {
-    return PrepareStage(backend, call->steps, program.lanes, WorkspaceLimitBytes(), &call->stage);
+  std::vector<LaneOptions> lanes;
+  std::string why_unplanned;
+  ApplySchedule(program.schedules, &call->steps, &lanes, &why_unplanned);
+  call->switches = {tensorflow::tensor_float_32_execution_enabled(),
+                    tensorflow::OpDeterminismRequired()};
+  TF_RETURN_IF_ERROR(PrepareUnderSwitches(backend, call->switches, [&] {
+    return PrepareStage(backend, call->steps, lanes, WorkspaceLimitBytes(), &call->stage);
   }));
 
-  std::vector<Tensor*> results(call->steps.size(), nullptr);
-  for (size_t i = 0; i < call->steps.size(); ++i) {
-    TF_RETURN_IF_ERROR(
-        context->allocate_output(static_cast<int>(i), result_shapes[i], &results[i]));
-  }
+  std::vector<Tensor*> results;
+  TF_RETURN_IF_ERROR(AllocateOutputs(context, result_shapes, filters, &results));
   CountStageRun();
-  for (const std::string& reason : call->stage.fallbacks) CountFallback(reason);
-  TF_RETURN_IF_ERROR(AllocateWorkspacesOrGoSequential(context, backend, filters, call));
+  if (!why_unplanned.empty()) CountFallback(kUnplannedBatchSize, why_unplanned);
+  for (const std::string& reason : call->stage.fallbacks) CountFallback(kRefusedAlgorithm, reason);
+  TF_RETURN_IF_ERROR(AllocateWorkspaces(context, backend, filters, call));
   BindOperands(program, inputs, results, call);
   return absl::OkStatus();
+}
+
+Status RunStageCall(OpKernelContext* context, Backend* backend, Stream caller, StageCall* call) {
+  const auto make_sequence = [&](Recovery recovery, PreparedStage* sequence, void** workspace) {
+    const absl::Status prepared = PrepareUnderSwitches(backend, call->switches, [&] {
+      return PrepareRecovery(backend, call->steps, recovery, WorkspaceLimitBytes(), sequence);
+    });
+    if (!prepared.ok()) return Internal(std::string(prepared.message()));
+    const size_t bytes = sequence->lane_workspace_bytes[0];
+    *workspace = nullptr;
+    if (bytes == 0) return Status::Ok();
+    // Beside the workspaces of the lanes, which may still be in use.
+    Tensor* const tensor = &call->workspace_tensors.emplace_back();
+    const bool is_last = recovery == Recovery::kLeastWorkspace;
+    if (!AllocateBytes(context, bytes, /*may_wait=*/is_last, tensor).ok()) {
+      return ResourceExhausted("Expected memory for a workspace of " + std::to_string(bytes) +
+                               " bytes, got none.");
+    }
+    *workspace = tensor->data();
+    return Status::Ok();
+  };
+  return RunStageOrRecover(backend, call->stage, call->buffers, call->lane_workspaces,
+                           call->joined_filters, caller, make_sequence);
 }
 
 }  // namespace tf_interop

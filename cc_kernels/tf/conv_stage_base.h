@@ -5,10 +5,12 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "cc_kernels/core/backend.h"
+#include "cc_kernels/core/prepare_gate.h"
 #include "cc_kernels/core/stage_runner.h"
 #include "cc_kernels/core/status.h"
 #include "cc_kernels/core/transformed_filters.h"
@@ -20,9 +22,12 @@ namespace tf_interop {
 
 absl::Status ToAbslStatus(const Status& status);
 
-// Bytes that all algorithms of a stage may ask for as workspace, unless
-// TF_CUDNN_WORKSPACE_LIMIT_IN_MB says otherwise, as for TensorFlow's own convolutions.
+// Bytes that one convolution may ask for as workspace: those of TF_CUDNN_WORKSPACE_LIMIT_IN_MB, as
+// for TensorFlow's own convolutions. For those of a stage together see core/workspace_limit.h.
 size_t WorkspaceLimitBytes();
+
+// The kernel's device, such as "GPU:0".
+std::string ShortDeviceName(const tensorflow::OpKernelConstruction* context);
 
 // Reads and checks the attributes of a ConvStage node.
 absl::Status GetStageProgram(tensorflow::OpKernelConstruction* context, StageProgram* program);
@@ -35,9 +40,10 @@ absl::Status AllocateBytesOrGiveUp(tensorflow::OpKernelContext* context, size_t 
 // filters alive.
 struct StageCall {
   std::vector<StageStep> steps;
-  bool allow_tf32 = true;  // TensorFlow's switch, as it was when the stage was prepared
+  PrepareSwitches switches;  // TensorFlow's, as they were when the call began
   PreparedStage stage;
-  bool is_short_of_memory = false;  // there was none for the workspaces of the plan's choice
+  // Whether there was none for the workspaces of the plan's choice.
+  bool is_short_of_memory = false;
   std::vector<ConvolutionBuffers> buffers;
   std::vector<void*> lane_workspaces;
   std::vector<tensorflow::Tensor> workspace_tensors;
@@ -45,12 +51,17 @@ struct StageCall {
   std::vector<const void*> joined_filters;  // see RunStage
 };
 
-// Resolves shapes, prepares the stage and allocates its outputs and workspaces. Where a workspace
-// cannot be had, not even for the memory of `filters`, the stage is prepared again as a sequential
-// one that needs the least. All of the stage is prepared under one value of TensorFlow's switch for
-// TF32 (tf.config.experimental.enable_tensor_float_32_execution), the one at the call's begin.
+// Resolves shapes, prepares the stage and allocates its outputs and workspaces. Where these cannot
+// be had, not even for the memory of `filters`, the stage is prepared again so that it needs less
+// (core/memory_ladder.h). All of the stage is prepared under one setting of TensorFlow's switches
+// for TF32 (tf.config.experimental.enable_tensor_float_32_execution) and determinism
+// (enable_op_determinism), the one at the call's begin.
 absl::Status MakeStageCall(tensorflow::OpKernelContext* context, const StageProgram& program,
                            Backend* backend, TransformedFilters* filters, StageCall* call);
+
+// Enqueues the stage on `caller`; see core/launch_recovery.h for what happens where that fails.
+Status RunStageCall(tensorflow::OpKernelContext* context, Backend* backend, Stream caller,
+                    StageCall* call);
 
 }  // namespace tf_interop
 

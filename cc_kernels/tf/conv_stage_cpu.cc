@@ -4,8 +4,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 
+#include "cc_kernels/core/counters.h"
 #include "cc_kernels/core/host/host_backend.h"
 #include "cc_kernels/core/host/host_stream.h"
 #include "cc_kernels/tf/constant_filters.h"
@@ -38,14 +40,28 @@ HostBackend* BackendFor(const Eigen::ThreadPoolDevice* device) {
   return backend;
 }
 
+// An error of work on the lanes, which does not say where it comes from, with the convolutions that
+// it may come from.
+Status AmongSteps(const PreparedStage& stage, const Status& status) {
+  if (status.ok()) return status;
+  std::string steps;
+  for (const PreparedStep& step : stage.steps) {
+    steps += (steps.empty() ? "'" : ", '") + step.name + "'";
+    if (step.convolution) steps += " with algorithm " + step.convolution->algorithm();
+  }
+  return Status(status.code(), "One of the convolutions " + steps + ": " + status.message());
+}
+
 // Asynchronous, so that a stage does not hold one of TensorFlow's threads while it runs.
 class ConvStageCpu : public tensorflow::AsyncOpKernel {
  public:
-  explicit ConvStageCpu(tensorflow::OpKernelConstruction* context) : AsyncOpKernel(context) {
+  explicit ConvStageCpu(tensorflow::OpKernelConstruction* context)
+      : AsyncOpKernel(context), device_(ShortDeviceName(context)) {
     OP_REQUIRES_OK(context, GetStageProgram(context, &program_));
   }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    const CountingFor counting(device_);
     HostBackend* const backend = BackendFor(&context->eigen_cpu_device());
     auto call = std::make_shared<StageCall>();
     OP_REQUIRES_OK_ASYNC(context, MakeStageCall(context, program_, backend, &filters_, call.get()),
@@ -56,11 +72,10 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
     auto caller = std::make_shared<std::unique_ptr<StreamGroup>>(std::move(acquired));
     auto* const stream = static_cast<HostStream*>((*caller)->stream());
     BindConstantFilters(context, program_, backend, stream, &filters_, call.get());
-    const Status launched = RunStage(backend, call->stage, call->buffers, call->lane_workspaces,
-                                     call->joined_filters, stream);
+    const Status launched = RunStageCall(context, backend, stream, call.get());
     stream->Enqueue([=]() mutable {
       Status status = launched;
-      status.Update(stream->TakeError());
+      status.Update(AmongSteps(call->stage, stream->TakeError()));
       MarkTransformed(*call);
       call.reset();  // workspaces go before TensorFlow hears that the op is done
       if (!status.ok()) context->SetStatus(ToAbslStatus(status));
@@ -73,6 +88,7 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
   }
 
  private:
+  const std::string device_;
   StageProgram program_;
   TransformedFilters filters_;
 };

@@ -1,6 +1,9 @@
 // ConvStage on a GPU, over the cudnn backend.
 #include <cuda.h>
 
+#include <string>
+
+#include "cc_kernels/core/counters.h"
 #include "cc_kernels/core/cudnn/cudnn_backend.h"
 #include "cc_kernels/tf/constant_filters.h"
 #include "cc_kernels/tf/conv_stage_base.h"
@@ -21,25 +24,26 @@ CUstream CudaStream(OpKernelContext* context) {
 
 class ConvStageGpu : public tensorflow::OpKernel {
  public:
-  explicit ConvStageGpu(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
+  explicit ConvStageGpu(tensorflow::OpKernelConstruction* context)
+      : OpKernel(context), device_(ShortDeviceName(context)) {
     OP_REQUIRES_OK(context, GetStageProgram(context, &program_));
   }
 
   // Enqueues the stage and returns. Workspaces are freed on return: TensorFlow hands them out again
   // only to work behind the join on the same stream.
   void Compute(OpKernelContext* context) override {
+    const CountingFor counting(device_);
     const CUstream stream = CudaStream(context);
     CudnnBackend* backend = nullptr;
     OP_REQUIRES_OK(context, ToAbslStatus(CudnnBackend::ForStream(stream, &backend)));
     StageCall call;
     OP_REQUIRES_OK(context, MakeStageCall(context, program_, backend, &filters_, &call));
     BindConstantFilters(context, program_, backend, stream, &filters_, &call);
-    OP_REQUIRES_OK(context,
-                   ToAbslStatus(RunStage(backend, call.stage, call.buffers, call.lane_workspaces,
-                                         call.joined_filters, stream)));
+    OP_REQUIRES_OK(context, ToAbslStatus(RunStageCall(context, backend, stream, &call)));
   }
 
  private:
+  const std::string device_;
   StageProgram program_;
   TransformedFilters filters_;
 };

@@ -18,11 +18,12 @@ using tensorflow::shape_inference::ShapeHandle;
 
 absl::Status GetStageAttributes(InferenceContext* context, StageAttributes* attributes) {
   TF_RETURN_IF_ERROR(context->GetAttr("steps", &attributes->steps));
-  TF_RETURN_IF_ERROR(context->GetAttr("step_lanes", &attributes->step_lanes));
-  TF_RETURN_IF_ERROR(context->GetAttr("algorithms", &attributes->algorithms));
-  TF_RETURN_IF_ERROR(context->GetAttr("lane_priorities", &attributes->lane_priorities));
-  TF_RETURN_IF_ERROR(context->GetAttr("lane_sm_counts", &attributes->lane_sm_counts));
-  TF_RETURN_IF_ERROR(context->GetAttr("merged_lanes", &attributes->merged_lanes));
+  TF_RETURN_IF_ERROR(context->GetAttr("batch_sizes", &attributes->schedules.batch_sizes));
+  TF_RETURN_IF_ERROR(context->GetAttr("step_lanes", &attributes->schedules.step_lanes));
+  TF_RETURN_IF_ERROR(context->GetAttr("algorithms", &attributes->schedules.algorithms));
+  TF_RETURN_IF_ERROR(context->GetAttr("lane_priorities", &attributes->schedules.lane_priorities));
+  TF_RETURN_IF_ERROR(context->GetAttr("lane_sm_counts", &attributes->schedules.lane_sm_counts));
+  TF_RETURN_IF_ERROR(context->GetAttr("merged_lanes", &attributes->schedules.merged_lanes));
   TF_RETURN_IF_ERROR(context->GetAttr("Tin", &attributes->input_types));
   TF_RETURN_IF_ERROR(context->GetAttr("Tout", &attributes->output_types));
   TF_RETURN_IF_ERROR(context->GetAttr("constant_inputs", &attributes->constant_inputs));
@@ -101,6 +102,7 @@ REGISTER_OP("TfInterop>ConvStage")
     .Attr("num_sizes: int >= 0")
     .Attr("constant_inputs: list(int) = []")
     .Attr("steps: list(string) >= 1")
+    .Attr("batch_sizes: list(int) = []")
     .Attr("step_lanes: list(int) >= 1")
     .Attr("algorithms: list(string) >= 1")
     .Attr("lane_priorities: list(int) = []")
@@ -118,14 +120,18 @@ constant_inputs: Positions in `inputs` of filters that are the same in every cal
   be transformed once. Nobody may write to their memory.
 steps: For each step a serialized NodeDef: name, op and attributes of the convolution that it
   stands for, and as inputs its operands, `inputs:<i>` or `sizes:<i>`.
-step_lanes: The lane of each step, counted from 0 and not decreasing.
-algorithms: The algorithm pinned for each step, empty where the choice is left to the runner.
-lane_priorities: The priority of each lane's stream, as CUDA counts: lower goes first. Empty where
-  all are 0.
+batch_sizes: The batch sizes that the node has schedules for, ascending: each call runs by the one
+  for its batch size, and in sequence where there is none. Empty where the one schedule is for all.
+step_lanes: The lane of each step, counted from 0 in the order in which they come up. With several
+  schedules, the lanes of all steps for the first batch size, then those for the second, and so on.
+algorithms: The algorithm pinned for each step, empty where the choice is left to the runner;
+  likewise for each schedule.
+lane_priorities: The priority of each lane's stream, as CUDA counts: lower goes first. Those of the
+  first schedule's lanes, then those of the second's, and so on. Empty where all are 0.
 lane_sm_counts: How many SMs of a GPU each lane is to have for itself; 0 for a share of what the
-  others leave. Empty where all lanes share all.
+  others leave. Likewise. Empty where all lanes share all.
 merged_lanes: For each lane 1 where its steps, which read one image and differ in their filters,
-  run as one wider convolution, else 0. Empty where no lane is merged.
+  run as one wider convolution, else 0. Likewise. Empty where no lane is merged.
 )doc");
 
 }  // namespace tf_interop

@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
+#include "cc_kernels/tf/merged_steps.h"
 #include "tensorflow/core/framework/kernel_shape_util.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/types.h"
@@ -372,75 +373,6 @@ bool IsBiasOf(const TensorShape& bias, int64_t channels) {
   return dimensions_of_channels == 1;
 }
 
-absl::Status ParseLaneOptions(const StageAttributes& attributes, std::vector<LaneOptions>* lanes) {
-  const std::vector<int>& priorities = attributes.lane_priorities;
-  const std::vector<int>& sm_counts = attributes.lane_sm_counts;
-  const std::vector<int>& merged = attributes.merged_lanes;
-  const int last_lane =
-      *std::max_element(attributes.step_lanes.begin(), attributes.step_lanes.end());
-  const size_t count = static_cast<size_t>(int64_t{last_lane} + 1);
-  for (const size_t got : {priorities.size(), sm_counts.size(), merged.size()}) {
-    if (got == 0 || got == count) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "ConvStage: expected lane_priorities, lane_sm_counts and merged_lanes to be empty or to "
-        "have one entry for each of ",
-        count, " lanes, got ", priorities.size(), ", ", sm_counts.size(), " and ", merged.size(),
-        "."));
-  }
-  if (priorities.empty() && sm_counts.empty() && merged.empty()) return absl::OkStatus();
-  lanes->assign(count, LaneOptions());
-  for (size_t lane = 0; lane < count; ++lane) {
-    if (!priorities.empty()) (*lanes)[lane].priority = priorities[lane];
-    if (!sm_counts.empty()) (*lanes)[lane].sm_count = sm_counts[lane];
-    if (!merged.empty()) (*lanes)[lane].merged = merged[lane] != 0;
-  }
-  return absl::OkStatus();
-}
-
-bool AreEqual(const int64_t (&a)[3], const int64_t (&b)[3]) {
-  return std::equal(std::begin(a), std::end(a), std::begin(b));
-}
-
-bool AreEqual(const int64_t (&a)[3][2], const int64_t (&b)[3][2]) {
-  return std::equal(&a[0][0], &a[0][0] + 6, &b[0][0]);
-}
-
-// Whether the two differ in nothing that attributes say, but for the filter.
-bool CanMerge(const StepProgram& a, const StepProgram& b) {
-  return a.kind == ConvolutionKind::kForward && b.kind == a.kind && !a.depthwise && !b.depthwise &&
-         a.operands[a.image_operand()].index == b.operands[b.image_operand()].index &&
-         a.dtype == b.dtype && a.format == b.format && a.spatial_rank == b.spatial_rank &&
-         a.padding == b.padding && AreEqual(a.explicit_pads, b.explicit_pads) &&
-         AreEqual(a.strides, b.strides) && AreEqual(a.dilations, b.dilations) &&
-         a.has_bias == b.has_bias && a.activation == b.activation &&
-         a.leaky_relu_alpha == b.leaky_relu_alpha && a.algorithm == b.algorithm;
-}
-
-// Checks what can be said of merged lanes before shapes are known.
-absl::Status CheckMergedLanes(const StageProgram& program) {
-  std::vector<const StepProgram*> first_of_lane(program.lanes.size(), nullptr);
-  std::vector<int> step_counts(program.lanes.size(), 0);
-  for (const StepProgram& step : program.steps) {
-    // A negative lane is for the runner to refuse.
-    if (program.lanes.empty() || step.lane < 0 || !program.lanes[step.lane].merged) continue;
-    const StepProgram*& first = first_of_lane[step.lane];
-    if (first == nullptr) first = &step;
-    ++step_counts[step.lane];
-    if (CanMerge(*first, step)) continue;
-    return AtStep(step.name,
-                  absl::StrCat("expected a merged lane of forward convolutions that read one image "
-                               "and differ in their filters only, got another than '",
-                               first->name, "'."));
-  }
-  for (size_t lane = 0; lane < program.lanes.size(); ++lane) {
-    if (!program.lanes[lane].merged || step_counts[lane] > 1) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("ConvStage: expected two or more steps in merged lane ", lane, ", got ",
-                     step_counts[lane], "."));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 int StepProgram::image_dimension(int i) const {
@@ -449,12 +381,10 @@ int StepProgram::image_dimension(int i) const {
 
 absl::Status ParseStageProgram(const StageAttributes& attributes, StageProgram* program) {
   const size_t count = attributes.steps.size();
-  if (attributes.step_lanes.size() != count || attributes.algorithms.size() != count ||
-      attributes.output_types.size() != count) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "ConvStage: expected step_lanes, algorithms and Tout with one entry for each of ", count,
-        " steps, got ", attributes.step_lanes.size(), ", ", attributes.algorithms.size(), " and ",
-        attributes.output_types.size(), "."));
+  if (count == 0 || attributes.output_types.size() != count) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ConvStage: expected steps, and Tout with one entry for each, got ", count,
+                     " and ", attributes.output_types.size(), "."));
   }
   for (const int input : attributes.constant_inputs) {
     if (input < 0 || input >= static_cast<int>(attributes.input_types.size())) {
@@ -477,10 +407,8 @@ absl::Status ParseStageProgram(const StageAttributes& attributes, StageProgram* 
                     absl::StrCat("expected Tout ", DataTypeString(step->dtype), ", got ",
                                  DataTypeString(attributes.output_types[i]), "."));
     }
-    step->lane = attributes.step_lanes[i];
-    step->algorithm = attributes.algorithms[i];
   }
-  TF_RETURN_IF_ERROR(ParseLaneOptions(attributes, &program->lanes));
+  TF_RETURN_IF_ERROR(ParseStageSchedules(attributes.schedules, count, &program->schedules));
   return CheckMergedLanes(*program);
 }
 

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "cc_kernels/core/convolution.h"
-#include "cc_kernels/core/stage_runner.h"
+#include "cc_kernels/tf/stage_schedule.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -44,8 +44,6 @@ struct StepProgram {
   float leaky_relu_alpha = 0.2f;
   std::vector<Operand> operands;     // in the order of the op that the step stands for
   bool has_constant_filter = false;  // a filter that is read, and is the same in every call
-  std::string algorithm;
-  int lane = 0;
 
   // Where the two tensors that are read, and the sizes of the one that is computed, stand among
   // the operands. Forward has no sizes operand.
@@ -65,17 +63,13 @@ struct StepProgram {
 
 struct StageProgram {
   std::vector<StepProgram> steps;
-  std::vector<LaneOptions> lanes;  // for each lane, or none where no lane asks for anything
+  StageSchedules schedules;
 };
 
 // Attributes of a ConvStage node, as TensorFlow hands them over.
 struct StageAttributes {
   std::vector<std::string> steps;  // serialized NodeDefs
-  std::vector<int> step_lanes;
-  std::vector<std::string> algorithms;
-  std::vector<int> lane_priorities;
-  std::vector<int> lane_sm_counts;
-  std::vector<int> merged_lanes;  // 0 or 1
+  ScheduleAttributes schedules;
   std::vector<tensorflow::DataType> input_types;
   std::vector<tensorflow::DataType> output_types;
   int size_count = 0;

@@ -177,6 +177,42 @@ TEST_F(CudnnBackendTest, AvoidsTensorCoresForFloatWhereTf32IsOff) {
   EXPECT_EQ(PrepareOk(c)->algorithm(), "eng3_k2=7_k14=3");
 }
 
+TEST_F(CudnnBackendTest, TakesWhatGivesTheSameBitsEveryTimeWhereThatIsAskedFor) {
+  const Convolution c = MakeConvolution();
+  FakeCudnn().nondeterministic_engines = {3};
+  EXPECT_EQ(PrepareOk(c)->algorithm(), "eng3_k2=7_k14=3");
+  const auto restorable = PrepareOk(c);
+  std::string serialized;
+  ASSERT_TRUE(restorable->Serialize(&serialized).ok());
+
+  backend_->set_deterministic(true);
+  EXPECT_EQ(PrepareOk(c)->algorithm(), "eng1_k2=5");
+  const Status status = PrepareError(c, "eng3_k2=7_k14=3");
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_NE(status.message().find("enable_op_determinism"), std::string::npos) << status.message();
+  std::shared_ptr<const PreparedConvolution> restored;
+  EXPECT_EQ(backend_->Restore(c, serialized, &restored).code(), StatusCode::kUnsupported);
+
+  backend_->set_deterministic(false);
+  EXPECT_EQ(PrepareOk(c)->algorithm(), "eng3_k2=7_k14=3");
+  EXPECT_TRUE(backend_->Restore(c, serialized, &restored).ok());
+}
+
+TEST_F(CudnnBackendTest, RefusesTheLegacyAlgorithmsThatAddUpInAnyOrder) {
+  backend_->set_deterministic(true);
+  Convolution c = MakeConvolution();
+  EXPECT_NE(PrepareOk(c, "IMPLICIT_GEMM"), nullptr);
+  c.kind = ConvolutionKind::kBackwardInput;
+  EXPECT_EQ(PrepareError(c, "ALGO_0").code(), StatusCode::kUnsupported);
+  EXPECT_NE(PrepareOk(c, "ALGO_1"), nullptr);
+  c.kind = ConvolutionKind::kBackwardFilter;
+  EXPECT_EQ(PrepareError(c, "ALGO_0").code(), StatusCode::kUnsupported);
+  EXPECT_EQ(PrepareError(c, "ALGO_3").code(), StatusCode::kUnsupported);
+  EXPECT_NE(PrepareOk(c, "ALGO_1"), nullptr);
+  backend_->set_deterministic(false);
+  EXPECT_NE(PrepareOk(c, "ALGO_3"), nullptr);
+}
+
 TEST_F(CudnnBackendTest, PinsWhatItReports) {
   const Convolution c = MakeFused();
   for (const char* algorithm : {"eng0", "eng1_k2=9", "eng3_k2=1_k14=7", "split+eng2", "nchw+eng0",

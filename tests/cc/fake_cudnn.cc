@@ -601,7 +601,10 @@ void PutKnobInfo(Node* engine, int64_t index) {
 }
 
 void PutNotes(Node* engine, int64_t index) {
-  const auto& notes = EngineAt(index).notes;
+  std::vector<cudnnBackendNumericalNote_t> notes = EngineAt(index).notes;
+  if (FakeCudnn().nondeterministic_engines.count(index) != 0) {
+    notes.push_back(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC);
+  }
   Attribute attribute;
   attribute.type = CUDNN_TYPE_NUMERICAL_NOTE;
   attribute.bytes.resize(notes.size() * sizeof(notes[0]));
@@ -902,12 +905,13 @@ bool ComputesNothing() {
 }
 
 cudnnStatus_t ExecutePlan(cudnnHandle_t handle, const NodePtr& plan, const Node& pack) {
-  if (FakeCudnn().fail_execution) {
+  const NodePtr engine =
+      plan->Sub(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)->Sub(CUDNN_ATTR_ENGINECFG_ENGINE);
+  const auto index = engine->One<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+  if (FakeCudnn().fail_execution || FakeCudnn().engines_failing_execution.count(index) != 0) {
     return Fail(CUDNN_STATUS_EXECUTION_FAILED, "execution switched off");
   }
-  const NodePtr graph = plan->Sub(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)
-                            ->Sub(CUDNN_ATTR_ENGINECFG_ENGINE)
-                            ->Sub(CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
+  const NodePtr graph = engine->Sub(CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
   const auto ids = pack.All<int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
   const auto pointers = pack.All<void*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
   auto memory = std::make_shared<Memory>();

@@ -54,7 +54,11 @@ struct FakeCudnnSwitches {
   bool fail_plan_allocation = false;
   bool fail_engine_allocation = false;
   bool fail_execution = false;
+  // Engines whose plans are made, and fail when they are executed.
+  std::set<int64_t> engines_failing_execution;
   bool fail_handle = false;
+  // Engines that say that they may give other bits every time.
+  std::set<int64_t> nondeterministic_engines;
   // A knob type that engines drop without a word, or -1.
   int64_t ignored_knob = -1;
   // Finalizing a plan takes this long.

@@ -95,6 +95,7 @@ def run_conv_stage_pass(
     fetches: Collection[str] = (),
     *,
     allow_tf32: bool = True,
+    deterministic: bool = False,
 ) -> PassResult:
     """Runs the pass on one graph.
 
@@ -107,6 +108,7 @@ def run_conv_stage_pass(
             settings need shapes.
         fetches: what the graph is run for, names of nodes or tensors; none where that is not known.
         allow_tf32: TensorFlow's switch for TF32.
+        deterministic: TensorFlow's switch for op determinism.
 
     Returns:
         The new graph and a report.
@@ -125,6 +127,7 @@ def run_conv_stage_pass(
             infer_output_shapes,
             fetches,
             allow_tf32=allow_tf32,
+            deterministic=deterministic,
         )
 
 
@@ -137,6 +140,7 @@ def _run(
     fetches: Collection[str],
     *,
     allow_tf32: bool,
+    deterministic: bool,
 ) -> PassResult:
     start = time.perf_counter()
     if _has_stage(graph_def, device_type):
@@ -166,7 +170,9 @@ def _run(
     if settings.policy is Policy.ALWAYS:
         taken, unmeasured = leave_out_unmeasured(convolutions, profile, device_type)
         refusals += unmeasured
-    stages = _plan_stages(settings, profile, view, taken, allow_tf32=allow_tf32)
+    stages = _plan_stages(
+        settings, profile, view, taken, allow_tf32=allow_tf32, deterministic=deterministic
+    )
     rewritten = None
     if stages:
         check_time_limit()
@@ -228,6 +234,7 @@ def _plan_stages(
     convolutions: tuple[ConvolutionNode, ...],
     *,
     allow_tf32: bool,
+    deterministic: bool,
 ) -> tuple[PlannedStage, ...]:
     if not convolutions:
         return ()
@@ -246,6 +253,7 @@ def _plan_stages(
             profile,
             merge_keys=find_merge_keys(view, convolutions),
             allow_tf32=allow_tf32,
+            deterministic=deterministic,
         )
     return ()
 

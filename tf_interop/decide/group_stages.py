@@ -18,14 +18,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
+from tf_interop.decide.batch_schedules import stages_for_batch_sizes
 from tf_interop.decide.lane_places import find_places
 from tf_interop.errors import PlanError
-from tf_interop.know.convolution import ConvolutionNode
+from tf_interop.know.convolution import ConvolutionNode, Shape
 from tf_interop.know.convolution_size import batch_size_of
 from tf_interop.know.fingerprint import canonical_names, fingerprint_convolutions
 from tf_interop.know.independence import Independence
 from tf_interop.know.plan import (
+    BatchSchedule,
     GraphPlan,
+    Lane,
     LaneOptions,
     PinnedConvolution,
     Plan,
@@ -69,6 +72,7 @@ def group_profiled(
     *,
     merge_keys: Mapping[str, str] | None = None,
     allow_tf32: bool = True,
+    deterministic: bool = False,
 ) -> tuple[PlannedStage, ...]:
     """Makes a stage of each level group that the profile holds and that wins.
 
@@ -76,10 +80,15 @@ def group_profiled(
     those of their convolutions that could be merged into a wider one, because they read one image;
     of the two it makes what saves more. Another part of a group, or convolutions of different
     depths, may win where these do not, and it will not see that. It takes a measurement for exactly
-    the group's configurations, batch size included; a group with an unknown dimension has none. Of
-    several it takes the fastest that was measured with TensorFlow's switch for TF32 as it is now,
-    where it computes in float32 on a GPU: a stage that rounds to TF32 must not replace convolutions
-    that do not, and one that does not was compared with a slower sequence than TensorFlow's.
+    the group's configurations, batch size included; a group with another unknown dimension has
+    none. Of several it takes the fastest that was measured with TensorFlow's switch for TF32 as it
+    is now, where it computes in float32 on a GPU: a stage that rounds to TF32 must not replace
+    convolutions that do not, and one that does not was compared with a slower sequence than
+    TensorFlow's.
+
+    A whole group whose batch size is not known becomes a stage as soon as it wins with one of the
+    batch sizes that it was measured with. It has a schedule for each of these, in sequence where it
+    does not win.
 
     Args:
         convolutions: the convolutions of a graph.
@@ -88,6 +97,8 @@ def group_profiled(
         merge_keys: of the convolutions that have one, by name (see `find_merge_keys`). What was
             measured merged is made only of convolutions with the same one.
         allow_tf32: TensorFlow's switch for TF32.
+        deterministic: TensorFlow's switch for op determinism; where it is on, only stages count
+            whose algorithms gave the same bits every time.
 
     Returns:
         The stages, in the order of `group_always`, with the lanes, their options and the algorithms
@@ -96,17 +107,23 @@ def group_profiled(
     Raises:
         ValueError: `independence` is of other convolutions.
     """
+    if deterministic:
+        profile = profile.deterministic_part
     keys = merge_keys or {}
     stages: list[PlannedStage] = []
     for _, group in level_groups(convolutions, independence):
         check_time_limit()
+        if batch_size_of(node.configuration for node in group) is None:
+            stage = _stage_for_measured_batch_sizes(group, keys, profile, allow_tf32=allow_tf32)
+            stages += [] if stage is None else [stage]
+            continue
         sets = [lane for lane in lanes_by_merge_key(group, keys) if len(lane) > 1]
+        # The level itself first: where both save as much, nothing has to be merged.
         found = [
-            _find_winning(each, keys, profile, allow_tf32=allow_tf32)
-            # The level itself first: where both save as much, nothing has to be merged.
+            _find_measured(each, keys, profile, allow_tf32=allow_tf32)
             for each in (group, *(each for each in sets if len(each) < len(group)))
         ]
-        whole, *parts = found
+        whole, *parts = [each if each and wins(each.measurement) else None for each in found]
         made = [each for each in parts if each is not None]
         if whole is not None and whole.saved_us >= sum(each.saved_us for each in made):
             made = [whole]
@@ -124,8 +141,8 @@ def stages_from_plan(
     1. that of the graph's batch size;
     2. one that is for no batch size in particular;
     3. the nearest by ratio, of two that are equally near the larger;
-    4. the largest, where the graph's batch size is not known, as under Keras' `fit`: memory that
-       holds its workspaces holds those of a smaller one.
+    4. all of them, where the graph's batch size is not known, as under Keras' `fit`: the stages
+       then pick by the batch size of each call (see batch_schedules).
 
     What was expected of a stage is not expected of it at another batch size: there it comes without
     prediction and explanation, and `why` says what it was planned for.
@@ -147,8 +164,13 @@ def stages_from_plan(
             "with the model it was made for."
         )
     batch_size = batch_size_of(node.configuration for node in convolutions)
+    if batch_size is None:
+        of_every_size = next((graph for graph in entries if graph.batch_size is None), None)
+        if of_every_size is not None:
+            return _with_names_of(of_every_size, convolutions).stages
+        return stages_for_batch_sizes([_with_names_of(graph, convolutions) for graph in entries])
     taken = min(entries, key=lambda graph: _distance(graph.batch_size, batch_size))
-    stages = _with_names_of(taken.stages, convolutions)
+    stages = _with_names_of(taken, convolutions).stages
     if taken.batch_size in (None, batch_size):
         return stages
     return tuple(_for_other_batch_size(stage, taken.batch_size, batch_size) for stage in stages)
@@ -207,6 +229,10 @@ class _MeasuredGroup:
     def saved_us(self) -> float:
         return self.measurement.sequential_us - self.measurement.concurrent_us
 
+    @property
+    def share_of_sequence(self) -> float:
+        return self.measurement.concurrent_us / self.measurement.sequential_us
+
     def as_stage(self) -> PlannedStage:
         measurement = self.measurement
         lanes: list[list[PinnedConvolution]] = [[] for _ in range(max(measurement.lanes) + 1)]
@@ -225,14 +251,14 @@ class _MeasuredGroup:
         )
 
 
-def _find_winning(
+def _find_measured(
     group: Sequence[ConvolutionNode],
     merge_keys: Mapping[str, str],
     profile: Profile,
     *,
     allow_tf32: bool,
 ) -> _MeasuredGroup | None:
-    """The fastest measurement that these convolutions can run as; None where that does not win."""
+    """The fastest measurement that these convolutions can run as."""
     offered = [(node.configuration, merge_keys.get(node.name)) for node in group]
     for each in profile.find_stages(node.configuration for node in group):
         if not is_measured_as_it_runs(each, profile.device, allow_tf32=allow_tf32):
@@ -241,8 +267,73 @@ def _find_winning(
         places = find_places(wanted, each.lanes, each.merged, offered)
         if places is not None:
             nodes = tuple(group[place] for place in places)
-            return _MeasuredGroup(nodes, each) if wins(each) else None
+            return _MeasuredGroup(nodes, each)
     return None
+
+
+def _stage_for_measured_batch_sizes(
+    group: Sequence[ConvolutionNode],
+    merge_keys: Mapping[str, str],
+    profile: Profile,
+    *,
+    allow_tf32: bool,
+) -> PlannedStage | None:
+    """A stage with a schedule for every batch size that the group was measured with."""
+    measured: dict[int, _MeasuredGroup] = {}
+    for batch_size in _batch_sizes_of(profile):
+        of_this_size = [_with_batch_size(node, batch_size) for node in group]
+        found = _find_measured(of_this_size, merge_keys, profile, allow_tf32=allow_tf32)
+        if found is not None:
+            measured[batch_size] = found
+    winning = {size: each for size, each in measured.items() if wins(each.measurement)}
+    if not winning:
+        return None
+    best = min(winning, key=lambda size: winning[size].share_of_sequence)
+    schedules = []
+    for batch_size, each in measured.items():
+        stage = each.as_stage()
+        in_sequence = (tuple(PinnedConvolution(node.name) for node in group),)
+        schedules.append(
+            BatchSchedule(batch_size, stage.lanes, stage.lane_options)
+            if batch_size in winning
+            else BatchSchedule(batch_size, in_sequence)
+        )
+    taken = next(schedule for schedule in schedules if schedule.batch_size == best)
+    return PlannedStage(
+        lanes=taken.lanes,
+        why=f"profiled: wins with batch {', '.join(map(str, winning))} of "
+        f"{', '.join(map(str, measured))} measured",
+        lane_options=taken.lane_options,
+        schedules=tuple(schedules),
+    )
+
+
+def _batch_sizes_of(profile: Profile) -> list[int]:
+    """The batch sizes of measured stages, ascending."""
+    configurations = {
+        measured.configuration for stage in profile.stages for measured in stage.convolutions
+    }
+    return sorted(
+        {
+            each.image_shape[0]
+            for each in configurations
+            if each.image_shape is not None and each.image_shape[0] is not None
+        }
+    )
+
+
+def _with_batch_size(node: ConvolutionNode, batch_size: int) -> ConvolutionNode:
+    """The convolution as it is with this batch size, where its own is not known."""
+
+    def filled(shape: Shape | None) -> Shape | None:
+        return (batch_size, *shape[1:]) if shape and shape[0] is None else shape
+
+    configuration = dataclasses.replace(
+        node.configuration,
+        image_shape=filled(node.configuration.image_shape),
+        output_shape=filled(node.configuration.output_shape),
+    )
+    return dataclasses.replace(node, configuration=configuration)
 
 
 def _lane_options_of(measurement: StageMeasurement, lane_count: int) -> tuple[LaneOptions, ...]:
@@ -260,52 +351,51 @@ def _lane_options_of(measurement: StageMeasurement, lane_count: int) -> tuple[La
     )
 
 
-def _distance(planned: int | None, batch_size: int | None) -> tuple[int, float, int]:
+def _distance(planned: int | None, batch_size: int) -> tuple[int, float, int]:
     """How far an entry's batch size is from a graph's; the least is taken."""
     if planned is None:
         return 1, 0.0, 0
-    if batch_size is None:
-        return 2, 0.0, -planned
     ratio = max(planned, batch_size) / min(planned, batch_size)
     return (0 if planned == batch_size else 2), ratio, -planned
 
 
 def _for_other_batch_size(
-    stage: PlannedStage, planned: int | None, batch_size: int | None
+    stage: PlannedStage, planned: int | None, batch_size: int
 ) -> PlannedStage:
-    taken = (
-        "the largest, as this graph's is not known"
-        if batch_size is None
-        else f"the nearest to {batch_size}"
-    )
-    why = f"of the plan for batch size {planned}, {taken}"
+    why = f"of the plan for batch size {planned}, the nearest to {batch_size}"
     return dataclasses.replace(stage, why=why, prediction=None, explanation=None)
 
 
-def _with_names_of(
-    stages: tuple[PlannedStage, ...], convolutions: Sequence[ConvolutionNode]
-) -> tuple[PlannedStage, ...]:
-    """The stages with each node named as in this trace of the model."""
+def _with_names_of(graph: GraphPlan, convolutions: Sequence[ConvolutionNode]) -> GraphPlan:
+    """The entry with each node named as in this trace of the model."""
     found = {node.name for node in convolutions}
-    planned = [pinned.node for stage in stages for pinned in stage.convolutions]
+    planned = _planned_names(graph) | {alone.node for alone in graph.alone}
     if found.issuperset(planned):
-        return stages
+        return graph
     name_of = {canonical: name for name, canonical in canonical_names(found).items()}
-    canonical = canonical_names(planned)
+    canonical = canonical_names(sorted(planned))
+    names = {node: name_of.get(canonical[node], node) for node in planned}
+    return dataclasses.replace(
+        graph,
+        stages=tuple(
+            dataclasses.replace(
+                stage,
+                lanes=_renamed(stage.lanes, names),
+                schedules=tuple(
+                    dataclasses.replace(schedule, lanes=_renamed(schedule.lanes, names))
+                    for schedule in stage.schedules
+                ),
+            )
+            for stage in graph.stages
+        ),
+        alone=tuple(dataclasses.replace(alone, node=names[alone.node]) for alone in graph.alone),
+    )
+
+
+def _renamed(lanes: tuple[Lane, ...], names: Mapping[str, str]) -> tuple[Lane, ...]:
     return tuple(
-        dataclasses.replace(
-            stage,
-            lanes=tuple(
-                tuple(
-                    dataclasses.replace(
-                        pinned, node=name_of.get(canonical[pinned.node], pinned.node)
-                    )
-                    for pinned in lane
-                )
-                for lane in stage.lanes
-            ),
-        )
-        for stage in stages
+        tuple(dataclasses.replace(pinned, node=names[pinned.node]) for pinned in lane)
+        for lane in lanes
     )
 
 

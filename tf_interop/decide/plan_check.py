@@ -29,7 +29,7 @@ from tf_interop.know.convolution import (
     ConvolutionNode,
 )
 from tf_interop.know.graph_view import MERGE_OPS, NEXT_ITERATION_OPS, GraphView
-from tf_interop.know.plan import PlannedStage
+from tf_interop.know.plan import BatchSchedule, PinnedConvolution, PlannedStage
 
 _Edge = tuple[int, int]
 
@@ -47,11 +47,12 @@ def check_stages(
         convolutions: its convolutions that may be part of a stage.
 
     Raises:
-        PlanError: a stage has no lane, a lane no convolution, or options are not those of its
-            lanes; a node is not one of `convolutions` or is named twice; an algorithm is unknown
-            for the kind of convolution; the nodes of a stage differ in device or region, or depend
-            on each other; those of a merged lane are less than two, do not read one image, or
-            differ in more than their filters; or stages wait for each other.
+        PlanError: a stage has no lane, a lane no convolution, options are not those of its lanes,
+            or a schedule is not of its convolutions; a node is not one of `convolutions` or is
+            named twice; an algorithm is unknown for the kind of convolution; the nodes of a stage
+            differ in device or region, or depend on each other; those of a merged lane are less
+            than two, do not read one image, or differ in more than their filters; or stages wait
+            for each other.
         GraphError: the graph itself has a cycle.
     """
     node_of = {node.name: node for node in convolutions}
@@ -68,6 +69,8 @@ def check_stages(
             stage_at[node.index] = number
         members.append([node.index for node in nodes])
         _check_merged_lanes(number, stage, view, node_of)
+        for schedule in stage.schedules:
+            _check_merged_lanes(number, schedule, view, node_of)
     has_run = _play(view, stage_at, members)
     if not all(has_run):
         view.topological_order()  # Raises where the stages are not to blame.
@@ -89,6 +92,10 @@ def _stage_nodes(
         stage.check_lane_options()
     except ValueError as error:
         raise PlanError(f"{error} in stage {number}. Correct the options of its lanes.") from error
+    try:
+        stage.check_schedules()
+    except ValueError as error:
+        raise PlanError(f"{error} in stage {number}. Correct its schedules.") from error
     nodes: list[ConvolutionNode] = []
     for pinned in stage.convolutions:
         node = node_of.get(pinned.node)
@@ -97,14 +104,11 @@ def _stage_nodes(
                 f"Expected the names of convolutions that can be part of a stage, got "
                 f"'{pinned.node}' in stage {number}. Plan this graph anew."
             )
-        if pinned.algorithm is not None:
-            try:
-                check_algorithm(pinned.algorithm, node.configuration.kind)
-            except ValueError as error:
-                raise PlanError(
-                    f"{error} for '{node.name}' in stage {number}. Pin another."
-                ) from error
+        _check_pin(number, pinned, node)
         nodes.append(node)
+    for schedule in stage.schedules:
+        for pinned in (pinned for lane in schedule.lanes for pinned in lane):
+            _check_pin(number, pinned, node_of[pinned.node])
     first = nodes[0]
     for node in nodes[1:]:
         if node.device != first.device:
@@ -122,10 +126,13 @@ def _stage_nodes(
 
 
 def _check_merged_lanes(
-    number: int, stage: PlannedStage, view: GraphView, node_of: dict[str, ConvolutionNode]
+    number: int,
+    run: PlannedStage | BatchSchedule,
+    view: GraphView,
+    node_of: dict[str, ConvolutionNode],
 ) -> None:
     """Checks that each merged lane can be one convolution of one image."""
-    for lane, options in zip(stage.lanes, stage.lane_options, strict=False):
+    for lane, options in zip(run.lanes, run.lane_options, strict=False):
         if not options.merged:
             continue
         if len(lane) < 2:
@@ -166,6 +173,15 @@ def _difference(view: GraphView, a: ConvolutionNode, b: ConvolutionNode) -> str 
 def _without_filter(configuration: ConvolutionConfiguration) -> ConvolutionConfiguration:
     """The configuration but for what follows from the filter's output channels."""
     return dataclasses.replace(configuration, filter_shape=None, output_shape=None)
+
+
+def _check_pin(number: int, pinned: PinnedConvolution, node: ConvolutionNode) -> None:
+    if pinned.algorithm is None:
+        return
+    try:
+        check_algorithm(pinned.algorithm, node.configuration.kind)
+    except ValueError as error:
+        raise PlanError(f"{error} for '{node.name}' in stage {number}. Pin another.") from error
 
 
 def _play(view: GraphView, stage_at: list[int], members: list[list[int]]) -> list[bool]:

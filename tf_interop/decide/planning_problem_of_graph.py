@@ -23,6 +23,7 @@ def make_planning_problem(
     profile: Profile,
     *,
     allow_tf32: bool = True,
+    deterministic: bool = False,
     memory_budget_bytes: int | None = None,
 ) -> PlanningProblem:
     """The planning problem of a graph.
@@ -36,6 +37,7 @@ def make_planning_problem(
         independence: of the same convolutions, in the same order.
         profile: what they cost; a configuration is looked up by equality.
         allow_tf32: TensorFlow's switch for TF32, as it will be when the plan is used.
+        deterministic: whether op determinism will be on then.
         memory_budget_bytes: for outputs and workspaces; None for no limit.
 
     Returns:
@@ -53,7 +55,9 @@ def make_planning_problem(
     named: dict[ConvolutionConfiguration, str] = {}
     for node in convolutions:
         named.setdefault(node.configuration, node.name)
-    without_nodes = problem_of_profile(profile, named, allow_tf32=allow_tf32)
+    without_nodes = problem_of_profile(
+        profile, named, allow_tf32=allow_tf32, deterministic=deterministic
+    )
     return dataclasses.replace(
         without_nodes,
         nodes=_nodes(view, convolutions, independence, without_nodes),

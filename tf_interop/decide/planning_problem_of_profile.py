@@ -31,6 +31,7 @@ def problem_of_profile(
     named: Mapping[ConvolutionConfiguration, str] | None = None,
     *,
     allow_tf32: bool = True,
+    deterministic: bool = False,
 ) -> PlanningProblem:
     """A problem without nodes: costs and measured stages of a profile.
 
@@ -39,7 +40,11 @@ def problem_of_profile(
         named: the configurations to take, with names for their costs; None for all that algorithms
             were measured for, by number.
         allow_tf32: TensorFlow's switch for TF32.
+        deterministic: whether the plan is for TensorFlow with op determinism on: algorithms that
+            give other bits every time are then no candidates.
     """
+    if deterministic:
+        profile = profile.deterministic_part
     if named is None:
         measured = dict.fromkeys(each.configuration for each in profile.algorithms)
         named = {configuration: str(number) for number, configuration in enumerate(measured)}

@@ -39,6 +39,8 @@ class Settings:
         allow_foreign_profile: whether the profile may be of another device than graphs run on.
         pass_time_limit_s: how long the pass may take for one graph, in seconds; a graph that it
             takes longer for stays as it is.
+        workspace_limit_mb: what the workspaces of one stage may take together, in MiB; None for no
+            limit. It holds for stages that were made before, too.
     """
 
     policy: Policy = Policy.PROFILED
@@ -46,6 +48,7 @@ class Settings:
     profile: Profile | None = None
     allow_foreign_profile: bool = False
     pass_time_limit_s: float = DEFAULT_PASS_TIME_LIMIT_S
+    workspace_limit_mb: int | None = None
 
     def profile_for(self, device_type: str) -> Profile | None:
         """The profile, where it may be used for convolutions on a device of this type.

@@ -5,6 +5,7 @@ The interface is stated in `cc_kernels/plugin/plugin.h`. This module is the only
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import dataclasses
 import functools
@@ -45,17 +46,20 @@ class Counters:
 
     Attributes:
         stages_run: how many times a stage was run.
-        fallbacks: how often something other than the plan's choice ran, by reason.
+        fallbacks: how often something other than the plan's choice ran, by reason. Of many reasons
+            of one kind the first are told apart, the rest are `<kind>: other cases`.
         refused_lane_options: how often lanes ran without the stream priorities and SM counts of the
             plan, by reason.
         filters_transformed: how many constant filters were transformed so that the launches that
             read them need not do it.
+        devices: the same of each device, such as `GPU:0`; empty in these.
     """
 
     stages_run: int
     fallbacks: dict[str, int]
     refused_lane_options: dict[str, int] = dataclasses.field(default_factory=dict)
     filters_transformed: int = 0
+    devices: dict[str, Counters] = dataclasses.field(default_factory=dict)
 
 
 class HandedGraph:
@@ -136,6 +140,8 @@ class KernelLibrary:
         functions.TfiOutputProperties.argtypes = [ctypes.c_void_p, ctypes.c_char_p, _SINK_TYPE]
         functions.TfiSetResult.restype = None
         functions.TfiSetResult.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
+        functions.TfiSetWorkspaceLimit.restype = None
+        functions.TfiSetWorkspaceLimit.argtypes = [ctypes.c_int64]
         functions.TfiReadCounters.restype = None
         functions.TfiReadCounters.argtypes = [_SINK_TYPE]
 
@@ -166,27 +172,55 @@ class KernelLibrary:
         run = self._run
         return 0 if run is None else int(run(HandedGraph(self, handle)))
 
+    def set_workspace_limit(self, limit_bytes: int | None) -> None:
+        """Limits what the workspaces of one stage take together, from now on; None for no limit."""
+        self.functions.TfiSetWorkspaceLimit(-1 if limit_bytes is None else limit_bytes)
+
     def read_counters(self) -> Counters:
         """What stages did so far."""
         collected: list[bytes] = []
         sink = _SINK_TYPE(lambda data, size: collected.append(ctypes.string_at(data, size)))
         self.functions.TfiReadCounters(sink)
-        stages_run = filters_transformed = 0
-        by_reason: dict[str, dict[str, int]] = {"fallback": {}, "refused_lane_options": {}}
+        devices: dict[str, _DeviceCounts] = {}
         for entry in collected:
-            word, rest = entry.decode("utf-8", "replace").split(" ", 1)
+            word, device, rest = entry.decode("utf-8", "replace").split(" ", 2)
+            counts = devices.setdefault(device, _DeviceCounts())
             if word == "stages_run":
-                stages_run = int(rest)
+                counts.stages_run = int(rest)
             elif word == "filters_transformed":
-                filters_transformed = int(rest)
+                counts.filters_transformed = int(rest)
             else:
                 count, reason = rest.split(" ", 1)
-                by_reason[word][reason] = int(count)
+                table = counts.fallbacks if word == "fallback" else counts.refused_lane_options
+                table[reason] = int(count)
+        total = sum(devices.values(), _DeviceCounts())
+        by_device = {device: counts.frozen() for device, counts in devices.items()}
+        return dataclasses.replace(total.frozen(), devices=by_device)
+
+
+@dataclasses.dataclass
+class _DeviceCounts:
+    stages_run: int = 0
+    filters_transformed: int = 0
+    fallbacks: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    refused_lane_options: collections.Counter[str] = dataclasses.field(
+        default_factory=collections.Counter
+    )
+
+    def __add__(self, other: _DeviceCounts) -> _DeviceCounts:
+        return _DeviceCounts(
+            self.stages_run + other.stages_run,
+            self.filters_transformed + other.filters_transformed,
+            self.fallbacks + other.fallbacks,
+            self.refused_lane_options + other.refused_lane_options,
+        )
+
+    def frozen(self) -> Counters:
         return Counters(
-            stages_run,
-            by_reason["fallback"],
-            by_reason["refused_lane_options"],
-            filters_transformed,
+            self.stages_run,
+            dict(self.fallbacks),
+            dict(self.refused_lane_options),
+            self.filters_transformed,
         )
 
 

@@ -206,6 +206,21 @@ class MissedStage:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class BatchSchedule:
+    """How the convolutions of a stage run at one batch size.
+
+    Attributes:
+        batch_size: that of the graph.
+        lanes: what each stream group runs, in order; a single lane runs in sequence.
+        lane_options: what each lane asks of the device; empty where none asks for anything.
+    """
+
+    batch_size: Annotated[int, msgspec.Meta(ge=1, le=_LARGEST_INT)]
+    lanes: Annotated[tuple[Lane, ...], msgspec.Meta(min_length=1)]
+    lane_options: tuple[LaneOptions, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class PlannedStage:
     """Convolutions that run at the same time.
 
@@ -215,6 +230,9 @@ class PlannedStage:
         lane_options: what each lane asks of the device; empty where none asks for anything.
         prediction: what the planner expects; None where no planner made the stage.
         explanation: what it was chosen by; likewise.
+        schedules: how it runs at each of several batch sizes, ascending, where the graph's is not
+            known before it runs; `lanes` are then those of one of them, and another batch size runs
+            in sequence. Empty where `lanes` hold for every batch size.
     """
 
     lanes: Annotated[tuple[Lane, ...], msgspec.Meta(min_length=1)]
@@ -222,6 +240,7 @@ class PlannedStage:
     lane_options: tuple[LaneOptions, ...] = ()
     prediction: StagePrediction | None = None
     explanation: StageExplanation | None = None
+    schedules: tuple[BatchSchedule, ...] = ()
 
     @property
     def convolutions(self) -> tuple[PinnedConvolution, ...]:
@@ -234,18 +253,40 @@ class PlannedStage:
         Raises:
             ValueError: there are not, or a stage asks for less than no SMs.
         """
-        if self.lane_options and len(self.lane_options) != len(self.lanes):
-            raise ValueError(
-                f"Expected options for none or all of {len(self.lanes)} lanes, got "
-                f"{len(self.lane_options)}"
-            )
-        for options in self.lane_options:
-            if not 0 <= options.sm_count <= _LARGEST_INT:
+        _check_lane_options(self.lanes, self.lane_options)
+
+    def check_schedules(self) -> None:
+        """Checks that every schedule is for the stage's convolutions, and for a batch size more.
+
+        Raises:
+            ValueError: one is not, or its options are not those of its lanes.
+        """
+        sizes = [schedule.batch_size for schedule in self.schedules]
+        if sizes != sorted(set(sizes)) or min(sizes, default=1) < 1:
+            raise ValueError(f"Expected schedules for ascending batch sizes, got {sizes}")
+        members = sorted(pinned.node for pinned in self.convolutions)
+        for schedule in self.schedules:
+            scheduled = sorted(pinned.node for lane in schedule.lanes for pinned in lane)
+            if scheduled != members or not all(schedule.lanes):
                 raise ValueError(
-                    f"Expected an SM count from 0 to {_LARGEST_INT}, got {options.sm_count}"
+                    f"Expected a schedule of {members} for batch size {schedule.batch_size}, got "
+                    f"{scheduled} on {len(schedule.lanes)} lanes"
                 )
-            if abs(options.priority) > _LARGEST_INT:
-                raise ValueError(f"Expected a priority near 0, got {options.priority}")
+            _check_lane_options(schedule.lanes, schedule.lane_options)
+
+
+def _check_lane_options(lanes: tuple[Lane, ...], lane_options: tuple[LaneOptions, ...]) -> None:
+    if lane_options and len(lane_options) != len(lanes):
+        raise ValueError(
+            f"Expected options for none or all of {len(lanes)} lanes, got {len(lane_options)}"
+        )
+    for options in lane_options:
+        if not 0 <= options.sm_count <= _LARGEST_INT:
+            raise ValueError(
+                f"Expected an SM count from 0 to {_LARGEST_INT}, got {options.sm_count}"
+            )
+        if abs(options.priority) > _LARGEST_INT:
+            raise ValueError(f"Expected a priority near 0, got {options.priority}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

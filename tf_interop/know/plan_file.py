@@ -36,7 +36,15 @@ from typing import Any
 
 from tf_interop.errors import PlanError
 from tf_interop.know.algorithm import check_algorithm
-from tf_interop.know.plan import PLAN_FORMAT, PLAN_VERSION, GraphPlan, Plan, PlannedStage
+from tf_interop.know.plan import (
+    PLAN_FORMAT,
+    PLAN_VERSION,
+    BatchSchedule,
+    GraphPlan,
+    PinnedConvolution,
+    Plan,
+    PlannedStage,
+)
 from tf_interop.know.versioned_file import (
     PathLike,
     VersionedFormat,
@@ -101,6 +109,7 @@ def _check_graph_plan(graph: GraphPlan, place: str) -> None:
         except ValueError as error:
             raise ValueError(f"{error} at `{place}.stages[{stage_number}].lane_options`") from error
         _check_merged_lanes(stage, f"{place}.stages[{stage_number}].lanes")
+        _check_schedules(stage, f"{place}.stages[{stage_number}].schedules")
         _check_explanation(stage, f"{place}.stages[{stage_number}].explanation")
         for lane_number, lane in enumerate(stage.lanes):
             for index, pinned in enumerate(lane):
@@ -111,11 +120,7 @@ def _check_graph_plan(graph: GraphPlan, place: str) -> None:
                         f"Expected each node once, got {pinned.node!r} of `{first}` again at "
                         f"`{here}.node`"
                     )
-                if pinned.algorithm is not None:
-                    try:
-                        check_algorithm(pinned.algorithm)
-                    except ValueError as error:
-                        raise ValueError(f"{error} at `{here}.algorithm`") from error
+                _check_pin(pinned, here)
     if len(places) > graph.convolution_count:
         raise ValueError(
             f"Expected at most {graph.convolution_count} nodes in the stages, as many as the graph "
@@ -136,8 +141,8 @@ def _check_graph_plan(graph: GraphPlan, place: str) -> None:
     _check_memory(graph, place)
 
 
-def _check_merged_lanes(stage: PlannedStage, place: str) -> None:
-    for number, (lane, options) in enumerate(zip(stage.lanes, stage.lane_options, strict=False)):
+def _check_merged_lanes(run: PlannedStage | BatchSchedule, place: str) -> None:
+    for number, (lane, options) in enumerate(zip(run.lanes, run.lane_options, strict=False)):
         if not options.merged:
             continue
         if len(lane) < 2:
@@ -151,6 +156,27 @@ def _check_merged_lanes(stage: PlannedStage, place: str) -> None:
                 f"Expected one algorithm in a merged lane, that of the wider convolution, got "
                 f"{algorithms} at `{place}[{number}]`"
             )
+
+
+def _check_pin(pinned: PinnedConvolution, place: str) -> None:
+    if pinned.algorithm is None:
+        return
+    try:
+        check_algorithm(pinned.algorithm)
+    except ValueError as error:
+        raise ValueError(f"{error} at `{place}.algorithm`") from error
+
+
+def _check_schedules(stage: PlannedStage, place: str) -> None:
+    try:
+        stage.check_schedules()
+    except ValueError as error:
+        raise ValueError(f"{error} at `{place}`") from error
+    for number, schedule in enumerate(stage.schedules):
+        _check_merged_lanes(schedule, f"{place}[{number}].lanes")
+        for lane_number, lane in enumerate(schedule.lanes):
+            for index, pinned in enumerate(lane):
+                _check_pin(pinned, f"{place}[{number}].lanes[{lane_number}][{index}]")
 
 
 def _check_explanation(stage: PlannedStage, place: str) -> None:

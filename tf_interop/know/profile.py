@@ -342,6 +342,35 @@ class Profile:
         return as_with_tf32(self._by_configuration.get(configuration, ()), allow_tf32=allow_tf32)
 
     @functools.cached_property
+    def deterministic_part(self) -> Profile:
+        """What holds where TensorFlow has to give the same bits every time.
+
+        Algorithms that did not in two runs are left out, and stages that use one of them, or one
+        that was not measured alone.
+        """
+        deterministic = {
+            MeasuredConvolution(each.configuration, each.algorithm)
+            for each in self.algorithms
+            if each.deterministic
+        }
+        deterministic.difference_update(
+            MeasuredConvolution(each.configuration, each.algorithm)
+            for each in self.algorithms
+            if not each.deterministic
+        )
+        return dataclasses.replace(
+            self,
+            algorithms=tuple(
+                each
+                for each in self.algorithms
+                if MeasuredConvolution(each.configuration, each.algorithm) in deterministic
+            ),
+            stages=tuple(
+                stage for stage in self.stages if deterministic.issuperset(stage.convolutions)
+            ),
+        )
+
+    @functools.cached_property
     def _by_configurations(self) -> Mapping[_ConfigurationSet, tuple[StageMeasurement, ...]]:
         grouped = collections.defaultdict(list)
         for measurement in self.stages:

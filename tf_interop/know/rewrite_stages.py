@@ -35,10 +35,11 @@ from tf_interop.know.find_convolutions import (
     SIZES_POSITIONS,
 )
 from tf_interop.know.graph_view import GraphView
-from tf_interop.know.plan import PlannedStage
+from tf_interop.know.plan import Lane, LaneOptions, PlannedStage
 from tf_interop.know.stage_node import (
     StageNode,
     StageStep,
+    StepSchedule,
     encode_stage,
     input_operand,
     make_step_def,
@@ -124,6 +125,7 @@ def _members(
             raise ValueError(f"Expected lanes that hold convolutions, got {stage} as {number}.")
         try:
             stage.check_lane_options()
+            stage.check_schedules()
         except ValueError as error:
             raise ValueError(f"{error} in stage {number}.") from error
         nodes: list[ConvolutionNode] = []
@@ -359,8 +361,8 @@ def _make_stage_def(
     classes: set[bytes] = set()
     steps: list[StageStep] = []
     constants: set[int] = set()
-    lanes = [lane for lane, pinned in enumerate(stage.lanes) for _ in pinned]
-    for member, lane, pinned in zip(members, lanes, stage.convolutions, strict=True):
+    first, *later = _step_schedules(stage)
+    for member, lane, algorithm in zip(members, first.lanes, first.algorithms, strict=True):
         node = view.nodes[member.index]
         fanins = view.fanins[member.index]
         texts = list(node.input)
@@ -385,7 +387,7 @@ def _make_stage_def(
             controls[redirected.get(text, text)] = None
         if _COLOCATION in node.attr:
             classes.update(node.attr[_COLOCATION].list.s)
-        steps.append(StageStep(make_step_def(node, operands), lane, pinned.algorithm or ""))
+        steps.append(StageStep(make_step_def(node, operands), lane, algorithm))
 
     producers = {text.partition(":")[0] for text in inputs.texts + sizes.texts}
     stage_def = node_def_pb2.NodeDef()
@@ -398,8 +400,10 @@ def _make_stage_def(
             input_dtypes=tuple(input_dtypes),
             output_dtypes=tuple(output_dtypes),
             steps=tuple(steps),
-            lane_options=stage.lane_options,
+            lane_options=first.lane_options,
             constant_inputs=tuple(sorted(constants)),
+            batch_sizes=tuple(schedule.batch_size for schedule in stage.schedules),
+            later_schedules=tuple(later),
         ),
         stage_def,
     )
@@ -416,6 +420,29 @@ def _make_stage_def(
     if colocations:
         stage_def.attr[_COLOCATION].list.s.extend(colocations)
     return stage_def
+
+
+def _step_schedules(stage: PlannedStage) -> list[StepSchedule]:
+    """The schedule for every batch size, or one for each, of steps in the order of the stage."""
+    if not stage.schedules:
+        return [_step_schedule(stage, stage.lanes, stage.lane_options)]
+    return [_step_schedule(stage, each.lanes, each.lane_options) for each in stage.schedules]
+
+
+def _step_schedule(
+    stage: PlannedStage, lanes: tuple[Lane, ...], lane_options: tuple[LaneOptions, ...]
+) -> StepSchedule:
+    """Numbers lanes in the order in which the stage's convolutions come to them."""
+    placed = {pinned.node: (lane, pinned) for lane, held in enumerate(lanes) for pinned in held}
+    steps = [placed[pinned.node] for pinned in stage.convolutions]
+    number_of = {
+        lane: number for number, lane in enumerate(dict.fromkeys(lane for lane, _ in steps))
+    }
+    return StepSchedule(
+        lanes=tuple(number_of[lane] for lane, _ in steps),
+        algorithms=tuple(pinned.algorithm or "" for _, pinned in steps),
+        lane_options=tuple(lane_options[lane] for lane in number_of) if lane_options else (),
+    )
 
 
 def _is_constant(

@@ -6,8 +6,10 @@ one output for each step. What a step computes is in attribute `steps`: the seri
 the convolution, whose inputs are written `inputs:<i>` or `sizes:<i>`. What lanes ask of the device
 is in `lane_priorities` and `lane_sm_counts`, and which lanes run as one wider convolution in
 `merged_lanes`; a node whose lanes ask for nothing may lack all three.
-`constant_inputs` are the positions in `inputs` of filters that are Const nodes; the op may
-transform them once for all calls.
+`batch_sizes` says that there are several schedules, one for each batch size: `step_lanes` and
+`algorithms` then hold one run of as many entries as there are steps for each, and the attributes of
+lanes the lanes of each, one schedule behind another. `constant_inputs` are the positions in
+`inputs` of filters that are Const nodes; the op may transform them once for all calls.
 """
 
 from __future__ import annotations
@@ -50,6 +52,21 @@ class StageStep:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class StepSchedule:
+    """How the steps of a stage run at one batch size.
+
+    Attributes:
+        lanes: the lane of each step, numbered in the order in which they come up.
+        algorithms: the algorithm pinned for each step; empty leaves the choice to the runner.
+        lane_options: what each lane asks of the device; empty where none asks for anything.
+    """
+
+    lanes: tuple[int, ...]
+    algorithms: tuple[str, ...]
+    lane_options: tuple[LaneOptions, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class StageNode:
     """What a ConvStage node says.
 
@@ -60,9 +77,14 @@ class StageNode:
         control_inputs: its control dependencies, `^name` each.
         input_dtypes: TensorFlow's number of the dtype of each of `inputs`.
         output_dtypes: the same of each step's result.
-        steps: the convolutions, lane after lane; step `i` computes output `i`.
+        steps: the convolutions, lane after lane where one schedule holds for every batch size; step
+            `i` computes output `i`.
         lane_options: what each lane asks of the device; empty where none asks for anything.
         constant_inputs: positions in `inputs` of filters that no call changes, ascending.
+        batch_sizes: that the stage has a schedule for, ascending; empty where the lanes and
+            algorithms of `steps` hold for every batch size.
+        later_schedules: those for `batch_sizes[1:]`; that for the first is in `steps` and
+            `lane_options`.
     """
 
     name: str
@@ -74,6 +96,18 @@ class StageNode:
     steps: tuple[StageStep, ...]
     lane_options: tuple[LaneOptions, ...] = ()
     constant_inputs: tuple[int, ...] = ()
+    batch_sizes: tuple[int, ...] = ()
+    later_schedules: tuple[StepSchedule, ...] = ()
+
+    @property
+    def schedules(self) -> tuple[StepSchedule, ...]:
+        """The schedule for every batch size, or one for each of `batch_sizes`."""
+        first = StepSchedule(
+            tuple(step.lane for step in self.steps),
+            tuple(step.algorithm for step in self.steps),
+            self.lane_options,
+        )
+        return (first, *self.later_schedules)
 
 
 def make_step_def(convolution: node_def_pb2.NodeDef, operands: list[str]) -> node_def_pb2.NodeDef:
@@ -122,13 +156,17 @@ def encode_stage(stage: StageNode, node_def: node_def_pb2.NodeDef) -> None:
     attributes["steps"].list.s.extend(
         [step.node_def.SerializeToString(deterministic=True) for step in stage.steps]
     )
-    attributes["step_lanes"].list.i.extend([step.lane for step in stage.steps])
-    attributes["algorithms"].list.s.extend([step.algorithm.encode() for step in stage.steps])
-    if stage.lane_options:
-        attributes["lane_priorities"].list.i.extend([each.priority for each in stage.lane_options])
-        attributes["lane_sm_counts"].list.i.extend([each.sm_count for each in stage.lane_options])
-    if any(each.merged for each in stage.lane_options):
-        attributes["merged_lanes"].list.i.extend([int(each.merged) for each in stage.lane_options])
+    if stage.batch_sizes:
+        attributes["batch_sizes"].list.i.extend(stage.batch_sizes)
+    for schedule in stage.schedules:
+        attributes["step_lanes"].list.i.extend(schedule.lanes)
+        attributes["algorithms"].list.s.extend([each.encode() for each in schedule.algorithms])
+    options = _encoded_lane_options(stage.schedules)
+    if options:
+        attributes["lane_priorities"].list.i.extend([each.priority for each in options])
+        attributes["lane_sm_counts"].list.i.extend([each.sm_count for each in options])
+    if any(each.merged for each in options):
+        attributes["merged_lanes"].list.i.extend([int(each.merged) for each in options])
 
 
 def decode_stage(node_def: node_def_pb2.NodeDef) -> StageNode:
@@ -153,18 +191,14 @@ def decode_stage(node_def: node_def_pb2.NodeDef) -> StageNode:
         if attribute not in attributes:
             raise _malformed(name, f"an attribute '{attribute}'", "none")
     step_defs = list(attributes["steps"].list.s)
-    lanes = list(attributes["step_lanes"].list.i)
-    algorithms = list(attributes["algorithms"].list.s)
     input_dtypes = tuple(attributes["Tin"].list.type)
     output_dtypes = tuple(attributes["Tout"].list.type)
-    lengths = (len(step_defs), len(lanes), len(algorithms), len(output_dtypes))
-    if not step_defs or len(set(lengths)) != 1:
+    if not step_defs or len(step_defs) != len(output_dtypes):
         raise _malformed(
-            name, "as many of steps, step_lanes, algorithms and Tout, one or more", lengths
+            name, "as many of steps and Tout, one or more", (len(step_defs), len(output_dtypes))
         )
-    used_lanes = list(dict.fromkeys(lanes))
-    if lanes != sorted(lanes) or used_lanes != list(range(len(used_lanes))):
-        raise _malformed(name, "step_lanes 0, 1, ... in order", lanes)
+    batch_sizes = _batch_sizes(node_def)
+    first, *later = _decode_schedules(node_def, len(step_defs), max(len(batch_sizes), 1))
 
     inputs = list(node_def.input)
     tensors = [text for text in inputs if not text.startswith("^")]
@@ -181,11 +215,15 @@ def decode_stage(node_def: node_def_pb2.NodeDef) -> StageNode:
         input_dtypes=input_dtypes,
         output_dtypes=output_dtypes,
         steps=tuple(
-            StageStep(_parse_step(name, step_def), lane, algorithm.decode("utf-8", "replace"))
-            for step_def, lane, algorithm in zip(step_defs, lanes, algorithms, strict=True)
+            StageStep(_parse_step(name, step_def), lane, algorithm)
+            for step_def, lane, algorithm in zip(
+                step_defs, first.lanes, first.algorithms, strict=True
+            )
         ),
-        lane_options=_decode_lane_options(node_def, len(used_lanes)),
+        lane_options=first.lane_options,
         constant_inputs=_constant_inputs(node_def),
+        batch_sizes=batch_sizes,
+        later_schedules=tuple(later),
     )
     _check_operands(stage)
     _check_constant_inputs(stage)
@@ -198,6 +236,64 @@ def operand_positions(stage: StageNode) -> dict[str, int]:
     first_sizes = len(stage.inputs)
     positions.update({sizes_operand(i): first_sizes + i for i in range(len(stage.sizes))})
     return positions
+
+
+def _encoded_lane_options(schedules: tuple[StepSchedule, ...]) -> list[LaneOptions]:
+    """Those of the lanes of all schedules, or none where no lane asks for anything."""
+    if not any(schedule.lane_options for schedule in schedules):
+        return []
+    options: list[LaneOptions] = []
+    for schedule in schedules:
+        nothing = (LaneOptions(),) * (max(schedule.lanes) + 1)
+        options.extend(schedule.lane_options or nothing)
+    return options
+
+
+def _decode_schedules(
+    node_def: node_def_pb2.NodeDef, step_count: int, schedule_count: int
+) -> list[StepSchedule]:
+    lanes = list(node_def.attr["step_lanes"].list.i)
+    algorithms = list(node_def.attr["algorithms"].list.s)
+    lengths = (len(lanes), len(algorithms))
+    if lengths != (schedule_count * step_count,) * 2:
+        raise _malformed(
+            node_def.name,
+            f"step_lanes and algorithms for {step_count} steps in {schedule_count} schedules",
+            lengths,
+        )
+    starts = range(0, len(lanes), step_count)
+    step_lanes = [tuple(lanes[start : start + step_count]) for start in starts]
+    for each in step_lanes:
+        is_lane_after_lane = schedule_count > 1 or list(each) == sorted(each)
+        if list(dict.fromkeys(each)) != list(range(len(set(each)))) or not is_lane_after_lane:
+            raise _malformed(node_def.name, "step_lanes 0, 1, ... as they come up", list(each))
+    lane_counts = [len(set(each)) for each in step_lanes]
+    options = _decode_lane_options(node_def, sum(lane_counts))
+    schedules = []
+    for start, each, lane_count in zip(starts, step_lanes, lane_counts, strict=True):
+        own, options = options[:lane_count], options[lane_count:]
+        asks = any(option != LaneOptions() for option in own)
+        schedules.append(
+            StepSchedule(
+                each,
+                tuple(
+                    algorithm.decode("utf-8", "replace")
+                    for algorithm in algorithms[start : start + step_count]
+                ),
+                own if asks or schedule_count == 1 else (),
+            )
+        )
+    return schedules
+
+
+def _batch_sizes(node_def: node_def_pb2.NodeDef) -> tuple[int, ...]:
+    # To read an attribute that is not there would add it to the node.
+    if "batch_sizes" not in node_def.attr:
+        return ()
+    sizes = list(node_def.attr["batch_sizes"].list.i)
+    if sizes != sorted(set(sizes)) or min(sizes, default=1) < 1:
+        raise _malformed(node_def.name, "batch_sizes of at least 1, ascending", sizes)
+    return tuple(sizes)
 
 
 def _decode_lane_options(

@@ -56,6 +56,13 @@ def is_tf32_on() -> bool:
     return bool(tf.config.experimental.tensor_float_32_execution_enabled())
 
 
+def is_op_determinism_on() -> bool:
+    """Whether `tf.config.experimental.enable_op_determinism` was called."""
+    from tensorflow.python.framework import config
+
+    return bool(config.is_op_determinism_enabled())
+
+
 def may_have_gpus() -> bool:
     """Whether TensorFlow may show this process a GPU, without making it look for one.
 

@@ -195,6 +195,12 @@ def analyze(
     help="Go by the profile even where it is of another device or cuDNN version.",
 )
 @click.option(
+    "--workspace-limit-mb",
+    type=click.IntRange(min=0),
+    metavar="MIB",
+    help="What the workspaces of one stage may take together. [default: no limit but memory]",
+)
+@click.option(
     "--save-plan",
     "saved_plan_path",
     type=click.Path(dir_okay=False),
@@ -217,6 +223,7 @@ def run(
     plan_path: str | None,
     profile_path: str | None,
     allow_foreign_profile: bool,
+    workspace_limit_mb: int | None,
     saved_plan_path: str | None,
     record_path: str | None,
     report: bool,
@@ -261,6 +268,7 @@ def run(
         plan,
         profile,
         allow_foreign_profile=allow_foreign_profile,
+        workspace_limit_mb=workspace_limit_mb,
         on_error=_end_with,
     )
     return _PreparedRun(

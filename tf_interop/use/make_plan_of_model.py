@@ -41,6 +41,7 @@ def plan(
     image_size: tuple[int, int] | None = None,
     memory_budget_bytes: int | None = None,
     allow_tf32: bool | None = None,
+    deterministic: bool | None = None,
     target: str | None = None,
     allow_foreign_profile: bool = False,
     options: PlanOptions | None = None,
@@ -65,6 +66,9 @@ def plan(
             takes what the GPU has free now; on a CPU there is then no limit.
         allow_tf32: TensorFlow's switch for TF32, as it will be when the plan is used; None as it is
             now.
+        deterministic: whether op determinism (`tf.config.experimental.enable_op_determinism`) will
+            be on when the plan is used; None as it is now. Algorithms that do not give the same
+            bits every time are then left out.
         target: what the plan is for, which need not be here: `cpu`, or the compute capability of a
             GPU such as `9.0`. None is what this process runs on.
         allow_foreign_profile: whether the profile may be of another device than that.
@@ -90,6 +94,8 @@ def plan(
         memory_budget_bytes = free_memory_for(loaded)
     if allow_tf32 is None:
         allow_tf32 = tensorflow_internals.is_tf32_on()
+    if deterministic is None:
+        deterministic = tensorflow_internals.is_op_determinism_on()
     capability = loaded.device.compute_capability if target is None else target
     entries: dict[tuple[str, int | None], GraphPlan] = {}
     for batch_size in batch_sizes:
@@ -115,6 +121,7 @@ def plan(
             name=graphs.name,
             say=say,
             allow_tf32=allow_tf32,
+            deterministic=deterministic,
             memory_budget_bytes=memory_budget_bytes,
             options=options,
         )
@@ -145,6 +152,7 @@ def _plan_graph(
     profile: Profile,
     *,
     allow_tf32: bool,
+    deterministic: bool,
     memory_budget_bytes: int | None,
     options: PlanOptions | None,
     name: str,
@@ -169,6 +177,7 @@ def _plan_graph(
         Independence(view, convolutions),
         profile,
         allow_tf32=allow_tf32,
+        deterministic=deterministic,
         memory_budget_bytes=memory_budget_bytes,
     )
     if problem.nodes:

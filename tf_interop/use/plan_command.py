@@ -125,6 +125,12 @@ def plan() -> None:
     help="TensorFlow's switch for TF32, as it will be when the plan is used.",
 )
 @click.option(
+    "--deterministic",
+    is_flag=True,
+    help="Leave out algorithms that do not give the same bits every time, as TensorFlow's op "
+    "determinism asks for.",
+)
+@click.option(
     "--allow-foreign-profile",
     is_flag=True,
     help="Go by the profile even where it is of another device or cuDNN version.",
@@ -140,6 +146,7 @@ def make(
     memory_budget_bytes: int | None,
     target: str | None,
     allow_tf32: bool,
+    deterministic: bool,
     allow_foreign_profile: bool,
 ) -> None:
     """Plans MODEL, and says what to expect of the plan.
@@ -173,6 +180,7 @@ def make(
                         image_size=image_size,
                         memory_budget_bytes=memory_budget_bytes,
                         allow_tf32=allow_tf32,
+                        deterministic=deterministic,
                         target=target,
                         allow_foreign_profile=allow_foreign_profile,
                         say=lambda text: status.update(text),

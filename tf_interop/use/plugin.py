@@ -71,6 +71,8 @@ class Plugin:
     @settings.setter
     def settings(self, settings: Settings) -> None:
         self._settings = settings
+        limit_mb = settings.workspace_limit_mb
+        self.library.set_workspace_limit(None if limit_mb is None else limit_mb << 20)
         self._update_pass()
 
     @property
@@ -139,6 +141,7 @@ class Plugin:
                 handed.infer_output_shapes,
                 handed.fetches,
                 allow_tf32=tensorflow_internals.is_tf32_on(),
+                deterministic=tensorflow_internals.is_op_determinism_on(),
             )
             if result.graph_def is not None:
                 handed.set_result(result.graph_def.SerializeToString(deterministic=True))

@@ -53,6 +53,7 @@ def enable_once_imported(
     profile: Profile | None,
     *,
     allow_foreign_profile: bool,
+    workspace_limit_mb: int | None,
     on_error: Callable[[Exception], None],
 ) -> None:
     """Turns the plugin on as soon as the program has imported TensorFlow.
@@ -65,6 +66,7 @@ def enable_once_imported(
         plan: its plan.
         profile: its profile.
         allow_foreign_profile: whether the profile may be of another device.
+        workspace_limit_mb: its limit for the workspaces of a stage.
         on_error: is told what `enable` raised. It is called inside the program's import.
     """
 
@@ -73,7 +75,11 @@ def enable_once_imported(
 
         try:
             tf_interop.enable(
-                policy, plan=plan, profile=profile, allow_foreign_profile=allow_foreign_profile
+                policy,
+                plan=plan,
+                profile=profile,
+                allow_foreign_profile=allow_foreign_profile,
+                workspace_limit_mb=workspace_limit_mb,
             )
         except tf_interop.errors.TfInteropError as error:
             on_error(error)

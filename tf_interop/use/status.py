@@ -89,14 +89,13 @@ class Status:
             console.print(
                 f"  {self.counters.filters_transformed} constant filters transformed once"
             )
-        for reason, count in self.counters.fallbacks.items():
-            console.print(f"  fallback, {count} times: {reason}", markup=False, soft_wrap=True)
-        for reason, count in self.counters.refused_lane_options.items():
-            console.print(
-                f"  lanes without the options of the plan, {count} times: {reason}",
-                markup=False,
-                soft_wrap=True,
-            )
+        # Which device it was matters only where there are several.
+        devices = self.counters.devices if len(self.counters.devices) > 1 else {}
+        for device, counters in devices.items():
+            console.print(f"  {device}: {counters.stages_run} stages run", markup=False)
+            _print_reasons(console, counters, f"{device}: ")
+        if not devices:
+            _print_reasons(console, self.counters, "")
         return text.getvalue()
 
 
@@ -142,6 +141,17 @@ def _describe_xla(functions: tuple[XlaFunction, ...], auto_clustering: str) -> l
             f"XLA is on for all graphs ({auto_clustering}): stages stay outside of its clusters"
         )
     return lines
+
+
+def _print_reasons(console: Console, counters: Counters, prefix: str) -> None:
+    for what, reasons in (
+        ("fallback", counters.fallbacks),
+        ("lanes without the options of the plan", counters.refused_lane_options),
+    ):
+        for reason, count in reasons.items():
+            console.print(
+                f"  {prefix}{what}, {count} times: {reason}", markup=False, soft_wrap=True
+            )
 
 
 def _graph_table(graphs: tuple[PassReport, ...]) -> Table:

@@ -31,6 +31,7 @@ def enable(
     profile: Profile | str | os.PathLike[str] | None = None,
     allow_foreign_profile: bool = False,
     pass_time_limit_s: float = DEFAULT_PASS_TIME_LIMIT_S,
+    workspace_limit_mb: int | None = None,
 ) -> None:
     """Turns the plugin on, or changes what it does.
 
@@ -51,10 +52,14 @@ def enable(
             does not have are replaced.
         pass_time_limit_s: how long the pass may take for one graph, in seconds. A graph that it
             takes longer for stays as it is, and `status()` says so.
+        workspace_limit_mb: what the workspaces of one stage may take together, in MiB; a stage
+            whose plan asks for more runs on fewer lanes, with other algorithms or in sequence. None
+            leaves it to what memory there is. TensorFlow's own limit for each convolution,
+            `TF_CUDNN_WORKSPACE_LIMIT_IN_MB`, holds beside it.
 
     Raises:
-        ValueError: the policy is unknown, or does not go with a plan or profile, or the time limit
-            is not positive.
+        ValueError: the policy is unknown, or does not go with a plan or profile, or a limit is
+            negative or the time limit 0.
         PlanError: the plan file cannot be read.
         ProfileError: the profile file cannot be read, or is of another device or cuDNN version.
         LibraryError: the compiled library is missing or does not fit this TensorFlow.
@@ -65,6 +70,7 @@ def enable(
         profile=profile,
         allow_foreign_profile=allow_foreign_profile,
         pass_time_limit_s=pass_time_limit_s,
+        workspace_limit_mb=workspace_limit_mb,
     )
     plugin = get_plugin()
     if not plugin.device_types:
@@ -107,12 +113,13 @@ def make_settings(
     profile: Profile | str | os.PathLike[str] | None = None,
     allow_foreign_profile: bool = False,
     pass_time_limit_s: float = DEFAULT_PASS_TIME_LIMIT_S,
+    workspace_limit_mb: int | None = None,
 ) -> Settings:
     """Checks the arguments of `enable` and reads the files that they name.
 
     Raises:
-        ValueError: the policy is unknown, or does not go with a plan or profile, or the time limit
-            is not positive.
+        ValueError: the policy is unknown, or does not go with a plan or profile, or a limit is
+            negative or the time limit 0.
         PlanError: the plan file cannot be read.
         ProfileError: the profile file cannot be read, or is of another device or cuDNN version.
     """
@@ -129,6 +136,11 @@ def make_settings(
             f"Expected pass_time_limit_s to be positive, got {pass_time_limit_s!r}. "
             "Give infinity for no limit."
         )
+    if workspace_limit_mb is not None and workspace_limit_mb < 0:
+        raise ValueError(
+            f"Expected workspace_limit_mb to be at least 0, got {workspace_limit_mb}. 0 has every "
+            "stage run with what needs least."
+        )
     loaded = profile if profile is None or isinstance(profile, Profile) else load_profile(profile)
     if loaded is not None and not allow_foreign_profile:
         check_fits_this_process(loaded)
@@ -138,6 +150,7 @@ def make_settings(
         loaded,
         allow_foreign_profile,
         pass_time_limit_s,
+        workspace_limit_mb,
     )
 
 

@@ -181,32 +181,34 @@ Status CudnnBackend::ForStream(CUstream_st* caller, CudnnBackend** backend) {
 
 bool CudnnBackend::PrepareKey::operator==(const PrepareKey& other) const {
   return convolution == other.convolution && algorithm == other.algorithm &&
-         workspace_limit_bytes == other.workspace_limit_bytes && allow_tf32 == other.allow_tf32;
+         workspace_limit_bytes == other.workspace_limit_bytes && allow_tf32 == other.allow_tf32 &&
+         deterministic == other.deterministic;
 }
 
 size_t CudnnBackend::PrepareKeyHash::operator()(const PrepareKey& key) const {
   const size_t convolution = ConvolutionHash()(key.convolution);
   return convolution ^ (std::hash<std::string>()(key.algorithm) * 31) ^
-         (key.workspace_limit_bytes * 2 + (key.allow_tf32 ? 1 : 0));
+         (key.workspace_limit_bytes * 4 + (key.allow_tf32 ? 2 : 0) + (key.deterministic ? 1 : 0));
 }
 
 Status CudnnBackend::Prepare(const Convolution& convolution, const std::string& algorithm,
                              size_t workspace_limit_bytes,
                              std::shared_ptr<const PreparedConvolution>* prepared) {
-  const PrepareKey key = {convolution, algorithm, workspace_limit_bytes, allow_tf32_};
+  const PrepareKey key = {convolution, algorithm, workspace_limit_bytes, allow_tf32_,
+                          deterministic_};
   {
     std::lock_guard<std::mutex> lock(prepared_mutex_);
-    const auto found = prepared_.find(key);
-    if (found != prepared_.end()) {
-      *prepared = found->second.prepared;
-      return found->second.status;
+    if (const PrepareOutcome* found = prepared_.Find(key)) {
+      *prepared = found->prepared;
+      return found->status;
     }
   }
   // Unlocked: compiling a plan may take seconds, and other convolutions need not wait for it.
   PrepareOutcome outcome = PrepareAnew(key);
   if (!IsLasting(outcome.status)) return outcome.status;
+  PrepareOutcome forgotten;  // destroyed behind the lock
   std::lock_guard<std::mutex> lock(prepared_mutex_);
-  const PrepareOutcome& kept = prepared_.try_emplace(key, std::move(outcome)).first->second;
+  const PrepareOutcome& kept = *prepared_.Insert(key, std::move(outcome), &forgotten);
   *prepared = kept.prepared;
   return kept.status;
 }
@@ -225,11 +227,20 @@ CudnnBackend::PrepareOutcome CudnnBackend::PrepareAnew(const PrepareKey& key) {
   std::shared_ptr<const CudnnConvolution> prepared;
   CudnnPrepareOptions options;
   options.allow_tf32 = key.allow_tf32;
+  options.deterministic = key.deterministic;
   const Status status = WithHandle([&](cudnnHandle_t handle) {
     return PrepareCudnnConvolution(driver_, library_, handle, key.convolution, key.algorithm,
                                    key.workspace_limit_bytes, options, &prepared);
   });
-  return {status, std::move(prepared)};
+  if (!status.ok()) return {status, nullptr};
+  // Whoever holds it last destroys cuDNN's descriptors, on any thread; they belong to the context.
+  const PreparedConvolution* const plan = prepared.get();
+  return {status,
+          std::shared_ptr<const PreparedConvolution>(
+              plan, [this, owned = std::move(prepared)](const PreparedConvolution*) mutable {
+                ScopedContext scope(driver_, context_);
+                owned.reset();
+              })};
 }
 
 Status CudnnBackend::ListAlgorithms(const Convolution& convolution, AlgorithmScope scope,
@@ -244,6 +255,7 @@ Status CudnnBackend::Restore(const Convolution& convolution, const std::string& 
   std::shared_ptr<const CudnnConvolution> restored;
   CudnnPrepareOptions options;
   options.allow_tf32 = allow_tf32_;
+  options.deterministic = deterministic_;
   TF_INTEROP_RETURN_IF_ERROR(WithHandle([&](cudnnHandle_t handle) {
     return RestoreCudnnConvolution(driver_, library_, handle, convolution, serialized, options,
                                    &restored);

@@ -1,9 +1,9 @@
 // The backend for NVIDIA GPUs: CUDA streams through libcuda, convolutions through libcudnn, both
 // opened when the first backend is asked for. This header needs no header of CUDA's.
 //
-// Ownership: backends, their stream groups and what they have prepared live until the process
-// ends. cuDNN's plans and handles cannot be freed safely while the process exits, because CUDA may
-// be gone by then.
+// Ownership: backends and their stream groups live until the process ends, and so do the plans that
+// were used last, up to a limit. cuDNN's plans and handles cannot be freed safely while the process
+// exits, because CUDA may be gone by then.
 //
 // Thread-safety: everything here may be called from several threads at once. A stream group is
 // leased by one call at a time, and so is its cuDNN handle: no handle is ever used by two threads
@@ -29,6 +29,7 @@
 
 #include "cc_kernels/core/backend.h"
 #include "cc_kernels/core/convolution.h"
+#include "cc_kernels/core/lru_cache.h"
 #include "cc_kernels/core/status.h"
 
 struct CUctx_st;      // what CUcontext points to
@@ -54,8 +55,17 @@ class CudnnBackend : public Backend {
   // Holds for convolutions that are prepared from now on.
   void set_allow_tf32(bool allow) override { allow_tf32_ = allow; }
 
-  // See Backend. The outcome is kept, by convolution, algorithm, limit and TF32, also where it is
-  // a refusal; only a lack of memory or of a library is tried anew. Two threads may compile the
+  // See Backend. What cuDNN says of its engines decides, and of legacy algorithms its
+  // documentation.
+  void set_deterministic(bool deterministic) override { deterministic_ = deterministic; }
+
+  // How many outcomes of Prepare are kept. A program whose shapes change for ever would otherwise
+  // fill memory with plans. Many more than can be enqueued and not have run: cuDNN's plans are
+  // destroyed when nothing holds them any more, which must not be while they run.
+  static constexpr size_t kMostPrepared = 4096;
+
+  // See Backend. The outcome is kept, by convolution, algorithm, limit and switches, also where it
+  // is a refusal; only a lack of memory or of a library is tried anew. Two threads may compile the
   // same plan at once, and the first to finish wins. A limit of 0 without an algorithm asks for
   // the least workspace that cuDNN can do with.
   Status Prepare(const Convolution& convolution, const std::string& algorithm,
@@ -97,6 +107,7 @@ class CudnnBackend : public Backend {
     std::string algorithm;
     size_t workspace_limit_bytes;
     bool allow_tf32;
+    bool deterministic;
 
     bool operator==(const PrepareKey& other) const;
   };
@@ -138,6 +149,7 @@ class CudnnBackend : public Backend {
   const CudnnLibrary& library_;
   CUctx_st* const context_;
   std::atomic<bool> allow_tf32_{true};
+  std::atomic<bool> deterministic_{false};
 
   std::mutex groups_mutex_;
   std::map<GroupKind, std::vector<std::unique_ptr<StreamGroup>>> idle_groups_;
@@ -150,7 +162,7 @@ class CudnnBackend : public Backend {
   std::unique_ptr<PriorityRange> priorities_;  // null until a lane asks for one
 
   std::mutex prepared_mutex_;
-  std::unordered_map<PrepareKey, PrepareOutcome, PrepareKeyHash> prepared_;
+  LruCache<PrepareKey, PrepareOutcome, PrepareKeyHash> prepared_{kMostPrepared};
 };
 
 }  // namespace tf_interop

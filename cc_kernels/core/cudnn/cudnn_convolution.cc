@@ -343,6 +343,7 @@ ExecutableRequest RequestFor(const PrepareContext& context, size_t copies_bytes)
   ExecutableRequest request;
   request.allow_reduced_precision =
       context.convolution.dtype != DataType::kFloat || context.options.allow_tf32;
+  request.requires_determinism = context.options.deterministic;
   request.workspace_limit_bytes =
       context.workspace_limit_bytes - std::min(context.workspace_limit_bytes, copies_bytes);
   request.wants_least_workspace = context.wants_least_workspace;
@@ -577,8 +578,12 @@ Status RestoreCudnnConvolution(const CudaDriver& driver, const CudnnLibrary& lib
                        "' to compute in full float precision while TF32 is off, got one that uses "
                        "TF32 or less. Allow TF32, or prepare another algorithm.");
   }
+  ExecutableRequest request;
+  request.requires_determinism = options.deterministic;
+  TF_INTEROP_RETURN_IF_ERROR(CheckDeterminism(plan->is_deterministic(), request));
   if (formulation.splits_epilogue) {
     TF_INTEROP_RETURN_IF_ERROR(RestorePlan(library, handle, parts.plans[1], nullptr, &epilogue));
+    TF_INTEROP_RETURN_IF_ERROR(CheckDeterminism(epilogue->is_deterministic(), request));
   }
   *prepared = assembly.Finish(std::move(plan), std::move(epilogue));
   return Status::Ok();

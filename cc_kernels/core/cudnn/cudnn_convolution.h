@@ -86,6 +86,8 @@ class CudnnConvolution : public PreparedConvolution {
 struct CudnnPrepareOptions {
   // Whether float convolutions may be computed in TF32.
   bool allow_tf32 = true;
+  // Whether only algorithms that give the same bits every time are taken.
+  bool deterministic = false;
 };
 
 // Prepares `convolution` with `algorithm`, or with cuDNN's own choice where that is empty. The

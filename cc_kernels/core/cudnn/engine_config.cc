@@ -21,6 +21,14 @@ Status ReadEngine(const CudnnLibrary& library, const BackendDescriptor& config,
   return config.GetDescriptor(CUDNN_ATTR_ENGINECFG_ENGINE, engine);
 }
 
+Status ReadNotes(const CudnnLibrary& library, const BackendDescriptor& config,
+                 std::vector<cudnnBackendNumericalNote_t>* notes) {
+  BackendDescriptor engine;
+  TF_INTEROP_RETURN_IF_ERROR(ReadEngine(library, config, &engine));
+  notes->resize(kMostNotes);
+  return engine.GetArray(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, notes);
+}
+
 Status MakeEngine(const CudnnLibrary& library, const OperationGraph& graph, const EngineTag& tag,
                   BackendDescriptor* engine) {
   *engine = BackendDescriptor(library, CUDNN_BACKEND_ENGINE_DESCRIPTOR,
@@ -114,15 +122,22 @@ int64_t ReadSmCount(const CudnnLibrary& library, const BackendDescriptor& config
 
 Status ReadReducesPrecision(const CudnnLibrary& library, const BackendDescriptor& config,
                             bool* reduces_precision) {
-  BackendDescriptor engine;
-  TF_INTEROP_RETURN_IF_ERROR(ReadEngine(library, config, &engine));
-  std::vector<cudnnBackendNumericalNote_t> notes(kMostNotes);
-  TF_INTEROP_RETURN_IF_ERROR(engine.GetArray(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, &notes));
+  std::vector<cudnnBackendNumericalNote_t> notes;
+  TF_INTEROP_RETURN_IF_ERROR(ReadNotes(library, config, &notes));
   *reduces_precision =
       std::any_of(notes.begin(), notes.end(), [](cudnnBackendNumericalNote_t note) {
         return note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE ||
                note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;
       });
+  return Status::Ok();
+}
+
+Status ReadIsDeterministic(const CudnnLibrary& library, const BackendDescriptor& config,
+                           bool* is_deterministic) {
+  std::vector<cudnnBackendNumericalNote_t> notes;
+  TF_INTEROP_RETURN_IF_ERROR(ReadNotes(library, config, &notes));
+  *is_deterministic =
+      std::find(notes.begin(), notes.end(), CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) == notes.end();
   return Status::Ok();
 }
 

@@ -43,6 +43,10 @@ int64_t ReadSmCount(const CudnnLibrary& library, const BackendDescriptor& config
 Status ReadReducesPrecision(const CudnnLibrary& library, const BackendDescriptor& config,
                             bool* reduces_precision);
 
+// Whether the engine gives the same bits every time: it does where it does not say otherwise.
+Status ReadIsDeterministic(const CudnnLibrary& library, const BackendDescriptor& config,
+                           bool* is_deterministic);
+
 // Engines have the indices from 0 up to this one. Most of them are made for other graphs or GPUs.
 Status CountEngines(const OperationGraph& graph, int64_t* count);
 

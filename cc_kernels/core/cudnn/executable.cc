@@ -12,6 +12,14 @@ Status CheckWorkspace(const Executable& executable, const ExecutableRequest& req
                      std::to_string(executable.workspace_bytes()) + ".");
 }
 
+Status CheckDeterminism(bool is_deterministic, const ExecutableRequest& request) {
+  if (is_deterministic || !request.requires_determinism) return Status::Ok();
+  return Unsupported(
+      "Expected an algorithm that gives the same bits every time, as "
+      "tf.config.experimental.enable_op_determinism asks for, got one that may not. Plan from a "
+      "profile with determinism on.");
+}
+
 Status AsRefusalOfPin(const AlgorithmTag& tag, const Status& status) {
   if (status.ok() || status.code() == StatusCode::kResourceExhausted ||
       status.code() == StatusCode::kUnavailable) {

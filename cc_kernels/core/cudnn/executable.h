@@ -30,6 +30,8 @@ class Executable {
   virtual size_t workspace_bytes() const = 0;
   // Whether float operands may be rounded to TF32 or less on the way.
   virtual bool reduces_precision() const = 0;
+  // Whether it gives the same bits every time, as far as cuDNN promises.
+  virtual bool is_deterministic() const = 0;
 
   // Enqueues the work on the handle's stream. `workspace` holds workspace_bytes().
   virtual Status Execute(cudnnHandle_t handle, const std::vector<TensorBinding>& bindings,
@@ -43,6 +45,8 @@ class Executable {
 struct ExecutableRequest {
   // Whether float operands may be rounded to TF32 or less.
   bool allow_reduced_precision = true;
+  // Whether it has to give the same bits every time.
+  bool requires_determinism = false;
   // The most that the workspace may hold.
   size_t workspace_limit_bytes = 0;
   // Takes the plan with the smallest workspace, whatever the limit.
@@ -51,6 +55,9 @@ struct ExecutableRequest {
 
 // kUnsupported where the workspace is larger than the request allows.
 Status CheckWorkspace(const Executable& executable, const ExecutableRequest& request);
+
+// kUnsupported where the request asks for the same bits every time and cuDNN does not promise them.
+Status CheckDeterminism(bool is_deterministic, const ExecutableRequest& request);
 
 // `status` for a pin: what cuDNN refuses about it is the pin's fault (kUnsupported) unless memory
 // or a library is missing.

@@ -15,12 +15,17 @@ Status RefuseReducedPrecision() {
 }
 
 // Before anything is compiled.
-Status CheckPrecision(const CudnnLibrary& library, const BackendDescriptor& config,
-                      const ExecutableRequest& request) {
-  if (request.allow_reduced_precision) return Status::Ok();
-  bool reduces_precision = false;
-  TF_INTEROP_RETURN_IF_ERROR(ReadReducesPrecision(library, config, &reduces_precision));
-  return reduces_precision ? RefuseReducedPrecision() : Status::Ok();
+Status CheckNotes(const CudnnLibrary& library, const BackendDescriptor& config,
+                  const ExecutableRequest& request) {
+  if (!request.allow_reduced_precision) {
+    bool reduces_precision = false;
+    TF_INTEROP_RETURN_IF_ERROR(ReadReducesPrecision(library, config, &reduces_precision));
+    if (reduces_precision) return RefuseReducedPrecision();
+  }
+  if (!request.requires_determinism) return Status::Ok();
+  bool is_deterministic = false;
+  TF_INTEROP_RETURN_IF_ERROR(ReadIsDeterministic(library, config, &is_deterministic));
+  return CheckDeterminism(is_deterministic, request);
 }
 
 // Finalizes a plan of `config` and holds it against the request.
@@ -28,7 +33,7 @@ Status TryConfig(const CudnnLibrary& library, cudnnHandle_t handle,
                  const std::shared_ptr<const OperationGraph>& graph, BackendDescriptor config,
                  int64_t sm_count, const ExecutableRequest& request,
                  std::unique_ptr<const ExecutionPlan>* plan) {
-  TF_INTEROP_RETURN_IF_ERROR(CheckPrecision(library, config, request));
+  TF_INTEROP_RETURN_IF_ERROR(CheckNotes(library, config, request));
   auto candidate = std::make_unique<ExecutionPlan>(library);
   TF_INTEROP_RETURN_IF_ERROR(candidate->Build(handle, graph, std::move(config), sm_count));
   TF_INTEROP_RETURN_IF_ERROR(CheckWorkspace(*candidate, request));
@@ -153,6 +158,7 @@ Status ExecutionPlan::ReadBack(int64_t sm_count) {
   BackendDescriptor built(library_, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, "engine configuration");
   TF_INTEROP_RETURN_IF_ERROR(plan_.GetDescriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, &built));
   TF_INTEROP_RETURN_IF_ERROR(ReadReducesPrecision(library_, built, &reduces_precision_));
+  TF_INTEROP_RETURN_IF_ERROR(ReadIsDeterministic(library_, built, &is_deterministic_));
   TF_INTEROP_RETURN_IF_ERROR(ReadTag(library_, built, &engine_));
   if (sm_count != 0) {
     const int64_t told = ReadSmCount(library_, built);

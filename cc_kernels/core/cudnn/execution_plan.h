@@ -36,6 +36,7 @@ class ExecutionPlan : public Executable {
   const EngineTag& engine() const { return engine_; }
   size_t workspace_bytes() const override { return workspace_bytes_; }
   bool reduces_precision() const override { return reduces_precision_; }
+  bool is_deterministic() const override { return is_deterministic_; }
 
   Status Execute(cudnnHandle_t handle, const std::vector<TensorBinding>& bindings,
                  void* workspace) const override;
@@ -53,6 +54,7 @@ class ExecutionPlan : public Executable {
   EngineTag engine_;
   size_t workspace_bytes_ = 0;
   bool reduces_precision_ = false;
+  bool is_deterministic_ = true;
   // cuDNN allows one handle per thread, but not for all engines one plan on two threads at once
   // (PyTorch keeps a plan per thread for this reason). Enqueueing takes microseconds, and what is
   // enqueued still runs at the same time.

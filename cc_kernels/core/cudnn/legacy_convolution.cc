@@ -90,6 +90,18 @@ Status CheckLegacyKind(const LegacyTag& tag, const Convolution& convolution) {
                      "', which is for another kind.");
 }
 
+bool IsDeterministic(ConvolutionKind kind, const LegacyTag& tag) {
+  switch (kind) {
+    case ConvolutionKind::kForward:
+      return true;
+    case ConvolutionKind::kBackwardInput:
+      return tag.name != "ALGO_0";
+    case ConvolutionKind::kBackwardFilter:
+      break;
+  }
+  return tag.name != "ALGO_0" && tag.name != "ALGO_3";
+}
+
 LegacyConvolution::LegacyConvolution(const CudnnLibrary& library, const Convolution& convolution,
                                      LegacyTag tag, int algorithm, bool allow_reduced_precision)
     : library_(library),
@@ -110,6 +122,8 @@ Status LegacyConvolution::Make(const CudnnLibrary& library, cudnnHandle_t handle
   TF_INTEROP_RETURN_IF_ERROR(library.CheckHasLegacyApi());
   TF_INTEROP_RETURN_IF_ERROR(CheckLegacyKind(tag, convolution));
   TF_INTEROP_RETURN_IF_ERROR(CheckLegacyForm(convolution));
+  TF_INTEROP_RETURN_IF_ERROR(
+      AsRefusalOfPin(tag, CheckDeterminism(IsDeterministic(convolution.kind, tag), request)));
   std::unique_ptr<LegacyConvolution> made(new LegacyConvolution(library, convolution, tag,
                                                                 AlgorithmOf(convolution.kind, tag),
                                                                 request.allow_reduced_precision));

@@ -24,6 +24,11 @@ Status CheckLegacyForm(const Convolution& convolution);
 // kUnsupported where `tag` is the name of an algorithm for another kind of convolution.
 Status CheckLegacyKind(const LegacyTag& tag, const Convolution& convolution);
 
+// Whether cuDNN documents that the algorithm gives the same bits every time. Three do not, all of
+// them backward ones that add up with atomics (cudnnConvolutionBwdDataAlgo_t and
+// cudnnConvolutionBwdFilterAlgo_t in cuDNN's API reference).
+bool IsDeterministic(ConvolutionKind kind, const LegacyTag& tag);
+
 // One call of the legacy API. With 16-bit types it may use tensor cores; with float it may use TF32
 // where the request allows that.
 class LegacyConvolution : public Executable {
@@ -39,6 +44,7 @@ class LegacyConvolution : public Executable {
   AlgorithmTag tag() const override { return tag_; }
   size_t workspace_bytes() const override { return workspace_bytes_; }
   bool reduces_precision() const override { return reduces_precision_; }
+  bool is_deterministic() const override { return IsDeterministic(kind_, tag_); }
   Status Execute(cudnnHandle_t handle, const std::vector<TensorBinding>& bindings,
                  void* workspace) const override;
   Status Serialize(std::string* serialized) const override;

@@ -1,5 +1,5 @@
-// Threads that prepare under different values of TensorFlow's switch for TF32.
-#include "cc_kernels/core/tf32_gate.h"
+// Threads that prepare under different settings of TensorFlow's switches.
+#include "cc_kernels/core/prepare_gate.h"
 
 #include <gtest/gtest.h>
 
@@ -23,23 +23,25 @@ class SwitchBackend : public HostBackend {
   SwitchBackend() : HostBackend([](int, const std::function<void(int)>&) {}) {}
 
   void set_allow_tf32(bool allow) override { allow_tf32_ = allow; }
+  void set_deterministic(bool deterministic) override { deterministic_ = deterministic; }
 
   Status Prepare(const Convolution& convolution, const std::string& algorithm,
                  size_t workspace_limit_bytes,
                  std::shared_ptr<const PreparedConvolution>* prepared) override {
-    seen_by_thread().push_back(allow_tf32_);
+    seen_by_thread().push_back({allow_tf32_, deterministic_});
     std::this_thread::yield();
     return HostBackend::Prepare(convolution, algorithm, workspace_limit_bytes, prepared);
   }
 
   // What the calling thread's convolutions were prepared under.
-  static std::vector<bool>& seen_by_thread() {
-    static thread_local std::vector<bool> seen;
+  static std::vector<PrepareSwitches>& seen_by_thread() {
+    static thread_local std::vector<PrepareSwitches> seen;
     return seen;
   }
 
  private:
   std::atomic<bool> allow_tf32_{true};
+  std::atomic<bool> deterministic_{false};
 };
 
 constexpr size_t kWorkspaceLimit = 1 << 20;
@@ -55,20 +57,22 @@ Status PrepareStageOf(int count, Backend* backend) {
   return PrepareStage(backend, steps, kWorkspaceLimit, &stage);
 }
 
-TEST(Tf32GateTest, PreparesEveryStageUnderOneValue) {
+TEST(PrepareGateTest, PreparesEveryStageUnderOneValue) {
   SwitchBackend backend;
-  Tf32Gate gate;
+  PrepareGate gate;
   std::atomic<int> wrong{0};
   std::vector<std::thread> threads;
   for (int thread = 0; thread < 4; ++thread) {
     threads.emplace_back([&, thread] {
       for (int i = 0; i < 300; ++i) {
         // Two threads agree most of the time, and all change their mind now and then.
-        const bool allow = (i / 10 + thread) % 2 == 0;
+        const PrepareSwitches switches = {(i / 20) % 2 == 0, (i / 10 + thread) % 3 == 0};
         SwitchBackend::seen_by_thread().clear();
         const Status status =
-            gate.Prepare(&backend, allow, [&] { return PrepareStageOf(4, &backend); });
-        if (!status.ok() || SwitchBackend::seen_by_thread() != std::vector<bool>(4, allow)) ++wrong;
+            gate.Prepare(&backend, switches, [&] { return PrepareStageOf(4, &backend); });
+        if (!status.ok() ||
+            SwitchBackend::seen_by_thread() != std::vector<PrepareSwitches>(4, switches))
+          ++wrong;
       }
     });
   }
@@ -95,15 +99,15 @@ class Meeting {
   int arrived_ = 0;
 };
 
-TEST(Tf32GateTest, ThreadsThatAgreePrepareAtTheSameTime) {
+TEST(PrepareGateTest, ThreadsThatAgreePrepareAtTheSameTime) {
   SwitchBackend backend;
-  Tf32Gate gate;
+  PrepareGate gate;
   // Leaves the value that the gate does not start with.
-  ASSERT_TRUE(gate.Prepare(&backend, false, [] { return Status::Ok(); }).ok());
+  ASSERT_TRUE(gate.Prepare(&backend, {false, true}, [] { return Status::Ok(); }).ok());
   Meeting meeting(2);
   std::atomic<int> met{0};
   const auto prepare = [&] {
-    (void)gate.Prepare(&backend, false, [&] {
+    (void)gate.Prepare(&backend, {false, true}, [&] {
       if (meeting.Arrive()) ++met;
       return Status::Ok();
     });
@@ -114,21 +118,37 @@ TEST(Tf32GateTest, ThreadsThatAgreePrepareAtTheSameTime) {
   EXPECT_EQ(met, 2);
 }
 
-TEST(Tf32GateTest, TellsEveryBackend) {
+TEST(PrepareGateTest, TellsEveryBackend) {
   SwitchBackend first, second;
-  Tf32Gate gate;
+  PrepareGate gate;
   for (SwitchBackend* backend : {&first, &second}) {
     SwitchBackend::seen_by_thread().clear();
-    ASSERT_TRUE(gate.Prepare(backend, false, [&] { return PrepareStageOf(1, backend); }).ok());
-    EXPECT_EQ(SwitchBackend::seen_by_thread(), std::vector<bool>(1, false));
+    ASSERT_TRUE(
+        gate.Prepare(backend, {false, true}, [&] { return PrepareStageOf(1, backend); }).ok());
+    EXPECT_EQ(SwitchBackend::seen_by_thread(), std::vector<PrepareSwitches>(1, {false, true}));
   }
 }
 
-TEST(Tf32GateTest, HandsOnErrors) {
+TEST(PrepareGateTest, ChangesOneSwitchAlone) {
+  struct Noting : HostBackend {
+    Noting() : HostBackend([](int, const std::function<void(int)>&) {}) {}
+    void set_allow_tf32(bool allow) override { seen.allow_tf32 = allow; }
+    void set_deterministic(bool deterministic) override { seen.deterministic = deterministic; }
+    PrepareSwitches seen;
+  } backend;
+  PrepareGate gate;
+  for (const PrepareSwitches& switches :
+       {PrepareSwitches{true, true}, {false, true}, {false, false}, {true, false}}) {
+    ASSERT_TRUE(gate.Prepare(&backend, switches, [] { return Status::Ok(); }).ok());
+    EXPECT_EQ(backend.seen, switches);
+  }
+}
+
+TEST(PrepareGateTest, HandsOnErrors) {
   SwitchBackend backend;
-  Tf32Gate gate;
+  PrepareGate gate;
   for (const bool allow : {true, false}) {
-    const Status status = gate.Prepare(&backend, allow, [] { return Internal("no"); });
+    const Status status = gate.Prepare(&backend, {allow}, [] { return Internal("no"); });
     EXPECT_EQ(status.code(), StatusCode::kInternal);
   }
 }

@@ -1,0 +1,22 @@
+// The user's limit for the workspaces of one stage, for the whole process.
+//
+// Workspaces of a stage exist all at once, where TensorFlow's convolutions have theirs one after
+// another. TensorFlow's own limit (TF_CUDNN_WORKSPACE_LIMIT_IN_MB) is for one convolution and says
+// nothing about the sum.
+#ifndef TF_INTEROP_CORE_WORKSPACE_LIMIT_H_
+#define TF_INTEROP_CORE_WORKSPACE_LIMIT_H_
+
+#include <cstddef>
+#include <limits>
+
+namespace tf_interop {
+
+constexpr size_t kNoWorkspaceLimit = std::numeric_limits<size_t>::max();
+
+// Both are thread-safe. A limit holds for stages that run from now on; there is none at first.
+void SetStageWorkspaceLimit(size_t bytes);
+size_t StageWorkspaceLimit();
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_CORE_WORKSPACE_LIMIT_H_

@@ -1,0 +1,69 @@
+// What is counted, for which device, and that tables of reasons do not grow without end.
+#include "cc_kernels/core/counters.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+
+namespace tf_interop {
+namespace {
+
+TEST(CountersTest, CountsForTheDeviceOfTheThread) {
+  CountStageRun();
+  {
+    const CountingFor gpu("GPU:1");
+    CountStageRun();
+    CountStageRun();
+    CountFallback("no memory", "of lane 3");
+    // Another thread has a device of its own.
+    std::thread([] {
+      const CountingFor cpu("CPU:0");
+      CountFilterTransformation();
+      CountRefusedLaneOptions("no SMs");
+    }).join();
+    {
+      const CountingFor inner("CPU:0");
+      CountStageRun();
+    }
+    CountStageRun();
+  }
+  CountStageRun();
+
+  const auto devices = ReadCountersByDevice();
+  EXPECT_EQ(devices.at("").stages_run, 2);
+  EXPECT_EQ(devices.at("GPU:1").stages_run, 3);
+  EXPECT_EQ(devices.at("GPU:1").fallbacks.at("no memory: of lane 3"), 1);
+  EXPECT_EQ(devices.at("CPU:0").stages_run, 1);
+  EXPECT_EQ(devices.at("CPU:0").filters_transformed, 1);
+  EXPECT_EQ(devices.at("CPU:0").refused_lane_options.at("no SMs"), 1);
+  const Counters all = ReadCounters();
+  EXPECT_EQ(all.stages_run, 6);
+  EXPECT_EQ(all.fallbacks.at("no memory: of lane 3"), 1);
+}
+
+TEST(CountersTest, ReasonsOfOneKindLeaveRoomForOthers) {
+  const CountingFor device("GPU:7");
+  const auto reasons = [] { return ReadCountersByDevice().at("GPU:7").fallbacks; };
+  for (int batch = 0; batch < 10000; ++batch) {
+    CountFallback("unseen", "batch size " + std::to_string(batch));
+  }
+  EXPECT_EQ(reasons().size(), kMostReasonsOfAKind + 1u);
+  EXPECT_EQ(reasons().at("unseen: other cases"), 10000 - kMostReasonsOfAKind);
+  // One that has a row keeps it.
+  CountFallback("unseen", "batch size 3");
+  EXPECT_EQ(reasons().at("unseen: batch size 3"), 2);
+  CountFallback("no memory");
+  EXPECT_EQ(reasons().at("no memory"), 1);
+}
+
+TEST(CountersTest, KindsHaveALimitToo) {
+  const CountingFor device("GPU:8");
+  for (int i = 0; i < 10000; ++i) CountFallback("kind " + std::to_string(i));
+  const auto reasons = ReadCountersByDevice().at("GPU:8").fallbacks;
+  EXPECT_LE(reasons.size(), kMostReasons + 1u);
+  EXPECT_EQ(reasons.at("other reasons"), 10000 - static_cast<int64_t>(kMostReasons));
+}
+
+}  // namespace
+}  // namespace tf_interop
