@@ -1,8 +1,8 @@
 """Compares three runs of a model-garden program; `scripts/run_model_garden.sh` makes them.
 
 What the plugin changes is rounding. How much a program makes of rounding is seen by a third run, in
-which TensorFlow computes without oneDNN: other kernels, which add in another order. A tensor differs
-too much where the plugin moves it more than `FACTOR` times as far as that does.
+which TensorFlow computes without oneDNN: other kernels, which add in another order. A tensor is too
+far off where the plugin moves it more than 8 times as far as that does.
 
 In its first steps the program's learning rate is tiny: the weights hardly move, and what tells
 whether gradients are right are the momenta in its checkpoint, sums of gradients. (Weights that
@@ -26,14 +26,9 @@ import numpy as np
 import tensorflow as tf
 
 import tf_interop
+from python.networks.rounding import distance, share_of_tolerance
 from tf_interop.know.plan_file import load_plan
 from tf_interop.know.profiled_device import this_cpu
-
-# The two differences are samples of the same rounding.
-FACTOR = 8
-
-# Rounding of the sums that the results are themselves, where the other run happens to agree.
-ROUNDINGS = 4 * float(np.finfo(np.float32).eps)
 
 _MOMENTUM = ".OPTIMIZER_SLOT/optimizer/momentum/"
 _MOVING = ("/moving_mean/", "/moving_variance/")
@@ -66,12 +61,6 @@ def kind_of(name: str) -> str:
     return "moving statistics" if any(part in name for part in _MOVING) else "weights"
 
 
-def distance(first: np.ndarray, second: np.ndarray) -> float:
-    """The norm of the difference over the norm of `second`."""
-    norm = float(np.linalg.norm(second))
-    return float(np.linalg.norm(first - second)) / norm if norm else float(np.any(first))
-
-
 def compare(
     stock: dict[str, np.ndarray],
     staged: dict[str, np.ndarray],
@@ -100,8 +89,9 @@ def compare(
         kind["tensors"] += 1
         kind["plugin"] = max(kind["plugin"], ours)
         kind["onednn"] = max(kind["onednn"], other)
-        share = ours / (FACTOR * other + ROUNDINGS)
-        kind["share_of_tolerance"] = max(kind["share_of_tolerance"], share)
+        kind["share_of_tolerance"] = max(
+            kind["share_of_tolerance"], share_of_tolerance(ours, other)
+        )
     return figures
 
 
