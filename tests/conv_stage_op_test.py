@@ -118,7 +118,7 @@ def run_stage(
     """Runs cases as one stage, each on a lane of its own unless `lanes` says otherwise."""
 
     # In a graph: eager execution was seen to take a kernel that it had made for other steps.
-    @tf.function
+    @tf.function(autograph=False)
     def stage() -> list[tf.Tensor]:
         inputs: list[Any] = []
         sizes: list[Any] = []

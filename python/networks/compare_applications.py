@@ -1,0 +1,343 @@
+"""Compares every architecture of keras.applications with the plugin on and without it, on the CPU.
+
+For each network, in a process of its own, with random weights in every variable (so that no bias is
+zero and no scale is one or too small to show):
+
+  * outputs of inference, and the gradients of a scalar by every variable, with normalization and
+    dropout frozen, without the plugin and under the policy "always". The plugin may move a tensor
+    by rounding: as far as two changes of stock TensorFlow do, whichever moves it further: every
+    pixel changed in its last bit, and every weight;
+  * what the plugin leaves alone, by reason, in inference and in a training step.
+
+Example: python python/networks/compare_applications.py --network ResNet50 --network MobileNet
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
+
+import collections
+import concurrent.futures
+import dataclasses
+import datetime
+import importlib
+import importlib.metadata
+import inspect
+import json
+import multiprocessing
+import pathlib
+import shlex
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import click
+import numpy as np
+import tensorflow as tf
+from rich.console import Console
+from tensorflow.core.framework import graph_pb2, node_def_pb2
+
+# Also where this file is run by its path.
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+import tf_interop
+from python.benchmarks.pass_time import machine
+from python.networks.rounding import distance, share_of_tolerance
+
+BATCH = 2
+CLASSES = 10
+
+_CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
+
+# Sizes below those that `include_top=True` goes with are refused by the networks themselves.
+_SIZES = (32, 48, 64, 71, 75, 96, 128, 224, 299, 331)
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphFigures:
+    """What the plugin made of one graph.
+
+    Attributes:
+        convolutions: convolution nodes of the graph.
+        in_stages: how many of them are in stages.
+        stages: the stages.
+        left_to_xla: how many are in functions with `jit_compile=True`, which the plugin never sees.
+        refusals: how many were left alone, by reason.
+        details: how many were left alone, by op and detail of the reason.
+    """
+
+    convolutions: int
+    in_stages: int
+    stages: int
+    left_to_xla: int
+    refusals: dict[str, int]
+    details: dict[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkFigures:
+    """What came of one network.
+
+    Attributes:
+        network: its name in keras.applications.
+        image_size: height and width of the images.
+        inference: of the graph of inference.
+        training: of the graph of a training step.
+        outputs: how far the plugin moves the outputs, over what is allowed.
+        gradients: the same of the gradient that it moves furthest.
+        seconds: how long all of it took.
+    """
+
+    network: str
+    image_size: int
+    inference: GraphFigures
+    training: GraphFigures
+    outputs: float
+    gradients: float
+    seconds: float
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing is moved further than rounding explains."""
+        return self.outputs <= 1 and self.gradients <= 1
+
+
+def application_names(keras_module: str) -> list[str]:
+    """The names of all architectures that `keras_module` (`keras` or `tf_keras`) has."""
+    applications = importlib.import_module(f"{keras_module}.applications")
+    return [name for name, _ in inspect.getmembers(applications, inspect.isfunction)]
+
+
+def build_smallest(keras_module: str, name: str) -> Any:
+    """Builds a network for the smallest images that it takes."""
+    application = getattr(importlib.import_module(f"{keras_module}.applications"), name)
+    refused: Exception | None = None
+    for size in _SIZES:
+        try:
+            return application(
+                weights=None,
+                input_shape=(size, size, 3),
+                classes=CLASSES,
+                classifier_activation=None,
+            )
+        except ValueError as error:
+            refused = error
+    raise ValueError(f"Expected {name} to take one of the sizes {_SIZES}.") from refused
+
+
+def set_random_weights(model: Any) -> None:
+    """Gives biases, scales and statistics, which begin as zeros and ones, values of all kinds."""
+    random = np.random.default_rng(0)
+    values = []
+    for value in model.get_weights():
+        is_vector = value.ndim == 1 and np.issubdtype(value.dtype, np.floating)
+        if is_vector and not np.any(value):
+            value = 0.1 * random.standard_normal(value.shape)
+        elif is_vector:
+            value = random.uniform(0.5, 1.5, value.shape)
+        values.append(value)
+    model.set_weights(values)
+
+
+def nudge(tensor: np.ndarray) -> np.ndarray:
+    """The tensor with the last bit of every number changed; whole numbers as they are."""
+    if not np.issubdtype(tensor.dtype, np.floating):
+        return tensor
+    return np.nextafter(tensor, tensor.dtype.type(np.inf))
+
+
+def distances(first: list[np.ndarray], second: list[np.ndarray]) -> np.ndarray:
+    """The distance of each tensor of `first` from that of `second`."""
+    return np.array([distance(a, b) for a, b in zip(first, second, strict=True)])
+
+
+def compare_network(keras_module: str, name: str) -> NetworkFigures:
+    """Runs one network with the plugin on and off."""
+    start = time.perf_counter()
+    tf.keras.utils.set_random_seed(0)
+    tf_interop.disable()
+    model = build_smallest(keras_module, name)
+    set_random_weights(model)
+    size = model.input_shape[1]
+    pixels = np.random.default_rng(1).uniform(0, 255, (BATCH, size, size, 3)).astype(np.float32)
+    images = tf.constant(pixels)
+    infer, frozen_gradients, train = _functions(model)
+
+    def numbers(of_images: tf.Tensor) -> list[np.ndarray]:
+        return [each.numpy() for each in (infer(of_images), *frozen_gradients(of_images))]
+
+    stock = numbers(images)
+    if not all(np.all(np.isfinite(each)) and np.any(each) for each in stock):
+        raise ValueError(f"Expected {name} to give finite numbers that are not all zero.")
+    of_pixels = distances(numbers(tf.constant(nudge(pixels))), stock)
+    weights = model.get_weights()
+    model.set_weights([nudge(each) for each in weights])
+    of_weights = distances(numbers(images), stock)
+    model.set_weights(weights)
+
+    tf_interop.enable("always")
+    staged = distances(numbers(images), stock)
+    if not np.isfinite(train(images).numpy()):
+        raise ValueError(f"Expected a finite loss of {name}.")
+    status = tf_interop.status()
+    if status.failures:
+        raise ValueError(f"Expected no failure of the pass, got {status.failures}.")
+    # The last first; one report where the graphs of frozen gradients and of the step are alike.
+    training, *_, inference = status.graphs
+    shares = [
+        share_of_tolerance(moved, of_rounding)
+        for moved, of_rounding in zip(staged, np.maximum(of_pixels, of_weights), strict=True)
+    ]
+    return NetworkFigures(
+        network=name,
+        image_size=size,
+        inference=_figures_of(inference, infer.get_concrete_function(images)),
+        training=_figures_of(training, train.get_concrete_function(images)),
+        outputs=shares[0],
+        gradients=max(shares[1:]),
+        seconds=round(time.perf_counter() - start, 1),
+    )
+
+
+def _functions(model: Any) -> tuple[Any, Any, Any]:
+    """Inference; gradients with everything frozen; a training step, which gives its loss."""
+    cotangent = tf.constant(
+        np.random.default_rng(2).standard_normal((BATCH, CLASSES)).astype(np.float32)
+    )
+
+    @tf.function(jit_compile=False, autograph=False)
+    def infer(images: tf.Tensor) -> tf.Tensor:
+        return model(images, training=False)
+
+    def gradients_of(images: tf.Tensor, training: bool) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(images, training=training) * cotangent)
+        trainable = [getattr(each, "value", each) for each in model.trainable_variables]
+        return loss, tape.gradient(loss, trainable)
+
+    @tf.function(jit_compile=False, autograph=False)
+    def frozen_gradients(images: tf.Tensor) -> list[tf.Tensor]:
+        return gradients_of(images, training=False)[1]
+
+    @tf.function(jit_compile=False, autograph=False)
+    def train(images: tf.Tensor) -> tf.Tensor:
+        loss, gradients = gradients_of(images, training=True)
+        for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
+            variable.assign(variable - 1e-6 * gradient)
+        return loss
+
+    return infer, frozen_gradients, train
+
+
+def _figures_of(report: Any, function: Any) -> GraphFigures:
+    in_stages = sum(len(stage.convolutions) for stage in report.plan.stages)
+    refusals = collections.Counter(refusal.reason.value for refusal in report.refusals)
+    details = collections.Counter(f"{refusal.op}: {refusal.detail}" for refusal in report.refusals)
+    left_to_xla = _count_left_to_xla(function.graph.as_graph_def())
+    return GraphFigures(
+        convolutions=report.convolution_count + len(report.refusals) + left_to_xla,
+        in_stages=in_stages,
+        stages=len(report.plan.stages),
+        left_to_xla=left_to_xla,
+        refusals=dict(sorted(refusals.items())),
+        details=dict(sorted(details.items())),
+    )
+
+
+def _count_left_to_xla(graph_def: graph_pb2.GraphDef) -> int:
+    """How many convolutions are in functions with `jit_compile=True` that the graph calls."""
+    functions = {each.signature.name: each for each in graph_def.library.function}
+
+    def count(nodes: Iterable[node_def_pb2.NodeDef], *, compiled: bool) -> int:
+        total = 0
+        for node in nodes:
+            total += compiled and node.op.startswith(_CONVOLUTIONS)
+            called = functions.get(node.attr["f"].func.name) if "f" in node.attr else None
+            if called is not None:
+                marked = "_XlaMustCompile" in called.attr and called.attr["_XlaMustCompile"].b
+                total += count(called.node_def, compiled=compiled or marked)
+        return total
+
+    return count(graph_def.node, compiled=False)
+
+
+def compare_in_new_process(keras_module: str, name: str) -> NetworkFigures:
+    """Runs one network in a process that ends with it, which frees its memory."""
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as executor:
+        return executor.submit(compare_network, keras_module, name).result()
+
+
+@click.command(help=__doc__)
+@click.option("--network", "names", multiple=True, help="One of them instead of all.")
+@click.option(
+    "--keras",
+    "keras_module",
+    type=click.Choice(["keras", "tf_keras"]),
+    default="keras",
+    show_default=True,
+    help="Whose applications.",
+)
+@click.option("-o", "--output", type=click.Path(path_type=pathlib.Path), help="JSON file to write.")
+@click.option("--resume", is_flag=True, help="Keep the networks that the JSON file has.")
+def main(
+    names: tuple[str, ...], keras_module: str, output: pathlib.Path | None, resume: bool
+) -> None:
+    """Runs the comparison."""
+    if resume and output is None:
+        raise click.UsageError("Expected --output with --resume, got none.")
+    console = Console()
+    result: dict[str, Any] = {
+        "format": "tf_interop.applications",
+        "version": 1,
+        "date": datetime.date.today().isoformat(),
+        "machine": machine(),
+        "command": shlex.join(["python", *sys.argv]),
+        "tf_interop": tf_interop.__version__,
+        "tensorflow": tf.version.VERSION,
+        keras_module: importlib.metadata.version(keras_module),
+        "architectures": application_names(keras_module),
+        "networks": [],
+    }
+    if resume and output is not None and output.exists():
+        result["networks"] = json.loads(output.read_text())["networks"]
+    done = {each["network"] for each in result["networks"]}
+    _write(result, output)
+    for name in names or application_names(keras_module):
+        if name in done:
+            continue
+        figures = compare_in_new_process(keras_module, name)
+        console.print(
+            f"{name}: {'same numbers' if figures.agrees else 'OTHER NUMBERS'}, "
+            f"{figures.outputs:.2f} and {figures.gradients:.2f} of what is allowed; in stages: "
+            f"inference {figures.inference.in_stages} of {figures.inference.convolutions}, "
+            f"training {figures.training.in_stages} of {figures.training.convolutions}; "
+            f"{figures.seconds} s",
+            highlight=False,
+            soft_wrap=True,
+        )
+        result["networks"].append(dataclasses.asdict(figures))
+        # After every network: all of them together take long.
+        _write(result, output)
+    others = [
+        each["network"]
+        for each in result["networks"]
+        if not (each["outputs"] <= 1 and each["gradients"] <= 1)
+    ]
+    if others:
+        console.print(f"With the plugin these give other numbers: {', '.join(others)}")
+        sys.exit(1)
+
+
+def _write(result: dict[str, Any], output: pathlib.Path | None) -> None:
+    if output is None:
+        return
+    networks = sorted(result["networks"], key=lambda each: each["network"])
+    output.write_text(json.dumps({**result, "networks": networks}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

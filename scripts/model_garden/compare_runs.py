@@ -1,0 +1,149 @@
+"""Compares three runs of a model-garden program; `scripts/run_model_garden.sh` makes them.
+
+What the plugin changes is rounding. How much a program makes of rounding is seen by a third run, in
+which TensorFlow computes without oneDNN: other kernels, which add in another order. A tensor is too
+far off where the plugin moves it more than 8 times as far as that does.
+
+In its first steps the program's learning rate is tiny: the weights hardly move, and what tells
+whether gradients are right are the momenta in its checkpoint, sums of gradients. (Weights that
+begin at zero have moved by little else than rounding of their gradients, too.)
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
+
+import datetime
+import importlib.metadata
+import json
+import pathlib
+import sys
+
+import click
+import numpy as np
+import tensorflow as tf
+
+import tf_interop
+from python.networks.rounding import distance, share_of_tolerance
+from tf_interop.know.plan_file import load_plan
+from tf_interop.know.profiled_device import this_cpu
+
+_MOMENTUM = ".OPTIMIZER_SLOT/optimizer/momentum/"
+_MOVING = ("/moving_mean/", "/moving_variance/")
+
+
+def losses_of(run: pathlib.Path) -> list[float]:
+    """The training loss of each step, as the program wrote it for TensorBoard."""
+    losses = {}
+    for path in sorted(run.glob("events.out.tfevents.*")):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                if value.tag == "train_loss":
+                    losses[event.step] = float(tf.make_ndarray(value.tensor))
+    return [losses[step] for step in sorted(losses)]
+
+
+def tensors_of(run: pathlib.Path) -> dict[str, np.ndarray]:
+    """The float tensors of the last checkpoint."""
+    reader = tf.train.load_checkpoint(str(run))
+    names = [
+        name for name, dtype in reader.get_variable_to_dtype_map().items() if dtype == tf.float32
+    ]
+    return {name: reader.get_tensor(name) for name in sorted(names)}
+
+
+def kind_of(name: str) -> str:
+    """What a tensor of the checkpoint is: a weight, a moving statistic or a momentum."""
+    if _MOMENTUM in name:
+        return "momenta"
+    return "moving statistics" if any(part in name for part in _MOVING) else "weights"
+
+
+def compare(
+    stock: dict[str, np.ndarray],
+    staged: dict[str, np.ndarray],
+    without_onednn: dict[str, np.ndarray],
+) -> dict[str, dict[str, float]]:
+    """By kind of tensor: how many, how far they are moved, and the largest part of what is allowed.
+
+    Args:
+        stock: the tensors of the run without the plugin.
+        staged: those of the run with it.
+        without_onednn: those of the run without the plugin and without oneDNN.
+
+    Returns:
+        For each kind `tensors`, `plugin` and `onednn` (the largest relative distances from `stock`
+        that the plugin and that leaving out oneDNN make), and `share_of_tolerance`, which is above
+        1 where the plugin moves a tensor too far.
+    """
+    figures: dict[str, dict[str, float]] = {}
+    for name, tensor in stock.items():
+        ours, other = (distance(run[name], tensor) for run in (staged, without_onednn))
+        if kind_of(name) == "momenta" and not np.any(tensor):
+            raise click.ClickException(f"Expected gradients in every momentum, got none in {name}.")
+        kind = figures.setdefault(
+            kind_of(name), {"tensors": 0, "plugin": 0.0, "onednn": 0.0, "share_of_tolerance": 0.0}
+        )
+        kind["tensors"] += 1
+        kind["plugin"] = max(kind["plugin"], ours)
+        kind["onednn"] = max(kind["onednn"], other)
+        kind["share_of_tolerance"] = max(
+            kind["share_of_tolerance"], share_of_tolerance(ours, other)
+        )
+    return figures
+
+
+@click.command()
+@click.argument("runs", type=click.Path(exists=True, file_okay=False, path_type=pathlib.Path))
+@click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=pathlib.Path))
+@click.option("--command", required=True, help="The command to write into the result.")
+def main(runs: pathlib.Path, out: pathlib.Path, command: str) -> None:
+    """Compares the runs in folders stock, staged and without_onednn of RUNS."""
+    names = ("stock", "staged", "without_onednn")
+    losses = {name: losses_of(runs / name) for name in names}
+    if not losses["stock"] or len({len(of_run) for of_run in losses.values()}) != 1:
+        raise click.ClickException(f"Expected as many losses of every run, got {losses}.")
+    tensors = {name: tensors_of(runs / name) for name in names}
+    if not tensors["stock"].keys() == tensors["staged"].keys() == tensors["without_onednn"].keys():
+        raise click.ClickException("Expected the same tensors in every checkpoint, got others.")
+    as_tensors = [{"losses": np.array(losses[name])} for name in names]
+    figures = compare(*(tensors[name] for name in names))
+    figures["losses"] = compare(*as_tensors)["weights"]
+
+    [graph] = load_plan(runs / "plan.json").graphs
+    cpu = this_cpu()
+    packages = ("tf-models-official", "tensorflow", "tf_keras")
+    result = {
+        "format": "tf_interop.model_garden",
+        "version": 1,
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{cpu.name}, {cpu.sm_count} cores",
+        "command": command,
+        "program": "official.legacy.image_classification.resnet.resnet_ctl_imagenet_main",
+        "tf_interop": tf_interop.__version__,
+        **{name: importlib.metadata.version(name) for name in packages},
+        "stages": len(graph.stages),
+        "convolutions_in_stages": sum(len(stage.convolutions) for stage in graph.stages),
+        "widest": max(len(stage.lanes) for stage in graph.stages),
+        "losses": losses,
+        "relative_differences": figures,
+    }
+    out.write_text(json.dumps(result, indent=2) + "\n")
+    click.echo(f"{result['stages']} stages of {result['convolutions_in_stages']} convolutions")
+    for step, of_step in enumerate(zip(*losses.values(), strict=True), start=1):
+        click.echo(f"step {step}: loss " + ", ".join(map("{} {:.9g}".format, names, of_step)))
+    for kind, of_kind in figures.items():
+        click.echo(
+            f"{kind}: the plugin moves them by {of_kind['plugin']:.1e} at most, leaving out oneDNN "
+            f"by {of_kind['onednn']:.1e}; {of_kind['share_of_tolerance']:.2f} of the tolerance"
+        )
+    too_far = [kind for kind, each in figures.items() if not each["share_of_tolerance"] <= 1]
+    if too_far:
+        click.echo(f"The plugin moves too far: {', '.join(too_far)}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

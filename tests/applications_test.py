@@ -1,0 +1,85 @@
+"""Some of keras.applications with the plugin on and off; `scripts/check_applications.sh` runs all.
+
+Those that networks_test.py has are not here again.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from python.networks.applications_table import PAGE, RESULT, render, with_table
+from python.networks.compare_applications import application_names, compare_network, distances
+
+# Convolutions of inference and of a training step, and how many are left alone.
+NETWORKS = {
+    "MobileNetV3Small": ((54, 161), (0, 0)),
+    # With oneDNN, TensorFlow fuses the addition of a residual: [BiasAdd, Add].
+    "ResNet50V2": ((53, 158), (16, 16)),
+    # Keras compiles convolutions with groups with XLA.
+    "ConvNeXtTiny": ((22, 65), (18, 54)),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.usefixtures("plugin_as_after_import")
+def test_gives_the_same_numbers(name: str) -> None:
+    figures = compare_network("keras", name)
+    assert figures.outputs <= 1
+    assert figures.gradients <= 1
+    convolutions, left_alone = NETWORKS[name]
+    graphs = (figures.inference, figures.training)
+    assert tuple(graph.convolutions for graph in graphs) == convolutions
+    assert tuple(graph.convolutions - graph.in_stages for graph in graphs) == left_alone
+    for graph in graphs:
+        assert graph.in_stages + graph.left_to_xla + sum(graph.refusals.values()) == (
+            graph.convolutions
+        )
+
+
+def test_a_tensor_that_is_off_is_far_away() -> None:
+    stock = [np.array([3.0, 4.0]), np.zeros(2)]
+    np.testing.assert_allclose(distances([np.array([3.0, 4.5]), np.zeros(2)], stock), [0.1, 0])
+    assert distances([np.array([3.0, 4.0]), np.array([0.0, 1e-9])], stock)[1] == 1
+
+
+def committed() -> dict[str, Any]:
+    return json.loads(RESULT.read_text())  # type: ignore[no-any-return]
+
+
+def test_the_committed_figures_are_of_all_that_keras_has_and_agree() -> None:
+    result = committed()
+    assert result["architectures"] == application_names("keras")
+    names = [each["network"] for each in result["networks"]]
+    assert len(names) == len(set(names))
+    assert set(names) <= set(result["architectures"])
+    assert all(each["outputs"] <= 1 and each["gradients"] <= 1 for each in result["networks"])
+
+
+def test_the_page_of_limits_says_what_was_found() -> None:
+    page = PAGE.read_text()
+    assert with_table(page, committed()) == page
+
+
+def test_the_page_names_what_is_left_alone_in_which_network() -> None:
+    graph = {"convolutions": 5, "in_stages": 2, "left_to_xla": 1, "details": {"Conv2D: Got X.": 2}}
+    none = {"convolutions": 3, "in_stages": 3, "left_to_xla": 0, "details": {}}
+    network = {"network": "Some", "outputs": 0.25, "gradients": 0.5, "inference": graph}
+    lines = render(
+        {
+            "machine": "a CPU",
+            "date": "2026-01-01",
+            "tensorflow": "2.21.0",
+            "keras": "3",
+            "architectures": ["Other", "Some"],
+            "networks": [{**network, "training": none}, {**network, "training": graph}],
+        }
+    )
+    text = lines.replace("\n", " ")
+    assert "Of the 2 architectures 2 were run, and 2 give the same" in text
+    assert "Not run: Other." in text
+    assert "4 of 10 convolutions of inference and 5 of 8 convolutions of training steps" in text
+    assert "| `Conv2D: Got X.` | Some | 4 | 2 |" in lines
