@@ -1,4 +1,4 @@
-"""The command line: `tf-interop analyze`, `profile`, `plan` and `run`."""
+"""The command line: `tf-interop analyze`, `profile`, `plan`, `run` and `benchmark`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import tf_interop
 from tf_interop.errors import TfInteropError
 from tf_interop.know.plan_file import load_plan, save_plan
 from tf_interop.know.profile_file import load_profile
+from tf_interop.use.benchmark_command import benchmark
 from tf_interop.use.command_arguments import parse_image_size
 from tf_interop.use.plan_command import plan as plan_group
 from tf_interop.use.profile_command import profile
@@ -240,6 +241,7 @@ def run(
     return _PreparedRun(Program(program, is_module, arguments), report, saved_plan_path)
 
 
+cli.add_command(benchmark)
 cli.add_command(plan_group)
 cli.add_command(profile)
 
