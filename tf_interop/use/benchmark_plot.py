@@ -60,7 +60,7 @@ def write_plot(benchmark: Benchmark, path: pathlib.Path) -> None:
     figure.legend(
         handles=[_patch(variant) for variant in Variant if variant in variants],
         loc="outside lower center",
-        ncols=len(Variant),
+        ncols=min(len(variants), 3 * columns),
         fontsize=8,
         frameon=False,
     )

@@ -1,10 +1,11 @@
 """Runs a benchmark: a process for each block, the variants of a case by turns.
 
-    case 1: stock xla ours | xla ours stock | ours stock xla      a turn of every variant, each time
-    case 2: …                                                     with another one first
+    turn 1    case 1: stock xla ours    case 2: stock xla ours    …
+    turn 2    case 1: xla ours stock    case 2: xla ours stock    …
 
-Drift of clocks and temperature, and other users of the machine, so hit all variants alike. The file
-is written after every process: a run that was killed goes on when the same command is given again.
+Drift of clocks and temperature, and other users of the machine, so hit all variants alike; and
+where time is short every case has a turn before any has two. The file is written after every
+process: a run that was killed goes on when the same command is given again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import hashlib
 import pathlib
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from tf_interop.errors import BenchmarkError
 from tf_interop.know.benchmark_file import load_benchmark, save_benchmark
@@ -87,9 +88,6 @@ class Listener:
             done: blocks that are measured, or failed.
             total: blocks of all cases.
         """
-
-    def end_case(self, benchmark: Benchmark, case: Case) -> None:
-        """All variants of a case have been measured, as far as they can be."""
 
 
 def new_benchmark(
@@ -183,16 +181,19 @@ class BenchmarkRun:
             BenchmarkError: the file cannot be written, or holds figures of another plan.
         """
         self._forget_failures()
-        for case in self._options.cases:
-            for repetition in range(self._options.repetitions):
-                for variant in self._order(repetition):
-                    if not self._is_wanted(case, variant, repetition):
-                        continue
-                    if self._is_over():
-                        return False
-                    self._measure(case, variant, repetition, listener)
-            listener.end_case(self.benchmark, case)
+        for case, variant, repetition in self._blocks():
+            if self._is_wanted(case, variant, repetition):
+                if self._is_over():
+                    return False
+                self._measure(case, variant, repetition, listener)
         return True
+
+    def _blocks(self) -> Iterator[tuple[Case, Variant, int]]:
+        """All blocks of this run, in order."""
+        for repetition in range(self._options.repetitions):
+            for case in self._options.cases:
+                for variant in self._order(repetition):
+                    yield case, variant, repetition
 
     def _forget_failures(self) -> None:
         if self._options.retry_failures:
@@ -322,12 +323,7 @@ class BenchmarkRun:
                 )
 
     def _begin(self, listener: Listener, what: str) -> None:
-        every = [
-            (case, variant, repetition)
-            for case in self._options.cases
-            for variant in self._options.variants
-            for repetition in range(self._options.repetitions)
-        ]
+        every = list(self._blocks())
         done = sum(not self._is_wanted(*each) for each in every)
         listener.begin(what, done, len(every))
 
