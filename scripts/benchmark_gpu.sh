@@ -39,7 +39,7 @@ check_numbers() {
   fi
   local options=(--plan-dir "$results/plans")
   if [ "$backend" = host ]; then
-    options+=(--network googlenet --image-size 32 --batch 1)
+    options+=(--network googlenet --image-size 75 --batch 1)
   fi
   step demonstration "$python" python/examples/demonstration.py "${options[@]}"
 }

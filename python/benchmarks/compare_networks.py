@@ -45,6 +45,8 @@ PROFILED_SHARE = 0.4
 SHORTEST_SECONDS = 10.0
 # What is stopped ends after the measurement in hand.
 GRACE_SECONDS = 60.0
+# A variant that runs out of memory is a result, too.
+BENCHMARK_HOLDS_FAILURES = 3
 
 KERAS_POLICY = {
     "tf32": "float32",
@@ -182,9 +184,10 @@ class Comparison:
                     process.kill()
                     code = process.wait()
         took = time.monotonic() - begin
-        if code:
+        is_fine = code == 0 or (code == BENCHMARK_HOLDS_FAILURES and arguments[0] == "benchmark")
+        if not is_fine:
             self.failed += 1
-        click.echo(f"{'ok    ' if not code else f'exit {code}'}  {label} ({took:.0f} s)")
+        click.echo(f"{'ok    ' if is_fine else f'exit {code}'}  {label} ({took:.0f} s)")
 
     def _show(self) -> None:
         results = self._folder / "results.json"
@@ -228,8 +231,8 @@ def share_of(seconds_left: float, units_left: int) -> float:
 @click.option("--backend", type=click.Choice(["cudnn", "host"]), help="What profiles.")
 @click.option("--image-size", metavar="N|HxW", help="In place of each network's own.")
 @click.option("--repetitions", default=2, show_default=True, type=click.IntRange(min=1))
-@click.option("--profile-options", default="", help="More options of tf-interop profile.")
-@click.option("--benchmark-options", default="", help="More options of tf-interop benchmark.")
+@click.option("--steps", default=20, show_default=True, type=click.IntRange(min=1))
+@click.option("--seconds", default=2.0, show_default=True, type=click.FloatRange(min=0))
 def main(
     folder: pathlib.Path,
     budget: str,
@@ -238,8 +241,8 @@ def main(
     backend: str | None,
     image_size: str | None,
     repetitions: int,
-    profile_options: str,
-    benchmark_options: str,
+    steps: int,
+    seconds: float,
 ) -> None:
     """Runs the comparison; ends with 1 where a command failed."""
     folder = folder.resolve()
@@ -255,8 +258,8 @@ def main(
     comparison = Comparison(
         folder,
         time.monotonic() + parse_budget(budget),
-        [*profile_options.split(), *(["--backend", backend] if backend else [])],
-        [*benchmark_options.split(), "--repetitions", str(repetitions)],
+        ["--backend", backend] if backend else [],
+        ["--repetitions", str(repetitions), "--steps", str(steps), "--seconds", str(seconds)],
         ["--image-size", image_size] if image_size else [],
     )
     for index, (each, network) in enumerate(units):
@@ -264,8 +267,8 @@ def main(
             click.echo(f"time is over: {len(units) - index} of {len(units)} left")
             break
         # However short the time is: something is better than nothing.
-        seconds = max(share_of(comparison.seconds_left, len(units) - index), SHORTEST_SECONDS)
-        comparison.measure(network, each, seconds)
+        share = share_of(comparison.seconds_left, len(units) - index)
+        comparison.measure(network, each, max(share, SHORTEST_SECONDS))
     sys.exit(1 if comparison.failed else 0)
 
 

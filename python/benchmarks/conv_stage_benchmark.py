@@ -1,12 +1,13 @@
 """The networks as benchmarks in the form of TensorFlow's model garden, which PerfZero can call.
 
 A method for each network, step and variant, such as `benchmark__googlenet__inference__ours`. Each
-reports `exp_per_second` and `startup_time`, the seconds of the first step, and measures in a process
-of its own as `tf-interop benchmark` does. Results go to the folder BENCHMARK_OUTPUT_DIR, where it is
-set, as `<class>.<method>.json`, beside what TensorFlow itself writes to TEST_REPORT_FILE_PREFIX.
+reports `exp_per_second` and `startup_time`, the seconds of the first step, and measures in a
+process of its own as `tf-interop benchmark` does. Results go to the folder BENCHMARK_OUTPUT_DIR,
+where it is set, as `<class>.<method>.json`, beside what TensorFlow itself writes to
+TEST_REPORT_FILE_PREFIX.
 
-Options are the fields of `Options`: as arguments of the constructor, which PerfZero passes on, or as
-JSON in the variable CONV_STAGE_BENCHMARK, which goes before them.
+Options are the fields of `Options`: as arguments of the constructor, which PerfZero passes on, or
+as JSON in the variable CONV_STAGE_BENCHMARK, which goes before them.
 
 Example, with CONV_STAGE_BENCHMARK={"policy": "always", "image_size": 64}:
 

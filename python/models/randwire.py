@@ -13,10 +13,10 @@ each with a wiring of its own, made by a seed. For images of 224 x 224, with C =
 | classifier  | 1x1, 1280; average; 1000    | 1 x 1        |
 
 The nodes of a graph are put in the order of their places on the ring, and every edge leads from
-the earlier to the later one, so that there is no cycle. A node adds up its inputs, with weights that
-are learned and kept positive by a sigmoid, then computes ReLU, a separable 3x3 convolution and batch
-normalization. Nodes without an earlier neighbour read the stage's input with stride 2; the outputs
-of those without a later one are averaged.
+the earlier to the later one, so that there is no cycle. A node adds up its inputs, with weights
+that are learned and kept positive by a sigmoid, then computes ReLU, a separable 3x3 convolution and
+batch normalization. Nodes without an earlier neighbour read the stage's input with stride 2; the
+outputs of those without a later one are averaged.
 """
 
 from __future__ import annotations

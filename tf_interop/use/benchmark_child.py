@@ -105,6 +105,8 @@ class Answer:
 
 def main() -> None:
     """Reads the request and writes the answer."""
+    # Of TensorFlow's own messages only errors: the last ones are a crash's reason.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     request_path, answer_path = map(pathlib.Path, sys.argv[1:])
     request = msgspec.json.decode(request_path.read_bytes(), type=Request)
     try:
@@ -199,7 +201,6 @@ def _measure(request: BlockRequest) -> Block:
 
 def _load(case: Case) -> Any:
     """The model, with the same weights in every process."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow as tf
 
     from tf_interop.use.keras_functions import keras_of
@@ -246,13 +247,10 @@ def _function_of(model: Any, case: Case, *, compiled_by_xla: bool) -> Callable[[
     from tf_interop.use.keras_functions import trace_inference, trace_training_step
 
     trace = trace_training_step if case.step is Step.TRAINING else trace_inference
-    traced = trace(model, case.batch_size, case.image_size)
+    traced = trace(
+        model, case.batch_size, case.image_size, jit_compile=True if compiled_by_xla else None
+    )
     inputs = tf.nest.map_structure(_noise, traced.inputs)
-    function = traced.function
-    if compiled_by_xla:
-        function = tf.function(
-            lambda images: traced.function(images), jit_compile=True
-        ).get_concrete_function(traced.inputs)
     sizes = {spec.shape[0] for spec in tf.nest.flatten(traced.inputs)}
     if sizes != {case.batch_size}:
         raise ValueError(
@@ -261,7 +259,7 @@ def _function_of(model: Any, case: Case, *, compiled_by_xla: bool) -> Callable[[
         )
 
     def run() -> None:
-        function(inputs)
+        traced.function(inputs)
         tf.test.experimental.sync_devices()
 
     return run

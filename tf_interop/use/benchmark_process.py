@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from tf_interop.use.benchmark_child import Answer, Request
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 _LINES_SHOWN = 5
+# What TensorFlow says of itself, whatever its log level, when it starts.
+_CHATTER = re.compile(r"[IW]\d{4} |WARNING: All log messages before|To enable the following")
 
 
 def run_child(
@@ -93,5 +96,6 @@ def _crash(code: int, log_path: pathlib.Path) -> Failure:
         how = f"the process was ended by {signal.Signals(-code).name}"
         if code == -signal.SIGKILL:
             how += ", as the system does when its memory is used up"
-    lines = log_path.read_text(errors="replace").strip().splitlines()[-_LINES_SHOWN:]
+    said = log_path.read_text(errors="replace").splitlines()
+    lines = [line for line in said if line.strip() and not _CHATTER.match(line)][-_LINES_SHOWN:]
     return Failure(FailureKind.CRASHED, ": ".join([how, *([" | ".join(lines)] if lines else [])]))
