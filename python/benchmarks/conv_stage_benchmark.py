@@ -11,7 +11,7 @@ as JSON in the variable CONV_STAGE_BENCHMARK, which goes before them.
 
 Example, with CONV_STAGE_BENCHMARK={"policy": "always", "image_size": 64}:
 
-    python -m python.benchmarks.conv_stage_benchmark --benchmarks=resnet_50__inference__stock
+    python -m python.benchmarks.conv_stage_benchmark --benchmark_filter=resnet_50__inference__stock
 """
 
 from __future__ import annotations
