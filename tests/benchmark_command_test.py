@@ -17,6 +17,7 @@ import pytest
 import tensorflow as tf
 from benchmark_values import BENCHMARK
 from click.testing import CliRunner
+from plan_file_test import PLAN
 
 from tf_interop.know.benchmark_file import benchmark_schema, load_benchmark, save_benchmark
 from tf_interop.know.benchmark_result import (
@@ -28,6 +29,7 @@ from tf_interop.know.benchmark_result import (
     Step,
     Variant,
 )
+from tf_interop.know.plan_file import save_plan
 from tf_interop.use.benchmark_child import (
     BlockRequest,
     PlanRequest,
@@ -220,6 +222,20 @@ def test_child_says_what_it_cannot_measure(
     assert failure is not None
     assert failure.kind is FailureKind.ERROR
     assert message in failure.message
+
+
+def test_child_does_not_take_stock_for_a_plan_of_another_model(
+    folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{folder}")
+    save_plan(PLAN, tmp_path / "plan.json")
+    case = _case(Step.INFERENCE, Precision.TF32)
+    request = BlockRequest(
+        case, Variant.OURS, 0, MeasuringOptions(0, 1, 0.0, 120.0), str(tmp_path / "plan.json")
+    )
+    failure = run_child(Request(block=request), 120.0).failure
+    assert failure is not None
+    assert "Expected stages, got none: PlanError: Expected a plan for this graph" in failure.message
 
 
 def test_memory_that_is_used_up_is_a_kind_of_its_own() -> None:

@@ -186,6 +186,9 @@ def _measure(request: BlockRequest) -> Block:
         step_ms = _time_steps(run, options)
         utilization = mean_utilization()
     seen = status()
+    if request.variant.needs_plan and seen.failures and not seen.stage_count:
+        # What ran was stock TensorFlow, and not because the plan says so.
+        raise BenchmarkError(f"Expected stages, got none: {seen.failures[0].cause}")
     return Block(
         repetition=request.repetition,
         step_ms=step_ms,
