@@ -57,7 +57,8 @@ def test_function_gets_the_image_size_where_it_takes_one() -> None:
         import tensorflow as tf
 
         def sized(image_size=(8, 8)):
-            return tf.keras.Sequential([tf.keras.Input((*image_size, 3))])
+            image = tf.keras.Input((*image_size, 3))
+            return tf.keras.Model(image, tf.keras.layers.ReLU()(image))
 
         def unsized():
             return sized()
