@@ -51,3 +51,8 @@ def test_commands_run_or_name_a_script_that_is_there(commands: str) -> None:
 def test_links_lead_somewhere(page: pathlib.Path) -> None:
     for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_hold_no_marks_of_an_unfinished_merge(page: pathlib.Path) -> None:
+    assert not re.findall(r"^(?:<{7}|={7}$|>{7}).*", page.read_text(), re.MULTILINE)

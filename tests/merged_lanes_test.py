@@ -116,6 +116,7 @@ def test_filters_of_different_sizes_run_unmerged_and_are_counted(conv_stage: Any
         np.testing.assert_array_equal(result, case.own())
     assert sum(unmerged_counts().values()) == before + 1
     assert any("differ in output channels only" in reason for reason in unmerged_counts())
+    assert all(reason.startswith("a lane ran unmerged: ") for reason in unmerged_counts())
 
 
 def test_takes_empty_batches(conv_stage: Any) -> None:
