@@ -156,8 +156,8 @@ def _launch_overhead(result: dict[str, Any]) -> str:
     return (
         _paragraph(
             "What launching one pinned convolution costs the host, beside the bare calls of cuDNN "
-            "that it makes: medians. libcuda and libcudnn are stand-ins that do no work, so this is "
-            "the share of this project alone."
+            "that it makes: medians. libcuda and libcudnn are stand-ins that do no work, so this "
+            "is the share of this project alone."
         )
         + "\n\n"
         + _table(("a launch", "time", "bare calls", "difference"), rows)

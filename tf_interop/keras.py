@@ -108,10 +108,10 @@ class ConvStages:
     and so in its History; for `evaluate` and `predict` it is in the logs of the end hook, which
     other callbacks see, and in `stage_count`.
 
-    With `log_dir` there are figures for TensorBoard in `log_dir/conv_stages`, for each epoch of `fit`
-    and for a call of `evaluate` or `predict`: stages, convolutions in them, how many times stages
-    were run and how often something other than the plan's choice ran; and `tf_interop.status()` as
-    text, once. TensorBoard need not be installed.
+    With `log_dir` there are figures for TensorBoard in `log_dir/conv_stages`, for each epoch of
+    `fit` and for a call of `evaluate` or `predict`: stages, convolutions in them, how many times
+    stages were run, and how often something other than the plan's choice ran; and
+    `tf_interop.status()` as text, once. TensorBoard need not be installed.
 
     Keras calls no end hook when a call fails. What was changed is then put back by `restore`, by
     the end of a `with` block, or when the callback is used next:

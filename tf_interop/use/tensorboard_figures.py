@@ -13,7 +13,7 @@ import os
 import tensorflow as tf
 
 RUN_NAME = "conv_stages"
-"""The folder in `log_dir`, which TensorBoard shows as a run beside Keras' `train` and `validation`."""
+"""The folder in `log_dir`: TensorBoard shows it as a run beside Keras' `train` and `validation`."""
 
 _PREFIX = "conv_stages/"
 
@@ -83,7 +83,8 @@ class StageFiguresWriter:
     def _recording(self) -> contextlib.AbstractContextManager[object]:
         if self._writer is None:
             self._writer = tf.summary.create_file_writer(self._folder)
-        return self._writer.as_default()
+        recording: contextlib.AbstractContextManager[object] = self._writer.as_default()
+        return recording
 
 
 def _metadata(plugin: str) -> tf.compat.v1.SummaryMetadata:
