@@ -74,7 +74,9 @@ def cc_headers() -> set[str]:
     found = set()
     for path in (ROOT / "cc_kernels").rglob("*"):
         if path.suffix in (".cc", ".h"):
-            found |= set(re.findall(r'#include "(tensorflow/(?!c/)[^"]+)"', path.read_text()))
+            found |= set(
+                re.findall(r'#include "((?:tensorflow|tsl|xla)/(?!c/)[^"]+)"', path.read_text())
+            )
     return found
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
+import json
 import logging
+import pathlib
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -19,6 +22,7 @@ from tf_interop.decide.settings import Policy, Settings
 from tf_interop.errors import LibraryError, PlanError
 from tf_interop.keras import ConvStages
 from tf_interop.know import keras_internals, tensorflow_internals
+from tf_interop.know.plan_file import save_plan
 from tf_interop.use.plugin import get_plugin
 
 # Ten images in batches of four: Keras leaves the batch dimension open, and the last batch is
@@ -392,6 +396,81 @@ def test_leaves_explicit_xla_alone(
     (warning,) = [each for each in caplog.messages if "jit_compile=True" in each]
     assert "Compile it with jit_compile=False" in warning
     assert "XLA compiles the model's functions (jit_compile=True)" in capsys.readouterr().out
+
+
+# Figures for TensorBoard.
+
+
+def _summaries(log_dir: pathlib.Path) -> list[tuple[int, str, str, Any]]:
+    """Step, tag, TensorBoard's plugin and value of everything in the one event file, in order."""
+    (file,) = (log_dir / "conv_stages").iterdir()
+    events = [
+        tf.compat.v1.Event.FromString(record.numpy()) for record in tf.data.TFRecordDataset([file])
+    ]
+    return [
+        (
+            event.step,
+            value.tag,
+            value.metadata.plugin_data.plugin_name,
+            tf.make_ndarray(value.tensor).item(),
+        )
+        for event in events
+        for value in event.summary.value
+    ]
+
+
+def test_writes_figures_of_each_epoch(keras: Any, tmp_path: pathlib.Path) -> None:
+    before = _stages_run()
+    _fit(_model(keras), ConvStages("always", log_dir=tmp_path), epochs=2)
+    # Forward, and the filters' gradients: three batches an epoch.
+    assert _stages_run() - before == 12
+    summaries = _summaries(tmp_path)
+    scalars = [each for each in summaries if each[2] == "scalars"]
+    assert scalars == [
+        (epoch, f"conv_stages/{name}", "scalars", value)
+        for epoch in (0, 1)
+        for name, value in [
+            ("stages", 2.0),
+            ("convolutions_in_stages", 4.0),
+            ("stages_run", 6.0),
+            ("fallbacks", 0.0),
+        ]
+    ]
+    (text,) = [each for each in summaries if each[2] == "text"]
+    assert text[:2] == (0, "conv_stages/status")
+    assert b"tf_interop is on, policy always" in text[3]
+
+
+def test_counts_fallbacks_of_an_epoch(tmp_path: pathlib.Path) -> None:
+    model = _model(tf.keras)
+    _fit(model, ConvStages("always"))
+    path = tmp_path / "plan.json"
+    save_plan(tf_interop.status().plan, path)
+    plan = json.loads(path.read_text())
+    for graph in plan["graphs"]:
+        for stage in graph["stages"]:
+            for convolution in itertools.chain.from_iterable(stage["lanes"]):
+                convolution["algorithm"] = "FFT"  # which the host backend does not have
+    path.write_text(json.dumps(plan))
+    _fit(_model(tf.keras), ConvStages(plan=path, log_dir=tmp_path))
+    (fallbacks,) = [each[3] for each in _summaries(tmp_path) if each[1].endswith("fallbacks")]
+    assert fallbacks > 0
+
+
+def test_writes_figures_of_a_prediction(keras: Any, tmp_path: pathlib.Path) -> None:
+    callback = ConvStages("always", log_dir=tmp_path, verbose=0)
+    _model(keras).predict(IMAGES, verbose=0, callbacks=[callback])
+    figures = {tag: value for step, tag, _, value in _summaries(tmp_path) if step == 0}
+    assert figures["conv_stages/stages"] == 1
+    assert figures["conv_stages/stages_run"] > 0
+
+
+def test_writes_nothing_without_a_log_dir(
+    keras: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _fit(_model(keras), ConvStages("always"))
+    assert list(tmp_path.iterdir()) == []
 
 
 # Arguments and messages.

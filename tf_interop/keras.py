@@ -14,10 +14,13 @@ from tf_interop.decide.conv_stage_pass import PassReport
 from tf_interop.decide.settings import DEFAULT_PASS_TIME_LIMIT_S, Settings
 from tf_interop.errors import LibraryError
 from tf_interop.know import keras_internals, tensorflow_internals
+from tf_interop.know.kernel_library import Counters
 from tf_interop.know.plan import Plan
 from tf_interop.know.profile import Profile
 from tf_interop.use.plugin import PassFailure, Plugin, get_plugin
+from tf_interop.use.status import status
 from tf_interop.use.switch import make_settings
+from tf_interop.use.tensorboard_figures import StageFigures, StageFiguresWriter
 
 
 @dataclasses.dataclass
@@ -35,6 +38,8 @@ class _Call:
         option: the option `use_plugin_optimizers` before.
         reports: what the plugin had reported before.
         failures: how often the pass had failed before, by cause.
+        counters: what stages had done when the epoch began.
+        figures: writes for TensorBoard, where that was asked for.
         depth: how many begin hooks wait for their end hook.
         is_reported: whether the number of stages has been given to Keras.
     """
@@ -49,6 +54,8 @@ class _Call:
     option: bool | None
     reports: tuple[PassReport, ...]
     failures: dict[str, int]
+    counters: Counters
+    figures: StageFiguresWriter | None
     depth: int = 0
     is_reported: bool = False
 
@@ -63,6 +70,17 @@ class _Call:
             for failure in self.plugin.failures
         ]
         return tuple(failure for failure in counted if failure.count > 0)
+
+    def take_figures(self) -> StageFigures:
+        """Figures since the last call of this, or since the call of Keras began."""
+        before, self.counters = self.counters, self.plugin.library.read_counters()
+        stages = [stage for report in self.find_new_reports() for stage in report.plan.stages]
+        return StageFigures(
+            stages=len(stages),
+            convolutions_in_stages=sum(len(stage.convolutions) for stage in stages),
+            stages_run=self.counters.stages_run - before.stages_run,
+            fallbacks=sum(self.counters.fallbacks.values()) - sum(before.fallbacks.values()),
+        )
 
 
 class ConvStages:
@@ -89,6 +107,11 @@ class ConvStages:
     The number of stages that were made is in the logs of `fit`'s first epoch as `conv_stages`,
     and so in its History; for `evaluate` and `predict` it is in the logs of the end hook, which
     other callbacks see, and in `stage_count`.
+
+    With `log_dir` there are figures for TensorBoard in `log_dir/conv_stages`, for each epoch of
+    `fit` and for a call of `evaluate` or `predict`: stages, convolutions in them, how many times
+    stages were run, and how often something other than the plan's choice ran; and
+    `tf_interop.status()` as text, once. TensorBoard need not be installed.
 
     Keras calls no end hook when a call fails. What was changed is then put back by `restore`, by
     the end of a `with` block, or when the callback is used next:
@@ -119,6 +142,7 @@ class ConvStages:
         allow_foreign_profile: bool = False,
         pass_time_limit_s: float = DEFAULT_PASS_TIME_LIMIT_S,
         workspace_limit_mb: int | None = None,
+        log_dir: str | os.PathLike[str] | None = None,
         verbose: int = 1,
     ) -> None:
         """Checks the arguments and reads the files that they name; changes nothing yet.
@@ -130,6 +154,8 @@ class ConvStages:
             allow_foreign_profile: see `tf_interop.enable`.
             pass_time_limit_s: see `tf_interop.enable`.
             workspace_limit_mb: see `tf_interop.enable`.
+            log_dir: where to write figures for TensorBoard, such as the `log_dir` of Keras'
+                TensorBoard callback; None for nowhere.
             verbose: 1 to print what was done, 0 to print nothing.
 
         Raises:
@@ -148,6 +174,7 @@ class ConvStages:
             pass_time_limit_s=pass_time_limit_s,
             workspace_limit_mb=workspace_limit_mb,
         )
+        self._log_dir = log_dir
         self._verbose = bool(verbose)
         self._params: dict[str, Any] = {}
         self._call: _Call | None = None
@@ -168,6 +195,8 @@ class ConvStages:
             return
         self._call = None
         self.graphs = call.find_new_reports()
+        if call.figures is not None:
+            call.figures.close()
         call.plugin.settings = call.settings
         tensorflow_internals.set_plugin_optimizers_option(call.option)
         if keras_internals.compilation_of(call.model) is not call.compilation:
@@ -214,6 +243,8 @@ class ConvStages:
             option=tensorflow_internals.plugin_optimizers_option(),
             reports=plugin.reports,
             failures={failure.cause: failure.count for failure in plugin.failures},
+            counters=plugin.library.read_counters(),
+            figures=None if self._log_dir is None else StageFiguresWriter(self._log_dir),
         )
         if call.turns_xla_off:
             model.jit_compile = False
@@ -249,8 +280,9 @@ class ConvStages:
         self._begin()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Puts the number of stages into the logs of the first epoch."""
+        """Puts the number of stages into the logs of the first epoch; writes figures."""
         self._report(logs)
+        self._write_figures(epoch)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Puts everything back."""
@@ -292,6 +324,8 @@ class ConvStages:
         call.depth -= 1
         if call.depth <= 0:
             self._report(logs)
+            if call.figures is not None and not call.figures.has_written:
+                self._write_figures(0)  # `evaluate` and `predict` have no epochs
             self.restore()
 
     def _report(self, logs: dict[str, Any] | None) -> None:
@@ -305,6 +339,15 @@ class ConvStages:
         # Keras' progress bar stands in the middle of its line now.
         start = "\n" if self._params.get("verbose") in ("auto", 1) else ""
         self._say(f"{start}ConvStages: {_summarize(self.graphs, call)}")
+
+    def _write_figures(self, epoch: int) -> None:
+        call = self._call
+        if call is None or call.figures is None:
+            return
+        is_first = not call.figures.has_written
+        call.figures.write(call.take_figures(), epoch)
+        if is_first:
+            call.figures.write_text(str(status()), epoch)
 
     def _say(self, text: str) -> None:
         logging.info("%s", text.strip())

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cc_kernels/core/counters.h"
+#include "cc_kernels/core/trace.h"
 
 namespace tf_interop {
 namespace {
@@ -194,9 +195,25 @@ Status LaunchStep(Backend* backend, const PreparedStep& step, const ConvolutionB
                 backend->Launch(*step.convolution, buffers, workspace, group, stream));
 }
 
+TraceLabel LabelOf(const PreparedStage& stage, const Launch& launch) {
+  const PreparedStep& step = stage.steps[launch.step];
+  TraceLabel label{step.lane, step.name, ""};
+  if (launch.merged == nullptr) {
+    if (step.convolution) label.algorithm = step.convolution->algorithm();
+    return label;
+  }
+  label.algorithm = launch.merged->merge.convolution->algorithm();
+  label.convolutions.clear();
+  for (const size_t part : launch.merged->steps) {
+    label.convolutions += (label.convolutions.empty() ? "" : " + ") + stage.steps[part].name;
+  }
+  return label;
+}
+
 Status Enqueue(Backend* backend, const PreparedStage& stage, const Launch& launch,
                const std::vector<ConvolutionBuffers>& buffers, void* workspace, StreamGroup* group,
                Stream stream) {
+  const TraceScope scope([&] { return LabelOf(stage, launch); });
   const PreparedStep& step = stage.steps[launch.step];
   if (launch.merged == nullptr) {
     return LaunchStep(backend, step, buffers[launch.step], workspace, group, stream);

@@ -213,8 +213,8 @@ absl::Status MakeStageCall(OpKernelContext* context, const StageProgram& program
   std::vector<TensorShape> result_shapes;
   TF_RETURN_IF_ERROR(ResolveSteps(program, inputs, sizes, &call->steps, &result_shapes));
   std::vector<LaneOptions> lanes;
-  std::string why_unplanned;
-  ApplySchedule(program.schedules, &call->steps, &lanes, &why_unplanned);
+  call->schedule_batch_size =
+      ApplySchedule(program.schedules, &call->steps, &lanes, &call->why_unplanned);
   call->switches = {tensorflow::tensor_float_32_execution_enabled(),
                     tensorflow::OpDeterminismRequired()};
   TF_RETURN_IF_ERROR(PrepareUnderSwitches(backend, call->switches, [&] {
@@ -224,7 +224,7 @@ absl::Status MakeStageCall(OpKernelContext* context, const StageProgram& program
   std::vector<Tensor*> results;
   TF_RETURN_IF_ERROR(AllocateOutputs(context, result_shapes, filters, &results));
   CountStageRun();
-  if (!why_unplanned.empty()) CountFallback(kUnplannedBatchSize, why_unplanned);
+  if (!call->why_unplanned.empty()) CountFallback(kUnplannedBatchSize, call->why_unplanned);
   for (const std::string& reason : call->stage.fallbacks) CountFallback(kRefusedAlgorithm, reason);
   for (const std::string& reason : call->stage.unmerged) CountFallback(kUnmergedLane, reason);
   TF_RETURN_IF_ERROR(AllocateWorkspaces(context, backend, filters, call));

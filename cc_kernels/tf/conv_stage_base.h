@@ -4,6 +4,7 @@
 #define TF_INTEROP_TF_CONV_STAGE_BASE_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,6 +41,8 @@ absl::Status AllocateBytesOrGiveUp(tensorflow::OpKernelContext* context, size_t 
 // filters alive.
 struct StageCall {
   std::vector<StageStep> steps;
+  int64_t schedule_batch_size = 0;  // see ApplySchedule
+  std::string why_unplanned;
   PrepareSwitches switches;  // TensorFlow's, as they were when the call began
   PreparedStage stage;
   // Whether there was none for the workspaces of the plan's choice.

@@ -12,6 +12,7 @@
 #include "cc_kernels/core/host/host_stream.h"
 #include "cc_kernels/tf/constant_filters.h"
 #include "cc_kernels/tf/conv_stage_base.h"
+#include "cc_kernels/tf/stage_trace.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "unsupported/Eigen/CXX11/Tensor"
 
@@ -62,6 +63,7 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     const CountingFor counting(device_);
+    StageTrace trace(*this);
     HostBackend* const backend = BackendFor(&context->eigen_cpu_device());
     auto call = std::make_shared<StageCall>();
     OP_REQUIRES_OK_ASYNC(context, MakeStageCall(context, program_, backend, &filters_, call.get()),
@@ -71,6 +73,7 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
     // Shared only because std::function has to be copyable.
     auto caller = std::make_shared<std::unique_ptr<StreamGroup>>(std::move(acquired));
     auto* const stream = static_cast<HostStream*>((*caller)->stream());
+    trace.Describe(program_, *call);
     BindConstantFilters(context, program_, backend, stream, &filters_, call.get());
     const Status launched = RunStageCall(context, backend, stream, call.get());
     stream->Enqueue([=]() mutable {

@@ -7,6 +7,7 @@
 #include "cc_kernels/core/cudnn/cudnn_backend.h"
 #include "cc_kernels/tf/constant_filters.h"
 #include "cc_kernels/tf/conv_stage_base.h"
+#include "cc_kernels/tf/stage_trace.h"
 #include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "xla/stream_executor/stream.h"
@@ -33,11 +34,13 @@ class ConvStageGpu : public tensorflow::OpKernel {
   // only to work behind the join on the same stream.
   void Compute(OpKernelContext* context) override {
     const CountingFor counting(device_);
+    StageTrace trace(*this);
     const CUstream stream = CudaStream(context);
     CudnnBackend* backend = nullptr;
     OP_REQUIRES_OK(context, ToAbslStatus(CudnnBackend::ForStream(stream, &backend)));
     StageCall call;
     OP_REQUIRES_OK(context, MakeStageCall(context, program_, backend, &filters_, &call));
+    trace.Describe(program_, call);
     BindConstantFilters(context, program_, backend, stream, &filters_, &call);
     OP_REQUIRES_OK(context, ToAbslStatus(RunStageCall(context, backend, stream, &call)));
   }

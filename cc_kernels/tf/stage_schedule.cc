@@ -110,8 +110,8 @@ absl::Status ParseStageSchedules(const ScheduleAttributes& attributes, size_t st
   return ParseLaneOptions(attributes, &parsed->schedules);
 }
 
-void ApplySchedule(const StageSchedules& schedules, std::vector<StageStep>* steps,
-                   std::vector<LaneOptions>* lanes, std::string* why_unplanned) {
+int64_t ApplySchedule(const StageSchedules& schedules, std::vector<StageStep>* steps,
+                      std::vector<LaneOptions>* lanes, std::string* why_unplanned) {
   lanes->clear();
   why_unplanned->clear();
   const std::vector<int64_t>& sizes = schedules.batch_sizes;
@@ -125,10 +125,10 @@ void ApplySchedule(const StageSchedules& schedules, std::vector<StageStep>* step
         step.algorithm.clear();
       }
       // Where nothing is computed, nothing is missing.
-      if (batch_size == 0) return;
+      if (batch_size == 0) return 0;
       *why_unplanned = absl::StrCat("batch size ", batch_size, " is not in the plan (",
                                     absl::StrJoin(sizes, ", "), ")");
-      return;
+      return 0;
     }
   }
   const StageSchedule& schedule = schedules.schedules[index];
@@ -137,6 +137,7 @@ void ApplySchedule(const StageSchedules& schedules, std::vector<StageStep>* step
     (*steps)[i].algorithm = schedule.algorithms[i];
   }
   *lanes = schedule.lanes;
+  return sizes.empty() ? 0 : sizes[index];
 }
 
 }  // namespace tf_interop

@@ -53,9 +53,10 @@ absl::Status ParseStageSchedules(const ScheduleAttributes& attributes, size_t st
 // detector's regions, or of a constant, do not decide. Those that compute nothing do not count.
 //
 // A batch size without a schedule runs in sequence, with the backend's own choices: nothing says
-// that running at the same time wins there. `why_unplanned` says so; it is empty otherwise.
-void ApplySchedule(const StageSchedules& schedules, std::vector<StageStep>* steps,
-                   std::vector<LaneOptions>* lanes, std::string* why_unplanned);
+// that running at the same time wins there. `why_unplanned` says so; it is empty otherwise. Returns
+// the batch size that the schedule is for, 0 where it is for every one or there is none.
+int64_t ApplySchedule(const StageSchedules& schedules, std::vector<StageStep>* steps,
+                      std::vector<LaneOptions>* lanes, std::string* why_unplanned);
 
 }  // namespace tf_interop
 

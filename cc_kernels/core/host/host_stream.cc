@@ -6,6 +6,8 @@
 #include <system_error>
 #include <utility>
 
+#include "cc_kernels/core/trace.h"
+
 namespace tf_interop {
 namespace {
 
@@ -17,6 +19,16 @@ Status RunGuarded(const std::function<Status()>& work) {
   } catch (const std::exception& error) {
     return Internal(std::string("Work on a host stream failed: ") + error.what());
   }
+}
+
+// `work`, under the label that the calling thread has now.
+std::function<Status()> Labelled(std::function<Status()> work) {
+  std::shared_ptr<const TraceLabel> label = CurrentTraceLabel();
+  if (label == nullptr) return work;
+  return [label = std::move(label), work = std::move(work)] {
+    const TraceScope scope([&] { return *label; });
+    return work();
+  };
 }
 
 }  // namespace
@@ -67,9 +79,10 @@ void HostStream::Enqueue(std::function<Status()> work) {
     error_.Update(status);
     return;
   }
+  std::function<Status()> labelled = Labelled(std::move(work));
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    queue_.push_back(std::move(work));
+    queue_.push_back(std::move(labelled));
   }
   changed_.notify_one();
 }

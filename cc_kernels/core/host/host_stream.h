@@ -43,7 +43,8 @@ class HostStream {
   HostStream& operator=(const HostStream&) = delete;
 
   // `work` may fail or throw; the first error is kept until TakeError. As with CUDA's sticky
-  // errors, later work still runs.
+  // errors, later work still runs. Where a profiler records what enqueues it, the work is traced
+  // under the same label (trace.h).
   void Enqueue(std::function<Status()> work);
 
   // Waits until everything that was enqueued before the call has run.

@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""Writes docs/results.md from the result files under docs/results/.
+
+    scripts/write_results.py           writes the page
+    scripts/write_results.py --check   ends with 1 where the page is not what the files say
+
+A result file is written by the program that its `command` names. Every figure of the page is in one
+of them, and a file of a kind that this script does not know is an error, so that none is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import textwrap
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "docs" / "results"
+PAGE = ROOT / "docs" / "results.md"
+
+_INTRODUCTION = """\
+# Results
+
+<!-- Written by scripts/write_results.py from the files under results/. -->
+
+Every figure here is from a result file beside this page, and each file says on what machine, when,
+with which versions and by which command it was made. **None is of a GPU**: nothing of this has run
+on one, so this page does not say whether stages are faster. What it has is what the plugin costs,
+and that results stay the same.
+
+A program that compares speed on a GPU writes a file of its own, and this page gets its section.
+"""
+
+_MUST_HAVE = ("format", "version", "date", "machine", "command")
+# What a result file says of the software that it was made with, where it does.
+_VERSIONS = (
+    "python",
+    "tf_interop",
+    "tensorflow",
+    "keras",
+    "tf_keras",
+    "tf-models-official",
+    "cuda",
+    "cudnn",
+    "libcuda",
+    "libcudnn",
+)
+
+
+def render(results: dict[str, dict[str, Any]]) -> str:
+    """The page.
+
+    Args:
+        results: the content of each result file, by its name.
+
+    Returns:
+        The page in Markdown.
+
+    Raises:
+        ValueError: a file lacks what it was made with, or is of a kind that is not known.
+    """
+    sections = [_INTRODUCTION]
+    for name in sorted(results):
+        result = results[name]
+        if missing := [key for key in _MUST_HAVE if not result.get(key)]:
+            raise ValueError(
+                f"Expected {', '.join(_MUST_HAVE)} in docs/results/{name}, got none of "
+                f"{', '.join(missing)}. Make the file anew with its program."
+            )
+        if result["format"] not in _SECTIONS:
+            raise ValueError(
+                f"Expected a result of {', '.join(sorted(_SECTIONS))}, got {result['format']!r} in "
+                f"docs/results/{name}. Add its section to scripts/write_results.py."
+            )
+        title, write = _SECTIONS[result["format"]]
+        sections.append(f"## {title}\n\n{_origin(name, result)}\n\n{write(result)}")
+    return "\n".join(sections)
+
+
+def _origin(name: str, result: dict[str, Any]) -> str:
+    versions = [f"{key} {result[key]}" for key in _VERSIONS if result.get(key)]
+    return _paragraph(
+        f"[{name}](results/{name}): {result['machine']}, {result['date']}, {', '.join(versions)}; "
+        f"`{result['command']}`"
+    )
+
+
+def _paragraph(text: str) -> str:
+    return textwrap.fill(text, 100, break_on_hyphens=False, break_long_words=False)
+
+
+def _table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    header = list(header)
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
+    return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines) + "\n"
+
+
+def _pass_time(result: dict[str, Any]) -> str:
+    rows = [
+        (
+            each["network"],
+            each["nodes"],
+            each["stages"],
+            f"{each['median_ms']:.0f} ms",
+            f"{each['first_ms']:.0f} ms",
+        )
+        for each in result["networks"]
+    ]
+    return (
+        _paragraph(
+            "What the graph pass takes for training graphs as TensorFlow hands them over, policy "
+            "`always`: median of several runs, and the first one. It runs twice before the first "
+            "call of a function."
+        )
+        + "\n\n"
+        + _table(("network", "nodes", "stages", "median", "first"), rows)
+    )
+
+
+def _plan_time(result: dict[str, Any]) -> str:
+    rows = [
+        (
+            each["network"],
+            each["convolutions"],
+            each["stages"],
+            f"{each['seconds']:.2f} s",
+            f"{each['megabytes']:.0f} MB",
+        )
+        for each in result["networks"]
+    ]
+    return (
+        _paragraph(
+            "What the planner takes. The times that it plans for are "
+            f"{result['times_planned_for']}, so how much time the plans save says nothing and is "
+            "left out."
+        )
+        + "\n\n"
+        + _table(("network", "convolutions", "stages", "time", "memory"), rows)
+    )
+
+
+def _launch_overhead(result: dict[str, Any]) -> str:
+    rows = [
+        (
+            each["name"],
+            f"{each['launch']['median_ns']} ns",
+            f"{each['bare_calls']['median_ns']} ns",
+            f"{each['overhead_ns']} ns",
+        )
+        for each in result["launches"]
+    ]
+    return (
+        _paragraph(
+            "What launching one pinned convolution costs the host, beside the bare calls of cuDNN "
+            "that it makes: medians. libcuda and libcudnn are stand-ins that do no work, so this "
+            "is the share of this project alone."
+        )
+        + "\n\n"
+        + _table(("a launch", "time", "bare calls", "difference"), rows)
+    )
+
+
+def _applications(result: dict[str, Any]) -> str:
+    networks = result["networks"]
+    rows = [
+        (
+            each["network"],
+            *(f"{each[graph]['in_stages']} of {each[graph]['convolutions']}" for graph in _GRAPHS),
+            f"{max(each['outputs'], each['gradients']):.2f}",
+        )
+        for each in networks
+    ]
+    return (
+        _paragraph(
+            f"{len(networks)} of the {len(result['architectures'])} architectures of "
+            "keras.applications with the plugin on (policy `always`) and off: convolutions in "
+            "stages, and how far the tensor that moved most moved, as a share of what rounding "
+            "explains (1.00 would be all of it)."
+        )
+        + "\n\n"
+        + _table(("network", "inference", "training step", "furthest"), rows)
+    )
+
+
+def _model_garden(result: dict[str, Any]) -> str:
+    rows = [
+        (
+            what,
+            each["tensors"],
+            f"{each['plugin']:.1e}",
+            f"{each['onednn']:.1e}",
+            f"{each['share_of_tolerance']:.2f}",
+        )
+        for what, each in result["relative_differences"].items()
+    ]
+    return (
+        _paragraph(
+            f"`{result['program']}`, unedited, with the plugin on (policy `always`: "
+            f"{result['convolutions_in_stages']} convolutions in {result['stages']} stages of up "
+            f"to {result['widest']} lanes) and off. Largest relative difference by the plugin, by "
+            "leaving out oneDNN, and the plugin's as a share of what rounding explains."
+        )
+        + "\n\n"
+        + _table(("tensors of", "tensors", "plugin", "without oneDNN", "share"), rows)
+    )
+
+
+_GRAPHS = ("inference", "training")
+_SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+    "tf_interop.applications": ("Same results: keras.applications", _applications),
+    "tf_interop.launch_overhead": ("What a launch costs the host", _launch_overhead),
+    "tf_interop.model_garden": ("Same results: a program of the model garden", _model_garden),
+    "tf_interop.pass_time": ("What the graph pass takes", _pass_time),
+    "tf_interop.plan_time": ("What planning takes", _plan_time),
+}
+
+
+def read_results(folder: pathlib.Path = RESULTS) -> dict[str, dict[str, Any]]:
+    """The content of every result file, by its name."""
+    return {path.name: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+
+
+@click.command(help=__doc__)
+@click.option("--check", is_flag=True, help="Write nothing; end with 1 where the page is stale.")
+def main(check: bool) -> None:
+    """Writes or checks the page."""
+    page = render(read_results())
+    if not check:
+        PAGE.write_text(page)
+    elif not PAGE.exists() or PAGE.read_text() != page:
+        raise click.ClickException(
+            "docs/results.md is not what docs/results/*.json say: run scripts/write_results.py"
+        )
+
+
+if __name__ == "__main__":
+    main()

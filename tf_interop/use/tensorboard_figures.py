@@ -1,0 +1,94 @@
+"""Figures of stages for TensorBoard, as the event files that it reads.
+
+`tf.summary.scalar` and `tf.summary.text` are part of TensorBoard, which need not be installed where
+a program runs. `tf.summary.write` is TensorFlow's own, and takes what tells TensorBoard the kind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+
+import tensorflow as tf
+
+RUN_NAME = "conv_stages"
+"""The folder in `log_dir`: TensorBoard shows it as a run beside Keras' `train` and `validation`."""
+
+_PREFIX = "conv_stages/"
+
+# tensorflow/core/framework/summary.proto, DataClass, whose names TensorFlow's API does not have.
+_DATA_CLASSES = {"scalars": 1, "text": 2}
+
+
+@dataclasses.dataclass(frozen=True)
+class StageFigures:
+    """What stages came to in one epoch.
+
+    Attributes:
+        stages: stages in all graphs that were optimized since the call began.
+        convolutions_in_stages: convolutions in these.
+        stages_run: how many times a stage was run in this epoch.
+        fallbacks: how often in this epoch something other than the plan's choice ran.
+    """
+
+    stages: int
+    convolutions_in_stages: int
+    stages_run: int
+    fallbacks: int
+
+
+class StageFiguresWriter:
+    """Writes into one event file, which begins with the first figures."""
+
+    def __init__(self, log_dir: str | os.PathLike[str]) -> None:
+        self._folder = os.path.join(os.fspath(log_dir), RUN_NAME)  # noqa: PTH118 (gs:// as well)
+        self._writer: tf.summary.SummaryWriter | None = None
+
+    @property
+    def has_written(self) -> bool:
+        """Whether there are figures."""
+        return self._writer is not None
+
+    def write(self, figures: StageFigures, step: int) -> None:
+        """Adds scalars.
+
+        Args:
+            figures: what to write.
+            step: the epoch.
+        """
+        with self._recording():
+            for name, value in dataclasses.asdict(figures).items():
+                tf.summary.write(
+                    _PREFIX + name, tf.constant(value, tf.float32), step, _metadata("scalars")
+                )
+
+    def write_text(self, text: str, step: int) -> None:
+        """Adds a text that is shown as it is, line by line.
+
+        Args:
+            text: the text.
+            step: the epoch.
+        """
+        with self._recording():
+            tf.summary.write(
+                _PREFIX + "status", tf.constant(f"```\n{text}\n```"), step, _metadata("text")
+            )
+
+    def close(self) -> None:
+        """Ends the file. Does nothing where there is none."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _recording(self) -> contextlib.AbstractContextManager[object]:
+        if self._writer is None:
+            self._writer = tf.summary.create_file_writer(self._folder)
+        recording: contextlib.AbstractContextManager[object] = self._writer.as_default()
+        return recording
+
+
+def _metadata(plugin: str) -> tf.compat.v1.SummaryMetadata:
+    metadata = tf.compat.v1.SummaryMetadata()
+    metadata.plugin_data.plugin_name = plugin
+    metadata.data_class = _DATA_CLASSES[plugin]
+    return metadata
