@@ -32,20 +32,26 @@ def python_interfaces() -> set[str]:
     found = set()
     for path in (ROOT / "tf_interop").rglob("*.py"):
         tree = ast.parse(path.read_text())
-        modules = {}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
-                PRIVATE_PACKAGES
-            ):
-                for alias in node.names:
-                    modules[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-        found |= set(modules.values())
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                module = modules.get(node.value.id, "_pb2")
-                if not module.endswith("_pb2"):
-                    found.add(f"{module}:{node.attr}")
+        found |= set(_imported(tree).values())
+        # By function: the name of a module in one may be a variable's in another.
+        for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+            modules = _imported(function)
+            for node in ast.walk(function):
+                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                    module = modules.get(node.value.id, "_pb2")
+                    if not module.endswith("_pb2"):
+                        found.add(f"{module}:{node.attr}")
     return found
+
+
+def _imported(tree: ast.AST) -> dict[str, str]:
+    """The private modules that are imported somewhere in `tree`, by the names they have there."""
+    return {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PRIVATE_PACKAGES)
+        for alias in node.names
+    }
 
 
 def private_attributes() -> set[str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import pathlib
 
+from tf_interop.know.benchmark_file import benchmark_schema
 from tf_interop.know.configuration_list_file import configurations_schema
 from tf_interop.know.plan_file import plan_schema
 from tf_interop.know.planning_problem_file import problem_schema
@@ -13,6 +14,7 @@ from tf_interop.know.profile_file import profile_schema
 from tf_interop.know.run_record import run_schema
 
 SCHEMAS = {
+    "benchmark.schema.json": benchmark_schema,
     "configurations.schema.json": configurations_schema,
     "plan.schema.json": plan_schema,
     "planning_problem.schema.json": problem_schema,

@@ -24,6 +24,7 @@ def search(dag: Dag, seed: int, most: int, budget: int | None = None) -> BlockSe
         max_lanes=4,
         max_transitions=most,
         width=8,
+        max_orders=100,
     )
 
 
@@ -109,6 +110,7 @@ def test_tells_how_far_it_is_in_the_whole_graph() -> None:
         max_lanes=4,
         max_transitions=5,
         width=8,
+        max_orders=100,
         on_progress=told.append,
     )
     assert [each.nodes_done for each in told] == sorted(each.nodes_done for each in told)

@@ -88,7 +88,7 @@ class Case:
             is_size = isinstance(operand, list)
             chosen = sizes if is_size else inputs
             node.input.append(f"{'sizes' if is_size else 'inputs'}:{len(chosen)}")
-            chosen.append(tf.constant(operand, tf.int32) if is_size else operand)
+            chosen.append(np.array(operand, np.int32) if is_size else operand)
         node.attr["T"].type = self.dtype.as_datatype_enum
         for name, value in self.attributes.items():
             if isinstance(value, str):
@@ -124,8 +124,8 @@ def run_stage(
         sizes: list[Any] = []
         steps = [case.step(inputs, sizes) for case in cases]
         return conv_stage(
-            inputs=inputs,
-            sizes=sizes,
+            inputs=as_constants(inputs),
+            sizes=as_constants(sizes),
             Tout=[case.dtype for case in cases],
             steps=steps,
             step_lanes=lanes or list(range(len(cases))),
@@ -133,6 +133,18 @@ def run_stage(
         )
 
     return stage()
+
+
+def as_constants(arrays: list[np.ndarray]) -> list[tf.Tensor]:
+    """Constants of the values; one for all that are equal, as constants take most of the time."""
+    made: dict[tuple[Any, ...], tf.Tensor] = {}
+    constants = []
+    for array in arrays:
+        key = (array.dtype, array.shape, array.tobytes())
+        if key not in made:
+            made[key] = tf.constant(array)
+        constants.append(made[key])
+    return constants
 
 
 def digits(shape: list[int], dtype: tf.DType = tf.float32, seed: int = 0) -> np.ndarray:

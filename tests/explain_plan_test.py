@@ -12,7 +12,18 @@ from rich.console import Console
 
 from tf_interop.decide.explain_plan import explain_plan
 from tf_interop.decide.make_plan import make_plan
-from tf_interop.know.plan import Alternative, LaneExplanation, Plan, SmUse, StageExplanation
+from tf_interop.know.plan import (
+    Alternative,
+    BatchSchedule,
+    GraphPlan,
+    LaneExplanation,
+    LaneOptions,
+    PinnedConvolution,
+    Plan,
+    PlannedStage,
+    SmUse,
+    StageExplanation,
+)
 from tf_interop.know.planning_problem import FigureSource, KnownStage, PlanningProblem
 from tf_interop.use.plan_tables import explain_stages, show_plan
 
@@ -248,6 +259,22 @@ def test_explains_what_is_merged_beside_another() -> None:
         ),
     )
     assert "Not GEMM, 2 merged with FFT (27.0 us" in _shown(problem)
+
+
+def test_shows_every_batch_size_of_a_stage() -> None:
+    a, b = PinnedConvolution("a", "GEMM"), PinnedConvolution("b", "GEMM")
+    schedules = (
+        BatchSchedule(2, ((a, b),), (LaneOptions(merged=True),)),
+        BatchSchedule(8, ((a,), (b,)), (LaneOptions(priority=-1), LaneOptions())),
+    )
+    stage = PlannedStage(((a,), (b,)), lane_options=schedules[1].lane_options, schedules=schedules)
+    text = io.StringIO()
+    explain_stages(Plan((GraphPlan("f", 2, (stage,)),)), Console(file=text))
+    assert (
+        "batch size 2: lane 0: a and b, merged into one wider convolution, with GEMM "
+        "batch size 8: lane 0: a with GEMM, priority -1 lane 1: b with GEMM "
+        "any other batch size: in sequence"
+    ) in " ".join(text.getvalue().split())
 
 
 def test_says_that_nothing_wins() -> None:

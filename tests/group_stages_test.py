@@ -20,6 +20,7 @@ from tf_interop.know.convolution_size import batch_size_of
 from tf_interop.know.fingerprint import fingerprint_convolutions
 from tf_interop.know.independence import Independence
 from tf_interop.know.merge_keys import find_merge_keys
+from tf_interop.know.merged_convolution import merged_configuration
 from tf_interop.know.plan import (
     BatchSchedule,
     GraphPlan,
@@ -234,6 +235,24 @@ def test_groups_only_what_gives_the_same_bits_where_determinism_is_on() -> None:
     # Nothing says of WINOGRAD, which was not measured alone, that it gives the same bits.
     (stage,) = _group_profiled(profile, deterministic=True)
     assert stage.convolutions[0].algorithm == "DIRECT"
+
+
+@pytest.mark.parametrize("wider_is_deterministic", [None, False, True])
+def test_a_merged_lane_gives_the_same_bits_where_its_wider_convolution_does(
+    wider_is_deterministic: bool | None,
+) -> None:
+    # Its parts do with that algorithm, which says nothing of the wider one.
+    wider = merged_configuration([SMALL, SMALL])
+    profile = make_profile(
+        make_measurement((SMALL, "FFT"), (SMALL, "FFT"), lanes=(0, 0), merged=(True,)),
+        make_algorithm(SMALL, "FFT"),
+        *(
+            ()
+            if wider_is_deterministic is None
+            else (make_algorithm(wider, "FFT", deterministic=wider_is_deterministic),)
+        ),
+    )
+    assert len(profile.deterministic_part.stages) == bool(wider_is_deterministic)
 
 
 def test_groups_with_the_sms_that_were_asked_for_and_the_priorities() -> None:

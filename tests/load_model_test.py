@@ -53,6 +53,28 @@ def test_application_at_an_image_size() -> None:
     assert load_model("MobileNet", image_size=(64, 96)).input_shape == (None, 64, 96, 3)
 
 
+def test_function_gets_the_image_size_where_it_takes_one() -> None:
+    _write_module(
+        """
+        import tensorflow as tf
+
+        def sized(image_size=(8, 8)):
+            image = tf.keras.Input((*image_size, 3))
+            return tf.keras.Model(image, tf.keras.layers.ReLU()(image))
+
+        def unsized():
+            return sized()
+        """
+    )
+    for name, image_size, expected in (
+        ("sized", None, (8, 8)),
+        ("sized", (16, 24), (16, 24)),
+        ("unsized", (16, 24), (8, 8)),
+    ):
+        model = load_model(f"models_of_this_test:{name}", image_size=image_size)
+        assert model.input_shape == (None, *expected, 3)
+
+
 def test_application_goes_before_a_folder_of_its_name() -> None:
     pathlib.Path("MobileNet").mkdir()
     assert load_model("MobileNet", image_size=(32, 32)).name.startswith("mobilenet")

@@ -377,7 +377,7 @@ def test_says_how_it_searched() -> None:
     problem = make_problem({"a": "", "b": "a", "c": "a"}, {"a": 1, "b": 1, "c": 1})
     for options, words in (
         (EXACT, "exact for stages of up to 4"),
-        (NARROW, "bounded, width 1, for stages of up to 4"),
+        (NARROW, "bounded, width 1, then joined 0, for stages of up to 4"),
         (PlanOptions(max_transitions=1), "partly exact (1 of 3 convolutions), else bounded, width"),
     ):
         prediction = make_plan(problem, options).prediction

@@ -23,14 +23,20 @@ from tf_interop.know.find_convolutions import CONVOLUTION_KINDS, SUPPORTED_DTYPE
 CHANNELS = 4
 FILTERS = 8
 
-# What the ops of each number of spatial dimensions are tried with. Another entry makes the matrix
-# hold the ops of that many, as far as CONVOLUTION_KINDS has them.
-PADDINGS = {2: ("SAME", "VALID", "EXPLICIT")}
-STRIDES = {2: ((1, 1), (2, 2), (1, 2), (3, 1))}
-DILATIONS = {2: ((1, 1), (2, 2), (1, 3))}
-GROUPS = {2: (1, 2, 4)}
+# What the ops of each number of spatial dimensions are tried with. TensorFlow has no explicit
+# padding of volumes.
+PADDINGS = {2: ("SAME", "VALID", "EXPLICIT"), 3: ("SAME", "VALID")}
+STRIDES = {
+    2: ((1, 1), (2, 2), (1, 2), (3, 1)),
+    3: ((1, 1, 1), (2, 2, 2), (1, 2, 3)),
+}
+DILATIONS = {
+    2: ((1, 1), (2, 2), (1, 3)),
+    3: ((1, 1, 1), (2, 2, 2), (1, 3, 2)),
+}
+GROUPS = {2: (1, 2, 4), 3: (1, 2)}
 EXPLICIT_PADS = ((1, 2), (0, 3))
-LAYOUTS = {2: ("NHWC", "NCHW")}
+LAYOUTS = {2: ("NHWC", "NCHW"), 3: ("NDHWC", "NCDHW")}
 MULTIPLIERS = (1, 2, 3)
 
 DTYPES = tuple(tf.as_dtype(dtype) for dtype in SUPPORTED_DTYPES)
@@ -54,7 +60,15 @@ GEOMETRIES = {
         Geometry("one pixel", 2, (1, 1), (3, 3)),
         Geometry("larger filter", 1, (3, 2), (5, 4)),
         Geometry("empty batch", 0, (5, 5), (3, 3)),
-    )
+    ),
+    3: (
+        Geometry("ordinary", 2, (5, 4, 6), (3, 2, 2)),
+        Geometry("pointwise", 2, (3, 2, 4), (1, 1, 1)),
+        Geometry("one row", 2, (1, 1, 7), (1, 1, 4)),
+        Geometry("one pixel", 2, (1, 1, 1), (2, 3, 3)),
+        Geometry("larger filter", 1, (2, 3, 2), (3, 4, 2)),
+        Geometry("empty batch", 0, (3, 4, 3), (2, 3, 2)),
+    ),
 }
 
 
@@ -175,6 +189,7 @@ class Operands:
         return Operands(*(function(each) for each in (self.image, self.filter, self.gradient)))
 
 
+@functools.cache
 def whole_numbers(parameters: Parameters) -> Operands:
     """Operands of -1, 0 and 1: sums of up to 256 products of them are exact in every dtype."""
     return _operands(parameters, lambda random, shape: random.integers(-1, 2, shape))

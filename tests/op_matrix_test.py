@@ -160,13 +160,14 @@ def test_gives_the_exact_sums_of_whole_numbers(
 def test_exact_sums_are_what_tensorflows_own_ops_give(
     device: str, rank: int, dtype: tf.DType, padding: str
 ) -> None:
-    # The op is held against these sums above. NHWC alone: of NCHW a CPU has few kernels.
-    compared = 0
-    matrix = parameters_of(rank, padding)
-    for parameters in matrix:
+    # The op is held against these sums above. NHWC alone: of NCHW a CPU has few kernels. Those that
+    # it has for dilations and groups depend on dtype and rank; without these it has all.
+    expected = compared = 0
+    for parameters in parameters_of(rank, padding):
         geometry = parameters.geometry
         if geometry.batch == 0 or geometry.name in WRONG_WITH_ONEDNN.get(dtype, ()):
             continue
+        expected += parameters.groups == 1 and set(parameters.dilations) == {1}
         case = case_of(parameters, whole_numbers(parameters), dtype, LAYOUTS[rank][0])
         with tf.device(f"/{device}:0"):
             own = own_result(parameters, case)
@@ -179,17 +180,13 @@ def test_exact_sums_are_what_tensorflows_own_ops_give(
         else:
             bound = sum_bound(parameters, largest_sum(parameters, exact), dtype, device)
             assert_within(own, exact, bound, dtype, parameters)
-    # TensorFlow has no kernels for groups in gradients on a CPU, and few for dilations.
-    assert compared >= len(matrix) // 5
+    assert compared >= expected > 20
 
 
-def test_the_matrix_has_thousands_of_cases() -> None:
-    count = sum(
-        len(parameters_of(rank, padding)) * len(LAYOUTS[rank]) * len(DTYPES)
-        for rank, paddings in PADDINGS.items()
-        for padding in paddings
-    )
-    assert count > 5000
+@pytest.mark.parametrize("rank", PADDINGS)
+def test_the_matrix_has_thousands_of_cases(rank: int) -> None:
+    in_one_dtype_and_layout = sum(len(parameters_of(rank, padding)) for padding in PADDINGS[rank])
+    assert in_one_dtype_and_layout * len(LAYOUTS[rank]) * len(DTYPES) > 4000
 
 
 @COMBINED

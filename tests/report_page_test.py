@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable
 
 import pytest
+from convolution_values import CONFIGURATION
+from planning_values import make_problem
 from profile_values import GPU, make_profile
 from report_values import (
     EVIL_NAME,
@@ -20,10 +22,19 @@ from report_values import (
     run_record,
 )
 
-from tf_interop.know.plan import Plan
+from tf_interop.decide.explain_plan import explain_plan
+from tf_interop.decide.make_plan import make_plan
+from tf_interop.know.plan import (
+    BatchSchedule,
+    GraphPlan,
+    LaneOptions,
+    PinnedConvolution,
+    Plan,
+    PlannedStage,
+)
 from tf_interop.use.report_bars import sm_bars
 from tf_interop.use.report_data import Report, graph_titles, make_report
-from tf_interop.use.report_network import network_for, network_of_problem
+from tf_interop.use.report_network import describe_filter, network_for, network_of_problem
 from tf_interop.use.report_page import render_report
 
 _VOID = {"meta", "br", "path", "rect", "line"}
@@ -256,6 +267,65 @@ def test_stages_without_figures_have_a_page_too() -> None:
     assert "always: depth 1" in panel.text
     assert "priority -1, 64 SMs of its own, merged into one wider convolution" in panel.text
     assert "left_too" in panel.text
+
+
+def _merged_graph(*, latency_us: float, of_two_lanes_us: float) -> GraphPlan:
+    """Two convolutions of one image, measured merged and on two lanes, and one that is alone."""
+    problem = make_problem(
+        {"a": "", "b": "", "c": ""},
+        {"a": 10, "b": 20, "c": 10},
+        {"a b": of_two_lanes_us},
+        merged={"a b": latency_us},
+        merge_keys={"a": "x", "b": "x"},
+    )
+    return explain_plan(problem, make_plan(problem))
+
+
+def test_a_merged_lane_says_what_it_saves_and_nothing_that_was_not_measured() -> None:
+    graph = _merged_graph(latency_us=20, of_two_lanes_us=24)
+    [panel] = _tree(_report(Plan((graph,)), with_network=False)).of_class("stage-panel")
+    assert "33 % less" in panel.text
+    [lane] = panel.of_class("lane")
+    assert lane.text == "lane 0 · merged into one wider convolution · 30.0 µs one after another"
+    assert "lane 0 unmerged" in panel.text and "lane 0 alone" not in panel.text
+
+
+def test_an_alternative_says_what_it_merges() -> None:
+    graph = _merged_graph(latency_us=26, of_two_lanes_us=24)
+    [panel] = _tree(_report(Plan((graph,)), with_network=False)).of_class("stage-panel")
+    [row] = [row for row in panel.of_tag("tr") if "WINOGRAD" in row.text]
+    assert row.text.startswith("2 merged with WINOGRAD 26.0 µs")
+
+
+def test_stages_that_the_plan_does_not_have_are_listed_with_the_reason() -> None:
+    graph = _merged_graph(latency_us=20, of_two_lanes_us=24)
+    [table] = _tree(_report(Plan((graph,)), with_network=False)).of_class("missed")
+    rows = [row.text for row in table.of_tag("tbody")[0].of_tag("tr")]
+    assert graph.missed
+    assert rows == [f"{' '.join(each.nodes)} {each.count} {each.why_not}" for each in graph.missed]
+
+
+def test_every_batch_size_of_a_stage_is_shown() -> None:
+    a, b = PinnedConvolution("a", "GEMM"), PinnedConvolution("b", "GEMM")
+    schedules = (
+        BatchSchedule(2, ((a, b),), (LaneOptions(merged=True),)),
+        BatchSchedule(8, ((a,), (b,)), (LaneOptions(priority=-1), LaneOptions())),
+        BatchSchedule(32, ((a, b),)),
+    )
+    stage = PlannedStage(((a,), (b,)), lane_options=schedules[1].lane_options, schedules=schedules)
+    plan = Plan((GraphPlan("fedcba9876543210", 2, (stage,)),))
+    [table] = _tree(_report(plan, with_network=False)).of_class("schedules")
+    assert [row.text for row in table.of_tag("tbody")[0].of_tag("tr")] == [
+        "2 lane 0: a and b, merged into one wider convolution, with GEMM",
+        "8 lane 0: a with GEMM, priority -1 lane 1: b with GEMM",
+        "32 lane 0: a with GEMM, then b with GEMM",
+        "any other in sequence",
+    ]
+
+
+def test_convolutions_of_volumes_are_labelled_with_all_sizes() -> None:
+    volume = dataclasses.replace(CONFIGURATION, op="Conv3D", filter_shape=(1, 3, 5, 16, 32))
+    assert describe_filter(volume) == "1×3×5"
 
 
 def test_every_measured_algorithm_of_a_convolution_is_listed() -> None:

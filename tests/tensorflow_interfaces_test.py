@@ -11,9 +11,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 PYTHON = """
 keras_internals.py:._compile_config
 keras_internals.py:._resolve_auto_jit_compile
-tensorflow_internals.py:._physical_devices
 tensorflow.python.eager.context
 tensorflow.python.eager.context:context
+tensorflow.python.eager.context:context_safe
+tensorflow.python.framework.config
+tensorflow.python.framework.config:is_op_determinism_enabled
 tensorflow.python.framework.op_def_registry
 tensorflow.python.framework.op_def_registry:get
 tensorflow.python.grappler.cluster
@@ -22,6 +24,10 @@ tensorflow.python.grappler.tf_optimizer
 tensorflow.python.grappler.tf_optimizer:OptimizeGraph
 tensorflow.python.ops.handle_data_util
 tensorflow.python.ops.handle_data_util:get_resource_handle_data
+tensorflow_internals.py:._context_handle
+tensorflow_internals.py:._optimizer_experimental_options
+tensorflow_internals.py:._optimizer_jit
+tensorflow_internals.py:._physical_devices
 """
 
 

@@ -13,8 +13,9 @@ from tf_interop.errors import PlanError
 from tf_interop.use.timeline_picture import save_timeline_picture
 
 
-def test_draws_a_png(tmp_path: pathlib.Path) -> None:
+def test_draws_a_png(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
+    monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
     path = tmp_path / "timeline.png"
     save_timeline_picture(network_plan(simulated="made up"), ["batch 8"], path)
     content = path.read_bytes()

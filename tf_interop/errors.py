@@ -23,3 +23,7 @@ class TimeLimitError(TfInteropError):
 
 class LibraryError(TfInteropError):
     """The compiled library is missing, does not load, or was built for another TensorFlow."""
+
+
+class BenchmarkError(TfInteropError):
+    """A benchmark's results that cannot be read, or were measured elsewhere or otherwise."""

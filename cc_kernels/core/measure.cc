@@ -501,8 +501,9 @@ Status PrepareAsPinned(Backend* backend, const std::vector<StageStep>& steps,
     TF_INTEROP_RETURN_IF_ERROR(
         CheckMerge(backend, steps, static_cast<int>(lane), workspace_limit_bytes));
   }
-  if (prepared->fallbacks.empty()) return Status::Ok();
-  return Unsupported(prepared->fallbacks.front());
+  if (!prepared->unmerged.empty()) return Unsupported(prepared->unmerged.front());
+  if (!prepared->fallbacks.empty()) return Unsupported(prepared->fallbacks.front());
+  return Status::Ok();
 }
 
 // Makes sure that every lane gets the stream group that it asks for, all at the same time: without,

@@ -34,6 +34,10 @@ Status PrepareWithLessMemory(Backend* backend, const std::vector<StageStep>& ste
     return true;
   };
 
+  if (!prepared->merged.empty() &&
+      take(steps, convolution_limit_bytes, "its merged lanes ran unmerged")) {
+    return Status::Ok();
+  }
   size_t lanes = prepared->lane_workspace_bytes.size();
   const bool had_lanes = lanes > 1;
   while (lanes > 2) {

@@ -2,11 +2,12 @@
 //
 // Each rung needs less than the one before, and the first whose workspaces can be had is taken:
 //
-//   1. half as many lanes, with the others behind them and the plan's algorithms, and half again as
+//   1. where lanes are merged, all lanes unmerged: joined filters and outputs lie in workspaces;
+//   2. half as many lanes, with the others behind them and the plan's algorithms, and half again as
 //      long as there are two or more: lanes that run one behind another share a workspace;
-//   2. these two lanes with the algorithms that need least;
-//   3. in sequence, with the plan's algorithms: one workspace, as large as the largest;
-//   4. in sequence, with the algorithms that need least. TensorFlow's own convolutions need no less
+//   3. these two lanes with the algorithms that need least;
+//   4. in sequence, with the plan's algorithms: one workspace, as large as the largest;
+//   5. in sequence, with the algorithms that need least. TensorFlow's own convolutions need no less
 //      on their way through cuDNN.
 //
 // Lanes run without the stream priorities and SMs of the plan from rung 1 on: they are for as many

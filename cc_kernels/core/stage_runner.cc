@@ -51,6 +51,11 @@ Status PrepareStep(Backend* backend, const StageStep& step, const std::string& a
   return Status::Ok();
 }
 
+// Why the lane that begins with this convolution is not merged.
+std::string OfLane(const std::string& first, const std::string& reason) {
+  return "that of convolution '" + first + "': " + reason;
+}
+
 // Merges the steps of `lane` that have something to compute, where there are several.
 void MergeLane(Backend* backend, const std::vector<StageStep>& steps, int lane,
                size_t workspace_limit_bytes, PreparedStage* prepared) {
@@ -70,8 +75,7 @@ void MergeLane(Backend* backend, const std::vector<StageStep>& steps, int lane,
   if (status.ok()) {
     prepared->merged.push_back(std::move(merged));
   } else {
-    prepared->fallbacks.push_back("Lane of convolution '" + steps[merged.steps[0]].name +
-                                  "' ran unmerged: " + status.message());
+    prepared->unmerged.push_back(OfLane(steps[merged.steps[0]].name, status.message()));
   }
 }
 
@@ -155,9 +159,11 @@ std::vector<Launch> LaunchesOf(const PreparedStage& stage,
     const MergedSteps& merged = stage.merged[i];
     const size_t first = merged.steps.front();
     if (!HaveOneImage(BuffersOf(merged, buffers))) {
-      CountFallback("Lane of convolution '" + stage.steps[first].name +
-                    "' ran unmerged: its convolutions read different images.");
-      for (const std::string& reason : merged.fallbacks_unmerged) CountFallback(reason);
+      CountFallback(kUnmergedLane,
+                    OfLane(stage.steps[first].name, "Its convolutions read different images."));
+      for (const std::string& reason : merged.fallbacks_unmerged) {
+        CountFallback(kRefusedAlgorithm, reason);
+      }
       continue;
     }
     for (const size_t step : merged.steps) is_merged[step] = true;

@@ -50,6 +50,10 @@ namespace tf_interop {
 // ones run behind them. CUDA has no more connections to the device (CUDA_DEVICE_MAX_CONNECTIONS).
 constexpr int kMaxLanes = 32;
 
+// Kinds of fallbacks, see counters.h.
+inline constexpr char kRefusedAlgorithm[] = "another algorithm than the plan's";
+inline constexpr char kUnmergedLane[] = "a lane ran unmerged";
+
 // One convolution of a stage, as a plan asks for it.
 struct StageStep {
   std::string name;  // the node's name, for messages
@@ -92,19 +96,20 @@ struct PreparedStage {
   // For each lane, the most that one of its steps needs. Steps of a lane share it, in order.
   std::vector<size_t> lane_workspace_bytes;
   std::vector<StreamGroupOptions> lane_groups;  // what each lane asks of its stream group
-  // Steps whose pinned algorithm could not be had, and lanes that could not be merged, each with
-  // its reason.
+  // Steps whose pinned algorithm could not be had, each with its reason.
   std::vector<std::string> fallbacks;
+  // Lanes that could not be merged, likewise.
+  std::vector<std::string> unmerged;
 };
 
 // Prepares every step. A pinned algorithm that the backend cannot run for this shape, or that
 // needs more than `workspace_limit_bytes`, is replaced by the backend's own choice and noted in
 // `fallbacks`, and where nothing is within the limit, by what needs least; a lane that cannot be
-// merged within that limit is noted there too. By themselves, the steps of a merged lane take no
-// more workspace than merged, if they can do with that. Lane numbers must be 0, 1, 2, … without a
-// gap; lane kMaxLanes comes behind lane 0, and so on. `lanes` has an entry for each lane number, or
-// none where no lane asks for anything; a lane that comes behind another one runs with that one's
-// options.
+// merged within that limit is noted in `unmerged`. By themselves, the steps of a merged lane take
+// no more workspace than merged, if they can do with that. Lane numbers must be 0, 1, 2, … without
+// a gap; lane kMaxLanes comes behind lane 0, and so on. `lanes` has an entry for each lane number,
+// or none where no lane asks for anything; a lane that comes behind another one runs with that
+// one's options.
 Status PrepareStage(Backend* backend, const std::vector<StageStep>& steps,
                     const std::vector<LaneOptions>& lanes, size_t workspace_limit_bytes,
                     PreparedStage* prepared);

@@ -29,7 +29,6 @@ constexpr int64_t kDefaultWorkspaceLimitMb = 8192;
 
 // Kinds of fallbacks.
 constexpr char kUnplannedBatchSize[] = "no schedule, so that a stage ran in sequence";
-constexpr char kRefusedAlgorithm[] = "another algorithm than the plan's";
 constexpr char kFiltersGivenUp[] = "no memory, so that a stage gave up its transformed filters";
 
 std::vector<int64_t> SizesValue(const Tensor& tensor) {
@@ -227,6 +226,7 @@ absl::Status MakeStageCall(OpKernelContext* context, const StageProgram& program
   CountStageRun();
   if (!call->why_unplanned.empty()) CountFallback(kUnplannedBatchSize, call->why_unplanned);
   for (const std::string& reason : call->stage.fallbacks) CountFallback(kRefusedAlgorithm, reason);
+  for (const std::string& reason : call->stage.unmerged) CountFallback(kUnmergedLane, reason);
   TF_RETURN_IF_ERROR(AllocateWorkspaces(context, backend, filters, call));
   BindOperands(program, inputs, results, call);
   return absl::OkStatus();

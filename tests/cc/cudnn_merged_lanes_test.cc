@@ -106,7 +106,8 @@ TEST_F(CudnnMergedLanesTest, AnEngineThatRefusesTheWiderConvolutionLeavesTheLane
   MergedProblem problem(parts);
   const PreparedStage stage = PrepareStageOk(StepsOnLane(parts, 0, "eng2"), {kMerged});
   EXPECT_TRUE(stage.merged.empty());
-  EXPECT_EQ(stage.fallbacks.size(), 3u);  // the lane, and each step by itself
+  EXPECT_EQ(stage.unmerged.size(), 1u);
+  EXPECT_EQ(stage.fallbacks.size(), 2u);  // each step by itself
   const int executions = FakeCudnnCounts().executions;
   ASSERT_TRUE(RunOnce(stage, &problem).ok());
   problem.ExpectCorrect(kTolerance);

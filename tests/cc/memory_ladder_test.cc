@@ -153,6 +153,34 @@ TEST(MemoryLadderTest, EveryRungNeedsLessThanTheOneBefore) {
   EXPECT_NE(status.message().find("1000 bytes"), std::string::npos) << status.message();
 }
 
+// A lane's joined filters and outputs are the first to go: its algorithms stay.
+TEST(MemoryLadderTest, MergedLanesRunUnmergedFirst) {
+  for (const int lane_count : {1, 2}) {
+    HostBackend backend(SerialFor);
+    std::vector<StageStep> steps = Steps(lane_count + 1);
+    std::vector<LaneOptions> lanes(lane_count);
+    for (int i = 0; i <= lane_count; ++i) steps[i].lane = i == 0 ? 0 : i - 1;
+    lanes[0].merged = true;
+    PreparedStage stage;
+    ASSERT_TRUE(PrepareStage(&backend, steps, lanes, kNoLimit, &stage).ok());
+    ASSERT_EQ(stage.merged.size(), 1u);
+    const size_t planned = Sum(stage.lane_workspace_bytes);
+    const size_t unmerged = lane_count * OfOne();
+    ASSERT_LT(unmerged, planned);
+    ASSERT_TRUE(PrepareWithLessMemory(
+                    &backend, steps, kNoLimit,
+                    [&](const std::vector<size_t>& bytes, bool) { return Sum(bytes) <= unmerged; },
+                    &stage)
+                    .ok());
+    EXPECT_TRUE(stage.merged.empty());
+    EXPECT_EQ(stage.lane_workspace_bytes.size(), static_cast<size_t>(lane_count));
+    EXPECT_EQ(AlgorithmsOf(stage), std::vector<std::string>(lane_count + 1, "IM2COL_GEMM"));
+    EXPECT_EQ(ReadCounters().fallbacks.count("no memory for the workspaces of a stage: its merged "
+                                             "lanes ran unmerged"),
+              1u);
+  }
+}
+
 TEST(MemoryLadderTest, AStageOfOneLaneTakesWhatNeedsLeast) {
   const Outcome outcome = RunLadder(1, 0);
   ASSERT_TRUE(outcome.status.ok());

@@ -87,8 +87,8 @@ int64_t CountFallbacks(const std::string& part) {
 std::string RefusalOf(const std::vector<StageStep>& steps, size_t limit = kNoLimit) {
   HostBackend backend(SerialFor);
   const PreparedStage stage = PrepareOk(&backend, steps, {kMerged}, limit);
-  EXPECT_EQ(stage.merged.empty(), !stage.fallbacks.empty());
-  return stage.fallbacks.empty() ? "" : stage.fallbacks.front();
+  EXPECT_EQ(stage.merged.empty(), !stage.unmerged.empty());
+  return stage.unmerged.empty() ? "" : stage.unmerged.front();
 }
 
 Convolution AsInput(Layout layout, DataType dtype) {
@@ -260,7 +260,7 @@ TEST(MergedLanesTest, ConvolutionsThatDoNotFitTogetherAreNotMerged) {
         refusal_of([](Convolution* part) { part->layout = Layout::kNCHW; }),
         refusal_of([](Convolution* part) { part->has_bias = true; }),
         refusal_of([](Convolution* part) { part->activation = Activation::kRelu; })}) {
-    EXPECT_NE(refusal.find("Lane of convolution 'a' ran unmerged"), std::string::npos) << refusal;
+    EXPECT_NE(refusal.find("that of convolution 'a': "), std::string::npos) << refusal;
     EXPECT_NE(refusal.find(differ), std::string::npos) << refusal;
   }
   Convolution grouped = c, gradient = c;
@@ -328,12 +328,16 @@ TEST(MergedLanesTest, ImagesThatAreNotOneBufferAreConvolvedByThemselvesAndCounte
   buffers[2].inputs[0] = other_image.data();
   NotingBackend backend;
   const PreparedStage stage = PrepareOk(&backend, StepsOnLane(parts, 0, "DIRECT"), {kMerged});
-  const int64_t before = CountFallbacks("'a' ran unmerged: its convolutions read different images");
+  const int64_t before = CountFallbacks(
+      "a lane ran unmerged: that of convolution 'a': Its convolutions read different images");
   ASSERT_TRUE(RunToEnd(&backend, stage, buffers).ok());
   problem.ExpectCorrect(kExact);
   EXPECT_EQ(backend.algorithms.size(), 3u);
   EXPECT_EQ(backend.copies, 0);
-  EXPECT_EQ(CountFallbacks("'a' ran unmerged: its convolutions read different images"), before + 1);
+  EXPECT_EQ(
+      CountFallbacks(
+          "a lane ran unmerged: that of convolution 'a': Its convolutions read different images"),
+      before + 1);
 }
 
 TEST(MergedLanesTest, WhatHasNothingToComputeIsLeftOut) {

@@ -3,6 +3,7 @@
 Where all later nodes depend on all earlier ones the graph is cut; no stage can go over a cut, and
 what is alive behind it does not depend on how the stages before were made. So each block is a
 search of its own, and one block that is too wide for the exact search leaves it to all others.
+What is found in bounds is then improved by joining (`join_stages`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from tf_interop.decide.bounded_search import Nodes, SetOptions, search_stages_bounded
+from tf_interop.decide.join_stages import join_stages
 from tf_interop.decide.stage_search import (
     AvailableBytes,
     Lanes,
@@ -31,10 +33,14 @@ class BlockSearchResult:
     Attributes:
         found: the stages of the whole graph; states and transitions of all blocks together.
         exact_nodes: nodes in blocks that were searched exactly; the others were in bounds.
+        changes: made to what was found in bounds, by joining.
+        is_joining_complete: whether no change is left that saves anything.
     """
 
     found: SearchResult
     exact_nodes: int
+    changes: int = 0
+    is_joining_complete: bool = True
 
 
 def search_blocks(
@@ -45,6 +51,7 @@ def search_blocks(
     max_lanes: int,
     max_transitions: int,
     width: int,
+    max_orders: int,
     on_progress: OnProgress | None = None,
 ) -> BlockSearchResult:
     """Finds stages of nodes that each have a lane of their own, as one set of them.
@@ -58,6 +65,7 @@ def search_blocks(
         max_transitions: of the exact search of one block; with more the block is searched in
             bounds.
         width: of the bounded search.
+        max_orders: as in `join_stages`, of one block.
         on_progress: told how far the search is. It goes back to the beginning of a block that turns
             out to be too wide.
 
@@ -67,7 +75,8 @@ def search_blocks(
     Raises:
         SearchError: the graph has a cycle, or a node finds no memory.
     """
-    results: list[SearchResult] = []
+    results: list[tuple[_Block, SearchResult]] = []
+    in_bounds: list[int] = []
     done = nodes_done = exact_nodes = states = 0
     for block in find_blocks(predecessors):
         local = _Block(block, predecessors, stage_options, available_bytes, done)
@@ -101,19 +110,38 @@ def search_blocks(
                 max_lanes=max_lanes,
                 on_progress=tell,
             )
-        results.append(dataclasses.replace(found, stages=tuple(map(local.whole, found.stages))))
+            in_bounds.append(len(results))
+        results.append((local, found))
         nodes_done += len(block)
         states += found.states
         done |= sum(1 << node for node in block)
+    # Behind all searches: what is asked for here must not use up what the exact ones may ask for.
+    changes = 0
+    is_joining_complete = True
+    for number in in_bounds:
+        local, found = results[number]
+        joined = join_stages(
+            local.predecessors,
+            found,
+            local.set_options,
+            available_bytes=local.available_bytes,
+            max_lanes=max_lanes,
+            max_orders=max_orders,
+        )
+        results[number] = local, joined.found
+        changes += joined.changes
+        is_joining_complete &= joined.is_complete
     return BlockSearchResult(
         found=SearchResult(
-            tuple(lanes for each in results for lanes in each.stages),
-            tuple(option for each in results for option in each.options),
-            sum(each.latency_us for each in results),
+            tuple(local.whole(lanes) for local, found in results for lanes in found.stages),
+            tuple(option for _, found in results for option in found.options),
+            sum(found.latency_us for _, found in results),
             states,
-            sum(each.transitions for each in results),
+            sum(found.transitions for _, found in results),
         ),
         exact_nodes=exact_nodes,
+        changes=changes,
+        is_joining_complete=is_joining_complete,
     )
 
 

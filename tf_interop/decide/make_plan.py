@@ -2,8 +2,8 @@
 
 Dynamic programming finds the best stages exactly where the graph is narrow enough, as inference
 graphs are; in parts that are not, as the backward half of a training graph, a bounded search goes
-from the front. Either chooses the algorithms with the stages, by the memory that is left beside
-what is alive.
+from the front, and what it leaves apart is joined afterwards. Each chooses the algorithms with the
+stages, by the memory that is left beside what is alive.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ class PlanOptions:
         max_transitions: a part of the graph of which the exact search would look at more is
             searched within bounds.
         width: of the bounded search.
+        max_orders: changes to what the bounded search found for which an order is looked for, in
+            each part of the graph.
         max_modelled: combinations of algorithms that are modelled, at most; measured ones do not
             count.
     """
@@ -56,6 +58,7 @@ class PlanOptions:
     max_lanes: int = 4
     max_transitions: int = 500_000
     width: int = 32
+    max_orders: int = 500
     max_modelled: int = 5_000
 
 
@@ -149,6 +152,7 @@ class _Planner:
                 max_lanes=self._options.max_lanes,
                 max_transitions=self._options.max_transitions,
                 width=self._options.width,
+                max_orders=self._options.max_orders,
                 on_progress=self._on_progress,
             )
         except SearchError as error:
@@ -159,7 +163,10 @@ class _Planner:
         lanes = f"for stages of up to {self._options.max_lanes} convolutions"
         if result.exact_nodes == len(self._problem.nodes):
             return f"exact {lanes}"
-        bounds = f"bounded, width {self._options.width},"
+        bounds = f"bounded, width {self._options.width}, then joined {result.changes}"
+        if not result.is_joining_complete:
+            bounds += " until a bound was reached"
+        bounds += ","
         if not result.exact_nodes:
             return f"{bounds} {lanes}"
         convolutions = f"{result.exact_nodes} of {len(self._problem.nodes)} convolutions"
@@ -167,7 +174,7 @@ class _Planner:
 
     def _stage_options(self, nodes: Nodes) -> Sequence[StageOption]:
         return [
-            StageOption(choice.latency_us, self._memory_bytes(nodes, choice))
+            StageOption(choice.latency_us, self._memory_bytes(nodes, choice), choice.spread_us)
             for choice in self._choices(nodes)
         ]
 

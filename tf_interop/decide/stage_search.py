@@ -35,10 +35,13 @@ class StageOption:
     Attributes:
         latency_us: what it takes.
         memory_bytes: what it needs beside what is alive before it: its outputs and workspaces.
+        spread_us: how far `latency_us` may be off. The searches take it as it is; `join_stages`
+            makes no change for less.
     """
 
     latency_us: float
     memory_bytes: int = 0
+    spread_us: float = 0.0
 
 
 StageOptions = Callable[[Lanes], Sequence[StageOption]]

@@ -176,6 +176,15 @@ class Alternative:
     why_not: str
     lanes: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] = ()
 
+    @property
+    def algorithms_of_lanes(self) -> tuple[tuple[str | None, ...], ...]:
+        """The algorithms of each lane; one with several is merged."""
+        of_lanes: dict[int, list[str | None]] = {}
+        lanes = self.lanes or range(len(self.algorithms))
+        for lane, algorithm in zip(lanes, self.algorithms, strict=True):
+            of_lanes.setdefault(lane, []).append(algorithm)
+        return tuple(map(tuple, of_lanes.values()))
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StageExplanation:
@@ -273,6 +282,11 @@ class PlannedStage:
                     f"{scheduled} on {len(schedule.lanes)} lanes"
                 )
             _check_lane_options(schedule.lanes, schedule.lane_options)
+
+
+def is_merged(run: PlannedStage | BatchSchedule, lane: int) -> bool:
+    """Whether the convolutions of a lane are to run as one wider convolution."""
+    return bool(run.lane_options) and run.lane_options[lane].merged
 
 
 def _check_lane_options(lanes: tuple[Lane, ...], lane_options: tuple[LaneOptions, ...]) -> None:

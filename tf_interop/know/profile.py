@@ -12,6 +12,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from tf_interop.know.convolution import ConvolutionConfiguration
+from tf_interop.know.merged_convolution import merged_configuration
 
 PROFILE_FORMAT = "tf_interop.profile"
 PROFILE_VERSION = 2
@@ -346,7 +347,7 @@ class Profile:
         """What holds where TensorFlow has to give the same bits every time.
 
         Algorithms that did not in two runs are left out, and stages that use one of them, or one
-        that was not measured alone.
+        that was not measured alone. A merged lane uses that of its wider convolution.
         """
         deterministic = {
             MeasuredConvolution(each.configuration, each.algorithm)
@@ -366,7 +367,7 @@ class Profile:
                 if MeasuredConvolution(each.configuration, each.algorithm) in deterministic
             ),
             stages=tuple(
-                stage for stage in self.stages if deterministic.issuperset(stage.convolutions)
+                stage for stage in self.stages if deterministic.issuperset(_launched(stage))
             ),
         )
 
@@ -450,6 +451,21 @@ def is_measured_as_it_runs(
         measured.configuration.dtype == "float32" for measured in measurement.convolutions
     )
     return measurement.tf32 == allow_tf32 or not can_round_to_tf32
+
+
+def _launched(stage: StageMeasurement) -> tuple[MeasuredConvolution, ...]:
+    """What the lanes of a stage launch: its convolutions, and of a merged lane the wider one."""
+    launched = []
+    merged: dict[int, list[MeasuredConvolution]] = {}
+    for lane, each in zip(stage.lanes, stage.convolutions, strict=True):
+        if stage.merged and stage.merged[lane]:
+            merged.setdefault(lane, []).append(each)
+        else:
+            launched.append(each)
+    for parts in merged.values():
+        wider = merged_configuration([each.configuration for each in parts])
+        launched.append(MeasuredConvolution(wider, parts[0].algorithm))
+    return tuple(launched)
 
 
 def _as_set(configurations: Iterable[ConvolutionConfiguration]) -> _ConfigurationSet:

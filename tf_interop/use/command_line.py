@@ -1,4 +1,4 @@
-"""The command line: `tf-interop analyze`, `profile`, `plan`, `run`, `report` and `doctor`."""
+"""The command line, `tf-interop`: analyze, profile, plan, run, benchmark, report, doctor."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tf_interop.errors import TfInteropError
 from tf_interop.know.plan_file import load_plan, save_plan
 from tf_interop.know.profile_file import load_profile
 from tf_interop.know.run_record import save_run
+from tf_interop.use.benchmark_command import benchmark
 from tf_interop.use.command_arguments import parse_image_size
 from tf_interop.use.doctor_command import doctor
 from tf_interop.use.plan_command import plan as plan_group
@@ -276,6 +277,7 @@ def run(
     )
 
 
+cli.add_command(benchmark)
 cli.add_command(doctor)
 cli.add_command(plan_group)
 cli.add_command(profile)

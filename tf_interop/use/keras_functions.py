@@ -46,9 +46,13 @@ def keras_of(value: object) -> Any:
 
 
 def trace_inference(
-    model: Any, batch_size: int, image_size: tuple[int, int] | None
+    model: Any,
+    batch_size: int,
+    image_size: tuple[int, int] | None,
+    *,
+    jit_compile: bool | None = None,
 ) -> KerasFunction:
-    """Traces `model(inputs, training=False)`.
+    """Traces `model(inputs, training=False)`; `jit_compile` is that of tf.function.
 
     Raises:
         ValueError: the shapes of the inputs are not known.
@@ -58,16 +62,22 @@ def trace_inference(
     def inference(inputs: Any) -> Any:
         return model(inputs, training=False)
 
-    return KerasFunction(tf.function(inference).get_concrete_function(specs), specs, notes)
+    function = tf.function(inference, jit_compile=jit_compile)
+    return KerasFunction(function.get_concrete_function(specs), specs, notes)
 
 
 def trace_training_step(
-    model: Any, batch_size: int, image_size: tuple[int, int] | None
+    model: Any,
+    batch_size: int,
+    image_size: tuple[int, int] | None,
+    *,
+    jit_compile: bool | None = None,
 ) -> KerasFunction:
     """Traces one step of gradient descent: forward, backward and update in one function.
 
     The loss is the cross-entropy with constant labels where the model gives class probabilities,
     and the mean of squares of its outputs where not. Running the function changes the model.
+    `jit_compile` is that of tf.function.
 
     Raises:
         ValueError: the shapes of the inputs are not known, or there is nothing to train.
@@ -103,7 +113,8 @@ def trace_training_step(
         )
         return loss
 
-    return KerasFunction(tf.function(training_step).get_concrete_function(specs), specs, notes)
+    function = tf.function(training_step, jit_compile=jit_compile)
+    return KerasFunction(function.get_concrete_function(specs), specs, notes)
 
 
 @contextlib.contextmanager

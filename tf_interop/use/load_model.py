@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import json
 import os
 import pathlib
@@ -45,8 +46,8 @@ def load_model(model: str, *, image_size: tuple[int, int] | None = None) -> Any:
             - `module:function`: what the function gives when it is called without arguments, or,
               if it is no plain function but a model or a tf.function, itself. The working directory
               is looked in, too.
-        image_size: height and width of the images that a Keras application is built for; None for
-            those that it was made for.
+        image_size: height and width of the images that a Keras application is built for, and a
+            function that has an argument of that name; None for those that they choose.
 
     Returns:
         A Keras model, a concrete function, a tf.function or a GraphDef.
@@ -75,7 +76,7 @@ def load_model(model: str, *, image_size: tuple[int, int] | None = None) -> Any:
         )
     module, colon, function = model.partition(":")
     if colon:
-        return _call_function(module, function)
+        return _call_function(module, function, image_size)
     raise ModelArgumentError(
         f"Expected {_ACCEPTED}, got '{model}'.{_hint(model, application_names)}"
     )
@@ -192,7 +193,7 @@ def _load_graph_def(path: pathlib.Path) -> graph_pb2.GraphDef:
     return graph_def
 
 
-def _call_function(module_name: str, function_name: str) -> Any:
+def _call_function(module_name: str, function_name: str, image_size: tuple[int, int] | None) -> Any:
     if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109 (entries are strings)
         sys.path.insert(0, "")
     try:
@@ -210,7 +211,18 @@ def _call_function(module_name: str, function_name: str) -> Any:
             f"{_hint(function_name, vars(module))}"
         )
     value = getattr(module, function_name)
-    return value if _is_model(value) else value()
+    if _is_model(value):
+        return value
+    if image_size is not None and _takes_image_size(value):
+        return value(image_size=image_size)
+    return value()
+
+
+def _takes_image_size(function: Any) -> bool:
+    try:
+        return "image_size" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
 
 
 def _is_model(value: Any) -> bool:

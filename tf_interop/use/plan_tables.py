@@ -13,6 +13,7 @@ from tf_interop.decide.explain_plan import SHARED_RESOURCES, sum_of_uses
 from tf_interop.decide.stage_model import ModelComparison, calibrate_model
 from tf_interop.know.plan import (
     Alternative,
+    BatchSchedule,
     GraphPlan,
     GraphPrediction,
     LaneExplanation,
@@ -21,6 +22,7 @@ from tf_interop.know.plan import (
     Plan,
     PlannedStage,
     SmUse,
+    is_merged,
 )
 from tf_interop.know.planning_problem import FigureSource, PlanningProblem
 from tf_interop.use.profile_tables import describe_convolution
@@ -83,7 +85,7 @@ def explain_stages(plan: Plan, console: Console) -> None:
         print_on(console, _describe_graph(graph))
         for number, stage in enumerate(graph.stages):
             print_on(console, f"\nStage {number}: {_describe_stage(stage)}")
-            print_on(console, _describe_lanes(stage))
+            print_on(console, _describe_runs(stage))
             if stage.explanation is not None:
                 print_on(console, _lane_table(stage.explanation.lanes))
             for line in _reasons(stage):
@@ -236,23 +238,31 @@ def _describe_stage(stage: PlannedStage) -> str:
     )
 
 
-def _describe_lanes(stage: PlannedStage) -> str:
-    return "\n".join(
-        f"  lane {number}: {_describe_lane(stage, number)}{_options(stage, number)}"
-        for number in range(len(stage.lanes))
-    )
+def describe_lanes(run: PlannedStage | BatchSchedule) -> list[str]:
+    """What each lane runs and asks for, in words."""
+    return [
+        f"lane {number}: {_describe_lane(run, number)}{_options(run, number)}"
+        for number in range(len(run.lanes))
+    ]
 
 
-def _describe_lane(stage: PlannedStage, number: int) -> str:
-    lane = stage.lanes[number]
-    if not _is_merged(stage, number):
+def _describe_runs(stage: PlannedStage) -> str:
+    """The lanes of a stage, those of each batch size where they are not the same for all."""
+    if not stage.schedules:
+        return "\n".join(f"  {line}" for line in describe_lanes(stage))
+    lines = []
+    for schedule in stage.schedules:
+        lines.append(f"  batch size {schedule.batch_size}:")
+        lines += [f"    {line}" for line in describe_lanes(schedule)]
+    return "\n".join([*lines, "  any other batch size: in sequence"])
+
+
+def _describe_lane(run: PlannedStage | BatchSchedule, number: int) -> str:
+    lane = run.lanes[number]
+    if not is_merged(run, number):
         return ", then ".join(map(_describe_pinned, lane))
     names = " and ".join(pinned.node for pinned in lane)
     return f"{names}, merged into one wider convolution, with {lane[0].algorithm or _ANY}"
-
-
-def _is_merged(stage: PlannedStage, number: int) -> bool:
-    return bool(stage.lane_options) and stage.lane_options[number].merged
 
 
 def _lane_table(explained: Sequence[LaneExplanation]) -> Table:
@@ -288,10 +298,10 @@ def _describe_pinned(pinned: PinnedConvolution) -> str:
     return f"{pinned.node} with {pinned.algorithm or _ANY}"
 
 
-def _options(stage: PlannedStage, lane: int) -> str:
-    if not stage.lane_options:
+def _options(run: PlannedStage | BatchSchedule, lane: int) -> str:
+    if not run.lane_options:
         return ""
-    options = stage.lane_options[lane]
+    options = run.lane_options[lane]
     words = []
     if options.priority:
         words.append(f"priority {options.priority}")
@@ -314,7 +324,7 @@ def _reasons(stage: PlannedStage) -> list[str]:
         f"Lane {number}: its {len(stage.lanes[number])} convolutions read one image; one after "
         f"another they take {lane.alone_us:.1f} us"
         for number, lane in enumerate(stage.explanation.lanes)
-        if _is_merged(stage, number)
+        if is_merged(stage, number)
     ]
     lines += _complement(stage.explanation.lanes)
     lines.append(
@@ -358,13 +368,9 @@ def _complement(lanes: Sequence[LaneExplanation]) -> list[str]:
 
 
 def _describe_alternative(alternative: Alternative) -> str:
-    lanes = alternative.lanes or range(len(alternative.algorithms))
-    of_lanes: dict[int, list[str]] = {}
-    for lane, algorithm in zip(lanes, alternative.algorithms, strict=True):
-        of_lanes.setdefault(lane, []).append(algorithm or _ANY)
     algorithms = ", ".join(
-        names[0] if len(names) == 1 else f"{len(names)} merged with {names[0]}"
-        for names in of_lanes.values()
+        names[0] or _ANY if len(names) == 1 else f"{len(names)} merged with {names[0] or _ANY}"
+        for names in alternative.algorithms_of_lanes
     )
     return (
         f"Not {algorithms} ({alternative.latency_us:.1f} us {alternative.source.value}, "

@@ -9,7 +9,13 @@ from collections.abc import Callable, Sequence
 from rich.filesize import decimal
 
 from tf_interop.decide.explain_plan import SHARED_RESOURCES, sum_of_uses
-from tf_interop.know.plan import GraphPrediction, LaneExplanation, PlannedStage, StagePrediction
+from tf_interop.know.plan import (
+    GraphPrediction,
+    LaneExplanation,
+    PlannedStage,
+    StagePrediction,
+    is_merged,
+)
 from tf_interop.use.tables import percent
 
 # A budget further away than this would press what is taken into a line.
@@ -69,7 +75,7 @@ class Bars:
 
 
 def time_bars(stage: PlannedStage) -> Bars | None:
-    """One after another beside together, then each lane alone.
+    """One after another beside together, then each lane alone, a merged one without merging.
 
     Returns:
         None where no planner made the stage.
@@ -102,7 +108,7 @@ def time_bars(stage: PlannedStage) -> Bars | None:
     ]
     rows += [
         Bar(
-            f"lane {number} alone",
+            f"lane {number} unmerged" if is_merged(stage, number) else f"lane {number} alone",
             (_segment(lane.alone_us, scale, number, microseconds),),
             microseconds(lane.alone_us),
         )

@@ -90,11 +90,14 @@ def network_for(graph: GraphPlan, networks: Iterable[Network]) -> Network | None
 
 
 def describe_filter(configuration: ConvolutionConfiguration | None) -> str:
-    """A convolution in a few letters, such as `3×3`, and `3×3 ∂w` for a gradient by the filter."""
+    """A convolution in a few letters, such as `3×3`, and `3×3 ∂w` for a gradient by the filter.
+
+    That of a volume has three sizes.
+    """
     if configuration is None or configuration.filter_shape is None:
         return ""
-    height, width, *_ = configuration.filter_shape
-    sizes = "×".join("?" if size is None else str(size) for size in (height, width))
+    *spatial, _, _ = configuration.filter_shape
+    sizes = "×".join("?" if size is None else str(size) for size in spatial)
     gradient = {
         ConvolutionKind.FORWARD: "",
         ConvolutionKind.BACKWARD_INPUT: " ∂x",

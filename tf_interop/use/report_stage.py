@@ -6,9 +6,16 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-from tf_interop.know.plan import Alternative, GraphPlan, LaneOptions, PlannedStage
+from tf_interop.know.plan import (
+    Alternative,
+    GraphPlan,
+    LaneOptions,
+    PlannedStage,
+    is_merged,
+)
 from tf_interop.know.planning_problem import Candidate
 from tf_interop.use.figures import figure_label
+from tf_interop.use.plan_tables import describe_lanes
 from tf_interop.use.profile_tables import describe_convolution
 from tf_interop.use.report_bars import Bars, memory_bars, sm_bars, time_bars
 from tf_interop.use.report_network import NetworkNode
@@ -43,7 +50,9 @@ class ReportLane:
         number: its place.
         convolutions: what it runs, in order.
         options: what it asks of the device, in words; empty for nothing.
-        alone_us: what it takes alone; None where that is not known.
+        unmerged_us: what the convolutions of a merged lane take one after another; None where that
+            is not known, or the lane is not merged.
+        alone_us: what it takes alone; None where that is not known, and for a merged lane.
         workspace_bytes: what it needs; likewise.
         fastest_algorithm: what would be faster alone; None for nothing.
         fastest_us: with that; None for nothing.
@@ -52,6 +61,7 @@ class ReportLane:
     number: int
     convolutions: tuple[ReportConvolution, ...]
     options: str
+    unmerged_us: float | None
     alone_us: float | None
     workspace_bytes: int | None
     fastest_algorithm: str | None
@@ -68,6 +78,7 @@ class ReportStage:
         label: what its time is.
         saved: the share of the time one after another that it saves; None where not known.
         lanes: its lanes.
+        schedules: batch sizes, each with what its lanes run; none where `lanes` are for all.
         times: bars of its times.
         memory: bars of its memory.
         sm_use: bars of what it takes of an SM.
@@ -79,6 +90,7 @@ class ReportStage:
     label: str
     saved: float | None
     lanes: tuple[ReportLane, ...]
+    schedules: tuple[tuple[int, tuple[str, ...]], ...]
     times: Bars | None
     memory: Bars | None
     sm_use: Bars | None
@@ -110,7 +122,7 @@ def report_stage(
     """
     prediction, explanation = stage.prediction, stage.explanation
     saved = None
-    if prediction is not None and prediction.sequential_us and len(stage.lanes) > 1:
+    if prediction is not None and prediction.sequential_us and len(stage.convolutions) > 1:
         saved = 1 - prediction.latency_us / prediction.sequential_us
     return ReportStage(
         number=number,
@@ -118,6 +130,9 @@ def report_stage(
         label=("" if prediction is None else figure_label(prediction.source, simulated=simulated)),
         saved=saved,
         lanes=tuple(_report_lane(lane, stage, nodes) for lane in range(len(stage.lanes))),
+        schedules=tuple(
+            (schedule.batch_size, tuple(describe_lanes(schedule))) for schedule in stage.schedules
+        ),
         times=time_bars(stage),
         memory=memory_bars(stage, graph.prediction),
         sm_use=None if explanation is None else sm_bars(explanation.lanes),
@@ -135,6 +150,9 @@ def report_stage(
 def _report_lane(number: int, stage: PlannedStage, nodes: Mapping[str, NetworkNode]) -> ReportLane:
     explained = None if stage.explanation is None else stage.explanation.lanes[number]
     options = stage.lane_options[number] if stage.lane_options else LaneOptions()
+    unmerged_us = None
+    if explained is not None and is_merged(stage, number):
+        unmerged_us, explained = explained.alone_us, None
     is_slower = explained is not None and not math.isclose(
         explained.fastest_us, explained.alone_us, rel_tol=1e-9
     )
@@ -157,6 +175,7 @@ def _report_lane(number: int, stage: PlannedStage, nodes: Mapping[str, NetworkNo
         number=number,
         convolutions=tuple(convolutions),
         options=_options(options),
+        unmerged_us=unmerged_us,
         alone_us=None if explained is None else explained.alone_us,
         workspace_bytes=None if explained is None else explained.workspace_bytes,
         fastest_algorithm=(

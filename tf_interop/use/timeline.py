@@ -11,7 +11,13 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-from tf_interop.know.plan import AloneConvolution, GraphPlan, PinnedConvolution, PlannedStage
+from tf_interop.know.plan import (
+    AloneConvolution,
+    GraphPlan,
+    PinnedConvolution,
+    PlannedStage,
+    is_merged,
+)
 from tf_interop.know.planning_problem import FigureSource
 
 MAIN_ROW = "main stream"
@@ -194,7 +200,12 @@ def _lane_spans(step: NumberedStage, start_us: float) -> list[Span]:
             row=1 + number,
             start_us=start_us,
             duration_us=prediction.latency_us,
-            busy_us=(min(explained[number].alone_us, prediction.latency_us) if explained else None),
+            # What the wider convolution of a merged lane takes alone is not known.
+            busy_us=(
+                min(explained[number].alone_us, prediction.latency_us)
+                if explained and not is_merged(stage, number)
+                else None
+            ),
             convolutions=lane,
             stage=step.number,
             lane=number,

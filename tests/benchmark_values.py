@@ -1,0 +1,70 @@
+"""Made-up benchmarks for tests."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from profile_values import CPU
+
+from tf_interop.know.benchmark_result import (
+    Benchmark,
+    Block,
+    Case,
+    Failure,
+    FailureKind,
+    MeasuringOptions,
+    MemoryKind,
+    Precision,
+    Step,
+    Variant,
+    VariantResult,
+)
+from tf_interop.know.benchmark_statistics import summarize
+
+CASE = Case("ResNet50", Step.INFERENCE, 8, Precision.TF32)
+OPTIONS = MeasuringOptions(warmup_steps=1, steps=2, seconds=0.0, timeout_seconds=60.0)
+
+
+def make_block(repetition: int, *step_ms: float, **others: object) -> Block:
+    """A block with these steps."""
+    block = Block(
+        repetition=repetition,
+        step_ms=step_ms,
+        first_step_ms=500.0,
+        memory_peak_bytes=1_000_000,
+        memory_kind=MemoryKind.PROCESS_RSS,
+        gpu_utilization=None,
+        stage_count=0,
+        fallbacks={},
+        began="2026-11-21T12:00:00+00:00",
+    )
+    return dataclasses.replace(block, **others)  # type: ignore[arg-type]
+
+
+STOCK_BLOCKS = (make_block(0, 10.0, 12.0), make_block(1, 20.0, 20.0))
+OURS_BLOCKS = (
+    make_block(0, 5.0, 6.0, stage_count=4),
+    make_block(1, 8.0, stage_count=4, fallbacks={"no workspace": 3}),
+)
+BENCHMARK = Benchmark(
+    device=CPU,
+    made_with={"tensorflow": "2.21.0"},
+    commands=("tf-interop benchmark ResNet50 --plan plan.json -o results.json",),
+    options=OPTIONS,
+    results=(
+        VariantResult(
+            CASE, Variant.STOCK, None, summarize(STOCK_BLOCKS, 8, STOCK_BLOCKS), None, STOCK_BLOCKS
+        ),
+        VariantResult(
+            CASE,
+            Variant.XLA,
+            None,
+            None,
+            Failure(FailureKind.TIMED_OUT, "the process took longer than 60 s"),
+            (),
+        ),
+        VariantResult(
+            CASE, Variant.OURS, "ab12", summarize(OURS_BLOCKS, 8, STOCK_BLOCKS), None, OURS_BLOCKS
+        ),
+    ),
+)
