@@ -80,6 +80,9 @@ def run(arguments: list[str], folder: pathlib.Path) -> None:
 
 
 def assert_is_script(words: list[str]) -> None:
+    if words[:2] == ["python", "-m"]:
+        assert (ROOT / words[2].replace(".", "/")).with_suffix(".py").is_file(), words
+        return
     script = ROOT / words[0]
     assert script.is_file(), words
     assert script.stat().st_mode & 0o111, words
@@ -163,5 +166,5 @@ def test_index_lists_every_page() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_no_mark_of_a_merge_is_left(page: pathlib.Path) -> None:
-    assert not re.search(r"^(<{7}|={7}$|>{7})", page.read_text(), re.MULTILINE)
+def test_pages_hold_no_marks_of_an_unfinished_merge(page: pathlib.Path) -> None:
+    assert not re.findall(r"^(?:<{7}|={7}$|>{7}).*", page.read_text(), re.MULTILINE)
