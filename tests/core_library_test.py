@@ -447,7 +447,6 @@ def test_a_lane_that_cannot_be_merged_is_a_failure(host: MeasuringBackend) -> No
     result = host.measure_stage(steps, FEW_RUNS, merged=[True])
     assert isinstance(result, StageFailure)
     assert result.kind is FailureKind.UNSUPPORTED
-    assert result.reason.startswith("a lane ran unmerged: ")
     assert "differ in output channels only" in result.reason
     assert result.merged == (True,)
 
