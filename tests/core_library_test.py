@@ -812,3 +812,30 @@ def test_works_without_tensorflow() -> None:
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip() == "DIRECT"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("layout", ["NDHWC", "NCDHW"])
+def test_a_merged_lane_of_volumes_is_measured(
+    host: MeasuringBackend, layout: str, dtype: str
+) -> None:
+    def of_channels(channels: int) -> ConvolutionConfiguration:
+        image, output = (2, 5, 6, 7, 4), (2, 5, 6, 7, channels)
+        if layout == "NCDHW":
+            image, output = (2, 4, 5, 6, 7), (2, channels, 5, 6, 7)
+        return dataclasses.replace(
+            FORWARD,
+            op="Conv3D",
+            dtype=dtype,
+            layout=layout,
+            image_shape=image,
+            filter_shape=(3, 3, 1, 4, channels),
+            output_shape=output,
+            strides=(1, 1, 1),
+            dilations=(1, 1, 1),
+        )
+
+    steps = [StageStep(of_channels(count), 0, "IM2COL_GEMM") for count in (6, 1, 3)]
+    result = host.measure_stage(steps, FEW_RUNS, merged=[True])
+    assert isinstance(result, StageMeasurement), result
+    assert result.merged == (True,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from collections.abc import Iterator
 
@@ -10,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tf_interop
-from tf_interop.know.plan import GraphPlan, PinnedConvolution, Plan, PlannedStage
+from tf_interop.know.plan import GraphPlan, LaneOptions, PinnedConvolution, Plan, PlannedStage
 from tf_interop.use.plugin import get_plugin
 
 
@@ -101,6 +102,33 @@ def test_the_plan_that_was_made_gives_the_same_stages_again(tmp_path: pathlib.Pa
     branches = make_branches()
     assert new_fallbacks(5, branches) == set()
     assert tf_interop.status().plan == made
+
+
+def test_one_batch_size_merges_where_others_do_not(tmp_path: pathlib.Path) -> None:
+    [first, second] = plan_for_two_batch_sizes().graphs
+    merged = dataclasses.replace(
+        stage("b", "c a", algorithm="DIRECT"),
+        lane_options=(LaneOptions(), LaneOptions(merged=True)),
+    )
+    merging = dataclasses.replace(first, stages=(merged,), batch_size=3)
+    tf_interop.enable(plan=Plan((first, merging, second)))
+    make_branches()(images(3))
+    made = tf_interop.status().plan
+    [only] = made.graphs[0].stages
+    assert [
+        [options.merged for options in schedule.lane_options] for schedule in only.schedules
+    ] == [[], [False, True], []]
+    tf_interop.save_plan(made, tmp_path / "plan.json")
+    assert tf_interop.load_plan(tmp_path / "plan.json") == made
+    for batch_size in (2, 3, 5):
+        tf_interop.enable(plan=tmp_path / "plan.json")
+        assert new_fallbacks(batch_size, make_branches()) == set()
+    # Without memory for joined filters the lanes are not merged, and the numbers are the same.
+    tf_interop.enable(plan=tmp_path / "plan.json", workspace_limit_mb=0)
+    assert new_fallbacks(3, make_branches()) == {
+        "no memory for the workspaces of a stage: its merged lanes ran unmerged"
+    }
+    tf_interop.enable()  # without a limit
 
 
 def test_the_last_batch_of_an_epoch_falls_back_and_is_counted() -> None:

@@ -501,7 +501,9 @@ Status PrepareAsPinned(Backend* backend, const std::vector<StageStep>& steps,
     TF_INTEROP_RETURN_IF_ERROR(
         CheckMerge(backend, steps, static_cast<int>(lane), workspace_limit_bytes));
   }
-  if (!prepared->unmerged.empty()) return Unsupported(prepared->unmerged.front());
+  if (!prepared->unmerged.empty()) {
+    return Unsupported(std::string(kUnmergedLane) + ": " + prepared->unmerged.front());
+  }
   if (!prepared->fallbacks.empty()) return Unsupported(prepared->fallbacks.front());
   return Status::Ok();
 }
