@@ -46,6 +46,13 @@ def test_a_tensor_that_is_off_is_far_away() -> None:
     assert distances([np.array([3.0, 4.0]), np.array([0.0, 1e-9])], stock)[1] == 1
 
 
+def test_numbers_whose_squares_overflow_have_a_distance() -> None:
+    stock = np.array([3e30, 4e30], np.float32)
+    np.testing.assert_allclose(
+        distances([np.array([3e30, 4.5e30], np.float32)], [stock]), 0.1, 1e-6
+    )
+
+
 def committed() -> dict[str, Any]:
     return json.loads(RESULT.read_text())  # type: ignore[no-any-return]
 

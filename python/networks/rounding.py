@@ -14,6 +14,8 @@ ROUNDINGS = 4 * float(np.finfo(np.float32).eps)
 
 def distance(first: np.ndarray, second: np.ndarray) -> float:
     """The norm of the difference over the norm of `second`; over 1 where that is zero."""
+    # In float32 squares of numbers above 1e19 overflow, and any distance would come out as zero.
+    first, second = (np.asarray(each, np.float64) for each in (first, second))
     norm = float(np.linalg.norm(second))
     return float(np.linalg.norm(first - second)) / norm if norm else float(np.any(first))
 
