@@ -62,8 +62,8 @@ TFI_EXPORT void TfiSetResult(TfiGraph* graph, const void* data, size_t size);
 // may hold line feeds and bytes that are no text.
 TFI_EXPORT void TfiReadCounters(TfiSink sink);
 
-// Limits the bytes that the workspaces of one stage take together; a negative number ends the limit.
-// Holds for stages that run from now on, on all devices.
+// Limits the bytes that the workspaces of one stage take together; a negative number ends the
+// limit. Holds for stages that run from now on, on all devices.
 TFI_EXPORT void TfiSetWorkspaceLimit(int64_t bytes);
 
 // Whether this CPU has the instructions that the library was compiled for.
