@@ -170,7 +170,7 @@ def _applications(result: dict[str, Any]) -> str:
         (
             each["network"],
             *(f"{each[graph]['in_stages']} of {each[graph]['convolutions']}" for graph in _GRAPHS),
-            f"{max(each['outputs'], each['gradients']):.2f}",
+            f"{max(each['outputs'], each['gradients'] or 0):.2f}",
         )
         for each in networks
     ]

@@ -37,14 +37,16 @@ def render(result: dict[str, Any]) -> str:
         graph: tuple(sum(each[graph][key] for each in networks) for key in _COUNTS)
         for graph in _GRAPHS
     }
-    agreeing = sum(each["outputs"] <= 1 and each["gradients"] <= 1 for each in networks)
-    furthest = max(max(each["outputs"], each["gradients"]) for each in networks)
+    # Where gradients could not be compared there are none.
+    shares = [max(each["outputs"], each["gradients"] or 0) for each in networks]
+    agreeing = sum(share <= 1 for share in shares)
+    without_gradients = [each["network"] for each in networks if each["gradients"] is None]
     run = {each["network"] for each in networks}
     not_run = [name for name in result["architectures"] if name not in run]
     text = (
         f"Of the {len(result['architectures'])} architectures {len(networks)} were run, and "
         f"{agreeing} give the same outputs and gradients with the policy `always`: no tensor is "
-        f"moved further than {furthest:.2f} of what rounding explains "
+        f"moved further than {max(shares):.2f} of what rounding explains "
         f"(results/applications.json: {result['machine']}, {result['date']}, TensorFlow "
         f"{result['tensorflow']}, Keras {result['keras']}, `scripts/check_applications.sh`). In "
         "stages are "
@@ -54,6 +56,8 @@ def render(result: dict[str, Any]) -> str:
         )
         + "."
     )
+    if without_gradients:
+        text += f" Outputs alone were compared of {', '.join(without_gradients)}."
     if not_run:
         text += f" Not run: {', '.join(not_run)}."
     lines = [
