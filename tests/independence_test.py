@@ -2,6 +2,7 @@ import random
 
 import pytest
 from graph_builder import GraphBuilder
+from planning_graphs import make_graph
 
 from tf_interop.errors import GraphError
 from tf_interop.know.find_convolutions import find_convolutions
@@ -136,3 +137,12 @@ def test_agrees_with_search_on_random_graphs(seed: int) -> None:
             assert independence.are_independent(at[first], at[second]) == expected
             pairs += expected
     assert independence.independent_pair_count == pairs // 2
+
+
+def test_direct_predecessors_leave_out_those_behind_others() -> None:
+    nodes = {"x": "Placeholder", "a": "Conv2D x", "b": "Conv2D a", "c": "Conv2D b a", "d": "Relu c"}
+    view, convolutions = make_graph({**nodes, "e": "Conv2D d a"})
+    independence = Independence(view, convolutions)
+    assert independence.direct_predecessors(range(4)) == [(), (0,), (1,), (2,)]
+    # Without c, what reaches e through it still does.
+    assert independence.direct_predecessors([0, 1, 3]) == [(), (0,), (1,)]

@@ -90,45 +90,9 @@ def _nodes(
             merge_key=merge_keys.get(convolutions[position].name),
         )
         for position, predecessors in zip(
-            planned, _direct_predecessors(planned, independence), strict=True
+            planned, independence.direct_predecessors(planned), strict=True
         )
     )
-
-
-def _direct_predecessors(
-    planned: Sequence[int], independence: Independence
-) -> list[tuple[int, ...]]:
-    """For each of the planned its ancestors among them with no other of them between.
-
-    Args:
-        planned: positions in `independence`, in an order in which they may run.
-        independence: of all convolutions, so that what depends on each other through one that is
-            not planned still does.
-
-    Returns:
-        Places in `planned`, ascending.
-    """
-    place_of = {position: place for place, position in enumerate(planned)}
-    ancestors: list[int] = []
-    direct: list[tuple[int, ...]] = []
-    for position in planned:
-        reaching = 0
-        found = independence.ancestors[position]
-        while found:
-            lowest = found & -found
-            found ^= lowest
-            place = place_of.get(lowest.bit_length() - 1)
-            if place is not None:
-                reaching |= 1 << place
-        ancestors.append(reaching)
-        # The last one of a set in running order is an ancestor of no other in it.
-        nearest = []
-        while reaching:
-            last = reaching.bit_length() - 1
-            nearest.append(last)
-            reaching &= ~(ancestors[last] | 1 << last)
-        direct.append(tuple(reversed(nearest)))
-    return direct
 
 
 def _group(node: ConvolutionNode) -> str:

@@ -78,6 +78,39 @@ class NodeIndependence:
             self.ancestors[first] >> second & 1 or self.ancestors[second] >> first & 1
         )
 
+    def direct_predecessors(self, chosen: Sequence[int]) -> list[tuple[int, ...]]:
+        """For each of the chosen its ancestors among them with no other of them between.
+
+        What depends on each other through a node that is not chosen still does.
+
+        Args:
+            chosen: positions of nodes, in an order in which they may run.
+
+        Returns:
+            Places in `chosen`, ascending.
+        """
+        place_of = {position: place for place, position in enumerate(chosen)}
+        ancestors: list[int] = []
+        direct: list[tuple[int, ...]] = []
+        for position in chosen:
+            reaching = 0
+            found = self.ancestors[position]
+            while found:
+                lowest = found & -found
+                found ^= lowest
+                place = place_of.get(lowest.bit_length() - 1)
+                if place is not None:
+                    reaching |= 1 << place
+            ancestors.append(reaching)
+            # The last one of a set in running order is an ancestor of no other in it.
+            nearest = []
+            while reaching:
+                last = reaching.bit_length() - 1
+                nearest.append(last)
+                reaching &= ~(ancestors[last] | 1 << last)
+            direct.append(tuple(reversed(nearest)))
+        return direct
+
     @property
     def independent_pair_count(self) -> int:
         """How many pairs of nodes are independent."""

@@ -19,7 +19,7 @@ from tf_interop.know.profile import Profile
 from tf_interop.use.keras_functions import keras_of
 from tf_interop.use.model_graphs import graphs_of
 from tf_interop.use.prepared_graph import graph_for_device
-from tf_interop.use.report_network import Network, NetworkNode, direct_predecessors, network_for
+from tf_interop.use.report_network import Network, NetworkNode, network_for
 
 
 def networks_of_model(
@@ -80,7 +80,7 @@ def _network_of_graph(view: GraphView, profile: Profile | None) -> Network:
     # As the pass does, which runs where TensorFlow's own kernels may take NCHW.
     convolutions, refusals = find_convolutions(view, GraphProperties(view), nchw_on_cpu=True)
     costs = {} if profile is None else _costs_of(convolutions, profile)
-    predecessors = direct_predecessors(Independence(view, convolutions).ancestors)
+    predecessors = Independence(view, convolutions).direct_predecessors(range(len(convolutions)))
     return Network(
         nodes=tuple(
             NetworkNode(node.name, its, node.configuration, costs.get(node.configuration))

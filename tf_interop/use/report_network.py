@@ -106,31 +106,6 @@ def describe_filter(configuration: ConvolutionConfiguration | None) -> str:
     return sizes + gradient
 
 
-def direct_predecessors(ancestors: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """For each node the ancestors that no other of its ancestors depends on.
-
-    Args:
-        ancestors: of each node as bits, as in `NodeIndependence.ancestors`.
-    """
-    direct = []
-    for of_node in ancestors:
-        places = _bits(of_node)
-        farther = 0
-        for place in places:
-            farther |= ancestors[place]
-        direct.append(tuple(place for place in places if not farther >> place & 1))
-    return tuple(direct)
-
-
-def _bits(number: int) -> list[int]:
-    places = []
-    while number:
-        lowest = number & -number
-        places.append(lowest.bit_length() - 1)
-        number ^= lowest
-    return places
-
-
 def _named_as(planned: Sequence[str], network: Network) -> Network | None:
     """The network with the plan's names; None where it lacks one of them."""
     names = [node.name for node in network.nodes]
