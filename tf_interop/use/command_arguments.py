@@ -45,6 +45,15 @@ def parse_image_size(
     return int(match[1]), int(match[2] or match[1])
 
 
+image_size_option = click.option(
+    "--image-size",
+    callback=parse_image_size,
+    metavar="N|HxW",
+    help="Height and width, where the model leaves them open or is a Keras application.",
+)
+"""The option of every command that takes a model."""
+
+
 def parse_batches(
     _context: click.Context, _parameter: click.Parameter, value: str
 ) -> tuple[int, ...]:

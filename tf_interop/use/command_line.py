@@ -18,7 +18,7 @@ from tf_interop.know.plan_file import load_plan, save_plan
 from tf_interop.know.profile_file import load_profile
 from tf_interop.know.run_record import save_run
 from tf_interop.use.benchmark_command import benchmark
-from tf_interop.use.command_arguments import parse_image_size
+from tf_interop.use.command_arguments import image_size_option
 from tf_interop.use.doctor_command import doctor
 from tf_interop.use.plan_command import plan as plan_group
 from tf_interop.use.profile_command import profile
@@ -124,12 +124,7 @@ def cli() -> None:
 @click.argument("model")
 @click.option("--batch", default=2, show_default=True, type=click.IntRange(min=1))
 @click.option("--training", is_flag=True, help="A training step and not inference.")
-@click.option(
-    "--image-size",
-    callback=parse_image_size,
-    metavar="N|HxW",
-    help="Height and width, where the model leaves them open or is a Keras application.",
-)
+@image_size_option
 @click.option(
     "--as-grappler-hands-it-over/--own-graph-only",
     "as_handed_over",

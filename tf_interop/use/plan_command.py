@@ -20,9 +20,9 @@ from tf_interop.know.profile_file import load_profile
 from tf_interop.use.command_arguments import (
     DefaultGroup,
     errors_shown,
+    image_size_option,
     parse_batches,
     parse_bytes,
-    parse_image_size,
     parse_target,
 )
 from tf_interop.use.plan_tables import explain_stages, show_comparison, show_plan
@@ -95,12 +95,7 @@ def plan() -> None:
     help="Whether to plan inference.",
 )
 @click.option("--training", is_flag=True, help="Plan a training step, too.")
-@click.option(
-    "--image-size",
-    callback=parse_image_size,
-    metavar="N|HxW",
-    help="Height and width, where the model leaves them open or is a Keras application.",
-)
+@image_size_option
 @click.option(
     "--memory",
     "memory_budget_bytes",

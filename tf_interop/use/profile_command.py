@@ -35,8 +35,8 @@ from tf_interop.know.profiled_device import identify_device, why_foreign
 from tf_interop.use.command_arguments import (
     DefaultGroup,
     errors_shown,
+    image_size_option,
     parse_batches,
-    parse_image_size,
     parse_target,
 )
 from tf_interop.use.profile_progress import shown_progress
@@ -167,12 +167,7 @@ def profile() -> None:
     help="Whether to take what inference computes.",
 )
 @click.option("--training", is_flag=True, help="Take what a training step computes, too.")
-@click.option(
-    "--image-size",
-    callback=parse_image_size,
-    metavar="N|HxW",
-    help="Height and width, where the model leaves them open or is a Keras application.",
-)
+@image_size_option
 @click.option(
     "--layout",
     type=click.Choice(["as-is", "NHWC", "NCHW", "both"]),

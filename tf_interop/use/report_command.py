@@ -19,7 +19,7 @@ from tf_interop.know.planning_problem_file import load_problem
 from tf_interop.know.profile import Profile
 from tf_interop.know.profile_file import load_profile
 from tf_interop.know.run_record import load_run
-from tf_interop.use.command_arguments import errors_shown, parse_image_size, parse_target
+from tf_interop.use.command_arguments import errors_shown, image_size_option, parse_target
 from tf_interop.use.figures import is_simulated, total_label
 from tf_interop.use.report_data import graph_titles, make_report
 from tf_interop.use.report_network import Network, network_for, network_of_problem
@@ -92,12 +92,7 @@ _DEFAULT_OUTPUT = "report.html"
     help="The timelines as a picture; needs matplotlib (the extra report).",
 )
 @click.option("--title", help="The page's title. [default: the model's name, or the plan's file]")
-@click.option(
-    "--image-size",
-    callback=parse_image_size,
-    metavar="N|HxW",
-    help="Height and width, where the model leaves them open or is a Keras application.",
-)
+@image_size_option
 @click.option(
     "--for",
     "target",
