@@ -369,14 +369,13 @@ def test_gradients_of_empty_tensors_are_zeros(
         np.testing.assert_array_equal(result, np.zeros(shape, np.float32))
 
 
-def test_infers_shapes(conv_stage: Any) -> None:
-    cases = list(cases_of("NCHW", tf.float32, "SAME", 2, 1, 1))
+def assert_infers_shapes(conv_stage: Any, cases: list[Case]) -> None:
+    """Of a stage whose first image has an unknown batch size."""
     inputs: list[Any] = []
     sizes: list[Any] = []
     with tf.Graph().as_default():
         steps = [case.step(inputs, sizes) for case in cases]
-        batchless = tf.compat.v1.placeholder(tf.float32, [None, 4, 9, 8])
-        inputs[0] = batchless
+        inputs[0] = tf.compat.v1.placeholder(tf.float32, [None, *inputs[0].shape[1:]])
         outputs = conv_stage(
             inputs=inputs,
             sizes=sizes,
@@ -388,6 +387,11 @@ def test_infers_shapes(conv_stage: Any) -> None:
     assert outputs[0].shape.as_list() == [None, *cases[0].own().shape.as_list()[1:]]
     for output, case in list(zip(outputs, cases, strict=True))[1:]:
         assert output.shape.as_list() == case.own().shape.as_list()
+
+
+def test_infers_shapes(conv_stage: Any) -> None:
+    cases = list(cases_of("NCHW", tf.float32, "SAME", 2, 1, 1))
+    assert_infers_shapes(conv_stage, cases)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from conv_stage_op_test import DTYPES, EPSILON, Case, digits, output_size, run_stage
+from conv_stage_op_test import (
+    DTYPES,
+    EPSILON,
+    Case,
+    assert_infers_shapes,
+    digits,
+    output_size,
+    run_stage,
+)
 
 from tf_interop.know.kernel_library import load_kernel_library
 
@@ -154,22 +162,7 @@ def test_volumes_and_images_share_a_stage(conv_stage: Any) -> None:
 @pytest.mark.parametrize("layout", ["NDHWC", "NCDHW"])
 def test_infers_shapes(conv_stage: Any, layout: str) -> None:
     cases = list(volume_cases_of(layout, tf.float32, "VALID", strides=(1, 2, 3)))
-    inputs: list[Any] = []
-    sizes: list[Any] = []
-    with tf.Graph().as_default():
-        steps = [case.step(inputs, sizes) for case in cases]
-        inputs[0] = tf.compat.v1.placeholder(tf.float32, [None, *inputs[0].shape[1:]])
-        outputs = conv_stage(
-            inputs=inputs,
-            sizes=sizes,
-            Tout=[tf.float32] * len(cases),
-            steps=steps,
-            step_lanes=list(range(len(cases))),
-            algorithms=[""] * len(cases),
-        )
-    assert outputs[0].shape.as_list() == [None, *cases[0].own().shape.as_list()[1:]]
-    for output, case in list(zip(outputs, cases, strict=True))[1:]:
-        assert output.shape.as_list() == case.own().shape.as_list()
+    assert_infers_shapes(conv_stage, cases)
 
 
 @pytest.mark.parametrize(
