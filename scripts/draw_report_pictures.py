@@ -31,7 +31,7 @@ from playwright.sync_api import sync_playwright
 import tf_interop
 from tf_interop.know.convolution import ConvolutionConfiguration
 from tf_interop.know.convolution_size import multiply_adds
-from tf_interop.know.profile import (
+from tf_interop.know.profiles.profile import (
     AlgorithmMeasurement,
     KernelMeasurement,
     Profile,

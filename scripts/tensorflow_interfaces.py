@@ -58,7 +58,7 @@ def private_attributes() -> set[str]:
     """Attributes with a leading underscore that the modules of internals read."""
     found = set()
     for name in INTERNALS:
-        tree = ast.parse((ROOT / "tf_interop" / "know" / name).read_text())
+        tree = ast.parse((ROOT / "tf_interop" / "know" / "installed" / name).read_text())
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
                 found.add(f"{name}:.{node.attr}")

@@ -2,6 +2,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ def plugin_as_after_import() -> Iterator[None]:
     import tensorflow as tf
 
     from tf_interop.decide.settings import Settings
-    from tf_interop.use.plugin import get_plugin
+    from tf_interop.use.enabling.plugin import get_plugin
 
     get_plugin().forget_reports()
     yield
@@ -26,3 +27,14 @@ def plugin_as_after_import() -> Iterator[None]:
         {"use_plugin_optimizers": True, "debug_stripper": False}
     )
     get_plugin().forget_reports()
+
+
+@pytest.fixture(scope="session")
+def conv_stage() -> Any:
+    """The op as a function."""
+    import tensorflow as tf
+
+    from tf_interop.know.installed.kernel_library import load_kernel_library
+
+    library = load_kernel_library()
+    return tf.load_op_library(str(library.build_info.path)).tf_interop_conv_stage

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from conv_stage_op_test import Case
+from stage_cases import Case
 
 from tf_interop.know.convolution import ConvolutionKind
-from tf_interop.know.find_convolutions import CONVOLUTION_KINDS, SUPPORTED_DTYPES
+from tf_interop.know.graph.find_convolutions import CONVOLUTION_KINDS, SUPPORTED_DTYPES
 
 CHANNELS = 4
 FILTERS = 8

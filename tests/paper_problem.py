@@ -8,14 +8,14 @@ made up.
 
 from __future__ import annotations
 
-from tf_interop.know.planning_problem import (
+from tf_interop.know.plans.planning_problem import (
     Candidate,
     ConvolutionCosts,
     KnownStage,
     PlanningProblem,
     ProblemNode,
 )
-from tf_interop.know.profile import KernelMeasurement, SmLimits
+from tf_interop.know.profiles.profile import KernelMeasurement, SmLimits
 
 GEMM, FFT = "IMPLICIT_PRECOMP_GEMM", "FFT_TILING"
 SM = SmLimits(registers=66783, shared_memory_bytes=98304, threads=2048, blocks=32)

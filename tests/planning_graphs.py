@@ -8,8 +8,8 @@ from convolution_values import CONFIGURATION
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionNode
-from tf_interop.know.graph_view import GraphView
-from tf_interop.know.plan import PinnedConvolution, PlannedStage
+from tf_interop.know.graph.graph_view import GraphView
+from tf_interop.know.plans.plan import PinnedConvolution, PlannedStage
 
 # A module of GoogLeNet, input to output.
 INCEPTION = {

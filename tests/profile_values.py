@@ -9,7 +9,7 @@ import random
 from convolution_values import CONFIGURATION
 
 from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind
-from tf_interop.know.profile import (
+from tf_interop.know.profiles.profile import (
     AlgorithmFailure,
     AlgorithmMeasurement,
     Entry,

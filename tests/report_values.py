@@ -7,25 +7,25 @@ import functools
 
 from profile_values import HOPPER_SM, SMALL
 
-from tf_interop.decide.explain_plan import explain_plan
-from tf_interop.decide.make_plan import make_plan
+from tf_interop.decide.planning.explain_plan import explain_plan
+from tf_interop.decide.planning.make_plan import make_plan
 from tf_interop.know.convolution import Refusal, RefusalReason
-from tf_interop.know.plan import (
+from tf_interop.know.plans.plan import (
     GraphPlan,
     LaneOptions,
     PinnedConvolution,
     Plan,
     PlannedStage,
 )
-from tf_interop.know.planning_problem import (
+from tf_interop.know.plans.planning_problem import (
     Candidate,
     ConvolutionCosts,
     KnownStage,
     PlanningProblem,
     ProblemNode,
 )
-from tf_interop.know.profile import KernelMeasurement
-from tf_interop.know.run_record import MeasuredStep, RunGraph, RunRecord
+from tf_interop.know.profiles.profile import KernelMeasurement
+from tf_interop.know.results.run_record import MeasuredStep, RunGraph, RunRecord
 
 EVIL_NAME = "<script>alert(1)</script>\"'&"
 FINGERPRINT = "0123456789abcdef"

@@ -39,9 +39,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from tf_interop.decide.make_plan import PlanOptions, make_plan
-from tf_interop.decide.stage_search import LaneRule, Lanes, StageOption, search_stages
-from tf_interop.know.planning_problem import (
+from tf_interop.decide.planning.make_plan import PlanOptions, make_plan
+from tf_interop.decide.search.stage_search import LaneRule, Lanes, StageOption, search_stages
+from tf_interop.know.plans.planning_problem import (
     Candidate,
     ConvolutionCosts,
     KnownStage,
@@ -99,11 +99,11 @@ def read_network(name: str) -> Dag:
     # Here, because the processes that plan are to be measured without TensorFlow.
     import tensorflow as tf
 
-    from tf_interop.know.find_convolutions import find_convolutions
-    from tf_interop.know.graph_properties import GraphProperties
-    from tf_interop.know.graph_view import GraphView
-    from tf_interop.know.independence import Independence
-    from tf_interop.use.model_graphs import graphs_of
+    from tf_interop.know.graph.find_convolutions import find_convolutions
+    from tf_interop.know.graph.graph_properties import GraphProperties
+    from tf_interop.know.graph.graph_view import GraphView
+    from tf_interop.know.graph.independence import Independence
+    from tf_interop.use.models.model_graphs import graphs_of
 
     network, _, mode = name.partition(":")
     graphs = graphs_of(

@@ -2,7 +2,7 @@
 
     python tests/fuzz/fuzz_pass.py [LIBFUZZER OPTIONS]
 
-What `tests/damaged_graphs_test.py` tries with drawn edits, with edits that reach new lines. The
+What `damaged_graphs_test.py` tries with drawn edits, with edits that reach new lines. The
 pass may refuse a graph with an error of this package; whatever else it raises is a finding, and so
 is a graph that TensorFlow imports before the pass and not after it.
 """
@@ -25,7 +25,7 @@ with atheris.instrument_imports(include=["tf_interop.know", "tf_interop.decide"]
 from damaged_graphs_test import run_pass  # noqa: E402 (the path is set above)
 from graph_edits import damage_graph, whole_graph  # noqa: E402
 
-from tf_interop.use.plugin import get_plugin  # noqa: E402
+from tf_interop.use.enabling.plugin import get_plugin  # noqa: E402
 
 
 def run_damaged(fuzzed: bytes) -> None:

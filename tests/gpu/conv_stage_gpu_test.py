@@ -7,21 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from conv_stage_op_test import DTYPES, Case, digits, matrix_of, run_stage
-from volume_stage_op_test import volume_cases_of
+from stage_cases import DTYPES, Case, digits, matrix_of, run_stage
+from volume_cases import volume_cases_of
 
 import tf_interop
-from tf_interop.know.kernel_library import load_kernel_library
-from tf_interop.use.plugin import get_plugin
+from tf_interop.use.enabling.plugin import get_plugin
 
 # The numbers are exact in TF32 and half, but Winograd and FFT algorithms round.
 TOLERANCE = {tf.float32: 2e-3, tf.float16: 5e-3, tf.bfloat16: 4e-2, tf.float64: 1e-12}
-
-
-@pytest.fixture(scope="module")
-def conv_stage() -> Any:
-    library = load_kernel_library()
-    return tf.load_op_library(str(library.build_info.path)).tf_interop_conv_stage
 
 
 def assert_close(result: tf.Tensor, expected: tf.Tensor, dtype: tf.DType, what: str) -> None:

@@ -28,24 +28,24 @@ from collections.abc import Collection, Iterator
 
 from tensorflow.core.framework import graph_pb2
 
-from tf_interop.decide.group_stages import group_always, group_profiled, stages_from_plan
+from tf_interop.decide.grouping.group_stages import group_always, group_profiled, stages_from_plan
+from tf_interop.decide.grouping.unmeasured import leave_out_unmeasured
 from tf_interop.decide.plan_check import check_stages
 from tf_interop.decide.settings import Policy, Settings
-from tf_interop.decide.unmeasured import leave_out_unmeasured
 from tf_interop.errors import PlanError
 from tf_interop.know.convolution import ConvolutionNode, Refusal
 from tf_interop.know.device import device_type_of
-from tf_interop.know.find_convolutions import find_convolutions
 from tf_interop.know.fingerprint import fingerprint_convolutions
-from tf_interop.know.graph_check import check_rewrite
-from tf_interop.know.graph_properties import GraphProperties, ShapeInference
-from tf_interop.know.graph_view import GraphView
-from tf_interop.know.independence import Independence
-from tf_interop.know.merge_keys import find_merge_keys
-from tf_interop.know.plan import GraphPlan, PlannedStage
-from tf_interop.know.profile import Profile
-from tf_interop.know.rewrite_stages import rewrite_stages
-from tf_interop.know.stage_node import CONV_STAGE_OP
+from tf_interop.know.graph.find_convolutions import find_convolutions
+from tf_interop.know.graph.graph_check import check_rewrite
+from tf_interop.know.graph.graph_properties import GraphProperties, ShapeInference
+from tf_interop.know.graph.graph_view import GraphView
+from tf_interop.know.graph.independence import Independence
+from tf_interop.know.graph.merge_keys import find_merge_keys
+from tf_interop.know.graph.rewrite_stages import rewrite_stages
+from tf_interop.know.graph.stage_node import CONV_STAGE_OP
+from tf_interop.know.plans.plan import GraphPlan, PlannedStage
+from tf_interop.know.profiles.profile import Profile
 from tf_interop.know.time_limit import check_time_limit, time_limit
 
 

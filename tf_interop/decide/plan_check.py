@@ -28,8 +28,8 @@ from tf_interop.know.convolution import (
     ConvolutionKind,
     ConvolutionNode,
 )
-from tf_interop.know.graph_view import MERGE_OPS, NEXT_ITERATION_OPS, GraphView
-from tf_interop.know.plan import BatchSchedule, PinnedConvolution, PlannedStage
+from tf_interop.know.graph.graph_view import MERGE_OPS, NEXT_ITERATION_OPS, GraphView
+from tf_interop.know.plans.plan import BatchSchedule, PinnedConvolution, PlannedStage
 
 _Edge = tuple[int, int]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 
-from tf_interop.know.plan import Plan
-from tf_interop.know.profile import Profile
+from tf_interop.know.plans.plan import Plan
+from tf_interop.know.profiles.profile import Profile
 
 
 class Policy(enum.Enum):

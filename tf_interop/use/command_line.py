@@ -14,16 +14,16 @@ from rich.console import Console
 
 import tf_interop
 from tf_interop.errors import TfInteropError
-from tf_interop.know.plan_file import load_plan, save_plan
-from tf_interop.know.profile_file import load_profile
-from tf_interop.know.run_record import save_run
-from tf_interop.use.benchmark_command import benchmark
+from tf_interop.know.plans.plan_file import load_plan, save_plan
+from tf_interop.know.profiles.profile_file import load_profile
+from tf_interop.know.results.run_record import save_run
+from tf_interop.use.benchmark.benchmark_command import benchmark
 from tf_interop.use.command_arguments import image_size_option
-from tf_interop.use.doctor_command import doctor
-from tf_interop.use.plan_command import plan as plan_group
-from tf_interop.use.profile_command import profile
-from tf_interop.use.report_command import report as report_command
-from tf_interop.use.run_program import Program, enable_once_imported
+from tf_interop.use.doctor.doctor_command import doctor
+from tf_interop.use.enabling.run_program import Program, enable_once_imported
+from tf_interop.use.planning.plan_command import plan as plan_group
+from tf_interop.use.profiling.profile_command import profile
+from tf_interop.use.report.report_command import report as report_command
 
 # TensorFlow takes seconds to import, and a program that is run wants to do that itself: here it is
 # imported only where a command needs it.
@@ -104,7 +104,7 @@ class _PreparedRun:
         return True
 
     def _record(self, status: tf_interop.Status, path: str) -> bool:
-        from tf_interop.use.record_run import record_run
+        from tf_interop.use.enabling.record_run import record_run
 
         try:
             save_run(record_run(status, (self.program.target, *self.program.arguments)), path)
@@ -152,8 +152,8 @@ def analyze(
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     progress = Console(stderr=True)
     with progress.status("Importing TensorFlow"):
-        from tf_interop.use.analyze import analyze as analyze_model
-        from tf_interop.use.load_model import ModelArgumentError, load_model
+        from tf_interop.use.models.analyze import analyze as analyze_model
+        from tf_interop.use.models.load_model import ModelArgumentError, load_model
     try:
         with progress.status(f"Loading {model}"):
             loaded = load_model(model, image_size=image_size)

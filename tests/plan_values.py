@@ -1,0 +1,83 @@
+"""A plan with every field that a plan file holds."""
+
+from __future__ import annotations
+
+from tf_interop.know.plans.plan import (
+    AloneConvolution,
+    Alternative,
+    GraphPlan,
+    GraphPrediction,
+    LaneExplanation,
+    LaneOptions,
+    MissedStage,
+    PinnedConvolution,
+    Plan,
+    PlannedStage,
+    SmUse,
+    StageExplanation,
+    StagePrediction,
+)
+from tf_interop.know.plans.planning_problem import FigureSource
+
+PLAN = Plan(
+    graphs=(
+        GraphPlan(
+            fingerprint="8c5ad1e0a2f14b07",
+            convolution_count=4,
+            stages=(
+                PlannedStage(
+                    lanes=(
+                        (PinnedConvolution("left/Conv2D", "eng4_k24=15"),),
+                        (PinnedConvolution("a"), PinnedConvolution("b", "WINOGRAD")),
+                    ),
+                    why="always: depth 2",
+                    lane_options=(LaneOptions(priority=-1, sm_count=64), LaneOptions()),
+                    prediction=StagePrediction(
+                        latency_us=21.5,
+                        spread_us=0.5,
+                        sequential_us=30.0,
+                        source=FigureSource.MODELLED,
+                        workspace_bytes=4096,
+                        peak_bytes=8192,
+                    ),
+                    explanation=StageExplanation(
+                        lanes=(
+                            LaneExplanation(
+                                alone_us=18.0,
+                                workspace_bytes=4096,
+                                fastest_algorithm="eng4_k24=15",
+                                fastest_us=18.0,
+                                sm_use=SmUse(0.92, 0.39, 0.25, 0.1, alu_utilization=0.7),
+                            ),
+                            LaneExplanation(12.0, 0, "FFT", 11.0),
+                        ),
+                        alternatives=(
+                            Alternative(
+                                ("eng4_k24=15", "FFT", "FFT"),
+                                25.0,
+                                FigureSource.MEASURED,
+                                0,
+                                "not faster",
+                                lanes=(0, 1, 1),
+                            ),
+                        ),
+                    ),
+                ),
+            ),
+            batch_size=8,
+            prediction=GraphPrediction(
+                latency_us=51.5,
+                sequential_us=61.0,
+                peak_bytes=8192,
+                sequential_peak_bytes=6144,
+                memory_budget_bytes=10000,
+                search="exact",
+                unmeasured_count=1,
+            ),
+            alone=(AloneConvolution("c", "eng1", 30.0, 6144, before_stage=1),),
+            missed=(MissedStage(("a", "c"), "measured 3.0 us slower", count=2),),
+        ),
+        GraphPlan(fingerprint="0000000000000001", convolution_count=1, stages=()),
+    ),
+    made_with={"tensorflow": "2.21.0", "cudnn": "9.3.0"},
+)

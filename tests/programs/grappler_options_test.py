@@ -1,0 +1,154 @@
+"""The plugin beside TensorFlow's own graph passes, with each of their options on and off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
+from tensorflow.core.protobuf import rewriter_config_pb2
+from unnoticed import (
+    FILTERS,
+    IMAGE,
+    assert_session_unnoticed,
+    assert_unnoticed,
+    conv,
+    digits,
+    gradients,
+    in_function,
+    stages_run,
+    v1,
+)
+
+import tf_interop
+from tf_interop.use.enabling.plugin import get_plugin
+
+pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
+
+# What tf.config.optimizer.set_experimental_options takes, and values to set.
+OPTIONS: dict[str, tuple[Any, ...]] = {
+    "layout_optimizer": (True, False),
+    "constant_folding": (True, False),
+    "shape_optimization": (True, False),
+    "remapping": (True, False),
+    "arithmetic_optimization": (True, False),
+    "dependency_optimization": (True, False),
+    "loop_optimization": (True, False),
+    "function_optimization": (True, False),
+    "debug_stripper": (True, False),
+    "disable_model_pruning": (True, False),
+    "scoped_allocator_optimization": (True, False),
+    "pin_to_host_optimization": (True, False),
+    "implementation_selector": (True, False),
+    "auto_mixed_precision": (True, False),
+    "auto_mixed_precision_onednn_bfloat16": (True, False),
+    "auto_mixed_precision_mkl": (True, False),
+    "min_graph_nodes": (-1, 1),
+}
+
+
+@pytest.fixture(autouse=True)
+def fixture_options_as_before() -> Iterator[None]:
+    yield
+    # TensorFlow passes over options that are None.
+    names = [*OPTIONS, "disable_meta_optimizer"]
+    tf.config.optimizer.set_experimental_options(dict.fromkeys(names))
+
+
+BIAS = np.float32([1, -2, 3, 0])
+
+
+def network(image: tf.Tensor) -> tf.Tensor:
+    """What the passes look for: fusions, layouts, constants, conditions, functions, assertions."""
+    constant = tf.ones([1, 1, 1, 4]) * 2.0 - 1.0
+    fused = tf.nn.relu(tf.nn.bias_add(conv(image, 0), BIAS))
+    normalized, _, _ = v1.nn.fused_batch_norm(
+        conv(image * constant, 1),
+        scale=tf.ones([4]),
+        offset=BIAS,
+        mean=tf.zeros([4]),
+        variance=tf.ones([4]),
+        epsilon=0.0,
+        is_training=False,
+    )
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_max(image) < 100, [image])]):
+        pooled = tf.nn.max_pool2d(image, 3, 1, "SAME")
+    depthwise = tf.nn.depthwise_conv2d(image, digits(8, 3, 3, 4, 1), [1, 1, 1, 1], "SAME")
+    branches = [fused, tf.nn.relu(normalized), conv(pooled, 2), conv(depthwise, 3)]
+    together = tf.clip_by_value(tf.concat(branches, -1), -2, 2)
+    projected = tf.nn.conv2d(together, np.concatenate(FILTERS, 2), 1, "SAME")
+    inner = tf.function(lambda x: conv(x, 0) + conv(x, 1), autograph=False)
+    return tf.cond(
+        tf.reduce_sum(image) > -1e6, lambda: inner(projected), lambda: conv(projected, 2)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(name, value) for name, values in OPTIONS.items() for value in values],
+)
+def test_gives_the_same_numbers_and_makes_stages_with(name: str, value: Any) -> None:
+    tf.config.optimizer.set_experimental_options({name: value})
+    assert_unnoticed(in_function(gradients(network)))
+    widest = max(
+        len(stage.lanes) for report in tf_interop.status().graphs for stage in report.plan.stages
+    )
+    # The first convolutions of three branches and the depthwise one do not depend on each other.
+    assert widest >= 4
+
+
+def test_convolutions_that_mixed_precision_made_bfloat16_are_in_stages() -> None:
+    tf.config.optimizer.set_experimental_options({"auto_mixed_precision_onednn_bfloat16": True})
+    seen: list[set[int]] = []
+
+    def note_types(graph_def: graph_pb2.GraphDef, _: str) -> None:
+        for node in graph_def.node:
+            if node.op == "TfInterop>ConvStage":
+                steps = map(node_def_pb2.NodeDef.FromString, node.attr["steps"].list.s)
+                seen.append({step.attr["T"].type for step in steps})
+
+    with get_plugin().observe(note_types):
+        assert_unnoticed(in_function(network))
+    assert {types_pb2.DT_BFLOAT16} in seen
+
+
+def test_without_grappler_nothing_is_rewritten() -> None:
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    tf_interop.enable("always")
+    before = stages_run()
+    result = in_function(network)()(IMAGE)
+    assert stages_run() == before
+    np.testing.assert_array_equal(result, network(tf.constant(IMAGE)))
+
+
+Rewrites = rewriter_config_pb2.RewriterConfig
+
+# What only the configuration of a Session takes. `auto_mixed_precision_cpu` is not among them: with
+# it stock TensorFlow 2.21 crashed on a CPU without arithmetic in half.
+SESSION_OPTIONS: dict[str, dict[str, Any]] = {
+    "no memory optimization": {"memory_optimization": Rewrites.NO_MEM_OPT},
+    "memory heuristics": {"memory_optimization": Rewrites.HEURISTICS},
+    "recomputation": {"memory_optimization": Rewrites.RECOMPUTATION_HEURISTICS},
+    "swapping": {"memory_optimization": Rewrites.SWAPPING_HEURISTICS},
+    "scheduling": {"memory_optimization": Rewrites.SCHEDULING_HEURISTICS},
+    "NHWC to NCHW": {"cpu_layout_conversion": Rewrites.NHWC_TO_NCHW},
+    "one iteration": {"meta_optimizer_iterations": Rewrites.ONE},
+    "two iterations": {"meta_optimizer_iterations": Rewrites.TWO},
+    "no common subgraphs": {"common_subgraph_elimination": Rewrites.OFF},
+    "code motion": {"experimental_conditional_code_motion": Rewrites.ON},
+}
+
+
+@pytest.mark.parametrize("rewrites", SESSION_OPTIONS.values(), ids=SESSION_OPTIONS)
+def test_sessions_give_the_same_numbers_with(rewrites: dict[str, Any]) -> None:
+    def run(session: Any) -> list[Any]:
+        image = v1.placeholder(tf.float32, IMAGE.shape)
+        with tf.name_scope("model"):
+            y = network(image)
+        [gradient] = tf.gradients(tf.clip_by_value(y, -2, 2), [image])
+        return list(session.run([y, gradient], {image: IMAGE}))
+
+    assert_session_unnoticed(run, **rewrites)

@@ -1,0 +1,61 @@
+"""The comparison of model-garden runs; `scripts/run_model_garden.sh` makes the runs themselves."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pathlib
+from types import ModuleType
+
+import click
+import numpy as np
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+RESULT = ROOT / "docs" / "results" / "model_garden.json"
+MOMENTUM = "model/kernel/.OPTIMIZER_SLOT/optimizer/momentum/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+@pytest.fixture(scope="module")
+def comparison() -> ModuleType:
+    path = ROOT / "scripts" / "model_garden" / "compare_runs.py"
+    spec = importlib.util.spec_from_file_location("compare_runs", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def momentum(first: float) -> dict[str, np.ndarray]:
+    return {MOMENTUM: np.array([first, 1.0], np.float32)}
+
+
+def test_a_gradient_that_rounding_does_not_explain_is_too_far(comparison: ModuleType) -> None:
+    stock, without_onednn = momentum(1.0), momentum(1.0 + 1e-5)
+    near = comparison.compare(stock, momentum(1.0 + 3e-5), without_onednn)["momenta"]
+    far = comparison.compare(stock, momentum(1.0 + 3e-4), without_onednn)["momenta"]
+    assert near["share_of_tolerance"] < 1 < far["share_of_tolerance"]
+    assert far["tensors"] == 1
+    assert far["plugin"] == pytest.approx(3e-4 / np.sqrt(2), rel=1e-2)
+    assert far["onednn"] == pytest.approx(1e-5 / np.sqrt(2), rel=1e-1)
+
+
+def test_momenta_that_hold_no_gradient_are_refused(comparison: ModuleType) -> None:
+    nothing = {MOMENTUM: np.zeros(2, np.float32)}
+    with pytest.raises(click.ClickException, match="Expected gradients in every momentum"):
+        comparison.compare(nothing, nothing, nothing)
+
+
+def test_the_committed_run_made_stages_and_agrees() -> None:
+    result = json.loads(RESULT.read_text())
+    assert result["stages"] > 50
+    assert result["widest"] > 1
+    assert result["relative_differences"].keys() == {
+        "weights",
+        "momenta",
+        "moving statistics",
+        "losses",
+    }
+    for figures in result["relative_differences"].values():
+        assert figures["share_of_tolerance"] <= 1

@@ -1,0 +1,398 @@
+"""Whole programs, which must not notice the plugin: same numbers, same errors, no waiting for ever.
+
+All values are small whole numbers, so that every sum is exact and the comparison is to the bit.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from unnoticed import (
+    FILTERS,
+    IMAGE,
+    TIMEOUT_S,
+    Program,
+    assert_session_unnoticed,
+    assert_unnoticed,
+    conv,
+    digits,
+    gradients,
+    in_function,
+    run_python,
+    stages_run,
+)
+
+import tf_interop
+from tf_interop.decide.settings import Settings
+from tf_interop.use.enabling.plugin import get_plugin
+
+v1 = tf.compat.v1
+
+
+@pytest.fixture(autouse=True)
+def plugin_as_after_import() -> Iterator[None]:
+    get_plugin().forget_reports()
+    yield
+    get_plugin().settings = Settings()
+    tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": True})
+    get_plugin().forget_reports()
+
+
+def loop(image: tf.Tensor, times: int, parallel: int = 10) -> list[tf.Tensor]:
+    """An invariant, an accumulator, and two variables that each need the other's last value."""
+
+    def body(i: tf.Tensor, a: tf.Tensor, b: tf.Tensor, results: tf.TensorArray) -> tuple[Any, ...]:
+        new_a, new_b = conv(b, 0), conv(a, 1) + conv(image, 2)
+        return i + 1, new_a, new_b, results.write(i, new_a)
+
+    _, a, b, results = tf.while_loop(
+        lambda i, a, *_: (i < times) & (tf.reduce_sum(conv(a, 3)) < 1e9),
+        body,
+        (0, image, conv(image, 3), tf.TensorArray(tf.float32, times, element_shape=[2, 6, 6, 4])),
+        parallel_iterations=parallel,
+    )
+    return [a, b, results.stack(), conv(a, 0), conv(image, 0)]
+
+
+def nested_conds(image: tf.Tensor) -> tf.Tensor:
+    total = tf.reduce_sum(image)
+    return conv(image, 3) + tf.cond(
+        total > -1e6,
+        lambda: tf.cond(total > 1e6, lambda: conv(image, 0), lambda: conv(conv(image, 1), 0)),
+        lambda: conv(image, 2) + conv(image, 1),
+    )
+
+
+CONTROL_FLOW: dict[str, Program] = {
+    "nested_conds": nested_conds,
+    "case": lambda x: (
+        tf.switch_case(
+            tf.cast(tf.reduce_sum(x) > 0, tf.int32),
+            [lambda: conv(x, 0) + conv(x, 1), lambda: conv(conv(x, 2), 1)],
+        )
+        + conv(x, 3)
+    ),
+    "loop": lambda x: loop(x, 3),
+    "loop_in_order": lambda x: loop(x, 3, parallel=1),
+    "loop_that_does_not_run": lambda x: loop(x, 0),
+    "map": lambda x: tf.map_fn(lambda e: conv(e[None], 0) + conv(e[None], 1), x),
+    "vectorized_map": lambda x: tf.vectorized_map(lambda e: conv(e[None], 0) + conv(e[None], 1), x),
+    "scan": lambda x: tf.scan(lambda a, e: conv(a, 0) + conv(e, 1), tf.stack([x, -x]), x),
+    "gradient_of_conds": gradients(nested_conds),
+    "gradient_of_loop": gradients(lambda x: loop(x, 2)[0] + conv(x, 2)),
+}
+
+
+@pytest.mark.parametrize("version", [2, 1])
+@pytest.mark.parametrize("program", CONTROL_FLOW.values(), ids=CONTROL_FLOW)
+def test_control_flow(program: Program, version: int) -> None:
+    # tf.function makes functional control flow whatever the switch says; v1 is for wrap_function.
+    if version == 2:
+        assert_unnoticed(in_function(program))
+        return
+
+    def make() -> Program:
+        v1.disable_control_flow_v2()
+        try:
+            spec = tf.TensorSpec(IMAGE.shape, tf.float32)
+            return v1.wrap_function(program, [spec])
+        finally:
+            v1.enable_control_flow_v2()
+
+    assert_unnoticed(make)
+
+
+def reads_and_assigns() -> Program:
+    variable = tf.Variable(FILTERS[0])
+
+    @tf.function
+    def compute(image: tf.Tensor) -> list[tf.Tensor]:
+        first = tf.nn.conv2d(image, variable, 1, "SAME")
+        variable.assign_add(tf.ones_like(variable))
+        second = tf.nn.conv2d(image, variable, 1, "SAME")
+        variable.assign(variable * 2.0)
+        return [first, second, tf.nn.conv2d(image, variable, 1, "SAME"), variable.read_value()]
+
+    return compute
+
+
+def nested(**options: Any) -> Callable[[], Program]:
+    def make() -> Program:
+        inner = tf.function(lambda x: conv(x, 0) + conv(x, 1), autograph=False, **options)
+        return tf.function(lambda x: inner(x) + inner(conv(x, 2)) + conv(x, 3), autograph=False)
+
+    return make
+
+
+def through_python(image: tf.Tensor) -> tf.Tensor:
+    between = tf.py_function(lambda x: x + 1, [conv(image, 0) + conv(image, 1)], tf.float32)
+    return conv(tf.ensure_shape(between, image.shape), 2) + conv(image, 3)
+
+
+def recomputed(image: tf.Tensor) -> tf.Tensor:
+    return tf.recompute_grad(lambda x: conv(conv(x, 0), 1) + conv(x, 2))(image)
+
+
+@tf.custom_gradient
+def with_own_gradient(image: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+    return conv(image, 0), lambda upstream: conv(upstream, 1) + conv(image, 2)
+
+
+def adds_a_bias_of_rank_4(image: tf.Tensor) -> tf.Tensor:
+    """oneDNN's remapper takes the addition for a BiasAdd."""
+    bias = tf.reshape(tf.constant([1.0, -2.0, 3.0, 0.0]), [1, 1, 1, 4])
+    return tf.nn.relu(conv(image, 0) + bias) + (conv(image, 1) + bias)
+
+
+PROGRAMS: dict[str, Callable[[], Program]] = {
+    "reads_and_assigns": reads_and_assigns,
+    "nested": nested(),
+    "nested_not_inlined": nested(experimental_attributes={"_noinline": True}),
+    "nested_compiled_by_xla": nested(jit_compile=True),
+    "through_python": in_function(through_python),
+    "recompute_grad": in_function(gradients(recomputed)),
+    "custom_gradient": in_function(gradients(with_own_gradient)),
+    "bias_of_rank_4": in_function(adds_a_bias_of_rank_4),
+    "fetched_and_consumed": in_function(lambda x: (conv(x, 0), conv(x, 0), conv(conv(x, 0), 1))),
+    "filter_from_a_convolution": in_function(
+        lambda x: (
+            tf.nn.conv2d(x, tf.nn.conv2d(FILTERS[0], digits(9, 1, 1, 4, 4), 1, "SAME"), 1, "SAME")
+            + conv(x, 1)
+        )
+    ),
+    "image_is_the_filter": in_function(
+        lambda x: gradients(lambda y: tf.nn.conv2d(y, y, 1, "SAME"))(x[:, :4, :4])
+    ),
+    "assertion_holds": in_function(
+        lambda x: [tf.debugging.assert_less(tf.reduce_max(conv(x, 0)), 1e5), conv(x, 1)][1]
+    ),
+    "assertion_fails": in_function(
+        lambda x: [tf.debugging.assert_less(tf.reduce_max(conv(x, 0)), -1e5), conv(x, 1)][1]
+    ),
+}
+
+
+@pytest.mark.parametrize("make", PROGRAMS.values(), ids=PROGRAMS)
+def test_program(make: Callable[[], Program]) -> None:
+    assert_unnoticed(make)
+
+
+def test_data_pipeline() -> None:
+    """In a process of its own: pipelines keep the option that TensorFlow was started with."""
+    run_python(
+        """
+    import numpy as np
+    import tensorflow as tf
+    import tf_interop
+    tf_interop.enable("always")
+    image = tf.constant(np.arange(2 * 6 * 6 * 4).reshape([2, 6, 6, 4]) % 5, tf.float32)
+    filters = [tf.constant(np.arange(size * size * 16).reshape([size, size, 4, 4]) % 3, tf.float32)
+               for size in (1, 3)]
+    def add_branches(image):
+        return tf.add_n([tf.nn.conv2d(image, each, 1, "SAME") for each in filters])
+    images = tf.data.Dataset.from_tensor_slices(tf.tile(image, [4, 1, 1, 1])).batch(2)
+    results = list(images.map(add_branches, num_parallel_calls=4))
+    assert tf_interop.status().counters.stages_run == 4
+    for result in results:
+        np.testing.assert_array_equal(result, add_branches(image))
+    """
+    )
+
+
+UNKNOWN = tf.TensorSpec([None, None, None, None], tf.float32)
+
+
+@pytest.mark.parametrize(
+    "shape", [(2, 6, 6, 4), (0, 6, 6, 4), (1, 1, 1, 4), (2, 0, 6, 4), (2, 6, 6, 3)], ids=str
+)
+def test_sizes_that_are_known_only_when_it_runs(shape: tuple[int, ...]) -> None:
+    def both(image: tf.Tensor) -> list[tf.Tensor]:
+        # Without strides: of an empty image oneDNN's kernel gives the shape of the image.
+        return [conv(image, 0), conv(image, 1)]
+
+    assert_unnoticed(in_function(both, input_signature=[UNKNOWN]), digits(5, *shape))
+
+
+@pytest.mark.parametrize(
+    ("groups", "dilation", "padding"),
+    [(1, 1, [[0, 0], [2, 0], [0, 1], [0, 0]]), (2, 1, "SAME"), (1, 2, "SAME"), (1, 2, "VALID")],
+    ids=["pads", "groups", "dilations", "dilations_valid"],
+)
+def test_gradients_of_groups_dilations_and_pads(
+    groups: int, dilation: int, padding: str | list[list[int]]
+) -> None:
+    def compute(image: tf.Tensor) -> list[tf.Tensor]:
+        filters = [tf.constant(each[:, :, : 4 // groups]) for each in FILTERS[:2]]
+        with tf.GradientTape() as tape:
+            tape.watch([image, *filters])
+            results = [
+                tf.nn.conv2d(image, each, 1, padding, dilations=dilation) for each in filters
+            ]
+            loss = tf.reduce_sum(results[0] * results[0]) + tf.reduce_sum(results[1])
+        return [*results, *tape.gradient(loss, [image, *filters])]
+
+    assert_unnoticed(in_function(compute), IMAGE)
+
+
+def two_images() -> tuple[tf.Tensor, tf.Tensor]:
+    return v1.placeholder(tf.float32, [2, 6, 6, 4]), v1.placeholder(tf.float32, [2, 6, 6, 4])
+
+
+def test_session_fed_behind_a_convolution() -> None:
+    """What only a fed tensor needs has no inputs; nothing may ask for them."""
+
+    def run(session: Any) -> list[Any]:
+        p, q = two_images()
+        a, b = conv(p, 0), conv(q, 1)
+        r = tf.nn.relu(a)
+        y = r + b
+        return [
+            session.run(y, {p: IMAGE, q: IMAGE}),
+            session.run(y, {a: IMAGE, q: IMAGE}),
+            session.run(y, {r: IMAGE, q: IMAGE}),
+            *session.run([b, y], {a: IMAGE, q: IMAGE}),
+            *session.run([a, r, y], {p: IMAGE, q: IMAGE}),
+        ]
+
+    assert_session_unnoticed(run)
+
+
+def test_session_runs_no_other_part_of_a_graph_that_is_not_pruned() -> None:
+    def run(session: Any) -> list[Any]:
+        p, q = two_images()
+        a, _ = conv(p, 0), conv(q, 1)
+        return [session.run(a, {p: IMAGE})]
+
+    assert_session_unnoticed(run, disable_model_pruning=True)
+
+
+def test_session_run_in_parts() -> None:
+    """The second image may come of what was computed from the first."""
+
+    def run(session: Any) -> list[Any]:
+        p, q = two_images()
+        a, b = conv(p, 0), conv(q, 1)
+        c = conv(a, 2)
+        handle = session.partial_run_setup([a, b, c], [p, q])
+        first = session.partial_run(handle, a, {p: IMAGE})
+        return [first, *session.partial_run(handle, [b, c], {q: np.clip(first, -2, 2)})]
+
+    assert_session_unnoticed(run)
+
+
+def test_session_with_a_queue_between_convolutions() -> None:
+    """No edge says that the dequeue waits for the enqueue."""
+
+    def run(session: Any) -> list[Any]:
+        p, q = two_images()
+        queue = v1.FIFOQueue(2, [tf.float32], [[2, 6, 6, 4]])
+        enqueue = queue.enqueue([conv(p, 0)])
+        y = conv(queue.dequeue(), 1) + conv(q, 3)
+        return session.run([y, enqueue], {p: IMAGE, q: IMAGE})[:1]
+
+    assert_session_unnoticed(run)
+
+
+def test_session_targets_and_reference_variables() -> None:
+    def run(session: Any) -> list[Any]:
+        p, q = two_images()
+        variable = v1.Variable(FILTERS[0], use_resource=False)
+        a = tf.nn.conv2d(p, variable, 1, "SAME")
+        with tf.control_dependencies([a]):
+            assign = v1.assign_add(variable, tf.ones_like(variable))
+        with tf.control_dependencies([assign]):
+            b = tf.nn.conv2d(p, tf.identity(variable), 1, "SAME")
+        session.run(v1.global_variables_initializer())
+        results = session.run([a, b, conv(q, 1)], {p: IMAGE, q: IMAGE})
+        session.run(b.op, {p: IMAGE})
+        return [*results, session.run(variable)]
+
+    assert_session_unnoticed(run)
+
+
+def test_a_stage_of_many_convolutions_starts_few_threads() -> None:
+    count = 400
+    filters = tf.constant(digits(7, count, 3, 3, 4, 4))
+
+    def add_all(image: tf.Tensor) -> tf.Tensor:
+        return tf.add_n([tf.nn.conv2d(image, filters[i], 1, "SAME") for i in range(count)])
+
+    before = len(list(pathlib.Path("/proc/self/task").iterdir()))
+    assert_unnoticed(in_function(add_all))
+    assert len(list(pathlib.Path("/proc/self/task").iterdir())) < before + 70
+
+
+def test_the_plugin_is_turned_off_and_on_while_other_threads_trace() -> None:
+    def chain(length: int) -> Program:
+        def compute(image: tf.Tensor) -> tf.Tensor:
+            for i in range(length):
+                image = conv(image, i % 4) + conv(image, (i + 1) % 4)
+            return image
+
+        return tf.function(compute, autograph=False)
+
+    tf_interop.disable()
+    image = tf.constant(IMAGE)
+    expected = {length: chain(length)(image) for length in (1, 8)}
+    wrong: list[BaseException] = []
+    stop_at = time.monotonic() + 8
+
+    def call() -> None:
+        try:
+            for length in itertools.cycle(expected):
+                if time.monotonic() > stop_at:
+                    return
+                np.testing.assert_array_equal(chain(length)(image), expected[length])
+        except BaseException as error:
+            wrong.append(error)
+
+    before = stages_run()
+    threads = [threading.Thread(target=call) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    while time.monotonic() < stop_at:
+        tf_interop.enable("always")
+        time.sleep(0.01)
+        tf_interop.enable()  # replaces the pass under the feet of a call
+        tf_interop.enable("always")
+        time.sleep(0.05)
+        tf_interop.disable()
+        time.sleep(0.005)
+    for thread in threads:
+        thread.join(TIMEOUT_S)
+    assert not wrong, wrong[0]
+    assert stages_run() > before
+
+
+def test_what_is_saved_loads_without_the_plugin(tmp_path: pathlib.Path) -> None:
+    module = tf.Module()
+    module.filter = tf.Variable(FILTERS[0])
+    module.compute = tf.function(
+        lambda image: tf.nn.conv2d(image, module.filter, 1, "SAME") + conv(image, 1),
+        input_signature=[tf.TensorSpec([None, 6, 6, 4], tf.float32, name="image")],
+        autograph=False,
+    )
+    tf_interop.enable("always")
+    before = stages_run()
+    np.save(tmp_path / "result.npy", module.compute(tf.constant(IMAGE)))
+    assert stages_run() > before
+    np.save(tmp_path / "image.npy", IMAGE)
+    tf.saved_model.save(module, str(tmp_path / "model"))
+    program = f"""
+    import sys
+    import numpy as np
+    import tensorflow as tf
+    module = tf.saved_model.load({str(tmp_path / "model")!r})
+    result = module.compute(tf.constant(np.load({str(tmp_path / "image.npy")!r})))
+    np.testing.assert_array_equal(result, np.load({str(tmp_path / "result.npy")!r}))
+    assert "tf_interop" not in sys.modules
+    """
+    run_python(program, folder=tmp_path)

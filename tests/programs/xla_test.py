@@ -1,0 +1,171 @@
+"""Functions that XLA compiles are left to it, and the status says so."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from absl import logging
+from unnoticed import IMAGE, ROOT, conv, run_python, stages_run
+
+import tf_interop
+from tf_interop.know.graph.xla_functions import XlaFunction, xla_auto_clustering
+
+pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
+
+
+def compiled(python_name: str) -> list[XlaFunction]:
+    """The functions that the status lists which were made of the Python function of that name."""
+    return [each for each in tf_interop.status().xla_functions if python_name in each.name]
+
+
+def test_a_compiled_function_is_left_to_xla_and_listed_as_long_as_it_lives() -> None:
+    @tf.function(jit_compile=True, autograph=False)
+    def two_compiled_branches(image: tf.Tensor) -> tf.Tensor:
+        return conv(image, 0) + conv(image, 1)
+
+    tf_interop.enable("always")
+    assert compiled("two_compiled_branches") == []
+    before = stages_run()
+    result = two_compiled_branches(IMAGE)
+    np.testing.assert_array_equal(result, conv(IMAGE, 0) + conv(IMAGE, 1))
+    assert stages_run() == before
+    [function] = compiled("two_compiled_branches")
+    assert function.convolution_count == 2
+    line = f"left to XLA (jit_compile=True): {function.name}, 2 convolutions"
+    assert line in str(tf_interop.status())
+    del two_compiled_branches
+    gc.collect()
+    assert compiled("two_compiled_branches") == []
+
+
+def test_convolutions_of_functions_that_a_compiled_one_calls_are_counted_with_it() -> None:
+    @tf.function(autograph=False)
+    def called(image: tf.Tensor) -> tf.Tensor:
+        return conv(image, 0) + conv(image, 1)
+
+    @tf.function(jit_compile=True, autograph=False)
+    def compiled_caller(image: tf.Tensor) -> tf.Tensor:
+        return tf.cond(tf.reduce_sum(image) > 0, lambda: called(image), lambda: conv(image, 2))
+
+    @tf.function(autograph=False)
+    def outermost(image: tf.Tensor) -> tf.Tensor:
+        return compiled_caller(image) + called(image)
+
+    tf_interop.enable("always")
+    before = stages_run()
+    outermost(IMAGE)
+    assert stages_run() == before + 1, "the branches outside of the compiled function"
+    [function] = compiled("compiled_caller")
+    assert function.convolution_count == 3
+    assert compiled("outermost") == compiled("called_") == []
+
+
+def test_compiled_functions_without_convolutions_are_not_listed() -> None:
+    @tf.function(jit_compile=True)
+    def adds_one(image: tf.Tensor) -> tf.Tensor:
+        return image + 1
+
+    adds_one(IMAGE)
+    assert compiled("adds_one") == []
+
+
+@pytest.mark.parametrize("keras", [tf.keras, tf_keras], ids=["keras_3", "tf_keras"])
+def test_keras_models(keras: Any) -> None:
+    image = keras.Input(IMAGE.shape[1:])
+    branches = [keras.layers.Conv2D(2, size, padding="same")(image) for size in (1, 3)]
+    outputs = keras.layers.GlobalAveragePooling2D()(keras.layers.Add()(branches))
+    model = keras.Model(image, outputs)
+    model.compile("sgd", "mse", jit_compile=True)
+    tf_interop.enable("always")
+    before = stages_run()
+    listed = tf_interop.status().xla_functions
+    model.fit(IMAGE, np.ones([2, 2], np.float32), verbose=0)
+    assert stages_run() == before
+    [function] = [each for each in tf_interop.status().xla_functions if each not in listed]
+    # Two convolutions and their gradients by filter and by image: nothing has been pruned yet.
+    assert function.convolution_count == 6
+
+
+def test_asking_for_the_status_makes_no_context() -> None:
+    """Which devices TensorFlow uses is settled by that."""
+    run_python(
+        """
+    import tensorflow as tf
+    from tf_interop.know.installed import tensorflow_internals
+    from tf_interop.know.graph.xla_functions import XlaFunctionFinder, xla_auto_clustering
+    assert XlaFunctionFinder().find() == ()
+    assert xla_auto_clustering() == ""
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+    )
+    """
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("", ""),
+        ("--tf_xla_auto_jit=0", ""),
+        ("--tf_xla_auto_jit=-1", ""),
+        ("--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit", "TF_XLA_FLAGS"),
+        ("--tf_xla_auto_jit=single-gpu(1)", "TF_XLA_FLAGS"),
+        ("--tf_xla_auto_jit=fusible", "TF_XLA_FLAGS"),
+        ("--tf_xla_cpu_global_jit", ""),
+    ],
+)
+def test_reads_the_flags(flags: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_XLA_FLAGS", flags)
+    assert xla_auto_clustering() == expected
+
+
+def test_warns_where_xla_is_on_for_all_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: list[str] = []
+    monkeypatch.setattr(logging, "warning", lambda text, *args, **_: logged.append(text % args))
+    tf_interop.enable("always")
+    assert logged == []
+    tf.config.optimizer.set_jit(True)
+    try:
+        tf_interop.enable("always")
+        [warning] = logged
+        assert "XLA is on for all graphs (tf.config.optimizer.set_jit)" in warning
+        status = tf_interop.status()
+        assert status.xla_auto_clustering == "tf.config.optimizer.set_jit"
+        assert "XLA is on for all graphs (tf.config.optimizer.set_jit)" in str(status)
+    finally:
+        tf.config.optimizer.set_jit(False)
+    assert tf_interop.status().xla_auto_clustering == ""
+
+
+def test_stages_stay_outside_of_clusters_and_give_the_same_numbers() -> None:
+    run_python(
+        """
+    import numpy as np
+    import tensorflow as tf
+    import tf_interop
+    from unnoticed import IMAGE, conv, in_function, stages_run
+    def branches(image):
+        # Ten more ops, of which XLA makes a cluster.
+        for _ in range(10):
+            image = tf.clip_by_value(image * 3 - 1, -2, 2)
+        return tf.nn.relu(conv(image, 0) + conv(image, 1)) * 2 - 1
+    expected = branches(tf.constant(IMAGE))
+    tf_interop.enable("always")
+    metadata = tf.compat.v1.RunMetadata()
+    from tensorflow.python.eager import context
+    context.enable_run_metadata()
+    result = in_function(branches)()(tf.constant(IMAGE))
+    ops = {node.op for graph in context.export_run_metadata().partition_graphs
+           for node in graph.node}
+    assert {"_XlaRun", "TfInterop>ConvStage"} <= ops, ops
+    assert stages_run() == 1
+    np.testing.assert_array_equal(result, expected)
+    """,
+        PYTHONPATH=f"{ROOT}/tests:{ROOT}",
+        TF_XLA_FLAGS="--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit --tf_xla_min_cluster_size=2",
+    )

@@ -1,0 +1,170 @@
+"""Every code block of README and docs does what its language says, and commands name what exists.
+
+A block is one of these:
+
+- `python`: a program that runs as it stands;
+- `sh`: commands. Those of tf_interop run, in order, in a folder of their own; others are scripts
+  that are there, which are too slow to be run here or have a test of their own;
+- `sh parsed`: commands that need a GPU, a program of the reader or too much time. Those of
+  tf_interop have the commands, options and kinds of arguments that the command line has;
+- `text`: a drawing, or what a program printed.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import click
+import pytest
+
+from tf_interop.use.command_line import cli
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "SECURITY.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LANGUAGES = {"python", "sh", "sh parsed", "text"}
+OURS = (["tf-interop"], ["python", "-m", "tf_interop"])
+
+
+def blocks(language: str) -> list[pytest.param]:  # type: ignore[valid-type]
+    return [
+        pytest.param(text, id=f"{page.name}-{number}")
+        for page in PAGES
+        for number, (kind, text) in enumerate(BLOCK.findall(page.read_text()))
+        if kind == language
+    ]
+
+
+def words_of(commands: str) -> list[list[str]]:
+    """The words of each command, comments and settings of environment variables left out."""
+    lines = commands.replace("\\\n", " ").splitlines()
+    split = [shlex.split(line, comments=True) for line in lines]
+    return [[*_without_settings(words)] for words in split if words]
+
+
+def _without_settings(words: list[str]) -> list[str]:
+    while words and re.match(r"[A-Z_]+=", words[0]):
+        words = words[1:]
+    return words
+
+
+def arguments_of(words: list[str]) -> list[str] | None:
+    """What a command gives to tf_interop; None where it is another program's."""
+    for ours in OURS:
+        if words[: len(ours)] == ours:
+            return words[len(ours) :]
+    return None
+
+
+def run(arguments: list[str], folder: pathlib.Path) -> None:
+    result = subprocess.run(
+        arguments,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+
+
+def assert_is_script(words: list[str]) -> None:
+    if words[:2] == ["python", "-m"]:
+        assert (ROOT / words[2].replace(".", "/")).with_suffix(".py").is_file(), words
+        return
+    script = ROOT / words[0]
+    assert script.is_file(), words
+    assert script.stat().st_mode & 0o111, words
+
+
+@pytest.fixture(name="folder")
+def fixture_folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    """An empty folder that programs of this tree can be named in, as from a clone's root."""
+    (tmp_path / "python").symlink_to(ROOT / "python")
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_blocks_have_a_language_that_says_what_is_done_with_them(page: pathlib.Path) -> None:
+    text = page.read_text()
+    found = BLOCK.findall(text)
+    assert text.count("```") == 2 * len(found)
+    assert {language for language, _ in found} <= LANGUAGES
+
+
+@pytest.mark.parametrize("program", blocks("python"))
+def test_python_block_runs(program: str, folder: pathlib.Path) -> None:
+    run([sys.executable, "-c", program], folder)
+
+
+@pytest.mark.parametrize("commands", blocks("sh"))
+def test_commands_run_or_name_a_script_that_is_there(commands: str, folder: pathlib.Path) -> None:
+    for words in words_of(commands):
+        arguments = arguments_of(words)
+        if arguments is None:
+            assert_is_script(words)
+        else:
+            run([sys.executable, "-m", "tf_interop", *arguments], folder)
+
+
+@pytest.mark.parametrize("commands", blocks("sh parsed"))
+def test_commands_have_options_that_there_are(
+    commands: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in words_of(commands):
+        arguments = arguments_of(words)
+        if arguments is None:
+            assert_is_script(words)
+            continue
+        for word in arguments:
+            if word.endswith((".json", ".py", ".csv")):
+                pathlib.Path(word).touch()  # which commands before this one, or the reader, made
+        parse(cli, arguments)
+
+
+def parse(command: click.Command, arguments: list[str]) -> None:
+    """Goes through the arguments as the command line does, without running the command."""
+    with command.make_context(command.name, list(arguments)) as context:
+        if isinstance(command, click.Group):
+            name, inner, rest = command.resolve_command(
+                context, [*context.protected_args, *context.args]
+            )
+            assert inner is not None, name
+            parse(inner, rest)
+
+
+def test_options_that_there_are_not_are_found() -> None:
+    with pytest.raises(click.NoSuchOption):
+        parse(cli, ["plan", "ResNet50", "--no-such-option"])
+    with pytest.raises(click.UsageError):
+        parse(cli, ["no-such-command"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: pathlib.Path) -> None:
+    for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_index_lists_every_page() -> None:
+    index = ROOT / "docs" / "README.md"
+    listed = set(re.findall(r"\]\(([^)#]+\.md)\)", index.read_text()))
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {index.name}
+    assert pages <= listed
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_hold_no_marks_of_an_unfinished_merge(page: pathlib.Path) -> None:
+    assert not re.findall(r"^(?:<{7}|={7}$|>{7}).*", page.read_text(), re.MULTILINE)

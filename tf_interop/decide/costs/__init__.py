@@ -1,0 +1,1 @@
+"""What a stage costs: measured, or modelled from what is known of an SM."""

@@ -1,0 +1,1 @@
+"""Which stages a graph gets that TensorFlow hands over."""

@@ -1,0 +1,1 @@
+"""What is worth measuring, and what was learned from it."""

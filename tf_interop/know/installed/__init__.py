@@ -1,0 +1,1 @@
+"""What is installed here: the compiled libraries, TensorFlow, Keras and the device."""

@@ -1,0 +1,1 @@
+"""Plans and the problems that they solve: data and files."""

@@ -1,0 +1,1 @@
+"""Measurements of convolutions and stages: their table and its files."""

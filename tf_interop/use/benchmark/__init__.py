@@ -1,0 +1,1 @@
+"""The command `benchmark`: stock TensorFlow, XLA and a plan by turns."""

@@ -1,0 +1,1 @@
+"""The command `doctor`: what works on this machine, and how to mend what does not."""

@@ -1,0 +1,1 @@
+"""Turning the plugin on and off, and seeing what it did."""

@@ -1,0 +1,1 @@
+"""Models as users name them, and the graphs that TensorFlow makes of them."""

@@ -1,0 +1,1 @@
+"""The command `report`: a page, a trace and a picture."""
