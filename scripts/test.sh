@@ -12,4 +12,5 @@ export TF_INTEROP_STAND_INS=$PWD/build/core/tests/cc
 export PATH="$(realpath -m "${VENV:-.venv}")/bin:$PATH"
 # The logs of TensorFlow's start are long and say nothing about the tests.
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
-exec python -m pytest "$@"
+# Files at the same time, as most of a test is Python on one core.
+exec python -m pytest -n auto --maxprocesses 4 --dist loadfile "$@"

@@ -372,7 +372,9 @@ def test_table_and_json_say_the_same() -> None:
     assert rows["independent pairs"] == ["1", "1"]
 
 
-@pytest.mark.parametrize("value", [3, "ResNet50", lambda image: image], ids=str)
+@pytest.mark.parametrize(
+    "value", [3, "ResNet50", lambda image: image], ids=["a number", "a name", "a function"]
+)
 def test_refuses_other_values(value: object) -> None:
     expected = (
         f"Expected a Keras model, a concrete function or a GraphDef, got {type(value).__name__}"

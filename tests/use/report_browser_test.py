@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,8 +12,6 @@ from tf_interop.know.plans.plan import GraphPlan, Plan
 from tf_interop.use.report.report_data import make_report
 from tf_interop.use.report.report_network import network_of_problem
 from tf_interop.use.report.report_page import render_report
-
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 PHONE = {"width": 390, "height": 844}
 DESKTOP = {"width": 1280, "height": 900}
@@ -68,17 +64,6 @@ LOW_CONTRAST = """
   return [seen, found];
 }
 """
-
-
-@pytest.fixture(name="browser", scope="module")
-def fixture_browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("needs Chromium; on Debian: apt-get install chromium")
-    playwright_api = pytest.importorskip("playwright.sync_api")
-    with playwright_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(name="page_path", scope="module")

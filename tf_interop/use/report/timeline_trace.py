@@ -21,6 +21,10 @@ from tf_interop.use.report.timeline import (
 
 _ALGORITHM_OF_THE_RUNNER = "the runner's choice"
 
+# Perfetto takes a thread whose number is 0 or that of its process for the process' main thread, and
+# threads are numbered for all processes.
+_THREADS_OF_A_PROCESS = 1000
+
 
 def trace_of_plan(plan: Plan, titles: Sequence[str]) -> dict[str, Any]:
     """The timelines of all graphs of a plan, before and after, each as a process of the trace.
@@ -54,7 +58,8 @@ def _timelines(graph: GraphPlan) -> Iterator[tuple[str, Timeline]]:
 
 
 def _metadata(process: int, name: str, timeline: Timeline) -> Iterator[dict[str, Any]]:
-    def event(kind: str, thread: int, **arguments: object) -> dict[str, Any]:
+    def event(kind: str, row: int, **arguments: object) -> dict[str, Any]:
+        thread = _thread(process, row)
         return {"name": kind, "ph": "M", "pid": process, "tid": thread, "args": arguments}
 
     yield event("process_name", 0, name=name)
@@ -62,6 +67,10 @@ def _metadata(process: int, name: str, timeline: Timeline) -> Iterator[dict[str,
     for row, row_name in enumerate(timeline.rows):
         yield event("thread_name", row, name=row_name)
         yield event("thread_sort_index", row, sort_index=row)
+
+
+def _thread(process: int, row: int) -> int:
+    return process * _THREADS_OF_A_PROCESS + row
 
 
 def _event(process: int, span: Span, *, simulated: bool) -> dict[str, Any]:
@@ -80,7 +89,7 @@ def _event(process: int, span: Span, *, simulated: bool) -> dict[str, Any]:
         "cat": "convolution" if span.stage is None else f"stage {span.stage}",
         "ph": "X",
         "pid": process,
-        "tid": span.row,
+        "tid": _thread(process, span.row),
         "ts": span.start_us,
         "dur": span.duration_us,
         "args": arguments,
