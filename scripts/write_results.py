@@ -12,11 +12,18 @@ from __future__ import annotations
 
 import json
 import pathlib
+import sys
 import textwrap
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
+import msgspec
+
+# Where the package is not installed.
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+from tf_interop.know.results.benchmark_result import BENCHMARK_FORMAT, Case, Variant
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -28,11 +35,11 @@ _INTRODUCTION = """\
 <!-- Written by scripts/write_results.py from the files under results/. -->
 
 Every figure here is from a result file beside this page, and each file says on what machine, when,
-with which versions and by which command it was made. **None is of a GPU**: nothing of this has run
-on one, so this page does not say whether stages are faster. What it has is what the plugin costs,
-and that results stay the same.
-
-A program that compares speed on a GPU writes a file of its own, and this page gets its section.
+with which versions and by which command it was made.
+"""
+_NO_GPU = """\
+**None is of a GPU**: nothing of this has run on one, so this page does not say whether stages are
+faster there. What it has is what the plugin costs, and that results stay the same.
 """
 
 _MUST_HAVE = ("format", "version", "date", "machine", "command")
@@ -64,8 +71,10 @@ def render(results: dict[str, dict[str, Any]]) -> str:
         ValueError: a file lacks what it was made with, or is of a kind that is not known.
     """
     sections = [_INTRODUCTION]
+    if not any(_is_of_a_gpu(result) for result in results.values()):
+        sections.append(_NO_GPU)
     for name in sorted(results):
-        result = results[name]
+        result = _with_origin(results[name])
         if missing := [key for key in _MUST_HAVE if not result.get(key)]:
             raise ValueError(
                 f"Expected {', '.join(_MUST_HAVE)} in docs/results/{name}, got none of "
@@ -77,8 +86,31 @@ def render(results: dict[str, dict[str, Any]]) -> str:
                 f"docs/results/{name}. Add its section to scripts/write_results.py."
             )
         title, write = _SECTIONS[result["format"]]
-        sections.append(f"## {title}\n\n{_origin(name, result)}\n\n{write(result)}")
+        section = f"## {title}\n\n{_origin(name, result)}\n\n{write(result)}"
+        picture = RESULTS / name.replace(".json", ".png")
+        if picture.exists():
+            section += f"\n![{title}](results/{picture.name})\n"
+        sections.append(section)
     return "\n".join(sections)
+
+
+def _is_of_a_gpu(result: dict[str, Any]) -> bool:
+    return result.get("format") == BENCHMARK_FORMAT and result["device"]["backend"] == "cudnn"
+
+
+def _with_origin(result: dict[str, Any]) -> dict[str, Any]:
+    """A result that says what it was made with as the others do."""
+    if result.get("format") != BENCHMARK_FORMAT:
+        return result
+    device = result["device"]
+    unit = "SMs" if device["backend"] == "cudnn" else "cores"
+    origin = {
+        "machine": f"{device['name']}, {device['sm_count']} {unit}",
+        "date": device["date"],
+        "command": "`, `".join(result["commands"]),
+        "cudnn": device["cudnn"],
+    }
+    return {**result, **result["made_with"], **origin}
 
 
 def _origin(name: str, result: dict[str, Any]) -> str:
@@ -97,6 +129,67 @@ def _table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     header = list(header)
     lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
     return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines) + "\n"
+
+
+def _benchmark(result: dict[str, Any]) -> str:
+    """A table for inference and one for training, a line for each case."""
+    parts = [
+        _paragraph(
+            "Median of a step in stock TensorFlow, and how many times as fast the others are, turn "
+            "by turn, with the slowest and the fastest turn: XLA, the plan, the plan's algorithms "
+            "without its concurrency, and its concurrency without its algorithms."
+        )
+    ]
+    by_case: dict[str, dict[str, dict[str, Any]]] = {}
+    for each in result["results"]:
+        case = msgspec.convert(each["case"], Case)
+        by_case.setdefault(case.name, {})[each["variant"]] = each
+    rows = [
+        (
+            case,
+            _milliseconds(by_variant.get("stock")),
+            *(_speedup(by_variant.get(variant.value)) for variant in _COMPARED),
+        )
+        for case, by_variant in by_case.items()
+    ]
+    parts.append(_table(("", "stock", *(variant.value for variant in _COMPARED)), rows))
+    slower = [
+        f"{case} ({reason})"
+        for case, by_variant in by_case.items()
+        if (reason := _why_slower(by_variant.get("ours")))
+    ]
+    if slower:
+        parts.append(_paragraph(f"Slower than stock in every turn: {'; '.join(slower)}.") + "\n")
+    return "\n\n".join(parts)
+
+
+def _milliseconds(result: dict[str, Any] | None) -> str:
+    if result is None or result["summary"] is None:
+        return _failure(result)
+    return f"{result['summary']['median_ms']:.1f} ms"
+
+
+def _speedup(result: dict[str, Any] | None) -> str:
+    if result is None or result["summary"] is None or result["summary"]["speedup"] is None:
+        return _failure(result)
+    speedup = result["summary"]["speedup"]
+    return f"{speedup['median']:.2f} ({speedup['lowest']:.2f} to {speedup['highest']:.2f})"
+
+
+def _failure(result: dict[str, Any] | None) -> str:
+    return "–" if result is None or result["failure"] is None else result["failure"]["kind"]
+
+
+def _why_slower(result: dict[str, Any] | None) -> str | None:
+    """What is known of why a plan was slower in every turn; None where it was not."""
+    if result is None or result["summary"] is None or result["summary"]["speedup"] is None:
+        return None
+    if result["summary"]["speedup"]["highest"] >= 1:
+        return None
+    if not any(block["stage_count"] for block in result["blocks"]):
+        return "the plan has no stage for it"
+    reasons = {reason for block in result["blocks"] for reason in block["fallbacks"]}
+    return "; ".join(sorted(reasons)) or "as planned: what the profile promised did not come true"
 
 
 def _pass_time(result: dict[str, Any]) -> str:
@@ -209,9 +302,11 @@ def _model_garden(result: dict[str, Any]) -> str:
     )
 
 
+_COMPARED = (Variant.XLA, Variant.OURS, Variant.PINNING, Variant.CONCURRENCY)
 _GRAPHS = ("inference", "training")
 _SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "tf_interop.applications": ("Same results: keras.applications", _applications),
+    BENCHMARK_FORMAT: ("Stock TensorFlow, XLA and stages", _benchmark),
     "tf_interop.launch_overhead": ("What a launch costs the host", _launch_overhead),
     "tf_interop.model_garden": ("Same results: a program of the model garden", _model_garden),
     "tf_interop.pass_time": ("What the graph pass takes", _pass_time),

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import re
 from typing import Any
 
+import msgspec
 import pytest
+from benchmark_values import BENCHMARK, CASE, STOCK_BLOCKS, make_block
+from profile_values import CPU, GPU
 
 from scripts import write_results
+from tf_interop.know.results.benchmark_result import Block, Variant, VariantResult
+from tf_interop.know.results.benchmark_statistics import summarize
 
 RESULTS = write_results.read_results()
 
@@ -81,3 +87,50 @@ def test_page_follows_the_files() -> None:
     results = json.loads(json.dumps(RESULTS))
     results["pass_time.json"]["networks"][0]["median_ms"] = 987654.0
     assert "| 987654 ms |" in write_results.render(results)
+
+
+def test_a_benchmark_has_a_section(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = msgspec.to_builtins(BENCHMARK)
+    page = write_results.render({"cpu.json": result})
+    assert "**None is of a GPU**" in page
+    assert (
+        f"[cpu.json](results/cpu.json): {CPU.name}, {CPU.sm_count} cores, {CPU.date}, tensorflow"
+        in page
+    )
+    assert f"`{BENCHMARK.commands[0]}`" in re.sub(r"\s+", " ", page)
+    stock, ours = BENCHMARK.results[0].summary, BENCHMARK.results[2].summary
+    assert stock and ours and ours.speedup
+    assert (
+        f"| {CASE.name} | {stock.median_ms:.1f} ms | timed out | {ours.speedup.median:.2f} "
+        f"({ours.speedup.lowest:.2f} to {ours.speedup.highest:.2f}) | – | – |"
+    ) in page
+    assert "Slower than stock" not in page
+
+
+def test_a_benchmark_says_where_stages_are_slower_and_why() -> None:
+    slower = tuple(make_block(number, 30.0, stage_count=1) for number in (0, 1))
+    lost = VariantResult(
+        CASE, Variant.OURS, "ab12", summarize(slower, 8, STOCK_BLOCKS), None, slower
+    )
+    results = (BENCHMARK.results[0], lost)
+
+    def page_of(*blocks: Block) -> str:
+        changed = dataclasses.replace(lost, blocks=blocks)
+        benchmark = dataclasses.replace(BENCHMARK, results=(results[0], changed))
+        return re.sub(
+            r"\s+", " ", write_results.render({"cpu.json": msgspec.to_builtins(benchmark)})
+        )
+
+    assert f"in every turn: {CASE.name} (as planned: what the profile promised" in page_of(*slower)
+    left = tuple(dataclasses.replace(block, stage_count=0) for block in slower)
+    assert f"{CASE.name} (the plan has no stage for it)" in page_of(*left)
+    fallen = tuple(dataclasses.replace(block, fallbacks={"no workspace": 2}) for block in slower)
+    assert f"{CASE.name} (no workspace)" in page_of(*fallen)
+
+
+def test_a_benchmark_on_a_gpu_is_one() -> None:
+    result = msgspec.to_builtins(dataclasses.replace(BENCHMARK, device=GPU))
+    page = write_results.render({"gpu.json": result})
+    assert "None is of a GPU" not in page
+    assert f"{GPU.name}, {GPU.sm_count} SMs, {GPU.date}" in page
+    assert f"cudnn {GPU.cudnn}" in page
