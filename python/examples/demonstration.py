@@ -232,9 +232,9 @@ def compare(network: Network, image_size: int, batch: int, console: Console) -> 
 
 def show_stages(console: Console, name: str, report: tf_interop.PassReport) -> None:
     """Prints which convolutions of a graph run together."""
-    table = Table(title=f"{name}, inference: what runs together", title_justify="left")
+    table = Table(title=f"{name}, inference: what runs at the same time", title_justify="left")
     table.add_column("stage", justify="right")
-    table.add_column("lanes")
+    table.add_column("its lanes")
     wide = [(i, stage) for i, stage in enumerate(report.plan.stages) if len(stage.lanes) > 1]
     for number, stage in wide[:STAGES_SHOWN]:
         names = [pinned.node.split("/", 1)[-1] for pinned in stage.convolutions]
@@ -245,10 +245,10 @@ def show_stages(console: Console, name: str, report: tf_interop.PassReport) -> N
 
 
 def count_stages(report: tf_interop.PassReport) -> str:
-    """How many stages a graph has, and how many of them run convolutions side by side."""
+    """How many stages a graph has, and how many of them run convolutions at the same time."""
     wide = [stage for stage in report.plan.stages if len(stage.lanes) > 1]
     widest = max(len(stage.lanes) for stage in report.plan.stages)
-    return f"{len(report.plan.stages)}, {len(wide)} with 2 to {widest} lanes"
+    return f"{len(report.plan.stages)}; {len(wide)} of 2 to {widest} lanes"
 
 
 def show_comparison(console: Console, name: str, runs: Comparison) -> None:
@@ -263,8 +263,8 @@ def show_comparison(console: Console, name: str, runs: Comparison) -> None:
     table.add_row("left alone", *(str(len(report.refusals)) for report in both))
     table.add_row("stages", *map(count_stages, both), end_section=True)
     for label, other in (
-        ("largest difference with the plugin", runs.staged),
-        ("… of stock with last bits changed", runs.nudged),
+        ("largest difference, with the plugin", runs.staged),
+        ("… in stock, by rounding alone", runs.nudged),
     ):
         table.add_row(
             label,
@@ -335,6 +335,10 @@ def main(
         tf_interop.save_plan(plan, plan_path)
         console.print(f"The plan is in {plan_path}.\n", soft_wrap=True)
     console.print(
+        "Stages are numbered as in the plan; those that are not shown run one convolution, with "
+        "nothing beside it.\n"
+        "By rounding alone: stock TensorFlow with the last bit of every pixel changed, against "
+        "itself. Some networks make much of it: batch normalization over few images does.\n"
         f"Weights are those after {TRAINING_STEPS} steps of SGD; times are medians of "
         f"{TIMED_CALLS} calls.",
         soft_wrap=True,
