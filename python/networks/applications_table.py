@@ -48,7 +48,7 @@ def render(result: dict[str, Any]) -> str:
         f"{agreeing} give the same outputs and gradients with the policy `always`: no tensor is "
         f"moved further than {max(shares):.2f} of what rounding explains "
         f"(results/applications.json: {result['machine']}, {result['date']}, TensorFlow "
-        f"{result['tensorflow']}, Keras {result['keras']}, `scripts/check_applications.sh`). In "
+        f"{result['tensorflow']}, Keras {result['keras']}, `{result['command']}`). In "
         "stages are "
         + " and ".join(
             f"{in_stages} of {convolutions} convolutions of {_NAMES[graph]}"
