@@ -54,6 +54,9 @@ cudnnStatus_t FakeCudnnFail(cudnnStatus_t status, const std::string& why);
 // BAD_PARAM where the handle's context is not current.
 cudnnStatus_t FakeCudnnCheckHandle(const cudnnContext& handle);
 
+// Whether nothing is enqueued, so that a benchmark times its caller's part.
+bool FakeCudnnComputesNothing();
+
 // Notices a second thread inside the same object.
 class UseGuard {
  public:
