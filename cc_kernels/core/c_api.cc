@@ -14,6 +14,7 @@
 #include "cc_kernels/core/host/host_backend.h"
 #include "cc_kernels/core/host/host_measuring_device.h"
 #include "cc_kernels/core/measure.h"
+#include "cc_kernels/core/measure_stage.h"
 #ifdef TF_INTEROP_HAS_CUDNN
 #include "cc_kernels/core/cudnn/cuda_measuring_device.h"
 #include "cc_kernels/core/cudnn/cudnn_library.h"

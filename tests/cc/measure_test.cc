@@ -1,6 +1,7 @@
 // Measuring on the host backend: what the figures are of, errors against double precision,
 // determinism, and failures.
 #include "cc_kernels/core/measure.h"
+#include "cc_kernels/core/measure_stage.h"
 
 #include <gtest/gtest.h>
 
