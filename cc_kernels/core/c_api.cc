@@ -72,7 +72,7 @@ Status OpenCudnn(TfiCoreDevice* opened) {
 
 Status OpenDevice(const std::string& backend, TfiCoreDevice** device) {
   // Never destroyed: what the cudnn backend owns cannot be freed safely while the process ends.
-  static std::mutex* const mutex = new std::mutex();
+  static auto* const mutex = new std::mutex();
   static auto* const devices = new std::map<std::string, std::unique_ptr<TfiCoreDevice>>();
   std::lock_guard<std::mutex> lock(*mutex);
   const auto found = devices->find(backend);

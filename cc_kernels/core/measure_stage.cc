@@ -73,7 +73,7 @@ Status CheckMerge(Backend* backend, const std::vector<StageStep>& steps, int lan
     names += (names.empty() ? "'" : ", '") + step.name + "'";
   }
   PreparedMerge merge;
-  const Status status = AsRefusal(
+  Status status = AsRefusal(
       algorithms.front(), PrepareMerge(backend, parts, algorithms, workspace_limit_bytes, &merge));
   if (status.ok()) return status;
   return Status(status.code(), "Convolutions " + names + " merged: " + status.message());

@@ -28,8 +28,8 @@ absl::Status AtStep(absl::string_view step, absl::string_view message) {
 }
 
 struct OpKind {
-  const char* op;
-  ConvolutionKind kind;
+  const char* op = nullptr;
+  ConvolutionKind kind = ConvolutionKind::kForward;
   int spatial_rank = 2;
   bool depthwise = false;
   bool fused = false;
@@ -147,8 +147,9 @@ absl::Status ParsePadding(const NodeDef& node, StepProgram* step) {
   TF_RETURN_IF_ERROR(
       tensorflow::CheckValidPadding(step->padding, pads, /*num_dims=*/4, step->format));
   for (int i = step->first_spatial(); i < 3; ++i) {
-    step->explicit_pads[i][0] = pads[2 * step->image_dimension(i)];
-    step->explicit_pads[i][1] = pads[2 * step->image_dimension(i) + 1];
+    const size_t before = 2 * static_cast<size_t>(step->image_dimension(i));
+    step->explicit_pads[i][0] = pads[before];
+    step->explicit_pads[i][1] = pads[before + 1];
   }
   return absl::OkStatus();
 }

@@ -116,9 +116,9 @@ class CudnnStreamGroup : public StreamGroup {
 
   Status CreateHandle() {
     // One at a time: cuDNN asks that its first handle be complete before others are created.
-    static std::mutex* mutex = new std::mutex();
+    static auto* mutex = new std::mutex();
     std::lock_guard<std::mutex> lock(*mutex);
-    const Status status = library_.Check(library_.cudnnCreate(&handle_), "cudnnCreate");
+    Status status = library_.Check(library_.cudnnCreate(&handle_), "cudnnCreate");
     if (status.ok()) return status;
     handle_ = nullptr;
     return Status(status.code(),
@@ -170,7 +170,7 @@ Status CudnnBackend::ForStream(CUstream_st* caller, CudnnBackend** backend) {
   TF_INTEROP_RETURN_IF_ERROR(
       driver->Check(driver->cuStreamGetCtx(caller, &context), "cuStreamGetCtx"));
 
-  static std::mutex* mutex = new std::mutex();
+  static auto* mutex = new std::mutex();
   static auto* backends = new std::unordered_map<CUcontext, CudnnBackend*>();
   std::lock_guard<std::mutex> lock(*mutex);
   CudnnBackend*& entry = (*backends)[context];
@@ -371,7 +371,7 @@ Status CudnnBackend::Launch(const PreparedConvolution& prepared, const Convoluti
   TF_INTEROP_RETURN_IF_ERROR(CheckOwn(convolution, leased));
   ScopedContext scope(driver_, ExecutionOf(stream));
   TF_INTEROP_RETURN_IF_ERROR(scope.status());
-  const auto cuda_stream = static_cast<CUstream>(stream);
+  auto* const cuda_stream = static_cast<CUstream>(stream);
   TF_INTEROP_RETURN_IF_ERROR(leased->Direct(cuda_stream));
   return convolution->Enqueue({leased->handle(), cuda_stream, buffers, workspace});
 }

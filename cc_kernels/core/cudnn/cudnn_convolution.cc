@@ -332,10 +332,10 @@ class Assembly {
 struct PrepareContext {
   const CudaDriver& driver;
   const CudnnLibrary& library;
-  cudnnHandle_t handle;
+  cudnnHandle_t handle = nullptr;
   const Convolution& convolution;
-  size_t workspace_limit_bytes;
-  bool wants_least_workspace;
+  size_t workspace_limit_bytes = 0;
+  bool wants_least_workspace = false;
   CudnnPrepareOptions options;
 };
 
