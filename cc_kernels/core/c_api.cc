@@ -215,14 +215,16 @@ int TfiCoreCpuIsSupported(void) {
 }
 
 void TfiCoreCudnnVersion(TfiCoreSink version) {
+  std::string text;
 #ifdef TF_INTEROP_HAS_CUDNN
-  const tf_interop::CudnnLibrary* library = nullptr;
-  if (tf_interop::CudnnLibrary::Get(&library).ok()) {
-    tf_interop::Give(library->version(), version);
-    return;
+  try {
+    const tf_interop::CudnnLibrary* library = nullptr;
+    if (tf_interop::CudnnLibrary::Get(&library).ok()) text = library->version();
+  } catch (const std::exception&) {
+    text.clear();  // no memory to say more
   }
 #endif
-  tf_interop::Give("", version);
+  tf_interop::Give(text, version);
 }
 
 int TfiCoreOpen(const char* backend, TfiCoreDevice** device, TfiCoreSink error) {

@@ -1,14 +1,22 @@
 #include "cc_kernels/core/measure_checks.h"
 
 namespace tf_interop {
+namespace {
+
+// So few that those of all ways to run can be counted, and their times kept.
+constexpr int64_t kMostRuns = 1'000'000;
+
+}  // namespace
 
 Status CheckOptions(const MeasureOptions& options) {
-  if (options.warmup_runs < 0 || options.repetitions < 1) {
-    return InvalidArgument("Expected at least 0 warm-up runs and 1 repetition, got " +
-                           std::to_string(options.warmup_runs) + " and " +
-                           std::to_string(options.repetitions) + ".");
+  if (options.warmup_runs >= 0 && options.warmup_runs <= kMostRuns && options.repetitions >= 1 &&
+      options.repetitions <= kMostRuns) {
+    return Status::Ok();
   }
-  return Status::Ok();
+  return InvalidArgument("Expected 0 to " + std::to_string(kMostRuns) + " warm-up runs and 1 to " +
+                         std::to_string(kMostRuns) + " repetitions, got " +
+                         std::to_string(options.warmup_runs) + " and " +
+                         std::to_string(options.repetitions) + ".");
 }
 
 Status CheckHasWork(const Convolution& c) {

@@ -63,6 +63,7 @@ class CudnnBackendTest : public testing::Test {
     ASSERT_TRUE(status.ok()) << status.message();
     FakeCudnnCounts().handle_races = 0;
     FakeCudnnCounts().plan_races = 0;
+    FakeCudnnCounts().destroyed_outside_contexts = 0;
   }
 
   void TearDown() override {
@@ -70,6 +71,7 @@ class CudnnBackendTest : public testing::Test {
     EXPECT_EQ(FakeCudaCurrentContext(), nullptr) << "a context was left current";
     EXPECT_EQ(FakeCudnnCounts().handle_races, 0);
     EXPECT_EQ(FakeCudnnCounts().plan_races, 0);
+    EXPECT_EQ(FakeCudnnCounts().destroyed_outside_contexts, 0);
   }
 
   std::shared_ptr<const PreparedConvolution> PrepareOk(const Convolution& c,

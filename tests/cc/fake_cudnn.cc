@@ -41,6 +41,11 @@ cudnnStatus_t FakeCudnnCheckHandle(const cudnnContext& handle) {
   return CUDNN_STATUS_SUCCESS;
 }
 
+void FakeCudnnCountDestroyed() {
+  --FakeCudnnCounts().live_descriptors;
+  if (FakeCudaCurrentContext() == nullptr) ++FakeCudnnCounts().destroyed_outside_contexts;
+}
+
 bool FakeCudnnComputesNothing() {
   static const bool computes_nothing = std::getenv("TF_INTEROP_FAKE_CUDNN_NO_WORK") != nullptr;
   return computes_nothing;

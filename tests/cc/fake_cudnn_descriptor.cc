@@ -64,7 +64,7 @@ cudnnStatus_t CUDNNWINAPI cudnnBackendCreateDescriptor(cudnnBackendDescriptorTyp
 
 cudnnStatus_t CUDNNWINAPI cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor) {
   delete static_cast<Descriptor*>(descriptor);
-  --FakeCudnnCounts().live_descriptors;
+  FakeCudnnCountDestroyed();
   return CUDNN_STATUS_SUCCESS;
 }
 

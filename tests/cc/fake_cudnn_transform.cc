@@ -23,7 +23,7 @@ cudnnStatus_t CUDNNWINAPI cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* d
 
 cudnnStatus_t CUDNNWINAPI cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t descriptor) {
   delete descriptor;
-  --FakeCudnnCounts().live_descriptors;
+  FakeCudnnCountDestroyed();
   return CUDNN_STATUS_SUCCESS;
 }
 

@@ -1,7 +1,6 @@
 // Measuring on the host backend: what the figures are of, errors against double precision,
 // determinism, and failures.
 #include "cc_kernels/core/measure.h"
-#include "cc_kernels/core/measure_stage.h"
 
 #include <gtest/gtest.h>
 
@@ -20,6 +19,7 @@
 #include "cc_kernels/core/float64_reference.h"
 #include "cc_kernels/core/host/host_backend.h"
 #include "cc_kernels/core/host/host_measuring_device.h"
+#include "cc_kernels/core/measure_stage.h"
 #include "tests/cc/convolution_cases.h"
 #include "tests/cc/reference_convolution.h"
 
@@ -368,6 +368,9 @@ TEST(MeasureConvolutionTest, RefusesWithAReason) {
   MeasureOptions options = FewRuns();
   options.repetitions = 0;
   EXPECT_NE(refusal(MakeConvolution(), "", options).find("repetition"), std::string::npos);
+  options = FewRuns();
+  options.warmup_runs = std::numeric_limits<int64_t>::max();
+  EXPECT_NE(refusal(MakeConvolution(), "", options).find("warm-up runs"), std::string::npos);
   options = FewRuns();
   options.workspace_limit_bytes = 16;
   EXPECT_NE(refusal(MakeConvolution(), "IM2COL_GEMM", options).find("the limit is 16"),

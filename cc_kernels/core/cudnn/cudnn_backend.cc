@@ -233,14 +233,16 @@ CudnnBackend::PrepareOutcome CudnnBackend::PrepareAnew(const PrepareKey& key) {
                                    key.workspace_limit_bytes, options, &prepared);
   });
   if (!status.ok()) return {status, nullptr};
-  // Whoever holds it last destroys cuDNN's descriptors, on any thread; they belong to the context.
+  return {status, DestroyedInContext(std::move(prepared))};
+}
+
+std::shared_ptr<const PreparedConvolution> CudnnBackend::DestroyedInContext(
+    std::shared_ptr<const PreparedConvolution> prepared) const {
   const PreparedConvolution* const plan = prepared.get();
-  return {status,
-          std::shared_ptr<const PreparedConvolution>(
-              plan, [this, owned = std::move(prepared)](const PreparedConvolution*) mutable {
-                ScopedContext scope(driver_, context_);
-                owned.reset();
-              })};
+  return {plan, [this, owned = std::move(prepared)](const PreparedConvolution*) mutable {
+            ScopedContext scope(driver_, context_);
+            owned.reset();
+          }};
 }
 
 Status CudnnBackend::ListAlgorithms(const Convolution& convolution, AlgorithmScope scope,
@@ -260,7 +262,7 @@ Status CudnnBackend::Restore(const Convolution& convolution, const std::string& 
     return RestoreCudnnConvolution(driver_, library_, handle, convolution, serialized, options,
                                    &restored);
   }));
-  *prepared = std::move(restored);
+  *prepared = DestroyedInContext(std::move(restored));
   return Status::Ok();
 }
 
