@@ -11,6 +11,7 @@
 #include "cc_kernels/core/launch_recovery.h"
 #include "cc_kernels/core/memory_ladder.h"
 #include "cc_kernels/core/workspace_limit.h"
+#include "cc_kernels/tf/resolve_step.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/tensor_float_32_utils.h"
 #include "tensorflow/core/util/determinism.h"
