@@ -5,10 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <limits>
-#include <map>
 #include <memory>
 #include <set>
 #include <string>
