@@ -44,7 +44,7 @@ CudnnLibrary original;
 
 cudnnStatus_t CUDNNWINAPI RecordExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                         cudnnBackendDescriptor_t pack) {
-  recording->calls.push_back([=] { return original.cudnnBackendExecute(handle, plan, pack); });
+  recording->calls.emplace_back([=] { return original.cudnnBackendExecute(handle, plan, pack); });
   recording->packs.push_back(pack);
   ++recording->executions;
   return original.cudnnBackendExecute(handle, plan, pack);
@@ -54,7 +54,7 @@ cudnnStatus_t CUDNNWINAPI RecordTransform(cudnnHandle_t handle, const void* alph
                                           const cudnnTensorDescriptor_t x_descriptor, const void* x,
                                           const void* beta,
                                           const cudnnTensorDescriptor_t y_descriptor, void* y) {
-  recording->calls.push_back([=] {
+  recording->calls.emplace_back([=] {
     return original.cudnnTransformTensor(handle, &kOne, x_descriptor, x, &kZero, y_descriptor, y);
   });
   return original.cudnnTransformTensor(handle, alpha, x_descriptor, x, beta, y_descriptor, y);

@@ -14,6 +14,7 @@
 #include "cc_kernels/core/host/host_backend.h"
 #include "cc_kernels/core/host/host_measuring_device.h"
 #include "cc_kernels/core/measure.h"
+#include "cc_kernels/core/measure_stage.h"
 #ifdef TF_INTEROP_HAS_CUDNN
 #include "cc_kernels/core/cudnn/cuda_measuring_device.h"
 #include "cc_kernels/core/cudnn/cudnn_library.h"
@@ -71,7 +72,7 @@ Status OpenCudnn(TfiCoreDevice* opened) {
 
 Status OpenDevice(const std::string& backend, TfiCoreDevice** device) {
   // Never destroyed: what the cudnn backend owns cannot be freed safely while the process ends.
-  static std::mutex* const mutex = new std::mutex();
+  static auto* const mutex = new std::mutex();
   static auto* const devices = new std::map<std::string, std::unique_ptr<TfiCoreDevice>>();
   std::lock_guard<std::mutex> lock(*mutex);
   const auto found = devices->find(backend);
@@ -214,14 +215,16 @@ int TfiCoreCpuIsSupported(void) {
 }
 
 void TfiCoreCudnnVersion(TfiCoreSink version) {
+  std::string text;
 #ifdef TF_INTEROP_HAS_CUDNN
-  const tf_interop::CudnnLibrary* library = nullptr;
-  if (tf_interop::CudnnLibrary::Get(&library).ok()) {
-    tf_interop::Give(library->version(), version);
-    return;
+  try {
+    const tf_interop::CudnnLibrary* library = nullptr;
+    if (tf_interop::CudnnLibrary::Get(&library).ok()) text = library->version();
+  } catch (const std::exception&) {
+    text.clear();  // no memory to say more
   }
 #endif
-  tf_interop::Give("", version);
+  tf_interop::Give(text, version);
 }
 
 int TfiCoreOpen(const char* backend, TfiCoreDevice** device, TfiCoreSink error) {

@@ -69,7 +69,7 @@ class AllCounts {
 
 // Never destroyed: kernels may still run while the process ends.
 AllCounts& Counts() {
-  static AllCounts* const counts = new AllCounts();
+  static auto* const counts = new AllCounts();
   return *counts;
 }
 

@@ -36,7 +36,7 @@ Status RunStageOrRecover(Backend* backend, const PreparedStage& stage,
                          const std::vector<const void*>& joined_filters, Stream caller,
                          const MakeSequence& make_sequence) {
   bool is_joined = false;
-  const Status first =
+  Status first =
       RunStage(backend, stage, buffers, lane_workspaces, joined_filters, caller, &is_joined);
   if (first.ok() || !is_joined) return first;
   Status last;

@@ -1,21 +1,16 @@
-// Measures convolutions: one with one algorithm, alone; and a stage of several on lanes, beside the
-// same convolutions in sequence, with the same algorithms and with others.
+// Measures one convolution with one algorithm, alone. measure_stage.h measures several beside each
+// other, by the same rules.
 //
-// How time is taken. Each run is a timed section of its own on the device's stream: for a stage,
-// from before the fork to behind the join. After `warmup_runs`, `repetitions` sections give a
-// median and a spread, which is half the distance between their 10th and their 90th percentile
-// (linear between neighbours). The ways to run a stage take turns, and take turns in going first,
-// so that a device that slows down or speeds up does so for all.
+// How time is taken. Each run is a timed section of its own on the device's stream. After
+// `warmup_runs`, `repetitions` sections give a median and a spread, which is half the distance
+// between their 10th and their 90th percentile (linear between neighbours). Where there are several
+// ways to run, they take turns, and take turns in going first, so that a device that slows down or
+// speeds up does so for all.
 //
 // What is in the caches. Operands and results exist in so many copies that together they exceed
 // `cache_bytes`, but no more copies than there are runs, and each run takes the next copy. So a run
 // finds its operands in memory, not in a cache. Workspaces and filters in transposed form are not
-// copied: a program reuses them too. Each convolution of a stage has operands of its own; where
-// convolutions share an image in a program, they may be faster there. Only those of a merged lane
-// share one image, in all ways to run them.
-//
-// A merged lane joins its filters in every run, as in training. Where they are constant, a program
-// joins them once and is faster by that.
+// copied: a program reuses them too.
 //
 // A device that is fed faster than it works shows its own time; one that waits for the host shows
 // the host's. With `head_start_bytes` memory of that size is filled before each timed section, so
@@ -27,14 +22,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "cc_kernels/core/convolution.h"
+#include "cc_kernels/core/measured_problem.h"
 #include "cc_kernels/core/measuring_device.h"
-#include "cc_kernels/core/stage_runner.h"
 #include "cc_kernels/core/status.h"
 
 namespace tf_interop {
@@ -84,45 +78,6 @@ struct ResolvedAlgorithm {
   bool reduces_precision = false;  // see Measurement
 };
 
-// A stage as it is to be measured.
-struct StageRequest {
-  std::vector<StageStep> steps;
-  // What each step is computed with in the second sequence; empty: what the steps name.
-  std::vector<std::string> sequential_algorithms;
-  std::vector<LaneOptions> lanes;  // see PrepareStage
-};
-
-struct StageMeasurement {
-  // That ran on the lanes, of each step; for merged steps that of the wider convolution.
-  std::vector<std::string> algorithms;
-  std::vector<std::string> sequential_algorithms;  // that ran in the second sequence
-  size_t workspace_bytes = 0;                      // of all lanes together
-  // The SMs that the device gave to each lane; empty where no lane asked for any.
-  std::vector<int> sm_counts;
-  TimeFigure concurrent;  // on the lanes that the steps name
-  // The same prepared steps on one stream. Those of a merged lane are prepared by themselves; an
-  // algorithm that can compute the wider convolution only is replaced by the backend's own choice.
-  TimeFigure same_sequential;
-  TimeFigure sequential;  // on one stream with `sequential_algorithms`
-  int64_t copies = 0;
-};
-
-// Operands and reference of the convolution that was measured last, so that its next algorithm
-// need not wait for them again. Holds those of one convolution. Not thread-safe.
-class ProblemCache {
- public:
-  struct Entry;
-
-  ProblemCache();
-  ~ProblemCache();
-
-  // What belongs to `convolution` and `seed`, kept until the next call.
-  Entry& Get(const Convolution& convolution, uint64_t seed);
-
- private:
-  std::unique_ptr<Entry> last_;
-};
-
 // Measures `convolution` with `algorithm` (empty: the backend's own choice), on a lane of its own.
 // Frees all device memory that it allocated. Fails with the reason:
 //   kInvalidArgument    the options or the convolution make no sense; nothing was run
@@ -140,11 +95,6 @@ Status MeasureConvolution(MeasuringDevice* device, const Convolution& convolutio
 Status ResolveAlgorithm(MeasuringDevice* device, const Convolution& convolution,
                         const std::string& algorithm, const MeasureOptions& options,
                         ResolvedAlgorithm* resolved);
-
-// Measures a stage; fails as MeasureConvolution does. A pinned algorithm that cannot be had, and a
-// lane that cannot be merged, is a failure: what would run in its place was not asked for.
-Status MeasureStage(MeasuringDevice* device, const StageRequest& request,
-                    const MeasureOptions& options, StageMeasurement* measurement);
 
 }  // namespace tf_interop
 

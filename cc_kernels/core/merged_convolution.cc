@@ -101,15 +101,16 @@ Status MergeConvolutions(const std::vector<Convolution>& parts, MergedConvolutio
     TF_INTEROP_RETURN_IF_ERROR(CheckPart(part, parts[0]));
     wide.output_channels += part.output_channels;
     channels.push_back(part.output_channels);
-    output_row_elements.push_back(
-        part.layout == Layout::kNHWC ? part.output_channels : part.output_elements() / part.batch);
+    output_row_elements.push_back(part.layout == Layout::kNHWC
+                                      ? part.output_channels
+                                      : part.output_pixels() * part.output_channels);
   }
   const Status valid = Validate(wide);
   if (!valid.ok()) return Unsupported(valid.message());
 
-  const int64_t filter_rows = wide.filter_elements() / wide.output_channels;
+  const int64_t filter_rows = wide.taps() * wide.image_channels;
   const int64_t output_rows =
-      wide.layout == Layout::kNHWC ? wide.output_elements() / wide.output_channels : wide.batch;
+      wide.layout == Layout::kNHWC ? wide.batch * wide.output_pixels() : wide.batch;
   size_t* const bytes = &merged->joined_bytes;
   TF_INTEROP_RETURN_IF_ERROR(AddJoined(channels, filter_rows, wide.dtype, bytes, &merged->filter));
   TF_INTEROP_RETURN_IF_ERROR(

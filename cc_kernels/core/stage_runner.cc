@@ -1,6 +1,8 @@
 #include "cc_kernels/core/stage_runner.h"
 
 #include <algorithm>
+#include <exception>
+#include <new>
 #include <utility>
 
 #include "cc_kernels/core/counters.h"
@@ -265,6 +267,23 @@ Status Join(Backend* backend, const LeasedStreamGroups& groups, Stream caller, s
   return status;
 }
 
+// Forks and launches. What is thrown on the way becomes an error, so that the lanes that have
+// begun are joined after it too.
+Status LaunchLanes(Backend* backend, const PreparedStage& stage,
+                   const std::vector<Launch>& launches,
+                   const std::vector<ConvolutionBuffers>& buffers,
+                   const std::vector<void*>& lane_workspaces, const LeasedStreamGroups& groups,
+                   Stream caller, size_t* forked) {
+  try {
+    TF_INTEROP_RETURN_IF_ERROR(Fork(backend, groups, caller, forked));
+    return LaunchRoundRobin(backend, stage, launches, buffers, lane_workspaces, groups);
+  } catch (const std::bad_alloc&) {
+    return ResourceExhausted("Out of host memory while a stage was launched.");
+  } catch (const std::exception& error) {
+    return Internal(std::string("Launching a stage failed: ") + error.what());
+  }
+}
+
 Status RunOnCallerStream(Backend* backend, const PreparedStage& stage,
                          const std::vector<Launch>& launches,
                          const std::vector<ConvolutionBuffers>& buffers,
@@ -421,10 +440,8 @@ Status RunStage(Backend* backend, const PreparedStage& stage,
     return RunOnCallerStream(backend, stage, launches, buffers, lane_workspaces, caller);
   }
   size_t forked = 0;
-  Status status = Fork(backend, groups, caller, &forked);
-  if (status.ok()) {
-    status.Update(LaunchRoundRobin(backend, stage, launches, buffers, lane_workspaces, groups));
-  }
+  Status status =
+      LaunchLanes(backend, stage, launches, buffers, lane_workspaces, groups, caller, &forked);
   const Status joined = Join(backend, groups, caller, forked);
   if (is_joined != nullptr) *is_joined = joined.ok();
   status.Update(joined);

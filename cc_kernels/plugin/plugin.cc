@@ -151,7 +151,7 @@ void InitGpu(TP_OptimizerRegistrationParams* params, TF_Status* status) {
 
 // Empty, or why the plugin was not registered.
 std::string Register(const std::string& device_type) {
-  static std::mutex* const mutex = new std::mutex();
+  static auto* const mutex = new std::mutex();
   static auto* const registered = new std::set<std::string>();
   std::lock_guard<std::mutex> lock(*mutex);
   if (device_type != "CPU" && device_type != "GPU") {

@@ -21,7 +21,7 @@ typedef struct TfiGraph TfiGraph;
 typedef int (*TfiPass)(TfiGraph* graph);
 
 // Whether the calling thread holds Python's interpreter (PyGILState_Check).
-typedef int (*TfiIsInterpreterHeld)(void);
+typedef int (*TfiIsInterpreterHeld)();
 
 // Takes `size` bytes at `data`, which stay the callee's for the call only.
 typedef void (*TfiSink)(const void* data, size_t size);

@@ -2,13 +2,11 @@
 
 #include "tensorflow/core/grappler/optimizers/custom_graph_optimizer_registry.h"
 
-namespace tensorflow {
-namespace grappler {
+namespace tensorflow::grappler {
 // Defined in tensorflow/c/experimental/grappler/grappler.cc and exported; its header is not among
 // those that TensorFlow installs.
 absl::Status InitGraphPlugin(void (*init)(TP_OptimizerRegistrationParams*, TF_Status*));
-}  // namespace grappler
-}  // namespace tensorflow
+}  // namespace tensorflow::grappler
 
 namespace tf_interop {
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <numeric>
 #include <string>
 
@@ -10,6 +11,7 @@
 #include "cc_kernels/core/launch_recovery.h"
 #include "cc_kernels/core/memory_ladder.h"
 #include "cc_kernels/core/workspace_limit.h"
+#include "cc_kernels/tf/resolve_step.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/tensor_float_32_utils.h"
 #include "tensorflow/core/util/determinism.h"
@@ -111,10 +113,12 @@ void BindOperands(const StageProgram& program, const OpInputList& inputs,
                   const std::vector<Tensor*>& results, StageCall* call) {
   call->buffers.resize(program.steps.size());
   for (size_t i = 0; i < program.steps.size(); ++i) {
-    int next = 0;
+    auto& bound = call->buffers[i].inputs;
+    size_t next = 0;
     for (const Operand& operand : program.steps[i].operands) {
-      if (operand.is_size) continue;
-      call->buffers[i].inputs[next++] = inputs[operand.index].data();
+      // ParseStageProgram lets no step read more than there is room for.
+      if (operand.is_size || next == std::size(bound)) continue;
+      bound[next++] = inputs[operand.index].data();
     }
     call->buffers[i].result = results[i]->data();
   }
@@ -123,7 +127,7 @@ void BindOperands(const StageProgram& program, const OpInputList& inputs,
 // The one gate of this process: TensorFlow's switches are for all devices.
 absl::Status PrepareUnderSwitches(Backend* backend, const PrepareSwitches& switches,
                                   const std::function<Status()>& prepare) {
-  static PrepareGate* const gate = new PrepareGate();
+  static auto* const gate = new PrepareGate();
   return ToAbslStatus(gate->Prepare(backend, switches, prepare));
 }
 

@@ -26,7 +26,7 @@ constexpr double kCyclesPerWorker = 1e9;
 // The backend that spreads its work over `device`, the threads of a CPU device for work inside an
 // op. CPU devices live until the process ends, and so do their backends.
 HostBackend* BackendFor(const Eigen::ThreadPoolDevice* device) {
-  static std::mutex* const mutex = new std::mutex();
+  static auto* const mutex = new std::mutex();
   static auto* const backends = new std::map<const Eigen::ThreadPoolDevice*, HostBackend*>();
   std::lock_guard<std::mutex> lock(*mutex);
   HostBackend*& backend = (*backends)[device];

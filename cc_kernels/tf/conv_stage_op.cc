@@ -61,7 +61,7 @@ absl::Status OutputShape(InferenceContext* context, const StepProgram& step, Sha
 // The shape that the value of a sizes operand gives, or one of `rank` unknown dimensions.
 absl::Status ShapeFromSizes(InferenceContext* context, int input, int rank, ShapeHandle* shape) {
   TF_RETURN_IF_ERROR(context->MakeShapeFromShapeTensor(input, shape));
-  if (!context->RankKnown(*shape) || context->Rank(*shape) != rank) {
+  if (!InferenceContext::RankKnown(*shape) || InferenceContext::Rank(*shape) != rank) {
     *shape = context->UnknownShapeOfRank(rank);
   }
   return absl::OkStatus();

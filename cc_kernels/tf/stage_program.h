@@ -1,5 +1,4 @@
-// The program of a ConvStage node: its steps, as its attributes state them, and what they come to
-// for inputs of given shapes.
+// The program of a ConvStage node: its steps, as its attributes state them.
 #ifndef TF_INTEROP_TF_STAGE_PROGRAM_H_
 #define TF_INTEROP_TF_STAGE_PROGRAM_H_
 
@@ -8,11 +7,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "cc_kernels/core/convolution.h"
 #include "cc_kernels/tf/stage_schedule.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/node_def.pb.h"
-#include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.pb.h"
 #include "tensorflow/core/util/padding.h"
 #include "tensorflow/core/util/tensor_format.h"
@@ -79,13 +78,8 @@ struct StageAttributes {
 // Returns kInvalidArgument that names the step, what was expected and what came.
 absl::Status ParseStageProgram(const StageAttributes& attributes, StageProgram* program);
 
-// What `step` comes to. `operand_shapes` are those of the step's operands; `sizes` is the value of
-// its sizes operand (empty for forward). Also gives the shape of the result. A gradient with an
-// empty tensor among its three is zeros of that shape, whatever the sizes of the others.
-absl::Status ResolveStep(const StepProgram& step,
-                         const std::vector<tensorflow::TensorShape>& operand_shapes,
-                         const std::vector<int64_t>& sizes, Convolution* convolution,
-                         tensorflow::TensorShape* result_shape);
+// An error of a step, by the step's name.
+absl::Status AtStep(absl::string_view step, absl::string_view message);
 
 }  // namespace tf_interop
 

@@ -28,8 +28,8 @@ Convolution MakeVolume(ConvolutionKind kind, Layout layout, DataType dtype) {
   return c;
 }
 
-Convolution MakeFused() {
-  Convolution c = MakeConvolution();
+Convolution MakeFused(Layout layout, DataType dtype) {
+  Convolution c = MakeConvolution(ConvolutionKind::kForward, layout, dtype);
   c.has_bias = true;
   c.activation = Activation::kRelu;
   return c;

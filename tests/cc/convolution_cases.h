@@ -17,7 +17,7 @@ Convolution MakeVolume(ConvolutionKind kind = ConvolutionKind::kForward,
                        Layout layout = Layout::kNHWC, DataType dtype = DataType::kFloat);
 
 // A small convolution with bias and Relu.
-Convolution MakeFused();
+Convolution MakeFused(Layout layout = Layout::kNHWC, DataType dtype = DataType::kFloat);
 
 // Geometries of which each has something that the others lack.
 std::vector<Convolution> Geometries();

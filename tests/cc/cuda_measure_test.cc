@@ -9,6 +9,7 @@
 
 #include "cc_kernels/core/cudnn/cuda_measuring_device.h"
 #include "cc_kernels/core/measure.h"
+#include "cc_kernels/core/measure_stage.h"
 #include "tests/cc/convolution_cases.h"
 #include "tests/cc/fake_cuda.h"
 #include "tests/cc/fake_cudnn.h"

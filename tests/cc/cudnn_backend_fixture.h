@@ -6,13 +6,17 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "cc_kernels/core/cudnn/cudnn_backend.h"
+#include "cc_kernels/core/stage_runner.h"
 #include "tests/cc/convolution_cases.h"
 #include "tests/cc/convolution_problem.h"
 #include "tests/cc/fake_cuda.h"
@@ -49,6 +53,49 @@ inline Convolution MakeAsymmetric(ConvolutionKind kind = ConvolutionKind::kForwa
   return c;
 }
 
+// A stage as TensorFlow runs it, each convolution on a lane of its own: the first operand appears
+// on the caller's stream just before, and vanishes on it just behind.
+inline void RunStageOnce(CudnnBackend* backend, CUstream caller, const std::vector<Convolution>& cs,
+                         const std::vector<LaneOptions>& lanes = {}) {
+  std::vector<StageStep> steps;
+  for (size_t i = 0; i < cs.size(); ++i) {
+    steps.push_back({"step" + std::to_string(i), cs[i], "", static_cast<int>(i)});
+  }
+  PreparedStage stage;
+  const Status prepared = PrepareStage(backend, steps, lanes, kAmpleWorkspace, &stage);
+  ASSERT_TRUE(prepared.ok()) << prepared.message();
+
+  std::vector<Problem> problems(cs.begin(), cs.end());
+  std::vector<Buffer> results, workspaces;
+  std::vector<ConvolutionBuffers> buffers;
+  std::vector<void*> workspace_pointers;
+  for (size_t i = 0; i < cs.size(); ++i) {
+    results.push_back(problems[i].MakeResult());
+    workspaces.emplace_back(stage.lane_workspace_bytes[i]);
+  }
+  for (size_t i = 0; i < cs.size(); ++i) {
+    buffers.push_back(problems[i].Buffers(&results[i]));
+    workspace_pointers.push_back(workspaces[i].data());
+  }
+  // It is NaN until the caller's stream gets there.
+  const size_t bytes = cs[0].image_elements() * SizeOf(cs[0].dtype);
+  auto* image = static_cast<unsigned char*>(const_cast<void*>(buffers[0].inputs[0]));
+  const std::vector<unsigned char> content(image, image + bytes);
+  std::memset(image, 0xFF, bytes);
+  FakeCudaEnqueue(caller, [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::memcpy(image, content.data(), bytes);
+  });
+  const Status run = RunStage(backend, stage, buffers, workspace_pointers, caller);
+  EXPECT_TRUE(run.ok()) << run.message();
+  FakeCudaEnqueue(caller, [&] { std::memset(image, 0xFF, bytes); });
+  FakeCudaSynchronize(caller);
+  for (size_t i = 0; i < cs.size(); ++i) {
+    SCOPED_TRACE(ToString(cs[i]));
+    problems[i].ExpectCorrect(&results[i], kTolerance);
+  }
+}
+
 class CudnnBackendTest : public testing::Test {
  protected:
   // Every test has a context, and so a backend with nothing prepared, of its own.
@@ -63,6 +110,7 @@ class CudnnBackendTest : public testing::Test {
     ASSERT_TRUE(status.ok()) << status.message();
     FakeCudnnCounts().handle_races = 0;
     FakeCudnnCounts().plan_races = 0;
+    FakeCudnnCounts().destroyed_outside_contexts = 0;
   }
 
   void TearDown() override {
@@ -70,6 +118,7 @@ class CudnnBackendTest : public testing::Test {
     EXPECT_EQ(FakeCudaCurrentContext(), nullptr) << "a context was left current";
     EXPECT_EQ(FakeCudnnCounts().handle_races, 0);
     EXPECT_EQ(FakeCudnnCounts().plan_races, 0);
+    EXPECT_EQ(FakeCudnnCounts().destroyed_outside_contexts, 0);
   }
 
   std::shared_ptr<const PreparedConvolution> PrepareOk(const Convolution& c,
@@ -113,6 +162,31 @@ class CudnnBackendTest : public testing::Test {
     if (!prepared) return "";
     ExpectMatchesReference(c, *prepared);
     return prepared->algorithm();
+  }
+
+  // Launches what is prepared from four threads at once, and compares every result.
+  void ExpectMatchesFromSeveralThreads(const Convolution& c, const PreparedConvolution& prepared) {
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i) {
+      threads.emplace_back([&] {
+        Problem problem(c);
+        for (int round = 0; round < 50; ++round) {
+          Buffer result = problem.MakeResult();
+          Buffer workspace(prepared.workspace_bytes());
+          std::unique_ptr<StreamGroup> group;
+          ASSERT_TRUE(backend_->Acquire(&group).ok());
+          const auto stream = static_cast<CUstream>(group->stream());
+          ASSERT_TRUE(backend_
+                          ->Launch(prepared, problem.Buffers(&result), workspace.data(),
+                                   group.get(), stream)
+                          .ok());
+          backend_->Release(std::move(group));
+          FakeCudaSynchronize(stream);
+          problem.ExpectCorrect(&result, kTolerance);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
   }
 
   CUcontext context_ = nullptr;

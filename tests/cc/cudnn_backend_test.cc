@@ -500,49 +500,6 @@ TEST_F(CudnnBackendTest, FillsWithZeros) {
   EXPECT_TRUE(buffer.IsIntact());
 }
 
-// A stage as TensorFlow runs it: operands appear on the caller's stream just before, and vanish on
-// it just behind.
-void RunStageOnce(CudnnBackend* backend, CUstream caller, const std::vector<Convolution>& cs) {
-  std::vector<StageStep> steps;
-  for (size_t i = 0; i < cs.size(); ++i) {
-    steps.push_back({"step" + std::to_string(i), cs[i], "", static_cast<int>(i)});
-  }
-  PreparedStage stage;
-  const Status prepared = PrepareStage(backend, steps, kAmpleWorkspace, &stage);
-  ASSERT_TRUE(prepared.ok()) << prepared.message();
-
-  std::vector<Problem> problems(cs.begin(), cs.end());
-  std::vector<Buffer> results, workspaces;
-  std::vector<ConvolutionBuffers> buffers;
-  std::vector<void*> workspace_pointers;
-  std::vector<std::vector<unsigned char>> operands;
-  for (size_t i = 0; i < cs.size(); ++i) {
-    results.push_back(problems[i].MakeResult());
-    workspaces.emplace_back(stage.lane_workspace_bytes[i]);
-  }
-  for (size_t i = 0; i < cs.size(); ++i) {
-    buffers.push_back(problems[i].Buffers(&results[i]));
-    workspace_pointers.push_back(workspaces[i].data());
-  }
-  // The first operand is NaN until the caller's stream gets there.
-  const size_t bytes = cs[0].image_elements() * SizeOf(cs[0].dtype);
-  auto* image = static_cast<unsigned char*>(const_cast<void*>(buffers[0].inputs[0]));
-  const std::vector<unsigned char> content(image, image + bytes);
-  std::memset(image, 0xFF, bytes);
-  FakeCudaEnqueue(caller, [&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    std::memcpy(image, content.data(), bytes);
-  });
-  const Status run = RunStage(backend, stage, buffers, workspace_pointers, caller);
-  ASSERT_TRUE(run.ok()) << run.message();
-  FakeCudaEnqueue(caller, [&] { std::memset(image, 0xFF, bytes); });
-  FakeCudaSynchronize(caller);
-  for (size_t i = 0; i < cs.size(); ++i) {
-    SCOPED_TRACE(ToString(cs[i]));
-    problems[i].ExpectCorrect(&results[i], kTolerance);
-  }
-}
-
 TEST_F(CudnnBackendTest, RunsStageBetweenForkAndJoin) {
   FakeCuda().lane_delay_us = 200;
   RunStageOnce(backend_, caller_,
@@ -582,27 +539,7 @@ TEST_F(CudnnBackendTest, GivesAllThreadsTheSamePlan) {
 TEST_F(CudnnBackendTest, LaunchesOnePlanFromSeveralThreads) {
   const Convolution c = MakeFused();
   const auto prepared = PrepareOk(c);
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([&] {
-      Problem problem(c);
-      for (int round = 0; round < 50; ++round) {
-        Buffer result = problem.MakeResult();
-        Buffer workspace(prepared->workspace_bytes());
-        std::unique_ptr<StreamGroup> group;
-        ASSERT_TRUE(backend_->Acquire(&group).ok());
-        const auto stream = static_cast<CUstream>(group->stream());
-        ASSERT_TRUE(
-            backend_
-                ->Launch(*prepared, problem.Buffers(&result), workspace.data(), group.get(), stream)
-                .ok());
-        backend_->Release(std::move(group));
-        FakeCudaSynchronize(stream);
-        problem.ExpectCorrect(&result, kTolerance);
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  ExpectMatchesFromSeveralThreads(c, *prepared);
 }
 
 }  // namespace

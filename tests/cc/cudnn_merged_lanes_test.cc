@@ -58,9 +58,7 @@ TEST_F(CudnnMergedLanesTest, OnePlanComputesAllConvolutionsOfTheLane) {
   FakeCuda().lane_delay_us = 100;
   for (const Layout layout : {Layout::kNHWC, Layout::kNCHW}) {
     for (const DataType dtype : {DataType::kFloat, DataType::kHalf, DataType::kBFloat16}) {
-      Convolution c = MakeConvolution(ConvolutionKind::kForward, layout, dtype);
-      c.has_bias = true;
-      c.activation = Activation::kRelu;
+      const Convolution c = MakeFused(layout, dtype);
       SCOPED_TRACE(ToString(c));
       const auto parts = WithOutputChannels(c, {6, 1, 9, 4});
       std::vector<StageStep> steps = StepsOnLane(parts, 0);

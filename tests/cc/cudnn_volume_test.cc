@@ -49,6 +49,18 @@ TEST_F(CudnnVolumeTest, MatchesReferenceForEveryGeometry) {
   }
 }
 
+TEST_F(CudnnVolumeTest, AsksTheLearnedHeuristicForVolumesThatAreNotDilated) {
+  EXPECT_EQ(PrepareOk(MakeVolume())->algorithm().rfind("eng3", 0), 0u);
+  for (int64_t Convolution::* const dilation :
+       {&Convolution::dilation_depth, &Convolution::dilation_height,
+        &Convolution::dilation_width}) {
+    Convolution c = MakeVolume();
+    c.*dilation = 2;
+    CompleteSame(&c);
+    EXPECT_EQ(PrepareOk(c)->algorithm().rfind("eng1", 0), 0u) << ToString(c);
+  }
+}
+
 TEST_F(CudnnVolumeTest, PadsImageWhereNoEngineTakesUnequalPaddings) {
   FakeCudnn().no_asymmetric_padding = true;
   int padded = 0;

@@ -54,6 +54,12 @@ cudnnStatus_t FakeCudnnFail(cudnnStatus_t status, const std::string& why);
 // BAD_PARAM where the handle's context is not current.
 cudnnStatus_t FakeCudnnCheckHandle(const cudnnContext& handle);
 
+// Counts a descriptor that is destroyed.
+void FakeCudnnCountDestroyed();
+
+// Whether nothing is enqueued, so that a benchmark times its caller's part.
+bool FakeCudnnComputesNothing();
+
 // Notices a second thread inside the same object.
 class UseGuard {
  public:

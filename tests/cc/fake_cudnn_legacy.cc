@@ -188,7 +188,7 @@ cudnnStatus_t CUDNNWINAPI cudnnSetFilterNdDescriptor(cudnnFilterDescriptor_t des
 
 cudnnStatus_t CUDNNWINAPI cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t descriptor) {
   delete descriptor;
-  --FakeCudnnCounts().live_descriptors;
+  FakeCudnnCountDestroyed();
   return CUDNN_STATUS_SUCCESS;
 }
 
@@ -231,7 +231,7 @@ cudnnStatus_t CUDNNWINAPI cudnnSetConvolutionMathType(cudnnConvolutionDescriptor
 cudnnStatus_t CUDNNWINAPI
 cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t descriptor) {
   delete descriptor;
-  --FakeCudnnCounts().live_descriptors;
+  FakeCudnnCountDestroyed();
   return CUDNN_STATUS_SUCCESS;
 }
 

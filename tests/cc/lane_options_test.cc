@@ -1,12 +1,9 @@
 // Stream priorities and SM partitions of lanes, on stand-ins for libcuda and libcudnn: what the
 // device gives, what is kept, what is refused and left behind, and stages that run with it.
 #include <cuda.h>
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
@@ -19,41 +16,14 @@
 #include "cc_kernels/core/cudnn/sm_partition.h"
 #include "cc_kernels/core/stage_runner.h"
 #include "tests/cc/convolution_cases.h"
-#include "tests/cc/convolution_problem.h"
+#include "tests/cc/cudnn_backend_fixture.h"
 #include "tests/cc/fake_cuda.h"
 #include "tests/cc/fake_cudnn.h"
-#include "tests/cc/reference_convolution.h"
 
 namespace tf_interop {
 namespace {
 
-constexpr size_t kAmpleWorkspace = size_t{64} << 20;
-constexpr Tolerance kTolerance = {1e-6, 2e-3};
 constexpr int kUnlimited = 1 << 30;
-
-template <typename Function>
-std::string PathOf(Function* function) {
-  Dl_info info;
-  return dladdr(reinterpret_cast<void*>(function), &info) != 0 ? info.dli_fname : "";
-}
-
-// Memory filled with bytes that read as NaN.
-class Buffer {
- public:
-  explicit Buffer(size_t bytes) : storage_(bytes + 256, 0xFF) {
-    const auto start = reinterpret_cast<uintptr_t>(storage_.data());
-    data_ = storage_.data() + (256 - start % 256) % 256;
-  }
-  Buffer(Buffer&&) = default;  // the storage stays where it is
-  unsigned char* data() { return data_; }
-  bool IsIntact() const { return true; }  // cudnn_backend_test looks for writes beyond
-
- private:
-  std::vector<unsigned char> storage_;
-  unsigned char* data_;
-};
-
-using Problem = ConvolutionProblem<Buffer>;
 
 StreamGroupOptions Lane(const std::vector<int>& partition, int index, int priority = 0) {
   StreamGroupOptions options;
@@ -88,8 +58,8 @@ class LaneOptionsTest : public testing::Test {
 #endif
     FakeCuda() = FakeCudaSwitches();
     FakeCudnn() = FakeCudnnSwitches();
-    setenv("TF_INTEROP_LIBCUDA", PathOf(&FakeCudaMakeContext).c_str(), 1);
-    setenv("TF_INTEROP_LIBCUDNN", PathOf(&FakeCudnn).c_str(), 1);
+    setenv("TF_INTEROP_LIBCUDA", FakeCudaPath().c_str(), 1);
+    setenv("TF_INTEROP_LIBCUDNN", FakeCudnnPath().c_str(), 1);
     context_ = FakeCudaMakeContext();
     backend_ = BackendOf(context_);
     green_contexts_before_ = FakeCudaCounts().live_green_contexts;
@@ -271,54 +241,17 @@ TEST_F(LaneOptionsTest, ClampsPrioritiesToWhatTheDeviceHas) {
   EXPECT_EQ(AcquireOk(Priority(-5))->stream(), stream);
 }
 
-// A stage as TensorFlow runs it: the first operand appears on the caller's stream just before, and
-// vanishes on it just behind.
-void RunStageOnce(CudnnBackend* backend, CUstream caller, const std::vector<LaneOptions>& lanes) {
+// Three convolutions, the last of which has a result that is filled with zeros.
+std::vector<Convolution> ThreeConvolutions() {
   Convolution gradient = MakeConvolution(ConvolutionKind::kBackwardFilter);
-  gradient.batch = 0;  // its result is filled with zeros
-  const std::vector<Convolution> cs = {MakeConvolution(), MakeConvolution(), gradient};
-  std::vector<StageStep> steps;
-  for (size_t i = 0; i < cs.size(); ++i) {
-    steps.push_back({"step" + std::to_string(i), cs[i], "", static_cast<int>(i)});
-  }
-  PreparedStage stage;
-  const Status prepared = PrepareStage(backend, steps, lanes, kAmpleWorkspace, &stage);
-  ASSERT_TRUE(prepared.ok()) << prepared.message();
-
-  std::vector<Problem> problems(cs.begin(), cs.end());
-  std::vector<Buffer> results, workspaces;
-  std::vector<ConvolutionBuffers> buffers;
-  std::vector<void*> workspace_pointers;
-  for (size_t i = 0; i < cs.size(); ++i) {
-    results.push_back(problems[i].MakeResult());
-    workspaces.emplace_back(stage.lane_workspace_bytes[i]);
-  }
-  for (size_t i = 0; i < cs.size(); ++i) {
-    buffers.push_back(problems[i].Buffers(&results[i]));
-    workspace_pointers.push_back(workspaces[i].data());
-  }
-  const size_t bytes = cs[0].image_elements() * SizeOf(cs[0].dtype);
-  auto* image = static_cast<unsigned char*>(const_cast<void*>(buffers[0].inputs[0]));
-  const std::vector<unsigned char> content(image, image + bytes);
-  std::memset(image, 0xFF, bytes);
-  FakeCudaEnqueue(caller, [&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    std::memcpy(image, content.data(), bytes);
-  });
-  const Status run = RunStage(backend, stage, buffers, workspace_pointers, caller);
-  EXPECT_TRUE(run.ok()) << run.message();
-  FakeCudaEnqueue(caller, [&] { std::memset(image, 0xFF, bytes); });
-  FakeCudaSynchronize(caller);
-  for (size_t i = 0; i < cs.size(); ++i) {
-    SCOPED_TRACE(ToString(cs[i]));
-    problems[i].ExpectCorrect(&results[i], kTolerance);
-  }
+  gradient.batch = 0;
+  return {MakeConvolution(), MakeConvolution(), gradient};
 }
 
 TEST_F(LaneOptionsTest, AStageOnAPartitionIsForkedAndJoined) {
   FakeCuda().lane_delay_us = 200;
   const int64_t refusals = CountRefusals("");
-  RunStageOnce(backend_, caller_, {{-5, 64}, {0, 8}, {0, 0}});
+  RunStageOnce(backend_, caller_, ThreeConvolutions(), {{-5, 64}, {0, 8}, {0, 0}});
   EXPECT_EQ(CountRefusals(""), refusals);
   EXPECT_EQ(GreenContexts(), 3);
   // Its three streams are back, and one that Prepare took.
@@ -335,7 +268,7 @@ TEST_F(LaneOptionsTest, ThreadsTakeTurnsOnAPartition) {
     threads.emplace_back([this] {
       CUstream caller = FakeCudaMakeStream(context_);
       for (int round = 0; round < 20; ++round) {
-        RunStageOnce(backend_, caller, {{0, 64}, {-1, 0}, {0, 0}});
+        RunStageOnce(backend_, caller, ThreeConvolutions(), {{0, 64}, {-1, 0}, {0, 0}});
       }
     });
   }
@@ -347,8 +280,8 @@ TEST_F(LaneOptionsTest, ThreadsTakeTurnsOnAPartition) {
 TEST_F(LaneOptionsTest, AStageWhosePartitionDoesNotFitRunsWithoutAndIsCounted) {
   FakeCuda().lane_delay_us = 200;
   const int64_t refusals = CountRefusals("[128, 8, 0]");
-  RunStageOnce(backend_, caller_, {{0, 128}, {0, 8}, {0, 0}});
-  RunStageOnce(backend_, caller_, {{0, 128}, {0, 8}, {0, 0}});
+  RunStageOnce(backend_, caller_, ThreeConvolutions(), {{0, 128}, {0, 8}, {0, 0}});
+  RunStageOnce(backend_, caller_, ThreeConvolutions(), {{0, 128}, {0, 8}, {0, 0}});
   EXPECT_EQ(CountRefusals("[128, 8, 0]"), refusals + 2);
   EXPECT_EQ(GreenContexts(), 0);
 }
@@ -359,7 +292,7 @@ TEST_F(LaneOptionsTest, AStageWhoseGroupsCannotAllBeMadeReturnsThemAndRunsWithou
   }
   FakeCudaCounts().streams_left = 1;
   const int64_t refusals = CountRefusals("OUT_OF_MEMORY");
-  RunStageOnce(backend_, caller_, {{0, 64}, {0, 8}, {0, 0}});
+  RunStageOnce(backend_, caller_, ThreeConvolutions(), {{0, 64}, {0, 8}, {0, 0}});
   EXPECT_EQ(CountRefusals("OUT_OF_MEMORY"), refusals + 1);
   EXPECT_EQ(Streams(), 4);
   // The one that could be made is in the pool.
@@ -373,8 +306,8 @@ TEST_F(LaneOptionsTest, AStageThatHasTooFewHandlesRunsInSequence) {
   }
   const int streams = Streams();
   FakeCudnn().fail_handle = true;
-  RunStageOnce(backend_, caller_, {});
-  RunStageOnce(backend_, caller_, {{0, 64}, {0, 8}, {0, 0}});
+  RunStageOnce(backend_, caller_, ThreeConvolutions(), {});
+  RunStageOnce(backend_, caller_, ThreeConvolutions(), {{0, 64}, {0, 8}, {0, 0}});
   EXPECT_EQ(Streams(), streams);
 }
 

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <new>
 #include <random>
 #include <thread>
 #include <utility>
@@ -197,10 +198,15 @@ TEST(StageRunnerTest, AFailingLaneIsJoinedAndItsErrorReachesTheCaller) {
 // A backend whose launches fail on the host's side, after `good` of them.
 class FailingLaunch : public HostBackend {
  public:
-  explicit FailingLaunch(int good) : HostBackend(SerialFor, RandomDelay), good_(good) {}
+  enum class Failure { kReturned, kThrown };
+  explicit FailingLaunch(int good, Failure failure = Failure::kReturned)
+      : HostBackend(SerialFor, RandomDelay), good_(good), failure_(failure) {}
   Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
                 void* workspace, StreamGroup* group, Stream stream) override {
-    if (good_-- <= 0) return Internal("no launch");
+    if (good_-- <= 0) {
+      if (failure_ == Failure::kThrown) throw std::bad_alloc();
+      return Internal("no launch");
+    }
     return HostBackend::Launch(prepared, buffers, workspace, group, stream);
   }
   Status Wait(Stream stream, Event* event) override {
@@ -211,28 +217,40 @@ class FailingLaunch : public HostBackend {
 
  private:
   int good_;
+  const Failure failure_;
   int waits_ = 0;
 };
 
-TEST(StageRunnerTest, ALaunchThatFailsHalfwayIsStillJoined) {
-  FailingLaunch backend(1);
+// Runs two lanes of which the second cannot be launched; returns why.
+std::string RunHalfwayAndExpectJoined(FailingLaunch::Failure failure) {
+  FailingLaunch backend(1, failure);
   std::vector<float> image(16, 1.0f), filter(1, 1.0f), first(16, 0.0f), second(16, 0.0f);
   PreparedStage stage;
-  ASSERT_TRUE(PrepareStage(&backend,
+  EXPECT_TRUE(PrepareStage(&backend,
                            {{"a", CopyConvolution(16), "DIRECT", 0},
                             {"b", CopyConvolution(16), "DIRECT", 1}},
                            kNoLimit, &stage)
                   .ok());
   std::unique_ptr<HostStream> caller;
-  ASSERT_TRUE(HostStream::Create(&caller).ok());
+  EXPECT_TRUE(HostStream::Create(&caller).ok());
   const Status status = RunStage(&backend, stage,
                                  {{{image.data(), filter.data(), nullptr}, first.data()},
                                   {{image.data(), filter.data(), nullptr}, second.data()}},
                                  {nullptr, nullptr}, caller.get());
-  EXPECT_EQ(status.message(), "Convolution 'b' with algorithm DIRECT: no launch");
   EXPECT_EQ(backend.waits(), 4);  // two lanes forked, two joined
   caller->Synchronize();
   EXPECT_EQ(first, std::vector<float>(16, 1.0f));
+  return status.message();
+}
+
+TEST(StageRunnerTest, ALaunchThatFailsHalfwayIsStillJoined) {
+  EXPECT_EQ(RunHalfwayAndExpectJoined(FailingLaunch::Failure::kReturned),
+            "Convolution 'b' with algorithm DIRECT: no launch");
+}
+
+TEST(StageRunnerTest, ALaunchThatThrowsHalfwayIsStillJoined) {
+  EXPECT_EQ(RunHalfwayAndExpectJoined(FailingLaunch::Failure::kThrown),
+            "Out of host memory while a stage was launched.");
 }
 
 TEST(StageRunnerTest, APinThatCannotRunFallsBackAndIsNoted) {

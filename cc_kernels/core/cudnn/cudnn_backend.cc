@@ -10,6 +10,7 @@
 #include "cc_kernels/core/cudnn/cuda_driver.h"
 #include "cc_kernels/core/cudnn/cudnn_convolution.h"
 #include "cc_kernels/core/cudnn/cudnn_library.h"
+#include "cc_kernels/core/cudnn/prepare_cudnn_convolution.h"
 #include "cc_kernels/core/cudnn/sm_partition.h"
 
 namespace tf_interop {
@@ -116,9 +117,9 @@ class CudnnStreamGroup : public StreamGroup {
 
   Status CreateHandle() {
     // One at a time: cuDNN asks that its first handle be complete before others are created.
-    static std::mutex* mutex = new std::mutex();
+    static auto* mutex = new std::mutex();
     std::lock_guard<std::mutex> lock(*mutex);
-    const Status status = library_.Check(library_.cudnnCreate(&handle_), "cudnnCreate");
+    Status status = library_.Check(library_.cudnnCreate(&handle_), "cudnnCreate");
     if (status.ok()) return status;
     handle_ = nullptr;
     return Status(status.code(),
@@ -170,7 +171,7 @@ Status CudnnBackend::ForStream(CUstream_st* caller, CudnnBackend** backend) {
   TF_INTEROP_RETURN_IF_ERROR(
       driver->Check(driver->cuStreamGetCtx(caller, &context), "cuStreamGetCtx"));
 
-  static std::mutex* mutex = new std::mutex();
+  static auto* mutex = new std::mutex();
   static auto* backends = new std::unordered_map<CUcontext, CudnnBackend*>();
   std::lock_guard<std::mutex> lock(*mutex);
   CudnnBackend*& entry = (*backends)[context];
@@ -233,14 +234,16 @@ CudnnBackend::PrepareOutcome CudnnBackend::PrepareAnew(const PrepareKey& key) {
                                    key.workspace_limit_bytes, options, &prepared);
   });
   if (!status.ok()) return {status, nullptr};
-  // Whoever holds it last destroys cuDNN's descriptors, on any thread; they belong to the context.
+  return {status, DestroyedInContext(std::move(prepared))};
+}
+
+std::shared_ptr<const PreparedConvolution> CudnnBackend::DestroyedInContext(
+    std::shared_ptr<const PreparedConvolution> prepared) const {
   const PreparedConvolution* const plan = prepared.get();
-  return {status,
-          std::shared_ptr<const PreparedConvolution>(
-              plan, [this, owned = std::move(prepared)](const PreparedConvolution*) mutable {
-                ScopedContext scope(driver_, context_);
-                owned.reset();
-              })};
+  return {plan, [this, owned = std::move(prepared)](const PreparedConvolution*) mutable {
+            ScopedContext scope(driver_, context_);
+            owned.reset();
+          }};
 }
 
 Status CudnnBackend::ListAlgorithms(const Convolution& convolution, AlgorithmScope scope,
@@ -260,7 +263,7 @@ Status CudnnBackend::Restore(const Convolution& convolution, const std::string& 
     return RestoreCudnnConvolution(driver_, library_, handle, convolution, serialized, options,
                                    &restored);
   }));
-  *prepared = std::move(restored);
+  *prepared = DestroyedInContext(std::move(restored));
   return Status::Ok();
 }
 
@@ -371,7 +374,7 @@ Status CudnnBackend::Launch(const PreparedConvolution& prepared, const Convoluti
   TF_INTEROP_RETURN_IF_ERROR(CheckOwn(convolution, leased));
   ScopedContext scope(driver_, ExecutionOf(stream));
   TF_INTEROP_RETURN_IF_ERROR(scope.status());
-  const auto cuda_stream = static_cast<CUstream>(stream);
+  auto* const cuda_stream = static_cast<CUstream>(stream);
   TF_INTEROP_RETURN_IF_ERROR(leased->Direct(cuda_stream));
   return convolution->Enqueue({leased->handle(), cuda_stream, buffers, workspace});
 }

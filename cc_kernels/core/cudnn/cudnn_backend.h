@@ -137,6 +137,11 @@ class CudnnBackend : public Backend {
   // Prepares without a look at what has been prepared before.
   PrepareOutcome PrepareAnew(const PrepareKey& key);
 
+  // `prepared`, of which whoever holds it last, on any thread, destroys cuDNN's descriptors with
+  // the context current that they belong to.
+  std::shared_ptr<const PreparedConvolution> DestroyedInContext(
+      std::shared_ptr<const PreparedConvolution> prepared) const;
+
   Status FindGroupKind(const StreamGroupOptions& options, GroupKind* kind);
   Status FindGreenContext(const std::vector<int>& counts, size_t lane, GreenContext** green);
   Status ClampPriority(int* priority);

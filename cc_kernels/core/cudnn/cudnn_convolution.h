@@ -1,11 +1,4 @@
 // A convolution made ready for cuDNN: which copies and plans run, in which order, on which memory.
-//
-// TensorFlow's filters are HWIO; cuDNN wants OHWI beside NHWC images and OIHW beside NCHW ones. A
-// filter that is read is therefore transposed into the workspace first, one that is computed is
-// transposed out of it last, except where the order of bytes is the same.
-//
-// A convolution is tried in one formulation after the other (formulation.h), and the first that
-// cuDNN has a plan for is taken.
 #ifndef TF_INTEROP_CORE_CUDNN_CUDNN_CONVOLUTION_H_
 #define TF_INTEROP_CORE_CUDNN_CUDNN_CONVOLUTION_H_
 
@@ -82,30 +75,6 @@ class CudnnConvolution : public PreparedConvolution {
   const size_t cudnn_version_;
   const CudnnProgram program_;
 };
-
-struct CudnnPrepareOptions {
-  // Whether float convolutions may be computed in TF32.
-  bool allow_tf32 = true;
-  // Whether only algorithms that give the same bits every time are taken.
-  bool deterministic = false;
-};
-
-// Prepares `convolution` with `algorithm`, or with cuDNN's own choice where that is empty. The
-// workspace of the plan and the copies together are within `workspace_limit_bytes`; a limit of 0
-// and no algorithm ask for the least that cuDNN can do with, since nearly every convolution needs
-// its filter transposed. The context of `handle` must be current. See Backend::Prepare for errors.
-Status PrepareCudnnConvolution(const CudaDriver& driver, const CudnnLibrary& library,
-                               cudnnHandle_t handle, const Convolution& convolution,
-                               const std::string& algorithm, size_t workspace_limit_bytes,
-                               const CudnnPrepareOptions& options,
-                               std::shared_ptr<const CudnnConvolution>* prepared);
-
-// Makes what CudnnConvolution::Serialize wrote. See Backend::Restore for errors. The context of
-// `handle` must be current.
-Status RestoreCudnnConvolution(const CudaDriver& driver, const CudnnLibrary& library,
-                               cudnnHandle_t handle, const Convolution& convolution,
-                               const std::string& serialized, const CudnnPrepareOptions& options,
-                               std::shared_ptr<const CudnnConvolution>* prepared);
 
 }  // namespace tf_interop
 

@@ -47,14 +47,14 @@ constexpr size_t kBufferBytes = size_t{64} << 10;
 constexpr size_t kBufferAlignment = 8;  // CUPTI's ACTIVITY_RECORD_ALIGNMENT
 
 struct StartedKernel {
-  uint64_t start_ns;
+  uint64_t start_ns = 0;
   TracedKernel kernel;
 };
 
 // What CUPTI has handed over, on whichever thread. Its callbacks take no argument of the caller's.
 struct Collected {
   std::mutex mutex;
-  const CuptiLibrary* library = nullptr;
+  const CuptiLibrary* library = nullptr;  // null before the first trace
   std::vector<StartedKernel> kernels;
   Status status;  // the first failure to read records
   bool is_out_of_memory = false;
@@ -90,9 +90,9 @@ StartedKernel ReadRecord(const KernelRecord& record) {
   return read;
 }
 
-// Adds the kernels of a buffer to `collected`.
-Status ReadBuffer(uint8_t* buffer, size_t bytes, Collected* collected) {
-  const CuptiLibrary& library = *collected->library;
+// Adds the kernels of a buffer to `kernels`.
+Status ReadBuffer(const CuptiLibrary& library, uint8_t* buffer, size_t bytes,
+                  std::vector<StartedKernel>* kernels) {
   CUpti_Activity* record = nullptr;
   while (true) {
     const CUptiResult result = library.cuptiActivityGetNextRecord(buffer, bytes, &record);
@@ -107,7 +107,7 @@ Status ReadBuffer(uint8_t* buffer, size_t bytes, Collected* collected) {
       return Unavailable("Expected the time of kernel '" + Demangle(kernel.name) +
                          "' from CUPTI, got none.");
     }
-    collected->kernels.push_back(ReadRecord(kernel));
+    kernels->push_back(ReadRecord(kernel));
   }
 }
 
@@ -135,8 +135,12 @@ void CUPTIAPI TakeBuffer(CUcontext context, uint32_t stream, uint8_t* buffer, si
   std::lock_guard<std::mutex> lock(collected.mutex);
   // Nothing may be thrown through CUPTI.
   try {
-    if (valid_bytes > 0) collected.status.Update(ReadBuffer(buffer, valid_bytes, &collected));
-    collected.status.Update(CheckNoneDropped(*collected.library, context, stream));
+    if (const CuptiLibrary* const library = collected.library) {
+      if (valid_bytes > 0) {
+        collected.status.Update(ReadBuffer(*library, buffer, valid_bytes, &collected.kernels));
+      }
+      collected.status.Update(CheckNoneDropped(*library, context, stream));
+    }
   } catch (const std::bad_alloc&) {
     collected.is_out_of_memory = true;  // no message: that takes memory too
   }
@@ -144,14 +148,7 @@ void CUPTIAPI TakeBuffer(CUcontext context, uint32_t stream, uint8_t* buffer, si
 }
 
 struct OpenedCupti {
-  explicit OpenedCupti(int driver_version) : status(Open(driver_version)) {}
-
-  Status Open(int driver_version) {
-    TF_INTEROP_RETURN_IF_ERROR(CuptiLibrary::Open(driver_version, &library));
-    TheCollected().library = &library;
-    return Status::Ok();
-  }
-
+  explicit OpenedCupti(int driver_version) : status(CuptiLibrary::Open(driver_version, &library)) {}
   CuptiLibrary library;
   Status status;
 };
@@ -169,6 +166,7 @@ Status CuptiTracer::Start() {
   {
     Collected& collected = TheCollected();
     std::lock_guard<std::mutex> lock(collected.mutex);
+    collected.library = &library_;
     collected.kernels.clear();
     collected.status = Status::Ok();
     collected.is_out_of_memory = false;

@@ -53,7 +53,8 @@ Status MakeKnobChoice(const CudnnLibrary& library, int64_t type, int64_t value,
 }  // namespace
 
 std::vector<cudnnBackendHeurMode_t> HeuristicsFor(const Convolution& c) {
-  if (c.group_count == 1 && c.dilation_height == 1 && c.dilation_width == 1) {
+  const bool is_dilated = c.dilation_depth != 1 || c.dilation_height != 1 || c.dilation_width != 1;
+  if (c.group_count == 1 && !is_dilated) {
     return {CUDNN_HEUR_MODE_B, CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
   }
   return HeuristicsForEpilogue();

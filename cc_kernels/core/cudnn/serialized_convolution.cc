@@ -66,7 +66,7 @@ class FieldReader {
   Status ReadPlan(std::string* plan) {
     size_t bytes = 0;
     TF_INTEROP_RETURN_IF_ERROR(ReadNumber("plan", &bytes));
-    if (rest_.size() < 1 || bytes > rest_.size() - 1 || rest_[bytes] != '\n') {
+    if (rest_.empty() || bytes > rest_.size() - 1 || rest_[bytes] != '\n') {
       return Damaged("a plan of " + std::to_string(bytes) + " bytes");
     }
     plan->assign(rest_.substr(0, bytes));

@@ -29,8 +29,8 @@ class HostStreamGroup : public StreamGroup {
 
 class HostPrepared : public PreparedConvolution {
  public:
-  HostPrepared(HostConvolution convolution, std::string algorithm)
-      : convolution_(std::move(convolution)), algorithm_(std::move(algorithm)) {}
+  HostPrepared(const HostConvolution& convolution, std::string algorithm)
+      : convolution_(convolution), algorithm_(std::move(algorithm)) {}
   size_t workspace_bytes() const override { return convolution_.workspace_bytes(); }
   const std::string& algorithm() const override { return algorithm_; }
   size_t transformed_filter_bytes() const override {
@@ -78,7 +78,7 @@ Status HostBackend::Prepare(const Convolution& convolution, const std::string& a
     chosen = HostAlgorithm::kDirect;
     ready = HostConvolution(convolution, chosen);
   }
-  *prepared = std::make_shared<HostPrepared>(std::move(ready), HostAlgorithmName(chosen));
+  *prepared = std::make_shared<HostPrepared>(ready, HostAlgorithmName(chosen));
   return Status::Ok();
 }
 
@@ -96,7 +96,7 @@ Status HostBackend::ListAlgorithms(const Convolution& convolution, AlgorithmScop
   algorithms->clear();
   for (const HostAlgorithm algorithm :
        {HostAlgorithm::kIm2colGemm, HostAlgorithm::kEigenSpatial, HostAlgorithm::kDirect}) {
-    if (CanRun(algorithm, convolution)) algorithms->push_back(HostAlgorithmName(algorithm));
+    if (CanRun(algorithm, convolution)) algorithms->emplace_back(HostAlgorithmName(algorithm));
   }
   return Status::Ok();
 }

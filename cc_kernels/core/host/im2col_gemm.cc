@@ -17,7 +17,7 @@ template <typename T>
 using ConstMatrixMap = Eigen::Map<const Matrix<T>, Eigen::Unaligned, Stride>;
 
 // Elements of scratch that one worker's block of patches should fill: half a typical L2 in float.
-constexpr int64_t kBlockElements = 128 * 1024;
+constexpr int64_t kBlockElements = int64_t{128} << 10;
 constexpr int64_t kFilterColumns = 128;  // columns of a filter gradient for each item
 constexpr int64_t kImageColumns = 64;    // channels of an image gradient for each item
 

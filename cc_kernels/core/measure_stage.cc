@@ -1,0 +1,219 @@
+#include "cc_kernels/core/measure_stage.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <utility>
+
+#include "cc_kernels/core/measure_checks.h"
+#include "cc_kernels/core/measured_problem.h"
+#include "cc_kernels/core/measuring_bench.h"
+#include "cc_kernels/core/merged_convolution.h"
+
+namespace tf_interop {
+namespace {
+
+// The same convolutions, all on one lane.
+std::vector<StageStep> OnOneLane(const std::vector<StageStep>& steps) {
+  std::vector<StageStep> changed = steps;
+  for (StageStep& step : changed) step.lane = 0;
+  return changed;
+}
+
+// The same prepared steps, all on one lane.
+Status PrepareSameSequence(Backend* backend, const std::vector<StageStep>& steps,
+                           size_t workspace_limit_bytes, const PreparedStage& stage,
+                           PreparedStage* sequence) {
+  if (!stage.merged.empty()) {
+    return PrepareStage(backend, OnOneLane(steps), workspace_limit_bytes, sequence);
+  }
+  *sequence = stage;
+  for (PreparedStep& step : sequence->steps) step.lane = 0;
+  sequence->lane_groups = {StreamGroupOptions()};
+  sequence->lane_workspace_bytes = {
+      *std::max_element(stage.lane_workspace_bytes.begin(), stage.lane_workspace_bytes.end())};
+  return Status::Ok();
+}
+
+// The same convolutions with `algorithms`, all on one lane.
+std::vector<StageStep> WithAlgorithms(const std::vector<StageStep>& steps,
+                                      const std::vector<std::string>& algorithms) {
+  std::vector<StageStep> changed = OnOneLane(steps);
+  for (size_t i = 0; i < changed.size(); ++i) changed[i].algorithm = algorithms[i];
+  return changed;
+}
+
+std::vector<std::string> AlgorithmsOf(const PreparedStage& stage) {
+  std::vector<std::string> algorithms;
+  for (const PreparedStep& step : stage.steps) algorithms.push_back(step.convolution->algorithm());
+  for (const MergedSteps& merged : stage.merged) {
+    for (const size_t step : merged.steps) {
+      algorithms[step] = merged.merge.convolution->algorithm();
+    }
+  }
+  return algorithms;
+}
+
+bool IsMerged(const std::vector<LaneOptions>& lanes, int lane) {
+  return lane >= 0 && static_cast<size_t>(lane) < lanes.size() && lanes[lane].merged;
+}
+
+// Ok, or why the steps of a merged lane cannot run as one.
+Status CheckMerge(Backend* backend, const std::vector<StageStep>& steps, int lane,
+                  size_t workspace_limit_bytes) {
+  std::vector<Convolution> parts;
+  std::vector<std::string> algorithms;
+  std::string names;
+  for (const StageStep& step : steps) {
+    if (step.lane != lane) continue;
+    parts.push_back(step.convolution);
+    algorithms.push_back(step.algorithm);
+    names += (names.empty() ? "'" : ", '") + step.name + "'";
+  }
+  PreparedMerge merge;
+  Status status = AsRefusal(
+      algorithms.front(), PrepareMerge(backend, parts, algorithms, workspace_limit_bytes, &merge));
+  if (status.ok()) return status;
+  return Status(status.code(), "Convolutions " + names + " merged: " + status.message());
+}
+
+// As PrepareStage, but a pinned algorithm that cannot be had, or a lane that cannot be merged, is a
+// failure, of its own kind.
+Status PrepareAsPinned(Backend* backend, const std::vector<StageStep>& steps,
+                       const std::vector<LaneOptions>& lanes, size_t workspace_limit_bytes,
+                       PreparedStage* prepared) {
+  for (const StageStep& step : steps) {
+    if (step.algorithm.empty() || IsMerged(lanes, step.lane)) continue;
+    std::shared_ptr<const PreparedConvolution> convolution;
+    const Status status = AsRefusal(
+        step.algorithm,
+        backend->Prepare(step.convolution, step.algorithm, workspace_limit_bytes, &convolution));
+    if (status.ok()) continue;
+    return Status(status.code(), "Convolution '" + step.name + "' with algorithm " +
+                                     step.algorithm + ": " + status.message());
+  }
+  TF_INTEROP_RETURN_IF_ERROR(PrepareStage(backend, steps, lanes, workspace_limit_bytes, prepared));
+  for (size_t lane = 0; lane < lanes.size(); ++lane) {
+    if (!lanes[lane].merged) continue;
+    TF_INTEROP_RETURN_IF_ERROR(
+        CheckMerge(backend, steps, static_cast<int>(lane), workspace_limit_bytes));
+  }
+  if (!prepared->unmerged.empty()) {
+    return Unsupported(std::string(kUnmergedLane) + ": " + prepared->unmerged.front());
+  }
+  if (!prepared->fallbacks.empty()) return Unsupported(prepared->fallbacks.front());
+  return Status::Ok();
+}
+
+// Makes sure that every lane gets the stream group that it asks for, all at the same time: without,
+// RunStage would go on, and something else would be measured. Also gives how many SMs the device
+// gives to each lane.
+Status CheckGroups(Backend* backend, const PreparedStage& stage, std::vector<int>* sm_counts) {
+  sm_counts->clear();
+  std::vector<std::unique_ptr<StreamGroup>> groups;
+  Status status;
+  for (const StreamGroupOptions& options : stage.lane_groups) {
+    std::unique_ptr<StreamGroup> group;
+    status = backend->Acquire(options, &group);
+    if (!status.ok()) break;
+    if (!options.partition.empty()) sm_counts->push_back(group->sm_count());
+    groups.push_back(std::move(group));
+  }
+  // The backend keeps them for the runs.
+  for (std::unique_ptr<StreamGroup>& group : groups) backend->Release(std::move(group));
+  return status;
+}
+
+Status CheckRequest(const StageRequest& request) {
+  const size_t steps = request.steps.size();
+  if (steps == 0) return InvalidArgument("Expected a stage with a convolution, got none.");
+  for (const StageStep& step : request.steps) {
+    TF_INTEROP_RETURN_IF_ERROR(CheckHasWork(step.convolution));
+  }
+  const size_t algorithms = request.sequential_algorithms.size();
+  if (algorithms == 0 || algorithms == steps) return Status::Ok();
+  return InvalidArgument("Expected an algorithm of the sequence for none or all of " +
+                         std::to_string(steps) + " convolutions, got " +
+                         std::to_string(algorithms) + ".");
+}
+
+// The operands of all steps; those of a merged lane share the image of its first.
+std::vector<MeasuredProblem> MakeProblems(const StageRequest& request, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<MeasuredProblem> problems;
+  std::map<int, size_t> first_of_lane;
+  for (size_t i = 0; i < request.steps.size(); ++i) {
+    const StageStep& step = request.steps[i];
+    MeasuredProblem problem = MakeProblem(step.convolution, &random);
+    const size_t first = first_of_lane.emplace(step.lane, i).first->second;
+    if (IsMerged(request.lanes, step.lane) && first != i) {
+      problem.image_of = first;
+      problem.inputs[0].clear();
+    }
+    problems.push_back(std::move(problem));
+  }
+  return problems;
+}
+
+// Measures concurrent, same_sequential and sequential of a request that has been prepared.
+Status TimeStage(MeasuringDevice* device, const StageRequest& request,
+                 const MeasureOptions& options, Runnable* concurrent, Runnable* same_sequential,
+                 Runnable* sequential, StageMeasurement* measurement) {
+  std::vector<Runnable*> ways = {concurrent, same_sequential};
+  // Where both sequences are the same, one figure serves for both.
+  const bool has_others =
+      measurement->sequential_algorithms != AlgorithmsOf(same_sequential->stage);
+  if (has_others) ways.push_back(sequential);
+
+  const std::vector<MeasuredProblem> problems = MakeProblems(request, options.seed);
+  std::vector<const MeasuredProblem*> pointers;
+  for (const MeasuredProblem& problem : problems) pointers.push_back(&problem);
+  Bench bench(device);
+  const int64_t runs = options.warmup_runs + options.repetitions;
+  TF_INTEROP_RETURN_IF_ERROR(
+      bench.SetUp(pointers, options, static_cast<int64_t>(ways.size()) * runs));
+  TF_INTEROP_RETURN_IF_ERROR(bench.AllocateWorkspaces(ways));
+  std::vector<TimeFigure> figures;
+  TF_INTEROP_RETURN_IF_ERROR(TimeByTurns(&bench, {ways.begin(), ways.end()}, options, &figures));
+  measurement->concurrent = figures[0];
+  measurement->same_sequential = figures[1];
+  measurement->sequential = has_others ? figures[2] : figures[1];
+  measurement->copies = bench.copies();
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status MeasureStage(MeasuringDevice* device, const StageRequest& request,
+                    const MeasureOptions& options, StageMeasurement* measurement) {
+  return Guarded([&]() -> Status {
+    *measurement = StageMeasurement();
+    TF_INTEROP_RETURN_IF_ERROR(CheckOptions(options));
+    TF_INTEROP_RETURN_IF_ERROR(CheckRequest(request));
+    Backend* const backend = device->backend();
+    backend->set_allow_tf32(options.allow_tf32);
+    Runnable concurrent, same_sequential, sequential;
+    TF_INTEROP_RETURN_IF_ERROR(PrepareAsPinned(backend, request.steps, request.lanes,
+                                               options.workspace_limit_bytes, &concurrent.stage));
+    TF_INTEROP_RETURN_IF_ERROR(PrepareSameSequence(backend, request.steps,
+                                                   options.workspace_limit_bytes, concurrent.stage,
+                                                   &same_sequential.stage));
+    measurement->algorithms = AlgorithmsOf(concurrent.stage);
+    measurement->sequential_algorithms = AlgorithmsOf(same_sequential.stage);
+    if (!request.sequential_algorithms.empty()) {
+      TF_INTEROP_RETURN_IF_ERROR(
+          PrepareAsPinned(backend, WithAlgorithms(request.steps, request.sequential_algorithms), {},
+                          options.workspace_limit_bytes, &sequential.stage));
+      measurement->sequential_algorithms = AlgorithmsOf(sequential.stage);
+    }
+    const std::vector<size_t>& lanes = concurrent.stage.lane_workspace_bytes;
+    measurement->workspace_bytes = std::accumulate(lanes.begin(), lanes.end(), size_t{0});
+    TF_INTEROP_RETURN_IF_ERROR(CheckGroups(backend, concurrent.stage, &measurement->sm_counts));
+    return TimeStage(device, request, options, &concurrent, &same_sequential, &sequential,
+                     measurement);
+  });
+}
+
+}  // namespace tf_interop

@@ -1,0 +1,176 @@
+#include "tests/cc/fake_cudnn_engine.h"
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "tests/cc/fake_cudnn.h"
+#include "tests/cc/fake_cudnn_compute.h"
+#include "tests/cc/fake_cudnn_graph.h"
+
+namespace tf_interop::fake_cudnn {
+namespace {
+
+constexpr int64_t kForeignEngine = 5;
+
+void PutKnobInfo(Node* engine, int64_t index) {
+  std::vector<NodePtr> infos;
+  for (const Knob& knob : EngineAt(index).knobs) {
+    auto info = std::make_shared<Node>(CUDNN_BACKEND_KNOB_INFO_DESCRIPTOR);
+    info->Put(CUDNN_ATTR_KNOB_INFO_TYPE, CUDNN_TYPE_KNOB_TYPE,
+              static_cast<cudnnBackendKnobType_t>(knob.type));
+    info->Put(CUDNN_ATTR_KNOB_INFO_MINIMUM_VALUE, CUDNN_TYPE_INT64, knob.minimum);
+    info->Put(CUDNN_ATTR_KNOB_INFO_MAXIMUM_VALUE, CUDNN_TYPE_INT64, knob.maximum);
+    info->Put(CUDNN_ATTR_KNOB_INFO_STRIDE, CUDNN_TYPE_INT64, knob.stride);
+    info->is_final = true;
+    infos.push_back(info);
+  }
+  engine->PutNodes(CUDNN_ATTR_ENGINE_KNOB_INFO, infos);
+}
+
+void PutNotes(Node* engine, int64_t index) {
+  std::vector<cudnnBackendNumericalNote_t> notes = EngineAt(index).notes;
+  if (FakeCudnn().nondeterministic_engines.count(index) != 0) {
+    notes.push_back(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC);
+  }
+  Attribute attribute;
+  attribute.type = CUDNN_TYPE_NUMERICAL_NOTE;
+  attribute.bytes.resize(notes.size() * sizeof(notes[0]));
+  std::memcpy(attribute.bytes.data(), notes.data(), attribute.bytes.size());
+  engine->attributes[CUDNN_ATTR_ENGINE_NUMERICAL_NOTE] = std::move(attribute);
+}
+
+NodePtr MakeChoice(int64_t type, int64_t value) {
+  auto choice = std::make_shared<Node>(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
+  choice->Put(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE,
+              static_cast<cudnnBackendKnobType_t>(type));
+  choice->Put(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, value);
+  choice->is_final = true;
+  return choice;
+}
+
+}  // namespace
+
+const Engine& EngineAt(int64_t index) {
+  static const auto* engines = new std::array<Engine, kEngineCount>{
+      Engine{0, {}, {}}, Engine{4096, {{CUDNN_KNOB_TYPE_TILE_SIZE, 5, 0, 9, 1}}, {}, true},
+      Engine{1024, {}, {}},
+      Engine{1 << 20,
+             {{CUDNN_KNOB_TYPE_TILE_SIZE, 7, 0, 1000, 1}, {CUDNN_KNOB_TYPE_STAGES, 3, 1, 7, 2}},
+             {CUDNN_NUMERICAL_NOTE_WINOGRAD, CUDNN_NUMERICAL_NOTE_TENSOR_CORE},
+             true},
+      Engine{512, {}, {CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS}},
+      // For another GPU.
+      Engine{0, {}, {}}};
+  return (*engines)[index];
+}
+
+NodePtr MakeEngine(const NodePtr& graph, int64_t index) {
+  auto engine = std::make_shared<Node>(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  engine->PutNodes(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, {graph});
+  engine->Put(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, index);
+  PutKnobInfo(engine.get(), index);
+  PutNotes(engine.get(), index);
+  engine->is_final = true;
+  return engine;
+}
+
+NodePtr MakeConfig(const NodePtr& engine, const std::map<int64_t, int64_t>& knobs) {
+  auto config = std::make_shared<Node>(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+  config->PutNodes(CUDNN_ATTR_ENGINECFG_ENGINE, {engine});
+  std::vector<NodePtr> choices;
+  for (const auto& [type, value] : knobs) choices.push_back(MakeChoice(type, value));
+  config->PutNodes(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, choices);
+  config->is_final = true;
+  return config;
+}
+
+cudnnStatus_t FinalizeEngine(Node* node) {
+  const auto index = node->One<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+  if (FakeCudnn().fail_engine_allocation) {
+    return FakeCudnnFail(CUDNN_STATUS_ALLOC_FAILED, "no memory for the engine");
+  }
+  if (index < 0 || index >= kEngineCount) {
+    return FakeCudnnFail(CUDNN_STATUS_NOT_SUPPORTED, "no such engine");
+  }
+  if (index == kForeignEngine) {
+    return FakeCudnnFail(CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH, "engine for another GPU");
+  }
+  // As cuDNN 9.3 does, without a word.
+  const auto sm_count = node->One<int32_t>(CUDNN_ATTR_ENGINE_SM_COUNT_TARGET);
+  if (sm_count != 0 && !EngineAt(index).takes_sm_count)
+    return FakeCudnnFail(CUDNN_STATUS_BAD_PARAM, "");
+  if (sm_count != 0 && FakeCudnn().replaced_sm_count != 0) {
+    node->Put(CUDNN_ATTR_ENGINE_SM_COUNT_TARGET, CUDNN_TYPE_INT32, FakeCudnn().replaced_sm_count);
+  }
+  PutKnobInfo(node, index);
+  PutNotes(node, index);
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t FinalizeHeuristic(Node* node) {
+  const NodePtr graph = node->Sub(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
+  const size_t most = FakeCudnn().no_proposals_from_operations;
+  if (most != 0 && graph->attributes.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).nodes.size() >= most) {
+    return CUDNN_STATUS_SUCCESS;
+  }
+  std::vector<int64_t> indices;
+  switch (node->One<cudnnBackendHeurMode_t>(CUDNN_ATTR_ENGINEHEUR_MODE)) {
+    case CUDNN_HEUR_MODE_B: {
+      const NodePtr* convolution = ConvolutionOf(*graph);
+      if (convolution == nullptr)
+        return FakeCudnnFail(CUDNN_STATUS_NOT_SUPPORTED, "not a convolution");
+      indices = {3, 1};
+      break;
+    }
+    case CUDNN_HEUR_MODE_A:
+      indices = {1, 2};
+      break;
+    default:
+      indices = {0};
+      break;
+  }
+  std::vector<NodePtr> configs;
+  for (const int64_t index : indices) {
+    configs.push_back(MakeConfig(MakeEngine(graph, index), EngineAt(index).OwnKnobs()));
+  }
+  node->PutNodes(CUDNN_ATTR_ENGINEHEUR_RESULTS, configs);
+  return CUDNN_STATUS_SUCCESS;
+}
+
+NodePtr BuiltConfig(const Node& asked) {
+  const NodePtr engine = asked.Sub(CUDNN_ATTR_ENGINECFG_ENGINE);
+  auto knobs = EngineAt(engine->One<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX)).OwnKnobs();
+  const auto choices = asked.attributes.find(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES);
+  if (choices != asked.attributes.end()) {
+    for (const NodePtr& choice : choices->second.nodes) {
+      const auto type = static_cast<int64_t>(
+          choice->One<cudnnBackendKnobType_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE));
+      const auto known = knobs.find(type);
+      if (known == knobs.end() || type == FakeCudnn().ignored_knob) continue;
+      known->second = choice->One<int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE);
+    }
+  }
+  return MakeConfig(engine, knobs);
+}
+
+cudnnStatus_t FinalizeConfig(const Node& node) {
+  const auto choices = node.attributes.find(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES);
+  if (choices == node.attributes.end()) return CUDNN_STATUS_SUCCESS;
+  const auto index =
+      node.Sub(CUDNN_ATTR_ENGINECFG_ENGINE)->One<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+  for (const NodePtr& choice : choices->second.nodes) {
+    for (const Knob& knob : EngineAt(index).knobs) {
+      const auto value = choice->One<int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE);
+      if (knob.type == choice->One<cudnnBackendKnobType_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE) &&
+          (value < knob.minimum || value > knob.maximum ||
+           FakeCudnn().unsupported_knob_values.count(value) != 0)) {
+        return FakeCudnnFail(CUDNN_STATUS_NOT_SUPPORTED, "value that the knob does not have");
+      }
+    }
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+
+}  // namespace tf_interop::fake_cudnn
