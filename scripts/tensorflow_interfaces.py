@@ -3,6 +3,8 @@
 
     tensorflow_interfaces.py          the list, a line each
     tensorflow_interfaces.py --look   with what the installed TensorFlow has under that name
+    tensorflow_interfaces.py --compare THIS OTHER
+                                      what differs between two such lists with looks, in files
 
 They are read off the sources: what is imported from `tensorflow.python` and `tensorflow.core`,
 attributes of other objects that begin with `_`, names in graphs that begin with `_`, the C++
@@ -108,7 +110,7 @@ def interfaces() -> list[str]:
 
 def look(interface: str) -> str:
     """What the installed TensorFlow has under a name, so that a change of it shows."""
-    if interface.endswith(".h") or interface.startswith(("Eigen/", "unsupported/")):
+    if _is_header(interface):
         return _look_at_header(interface)
     if "::" in interface:
         return _look_for_symbol(interface)
@@ -121,6 +123,30 @@ def look(interface: str) -> str:
         return _look_at_python(module, name)
     except (ImportError, AttributeError):
         return "MISSING"
+
+
+def differences(this: str, other: str) -> list[str]:
+    """What differs between two lists with looks; headers, which nearly all do, in one line."""
+    looks, others = (
+        dict(line.split("  ", 1) for line in each.splitlines()) for each in (this, other)
+    )
+    changed = [name for name in looks if looks[name] != others.get(name)]
+    headers = [
+        name
+        for name in changed
+        if _is_header(name) and "MISSING" not in (looks[name], others.get(name))
+    ]
+    lines = [
+        f"{name}: {looks[name]} -> {others.get(name)}" for name in changed if name not in headers
+    ]
+    if headers:
+        count = sum(map(_is_header, looks))
+        lines.append(f"{len(headers)} of {count} headers have another content: {' '.join(headers)}")
+    return lines
+
+
+def _is_header(interface: str) -> bool:
+    return interface.endswith(".h") or interface.startswith(("Eigen/", "unsupported/"))
 
 
 def _modules() -> list[tuple[pathlib.Path, ast.Module]]:
@@ -243,9 +269,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--look", action="store_true", help="look each of them up")
-    is_looking = parser.parse_args().look
+    parser.add_argument("--compare", nargs=2, type=pathlib.Path, help="two lists with looks")
+    arguments = parser.parse_args()
+    if arguments.compare:
+        print("\n".join(differences(*(file.read_text() for file in arguments.compare))) or "none")
+        return
     for interface in interfaces():
-        print(f"{interface}  {look(interface)}" if is_looking else interface)
+        print(f"{interface}  {look(interface)}" if arguments.look else interface)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ this=$(realpath -m "${VENV:-.venv}")
 other=$PWD/build/tensorflow-${version%.\*}
 export TF_CPP_MIN_LOG_LEVEL=3 PIP_DISABLE_PIP_VERSION_CHECK=1
 
-scripts/setup.sh dev
+[ -x "$this/bin/python" ] || scripts/setup.sh dev
 [ -x "$other/bin/python" ] || "${PYTHON:-python3}" -m venv "$other"
 echo "Installing TensorFlow $version into $other …"
 "$other/bin/pip" install --quiet "tensorflow==$version"
@@ -20,9 +20,8 @@ echo "Installing TensorFlow $version into $other …"
 for venv in "$this" "$other"; do
   "$venv/bin/python" scripts/tensorflow_interfaces.py --look 2>/dev/null >"$venv/interfaces.txt"
 done
-echo "Interfaces that differ (<: $("$this/bin/python" -c 'import tensorflow as tf; print(tf.__version__)' \
-  2>/dev/null), >: $version), headers by their content:"
-diff "$this/interfaces.txt" "$other/interfaces.txt" | grep '^[<>]' || echo "none"
+echo "Interfaces that differ from those of the TensorFlow in $this:"
+"$this/bin/python" scripts/tensorflow_interfaces.py --compare "$this/interfaces.txt" "$other/interfaces.txt"
 
 VENV=$other TENSORFLOW_VERSION=$version scripts/setup.sh
 # The tools of the extra dev. A TensorFlow that is not released yet has no tf_keras of its own.

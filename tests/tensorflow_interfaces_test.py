@@ -90,3 +90,14 @@ def test_all_of_them_are_there() -> None:
     assert SCRIPT.look("tensorflow/core/no_such_header.h") == "MISSING"
     assert SCRIPT.look("tensorflow.python.eager.context:context().no_such_name") == "MISSING"
     assert SCRIPT.look("tensorflow::grappler::NoSuchFunction") == "MISSING"
+
+
+def test_a_comparison_names_what_differs_and_gathers_headers() -> None:
+    this = "a.b:c  function ()\na.b:d  type\nx/y.h  1\nx/z.h  2\ngone.h  3\n"
+    other = "a.b:c  function (n)\na.b:d  type\nx/y.h  4\nx/z.h  2\ngone.h  MISSING\n"
+    assert SCRIPT.differences(this, this) == []
+    assert SCRIPT.differences(this, other) == [
+        "a.b:c: function () -> function (n)",
+        "gone.h: 3 -> MISSING",
+        "1 of 3 headers have another content: x/y.h",
+    ]
