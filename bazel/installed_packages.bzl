@@ -1,7 +1,8 @@
 """What is installed on this machine as repositories: TensorFlow, GoogleTest.
 
-TensorFlow is that of a Python environment. Its interpreter is that of the variable TF_INTEROP_PYTHON, or else .venv/bin/python of this
-workspace, which scripts/setup.sh makes, or else python3.
+TensorFlow is that of a Python environment. Its interpreter is that of the variable
+TF_INTEROP_PYTHON, or else .venv/bin/python of this workspace, which scripts/setup.sh makes, or else
+python3.
 """
 
 _TENSORFLOW_BUILD = """
@@ -31,7 +32,8 @@ cc_library(
 
 cc_library(
     name = "cupti_headers",
-    hdrs = glob(["cupti/*.h"]),
+    # None where CUPTI is not installed.
+    hdrs = glob(["cupti/*.h"], allow_empty = True),
     includes = ["cupti"],
 )
 

@@ -19,8 +19,9 @@ execute_process(
 if(NOT _result EQUAL 0)
   message(FATAL_ERROR
     "Expected TensorFlow 2.20 or 2.21 beside ${Python_EXECUTABLE}, found none. Install it "
-    "('pip install tensorflow==2.21.*') and build with 'pip install --no-build-isolation .', so "
-    "that the library is built for the TensorFlow that it will run with.")
+    "('pip install tensorflow==2.21.* scikit-build-core cmake ninja') and build with "
+    "'pip install --no-build-isolation .', so that the library is built for the TensorFlow that it "
+    "will run with.")
 endif()
 list(GET _found 0 TENSORFLOW_DIR)
 list(GET _found 1 TENSORFLOW_VERSION)

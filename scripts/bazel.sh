@@ -3,8 +3,8 @@
 #
 #   scripts/bazel.sh [COMMAND [TARGETS]]      default: test //...
 #
-# With current Bazel (bazel or bazelisk on the path, WORKSPACE enabled) this is Bazel itself. Debian's
-# bazel-bootstrap, which it installs where there is none, comes without network access: its rules are
+# Any Bazel from 4 to 8 that is on the path; 9 reads no WORKSPACE. It downloads the C++ rules by itself.
+# Debian's bazel-bootstrap, which is installed where there is none, needs no network: its rules are
 # those of Debian's packages, and the C++ rules those that are built in.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -19,14 +19,23 @@ command=${1:-test}
 shift || true
 [ $# -gt 0 ] || set -- //...
 options=()
-if [ -d $rules/rules/java ]; then
-  options=(
-    --override_repository=bazel_skylib=$rules/tools/skylib
-    --override_repository=platforms=$rules/platforms
-    --override_repository=remote_coverage_tools="$PWD/bazel/coverage_tools"
-    --override_repository=rules_cc="$PWD/bazel/rules_cc"
-    --override_repository=rules_java=$rules/rules/java
-    --override_repository=rules_proto=$rules/rules/proto
-  )
-fi
+case $(bazel --version) in
+  "bazel no_version") # Debian's
+    options=(
+      --override_repository=bazel_skylib=$rules/tools/skylib
+      --override_repository=platforms=$rules/platforms
+      --override_repository=remote_coverage_tools="$PWD/bazel/coverage_tools"
+      --override_repository=rules_cc="$PWD/bazel/rules_cc"
+      --override_repository=rules_java=$rules/rules/java
+      --override_repository=rules_proto=$rules/rules/proto
+    ) ;;
+  "bazel 7."*) options=(--noenable_bzlmod) ;;
+  "bazel 8."*) options=(--noenable_bzlmod --enable_workspace) ;;
+  "bazel 4."* | "bazel 5."* | "bazel 6."*) ;;
+  *)
+    echo "bazel.sh: expected a Bazel that reads WORKSPACE, 4 to 8, found $(bazel --version). Bazelisk" \
+      "and Bazel's own launcher take another one from USE_BAZEL_VERSION, such as 7.6.1." >&2
+    exit 1
+    ;;
+esac
 exec bazel "$command" "${options[@]}" "$@"

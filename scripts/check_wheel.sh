@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the wheel and the source distribution and tries the wheel in fresh environments: one with
-# the TensorFlow that it was built for, one with another.
+# Builds the source distribution, a wheel from it and one from this tree, compares them, and tries the
+# wheel in fresh environments: with the TensorFlow that it was built for it has to install without a
+# change of any other package, to work, and to leave nothing behind; another TensorFlow it has to refuse.
 #
 #   scripts/check_wheel.sh [FOLDER]       where wheel and source distribution go (default: dist)
 #
@@ -13,14 +14,21 @@ this_version=${TENSORFLOW_VERSION:-2.21.*}
 other_version=${OTHER_TENSORFLOW_VERSION:-2.20.*}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+# What a developer's shell names must not stand in for what is installed.
+unset PYTHONPATH TF_INTEROP_LIBRARY TF_INTEROP_CORE_LIBRARY
+export PIP_DISABLE_PIP_VERSION_CHECK=1
 
+fail() { # MESSAGE
+  echo "check_wheel.sh: $1" >&2
+  exit 1
+}
 make_environment() { # FOLDER PACKAGES…
   echo "Installing ${*:2} into a fresh environment …"
   "${PYTHON:-python3}" -m venv "$1"
-  "$1/bin/pip" install --quiet --disable-pip-version-check "${@:2}"
+  "$1/bin/pip" install --quiet "${@:2}"
 }
-versions() { # FOLDER
-  "$1/bin/pip" freeze --disable-pip-version-check | sort
+packages() { # FOLDER
+  "$1/bin/pip" freeze | sort
 }
 
 make_environment "$work/build" "tensorflow==$this_version" build "scikit-build-core>=0.11" \
@@ -31,27 +39,44 @@ python -m build --no-isolation --outdir "$out" . >"$work/build.log" 2>&1 ||
   { tail -n 40 "$work/build.log" >&2; exit 1; }
 pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$work" .
 wheel=$(ls -t "$out"/tf_interop-*.whl | head -n 1)
+sources=$(ls -t "$out"/tf_interop-*.tar.gz | head -n 1)
 python scripts/compare_wheels.py "$wheel" "$work"/tf_interop-*.whl
+if [ -e .git ]; then
+  # What runs the project's own checks is no part of it.
+  git ls-files -- . ':!.ci' | sort >"$work/tracked"
+  tar -tzf "$sources" | sed 's,^[^/]*/,,' | grep -vx 'PKG-INFO' | sort >"$work/packed"
+  diff "$work/tracked" "$work/packed" >&2 ||
+    fail "expected the files of the repository in $sources, got the others above (<: missing, >: needless)"
+fi
 
 make_environment "$work/fresh" "tensorflow==$this_version"
-versions "$work/fresh" >"$work/before"
-"$work/fresh/bin/pip" install --quiet --disable-pip-version-check "$wheel"
-changed=$(comm -23 "$work/before" <(versions "$work/fresh"))
-if [ -n "$changed" ]; then
-  echo "check_wheel.sh: expected an installation that changes no package, got changes of: $changed" >&2
-  exit 1
-fi
+packages "$work/fresh" >"$work/before"
+"$work/fresh/bin/pip" install --quiet "$wheel"
+packages "$work/fresh" >"$work/after"
+changed=$(comm -23 "$work/before" "$work/after")
+[ -z "$changed" ] || fail "expected an installation that changes no package, it changed: $changed"
+"$work/fresh/bin/pip" install --quiet --dry-run "$wheel[gpu]" "tensorflow==$this_version" >"$work/gpu" 2>&1 ||
+  fail "expected the extra gpu to go with TensorFlow $this_version: $(cat "$work/gpu")"
+
 echo "The wheel in a fresh environment:"
 cp -r python/examples "$work/examples"
 cd "$work"
 export TF_CPP_MIN_LOG_LEVEL=2
-"$work/fresh/bin/tf-interop" run --policy always --report examples/branches.py --steps 2
+# The doctor runs a stage, and holds its numbers against TensorFlow's.
+fresh/bin/tf-interop doctor 2>/dev/null | tee doctor
+grep -Eq "^ok +a stage .* runs on the [CG]PU with TensorFlow's numbers" doctor ||
+  fail "expected a stage with TensorFlow's numbers, the doctor saw none"
+fresh/bin/tf-interop run --policy always --report examples/branches.py --steps 2 >run 2>&1 ||
+  { cat run >&2; exit 1; }
+grep -E '^ +[1-9][0-9]* stages run' run || fail "expected stages to run, got: $(cat run)"
+fresh/bin/pip uninstall --quiet --yes tf-interop
+left=$(find fresh -ipath '*tf[-_]interop*')
+[ -z "$left" ] || fail "expected nothing of the package after its removal, found: $left"
 
 make_environment "$work/other" "tensorflow==$other_version" "$wheel"
-if "$work/other/bin/python" -c "import tf_interop; tf_interop.enable(policy='always')" \
-  >"$work/refusal" 2>&1; then
-  echo "check_wheel.sh: expected the wheel to refuse TensorFlow $other_version, it did not" >&2
-  exit 1
+if other/bin/python -c "import tf_interop; tf_interop.enable(policy='always')" >refusal 2>&1; then
+  fail "expected the wheel to refuse TensorFlow $other_version, it did not"
 fi
-echo "With TensorFlow $other_version: $(grep -o 'Expected TensorFlow.*' "$work/refusal")"
+echo "With TensorFlow $other_version:"
+grep 'Expected TensorFlow' refusal || fail "expected a message about TensorFlow's version: $(cat refusal)"
 echo "$wheel: $(du -h "$wheel" | cut -f1)"

@@ -30,6 +30,7 @@ echo "Installing TensorFlow and build tools into $venv …"
   "scikit-build-core>=0.11" "cmake>=3.22" ninja
 echo "Building tf_interop …"
 # Not isolated: the library has to be built against the very TensorFlow that it will run with. That is
-# named again so that no other package brings another version.
+# named again so that no other package brings another version. Each environment has a build folder of
+# its own: with one for all, building for another TensorFlow would build everything anew each time.
 PATH="$venv/bin:$PATH" "${pip[@]}" install --quiet --no-build-isolation \
-  --editable ".${extras:+[$extras]}" "$tensorflow"
+  --config-settings="build-dir=build/for-$(basename "$venv")" --editable ".${extras:+[$extras]}" "$tensorflow"

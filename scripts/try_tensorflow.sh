@@ -1,23 +1,43 @@
 #!/usr/bin/env bash
-# Tries another version of TensorFlow: builds against it in an environment of its own, says which of the
-# interfaces used here are others there, and runs the tests.
+# Tries another version of TensorFlow, also one outside pyproject.toml's bounds: says which of the
+# interfaces used here are others there, then builds against it and runs the tests, in an environment
+# of its own under build/, which stays for whoever mends what differs.
 #
-#   scripts/try_tensorflow.sh VERSION [PYTEST OPTIONS]       such as 2.20.*
+#   scripts/try_tensorflow.sh VERSION [PYTEST OPTIONS]       such as '2.20.*' or 2.22.0rc0
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=${1:?try_tensorflow.sh: expected a version of TensorFlow, such as 2.20.*}
 shift
 this=$(realpath -m "${VENV:-.venv}")
-other=$PWD/build/tensorflow-${version//[^0-9.]/}
-export TF_CPP_MIN_LOG_LEVEL=3
+other=$PWD/build/tensorflow-${version%.\*}
+export TF_CPP_MIN_LOG_LEVEL=3 PIP_DISABLE_PIP_VERSION_CHECK=1
 
-scripts/setup.sh dev
-VENV=$other TENSORFLOW_VERSION=$version scripts/setup.sh dev
+[ -x "$this/bin/python" ] || scripts/setup.sh dev
+[ -x "$other/bin/python" ] || "${PYTHON:-python3}" -m venv "$other"
+echo "Installing TensorFlow $version into $other …"
+"$other/bin/pip" install --quiet "tensorflow==$version"
+# Before the build: where that fails, this says why.
 for venv in "$this" "$other"; do
   "$venv/bin/python" scripts/tensorflow_interfaces.py --look 2>/dev/null >"$venv/interfaces.txt"
 done
-echo "Interfaces that differ (<: $("$this/bin/python" -c 'import tensorflow as tf; print(tf.__version__)' \
-  2>/dev/null), >: $version):"
-diff "$this/interfaces.txt" "$other/interfaces.txt" || true
-# Leaves the other environment as it is, for whoever mends what differs.
-VENV=$other TENSORFLOW_VERSION=$version scripts/test.sh "$@"
+echo "Interfaces that differ from those of the TensorFlow in $this:"
+"$this/bin/python" scripts/tensorflow_interfaces.py --compare "$this/interfaces.txt" "$other/interfaces.txt"
+
+VENV=$other TENSORFLOW_VERSION=$version scripts/setup.sh
+# The tools of the extra dev. A TensorFlow that is not released yet has no tf_keras of its own.
+"$other/bin/python" - >"$other/tools.txt" <<'END'
+import importlib.metadata
+from packaging.requirements import Requirement
+
+for each in map(Requirement, importlib.metadata.requires("tf-interop")):
+    if each.marker and each.marker.evaluate({"extra": "dev"}) and each.name != "tf_keras":
+        print(f"{each.name}{each.specifier}")
+END
+"$other/bin/pip" install --quiet --requirement "$other/tools.txt" "tensorflow==$version"
+if ! "$other/bin/pip" install --quiet tf_keras "tensorflow==$version" 2>/dev/null; then
+  echo "There is no tf_keras for TensorFlow $version; the last one stands in for it."
+  "$other/bin/pip" install --quiet --no-deps tf_keras
+fi
+VENV=$other scripts/test_core.sh
+export PATH="$other/bin:$PATH" TF_INTEROP_STAND_INS=$PWD/build/core/tests/cc
+exec python -m pytest "$@"

@@ -276,7 +276,7 @@ def _applications(result: dict[str, Any]) -> str:
             "stock TensorFlow, and four roundings more."
         )
         + "\n\n"
-        + _table(("network", "inference", "training step", "moved, of what rounding explains"), rows)
+        + _table(("network", "inference", "training step", "share of rounding"), rows)
     )
 
 
@@ -296,9 +296,9 @@ def _model_garden(result: dict[str, Any]) -> str:
             f"`{result['program']}`, unedited, with the plugin on (policy `always`: "
             f"{result['convolutions_in_stages']} convolutions in {result['stages']} stages of up "
             f"to {result['widest']} lanes) and off. Largest relative difference of any tensor by "
-            "the plugin, and by leaving out oneDNN. The share is, of the tensor where it is largest, "
-            "the plugin's difference over eight times that of leaving out oneDNN and four "
-            "roundings."
+            "the plugin, and by leaving out oneDNN. The share is, of the tensor where it is "
+            "largest, the plugin's difference over eight times that of leaving out oneDNN and "
+            "four roundings."
         )
         + "\n\n"
         + _table(("tensors of", "tensors", "plugin", "without oneDNN", "share"), rows)

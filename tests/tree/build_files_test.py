@@ -10,7 +10,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-RULES = {"add_test", "cc_test"}
+RULES = {"add_test", "cc_test", "shell_test"}
 """Commands of the build files themselves, which look like names of tests."""
 
 

@@ -13,7 +13,14 @@ keras_internals.py:._compile_config
 keras_internals.py:._resolve_auto_jit_compile
 tensorflow.python.eager.context
 tensorflow.python.eager.context:context
+tensorflow.python.eager.context:context()._physical_devices
+tensorflow.python.eager.context:context().clear_kernel_cache
+tensorflow.python.eager.context:context().get_function_def
 tensorflow.python.eager.context:context_safe
+tensorflow.python.eager.context:context_safe()._context_handle
+tensorflow.python.eager.context:context_safe()._optimizer_experimental_options
+tensorflow.python.eager.context:context_safe()._optimizer_jit
+tensorflow.python.eager.context:context_safe().list_function_names
 tensorflow.python.framework.config
 tensorflow.python.framework.config:is_op_determinism_enabled
 tensorflow.python.framework.op_def_registry
@@ -24,10 +31,12 @@ tensorflow.python.grappler.tf_optimizer
 tensorflow.python.grappler.tf_optimizer:OptimizeGraph
 tensorflow.python.ops.handle_data_util
 tensorflow.python.ops.handle_data_util:get_resource_handle_data
-tensorflow_internals.py:._context_handle
-tensorflow_internals.py:._optimizer_experimental_options
-tensorflow_internals.py:._optimizer_jit
-tensorflow_internals.py:._physical_devices
+"""
+
+IN_GRAPHS = """
+_Arg _FusedConv2D _FusedConv3D _Retval _SwitchN _XlaCluster _XlaCompile _XlaMustCompile _class
+_handle_dtypes _handle_shapes _input_shapes _output_shapes _tpu_replicate _xla_cluster_id
+_xla_compile_id _xla_outside_compilation
 """
 
 
@@ -49,20 +58,46 @@ def is_protobuf(interface: str) -> bool:
 
 
 def test_python_interfaces_are_these() -> None:
-    listed = [each for each in SCRIPT.interfaces() if not each.endswith(".h")]
+    listed = SCRIPT.python_interfaces() | SCRIPT.private_attributes()
     assert {each for each in listed if not is_protobuf(each)} == set(PYTHON.split())
     assert any(map(is_protobuf, listed))
+    assert listed < set(SCRIPT.interfaces())
 
 
-def test_of_grapplers_cc_interfaces_one_is_used() -> None:
+def test_names_in_graphs_are_these() -> None:
+    assert SCRIPT.graph_names() == {f"graph:{name}" for name in IN_GRAPHS.split()}
+
+
+def test_of_grapplers_cc_interfaces_these_are_used() -> None:
     headers = SCRIPT.cc_headers()
     assert len(headers) > 10
     assert {each for each in headers if "grappler" in each} == {
-        "tensorflow/core/grappler/optimizers/custom_graph_optimizer_registry.h"
+        "tensorflow/c/experimental/grappler/grappler.h",
+        "tensorflow/core/grappler/optimizers/custom_graph_optimizer_registry.h",
     }
+    assert SCRIPT.cc_declarations() == {"tensorflow::grappler::InitGraphPlugin"}
+
+
+def test_tensorflows_namespace_is_entered_in_one_file() -> None:
+    files = [*(ROOT / "cc_kernels").rglob("*.cc"), *(ROOT / "cc_kernels").rglob("*.h")]
+    declaring = [file.name for file in files if "\nnamespace tensorflow" in file.read_text()]
+    assert declaring == ["tensorflow_registry.cc"]
 
 
 def test_all_of_them_are_there() -> None:
     assert [each for each in SCRIPT.interfaces() if SCRIPT.look(each) == "MISSING"] == []
     assert SCRIPT.look("tensorflow.python.grappler.tf_optimizer:NoSuchName") == "MISSING"
     assert SCRIPT.look("tensorflow/core/no_such_header.h") == "MISSING"
+    assert SCRIPT.look("tensorflow.python.eager.context:context().no_such_name") == "MISSING"
+    assert SCRIPT.look("tensorflow::grappler::NoSuchFunction") == "MISSING"
+
+
+def test_a_comparison_names_what_differs_and_gathers_headers() -> None:
+    this = "a.b:c  function ()\na.b:d  type\nx/y.h  1\nx/z.h  2\ngone.h  3\n"
+    other = "a.b:c  function (n)\na.b:d  type\nx/y.h  4\nx/z.h  2\ngone.h  MISSING\n"
+    assert SCRIPT.differences(this, this) == []
+    assert SCRIPT.differences(this, other) == [
+        "a.b:c: function () -> function (n)",
+        "gone.h: 3 -> MISSING",
+        "1 of 3 headers have another content: x/y.h",
+    ]

@@ -80,6 +80,17 @@ def test_a_check_that_hangs_is_a_finding(checks: pathlib.Path) -> None:
     assert last.text.startswith("the process of this check did not end within 2 seconds")
 
 
+def test_a_source_tree_in_the_working_directory_is_not_what_is_examined(
+    checks: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks.write_text(CHECKS.format(last="raises"))
+    source_tree = tmp_path / "source_tree"
+    (source_tree / "tf_interop").mkdir(parents=True)
+    (source_tree / "tf_interop" / "__init__.py").write_text("raise ImportError('the sources')")
+    monkeypatch.chdir(source_tree)
+    assert ok("is well", "yes") in doctor.run_module("made_up_checks")
+
+
 def test_a_module_that_does_not_import_is_a_finding(checks: pathlib.Path) -> None:
     checks.write_text("import no_such_module_at_all")
     [finding] = doctor.run_module("made_up_checks")

@@ -19,7 +19,11 @@ from tf_interop.know.installed import tensorflow_internals
 from tf_interop.know.installed.library_file import find_library_file
 
 LIBRARY_NAME = "libtf_interop.so"
-REBUILD_COMMAND = "pip install --no-build-isolation --no-deps --force-reinstall ."
+# Not isolated, so that it is built for the TensorFlow that is there; the build's tools come first.
+REBUILD_COMMAND = (
+    "pip install scikit-build-core cmake ninja && "
+    "pip install --no-build-isolation --no-deps --force-reinstall ."
+)
 
 _PASS_TYPE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 _SINK_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)

@@ -24,6 +24,14 @@ from tf_interop.use.doctor.doctor_machine import tensorflow_distributions
 MACHINE = "tf_interop.use.doctor.doctor_machine"
 TENSORFLOW = "tf_interop.use.doctor.doctor_tensorflow"
 
+# Python puts the working directory first; a source tree there is not the package that is examined.
+_CHILD = f"""
+import sys
+if sys.path[0] == "":
+    del sys.path[0]
+from {__name__} import write_findings
+write_findings(*sys.argv[1:])
+"""
 _TIMEOUT_SECONDS = 180
 _REPORT_IT = "Where that does not say what to do: report it, with what --json prints."
 
@@ -67,7 +75,7 @@ def run_module(module: str, timeout_seconds: float = _TIMEOUT_SECONDS) -> list[F
     """
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "findings"
-        command = [sys.executable, "-m", "tf_interop.use.doctor.doctor", module, str(path)]
+        command = [sys.executable, "-c", _CHILD, module, str(path)]
         try:
             process = subprocess.run(
                 command,
@@ -155,7 +163,3 @@ def _is_tensorflow_there() -> bool:
     except Exception:
         # The check of the same name says why.
         return False
-
-
-if __name__ == "__main__":
-    write_findings(sys.argv[1], sys.argv[2])
