@@ -29,7 +29,7 @@ UNSTABLE_HEADER = re.compile(
     r'#include "((?:absl|Eigen|unsupported|tsl|xla|tensorflow/c/experimental'
     r'|tensorflow/(?!c/))/?[^"]+)"'
 )
-DECLARED_BY_US = re.compile(r"^namespace tensorflow \{\nnamespace (\w+) \{\n(.*?)^\}", re.M | re.S)
+DECLARED_BY_US = re.compile(r"^namespace tensorflow::(\w+) \{\n(.*?)^\}", re.M | re.S)
 GRAPH_NAME = re.compile(r"_[A-Za-z]\w{2,}")
 
 
