@@ -1,0 +1,110 @@
+"""How commands end: exit codes, errors in one line, Ctrl-C, and readers that go away."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+import click
+
+from tf_interop.errors import TfInteropError
+
+# Click keeps the lines of a paragraph that starts with this.
+AS_IT_IS = "\b\n"
+
+STOPPED = 130
+"""As a shell says of a program that Ctrl-C ended: 128 and the number of the signal."""
+_READER_GONE = 141
+"""As of a program that SIGPIPE ended."""
+_MEANINGS = {
+    0: "success",
+    1: "an error that tf_interop reports",
+    2: "wrong usage",
+    STOPPED: "stopped by Ctrl-C",
+}
+
+
+def exit_codes(others: Mapping[int, str] = MappingProxyType({})) -> str:
+    """The end of a help text.
+
+    Args:
+        others: meanings that are a command's own, in place of the usual ones or beside them.
+    """
+    meanings = sorted({**_MEANINGS, **others}.items())
+    lines = [f"  {code:<3}  {meaning}" for code, meaning in meanings]
+    return "\n".join([f"{AS_IT_IS}Exit codes:", *lines])
+
+
+@contextlib.contextmanager
+def errors_shown() -> Iterator[None]:
+    """Errors of tf_interop as click shows them: in one line."""
+    try:
+        yield
+    except TfInteropError as error:
+        raise click.ClickException(str(error)) from error
+
+
+class EndsReported:
+    """A mixin for click's outermost group: no traceback for what a user can cause."""
+
+    def make_context(self, *arguments: Any, **others: Any) -> click.Context:
+        """Makes the context as click does; help and version are printed meanwhile."""
+        with _ends_reported():
+            return super().make_context(*arguments, **others)  # type: ignore[misc,no-any-return]
+
+    def invoke(self, context: click.Context) -> Any:
+        """Runs the command as click does."""
+        with _ends_reported():
+            return super().invoke(context)  # type: ignore[misc]
+
+
+@contextlib.contextmanager
+def _ends_reported() -> Iterator[None]:
+    try:
+        try:
+            yield
+        except click.exceptions.Exit:
+            _flush_stdout()
+            raise
+        _flush_stdout()
+    except KeyboardInterrupt:
+        click.echo("Stopped.", err=True)
+        raise click.exceptions.Exit(STOPPED) from None
+    except BrokenPipeError:
+        drop_stdout()
+        raise click.exceptions.Exit(_READER_GONE) from None
+    except OSError as error:
+        where = f" at '{error.filename}'" if error.filename else ""
+        if not error.filename:
+            drop_stdout()
+        raise click.ClickException(
+            f"Expected to read and write as asked, got: {error.strerror or error}{where}."
+        ) from error
+
+
+def _flush_stdout() -> None:
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def drop_stdout() -> None:
+    """Has Python not try again, when it ends, to write what could not be written."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def print_error(text: str) -> None:
+    """Prints an error as click does."""
+    click.echo(f"Error: {text}", err=True)
+
+
+def end_with(error: Exception) -> NoReturn:
+    """Ends the process with an error that tf_interop reports."""
+    print_error(str(error))
+    raise SystemExit(1)
