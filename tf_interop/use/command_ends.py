@@ -78,12 +78,12 @@ def _ends_reported() -> Iterator[None]:
         drop_stdout()
         raise click.exceptions.Exit(_READER_GONE) from None
     except OSError as error:
-        where = f" at '{error.filename}'" if error.filename else ""
-        if not error.filename:
+        if error.filename:
+            what = f"to read or write '{error.filename}', got: {error.strerror}. Check the path."
+        else:
             drop_stdout()
-        raise click.ClickException(
-            f"Expected to read and write as asked, got: {error.strerror or error}{where}."
-        ) from error
+            what = f"to write all output, got: {error.strerror or error}. Check where stdout goes."
+        raise click.ClickException(f"Expected {what}") from error
 
 
 def _flush_stdout() -> None:

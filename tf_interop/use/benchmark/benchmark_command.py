@@ -31,7 +31,7 @@ def _epilog(example: str) -> str:
     cls=DefaultGroup,
     default_command="measure",
     epilog=_GROUP_EPILOG,
-    short_help="Measures models with stock TensorFlow, with XLA and with the plugin.",
+    short_help="Compares TensorFlow, XLA and the plugin.",
 )
 def benchmark() -> None:
     """Measures models with stock TensorFlow, with XLA and with the plugin, by turns.
@@ -60,6 +60,6 @@ def show(file: str, csv_path: pathlib.Path | None, plot_path: pathlib.Path | Non
 @benchmark.command(epilog=_epilog("schema > benchmark.schema.json"))
 @answering
 def schema() -> Answer:
-    """Prints the JSON schema of results, with --json or without."""
+    """Prints the JSON schema of results."""
     document = benchmark_schema()
     return Answer(document, lambda: print_json(document))

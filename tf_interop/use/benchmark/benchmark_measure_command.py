@@ -72,7 +72,7 @@ _EPILOG = f"""{AS_IT_IS}Examples:
 {EXIT_CODES}"""
 
 
-@click.command(epilog=_EPILOG)
+@click.command(epilog=_EPILOG, short_help="Measures models in each variant, by turns.")
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
 @output_option("RESULTS.json", "The results. A file that is there is gone on with.", required=True)
 @case_options

@@ -131,7 +131,7 @@ def compare_model(file: str, allow_tf32: bool) -> Answer:
 @plan.command(epilog=_epilog("schema > plan.schema.json"))
 @answering
 def schema() -> Answer:
-    """Prints the JSON schema of plans, with --json or without."""
+    """Prints the JSON schema of plans."""
     document = plan_schema()
     return Answer(document, lambda: print_json(document))
 

@@ -45,7 +45,7 @@ _EPILOG = f"""{AS_IT_IS}Examples:
 {exit_codes()}"""
 
 
-@click.command(epilog=_EPILOG)
+@click.command(epilog=_EPILOG, short_help="Plans a model by its profile.")
 @model_argument
 @profile_option("What tf-interop profile measured of MODEL with these batch sizes.", required=True)
 @output_option(

@@ -16,7 +16,12 @@ from tf_interop.know.profiles.nsight_compute import (
     read_nsight_csv,
 )
 from tf_interop.know.profiles.profile import Profile
-from tf_interop.know.profiles.profile_file import load_profile, profile_schema, save_profile
+from tf_interop.know.profiles.profile_file import (
+    load_profile,
+    profile_document,
+    profile_schema,
+    save_profile,
+)
 from tf_interop.know.profiles.profile_merge import diff_profiles, merge_profiles
 from tf_interop.use.command_answer import Answer, answering, print_json
 from tf_interop.use.command_arguments import DefaultGroup, output_option
@@ -69,9 +74,10 @@ def show(file: str, like_paper: bool) -> Answer:
     convolutions one after another. Times are in microseconds. With --json the whole profile.
     """
     loaded = load_profile(file)
+    document = profile_document(loaded)
     if like_paper:
-        return Answer(loaded, lambda: show_profile(loaded, Console(), like_paper=True))
-    return Answer(loaded, lambda: show_profile_and_pairs(loaded))
+        return Answer(document, lambda: show_profile(loaded, Console(), like_paper=True))
+    return Answer(document, lambda: show_profile_and_pairs(loaded))
 
 
 @profile.command(
@@ -113,7 +119,7 @@ def diff(first: str, second: str) -> Answer:
 @profile.command(epilog=_epilog("schema > profile.schema.json"))
 @answering
 def schema() -> Answer:
-    """Prints the JSON schema of profiles, with --json or without."""
+    """Prints the JSON schema of profiles."""
     document = profile_schema()
     return Answer(document, lambda: print_json(document))
 

@@ -49,8 +49,7 @@ from tf_interop.use.profiling.profile_tables import show_profile_and_pairs
 EXIT_CODES = exit_codes(
     {
         0: "success; also where the budget was over before everything was measured",
-        3: "the device failed while it was measured on: the same command goes on behind what it "
-        "failed at",
+        3: "the device failed: the same command goes on behind what it failed at",
         130: "stopped by Ctrl-C, 143 by SIGTERM: what was measured is in the profile",
     }
 )
@@ -69,7 +68,7 @@ _EPILOG = f"""{AS_IT_IS}Examples:
 {EXIT_CODES}"""
 
 
-@click.command(epilog=_EPILOG)
+@click.command(epilog=_EPILOG, short_help="Measures convolutions alone and in stages.")
 @models_argument
 @output_option("PROFILE.json", "The profile. One that is there is gone on with.")
 @written_option(
