@@ -311,3 +311,49 @@ def test_says_what_a_misspelled_word_may_mean(arguments: list[str], message: str
     if arguments[0] == "analyse" and not hasattr(click.exceptions, "NoSuchCommand"):
         pytest.skip("this version of click does not say")
     assert message in result.output
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_prints_in_any_encoding(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    save_plan(network_plan(), "plan.json")
+    for arguments in (["plan", "explain", "plan.json"], ["profile", "--help"]):
+        process = _start(*arguments)
+        output, errors = process.communicate(timeout=60)
+        assert (process.returncode, errors) == (0, "")
+        assert output
+
+
+def test_a_program_writes_to_stdout_as_under_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1:strict")
+    pathlib.Path("program.py").write_text("import sys\nprint(sys.stdout.errors)")
+    process = _start("run", "program.py")
+    assert process.communicate(timeout=60)[0] == "strict\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-m", "no_such_module"], "No module named no_such_module"),
+        (["folder"], "can't find '__main__' module in 'folder'"),
+    ],
+)
+def test_a_program_that_is_not_there_is_said_in_a_line(arguments: list[str], message: str) -> None:
+    pathlib.Path("folder").mkdir()
+    process = _start("run", "--policy", "always", "--report", *arguments)
+    output, errors = process.communicate(timeout=60)
+    assert (process.returncode, output) == (2, "")
+    assert errors == f"Error: Expected a program to run, got: {message}.\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["profile", "list.json", "-o", "/dev/full"],
+        ["benchmark", "ResNet50", "--variants", "stock", "-o", "/dev/full"],
+    ],
+)
+def test_does_not_go_on_with_what_is_no_file(arguments: list[str]) -> None:
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 2
+    assert "Expected a file, got '/dev/full', which is none" in result.output

@@ -58,8 +58,14 @@ class DefaultGroup(click.Group):
 class OutputFile(click.Path):
     """A file to write, in a folder that is there."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_gone_on_with: bool = False) -> None:
+        """Makes the type.
+
+        Args:
+            is_gone_on_with: whether a file that is there is read first; then it has to be one.
+        """
         super().__init__(dir_okay=False, path_type=pathlib.Path)
+        self._is_gone_on_with = is_gone_on_with
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -68,6 +74,8 @@ class OutputFile(click.Path):
         path = pathlib.Path(os.fsdecode(super().convert(value, param, ctx)))
         if not path.resolve().parent.is_dir():
             self.fail(f"Expected a folder that exists, got '{value}'.", param, ctx)
+        if self._is_gone_on_with and path.exists() and not path.is_file():
+            self.fail(f"Expected a file, got '{value}', which is none.", param, ctx)
         return path
 
 
@@ -104,14 +112,23 @@ def models_argument(command: Command) -> Command:
     return click.argument("models", metavar="MODEL...", nargs=-1, required=True)(described(command))
 
 
-def output_option(metavar: str, help_text: str, *, required: bool = False) -> Decorator:
-    """`-o`, the file that a command is for."""
+def output_option(
+    metavar: str, help_text: str, *, required: bool = False, is_gone_on_with: bool = False
+) -> Decorator:
+    """`-o`, the file that a command is for.
+
+    Args:
+        metavar: what the help calls it.
+        help_text: what it is.
+        required: whether there is no default.
+        is_gone_on_with: as in `OutputFile`.
+    """
     return click.option(
         "-o",
         "--output",
         "output_path",
         required=required,
-        type=OutputFile(),
+        type=OutputFile(is_gone_on_with=is_gone_on_with),
         metavar=metavar,
         help=help_text,
     )
@@ -208,6 +225,28 @@ def time_option(
         show_default=default is not None,
         callback=_parse_time,
         metavar="TIME",
+        help=help_text,
+    )
+
+
+def count_option(
+    *names: str, default: int, help_text: str, least: int = 0, metavar: str | None = None
+) -> Decorator:
+    """A number of something.
+
+    Args:
+        *names: those of the option and, where it is another, of the parameter.
+        default: the number where the option is not given.
+        help_text: what is counted, with its unit.
+        least: the least number that there may be.
+        metavar: what the help calls it.
+    """
+    return click.option(
+        *names,
+        default=default,
+        show_default=True,
+        type=click.IntRange(min=least),
+        metavar=metavar,
         help=help_text,
     )
 

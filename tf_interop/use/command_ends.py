@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -39,6 +40,11 @@ def exit_codes(others: Mapping[int, str] = MappingProxyType({})) -> str:
     return "\n".join([f"{AS_IT_IS}Exit codes:", *lines])
 
 
+def example(command: str) -> str:
+    """The end of a help text, with one example of a command that has the usual exit codes."""
+    return f"{AS_IT_IS}Example:\n  tf-interop {command}\n\n{exit_codes()}"
+
+
 @contextlib.contextmanager
 def errors_shown() -> Iterator[None]:
     """Errors of tf_interop as click shows them: in one line."""
@@ -65,12 +71,13 @@ class EndsReported:
 @contextlib.contextmanager
 def _ends_reported() -> Iterator[None]:
     try:
-        try:
-            yield
-        except click.exceptions.Exit:
+        with _unknown_characters_replaced():
+            try:
+                yield
+            except click.exceptions.Exit:
+                _flush_stdout()
+                raise
             _flush_stdout()
-            raise
-        _flush_stdout()
     except KeyboardInterrupt:
         click.echo("Stopped.", err=True)
         raise click.exceptions.Exit(STOPPED) from None
@@ -84,6 +91,20 @@ def _ends_reported() -> Iterator[None]:
             drop_stdout()
             what = f"to write all output, got: {error.strerror or error}. Check where stdout goes."
         raise click.ClickException(f"Expected {what}") from error
+
+
+@contextlib.contextmanager
+def _unknown_characters_replaced() -> Iterator[None]:
+    """Prints a question mark for what the encoding of stdout lacks, and does not fail."""
+    stdout = sys.stdout
+    if not isinstance(stdout, io.TextIOWrapper):
+        yield
+        return
+    before = stdout.errors
+    stdout.reconfigure(errors="replace")
+    yield
+    # Only where all is well: it writes what is left, and a program that is run follows.
+    stdout.reconfigure(errors=before)
 
 
 def _flush_stdout() -> None:

@@ -13,7 +13,7 @@ from tf_interop.use.benchmark.benchmark_options import other_forms_options, writ
 from tf_interop.use.benchmark.benchmark_tables import show_benchmark
 from tf_interop.use.command_answer import Answer, answering, print_json
 from tf_interop.use.command_arguments import DefaultGroup
-from tf_interop.use.command_ends import AS_IT_IS, exit_codes
+from tf_interop.use.command_ends import AS_IT_IS, example
 
 _GROUP_EPILOG = f"""{AS_IT_IS}Examples:
   tf-interop benchmark ResNet50 --profile profile.json --batch 1,32 -o results.json
@@ -21,10 +21,6 @@ _GROUP_EPILOG = f"""{AS_IT_IS}Examples:
   tf-interop benchmark show results.json --plot results.png
 
 {EXIT_CODES}"""
-
-
-def _epilog(example: str) -> str:
-    return f"{AS_IT_IS}Example:\n  tf-interop benchmark {example}\n\n{exit_codes()}"
 
 
 @click.group(
@@ -44,7 +40,7 @@ benchmark.add_command(measure)
 
 
 @benchmark.command(
-    epilog=_epilog("show results.json --csv results.csv"),
+    epilog=example("benchmark show results.json --csv results.csv"),
     short_help="Shows what was measured, or draws it.",
 )
 @click.argument("file", metavar="RESULTS")
@@ -57,7 +53,7 @@ def show(file: str, csv_path: pathlib.Path | None, plot_path: pathlib.Path | Non
     return Answer(loaded, lambda: show_benchmark(loaded, Console()))
 
 
-@benchmark.command(epilog=_epilog("schema > benchmark.schema.json"))
+@benchmark.command(epilog=example("benchmark schema > benchmark.schema.json"))
 @answering
 def schema() -> Answer:
     """Prints the JSON schema of results."""

@@ -74,7 +74,12 @@ _EPILOG = f"""{AS_IT_IS}Examples:
 
 @click.command(epilog=_EPILOG, short_help="Measures models in each variant, by turns.")
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
-@output_option("RESULTS.json", "The results. A file that is there is gone on with.", required=True)
+@output_option(
+    "RESULTS.json",
+    "The results. A file that is there is gone on with.",
+    required=True,
+    is_gone_on_with=True,
+)
 @case_options
 @plan_options
 @measuring_options

@@ -21,6 +21,7 @@ from tf_interop.use.command_arguments import (
     all_of,
     allow_foreign_profile_option,
     batches_option,
+    count_option,
     image_size_option,
     parsed_by,
     profile_option,
@@ -111,19 +112,17 @@ plan_options = all_of(
 """Where the stages come from."""
 
 measuring_options = all_of(
-    click.option(
+    count_option(
         "--repetitions",
         default=3,
-        show_default=True,
-        type=click.IntRange(min=1),
-        help="Processes for each variant of a case; the variants take turns.",
+        least=1,
+        help_text="Processes for each variant of a case; the variants take turns.",
     ),
-    click.option(
+    count_option(
         "--steps",
         default=MeasuringOptions().steps,
-        show_default=True,
-        type=click.IntRange(min=1),
-        help="The fewest steps that a process times.",
+        least=1,
+        help_text="The fewest steps that a process times.",
     ),
     click.option(
         "--seconds",
@@ -132,12 +131,10 @@ measuring_options = all_of(
         type=click.FloatRange(min=0),
         help="The shortest time that a process goes on timing steps.",
     ),
-    click.option(
+    count_option(
         "--warmup-steps",
         default=MeasuringOptions().warmup_steps,
-        show_default=True,
-        type=click.IntRange(min=0),
-        help="Steps after the first one that are not timed.",
+        help_text="Steps after the first one that are not timed.",
     ),
     time_option("--timeout", "timeout_seconds", "When to end a process.", default="15m"),
     time_option(

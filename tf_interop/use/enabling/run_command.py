@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import pathlib
 import sys
+import traceback
 from collections.abc import Callable
 
 import click
@@ -69,7 +70,10 @@ class _PreparedRun:
             if not self._finish(has_failed=bool(end.code)) and not end.code:
                 raise SystemExit(1) from None
             raise
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, ImportError) and _is_raised_by_runpy(error):
+                print_error(f"Expected a program to run, got: {error}.")
+                raise SystemExit(2) from None
             self._finish(has_failed=True)
             raise
         if not self._finish(has_failed=False):
@@ -105,6 +109,16 @@ class _PreparedRun:
             save_run(record, self.record_path)
         if self.as_json:
             _print(record)
+
+
+def _is_raised_by_runpy(error: ImportError) -> bool:
+    """Whether there was no program: none of its lines has run, only those that look for it."""
+    package = str(pathlib.Path(tf_interop.__file__).parent)
+    return all(
+        pathlib.PurePath(frame.filename).name in ("runpy.py", "<frozen runpy>")
+        or frame.filename.startswith(package)
+        for frame in traceback.extract_tb(error.__traceback__)
+    )
 
 
 def _print(record: RunRecord) -> None:

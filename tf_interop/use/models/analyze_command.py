@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tf_interop.use.command_answer import Answer, answering
-from tf_interop.use.command_arguments import image_size_option, model_argument
+from tf_interop.use.command_arguments import count_option, image_size_option, model_argument
 from tf_interop.use.command_ends import AS_IT_IS, exit_codes
 from tf_interop.use.models.model_progress import work_on_model
 
@@ -21,12 +21,11 @@ _EPILOG = f"""{AS_IT_IS}Examples:
     epilog=_EPILOG, short_help="Counts the convolutions of a model that can run together."
 )
 @model_argument
-@click.option(
+@count_option(
     "--batch",
     default=2,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="The batch size, where the model leaves it open.",
+    least=1,
+    help_text="The batch size, where the model leaves it open.",
 )
 @click.option("--training", is_flag=True, help="A training step and not inference.")
 @image_size_option()

@@ -18,7 +18,7 @@ from tf_interop.know.profiles.profile import Profile
 from tf_interop.know.profiles.profile_file import load_profile
 from tf_interop.use.command_answer import Answer, answering, print_json
 from tf_interop.use.command_arguments import DefaultGroup
-from tf_interop.use.command_ends import AS_IT_IS, exit_codes
+from tf_interop.use.command_ends import AS_IT_IS, example, exit_codes
 from tf_interop.use.planning.plan_make_command import make
 from tf_interop.use.planning.plan_summary import summarize_graph
 from tf_interop.use.planning.plan_tables import explain_stages, show_comparison, show_plan
@@ -30,10 +30,6 @@ _GROUP_EPILOG = f"""{AS_IT_IS}Examples:
   tf-interop run --plan plan.json train.py
 
 {exit_codes()}"""
-
-
-def _epilog(example: str) -> str:
-    return f"{AS_IT_IS}Example:\n  tf-interop plan {example}\n\n{exit_codes()}"
 
 
 @click.group(
@@ -53,7 +49,8 @@ plan.add_command(make)
 
 
 @plan.command(
-    epilog=_epilog("explain plan.json"), short_help="Says, stage by stage, why a plan is as it is."
+    epilog=example("plan explain plan.json"),
+    short_help="Says, stage by stage, why a plan is as it is.",
 )
 @click.argument("file", metavar="PLAN")
 @answering
@@ -70,7 +67,9 @@ def explain(file: str) -> Answer:
     return Answer(loaded, lambda: explain_stages(loaded, Console()))
 
 
-@plan.command(epilog=_epilog("check plan.json"), short_help="Checks that a file is a legal plan.")
+@plan.command(
+    epilog=example("plan check plan.json"), short_help="Checks that a file is a legal plan."
+)
 @click.argument("file", metavar="PLAN")
 @answering
 def check(file: str) -> Answer:
@@ -90,7 +89,7 @@ def _show_legal(file: str, loaded: Plan) -> None:
 
 @plan.command(
     "compare-model",
-    epilog=_epilog("compare-model profile.json"),
+    epilog=example("plan compare-model profile.json"),
     short_help="Compares modelled and measured stages.",
 )
 @click.argument("file", metavar="PROFILE")
@@ -128,7 +127,7 @@ def compare_model(file: str, allow_tf32: bool) -> Answer:
     return Answer(document, lambda: show_comparison(problem, compared, Console()))
 
 
-@plan.command(epilog=_epilog("schema > plan.schema.json"))
+@plan.command(epilog=example("plan schema > plan.schema.json"))
 @answering
 def schema() -> Answer:
     """Prints the JSON schema of plans."""

@@ -25,7 +25,7 @@ from tf_interop.know.profiles.profile_file import (
 from tf_interop.know.profiles.profile_merge import diff_profiles, merge_profiles
 from tf_interop.use.command_answer import Answer, answering, print_json
 from tf_interop.use.command_arguments import DefaultGroup, output_option
-from tf_interop.use.command_ends import AS_IT_IS, exit_codes
+from tf_interop.use.command_ends import AS_IT_IS, example
 from tf_interop.use.profiling.profile_measure_command import EXIT_CODES, measure
 from tf_interop.use.profiling.profile_tables import (
     show_difference,
@@ -41,10 +41,6 @@ _GROUP_EPILOG = f"""{AS_IT_IS}Examples:
   tf-interop profile diff before.json after.json
 
 {EXIT_CODES}"""
-
-
-def _epilog(example: str) -> str:
-    return f"{AS_IT_IS}Example:\n  tf-interop profile {example}\n\n{exit_codes()}"
 
 
 @click.group(
@@ -63,7 +59,9 @@ def profile() -> None:
 profile.add_command(measure)
 
 
-@profile.command(epilog=_epilog("show profile.json"), short_help="Shows what a profile holds.")
+@profile.command(
+    epilog=example("profile show profile.json"), short_help="Shows what a profile holds."
+)
 @click.argument("file", metavar="PROFILE")
 @click.option("--like-paper", is_flag=True, help="In the form of the paper's Tables 1 and 2.")
 @answering
@@ -81,7 +79,8 @@ def show(file: str, like_paper: bool) -> Answer:
 
 
 @profile.command(
-    epilog=_epilog("check profile.json"), short_help="Checks that a file is a legal profile."
+    epilog=example("profile check profile.json"),
+    short_help="Checks that a file is a legal profile.",
 )
 @click.argument("file", metavar="PROFILE")
 @answering
@@ -92,7 +91,7 @@ def check(file: str) -> Answer:
 
 
 @profile.command(
-    epilog=_epilog("merge monday.json tuesday.json -o both.json"),
+    epilog=example("profile merge monday.json tuesday.json -o both.json"),
     short_help="Puts profiles of one device into one.",
 )
 @click.argument("files", metavar="PROFILE...", nargs=-1, required=True)
@@ -106,7 +105,9 @@ def merge(files: tuple[str, ...], output_path: pathlib.Path) -> Answer:
     return Answer(summary, lambda: click.echo(_describe(summary)))
 
 
-@profile.command(epilog=_epilog("diff before.json after.json"), short_help="Compares two profiles.")
+@profile.command(
+    epilog=example("profile diff before.json after.json"), short_help="Compares two profiles."
+)
 @click.argument("first")
 @click.argument("second")
 @answering
@@ -116,7 +117,7 @@ def diff(first: str, second: str) -> Answer:
     return Answer(difference, lambda: show_difference(difference, Console()))
 
 
-@profile.command(epilog=_epilog("schema > profile.schema.json"))
+@profile.command(epilog=example("profile schema > profile.schema.json"))
 @answering
 def schema() -> Answer:
     """Prints the JSON schema of profiles."""
@@ -126,7 +127,7 @@ def schema() -> Answer:
 
 @profile.command(
     "import-ncu",
-    epilog=_epilog("import-ncu profile.json ncu.csv"),
+    epilog=example("profile import-ncu profile.json ncu.csv"),
     short_help="Adds what Nsight Compute found out.",
 )
 @click.argument("file", metavar="PROFILE")

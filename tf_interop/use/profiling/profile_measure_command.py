@@ -70,7 +70,9 @@ _EPILOG = f"""{AS_IT_IS}Examples:
 
 @click.command(epilog=_EPILOG, short_help="Measures convolutions alone and in stages.")
 @models_argument
-@output_option("PROFILE.json", "The profile. One that is there is gone on with.")
+@output_option(
+    "PROFILE.json", "The profile. One that is there is gone on with.", is_gone_on_with=True
+)
 @written_option(
     "--export-configurations",
     "list_path",

@@ -10,6 +10,7 @@ from tf_interop.know.installed.core_library import AlgorithmScope
 from tf_interop.use.command_arguments import (
     all_of,
     batches_option,
+    count_option,
     image_size_option,
     parsed_by,
     steps_options,
@@ -82,12 +83,10 @@ collecting_options = all_of(
         "merges: convolutions on one image as one wider convolution. PLAN.json: the stages of a "
         "plan for the model.",
     ),
-    click.option(
+    count_option(
         "--max-pairs",
         default=32,
-        show_default=True,
-        type=click.IntRange(min=0),
-        help="The most pairs of one graph; those with most to gain are taken.",
+        help_text="The most pairs of one graph; those with most to gain are taken.",
     ),
 )
 """What to measure of a model."""
@@ -102,12 +101,11 @@ measuring_options = all_of(
         help="heuristic: what the backend would consider. all: every algorithm. knobs: also with "
         "settings moved. Or names.",
     ),
-    click.option(
+    count_option(
         "--pair-algorithms",
         default=3,
-        show_default=True,
-        type=click.IntRange(min=1),
-        help="How many algorithms of each convolution of a pair to combine.",
+        least=1,
+        help_text="How many algorithms of each convolution of a pair to combine.",
     ),
     time_option(
         "--budget",
@@ -127,28 +125,23 @@ measuring_options = all_of(
         type=click.Choice(["cudnn", "host"]),
         help="What measures. [default: cudnn where there is a GPU, else host]",
     ),
-    click.option(
+    count_option(
         "--repetitions",
         default=20,
-        show_default=True,
-        type=click.IntRange(min=1),
-        help="How often to time each algorithm and stage; the median counts.",
+        least=1,
+        help_text="How often to time each algorithm and stage; the median counts.",
     ),
-    click.option(
+    count_option(
         "--warmup-runs",
         default=3,
-        show_default=True,
-        type=click.IntRange(min=0),
-        help="Runs before that are not timed.",
+        help_text="Runs before that are not timed.",
     ),
-    click.option(
+    count_option(
         "--workspace-limit",
         "workspace_mebibytes",
         default=1024,
-        show_default=True,
-        type=click.IntRange(min=0),
         metavar="MIB",
-        help="The largest workspace that one convolution may need, in MiB.",
+        help_text="The largest workspace that one convolution may need, in MiB.",
     ),
     click.option(
         "--trace-kernels/--no-trace-kernels",
