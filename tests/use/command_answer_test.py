@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import pty
 import re
 import shutil
 import subprocess
@@ -296,3 +297,18 @@ def test_stdout_is_itself_again_afterwards() -> None:
     )
     assert process.stdout == "one\nfour\n"
     assert sorted(process.stderr.split()) == ["three", "two"]
+
+
+def test_says_on_a_terminal_that_it_reads(work: pathlib.Path) -> None:
+    terminal, side_of_process = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tf_interop", "profile", "check", "profile.json", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=side_of_process,
+        env={**os.environ, "TERM": "xterm"},
+    )
+    output, _ = process.communicate(timeout=60)
+    os.close(side_of_process)
+    assert b"Reading" in os.read(terminal, 4096)
+    os.close(terminal)
+    assert json.loads(output)["profile"] == "profile.json"

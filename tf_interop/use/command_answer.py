@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 import msgspec
+from rich.console import Console
 
 from tf_interop.use.command_ends import errors_shown
 
@@ -56,6 +57,20 @@ def answering(command: Callable[..., Answer]) -> Callable[..., None]:
         click.get_current_context().exit(answer.exit_code)
 
     return answered
+
+
+def reading(command: Callable[..., Answer]) -> Callable[..., Answer]:
+    """Says on a terminal that files are being read, for as long as a command runs.
+
+    A profile of many thousand measurements takes seconds to read and check.
+    """
+
+    @functools.wraps(command)
+    def read(*arguments: Any, **options: Any) -> Answer:
+        with Console(stderr=True).status("Reading"):
+            return command(*arguments, **options)
+
+    return read
 
 
 def print_json(document: Any) -> None:

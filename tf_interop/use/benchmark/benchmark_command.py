@@ -11,7 +11,7 @@ from tf_interop.know.results.benchmark_file import benchmark_schema, load_benchm
 from tf_interop.use.benchmark.benchmark_measure_command import EXIT_CODES, measure
 from tf_interop.use.benchmark.benchmark_options import other_forms_options, write_other_forms
 from tf_interop.use.benchmark.benchmark_tables import show_benchmark
-from tf_interop.use.command_answer import Answer, answering, print_json
+from tf_interop.use.command_answer import Answer, answering, print_json, reading
 from tf_interop.use.command_arguments import DefaultGroup
 from tf_interop.use.command_ends import AS_IT_IS, example
 
@@ -46,6 +46,7 @@ benchmark.add_command(measure)
 @click.argument("file", metavar="RESULTS")
 @other_forms_options
 @answering
+@reading
 def show(file: str, csv_path: pathlib.Path | None, plot_path: pathlib.Path | None) -> Answer:
     """Shows what is in the file RESULTS: milliseconds for each step, and how they compare."""
     loaded = load_benchmark(file)

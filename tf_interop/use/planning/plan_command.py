@@ -16,7 +16,7 @@ from tf_interop.know.plans.plan import Plan
 from tf_interop.know.plans.plan_file import load_plan, plan_schema
 from tf_interop.know.profiles.profile import Profile
 from tf_interop.know.profiles.profile_file import load_profile
-from tf_interop.use.command_answer import Answer, answering, print_json
+from tf_interop.use.command_answer import Answer, answering, print_json, reading
 from tf_interop.use.command_arguments import DefaultGroup
 from tf_interop.use.command_ends import AS_IT_IS, example, exit_codes
 from tf_interop.use.planning.plan_make_command import make
@@ -54,6 +54,7 @@ plan.add_command(make)
 )
 @click.argument("file", metavar="PLAN")
 @answering
+@reading
 def explain(file: str) -> Answer:
     """Says, stage by stage, why PLAN is as it is.
 
@@ -72,6 +73,7 @@ def explain(file: str) -> Answer:
 )
 @click.argument("file", metavar="PLAN")
 @answering
+@reading
 def check(file: str) -> Answer:
     """Checks that PLAN is a legal plan; says where it is not.
 
@@ -101,6 +103,7 @@ def _show_legal(file: str, loaded: Plan) -> None:
     help="Which stages: measured with TF32 or without.",
 )
 @answering
+@reading
 def compare_model(file: str, allow_tf32: bool) -> Answer:
     """Models every measured stage of PROFILE, and prints how far off that is.
 

@@ -23,7 +23,7 @@ from tf_interop.know.profiles.profile_file import (
     save_profile,
 )
 from tf_interop.know.profiles.profile_merge import diff_profiles, merge_profiles
-from tf_interop.use.command_answer import Answer, answering, print_json
+from tf_interop.use.command_answer import Answer, answering, print_json, reading
 from tf_interop.use.command_arguments import DefaultGroup, output_option
 from tf_interop.use.command_ends import AS_IT_IS, example
 from tf_interop.use.profiling.profile_measure_command import EXIT_CODES, measure
@@ -65,6 +65,7 @@ profile.add_command(measure)
 @click.argument("file", metavar="PROFILE")
 @click.option("--like-paper", is_flag=True, help="In the form of the paper's Tables 1 and 2.")
 @answering
+@reading
 def show(file: str, like_paper: bool) -> Answer:
     """Shows what PROFILE holds: the device, and what was measured on it.
 
@@ -84,6 +85,7 @@ def show(file: str, like_paper: bool) -> Answer:
 )
 @click.argument("file", metavar="PROFILE")
 @answering
+@reading
 def check(file: str) -> Answer:
     """Checks that PROFILE is a legal profile; says where it is not."""
     summary = _summarize(file, load_profile(file))
@@ -97,6 +99,7 @@ def check(file: str) -> Answer:
 @click.argument("files", metavar="PROFILE...", nargs=-1, required=True)
 @output_option("MERGED.json", "The profile to write.", required=True)
 @answering
+@reading
 def merge(files: tuple[str, ...], output_path: pathlib.Path) -> Answer:
     """Puts profiles of one device into one; of two measurements of one thing the later counts."""
     merged = merge_profiles([load_profile(file) for file in files])
@@ -111,6 +114,7 @@ def merge(files: tuple[str, ...], output_path: pathlib.Path) -> Answer:
 @click.argument("first")
 @click.argument("second")
 @answering
+@reading
 def diff(first: str, second: str) -> Answer:
     """Says how the profile SECOND differs from FIRST, by more than the spread."""
     difference = diff_profiles(load_profile(first), load_profile(second))
@@ -134,6 +138,7 @@ def schema() -> Answer:
 @click.argument("csv")
 @output_option("PROFILE.json", "Where to write the profile. [default: PROFILE itself]")
 @answering
+@reading
 def import_ncu(file: str, csv: str, output_path: pathlib.Path | None) -> Answer:
     """Adds what Nsight Compute found out about kernels, from the CSV that `ncu --csv` prints.
 
