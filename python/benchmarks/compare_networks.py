@@ -33,8 +33,7 @@ import click
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from python.benchmarks.networks import NETWORKS, Network
-from tf_interop.use.command_arguments import parse_batches
-from tf_interop.use.profiling.profile_run import parse_budget
+from tf_interop.use.command_arguments import parse_batches, parse_budget, parsed_by
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIRST = tuple(network.name for network in NETWORKS[:3])
@@ -224,7 +223,7 @@ def share_of(seconds_left: float, units_left: int) -> float:
 )
 @click.option(
     "--batch",
-    callback=lambda context, parameter, value: value and parse_batches(context, parameter, value),
+    callback=parsed_by(parse_batches),
     metavar="N,…",
     help="In place of the rounds: inference and training with these batch sizes.",
 )

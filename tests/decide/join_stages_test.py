@@ -224,6 +224,23 @@ def test_keeps_to_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert join([[]] * 4, steps, options).is_complete is False
 
 
+def test_tells_how_many_changes_it_has_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "_ASKED_PER_REPORT", 1)
+    options = fixed({(0, 1): 12, (2, 3): 12})
+    told: list[int] = []
+    result = join_stages(
+        [[]] * 4,
+        in_steps([(0,), (1,), (2,), (3,)], options),
+        options,
+        max_lanes=4,
+        max_orders=100,
+        on_progress=told.append,
+    )
+    assert result.changes == 2
+    assert sorted(told) == told
+    assert set(told) == {0, 1, 2}
+
+
 def with_spread(options: SetOptions, share: float) -> SetOptions:
     return lambda nodes: [
         dataclasses.replace(option, spread_us=share * option.latency_us)

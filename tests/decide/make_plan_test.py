@@ -367,9 +367,13 @@ def test_tells_how_far_it_is() -> None:
     for options in (EXACT, NARROW):
         told: list[SearchProgress] = []
         make_plan(problem, options, on_progress=told.append)
-        assert [each.nodes_done for each in told] == [1, 2, 3]
+        searched = [each for each in told if each.joined is None]
+        assert [each.nodes_done for each in searched] == [1, 2, 3]
         assert {each.nodes for each in told} == {3}
-        assert told[-1].states == 3
+        assert searched[-1].states == 3
+        # What was searched in bounds is joined afterwards.
+        joined = [SearchProgress(3, 3, 3, 0)] * (3 if options is NARROW else 0)
+        assert told == searched + joined
 
 
 def test_says_how_it_searched() -> None:

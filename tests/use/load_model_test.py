@@ -212,9 +212,28 @@ def test_module_that_is_missing_or_misspelled() -> None:
         load_model("models_of_this_test:build_modle")
 
 
-def test_error_inside_the_users_module_comes_through() -> None:
-    _write_module("import no_such_dependency")
-    with pytest.raises(ModuleNotFoundError, match="no_such_dependency"):
+@pytest.mark.parametrize(
+    ("code", "what"),
+    [
+        ("import no_such_dependency", r"ModuleNotFoundError: No module named 'no_such_dependency'"),
+        ("def build(:", r"SyntaxError: invalid syntax \(models_of_this_test.py, line 1\)"),
+        (
+            "def build():\n    raise KeyError('filters')",
+            r"KeyError: 'filters' \(models_of_this_test.py, line 2\)",
+        ),
+        ("def build(depth): pass", r"TypeError: build\(\) missing 1 required .*: 'depth'\."),
+        ("exit(5)", "SystemExit: 5"),
+    ],
+)
+def test_says_what_the_code_of_a_model_raised_and_where(code: str, what: str) -> None:
+    _write_module(code)
+    with pytest.raises(ModelArgumentError, match=f"models_of_this_test:build.*, got {what}"):
+        load_model("models_of_this_test:build")
+
+
+def test_memory_that_is_used_up_is_not_taken_for_a_fault_of_the_code() -> None:
+    _write_module("def build(): raise MemoryError")
+    with pytest.raises(MemoryError):
         load_model("models_of_this_test:build")
 
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from profile_values import GPU, make_algorithm, make_profile, make_stage
 
 import tf_interop
-from tf_interop.decide.planning.make_plan import make_plan
+from tf_interop.decide.planning.make_plan import PlanOptions, make_plan
 from tf_interop.errors import PlanError, ProfileError
 from tf_interop.know.fingerprint import canonical_names
 from tf_interop.know.installed import nvidia
@@ -162,6 +162,13 @@ def test_says_what_it_is_doing() -> None:
     tf_interop.plan(build(), _profile(2), batch_sizes=[2], say=said.append)
     assert said[:2] == ["Tracing batch 2", "Planning branches, inference, batch 2"]
     assert said[-1] == "Planning branches, inference, batch 2: 3 of 3 convolutions"
+
+
+def test_says_that_it_joins_what_was_searched_in_bounds() -> None:
+    said: list[str] = []
+    options = PlanOptions(max_transitions=0)
+    tf_interop.plan(build(), _profile(2), batch_sizes=[2], options=options, say=said.append)
+    assert said[-1] == "Planning branches, inference, batch 2: joining stages, 0 changes made"
 
 
 def test_no_plan_passes_that_the_graph_does_not_allow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,16 +172,6 @@ def test_says_why_there_is_nothing_to_compare() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "size"),
-    [("8GB", 8 * 10**9), ("512MiB", 512 << 20), ("4096", 4096), ("1.5kB", 1500)],
-)
-def test_reads_sizes_of_memory(text: str, size: int) -> None:
-    from tf_interop.use.command_arguments import parse_bytes
-
-    assert parse_bytes(None, None, text) == size  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
     ("arguments", "exit_code", "message"),
     [
         (["M", "-o", "p.json"], 2, "Missing option '--profile'"),

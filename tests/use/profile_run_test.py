@@ -36,7 +36,6 @@ from tf_interop.use.profiling.profile_run import (
     Phase,
     ProfileRun,
     RunOptions,
-    parse_budget,
 )
 from tf_interop.use.profiling.profile_tables import describe_convolution
 
@@ -560,16 +559,3 @@ def test_says_which_convolutions_have_no_algorithm() -> None:
     [note] = outcome.notes
     assert note.startswith("no algorithm for backward-input 1x8x8x3")
     assert note.endswith("Expected a forward convolution.")
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400)]
-)
-def test_budgets(text: str, seconds: float) -> None:
-    assert parse_budget(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "m", "-1m", "0", "10d", "inf", "nan"])
-def test_refuses_other_budgets(text: str) -> None:
-    with pytest.raises(ValueError, match=r"Expected a time such as 90s, 10m or 1\.5h"):
-        parse_budget(text)

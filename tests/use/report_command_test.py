@@ -91,13 +91,18 @@ def test_says_as_json_what_was_written_and_what_the_figures_are() -> None:
     result = _report("plan.json", "--json")
     assert json.loads(result.stdout) == {
         "page": "report.html",
+        "trace": None,
+        "picture": None,
         "graphs": [
             {
                 "fingerprint": "0123456789abcdef",
                 "batch_size": 8,
+                "convolutions": 9,
+                "unmeasured": 0,
                 "stages": 2,
                 "latency_us": 222.0,
                 "sequential_us": 356.0,
+                "peak_bytes": 7_077_888,
                 "latency_is": "modelled and simulated",
             }
         ],

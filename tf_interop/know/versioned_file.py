@@ -92,12 +92,37 @@ def save_versioned(value: T, path: PathLike, file_format: VersionedFormat[T]) ->
     except (msgspec.ValidationError, ValueError) as error:
         raise _not_legal(path, file_format, error) from error
     try:
-        _write_atomically(_with_lines(content, file_format), pathlib.Path(path).resolve())
+        write_atomically(_with_lines(content, file_format), path)
     except OSError as error:
         raise file_format.error(
             f"Expected to write {file_format.noun} '{os.fspath(path)}', got: {error.strerror}. "
             "Choose a file in a folder that exists and may be written to."
         ) from error
+
+
+def write_atomically(content: bytes, path: PathLike) -> None:
+    """Writes a file that appears whole or not at all; one that was there stays until then.
+
+    What is no file, such as /dev/stdout, is written to as it is.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    target = pathlib.Path(path).resolve()
+    if target.exists() and not target.is_file():
+        target.write_bytes(content)
+        return
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        # "x" and not tempfile, whose files nobody else may read.
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def versioned_schema(file_format: VersionedFormat[Any]) -> dict[str, Any]:
@@ -184,17 +209,3 @@ def _one_item_per_line(value: bytes) -> bytes:
         return value
     items = msgspec.json.decode(value, type=list[msgspec.Raw])
     return b"[\n" + b",\n".join(bytes(item) for item in items) + b"\n]"
-
-
-def _write_atomically(content: bytes, path: pathlib.Path) -> None:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        # "x" and not tempfile, whose files nobody else may read.
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

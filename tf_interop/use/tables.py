@@ -10,11 +10,19 @@ UNKNOWN = "–"
 _WIDTH = 100
 
 
+class _Plain(Console):
+    """What is no terminal."""
+
+    def on_broken_pipe(self) -> None:
+        """Leaves it to the command line to end, which rich would do with a code of its own."""
+        raise BrokenPipeError
+
+
 def print_on(console: Console, renderable: RenderableType) -> None:
     """Prints a table or a text."""
     # What is not a terminal has no width; rich would take 80.
     if not console.is_terminal:
-        console = Console(file=console.file, width=_WIDTH)
+        console = _Plain(file=console.file, width=_WIDTH)
     console.print(renderable, width=min(console.width, _WIDTH), highlight=False, markup=False)
 
 

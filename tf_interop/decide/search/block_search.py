@@ -118,8 +118,15 @@ def search_blocks(
     # Behind all searches: what is asked for here must not use up what the exact ones may ask for.
     changes = 0
     is_joining_complete = True
+
+    def tell_joined(changes_here: int) -> None:
+        if on_progress is not None:
+            joined = changes + changes_here
+            on_progress(SearchProgress(nodes_done, len(predecessors), states, joined))
+
     for number in in_bounds:
         local, found = results[number]
+        tell_joined(0)
         joined = join_stages(
             local.predecessors,
             found,
@@ -127,6 +134,7 @@ def search_blocks(
             available_bytes=local.available_bytes,
             max_lanes=max_lanes,
             max_orders=max_orders,
+            on_progress=tell_joined,
         )
         results[number] = local, joined.found
         changes += joined.changes

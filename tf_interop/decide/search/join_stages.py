@@ -20,7 +20,7 @@ import dataclasses
 import heapq
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tf_interop.decide.search.bounded_search import Nodes, SetOptions
 from tf_interop.decide.search.stage_search import (
@@ -33,6 +33,7 @@ from tf_interop.decide.search.stage_search import (
 # Changes whose stages are asked for, at most: seconds. InceptionResNetV2's training graph, of 731
 # convolutions, has less than a tenth of that.
 _MOST_ASKED = 1_000_000
+_ASKED_PER_REPORT = 1_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ def join_stages(
     available_bytes: AvailableBytes | None = None,
     max_lanes: int,
     max_orders: int,
+    on_progress: Callable[[int], None] = lambda changes: None,
 ) -> JoinResult:
     """Joins steps, and moves nodes between them, where that saves time.
 
@@ -70,11 +72,14 @@ def join_stages(
             more or less is alive beside them.
         max_lanes: the most nodes of a stage.
         max_orders: changes for which an order is looked for, at most.
+        on_progress: told now and then how many changes were made.
 
     Returns:
         Stages that take no longer than those given. Equal ones for equal input.
     """
-    joiner = _Joiner(predecessors, found, stage_options, available_bytes, max_lanes, max_orders)
+    joiner = _Joiner(
+        predecessors, found, stage_options, available_bytes, max_lanes, max_orders, on_progress
+    )
     return joiner.join()
 
 
@@ -103,6 +108,7 @@ class _Joiner:
         available_bytes: AvailableBytes | None,
         max_lanes: int,
         max_orders: int,
+        on_progress: Callable[[int], None],
     ) -> None:
         self._predecessors = predecessors
         self._found = found
@@ -110,6 +116,7 @@ class _Joiner:
         self._available_bytes = available_bytes
         self._max_lanes = max_lanes
         self._orders_left = max_orders
+        self._on_progress = on_progress
         self._asked_left = _MOST_ASKED
         self._options: dict[Nodes, Sequence[StageOption]] = {}
         self._related = _related(predecessors)
@@ -194,6 +201,8 @@ class _Joiner:
         if self._asked_left <= 0:
             return None
         self._asked_left -= 1
+        if self._asked_left % _ASKED_PER_REPORT == 0:
+            self._on_progress(self._changes)
         # There are far too many to remember what each could be.
         options = self._stage_options(after[0])
         if not options:

@@ -87,11 +87,13 @@ class SearchProgress:
         nodes_done: nodes that stages have been found for.
         nodes: all nodes.
         states: states that were solved up to now.
+        joined: changes that joining has made to the stages that were found; None before that.
     """
 
     nodes_done: int
     nodes: int
     states: int
+    joined: int | None = None
 
 
 OnProgress = Callable[[SearchProgress], None]

@@ -86,6 +86,11 @@ def save_profile(profile: Profile, path: PathLike) -> None:
     save_versioned(_pack(profile), path, _PROFILE_FILE)
 
 
+def profile_document(profile: Profile) -> Any:
+    """What a profile's file holds, for msgspec to encode; see `profile_schema`."""
+    return _pack(profile)
+
+
 def profile_schema() -> dict[str, Any]:
     """JSON schema (2020-12) of profile files: types, fields and bounds."""
     return versioned_schema(_PROFILE_FILE)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import pathlib
 from typing import Any
 
 from tf_interop.errors import BenchmarkError
 from tf_interop.know.results.benchmark_result import Benchmark, Case, Variant, VariantResult
+from tf_interop.know.versioned_file import write_atomically
 
 # Of Okabe and Ito, which people see apart who do not see all colours.
 _COLOURS = {
@@ -33,13 +35,9 @@ def write_plot(benchmark: Benchmark, path: pathlib.Path) -> None:
         BenchmarkError: matplotlib is not installed, there is nothing to draw, or the file cannot be
             written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise BenchmarkError(
-            f"Expected matplotlib for the plot '{path}', got none. Install it, as with pip install "
-            "tf-interop[report]."
-        ) from error
+    check_plot(path)
+    from matplotlib.figure import Figure
+
     panels = _panels(benchmark)
     if not panels:
         raise BenchmarkError(f"Expected results to draw in '{path}', got none. Measure first.")
@@ -64,12 +62,39 @@ def write_plot(benchmark: Benchmark, path: pathlib.Path) -> None:
         fontsize=8,
         frameon=False,
     )
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=150, format=_kind_of(path))
     try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
+        write_atomically(picture.getvalue(), path)
+    except OSError as error:
         raise BenchmarkError(
-            f"Expected to write the plot '{path}', got: {error}. Choose another file."
+            f"Expected to write the plot '{path}', got: {error.strerror}. Choose another file."
         ) from error
+
+
+def check_plot(path: pathlib.Path) -> None:
+    """Checks that a plot can be drawn, before there is anything to draw.
+
+    Raises:
+        BenchmarkError: matplotlib is not installed, or draws no pictures of this kind.
+    """
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ImportError as error:
+        raise BenchmarkError(
+            f"Expected matplotlib for the plot '{path}', got none. Install it, as with pip install "
+            "tf-interop[report]."
+        ) from error
+    kinds = FigureCanvasBase.get_supported_filetypes()
+    if _kind_of(path) not in kinds:
+        raise BenchmarkError(
+            f"Expected a picture that ends in one of {', '.join(f'.{kind}' for kind in kinds)}, "
+            f"got '{path}'. Choose another name."
+        )
+
+
+def _kind_of(path: pathlib.Path) -> str:
+    return path.suffix[1:].lower() or "png"
 
 
 def _panels(benchmark: Benchmark) -> dict[str, list[VariantResult]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import pathlib
 from collections.abc import Iterator
 
@@ -16,6 +17,7 @@ from tf_interop.know.results.benchmark_result import (
     Summary,
     VariantResult,
 )
+from tf_interop.know.versioned_file import write_atomically
 from tf_interop.use.tables import UNKNOWN, new_table, percent, print_on
 
 CSV_COLUMNS = (
@@ -88,11 +90,12 @@ def write_csv(benchmark: Benchmark, path: pathlib.Path) -> None:
     Raises:
         BenchmarkError: the file cannot be written.
     """
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, CSV_COLUMNS)
+    writer.writeheader()
+    writer.writerows(_csv_row(benchmark, result) for result in benchmark.results)
     try:
-        with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, CSV_COLUMNS)
-            writer.writeheader()
-            writer.writerows(_csv_row(benchmark, result) for result in benchmark.results)
+        write_atomically(text.getvalue().encode(), path)
     except OSError as error:
         raise BenchmarkError(
             f"Expected to write CSV file '{path}', got: {error.strerror}. Choose another file."

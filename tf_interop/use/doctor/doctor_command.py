@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import sys
-
 import click
 from rich.console import Console
 from rich.text import Text
 
+from tf_interop.use.command_answer import Answer, answering
+from tf_interop.use.command_ends import AS_IT_IS, exit_codes
 from tf_interop.use.doctor.doctor import examine, is_healthy, to_json
 from tf_interop.use.doctor.doctor_finding import Finding, Level
 from tf_interop.use.tables import new_table, print_on
 
-_AS_IT_IS = "\b\n"
-_EPILOG = f"""{_AS_IT_IS}Examples:
+_EPILOG = f"""{AS_IT_IS}Examples:
   tf-interop doctor
   tf-interop doctor --json
 
-{_AS_IT_IS}Exit codes:
-  0  nothing that does not work; there may be warnings
-  1  at least one problem
-  2  wrong usage"""
+{exit_codes({0: "nothing that does not work; there may be warnings", 1: "at least one problem"})}"""
 _MARKS = {
     Level.OK: ("ok", "green"),
     Level.WARNING: ("warning", "yellow"),
@@ -29,9 +24,12 @@ _MARKS = {
 }
 
 
-@click.command(epilog=_EPILOG)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def doctor(as_json: bool) -> None:
+@click.command(
+    epilog=_EPILOG,
+    short_help="Says what works on this machine, and how to mend what does not.",
+)
+@answering
+def doctor() -> Answer:
     """Says what works on this machine, and how to mend what does not.
 
     Looked at are Python, TensorFlow, the compiled libraries, driver, GPUs and cuDNN, whether the
@@ -40,12 +38,11 @@ def doctor(as_json: bool) -> None:
     """
     with Console(stderr=True).status("Starting") as status:
         findings = examine(status.update)
-    if as_json:
-        click.echo(json.dumps(to_json(findings), indent=2))
-    else:
-        _show(findings)
-    if not is_healthy(findings):
-        sys.exit(1)
+    return Answer(
+        to_json(findings),
+        lambda: _show(findings),
+        exit_code=0 if is_healthy(findings) else 1,
+    )
 
 
 def _show(findings: tuple[Finding, ...]) -> None:

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import sys
+import traceback
 from collections.abc import Iterable
 from typing import Any
 
@@ -196,15 +197,18 @@ def _load_graph_def(path: pathlib.Path) -> graph_pb2.GraphDef:
 def _call_function(module_name: str, function_name: str, image_size: tuple[int, int] | None) -> Any:
     if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109 (entries are strings)
         sys.path.insert(0, "")
+    name = f"{module_name}:{function_name}"
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise
+            raise _raised_by_code(name, error) from error
         raise ModelArgumentError(
             f"Expected a module '{module_name}' to import, got: {error}. Run from the folder that "
             "it is in, or install it."
         ) from error
+    except (Exception, SystemExit) as error:
+        raise _raised_by_code(name, error) from error
     if not hasattr(module, function_name):
         raise ModelArgumentError(
             f"Expected module '{module_name}' to have '{function_name}', got none."
@@ -213,9 +217,26 @@ def _call_function(module_name: str, function_name: str, image_size: tuple[int, 
     value = getattr(module, function_name)
     if _is_model(value):
         return value
-    if image_size is not None and _takes_image_size(value):
-        return value(image_size=image_size)
-    return value()
+    try:
+        if image_size is not None and _takes_image_size(value):
+            return value(image_size=image_size)
+        return value()
+    except (tf.errors.ResourceExhaustedError, MemoryError):
+        raise  # no fault of the code: callers tell it from others
+    except (Exception, SystemExit) as error:
+        raise _raised_by_code(name, error) from error
+
+
+def _raised_by_code(name: str, error: BaseException) -> ModelArgumentError:
+    """What the code of a model raised, and the line that it comes from."""
+    place = ""
+    if not isinstance(error, SyntaxError):  # says so itself
+        *_, last = traceback.extract_tb(error.__traceback__)
+        if last.filename != __file__:
+            place = f" ({pathlib.Path(last.filename).name}, line {last.lineno})"
+    return ModelArgumentError(
+        f"Expected '{name}' to give a model, got {_in_short(error)}{place}. Correct its code."
+    )
 
 
 def _takes_image_size(function: Any) -> bool:
@@ -244,6 +265,6 @@ def _hint(name: str, names: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(repr(by_lower_case[each]) for each in close)}?"
 
 
-def _in_short(error: Exception) -> str:
+def _in_short(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -169,6 +169,9 @@ def _plan_graph(
         )
 
     def say_progress(progress: SearchProgress) -> None:
+        if progress.joined is not None:
+            say(f"Planning {name}: joining stages, {progress.joined} changes made")
+            return
         say(f"Planning {name}: {progress.nodes_done} of {progress.nodes} convolutions")
 
     problem = make_planning_problem(

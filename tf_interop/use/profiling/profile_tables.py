@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
+from tf_interop.decide.measuring.pair_figures import count_pairs
 from tf_interop.know.convolution import ConvolutionConfiguration
 from tf_interop.know.profiles.nsight_compute import LaunchKey, NsightImport
 from tf_interop.know.profiles.occupancy import compute_occupancy
@@ -51,6 +52,18 @@ def show_profile(
         print_on(console, _convolution_table(profile))
     if profile.stages or profile.stage_failures:
         print_on(console, _stage_table(profile))
+
+
+def show_profile_and_pairs(profile: Profile, console: Console | None = None) -> None:
+    """Prints what a profile holds, and what its pairs of convolutions come to.
+
+    Args:
+        profile: any profile.
+        console: where to print; by default stdout.
+    """
+    console = console or Console()
+    show_profile(profile, console)
+    print_on(console, str(count_pairs(profile)))
 
 
 def show_like_paper(profile: Profile, console: Console | None = None) -> None:

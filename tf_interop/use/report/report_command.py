@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import pathlib
-from collections.abc import Iterator
 
 import click
 from rich.console import Console
-from rich.status import Status
 
 from tf_interop.errors import PlanError
 from tf_interop.know.plans.plan import Plan
@@ -19,7 +15,18 @@ from tf_interop.know.plans.planning_problem_file import load_problem
 from tf_interop.know.profiles.profile import Profile
 from tf_interop.know.profiles.profile_file import load_profile
 from tf_interop.know.results.run_record import load_run
-from tf_interop.use.command_arguments import errors_shown, image_size_option, parse_target
+from tf_interop.know.versioned_file import write_atomically
+from tf_interop.use.command_answer import Answer, answering
+from tf_interop.use.command_arguments import (
+    image_size_option,
+    output_option,
+    profile_option,
+    target_option,
+    written_option,
+)
+from tf_interop.use.command_ends import AS_IT_IS, exit_codes
+from tf_interop.use.models.model_progress import work_on_model
+from tf_interop.use.planning.plan_summary import summarize_graph
 from tf_interop.use.report.figures import is_simulated, total_label
 from tf_interop.use.report.report_data import graph_titles, make_report
 from tf_interop.use.report.report_network import Network, network_for, network_of_problem
@@ -27,31 +34,23 @@ from tf_interop.use.report.timeline_trace import trace_of_plan
 
 # TensorFlow, Jinja and matplotlib are imported only where they are needed.
 
-_AS_IT_IS = "\b\n"
-_EPILOG = f"""{_AS_IT_IS}Examples:
+_EPILOG = f"""{AS_IT_IS}Examples:
   tf-interop report plan.json -o report.html
   tf-interop report plan.json --model InceptionV3 --profile profile.json
   tf-interop report plan.json --trace trace.json --png timeline.png
 
-{_AS_IT_IS}A plan for a GPU, shown on a machine without one:
+{AS_IT_IS}A plan for a GPU, shown on a machine without one:
   tf-interop report plan.json --model my_package.models:build --for 9.0
 
-{_AS_IT_IS}Exit codes:
-  0  success
-  1  an error that tf_interop reports
-  2  wrong usage"""
+{exit_codes()}"""
 _DEFAULT_OUTPUT = "report.html"
 
 
-@click.command(epilog=_EPILOG)
-@click.argument("plan_path", metavar="PLAN")
-@click.option(
-    "-o",
-    "--output",
-    "output_path",
-    type=click.Path(dir_okay=False),
-    metavar="REPORT.html",
-    help=f"The page. [default: {_DEFAULT_OUTPUT}, where neither --trace nor --png is asked for]",
+@click.command(epilog=_EPILOG, short_help="Shows a plan as a page, a trace and a picture.")
+@click.argument("plan_path", metavar="PLAN", type=click.Path(path_type=pathlib.Path))
+@output_option(
+    "REPORT.html",
+    f"The page. [default: {_DEFAULT_OUTPUT}, where neither --trace nor --png is asked for]",
 )
 @click.option(
     "--model",
@@ -65,11 +64,8 @@ _DEFAULT_OUTPUT = "report.html"
     metavar="PROBLEM.json",
     help="The planning problem that PLAN is of, in place of --model. May be given several times.",
 )
-@click.option(
-    "--profile",
-    "profile_path",
-    metavar="PROFILE.json",
-    help="What PLAN was made by: adds the device and, with --model, every measured algorithm.",
+@profile_option(
+    "What PLAN was made by: adds the device and, with --model, every measured algorithm."
 )
 @click.option(
     "--run",
@@ -77,45 +73,35 @@ _DEFAULT_OUTPUT = "report.html"
     metavar="RUN.json",
     help="What tf-interop run --save-run wrote: adds what the plugin did, and measured steps.",
 )
-@click.option(
+@written_option(
     "--trace",
     "trace_path",
-    type=click.Path(dir_okay=False),
-    metavar="TRACE.json",
-    help="The timelines as a trace for ui.perfetto.dev or chrome://tracing.",
+    "TRACE.json",
+    "The timelines as a trace for ui.perfetto.dev or chrome://tracing.",
 )
-@click.option(
+@written_option(
     "--png",
     "picture_path",
-    type=click.Path(dir_okay=False),
-    metavar="TIMELINE.png",
-    help="The timelines as a picture; needs matplotlib (the extra report).",
+    "TIMELINE.png",
+    "The timelines as a picture; needs matplotlib (the extra report).",
 )
 @click.option("--title", help="The page's title. [default: the model's name, or the plan's file]")
-@image_size_option
-@click.option(
-    "--for",
-    "target",
-    callback=parse_target,
-    metavar="cpu|CC",
-    help="What the plan is for: cpu, or a GPU of a compute capability such as 9.0. "
-    "[default: what the profile is of, else what this process runs on]",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
+@image_size_option()
+@target_option("What the plan is for", "what the profile is of, else what this process runs on")
+@answering
 def report(
-    plan_path: str,
-    output_path: str | None,
+    plan_path: pathlib.Path,
+    output_path: pathlib.Path | None,
     model: str | None,
     problem_paths: tuple[str, ...],
-    profile_path: str | None,
+    profile_path: pathlib.Path | None,
     run_path: str | None,
-    trace_path: str | None,
-    picture_path: str | None,
+    trace_path: pathlib.Path | None,
+    picture_path: pathlib.Path | None,
     title: str | None,
     image_size: tuple[int, int] | None,
     target: str | None,
-    as_json: bool,
-) -> None:
+) -> Answer:
     """Shows PLAN as a page: its network, timelines, and why each stage is as it is.
 
     The page is one file that needs no network. Every time in it says whether it was measured,
@@ -124,26 +110,26 @@ def report(
     if model is not None and problem_paths:
         raise click.UsageError("Expected --model or --problem, got both.")
     if output_path is None and trace_path is None and picture_path is None:
-        output_path = _DEFAULT_OUTPUT
-    for path in filter(None, (output_path, trace_path, picture_path)):
-        if not pathlib.Path(path).resolve().parent.is_dir():
-            raise click.UsageError(f"Expected a folder that exists, got '{path}'.")
-    with errors_shown(), _progress() as status:
-        status.update("Reading")
-        plan = load_plan(plan_path)
-        profile = None if profile_path is None else load_profile(profile_path)
-        run = None if run_path is None else load_run(run_path)
-        networks = tuple(network_of_problem(load_problem(path)) for path in problem_paths)
-        if model is not None:
-            networks = _trace(model, plan, profile, image_size, target, status)
-        if networks:
-            _check_fits(plan, networks, plan_path)
-        titles = graph_titles(plan)
+        output_path = pathlib.Path(_DEFAULT_OUTPUT)
+    plan = load_plan(plan_path)
+    profile = None if profile_path is None else load_profile(profile_path)
+    run = None if run_path is None else load_run(run_path)
+    networks = tuple(network_of_problem(load_problem(path)) for path in problem_paths)
+    if model is not None:
+        networks = _trace(model, plan, profile, image_size, target)
+    if networks:
+        _check_fits(plan, networks, plan_path)
+    titles = graph_titles(plan)
+    with Console(stderr=True).status("Drawing"):
+        # First of all, since it can fail for what is not installed.
+        if picture_path is not None:
+            from tf_interop.use.report.timeline_picture import save_timeline_picture
+
+            save_timeline_picture(plan, titles, picture_path)
         if output_path is not None:
-            status.update("Drawing the page")
             shown = make_report(
                 plan,
-                title=title or model or pathlib.Path(plan_path).name,
+                title=title or model or plan_path.name,
                 networks=networks,
                 profile=profile,
                 run=run,
@@ -154,24 +140,20 @@ def report(
             _write(output_path, render_report(shown))
         if trace_path is not None:
             _write(trace_path, json.dumps(trace_of_plan(plan, titles)))
-        if picture_path is not None:
-            status.update("Drawing the picture")
-            from tf_interop.use.report.timeline_picture import save_timeline_picture
+    written = {"page": output_path, "trace": trace_path, "picture": picture_path}
+    return Answer(
+        {
+            **{what: path and str(path) for what, path in written.items()},
+            "graphs": _summary(plan),
+        },
+        lambda: _say_written(plan, written),
+    )
 
-            save_timeline_picture(plan, titles, picture_path)
-    asked = {"page": output_path, "trace": trace_path, "picture": picture_path}
-    written = {what: path for what, path in asked.items() if path is not None}
-    if as_json:
-        click.echo(json.dumps({**written, "graphs": _summary(plan)}, indent=2))
-        return
+
+def _say_written(plan: Plan, written: dict[str, pathlib.Path | None]) -> None:
     for what, path in written.items():
-        click.echo(f"{path}: {what} of {len(plan.graphs)} graphs")
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Status]:
-    with Console(stderr=True).status("Starting") as status:
-        yield status
+        if path is not None:
+            click.echo(f"{path}: {what} of {len(plan.graphs)} graphs")
 
 
 def _trace(
@@ -180,35 +162,26 @@ def _trace(
     profile: Profile | None,
     image_size: tuple[int, int] | None,
     target: str | None,
-    status: Status,
 ) -> tuple[Network, ...]:
-    # Of TensorFlow's own messages only errors.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    status.update("Importing TensorFlow")
-    from tf_interop.know.installed.profiled_device import running_device
-    from tf_interop.use.models.load_model import ModelArgumentError, load_model
-    from tf_interop.use.report.report_model import networks_of_model
+    with work_on_model(model, parameter="--model") as status:
+        from tf_interop.know.installed.profiled_device import running_device
+        from tf_interop.use.models.load_model import load_model
+        from tf_interop.use.report.report_model import networks_of_model
 
-    if target is None:
-        device = profile.device if profile is not None else running_device("cudnn")
-        target = "cpu" if device is None else device.compute_capability or "cpu"
-    try:
-        status.update(f"Loading {model}")
+        if target is None:
+            device = profile.device if profile is not None else running_device("cudnn")
+            target = "cpu" if device is None else device.compute_capability or "cpu"
         return networks_of_model(
             load_model(model, image_size=image_size),
             plan,
             image_size=image_size,
             compute_capability=None if target == "cpu" else target,
             profile=profile,
-            say=lambda text: status.update(text),
+            say=status.update,
         )
-    except ModelArgumentError as error:
-        raise click.BadParameter(str(error), param_hint="--model") from error
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
 
 
-def _check_fits(plan: Plan, networks: tuple[Network, ...], plan_path: str) -> None:
+def _check_fits(plan: Plan, networks: tuple[Network, ...], plan_path: pathlib.Path) -> None:
     missing = [graph for graph in plan.graphs if network_for(graph, networks) is None]
     if plan.graphs and len(missing) == len(plan.graphs):
         found = ", ".join(f"{each.fingerprint or 'a problem'}" for each in networks)
@@ -218,9 +191,9 @@ def _check_fits(plan: Plan, networks: tuple[Network, ...], plan_path: str) -> No
         )
 
 
-def _write(path: str, text: str) -> None:
+def _write(path: pathlib.Path, text: str) -> None:
     try:
-        pathlib.Path(path).write_text(text, encoding="utf-8")
+        write_atomically(text.encode(), path)
     except OSError as error:
         raise PlanError(
             f"Expected to write '{path}', got: {error.strerror}. Check the path."
@@ -231,11 +204,7 @@ def _summary(plan: Plan) -> list[dict[str, object]]:
     simulated = is_simulated(plan)
     return [
         {
-            "fingerprint": graph.fingerprint,
-            "batch_size": graph.batch_size,
-            "stages": len(graph.stages),
-            "latency_us": None if graph.prediction is None else graph.prediction.latency_us,
-            "sequential_us": None if graph.prediction is None else graph.prediction.sequential_us,
+            **summarize_graph(graph),
             "latency_is": (
                 None if graph.prediction is None else total_label(graph, simulated=simulated)
             ),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tf_interop.errors import PlanError
 from tf_interop.know.plans.plan import GraphPlan, Plan
+from tf_interop.know.versioned_file import write_atomically
 from tf_interop.use.report.figures import SIMULATED, is_simulated, total_label
 from tf_interop.use.report.timeline import (
     Timeline,
@@ -68,8 +70,10 @@ def save_timeline_picture(plan: Plan, titles: Sequence[str], path: str | os.Path
         axes[2 * index + 1].set_xlabel("µs; of a stage the full colour is what a lane takes alone")
     if simulated:
         figure.suptitle(f"Simulated: {plan.made_with[SIMULATED]}", fontsize=9, wrap=True)
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=_DOTS_PER_INCH, format="png")
     try:
-        figure.savefig(path, dpi=_DOTS_PER_INCH, format="png")
+        write_atomically(picture.getvalue(), path)
     except OSError as error:
         raise PlanError(
             f"Expected to write '{os.fspath(path)}', got: {error.strerror}. Check the path."

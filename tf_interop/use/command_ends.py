@@ -1,0 +1,131 @@
+"""How commands end: exit codes, errors in one line, Ctrl-C, and readers that go away."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+import click
+
+from tf_interop.errors import TfInteropError
+
+# Click keeps the lines of a paragraph that starts with this.
+AS_IT_IS = "\b\n"
+
+STOPPED = 130
+"""As a shell says of a program that Ctrl-C ended: 128 and the number of the signal."""
+_READER_GONE = 141
+"""As of a program that SIGPIPE ended."""
+_MEANINGS = {
+    0: "success",
+    1: "an error that tf_interop reports",
+    2: "wrong usage",
+    STOPPED: "stopped by Ctrl-C",
+}
+
+
+def exit_codes(others: Mapping[int, str] = MappingProxyType({})) -> str:
+    """The end of a help text.
+
+    Args:
+        others: meanings that are a command's own, in place of the usual ones or beside them.
+    """
+    meanings = sorted({**_MEANINGS, **others}.items())
+    lines = [f"  {code:<3}  {meaning}" for code, meaning in meanings]
+    return "\n".join([f"{AS_IT_IS}Exit codes:", *lines])
+
+
+def example(command: str) -> str:
+    """The end of a help text, with one example of a command that has the usual exit codes."""
+    return f"{AS_IT_IS}Example:\n  tf-interop {command}\n\n{exit_codes()}"
+
+
+@contextlib.contextmanager
+def errors_shown() -> Iterator[None]:
+    """Errors of tf_interop as click shows them: in one line."""
+    try:
+        yield
+    except TfInteropError as error:
+        raise click.ClickException(str(error)) from error
+
+
+class EndsReported:
+    """A mixin for click's outermost group: no traceback for what a user can cause."""
+
+    def make_context(self, *arguments: Any, **others: Any) -> click.Context:
+        """Makes the context as click does; help and version are printed meanwhile."""
+        with _ends_reported():
+            return super().make_context(*arguments, **others)  # type: ignore[misc,no-any-return]
+
+    def invoke(self, context: click.Context) -> Any:
+        """Runs the command as click does."""
+        with _ends_reported():
+            return super().invoke(context)  # type: ignore[misc]
+
+
+@contextlib.contextmanager
+def _ends_reported() -> Iterator[None]:
+    try:
+        with _unknown_characters_replaced():
+            try:
+                yield
+            except click.exceptions.Exit:
+                _flush_stdout()
+                raise
+            _flush_stdout()
+    except KeyboardInterrupt:
+        click.echo("Stopped.", err=True)
+        raise click.exceptions.Exit(STOPPED) from None
+    except BrokenPipeError:
+        drop_stdout()
+        raise click.exceptions.Exit(_READER_GONE) from None
+    except OSError as error:
+        if error.filename:
+            what = f"to read or write '{error.filename}', got: {error.strerror}. Check the path."
+        else:
+            drop_stdout()
+            what = f"to write all output, got: {error.strerror or error}. Check where stdout goes."
+        raise click.ClickException(f"Expected {what}") from error
+
+
+@contextlib.contextmanager
+def _unknown_characters_replaced() -> Iterator[None]:
+    """Prints a question mark for what the encoding of stdout lacks, and does not fail."""
+    stdout = sys.stdout
+    if not isinstance(stdout, io.TextIOWrapper):
+        yield
+        return
+    before = stdout.errors
+    stdout.reconfigure(errors="replace")
+    yield
+    # Only where all is well: it writes what is left, and a program that is run follows.
+    stdout.reconfigure(errors=before)
+
+
+def _flush_stdout() -> None:
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def drop_stdout() -> None:
+    """Has Python not try again, when it ends, to write what could not be written."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def print_error(text: str) -> None:
+    """Prints an error as click does."""
+    click.echo(f"Error: {text}", err=True)
+
+
+def end_with(error: Exception) -> NoReturn:
+    """Ends the process with an error that tf_interop reports."""
+    print_error(str(error))
+    raise SystemExit(1)

@@ -1,0 +1,22 @@
+"""What a plan comes to, graph by graph, as plain values for `--json`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tf_interop.know.plans.plan import GraphPlan
+
+
+def summarize_graph(graph: GraphPlan) -> dict[str, Any]:
+    """The figures of one entry of a plan; None where it has no prediction."""
+    prediction = graph.prediction
+    return {
+        "fingerprint": graph.fingerprint,
+        "batch_size": graph.batch_size,
+        "convolutions": graph.convolution_count,
+        "unmeasured": None if prediction is None else prediction.unmeasured_count,
+        "stages": len(graph.stages),
+        "latency_us": None if prediction is None else prediction.latency_us,
+        "sequential_us": None if prediction is None else prediction.sequential_us,
+        "peak_bytes": None if prediction is None else prediction.peak_bytes,
+    }
