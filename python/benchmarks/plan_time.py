@@ -114,7 +114,7 @@ def read_network(name: str) -> Dag:
         as_grappler_hands_it_over=False,
     )
     view = GraphView(graphs.own_graph)
-    convolutions, _ = find_convolutions(view, GraphProperties(view), nchw_on_cpu=True)
+    convolutions, _ = find_convolutions(view, GraphProperties(view))
     ancestors = Independence(view, convolutions).ancestors
     numbers = {
         configuration: f"c{number}"

@@ -22,10 +22,10 @@ from tf_interop.know.graph.graph_view import GraphView
 
 
 def _find(
-    graph: GraphBuilder, infer: ShapeInference | None = None, nchw_on_cpu: bool = False
+    graph: GraphBuilder, infer: ShapeInference | None = None
 ) -> tuple[tuple[ConvolutionNode, ...], tuple[Refusal, ...]]:
     view = GraphView(graph.graph_def)
-    return find_convolutions(view, GraphProperties(view, infer), nchw_on_cpu=nchw_on_cpu)
+    return find_convolutions(view, GraphProperties(view, infer))
 
 
 def _only(graph: GraphBuilder, infer: ShapeInference | None = None) -> ConvolutionConfiguration:
@@ -326,13 +326,10 @@ def test_refuses_filter_layout() -> None:
     assert "OIHW" in refusal.detail
 
 
-def test_refuses_nchw_on_cpu_unless_told_otherwise() -> None:
+def test_takes_nchw_on_the_cpu() -> None:
     graph = _operands(image=(8, 16, 28, 30), device=CPU)
     graph.conv("c", "x", "f", data_format="NCHW")
-    assert _only_refusal(graph).reason is RefusalReason.LAYOUT
-    convolutions, refusals = _find(graph, nchw_on_cpu=True)
-    assert len(convolutions) == 1
-    assert not refusals
+    assert _only(graph).layout == "NCHW"
 
 
 @pytest.mark.parametrize(

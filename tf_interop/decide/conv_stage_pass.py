@@ -152,7 +152,6 @@ def _run(
     found, refused = find_convolutions(
         view,
         properties,
-        nchw_on_cpu=True,
         nodes_to_preserve=nodes_to_preserve,
         fetches=fetches,
     )

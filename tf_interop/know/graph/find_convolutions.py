@@ -118,7 +118,6 @@ def find_convolutions(
     view: GraphView,
     properties: GraphProperties,
     *,
-    nchw_on_cpu: bool = False,
     nodes_to_preserve: Collection[str] = (),
     fetches: Collection[str] = (),
 ) -> tuple[tuple[ConvolutionNode, ...], tuple[Refusal, ...]]:
@@ -129,8 +128,6 @@ def find_convolutions(
     Args:
         view: the graph.
         properties: the shapes of its tensors.
-        nchw_on_cpu: whether NCHW and NCDHW are taken on the CPU, where TensorFlow's own kernels run
-            them only with oneDNN.
         nodes_to_preserve: names that have to stay in the graph.
         fetches: what the graph is run for, names of nodes or tensors; none where that is not known.
 
@@ -158,9 +155,7 @@ def find_convolutions(
         check_time_limit()
         try:
             _check_runs(runs, index)
-            convolutions.append(
-                _match_convolution(view, properties, control_flow, index, nchw_on_cpu)
-            )
+            convolutions.append(_match_convolution(view, properties, control_flow, index))
         except _RefusalError as refused:
             name, op = view.names[index], view.ops[index]
             refusals.append(Refusal(name, op, refused.reason, refused.detail))
@@ -172,7 +167,6 @@ def _match_convolution(
     properties: GraphProperties,
     control_flow: ControlFlow,
     index: int,
-    nchw_on_cpu: bool,
 ) -> ConvolutionNode:
     """Reads one node; raises _RefusalError where it must be left alone."""
     op = view.ops[index]
@@ -184,12 +178,7 @@ def _match_convolution(
     if device_type not in ("", "CPU", "GPU"):
         raise _RefusalError(RefusalReason.DEVICE, f"Expected a CPU or a GPU, got '{device}'.")
     dtype = _dtype(attributes)
-    channels_last, channels_first = _LAYOUTS[_spatial_rank(op)]
     layout = _layout(attributes, op)
-    if layout == channels_first and device_type == "CPU" and not nchw_on_cpu:
-        raise _RefusalError(
-            RefusalReason.LAYOUT, f"Expected {channels_last} on the CPU, got {channels_first}."
-        )
     _check_sizes_type(attributes)
     fused_ops = _fused_ops(attributes, op, view.fanins[index]) if op in FUSED_CONVOLUTIONS else ()
 

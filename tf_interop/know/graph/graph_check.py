@@ -1,4 +1,4 @@
-"""Invariants of a graph before and after stages are put in. Checks raise; they change nothing."""
+"""Checks that a graph with new stages computes what it did without them; it changes nothing."""
 
 from __future__ import annotations
 
@@ -22,23 +22,6 @@ _COLOCATION = "_class"
 _COLOCATED_WITH = b"loc:@"
 
 
-def check_graph(graph: GraphView | graph_pb2.GraphDef, nodes_to_preserve: Iterable[str]) -> None:
-    """Checks that a graph is well-formed.
-
-    Names are unique, every input names a node, there is no cycle, the nodes to preserve are there,
-    ConvStage nodes are well-formed, and who reads one reads an output that it has.
-
-    Args:
-        graph: the graph; a view saves making one.
-        nodes_to_preserve: names of nodes that must be there.
-
-    Raises:
-        GraphError: one of these does not hold. It names the node.
-    """
-    view = graph if isinstance(graph, GraphView) else GraphView(graph)
-    _check_structure(view, nodes_to_preserve)
-
-
 def check_rewrite(
     before: GraphView,
     after: GraphView,
@@ -49,7 +32,9 @@ def check_rewrite(
     """Checks that a graph with new stages computes what it did without them.
 
     It knows nothing of the plan: what the new ConvStage nodes say about themselves is held against
-    the convolutions that are gone. Checks everything that `check_graph` does for `after`, and:
+    the convolutions that are gone. Checks that `after` is well-formed: there is no cycle, the nodes
+    to preserve are there, ConvStage nodes are well-formed, and who reads one reads an output that
+    it has. Names and inputs were checked when its view was made. And:
 
     1. Nodes are those of `before`, without the convolutions that are steps of new stages, and with
        those stages; a convolution that is to be preserved is an Identity of its output.
@@ -143,7 +128,7 @@ class _Correspondence:
 
 
 def _check_structure(view: GraphView, nodes_to_preserve: Iterable[str]) -> list[StageNode]:
-    """Does the work of `check_graph`; returns the stages of the graph."""
+    """Checks that a graph is well-formed; returns its stages."""
     view.topological_order()
     for name in nodes_to_preserve:
         if name not in view.index_of:

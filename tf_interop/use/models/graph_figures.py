@@ -113,7 +113,7 @@ def figures_of(graph: str, graph_def: graph_pb2.GraphDef) -> GraphFigures:
     """
     view = GraphView(graph_def)
     # As the pass does, which runs where TensorFlow's own kernels may take NCHW.
-    _, refusals = find_convolutions(view, GraphProperties(view), nchw_on_cpu=True)
+    _, refusals = find_convolutions(view, GraphProperties(view))
     indices = [index for index, op in enumerate(view.ops) if op in CONVOLUTION_KINDS]
     independence = NodeIndependence(view, indices)
     depths = independence.depths

@@ -161,7 +161,7 @@ def _plan_graph(
     say(f"Planning {name}")
     view = GraphView(graph_def)
     # As the pass does, which runs where TensorFlow's own kernels may take NCHW.
-    convolutions, _ = find_convolutions(view, GraphProperties(view), nchw_on_cpu=True)
+    convolutions, _ = find_convolutions(view, GraphProperties(view))
     if not convolutions:
         raise ValueError(
             "Expected a model with convolutions that can be part of a stage, got none. tf-interop "

@@ -41,8 +41,6 @@ from tf_interop.use.models.load_model import ModelArgumentError, is_built_here, 
 from tf_interop.use.models.model_graphs import graphs_of
 from tf_interop.use.models.prepared_graph import graph_for_device
 
-DTYPES = ("float32", "float64", "mixed_float16", "mixed_bfloat16")
-
 
 class StageSource(enum.Enum):
     """Where stages to be measured come from.
@@ -176,7 +174,7 @@ class _Collector:
     def add_graph(self, origin: str, graph_def: graph_pb2.GraphDef) -> None:
         view = GraphView(graph_def)
         # As the pass does, which runs where TensorFlow's own kernels may take NCHW.
-        found, refusals = find_convolutions(view, GraphProperties(view), nchw_on_cpu=True)
+        found, refusals = find_convolutions(view, GraphProperties(view))
         for reason, count in collections.Counter(each.reason for each in refusals).items():
             self._notes.append(f"{origin}: {count} left out for their {reason.value}")
         known = [node for node in found if has_known_shapes(node.configuration)]

@@ -77,8 +77,7 @@ def networks_of_model(
 
 
 def _network_of_graph(view: GraphView, profile: Profile | None) -> Network:
-    # As the pass does, which runs where TensorFlow's own kernels may take NCHW.
-    convolutions, refusals = find_convolutions(view, GraphProperties(view), nchw_on_cpu=True)
+    convolutions, refusals = find_convolutions(view, GraphProperties(view))
     costs = {} if profile is None else _costs_of(convolutions, profile)
     predecessors = Independence(view, convolutions).direct_predecessors(range(len(convolutions)))
     return Network(
