@@ -24,6 +24,7 @@ from tf_interop.keras import ConvStages
 from tf_interop.know.installed import keras_internals, tensorflow_internals
 from tf_interop.know.plans.plan_file import save_plan
 from tf_interop.use.enabling.plugin import get_plugin
+from tf_interop.use.enabling.tensorboard_figures import StageFiguresWriter
 
 # Ten images in batches of four: Keras leaves the batch dimension open, and the last batch is
 # smaller.
@@ -463,6 +464,23 @@ def test_writes_figures_of_a_prediction(keras: Any, tmp_path: pathlib.Path) -> N
     figures = {tag: value for step, tag, _, value in _summaries(tmp_path) if step == 0}
     assert figures["conv_stages/stages"] == 1
     assert figures["conv_stages/stages_run"] > 0
+
+
+def test_puts_everything_back_where_the_figures_cannot_be_written(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: StageFiguresWriter) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(StageFiguresWriter, "close", fail)
+    plugin, model = get_plugin(), _model(tf.keras)
+    callback = ConvStages("always", log_dir=tmp_path, verbose=0)
+    with pytest.raises(OSError, match="no space left"):
+        _fit(model, callback)
+    assert plugin.settings == Settings()
+    assert tensorflow_internals.plugin_optimizers_option() is None
+    with _runs_stages(False):
+        _fit(model)
 
 
 def test_writes_nothing_without_a_log_dir(
