@@ -520,3 +520,16 @@ def test_wins_only_by_more_than_the_spread(
         spread_us=spread_us,
     )
     assert wins(measurement) is expected
+
+
+def test_knows_the_batch_sizes_of_its_stages() -> None:
+    larger = dataclasses.replace(SMALL, image_shape=(16, *(SMALL.image_shape or ())[1:]))
+    profile = make_profile(
+        make_stage((larger, None), (larger, "FFT")),
+        make_stage((SMALL, None), (LARGE, None)),
+        make_stage((SMALL, None), (SMALL, None)),
+    )
+    assert SMALL.image_shape is not None
+    assert profile.stage_batch_sizes == (SMALL.image_shape[0], 16)
+    # The pass asks for each level of a graph.
+    assert profile.stage_batch_sizes is profile.stage_batch_sizes

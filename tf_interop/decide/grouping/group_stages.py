@@ -280,7 +280,7 @@ def _stage_for_measured_batch_sizes(
 ) -> PlannedStage | None:
     """A stage with a schedule for every batch size that the group was measured with."""
     measured: dict[int, _MeasuredGroup] = {}
-    for batch_size in _batch_sizes_of(profile):
+    for batch_size in profile.stage_batch_sizes:
         of_this_size = [_with_batch_size(node, batch_size) for node in group]
         found = _find_measured(of_this_size, merge_keys, profile, allow_tf32=allow_tf32)
         if found is not None:
@@ -305,20 +305,6 @@ def _stage_for_measured_batch_sizes(
         f"{', '.join(map(str, measured))} measured",
         lane_options=taken.lane_options,
         schedules=tuple(schedules),
-    )
-
-
-def _batch_sizes_of(profile: Profile) -> list[int]:
-    """The batch sizes of measured stages, ascending."""
-    configurations = {
-        measured.configuration for stage in profile.stages for measured in stage.convolutions
-    }
-    return sorted(
-        {
-            each.image_shape[0]
-            for each in configurations
-            if each.image_shape is not None and each.image_shape[0] is not None
-        }
     )
 
 

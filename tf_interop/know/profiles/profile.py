@@ -343,6 +343,22 @@ class Profile:
         return as_with_tf32(self._by_configuration.get(configuration, ()), allow_tf32=allow_tf32)
 
     @functools.cached_property
+    def stage_batch_sizes(self) -> tuple[int, ...]:
+        """The batch sizes that stages were measured with, ascending."""
+        configurations = {
+            measured.configuration for stage in self.stages for measured in stage.convolutions
+        }
+        return tuple(
+            sorted(
+                {
+                    each.image_shape[0]
+                    for each in configurations
+                    if each.image_shape is not None and each.image_shape[0] is not None
+                }
+            )
+        )
+
+    @functools.cached_property
     def deterministic_part(self) -> Profile:
         """What holds where TensorFlow has to give the same bits every time.
 
