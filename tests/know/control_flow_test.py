@@ -1,8 +1,10 @@
 import pytest
 from graph_builder import GraphBuilder
 
+from tf_interop.errors import TimeLimitError
 from tf_interop.know.graph.control_flow import ROOT_REGION, ControlFlow
 from tf_interop.know.graph.graph_view import GraphView
+from tf_interop.know.time_limit import time_limit
 
 
 def _regions(graph: GraphBuilder) -> dict[str, str | None]:
@@ -246,6 +248,15 @@ def test_refuses_exit_from_the_middle_of_a_loop() -> None:
     graph.add("exit_of_body", "Exit", "l/body")
     graph.add("after", "Neg", "exit_of_body")
     assert _regions(graph)["after"] is None
+
+
+def test_looks_at_the_time() -> None:
+    graph = _graph()
+    _add_loop(graph, "l", "x")
+    view = GraphView(graph.graph_def)
+    view.topological_order()  # which looks at the time as well, once
+    with time_limit(-1), pytest.raises(TimeLimitError):
+        ControlFlow(view)
 
 
 def test_regions_do_not_depend_on_node_order() -> None:
