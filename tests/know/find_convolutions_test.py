@@ -446,6 +446,14 @@ def test_finds_what_xla_must_not_compile() -> None:
     assert _only(graph).op == "Conv2D"
 
 
+def test_refuses_a_kernel_that_was_chosen_by_its_label() -> None:
+    graph = _operands()
+    graph.conv("c", "x", "f", _kernel="from_another_library")
+    refusal = _only_refusal(graph)
+    assert refusal.reason is RefusalReason.ATTRIBUTE
+    assert "from_another_library" in refusal.detail
+
+
 def test_refuses_unclear_control_flow() -> None:
     graph = _operands()
     graph.add("enter", "Enter", "x", frame_name="loop")

@@ -191,6 +191,8 @@ def _match_convolution(
             raise _unexpected("equal strides of a depthwise convolution", strides)
         if dilations != (1, 1):
             raise _unexpected("a depthwise convolution without dilations", dilations)
+    if "_kernel" in attributes and attributes["_kernel"].s:
+        raise _unexpected("no label that chooses a kernel", attributes["_kernel"].s.decode())
     if "use_cudnn_on_gpu" in attributes and not attributes["use_cudnn_on_gpu"].b:
         raise _unexpected("use_cudnn_on_gpu to be true", "false")
     padding = _required(attributes, "padding").s.decode("utf-8", "replace")
