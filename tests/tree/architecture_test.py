@@ -111,6 +111,7 @@ MEASURING_MODULES = (
     "know.algorithm",
     "know.installed.core_interface",
     "know.installed.core_library",
+    "know.installed.measuring_backend",
     "know.profiles.nsight_compute",
     "know.installed.nvidia",
     "know.profiles.occupancy",

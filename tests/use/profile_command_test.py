@@ -20,7 +20,7 @@ from profile_values import KERNEL, make_algorithm, make_profile
 import tf_interop
 from tf_interop.know.algorithm import HOST_ALGORITHMS
 from tf_interop.know.convolution import ConvolutionConfiguration
-from tf_interop.know.installed.core_library import MeasuringBackend
+from tf_interop.know.installed.measuring_backend import MeasuringBackend
 from tf_interop.know.profiles.configuration_list import (
     ConfigurationList,
     ListedConvolution,

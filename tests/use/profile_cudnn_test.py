@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import pytest
 from convolution_values import TINY
 
-from tf_interop.know.installed.core_library import AlgorithmScope
+from tf_interop.know.installed.measuring import AlgorithmScope
 from tf_interop.know.profiles.configuration_list import (
     ConfigurationList,
     ListedConvolution,
@@ -130,7 +130,8 @@ def _list_algorithms(folder: pathlib.Path, scope: AlgorithmScope) -> list[str]:
     """In a process of its own, as the libraries stay open."""
     program = (
         "from tf_interop.know.profiles.configuration_list_file import load_configurations\n"
-        "from tf_interop.know.installed.core_library import AlgorithmScope, load_core_library\n"
+        "from tf_interop.know.installed.core_library import load_core_library\n"
+        "from tf_interop.know.installed.measuring import AlgorithmScope\n"
         "[listed] = load_configurations('list.json').convolutions\n"
         "backend = load_core_library().open_backend('cudnn')\n"
         f"scope = AlgorithmScope({scope.value!r})\n"

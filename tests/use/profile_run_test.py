@@ -9,7 +9,7 @@ import pytest
 from convolution_values import TINY
 
 from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind
-from tf_interop.know.installed.core_library import (
+from tf_interop.know.installed.measuring import (
     AlgorithmList,
     AlgorithmScope,
     MeasureOptions,

@@ -16,12 +16,9 @@ from rich.console import Console
 
 from tf_interop.decide.measuring.pair_figures import count_pairs
 from tf_interop.errors import ProfileError
-from tf_interop.know.installed.core_library import (
-    AlgorithmScope,
-    MeasureOptions,
-    MeasuringBackend,
-    load_core_library,
-)
+from tf_interop.know.installed.core_library import load_core_library
+from tf_interop.know.installed.measuring import AlgorithmScope, MeasureOptions
+from tf_interop.know.installed.measuring_backend import MeasuringBackend
 from tf_interop.know.installed.nvidia import visible_gpus
 from tf_interop.know.installed.profiled_device import identify_device
 from tf_interop.know.plans.plan_file import load_plan

@@ -30,7 +30,7 @@ from tf_interop.decide.measuring.choose_algorithms import combinations_for_pair
 from tf_interop.know.algorithm import check_algorithm
 from tf_interop.know.convolution import ConvolutionConfiguration
 from tf_interop.know.convolution_size import multiply_adds
-from tf_interop.know.installed.core_library import (
+from tf_interop.know.installed.measuring import (
     AlgorithmList,
     AlgorithmScope,
     MeasureOptions,
