@@ -33,8 +33,8 @@ import click
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from python.benchmarks.networks import NETWORKS, Network
+from tf_interop.use.budget import parse_budget
 from tf_interop.use.command_arguments import parse_batches
-from tf_interop.use.profiling.profile_run import parse_budget
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIRST = tuple(network.name for network in NETWORKS[:3])

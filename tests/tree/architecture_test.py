@@ -125,6 +125,7 @@ MEASURING_MODULES = (
     "know.versioned_file",
     "use.doctor.doctor",
     "use.doctor.doctor_command",
+    "use.profiling.profile_run",
     "use.profiling.profile_tables",
     "use.report.report_command",
     "use.report.report_page",

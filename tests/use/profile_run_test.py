@@ -30,14 +30,9 @@ from tf_interop.know.profiles.profile import (
     StageFailure,
     StageMeasurement,
 )
-from tf_interop.use.profiling.profile_run import (
-    End,
-    Outcome,
-    Phase,
-    ProfileRun,
-    RunOptions,
-    parse_budget,
-)
+from tf_interop.use.budget import parse_budget
+from tf_interop.use.profiling.profile_jobs import Phase, RunOptions
+from tf_interop.use.profiling.profile_run import End, Outcome, ProfileRun
 from tf_interop.use.profiling.profile_tables import describe_convolution
 
 SMALL = dataclasses.replace(TINY, filter_shape=(1, 1, 3, 4))

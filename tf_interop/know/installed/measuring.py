@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Sequence
+from typing import Protocol
 
 from tf_interop.know.convolution import ConvolutionConfiguration
-from tf_interop.know.profiles.profile import SmLimits
+from tf_interop.know.profiles.profile import (
+    AlgorithmFailure,
+    AlgorithmMeasurement,
+    SmLimits,
+    StageFailure,
+    StageMeasurement,
+)
 
 
 class AlgorithmScope(enum.Enum):
@@ -113,3 +121,44 @@ class StageStep:
     configuration: ConvolutionConfiguration
     lane: int
     algorithm: str | None = None
+
+
+class Backend(Protocol):
+    """What measures: `MeasuringBackend`, or a stand-in."""
+
+    def list_algorithms(
+        self,
+        configuration: ConvolutionConfiguration,
+        scope: AlgorithmScope = ...,
+        *,
+        allow_tf32: bool = ...,
+    ) -> AlgorithmList:
+        """See `MeasuringBackend.list_algorithms`."""
+
+    def resolve_algorithm(
+        self,
+        configuration: ConvolutionConfiguration,
+        algorithm: str,
+        options: MeasureOptions | None = ...,
+    ) -> ResolvedAlgorithm | AlgorithmFailure:
+        """See `MeasuringBackend.resolve_algorithm`."""
+
+    def measure_algorithm(
+        self,
+        configuration: ConvolutionConfiguration,
+        algorithm: str | None = ...,
+        options: MeasureOptions | None = ...,
+    ) -> AlgorithmMeasurement | AlgorithmFailure:
+        """See `MeasuringBackend.measure_algorithm`."""
+
+    def measure_stage(
+        self,
+        steps: Sequence[StageStep],
+        options: MeasureOptions | None = ...,
+        *,
+        sequential_algorithms: Sequence[str | None] = ...,
+        sm_counts: Sequence[int] = ...,
+        priorities: Sequence[int] = ...,
+        merged: Sequence[bool] = ...,
+    ) -> StageMeasurement | StageFailure:
+        """See `MeasuringBackend.measure_stage`."""

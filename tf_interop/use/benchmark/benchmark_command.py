@@ -44,13 +44,13 @@ from tf_interop.use.benchmark.benchmark_run import (
     new_benchmark,
 )
 from tf_interop.use.benchmark.benchmark_tables import show_benchmark, write_csv
+from tf_interop.use.budget import parse_budget
 from tf_interop.use.command_arguments import (
     DefaultGroup,
     errors_shown,
     parse_batches,
     parse_image_size,
 )
-from tf_interop.use.profiling.profile_run import parse_budget
 
 _T = TypeVar("_T")
 

@@ -33,6 +33,7 @@ from tf_interop.know.profiles.profile import Entry, Profile, ProfiledDevice
 from tf_interop.know.profiles.profile_file import load_profile, profile_schema, save_profile
 from tf_interop.know.profiles.profile_journal import ProfileJournal, journal_path
 from tf_interop.know.profiles.profile_merge import diff_profiles, merge_profiles
+from tf_interop.use.budget import parse_budget
 from tf_interop.use.command_arguments import (
     DefaultGroup,
     errors_shown,
@@ -40,8 +41,9 @@ from tf_interop.use.command_arguments import (
     parse_batches,
     parse_target,
 )
+from tf_interop.use.profiling.profile_jobs import RunOptions
 from tf_interop.use.profiling.profile_progress import shown_progress
-from tf_interop.use.profiling.profile_run import End, Outcome, ProfileRun, RunOptions, parse_budget
+from tf_interop.use.profiling.profile_run import End, Outcome, ProfileRun
 from tf_interop.use.profiling.profile_tables import (
     show_difference,
     show_nsight_import,
