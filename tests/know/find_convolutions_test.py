@@ -12,11 +12,8 @@ from tf_interop.know.convolution import (
     Refusal,
     RefusalReason,
 )
-from tf_interop.know.graph.find_convolutions import (
-    CONVOLUTION_KINDS,
-    SIZES_POSITIONS,
-    find_convolutions,
-)
+from tf_interop.know.graph.convolution_ops import CONVOLUTION_KINDS, SIZES_POSITIONS
+from tf_interop.know.graph.find_convolutions import find_convolutions
 from tf_interop.know.graph.graph_properties import GraphProperties, ShapeInference
 from tf_interop.know.graph.graph_view import GraphView
 

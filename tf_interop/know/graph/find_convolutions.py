@@ -20,79 +20,24 @@ from tf_interop.know.convolution import (
 from tf_interop.know.convolution_size import computed_output_shape
 from tf_interop.know.device import device_type_of
 from tf_interop.know.graph.control_flow import ControlFlow
+from tf_interop.know.graph.convolution_ops import (
+    CONVOLUTION_KINDS,
+    FUSED_CONVOLUTIONS,
+    SIZES_POSITIONS,
+    SUPPORTED_DTYPES,
+    SUPPORTED_FUSED_OPS,
+    VOLUME_OPS,
+)
 from tf_interop.know.graph.graph_properties import GraphProperties, is_fully_known, merge_shapes
 from tf_interop.know.graph.graph_view import GraphView
 from tf_interop.know.graph.session_feeds import find_fed, find_run
 from tf_interop.know.time_limit import check_time_limit
 
-CONVOLUTION_KINDS = {
-    "Conv2D": ConvolutionKind.FORWARD,
-    "_FusedConv2D": ConvolutionKind.FORWARD,
-    "Conv2DBackpropInput": ConvolutionKind.BACKWARD_INPUT,
-    "Conv2DBackpropFilter": ConvolutionKind.BACKWARD_FILTER,
-    "DepthwiseConv2dNative": ConvolutionKind.FORWARD,
-    "DepthwiseConv2dNativeBackpropInput": ConvolutionKind.BACKWARD_INPUT,
-    "DepthwiseConv2dNativeBackpropFilter": ConvolutionKind.BACKWARD_FILTER,
-    "Conv3D": ConvolutionKind.FORWARD,
-    "_FusedConv3D": ConvolutionKind.FORWARD,
-    "Conv3DBackpropInputV2": ConvolutionKind.BACKWARD_INPUT,
-    "Conv3DBackpropFilterV2": ConvolutionKind.BACKWARD_FILTER,
-}
-"""The convolution ops, with what each of them computes."""
-
-SIZES_POSITIONS = {
-    "Conv2DBackpropInput": 0,
-    "Conv2DBackpropFilter": 1,
-    "DepthwiseConv2dNativeBackpropInput": 0,
-    "DepthwiseConv2dNativeBackpropFilter": 1,
-    "Conv3DBackpropInputV2": 0,
-    "Conv3DBackpropFilterV2": 1,
-}
-"""Where among the inputs of a gradient its `input_sizes` or `filter_sizes` are."""
-
-SUPPORTED_DTYPES = {
-    types_pb2.DT_FLOAT: "float32",
-    types_pb2.DT_HALF: "float16",
-    types_pb2.DT_BFLOAT16: "bfloat16",
-    types_pb2.DT_DOUBLE: "float64",
-}
-
-FILTER_POSITIONS = {
-    "Conv2D": 1,
-    "_FusedConv2D": 1,
-    "Conv2DBackpropInput": 1,
-    "DepthwiseConv2dNative": 1,
-    "DepthwiseConv2dNativeBackpropInput": 1,
-    "Conv3D": 1,
-    "_FusedConv3D": 1,
-    "Conv3DBackpropInputV2": 1,
-}
-"""Where among the inputs of a convolution its filter is; not of those that compute a filter's
-gradient."""
-
-FUSED_CONVOLUTIONS = frozenset({"_FusedConv2D", "_FusedConv3D"})
-"""The convolutions that apply a bias, and maybe an activation, to their result."""
-
-SUPPORTED_FUSED_OPS = frozenset(
-    {
-        ("BiasAdd",),
-        ("BiasAdd", "Relu"),
-        ("BiasAdd", "Relu6"),
-        ("BiasAdd", "LeakyRelu"),
-        ("BiasAdd", "Elu"),
-    }
-)
-
 # TensorFlow's default, for graphs whose default attributes were stripped.
 _DEFAULT_LEAKY_RELU_ALPHA = 0.2
 
-_VOLUME_OPS = frozenset(
-    {"Conv3D", "_FusedConv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"}
-)
-_LAYOUTS = {
-    2: ("NHWC", "NCHW"),
-    3: ("NDHWC", "NCDHW"),
-}  # by spatial rank, TensorFlow's default first
+# By spatial rank, TensorFlow's default first.
+_LAYOUTS = {2: ("NHWC", "NCHW"), 3: ("NDHWC", "NCDHW")}
 _XLA_MARKS = frozenset(
     {
         "_XlaCluster",
@@ -296,7 +241,7 @@ def _dtype(attributes: Any) -> str:
 
 
 def _spatial_rank(op: str) -> int:
-    return 3 if op in _VOLUME_OPS else 2
+    return 3 if op in VOLUME_OPS else 2
 
 
 def _layout(attributes: Any, op: str) -> str:

@@ -8,7 +8,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop.errors import GraphError
 from tf_interop.know.graph.control_flow import ControlFlow
-from tf_interop.know.graph.find_convolutions import CONVOLUTION_KINDS
+from tf_interop.know.graph.convolution_ops import CONVOLUTION_KINDS
 from tf_interop.know.graph.graph_view import GraphView
 from tf_interop.know.graph.stage_node import (
     CONV_STAGE_OP,

@@ -29,7 +29,7 @@ from collections.abc import Collection, Sequence
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop.know.convolution import ConvolutionNode
-from tf_interop.know.graph.find_convolutions import (
+from tf_interop.know.graph.convolution_ops import (
     CONVOLUTION_KINDS,
     FILTER_POSITIONS,
     SIZES_POSITIONS,

@@ -14,7 +14,7 @@ import re
 import threading
 from typing import Any
 
-from tf_interop.know.graph.find_convolutions import CONVOLUTION_KINDS
+from tf_interop.know.graph.convolution_ops import CONVOLUTION_KINDS
 from tf_interop.know.installed import tensorflow_internals
 
 _MUST_COMPILE = "_XlaMustCompile"

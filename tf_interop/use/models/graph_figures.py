@@ -9,7 +9,8 @@ from typing import Any
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.know.convolution import Refusal, RefusalReason
-from tf_interop.know.graph.find_convolutions import CONVOLUTION_KINDS, find_convolutions
+from tf_interop.know.graph.convolution_ops import CONVOLUTION_KINDS
+from tf_interop.know.graph.find_convolutions import find_convolutions
 from tf_interop.know.graph.graph_properties import GraphProperties
 from tf_interop.know.graph.graph_view import GraphView
 from tf_interop.know.graph.independence import NodeIndependence

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.errors import LibraryError
-from tf_interop.know.graph.find_convolutions import CONVOLUTION_KINDS
+from tf_interop.know.graph.convolution_ops import CONVOLUTION_KINDS
 from tf_interop.know.installed import tensorflow_internals
 from tf_interop.use.models.handed_graph import graph_handed_over
 from tf_interop.use.models.keras_functions import (
