@@ -40,7 +40,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tf_interop.decide.planning.make_plan import PlanOptions, make_plan
-from tf_interop.decide.search.stage_search import LaneRule, Lanes, StageOption, search_stages
+from tf_interop.decide.search.search_interface import Lanes, StageOption
+from tf_interop.decide.search.stage_search import LaneRule, search_stages
 from tf_interop.know.plans.planning_problem import (
     Candidate,
     ConvolutionCosts,

@@ -28,7 +28,8 @@ from collections.abc import Collection, Iterator
 
 from tensorflow.core.framework import graph_pb2
 
-from tf_interop.decide.grouping.group_stages import group_always, group_profiled, stages_from_plan
+from tf_interop.decide.grouping.group_stages import group_always, group_profiled
+from tf_interop.decide.grouping.stages_from_plan import stages_from_plan
 from tf_interop.decide.grouping.unmeasured import leave_out_unmeasured
 from tf_interop.decide.plan_check import check_stages
 from tf_interop.decide.settings import Policy, Settings

@@ -16,14 +16,14 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
-from tf_interop.decide.search.stage_search import (
+from tf_interop.decide.search.bit_graph import topological_order
+from tf_interop.decide.search.search_interface import (
     AvailableBytes,
     OnProgress,
     SearchError,
     SearchProgress,
     SearchResult,
     StageOption,
-    topological_order,
 )
 
 # Stages are made of so many of the nodes that are ready, those with the longest way to the end.

@@ -13,7 +13,7 @@ from tf_interop.decide.plan_check import check_stages
 from tf_interop.decide.planning.explain_plan import explain_plan
 from tf_interop.decide.planning.make_plan import PlanOptions, make_plan
 from tf_interop.decide.planning.planning_problem_of_graph import make_planning_problem
-from tf_interop.decide.search.stage_search import SearchProgress
+from tf_interop.decide.search.search_interface import SearchProgress
 from tf_interop.errors import ProfileError
 from tf_interop.know.graph.find_convolutions import find_convolutions
 from tf_interop.know.graph.graph_properties import GraphProperties

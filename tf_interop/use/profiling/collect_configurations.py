@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from tf_interop.decide.grouping.group_stages import stages_from_plan
+from tf_interop.decide.grouping.stages_from_plan import stages_from_plan
 from tf_interop.decide.measuring.list_stages import (
     StageConfigurations,
     stages_of_levels,
