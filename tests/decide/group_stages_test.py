@@ -24,7 +24,8 @@ from tf_interop.know.plans.plan import (
     PinnedConvolution,
     PlannedStage,
 )
-from tf_interop.know.profiles.profile import Profile, StageMeasurement
+from tf_interop.know.profiles.profile import Profile
+from tf_interop.know.profiles.profile_entries import StageMeasurement
 
 SMALL = CONFIGURATION
 LARGE = dataclasses.replace(CONFIGURATION, filter_shape=(5, 5, 16, 32))

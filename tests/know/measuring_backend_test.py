@@ -29,13 +29,13 @@ from tf_interop.know.installed.measuring import (
     StageStep,
 )
 from tf_interop.know.installed.measuring_backend import MeasuringBackend
-from tf_interop.know.profiles.profile import (
+from tf_interop.know.profiles.profile import SmLimits
+from tf_interop.know.profiles.profile_entries import (
     AlgorithmFailure,
     AlgorithmMeasurement,
     FailureKind,
     KernelMeasurement,
     MeasuredConvolution,
-    SmLimits,
     StageFailure,
     StageMeasurement,
 )

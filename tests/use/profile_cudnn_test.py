@@ -23,7 +23,8 @@ from tf_interop.know.profiles.configuration_list import (
     ListedStage,
 )
 from tf_interop.know.profiles.configuration_list_file import save_configurations
-from tf_interop.know.profiles.profile import FailureKind, Profile, SmLimits, entry_key
+from tf_interop.know.profiles.profile import Profile, SmLimits
+from tf_interop.know.profiles.profile_entries import FailureKind, entry_key
 from tf_interop.know.profiles.profile_file import load_profile
 from tf_interop.know.profiles.profile_journal import journal_path
 

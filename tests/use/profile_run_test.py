@@ -21,7 +21,7 @@ from tf_interop.know.profiles.configuration_list import (
     ListedConvolution,
     ListedStage,
 )
-from tf_interop.know.profiles.profile import (
+from tf_interop.know.profiles.profile_entries import (
     AlgorithmFailure,
     AlgorithmMeasurement,
     Entry,

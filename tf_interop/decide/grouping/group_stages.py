@@ -28,7 +28,8 @@ from tf_interop.know.plans.plan import (
     PinnedConvolution,
     PlannedStage,
 )
-from tf_interop.know.profiles.profile import Profile, StageMeasurement, is_measured_as_it_runs, wins
+from tf_interop.know.profiles.profile import Profile, is_measured_as_it_runs
+from tf_interop.know.profiles.profile_entries import StageMeasurement, wins
 from tf_interop.know.time_limit import check_time_limit
 
 

@@ -24,7 +24,7 @@ from tf_interop.know.installed.core_interface import (
     StepStruct,
 )
 from tf_interop.know.installed.measuring import MeasureOptions, StageStep
-from tf_interop.know.profiles.profile import KernelMeasurement
+from tf_interop.know.profiles.profile_entries import KernelMeasurement
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")

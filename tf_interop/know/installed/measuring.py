@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tf_interop.know.convolution import ConvolutionConfiguration
-from tf_interop.know.profiles.profile import (
+from tf_interop.know.profiles.profile import SmLimits
+from tf_interop.know.profiles.profile_entries import (
     AlgorithmFailure,
     AlgorithmMeasurement,
-    SmLimits,
     StageFailure,
     StageMeasurement,
 )

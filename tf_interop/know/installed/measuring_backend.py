@@ -30,12 +30,12 @@ from tf_interop.know.installed.measuring import (
     ResolvedAlgorithm,
     StageStep,
 )
-from tf_interop.know.profiles.profile import (
+from tf_interop.know.profiles.profile import SmLimits
+from tf_interop.know.profiles.profile_entries import (
     AlgorithmFailure,
     AlgorithmMeasurement,
     FailureKind,
     MeasuredConvolution,
-    SmLimits,
     StageFailure,
     StageMeasurement,
 )

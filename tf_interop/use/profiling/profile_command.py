@@ -29,7 +29,8 @@ from tf_interop.know.profiles.configuration_list_file import (
 )
 from tf_interop.know.profiles.foreign_device import why_foreign
 from tf_interop.know.profiles.nsight_compute import add_nsight_figures, read_nsight_csv
-from tf_interop.know.profiles.profile import Entry, Profile, ProfiledDevice
+from tf_interop.know.profiles.profile import Profile, ProfiledDevice
+from tf_interop.know.profiles.profile_entries import Entry
 from tf_interop.know.profiles.profile_file import load_profile, profile_schema, save_profile
 from tf_interop.know.profiles.profile_journal import ProfileJournal, journal_path
 from tf_interop.know.profiles.profile_merge import diff_profiles, merge_profiles

@@ -40,11 +40,11 @@ from tf_interop.know.profiles.configuration_list import (
     ListedConvolution,
     ListedStage,
 )
-from tf_interop.know.profiles.profile import (
+from tf_interop.know.profiles.profile import ProfiledDevice
+from tf_interop.know.profiles.profile_entries import (
     AlgorithmFailure,
     AlgorithmKey,
     MeasuredConvolution,
-    ProfiledDevice,
     StageKey,
 )
 from tf_interop.use.profiling.known_measurements import KnownMeasurements

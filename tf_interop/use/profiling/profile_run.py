@@ -10,12 +10,12 @@ from typing import Protocol
 
 from tf_interop.know.installed.measuring import Backend, StageStep
 from tf_interop.know.profiles.configuration_list import ConfigurationList
-from tf_interop.know.profiles.profile import (
+from tf_interop.know.profiles.profile import ProfiledDevice
+from tf_interop.know.profiles.profile_entries import (
     AlgorithmFailure,
     AlgorithmMeasurement,
     Entry,
     FailureKind,
-    ProfiledDevice,
     StageFailure,
     StageMeasurement,
 )
