@@ -38,9 +38,6 @@ def _group_always(nodes: dict[str, str], **keywords: dict[str, str]) -> list[lis
     return [names_of(stage) for stage in stages]
 
 
-# Always.
-
-
 def test_groups_the_levels_of_a_module() -> None:
     assert _group_always(INCEPTION) == [
         ["1x1", "3x3_reduce", "5x5_reduce", "pool_proj"],
@@ -111,9 +108,6 @@ def test_any_stages_of_any_graph_are_legal(
     if stages:
         some = data.draw(st.lists(st.sampled_from(stages), unique_by=id))
         check_stages(some, view, convolutions)
-
-
-# Profiled.
 
 
 def _group_profiled(

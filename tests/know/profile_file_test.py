@@ -42,9 +42,6 @@ def fixture_path(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "profile.json"
 
 
-# Files.
-
-
 @pytest.mark.parametrize("profile", [PROFILE, make_profile(device=CPU)], ids=["full", "empty"])
 def test_reads_back_what_it_wrote(path: pathlib.Path, profile: Profile) -> None:
     profile.find_stages([SMALL])
@@ -386,9 +383,6 @@ def test_files_follow_the_published_schema(path: pathlib.Path) -> None:
         damaged = json.loads(path.read_text())
         edit(damaged)
         assert not validator.is_valid(damaged)
-
-
-# Keys.
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,6 @@ def test_what_is_merged_is_another_stage() -> None:
     assert make_profile(merged, failure).entries == (failure,)
 
 
-# Lookup.
-
-
 def test_finds_in_any_order() -> None:
     measurement = make_stage((SMALL, None), (LARGE, None), (SMALL, None))
     profile = make_profile(measurement)
@@ -96,9 +93,6 @@ def test_finds_what_an_algorithm_costs_under_the_switch_for_tf32() -> None:
     # GEMM rounds where it may, however fast it is where it may not.
     assert profile.find_algorithms(SMALL) == (engine, rounding)
     assert profile.find_algorithms(SMALL, allow_tf32=False) == (exact, engine)
-
-
-# Winning.
 
 
 @pytest.mark.parametrize(

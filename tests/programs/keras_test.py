@@ -111,9 +111,6 @@ def _hook(keras: Any, name: str, function: Any) -> Any:
     return callback
 
 
-# Numbers.
-
-
 def test_fit_gives_the_same_losses_and_weights(keras: Any) -> None:
     plain, staged = _model(keras), _model(keras)
     expected = _fit(plain, epochs=2)
@@ -136,9 +133,6 @@ def test_evaluate_and_predict_give_the_same(keras: Any) -> None:
     # A number, as without the callback: what it puts into the logs is no part of the result.
     _assert_close(loss, expected_loss)
     _assert_close(outputs, expected)
-
-
-# Counting.
 
 
 def test_history_holds_the_number_of_stages_once(keras: Any) -> None:
@@ -190,9 +184,6 @@ def test_plan_of_an_earlier_run_gives_the_same_stages(keras: Any) -> None:
     assert {report.plan.fingerprint for report in planned.graphs} == {
         report.plan.fingerprint for report in always.graphs
     }
-
-
-# Putting things back.
 
 
 @OPTION_VALUES
@@ -343,9 +334,6 @@ def test_calls_in_two_threads_at_once_run(keras: Any) -> None:
     _assert_close(losses, [expected, expected])
 
 
-# XLA.
-
-
 def test_turns_xla_off_where_auto_has_turned_it_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -397,9 +385,6 @@ def test_leaves_explicit_xla_alone(
     (warning,) = [each for each in caplog.messages if "jit_compile=True" in each]
     assert "Compile it with jit_compile=False" in warning
     assert "XLA compiles the model's functions (jit_compile=True)" in capsys.readouterr().out
-
-
-# Figures for TensorBoard.
 
 
 def _summaries(log_dir: pathlib.Path) -> list[tuple[int, str, str, Any]]:
@@ -491,9 +476,6 @@ def test_writes_nothing_without_a_log_dir(
     assert list(tmp_path.iterdir()) == []
 
 
-# Arguments and messages.
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -583,9 +565,6 @@ def test_mixed_precision_trains_as_without_stages(keras: Any, policy: str) -> No
     np.testing.assert_allclose(history["loss"], expected["loss"], rtol=tolerance)
     for ours, theirs in zip(model.get_weights(), stock.get_weights(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance / 4)
-
-
-# What Keras asks of a callback.
 
 
 def test_has_no_batch_hooks_to_wait_for(keras: Any) -> None:

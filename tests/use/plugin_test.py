@@ -381,9 +381,6 @@ def test_nodes_that_have_to_stay_keep_their_names() -> None:
         np.testing.assert_array_equal(value, tf.nn.conv2d(IMAGE, filter_, 1, "SAME"))
 
 
-# In processes of their own.
-
-
 def run_python(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
