@@ -26,8 +26,7 @@ from tf_interop.know.plans.plan import GraphPlan, GraphPrediction, Plan
 from tf_interop.know.profiles.profile import Profile
 from tf_interop.know.profiles.profile_file import load_profile
 from tf_interop.use.enabling.switch import check_fits_this_process
-from tf_interop.use.models.model_graphs import graphs_of
-from tf_interop.use.models.prepared_graph import graph_for_device
+from tf_interop.use.models.model_graphs import device_graph_of
 
 CPU_TARGET = "cpu"
 
@@ -100,25 +99,17 @@ def plan(
     entries: dict[tuple[str, int | None], GraphPlan] = {}
     for batch_size in batch_sizes:
         say(f"Tracing batch {batch_size}")
-        graphs = graphs_of(
+        name, graph_def = device_graph_of(
             model_or_function_or_graph,
             batch_size=batch_size,
             training=training,
-            image_size=image_size,
-            as_grappler_hands_it_over=False,
-        )
-        graph_def = graph_for_device(
-            graphs.own_graph,
-            fetches=graphs.fetches,
-            variables=graphs.variables,
-            batch_size=batch_size,
             image_size=image_size,
             compute_capability=None if capability in ("", CPU_TARGET) else capability,
         )
         entry = _plan_graph(
             graph_def,
             loaded,
-            name=graphs.name,
+            name=name,
             say=say,
             allow_tf32=allow_tf32,
             deterministic=deterministic,
@@ -160,7 +151,6 @@ def _plan_graph(
 ) -> GraphPlan:
     say(f"Planning {name}")
     view = GraphView(graph_def)
-    # As the pass does, which runs where TensorFlow's own kernels may take NCHW.
     convolutions, _ = find_convolutions(view, GraphProperties(view))
     if not convolutions:
         raise ValueError(

@@ -38,8 +38,7 @@ from tf_interop.know.profiles.configuration_list import (
 )
 from tf_interop.use.models.keras_functions import keras_of
 from tf_interop.use.models.load_model import ModelArgumentError, is_built_here, load_model
-from tf_interop.use.models.model_graphs import graphs_of
-from tf_interop.use.models.prepared_graph import graph_for_device
+from tf_interop.use.models.model_graphs import device_graph_of
 
 
 class StageSource(enum.Enum):
@@ -130,7 +129,13 @@ def collect_configurations(
                 if options.dtype not in (None, "float32"):
                     origin += f", {options.dtype}"
                 say(f"Tracing {origin}")
-                graph_def = _prepare(loaded, batch_size, training, options)
+                _, graph_def = device_graph_of(
+                    loaded,
+                    batch_size=batch_size,
+                    training=training,
+                    image_size=options.image_size,
+                    compute_capability=options.compute_capability,
+                )
                 collector.add_graph(origin, graph_def)
     return collector.finish()
 
@@ -313,26 +318,6 @@ def _steps_of(loaded: Any, model: str, options: CollectOptions) -> list[bool]:
         for training, is_wanted in ((False, options.inference), (True, options.training))
         if is_wanted
     ]
-
-
-def _prepare(
-    loaded: Any, batch_size: int, training: bool, options: CollectOptions
-) -> graph_pb2.GraphDef:
-    graphs = graphs_of(
-        loaded,
-        batch_size=batch_size,
-        training=training,
-        image_size=options.image_size,
-        as_grappler_hands_it_over=False,
-    )
-    return graph_for_device(
-        graphs.own_graph,
-        fetches=graphs.fetches,
-        variables=graphs.variables,
-        batch_size=batch_size,
-        image_size=options.image_size,
-        compute_capability=options.compute_capability,
-    )
 
 
 def _short_name(model: str) -> str:
