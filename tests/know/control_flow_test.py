@@ -1,3 +1,7 @@
+"""Regions: what is alive together, and behind the same loops and hidden waits."""
+
+from __future__ import annotations
+
 import pytest
 from graph_builder import GraphBuilder
 

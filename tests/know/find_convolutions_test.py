@@ -1,3 +1,7 @@
+"""Which convolutions can be part of a stage, as what, and why others are left alone."""
+
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

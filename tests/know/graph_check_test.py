@@ -1,3 +1,7 @@
+"""The check of a rewritten graph: what it accepts, and each fault that it finds."""
+
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import pytest

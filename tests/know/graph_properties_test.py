@@ -1,3 +1,7 @@
+"""Shapes of tensors: which source counts, and when inference is asked."""
+
+from __future__ import annotations
+
 import pytest
 from graph_builder import GraphBuilder, add_shapes
 from tensorflow.core.framework import types_pb2

@@ -1,3 +1,7 @@
+"""Which convolutions depend on each other, through tensors and control dependencies."""
+
+from __future__ import annotations
+
 import itertools
 import random
 

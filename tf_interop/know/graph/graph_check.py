@@ -101,7 +101,11 @@ class _Correspondence:
         self.moved = moved
 
     def tensors(self, index: int) -> tuple[tuple[int, int], ...]:
-        """What in the rewritten graph stands for the tensors that node `index` reads."""
+        """What in the rewritten graph stands for the tensors that node `index` reads.
+
+        Raises:
+            GraphError: it reads an output that convolutions lack.
+        """
         tensors = []
         for source, port in self._before.fanins[index]:
             output = self._moved_indices.get(source)
