@@ -202,6 +202,23 @@ def test_rejects_a_stage_of_two_regions() -> None:
         check_rewrite(view, GraphView(after), ())
 
 
+def test_rejects_a_stage_of_what_is_before_and_behind_a_value_that_is_fed() -> None:
+    graph = GraphBuilder()
+    for name in ("x", "f", "p"):
+        graph.source(name, op="Placeholder")
+    graph.conv("a", "x", "f")
+    graph.conv("b", "p", "f")
+    graph.add("fetched", "AddN", "a", "b")
+    view = GraphView(graph.graph_def)
+    convolutions, _ = find_convolutions(view, GraphProperties(view))
+    stage = PlannedStage(((PinnedConvolution("a"),), (PinnedConvolution("b"),)))
+    preserved = ("p", "fetched")
+    after = GraphView(rewrite_stages(view, [stage], convolutions, preserved))
+    check_rewrite(view, after, preserved)
+    with pytest.raises(GraphError, match=r"one control-flow region.*'a'.*'b'"):
+        check_rewrite(view, after, preserved, fetches=["fetched:0"])
+
+
 def test_rejects_a_stage_that_makes_a_cycle() -> None:
     graph = GraphBuilder()
     graph.source("x")

@@ -179,7 +179,9 @@ def _run(
         check_stages(stages, view, convolutions)
         rewritten = rewrite_stages(view, stages, convolutions, frozenset(nodes_to_preserve))
         check_time_limit()
-        check_rewrite(view, GraphView(rewritten), nodes_to_preserve, readers_only=True)
+        check_rewrite(
+            view, GraphView(rewritten), nodes_to_preserve, fetches=fetches, readers_only=True
+        )
     check_time_limit()
     report = PassReport(
         device_type=device_type,

@@ -10,6 +10,7 @@ from tf_interop.errors import GraphError
 from tf_interop.know.graph.control_flow import ControlFlow
 from tf_interop.know.graph.convolution_ops import CONVOLUTION_KINDS
 from tf_interop.know.graph.graph_view import GraphView
+from tf_interop.know.graph.session_feeds import find_fed
 from tf_interop.know.graph.stage_node import (
     CONV_STAGE_OP,
     StageNode,
@@ -27,6 +28,7 @@ def check_rewrite(
     after: GraphView,
     nodes_to_preserve: Collection[str],
     *,
+    fetches: Collection[str] = (),
     readers_only: bool = False,
 ) -> None:
     """Checks that a graph with new stages computes what it did without them.
@@ -52,6 +54,7 @@ def check_rewrite(
         after: the graph with them.
         nodes_to_preserve: names of nodes that must live on. Those that `before` lacks are not
             asked for.
+        fetches: what the graph is run for, names of nodes or tensors; none where that is not known.
         readers_only: leaves out of 4 the nodes that read no convolution that has moved, and the
             other parts of the graph; comparing them takes longer than all the rest.
 
@@ -67,7 +70,7 @@ def check_rewrite(
     moved = {name: output for name, output in steps.items() if name not in preserved}
     correspondence = _Correspondence(before, after, moved)
 
-    control_flow = ControlFlow(before)
+    control_flow = ControlFlow(before, find_fed(before, nodes_to_preserve, fetches))
     for stage in stages:
         check_time_limit()
         _check_stage(before, after, stage, correspondence, control_flow)
