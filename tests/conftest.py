@@ -1,3 +1,7 @@
+"""What tests of all folders share."""
+
+from __future__ import annotations
+
 import os
 import pathlib
 import sys

@@ -18,7 +18,7 @@ import tensorflow as tf
 from stage_cases import Case
 
 from tf_interop.know.convolution import ConvolutionKind
-from tf_interop.know.graph.find_convolutions import CONVOLUTION_KINDS, SUPPORTED_DTYPES
+from tf_interop.know.graph.convolution_ops import CONVOLUTION_KINDS, SUPPORTED_DTYPES
 
 CHANNELS = 4
 FILTERS = 8

@@ -15,7 +15,8 @@ from tf_interop.know.plans.planning_problem import (
     PlanningProblem,
     ProblemNode,
 )
-from tf_interop.know.profiles.profile import KernelMeasurement, SmLimits
+from tf_interop.know.profiles.profile import SmLimits
+from tf_interop.know.profiles.profile_entries import KernelMeasurement
 
 GEMM, FFT = "IMPLICIT_PRECOMP_GEMM", "FFT_TILING"
 SM = SmLimits(registers=66783, shared_memory_bytes=98304, threads=2048, blocks=32)

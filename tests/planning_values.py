@@ -17,7 +17,7 @@ from tf_interop.know.plans.planning_problem import (
     PlanningProblem,
     ProblemNode,
 )
-from tf_interop.know.profiles.profile import KernelMeasurement
+from tf_interop.know.profiles.profile_entries import KernelMeasurement
 
 ALGORITHMS = ("GEMM", "FFT", "DIRECT")
 

@@ -9,19 +9,16 @@ import random
 from convolution_values import CONFIGURATION
 
 from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind
-from tf_interop.know.profiles.profile import (
+from tf_interop.know.profiles.profile import Profile, ProfiledDevice, SmLimits, profile_of
+from tf_interop.know.profiles.profile_entries import (
     AlgorithmFailure,
     AlgorithmMeasurement,
     Entry,
     FailureKind,
     KernelMeasurement,
     MeasuredConvolution,
-    Profile,
-    ProfiledDevice,
-    SmLimits,
     StageFailure,
     StageMeasurement,
-    profile_of,
 )
 
 # The limits of compute capability 9.0: CUDA C++ Programming Guide, "Technical Specifications per

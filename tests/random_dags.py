@@ -8,10 +8,7 @@ from collections.abc import Callable
 from hypothesis import strategies as st
 
 from tf_interop.decide.search.bounded_search import Nodes, SetOptions
-from tf_interop.decide.search.stage_search import (
-    SearchResult,
-    StageOption,
-)
+from tf_interop.decide.search.search_interface import SearchResult, StageOption
 
 Dag = list[list[int]]
 

@@ -24,7 +24,7 @@ from tf_interop.know.plans.planning_problem import (
     PlanningProblem,
     ProblemNode,
 )
-from tf_interop.know.profiles.profile import KernelMeasurement
+from tf_interop.know.profiles.profile_entries import KernelMeasurement
 from tf_interop.know.results.run_record import MeasuredStep, RunGraph, RunRecord
 
 EVIL_NAME = "<script>alert(1)</script>\"'&"

@@ -195,16 +195,17 @@ class ConvStages:
             return
         self._call = None
         self.graphs = call.find_new_reports()
-        if call.figures is not None:
-            call.figures.close()
         call.plugin.settings = call.settings
         tensorflow_internals.set_plugin_optimizers_option(call.option)
         if keras_internals.compilation_of(call.model) is not call.compilation:
             keras_internals.drop_functions(call.model)
-            return
-        if call.turns_xla_off:
-            call.model.jit_compile = True
-        keras_internals.set_functions(call.model, call.functions)
+        else:
+            if call.turns_xla_off:
+                call.model.jit_compile = True
+            keras_internals.set_functions(call.model, call.functions)
+        # Last, because a disk may be full.
+        if call.figures is not None:
+            call.figures.close()
 
     def __enter__(self) -> ConvStages:
         return self

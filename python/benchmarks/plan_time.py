@@ -40,7 +40,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tf_interop.decide.planning.make_plan import PlanOptions, make_plan
-from tf_interop.decide.search.stage_search import LaneRule, Lanes, StageOption, search_stages
+from tf_interop.decide.search.search_interface import Lanes, StageOption
+from tf_interop.decide.search.stage_search import LaneRule, search_stages
 from tf_interop.know.plans.planning_problem import (
     Candidate,
     ConvolutionCosts,
@@ -114,7 +115,7 @@ def read_network(name: str) -> Dag:
         as_grappler_hands_it_over=False,
     )
     view = GraphView(graphs.own_graph)
-    convolutions, _ = find_convolutions(view, GraphProperties(view), nchw_on_cpu=True)
+    convolutions, _ = find_convolutions(view, GraphProperties(view))
     ancestors = Independence(view, convolutions).ancestors
     numbers = {
         configuration: f"c{number}"

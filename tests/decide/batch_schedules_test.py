@@ -9,7 +9,7 @@ import pytest
 from planning_graphs import CONFIGURATION, make_graph, make_stage
 
 from tf_interop.decide.grouping.batch_schedules import stages_for_batch_sizes
-from tf_interop.decide.grouping.group_stages import stages_from_plan
+from tf_interop.decide.grouping.stages_from_plan import stages_from_plan
 from tf_interop.decide.plan_check import check_stages
 from tf_interop.errors import PlanError
 from tf_interop.know.fingerprint import fingerprint_convolutions

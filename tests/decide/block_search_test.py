@@ -9,13 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_dags import Dag, alive_bytes_left, check_is_schedule, dags, random_options
 
+from tf_interop.decide.search.bit_graph import find_blocks
 from tf_interop.decide.search.block_search import BlockSearchResult, search_blocks
-from tf_interop.decide.search.stage_search import (
-    SearchError,
-    SearchProgress,
-    find_blocks,
-    search_stages,
-)
+from tf_interop.decide.search.search_interface import SearchError, SearchProgress
+from tf_interop.decide.search.stage_search import search_stages
 
 # Three nodes between a first and a last one, twice, with five between the two.
 TWO_NARROW = [[], [0], [0], [1, 2], [3], [3], [3], [3], [3], [4, 5, 6, 7, 8], [9], [9], [10, 11]]

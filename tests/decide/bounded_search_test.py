@@ -11,11 +11,8 @@ from hypothesis import strategies as st
 from random_dags import Dag, alive_bytes_left, check_is_schedule, dags, random_options
 
 from tf_interop.decide.search.bounded_search import Nodes, SetOptions, search_stages_bounded
-from tf_interop.decide.search.stage_search import (
-    SearchError,
-    StageOption,
-    search_stages,
-)
+from tf_interop.decide.search.search_interface import SearchError, StageOption
+from tf_interop.decide.search.stage_search import search_stages
 
 
 @settings(max_examples=200, deadline=None)
@@ -106,7 +103,7 @@ def test_same_input_same_stages_in_another_process() -> None:
     program = (
         "import random\n"
         "from tf_interop.decide.search.bounded_search import search_stages_bounded\n"
-        "from tf_interop.decide.search.stage_search import StageOption\n"
+        "from tf_interop.decide.search.search_interface import StageOption\n"
         "chance = random.Random(7)\n"
         "dag = [[p for p in range(n) if chance.random() < 0.2] for n in range(30)]\n"
         "def options(nodes):\n"
@@ -132,7 +129,7 @@ def test_says_what_is_wrong_with_bad_input() -> None:
         search_stages_bounded([[1], [0]], fixed({}))
     with pytest.raises(ValueError, match="run node 1 alone, got none"):
         search_stages_bounded([[], []], lambda nodes: [StageOption(1.0)] if 0 in nodes else [])
-    with pytest.raises(ValueError, match="1 or more, got 0, 4 and 8"):
+    with pytest.raises(ValueError, match="1 or more, got 0 and 4"):
         search_stages_bounded([[]], fixed({}), width=0)
 
 

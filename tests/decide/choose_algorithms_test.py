@@ -10,7 +10,7 @@ from profile_values import GPU, KERNEL, LARGE, SMALL, make_profile
 from tf_interop.decide.measuring.choose_algorithms import combinations_for_pair
 from tf_interop.decide.measuring.pair_figures import PairFigures, count_pairs
 from tf_interop.know.convolution import ConvolutionConfiguration
-from tf_interop.know.profiles.profile import (
+from tf_interop.know.profiles.profile_entries import (
     AlgorithmMeasurement,
     KernelMeasurement,
     MeasuredConvolution,

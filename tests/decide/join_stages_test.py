@@ -20,7 +20,7 @@ from tf_interop.decide.search import join_stages as joining
 from tf_interop.decide.search.block_search import search_blocks
 from tf_interop.decide.search.bounded_search import Nodes, SetOptions, search_stages_bounded
 from tf_interop.decide.search.join_stages import JoinResult, join_stages
-from tf_interop.decide.search.stage_search import SearchResult, StageOption
+from tf_interop.decide.search.search_interface import SearchResult, StageOption
 from tf_interop.errors import PlanError
 from tf_interop.know.plans.plan import GraphPlan, LaneOptions
 from tf_interop.know.plans.planning_problem import PlanningProblem
@@ -414,7 +414,7 @@ def test_an_exact_plan_stays_as_it_is(problem: PlanningProblem) -> None:
 PROGRAM = """
 import random
 from tf_interop.decide.search.join_stages import join_stages
-from tf_interop.decide.search.stage_search import SearchResult, StageOption
+from tf_interop.decide.search.search_interface import SearchResult, StageOption
 chance = random.Random(7)
 dag = [[p for p in range(n) if chance.random() < 0.06] for n in range(60)]
 def options(nodes):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from planning_values import least_latency_us, make_problem, problems, problems_to_model
 
 from tf_interop.decide.planning.make_plan import PlanOptions, make_plan
-from tf_interop.decide.search.stage_search import SearchProgress
+from tf_interop.decide.search.search_interface import SearchProgress
 from tf_interop.errors import PlanError
 from tf_interop.know.plans.plan import GraphPlan, LaneOptions, PinnedConvolution
 from tf_interop.know.plans.planning_problem import (

@@ -29,9 +29,6 @@ def _check(nodes: dict[str, str], *stages: PlannedStage) -> None:
     check_stages(stages, view, convolutions)
 
 
-# What is legal.
-
-
 def test_takes_no_stage() -> None:
     _check(INCEPTION)
 
@@ -78,9 +75,6 @@ def test_takes_a_merged_lane_of_filters_of_one_image() -> None:
     for algorithm in (None, "IMPLICIT_GEMM"):
         stage = _merged("1x1 3x3_reduce 5x5_reduce", "pool_proj", algorithm=algorithm)
         check_stages((stage,), view, convolutions)
-
-
-# What is not.
 
 
 def test_refuses_a_merged_lane_of_different_images() -> None:
@@ -249,8 +243,6 @@ def test_leaves_a_cycle_of_the_graph_to_the_graph_check() -> None:
         check_stages([make_stage("a")], view, convolutions)
 
 
-# Loops.
-
 LOOP = {
     "start": "Enter",
     "merge": "Merge start next",
@@ -275,9 +267,6 @@ def test_control_edge_out_of_a_next_iteration_holds_up_its_reader() -> None:
     assert "got 'b' that depends on 'a': 'a' -> 'sum' -> 'next' -> 'b'" in _refusal(
         nodes, make_stage("a", "b")
     )
-
-
-# Random graphs.
 
 
 @dataclasses.dataclass(frozen=True)

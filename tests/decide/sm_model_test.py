@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tf_interop.decide.costs.sm_model import ModelKernel, demands_of, model_stage_us
+from tf_interop.decide.costs.model_kernel import ModelKernel, demands_of
+from tf_interop.decide.costs.sm_model import model_stage_us
 from tf_interop.know.profiles.profile import SmLimits
 
 LIMITS = SmLimits(registers=65536, shared_memory_bytes=233472, threads=2048, blocks=32)

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tf_interop.decide.search.stage_search import (
-    LaneRule,
+from tf_interop.decide.search.search_interface import (
     Lanes,
     SearchError,
     SearchProgress,
@@ -19,8 +18,8 @@ from tf_interop.decide.search.stage_search import (
     SearchTooWideError,
     StageOption,
     StageOptions,
-    search_stages,
 )
+from tf_interop.decide.search.stage_search import LaneRule, search_stages
 
 Dag = list[list[int]]
 

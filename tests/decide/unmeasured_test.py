@@ -13,7 +13,8 @@ from tf_interop.know.convolution import RefusalReason
 from tf_interop.know.graph.find_convolutions import find_convolutions
 from tf_interop.know.graph.graph_properties import GraphProperties
 from tf_interop.know.graph.graph_view import GraphView
-from tf_interop.know.profiles.profile import AlgorithmMeasurement, profile_of
+from tf_interop.know.profiles.profile import profile_of
+from tf_interop.know.profiles.profile_entries import AlgorithmMeasurement
 
 
 def _graph(device: str) -> GraphBuilder:

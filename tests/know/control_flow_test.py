@@ -1,8 +1,14 @@
+"""Regions: what is alive together, and behind the same loops and hidden waits."""
+
+from __future__ import annotations
+
 import pytest
 from graph_builder import GraphBuilder
 
+from tf_interop.errors import TimeLimitError
 from tf_interop.know.graph.control_flow import ROOT_REGION, ControlFlow
 from tf_interop.know.graph.graph_view import GraphView
+from tf_interop.know.time_limit import time_limit
 
 
 def _regions(graph: GraphBuilder) -> dict[str, str | None]:
@@ -248,6 +254,15 @@ def test_refuses_exit_from_the_middle_of_a_loop() -> None:
     assert _regions(graph)["after"] is None
 
 
+def test_looks_at_the_time() -> None:
+    graph = _graph()
+    _add_loop(graph, "l", "x")
+    view = GraphView(graph.graph_def)
+    view.topological_order()  # which looks at the time as well, once
+    with time_limit(-1), pytest.raises(TimeLimitError):
+        ControlFlow(view)
+
+
 def test_regions_do_not_depend_on_node_order() -> None:
     graph = _graph()
     _add_cond(graph, "c", "x", "p")
@@ -277,7 +292,19 @@ def test_behind_a_dequeue_is_another_region() -> None:
         ("CollectiveReduceV2", True),
         ("StatefulPartitionedCall", True),
         ("a_function_called_by_its_name", True),
+        ("ReadFromPeer", True),
+        ("ReaderRead", True),
+        ("ReaderReadUpToV2", True),
+        ("InitializeTableFromDataset", True),
+        ("SaveDatasetV2", True),
+        ("BatchFunction", True),
+        ("Unbatch", True),
         ("ReadVariableOp", False),
+        ("AssignAddVariableOp", False),
+        ("ResourceApplyAdam", False),
+        ("LookupTableFindV2", False),
+        ("WriteScalarSummary", False),
+        ("SaveV2", False),
         ("RandomUniform", False),
         ("Relu", False),
     ],

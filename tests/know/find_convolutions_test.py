@@ -1,3 +1,7 @@
+"""Which convolutions can be part of a stage, as what, and why others are left alone."""
+
+from __future__ import annotations
+
 from typing import Any
 
 import pytest
@@ -12,20 +16,17 @@ from tf_interop.know.convolution import (
     Refusal,
     RefusalReason,
 )
-from tf_interop.know.graph.find_convolutions import (
-    CONVOLUTION_KINDS,
-    SIZES_POSITIONS,
-    find_convolutions,
-)
+from tf_interop.know.graph.convolution_ops import CONVOLUTION_KINDS, SIZES_POSITIONS
+from tf_interop.know.graph.find_convolutions import find_convolutions
 from tf_interop.know.graph.graph_properties import GraphProperties, ShapeInference
 from tf_interop.know.graph.graph_view import GraphView
 
 
 def _find(
-    graph: GraphBuilder, infer: ShapeInference | None = None, nchw_on_cpu: bool = False
+    graph: GraphBuilder, infer: ShapeInference | None = None
 ) -> tuple[tuple[ConvolutionNode, ...], tuple[Refusal, ...]]:
     view = GraphView(graph.graph_def)
-    return find_convolutions(view, GraphProperties(view, infer), nchw_on_cpu=nchw_on_cpu)
+    return find_convolutions(view, GraphProperties(view, infer))
 
 
 def _only(graph: GraphBuilder, infer: ShapeInference | None = None) -> ConvolutionConfiguration:
@@ -326,13 +327,10 @@ def test_refuses_filter_layout() -> None:
     assert "OIHW" in refusal.detail
 
 
-def test_refuses_nchw_on_cpu_unless_told_otherwise() -> None:
+def test_takes_nchw_on_the_cpu() -> None:
     graph = _operands(image=(8, 16, 28, 30), device=CPU)
     graph.conv("c", "x", "f", data_format="NCHW")
-    assert _only_refusal(graph).reason is RefusalReason.LAYOUT
-    convolutions, refusals = _find(graph, nchw_on_cpu=True)
-    assert len(convolutions) == 1
-    assert not refusals
+    assert _only(graph).layout == "NCHW"
 
 
 @pytest.mark.parametrize(
@@ -447,6 +445,14 @@ def test_finds_what_xla_must_not_compile() -> None:
     graph = _operands()
     graph.conv("c", "x", "f", _XlaMustCompile=False, _xla_inferred_shapes="")
     assert _only(graph).op == "Conv2D"
+
+
+def test_refuses_a_kernel_that_was_chosen_by_its_label() -> None:
+    graph = _operands()
+    graph.conv("c", "x", "f", _kernel="from_another_library")
+    refusal = _only_refusal(graph)
+    assert refusal.reason is RefusalReason.ATTRIBUTE
+    assert "from_another_library" in refusal.detail
 
 
 def test_refuses_unclear_control_flow() -> None:

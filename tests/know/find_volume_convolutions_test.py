@@ -31,9 +31,9 @@ def _operands(
     return graph
 
 
-def _only(graph: GraphBuilder, *, nchw_on_cpu: bool = False) -> ConvolutionConfiguration:
+def _only(graph: GraphBuilder) -> ConvolutionConfiguration:
     view = GraphView(graph.graph_def)
-    found, refusals = find_convolutions(view, GraphProperties(view), nchw_on_cpu=nchw_on_cpu)
+    found, refusals = find_convolutions(view, GraphProperties(view))
     assert not refusals
     assert len(found) == 1
     return found[0].configuration
@@ -186,8 +186,7 @@ def test_refuses_padding_list() -> None:
     assert _only_refusal(graph).detail == "Expected no padding_list, got [0, 1]."
 
 
-def test_takes_channels_first_on_the_cpu_where_told() -> None:
+def test_takes_channels_first_on_the_cpu() -> None:
     graph = _operands(image=(2, 16, 7, 28, 30), device=CPU)
     graph.conv("c", "x", "f", op="Conv3D", data_format="NCDHW")
-    assert _only_refusal(graph).detail == "Expected NDHWC on the CPU, got NCDHW."
-    assert _only(graph, nchw_on_cpu=True).layout == "NCDHW"
+    assert _only(graph).layout == "NCDHW"

@@ -1,3 +1,7 @@
+"""Shapes of tensors: which source counts, and when inference is asked."""
+
+from __future__ import annotations
+
 import pytest
 from graph_builder import GraphBuilder, add_shapes
 from tensorflow.core.framework import types_pb2
@@ -36,7 +40,7 @@ def test_joins_what_reader_and_producer_say() -> None:
     graph.add("b", "Neg", "a")
     add_shapes(graph.node("b"), "_input_shapes", [(3, None)])
     view, properties = _properties(graph)
-    assert properties.input_shapes(view.index_of["b"]) == ((3, 4),)
+    assert properties.input_shape(view.index_of["b"], 0) == (3, 4)
 
 
 def test_unknown_rank_is_none() -> None:
@@ -53,7 +57,7 @@ def test_takes_the_output_that_is_read() -> None:
     add_shapes(graph.node("a"), "_output_shapes", [(1,), (2,)])
     graph.add("b", "Neg", "a:1")
     view, properties = _properties(graph)
-    assert properties.input_shapes(view.index_of["b"]) == ((2,),)
+    assert properties.input_shape(view.index_of["b"], 0) == (2,)
     assert properties.output_shape(view.index_of["a"], 2) is None
 
 
@@ -72,7 +76,8 @@ def test_infers_only_where_a_dimension_is_open() -> None:
     view, properties = _properties(graph, infer)
     for _ in range(2):
         # Of the open shape's second dimension two sources say different things: it is not known.
-        assert properties.input_shapes(view.index_of["b"]) == ((1, 2), (7, None))
+        assert properties.input_shape(view.index_of["b"], 0) == (1, 2)
+        assert properties.input_shape(view.index_of["b"], 1) == (7, None)
     assert asked == ["open"]
 
 
@@ -135,7 +140,8 @@ def test_leaves_the_graph_alone() -> None:
     before = graph.graph_def.SerializeToString(deterministic=True)
     view, properties = _properties(graph)
     for index in range(len(view)):
-        properties.input_shapes(index)
+        for position in range(len(view.fanins[index])):
+            properties.input_shape(index, position)
         properties.output_shape(index, 0)
         properties.held_shape(index, 0)
     assert graph.graph_def.SerializeToString(deterministic=True) == before

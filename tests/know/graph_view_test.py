@@ -1,3 +1,7 @@
+"""The view of a graph: edges, order and cycles."""
+
+from __future__ import annotations
+
 import pytest
 from graph_builder import GraphBuilder
 

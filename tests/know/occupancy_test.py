@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from profile_values import HOPPER_SM, KERNEL
 
 from tf_interop.know.profiles.occupancy import Limit, compute_occupancy
-from tf_interop.know.profiles.profile import KernelMeasurement, SmLimits
+from tf_interop.know.profiles.profile import SmLimits
+from tf_interop.know.profiles.profile_entries import KernelMeasurement
 
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 VOLTA_SM = SmLimits(registers=65536, shared_memory_bytes=98304, threads=2048, blocks=32)

@@ -246,9 +246,6 @@ def test_reads_back_every_plan(tmp_path_factory: pytest.TempPathFactory, plan: P
     assert load_plan(path) == plan
 
 
-# Writing is atomic.
-
-
 def test_replaces_a_file_and_leaves_nothing_else(path: pathlib.Path) -> None:
     path.write_text("old")
     save_plan(PLAN, path)
@@ -316,9 +313,6 @@ def test_refuses_to_write_what_it_would_not_read(
     with pytest.raises(PlanError, match=reason):
         save_plan(plan, path)
     assert not path.exists()
-
-
-# What is not legal is refused.
 
 
 def test_refuses_missing_file(path: pathlib.Path) -> None:
@@ -545,9 +539,6 @@ def test_same_node_in_two_graphs_is_legal(path: pathlib.Path) -> None:
 def test_refuses_a_list(path: pathlib.Path) -> None:
     path.write_text("[]")
     assert "Expected `object`, got `list` at `$`" in _load_error(path)
-
-
-# The schema says the same as the loader, as far as it goes.
 
 
 def test_schema_names_every_field_and_no_other() -> None:

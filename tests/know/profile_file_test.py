@@ -1,9 +1,8 @@
-"""Profiles: files, the lookup by a set of configurations, and what counts as a win."""
+"""Files of profiles: what is written reads back, what is not legal is refused."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import pathlib
 import time
@@ -13,7 +12,6 @@ from typing import Any
 import jsonschema
 import pytest
 from profile_values import (
-    BACKWARD,
     CPU,
     EVERY_KIND_OF_ENTRY,
     GPU,
@@ -26,12 +24,11 @@ from profile_values import (
     make_large_profile,
     make_profile,
     make_stage,
-    make_stage_failure,
 )
 
 from tf_interop.errors import ProfileError
-from tf_interop.know.convolution import ConvolutionConfiguration
-from tf_interop.know.profiles.profile import Entry, Profile, entry_key, wins
+from tf_interop.know.profiles.profile import Profile
+from tf_interop.know.profiles.profile_entries import Entry
 from tf_interop.know.profiles.profile_file import load_profile, profile_schema, save_profile
 
 SCHEMA = pathlib.Path(__file__).resolve().parents[2] / "docs" / "schemas" / "profile.schema.json"
@@ -43,9 +40,6 @@ PROFILE = make_profile(*EVERY_KIND_OF_ENTRY)
 @pytest.fixture(name="path")
 def fixture_path(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "profile.json"
-
-
-# Files.
 
 
 @pytest.mark.parametrize("profile", [PROFILE, make_profile(device=CPU)], ids=["full", "empty"])
@@ -391,9 +385,6 @@ def test_files_follow_the_published_schema(path: pathlib.Path) -> None:
         assert not validator.is_valid(damaged)
 
 
-# Keys.
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -409,14 +400,6 @@ def test_entries_of_different_keys_stand_side_by_side(other: Entry, path: pathli
     save_profile(make_profile(make_algorithm(), other), path)
 
 
-def test_a_stage_is_known_by_the_sms_that_were_asked_for() -> None:
-    given = make_stage((SMALL, None), sm_counts=(72,), asked_sm_counts=(66,))
-    assert entry_key(given) == entry_key(
-        dataclasses.replace(make_stage_failure((SMALL, None)), sm_counts=(66,))
-    )
-    assert entry_key(given) != entry_key(dataclasses.replace(given, asked_sm_counts=()))
-
-
 def test_reads_back_what_was_merged(path: pathlib.Path) -> None:
     profile = make_profile(*MERGED)
     save_profile(profile, path)
@@ -427,96 +410,3 @@ def test_reads_back_what_was_merged(path: pathlib.Path) -> None:
     reason = r"one algorithm in a merged lane, .* got \['GEMM', 'WINOGRAD'\] at `.*merged\[0\]`"
     with pytest.raises(ProfileError, match=reason):
         load_profile(path)
-
-
-def test_what_is_merged_is_another_stage() -> None:
-    apart = make_stage((SMALL, "FFT"), (SMALL, "FFT"), lanes=(0, 0))
-    merged = dataclasses.replace(apart, merged=(True,))
-    assert len(make_profile(apart, merged).stages) == 2
-    failure = dataclasses.replace(
-        make_stage_failure((SMALL, "FFT"), (SMALL, "FFT")), lanes=(0, 0), merged=(True,)
-    )
-    assert make_profile(merged, failure).entries == (failure,)
-
-
-# Lookup.
-
-
-def test_finds_in_any_order() -> None:
-    measurement = make_stage((SMALL, None), (LARGE, None), (SMALL, None))
-    profile = make_profile(measurement)
-    for order in set(itertools.permutations([SMALL, LARGE, SMALL])):
-        assert profile.find_stages(order) == (measurement,)
-
-
-@pytest.mark.parametrize(
-    "configurations",
-    [
-        [],
-        [SMALL],
-        [SMALL, LARGE, LARGE],
-        [SMALL, SMALL, LARGE],
-        [SMALL, BACKWARD],
-        [SMALL, dataclasses.replace(LARGE, image_shape=(16, 28, 28, 16))],
-        [SMALL, dataclasses.replace(LARGE, image_shape=(None, 28, 28, 16))],
-        [SMALL, dataclasses.replace(LARGE, fused_ops=("BiasAdd",))],
-    ],
-    ids=["none", "fewer", "more", "other_twice", "kind", "batch", "unknown_batch", "fused"],
-)
-def test_does_not_find_another_set(configurations: list[ConvolutionConfiguration]) -> None:
-    assert PROFILE.find_stages([SMALL, LARGE]) == PROFILE.stages
-    assert PROFILE.find_stages(configurations) == ()
-
-
-def test_finds_the_fastest_of_several_first() -> None:
-    slow = make_stage((SMALL, "GEMM"), (LARGE, "FFT"), concurrent_us=25.0)
-    fast = make_stage((LARGE, "WINOGRAD"), (SMALL, "GEMM"), concurrent_us=15.0)
-    same = make_stage((LARGE, "DIRECT"), (SMALL, "GEMM"), concurrent_us=15.0)
-    assert make_profile(slow, fast, same).find_stages([SMALL, LARGE]) == (fast, same, slow)
-    assert make_profile(fast, same, slow).find_stages([SMALL, LARGE]) == (fast, same, slow)
-
-
-def test_finds_algorithms_fastest_first() -> None:
-    slow = make_algorithm(algorithm="FFT", latency_us=30.0, tf32=False)
-    fast = make_algorithm(algorithm="GEMM", latency_us=10.0, tf32=True)
-    other = make_algorithm(LARGE, latency_us=1.0)
-    profile = make_profile(slow, other, fast)
-    assert profile.find_algorithms(SMALL) == (fast, slow)
-    assert profile.find_algorithms(SMALL, allow_tf32=False) == (slow,)
-    assert profile.find_algorithms(BACKWARD) == ()
-
-
-def test_finds_what_an_algorithm_costs_under_the_switch_for_tf32() -> None:
-    rounding = make_algorithm(algorithm="GEMM", latency_us=20.0, tf32=True)
-    exact = make_algorithm(algorithm="GEMM", latency_us=10.0, tf32=False)
-    engine = make_algorithm(algorithm="eng1", latency_us=15.0, tf32=False)
-    profile = make_profile(rounding, exact, engine)
-    # GEMM rounds where it may, however fast it is where it may not.
-    assert profile.find_algorithms(SMALL) == (engine, rounding)
-    assert profile.find_algorithms(SMALL, allow_tf32=False) == (exact, engine)
-
-
-# Winning.
-
-
-@pytest.mark.parametrize(
-    ("concurrent_us", "sequential_us", "spread_us", "expected"),
-    [
-        (20.0, 30.0, 1.5, True),
-        (20.0, 30.0, 9.5, True),
-        (20.0, 30.0, 10.0, False),
-        (20.0, 30.0, 11.0, False),
-        (30.0, 30.0, 0.0, False),
-        (31.0, 30.0, 0.5, False),
-    ],
-)
-def test_wins_only_by_more_than_the_spread(
-    concurrent_us: float, sequential_us: float, spread_us: float, expected: bool
-) -> None:
-    measurement = make_stage(
-        (SMALL, None),
-        concurrent_us=concurrent_us,
-        sequential_us=sequential_us,
-        spread_us=spread_us,
-    )
-    assert wins(measurement) is expected

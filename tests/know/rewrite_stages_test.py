@@ -1,3 +1,7 @@
+"""Stages in place of convolutions: the new graph, what stays as it was, and what is refused."""
+
+from __future__ import annotations
+
 import dataclasses
 import random
 from collections.abc import Collection, Sequence

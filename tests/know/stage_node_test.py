@@ -1,3 +1,7 @@
+"""The ConvStage node: what is written reads back, and what is malformed is refused."""
+
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 

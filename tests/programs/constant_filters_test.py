@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,19 +16,11 @@ from stage_cases import Case, cases_of
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 import tf_interop
-from tf_interop.decide.settings import Settings
 from tf_interop.use.enabling.plugin import get_plugin
 
 v1 = tf.compat.v1
 
-
-@pytest.fixture(autouse=True)
-def plugin_as_after_import() -> Iterator[None]:
-    get_plugin().forget_reports()
-    yield
-    get_plugin().settings = Settings()
-    tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": True})
-    get_plugin().forget_reports()
+pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
 
 def normal(seed: int, *shape: int, dtype: tf.DType = tf.float16) -> np.ndarray:

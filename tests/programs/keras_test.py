@@ -24,6 +24,7 @@ from tf_interop.keras import ConvStages
 from tf_interop.know.installed import keras_internals, tensorflow_internals
 from tf_interop.know.plans.plan_file import save_plan
 from tf_interop.use.enabling.plugin import get_plugin
+from tf_interop.use.enabling.tensorboard_figures import StageFiguresWriter
 
 # Ten images in batches of four: Keras leaves the batch dimension open, and the last batch is
 # smaller.
@@ -110,9 +111,6 @@ def _hook(keras: Any, name: str, function: Any) -> Any:
     return callback
 
 
-# Numbers.
-
-
 def test_fit_gives_the_same_losses_and_weights(keras: Any) -> None:
     plain, staged = _model(keras), _model(keras)
     expected = _fit(plain, epochs=2)
@@ -135,9 +133,6 @@ def test_evaluate_and_predict_give_the_same(keras: Any) -> None:
     # A number, as without the callback: what it puts into the logs is no part of the result.
     _assert_close(loss, expected_loss)
     _assert_close(outputs, expected)
-
-
-# Counting.
 
 
 def test_history_holds_the_number_of_stages_once(keras: Any) -> None:
@@ -189,9 +184,6 @@ def test_plan_of_an_earlier_run_gives_the_same_stages(keras: Any) -> None:
     assert {report.plan.fingerprint for report in planned.graphs} == {
         report.plan.fingerprint for report in always.graphs
     }
-
-
-# Putting things back.
 
 
 @OPTION_VALUES
@@ -342,9 +334,6 @@ def test_calls_in_two_threads_at_once_run(keras: Any) -> None:
     _assert_close(losses, [expected, expected])
 
 
-# XLA.
-
-
 def test_turns_xla_off_where_auto_has_turned_it_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -396,9 +385,6 @@ def test_leaves_explicit_xla_alone(
     (warning,) = [each for each in caplog.messages if "jit_compile=True" in each]
     assert "Compile it with jit_compile=False" in warning
     assert "XLA compiles the model's functions (jit_compile=True)" in capsys.readouterr().out
-
-
-# Figures for TensorBoard.
 
 
 def _summaries(log_dir: pathlib.Path) -> list[tuple[int, str, str, Any]]:
@@ -465,15 +451,29 @@ def test_writes_figures_of_a_prediction(keras: Any, tmp_path: pathlib.Path) -> N
     assert figures["conv_stages/stages_run"] > 0
 
 
+def test_puts_everything_back_where_the_figures_cannot_be_written(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: StageFiguresWriter) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(StageFiguresWriter, "close", fail)
+    plugin, model = get_plugin(), _model(tf.keras)
+    callback = ConvStages("always", log_dir=tmp_path, verbose=0)
+    with pytest.raises(OSError, match="no space left"):
+        _fit(model, callback)
+    assert plugin.settings == Settings()
+    assert tensorflow_internals.plugin_optimizers_option() is None
+    with _runs_stages(False):
+        _fit(model)
+
+
 def test_writes_nothing_without_a_log_dir(
     keras: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     _fit(_model(keras), ConvStages("always"))
     assert list(tmp_path.iterdir()) == []
-
-
-# Arguments and messages.
 
 
 @pytest.mark.parametrize(
@@ -565,9 +565,6 @@ def test_mixed_precision_trains_as_without_stages(keras: Any, policy: str) -> No
     np.testing.assert_allclose(history["loss"], expected["loss"], rtol=tolerance)
     for ours, theirs in zip(model.get_weights(), stock.get_weights(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance / 4)
-
-
-# What Keras asks of a callback.
 
 
 def test_has_no_batch_hooks_to_wait_for(keras: Any) -> None:

@@ -18,7 +18,8 @@ from tf_interop.know.plans.planning_problem import (
 )
 from tf_interop.know.profiles.occupancy import compute_occupancy
 from tf_interop.know.profiles.paper import load_paper_tables
-from tf_interop.know.profiles.profile import KernelMeasurement, SmLimits
+from tf_interop.know.profiles.profile import SmLimits
+from tf_interop.know.profiles.profile_entries import KernelMeasurement
 
 # Compute capability 3.5, a GPU of the paper's time: CUDA C++ Programming Guide, "Technical
 # Specifications per Compute Capability".

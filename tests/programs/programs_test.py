@@ -9,7 +9,7 @@ import itertools
 import pathlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,19 +31,10 @@ from unnoticed import (
 )
 
 import tf_interop
-from tf_interop.decide.settings import Settings
-from tf_interop.use.enabling.plugin import get_plugin
 
 v1 = tf.compat.v1
 
-
-@pytest.fixture(autouse=True)
-def plugin_as_after_import() -> Iterator[None]:
-    get_plugin().forget_reports()
-    yield
-    get_plugin().settings = Settings()
-    tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": True})
-    get_plugin().forget_reports()
+pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
 
 def loop(image: tf.Tensor, times: int, parallel: int = 10) -> list[tf.Tensor]:

@@ -82,7 +82,7 @@ def test_collects_what_grappler_hands_to_the_pass(training: bool) -> None:
     )
     assert graphs.handed_graph is not None
     view = GraphView(with_inferred_shapes(graphs.handed_graph))
-    nodes, _ = find_convolutions(view, GraphProperties(view), nchw_on_cpu=True)
+    nodes, _ = find_convolutions(view, GraphProperties(view))
     handed = collections.Counter(node.configuration for node in nodes)
     groups = {
         frozenset(collections.Counter(node.configuration for node in group).items())

@@ -19,7 +19,8 @@ from tf_interop.know.installed.profiled_device import this_cpu
 from tf_interop.know.plans.plan import GraphPlan, PinnedConvolution, Plan, PlannedStage
 from tf_interop.know.plans.plan_file import load_plan, save_plan
 from tf_interop.know.plans.planning_problem import PlanningProblem
-from tf_interop.know.profiles.profile import Entry, Profile, ProfiledDevice
+from tf_interop.know.profiles.profile import Profile, ProfiledDevice
+from tf_interop.know.profiles.profile_entries import Entry
 from tf_interop.know.profiles.profile_file import save_profile
 from tf_interop.use.planning import make_plan_of_model
 from tf_interop.use.profiling.collect_configurations import CollectOptions, collect_configurations

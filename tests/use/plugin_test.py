@@ -11,19 +11,22 @@ import subprocess
 import sys
 import textwrap
 import threading
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from absl import logging
+from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.python.framework import kernels
 
 import tf_interop
+from tf_interop.decide.settings import Policy, Settings
 from tf_interop.errors import LibraryError, PlanError
 from tf_interop.know.installed import kernel_library
 from tf_interop.know.plans.plan import GraphPlan, LaneOptions, PinnedConvolution, Plan, PlannedStage
 from tf_interop.use.enabling import plugin as plugin_module
-from tf_interop.use.enabling.plugin import get_plugin
+from tf_interop.use.enabling.plugin import PassFailure, get_plugin
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIBRARY = get_plugin().library.build_info.path
@@ -258,6 +261,51 @@ def test_an_error_in_the_pass_is_logged_once_and_changes_nothing(
     np.testing.assert_array_equal(second, first)
 
 
+def test_of_many_failures_the_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(graph_def: graph_pb2.GraphDef, *_: object, **__: object) -> None:
+        raise RuntimeError(f"injected {graph_def.node[0].name}")
+
+    monkeypatch.setattr(plugin_module, "run_conv_stage_pass", broken)
+    monkeypatch.setattr(logging, "warning", lambda *_, **__: None)
+    plugin = get_plugin()
+    plugin.settings = Settings(Policy.ALWAYS)
+    for number in range(1000):
+        graph_def = graph_pb2.GraphDef(node=[node_def_pb2.NodeDef(name=str(number))])
+        handed = types.SimpleNamespace(
+            serialized=graph_def.SerializeToString(),
+            device_type="CPU",
+            nodes_to_preserve=frozenset(),
+            fetches=frozenset(),
+            infer_output_shapes=None,
+        )
+        assert not plugin._run(handed)
+    assert len(plugin.failures) <= 200
+    assert plugin.failures[-1] == PassFailure("RuntimeError: injected 999", 1)
+
+
+def test_what_two_threads_set_at_once_goes_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = get_plugin()
+    plugin.settings = Settings(Policy.ALWAYS)
+    given: list[object] = []
+    is_late, is_over = threading.Event(), threading.Event()
+
+    def set_pass(run: object) -> None:
+        if run is None:  # the first thread, which is held up here
+            is_late.set()
+            is_over.wait(0.5)
+        given.append(run)
+
+    monkeypatch.setattr(plugin.library, "set_pass", set_pass)
+    first = threading.Thread(target=lambda: setattr(plugin, "settings", Settings()))
+    first.start()
+    assert is_late.wait(60)
+    plugin.settings = Settings(Policy.ALWAYS)
+    is_over.set()
+    first.join()
+    assert plugin.settings.can_make_stages
+    assert given[-1] is not None
+
+
 def test_rubbish_from_the_pass_does_not_reach_the_program() -> None:
     """A graph that TensorFlow cannot read makes Grappler keep the one it had."""
     library = get_plugin().library
@@ -331,9 +379,6 @@ def test_nodes_that_have_to_stay_keep_their_names() -> None:
     tf_interop.disable()
     for value, filter_ in zip(values, FILTERS, strict=False):
         np.testing.assert_array_equal(value, tf.nn.conv2d(IMAGE, filter_, 1, "SAME"))
-
-
-# In processes of their own.
 
 
 def run_python(program: str, **environment: str) -> subprocess.CompletedProcess[str]:

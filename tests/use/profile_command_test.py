@@ -20,7 +20,7 @@ from profile_values import KERNEL, make_algorithm, make_profile
 import tf_interop
 from tf_interop.know.algorithm import HOST_ALGORITHMS
 from tf_interop.know.convolution import ConvolutionConfiguration
-from tf_interop.know.installed.core_library import MeasuringBackend
+from tf_interop.know.installed.measuring_backend import MeasuringBackend
 from tf_interop.know.profiles.configuration_list import (
     ConfigurationList,
     ListedConvolution,
@@ -30,11 +30,11 @@ from tf_interop.know.profiles.configuration_list_file import (
     load_configurations,
     save_configurations,
 )
-from tf_interop.know.profiles.profile import (
+from tf_interop.know.profiles.profile import Profile
+from tf_interop.know.profiles.profile_entries import (
     AlgorithmFailure,
     Entry,
     FailureKind,
-    Profile,
     StageMeasurement,
     entry_key,
 )
@@ -190,7 +190,7 @@ def _entries_of(journal: pathlib.Path) -> list[Entry]:
     """What a journal holds, read without opening it for a run."""
     import msgspec
 
-    from tf_interop.know.profiles.profile import AlgorithmMeasurement
+    from tf_interop.know.profiles.profile_entries import AlgorithmMeasurement
 
     types = {"algorithm": AlgorithmMeasurement, "stage": StageMeasurement}
     lines = journal.read_bytes().split(b"\n")[1:-1]

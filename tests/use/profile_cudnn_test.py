@@ -16,14 +16,15 @@ from collections.abc import Sequence
 import pytest
 from convolution_values import TINY
 
-from tf_interop.know.installed.core_library import AlgorithmScope
+from tf_interop.know.installed.measuring import AlgorithmScope
 from tf_interop.know.profiles.configuration_list import (
     ConfigurationList,
     ListedConvolution,
     ListedStage,
 )
 from tf_interop.know.profiles.configuration_list_file import save_configurations
-from tf_interop.know.profiles.profile import FailureKind, Profile, SmLimits, entry_key
+from tf_interop.know.profiles.profile import Profile, SmLimits
+from tf_interop.know.profiles.profile_entries import FailureKind, entry_key
 from tf_interop.know.profiles.profile_file import load_profile
 from tf_interop.know.profiles.profile_journal import journal_path
 
@@ -130,7 +131,8 @@ def _list_algorithms(folder: pathlib.Path, scope: AlgorithmScope) -> list[str]:
     """In a process of its own, as the libraries stay open."""
     program = (
         "from tf_interop.know.profiles.configuration_list_file import load_configurations\n"
-        "from tf_interop.know.installed.core_library import AlgorithmScope, load_core_library\n"
+        "from tf_interop.know.installed.core_library import load_core_library\n"
+        "from tf_interop.know.installed.measuring import AlgorithmScope\n"
         "[listed] = load_configurations('list.json').convolutions\n"
         "backend = load_core_library().open_backend('cudnn')\n"
         f"scope = AlgorithmScope({scope.value!r})\n"

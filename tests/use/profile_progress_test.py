@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn
 
 from tf_interop.use.profiling import profile_progress
+from tf_interop.use.profiling.profile_jobs import Phase
 from tf_interop.use.profiling.profile_progress import Bar, Lines, shown_progress
-from tf_interop.use.profiling.profile_run import Phase
 
 
 class _Run:

@@ -9,7 +9,7 @@ import pytest
 from convolution_values import TINY
 
 from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind
-from tf_interop.know.installed.core_library import (
+from tf_interop.know.installed.measuring import (
     AlgorithmList,
     AlgorithmScope,
     MeasureOptions,
@@ -21,7 +21,7 @@ from tf_interop.know.profiles.configuration_list import (
     ListedConvolution,
     ListedStage,
 )
-from tf_interop.know.profiles.profile import (
+from tf_interop.know.profiles.profile_entries import (
     AlgorithmFailure,
     AlgorithmMeasurement,
     Entry,
@@ -30,13 +30,8 @@ from tf_interop.know.profiles.profile import (
     StageFailure,
     StageMeasurement,
 )
-from tf_interop.use.profiling.profile_run import (
-    End,
-    Outcome,
-    Phase,
-    ProfileRun,
-    RunOptions,
-)
+from tf_interop.use.profiling.profile_jobs import Phase, RunOptions
+from tf_interop.use.profiling.profile_run import End, Outcome, ProfileRun
 from tf_interop.use.profiling.profile_tables import describe_convolution
 
 SMALL = dataclasses.replace(TINY, filter_shape=(1, 1, 3, 4))

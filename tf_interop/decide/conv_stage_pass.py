@@ -28,7 +28,8 @@ from collections.abc import Collection, Iterator
 
 from tensorflow.core.framework import graph_pb2
 
-from tf_interop.decide.grouping.group_stages import group_always, group_profiled, stages_from_plan
+from tf_interop.decide.grouping.group_stages import group_always, group_profiled
+from tf_interop.decide.grouping.stages_from_plan import stages_from_plan
 from tf_interop.decide.grouping.unmeasured import leave_out_unmeasured
 from tf_interop.decide.plan_check import check_stages
 from tf_interop.decide.settings import Policy, Settings
@@ -152,7 +153,6 @@ def _run(
     found, refused = find_convolutions(
         view,
         properties,
-        nchw_on_cpu=True,
         nodes_to_preserve=nodes_to_preserve,
         fetches=fetches,
     )
@@ -179,7 +179,9 @@ def _run(
         check_stages(stages, view, convolutions)
         rewritten = rewrite_stages(view, stages, convolutions, frozenset(nodes_to_preserve))
         check_time_limit()
-        check_rewrite(view, GraphView(rewritten), nodes_to_preserve, readers_only=True)
+        check_rewrite(
+            view, GraphView(rewritten), nodes_to_preserve, fetches=fetches, readers_only=True
+        )
     check_time_limit()
     report = PassReport(
         device_type=device_type,

@@ -13,10 +13,12 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from tf_interop.decide.costs.sm_model import ModelKernel, demands_of, model_stage_us
+from tf_interop.decide.costs.model_kernel import ModelKernel, demands_of
+from tf_interop.decide.costs.sm_model import model_stage_us
 from tf_interop.know.plans.planning_problem import Candidate, KnownStage, PlanningProblem
 from tf_interop.know.profiles.occupancy import block_resources
-from tf_interop.know.profiles.profile import KernelMeasurement, SmLimits
+from tf_interop.know.profiles.profile import SmLimits
+from tf_interop.know.profiles.profile_entries import KernelMeasurement
 
 UNCALIBRATED_SPREAD = 0.2
 """Share of a modelled latency that it may be off, where no measured stage says better. A choice to

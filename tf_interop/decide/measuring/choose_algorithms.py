@@ -6,12 +6,8 @@ import itertools
 from collections.abc import Sequence
 
 from tf_interop.know.profiles.occupancy import compute_occupancy
-from tf_interop.know.profiles.profile import (
-    AlgorithmMeasurement,
-    KernelMeasurement,
-    ProfiledDevice,
-    SmLimits,
-)
+from tf_interop.know.profiles.profile import ProfiledDevice, SmLimits
+from tf_interop.know.profiles.profile_entries import AlgorithmMeasurement, KernelMeasurement
 
 
 def combinations_for_pair(

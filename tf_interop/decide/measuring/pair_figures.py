@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from tf_interop.know.convolution import ConvolutionConfiguration
-from tf_interop.know.profiles.profile import Profile, StageMeasurement, wins
+from tf_interop.know.profiles.profile import Profile
+from tf_interop.know.profiles.profile_entries import StageMeasurement, wins
 
 _Pair = tuple[frozenset[ConvolutionConfiguration], bool]
 

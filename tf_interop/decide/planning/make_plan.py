@@ -16,7 +16,7 @@ from tf_interop.decide.costs.stage_model import ModelCalibration, calibrate_mode
 from tf_interop.decide.lane_places import find_places
 from tf_interop.decide.planning.prediction_check import check_prediction
 from tf_interop.decide.search.block_search import BlockSearchResult, search_blocks
-from tf_interop.decide.search.stage_search import (
+from tf_interop.decide.search.search_interface import (
     Lanes,
     OnProgress,
     SearchError,

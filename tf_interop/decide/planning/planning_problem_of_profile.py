@@ -13,12 +13,11 @@ from tf_interop.know.plans.planning_problem import (
     KnownStage,
     PlanningProblem,
 )
-from tf_interop.know.profiles.profile import (
+from tf_interop.know.profiles.profile import Profile, is_measured_as_it_runs
+from tf_interop.know.profiles.profile_entries import (
     AlgorithmMeasurement,
     MeasuredConvolution,
-    Profile,
     StageMeasurement,
-    is_measured_as_it_runs,
 )
 
 _DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}

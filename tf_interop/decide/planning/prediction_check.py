@@ -3,23 +3,21 @@
 `plan_check` asks whether stages may be built into a graph. This asks, of a plan and the problem
 that it was made for, whether all convolutions run in a legal order, and whether each figure of the
 prediction follows from the problem: latencies from measurements, memory from outputs and
-workspaces. It takes nothing from the planner: it plays the plan through, one step after the other.
+workspaces. It takes nothing from the planner: it plays the plan through (`plan_player`).
 Only what a model says of a stage is not recomputed; there it checks what must hold of any model.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from tf_interop.decide.planning.plan_player import PlanPlayer, PlanStep, steps_in_order
 from tf_interop.errors import PlanError
 from tf_interop.know.plans.plan import (
-    AloneConvolution,
     GraphPlan,
     GraphPrediction,
     PinnedConvolution,
-    PlannedStage,
     StagePrediction,
 )
 from tf_interop.know.plans.planning_problem import (
@@ -52,10 +50,10 @@ def check_prediction(plan: GraphPlan, problem: PlanningProblem) -> None:
     for stage in problem.stages:
         measured.setdefault(stage.costs, []).append(stage)
     merge_keys = {node.name: node.merge_key for node in problem.nodes}
-    player = _Player(problem, costs_of)
+    player = PlanPlayer(problem, costs_of)
     latency_us = 0.0
     peak_bytes = 0
-    for step in _steps_of(plan):
+    for step in steps_in_order(plan):
         player.check_can_run(step)
         _check_merged_lanes(step, merge_keys)
         workspace_bytes = _check_cost(step, problem, costs_of, measured)
@@ -65,131 +63,6 @@ def check_prediction(plan: GraphPlan, problem: PlanningProblem) -> None:
         peak_bytes = max(peak_bytes, peak)
     assert plan.prediction is not None
     _check_totals(plan.prediction, problem, latency_us, peak_bytes)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Step:
-    """What runs at the same time: a stage, or a convolution in none.
-
-    Attributes:
-        where: names it in messages.
-        pinned: its convolutions, lane after lane.
-        lanes: the lane of each.
-        merged: of each lane whether it is merged.
-        stage: the stage; None for a convolution in none.
-        latency_us: what the plan says that it takes.
-        peak_bytes: what the plan says of memory.
-    """
-
-    where: str
-    pinned: tuple[PinnedConvolution, ...]
-    lanes: tuple[int, ...]
-    merged: tuple[bool, ...]
-    stage: PlannedStage | None
-    latency_us: float
-    peak_bytes: int
-
-    @classmethod
-    def of_stage(cls, number: int, stage: PlannedStage) -> _Step:
-        where = f"stage {number}"
-        merged = tuple(each.merged for each in stage.lane_options) or (False,) * len(stage.lanes)
-        for number, lane in enumerate(stage.lanes):
-            if (len(lane) > 1) != merged[number]:
-                raise PlanError(
-                    f"Expected one convolution in each lane of {where}, or several that are "
-                    f"merged, got {len(lane)} in lane {number}, which is "
-                    f"{'merged' if merged[number] else 'not merged'}. Plan this graph anew."
-                )
-        if stage.prediction is None:
-            raise PlanError(f"Expected a prediction of {where}, got none. Plan this graph anew.")
-        prediction = stage.prediction
-        lanes = tuple(number for number, lane in enumerate(stage.lanes) for _ in lane)
-        return cls(
-            where,
-            stage.convolutions,
-            lanes,
-            merged,
-            stage,
-            prediction.latency_us,
-            prediction.peak_bytes,
-        )
-
-    @classmethod
-    def of_alone(cls, alone: AloneConvolution) -> _Step:
-        return cls(
-            f"convolution '{alone.node}' alone",
-            (PinnedConvolution(alone.node, alone.algorithm),),
-            (0,),
-            (False,),
-            None,
-            alone.latency_us,
-            alone.peak_bytes,
-        )
-
-
-def _steps_of(plan: GraphPlan) -> list[_Step]:
-    steps: list[_Step] = []
-    before = [alone.before_stage for alone in plan.alone]
-    if before != sorted(before) or any(place > len(plan.stages) for place in before):
-        raise PlanError(
-            f"Expected convolutions in no stage by the stage that they run before, from 0 to "
-            f"{len(plan.stages)}, got {before}. Plan this graph anew."
-        )
-    waiting = list(plan.alone)
-    for number, stage in enumerate(plan.stages):
-        while waiting and waiting[0].before_stage <= number:
-            steps.append(_Step.of_alone(waiting.pop(0)))
-        steps.append(_Step.of_stage(number, stage))
-    return steps + [_Step.of_alone(alone) for alone in waiting]
-
-
-class _Player:
-    """Runs a plan's convolutions by name and keeps account of what is alive."""
-
-    def __init__(self, problem: PlanningProblem, costs_of: Mapping[str, ConvolutionCosts]) -> None:
-        self._nodes = {node.name: node for node in problem.nodes}
-        self._costs_of = costs_of
-        self._unread_by: dict[str, set[str]] = {node.name: set() for node in problem.nodes}
-        for node in problem.nodes:
-            for predecessor in node.predecessors:
-                self._unread_by[predecessor].add(node.name)
-        self._has_run: set[str] = set()
-        self._alive: dict[str, int] = {}
-
-    def check_can_run(self, step: _Step) -> None:
-        names = {pinned.node for pinned in step.pinned}
-        nodes = [self._nodes[pinned.node] for pinned in step.pinned]
-        for node in nodes:
-            for predecessor in node.predecessors:
-                if predecessor in names:
-                    raise PlanError(
-                        f"Expected independent convolutions in {step.where}, got '{node.name}' "
-                        f"that depends on '{predecessor}'. Plan this graph anew."
-                    )
-                if predecessor not in self._has_run:
-                    raise PlanError(
-                        f"Expected '{predecessor}' before '{node.name}', which depends on it, got "
-                        f"it behind {step.where}. Plan this graph anew."
-                    )
-            if node.group != nodes[0].group:
-                raise PlanError(
-                    f"Expected convolutions of one group in {step.where}, got "
-                    f"'{nodes[0].group}' for '{nodes[0].name}' and '{node.group}' for "
-                    f"'{node.name}'. Plan this graph anew."
-                )
-
-    def run(self, step: _Step, workspace_bytes: int) -> int:
-        """Returns what is alive while the step runs."""
-        for pinned in step.pinned:
-            self._alive[pinned.node] = self._costs_of[pinned.node].output_bytes
-        peak_bytes = sum(self._alive.values()) + workspace_bytes
-        for pinned in step.pinned:
-            self._has_run.add(pinned.node)
-            for predecessor in set(self._nodes[pinned.node].predecessors):
-                self._unread_by[predecessor].discard(pinned.node)
-                if not self._unread_by[predecessor]:
-                    del self._alive[predecessor]
-        return peak_bytes
 
 
 def _costs_of_nodes(problem: PlanningProblem) -> dict[str, ConvolutionCosts]:
@@ -234,7 +107,7 @@ def _check_each_once(plan: GraphPlan, problem: PlanningProblem) -> None:
             )
 
 
-def _check_merged_lanes(step: _Step, merge_keys: Mapping[str, str | None]) -> None:
+def _check_merged_lanes(step: PlanStep, merge_keys: Mapping[str, str | None]) -> None:
     for lane, is_merged in enumerate(step.merged):
         if not is_merged:
             continue
@@ -250,7 +123,7 @@ def _check_merged_lanes(step: _Step, merge_keys: Mapping[str, str | None]) -> No
 
 
 def _check_cost(
-    step: _Step,
+    step: PlanStep,
     problem: PlanningProblem,
     costs_of: Mapping[str, ConvolutionCosts],
     measured: Mapping[tuple[str, ...], Sequence[KnownStage]],
@@ -311,7 +184,7 @@ def _fastest_us(costs: ConvolutionCosts) -> float:
 
 
 def _measured(
-    step: _Step,
+    step: PlanStep,
     prediction: StagePrediction,
     known: Sequence[KnownStage],
     alone_us: float,
@@ -368,7 +241,7 @@ def _expect_win(latency_us: float, spread_us: float, sequential_us: float, where
 
 
 def _check_modelled(
-    step: _Step,
+    step: PlanStep,
     prediction: StagePrediction,
     candidates: list[Candidate],
     problem: PlanningProblem,
@@ -419,11 +292,11 @@ def _one_after_another(problem: PlanningProblem) -> tuple[float, int]:
     """Time and peak of all nodes in their order, each with its fastest algorithm that fits."""
     budget = math.inf if problem.memory_budget_bytes is None else problem.memory_budget_bytes
     costs_of = _costs_of_nodes(problem)
-    player = _Player(problem, costs_of)
+    player = PlanPlayer(problem, costs_of)
     latency_us = 0.0
     peak_bytes = 0
     for node in problem.nodes:
-        step = _Step("", (PinnedConvolution(node.name),), (0,), (False,), None, 0.0, 0)
+        step = PlanStep("", (PinnedConvolution(node.name),), (0,), (False,), None, 0.0, 0)
         without_workspace = player.run(step, 0)
         candidates = costs_of[node.name].candidates
         fitting = [

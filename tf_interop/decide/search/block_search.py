@@ -11,9 +11,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from tf_interop.decide.search.bit_graph import find_blocks
 from tf_interop.decide.search.bounded_search import Nodes, SetOptions, search_stages_bounded
 from tf_interop.decide.search.join_stages import join_stages
-from tf_interop.decide.search.stage_search import (
+from tf_interop.decide.search.search_interface import (
     AvailableBytes,
     Lanes,
     OnProgress,
@@ -21,9 +22,8 @@ from tf_interop.decide.search.stage_search import (
     SearchResult,
     SearchTooWideError,
     StageOption,
-    find_blocks,
-    search_stages,
 )
+from tf_interop.decide.search.stage_search import search_stages
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -16,15 +16,18 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
-from tf_interop.decide.search.stage_search import (
+from tf_interop.decide.search.bit_graph import topological_order
+from tf_interop.decide.search.search_interface import (
     AvailableBytes,
     OnProgress,
     SearchError,
     SearchProgress,
     SearchResult,
     StageOption,
-    topological_order,
 )
+
+# Stages are made of so many of the nodes that are ready, those with the longest way to the end.
+_MAX_READY = 8
 
 Nodes = tuple[int, ...]
 
@@ -40,7 +43,6 @@ def search_stages_bounded(
     available_bytes: AvailableBytes | None = None,
     width: int = 32,
     max_lanes: int = 4,
-    max_ready: int = 8,
     on_progress: OnProgress | None = None,
 ) -> SearchResult:
     """Finds stages that take no longer than all nodes one after another.
@@ -54,8 +56,6 @@ def search_stages_bounded(
             where memory does not matter.
         width: states followed further, of those with equally many nodes done.
         max_lanes: the most nodes of a stage.
-        max_ready: stages are made of so many of the nodes that are ready, those with the longest
-            way to the end first.
         on_progress: told how far the search is.
 
     Returns:
@@ -65,12 +65,9 @@ def search_stages_bounded(
         SearchError: the graph has a cycle, or a node finds no memory in any order that was tried.
         ValueError: a node has no option, or a bound is less than 1.
     """
-    if min(width, max_lanes, max_ready) < 1:
-        raise ValueError(
-            "Expected width, max_lanes and max_ready of 1 or more, got "
-            f"{width}, {max_lanes} and {max_ready}."
-        )
-    beam = _Beam(predecessors, stage_options, available_bytes, width, max_lanes, max_ready)
+    if min(width, max_lanes) < 1:
+        raise ValueError(f"Expected width and max_lanes of 1 or more, got {width} and {max_lanes}.")
+    beam = _Beam(predecessors, stage_options, available_bytes, width, max_lanes)
     return beam.search(on_progress)
 
 
@@ -107,14 +104,12 @@ class _Beam:
         available_bytes: AvailableBytes | None,
         width: int,
         max_lanes: int,
-        max_ready: int,
     ) -> None:
         count = len(predecessors)
         self._stage_options = stage_options
         self._available_bytes = available_bytes
         self._width = width
         self._max_lanes = max_lanes
-        self._max_ready = max_ready
         self._order = topological_order(predecessors)
         self._options: dict[Nodes, Sequence[StageOption]] = {}
         self._alone_us = [self._alone(node) for node in range(count)]
@@ -180,7 +175,7 @@ class _Beam:
             option = self._choose((node,), available)
             if option is not None:
                 yield self._after(state, (node,), option)
-        urgent = sorted(ready, key=lambda node: (-self._urgency[node], node))[: self._max_ready]
+        urgent = sorted(ready, key=lambda node: (-self._urgency[node], node))[:_MAX_READY]
         urgent.sort()
         for size in range(2, min(self._max_lanes, len(urgent)) + 1):
             for nodes in itertools.combinations(urgent, size):

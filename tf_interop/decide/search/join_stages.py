@@ -22,13 +22,9 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from tf_interop.decide.search.bit_graph import topological_order
 from tf_interop.decide.search.bounded_search import Nodes, SetOptions
-from tf_interop.decide.search.stage_search import (
-    AvailableBytes,
-    SearchResult,
-    StageOption,
-    topological_order,
-)
+from tf_interop.decide.search.search_interface import AvailableBytes, SearchResult, StageOption
 
 # Changes whose stages are asked for, at most: seconds. InceptionResNetV2's training graph, of 731
 # convolutions, has less than a tenth of that.

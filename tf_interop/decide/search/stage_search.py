@@ -20,35 +20,23 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import graphlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-Lanes = tuple[tuple[int, ...], ...]
-"""The lanes of a stage, each with its nodes in order; lanes in the order of their first nodes."""
+from tf_interop.decide.search.bit_graph import BitGraph, bits_of
+from tf_interop.decide.search.search_interface import (
+    AvailableBytes,
+    Lanes,
+    OnProgress,
+    SearchError,
+    SearchProgress,
+    SearchResult,
+    SearchTooWideError,
+    StageOption,
+    StageOptions,
+)
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class StageOption:
-    """One way to run a stage.
-
-    Attributes:
-        latency_us: what it takes.
-        memory_bytes: what it needs beside what is alive before it: its outputs and workspaces.
-        spread_us: how far `latency_us` may be off. The searches take it as it is; `join_stages`
-            makes no change for less.
-    """
-
-    latency_us: float
-    memory_bytes: int = 0
-    spread_us: float = 0.0
-
-
-StageOptions = Callable[[Lanes], Sequence[StageOption]]
-"""The ways to run a stage, fastest first; none where it must not be made."""
-
-AvailableBytes = Callable[[int], int]
-"""Memory that is left for a stage, by the nodes that have run before it (bit i: node i)."""
+_STATES_PER_REPORT = 256
 
 
 class LaneRule(enum.Enum):
@@ -58,57 +46,6 @@ class LaneRule(enum.Enum):
     """All nodes of a lane depend on one of them, its head: a lane never joins what others began."""
     ANY = "any"
     """Every connected part."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SearchResult:
-    """What a search found, and how far it looked.
-
-    Attributes:
-        stages: the stages in the order in which they run; together they hold every node once.
-        options: for each stage the place of the option that was taken.
-        latency_us: the sum of their latencies, the least that there is within the rule and limits.
-        states: states that were solved, those of all blocks together, without the empty one.
-        transitions: pairs of a state and an ending of it that were looked at.
-    """
-
-    stages: tuple[Lanes, ...]
-    options: tuple[int, ...]
-    latency_us: float
-    states: int
-    transitions: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SearchProgress:
-    """How far a search is.
-
-    Attributes:
-        nodes_done: nodes that stages have been found for.
-        nodes: all nodes.
-        states: states that were solved up to now.
-        joined: changes that joining has made to the stages that were found; None before that.
-    """
-
-    nodes_done: int
-    nodes: int
-    states: int
-    joined: int | None = None
-
-
-OnProgress = Callable[[SearchProgress], None]
-"""Told now and then how far the search is; what it raises ends the search."""
-
-
-_STATES_PER_REPORT = 256
-
-
-class SearchError(ValueError):
-    """No stages could be found, or what was given is no DAG."""
-
-
-class SearchTooWideError(SearchError):
-    """There is more to search than was allowed."""
 
 
 def search_stages(
@@ -149,7 +86,7 @@ def search_stages(
         SearchTooWideError: a block has more than `max_transitions`.
         SearchError: the graph has a cycle (named), or no schedule is allowed.
     """
-    graph = _Graph.of(predecessors)
+    graph = BitGraph.of(predecessors)
     limits = _Limits(rule, max_lanes, max_lane_length, max_transitions)
     stages: list[tuple[Lanes, int]] = []
     latency_us = 0.0
@@ -175,94 +112,6 @@ def search_stages(
     )
 
 
-def find_blocks(predecessors: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """Cuts a DAG wherever all later nodes depend on all earlier ones.
-
-    Args:
-        predecessors: for each node the nodes that it depends on.
-
-    Returns:
-        The nodes of each block, ascending; every node depends on all nodes of the blocks before.
-
-    Raises:
-        SearchError: the graph has a cycle (named).
-    """
-    graph = _Graph.of(predecessors)
-    return [tuple(_bits(graph.to_nodes(block))) for block in graph.blocks()]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Graph:
-    """A DAG in bit masks. Bit i is the i-th node of a topological order.
-
-    Attributes:
-        node_of_bit: the caller's number of each node.
-        direct: for each node, those that it depends on directly.
-        neighbours: those that it depends on, and those that depend on it, directly.
-        ancestors: all that it depends on.
-        is_in_order: whether the caller's numbers are a topological order; bits are the same then.
-    """
-
-    node_of_bit: tuple[int, ...]
-    direct: tuple[int, ...]
-    neighbours: tuple[int, ...]
-    ancestors: tuple[int, ...]
-    is_in_order: bool
-
-    @classmethod
-    def of(cls, predecessors: Sequence[Sequence[int]]) -> _Graph:
-        order = topological_order(predecessors)
-        bit_of_node = {node: bit for bit, node in enumerate(order)}
-        direct: list[int] = []
-        ancestors: list[int] = []
-        neighbours = [0] * len(order)
-        for bit, node in enumerate(order):
-            direct.append(0)
-            ancestors.append(0)
-            for predecessor in predecessors[node]:
-                other = bit_of_node[predecessor]
-                direct[bit] |= 1 << other
-                ancestors[bit] |= ancestors[other] | 1 << other
-                neighbours[bit] |= 1 << other
-                neighbours[other] |= 1 << bit
-        return cls(
-            tuple(order),
-            tuple(direct),
-            tuple(neighbours),
-            tuple(ancestors),
-            order == list(range(len(order))),
-        )
-
-    def to_nodes(self, bits: int) -> int:
-        """The same set with the caller's numbers."""
-        if self.is_in_order:
-            return bits
-        return sum(1 << self.node_of_bit[bit] for bit in _bits(bits))
-
-    def whole(self) -> tuple[int, ...]:
-        """All nodes as one block."""
-        return ((1 << len(self.direct)) - 1,) if self.direct else ()
-
-    def blocks(self) -> Iterator[int]:
-        """Sets of nodes such that every node depends on all nodes of the blocks before its own."""
-        # A cut comes after the nodes with the fewest ancestors, so the order by their number has
-        # every cut between two neighbours.
-        bits = sorted(
-            range(len(self.direct)), key=lambda bit: (self.ancestors[bit].bit_count(), bit)
-        )
-        # common[i]: what all nodes from the i-th on depend on.
-        common = [(1 << len(bits)) - 1] * (len(bits) + 1)
-        for place in reversed(range(len(bits))):
-            common[place] = common[place + 1] & self.ancestors[bits[place]]
-        done = block = 0
-        for place, bit in enumerate(bits):
-            block |= 1 << bit
-            if not (done | block) & ~common[place + 1]:
-                yield block
-                done |= block
-                block = 0
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Limits:
     """What endings there may be; the arguments of `search_stages`."""
@@ -278,7 +127,7 @@ class _BlockSearch:
 
     def __init__(
         self,
-        graph: _Graph,
+        graph: BitGraph,
         block: int,
         done: int,
         stage_options: StageOptions,
@@ -397,9 +246,9 @@ class _BlockSearch:
     def _endings_of_single_nodes(self, state: int) -> Iterator[int]:
         """Sets of nodes that nothing else in the state depends on: each is a lane of its own."""
         needed = 0
-        for bit in _bits(state):
+        for bit in bits_of(state):
             needed |= self._graph.direct[bit]
-        last = [1 << bit for bit in _bits(state & ~needed)]
+        last = [1 << bit for bit in bits_of(state & ~needed)]
         most = len(last) if self._limits.max_lanes is None else self._limits.max_lanes
         for size in range(1, min(most, len(last)) + 1):
             for nodes in itertools.combinations(last, size):
@@ -439,7 +288,7 @@ class _BlockSearch:
             return False
         if self._limits.rule is LaneRule.ANY:
             return True
-        heads = sum(1 for bit in _bits(part) if not self._graph.direct[bit] & part)
+        heads = sum(1 for bit in bits_of(part) if not self._graph.direct[bit] & part)
         return heads == 1
 
     def _options_of(self, ending: int) -> Sequence[StageOption]:
@@ -451,34 +300,4 @@ class _BlockSearch:
         return options
 
     def _nodes(self, mask: int) -> tuple[int, ...]:
-        return tuple(self._graph.node_of_bit[bit] for bit in _bits(mask))
-
-
-def _bits(mask: int) -> Iterator[int]:
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask &= ~low
-
-
-def topological_order(predecessors: Sequence[Sequence[int]]) -> list[int]:
-    """Nodes so that each comes behind what it depends on: by number wherever that is possible.
-
-    Raises:
-        SearchError: there is a cycle (named), or a predecessor that is no node.
-    """
-    for node, each in enumerate(predecessors):
-        for predecessor in each:
-            if not 0 <= predecessor < len(predecessors):
-                raise SearchError(
-                    f"Expected predecessors from 0 to {len(predecessors) - 1}, got {predecessor} "
-                    f"at node {node}."
-                )
-    if all(predecessor < node for node, each in enumerate(predecessors) for predecessor in each):
-        return list(range(len(predecessors)))
-    sorter = graphlib.TopologicalSorter(dict(enumerate(predecessors)))
-    try:
-        return list(sorter.static_order())
-    except graphlib.CycleError as error:
-        cycle = " -> ".join(str(node) for node in error.args[1])
-        raise SearchError(f"Expected a graph without a cycle, got {cycle}.") from error
+        return tuple(self._graph.node_of_bit[bit] for bit in bits_of(mask))

@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from tf_interop.know.graph.graph_view import MERGE_OPS, NEXT_ITERATION_OPS, GraphView, parse_input
 from tf_interop.know.graph.hidden_waits import find_hidden_waits, find_waits_before
+from tf_interop.know.time_limit import check_time_limit
 
 ROOT_REGION = ""
 """Region of nodes that are in no loop, always alive, and behind nothing that may wait."""
@@ -89,6 +90,7 @@ class ControlFlow:
         if not _CONTROL_FLOW_OPS.isdisjoint(view.op_types):
             self._places = [None] * len(view)
             for index in view.topological_order():
+                check_time_limit()
                 self._places[index] = self._place_outputs(index, self._places)
             if not _EXIT_OPS.isdisjoint(view.op_types):
                 self._loops_before = self._find_loops_before(self._places)
@@ -132,6 +134,7 @@ class ControlFlow:
         bit_of = {frame: 1 << number for number, frame in enumerate(frames)}
         entered_after = dict.fromkeys(frames, 0)
         while True:
+            check_time_limit()
             before = dict(entered_after)
             loops = [0] * len(view)
             for index in view.topological_order():

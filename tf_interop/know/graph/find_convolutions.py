@@ -20,79 +20,24 @@ from tf_interop.know.convolution import (
 from tf_interop.know.convolution_size import computed_output_shape
 from tf_interop.know.device import device_type_of
 from tf_interop.know.graph.control_flow import ControlFlow
+from tf_interop.know.graph.convolution_ops import (
+    CONVOLUTION_KINDS,
+    FUSED_CONVOLUTIONS,
+    SIZES_POSITIONS,
+    SUPPORTED_DTYPES,
+    SUPPORTED_FUSED_OPS,
+    VOLUME_OPS,
+)
 from tf_interop.know.graph.graph_properties import GraphProperties, is_fully_known, merge_shapes
 from tf_interop.know.graph.graph_view import GraphView
 from tf_interop.know.graph.session_feeds import find_fed, find_run
 from tf_interop.know.time_limit import check_time_limit
 
-CONVOLUTION_KINDS = {
-    "Conv2D": ConvolutionKind.FORWARD,
-    "_FusedConv2D": ConvolutionKind.FORWARD,
-    "Conv2DBackpropInput": ConvolutionKind.BACKWARD_INPUT,
-    "Conv2DBackpropFilter": ConvolutionKind.BACKWARD_FILTER,
-    "DepthwiseConv2dNative": ConvolutionKind.FORWARD,
-    "DepthwiseConv2dNativeBackpropInput": ConvolutionKind.BACKWARD_INPUT,
-    "DepthwiseConv2dNativeBackpropFilter": ConvolutionKind.BACKWARD_FILTER,
-    "Conv3D": ConvolutionKind.FORWARD,
-    "_FusedConv3D": ConvolutionKind.FORWARD,
-    "Conv3DBackpropInputV2": ConvolutionKind.BACKWARD_INPUT,
-    "Conv3DBackpropFilterV2": ConvolutionKind.BACKWARD_FILTER,
-}
-"""The convolution ops, with what each of them computes."""
-
-SIZES_POSITIONS = {
-    "Conv2DBackpropInput": 0,
-    "Conv2DBackpropFilter": 1,
-    "DepthwiseConv2dNativeBackpropInput": 0,
-    "DepthwiseConv2dNativeBackpropFilter": 1,
-    "Conv3DBackpropInputV2": 0,
-    "Conv3DBackpropFilterV2": 1,
-}
-"""Where among the inputs of a gradient its `input_sizes` or `filter_sizes` are."""
-
-SUPPORTED_DTYPES = {
-    types_pb2.DT_FLOAT: "float32",
-    types_pb2.DT_HALF: "float16",
-    types_pb2.DT_BFLOAT16: "bfloat16",
-    types_pb2.DT_DOUBLE: "float64",
-}
-
-FILTER_POSITIONS = {
-    "Conv2D": 1,
-    "_FusedConv2D": 1,
-    "Conv2DBackpropInput": 1,
-    "DepthwiseConv2dNative": 1,
-    "DepthwiseConv2dNativeBackpropInput": 1,
-    "Conv3D": 1,
-    "_FusedConv3D": 1,
-    "Conv3DBackpropInputV2": 1,
-}
-"""Where among the inputs of a convolution its filter is; not of those that compute a filter's
-gradient."""
-
-FUSED_CONVOLUTIONS = frozenset({"_FusedConv2D", "_FusedConv3D"})
-"""The convolutions that apply a bias, and maybe an activation, to their result."""
-
-SUPPORTED_FUSED_OPS = frozenset(
-    {
-        ("BiasAdd",),
-        ("BiasAdd", "Relu"),
-        ("BiasAdd", "Relu6"),
-        ("BiasAdd", "LeakyRelu"),
-        ("BiasAdd", "Elu"),
-    }
-)
-
 # TensorFlow's default, for graphs whose default attributes were stripped.
 _DEFAULT_LEAKY_RELU_ALPHA = 0.2
 
-_VOLUME_OPS = frozenset(
-    {"Conv3D", "_FusedConv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"}
-)
-_LAYOUTS = {
-    2: ("NHWC", "NCHW"),
-    3: ("NDHWC", "NCDHW"),
-}  # by spatial rank, TensorFlow's default first
+# By spatial rank, TensorFlow's default first.
+_LAYOUTS = {2: ("NHWC", "NCHW"), 3: ("NDHWC", "NCDHW")}
 _XLA_MARKS = frozenset(
     {
         "_XlaCluster",
@@ -118,7 +63,6 @@ def find_convolutions(
     view: GraphView,
     properties: GraphProperties,
     *,
-    nchw_on_cpu: bool = False,
     nodes_to_preserve: Collection[str] = (),
     fetches: Collection[str] = (),
 ) -> tuple[tuple[ConvolutionNode, ...], tuple[Refusal, ...]]:
@@ -129,8 +73,6 @@ def find_convolutions(
     Args:
         view: the graph.
         properties: the shapes of its tensors.
-        nchw_on_cpu: whether NCHW and NCDHW are taken on the CPU, where TensorFlow's own kernels run
-            them only with oneDNN.
         nodes_to_preserve: names that have to stay in the graph.
         fetches: what the graph is run for, names of nodes or tensors; none where that is not known.
 
@@ -158,9 +100,7 @@ def find_convolutions(
         check_time_limit()
         try:
             _check_runs(runs, index)
-            convolutions.append(
-                _match_convolution(view, properties, control_flow, index, nchw_on_cpu)
-            )
+            convolutions.append(_match_convolution(view, properties, control_flow, index))
         except _RefusalError as refused:
             name, op = view.names[index], view.ops[index]
             refusals.append(Refusal(name, op, refused.reason, refused.detail))
@@ -172,7 +112,6 @@ def _match_convolution(
     properties: GraphProperties,
     control_flow: ControlFlow,
     index: int,
-    nchw_on_cpu: bool,
 ) -> ConvolutionNode:
     """Reads one node; raises _RefusalError where it must be left alone."""
     op = view.ops[index]
@@ -184,12 +123,7 @@ def _match_convolution(
     if device_type not in ("", "CPU", "GPU"):
         raise _RefusalError(RefusalReason.DEVICE, f"Expected a CPU or a GPU, got '{device}'.")
     dtype = _dtype(attributes)
-    channels_last, channels_first = _LAYOUTS[_spatial_rank(op)]
     layout = _layout(attributes, op)
-    if layout == channels_first and device_type == "CPU" and not nchw_on_cpu:
-        raise _RefusalError(
-            RefusalReason.LAYOUT, f"Expected {channels_last} on the CPU, got {channels_first}."
-        )
     _check_sizes_type(attributes)
     fused_ops = _fused_ops(attributes, op, view.fanins[index]) if op in FUSED_CONVOLUTIONS else ()
 
@@ -202,6 +136,8 @@ def _match_convolution(
             raise _unexpected("equal strides of a depthwise convolution", strides)
         if dilations != (1, 1):
             raise _unexpected("a depthwise convolution without dilations", dilations)
+    if "_kernel" in attributes and attributes["_kernel"].s:
+        raise _unexpected("no label that chooses a kernel", attributes["_kernel"].s.decode())
     if "use_cudnn_on_gpu" in attributes and not attributes["use_cudnn_on_gpu"].b:
         raise _unexpected("use_cudnn_on_gpu to be true", "false")
     padding = _required(attributes, "padding").s.decode("utf-8", "replace")
@@ -305,7 +241,7 @@ def _dtype(attributes: Any) -> str:
 
 
 def _spatial_rank(op: str) -> int:
-    return 3 if op in _VOLUME_OPS else 2
+    return 3 if op in VOLUME_OPS else 2
 
 
 def _layout(attributes: Any, op: str) -> str:

@@ -1,4 +1,4 @@
-"""Invariants of a graph before and after stages are put in. Checks raise; they change nothing."""
+"""Checks that a graph with new stages computes what it did without them; it changes nothing."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop.errors import GraphError
 from tf_interop.know.graph.control_flow import ControlFlow
-from tf_interop.know.graph.find_convolutions import CONVOLUTION_KINDS
+from tf_interop.know.graph.convolution_ops import CONVOLUTION_KINDS
 from tf_interop.know.graph.graph_view import GraphView
+from tf_interop.know.graph.session_feeds import find_fed
 from tf_interop.know.graph.stage_node import (
     CONV_STAGE_OP,
     StageNode,
@@ -22,34 +23,20 @@ _COLOCATION = "_class"
 _COLOCATED_WITH = b"loc:@"
 
 
-def check_graph(graph: GraphView | graph_pb2.GraphDef, nodes_to_preserve: Iterable[str]) -> None:
-    """Checks that a graph is well-formed.
-
-    Names are unique, every input names a node, there is no cycle, the nodes to preserve are there,
-    ConvStage nodes are well-formed, and who reads one reads an output that it has.
-
-    Args:
-        graph: the graph; a view saves making one.
-        nodes_to_preserve: names of nodes that must be there.
-
-    Raises:
-        GraphError: one of these does not hold. It names the node.
-    """
-    view = graph if isinstance(graph, GraphView) else GraphView(graph)
-    _check_structure(view, nodes_to_preserve)
-
-
 def check_rewrite(
     before: GraphView,
     after: GraphView,
     nodes_to_preserve: Collection[str],
     *,
+    fetches: Collection[str] = (),
     readers_only: bool = False,
 ) -> None:
     """Checks that a graph with new stages computes what it did without them.
 
     It knows nothing of the plan: what the new ConvStage nodes say about themselves is held against
-    the convolutions that are gone. Checks everything that `check_graph` does for `after`, and:
+    the convolutions that are gone. Checks that `after` is well-formed: there is no cycle, the nodes
+    to preserve are there, ConvStage nodes are well-formed, and who reads one reads an output that
+    it has. Names and inputs were checked when its view was made. And:
 
     1. Nodes are those of `before`, without the convolutions that are steps of new stages, and with
        those stages; a convolution that is to be preserved is an Identity of its output.
@@ -67,6 +54,7 @@ def check_rewrite(
         after: the graph with them.
         nodes_to_preserve: names of nodes that must live on. Those that `before` lacks are not
             asked for.
+        fetches: what the graph is run for, names of nodes or tensors; none where that is not known.
         readers_only: leaves out of 4 the nodes that read no convolution that has moved, and the
             other parts of the graph; comparing them takes longer than all the rest.
 
@@ -82,7 +70,7 @@ def check_rewrite(
     moved = {name: output for name, output in steps.items() if name not in preserved}
     correspondence = _Correspondence(before, after, moved)
 
-    control_flow = ControlFlow(before)
+    control_flow = ControlFlow(before, find_fed(before, nodes_to_preserve, fetches))
     for stage in stages:
         check_time_limit()
         _check_stage(before, after, stage, correspondence, control_flow)
@@ -116,7 +104,11 @@ class _Correspondence:
         self.moved = moved
 
     def tensors(self, index: int) -> tuple[tuple[int, int], ...]:
-        """What in the rewritten graph stands for the tensors that node `index` reads."""
+        """What in the rewritten graph stands for the tensors that node `index` reads.
+
+        Raises:
+            GraphError: it reads an output that convolutions lack.
+        """
         tensors = []
         for source, port in self._before.fanins[index]:
             output = self._moved_indices.get(source)
@@ -143,7 +135,7 @@ class _Correspondence:
 
 
 def _check_structure(view: GraphView, nodes_to_preserve: Iterable[str]) -> list[StageNode]:
-    """Does the work of `check_graph`; returns the stages of the graph."""
+    """Checks that a graph is well-formed; returns its stages."""
     view.topological_order()
     for name in nodes_to_preserve:
         if name not in view.index_of:

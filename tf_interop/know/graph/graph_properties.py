@@ -65,11 +65,6 @@ class GraphProperties:
         self._stated: dict[tuple[int, int], Shape | None] = {}
         self._inferred: dict[int, Sequence[Shape | None]] = {}
 
-    def input_shapes(self, node_index: int) -> tuple[Shape | None, ...]:
-        """The shapes of the tensors that node `node_index` reads, in order."""
-        count = len(self._view.fanins[node_index])
-        return tuple(self.input_shape(node_index, position) for position in range(count))
-
     def input_shape(self, node_index: int, position: int) -> Shape | None:
         """The shape of the tensor that node `node_index` reads at `position`."""
         of_inputs = _shape_list(self._view, node_index, "_input_shapes")

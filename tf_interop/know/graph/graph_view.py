@@ -59,6 +59,7 @@ class GraphView:
         control_fanins: for each node the nodes that it has control dependencies on, in order.
         fanouts: for each node those that read it or have a control dependency on it, ascending,
             each once.
+        op_types: the op types that the graph holds.
         has_back_edges: whether the graph holds a loop.
     """
 

@@ -21,19 +21,32 @@ from collections.abc import Collection
 from tf_interop.know.graph.graph_view import GraphView
 from tf_interop.know.installed import tensorflow_internals
 
-# Stateful ops that come up in most graphs and wait for nothing.
+# TensorFlow's stateful ops that come up in most graphs and wait for nothing. Families are spelled
+# out: a custom op may be called ReadFromPeer, and ReaderRead of TensorFlow 1 waits for a queue.
 _NEVER_WAITS = re.compile(
     r"_Arg|_Retval|_DeviceArg|_DeviceRetval"
-    r"|.*Variable.*|_?VarHandles?Op|VarIsInitializedOp|DestroyResourceOp"
+    r"|(Assign|AssignAdd|AssignSub)VariableOp|_?VarHandles?Op|_?ReadVariables?Op|VarIsInitializedOp"
+    r"|Variable(V2)?|VariableShape|TemporaryVariable|DestroyResourceOp"
     r"|Resource(Apply|CountUpTo|Gather|Scatter|SparseApply|StridedSlice).*"
-    r"|(CudnnRNN|Multinomial|NonDeterministicInts|ParameterizedTruncated|Random|Rng|Truncated).*"
-    r"|(SampleDistorted|Stateful(Random|Standard|Truncated|Uniform)|StatelessRandom).*"
-    r"|(TensorArray|Stack).*"
-    r"|(Assert|CheckNumerics|Debug|Print|Timestamp).*"
-    r"|.*(Summary|Table).*|(Merge|Read|Restore|Save|Write).*"
+    r"|CudnnRNN(Backprop)?(V[23])?|Multinomial|NonDeterministicInts|ParameterizedTruncatedNormal"
+    r"|Random(Crop|Gamma|Poisson(V2)?|Shuffle|StandardNormal|Uniform(Int)?)|Rng(ReadAnd)?Skip"
+    r"|SampleDistortedBoundingBox(V2)?|TruncatedNormal|StatelessRandomGetAlg"
+    r"|Stateful(RandomBinomial|(Standard|Truncated)Normal(V2)?|Uniform((Full)?Int)?)"
+    r"|TensorArray(Close|Concat|Gather|Grad|GradWithShape|Read|Scatter|Size|Split|Write)?(V[23])?"
+    r"|Stack(Close|Pop|Push)?(V2)?"
+    r"|Assert|CheckNumerics(V2)?|DebugIdentity(V[23])?|Print(V2)?|Timestamp"
+    r"|(Anonymous)?(Mutable)?(Dense)?HashTable(OfTensors)?(V2)?"
+    r"|(InitializeTable|LookupTable(Export|Find|Import|Insert|Remove|Size))(V2)?"
+    r"|InitializeTableFromTextFile(V2)?"
+    r"|SummaryWriter|(CloseSummary|CreateSummary(Db|File)|FlushSummary)Writer"
+    r"|Write((Audio|Graph|Histogram|Image|RawProto|Scalar)?Summary|File)"
+    r"|MergeV2Checkpoints|Restore(Slice|V2)?|Save(Slices|V2)?"
 )
 # These wait, but TensorFlow does not call them stateful.
-_WAITS = re.compile(r"Queue(De|En)queue.*|Barrier.*|.*TakeGradient|PyFuncStateless")
+_WAITS = re.compile(
+    r"Queue(De|En)queue.*|ReaderRead.*|Barrier.*|.*TakeGradient|PyFuncStateless"
+    r"|Batch(Function)?|Unbatch(Grad)?"
+)
 
 
 def find_hidden_waits(view: GraphView, fed: Collection[int] = ()) -> list[int]:

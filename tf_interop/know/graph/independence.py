@@ -72,12 +72,6 @@ class NodeIndependence:
         self.ancestors = tuple(ancestors)
         self.depths = tuple(depths)
 
-    def are_independent(self, first: int, second: int) -> bool:
-        """Whether two different nodes, given by position, can run at the same time."""
-        return first != second and not (
-            self.ancestors[first] >> second & 1 or self.ancestors[second] >> first & 1
-        )
-
     def direct_predecessors(self, chosen: Sequence[int]) -> list[tuple[int, ...]]:
         """For each of the chosen its ancestors among them with no other of them between.
 

@@ -17,9 +17,6 @@ keep their bytes, and so do the function library and the versions; a member whos
 preserved stays, as an Identity of the stage's output, and whoever read it goes on reading it, so
 that it can still be fed; no dependency is lost; devices stay. The rewritten graph holds fewer
 convolution nodes and nothing here looks inside a ConvStage, so a second run finds nothing to do.
-
-A filter that is a Const on the stage's own device is marked in the stage as the same in every call.
-One whose name must be preserved is not: a Session may feed another value in its place.
 """
 
 from __future__ import annotations
@@ -29,28 +26,13 @@ from collections.abc import Collection, Sequence
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop.know.convolution import ConvolutionNode
-from tf_interop.know.graph.find_convolutions import (
-    CONVOLUTION_KINDS,
-    FILTER_POSITIONS,
-    SIZES_POSITIONS,
-)
+from tf_interop.know.graph.convolution_ops import CONVOLUTION_KINDS
 from tf_interop.know.graph.graph_view import GraphView
-from tf_interop.know.graph.stage_node import (
-    StageNode,
-    StageStep,
-    StepSchedule,
-    encode_stage,
-    input_operand,
-    make_step_def,
-    sizes_operand,
-)
-from tf_interop.know.plans.plan import Lane, LaneOptions, PlannedStage
+from tf_interop.know.graph.make_stage_def import COLOCATION, make_stage_def, redirect_classes
+from tf_interop.know.plans.plan import PlannedStage
 from tf_interop.know.time_limit import check_time_limit
 
 STAGE_NAME_PREFIX = "tf_interop/stage_"
-
-_COLOCATION = "_class"
-_COLOCATED_WITH = b"loc:@"
 
 
 def rewrite_stages(
@@ -97,7 +79,7 @@ def rewrite_stages(
     unused: list[int] = []
     for stage_name, stage, nodes in zip(stage_names, stages, members, strict=True):
         check_time_limit()
-        stage_def = _make_stage_def(view, stage_name, stage, nodes, redirected, preserved)
+        stage_def = make_stage_def(view, stage_name, stage, nodes, redirected, preserved)
         free = sorted(member.index for member in nodes if member.name not in preserved)
         if free:
             graph_def.node[free[0]].CopyFrom(stage_def)
@@ -298,164 +280,13 @@ def _redirect_colocations(
     """Lets nodes that were placed with a member be placed with its stage."""
     in_stages = {member.index for nodes in members for member in nodes}
     for index, node in enumerate(view.nodes):
-        if _COLOCATION in node.attr and index not in in_stages:
-            old = list(node.attr[_COLOCATION].list.s)
-            new = _redirect_classes(old, redirected)
+        if COLOCATION in node.attr and index not in in_stages:
+            old = list(node.attr[COLOCATION].list.s)
+            new = redirect_classes(old, redirected)
             if new != old:
-                classes = graph_def.node[index].attr[_COLOCATION].list.s
+                classes = graph_def.node[index].attr[COLOCATION].list.s
                 del classes[:]
                 classes.extend(new)
-
-
-def _redirect_classes(classes: Sequence[bytes], redirected: dict[str, str]) -> list[bytes]:
-    """Rewrites `_class`; a stage comes up once, however many of its members did."""
-    targets = [
-        redirected.get(f"^{entry.removeprefix(_COLOCATED_WITH).decode('utf-8', 'replace')}")
-        if entry.startswith(_COLOCATED_WITH)
-        else None
-        for entry in classes
-    ]
-    if not any(targets):
-        return list(classes)
-    return list(
-        dict.fromkeys(
-            entry if target is None else _COLOCATED_WITH + target.removeprefix("^").encode()
-            for entry, target in zip(classes, targets, strict=True)
-        )
-    )
-
-
-class _DistinctTensors:
-    """A list of inputs of a node that holds every tensor once.
-
-    Attributes:
-        texts: the inputs, as a NodeDef has them.
-    """
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        self._positions: dict[tuple[int, int], int] = {}
-
-    def add(self, tensor: tuple[int, int], text: str) -> int:
-        """Returns the position of `tensor`, written `text`; appends it where it is new."""
-        position = self._positions.setdefault(tensor, len(self.texts))
-        if position == len(self.texts):
-            self.texts.append(text)
-        return position
-
-
-def _make_stage_def(
-    view: GraphView,
-    stage_name: str,
-    stage: PlannedStage,
-    members: Sequence[ConvolutionNode],
-    redirected: dict[str, str],
-    preserved: Collection[str],
-) -> node_def_pb2.NodeDef:
-    """The ConvStage node of `members`, which are in the order of `stage.convolutions`."""
-    inputs = _DistinctTensors()
-    sizes = _DistinctTensors()
-    input_dtypes: list[int] = []
-    output_dtypes: list[int] = []
-    controls: dict[str, None] = {}
-    classes: set[bytes] = set()
-    steps: list[StageStep] = []
-    constants: set[int] = set()
-    first, *later = _step_schedules(stage)
-    for member, lane, algorithm in zip(members, first.lanes, first.algorithms, strict=True):
-        node = view.nodes[member.index]
-        fanins = view.fanins[member.index]
-        texts = list(node.input)
-        dtype = node.attr["T"].type
-        output_dtypes.append(dtype)
-        sizes_position = SIZES_POSITIONS.get(node.op)
-        operands = []
-        for position, tensor in enumerate(fanins):
-            text = redirected.get(texts[position], texts[position])
-            if position == sizes_position:
-                operands.append(sizes_operand(sizes.add(tensor, text)))
-            else:
-                input_position = inputs.add(tensor, text)
-                operands.append(input_operand(input_position))
-                if position == FILTER_POSITIONS.get(node.op) and _is_constant(
-                    view, tensor, member.device, preserved
-                ):
-                    constants.add(input_position)
-                if len(inputs.texts) > len(input_dtypes):
-                    input_dtypes.append(dtype)
-        for text in texts[len(fanins) :]:
-            controls[redirected.get(text, text)] = None
-        if _COLOCATION in node.attr:
-            classes.update(node.attr[_COLOCATION].list.s)
-        steps.append(StageStep(make_step_def(node, operands), lane, algorithm))
-
-    producers = {text.partition(":")[0] for text in inputs.texts + sizes.texts}
-    stage_def = node_def_pb2.NodeDef()
-    encode_stage(
-        StageNode(
-            name=stage_name,
-            inputs=tuple(inputs.texts),
-            sizes=tuple(sizes.texts),
-            control_inputs=tuple(text for text in controls if text[1:] not in producers),
-            input_dtypes=tuple(input_dtypes),
-            output_dtypes=tuple(output_dtypes),
-            steps=tuple(steps),
-            lane_options=first.lane_options,
-            constant_inputs=tuple(sorted(constants)),
-            batch_sizes=tuple(schedule.batch_size for schedule in stage.schedules),
-            later_schedules=tuple(later),
-        ),
-        stage_def,
-    )
-    stage_def.device = members[0].device
-    stage_def.experimental_debug_info.original_node_names.extend(
-        [member.name for member in members]
-    )
-    own = {stage_name, *(member.name for member in members)}
-    colocations = sorted(
-        entry
-        for entry in _redirect_classes(sorted(classes), redirected)
-        if entry.removeprefix(_COLOCATED_WITH).decode("utf-8", "replace") not in own
-    )
-    if colocations:
-        stage_def.attr[_COLOCATION].list.s.extend(colocations)
-    return stage_def
-
-
-def _step_schedules(stage: PlannedStage) -> list[StepSchedule]:
-    """The schedule for every batch size, or one for each, of steps in the order of the stage."""
-    if not stage.schedules:
-        return [_step_schedule(stage, stage.lanes, stage.lane_options)]
-    return [_step_schedule(stage, each.lanes, each.lane_options) for each in stage.schedules]
-
-
-def _step_schedule(
-    stage: PlannedStage, lanes: tuple[Lane, ...], lane_options: tuple[LaneOptions, ...]
-) -> StepSchedule:
-    """Numbers lanes in the order in which the stage's convolutions come to them."""
-    placed = {pinned.node: (lane, pinned) for lane, held in enumerate(lanes) for pinned in held}
-    steps = [placed[pinned.node] for pinned in stage.convolutions]
-    number_of = {
-        lane: number for number, lane in enumerate(dict.fromkeys(lane for lane, _ in steps))
-    }
-    return StepSchedule(
-        lanes=tuple(number_of[lane] for lane, _ in steps),
-        algorithms=tuple(pinned.algorithm or "" for _, pinned in steps),
-        lane_options=tuple(lane_options[lane] for lane in number_of) if lane_options else (),
-    )
-
-
-def _is_constant(
-    view: GraphView, tensor: tuple[int, int], device: str, preserved: Collection[str]
-) -> bool:
-    """Whether every call finds the same value in the same memory of `device` at `tensor`."""
-    index, port = tensor
-    return (
-        view.ops[index] == "Const"
-        and port == 0
-        and view.nodes[index].device == device
-        and view.names[index] not in preserved
-    )
 
 
 def _make_identity(view: GraphView, member: ConvolutionNode, output: str) -> node_def_pb2.NodeDef:

@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.framework import node_def_pb2, types_pb2
 
 from tf_interop.errors import GraphError
-from tf_interop.know.graph.find_convolutions import (
+from tf_interop.know.graph.convolution_ops import (
     CONVOLUTION_KINDS,
     FILTER_POSITIONS,
     FUSED_CONVOLUTIONS,

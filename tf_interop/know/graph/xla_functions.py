@@ -8,13 +8,12 @@ Functions of TensorFlow 1 are not among them.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 import re
 import threading
 from typing import Any
 
-from tf_interop.know.graph.find_convolutions import CONVOLUTION_KINDS
+from tf_interop.know.graph.convolution_ops import CONVOLUTION_KINDS
 from tf_interop.know.installed import tensorflow_internals
 
 _MUST_COMPILE = "_XlaMustCompile"
@@ -85,16 +84,22 @@ class XlaFunctionFinder:
 
 
 class _ConvolutionCount:
+    """Counts the convolutions of functions, with those of the functions that they call."""
+
     def __init__(self, definitions: dict[str, _Definition]) -> None:
         self._definitions = definitions
-        self.of = functools.cache(self._count)
+        self._counts: dict[str, int] = {}
 
-    def _count(self, name: str) -> int:
+    def of(self, name: str) -> int:
         definition = self._definitions.get(name)
         if definition is None:
             return 0
-        # TensorFlow's functions do not call themselves.
-        return definition.convolution_count + sum(map(self.of, definition.calls))
+        if name not in self._counts:
+            # Of one that calls itself, as an imported graph may hold, what comes up again is none.
+            self._counts[name] = 0
+            calls = sum(map(self.of, definition.calls))
+            self._counts[name] = definition.convolution_count + calls
+        return self._counts[name]
 
 
 def _read_definition(function_def: Any) -> _Definition:

@@ -6,15 +6,12 @@ import datetime
 import os
 import pathlib
 import platform
-from typing import TYPE_CHECKING
 
 from tf_interop.errors import LibraryError
 from tf_interop.know.installed.core_library import load_core_library
+from tf_interop.know.installed.measuring import DeviceDescription
 from tf_interop.know.installed.nvidia import NvidiaGpu, visible_gpus
 from tf_interop.know.profiles.profile import ProfiledDevice
-
-if TYPE_CHECKING:
-    from tf_interop.know.installed.core_library import DeviceDescription
 
 # Of each processor a line "model name : …".
 _CPU_FILE = pathlib.Path("/proc/cpuinfo")

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from tf_interop.know.plans.planning_problem import FigureSource
-from tf_interop.know.profiles.profile import Share
+from tf_interop.know.profiles.profile_entries import Share
 
 PLAN_FORMAT = "tf_interop.plan"
 PLAN_VERSION = 1

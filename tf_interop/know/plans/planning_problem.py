@@ -15,13 +15,13 @@ from typing import Annotated
 import msgspec
 
 from tf_interop.know.convolution import ConvolutionConfiguration
-from tf_interop.know.profiles.profile import (
+from tf_interop.know.profiles.profile import SmLimits
+from tf_interop.know.profiles.profile_entries import (
     Count,
     KernelMeasurement,
     NotNegative,
     Positive,
     PositiveCount,
-    SmLimits,
 )
 
 PROBLEM_FORMAT = "tf_interop.problem"

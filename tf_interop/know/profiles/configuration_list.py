@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 
 from tf_interop.know.convolution import ConvolutionConfiguration
-from tf_interop.know.profiles.profile import Count, PositiveCount
+from tf_interop.know.profiles.profile_entries import Count, PositiveCount
 
 LIST_FORMAT = "tf_interop.configurations"
 LIST_VERSION = 1

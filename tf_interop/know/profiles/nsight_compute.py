@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tf_interop.errors import ProfileError
-from tf_interop.know.profiles.profile import KernelMeasurement, Profile
+from tf_interop.know.profiles.profile import Profile
+from tf_interop.know.profiles.profile_entries import KernelMeasurement
 from tf_interop.know.versioned_file import PathLike
 
 Dimensions = tuple[int, int, int]

@@ -10,7 +10,8 @@ import dataclasses
 import enum
 import math
 
-from tf_interop.know.profiles.profile import KernelMeasurement, SmLimits
+from tf_interop.know.profiles.profile import SmLimits
+from tf_interop.know.profiles.profile_entries import KernelMeasurement
 
 WARP_SIZE = 32
 

@@ -12,7 +12,7 @@ import importlib.resources
 
 import msgspec
 
-from tf_interop.know.profiles.profile import Positive, Share
+from tf_interop.know.profiles.profile_entries import Positive, Share
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

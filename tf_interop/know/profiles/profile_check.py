@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from tf_interop.know.algorithm import check_algorithm
 from tf_interop.know.convolution import ConvolutionConfiguration
 from tf_interop.know.merged_convolution import can_merge
-from tf_interop.know.profiles.profile import (
+from tf_interop.know.profiles.profile import Profile, ProfiledDevice
+from tf_interop.know.profiles.profile_entries import (
     AlgorithmFailure,
     AlgorithmMeasurement,
     Entry,
     EntryKey,
     KernelMeasurement,
-    Profile,
-    ProfiledDevice,
     StageFailure,
     StageMeasurement,
     entry_key,

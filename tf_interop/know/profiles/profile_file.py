@@ -39,16 +39,18 @@ from tf_interop.know.convolution import ConvolutionConfiguration
 from tf_interop.know.profiles.profile import (
     PROFILE_FORMAT,
     PROFILE_VERSION,
+    Profile,
+    ProfiledDevice,
+)
+from tf_interop.know.profiles.profile_check import check_configuration, check_profile
+from tf_interop.know.profiles.profile_entries import (
     AlgorithmFailure,
     AlgorithmMeasurement,
     KernelMeasurement,
     MeasuredConvolution,
-    Profile,
-    ProfiledDevice,
     StageFailure,
     StageMeasurement,
 )
-from tf_interop.know.profiles.profile_check import check_configuration, check_profile
 from tf_interop.know.versioned_file import (
     PathLike,
     VersionedFormat,

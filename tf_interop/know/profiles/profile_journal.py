@@ -21,17 +21,15 @@ import msgspec
 
 from tf_interop.errors import ProfileError
 from tf_interop.know.profiles.foreign_device import why_foreign
-from tf_interop.know.profiles.profile import (
+from tf_interop.know.profiles.profile import Profile, ProfiledDevice, profile_of
+from tf_interop.know.profiles.profile_check import check_configuration, check_device, check_entry
+from tf_interop.know.profiles.profile_entries import (
     AlgorithmFailure,
     AlgorithmMeasurement,
     Entry,
-    Profile,
-    ProfiledDevice,
     StageFailure,
     StageMeasurement,
-    profile_of,
 )
-from tf_interop.know.profiles.profile_check import check_configuration, check_device, check_entry
 from tf_interop.know.profiles.profile_file import load_profile, save_profile
 from tf_interop.know.profiles.profile_merge import merge_profiles
 from tf_interop.know.versioned_file import PathLike

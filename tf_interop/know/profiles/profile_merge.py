@@ -10,14 +10,13 @@ import msgspec
 
 from tf_interop.errors import ProfileError
 from tf_interop.know.profiles.foreign_device import why_foreign
-from tf_interop.know.profiles.profile import (
+from tf_interop.know.profiles.profile import Profile, profile_of
+from tf_interop.know.profiles.profile_entries import (
     AlgorithmMeasurement,
     Entry,
     EntryKey,
-    Profile,
     StageMeasurement,
     entry_key,
-    profile_of,
 )
 
 Measurement = AlgorithmMeasurement | StageMeasurement

@@ -12,7 +12,8 @@ from typing import Annotated
 
 import msgspec
 
-from tf_interop.know.profiles.profile import ProfiledDevice, Share
+from tf_interop.know.profiles.profile import ProfiledDevice
+from tf_interop.know.profiles.profile_entries import Share
 
 BENCHMARK_FORMAT = "tf_interop.benchmark"
 BENCHMARK_VERSION = 1

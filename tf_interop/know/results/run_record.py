@@ -39,7 +39,13 @@ import msgspec
 
 from tf_interop.errors import ProfileError
 from tf_interop.know.convolution import Refusal
-from tf_interop.know.profiles.profile import Count, Day, NotNegative, Positive, PositiveCount
+from tf_interop.know.profiles.profile_entries import (
+    Count,
+    Day,
+    NotNegative,
+    Positive,
+    PositiveCount,
+)
 from tf_interop.know.versioned_file import (
     PathLike,
     VersionedFormat,

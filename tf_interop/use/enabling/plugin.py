@@ -1,9 +1,9 @@
 """The plugin in this process: registered once, and told what to do by replaceable settings.
 
 Grappler's call reaches `_run` while TensorFlow may hold locks. So it works on protobufs alone, runs
-no TensorFlow op, and takes no lock but its own short one, which is never held while TensorFlow is
-called. It runs on a thread of its own, so that signal handlers, which Python runs on the main
-thread, do not raise in it.
+no TensorFlow op, and takes no lock but the short one of its records, which is never held while
+TensorFlow is called. It runs on a thread of its own, so that signal handlers, which Python runs on
+the main thread, do not raise in it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from tf_interop.errors import LibraryError
 from tf_interop.know.installed import tensorflow_internals
 from tf_interop.know.installed.kernel_library import HandedGraph, KernelLibrary, load_kernel_library
 
+# A process may trace functions for ever.
 _MOST_REPORTS = 200
+_MOST_FAILURES = 200
 
 GraphObserver = Callable[[graph_pb2.GraphDef, str], None]
 """Is shown every graph that holds a convolution, as handed over, with the device type."""
@@ -51,17 +53,20 @@ class Plugin:
         self.library = library
         self.device_types: tuple[str, ...] = ()
         self.refused_device_types: dict[str, str] = {}
+        # Both are replaced, never changed, and read without a lock.
         self._settings = Settings()
         self._observers: tuple[GraphObserver, ...] = ()
+        self._change_lock = threading.Lock()  # held while either, and the pass, is set
         self._lock = threading.Lock()
         self._reports: collections.OrderedDict[tuple[str, str], PassReport]
         self._reports = collections.OrderedDict()  # guarded by _lock
-        self._failures: collections.Counter[str] = collections.Counter()  # guarded by _lock
+        self._failures: collections.OrderedDict[str, int]
+        self._failures = collections.OrderedDict()  # guarded by _lock
         self._register()
         # While the interpreter shuts down no thread may call into it any more.
         atexit.register(library.set_pass, None)
-        # The child's copy of the lock may be held by a thread that it does not have.
-        os.register_at_fork(after_in_child=self._renew_lock)
+        # The child's copy of a lock may be held by a thread that it does not have.
+        os.register_at_fork(after_in_child=self._renew_locks)
 
     @property
     def settings(self) -> Settings:
@@ -70,10 +75,11 @@ class Plugin:
 
     @settings.setter
     def settings(self, settings: Settings) -> None:
-        self._settings = settings
         limit_mb = settings.workspace_limit_mb
-        self.library.set_workspace_limit(None if limit_mb is None else limit_mb << 20)
-        self._update_pass()
+        with self._change_lock:
+            self._settings = settings
+            self.library.set_workspace_limit(None if limit_mb is None else limit_mb << 20)
+            self._update_pass()
 
     @property
     def reports(self) -> tuple[PassReport, ...]:
@@ -83,7 +89,7 @@ class Plugin:
 
     @property
     def failures(self) -> tuple[PassFailure, ...]:
-        """Why graphs were left as they were."""
+        """Why graphs were left as they were; of many causes the last ones."""
         with self._lock:
             return tuple(PassFailure(cause, count) for cause, count in self._failures.items())
 
@@ -96,13 +102,15 @@ class Plugin:
     @contextlib.contextmanager
     def observe(self, observer: GraphObserver) -> Iterator[None]:
         """Shows `observer` every graph that is handed over inside the `with` block."""
-        self._observers += (observer,)
-        self._update_pass()
+        with self._change_lock:
+            self._observers += (observer,)
+            self._update_pass()
         try:
             yield
         finally:
-            self._observers = tuple(each for each in self._observers if each is not observer)
-            self._update_pass()
+            with self._change_lock:
+                self._observers = tuple(each for each in self._observers if each is not observer)
+                self._update_pass()
 
     def _register(self) -> None:
         for device_type in ("CPU", "GPU"):
@@ -115,10 +123,12 @@ class Plugin:
             except LibraryError as error:
                 self.refused_device_types[device_type] = str(error)
 
-    def _renew_lock(self) -> None:
+    def _renew_locks(self) -> None:
+        self._change_lock = threading.Lock()
         self._lock = threading.Lock()
 
     def _update_pass(self) -> None:
+        # With the lock held: else what one thread turned off another could find on, or the reverse.
         is_needed = self._settings.can_make_stages or self._observers
         self.library.set_pass(self._run if is_needed else None)
 
@@ -165,8 +175,11 @@ class Plugin:
     def _record_failure(self, error: BaseException) -> None:
         cause = f"{type(error).__name__}: {error}"
         with self._lock:
-            self._failures[cause] += 1
-            is_new = self._failures[cause] == 1
+            count = self._failures.pop(cause, 0) + 1
+            self._failures[cause] = count
+            while len(self._failures) > _MOST_FAILURES:
+                self._failures.popitem(last=False)
+        is_new = count == 1
         if is_new:
             logging.warning(
                 "tf_interop left a graph as it was: %s", cause, exc_info=logging.vlog_is_on(1)

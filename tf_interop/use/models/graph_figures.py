@@ -9,7 +9,8 @@ from typing import Any
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.know.convolution import Refusal, RefusalReason
-from tf_interop.know.graph.find_convolutions import CONVOLUTION_KINDS, find_convolutions
+from tf_interop.know.graph.convolution_ops import CONVOLUTION_KINDS
+from tf_interop.know.graph.find_convolutions import find_convolutions
 from tf_interop.know.graph.graph_properties import GraphProperties
 from tf_interop.know.graph.graph_view import GraphView
 from tf_interop.know.graph.independence import NodeIndependence
@@ -113,7 +114,7 @@ def figures_of(graph: str, graph_def: graph_pb2.GraphDef) -> GraphFigures:
     """
     view = GraphView(graph_def)
     # As the pass does, which runs where TensorFlow's own kernels may take NCHW.
-    _, refusals = find_convolutions(view, GraphProperties(view), nchw_on_cpu=True)
+    _, refusals = find_convolutions(view, GraphProperties(view))
     indices = [index for index, op in enumerate(view.ops) if op in CONVOLUTION_KINDS]
     independence = NodeIndependence(view, indices)
     depths = independence.depths

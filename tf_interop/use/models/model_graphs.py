@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.errors import LibraryError
-from tf_interop.know.graph.find_convolutions import CONVOLUTION_KINDS
+from tf_interop.know.graph.convolution_ops import CONVOLUTION_KINDS
 from tf_interop.know.installed import tensorflow_internals
 from tf_interop.use.models.handed_graph import graph_handed_over
 from tf_interop.use.models.keras_functions import (
@@ -20,6 +20,7 @@ from tf_interop.use.models.keras_functions import (
     variables_kept,
 )
 from tf_interop.use.models.own_graph import graph_of_function, inline_calls
+from tf_interop.use.models.prepared_graph import graph_for_device
 from tf_interop.use.models.zero_arguments import fill_shape, zeros
 
 HANDED_GRAPH = "the graph as Grappler hands it over"
@@ -60,7 +61,15 @@ def graphs_of(
     image_size: tuple[int, int] | None,
     as_grappler_hands_it_over: bool | None,
 ) -> ModelGraphs:
-    """Gets the graphs. The arguments and errors are those of `tf_interop.analyze`."""
+    """Gets the graphs.
+
+    The arguments are those of `tf_interop.analyze`.
+
+    Raises:
+        ValueError: an argument is of a wrong kind, or a shape is unknown that has to be known.
+        LibraryError: the graph is to be looked at as it is handed over, and the compiled library is
+            missing or does not fit.
+    """
     if batch_size < 1:
         raise ValueError(f"Expected a batch_size of 1 or more, got {batch_size}.")
     if keras_of(model_or_function_or_graph) is not None:
@@ -87,6 +96,47 @@ def graphs_of(
         )
     function = _concrete_function(model_or_function_or_graph)
     return _graphs_of_function(function, batch_size, image_size, bool(as_grappler_hands_it_over))
+
+
+def device_graph_of(
+    model_or_function_or_graph: Any,
+    *,
+    batch_size: int,
+    training: bool,
+    image_size: tuple[int, int] | None,
+    compute_capability: str | None,
+) -> tuple[str, graph_pb2.GraphDef]:
+    """The graph as Grappler would hand it over for a device, and what it is called.
+
+    Nothing is run, and the device need not be here.
+
+    Args:
+        model_or_function_or_graph: what `tf_interop.analyze` takes.
+        batch_size: for inputs that leave it open.
+        training: whether to look at a training step; Keras models only.
+        image_size: height and width, for inputs of rank 4 that leave them open.
+        compute_capability: of the GPU, such as `9.0`; None for a CPU.
+
+    Raises:
+        ValueError: an argument is of a wrong kind, or a shape is unknown that has to be known.
+        GraphError: TensorFlow refuses the graph.
+    """
+    graphs = graphs_of(
+        model_or_function_or_graph,
+        batch_size=batch_size,
+        training=training,
+        image_size=image_size,
+        as_grappler_hands_it_over=False,
+    )
+    graph_def = graph_for_device(
+        graphs.own_graph,
+        fetches=graphs.fetches,
+        variables=graphs.variables,
+        batch_size=batch_size,
+        image_size=image_size,
+        compute_capability=compute_capability,
+    )
+    return graphs.name, graph_def
 
 
 def _graphs_of_model(

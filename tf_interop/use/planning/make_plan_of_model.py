@@ -13,7 +13,7 @@ from tf_interop.decide.plan_check import check_stages
 from tf_interop.decide.planning.explain_plan import explain_plan
 from tf_interop.decide.planning.make_plan import PlanOptions, make_plan
 from tf_interop.decide.planning.planning_problem_of_graph import make_planning_problem
-from tf_interop.decide.search.stage_search import SearchProgress
+from tf_interop.decide.search.search_interface import SearchProgress
 from tf_interop.errors import ProfileError
 from tf_interop.know.graph.find_convolutions import find_convolutions
 from tf_interop.know.graph.graph_properties import GraphProperties
@@ -26,8 +26,7 @@ from tf_interop.know.plans.plan import GraphPlan, GraphPrediction, Plan
 from tf_interop.know.profiles.profile import Profile
 from tf_interop.know.profiles.profile_file import load_profile
 from tf_interop.use.enabling.switch import check_fits_this_process
-from tf_interop.use.models.model_graphs import graphs_of
-from tf_interop.use.models.prepared_graph import graph_for_device
+from tf_interop.use.models.model_graphs import device_graph_of
 
 CPU_TARGET = "cpu"
 
@@ -100,25 +99,17 @@ def plan(
     entries: dict[tuple[str, int | None], GraphPlan] = {}
     for batch_size in batch_sizes:
         say(f"Tracing batch {batch_size}")
-        graphs = graphs_of(
+        name, graph_def = device_graph_of(
             model_or_function_or_graph,
             batch_size=batch_size,
             training=training,
-            image_size=image_size,
-            as_grappler_hands_it_over=False,
-        )
-        graph_def = graph_for_device(
-            graphs.own_graph,
-            fetches=graphs.fetches,
-            variables=graphs.variables,
-            batch_size=batch_size,
             image_size=image_size,
             compute_capability=None if capability in ("", CPU_TARGET) else capability,
         )
         entry = _plan_graph(
             graph_def,
             loaded,
-            name=graphs.name,
+            name=name,
             say=say,
             allow_tf32=allow_tf32,
             deterministic=deterministic,
@@ -160,8 +151,7 @@ def _plan_graph(
 ) -> GraphPlan:
     say(f"Planning {name}")
     view = GraphView(graph_def)
-    # As the pass does, which runs where TensorFlow's own kernels may take NCHW.
-    convolutions, _ = find_convolutions(view, GraphProperties(view), nchw_on_cpu=True)
+    convolutions, _ = find_convolutions(view, GraphProperties(view))
     if not convolutions:
         raise ValueError(
             "Expected a model with convolutions that can be part of a stage, got none. tf-interop "

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from tf_interop.decide.grouping.group_stages import stages_from_plan
+from tf_interop.decide.grouping.stages_from_plan import stages_from_plan
 from tf_interop.decide.measuring.list_stages import (
     StageConfigurations,
     stages_of_levels,
@@ -38,10 +38,7 @@ from tf_interop.know.profiles.configuration_list import (
 )
 from tf_interop.use.models.keras_functions import keras_of
 from tf_interop.use.models.load_model import ModelArgumentError, is_built_here, load_model
-from tf_interop.use.models.model_graphs import graphs_of
-from tf_interop.use.models.prepared_graph import graph_for_device
-
-DTYPES = ("float32", "float64", "mixed_float16", "mixed_bfloat16")
+from tf_interop.use.models.model_graphs import device_graph_of
 
 
 class StageSource(enum.Enum):
@@ -132,7 +129,13 @@ def collect_configurations(
                 if options.dtype not in (None, "float32"):
                     origin += f", {options.dtype}"
                 say(f"Tracing {origin}")
-                graph_def = _prepare(loaded, batch_size, training, options)
+                _, graph_def = device_graph_of(
+                    loaded,
+                    batch_size=batch_size,
+                    training=training,
+                    image_size=options.image_size,
+                    compute_capability=options.compute_capability,
+                )
                 collector.add_graph(origin, graph_def)
     return collector.finish()
 
@@ -176,7 +179,7 @@ class _Collector:
     def add_graph(self, origin: str, graph_def: graph_pb2.GraphDef) -> None:
         view = GraphView(graph_def)
         # As the pass does, which runs where TensorFlow's own kernels may take NCHW.
-        found, refusals = find_convolutions(view, GraphProperties(view), nchw_on_cpu=True)
+        found, refusals = find_convolutions(view, GraphProperties(view))
         for reason, count in collections.Counter(each.reason for each in refusals).items():
             self._notes.append(f"{origin}: {count} left out for their {reason.value}")
         known = [node for node in found if has_known_shapes(node.configuration)]
@@ -315,26 +318,6 @@ def _steps_of(loaded: Any, model: str, options: CollectOptions) -> list[bool]:
         for training, is_wanted in ((False, options.inference), (True, options.training))
         if is_wanted
     ]
-
-
-def _prepare(
-    loaded: Any, batch_size: int, training: bool, options: CollectOptions
-) -> graph_pb2.GraphDef:
-    graphs = graphs_of(
-        loaded,
-        batch_size=batch_size,
-        training=training,
-        image_size=options.image_size,
-        as_grappler_hands_it_over=False,
-    )
-    return graph_for_device(
-        graphs.own_graph,
-        fetches=graphs.fetches,
-        variables=graphs.variables,
-        batch_size=batch_size,
-        image_size=options.image_size,
-        compute_capability=options.compute_capability,
-    )
 
 
 def _short_name(model: str) -> str:

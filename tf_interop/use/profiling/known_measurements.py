@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from tf_interop.know.algorithm import names_engine
 from tf_interop.know.convolution import ConvolutionConfiguration
-from tf_interop.know.installed.core_library import ResolvedAlgorithm
-from tf_interop.know.profiles.profile import (
+from tf_interop.know.installed.measuring import ResolvedAlgorithm
+from tf_interop.know.profiles.profile_entries import (
     AlgorithmKey,
     AlgorithmMeasurement,
     Entry,

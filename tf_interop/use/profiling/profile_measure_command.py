@@ -12,12 +12,9 @@ from typing import Any
 import click
 
 from tf_interop.errors import ProfileError
-from tf_interop.know.installed.core_library import (
-    AlgorithmScope,
-    MeasureOptions,
-    MeasuringBackend,
-    load_core_library,
-)
+from tf_interop.know.installed.core_library import load_core_library
+from tf_interop.know.installed.measuring import AlgorithmScope, MeasureOptions
+from tf_interop.know.installed.measuring_backend import MeasuringBackend
 from tf_interop.know.installed.nvidia import visible_gpus
 from tf_interop.know.installed.profiled_device import identify_device
 from tf_interop.know.plans.plan_file import load_plan
@@ -27,13 +24,15 @@ from tf_interop.know.profiles.configuration_list_file import (
     save_configurations,
 )
 from tf_interop.know.profiles.foreign_device import why_foreign
-from tf_interop.know.profiles.profile import Entry, Profile, ProfiledDevice
+from tf_interop.know.profiles.profile import Profile, ProfiledDevice
+from tf_interop.know.profiles.profile_entries import Entry
 from tf_interop.know.profiles.profile_file import load_profile
 from tf_interop.know.profiles.profile_journal import ProfileJournal, journal_path
 from tf_interop.use.command_answer import Answer, answering
 from tf_interop.use.command_arguments import models_argument, output_option, written_option
 from tf_interop.use.command_ends import AS_IT_IS, exit_codes
 from tf_interop.use.models.model_progress import work_on_model
+from tf_interop.use.profiling.profile_jobs import RunOptions
 from tf_interop.use.profiling.profile_measure_options import (
     COLLECTING,
     StageChoice,
@@ -41,7 +40,7 @@ from tf_interop.use.profiling.profile_measure_options import (
     measuring_options,
 )
 from tf_interop.use.profiling.profile_progress import shown_progress
-from tf_interop.use.profiling.profile_run import End, Outcome, ProfileRun, RunOptions
+from tf_interop.use.profiling.profile_run import End, Outcome, ProfileRun
 from tf_interop.use.profiling.profile_tables import show_profile_and_pairs
 
 # TensorFlow is imported only where a model has to be traced: a saved list is measured without it.

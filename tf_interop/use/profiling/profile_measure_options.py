@@ -6,7 +6,7 @@ import dataclasses
 
 import click
 
-from tf_interop.know.installed.core_library import AlgorithmScope
+from tf_interop.know.installed.measuring import AlgorithmScope
 from tf_interop.use.command_arguments import (
     all_of,
     batches_option,

@@ -19,7 +19,8 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from tf_interop.use.profiling.profile_run import Listener, Phase
+from tf_interop.use.profiling.profile_jobs import Phase
+from tf_interop.use.profiling.profile_run import Listener
 
 _SECONDS_BETWEEN_LINES = 10.0
 MOST_COLUMNS = 60

@@ -15,13 +15,12 @@ from tf_interop.know.convolution import ConvolutionConfiguration
 from tf_interop.know.profiles.nsight_compute import LaunchKey, NsightImport
 from tf_interop.know.profiles.occupancy import compute_occupancy
 from tf_interop.know.profiles.paper import PaperKernel, PaperTables, load_paper_tables
-from tf_interop.know.profiles.profile import (
+from tf_interop.know.profiles.profile import Profile, ProfiledDevice
+from tf_interop.know.profiles.profile_entries import (
     AlgorithmFailure,
     AlgorithmMeasurement,
     Entry,
     KernelMeasurement,
-    Profile,
-    ProfiledDevice,
     StageFailure,
     StageMeasurement,
     fastest_first,

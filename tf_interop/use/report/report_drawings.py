@@ -51,7 +51,15 @@ class DrawnNode:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DrawnStage:
-    """What stands around the convolutions of a stage."""
+    """What stands around the convolutions of a stage.
+
+    Attributes:
+        number: of the stage.
+        x: left edge, in pixels.
+        y: upper edge.
+        width: in pixels.
+        height: likewise.
+    """
 
     number: int
     x: float

@@ -17,8 +17,7 @@ from tf_interop.know.plans.plan import Plan
 from tf_interop.know.plans.planning_problem import ConvolutionCosts
 from tf_interop.know.profiles.profile import Profile
 from tf_interop.use.models.keras_functions import keras_of
-from tf_interop.use.models.model_graphs import graphs_of
-from tf_interop.use.models.prepared_graph import graph_for_device
+from tf_interop.use.models.model_graphs import device_graph_of
 from tf_interop.use.report.report_network import Network, NetworkNode, network_for
 
 
@@ -57,18 +56,10 @@ def networks_of_model(
             if not missing:
                 continue
             say(f"Tracing batch {batch_size}{', a training step' if training else ''}")
-            graphs = graphs_of(
+            _, graph_def = device_graph_of(
                 model,
                 batch_size=batch_size,
                 training=training,
-                image_size=image_size,
-                as_grappler_hands_it_over=False,
-            )
-            graph_def = graph_for_device(
-                graphs.own_graph,
-                fetches=graphs.fetches,
-                variables=graphs.variables,
-                batch_size=batch_size,
                 image_size=image_size,
                 compute_capability=compute_capability,
             )
@@ -77,8 +68,7 @@ def networks_of_model(
 
 
 def _network_of_graph(view: GraphView, profile: Profile | None) -> Network:
-    # As the pass does, which runs where TensorFlow's own kernels may take NCHW.
-    convolutions, refusals = find_convolutions(view, GraphProperties(view), nchw_on_cpu=True)
+    convolutions, refusals = find_convolutions(view, GraphProperties(view))
     costs = {} if profile is None else _costs_of(convolutions, profile)
     predecessors = Independence(view, convolutions).direct_predecessors(range(len(convolutions)))
     return Network(

@@ -77,7 +77,12 @@ class Timeline:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NumberedStage:
-    """A stage with its place in the plan."""
+    """A stage with its place in the plan.
+
+    Attributes:
+        number: from 0.
+        stage: the stage.
+    """
 
     number: int
     stage: PlannedStage
