@@ -349,11 +349,11 @@ def test_a_program_that_is_not_there_is_said_in_a_line(arguments: list[str], mes
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["profile", "list.json", "-o", "/dev/full"],
-        ["benchmark", "ResNet50", "--variants", "stock", "-o", "/dev/full"],
+        ["profile", "list.json", "-o", "/dev/null"],
+        ["benchmark", "ResNet50", "--variants", "stock", "-o", "/dev/null"],
     ],
 )
 def test_does_not_go_on_with_what_is_no_file(arguments: list[str]) -> None:
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 2
-    assert "Expected a file, got '/dev/full', which is none" in result.output
+    assert "Expected a file, got '/dev/null', which is none" in result.output
