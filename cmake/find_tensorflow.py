@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import importlib.util
+import re
 
 spec = importlib.util.find_spec("tensorflow")
 if spec is None or not spec.submodule_search_locations:
@@ -14,4 +15,6 @@ versions = {
 }
 if len(versions) != 1:
     raise SystemExit(f"Expected one TensorFlow, found versions {sorted(versions)}")
-print(spec.submodule_search_locations[0], versions.pop(), sep=";", end="")
+# As tf.version.VERSION writes versions that are not released yet: 2.22.0-rc0, 2.23.0-dev20260101.
+version = re.sub(r"\.?(rc|dev)(\d+)$", r"-\1\2", versions.pop())
+print(spec.submodule_search_locations[0], version, sep=";", end="")
