@@ -104,7 +104,7 @@ class ConvStages:
     functions are again what they were; a later call without the callback runs without stages. A
     model that is compiled during the call keeps the `jit_compile` that it got there.
 
-    The number of stages that were made is in the logs of `fit`'s first epoch as `conv_stages`,
+    The number of stages that were made is in the logs of each epoch of `fit` as `conv_stages`,
     and so in its History; for `evaluate` and `predict` it is in the logs of the end hook, which
     other callbacks see, and in `stage_count`.
 
@@ -281,7 +281,7 @@ class ConvStages:
         self._begin()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Puts the number of stages into the logs of the first epoch; writes figures."""
+        """Puts the number of stages into the logs; writes figures."""
         self._report(logs)
         self._write_figures(epoch)
 
@@ -331,12 +331,16 @@ class ConvStages:
 
     def _report(self, logs: dict[str, Any] | None) -> None:
         call = self._call
-        if call is None or call.is_reported:
+        if call is None:
             return
-        call.is_reported = True
-        self.graphs = call.find_new_reports()
+        if not call.is_reported:
+            self.graphs = call.find_new_reports()
+        # In every epoch: what is made of a History wants columns of one length.
         if logs is not None:
             logs["conv_stages"] = self.stage_count
+        if call.is_reported:
+            return
+        call.is_reported = True
         # Keras' progress bar stands in the middle of its line now.
         start = "\n" if self._params.get("verbose") in ("auto", 1) else ""
         self._say(f"{start}ConvStages: {_summarize(self.graphs, call)}")

@@ -135,12 +135,12 @@ def test_evaluate_and_predict_give_the_same(keras: Any) -> None:
     _assert_close(outputs, expected)
 
 
-def test_history_holds_the_number_of_stages_once(keras: Any) -> None:
+def test_history_holds_the_number_of_stages_for_each_epoch(keras: Any) -> None:
     callback = ConvStages("always")
     validation_data = (IMAGES[:5], LABELS[:5])
     history = _fit(_model(keras), callback, epochs=2, validation_data=validation_data)
     # Two in the training step, the convolutions and their gradients by filter; one in validation.
-    assert history["conv_stages"] == [3]
+    assert history["conv_stages"] == [3, 3]
     assert set(history) == {"loss", "val_loss", "conv_stages"}
     assert len(history["val_loss"]) == 2
     assert callback.stage_count == 3

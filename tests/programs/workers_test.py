@@ -66,7 +66,7 @@ def test_two_workers_reach_the_same_weights(tmp_path: pathlib.Path) -> None:
         assert "tf_interop is on, policy always" in output
         # The three convolutions are a stage, and their gradients by filter another.
         assert result["stages_run"] == 2 * STEPS
-        assert f"{2 * STEPS} stages run" in output
+        assert f"stages run: {2 * STEPS}" in output
         for number in range(4):
             # TensorFlow's convolutions of random numbers round in another order.
             np.testing.assert_allclose(

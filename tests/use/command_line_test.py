@@ -103,7 +103,7 @@ def test_run_makes_stages_in_an_unchanged_program(
         "shape": [2, 8, 8, 8],
     }
     assert "tf_interop is on, policy always" in process.stderr
-    assert "1 stages run" in process.stderr
+    assert "stages run: 1" in process.stderr
     [graph] = tf_interop.load_plan(tmp_path / "plan.json").graphs
     [stage] = graph.stages
     assert len(stage.lanes) == 2
@@ -118,7 +118,7 @@ def test_run_makes_stages_in_an_unchanged_program(
     assert said["argv"] == [str(program), "--exit_code", "0", "--", "-m"]
     assert (said["path"], said["name"]) == (str(program.parent), "__main__")
     assert "tf_interop is on, policy profiled" in process.stderr
-    assert "1 stages run" in process.stderr
+    assert "stages run: 1" in process.stderr
 
 
 def test_run_imports_tensorflow_when_the_program_does(tmp_path: pathlib.Path) -> None:

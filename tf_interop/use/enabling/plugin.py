@@ -58,7 +58,7 @@ class Plugin:
         self._observers: tuple[GraphObserver, ...] = ()
         self._change_lock = threading.Lock()  # held while either, and the pass, is set
         self._lock = threading.Lock()
-        self._reports: collections.OrderedDict[tuple[str, str], PassReport]
+        self._reports: collections.OrderedDict[tuple[str, str], tuple[PassReport, Settings]]
         self._reports = collections.OrderedDict()  # guarded by _lock
         self._failures: collections.OrderedDict[str, int]
         self._failures = collections.OrderedDict()  # guarded by _lock
@@ -85,7 +85,18 @@ class Plugin:
     def reports(self) -> tuple[PassReport, ...]:
         """What the pass did to the graphs that it has seen, the last first."""
         with self._lock:
-            return tuple(reversed(self._reports.values()))
+            return tuple(report for report, _ in reversed(self._reports.values()))
+
+    @property
+    def current_reports(self) -> tuple[PassReport, ...]:
+        """Those of `reports` that were made under the settings that hold now."""
+        settings = self._settings
+        with self._lock:
+            return tuple(
+                report
+                for report, made_under in reversed(self._reports.values())
+                if made_under == settings
+            )
 
     @property
     def failures(self) -> tuple[PassFailure, ...]:
@@ -161,14 +172,14 @@ class Plugin:
             self._record_failure(error)
             return False
         if result.report is not None:
-            self._record(result.report)
+            self._record(result.report, settings)
         return result.graph_def is not None
 
-    def _record(self, report: PassReport) -> None:
+    def _record(self, report: PassReport, settings: Settings) -> None:
         key = (report.device_type, report.plan.fingerprint)
         with self._lock:
             self._reports.pop(key, None)
-            self._reports[key] = report
+            self._reports[key] = report, settings
             while len(self._reports) > _MOST_REPORTS:
                 self._reports.popitem(last=False)
 
@@ -188,6 +199,15 @@ class Plugin:
 
 _plugin: Plugin | None = None
 _plugin_lock = threading.Lock()
+
+
+def _renew_plugin_lock() -> None:
+    global _plugin_lock
+    _plugin_lock = threading.Lock()
+
+
+# As the locks of the plugin itself.
+os.register_at_fork(after_in_child=_renew_plugin_lock)
 
 
 def get_plugin() -> Plugin:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import io
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -29,6 +30,8 @@ class Status:
         device_types: device types that the plugin is registered for.
         refused_device_types: device types that it could not be registered for, with the reason.
         graphs: what the pass did to the graphs that it has seen, the last first.
+        current_graphs: those of `graphs` that were optimized under the settings that hold now. The
+            others are optimized anew when their functions are called next.
         failures: why graphs were left as they were because the pass failed.
         counters: what stages did so far.
         xla_functions: functions of the process with convolutions that XLA compiles, and that the
@@ -42,6 +45,7 @@ class Status:
     device_types: tuple[str, ...] = ()
     refused_device_types: dict[str, str] = dataclasses.field(default_factory=dict)
     graphs: tuple[PassReport, ...] = ()
+    current_graphs: tuple[PassReport, ...] = ()
     failures: tuple[PassFailure, ...] = ()
     counters: Counters = Counters(0, {})  # noqa: RUF009 (frozen)
     xla_functions: tuple[XlaFunction, ...] = ()
@@ -74,8 +78,12 @@ class Status:
             console.print(f"  {self.why_off}", markup=False, soft_wrap=True)
         for device_type, reason in self.refused_device_types.items():
             console.print(f"  not on {device_type}: {reason}", markup=False, soft_wrap=True)
-        if self.graphs:
-            console.print(_graph_table(self.graphs))
+        if self.current_graphs:
+            console.print(_graph_table(self.current_graphs))
+        current = {id(graph) for graph in self.current_graphs}
+        if earlier := [graph for graph in self.graphs if id(graph) not in current]:
+            console.print("  under settings that hold no more:")
+            console.print(_graph_table(earlier))
         for failure in self.failures:
             console.print(
                 f"  {failure.count} graphs left as they were: {failure.cause}",
@@ -84,15 +92,15 @@ class Status:
             )
         for line in _describe_xla(self.xla_functions, self.xla_auto_clustering):
             console.print(f"  {line}", markup=False, soft_wrap=True)
-        console.print(f"  {self.counters.stages_run} stages run")
+        console.print(f"  stages run: {self.counters.stages_run}")
         if self.counters.filters_transformed:
             console.print(
-                f"  {self.counters.filters_transformed} constant filters transformed once"
+                f"  constant filters transformed once: {self.counters.filters_transformed}"
             )
         # Which device it was matters only where there are several.
         devices = self.counters.devices if len(self.counters.devices) > 1 else {}
         for device, counters in devices.items():
-            console.print(f"  {device}: {counters.stages_run} stages run", markup=False)
+            console.print(f"  {device}, stages run: {counters.stages_run}", markup=False)
             _print_reasons(console, counters, f"{device}: ")
         if not devices:
             _print_reasons(console, self.counters, "")
@@ -123,6 +131,7 @@ def status() -> Status:
         device_types=plugin.device_types,
         refused_device_types=dict(plugin.refused_device_types),
         graphs=plugin.reports,
+        current_graphs=plugin.current_reports,
         failures=plugin.failures,
         counters=plugin.library.read_counters(),
         xla_functions=_xla_function_finder.find(),
@@ -154,7 +163,7 @@ def _print_reasons(console: Console, counters: Counters, prefix: str) -> None:
             )
 
 
-def _graph_table(graphs: tuple[PassReport, ...]) -> Table:
+def _graph_table(graphs: Sequence[PassReport]) -> Table:
     table = Table()
     for column in ("device", "nodes", "convolutions", "stages", "widest", "pass", "left alone"):
         table.add_column(column, justify="left" if column in ("device", "left alone") else "right")
