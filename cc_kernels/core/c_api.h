@@ -1,5 +1,5 @@
 // The C interface of libtf_interop_core.so: measuring without TensorFlow. Python reaches it with
-// ctypes (tf_interop/know/installed/core_library.py, its structs in core_interface.py).
+// ctypes (tf_interop/know/installed/measuring_backend.py, its structs in core_interface.py).
 //
 // Functions that can fail return 0, or the StatusCode of the failure after giving its message to
 // `error`. Nothing here ends the process or throws. Thread-safe: measurements on one device run one
