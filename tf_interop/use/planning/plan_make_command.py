@@ -82,8 +82,8 @@ class _ProfileOption(click.Option):
                 training=bool(given.get("training")),
                 image_size=given.get("image_size"),
             )
-            error.message = f"Make one with: {profile_command(asked)}"
-            raise
+            how = f"Make one with: {profile_command(asked)}"
+            raise click.MissingParameter(how, ctx, self) from error
 
 
 @click.command(epilog=_EPILOG, short_help="Plans a model by its profile.")
