@@ -224,3 +224,39 @@ def test_in_words(count: int) -> None:
     assert f"Not together, the most promising first:\n  a and b{more}: not measured" in (
         text.getvalue()
     )
+
+
+def why_no_stage(problem: PlanningProblem, options: PlanOptions | None = None) -> str:
+    return explain_plan(problem, make_plan(problem, options), options).why_no_stage
+
+
+def test_says_in_one_sentence_that_no_measured_set_wins() -> None:
+    problem = make_problem(PAIR, TEN, {"a b": 18}, spread_us=2.5)
+    loses = "its convolutions one after another by more than the spread"
+    assert why_no_stage(problem) == f"the one measured set does not beat {loses}"
+    three = {"a": "", "b": "", "c": ""}
+    times = {"a": 10.0, "b": 11.0, "c": 12.0}
+    measured = {"a b": 30.0, "a c": 22.0, "a b c": 40.0}
+    problem = make_problem(three, times, measured)
+    assert why_no_stage(problem) == f"none of 3 measured sets beats {loses}"
+
+
+def test_says_why_there_is_no_stage_where_nothing_was_measured_together() -> None:
+    assert why_no_stage(make_problem(PAIR, TEN)) == (
+        "of its independent convolutions none were measured together, and without kernels or "
+        "device there is no model"
+    )
+    assert why_no_stage(_modelled(blocks=132, other_us=10)).endswith(
+        "by the model none win by more than it is trusted"
+    )
+    assert why_no_stage(make_problem({"a": "", "b": "a"}, TEN)) == (
+        "no two of its measured convolutions are independent"
+    )
+
+
+def test_names_what_wins_and_has_no_memory() -> None:
+    assert why_no_stage(make_problem(PAIR, TEN, {"a b": 15})) == ""
+    assert why_no_stage(make_problem(PAIR, TEN, {"a b": 15}, memory_budget_bytes=25)) == (
+        "of what wins by itself, a and b: 5.0 us faster, measured, but 5 bytes more than the "
+        "budget would be needed"
+    )

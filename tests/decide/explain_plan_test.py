@@ -25,7 +25,8 @@ from tf_interop.know.plans.plan import (
     StageExplanation,
 )
 from tf_interop.know.plans.planning_problem import FigureSource, KnownStage, PlanningProblem
-from tf_interop.use.planning.plan_tables import explain_stages, show_plan
+from tf_interop.use.planning.plan_overview import GraphLabel, show_plan
+from tf_interop.use.planning.plan_tables import explain_stages
 
 
 def _explanation(problem: PlanningProblem) -> StageExplanation:
@@ -281,7 +282,7 @@ def test_says_that_nothing_wins() -> None:
     problem = paper_problem()
     slow = tuple(dataclasses.replace(each, latency_us=199.0) for each in problem.stages)
     shown = _shown(dataclasses.replace(problem, stages=slow))
-    assert "no stage is faster by more than the figures may be off" in shown
+    assert "no stage: the one measured set does not beat its convolutions one after" in shown
 
 
 def test_explains_nothing_that_no_planner_made() -> None:
@@ -309,10 +310,9 @@ def test_the_table_says_what_share_was_measured() -> None:
     plan = dataclasses.replace(
         plan,
         stages=(dataclasses.replace(stage, prediction=prediction),),
-        prediction=dataclasses.replace(plan.prediction, latency_us=90.0, unmeasured_count=1),
+        prediction=dataclasses.replace(plan.prediction, latency_us=90.0),
     )
     text = io.StringIO()
-    show_plan(Plan((plan,)), Console(file=text), ["inference"])
+    show_plan(Plan((plan,)), Console(file=text), [GraphLabel("inference")])
     shown = " ".join(text.getvalue().split())
     assert "inference 8 3 1 90.0 200.0 2.22 67 % 5.2 MB 3.1 MB" in shown
-    assert "inference: 1 of 3 convolutions are not in the profile" in shown

@@ -13,6 +13,7 @@ from tf_interop.know.convolution import ConvolutionConfiguration
 from tf_interop.know.convolution_size import batch_size_of
 from tf_interop.know.fingerprint import fingerprint_convolutions
 from tf_interop.know.plans.plan import (
+    AloneConvolution,
     GraphPlan,
     LaneExplanation,
     Plan,
@@ -143,7 +144,8 @@ def test_refusal_compares_with_the_closest_graph() -> None:
     nodes = {"5x5_reduce": "Conv2D"}
     message = _plan_refusal(plan, nodes)
     assert f"(fingerprint {module.fingerprint}) is for 6 convolutions where this graph has 1; the "
-    assert "graph lacks '1x1', '3x3_reduce', 'pool_proj'. " in message
+    assert "the graph has 1 of the 4 names that the plan has, and lacks " in message
+    assert "lacks '1x1', '3x3_reduce', 'pool_proj'. " in message
     assert "does not name" not in message
 
 
@@ -152,7 +154,9 @@ def test_refusal_names_a_few_of_many() -> None:
     found = {f"q{index}": "Conv2D" for index in range(7)}
     message = _plan_refusal(Plan((_plan_for(planned, make_stage(*planned)),)), found)
     assert "is for 5 convolutions where this graph has 7" in message
-    assert "the graph lacks 'p0', 'p1', 'p2' and 2 more" in message
+    assert (
+        "has 0 of the 5 names that the plan has, and lacks 'p0', 'p1', 'p2' and 2 more" in message
+    )
     assert "the plan does not name 'q0', 'q1', 'q2' and 4 more" in message
 
 
@@ -160,6 +164,49 @@ def test_refusal_does_not_blame_convolutions_that_the_plan_left_alone() -> None:
     plan = Plan((_plan_for(INCEPTION, make_stage("3x3", "5x5")),))
     strided = dataclasses.replace(CONFIGURATION, strides=(2, 2))
     message = _plan_refusal(plan, INCEPTION, {"3x3": strided})
-    assert "is for 6 convolutions where this graph has 6; the names agree, so an op type" in message
+    assert "where this graph has 6; the names agree: the graph has all 2 that the plan" in message
+    assert "so an op type, dtype" in message
+    assert "operation, or the name of another convolution, differs. " in message
     assert "lacks" not in message
     assert "does not name" not in message
+
+
+def test_refusal_says_of_a_plan_of_another_model_that_no_name_agrees() -> None:
+    without_stages = dataclasses.replace(
+        _plan_for(INCEPTION),
+        alone=tuple(AloneConvolution(name, None, 1.0, 0, 0) for name in ("1x1", "3x3")),
+    )
+    message = _plan_refusal(Plan((without_stages,)), CHAIN)
+    assert "is for 6 convolutions where this graph has 2" in message
+    assert "the graph has 0 of the 2 names that the plan has, and lacks '1x1', '3x3'. " in message
+    assert "agree" not in message
+    assert "differs" not in message
+
+
+def test_refusal_compares_no_names_where_the_plan_has_none() -> None:
+    message = _plan_refusal(Plan((_plan_for(INCEPTION),)), CHAIN)
+    assert "where this graph has 2; it names none of them, so that they cannot be" in message
+    assert "agree" not in message
+
+
+def test_refusal_says_that_names_of_another_trace_agree() -> None:
+    planned = _plan_for({"net_1/a": "Conv2D"}, make_stage("net_1/a"))
+    strided = dataclasses.replace(CONFIGURATION, strides=(2, 2))
+    name = "PartitionedCall/net_4/a"
+    message = _plan_refusal(Plan((planned,)), {name: "Conv2D"}, {name: strided})
+    assert "the names agree: the graph has all 1 that the plan has, so an op type" in message
+    assert "fused operation differs. " in message
+
+
+def test_refusal_blames_no_op_where_the_graph_has_more_convolutions() -> None:
+    message = _plan_refusal(Plan((_plan_for({"a": "Conv2D"}, make_stage("a")),)), CHAIN)
+    assert "the names agree: the graph has all 1 that the plan has; the plan does not" in message
+    assert "not name 'b'. " in message
+    assert "op type" not in message
+
+
+def test_refusal_blames_no_op_where_the_graph_has_fewer_convolutions() -> None:
+    plan = Plan((_plan_for({**CHAIN, "c": "Conv2D"}, make_stage("a")),))
+    message = _plan_refusal(plan, CHAIN)
+    assert "is for 3 convolutions where this graph has 2; the names agree: " in message
+    assert "op type" not in message

@@ -121,6 +121,7 @@ def _raw() -> dict[str, Any]:
                     }
                 ],
                 "missed": [{"nodes": ["a", "c"], "why_not": "measured 3.0 us slower", "count": 2}],
+                "why_no_stage": "",
             },
             {
                 "fingerprint": "0000000000000001",
@@ -130,6 +131,7 @@ def _raw() -> dict[str, Any]:
                 "prediction": None,
                 "alone": [],
                 "missed": [],
+                "why_no_stage": "the one measured set does not beat",
             },
         ],
         "format": "tf_interop.plan",

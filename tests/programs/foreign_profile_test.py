@@ -44,7 +44,7 @@ def test_names_every_field_in_which_a_gpu_differs() -> None:
     assert "name: expected 'NVIDIA H200', got 'NVIDIA A100'" in message
     assert "cudnn: expected '9.10.2', got '9.3.0'" in message
     assert "sm_count" not in message
-    assert "allow_foreign_profile=True (tf-interop run: --allow-foreign-profile)" in message
+    assert "allow_foreign_profile=True (in a command --allow-foreign-profile)" in message
 
 
 def test_refuses_a_profile_of_the_cpu_where_there_is_a_gpu() -> None:

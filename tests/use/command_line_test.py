@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -12,8 +13,10 @@ import textwrap
 import pytest
 import tensorflow as tf
 from click.testing import CliRunner, Result
+from profile_values import GPU, make_profile
 
 import tf_interop
+from tf_interop.know.profiles.profile_file import save_profile
 from tf_interop.use.command_line import cli
 from tf_interop.use.enabling.plugin import get_plugin
 from tf_interop.use.models import handed_graph
@@ -180,6 +183,19 @@ def test_run_refuses_a_damaged_plan_in_one_line(program: pathlib.Path) -> None:
     assert (process.returncode, process.stdout) == (1, "")
     [line] = _errors(process)
     assert line.startswith("Error: Expected JSON in plan 'plan.json'")
+
+
+def test_run_refuses_a_foreign_profile_by_its_own_option(program: pathlib.Path) -> None:
+    elsewhere = dataclasses.replace(GPU, backend="host", name="Another CPU")
+    save_profile(make_profile(device=elsewhere), program.with_name("profile.json"))
+    process = _run("--profile", "profile.json", "program.py", cwd=program.parent)
+    assert (process.returncode, process.stdout) == (1, "")
+    errors = [line for line in _errors(process) if line.startswith("Error: ")]
+    [line] = errors
+    assert "Expected a profile of what this process runs on" in line
+    assert line.endswith(
+        "Measure anew here, or pass --allow-foreign-profile to go by this one all the same."
+    )
 
 
 @pytest.mark.parametrize(

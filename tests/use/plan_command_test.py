@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -33,6 +34,14 @@ def build():
         for side in (3, 5)
     ]
     return tf.keras.Model(image, tf.keras.layers.Concatenate()(branches), name="branches")
+
+def build_other():
+    image = tf.keras.Input((8, 8, 3))
+    return tf.keras.Model(image, tf.keras.layers.Conv2D(4, 7, name="seven")(image), name="other")
+
+@tf.function(input_signature=[tf.TensorSpec((None, 8, 8, 3))])
+def function(image):
+    return tf.nn.conv2d(image, tf.ones((3, 3, 3, 4)), 1, "SAME")
 """
 
 
@@ -87,8 +96,14 @@ def test_from_a_model_and_its_profile_to_a_plan_and_why(tmp_path: pathlib.Path) 
     assert plan.graphs[0].prediction.memory_budget_bytes == 10**6
     words = _words(result)
     assert "inference 1 2 1 4.0 40.0 10.00 100 %" in words
-    assert "inference: 2 of 2 convolutions are not in the profile" in words
     assert words.endswith("plan.json: 2 stages")
+
+    assert re.search("inference 5 2 0 – – – incomplete: – – 0 of 2 convolutions", words)
+    assert "inference, batch 5: incomplete: 0 of 2 convolutions." in words
+    assert (
+        "The profile lacks batch size 5. Measure: tf-interop profile planned_model:build" in words
+    )
+    assert [each["latency_us"] for each in json.loads(_make_json())["graphs"]] == [4.0, None]
 
     result = _plan("explain", "plan.json")
     assert result.exit_code == 0, result.output
@@ -98,6 +113,78 @@ def test_from_a_model_and_its_profile_to_a_plan_and_why(tmp_path: pathlib.Path) 
     result = _plan("check", "plan.json")
     assert result.exit_code == 0, result.output
     assert result.output.endswith("plan.json: legal, for 3 graphs\n")
+
+
+def _make_json() -> str:
+    options = ("--profile", "profile.json", "--batch", "1,5", "-o", "other.json", "--json")
+    return _plan("planned_model:build", *options).stdout
+
+
+def test_refuses_a_profile_of_another_model_or_batch_size() -> None:
+    _save_profile_of_the_model("--stages", "none")
+    options = ("--profile", "profile.json", "-o", "plan.json")
+    result = _plan("planned_model:build_other", *options)
+    assert result.exit_code == 1
+    assert result.stderr.endswith(
+        "Error: Expected a profile of 'planned_model:build_other', got 'profile.json', which holds "
+        "none of its convolutions. The profile has 2 convolutions, batch size 1, none of a "
+        "training step's backward half.\n"
+        "inference, batch 1: The profile has convolutions of this batch size, so it is of another "
+        "model, image size or dtype.\n"
+        "Measure: tf-interop profile planned_model:build_other --backend host -o profile.json\n"
+    )
+    result = _plan("planned_model:build", "--batch", "4,8", *options)
+    assert result.exit_code == 1
+    assert "inference, batch 8: The profile lacks batch size 8." in result.stderr
+    assert "profile planned_model:build --batch 4,8 --backend host -o" in result.stderr
+    assert not pathlib.Path("plan.json").exists()
+
+
+def test_says_of_a_training_step_that_it_was_measured_in_part() -> None:
+    _save_profile_of_the_model()
+    options = ("--profile", "profile.json", "-o", "plan.json")
+    words = _words(_plan("planned_model:build", "--training", *options))
+    assert "inference 1 2 1 4.0 40.0 10.00 100 %" in words
+    assert "training step 1 4 1 4.0 40.0 – incomplete:" in words
+    assert "training step, batch 1: incomplete: 2 of 4 convolutions. What is not" in words
+    assert "The profile lacks the training step (--training)." in words
+    assert "lacks batch" not in words
+    assert "Measure: tf-interop profile planned_model:build --training --backend host" in words
+    explained = _words(_plan("explain", "plan.json"))
+    assert "4.0 us expected, incomplete: 2 of 4 convolutions, measured; 40.0 us" in explained
+
+
+def test_says_why_a_plan_has_no_stage() -> None:
+    _save_profile_of_the_model()
+    profile = load_profile("profile.json")
+    slow = tuple(dataclasses.replace(each, concurrent_us=30.0) for each in profile.stages)
+    save_profile(dataclasses.replace(profile, stages=slow), "profile.json")
+    result = _plan("planned_model:build", "--profile", "profile.json", "-o", "plan.json")
+    why = "no stage: the one measured set does not beat its convolutions one after another by more"
+    assert f"inference, batch 1: {why} than the spread plan.json: 0 stages" in _words(result)
+    assert why in _words(_plan("check", "plan.json"))
+
+
+def test_speaks_of_options_and_not_of_python() -> None:
+    save_profile(make_profile(make_algorithm()), "profile.json")
+    options = ("--profile", "profile.json", "-o", "plan.json")
+    result = _plan("planned_model:function", "--training", "--allow-foreign-profile", *options)
+    assert result.exit_code == 2
+    assert "Expected --training with a Keras model, got 'planned_model:function'" in _words(result)
+    for arguments in ((), ("--for", "8.0")):
+        result = _plan("planned_model:build", *options, *arguments)
+        assert result.exit_code == 1
+        assert "or pass --allow-foreign-profile to go by this one" in _words(result)
+        assert "allow_foreign_profile" not in result.output
+
+
+def test_says_how_to_make_the_profile_that_is_missing() -> None:
+    result = _plan("My Net.keras", "--batch", "1,8", "--training", "-o", "plan.json")
+    assert result.exit_code == 2
+    assert (
+        "Missing option '--profile'. Make one with: tf-interop profile 'My Net.keras' --batch 1,8 "
+        "--training -o profile.json"
+    ) in _words(result)
 
 
 def test_plans_inference_and_training_like_the_profile_was_made() -> None:

@@ -139,11 +139,20 @@ def written_option(name: str, parameter: str, metavar: str, help_text: str) -> D
     return click.option(name, parameter, type=OutputFile(), metavar=metavar, help=help_text)
 
 
-def profile_option(help_text: str, *, required: bool = False) -> Decorator:
-    """`--profile`, what is gone by."""
+def profile_option(
+    help_text: str, *, required: bool = False, cls: type[click.Option] = click.Option
+) -> Decorator:
+    """`--profile`, what is gone by.
+
+    Args:
+        help_text: what it is.
+        required: whether the command does nothing without.
+        cls: what click makes of it.
+    """
     return click.option(
         "--profile",
         "profile_path",
+        cls=cls,
         required=required,
         type=click.Path(path_type=pathlib.Path),
         metavar="PROFILE.json",

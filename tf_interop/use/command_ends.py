@@ -51,7 +51,7 @@ def errors_shown() -> Iterator[None]:
     try:
         yield
     except TfInteropError as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(error.on_command_line) from error
 
 
 class EndsReported:
@@ -125,7 +125,7 @@ def print_error(text: str) -> None:
     click.echo(f"Error: {text}", err=True)
 
 
-def end_with(error: Exception) -> NoReturn:
+def end_with(error: TfInteropError) -> NoReturn:
     """Ends the process with an error that tf_interop reports."""
-    print_error(str(error))
+    print_error(error.on_command_line)
     raise SystemExit(1)

@@ -76,7 +76,7 @@ def _for_other_batch_size(
 def _with_names_of(graph: GraphPlan, convolutions: Sequence[ConvolutionNode]) -> GraphPlan:
     """The entry with each node named as in this trace of the model."""
     found = {node.name for node in convolutions}
-    planned = _planned_names(graph) | {alone.node for alone in graph.alone}
+    planned = _planned_names(graph)
     if found.issuperset(planned):
         return graph
     name_of = {canonical: name for name, canonical in canonical_names(found).items()}
@@ -110,32 +110,50 @@ def _describe_difference(plan: Plan, convolutions: Sequence[ConvolutionNode]) ->
     """How the closest graph of a plan differs from these convolutions."""
     if not plan.graphs:
         return "that holds no graph"
-    found = {node.name for node in convolutions}
+    found = set(canonical_names(node.name for node in convolutions).values())
 
     def shared_count(graph: GraphPlan) -> int:
-        return len(found & _planned_names(graph))
+        return len(found & _canonical_planned_names(graph))
 
     closest = max(plan.graphs, key=shared_count)
-    planned = _planned_names(closest)
+    planned = _canonical_planned_names(closest)
     differences = [
         f"whose closest entry (fingerprint {closest.fingerprint}) is for "
-        f"{closest.convolution_count} convolutions where this graph has {len(convolutions)}"
+        f"{closest.convolution_count} convolutions where this graph has {len(convolutions)}",
+        _describe_names(planned, found),
     ]
-    if missing := sorted(planned - found):
-        differences.append(f"the graph lacks {_some(missing)}")
-    # A plan names only what is in its stages; more is unexpected only if the plan left out less.
+    # A plan may name fewer convolutions than it is for; more is unexpected only beyond that.
     if len(found - planned) > closest.convolution_count - len(planned):
         differences.append(f"the plan does not name {_some(sorted(found - planned))}")
-    if len(differences) == 1:
-        differences.append(
-            "the names agree, so an op type, dtype, layout, filter shape, stride, dilation, "
-            "padding or fused operation differs"
+    elif planned and found.issuperset(planned) and closest.convolution_count == len(convolutions):
+        unnamed = "" if found == planned else ", or the name of another convolution,"
+        differences[-1] += (
+            ", so an op type, dtype, layout, filter shape, stride, dilation, padding or fused "
+            f"operation{unnamed} differs"
         )
     return "; ".join(differences)
 
 
+def _describe_names(planned: set[str], found: set[str]) -> str:
+    """Whether the names of a plan are those of a graph, by count."""
+    if not planned:
+        return "it names none of them, so that they cannot be compared"
+    if found.issuperset(planned):
+        return f"the names agree: the graph has all {len(planned)} that the plan has"
+    missing = sorted(planned - found)
+    return (
+        f"the graph has {len(planned & found)} of the {len(planned)} names that the plan has, and "
+        f"lacks {_some(missing)}"
+    )
+
+
 def _planned_names(graph: GraphPlan) -> set[str]:
-    return {pinned.node for stage in graph.stages for pinned in stage.convolutions}
+    in_stages = {pinned.node for stage in graph.stages for pinned in stage.convolutions}
+    return in_stages | {alone.node for alone in graph.alone}
+
+
+def _canonical_planned_names(graph: GraphPlan) -> set[str]:
+    return set(canonical_names(sorted(_planned_names(graph))).values())
 
 
 def _some(names: Sequence[str], at_most: int = 3) -> str:

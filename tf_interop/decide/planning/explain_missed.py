@@ -28,9 +28,22 @@ _MOST_JUDGED = 40
 _Nodes = tuple[int, ...]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class MissedStages:
+    """What a plan does not have.
+
+    Attributes:
+        stages: a few stages that could have been, the most promising first.
+        why_no_stage: why the plan has none at all; empty where it has one.
+    """
+
+    stages: tuple[MissedStage, ...] = ()
+    why_no_stage: str = ""
+
+
 def find_missed(
     problem: PlanningProblem, plan: GraphPlan, calibration: ModelCalibration, *, max_lanes: int
-) -> tuple[MissedStage, ...]:
+) -> MissedStages:
     """The most promising stages that a plan does not have, and why it does not.
 
     Args:
@@ -38,9 +51,6 @@ def find_missed(
         plan: a plan of it.
         calibration: how far the model is to be trusted.
         max_lanes: the most convolutions of a stage that was searched for.
-
-    Returns:
-        A few, the most promising first.
     """
     schedule = _Schedule(problem, plan)
     kinds = sorted(
@@ -49,13 +59,16 @@ def find_missed(
     judge = _Judge(problem, schedule, calibration, max_lanes)
     judged = [judge.judge(kind) for kind in kinds[:_MOST_JUDGED]]
     judged.sort(key=lambda each: (each.kind.in_stages, -each.saved_us, -each.kind.gain_us))
-    return tuple(
-        MissedStage(
-            nodes=tuple(problem.nodes[node].name for node in each.kind.nodes),
-            why_not=each.why_not,
-            count=each.kind.count,
-        )
-        for each in judged[:_MOST_TOLD]
+    return MissedStages(
+        stages=tuple(
+            MissedStage(
+                nodes=tuple(problem.nodes[node].name for node in each.kind.nodes),
+                why_not=each.why_not,
+                count=each.kind.count,
+            )
+            for each in judged[:_MOST_TOLD]
+        ),
+        why_no_stage="" if plan.stages else _why_no_stage(problem, kinds, judged, judge),
     )
 
 
@@ -191,6 +204,38 @@ def _share_a_merge_key(problem: PlanningProblem, nodes: Iterable[int]) -> bool:
     return len(keys) == 1 and None not in keys
 
 
+def _why_no_stage(
+    problem: PlanningProblem, kinds: Sequence[_Kind], judged: Sequence[_Judged], judge: _Judge
+) -> str:
+    """One sentence; `judged` are the most promising first."""
+    if not kinds:
+        return "no two of its measured convolutions are independent"
+    if judged[0].saved_us > 0:
+        names = " and ".join(problem.nodes[node].name for node in judged[0].kind.nodes)
+        return f"of what wins by itself, {names}: {judged[0].why_not}"
+    measured_count, win_count = judge.count_measured(kinds)
+    has_model = problem.sm_limits is not None and any(
+        candidate.kernels for costs in problem.costs for candidate in costs.candidates
+    )
+    if win_count:
+        return (
+            f"{win_count} of {measured_count} measured sets win by themselves, but their order, "
+            "the memory or a bound of the search leaves them no place"
+        )
+    if not measured_count:
+        return "of its independent convolutions none were measured together, and " + (
+            "by the model none win by more than it is trusted"
+            if has_model
+            else "without kernels or device there is no model"
+        )
+    if measured_count == 1:
+        subject = "the one measured set does not beat"
+    else:
+        subject = f"none of {measured_count} measured sets beats"
+    modelled = ", and by the model no other does" if has_model else ""
+    return f"{subject} its convolutions one after another by more than the spread{modelled}"
+
+
 class _Judge:
     """Finds the reason why a set of convolutions is no stage."""
 
@@ -224,16 +269,8 @@ class _Judge:
         return _Judged(kind, why_not)
 
     def _why_no_win(self, nodes: _Nodes, names: Sequence[str], alone_us: float) -> str:
-        offered = [
-            (self._problem.nodes[node].costs, self._problem.nodes[node].merge_key) for node in nodes
-        ]
-        measured = [
-            stage
-            for stage in self._measured.get(tuple(sorted(names)), ())
-            if find_places(stage.costs, _lanes(stage), stage.merged, offered) is not None
-        ]
-        if measured:
-            best = max(measured, key=lambda stage: _saved_us(stage, alone_us))
+        best = self._best_measured(nodes, names, alone_us)
+        if best is not None:
             how = "measured merged" if any(best.merged) else "measured"
             return _no_win_words(how, _saved_us(best, alone_us), best.spread_us)
         modelled_us = model_fastest_us(self._problem, names, self._calibration)
@@ -241,6 +278,35 @@ class _Judge:
             return "not measured together, and without kernels or device there is no model"
         return _no_win_words(
             "modelled", alone_us - modelled_us, modelled_us * self._calibration.spread
+        )
+
+    def count_measured(self, kinds: Iterable[_Kind]) -> tuple[int, int]:
+        """Of kinds how many were measured together, and how many of these win."""
+        measured_count = win_count = 0
+        for kind in kinds:
+            names = [self._problem.nodes[node].costs for node in kind.nodes]
+            alone_us = sum(self._problem.costs_by_name[name].fastest.latency_us for name in names)
+            best = self._best_measured(kind.nodes, names, alone_us)
+            if best is not None:
+                measured_count += 1
+                win_count += _saved_us(best, alone_us) > best.spread_us
+        return measured_count, win_count
+
+    def _best_measured(
+        self, nodes: _Nodes, names: Sequence[str], alone_us: float
+    ) -> KnownStage | None:
+        known = self._measured.get(tuple(sorted(names)), ())
+        offered = [
+            (self._problem.nodes[node].costs, self._problem.nodes[node].merge_key) for node in nodes
+        ]
+        return max(
+            (
+                stage
+                for stage in known
+                if find_places(stage.costs, _lanes(stage), stage.merged, offered) is not None
+            ),
+            key=lambda stage: _saved_us(stage, alone_us),
+            default=None,
         )
 
     def _is_measured_merged(self, names: Sequence[str]) -> bool:

@@ -18,7 +18,7 @@ from tf_interop.decide.costs.stage_model import (
     model_candidates_us,
 )
 from tf_interop.decide.lane_places import find_places
-from tf_interop.decide.planning.explain_missed import find_missed
+from tf_interop.decide.planning.explain_missed import MissedStages, find_missed
 from tf_interop.decide.planning.make_plan import PlanOptions
 from tf_interop.know.plans.plan import (
     Alternative,
@@ -63,13 +63,15 @@ def explain_plan(
     calibration = calibrate_model(problem)
     explainer = _Explainer(problem, calibration)
     budget = problem.memory_budget_bytes
-    max_lanes = (options or PlanOptions()).max_lanes
+    missed = MissedStages()
+    if plan.prediction is not None:
+        max_lanes = (options or PlanOptions()).max_lanes
+        missed = find_missed(problem, plan, calibration, max_lanes=max_lanes)
     return dataclasses.replace(
         plan,
         stages=tuple(explainer.explain(stage, budget) for stage in plan.stages),
-        missed=()
-        if plan.prediction is None
-        else find_missed(problem, plan, calibration, max_lanes=max_lanes),
+        missed=missed.stages,
+        why_no_stage=missed.why_no_stage,
     )
 
 

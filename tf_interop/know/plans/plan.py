@@ -337,6 +337,8 @@ class GraphPlan:
         alone: the convolutions in no stage, in the order in which they are expected to run; empty
             where no planner made the stages.
         missed: some of the stages that could have been and are not, the most promising first.
+        why_no_stage: why there is none, for reading; empty where there is one, and where no planner
+            made the plan.
     """
 
     fingerprint: str
@@ -346,6 +348,7 @@ class GraphPlan:
     prediction: GraphPrediction | None = None
     alone: tuple[AloneConvolution, ...] = ()
     missed: tuple[MissedStage, ...] = ()
+    why_no_stage: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ class _PreparedRun:
             if self.plan_path is not None:
                 _save_stages(status, self.plan_path)
         except TfInteropError as error:
-            print_error(str(error))
+            print_error(error.on_command_line)
             return False
         return True
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import wrapt
 
+from tf_interop.errors import TfInteropError
 from tf_interop.know.plans.plan import Plan
 from tf_interop.know.profiles.profile import Profile
 
@@ -54,7 +55,7 @@ def enable_once_imported(
     *,
     allow_foreign_profile: bool,
     workspace_limit_mb: int | None,
-    on_error: Callable[[Exception], None],
+    on_error: Callable[[TfInteropError], None],
 ) -> None:
     """Turns the plugin on as soon as the program has imported TensorFlow.
 
@@ -81,7 +82,7 @@ def enable_once_imported(
                 allow_foreign_profile=allow_foreign_profile,
                 workspace_limit_mb=workspace_limit_mb,
             )
-        except tf_interop.errors.TfInteropError as error:
+        except TfInteropError as error:
             on_error(error)
 
     wrapt.register_post_import_hook(enable, "tensorflow")

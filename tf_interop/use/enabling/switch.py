@@ -12,7 +12,7 @@ import os
 from absl import logging
 
 from tf_interop.decide.settings import DEFAULT_PASS_TIME_LIMIT_S, Policy, Settings
-from tf_interop.errors import LibraryError, ProfileError
+from tf_interop.errors import ForeignProfileError, LibraryError
 from tf_interop.know.graph.xla_functions import xla_auto_clustering
 from tf_interop.know.installed import tensorflow_internals
 from tf_interop.know.installed.nvidia import has_nvidia_gpu
@@ -167,8 +167,7 @@ def check_fits_this_process(profile: Profile) -> None:
     gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
     difference = why_foreign(profile.device, gpu or this_cpu())
     if difference is not None:
-        raise ProfileError(
-            f"Expected a profile of what this process runs on, got one of another: {difference}. "
-            "Measure anew here, or pass allow_foreign_profile=True (tf-interop run: "
-            "--allow-foreign-profile) to go by this one all the same."
+        raise ForeignProfileError(
+            f"Expected a profile of what this process runs on, got one of another: {difference}.",
+            "anew here",
         )

@@ -90,6 +90,23 @@ def is_built_here(model: str) -> bool:
     return ":" in model and not pathlib.Path(model).exists()
 
 
+def check_trains(loaded: Any, model: str) -> None:
+    """Refuses to take a training step of what is no Keras model.
+
+    Args:
+        loaded: what `load_model` gave.
+        model: what the command line calls it.
+
+    Raises:
+        ModelArgumentError: it is none.
+    """
+    if keras_of(loaded) is None:
+        raise ModelArgumentError(
+            f"Expected --training with a Keras model, got '{model}', which is none. Name a "
+            "function that trains instead."
+        )
+
+
 def _build_application(name: str, image_size: tuple[int, int] | None) -> Any:
     shape = {} if image_size is None else {"input_shape": (*image_size, 3)}
     try:

@@ -14,7 +14,7 @@ from tf_interop.decide.planning.explain_plan import explain_plan
 from tf_interop.decide.planning.make_plan import PlanOptions, make_plan
 from tf_interop.decide.planning.planning_problem_of_graph import make_planning_problem
 from tf_interop.decide.search.search_interface import SearchProgress
-from tf_interop.errors import ProfileError
+from tf_interop.errors import ForeignProfileError
 from tf_interop.know.graph.find_convolutions import find_convolutions
 from tf_interop.know.graph.graph_properties import GraphProperties
 from tf_interop.know.graph.graph_view import GraphView
@@ -201,10 +201,10 @@ def _check_fits(profile: Profile, target: str | None) -> None:
     expected = "" if target == CPU_TARGET else target
     got = profile.device.compute_capability
     if got != expected:
-        raise ProfileError(
+        raise ForeignProfileError(
             f"Expected a profile of {_described(expected)}, got one of {profile.device.name}, "
-            f"{_described(got)}. Measure there, or pass allow_foreign_profile=True (tf-interop "
-            "plan: --allow-foreign-profile) to go by this one all the same."
+            f"{_described(got)}.",
+            "there",
         )
 
 

@@ -20,8 +20,9 @@ from tf_interop.use.command_answer import Answer, answering, print_json, reading
 from tf_interop.use.command_arguments import DefaultGroup
 from tf_interop.use.command_ends import AS_IT_IS, example, exit_codes
 from tf_interop.use.planning.plan_make_command import make
+from tf_interop.use.planning.plan_overview import show_plan
 from tf_interop.use.planning.plan_summary import summarize_graph
-from tf_interop.use.planning.plan_tables import explain_stages, show_comparison, show_plan
+from tf_interop.use.planning.plan_tables import explain_stages, show_comparison
 
 _GROUP_EPILOG = f"""{AS_IT_IS}Examples:
   tf-interop plan ResNet50 --profile profile.json --batch 32 -o plan.json

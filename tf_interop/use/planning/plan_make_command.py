@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
 
 import click
 from rich.console import Console
 
-from tf_interop.know.plans.plan import Plan
+from tf_interop.errors import ProfileError
+from tf_interop.know.plans.plan import GraphPlan, Plan
 from tf_interop.know.plans.plan_file import save_plan
+from tf_interop.know.profiles.profile import Profile
 from tf_interop.know.profiles.profile_file import load_profile
 from tf_interop.use.command_answer import Answer, answering
 from tf_interop.use.command_arguments import (
@@ -26,8 +30,17 @@ from tf_interop.use.command_arguments import (
 )
 from tf_interop.use.command_ends import AS_IT_IS, exit_codes
 from tf_interop.use.models.model_progress import work_on_model
+from tf_interop.use.planning.missing_measurements import (
+    Asked,
+    describe_profile,
+    missing_of,
+    profile_command,
+)
+from tf_interop.use.planning.plan_overview import GraphLabel, has_figures, show_plan
 from tf_interop.use.planning.plan_summary import summarize_graph
-from tf_interop.use.planning.plan_tables import show_plan
+
+_INFERENCE = "inference"
+_TRAINING = "training step"
 
 # TensorFlow is imported only once it is known that there is a model to trace.
 
@@ -45,9 +58,41 @@ _EPILOG = f"""{AS_IT_IS}Examples:
 {exit_codes()}"""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _StepPlan:
+    """A graph's plan, and what is run of the model there."""
+
+    step: str
+    graph: GraphPlan
+
+
+class _ProfileOption(click.Option):
+    """`--profile`, which says how to make one."""
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        """Refuses that it is missing, with the command that measures what is asked for."""
+        try:
+            return super().process_value(ctx, value)
+        except click.MissingParameter as error:
+            # What was given has been read before what is missing.
+            given = ctx.params
+            asked = Asked(
+                given.get("model") or "MODEL",
+                given.get("batch") or (1,),
+                training=bool(given.get("training")),
+                image_size=given.get("image_size"),
+            )
+            how = f"Make one with: {profile_command(asked)}"
+            raise click.MissingParameter(how, ctx, self) from error
+
+
 @click.command(epilog=_EPILOG, short_help="Plans a model by its profile.")
 @model_argument
-@profile_option("What tf-interop profile measured of MODEL with these batch sizes.", required=True)
+@profile_option(
+    "What tf-interop profile measured of MODEL with these batch sizes.",
+    cls=_ProfileOption,
+    required=True,
+)
 @output_option(
     "PLAN.json", "The plan, for tf-interop run --plan and enable(plan=…).", required=True
 )
@@ -97,17 +142,19 @@ def make(
         raise click.UsageError("Expected --inference or --training, got neither.")
     profile = load_profile(profile_path)
     with work_on_model(model) as status:
-        from tf_interop.use.models.load_model import load_model
+        from tf_interop.use.models.load_model import check_trains, load_model
         from tf_interop.use.planning.make_plan_of_model import plan as plan_model
 
         loaded = load_model(model, image_size=image_size)
-        steps = {"inference": inference, "training step": training}
+        if training:
+            check_trains(loaded, model)
+        steps = {_INFERENCE: inference, _TRAINING: training}
         plans = {
             step: plan_model(
                 loaded,
                 profile,
                 batch_sizes=batch,
-                training=step == "training step",
+                training=step == _TRAINING,
                 image_size=image_size,
                 memory_budget_bytes=memory_budget_bytes,
                 allow_tf32=allow_tf32,
@@ -119,22 +166,82 @@ def make(
             for step, is_wanted in steps.items()
             if is_wanted
         }
-    return _answer(plans, output_path)
+    asked = Asked(model, batch, inference, training, image_size, allow_tf32, deterministic)
+    planned = [_StepPlan(step, graph) for step, each in plans.items() for graph in each.graphs]
+    is_elsewhere = target is not None or allow_foreign_profile
+    measurable = _Measurable(asked, profile_path, profile, is_elsewhere=is_elsewhere)
+    if not any(has_figures(each.graph) for each in planned):
+        raise ProfileError(measurable.describe_nothing_known(planned))
+    made_with = next(iter(plans.values())).made_with
+    return _answer(planned, made_with, measurable, output_path)
 
 
-def _answer(plans: Mapping[str, Plan], path: pathlib.Path) -> Answer:
+def _answer(
+    planned: Sequence[_StepPlan],
+    made_with: dict[str, str],
+    measurable: _Measurable,
+    path: pathlib.Path,
+) -> Answer:
     """Saves the plans of all steps as one."""
-    labels = [step for step, each in plans.items() for _ in each.graphs]
-    graphs = tuple(graph for each in plans.values() for graph in each.graphs)
-    made = Plan(graphs, made_with=next(iter(plans.values())).made_with)
+    graphs = tuple(each.graph for each in planned)
+    made = Plan(graphs, made_with=made_with)
     save_plan(made, path)
 
     def show() -> None:
+        labels = [GraphLabel(each.step, measurable.say_missing(each)) for each in planned]
         show_plan(made, Console(), labels)
+        if any(label.missing for label in labels):
+            # Not wrapped as the rest is: it is there to be copied.
+            click.echo(measurable.say_how_to_measure())
         click.echo(f"{path}: {sum(len(graph.stages) for graph in graphs)} stages")
 
-    summary = [
-        {"step": label, **summarize_graph(graph)}
-        for label, graph in zip(labels, graphs, strict=True)
-    ]
+    summary = [{"step": each.step, **summarize_graph(each.graph)} for each in planned]
     return Answer({"plan": str(path), "graphs": summary}, show)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Measurable:
+    """What there is to measure for a plan.
+
+    Attributes:
+        asked: what was to be planned.
+        path: of the profile.
+        profile: that it was planned by.
+        is_elsewhere: whether the profile need not be of this machine.
+    """
+
+    asked: Asked
+    path: pathlib.Path
+    profile: Profile
+    is_elsewhere: bool
+
+    def describe_nothing_known(self, planned: Sequence[_StepPlan]) -> str:
+        """The error where the profile holds no convolution of any graph."""
+        lines = [
+            f"Expected a profile of '{self.asked.model}', got '{self.path}', which holds none of "
+            f"its convolutions. The profile has {describe_profile(self.profile)}."
+        ]
+        lines += [f"{_name(each)}: {self.say_missing(each)}" for each in planned]
+        return "\n".join([*lines, self.say_how_to_measure()])
+
+    def say_missing(self, each: _StepPlan) -> str:
+        """What the profile lacks of a graph; empty where it lacks nothing."""
+        prediction = each.graph.prediction
+        if prediction is None or not prediction.unmeasured_count:
+            return ""
+        return missing_of(
+            each.graph,
+            training=each.step == _TRAINING,
+            profile=self.profile,
+            asked=self.asked,
+        )
+
+    def say_how_to_measure(self) -> str:
+        """The command that measures what is missing."""
+        where = f" on {self.profile.device.name}" if self.is_elsewhere else ""
+        return f"Measure{where}: {profile_command(self.asked, self.path, self.profile)}"
+
+
+def _name(each: _StepPlan) -> str:
+    size = each.graph.batch_size
+    return each.step if size is None else f"{each.step}, batch {size}"

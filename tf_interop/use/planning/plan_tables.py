@@ -1,4 +1,4 @@
-"""What plans hold and why, and how the model does, for people to read."""
+"""Why plans are as they are, and how the model does, for people to read."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from tf_interop.decide.planning.explain_plan import SHARED_RESOURCES, sum_of_use
 from tf_interop.know.plans.plan import (
     Alternative,
     BatchSchedule,
-    GraphPlan,
-    GraphPrediction,
     LaneExplanation,
     MissedStage,
     PinnedConvolution,
@@ -24,9 +22,10 @@ from tf_interop.know.plans.plan import (
     SmUse,
     is_merged,
 )
-from tf_interop.know.plans.planning_problem import FigureSource, PlanningProblem
+from tf_interop.know.plans.planning_problem import PlanningProblem
+from tf_interop.use.planning.plan_overview import describe_graph
 from tf_interop.use.profiling.profile_tables import describe_convolution
-from tf_interop.use.tables import UNKNOWN, new_table, percent, print_on
+from tf_interop.use.tables import new_table, percent, print_on
 
 _SM_COLUMNS = {
     "registers": "registers",
@@ -39,40 +38,6 @@ _SM_COLUMNS = {
 _ANY = "any"
 
 
-def show_plan(plan: Plan, console: Console, labels: Sequence[str] = ()) -> None:
-    """Prints a table with a row for each graph.
-
-    Args:
-        plan: any plan.
-        console: where to print.
-        labels: what each graph is; by default its fingerprint.
-    """
-    table = new_table("Plan: microseconds and memory, in stages and one after another")
-    table.add_column("graph", overflow="fold")
-    headings = ("batch", "conv.", "stages", "us", "one by one", "ratio", "measured", "peak")
-    for heading in (*headings, "one by one"):
-        table.add_column(heading, justify="right")
-    for index, graph in enumerate(plan.graphs):
-        table.add_row(
-            labels[index] if labels else graph.fingerprint,
-            "any" if graph.batch_size is None else str(graph.batch_size),
-            str(graph.convolution_count),
-            str(len(graph.stages)),
-            *_prediction_cells(graph),
-        )
-    print_on(console, table)
-    print_on(
-        console,
-        "\nOne by one: every convolution alone, with what is fastest alone; measured. The column "
-        "measured\nis the share of us that was; the rest is modelled. Memory: outputs of "
-        "convolutions, workspaces.",
-    )
-    for index, graph in enumerate(plan.graphs):
-        if graph.prediction is not None and graph.prediction.unmeasured_count:
-            label = labels[index] if labels else graph.fingerprint
-            print_on(console, f"{label}: {_say_unmeasured(graph, graph.prediction)}")
-
-
 def explain_stages(plan: Plan, console: Console) -> None:
     """Prints, stage by stage, what it was chosen by.
 
@@ -82,7 +47,7 @@ def explain_stages(plan: Plan, console: Console) -> None:
     """
     is_sm_known = False
     for graph in plan.graphs:
-        print_on(console, _describe_graph(graph))
+        print_on(console, describe_graph(graph))
         for number, stage in enumerate(graph.stages):
             print_on(console, f"\nStage {number}: {_describe_stage(stage)}")
             print_on(console, _describe_runs(stage))
@@ -149,80 +114,6 @@ def show_comparison(
         )
     else:
         print_on(console, "Too few to correct the model by: plans take it as it is.")
-
-
-def _prediction_cells(graph: GraphPlan) -> tuple[str, ...]:
-    prediction = graph.prediction
-    if prediction is None:
-        return (UNKNOWN,) * 6
-    return (
-        f"{prediction.latency_us:.1f}",
-        f"{prediction.sequential_us:.1f}",
-        _ratio(prediction),
-        percent(_measured_share(graph, prediction)),
-        decimal(prediction.peak_bytes),
-        decimal(prediction.sequential_peak_bytes),
-    )
-
-
-def _ratio(prediction: GraphPrediction) -> str:
-    if not prediction.latency_us:
-        return UNKNOWN
-    return f"{prediction.sequential_us / prediction.latency_us:.2f}"
-
-
-def _measured_share(graph: GraphPlan, prediction: GraphPrediction) -> float | None:
-    """Of the predicted time; convolutions in no stage were measured alone."""
-    if not prediction.latency_us:
-        return None
-    modelled_us = sum(
-        stage.prediction.latency_us
-        for stage in graph.stages
-        if stage.prediction is not None and stage.prediction.source is FigureSource.MODELLED
-    )
-    return max(0.0, 1 - modelled_us / prediction.latency_us)
-
-
-def _say_unmeasured(graph: GraphPlan, prediction: GraphPrediction) -> str:
-    return (
-        f"{prediction.unmeasured_count} of {graph.convolution_count} convolutions are not in the "
-        "profile. They are in no stage and in none of these figures; profile the model with this "
-        "batch size to plan them."
-    )
-
-
-def _describe_graph(graph: GraphPlan) -> str:
-    batch = "any batch size" if graph.batch_size is None else f"batch size {graph.batch_size}"
-    lines = [
-        f"Graph {graph.fingerprint}, {batch}: {len(graph.stages)} stages for "
-        f"{graph.convolution_count} convolutions"
-    ]
-    prediction = graph.prediction
-    if prediction is None:
-        return lines[0]
-    budget = prediction.memory_budget_bytes
-    lines += [
-        f"  {prediction.latency_us:.1f} us expected, "
-        f"{_measured_words(_measured_share(graph, prediction))}; "
-        f"{prediction.sequential_us:.1f} us one after another, measured",
-        f"  memory at most {decimal(prediction.peak_bytes)}; "
-        f"{decimal(prediction.sequential_peak_bytes)} one after another; "
-        + ("no budget" if budget is None else f"budget {decimal(budget)}"),
-        f"  search: {prediction.search}",
-    ]
-    if prediction.unmeasured_count:
-        lines.append(f"  {_say_unmeasured(graph, prediction)}")
-    if not graph.stages:
-        lines.append("  no stage is faster by more than the figures may be off")
-    return "\n".join(lines)
-
-
-def _measured_words(share: float | None) -> str:
-    if share is None or share == 1:
-        return "measured"
-    if not share:
-        return "modelled"
-    return f"{percent(share)} of it measured, the rest modelled"
 
 
 def _describe_stage(stage: PlannedStage) -> str:

@@ -36,8 +36,12 @@ from tf_interop.know.profiles.configuration_list import (
     ListedConvolution,
     ListedStage,
 )
-from tf_interop.use.models.keras_functions import keras_of
-from tf_interop.use.models.load_model import ModelArgumentError, is_built_here, load_model
+from tf_interop.use.models.load_model import (
+    ModelArgumentError,
+    check_trains,
+    is_built_here,
+    load_model,
+)
 from tf_interop.use.models.model_graphs import device_graph_of
 
 
@@ -308,11 +312,8 @@ def _dtype_policy(dtype: str) -> Iterator[None]:
 
 def _steps_of(loaded: Any, model: str, options: CollectOptions) -> list[bool]:
     """Of inference (False) and training step (True) those that are asked for."""
-    if options.training and keras_of(loaded) is None:
-        raise ModelArgumentError(
-            f"Expected --training with a Keras model, got '{model}', which is none. Name a "
-            "function that trains instead."
-        )
+    if options.training:
+        check_trains(loaded, model)
     return [
         training
         for training, is_wanted in ((False, options.inference), (True, options.training))
