@@ -59,10 +59,11 @@ def test_last_words_of_an_import_that_ends_the_process_come_out() -> None:
     assert sorted(process.stderr.splitlines()) == ["F0000 needs AVX", "of Python"]
 
 
-def test_goes_by_the_log_level_of_the_environment() -> None:
-    process = _run("-c", PROGRAM, log_level="1")
-    assert process.stdout == "1\n"
-    assert STARTS in process.stderr.splitlines()
+@pytest.mark.parametrize(("log_level", "starts"), [("0", True), ("1", True), ("2", False)])
+def test_goes_by_the_log_level_of_the_environment(log_level: str, starts: bool) -> None:
+    process = _run("-c", PROGRAM, log_level=log_level)
+    assert process.stdout == f"{log_level}\n"
+    assert (STARTS in process.stderr.splitlines()) == starts
 
 
 @pytest.mark.parametrize("command", ["analyze", "run"])

@@ -32,14 +32,16 @@ for line in sys.stdin.buffer:
 def tensorflow_hushed() -> Iterator[None]:
     """Leaves of TensorFlow's own messages only errors, while it is imported and afterwards.
 
-    Where there is no GPU that its CUDA does not start is none. Where the environment sets
-    TensorFlow's log level, nothing is changed.
+    That CUDA does not start is no error where there is no GPU. Where the environment sets
+    TensorFlow's log level, that counts.
     """
-    if LOG_LEVEL in os.environ or "tensorflow" in sys.modules:
+    if "tensorflow" in sys.modules:
         yield
         return
-    os.environ[LOG_LEVEL] = "2" if visible_gpus() else "3"
-    with _lines_left_out(CHATTER):
+    if LOG_LEVEL not in os.environ:
+        os.environ[LOG_LEVEL] = "2" if visible_gpus() else "3"
+    wants_chatter = os.environ[LOG_LEVEL] not in ("2", "3")
+    with contextlib.nullcontext() if wants_chatter else _lines_left_out(CHATTER):
         yield
 
 
