@@ -182,6 +182,8 @@ def _environment() -> tuple[ProfiledDevice, dict[str, str]]:
         try:
             with tensorflow_hushed():
                 from tf_interop.know.installed import tensorflow_internals
+
+                version = tensorflow_internals.tensorflow_version()
         except ImportError as error:
             raise BenchmarkError(
                 f"Expected to import TensorFlow, got: {error}. Install it."
@@ -189,7 +191,7 @@ def _environment() -> tuple[ProfiledDevice, dict[str, str]]:
 
         gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
         made_with = {
-            "tensorflow": tensorflow_internals.tensorflow_version(),
+            "tensorflow": version,
             "keras": importlib.metadata.version("keras"),
             "tf_interop": tf_interop.__version__,
             "python": platform.python_version(),
