@@ -23,7 +23,13 @@ import msgspec
 # Where the package is not installed.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from tf_interop.know.results.benchmark_result import BENCHMARK_FORMAT, Case, Variant
+from tf_interop.know.profiles.profile import ProfiledDevice
+from tf_interop.know.results.benchmark_result import (
+    BENCHMARK_FORMAT,
+    Case,
+    Variant,
+    VariantResult,
+)
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -137,58 +143,59 @@ def _benchmark(result: dict[str, Any]) -> str:
         _paragraph(
             "Median of a step in stock TensorFlow, and how many times as fast the others are, turn "
             "by turn, with the slowest and the fastest turn: XLA, the plan, the plan's algorithms "
-            "without its concurrency, and its concurrency without its algorithms."
+            "without its concurrency, and its concurrency without its algorithms. As stock: the "
+            "plan has no stage for it, so that the same program ran."
         )
     ]
-    by_case: dict[str, dict[str, dict[str, Any]]] = {}
-    for each in result["results"]:
-        case = msgspec.convert(each["case"], Case)
-        by_case.setdefault(case.name, {})[each["variant"]] = each
+    device = msgspec.convert(result["device"], ProfiledDevice)
+    by_case: dict[Case, dict[Variant, VariantResult]] = {}
+    for each in msgspec.convert(result["results"], tuple[VariantResult, ...]):
+        by_case.setdefault(each.case, {})[each.variant] = each
     rows = [
         (
-            case,
-            _milliseconds(by_variant.get("stock")),
-            *(_speedup(by_variant.get(variant.value)) for variant in _COMPARED),
+            case.name_on(device),
+            _milliseconds(by_variant.get(Variant.STOCK)),
+            *(_speedup(by_variant.get(variant)) for variant in _COMPARED),
         )
         for case, by_variant in by_case.items()
     ]
     parts.append(_table(("", "stock", *(variant.value for variant in _COMPARED)), rows))
     slower = [
-        f"{case} ({reason})"
+        f"{case.name_on(device)} ({reason})"
         for case, by_variant in by_case.items()
-        if (reason := _why_slower(by_variant.get("ours")))
+        if (reason := _why_slower(by_variant.get(Variant.OURS)))
     ]
     if slower:
         parts.append(_paragraph(f"Slower than stock in every turn: {'; '.join(slower)}.") + "\n")
     return "\n\n".join(parts)
 
 
-def _milliseconds(result: dict[str, Any] | None) -> str:
-    if result is None or result["summary"] is None:
+def _milliseconds(result: VariantResult | None) -> str:
+    if result is None or result.summary is None:
         return _failure(result)
-    return f"{result['summary']['median_ms']:.1f} ms"
+    return f"{result.summary.median_ms:.1f} ms"
 
 
-def _speedup(result: dict[str, Any] | None) -> str:
-    if result is None or result["summary"] is None or result["summary"]["speedup"] is None:
+def _speedup(result: VariantResult | None) -> str:
+    if result is not None and result.ran_as_stock:
+        return "as stock"
+    if result is None or result.speedup is None:
         return _failure(result)
-    speedup = result["summary"]["speedup"]
-    return f"{speedup['median']:.2f} ({speedup['lowest']:.2f} to {speedup['highest']:.2f})"
+    speedup = result.speedup
+    if not speedup.has_range:
+        return f"{speedup.median:.2f} (one turn)"
+    return f"{speedup.median:.2f} ({speedup.lowest:.2f} to {speedup.highest:.2f})"
 
 
-def _failure(result: dict[str, Any] | None) -> str:
-    return "–" if result is None or result["failure"] is None else result["failure"]["kind"]
+def _failure(result: VariantResult | None) -> str:
+    return "–" if result is None or result.failure is None else result.failure.kind.value
 
 
-def _why_slower(result: dict[str, Any] | None) -> str | None:
+def _why_slower(result: VariantResult | None) -> str | None:
     """What is known of why a plan was slower in every turn; None where it was not."""
-    if result is None or result["summary"] is None or result["summary"]["speedup"] is None:
+    if result is None or result.speedup is None or result.speedup.highest >= 1:
         return None
-    if result["summary"]["speedup"]["highest"] >= 1:
-        return None
-    if not any(block["stage_count"] for block in result["blocks"]):
-        return "the plan has no stage for it"
-    reasons = {reason for block in result["blocks"] for reason in block["fallbacks"]}
+    reasons = {reason for block in result.blocks for reason in block.fallbacks}
     return "; ".join(sorted(reasons)) or "as planned: what the profile promised did not come true"
 
 

@@ -13,11 +13,13 @@ from typing import Any
 import jsonschema
 import pytest
 from benchmark_values import BENCHMARK, CASE
+from profile_values import GPU
 from rich.console import Console
 
 from tf_interop.errors import BenchmarkError
 from tf_interop.know.results.benchmark_file import benchmark_schema, load_benchmark, save_benchmark
-from tf_interop.know.results.benchmark_result import Variant
+from tf_interop.know.results.benchmark_result import Benchmark, Block, Variant
+from tf_interop.know.results.benchmark_statistics import summarize
 from tf_interop.use.benchmark.benchmark_plot import write_plot
 from tf_interop.use.benchmark.benchmark_tables import CSV_COLUMNS, show_benchmark, write_csv
 
@@ -27,6 +29,21 @@ SCHEMA = pathlib.Path(__file__).resolve().parents[2] / "docs" / "schemas" / "ben
 def _raw(path: pathlib.Path) -> Any:
     save_benchmark(BENCHMARK, path)
     return json.loads(path.read_text())
+
+
+def _shown(benchmark: Benchmark) -> str:
+    text = io.StringIO()
+    show_benchmark(benchmark, Console(file=text, width=100))
+    return text.getvalue()
+
+
+def _with_blocks_of_ours(blocks: tuple[Block, ...]) -> Benchmark:
+    """The benchmark with other blocks of the plan, summed up as they are in older files, too."""
+    stock, xla, ours = BENCHMARK.results
+    changed = dataclasses.replace(
+        ours, blocks=blocks, summary=summarize(blocks, CASE.batch_size, stock.blocks)
+    )
+    return dataclasses.replace(BENCHMARK, results=(stock, xla, changed))
 
 
 def test_reads_back_what_was_written(tmp_path: pathlib.Path) -> None:
@@ -74,26 +91,60 @@ def test_refuses_what_is_not_legal(
 
 
 def test_table_has_every_variant_and_says_what_is_missing() -> None:
-    text = io.StringIO()
-    show_benchmark(BENCHMARK, Console(file=text, width=100))
-    lines = text.getvalue().splitlines()
-    assert "ResNet50, inference, batch 8, tf32" in text.getvalue()
+    text = _shown(BENCHMARK)
+    lines = text.splitlines()
     [ours] = [line for line in lines if line.startswith("ours ")]
     assert "6.00 ms" in ours
     assert "2.25 (2.00–2.50)" in ours
     assert ours.split()[-1] == "4"
     assert any("xla: timed out: the process took longer than 60 s" in line for line in lines)
     assert any("ours: not as planned, 3 times: no workspace" in line for line in lines)
-    assert "memory: of the whole process (RSS)" in text.getvalue()
+    assert "memory: of the whole process (RSS)" in text
+    assert "one turn" not in text
+    assert "as stock: the plan" not in text
+
+
+def test_table_of_a_cpu_says_so_and_knows_no_tf32() -> None:
+    on_cpu, on_gpu = _shown(BENCHMARK), _shown(dataclasses.replace(BENCHMARK, device=GPU))
+    assert "ResNet50, inference, batch 8, float32" in on_cpu
+    assert "ResNet50, inference, batch 8, tf32" in on_gpu
+    assert "tf32" not in on_cpu
+    assert "Measured on a CPU" in on_cpu
+    assert "Measured on a CPU" not in on_gpu
+
+
+def test_one_turn_has_no_range(tmp_path: pathlib.Path) -> None:
+    once = _with_blocks_of_ours(BENCHMARK.results[2].blocks[:1])
+    text = _shown(once)
+    [ours] = [line for line in text.splitlines() if line.startswith("ours ")]
+    assert "2.00 (one turn)" in ours
+    assert "one turn: no range" in text
+    write_csv(once, tmp_path / "once.csv")
+    with (tmp_path / "once.csv").open(newline="") as file:
+        row = list(csv.DictReader(file))[2]
+    assert (row["speedup"], row["lowest_speedup"], row["highest_speedup"]) == ("2.0", "", "")
 
 
 def test_table_says_where_a_plan_made_no_stage() -> None:
-    ours = BENCHMARK.results[2]
-    blocks = tuple(dataclasses.replace(block, stage_count=0) for block in ours.blocks)
-    without = dataclasses.replace(BENCHMARK, results=(dataclasses.replace(ours, blocks=blocks),))
-    text = io.StringIO()
-    show_benchmark(without, Console(file=text, width=100))
-    assert "ours: the plan has no stage for it, so that it ran as stock" in text.getvalue()
+    blocks = BENCHMARK.results[2].blocks
+    none = tuple(dataclasses.replace(block, stage_count=0) for block in blocks)
+    text = _shown(_with_blocks_of_ours(none))
+    [ours] = [line for line in text.splitlines() if line.startswith("ours ")]
+    assert "as stock" in ours
+    assert "2.25" not in text
+    assert "the same program ran" in text
+    assert "without a stage" not in text
+    text = _shown(_with_blocks_of_ours((none[0], blocks[1])))
+    assert "ours: without a stage, as stock, in 1 of 2 turns" in text
+
+
+def test_csv_has_no_speedup_where_a_plan_made_no_stage(tmp_path: pathlib.Path) -> None:
+    blocks = BENCHMARK.results[2].blocks
+    none = tuple(dataclasses.replace(block, stage_count=0) for block in blocks)
+    write_csv(_with_blocks_of_ours(none), tmp_path / "none.csv")
+    with (tmp_path / "none.csv").open(newline="") as file:
+        row = list(csv.DictReader(file))[2]
+    assert (row["median_ms"], row["speedup"]) == ("6.0", "")
 
 
 def test_csv_has_a_line_for_each_variant(tmp_path: pathlib.Path) -> None:

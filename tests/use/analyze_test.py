@@ -96,12 +96,22 @@ def test_resnet50_training_step(resnet: tf.keras.Model) -> None:
 
 def test_inception_v3_inference() -> None:
     model = tf.keras.applications.InceptionV3(weights=None)
-    _assert_handed_graph(tf_interop.analyze(model), 1802, (94, 47, 4, 248))
+    analysis = tf_interop.analyze(model)
+    _assert_handed_graph(analysis, 1802, (94, 47, 4, 248))
+    assert analysis.answer.startswith(
+        "94 convolutions, 27 groups of 2 to 4 that could run at the same time: there may be"
+    )
+    assert "tf-interop profile" in analysis.answer
 
 
 def test_densenet121_own_graph() -> None:
     model = tf.keras.applications.DenseNet121(weights=None)
     analysis = tf_interop.analyze(model, as_grappler_hands_it_over=False)
+    assert analysis.answer == (
+        "No two convolutions are independent: nothing to gain for inference. In a training step "
+        "some may be: --training."
+    )
+    assert analysis.answer in " ".join(str(analysis).split())
     assert _shape(analysis.own_graph) == (120, 120, 1, 0)
     assert analysis.graphs == (analysis.own_graph,)
 
@@ -151,6 +161,7 @@ def test_model_without_convolutions() -> None:
     image = tf.keras.Input((4,))
     analysis = tf_interop.analyze(tf.keras.Model(image, tf.keras.layers.Dense(2)(image)))
     assert _shape(analysis.own_graph) == (0, 0, 0, 0)
+    assert analysis.answer.startswith("There is no convolution in the graph")
     assert analysis.notes == ("Grappler handed over no graph that holds a convolution",)
 
 
@@ -236,7 +247,10 @@ def test_function_runs_only_where_told_to() -> None:
         runs.assign_add(1)
         return tf.nn.conv2d(image, FILTER, 1, "SAME")
 
-    assert tf_interop.analyze(counted).handed_graph is None
+    unrun = tf_interop.analyze(counted)
+    assert unrun.handed_graph is None
+    [note] = unrun.notes
+    assert "is run only when told to, by --as-grappler-hands-it-over" in note
     assert runs.numpy() == 0
     # The second time, too, although TensorFlow has optimized the function by then.
     for count in (1, 2):
@@ -292,7 +306,7 @@ def test_says_what_is_compiled_by_xla() -> None:
     assert tf_interop.analyze(compiled).notes == (
         "the function is compiled by XLA: Grappler does not get to see it",
     )
-    analysis = tf_interop.analyze(outer)
+    analysis = tf_interop.analyze(outer, as_grappler_hands_it_over=False)
     assert analysis.own_graph.convolution_count == 1
     [note] = analysis.notes
     assert note.startswith("not in the figures: 1 in functions that cannot be inlined")
@@ -305,7 +319,12 @@ def test_counts_refusals_of_integers() -> None:
     for name in ("a", "b", "c", "d"):
         graph.conv(name, "x", "f", T=tf.int32.as_datatype_enum)
     graph.conv("e", "d", "f")
-    figures = tf_interop.analyze(graph.graph_def).own_graph
+    analysis = tf_interop.analyze(graph.graph_def)
+    # They are independent, but in no stage.
+    assert analysis.answer == (
+        "No two convolutions that can be in a stage are independent: nothing to gain."
+    )
+    figures = analysis.own_graph
     [refusal] = figures.refusals
     assert (refusal.reason, refusal.count) == (RefusalReason.DTYPE, 4)
     assert [example.node for example in refusal.examples] == ["a", "b", "c"]
@@ -337,6 +356,8 @@ def test_graph_def_is_taken_as_it_is() -> None:
     figures = tf_interop.analyze(graph_def).own_graph
     assert figures.graph == "the graph as it was given"
     assert figures.node_count == len(graph_def.node)
+    [note] = tf_interop.analyze(graph_def).notes
+    assert note.endswith("was not looked at: a GraphDef is not run")
     assert _shape(figures) == (1, 1, 1, 0)
 
 
@@ -361,7 +382,7 @@ def test_table_and_json_say_the_same() -> None:
     own, handed = document["graphs"]
     assert own["graph"] == "the function's own graph"
     assert own["counts_by_op"] == {"Conv2D": 2}
-    assert handed["graph"] == "the graph as Grappler hands it over"
+    assert handed["graph"] == "the graph after TensorFlow's own optimizations"
     rows = {
         cells[0].strip(): [cell.strip() for cell in cells[1:]]
         for line in str(analysis).splitlines()
@@ -370,6 +391,12 @@ def test_table_and_json_say_the_same() -> None:
     assert rows["convolutions"] == [str(graph["convolution_count"]) for graph in (own, handed)]
     assert rows["nodes"] == [str(graph["node_count"]) for graph in (own, handed)]
     assert rows["independent pairs"] == ["1", "1"]
+    assert rows["groups"] == ["1", "1"]
+    assert [graph["group_sizes"] for graph in (own, handed)] == [[2], [2]]
+    # What the kinds add up to and what the op types add up to are apart.
+    lines = str(analysis).splitlines()
+    place = next(place for place, line in enumerate(lines) if "by op type:" in line)
+    assert set(lines[place - 1]) <= set("├─┼┤")
 
 
 @pytest.mark.parametrize(

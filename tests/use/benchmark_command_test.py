@@ -155,7 +155,7 @@ def test_files_have_their_schema_and_the_same_figures(
         median = "" if each["summary"] is None else str(each["summary"]["median_ms"])
         assert row["median_ms"] == median
     assert "<svg" in (folder / "results.svg").read_text()
-    assert "tiny_models:tiny, inference, batch 2, tf32, 12x12" in run.stdout
+    assert "tiny_models:tiny, inference, batch 2, float32, 12x12" in run.stdout
     assert "xla" not in run.stdout
     assert "results.json: 4 of 8 blocks, 2 failed" in run.stdout
     # Progress is not among the results.
@@ -183,7 +183,7 @@ def test_child_measures_each_kind(
     precision: Precision,
     variant: Variant,
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{folder}")
+    monkeypatch.syspath_prepend(folder)
     case = _case(step, precision)
     plan = str(tmp_path / "plan.json") if variant.needs_plan else None
     if plan is not None:
@@ -213,7 +213,7 @@ def test_child_says_what_it_cannot_measure(
     needs_gpu: bool,
     message: str,
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{folder}")
+    monkeypatch.syspath_prepend(folder)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     request = BlockRequest(
         case, Variant.STOCK, 0, MeasuringOptions(0, 1, 0.0, 120.0), None, needs_gpu=needs_gpu
@@ -227,7 +227,7 @@ def test_child_says_what_it_cannot_measure(
 def test_child_does_not_take_stock_for_a_plan_of_another_model(
     folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{folder}")
+    monkeypatch.syspath_prepend(folder)
     save_plan(PLAN, tmp_path / "plan.json")
     case = _case(Step.INFERENCE, Precision.TF32)
     request = BlockRequest(

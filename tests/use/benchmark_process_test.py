@@ -9,6 +9,7 @@ import time
 import pytest
 from benchmark_values import CASE, OPTIONS, make_block
 
+import tf_interop
 from tf_interop.know.results.benchmark_result import FailureKind, Variant
 from tf_interop.use.benchmark.benchmark_child import BlockRequest, Request
 from tf_interop.use.benchmark.benchmark_process import run_child
@@ -18,7 +19,7 @@ REQUEST = Request(block=BlockRequest(CASE, Variant.STOCK, 0, OPTIONS, None))
 
 @pytest.fixture(name="module")
 def fixture_module(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
     return tmp_path / "benchmark_program.py"
 
 
@@ -92,6 +93,19 @@ def test_a_stop_ends_the_process_without_an_entry(module: pathlib.Path) -> None:
     )
     assert (answer.block, answer.failure) == (None, None)
     assert time.monotonic() - begin < 30
+
+
+def test_runs_with_this_package_and_not_with_sources_in_the_working_directory(
+    module: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = tmp_path / "sources" / "tf_interop"
+    sources.mkdir(parents=True)
+    (sources / "__init__.py").write_text("raise SystemExit('the sources')")
+    monkeypatch.chdir(sources.parent)
+    module.write_text("import sys, tf_interop; sys.exit(tf_interop.__file__)")
+    failure = run_child(REQUEST, 60.0, module=module.stem).failure
+    assert failure is not None
+    assert str(tf_interop.__file__) in failure.message
 
 
 def test_runs_with_this_python(module: pathlib.Path) -> None:

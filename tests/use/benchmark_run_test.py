@@ -265,9 +265,9 @@ def test_listener_is_told_what_is_done(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "results.json"
     BenchmarkRun(begin(path), path, options(Variant.OURS), Children()).run(Remembering())
     assert told == [
-        (f"{CASE.name}: planning", 0, 2),
-        (f"{CASE.name}: ours, turn 1", 0, 2),
-        (f"{CASE.name}: ours, turn 2", 1, 2),
+        (f"{CASE.name_on(CPU)}: planning", 0, 2),
+        (f"{CASE.name_on(CPU)}: ours, turn 1", 0, 2),
+        (f"{CASE.name_on(CPU)}: ours, turn 2", 1, 2),
     ]
 
 
@@ -297,3 +297,14 @@ def test_figures_of_a_gpu_are_asked_of_a_gpu(tmp_path: pathlib.Path) -> None:
     BenchmarkRun(begun, path, options(Variant.STOCK), children).run(Listener())
     assert all(each.block is not None and each.block.needs_gpu for each in children.requests)
     assert json.loads(path.read_text())["device"]["name"] == GPU.name
+
+
+def test_a_plan_without_a_stage_has_no_ratio_to_stock(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "results.json"
+    run(path, options(Variant.STOCK, Variant.XLA, Variant.OURS), Children())
+    speedups = {
+        result.variant: result.summary is not None and result.summary.speedup
+        for result in load_benchmark(path).results
+    }
+    assert speedups[Variant.XLA]
+    assert speedups[Variant.OURS] is None

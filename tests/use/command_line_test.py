@@ -220,7 +220,7 @@ def test_analyze_prints_a_table() -> None:
     assert result.exit_code == 0, result.output
     assert "mobilenet_1.00_32, inference, batch 2" in result.stdout
     assert "the function's own graph" in result.stdout
-    assert "as Grappler hands it over" not in result.stdout
+    assert "TensorFlow's own optimizations" not in result.stdout
 
 
 def test_analyze_prints_json_alone() -> None:
@@ -238,10 +238,14 @@ def test_analyze_runs_a_function_only_where_told_to(tmp_path: pathlib.Path) -> N
     image = tf.keras.Input((8, 8, 3))
     model = tf.keras.Model(image, tf.keras.layers.Conv2D(4, 3)(image))
     model.export(tmp_path / "exported", verbose=False)
+    path = str(tmp_path / "exported")
     for options, graph_count in (([], 1), (["--as-grappler-hands-it-over"], 2)):
-        result = _analyze(str(tmp_path / "exported"), "--json", *options)
+        result = _analyze(path, "--json", *options)
         assert result.exit_code == 0, result.output
-        assert len(json.loads(result.stdout)["graphs"]) == graph_count
+        document = json.loads(result.stdout)
+        assert len(document["graphs"]) == graph_count
+        assert document["name"] == path
+        assert bool(document["notes"]) == (graph_count == 1)
 
 
 @pytest.mark.parametrize(

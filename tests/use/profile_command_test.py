@@ -301,7 +301,9 @@ def test_merges_compares_and_checks_profiles() -> None:
         save_configurations(_list(count), "list.json")
         result = _profile("list.json", "--backend", "host", "--repetitions", "2", "-o", name)
         assert result.exit_code == 0, result.output
-    assert _profile("merge", "one", "two", "-o", "both").exit_code == 0
+    result = _profile("merge", "one", "two", "-o", "both")
+    assert result.exit_code == 0
+    assert "Merged 2 profiles of 3 + 15 entries into 15." in result.stdout
     assert len(load_profile("both").algorithms) == 6
     assert "6 measurements of algorithms" in _profile("check", "both").output
     assert json.loads(_profile("diff", "one", "both", "--json").output)
@@ -368,3 +370,18 @@ def test_says_how_it_is_used() -> None:
         text = _profile(*command, "--help").output
         assert "\n    tf-interop profile " in text
         assert "Exit codes:" in text
+
+
+def test_ends_with_what_came_of_it_and_shows_all_where_asked_for() -> None:
+    save_configurations(_list(3), "list.json")
+    options = ("--backend", "host", "--repetitions", "2", "-o", "profile.json")
+    short = _profile("list.json", *options)
+    assert short.exit_code == 0, short.output
+    assert "Measured: 3 convolutions, with 9 algorithms in all, and " in short.stdout
+    assert "Next: tf-interop plan MODEL --profile profile.json -o plan.json" in short.stdout
+    assert "same us" not in short.stdout
+    assert "stages: 0 of 18 done" in short.stderr
+    assert "stages: 18 of 18 done" in short.stderr
+    whole = _profile("list.json", *options, "--tables")
+    assert "same us" in whole.stdout
+    assert "same us" in _profile("show", "profile.json").stdout

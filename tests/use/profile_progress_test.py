@@ -27,10 +27,12 @@ def test_lines_come_with_each_phase_and_every_few_seconds(
         lines.begin(Phase.OWN_CHOICE, number, 3)
         lines.measure(f"convolution {number}")
         now += 6
+    lines.end(Phase.OWN_CHOICE, 3, 3)
     lines.begin(Phase.STAGES, 0, 1)
     assert capsys.readouterr().err.splitlines() == [
         "convolutions, as the backend chooses: 0 of 3 done; 42 s left",
         "convolutions, as the backend chooses: 2 of 3 done; now convolution 2; 42 s left",
+        "convolutions, as the backend chooses: 3 of 3 done; 42 s left",
         "stages: 0 of 1 done; 42 s left",
     ]
 
@@ -53,6 +55,9 @@ def test_a_bar_shows_the_phase_what_is_measured_and_the_time_left() -> None:
         bar.begin(Phase.STAGES, 1, 2)
         bar.measure("x" * 200)
         progress.refresh()
+        bar.end(Phase.STAGES, 2, 2)
+        progress.refresh()
         assert len(progress.tasks) == 1
     assert f"stages 1/2 42 s left, {'x' * profile_progress.MOST_COLUMNS}" in text.getvalue()
+    assert "stages 2/2 42 s left" in text.getvalue()
     assert "as the backend chooses" not in text.getvalue().splitlines()[-1]

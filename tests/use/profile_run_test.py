@@ -164,6 +164,9 @@ class Silence:
     def measure(self, what: str) -> None:
         assert what
 
+    def end(self, phase: Phase, done: int, total: int) -> None:
+        assert 0 < done <= total
+
 
 def _name(configuration: ConvolutionConfiguration) -> str:
     names = {SMALL: "small", LARGE: "large", HALF: "half", WIDER: "wider", WIDEST: "widest"}
@@ -554,3 +557,18 @@ def test_says_which_convolutions_have_no_algorithm() -> None:
     [note] = outcome.notes
     assert note.startswith("no algorithm for backward-input 1x8x8x3")
     assert note.endswith("Expected a forward convolution.")
+
+
+def test_says_of_each_phase_how_far_it_came() -> None:
+    ends: list[tuple[Phase, int, int]] = []
+
+    class Remembering(Silence):
+        def end(self, phase: Phase, done: int, total: int) -> None:
+            ends.append((phase, done, total))
+
+    ProfileRun(FakeBackend(), ConfigurationList(BOTH, (PAIR,)), RunOptions(pair_algorithms=1)).run(
+        Remembering()
+    )
+    assert ends == [(phase, 2, 2) for phase in Phase if phase is not Phase.STAGES] + [
+        (Phase.STAGES, 1, 1)
+    ]

@@ -24,7 +24,7 @@ from rich.console import Console
 
 from tf_interop.know.convolution import ConvolutionConfiguration
 from tf_interop.know.profiles.nsight_compute import LaunchKey, NsightImport
-from tf_interop.know.profiles.profile import Profile
+from tf_interop.know.profiles.profile import Profile, ProfiledDevice
 from tf_interop.know.profiles.profile_merge import diff_profiles
 from tf_interop.use.profiling.profile_tables import (
     describe_convolution,
@@ -150,17 +150,29 @@ def test_shows_the_kernel_that_takes_most_time_like_table_1(screen: _Screen) -> 
     assert screen.row("eng4_k2=1 (TF32)") == expected.split()
 
 
-@pytest.mark.parametrize(
-    "profile",
-    [
-        make_profile(make_algorithm(algorithm="GEMM", kernels=())),
-        make_profile(make_algorithm(algorithm="GEMM", kernels=()), device=CPU),
-    ],
-    ids=["not_traced", "host"],
-)
-def test_what_is_not_known_is_a_dash_like_table_1(screen: _Screen, profile: Profile) -> None:
-    show_like_paper(profile, screen.console)
+def test_what_is_not_known_is_a_dash_like_table_1(screen: _Screen) -> None:
+    traced = make_algorithm(algorithm="FFT", kernels=(KERNEL,))
+    show_like_paper(
+        make_profile(traced, make_algorithm(algorithm="GEMM", kernels=())), screen.console
+    )
     assert screen.row("GEMM (TF32)") == ["–"] * 7
+
+
+@pytest.mark.parametrize(
+    ("device", "why"), [(GPU, "none was traced"), (CPU, "of a CPU there are none")]
+)
+def test_a_table_1_without_a_kernel_is_one_line_that_says_why(
+    screen: _Screen, device: ProfiledDevice, why: str
+) -> None:
+    profile = make_profile(make_algorithm(algorithm="GEMM", kernels=()), device=device)
+    show_like_paper(profile, screen.console)
+    start, end = (
+        next(place for place, line in enumerate(screen.lines) if line.startswith(f"Table {number}"))
+        for number in (1, 2)
+    )
+    assert why in screen.lines[start + 1]
+    assert not any("GEMM (TF32)" in line for line in screen.lines[start:end])
+    assert any("GEMM (TF32)" in line for line in screen.lines[end:])
 
 
 def test_shows_time_and_workspace_like_table_2(screen: _Screen) -> None:

@@ -72,6 +72,10 @@ class Precision(enum.Enum):
         """Keras' dtype policy."""
         return f"mixed_{self.value}" if self.value.endswith("16") else "float32"
 
+    def computed_on(self, device: ProfiledDevice) -> Precision:
+        """What a device computes in where this is asked for: a CPU has no TF32."""
+        return Precision.FLOAT32 if self is Precision.TF32 and device.backend == "host" else self
+
 
 class FailureKind(enum.Enum):
     """Why there are no figures.
@@ -125,6 +129,10 @@ class Case:
             f"{self.model}, {self.step.value}, batch {self.batch_size}, "
             f"{self.precision.value}{size}"
         )
+
+    def name_on(self, device: ProfiledDevice) -> str:
+        """The case in a few words, with the precision that the device computes in."""
+        return dataclasses.replace(self, precision=self.precision.computed_on(device)).name
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -183,6 +191,11 @@ class Speedup:
     lowest: float
     highest: float
 
+    @property
+    def has_range(self) -> bool:
+        """Whether it is of several turns: one says nothing of how far turns differ."""
+        return self.lowest < self.highest
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Summary:
@@ -197,7 +210,8 @@ class Summary:
         memory_peak_bytes: the highest of the blocks.
         gpu_utilization: the mean of the blocks that have one; None where none has.
         examples_per_second: batch size over `median_ms`.
-        speedup: over stock TensorFlow; None where no turn has both.
+        speedup: over stock TensorFlow; None where no turn has both, and for a plan without a stage:
+            what ran is stock TensorFlow itself.
     """
 
     median_ms: Milliseconds
@@ -230,6 +244,20 @@ class VariantResult:
     summary: Summary | None
     failure: Failure | None
     blocks: tuple[Block, ...]
+
+    @property
+    def ran_as_stock(self) -> bool:
+        """Whether the plan had no stage for it, so that any difference to stock is noise."""
+        return (
+            self.variant.needs_plan
+            and bool(self.blocks)
+            and not any(block.stage_count for block in self.blocks)
+        )
+
+    @property
+    def speedup(self) -> Speedup | None:
+        """Over stock TensorFlow; None where there is none, or nothing that would be one."""
+        return None if self.summary is None or self.ran_as_stock else self.summary.speedup
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import importlib.metadata
 import itertools
-import os
 import pathlib
 import platform
 import shlex
@@ -52,6 +51,7 @@ from tf_interop.use.benchmark.benchmark_tables import show_benchmark
 from tf_interop.use.command_answer import Answer, answering
 from tf_interop.use.command_arguments import output_option
 from tf_interop.use.command_ends import AS_IT_IS, exit_codes
+from tf_interop.use.tensorflow_messages import tensorflow_hushed
 
 EXIT_CODES = exit_codes(
     {
@@ -67,7 +67,8 @@ _EPILOG = f"""{AS_IT_IS}Examples:
       --precision tf32,float16 -o results.json --csv results.csv --plot results.png
 
 {AS_IT_IS}To see it work, on any machine:
-  tf-interop benchmark MobileNet --image-size 32 --policy always --repetitions 1 -o results.json
+  tf-interop benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
+      --seconds 1 -o results.json
 
 {EXIT_CODES}"""
 
@@ -177,11 +178,12 @@ def measure(
 
 def _environment() -> tuple[ProfiledDevice, dict[str, str]]:
     """What is measured on, and with which software."""
-    # Of TensorFlow's own messages only errors.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with Console(stderr=True).status("Importing TensorFlow"):
         try:
-            from tf_interop.know.installed import tensorflow_internals
+            with tensorflow_hushed():
+                from tf_interop.know.installed import tensorflow_internals
+
+                version = tensorflow_internals.tensorflow_version()
         except ImportError as error:
             raise BenchmarkError(
                 f"Expected to import TensorFlow, got: {error}. Install it."
@@ -189,7 +191,7 @@ def _environment() -> tuple[ProfiledDevice, dict[str, str]]:
 
         gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
         made_with = {
-            "tensorflow": tensorflow_internals.tensorflow_version(),
+            "tensorflow": version,
             "keras": importlib.metadata.version("keras"),
             "tf_interop": tf_interop.__version__,
             "python": platform.python_version(),

@@ -7,7 +7,14 @@ import pathlib
 from typing import Any
 
 from tf_interop.errors import BenchmarkError
-from tf_interop.know.results.benchmark_result import Benchmark, Case, Variant, VariantResult
+from tf_interop.know.profiles.profile import ProfiledDevice
+from tf_interop.know.results.benchmark_result import (
+    Benchmark,
+    Case,
+    Speedup,
+    Variant,
+    VariantResult,
+)
 from tf_interop.know.versioned_file import write_atomically
 
 # Of Okabe and Ito, which people see apart who do not see all colours.
@@ -100,14 +107,15 @@ def _kind_of(path: pathlib.Path) -> str:
 def _panels(benchmark: Benchmark) -> dict[str, list[VariantResult]]:
     panels: dict[str, list[VariantResult]] = {}
     for result in benchmark.results:
-        panels.setdefault(_title(result.case), []).append(result)
+        panels.setdefault(_title(result.case, benchmark.device), []).append(result)
     return panels
 
 
-def _title(case: Case) -> str:
+def _title(case: Case, device: ProfiledDevice) -> str:
     model = case.model.rpartition(":")[2]
     size = "" if case.image_size is None else f", {case.image_size[0]}x{case.image_size[1]}"
-    return f"{model}, {case.step.value}, {case.precision.value}{size}"
+    precision = case.precision.computed_on(device)
+    return f"{model}, {case.step.value}, {precision.value}{size}"
 
 
 def _draw(panel: Any, title: str, results: list[VariantResult]) -> None:
@@ -116,10 +124,11 @@ def _draw(panel: Any, title: str, results: list[VariantResult]) -> None:
     width = _GROUP_WIDTH / len(variants)
     missing = []
     for result in results:
-        speedup = None if result.summary is None else result.summary.speedup
+        speedup = result.speedup
         batch = result.case.batch_size
         if speedup is None:
-            missing.append(f"{result.variant.value} at {batch}")
+            why = " (as stock)" if result.ran_as_stock else ""
+            missing.append(f"{result.variant.value} at {batch}{why}")
             continue
         place = batches.index(batch) + width * (
             variants.index(result.variant) - (len(variants) - 1) / 2
@@ -129,7 +138,7 @@ def _draw(panel: Any, title: str, results: list[VariantResult]) -> None:
             speedup.median,
             width,
             color=_COLOURS[result.variant],
-            yerr=[[speedup.median - speedup.lowest], [speedup.highest - speedup.median]],
+            yerr=_whiskers(speedup),
             error_kw={"linewidth": 0.8},
         )
     panel.axhline(1.0, color="black", linewidth=0.6)
@@ -137,6 +146,12 @@ def _draw(panel: Any, title: str, results: list[VariantResult]) -> None:
     panel.set_xlabel("batch size" + (f"; no figure: {', '.join(missing)}" if missing else ""))
     panel.set_ylabel("times as fast as stock")
     panel.set_title(title, fontsize=9)
+
+
+def _whiskers(speedup: Speedup) -> list[list[float]] | None:
+    if not speedup.has_range:
+        return None
+    return [[speedup.median - speedup.lowest], [speedup.highest - speedup.median]]
 
 
 def _patch(variant: Variant) -> Any:

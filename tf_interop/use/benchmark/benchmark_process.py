@@ -17,11 +17,20 @@ import msgspec
 
 from tf_interop.know.results.benchmark_result import Failure, FailureKind
 from tf_interop.use.benchmark.benchmark_child import Answer, Request
+from tf_interop.use.tensorflow_messages import CHATTER
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 _LINES_SHOWN = 5
-# What TensorFlow says of itself, whatever its log level, when it starts.
-_CHATTER = re.compile(r"[IW]\d{4} |WARNING: All log messages before|To enable the following")
+
+# Python puts the working directory first; a source tree there is not the package that is measured.
+_CHILD = """
+import runpy
+import sys
+if sys.path[0] == "":
+    del sys.path[0]
+del sys.argv[0]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
 
 
 def run_child(
@@ -49,7 +58,8 @@ def run_child(
         request_path.write_bytes(msgspec.json.encode(request))
         with log_path.open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", module, str(request_path), str(answer_path)],
+                [sys.executable, "-c", _CHILD, module, str(request_path), str(answer_path)],
+                env=_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -67,6 +77,12 @@ def run_child(
         if should_stop():
             return Answer()
         return Answer(failure=_crash(process.returncode, log_path))
+
+
+def _environment() -> dict[str, str]:
+    # As this process imports tf_interop, which may be from the working directory or a source tree.
+    folders = [path or str(pathlib.Path.cwd()) for path in sys.path]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
 
 
 def _wait(
@@ -97,5 +113,5 @@ def _crash(code: int, log_path: pathlib.Path) -> Failure:
         if code == -signal.SIGKILL:
             how += ", as the system does when its memory is used up"
     said = log_path.read_text(errors="replace").splitlines()
-    lines = [line for line in said if line.strip() and not _CHATTER.match(line)][-_LINES_SHOWN:]
+    lines = [line for line in said if line.strip() and not re.match(CHATTER, line)][-_LINES_SHOWN:]
     return Failure(FailureKind.CRASHED, ": ".join([how, *([" | ".join(lines)] if lines else [])]))

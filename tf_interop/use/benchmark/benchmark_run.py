@@ -226,7 +226,7 @@ class BenchmarkRun:
                 if failure is not None:
                     self._add(case, variant, None, Answer(failure=failure))
                 return
-        self._begin(listener, f"{case.name}: {variant.value}, turn {repetition + 1}")
+        self._begin(listener, f"{self._name(case)}: {variant.value}, turn {repetition + 1}")
         request = BlockRequest(
             case,
             variant,
@@ -253,7 +253,7 @@ class BenchmarkRun:
         failure = self._failure_of_plan(case)
         if failure is not None:
             return None, failure
-        self._begin(listener, f"{case.name}: planning")
+        self._begin(listener, f"{self._name(case)}: planning")
         path.parent.mkdir(exist_ok=True)
         request = PlanRequest(
             case,
@@ -315,12 +315,13 @@ class BenchmarkRun:
         for variant in Variant:
             result = self._results.get((case, variant))
             if result is not None:
+                compared = () if stock is None or result.ran_as_stock else stock.blocks
                 self._results[case, variant] = dataclasses.replace(
-                    result,
-                    summary=summarize(
-                        result.blocks, case.batch_size, () if stock is None else stock.blocks
-                    ),
+                    result, summary=summarize(result.blocks, case.batch_size, compared)
                 )
+
+    def _name(self, case: Case) -> str:
+        return case.name_on(self._benchmark.device)
 
     def _begin(self, listener: Listener, what: str) -> None:
         every = list(self._blocks())

@@ -15,11 +15,16 @@ from tf_interop.know.results.benchmark_result import (
     Case,
     MemoryKind,
     Summary,
+    Variant,
     VariantResult,
 )
 from tf_interop.know.versioned_file import write_atomically
 from tf_interop.use.tables import UNKNOWN, new_table, percent, print_on
 
+_ON_A_CPU = (
+    "Measured on a CPU: it shows how everything works. Whether stages are faster on a GPU, for "
+    "which they are made, it does not say."
+)
 CSV_COLUMNS = (
     "model",
     "step",
@@ -61,9 +66,11 @@ def show_benchmark(benchmark: Benchmark, console: Console) -> None:
     device = benchmark.device
     versions = ", ".join(f"{name} {version}" for name, version in benchmark.made_with.items())
     print_on(console, f"{device.name}, {device.date}; {versions}")
+    if device.backend == "host":
+        print_on(console, _ON_A_CPU)
     by_case = results_by_case(benchmark)
     for case, results in by_case.items():
-        _show_case(case, results, console)
+        _show_case(case.name_on(device), results, console)
     kinds = {
         block.memory_kind
         for results in by_case.values()
@@ -75,6 +82,18 @@ def show_benchmark(benchmark: Benchmark, console: Console) -> None:
         "\nmedian, quartiles: of all timed steps. times as fast: as stock, turn by turn, with the "
         "lowest and the highest turn.",
     )
+    compared = [each for each in benchmark.results if each.variant is not Variant.STOCK]
+    if any(each.speedup is not None and not each.speedup.has_range for each in compared):
+        print_on(
+            console,
+            "one turn: no range, so that a difference may be chance. More --repetitions give one.",
+        )
+    if any(each.ran_as_stock for each in compared):
+        print_on(
+            console,
+            "as stock: the plan has no stage for it, so that the same program ran; what its times "
+            "differ from those of stock is chance.",
+        )
     if MemoryKind.PROCESS_RSS in kinds:
         print_on(
             console,
@@ -102,15 +121,15 @@ def write_csv(benchmark: Benchmark, path: pathlib.Path) -> None:
         ) from error
 
 
-def _show_case(case: Case, results: list[VariantResult], console: Console) -> None:
-    table = new_table(case.name)
+def _show_case(name: str, results: list[VariantResult], console: Console) -> None:
+    table = new_table(name)
     table.add_column("")
     for column in ("median", "quartiles", "times as fast", "first step", "memory", "GPU busy"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("stages", justify="right")
     for result in results:
         if result.summary is not None:
-            table.add_row(result.variant.value, *_cells(result.summary), _stages(result))
+            table.add_row(result.variant.value, *_cells(result, result.summary), _stages(result))
         else:
             table.add_row(result.variant.value, *(UNKNOWN,) * 7)
     print_on(console, table)
@@ -118,20 +137,26 @@ def _show_case(case: Case, results: list[VariantResult], console: Console) -> No
         print_on(console, f"  {note}")
 
 
-def _cells(summary: Summary) -> tuple[str, ...]:
+def _cells(result: VariantResult, summary: Summary) -> tuple[str, ...]:
     first, third = summary.quartile_ms
-    speedup = UNKNOWN
-    if summary.speedup is not None:
-        ratio = summary.speedup
-        speedup = f"{ratio.median:.2f} ({ratio.lowest:.2f}–{ratio.highest:.2f})"
     return (
         f"{summary.median_ms:.2f} ms",
         f"{first:.2f}–{third:.2f}",
-        speedup,
+        _times_as_fast(result),
         f"{summary.first_step_ms / 1e3:.1f} s",
         f"{summary.memory_peak_bytes / 1e6:.0f} MB",
         percent(summary.gpu_utilization),
     )
+
+
+def _times_as_fast(result: VariantResult) -> str:
+    ratio = result.speedup
+    if ratio is None:
+        return "as stock" if result.ran_as_stock else UNKNOWN
+    if ratio.has_range:
+        return f"{ratio.median:.2f} ({ratio.lowest:.2f}–{ratio.highest:.2f})"
+    # Of stock itself every turn is 1.
+    return f"{ratio.median:.2f}" + (" (one turn)" if result.variant is not Variant.STOCK else "")
 
 
 def _stages(result: VariantResult) -> str:
@@ -144,8 +169,9 @@ def _notes(results: list[VariantResult]) -> Iterator[str]:
         name = result.variant.value
         if result.failure is not None:
             yield f"{name}: {result.failure.kind.value}: {result.failure.message}"
-        if result.variant.needs_plan and any(not block.stage_count for block in result.blocks):
-            yield f"{name}: the plan has no stage for it, so that it ran as stock"
+        without = sum(not block.stage_count for block in result.blocks)
+        if result.variant.needs_plan and without and not result.ran_as_stock:
+            yield f"{name}: without a stage, as stock, in {without} of {len(result.blocks)} turns"
         for reason, count in _fallbacks(result).items():
             yield f"{name}: not as planned, {count} times: {reason}"
 
@@ -187,10 +213,9 @@ def _csv_row(benchmark: Benchmark, result: VariantResult) -> dict[str, object]:
         "stages": _stages(result),
         "fallbacks": sum(_fallbacks(result).values()),
     }
-    if summary.speedup is not None:
-        row |= {
-            "speedup": summary.speedup.median,
-            "lowest_speedup": summary.speedup.lowest,
-            "highest_speedup": summary.speedup.highest,
-        }
+    speedup = result.speedup
+    if speedup is not None:
+        row["speedup"] = speedup.median
+        if speedup.has_range:
+            row |= {"lowest_speedup": speedup.lowest, "highest_speedup": speedup.highest}
     return row

@@ -12,10 +12,13 @@ from rich.table import Table
 
 from tf_interop.know.installed import tensorflow_internals
 from tf_interop.use.models.graph_figures import GraphFigures, figures_of
+from tf_interop.use.models.keras_functions import keras_of
 from tf_interop.use.models.model_graphs import HANDED_GRAPH, graphs_of
 
 ANALYSIS_FORMAT = "tf_interop.analysis"
 ANALYSIS_VERSION = 1
+INFERENCE = "inference"
+_STEPS = {False: INFERENCE, True: "this training step"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,18 +31,40 @@ class Analysis:
         handed_graph: the graph as the plugin gets it, after all of Grappler's own passes; None
             where it was not looked at.
         notes: why it was not, and other things to know about the figures.
+        step: what is run of a Keras model, inference or a training step; None for other things.
     """
 
     name: str
     own_graph: GraphFigures
     handed_graph: GraphFigures | None = None
     notes: tuple[str, ...] = ()
+    step: str | None = None
 
     @property
     def graphs(self) -> tuple[GraphFigures, ...]:
         """The figures of the graphs that were looked at, one or two."""
         return (
             (self.own_graph,) if self.handed_graph is None else (self.own_graph, self.handed_graph)
+        )
+
+    @property
+    def answer(self) -> str:
+        """Whether there is anything to gain, as far as that is known without measuring."""
+        figures = self.graphs[-1]
+        if not figures.convolution_count:
+            return "There is no convolution in the graph: nothing for tf_interop to do."
+        if not figures.group_sizes:
+            of_which = " that can be in a stage" if figures.refused_count else ""
+            where = "" if self.step is None else f" for {self.step}"
+            hint = " In a training step some may be: --training." if self.step == INFERENCE else ""
+            return f"No two convolutions{of_which} are independent: nothing to gain{where}.{hint}"
+        count, least, most = (measure(figures.group_sizes) for measure in (len, min, max))
+        groups = f"{count} {'group' if count == 1 else 'groups'}"
+        sizes = f"{least}" if least == most else f"{least} to {most}"
+        return (
+            f"{figures.convolution_count} convolutions, {groups} of {sizes} that could run at the "
+            "same time: there may be something to gain. Whether it is faster only measuring says, "
+            "on the machine that will run it: tf-interop profile."
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -54,11 +79,12 @@ class Analysis:
         }
 
     def __str__(self) -> str:
-        """A table with a column for each graph, and the reasons of refusals."""
+        """A table with a column for each graph, what it says, and the reasons of refusals."""
         text = io.StringIO()
         console = Console(file=text, width=110, highlight=False)
         console.print(self.name, markup=False)
         console.print(_figure_table(self.graphs))
+        console.print(self.answer, markup=False)
         for figures in self.graphs:
             for refusal in figures.refusals:
                 example = refusal.examples[0]
@@ -120,6 +146,7 @@ def analyze(
         figures_of(graphs.own_graph_is, graphs.own_graph),
         None if handed_graph is None else figures_of(HANDED_GRAPH, handed_graph),
         graphs.notes,
+        None if keras_of(model_or_function_or_graph) is None else _STEPS[training],
     )
 
 
@@ -134,12 +161,18 @@ def _figure_table(graphs: tuple[GraphFigures, ...]) -> Table:
 
     add("nodes", (figures.node_count for figures in graphs))
     add("convolutions", (figures.convolution_count for figures in graphs))
+    table.add_section()
+    table.add_row("by what they compute:")
     for kind in graphs[0].counts_by_kind:
         add(f"  {kind}", [figures.counts_by_kind[kind] for figures in graphs])
+    table.add_section()
+    table.add_row("by op type:")
     for op in sorted({op for figures in graphs for op in figures.counts_by_op}):
         add(f"  {op}", [figures.counts_by_op.get(op, 0) for figures in graphs])
+    table.add_section()
     add("longest chain", (figures.longest_chain for figures in graphs))
     add("most at one depth", (figures.widest_level for figures in graphs))
     add("independent pairs", (figures.independent_pair_count for figures in graphs))
+    add("groups", (len(figures.group_sizes) for figures in graphs))
     add("left alone", (figures.refused_count for figures in graphs))
     return table

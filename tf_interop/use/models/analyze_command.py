@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import click
 
 from tf_interop.use.command_answer import Answer, answering
@@ -9,7 +11,18 @@ from tf_interop.use.command_arguments import count_option, image_size_option, mo
 from tf_interop.use.command_ends import AS_IT_IS, exit_codes
 from tf_interop.use.models.model_progress import work_on_model
 
-_EPILOG = f"""{AS_IT_IS}Examples:
+_EPILOG = f"""{AS_IT_IS}The rows of the table:
+  nodes              the operations of the graph
+  convolutions       by what they compute: outputs (forward), or in training the gradients
+                     of images (backward-input) and of filters (backward-filter); and
+                     once more by the type of their operation
+  longest chain      the most convolutions each of which needs the one before
+  most at one depth  the most that have equally many before them in the longest chain
+  independent pairs  pairs of which neither needs the other
+  groups             sets at one depth that could run at the same time, as one stage
+  left alone         those that can be in no stage; why is said below the table
+
+{AS_IT_IS}Examples:
   tf-interop analyze InceptionV3 --batch 1
   tf-interop analyze ResNet50 --training --json
   tf-interop analyze my_package.models:build --image-size 299x299
@@ -33,9 +46,9 @@ _EPILOG = f"""{AS_IT_IS}Examples:
     "--as-grappler-hands-it-over/--own-graph-only",
     "as_handed_over",
     default=None,
-    help="Whether to run the model once, on zeros, and look at the graph that Grappler hands to "
-    "the plugin. Done for Keras models where the compiled library fits; a function may do more "
-    "than compute, and is run only when told to.",
+    help="Whether to run the model once, on zeros, and look at the graph after TensorFlow's own "
+    "optimizations, as Grappler hands it to the plugin. Done for Keras models where the compiled "
+    "library fits; a function may do more than compute, and is run only when told to.",
 )
 @answering
 def analyze(
@@ -52,6 +65,7 @@ def analyze(
     """
     with work_on_model(model) as status:
         from tf_interop.use.models.analyze import analyze as analyze_model
+        from tf_interop.use.models.keras_functions import keras_of
         from tf_interop.use.models.load_model import load_model
 
         loaded = load_model(model, image_size=image_size)
@@ -63,4 +77,7 @@ def analyze(
             image_size=image_size,
             as_grappler_hands_it_over=as_handed_over,
         )
+        if keras_of(loaded) is None:
+            # TensorFlow's name, such as signature_wrapper___call__, is not what the user calls it.
+            analysis = dataclasses.replace(analysis, name=model)
     return Answer(analysis.to_json(), lambda: click.echo(str(analysis).rstrip()))

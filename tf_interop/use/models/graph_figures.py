@@ -8,12 +8,13 @@ from typing import Any
 
 from tensorflow.core.framework import graph_pb2
 
+from tf_interop.decide.grouping.group_stages import level_groups
 from tf_interop.know.convolution import Refusal, RefusalReason
 from tf_interop.know.graph.convolution_ops import CONVOLUTION_KINDS
 from tf_interop.know.graph.find_convolutions import find_convolutions
 from tf_interop.know.graph.graph_properties import GraphProperties
 from tf_interop.know.graph.graph_view import GraphView
-from tf_interop.know.graph.independence import NodeIndependence
+from tf_interop.know.graph.independence import Independence, NodeIndependence
 
 _MOST_EXAMPLES = 3
 
@@ -49,6 +50,8 @@ class GraphFigures:
         widest_level: most convolutions at one depth, which is their place in the longest chain that
             ends with them.
         independent_pair_count: pairs of convolutions of which neither depends on the other.
+        group_sizes: of each set of convolutions at one depth that could run at the same time how
+            many they are, two at least; refused ones are left out.
         refusals: convolution nodes that can be in no stage, by reason, the most frequent first.
     """
 
@@ -59,6 +62,7 @@ class GraphFigures:
     longest_chain: int
     widest_level: int
     independent_pair_count: int
+    group_sizes: tuple[int, ...]
     refusals: tuple[RefusalFigures, ...]
 
     @property
@@ -82,6 +86,7 @@ class GraphFigures:
             "longest_chain": self.longest_chain,
             "widest_level": self.widest_level,
             "independent_pair_count": self.independent_pair_count,
+            "group_sizes": list(self.group_sizes),
             "refused_count": self.refused_count,
             "refusals": [
                 {
@@ -114,7 +119,8 @@ def figures_of(graph: str, graph_def: graph_pb2.GraphDef) -> GraphFigures:
     """
     view = GraphView(graph_def)
     # As the pass does, which runs where TensorFlow's own kernels may take NCHW.
-    _, refusals = find_convolutions(view, GraphProperties(view))
+    convolutions, refusals = find_convolutions(view, GraphProperties(view))
+    groups = level_groups(convolutions, Independence(view, convolutions))
     indices = [index for index, op in enumerate(view.ops) if op in CONVOLUTION_KINDS]
     independence = NodeIndependence(view, indices)
     depths = independence.depths
@@ -129,6 +135,7 @@ def figures_of(graph: str, graph_def: graph_pb2.GraphDef) -> GraphFigures:
         longest_chain=max(depths, default=0),
         widest_level=max(collections.Counter(depths).values(), default=0),
         independent_pair_count=independence.independent_pair_count,
+        group_sizes=tuple(len(group) for _, group in groups if len(group) > 1),
         refusals=_by_reason(refusals),
     )
 

@@ -23,7 +23,8 @@ from tf_interop.use.models.own_graph import graph_of_function, inline_calls
 from tf_interop.use.models.prepared_graph import graph_for_device
 from tf_interop.use.models.zero_arguments import fill_shape, zeros
 
-HANDED_GRAPH = "the graph as Grappler hands it over"
+HANDED_GRAPH = "the graph after TensorFlow's own optimizations"
+_NOT_LOOKED_AT = f"{HANDED_GRAPH} was not looked at:"
 _OWN_GRAPH = "the function's own graph"
 _GIVEN_GRAPH = "the graph as it was given"
 
@@ -91,11 +92,12 @@ def graphs_of(
                 "Expected as_grappler_hands_it_over=True with what can be run, got a GraphDef. "
                 "Pass a concrete function."
             )
-        return _with_hidden_noted(
-            ModelGraphs("GraphDef", inline_calls(model_or_function_or_graph), _GIVEN_GRAPH)
-        )
+        graphs = ModelGraphs("GraphDef", inline_calls(model_or_function_or_graph), _GIVEN_GRAPH)
+        if as_grappler_hands_it_over is None:
+            graphs = _with_notes(graphs, f"{_NOT_LOOKED_AT} a GraphDef is not run")
+        return _with_hidden_noted(graphs)
     function = _concrete_function(model_or_function_or_graph)
-    return _graphs_of_function(function, batch_size, image_size, bool(as_grappler_hands_it_over))
+    return _graphs_of_function(function, batch_size, image_size, as_grappler_hands_it_over)
 
 
 def device_graph_of(
@@ -164,16 +166,25 @@ def _graphs_of_model(
     except LibraryError as error:
         if as_handed_over:
             raise
-        return _with_notes(graphs, f"{HANDED_GRAPH} was not looked at: {error}")
+        return _with_notes(graphs, f"{_NOT_LOOKED_AT} {error}")
 
 
 def _graphs_of_function(
-    function: Any, batch_size: int, image_size: tuple[int, int] | None, as_handed_over: bool
+    function: Any,
+    batch_size: int,
+    image_size: tuple[int, int] | None,
+    as_handed_over: bool | None,
 ) -> ModelGraphs:
     graphs = _own_graphs(function.graph.name, function)
     if tensorflow_internals.is_compiled_by_xla(function):
         graphs = _with_notes(
             graphs, "the function is compiled by XLA: Grappler does not get to see it"
+        )
+    elif as_handed_over is None:
+        graphs = _with_notes(
+            graphs,
+            f"{_NOT_LOOKED_AT} a function may do more than compute, and is run only when told to, "
+            "by --as-grappler-hands-it-over",
         )
     if not as_handed_over:
         return graphs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 
 import click
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.status import Status
 
 from tf_interop.errors import TfInteropError
+from tf_interop.use.tensorflow_messages import tensorflow_hushed
 
 
 @contextlib.contextmanager
@@ -31,11 +31,10 @@ def work_on_model(
         click.ClickException: there is no TensorFlow, or the model cannot be loaded or traced.
             Its code is not that of tf_interop: no traceback, but where the fault is.
     """
-    # Of TensorFlow's own messages only errors: they come between the figures.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with Console(stderr=True).status("Importing TensorFlow") as status:
         try:
-            from tf_interop.use.models.load_model import ModelArgumentError
+            with tensorflow_hushed():
+                from tf_interop.use.models.load_model import ModelArgumentError
         except ImportError as error:
             raise click.ClickException(
                 f"Expected to import TensorFlow for '{model}', got: {error}. {hint}"

@@ -102,10 +102,13 @@ def check(file: str) -> Answer:
 @reading
 def merge(files: tuple[str, ...], output_path: pathlib.Path) -> Answer:
     """Puts profiles of one device into one; of two measurements of one thing the later counts."""
-    merged = merge_profiles([load_profile(file) for file in files])
+    profiles = [load_profile(file) for file in files]
+    merged = merge_profiles(profiles)
     save_profile(merged, output_path)
     summary = _summarize(str(output_path), merged)
-    return Answer(summary, lambda: click.echo(_describe(summary)))
+    entries = " + ".join(str(len(each.entries)) for each in profiles)
+    text = f"Merged {len(files)} profiles of {entries} entries into {len(merged.entries)}.\n"
+    return Answer(summary, lambda: click.echo(text + _describe(summary)))
 
 
 @profile.command(

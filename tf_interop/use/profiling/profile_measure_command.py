@@ -41,6 +41,7 @@ from tf_interop.use.profiling.profile_measure_options import (
 )
 from tf_interop.use.profiling.profile_progress import shown_progress
 from tf_interop.use.profiling.profile_run import End, Outcome, ProfileRun
+from tf_interop.use.profiling.profile_summary import next_commands, show_summary
 from tf_interop.use.profiling.profile_tables import show_profile_and_pairs
 
 # TensorFlow is imported only where a model has to be traced: a saved list is measured without it.
@@ -97,6 +98,7 @@ def measure(
     warmup_runs: int,
     workspace_mebibytes: int,
     trace_kernels: bool,
+    tables: bool,
     **collecting: Any,
 ) -> Answer:
     """Measures the convolutions of MODELs, alone and in stages.
@@ -110,7 +112,7 @@ def measure(
     if list_path is not None:
         save_configurations(configurations, list_path)
     if output_path is None:
-        return _answer(configurations, list_path, None, None)
+        return _answer(configurations, list_path)
     backend = load_core_library().open_backend(
         backend_name or ("cudnn" if visible_gpus() else "host")
     )
@@ -128,14 +130,15 @@ def measure(
         budget_seconds=budget,
     )
     measured = _measure_into(output_path, backend, configurations, options)
-    return _answer(configurations, list_path, measured, output_path)
+    shown = _Shown(output_path, next_commands(models, str(output_path), collecting), tables=tables)
+    return _answer(configurations, list_path, measured, shown)
 
 
 def _answer(
     configurations: ConfigurationList,
     list_path: pathlib.Path | None,
-    measured: _Measured | None,
-    output_path: pathlib.Path | None,
+    measured: _Measured | None = None,
+    shown: _Shown | None = None,
 ) -> Answer:
     counts = f"{len(configurations.convolutions)} convolutions and {len(configurations.stages)}"
     outcome = None if measured is None else measured.outcome
@@ -143,15 +146,14 @@ def _answer(
     def show() -> None:
         if list_path is not None:
             click.echo(f"{list_path}: {counts} stages")
-        if measured is not None:
-            show_profile_and_pairs(measured.profile)
-            click.echo(_describe_outcome(measured.outcome, output_path))
+        if measured is not None and shown is not None:
+            _show_measured(measured, shown)
 
     document = {
         "configurations": list_path and str(list_path),
         "convolutions": len(configurations.convolutions),
         "stages": len(configurations.stages),
-        "profile": output_path and str(output_path),
+        "profile": shown and str(shown.path),
         "measured": outcome and outcome.measured_count,
         "failed": outcome and outcome.failure_count,
         "end": outcome and outcome.end.name.lower(),
@@ -160,7 +162,18 @@ def _answer(
     return Answer(document, show, exit_code=0 if measured is None else measured.exit_code)
 
 
-def _describe_outcome(outcome: Outcome, path: pathlib.Path | None) -> str:
+def _show_measured(measured: _Measured, shown: _Shown) -> None:
+    if shown.tables:
+        show_profile_and_pairs(measured.profile)
+    else:
+        show_summary(measured.profile, str(shown.path))
+    click.echo(_describe_outcome(measured.outcome, shown.path))
+    if measured.outcome.end is End.FINISHED or measured.outcome.end is End.OUT_OF_TIME:
+        for command in shown.next_commands:
+            click.echo(f"Next: {command}")
+
+
+def _describe_outcome(outcome: Outcome, path: pathlib.Path) -> str:
     text = f"{path}: {outcome.measured_count} measured now, {outcome.failure_count} failed"
     if outcome.end is End.FINISHED:
         return text
@@ -251,6 +264,21 @@ class _Measured:
     profile: Profile
     outcome: Outcome
     exit_code: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shown:
+    """What to say of it.
+
+    Attributes:
+        path: the profile's file.
+        next_commands: that plan what was measured.
+        tables: whether to show all measurements, and not only what came of them.
+    """
+
+    path: pathlib.Path
+    next_commands: list[str]
+    tables: bool
 
 
 def _measure_into(

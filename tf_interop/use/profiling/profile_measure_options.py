@@ -149,5 +149,10 @@ measuring_options = all_of(
         show_default=True,
         help="Whether to name the GPU kernels of each algorithm.",
     ),
+    click.option(
+        "--tables",
+        is_flag=True,
+        help="Print all that the profile holds, as tf-interop profile show does.",
+    ),
 )
 """How to measure it."""

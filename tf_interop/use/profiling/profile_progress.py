@@ -79,9 +79,13 @@ class Bar:
             self._task, what=what[:MOST_COLUMNS], left=_time_left(self._run, "{}, ")
         )
 
+    def end(self, phase: Phase, done: int, total: int) -> None:
+        """Moves the bar to where the phase ended."""
+        self.begin(phase, done, total)
+
 
 class Lines:
-    """A line when a phase begins, and one every few seconds."""
+    """A line when a phase begins and when it ends, and one every few seconds."""
 
     def __init__(self, run: HasTime, clock: Callable[[], float] = time.monotonic) -> None:
         self._run = run
@@ -101,6 +105,10 @@ class Lines:
         """Says a line where none was said for some time."""
         if self._clock() - self._last >= _SECONDS_BETWEEN_LINES:
             self._say(f"{self._position}; now {what}")
+
+    def end(self, phase: Phase, done: int, total: int) -> None:
+        """Says how far the phase has come."""
+        self._say(f"{phase.value}: {done} of {total} done")
 
     def _say(self, text: str) -> None:
         self._last = self._clock()

@@ -64,6 +64,9 @@ class Listener(Protocol):
     def measure(self, what: str) -> None:
         """A measurement begins."""
 
+    def end(self, phase: Phase, done: int, total: int) -> None:
+        """A phase ends for now, with `done` of `total` convolutions or stages looked through."""
+
 
 class ProfileRun:
     """One run over a list."""
@@ -123,6 +126,7 @@ class ProfileRun:
     def _run(self, listener: Listener) -> End:
         for phase, share in self._phases():
             units = list(self._jobs.units(phase))
+            done = 0
             for number, jobs in enumerate(units):
                 if self._is_over(share):
                     break
@@ -136,6 +140,10 @@ class ProfileRun:
                     self._measure(job)
                     if self._is_device_lost:
                         return End.DEVICE_LOST
+                else:
+                    done += 1
+            if done:
+                listener.end(phase, done, len(units))
             if self._should_stop():
                 return End.STOPPED
         if self._options.budget_seconds is not None and any(self._jobs.pending()):

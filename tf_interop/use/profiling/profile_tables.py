@@ -46,7 +46,7 @@ def show_profile(
         show_like_paper(profile, console)
         return
     console = console or Console()
-    print_on(console, _describe_device(profile.device))
+    print_on(console, describe_device(profile.device))
     if profile.algorithms or profile.algorithm_failures:
         print_on(console, _convolution_table(profile))
     if profile.stages or profile.stage_failures:
@@ -69,7 +69,8 @@ def show_like_paper(profile: Profile, console: Console | None = None) -> None:
     """Prints a profile in the form of the paper's Tables 1 and 2, with the paper's own figures.
 
     Pourghassemi et al., SPAA 2020. Table 1 says what the kernel that takes most of an algorithm's
-    time takes of an SM, Table 2 what algorithms cost. What is not known is a dash.
+    time takes of an SM, Table 2 what algorithms cost. What is not known is a dash; for a profile
+    that knows no kernel one line says why.
 
     Args:
         profile: any profile.
@@ -77,7 +78,7 @@ def show_like_paper(profile: Profile, console: Console | None = None) -> None:
     """
     console = console or Console()
     paper = load_paper_tables()
-    print_on(console, _describe_device(profile.device))
+    print_on(console, describe_device(profile.device))
     _print_paper_table_1(console, profile, paper)
     _print_paper_table_2(console, profile, paper)
     print_on(console, f"\nPaper: {paper.source}. {paper.note}")
@@ -180,7 +181,8 @@ def _square(sizes: Sequence[int]) -> str:
     return str(sizes[0]) if len(set(sizes)) == 1 else _sizes(sizes)
 
 
-def _describe_device(device: ProfiledDevice) -> str:
+def describe_device(device: ProfiledDevice) -> str:
+    """What was measured on, with its software, in one line."""
     if device.backend == "host":
         return f"{device.name}, {device.sm_count} cores, backend host, {device.date}"
     clocks = ", ".join(f"{name} {clock} MHz" for name, clock in sorted(device.clocks_mhz.items()))
@@ -246,7 +248,7 @@ def _stage_table(profile: Profile) -> Table:
         table.add_column(heading, justify="right")
     for stage in profile.stages:
         table.add_row(
-            _describe_stage(stage),
+            describe_stage(stage),
             f"{stage.concurrent_us:.1f}",
             f"{stage.same_sequential_us:.1f}",
             f"{stage.sequential_us:.1f}",
@@ -255,16 +257,21 @@ def _stage_table(profile: Profile) -> Table:
             "yes" if wins(stage) else "no",
         )
     for failure in profile.stage_failures:
-        table.add_row(f"{_describe_stage(failure)}\n  {failure.kind.value}: {failure.reason}")
+        table.add_row(f"{describe_stage(failure)}\n  {failure.kind.value}: {failure.reason}")
     return table
 
 
 def _print_paper_table_1(console: Console, profile: Profile, paper: PaperTables) -> None:
     headings = ("of time", "registers", "shared", "threads", "blocks", "ALU", "stalls")
     print_on(console, "\nTable 1: what the kernel that takes most time takes of one SM")
+    if not any(each.kernels for each in profile.algorithms):
+        print_on(console, _why_no_kernels(profile.device))
     for configuration in _configurations(profile):
         table = _new_paper_table(describe_convolution(configuration), headings)
-        for measurement in _measured(profile, configuration):
+        measured = _measured(profile, configuration)
+        if not any(each.kernels for each in measured):
+            continue
+        for measurement in measured:
             cells = _kernel_cells(measurement, profile.device)
             table.add_row(_algorithm_label(measurement), *cells)
         print_on(console, table)
@@ -272,6 +279,12 @@ def _print_paper_table_1(console: Console, profile: Profile, paper: PaperTables)
     for row in paper.table_1.rows:
         table.add_row(row.algorithm, UNKNOWN, *_paper_cells(row))
     print_on(console, table)
+
+
+def _why_no_kernels(device: ProfiledDevice) -> str:
+    if device.backend == "host":
+        return "SM resources and stalls are of GPU kernels: of a CPU there are none to show."
+    return "SM resources and stalls are of kernels, and none was traced: measure --trace-kernels."
 
 
 def _print_paper_table_2(console: Console, profile: Profile, paper: PaperTables) -> None:
@@ -333,7 +346,8 @@ def _algorithm_label(entry: AlgorithmMeasurement | AlgorithmFailure) -> str:
     return f"{entry.algorithm} (TF32)" if entry.tf32 else entry.algorithm
 
 
-def _describe_stage(stage: StageMeasurement | StageFailure) -> str:
+def describe_stage(stage: StageMeasurement | StageFailure) -> str:
+    """A line for each convolution of a stage, and how it is launched where that is not as usual."""
     lines = [
         f"{lane}: {describe_convolution(measured.configuration)}, {measured.algorithm or 'any'}"
         for lane, measured in zip(stage.lanes, stage.convolutions, strict=True)
@@ -351,7 +365,7 @@ def _describe_stage(stage: StageMeasurement | StageFailure) -> str:
 def _describe_entry(entry: Entry) -> str:
     if isinstance(entry, (AlgorithmMeasurement, AlgorithmFailure)):
         return f"{describe_convolution(entry.configuration)}, {_algorithm_label(entry)}"
-    return _describe_stage(entry)
+    return describe_stage(entry)
 
 
 def _outcome(entry: Entry) -> str:
