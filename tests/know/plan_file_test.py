@@ -121,6 +121,7 @@ def _raw() -> dict[str, Any]:
                     }
                 ],
                 "missed": [{"nodes": ["a", "c"], "why_not": "measured 3.0 us slower", "count": 2}],
+                "step": "training",
             },
             {
                 "fingerprint": "0000000000000001",
@@ -130,6 +131,7 @@ def _raw() -> dict[str, Any]:
                 "prediction": None,
                 "alone": [],
                 "missed": [],
+                "step": None,
             },
         ],
         "format": "tf_interop.plan",
@@ -175,6 +177,14 @@ def test_reads_files_from_before_lanes_had_options(path: pathlib.Path) -> None:
     del raw["graphs"][0]["stages"][0]["lane_options"]
     path.write_text(json.dumps(raw))
     assert load_plan(path).graphs[0].stages[0].lane_options == ()
+
+
+def test_reads_files_from_before_plans_named_their_step(path: pathlib.Path) -> None:
+    raw = _raw()
+    for graph in raw["graphs"]:
+        del graph["step"]
+    path.write_text(json.dumps(raw))
+    assert [graph.step for graph in load_plan(path).graphs] == [None, None]
 
 
 def test_reads_files_from_before_plans_predicted_and_explained(path: pathlib.Path) -> None:
@@ -487,6 +497,11 @@ def _stage(raw: dict[str, Any]) -> dict[str, Any]:
             lambda raw: raw["graphs"][0]["missed"][0]["nodes"].pop(),
             "Expected `array` of length >= 2 at `$.graphs[0].missed[0].nodes`",
             id="missed_stage_of_one_convolution",
+        ),
+        pytest.param(
+            lambda raw: raw["graphs"][0].update(step="evaluation"),
+            "Invalid enum value 'evaluation' at `$.graphs[0].step`",
+            id="step_of_no_kind",
         ),
         pytest.param(
             lambda raw: _stage(raw)["prediction"].update(source="guessed"),

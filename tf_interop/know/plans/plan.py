@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -324,6 +324,10 @@ class AloneConvolution:
     before_stage: Annotated[int, msgspec.Meta(ge=0)]
 
 
+ModelStep = Literal["inference", "training"]
+"""What a graph computes of its model: what it answers, or a whole step of training."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class GraphPlan:
     """The stages of one graph.
@@ -337,6 +341,7 @@ class GraphPlan:
         alone: the convolutions in no stage, in the order in which they are expected to run; empty
             where no planner made the stages.
         missed: some of the stages that could have been and are not, the most promising first.
+        step: what the graph computes of its model; None where that is not known, as for a function.
     """
 
     fingerprint: str
@@ -346,6 +351,7 @@ class GraphPlan:
     prediction: GraphPrediction | None = None
     alone: tuple[AloneConvolution, ...] = ()
     missed: tuple[MissedStage, ...] = ()
+    step: ModelStep | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
