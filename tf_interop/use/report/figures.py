@@ -8,6 +8,12 @@ from tf_interop.know.plans.planning_problem import FigureSource
 SIMULATED = "simulated"
 """The key of `Plan.made_with` that says how figures were made where nothing was measured."""
 
+COUNTED = "counted"
+"""What memory is called: it follows from shapes and workspaces, and no device was asked."""
+
+# From here on a time is read more easily in milliseconds.
+_MILLISECOND_US = 1000
+
 
 def is_simulated(plan: Plan) -> bool:
     """Whether what the plan calls measured was not."""
@@ -21,12 +27,39 @@ def figure_label(source: FigureSource, *, simulated: bool) -> str:
     return source.value
 
 
-def total_label(graph: GraphPlan, *, simulated: bool) -> str:
-    """What the predicted total of a graph is: the sum of figures of one kind or of both."""
+def total_labels(graph: GraphPlan, *, simulated: bool) -> tuple[str, ...]:
+    """What the predicted total of a graph is the sum of: figures of one kind, both or none."""
     labels = {figure_label(FigureSource.MEASURED, simulated=simulated)} if graph.alone else set()
     labels |= {
         figure_label(stage.prediction.source, simulated=simulated)
         for stage in graph.stages
         if stage.prediction is not None
     }
-    return " and ".join(sorted(labels)) or figure_label(FigureSource.MEASURED, simulated=simulated)
+    return tuple(sorted(labels))
+
+
+def staged_count(graph: GraphPlan) -> int:
+    """Convolutions in stages."""
+    return sum(len(stage.convolutions) for stage in graph.stages)
+
+
+def measured_count(graph: GraphPlan) -> int:
+    """Convolutions that the predicted figures of a graph are of."""
+    return staged_count(graph) + len(graph.alone)
+
+
+def microseconds(value: float) -> str:
+    """A time for reading, such as `130.0 µs`, `1.900 ms` or `12.35 ms`."""
+    if value < _MILLISECOND_US:
+        return f"{value:.1f} µs"
+    return f"{value / 1000:.{3 if value < 10 * _MILLISECOND_US else 2}f} ms"
+
+
+def unit_of(longest_us: float) -> tuple[str, float]:
+    """The unit that `microseconds` says a time in, and how many microseconds it is."""
+    return ("µs", 1.0) if longest_us < _MILLISECOND_US else ("ms", 1000.0)
+
+
+def count_of(number: int, noun: str) -> str:
+    """Such as `1 stage` and `2 stages`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

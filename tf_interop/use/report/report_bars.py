@@ -16,6 +16,7 @@ from tf_interop.know.plans.plan import (
     StagePrediction,
     is_merged,
 )
+from tf_interop.use.report.figures import microseconds
 from tf_interop.use.tables import percent
 
 # A budget further away than this would press what is taken into a line.
@@ -176,11 +177,6 @@ def sm_bars(lanes: Sequence[LaneExplanation]) -> Bars | None:
         for field, total in sums.items()
     )
     return Bars(rows, limit=1 / scale, limit_text="all of one SM")
-
-
-def microseconds(value: float) -> str:
-    """A time for reading, such as `130.0 µs` or `12.35 ms`."""
-    return f"{value:.1f} µs" if value < 10_000 else f"{value / 1000:.2f} ms"
 
 
 def size(value: float) -> str:

@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING
 
 from tf_interop.errors import PlanError
 from tf_interop.know.plans.plan import GraphPlan, Plan
+from tf_interop.know.plans.planning_problem import FigureSource
 from tf_interop.know.versioned_file import write_atomically
-from tf_interop.use.report.figures import SIMULATED, is_simulated, total_label
+from tf_interop.use.report.figures import (
+    SIMULATED,
+    figure_label,
+    is_simulated,
+    microseconds,
+    total_labels,
+    unit_of,
+)
 from tf_interop.use.report.timeline import (
     Timeline,
     has_times,
@@ -63,11 +71,15 @@ def save_timeline_picture(plan: Plan, titles: Sequence[str], path: str | os.Path
     figure = Figure(figsize=(11, 0.6 + 0.3 * sum(heights)), layout="constrained")
     axes = figure.subplots(2 * len(drawn), 1, squeeze=False, height_ratios=heights)[:, 0]
     for index, ((graph, title), pair) in enumerate(zip(drawn, pairs, strict=True)):
-        labels = ("one after another", f"in stages, {_describe(graph, simulated)}")
+        longest_us = max(each.total_us for each in pair)
+        unit, unit_us = unit_of(longest_us)
+        labels = _describe_sums(graph, simulated=simulated)
         for timeline, label, ax in zip(pair, labels, axes[2 * index : 2 * index + 2], strict=True):
-            _draw(ax, timeline, f"{title}, {label}: {timeline.total_us:.0f} µs")
-            ax.set_xlim(0, 1.01 * max(each.total_us for each in pair))
-        axes[2 * index + 1].set_xlabel("µs; of a stage the full colour is what a lane takes alone")
+            _draw(ax, timeline, f"{title}, {label}: {microseconds(timeline.total_us)}", unit_us)
+            ax.set_xlim(0, 1.01 * longest_us / unit_us)
+        axes[2 * index + 1].set_xlabel(
+            f"{unit}; of a stage the full colour is what a lane takes alone"
+        )
     if simulated:
         figure.suptitle(f"Simulated: {plan.made_with[SIMULATED]}", fontsize=9, wrap=True)
     picture = io.BytesIO()
@@ -80,21 +92,23 @@ def save_timeline_picture(plan: Plan, titles: Sequence[str], path: str | os.Path
         ) from error
 
 
-def _describe(graph: GraphPlan, simulated: bool) -> str:
-    return total_label(graph, simulated=simulated)
+def _describe_sums(graph: GraphPlan, *, simulated: bool) -> tuple[str, str]:
+    """What each of the two timelines of a graph shows, and what its total is."""
+    measured = figure_label(FigureSource.MEASURED, simulated=simulated)
+    in_stages = " and ".join(total_labels(graph, simulated=simulated))
+    return f"one after another, sum of {measured}", f"in stages, sum of {in_stages}"
 
 
-def _draw(ax: Axes, timeline: Timeline, title: str) -> None:
+def _draw(ax: Axes, timeline: Timeline, title: str, unit_us: float) -> None:
     for span in timeline.spans:
         color = (
             _ALONE_COLOR if span.stage is None else _STAGE_COLORS[span.stage % len(_STAGE_COLORS)]
         )
         place = (span.row - _ROW_HEIGHT / 2, _ROW_HEIGHT)
-        ax.broken_barh([(span.start_us, span.duration_us)], place, facecolors=color, alpha=0.4)
-        busy_us = span.duration_us if span.busy_us is None else span.busy_us
-        ax.broken_barh(
-            [(span.start_us, busy_us)], place, facecolors=color, edgecolors="white", linewidth=0.4
-        )
+        start, duration = span.start_us / unit_us, span.duration_us / unit_us
+        busy = duration if span.busy_us is None else span.busy_us / unit_us
+        ax.broken_barh([(start, duration)], place, facecolors=color, alpha=0.4)
+        ax.broken_barh([(start, busy)], place, facecolors=color, edgecolors="white", linewidth=0.4)
     ax.set_title(title, loc="left", fontsize=9)
     ax.set_yticks(range(len(timeline.rows)), timeline.rows, fontsize=8)
     ax.set_ylim(len(timeline.rows) - 0.4, -0.6)
