@@ -48,15 +48,21 @@ def measured_count(graph: GraphPlan) -> int:
     return staged_count(graph) + len(graph.alone)
 
 
-def microseconds(value: float) -> str:
-    """A time for reading, such as `130.0 µs`, `1.900 ms` or `12.35 ms`."""
-    if value < _MILLISECOND_US:
+def microseconds(value: float, beside: float | None = None) -> str:
+    """A time for reading, such as `130.0 µs`, `1.900 ms` or `12.35 ms`.
+
+    Args:
+        value: in microseconds.
+        beside: the longest of the times that it is read beside, so that all have one unit.
+    """
+    longest = value if beside is None else max(value, beside)
+    if longest < _MILLISECOND_US:
         return f"{value:.1f} µs"
-    return f"{value / 1000:.{3 if value < 10 * _MILLISECOND_US else 2}f} ms"
+    return f"{value / 1000:.{3 if longest < 10 * _MILLISECOND_US else 2}f} ms"
 
 
 def unit_of(longest_us: float) -> tuple[str, float]:
-    """The unit that `microseconds` says a time in, and how many microseconds it is."""
+    """The unit that `microseconds` says such times in, and how many microseconds it is."""
     return ("µs", 1.0) if longest_us < _MILLISECOND_US else ("ms", 1000.0)
 
 

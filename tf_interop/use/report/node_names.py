@@ -5,30 +5,36 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable
 
-# What TensorFlow puts before the names of what it inlined, and of gradients.
-_SCOPES = frozenset({"StatefulPartitionedCall", "PartitionedCall", "gradient_tape", "gradients"})
-# What a layer calls its convolution, and the ops.
-_LAST = ("convolution", "Conv", "_FusedConv", "DepthwiseConv")
+# What TensorFlow puts before the names of a function that it inlined.
+_CALLS = ("StatefulPartitionedCall", "PartitionedCall")
+_GRADIENTS = {"BackpropFilter": " ∂w", "BackpropInput": " ∂x"}
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """The layer that each node is of, as far as that tells it from the others.
+    """The part of each name that no other has, which is that of its layer.
+
+    Gradients share it with what they are the gradient of, and say so: `stem`, `stem ∂w`.
 
     Returns:
-        By name; the whole name, without scopes that say nothing, where several are of one layer.
+        By name; the whole name where it has no such part.
     """
-    parts = {name: _telling_parts(name) for name in names}
-    counts = collections.Counter(its[-1] for its in parts.values())
-    return {name: its[-1] if counts[its[-1]] == 1 else "/".join(its) for name, its in parts.items()}
+    gradient_of = {name: _gradient(name) for name in names}
+    counts = collections.Counter(
+        (gradient, part) for name, gradient in gradient_of.items() for part in set(name.split("/"))
+    )
+    short = {}
+    for name, gradient in gradient_of.items():
+        own = [part for part in name.split("/") if counts[gradient, part] == 1]
+        # An op's name is behind its layer's.
+        short[name] = own[0] + gradient if own else name
+    return short
 
 
 def has_scopes_of_functions(names: Iterable[str]) -> bool:
     """Whether one of the names begins with what TensorFlow puts before an inlined function's."""
-    return any(name.split("/")[0] in _SCOPES and "Call" in name.split("/")[0] for name in names)
+    return any(name.startswith(_CALLS) for name in names)
 
 
-def _telling_parts(name: str) -> list[str]:
-    parts = [part for part in name.split("/") if part not in _SCOPES] or [name]
-    while len(parts) > 1 and parts[-1].startswith(_LAST):
-        parts.pop()
-    return parts
+def _gradient(name: str) -> str:
+    op = name.split("/")[-1]
+    return next((sign for kind, sign in _GRADIENTS.items() if kind in op), "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -86,32 +87,33 @@ def time_bars(stage: PlannedStage) -> Bars | None:
         return None
     lanes = () if stage.explanation is None else stage.explanation.lanes
     fastest = [lane.fastest_us for lane in lanes]
+    say_time = functools.partial(microseconds, beside=prediction.sequential_us)
     scale = 1.08 * max(
         prediction.sequential_us,
         prediction.latency_us + prediction.spread_us,
         math.fsum(fastest),
         *(lane.alone_us for lane in lanes),
     )
-    one_by_one = _stacked(fastest or [prediction.sequential_us], scale, microseconds)
+    one_by_one = _stacked(fastest or [prediction.sequential_us], scale, say_time)
     if not lanes:
         one_by_one = tuple(dataclasses.replace(each, lane=None) for each in one_by_one)
     low, high = (
         max(0.0, prediction.latency_us + sign * prediction.spread_us) / scale for sign in (-1, 1)
     )
     rows = [
-        Bar("one after another", one_by_one, microseconds(prediction.sequential_us)),
+        Bar("one after another", one_by_one, say_time(prediction.sequential_us)),
         Bar(
             "together",
-            (_segment(prediction.latency_us, scale, None, microseconds),),
-            microseconds(prediction.latency_us),
+            (_segment(prediction.latency_us, scale, None, say_time),),
+            say_time(prediction.latency_us),
             spread=(low, high) if prediction.spread_us else None,
         ),
     ]
     rows += [
         Bar(
             f"lane {number} unmerged" if is_merged(stage, number) else f"lane {number} alone",
-            (_segment(lane.alone_us, scale, number, microseconds),),
-            microseconds(lane.alone_us),
+            (_segment(lane.alone_us, scale, number, say_time),),
+            say_time(lane.alone_us),
         )
         for number, lane in enumerate(lanes)
     ]

@@ -217,7 +217,7 @@ def draw_timelines(
                 rows=timeline.rows,
                 spans=tuple(_draw_span(span, scale, labels, simulated) for span in timeline.spans),
                 end=timeline.total_us * scale,
-                end_text=microseconds(timeline.total_us),
+                end_text=microseconds(timeline.total_us, longest_us),
                 labels=labels_of_total,
             )
             for name, (timeline, labels_of_total) in timelines.items()

@@ -76,7 +76,7 @@ def _times(graph: GraphPlan, prediction: GraphPrediction, simulated: bool) -> li
         warning = f"incomplete: {known} of {graph.convolution_count} convolutions {measured}"
     one_by_one = Figure(
         "one after another",
-        microseconds(prediction.sequential_us),
+        microseconds(prediction.sequential_us, prediction.latency_us),
         (measured,),
         is_sum=True,
         warning=warning,
@@ -87,7 +87,7 @@ def _times(graph: GraphPlan, prediction: GraphPrediction, simulated: bool) -> li
     figures = [
         Figure(
             "in stages",
-            microseconds(prediction.latency_us),
+            microseconds(prediction.latency_us, prediction.sequential_us),
             total_labels(graph, simulated=simulated),
             is_sum=True,
             warning=warning,

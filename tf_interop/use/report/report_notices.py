@@ -13,10 +13,7 @@ from tf_interop.use.report.report_network import Network
 from tf_interop.use.report.report_profile import ProfileFit, foreign_device
 
 _HOST = "host"
-_MEASURE = (
-    "Measure the model as it was planned, with tf-interop profile and its --batch{training}, and "
-    "plan it anew."
-)
+_MEASURE = "Measure what was planned, and plan it anew:"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,10 +23,12 @@ class Notice:
     Attributes:
         head: in a few words.
         text: the rest.
+        command: what to do about it; empty for nothing.
     """
 
     head: str
     text: str
+    command: str = ""
 
 
 def page_notices(plan: Plan, profile: Profile | None, run: RunRecord | None) -> list[Notice]:
@@ -87,8 +86,8 @@ def graph_notices(
         notices.append(
             Notice(
                 "Any batch size.",
-                f"The stages hold for all. Shapes are those of batch size {network.batch_size}, "
-                "with which the model was traced for this page.",
+                "This entry is for every batch size. Shapes on this page are those of batch size "
+                f"{network.batch_size}.",
             )
         )
     return notices
@@ -124,7 +123,6 @@ def graph_notes(graph: GraphPlan, network: Network | None, fit: ProfileFit | Non
 def _times_notices(graph: GraphPlan, *, simulated: bool) -> list[Notice]:
     total, known = graph.convolution_count, measured_count(graph)
     measured = SIMULATED if simulated else "measured"
-    training = " and --training" if graph.step == "training" else ""
     if graph.prediction is None:
         text = "No planner made these stages: no times, memory or reasons are known."
         if any(stage.why.startswith("always") for stage in graph.stages):
@@ -134,20 +132,26 @@ def _times_notices(graph: GraphPlan, *, simulated: bool) -> list[Notice]:
             )
         return [Notice("No times are known.", text)]
     if not known:
-        text = f"No algorithm is known for any of its {count_of(total, 'convolution')}. "
-        return [Notice(f"Nothing {measured}.", text + _MEASURE.format(training=training))]
+        text = f"No algorithm of its {count_of(total, 'convolution')} is {measured}. {_MEASURE}"
+        return [Notice(f"Nothing {measured}.", text, _profile_command(graph))]
     notices = []
     if known < total:
         rest = total - known
         are, they = ("was", "It is") if rest == 1 else ("were", "They are")
         text = (
             f"{rest} of {count_of(total, 'convolution')} {are} not {measured}. {they} in no stage "
-            f"and in none of these figures. {_MEASURE.format(training=training)}"
+            f"and in none of these figures. {_MEASURE}"
         )
-        notices.append(Notice("Incomplete.", text))
+        notices.append(Notice("Incomplete.", text, _profile_command(graph)))
     if not graph.stages:
         notices.append(_why_no_stage(graph))
     return notices
+
+
+def _profile_command(graph: GraphPlan) -> str:
+    batch = "" if graph.batch_size is None else f" --batch {graph.batch_size}"
+    training = " --training" if graph.step == "training" else ""
+    return f"tf-interop profile MODEL{batch}{training} -o profile.json"
 
 
 def _why_no_stage(graph: GraphPlan) -> Notice:

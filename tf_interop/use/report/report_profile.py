@@ -7,7 +7,7 @@ import dataclasses
 from tf_interop.know.convolution_size import batch_size_of
 from tf_interop.know.plans.plan import GraphPlan, Plan
 from tf_interop.know.profiles.profile import Profile
-from tf_interop.use.report.figures import count_of
+from tf_interop.use.report.figures import count_of, measured_count
 from tf_interop.use.report.report_network import Network
 
 
@@ -17,7 +17,7 @@ class ProfileFit:
 
     Attributes:
         text: a sentence.
-        is_whole: whether it has all of it, as far as that is known.
+        is_whole: whether it has as many as the plan has times of, as far as that is known.
     """
 
     text: str
@@ -32,14 +32,14 @@ def profile_fit(graph: GraphPlan, network: Network | None, profile: Profile) -> 
         network: what its convolutions compute; without it only batch sizes can be compared.
         profile: the profile.
     """
-    total = graph.convolution_count
+    total, planned = graph.convolution_count, measured_count(graph)
     of_all = f"of {count_of(total, 'convolution')}"
     configurations = [] if network is None else [node.configuration for node in network.nodes]
     if configurations and None not in configurations:
         has = sum(
             each is not None and bool(profile.find_algorithms(each)) for each in configurations
         )
-        return ProfileFit(f"The profile has {has} {of_all} of this graph.", has >= total)
+        return ProfileFit(f"The profile has {has} {of_all} of this graph.", has >= planned)
     sizes = sorted(
         {
             size
@@ -52,7 +52,7 @@ def profile_fit(graph: GraphPlan, network: Network | None, profile: Profile) -> 
         return ProfileFit(
             f"The profile has 0 {of_all} of this graph: {of_sizes}, the plan of "
             f"{graph.batch_size}.",
-            is_whole=False,
+            is_whole=not planned,
         )
     return ProfileFit(
         f"How many {of_all} the profile has is not known without --model.", is_whole=True

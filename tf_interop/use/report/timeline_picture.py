@@ -75,7 +75,8 @@ def save_timeline_picture(plan: Plan, titles: Sequence[str], path: str | os.Path
         unit, unit_us = unit_of(longest_us)
         labels = _describe_sums(graph, simulated=simulated)
         for timeline, label, ax in zip(pair, labels, axes[2 * index : 2 * index + 2], strict=True):
-            _draw(ax, timeline, f"{title}, {label}: {microseconds(timeline.total_us)}", unit_us)
+            total = microseconds(timeline.total_us, longest_us)
+            _draw(ax, timeline, f"{title}, {label}: {total}", unit_us)
             ax.set_xlim(0, 1.01 * longest_us / unit_us)
         axes[2 * index + 1].set_xlabel(
             f"{unit}; of a stage the full colour is what a lane takes alone"
