@@ -8,6 +8,9 @@ from tf_interop.know.plans.planning_problem import FigureSource
 SIMULATED = "simulated"
 """The key of `Plan.made_with` that says how figures were made where nothing was measured."""
 
+HOST = "host"
+"""The backend that computes on a CPU, as in profiles and in `Plan.made_with`."""
+
 COUNTED = "counted"
 """What memory is called: it follows from shapes and workspaces, and no device was asked."""
 
@@ -46,6 +49,20 @@ def staged_count(graph: GraphPlan) -> int:
 def measured_count(graph: GraphPlan) -> int:
     """Convolutions that the predicted figures of a graph are of."""
     return staged_count(graph) + len(graph.alone)
+
+
+def what_is_lacking(graph: GraphPlan, *, simulated: bool) -> str:
+    """How few convolutions the figures of a graph are of; empty where they are of all."""
+    known, total = measured_count(graph), graph.convolution_count
+    if known >= total:
+        return ""
+    label = figure_label(FigureSource.MEASURED, simulated=simulated)
+    return f"incomplete: {known} of {count_of(total, 'convolution')} {label}"
+
+
+def is_of_host(plan: Plan) -> bool:
+    """Whether the plan was made by times of the host backend, which computes on a CPU."""
+    return plan.made_with.get("backend") == HOST
 
 
 def microseconds(value: float, beside: float | None = None) -> str:

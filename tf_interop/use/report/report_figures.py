@@ -16,6 +16,7 @@ from tf_interop.use.report.figures import (
     microseconds,
     staged_count,
     total_labels,
+    what_is_lacking,
 )
 from tf_interop.use.report.report_bars import size
 
@@ -68,12 +69,9 @@ def figures_of(graph: GraphPlan, run: RunRecord | None, *, simulated: bool) -> l
 
 def _times(graph: GraphPlan, prediction: GraphPrediction, simulated: bool) -> list[Figure]:
     measured = figure_label(FigureSource.MEASURED, simulated=simulated)
-    known = measured_count(graph)
-    if not known:
+    if not measured_count(graph):
         return [Figure("time", "", warning=f"nothing {measured}")]
-    warning = ""
-    if known < graph.convolution_count:
-        warning = f"incomplete: {known} of {graph.convolution_count} convolutions {measured}"
+    warning = what_is_lacking(graph, simulated=simulated)
     one_by_one = Figure(
         "one after another",
         microseconds(prediction.sequential_us, prediction.latency_us),

@@ -7,12 +7,18 @@ import dataclasses
 from tf_interop.know.plans.plan import GraphPlan, Plan
 from tf_interop.know.profiles.profile import Profile
 from tf_interop.know.results.run_record import RunRecord
-from tf_interop.use.report.figures import SIMULATED, count_of, is_simulated, measured_count
+from tf_interop.use.report.figures import (
+    HOST,
+    SIMULATED,
+    count_of,
+    is_of_host,
+    is_simulated,
+    measured_count,
+)
 from tf_interop.use.report.node_names import has_scopes_of_functions
 from tf_interop.use.report.report_network import Network
 from tf_interop.use.report.report_profile import ProfileFit, foreign_device
 
-_HOST = "host"
 _MEASURE = "Measure what was planned, and plan it anew:"
 
 
@@ -44,8 +50,7 @@ def page_notices(plan: Plan, profile: Profile | None, run: RunRecord | None) -> 
         notices.append(
             Notice("Simulated.", f"Nothing here was measured: {plan.made_with[SIMULATED]}")
         )
-    backend = plan.made_with.get("backend", "" if profile is None else profile.device.backend)
-    if backend == _HOST:
+    if is_of_host(plan) or (profile is not None and profile.device.backend == HOST):
         notices.append(
             Notice(
                 "A CPU, not a GPU.",

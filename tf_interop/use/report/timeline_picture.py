@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tf_interop.errors import PlanError
@@ -14,10 +14,12 @@ from tf_interop.know.versioned_file import write_atomically
 from tf_interop.use.report.figures import (
     SIMULATED,
     figure_label,
+    is_of_host,
     is_simulated,
     microseconds,
     total_labels,
     unit_of,
+    what_is_lacking,
 )
 from tf_interop.use.report.timeline import (
     Timeline,
@@ -40,7 +42,7 @@ _DOTS_PER_INCH = 160
 
 
 def save_timeline_picture(plan: Plan, titles: Sequence[str], path: str | os.PathLike[str]) -> None:
-    """Draws, for each graph, one after another above the stages of the plan.
+    """Draws, for each graph, one after another above the stages of the plan, if it has any.
 
     Args:
         plan: any plan; graphs without times are left out.
@@ -66,23 +68,21 @@ def save_timeline_picture(plan: Plan, titles: Sequence[str], path: str | os.Path
             "Expected a plan with predicted times, got one without. Make it with tf-interop plan."
         )
     simulated = is_simulated(plan)
-    pairs = [(sequential_timeline(graph), planned_timeline(graph)) for graph, _ in drawn]
-    heights = [len(timeline.rows) + 1.6 for pair in pairs for timeline in pair]
+    described = [_described_timelines(graph, simulated=simulated) for graph, _ in drawn]
+    heights = [len(timeline.rows) + 1.6 for its in described for _, timeline in its]
     figure = Figure(figsize=(11, 0.6 + 0.3 * sum(heights)), layout="constrained")
-    axes = figure.subplots(2 * len(drawn), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for index, ((graph, title), pair) in enumerate(zip(drawn, pairs, strict=True)):
-        longest_us = max(each.total_us for each in pair)
+    axes = iter(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
+    for (graph, title), its in zip(drawn, described, strict=True):
+        longest_us = max(timeline.total_us for _, timeline in its)
         unit, unit_us = unit_of(longest_us)
-        labels = _describe_sums(graph, simulated=simulated)
-        for timeline, label, ax in zip(pair, labels, axes[2 * index : 2 * index + 2], strict=True):
+        for label, timeline in its:
+            ax = next(axes)
             total = microseconds(timeline.total_us, longest_us)
             _draw(ax, timeline, f"{title}, {label}: {total}", unit_us)
             ax.set_xlim(0, 1.01 * longest_us / unit_us)
-        axes[2 * index + 1].set_xlabel(
-            f"{unit}; of a stage the full colour is what a lane takes alone"
-        )
-    if simulated:
-        figure.suptitle(f"Simulated: {plan.made_with[SIMULATED]}", fontsize=9, wrap=True)
+        of_lanes = "; of a stage the full colour is what a lane takes alone"
+        ax.set_xlabel(unit + (of_lanes if graph.stages else ""))
+    figure.suptitle("\n".join(_notices(plan)), fontsize=9, wrap=True)
     picture = io.BytesIO()
     figure.savefig(picture, dpi=_DOTS_PER_INCH, format="png")
     try:
@@ -93,11 +93,23 @@ def save_timeline_picture(plan: Plan, titles: Sequence[str], path: str | os.Path
         ) from error
 
 
-def _describe_sums(graph: GraphPlan, *, simulated: bool) -> tuple[str, str]:
-    """What each of the two timelines of a graph shows, and what its total is."""
+def _notices(plan: Plan) -> Iterator[str]:
+    if is_simulated(plan):
+        yield f"Simulated: {plan.made_with[SIMULATED]}"
+    if is_of_host(plan):
+        yield "Times of tf_interop's own algorithms on a CPU; they say nothing of any GPU."
+
+
+def _described_timelines(graph: GraphPlan, *, simulated: bool) -> list[tuple[str, Timeline]]:
+    """What a graph runs when, each with what its total is; without a stage both are one."""
     measured = figure_label(FigureSource.MEASURED, simulated=simulated)
     in_stages = " and ".join(total_labels(graph, simulated=simulated))
-    return f"one after another, sum of {measured}", f"in stages, sum of {in_stages}"
+    lacking = what_is_lacking(graph, simulated=simulated)
+    behind = f" ({lacking})" if lacking else ""
+    described = [(f"one after another, sum of {measured}{behind}", sequential_timeline(graph))]
+    if graph.stages:
+        described.append((f"in stages, sum of {in_stages}{behind}", planned_timeline(graph)))
+    return described
 
 
 def _draw(ax: Axes, timeline: Timeline, title: str, unit_us: float) -> None:
