@@ -76,6 +76,7 @@ PLAN = Plan(
             ),
             alone=(AloneConvolution("c", "eng1", 30.0, 6144, before_stage=1),),
             missed=(MissedStage(("a", "c"), "measured 3.0 us slower", count=2),),
+            step="training",
         ),
         GraphPlan(fingerprint="0000000000000001", convolution_count=1, stages=()),
     ),

@@ -71,7 +71,7 @@ def network_problem() -> PlanningProblem:
         sm_count=132,
         sm_limits=HOPPER_SM,
         fingerprint=FINGERPRINT,
-        convolution_count=9,
+        convolution_count=8,
         batch_size=8,
     )
 

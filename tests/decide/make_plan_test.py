@@ -289,6 +289,23 @@ def test_finds_another_order_where_the_given_one_does_not_fit() -> None:
     assert plan.prediction.peak_bytes <= 80 < plan.prediction.sequential_peak_bytes
 
 
+def test_a_plan_without_stages_needs_the_memory_of_one_after_another() -> None:
+    # The search comes by `b` first, which needs less; but nothing makes TensorFlow run it first.
+    costs = tuple(
+        ConvolutionCosts(name, size, (Candidate(None, 1, 40),))
+        for name, size in (("a", 10), ("b", 60), ("c", 1))
+    )
+    problem = PlanningProblem(
+        costs,
+        (ProblemNode("a", "a"), ProblemNode("b", "b"), ProblemNode("c", "c", ("b",))),
+    )
+    plan = make_plan(problem)
+    assert not plan.stages
+    assert [each.node for each in plan.alone] == ["a", "b", "c"]
+    assert plan.prediction is not None
+    assert plan.prediction.peak_bytes == plan.prediction.sequential_peak_bytes == 111
+
+
 def test_says_what_memory_would_be_enough() -> None:
     problem = make_problem({"a": "", "b": "a"}, {"a": 1, "b": 1}, memory_budget_bytes=24)
     with pytest.raises(

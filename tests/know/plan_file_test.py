@@ -122,6 +122,7 @@ def _raw() -> dict[str, Any]:
                 ],
                 "missed": [{"nodes": ["a", "c"], "why_not": "measured 3.0 us slower", "count": 2}],
                 "why_no_stage": "",
+                "step": "training",
             },
             {
                 "fingerprint": "0000000000000001",
@@ -132,6 +133,7 @@ def _raw() -> dict[str, Any]:
                 "alone": [],
                 "missed": [],
                 "why_no_stage": "the one measured set does not beat",
+                "step": None,
             },
         ],
         "format": "tf_interop.plan",
@@ -177,6 +179,14 @@ def test_reads_files_from_before_lanes_had_options(path: pathlib.Path) -> None:
     del raw["graphs"][0]["stages"][0]["lane_options"]
     path.write_text(json.dumps(raw))
     assert load_plan(path).graphs[0].stages[0].lane_options == ()
+
+
+def test_reads_files_from_before_plans_named_their_step(path: pathlib.Path) -> None:
+    raw = _raw()
+    for graph in raw["graphs"]:
+        del graph["step"]
+    path.write_text(json.dumps(raw))
+    assert [graph.step for graph in load_plan(path).graphs] == [None, None]
 
 
 def test_reads_files_from_before_plans_predicted_and_explained(path: pathlib.Path) -> None:
@@ -489,6 +499,11 @@ def _stage(raw: dict[str, Any]) -> dict[str, Any]:
             lambda raw: raw["graphs"][0]["missed"][0]["nodes"].pop(),
             "Expected `array` of length >= 2 at `$.graphs[0].missed[0].nodes`",
             id="missed_stage_of_one_convolution",
+        ),
+        pytest.param(
+            lambda raw: raw["graphs"][0].update(step="evaluation"),
+            "Invalid enum value 'evaluation' at `$.graphs[0].step`",
+            id="step_of_no_kind",
         ),
         pytest.param(
             lambda raw: _stage(raw)["prediction"].update(source="guessed"),

@@ -114,6 +114,7 @@ def test_a_training_step_is_planned_as_fit_runs_it() -> None:
     plan = tf_interop.plan(build(), _profile(4, training=True), batch_sizes=[4], training=True)
     [graph] = plan.graphs
     assert graph.convolution_count == 7
+    assert graph.step == "training"
     assert len(graph.stages) > 1
     model = build()
     model.compile("sgd", "mse", jit_compile=False)
@@ -127,6 +128,8 @@ def test_each_batch_size_has_an_entry_and_others_take_the_nearest() -> None:
     model = build()
     plan = tf_interop.plan(model, _profile(2, 8), batch_sizes=[2, 8])
     assert [graph.batch_size for graph in plan.graphs] == [2, 8]
+    assert [graph.step for graph in plan.graphs] == ["inference", "inference"]
+    assert plan.made_with["backend"] == "host"
     assert len({graph.fingerprint for graph in plan.graphs}) == 1
     made = {batch: _stages_made(plan, model, batch).stages[0].why for batch in (8, 3, 64)}
     assert made == {

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 from report_values import EVIL_NAME, network_plan, network_problem, planned_graph, run_record
 
-from tf_interop.know.plans.plan import GraphPlan, Plan
+from tf_interop.know.plans.plan import (
+    AloneConvolution,
+    GraphPlan,
+    GraphPrediction,
+    MissedStage,
+    Plan,
+)
 from tf_interop.use.report.report_data import make_report
 from tf_interop.use.report.report_network import network_of_problem
 from tf_interop.use.report.report_page import render_report
@@ -78,6 +84,32 @@ def fixture_page_path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     )
     path = tmp_path_factory.mktemp("report") / "report.html"
     path.write_text(render_report(report))
+    return path
+
+
+@pytest.fixture(name="lean_page_path", scope="module")
+def fixture_lean_page_path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Of a CPU: 40 convolutions of which 2 were not measured, in no stage; and nothing measured."""
+    latencies_us = [100.0 * (1, 2, 8, 9)[number % 4] for number in range(37)] + [40_000.0]
+    total_us = sum(latencies_us)
+    partly = GraphPlan(
+        "fedcba9876543210",
+        40,
+        (),
+        batch_size=16,
+        prediction=GraphPrediction(total_us, total_us, 10**6, 10**6, None, "exact", 2),
+        alone=tuple(
+            AloneConvolution(f"net/block_{number}/convolution", "GEMM", latency_us, 10**6, 0)
+            for number, latency_us in enumerate(latencies_us)
+        ),
+        missed=(MissedStage(("net/block_1/convolution", "net/block_2/convolution"), "slower"),),
+        step="training",
+    )
+    prediction = GraphPrediction(0, 0, 0, 0, None, "nothing to search", 11)
+    nothing = GraphPlan("f" * 16, 11, (), batch_size=1, prediction=prediction)
+    plan = Plan((partly, nothing), made_with={"backend": "host", "device": "a CPU"})
+    path = tmp_path_factory.mktemp("report") / "lean.html"
+    path.write_text(render_report(make_report(plan, title="A network")))
     return path
 
 
@@ -156,14 +188,10 @@ def test_one_graph_shows_at_a_time(browser: Any, page_path: pathlib.Path) -> Non
     tab.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
-def test_reads_well(
-    browser: Any, page_path: pathlib.Path, viewport: dict[str, int], scheme: str
-) -> None:
-    tab = Tab(browser, page_path, viewport, scheme)
+def _expect_to_read_well(tab: Tab, viewport: dict[str, int], least_texts: int) -> None:
     for details in tab.page.locator("details:visible").all():
-        details.locator("summary").first.click()
+        if details.get_attribute("open") is None:
+            details.locator("summary").first.click()
     # Nothing wider than the screen but what scrolls by itself.
     assert tab.page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
     wide = tab.page.evaluate(
@@ -172,10 +200,96 @@ def test_reads_well(
     )
     assert wide == []
     seen, low = tab.page.evaluate(LOW_CONTRAST)
-    assert seen > 100
+    assert seen > least_texts
     assert low == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_reads_well(
+    browser: Any, page_path: pathlib.Path, viewport: dict[str, int], scheme: str
+) -> None:
+    tab = Tab(browser, page_path, viewport, scheme)
+    _expect_to_read_well(tab, viewport, 100)
     background = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (max(map(int, background[4:-1].split(","))) < 60) == (scheme == "dark")
+    tab.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_reads_well_where_little_is_known(
+    browser: Any, lean_page_path: pathlib.Path, viewport: dict[str, int], scheme: str
+) -> None:
+    tab = Tab(browser, lean_page_path, viewport, scheme)
+    assert "A CPU, not a GPU." in tab.page.locator(".warning:visible").inner_text()
+    assert tab.page.locator(".missed:visible").count() == 1
+    _expect_to_read_well(tab, viewport, 100)
+    tab.page.locator("nav a", has_text="batch 1").last.click()
+    lacking = tab.page.locator("#graph-1 .lacking")
+    lacking.wait_for()
+    assert lacking.inner_text() == "nothing measured"
+    _expect_to_read_well(tab, viewport, 10)
+    tab.close()
+
+
+def _shown_names(tab: Tab) -> list[dict[str, Any]]:
+    return tab.page.evaluate(
+        "[...document.querySelectorAll('.timeline .span text')]"
+        ".filter((each) => getComputedStyle(each).visibility === 'visible')"
+        ".map((each) => ({text: each.textContent, width: each.getBoundingClientRect().width,"
+        " room: each.closest('.span').getBoundingClientRect().width}))"
+    )
+
+
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_a_timeline_fits_and_is_zoomed_on_demand(
+    browser: Any, lean_page_path: pathlib.Path, viewport: dict[str, int]
+) -> None:
+    tab = Tab(browser, lean_page_path, viewport, "light")
+    scroll = tab.page.locator('[aria-label="Timelines"]:visible')
+    fits = "each => each.scrollWidth <= each.clientWidth"
+    assert scroll.evaluate(fits)
+    tab.page.locator(".timeline text.fits").first.wait_for()
+    names = _shown_names(tab)
+    assert [each["text"] for each in names] == ["block_37"]
+    zoom = tab.page.locator(".zoom:visible")
+    zoom.click()
+    assert not scroll.evaluate(fits)
+    tab.page.locator(".timeline text.fits").nth(1).wait_for()
+    assert all(each["width"] <= each["room"] for each in _shown_names(tab))
+    zoom.click()
+    assert scroll.evaluate(fits)
+    tab.close()
+
+
+def test_no_zoom_is_offered_where_it_would_show_no_more(
+    browser: Any, page_path: pathlib.Path
+) -> None:
+    tab = Tab(browser, page_path, DESKTOP, "light")
+    assert tab.page.locator("svg.timeline:visible").count() == 2
+    assert tab.page.locator(".zoom:visible").count() == 0
+    tab.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_colour_is_one_stage(browser: Any, page_path: pathlib.Path, scheme: str) -> None:
+    tab = Tab(browser, page_path, DESKTOP, scheme)
+    of_stages, of_lanes = tab.page.evaluate(
+        """() => {
+          const style = (each, name) => getComputedStyle(each)[name];
+          const stages = [...document.querySelectorAll('.network .stage')].map((each) => [
+            each.dataset.stage, style(each.querySelector('.node rect'), 'fill')]);
+          const lanes = [...document.querySelectorAll('.stage-panel')].map((each) => [
+            each.dataset.panel,
+            [...each.querySelectorAll('.swatch')].map((it) => style(it, 'backgroundColor'))]);
+          return [Object.fromEntries(stages), Object.fromEntries(lanes)];
+        }"""
+    )
+    assert len(set(of_stages.values())) == len(of_stages) == 2
+    for stage, colors in of_lanes.items():
+        assert len(set(colors)) == len(colors) > 1
+        assert set(colors) & set(of_stages.values()) == {of_stages[stage]}
     tab.close()
 
 

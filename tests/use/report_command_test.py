@@ -11,9 +11,10 @@ import sys
 
 import pytest
 from click.testing import CliRunner, Result
-from profile_values import GPU, make_profile
+from profile_values import GPU, SMALL, make_algorithm, make_profile
 from report_values import network_plan, network_problem, plan_without_figures, run_record
 
+from tf_interop.know.plans.plan import Plan
 from tf_interop.know.plans.plan_file import save_plan
 from tf_interop.know.plans.planning_problem_file import save_problem
 from tf_interop.know.profiles.profile_file import load_profile, save_profile
@@ -65,12 +66,13 @@ def test_writes_a_page_a_trace_and_a_picture(tmp_path: pathlib.Path) -> None:
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == [
-        "page.html: page of 1 graphs",
-        "trace.json: trace of 1 graphs",
-        "timeline.png: picture of 1 graphs",
+        "page.html: page of 1 graph",
+        "trace.json: trace of 1 graph",
+        "timeline.png: picture of 1 graph",
+        "batch 8: The profile has 0 of 8 convolutions of this graph.",
     ]
     page = pathlib.Path("page.html").read_text()
-    assert "<h1>A title</h1>" in page and "3×3" in page and "1900.5 µs" in page
+    assert "<h1>A title</h1>" in page and "3×3" in page and "1.901 ms" in page
     assert json.loads(pathlib.Path("trace.json").read_text())["traceEvents"]
     assert pathlib.Path("timeline.png").read_bytes().startswith(b"\x89PNG")
 
@@ -79,11 +81,22 @@ def test_a_plan_alone_is_enough() -> None:
     result = _report("plan.json")
     assert result.exit_code == 0, result.output
     assert "A plan does not hold what depends on what" in pathlib.Path("report.html").read_text()
+    assert "Not on the page: what depends on what" in _words(result)
+    assert "--model" in _words(result)
 
 
 def test_writes_no_page_that_was_not_asked_for() -> None:
     assert _report("plan.json", "--trace", "trace.json").exit_code == 0
     assert not pathlib.Path("report.html").exists()
+
+
+def test_says_that_a_profile_is_of_another_batch_size_or_device() -> None:
+    save_profile(make_profile(make_algorithm(SMALL), device=GPU), "profile.json")
+    graph = dataclasses.replace(network_plan().graphs[0], batch_size=1)
+    save_plan(Plan((graph,), made_with={"device": "NVIDIA H100"}), "plan.json")
+    words = _words(_report("plan.json", "--profile", "profile.json"))
+    assert "batch 1: The profile has 0 of 8 convolutions of this graph: it is of batch" in words
+    assert "made by a profile of NVIDIA H100, and this one is of NVIDIA H200" in words
 
 
 def test_says_as_json_what_was_written_and_what_the_figures_are() -> None:
@@ -93,11 +106,15 @@ def test_says_as_json_what_was_written_and_what_the_figures_are() -> None:
         "page": "report.html",
         "trace": None,
         "picture": None,
+        "notes": [
+            "Not on the page: what depends on what, and what each convolution computes. Add "
+            "--model with the model that was planned, or --problem."
+        ],
         "graphs": [
             {
                 "fingerprint": "0123456789abcdef",
                 "batch_size": 8,
-                "convolutions": 9,
+                "convolutions": 8,
                 "unmeasured": 0,
                 "stages": 2,
                 "latency_us": 222.0,
@@ -176,7 +193,12 @@ def test_from_a_keras_model_to_its_report_without_a_gpu(tmp_path: pathlib.Path) 
     assert result.exit_code == 0, result.output
     page = pathlib.Path("report.html").read_text()
     assert f"<h1>{model}</h1>" in page
-    # Inference and a training step, both of them found.
+    # Inference and a training step, both of them found and named.
+    assert ">batch 4, inference</a>" in page and ">batch 4, training</a>" in page
+    assert "A CPU, not a GPU." in page
+    words = _words(result)
+    assert "batch 4, training: The profile has 7 of 7 convolutions" in words
+    assert "Not on the page" not in words
     assert page.count('class="graph"') == 2
     assert "A plan does not hold what depends on what" not in page
     assert "5×5 ∂w" in page and "forward 4x8x8x3 * 5x5x3x4" in page

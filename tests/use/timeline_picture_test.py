@@ -5,11 +5,13 @@ from __future__ import annotations
 import pathlib
 import struct
 import sys
+from typing import Any
 
 import pytest
 from report_values import network_plan, plan_without_figures
 
 from tf_interop.errors import PlanError
+from tf_interop.know.plans.plan import AloneConvolution, GraphPlan, GraphPrediction, Plan
 from tf_interop.use.report.timeline_picture import save_timeline_picture
 
 
@@ -23,6 +25,34 @@ def test_draws_a_png(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) ->
     width, height = struct.unpack(">II", content[16:24])
     assert width > 1000 and height > 300
     assert "matplotlib.pyplot" not in sys.modules
+
+
+def test_says_what_a_plan_lacks_and_what_it_is_of(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figure_module = pytest.importorskip("matplotlib.figure")
+    figures = []
+
+    class Kept(figure_module.Figure):  # type: ignore[misc, name-defined]
+        def savefig(self, *arguments: Any, **options: Any) -> None:
+            figures.append(self)
+            super().savefig(*arguments, **options)
+
+    monkeypatch.setattr(figure_module, "Figure", Kept)
+    alone = AloneConvolution("a", "GEMM", 2500.0, 10, before_stage=0)
+    prediction = GraphPrediction(2500.0, 2500.0, 10, 10, None, "exact", unmeasured_count=2)
+    graph = GraphPlan("f" * 16, 3, (), prediction=prediction, alone=(alone,))
+    plan = Plan((graph,), made_with={"backend": "host"})
+    save_timeline_picture(plan, ["batch 8, training"], tmp_path / "timeline.png")
+    [figure] = figures
+    [axes] = figure.axes
+    assert axes.get_title(loc="left") == (
+        "batch 8, training, one after another, sum of measured (incomplete: 1 of 3 convolutions "
+        "measured): 2.500 ms"
+    )
+    assert axes.get_xlabel() == "ms"
+    assert axes.get_xlim()[1] == pytest.approx(2.525)
+    assert "say nothing of any GPU" in figure.get_suptitle()
 
 
 def test_refuses_a_plan_without_times(tmp_path: pathlib.Path) -> None:

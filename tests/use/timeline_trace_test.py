@@ -9,7 +9,7 @@ import json
 import pytest
 from report_values import EVIL_NAME, network_plan, plan_without_figures
 
-from tf_interop.know.plans.plan import Plan
+from tf_interop.know.plans.plan import AloneConvolution, GraphPlan, GraphPrediction, Plan
 from tf_interop.use.report.timeline_trace import trace_of_plan
 
 
@@ -68,3 +68,13 @@ def test_graphs_without_times_are_left_out() -> None:
     both = Plan((*plan_without_figures().graphs, *network_plan().graphs))
     assert trace_of_plan(plan_without_figures(), ["x"])["traceEvents"] == []
     assert {event["pid"] for event in trace_of_plan(both, ["x", "y"])["traceEvents"]} == {1, 2}
+
+
+def test_a_graph_without_stages_is_one_process_that_says_what_it_lacks() -> None:
+    alone = AloneConvolution("a", "GEMM", 10.0, 10, before_stage=0)
+    prediction = GraphPrediction(10.0, 10.0, 10, 10, None, "exact", unmeasured_count=2)
+    graph = GraphPlan("f" * 16, 3, (), prediction=prediction, alone=(alone,))
+    trace = trace_of_plan(Plan((graph,)), ["batch 8, training"])
+    assert [
+        event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"
+    ] == ["batch 8, training: one after another (incomplete: 1 of 3 convolutions measured)"]

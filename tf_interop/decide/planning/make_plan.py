@@ -112,9 +112,7 @@ class _Planner:
         alone: list[AloneConvolution] = []
         latency_us = 0.0
         peak_bytes = done = 0
-        for lanes, option in zip(found.stages, found.options, strict=True):
-            nodes = _nodes_of(lanes)
-            choice = self._choices(nodes)[option]
+        for nodes, choice in self._steps_of(found):
             peak = self._memory.alive_bytes(done) + self._memory_bytes(nodes, choice)
             if len(nodes) > 1 or self._must_be_pinned(nodes[0], choice):
                 stages.append(self._planned_stage(nodes, choice, peak))
@@ -139,6 +137,32 @@ class _Planner:
             ),
             alone=tuple(alone),
         )
+
+    def _steps_of(self, found: SearchResult) -> list[tuple[Nodes, StageChoice]]:
+        """What runs, in order.
+
+        A plan without stages leaves the graph as it is. It is one after another then, and in that
+        order, where its memory fits: not in the order in which the search came by.
+        """
+        steps = []
+        for lanes, option in zip(found.stages, found.options, strict=True):
+            nodes = _nodes_of(lanes)
+            steps.append((nodes, self._choices(nodes)[option]))
+        if any(len(nodes) > 1 or self._must_be_pinned(nodes[0], choice) for nodes, choice in steps):
+            return steps
+        in_own_order = sorted(steps, key=lambda step: step[0])
+        budget = self._problem.memory_budget_bytes
+        if budget is None or self._peak_bytes(in_own_order) <= budget:
+            return in_own_order
+        return steps
+
+    def _peak_bytes(self, steps: Sequence[tuple[Nodes, StageChoice]]) -> int:
+        peak_bytes = done = 0
+        for nodes, choice in steps:
+            peak = self._memory.alive_bytes(done) + self._memory_bytes(nodes, choice)
+            peak_bytes = max(peak_bytes, peak)
+            done |= sum(1 << node for node in nodes)
+        return peak_bytes
 
     def _search(self) -> tuple[SearchResult, str]:
         available = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -324,6 +324,10 @@ class AloneConvolution:
     before_stage: Annotated[int, msgspec.Meta(ge=0)]
 
 
+ModelStep = Literal["inference", "training"]
+"""What a graph computes of its model: what it answers, or a whole step of training."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class GraphPlan:
     """The stages of one graph.
@@ -339,6 +343,7 @@ class GraphPlan:
         missed: some of the stages that could have been and are not, the most promising first.
         why_no_stage: why there is none, for reading; empty where there is one, and where no planner
             made the plan.
+        step: what the graph computes of its model; None where that is not known, as for a function.
     """
 
     fingerprint: str
@@ -349,6 +354,7 @@ class GraphPlan:
     alone: tuple[AloneConvolution, ...] = ()
     missed: tuple[MissedStage, ...] = ()
     why_no_stage: str = ""
+    step: ModelStep | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

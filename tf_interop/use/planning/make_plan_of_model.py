@@ -22,10 +22,11 @@ from tf_interop.know.graph.independence import Independence
 from tf_interop.know.installed import tensorflow_internals
 from tf_interop.know.installed.nvidia import free_memory_bytes
 from tf_interop.know.installed.profiled_device import running_device
-from tf_interop.know.plans.plan import GraphPlan, GraphPrediction, Plan
+from tf_interop.know.plans.plan import GraphPlan, GraphPrediction, ModelStep, Plan
 from tf_interop.know.profiles.profile import Profile
 from tf_interop.know.profiles.profile_file import load_profile
 from tf_interop.use.enabling.switch import check_fits_this_process
+from tf_interop.use.models.keras_functions import keras_of
 from tf_interop.use.models.model_graphs import device_graph_of
 
 CPU_TARGET = "cpu"
@@ -96,6 +97,7 @@ def plan(
     if deterministic is None:
         deterministic = tensorflow_internals.is_op_determinism_on()
     capability = loaded.device.compute_capability if target is None else target
+    step = _step_of(model_or_function_or_graph, training=training)
     entries: dict[tuple[str, int | None], GraphPlan] = {}
     for batch_size in batch_sizes:
         say(f"Tracing batch {batch_size}")
@@ -117,6 +119,7 @@ def plan(
             options=options,
         )
         # A model whose inputs have their batch size is the same graph for all of `batch_sizes`.
+        entry = dataclasses.replace(entry, step=step)
         entries.setdefault((entry.fingerprint, entry.batch_size), entry)
     return Plan(tuple(entries.values()), made_with=_made_with(loaded))
 
@@ -194,6 +197,13 @@ def _plan_graph(
     )
 
 
+def _step_of(model_or_function_or_graph: Any, *, training: bool) -> ModelStep | None:
+    # A function or a graph may hold either.
+    if keras_of(model_or_function_or_graph) is None:
+        return None
+    return "training" if training else "inference"
+
+
 def _check_fits(profile: Profile, target: str | None) -> None:
     if target is None:
         check_fits_this_process(profile)
@@ -217,6 +227,7 @@ def _made_with(profile: Profile) -> dict[str, str]:
     made_with = {
         "tensorflow": tensorflow_internals.tensorflow_version(),
         "device": device.name,
+        "backend": device.backend,
         "profiled": device.date,
         "cudnn": device.cudnn,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -16,6 +17,7 @@ from tf_interop.know.plans.plan import (
     StagePrediction,
     is_merged,
 )
+from tf_interop.use.report.figures import microseconds
 from tf_interop.use.tables import percent
 
 # A budget further away than this would press what is taken into a line.
@@ -85,32 +87,33 @@ def time_bars(stage: PlannedStage) -> Bars | None:
         return None
     lanes = () if stage.explanation is None else stage.explanation.lanes
     fastest = [lane.fastest_us for lane in lanes]
+    say_time = functools.partial(microseconds, beside=prediction.sequential_us)
     scale = 1.08 * max(
         prediction.sequential_us,
         prediction.latency_us + prediction.spread_us,
         math.fsum(fastest),
         *(lane.alone_us for lane in lanes),
     )
-    one_by_one = _stacked(fastest or [prediction.sequential_us], scale, microseconds)
+    one_by_one = _stacked(fastest or [prediction.sequential_us], scale, say_time)
     if not lanes:
         one_by_one = tuple(dataclasses.replace(each, lane=None) for each in one_by_one)
     low, high = (
         max(0.0, prediction.latency_us + sign * prediction.spread_us) / scale for sign in (-1, 1)
     )
     rows = [
-        Bar("one after another", one_by_one, microseconds(prediction.sequential_us)),
+        Bar("one after another", one_by_one, say_time(prediction.sequential_us)),
         Bar(
             "together",
-            (_segment(prediction.latency_us, scale, None, microseconds),),
-            microseconds(prediction.latency_us),
+            (_segment(prediction.latency_us, scale, None, say_time),),
+            say_time(prediction.latency_us),
             spread=(low, high) if prediction.spread_us else None,
         ),
     ]
     rows += [
         Bar(
             f"lane {number} unmerged" if is_merged(stage, number) else f"lane {number} alone",
-            (_segment(lane.alone_us, scale, number, microseconds),),
-            microseconds(lane.alone_us),
+            (_segment(lane.alone_us, scale, number, say_time),),
+            say_time(lane.alone_us),
         )
         for number, lane in enumerate(lanes)
     ]
@@ -176,11 +179,6 @@ def sm_bars(lanes: Sequence[LaneExplanation]) -> Bars | None:
         for field, total in sums.items()
     )
     return Bars(rows, limit=1 / scale, limit_text="all of one SM")
-
-
-def microseconds(value: float) -> str:
-    """A time for reading, such as `130.0 µs` or `12.35 ms`."""
-    return f"{value:.1f} µs" if value < 10_000 else f"{value / 1000:.2f} ms"
 
 
 def size(value: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+from collections.abc import Sequence
 
 import click
 from rich.console import Console
@@ -27,9 +28,10 @@ from tf_interop.use.command_arguments import (
 from tf_interop.use.command_ends import AS_IT_IS, exit_codes
 from tf_interop.use.models.model_progress import work_on_model
 from tf_interop.use.planning.plan_summary import summarize_graph
-from tf_interop.use.report.figures import is_simulated, total_label
+from tf_interop.use.report.figures import count_of, is_simulated, total_labels
 from tf_interop.use.report.report_data import graph_titles, make_report
 from tf_interop.use.report.report_network import Network, network_for, network_of_problem
+from tf_interop.use.report.report_profile import foreign_device, profile_fit
 from tf_interop.use.report.timeline_trace import trace_of_plan
 
 # TensorFlow, Jinja and matplotlib are imported only where they are needed.
@@ -44,6 +46,10 @@ _EPILOG = f"""{AS_IT_IS}Examples:
 
 {exit_codes()}"""
 _DEFAULT_OUTPUT = "report.html"
+_NO_NETWORK = (
+    "Not on the page: what depends on what, and what each convolution computes. Add --model with "
+    "the model that was planned, or --problem."
+)
 
 
 @click.command(epilog=_EPILOG, short_help="Shows a plan as a page, a trace and a picture.")
@@ -141,19 +147,35 @@ def report(
         if trace_path is not None:
             _write(trace_path, json.dumps(trace_of_plan(plan, titles)))
     written = {"page": output_path, "trace": trace_path, "picture": picture_path}
+    notes = [] if profile is None else _compare_profile(plan, titles, networks, profile)
+    if output_path is not None and not networks:
+        notes.append(_NO_NETWORK)
     return Answer(
         {
             **{what: path and str(path) for what, path in written.items()},
+            "notes": notes,
             "graphs": _summary(plan),
         },
-        lambda: _say_written(plan, written),
+        lambda: _say_written(plan, written, notes),
     )
 
 
-def _say_written(plan: Plan, written: dict[str, pathlib.Path | None]) -> None:
+def _say_written(plan: Plan, written: dict[str, pathlib.Path | None], notes: Sequence[str]) -> None:
     for what, path in written.items():
         if path is not None:
-            click.echo(f"{path}: {what} of {len(plan.graphs)} graphs")
+            click.echo(f"{path}: {what} of {count_of(len(plan.graphs), 'graph')}")
+    for note in notes:
+        click.echo(note)
+
+
+def _compare_profile(
+    plan: Plan, titles: Sequence[str], networks: Sequence[Network], profile: Profile
+) -> list[str]:
+    notes = [
+        f"{title}: {profile_fit(graph, network_for(graph, networks), profile).text}"
+        for title, graph in zip(titles, plan.graphs, strict=True)
+    ]
+    return [*notes, *filter(None, [foreign_device(plan, profile)])]
 
 
 def _trace(
@@ -206,7 +228,9 @@ def _summary(plan: Plan) -> list[dict[str, object]]:
         {
             **summarize_graph(graph),
             "latency_is": (
-                None if graph.prediction is None else total_label(graph, simulated=simulated)
+                None
+                if graph.prediction is None
+                else " and ".join(total_labels(graph, simulated=simulated)) or None
             ),
         }
         for graph in plan.graphs

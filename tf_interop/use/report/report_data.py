@@ -4,41 +4,57 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tf_interop.know.convolution import Refusal
 from tf_interop.know.plans.plan import GraphPlan, Plan
 from tf_interop.know.plans.planning_problem import FigureSource
 from tf_interop.know.profiles.profile import Profile
-from tf_interop.know.results.run_record import MeasuredStep, RunGraph, RunRecord
-from tf_interop.use.report.figures import SIMULATED, figure_label, is_simulated, total_label
-from tf_interop.use.report.report_bars import microseconds, size
+from tf_interop.know.results.run_record import RunGraph, RunRecord
+from tf_interop.use.report.figures import (
+    SIMULATED,
+    count_of,
+    figure_label,
+    is_simulated,
+    measured_count,
+    staged_count,
+    total_labels,
+)
+from tf_interop.use.report.report_bars import size
 from tf_interop.use.report.report_drawings import (
     NetworkDrawing,
     TimelineDrawings,
     draw_network,
     draw_timelines,
 )
-from tf_interop.use.report.report_network import Network, network_for
+from tf_interop.use.report.report_figures import Figure, figures_of
+from tf_interop.use.report.report_network import Network, NetworkNode, network_for
+from tf_interop.use.report.report_notices import Notice, graph_notes, graph_notices, page_notices
+from tf_interop.use.report.report_profile import profile_fit
 from tf_interop.use.report.report_stage import ReportStage, report_stage
-from tf_interop.use.report.timeline import has_times, planned_timeline, sequential_timeline
+from tf_interop.use.report.timeline import (
+    Timeline,
+    has_times,
+    planned_timeline,
+    sequential_timeline,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Figure:
-    """A figure with what it is.
+class UnstagedConvolution:
+    """A convolution in no stage.
 
     Attributes:
-        name: what it is of.
-        text: the figure.
-        label: `measured`, `modelled` or `simulated`; empty for a count.
-        note: what else to know.
+        node: its name in the graph.
+        algorithm: that its time is of; None where the runner chooses.
+        latency_us: what it takes alone; None where that is not known.
+        spread_us: how far that may be off; likewise.
     """
 
-    name: str
-    text: str
-    label: str = ""
-    note: str = ""
+    node: str
+    algorithm: str | None = None
+    latency_us: float | None = None
+    spread_us: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,11 +65,13 @@ class ReportGraph:
         anchor: a name for links.
         title: what the graph is.
         planned: what the plan says of it.
+        notices: what to know before its figures.
         figures: the totals.
         network: the drawing of its convolutions.
         timelines: when what runs; None where no planner made the stages.
         stages: the stages.
-        alone: names, algorithms and times of the convolutions in no stage.
+        unstaged: the convolutions in no stage, as far as their names are known.
+        unstaged_count: how many there are.
         refusals: convolutions that can be part of no stage.
         run: what a run did to the graph; None where none is known.
         notes: what else to know.
@@ -62,19 +80,31 @@ class ReportGraph:
     anchor: str
     title: str
     planned: GraphPlan
+    notices: tuple[Notice, ...]
     figures: tuple[Figure, ...]
     network: NetworkDrawing
     timelines: TimelineDrawings | None
     stages: tuple[ReportStage, ...]
-    alone: tuple[tuple[str, str | None, float], ...]
+    unstaged: tuple[UnstagedConvolution, ...]
+    unstaged_count: int
     refusals: tuple[Refusal, ...]
     run: RunGraph | None
     notes: tuple[str, ...]
 
     @property
     def first_stage(self) -> int:
-        """The number of the stage to show first: that which saves the most time."""
-        return max(self.stages, key=lambda stage: (stage.saved_us, -stage.number)).number
+        """The number of the stage to show first: that which saves most, else the widest."""
+        return max(
+            self.stages,
+            key=lambda stage: (stage.saved_us, len(stage.planned.convolutions), -stage.number),
+        ).number
+
+    @property
+    def unmeasured_count(self) -> int:
+        """Convolutions of which a planner knew no time."""
+        if self.planned.prediction is None:
+            return 0
+        return self.planned.convolution_count - measured_count(self.planned)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,7 +114,7 @@ class Report:
     Attributes:
         title: of the page.
         facts: what the plan was made with, each with its name.
-        simulated: how the figures were made, where nothing was measured; else empty.
+        notices: what to know before all figures.
         measured: what figures that would be measured are called.
         graphs: the entries of the plan.
         run: a run with the plan; None where none is known.
@@ -92,7 +122,7 @@ class Report:
 
     title: str
     facts: tuple[tuple[str, str], ...]
-    simulated: str
+    notices: tuple[Notice, ...]
     measured: str
     graphs: tuple[ReportGraph, ...]
     run: RunRecord | None
@@ -119,10 +149,10 @@ def make_report(
     return Report(
         title=title,
         facts=_facts(plan, profile),
-        simulated=plan.made_with.get(SIMULATED, ""),
+        notices=tuple(page_notices(plan, profile, run)),
         measured=figure_label(FigureSource.MEASURED, simulated=simulated),
         graphs=tuple(
-            _report_graph(number, graph, name, networks, run, simulated)
+            _report_graph(number, graph, name, networks, profile, run, simulated)
             for number, (graph, name) in enumerate(
                 zip(plan.graphs, graph_titles(plan), strict=True)
             )
@@ -132,20 +162,25 @@ def make_report(
 
 
 def graph_titles(plan: Plan) -> list[str]:
-    """What to call each graph: its batch size, and what else tells it from the others."""
+    """What to call each graph: its batch size and step, and what else tells it from the others."""
     titles = [
-        "any batch size" if graph.batch_size is None else f"batch {graph.batch_size}"
+        ("any batch size" if graph.batch_size is None else f"batch {graph.batch_size}")
+        + (f", {graph.step}" if graph.step else "")
         for graph in plan.graphs
     ]
     counts = collections.Counter(titles)
     return [
-        title if counts[title] == 1 else f"{title}, {graph.convolution_count} convolutions"
+        title
+        if counts[title] == 1
+        else f"{title}, {count_of(graph.convolution_count, 'convolution')}"
         for title, graph in zip(titles, plan.graphs, strict=True)
     ]
 
 
 def _facts(plan: Plan, profile: Profile | None) -> tuple[tuple[str, str], ...]:
-    facts = {name: value for name, value in plan.made_with.items() if name != SIMULATED}
+    # What is said above, in words.
+    said = (SIMULATED, "backend")
+    facts = {name: value for name, value in plan.made_with.items() if name not in said}
     if profile is not None:
         device = profile.device
         facts |= {"device": device.name, "profiled": device.date}
@@ -165,88 +200,61 @@ def _report_graph(
     graph: GraphPlan,
     title: str,
     networks: Sequence[Network],
+    profile: Profile | None,
     run: RunRecord | None,
     simulated: bool,
 ) -> ReportGraph:
     network = network_for(graph, networks)
     nodes = {} if network is None else {node.name: node for node in network.nodes}
-    timelines = None
-    if has_times(graph):
-        timelines = draw_timelines(
-            {
-                "One after another, each with what is fastest alone": sequential_timeline(graph),
-                "In the stages of the plan": planned_timeline(graph),
-            },
-            simulated=simulated,
-        )
+    fit = None if profile is None else profile_fit(graph, network, profile)
     of_run = None if run is None else _run_graph(graph, run)
     refusals = () if network is None else network.refusals
     return ReportGraph(
         anchor=f"graph-{number}",
         title=title,
         planned=graph,
-        figures=tuple(_figures(graph, run, simulated)),
+        notices=tuple(graph_notices(graph, network, fit, simulated=simulated)),
+        figures=tuple(figures_of(graph, run, simulated=simulated)),
         network=draw_network(graph, network),
-        timelines=timelines,
+        timelines=_timelines(graph, simulated),
         stages=tuple(
             report_stage(place, stage, graph, nodes, simulated=simulated)
             for place, stage in enumerate(graph.stages)
         ),
-        alone=tuple((each.node, each.algorithm, each.latency_us) for each in graph.alone),
+        unstaged=tuple(_unstaged(graph, nodes)),
+        unstaged_count=graph.convolution_count - staged_count(graph),
         refusals=refusals or (() if of_run is None else of_run.refusals),
         run=of_run,
-        notes=tuple(_notes(graph, network)),
+        notes=tuple(graph_notes(graph, network, fit)),
     )
 
 
-def _figures(graph: GraphPlan, run: RunRecord | None, simulated: bool) -> list[Figure]:
-    staged = sum(len(stage.convolutions) for stage in graph.stages)
-    prediction = graph.prediction
-    figures = []
-    if prediction is not None:
-        label = total_label(graph, simulated=simulated)
-        figures.append(Figure("in stages", microseconds(prediction.latency_us), label))
-        measured = figure_label(FigureSource.MEASURED, simulated=simulated)
-        figures.append(
-            Figure("one after another", microseconds(prediction.sequential_us), measured)
+def _timelines(graph: GraphPlan, simulated: bool) -> TimelineDrawings | None:
+    if not has_times(graph):
+        return None
+    measured = figure_label(FigureSource.MEASURED, simulated=simulated)
+    one_by_one = "One after another, each with what is fastest alone"
+    timelines: dict[str, tuple[Timeline, tuple[str, ...]]] = {
+        one_by_one: (sequential_timeline(graph), (measured,))
+    }
+    if graph.stages:
+        in_stages = planned_timeline(graph), total_labels(graph, simulated=simulated)
+        timelines["In the stages of the plan"] = in_stages
+    return draw_timelines(timelines, simulated=simulated)
+
+
+def _unstaged(graph: GraphPlan, nodes: Mapping[str, NetworkNode]) -> Iterator[UnstagedConvolution]:
+    """Those that the plan names, then those that only the network does."""
+    for each in graph.alone:
+        node = nodes.get(each.node)
+        candidates = () if node is None or node.costs is None else node.costs.candidates
+        spreads = [known.spread_us for known in candidates if known.algorithm == each.algorithm]
+        yield UnstagedConvolution(
+            each.node, each.algorithm, each.latency_us, spreads[0] if spreads else None
         )
-        if prediction.latency_us:
-            ratio = prediction.sequential_us / prediction.latency_us
-            figures.append(Figure("ratio", f"{ratio:.2f}×", label, "of the convolutions alone"))
-    figures.append(
-        Figure(
-            "stages",
-            str(len(graph.stages)),
-            note=f"{staged} of {graph.convolution_count} convolutions",
-        )
-    )
-    if prediction is not None:
-        budget = prediction.memory_budget_bytes
-        against = f"{size(prediction.sequential_peak_bytes)} one after another"
-        limit = "no budget" if budget is None else f"budget {size(budget)}"
-        figures.append(
-            Figure("peak memory", size(prediction.peak_bytes), note=f"{against}; {limit}")
-        )
-    figures += [_step_figure(step) for step in _steps(graph, run)]
-    return figures
-
-
-def _steps(graph: GraphPlan, run: RunRecord | None) -> list[MeasuredStep]:
-    return [
-        step
-        for step in (() if run is None else run.steps)
-        if step.fingerprint == graph.fingerprint
-        and (None in (step.batch_size, graph.batch_size) or step.batch_size == graph.batch_size)
-    ]
-
-
-def _step_figure(step: MeasuredStep) -> Figure:
-    return Figure(
-        f"whole step, {step.what}",
-        microseconds(step.latency_us),
-        FigureSource.MEASURED.value,
-        f"± {microseconds(step.spread_us)}; other operations included",
-    )
+    planned = {each.node for stage in graph.stages for each in stage.convolutions}
+    planned |= {each.node for each in graph.alone}
+    yield from (UnstagedConvolution(name) for name in nodes if name not in planned)
 
 
 def _run_graph(graph: GraphPlan, run: RunRecord) -> RunGraph | None:
@@ -257,25 +265,3 @@ def _run_graph(graph: GraphPlan, run: RunRecord) -> RunGraph | None:
         and (None in (each.batch_size, graph.batch_size) or each.batch_size == graph.batch_size)
     ]
     return fitting[0] if fitting else None
-
-
-def _notes(graph: GraphPlan, network: Network | None) -> list[str]:
-    notes = []
-    prediction = graph.prediction
-    if prediction is None:
-        notes.append("No planner made these stages: no times, memory or reasons are known.")
-    else:
-        notes.append(f"Search: {prediction.search}.")
-        if prediction.unmeasured_count:
-            notes.append(
-                f"{prediction.unmeasured_count} of {graph.convolution_count} convolutions were not "
-                "measured. They are in no stage and in none of these figures."
-            )
-        if not graph.stages:
-            notes.append("No stage is faster by more than the figures may be off.")
-    if network is None:
-        notes.append(
-            "A plan does not hold what depends on what: the network is drawn in the order of the "
-            "plan. --model or --problem adds it, and what each convolution computes."
-        )
-    return notes

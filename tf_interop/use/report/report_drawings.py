@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tf_interop.know.plans.plan import GraphPlan
 from tf_interop.know.plans.planning_problem import FigureSource
-from tf_interop.use.report.figures import figure_label
+from tf_interop.use.report.figures import figure_label, microseconds, unit_of
 from tf_interop.use.report.graph_layout import Place, lay_out, lay_out_in_order
-from tf_interop.use.report.report_bars import microseconds
+from tf_interop.use.report.node_names import short_names
 from tf_interop.use.report.report_network import Network, describe_filter
 from tf_interop.use.report.timeline import NumberedStage, Span, Timeline, steps_of
 
@@ -26,8 +26,6 @@ _NARROWEST_SPAN = 12
 _LEAST_WIDTH = 640
 _MOST_WIDTH = 6000
 _TICKS = 8
-# Of a digit, in pixels.
-_LABEL_WIDTH = 7
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,7 +97,7 @@ class DrawnSpan:
         width: how wide it is.
         busy: how much of the width its convolutions take alone; None where that is not known.
         stage: the number of the stage; None for none.
-        label: what stands in it.
+        label: what stands in it where there is room, for the script of the page to see.
         title: what it says when pointed at.
     """
 
@@ -122,6 +120,7 @@ class TimelineDrawing:
         spans: what runs.
         end: where it ends, as percentage of the width.
         end_text: when that is.
+        labels: what that is the sum of.
     """
 
     name: str
@@ -129,6 +128,7 @@ class TimelineDrawing:
     spans: tuple[DrawnSpan, ...]
     end: float
     end_text: str
+    labels: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -138,12 +138,14 @@ class TimelineDrawings:
     Attributes:
         width: in pixels, for everything to be wide enough.
         timelines: the drawings.
-        ticks: positions in percent, with the microseconds that they stand for.
+        ticks: positions in percent, with the times that they stand for.
+        unit: of these times.
     """
 
     width: int
     timelines: tuple[TimelineDrawing, ...]
     ticks: tuple[tuple[float, str], ...]
+    unit: str
 
 
 def draw_network(graph: GraphPlan, network: Network | None) -> NetworkDrawing:
@@ -193,35 +195,44 @@ def draw_network(graph: GraphPlan, network: Network | None) -> NetworkDrawing:
     )
 
 
-def draw_timelines(timelines: Mapping[str, Timeline], *, simulated: bool) -> TimelineDrawings:
+def draw_timelines(
+    timelines: Mapping[str, tuple[Timeline, tuple[str, ...]]], *, simulated: bool
+) -> TimelineDrawings:
     """Draws timelines below each other, on the scale of the longest.
 
     Args:
-        timelines: with what each shows.
+        timelines: by what each shows, with the labels of its total.
         simulated: whether what is called measured was not.
     """
-    longest_us = max((each.total_us for each in timelines.values()), default=0.0) or 1.0
+    spans = [span for timeline, _ in timelines.values() for span in timeline.spans]
+    longest_us = max((span.end_us for span in spans), default=0.0) or 1.0
     scale = 100 / (longest_us * 1.01)
-    durations = sorted(span.duration_us for each in timelines.values() for span in each.spans)
-    # Most spans, and not the shortest: one that takes nothing would make the rest endless.
-    usual_us = durations[len(durations) // 4] if durations else longest_us
-    wanted = math.ceil(_NARROWEST_SPAN * longest_us / max(usual_us, longest_us / _MOST_WIDTH))
-    width = min(max(wanted, _LEAST_WIDTH), _MOST_WIDTH)
-    pixels = width * scale / 100
+    labels = short_names(dict.fromkeys(each.node for span in spans for each in span.convolutions))
+    unit, unit_us = unit_of(longest_us)
     return TimelineDrawings(
-        width=width,
+        width=_readable_width(spans, longest_us),
         timelines=tuple(
             TimelineDrawing(
                 name=name,
                 rows=timeline.rows,
-                spans=tuple(_draw_span(span, scale, pixels, simulated) for span in timeline.spans),
+                spans=tuple(_draw_span(span, scale, labels, simulated) for span in timeline.spans),
                 end=timeline.total_us * scale,
-                end_text=microseconds(timeline.total_us),
+                end_text=microseconds(timeline.total_us, longest_us),
+                labels=labels_of_total,
             )
-            for name, timeline in timelines.items()
+            for name, (timeline, labels_of_total) in timelines.items()
         ),
-        ticks=tuple((tick * scale, f"{tick:g}") for tick in _ticks(longest_us)),
+        ticks=tuple((tick * scale, f"{tick / unit_us:g}") for tick in _ticks(longest_us, unit_us)),
+        unit=unit,
     )
+
+
+def _readable_width(spans: Sequence[Span], longest_us: float) -> int:
+    durations = sorted(span.duration_us for span in spans)
+    # Most spans, and not the shortest: one that takes nothing would make the rest endless.
+    usual_us = durations[len(durations) // 4] if durations else longest_us
+    wanted = math.ceil(_NARROWEST_SPAN * longest_us / max(usual_us, longest_us / _MOST_WIDTH))
+    return min(max(wanted, _LEAST_WIDTH), _MOST_WIDTH)
 
 
 def _in_order(graph: GraphPlan) -> tuple[list[str], list[int]]:
@@ -287,13 +298,14 @@ def _path(places: tuple[Place, ...]) -> str:
     return "".join(words)
 
 
-def _draw_span(span: Span, scale: float, pixels: float, simulated: bool) -> DrawnSpan:
-    """A span; `scale` is percent, and `pixels` how many of them, in a microsecond."""
+def _draw_span(
+    span: Span, scale: float, short_name_of: Mapping[str, str], simulated: bool
+) -> DrawnSpan:
+    """A span; `scale` is percent of the width in a microsecond."""
     names = ", ".join(
         f"{each.node} with {each.algorithm}" if each.algorithm else each.node
         for each in span.convolutions
     )
-    label = "" if span.stage is None else str(span.stage)
     where = "in no stage" if span.stage is None else f"stage {span.stage}"
     if span.lane is not None:
         where += f", lane {span.lane}"
@@ -307,15 +319,14 @@ def _draw_span(span: Span, scale: float, pixels: float, simulated: bool) -> Draw
         width=span.duration_us * scale,
         busy=None if span.busy_us is None else span.busy_us * scale,
         stage=span.stage,
-        # On the full colour, where it can be read.
-        label=label if (span.busy_us or 0.0) * pixels >= _LABEL_WIDTH * (1 + len(label)) else "",
+        label=(short_name_of[span.convolutions[0].node] if span.stage is None else str(span.stage)),
         title=f"{where}: {names}; {took}",
     )
 
 
-def _ticks(longest_us: float) -> list[float]:
+def _ticks(longest_us: float, unit_us: float) -> list[float]:
     """Round times from 0 on."""
-    rough = longest_us / _TICKS
+    rough = longest_us / unit_us / _TICKS
     power = 10 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
-    return [number * step for number in range(int(longest_us / step) + 1)]
+    return [number * step * unit_us for number in range(int(longest_us / unit_us / step) + 1)]

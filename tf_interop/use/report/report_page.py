@@ -13,7 +13,8 @@ import pathlib
 import jinja2
 import markupsafe
 
-from tf_interop.use.report.report_bars import microseconds, size
+from tf_interop.use.report.figures import count_of, microseconds
+from tf_interop.use.report.report_bars import size
 from tf_interop.use.report.report_data import Report
 from tf_interop.use.report.report_drawings import NODE_HEIGHT, NODE_WIDTH
 from tf_interop.use.tables import percent
@@ -31,6 +32,7 @@ def render_report(report: Report) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"px": _rounded, "us": microseconds, "size": size, "percent": percent}
+    environment.filters |= {"count_of": count_of}
     environment.globals |= {"node_width": NODE_WIDTH, "node_height": NODE_HEIGHT}
     style, script = (_asset(name) for name in ("report.css", "report.js"))
     return environment.get_template("report.html").render(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tf_interop.know.plans.plan import GraphPlan, Plan
-from tf_interop.use.report.figures import figure_label, is_simulated
+from tf_interop.use.report.figures import figure_label, is_simulated, what_is_lacking
 from tf_interop.use.report.timeline import (
     Span,
     Timeline,
@@ -40,9 +40,11 @@ def trace_of_plan(plan: Plan, titles: Sequence[str]) -> dict[str, Any]:
     events: list[dict[str, Any]] = []
     process = 0
     for graph, title in zip(plan.graphs, titles, strict=True):
+        lacking = what_is_lacking(graph, simulated=simulated)
         for name, timeline in _timelines(graph):
             process += 1
-            events += _metadata(process, f"{title}: {name}", timeline)
+            said = f"{title}: {name}" + (f" ({lacking})" if lacking else "")
+            events += _metadata(process, said, timeline)
             events += (_event(process, span, simulated=simulated) for span in timeline.spans)
     return {
         "traceEvents": events,
@@ -54,7 +56,9 @@ def trace_of_plan(plan: Plan, titles: Sequence[str]) -> dict[str, Any]:
 def _timelines(graph: GraphPlan) -> Iterator[tuple[str, Timeline]]:
     if has_times(graph):
         yield "one after another", sequential_timeline(graph)
-        yield "stages", planned_timeline(graph)
+        # Without a stage that is the plan.
+        if graph.stages:
+            yield "stages", planned_timeline(graph)
 
 
 def _metadata(process: int, name: str, timeline: Timeline) -> Iterator[dict[str, Any]]:
