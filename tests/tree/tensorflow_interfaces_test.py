@@ -35,7 +35,7 @@ tensorflow.python.ops.handle_data_util:get_resource_handle_data
 
 IN_GRAPHS = """
 _Arg _FusedConv2D _FusedConv3D _Retval _SwitchN _XlaCluster _XlaCompile _XlaMustCompile _class
-_handle_dtypes _handle_shapes _input_shapes _output_shapes _tpu_replicate _xla_cluster_id
+_handle_dtypes _handle_shapes _input_shapes _kernel _output_shapes _tpu_replicate _xla_cluster_id
 _xla_compile_id _xla_outside_compilation
 """
 

@@ -140,11 +140,11 @@ def test_totals_are_called_sums_and_memory_counted() -> None:
 
 
 def test_a_plan_without_stages_says_why_and_shows_no_identity() -> None:
-    graph = _without_stages()
+    graph = dataclasses.replace(_without_stages(), why_no_stage="none of 3 measured sets wins")
     assert not graph.stages
     page = _page(graph)
     [notice] = _notices(page)
-    assert notice.startswith("No stage. The planner found none that fits into the memory and beats")
+    assert notice.startswith("No stage. None of 3 measured sets wins. The most promising")
     assert notice.endswith("a and b: measured 2.0 us slower than one after another.")
     assert set(_figures(page)) == {"one after another", "stages", "peak memory"}
     assert len(page.of_class("timeline")) == 1

@@ -184,4 +184,4 @@ def _describe(summary: dict[str, Any]) -> str:
 
 
 def _launches(keys: tuple[LaunchKey, ...]) -> list[dict[str, Any]]:
-    return [key._asdict() for key in keys]
+    return [{"function": key.function, "grid": key.grid, "block": key.block} for key in keys]

@@ -160,10 +160,9 @@ def _profile_command(graph: GraphPlan) -> str:
 
 
 def _why_no_stage(graph: GraphPlan) -> Notice:
-    text = (
-        "The planner found none that fits into the memory and beats its convolutions one after "
-        "another by more than the spread."
-    )
+    # Plans of earlier versions do not say it.
+    reason = graph.why_no_stage or "none is faster by more than the figures may be off"
+    text = f"{reason[:1].upper()}{reason[1:]}."
     if graph.missed:
         missed = graph.missed[0]
         text += f" The most promising, {' and '.join(missed.nodes)}: {missed.why_not}."
