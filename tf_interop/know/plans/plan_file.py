@@ -21,7 +21,8 @@
         }
       ],
       "batch_size": 8,
-      "prediction": {"latency_us": 51.5, "sequential_us": 61.0, "peak_bytes": 1048576, …}
+      "prediction": {"latency_us": 51.5, "sequential_us": 61.0, "peak_bytes": 1048576, …},
+      "step": "inference"
     }
   ],
   "format": "tf_interop.plan",
