@@ -77,7 +77,12 @@ PLAN = Plan(
             alone=(AloneConvolution("c", "eng1", 30.0, 6144, before_stage=1),),
             missed=(MissedStage(("a", "c"), "measured 3.0 us slower", count=2),),
         ),
-        GraphPlan(fingerprint="0000000000000001", convolution_count=1, stages=()),
+        GraphPlan(
+            fingerprint="0000000000000001",
+            convolution_count=1,
+            stages=(),
+            why_no_stage="the one measured set does not beat",
+        ),
     ),
     made_with={"tensorflow": "2.21.0", "cudnn": "9.3.0"},
 )
