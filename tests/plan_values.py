@@ -78,7 +78,12 @@ PLAN = Plan(
             missed=(MissedStage(("a", "c"), "measured 3.0 us slower", count=2),),
             step="training",
         ),
-        GraphPlan(fingerprint="0000000000000001", convolution_count=1, stages=()),
+        GraphPlan(
+            fingerprint="0000000000000001",
+            convolution_count=1,
+            stages=(),
+            why_no_stage="the one measured set does not beat",
+        ),
     ),
     made_with={"tensorflow": "2.21.0", "cudnn": "9.3.0"},
 )
