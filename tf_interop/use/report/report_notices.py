@@ -132,8 +132,8 @@ def _times_notices(graph: GraphPlan, *, simulated: bool) -> list[Notice]:
         text = "No planner made these stages: no times, memory or reasons are known."
         if any(stage.why.startswith("always") for stage in graph.stages):
             text += (
-                " The policy always made them: what is equally deep in the graph (depth 1 depends "
-                "on no other convolution) and can run together does, whether that is faster or not."
+                " The policy “always” made them: what is equally deep in the graph (depth 1 "
+                "depends on no other convolution) and can run together does, faster or not."
             )
         return [Notice("No times are known.", text)]
     if not known:
