@@ -284,7 +284,7 @@ def test_a_failure_has_its_reason(
         pytest.param(
             FORWARD,
             dataclasses.replace(FEW_RUNS, repetitions=0),
-            "1 repetition, got 1 and 0",
+            "1 to 1000000 repetitions, got 1 and 0",
             id="no_repetition",
         ),
         pytest.param(

@@ -81,6 +81,7 @@ def test_the_page_names_what_is_left_alone_in_which_network() -> None:
         {
             "machine": "a CPU",
             "date": "2026-01-01",
+            "command": "compare",
             "tensorflow": "2.21.0",
             "keras": "3",
             "architectures": ["Other", "Some"],
@@ -89,6 +90,7 @@ def test_the_page_names_what_is_left_alone_in_which_network() -> None:
     )
     text = lines.replace("\n", " ")
     assert "Of the 2 architectures 2 were run, and 2 give the same" in text
+    assert "TensorFlow 2.21.0, Keras 3, `compare`)" in text
     assert "Not run: Other." in text
     assert "4 of 10 convolutions of inference and 5 of 8 convolutions of training steps" in text
     assert "| `Conv2D: Got X.` | Some | 4 | 2 |" in lines

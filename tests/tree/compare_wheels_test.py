@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pathlib
 
 import pytest
+
+from scripts import compare_wheels
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -25,19 +26,6 @@ Requires-Dist: tf_keras>=2.20; extra == "dev"
 # tf_interop
 """
 INFO = "tf_interop-1.dist-info"
-
-
-def load_script():  # type: ignore[no-untyped-def]
-    path = ROOT / "scripts" / "compare_wheels.py"
-    spec = importlib.util.spec_from_file_location("compare_wheels", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-SCRIPT = load_script()
 
 
 @pytest.fixture
@@ -64,24 +52,24 @@ def files() -> dict[str, bytes]:
 
 
 def test_a_whole_wheel_has_no_fault(files, package) -> None:  # type: ignore[no-untyped-def]
-    assert SCRIPT.faults_of(files, package) == []
+    assert compare_wheels.faults_of(files, package) == []
 
 
 @pytest.mark.parametrize("name", ["tf_interop/__init__.py", "tf_interop/libtf_interop.so"])
 def test_a_missing_file_is_named(files, package, name: str) -> None:  # type: ignore[no-untyped-def]
     del files[name]
-    assert SCRIPT.faults_of(files, package) == [f"it lacks {name}"]
+    assert compare_wheels.faults_of(files, package) == [f"it lacks {name}"]
 
 
 def test_a_needless_file_is_named(files, package) -> None:  # type: ignore[no-untyped-def]
     files["tests/conftest.py"] = b""
-    [fault] = SCRIPT.faults_of(files, package)
+    [fault] = compare_wheels.faults_of(files, package)
     assert fault.startswith("it holds tests/conftest.py")
 
 
 def test_a_wheel_for_the_cpu_alone_is_refused(files, package) -> None:  # type: ignore[no-untyped-def]
     files["tf_interop/build_info.json"] = b'{"tensorflow": "2.21.0", "cudnn_backend": false}'
-    [fault] = SCRIPT.faults_of(files, package)
+    [fault] = compare_wheels.faults_of(files, package)
     assert "without the cudnn backend" in fault
 
 
@@ -99,7 +87,7 @@ def test_wrong_metadata_is_named(  # type: ignore[no-untyped-def]
     files, package, line: str, instead: str, fault: str
 ) -> None:
     files[f"{INFO}/METADATA"] = METADATA.replace(line, instead).encode()
-    [found] = SCRIPT.faults_of(files, package)
+    [found] = compare_wheels.faults_of(files, package)
     assert fault in found
 
 
@@ -111,15 +99,18 @@ def test_a_missing_part_of_the_metadata_is_named(  # type: ignore[no-untyped-def
     files, package, name: str, fault: str
 ) -> None:
     del files[f"{INFO}/{name}"]
-    [found] = SCRIPT.faults_of(files, package)
+    [found] = compare_wheels.faults_of(files, package)
     assert fault in found
 
 
 def test_wheels_differ_by_what_only_one_holds_or_other_content(files) -> None:  # type: ignore[no-untyped-def]
     other = {**files, "tf_interop/__init__.py": b"1", "tf_interop/more.py": b""}
-    assert SCRIPT.differences(files, other) == ["tf_interop/__init__.py", "tf_interop/more.py"]
+    assert compare_wheels.differences(files, other) == [
+        "tf_interop/__init__.py",
+        "tf_interop/more.py",
+    ]
 
 
 def test_wheels_do_not_differ_by_what_each_build_draws(files) -> None:  # type: ignore[no-untyped-def]
     other = {**files, "tf_interop/libtf_interop.so": b"2", f"{INFO}/RECORD": b"2"}
-    assert SCRIPT.differences(files, other) == []
+    assert compare_wheels.differences(files, other) == []

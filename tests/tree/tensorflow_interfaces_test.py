@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pathlib
+
+from scripts import tensorflow_interfaces as interfaces
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -40,42 +41,29 @@ _xla_compile_id _xla_outside_compilation
 """
 
 
-def load_script():  # type: ignore[no-untyped-def]
-    path = ROOT / "scripts" / "tensorflow_interfaces.py"
-    spec = importlib.util.spec_from_file_location("tensorflow_interfaces", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-SCRIPT = load_script()
-
-
 def is_protobuf(interface: str) -> bool:
     return interface.endswith("_pb2")
 
 
 def test_python_interfaces_are_these() -> None:
-    listed = SCRIPT.python_interfaces() | SCRIPT.private_attributes()
+    listed = interfaces.python_interfaces() | interfaces.private_attributes()
     assert {each for each in listed if not is_protobuf(each)} == set(PYTHON.split())
     assert any(map(is_protobuf, listed))
-    assert listed < set(SCRIPT.interfaces())
+    assert listed < set(interfaces.interfaces())
 
 
 def test_names_in_graphs_are_these() -> None:
-    assert SCRIPT.graph_names() == {f"graph:{name}" for name in IN_GRAPHS.split()}
+    assert interfaces.graph_names() == {f"graph:{name}" for name in IN_GRAPHS.split()}
 
 
 def test_of_grapplers_cc_interfaces_these_are_used() -> None:
-    headers = SCRIPT.cc_headers()
+    headers = interfaces.cc_headers()
     assert len(headers) > 10
     assert {each for each in headers if "grappler" in each} == {
         "tensorflow/c/experimental/grappler/grappler.h",
         "tensorflow/core/grappler/optimizers/custom_graph_optimizer_registry.h",
     }
-    assert SCRIPT.cc_declarations() == {"tensorflow::grappler::InitGraphPlugin"}
+    assert interfaces.cc_declarations() == {"tensorflow::grappler::InitGraphPlugin"}
 
 
 def test_tensorflows_namespace_is_entered_in_one_file() -> None:
@@ -85,18 +73,18 @@ def test_tensorflows_namespace_is_entered_in_one_file() -> None:
 
 
 def test_all_of_them_are_there() -> None:
-    assert [each for each in SCRIPT.interfaces() if SCRIPT.look(each) == "MISSING"] == []
-    assert SCRIPT.look("tensorflow.python.grappler.tf_optimizer:NoSuchName") == "MISSING"
-    assert SCRIPT.look("tensorflow/core/no_such_header.h") == "MISSING"
-    assert SCRIPT.look("tensorflow.python.eager.context:context().no_such_name") == "MISSING"
-    assert SCRIPT.look("tensorflow::grappler::NoSuchFunction") == "MISSING"
+    assert [each for each in interfaces.interfaces() if interfaces.look(each) == "MISSING"] == []
+    assert interfaces.look("tensorflow.python.grappler.tf_optimizer:NoSuchName") == "MISSING"
+    assert interfaces.look("tensorflow/core/no_such_header.h") == "MISSING"
+    assert interfaces.look("tensorflow.python.eager.context:context().no_such_name") == "MISSING"
+    assert interfaces.look("tensorflow::grappler::NoSuchFunction") == "MISSING"
 
 
 def test_a_comparison_names_what_differs_and_gathers_headers() -> None:
     this = "a.b:c  function ()\na.b:d  type\nx/y.h  1\nx/z.h  2\ngone.h  3\n"
     other = "a.b:c  function (n)\na.b:d  type\nx/y.h  4\nx/z.h  2\ngone.h  MISSING\n"
-    assert SCRIPT.differences(this, this) == []
-    assert SCRIPT.differences(this, other) == [
+    assert interfaces.differences(this, this) == []
+    assert interfaces.differences(this, other) == [
         "a.b:c: function () -> function (n)",
         "gone.h: 3 -> MISSING",
         "1 of 3 headers have another content: x/y.h",

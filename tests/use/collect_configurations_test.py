@@ -176,8 +176,11 @@ def test_a_level_of_two_and_the_same_pair_are_one_stage() -> None:
 @pytest.mark.parametrize("layouts", [(), ("NCHW",)])
 def test_lists_what_could_be_merged(layouts: tuple[str, ...]) -> None:
     image = tf.keras.Input((8, 8, 3))
-    branches = [tf.keras.layers.Conv2D(4 * size, size, padding="same")(image) for size in (1, 2)]
-    branches += [tf.keras.layers.Conv2D(6, 1, padding="same")(image)]
+    # Named: Keras numbers the others by what was made before, and Grappler orders nodes by name.
+    branches = [
+        tf.keras.layers.Conv2D(channels, size, padding="same", name=name)(image)
+        for name, channels, size in (("a", 4, 1), ("b", 8, 2), ("c", 6, 1))
+    ]
     tf.keras.Model(image, branches).save("merge.keras")
     listed = _collect("merge.keras", stage_sources=[StageSource.MERGES], layouts=layouts)
     stages = [
