@@ -346,6 +346,8 @@ def test_the_plugin_is_turned_off_and_on_while_other_threads_trace() -> None:
             wrong.append(error)
 
     before = stages_run()
+    # TensorFlow keeps its options by thread: a thread begins with those of this one.
+    tf_interop.enable("always")
     threads = [threading.Thread(target=call) for _ in range(3)]
     for thread in threads:
         thread.start()

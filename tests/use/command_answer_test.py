@@ -290,7 +290,8 @@ def test_stdout_is_itself_again_afterwards() -> None:
     )
     process = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        # Of an environment that turns buffers off a test would see nothing.
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""},
         capture_output=True,
         text=True,
         check=True,

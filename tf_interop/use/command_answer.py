@@ -86,6 +86,7 @@ def stdout_on_stderr() -> Iterator[None]:
         with contextlib.redirect_stdout(sys.stderr):
             yield
         return
+    sys.stdout.flush()  # what was written before goes where it was to go
     kept = os.dup(descriptor)
     try:
         os.dup2(sys.stderr.fileno(), descriptor)
