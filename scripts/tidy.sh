@@ -3,8 +3,8 @@
 #
 #   scripts/tidy.sh [--quick] [FILE.cc...]
 #
-# Without files it checks all sources. --quick leaves out the static analyzer, which takes three
-# quarters of the time. The environment that `setup.sh dev` made (VENV) has clang-tidy and, with its
+# Without files it checks all sources. --quick leaves out the static analyzer, which takes two
+# thirds of the time. The environment that `setup.sh dev` made (VENV) has clang-tidy and, with its
 # TensorFlow, the headers; those of others are system headers, about which nothing is said.
 set -euo pipefail
 cd "$(dirname "$0")/.."
