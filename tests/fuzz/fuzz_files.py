@@ -33,8 +33,8 @@ with atheris.instrument_imports(include=["tf_interop"]):
     from tf_interop.know.profiles.profile_file import load_profile, save_profile
     from tf_interop.know.profiles.profile_journal import ProfileJournal
 
-import configuration_list_test  # noqa: E402 (the path is set above)
-import plan_file_test  # noqa: E402
+import configuration_values  # noqa: E402 (the path is set above)
+import plan_values  # noqa: E402
 import planning_values  # noqa: E402
 import profile_values  # noqa: E402
 from fuzz.json_edits import edit_json  # noqa: E402
@@ -87,10 +87,10 @@ def make_profile() -> Any:
 
 
 WRITERS: dict[str, Callable[[Path], None]] = {
-    "plan": lambda path: save_plan(plan_file_test.PLAN, path),
+    "plan": lambda path: save_plan(plan_values.PLAN, path),
     "problem": lambda path: save_problem(make_problem(), path),
     "profile": lambda path: save_profile(make_profile(), path),
-    "configurations": lambda path: save_configurations(configuration_list_test.LIST, path),
+    "configurations": lambda path: save_configurations(configuration_values.LIST, path),
     "journal": write_journal,
     "nsight": lambda path: path.write_text(NSIGHT_CSV),
 }

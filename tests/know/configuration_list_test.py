@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from convolution_values import TINY
+from configuration_values import LARGE, LIST, SMALL
 
 from tf_interop.errors import ProfileError
 from tf_interop.know.profiles.configuration_list import (
@@ -24,13 +24,6 @@ from tf_interop.know.profiles.configuration_list_file import (
     save_configurations,
 )
 
-SMALL = dataclasses.replace(TINY, filter_shape=(1, 1, 3, 4))
-LARGE = dataclasses.replace(SMALL, filter_shape=(5, 5, 3, 4))
-LIST = ConfigurationList(
-    (ListedConvolution(SMALL, 2, ("a",)), ListedConvolution(LARGE, 1, ("a", "b"))),
-    (ListedStage((0, 1), (0, 1), origins=("a, level",)),),
-    made_with={"tensorflow": "2.21.0"},
-)
 SCHEMA = pathlib.Path(__file__).resolve().parents[2] / "docs/schemas/configurations.schema.json"
 
 
