@@ -140,7 +140,7 @@ def measure(
         plan_path = plan_paths.get(case.precision, plan_paths.get(None))
         if plan_path is None and profile_path is None and policy is None:
             return None
-        return PlanSource(plan_path, profile_path, policy is not None, allow_foreign_profile)
+        return PlanSource(plan_path, profile_path, allow_foreign_profile)
 
     if any(variant.needs_plan for variant in variants):
         unplanned = [case.name for case in cases if source_of(case) is None]

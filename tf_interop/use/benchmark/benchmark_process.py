@@ -17,6 +17,7 @@ import msgspec
 
 from tf_interop.know.results.benchmark_result import Failure, FailureKind
 from tf_interop.use.benchmark.benchmark_child import Answer, Request
+from tf_interop.use.child_environment import child_environment
 from tf_interop.use.tensorflow_messages import CHATTER
 
 _SECONDS_BETWEEN_LOOKS = 0.1
@@ -59,7 +60,7 @@ def run_child(
         with log_path.open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-c", _CHILD, module, str(request_path), str(answer_path)],
-                env=_environment(),
+                env=child_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -77,12 +78,6 @@ def run_child(
         if should_stop():
             return Answer()
         return Answer(failure=_crash(process.returncode, log_path))
-
-
-def _environment() -> dict[str, str]:
-    # As this process imports tf_interop, which may be from the working directory or a source tree.
-    folders = [path or str(pathlib.Path.cwd()) for path in sys.path]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
 
 
 def _wait(

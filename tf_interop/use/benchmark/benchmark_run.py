@@ -39,18 +39,16 @@ RunChild = Callable[[Request, float], Answer]
 
 @dataclasses.dataclass(frozen=True)
 class PlanSource:
-    """Where the plan of a case comes from: one of the three.
+    """Where the plan of a case comes from; with neither file every convolution is in a stage.
 
     Attributes:
         plan_path: a plan file that holds it.
         profile_path: a profile to plan each case by.
-        is_always: whether every convolution is in a stage, faster or not.
         allow_foreign_profile: whether the profile may be of another device.
     """
 
     plan_path: pathlib.Path | None = None
     profile_path: pathlib.Path | None = None
-    is_always: bool = False
     allow_foreign_profile: bool = False
 
 

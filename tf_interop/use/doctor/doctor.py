@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-import os
 import pathlib
 import signal
 import subprocess
@@ -18,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tf_interop.use.child_environment import child_environment
 from tf_interop.use.doctor.doctor_finding import Check, Finding, Level, problem
 from tf_interop.use.doctor.doctor_machine import tensorflow_distributions
 
@@ -82,7 +82,7 @@ def run_module(module: str, timeout_seconds: float = _TIMEOUT_SECONDS) -> list[F
                 capture_output=True,
                 check=False,
                 timeout=timeout_seconds,
-                env=_environment(),
+                env=child_environment(),
             )
             end, errors = _describe_end(process.returncode), process.stderr
         except subprocess.TimeoutExpired as error:
@@ -106,12 +106,6 @@ def write_findings(module: str, path: str) -> None:
             for finding in _run_check(check):
                 write(_finding_to_json(finding))
         write({"done": True})
-
-
-def _environment() -> dict[str, str]:
-    # As this process imports tf_interop, which may be from the working directory or a source tree.
-    folders = [path or str(pathlib.Path.cwd()) for path in sys.path]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
 
 
 def _run_check(check: Check) -> Iterator[Finding]:
