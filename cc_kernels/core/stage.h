@@ -1,0 +1,79 @@
+// What a stage is: steps on lanes that run at the same time.
+//
+// Steps are numbered by their place in the stage, whatever lanes they are on: buffers, results and
+// messages go by that number, and two plans for the same steps (one for each batch size, say)
+// differ in their lanes alone.
+//
+// The steps of a lane run one after another, in the order of their numbers, so that a step may read
+// what an earlier step of its lane wrote; whoever makes the stage sees to that. Steps of different
+// lanes do not depend on each other. Everything that runs a stage in another way (on fewer lanes,
+// in sequence, anew after a failure) keeps that order. No step writes what it or an earlier step
+// reads: a stage that failed may be run anew.
+#ifndef TF_INTEROP_CORE_STAGE_H_
+#define TF_INTEROP_CORE_STAGE_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cc_kernels/core/backend.h"
+#include "cc_kernels/core/convolution.h"
+#include "cc_kernels/core/status.h"
+
+namespace tf_interop {
+
+// A step that is no convolution, as whoever makes the stage supplies it: one of TensorFlow's own
+// kernels, say. Made ready by its maker; immutable, shared between threads, launched many times.
+class Operation {
+ public:
+  virtual ~Operation() = default;
+  // What it needs of its lane's workspace.
+  virtual size_t workspace_bytes() const { return 0; }
+  // Enqueues it on `stream` and returns without waiting for it. `argument` is what the call brings
+  // (StageBuffers::argument): that is where operands and results come from.
+  virtual Status Launch(void* argument, void* workspace, Stream stream) const = 0;
+};
+
+// What one step computes, as a plan asks for it.
+struct Step {
+  std::string name;  // the node's name, for messages
+  Convolution convolution;
+  std::string algorithm;  // pinned, or empty for the backend's own choice
+  // Null for a convolution. Where it is set, the two above mean nothing.
+  std::shared_ptr<const Operation> operation;
+};
+
+// What runs in order, and what it asks for beyond a stream; see StreamGroupOptions.
+struct Lane {
+  std::vector<size_t> steps;  // their numbers, ascending
+  int priority = 0;
+  int sm_count = 0;  // SMs that no other lane uses, 0 for a share of those that are left
+  // Whether the lane's steps, which read one image and differ in filter and output channels only,
+  // run as one wider convolution.
+  bool merged = false;
+};
+
+struct Stage {
+  std::vector<Step> steps;
+  std::vector<Lane> lanes;
+};
+
+// Checks that every step is on one lane, that no lane is empty, that the steps of a lane ascend,
+// and every convolution. Returns kInvalidArgument that says what was expected and what came.
+Status Validate(const Stage& stage);
+
+// The lanes of steps whose lanes are numbered 0, 1, 2, … without a gap, as attributes and measuring
+// tools write them: one number for each step. They ask for nothing.
+Status LanesOf(const std::vector<int>& step_lanes, std::vector<Lane>* lanes);
+
+// The same steps on at most `lane_count` lanes, which ask for nothing: lane `lane_count` comes
+// after lane 0, and so on.
+Stage OnFewerLanes(const Stage& stage, size_t lane_count);
+
+// The same steps, in sequence.
+inline Stage InSequence(const Stage& stage) { return OnFewerLanes(stage, 1); }
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_CORE_STAGE_H_
