@@ -29,10 +29,10 @@ from collections.abc import Iterator
 from playwright.sync_api import sync_playwright
 
 import tf_interop
-from tf_interop.know.convolution import ConvolutionConfiguration
-from tf_interop.know.convolution_size import multiply_adds
-from tf_interop.know.profiles.profile import Profile, ProfiledDevice, SmLimits
-from tf_interop.know.profiles.profile_entries import AlgorithmMeasurement, KernelMeasurement
+from tf_interop.convolution import ConvolutionConfiguration
+from tf_interop.convolution_size import multiply_adds
+from tf_interop.profile.entries import AlgorithmMeasurement, KernelMeasurement
+from tf_interop.profile.types import Profile, ProfiledDevice, SmLimits
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MODEL = "python.models.googlenet:googlenet"

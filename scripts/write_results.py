@@ -23,13 +23,13 @@ import msgspec
 # Where the package is not installed.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from tf_interop.know.profiles.profile import ProfiledDevice
-from tf_interop.know.results.benchmark_result import (
+from tf_interop.benchmark.result import (
     BENCHMARK_FORMAT,
     Case,
     Variant,
     VariantResult,
 )
+from tf_interop.profile.types import ProfiledDevice
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"

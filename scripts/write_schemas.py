@@ -6,12 +6,12 @@ from __future__ import annotations
 import json
 import pathlib
 
-from tf_interop.know.plans.plan_file import plan_schema
-from tf_interop.know.plans.planning_problem_file import problem_schema
-from tf_interop.know.profiles.configuration_list_file import configurations_schema
-from tf_interop.know.profiles.profile_file import profile_schema
-from tf_interop.know.results.benchmark_file import benchmark_schema
-from tf_interop.know.results.run_record import run_schema
+from tf_interop.benchmark.file import benchmark_schema
+from tf_interop.plan.file import plan_schema
+from tf_interop.plan.problem_file import problem_schema
+from tf_interop.profile.file import profile_schema
+from tf_interop.profile.worklist_file import configurations_schema
+from tf_interop.runtime.run_record import run_schema
 
 SCHEMAS = {
     "benchmark.schema.json": benchmark_schema,

@@ -6,7 +6,7 @@ import dataclasses
 
 from profile_values import CPU
 
-from tf_interop.know.results.benchmark_result import (
+from tf_interop.benchmark.result import (
     Benchmark,
     Block,
     Case,
@@ -19,7 +19,7 @@ from tf_interop.know.results.benchmark_result import (
     Variant,
     VariantResult,
 )
-from tf_interop.know.results.benchmark_statistics import summarize
+from tf_interop.benchmark.statistics import summarize
 
 CASE = Case("ResNet50", Step.INFERENCE, 8, Precision.TF32)
 OPTIONS = MeasuringOptions(warmup_steps=1, steps=2, seconds=0.0, timeout_seconds=60.0)

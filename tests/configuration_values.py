@@ -6,7 +6,7 @@ import dataclasses
 
 from convolution_values import TINY
 
-from tf_interop.know.profiles.configuration_list import (
+from tf_interop.profile.worklist import (
     ConfigurationList,
     ListedConvolution,
     ListedStage,

@@ -21,8 +21,8 @@ def plugin_as_after_import() -> Iterator[None]:
     """Leaves the plugin and TensorFlow's options as `import tf_interop` does."""
     import tensorflow as tf
 
-    from tf_interop.decide.settings import Settings
-    from tf_interop.use.enabling.plugin import get_plugin
+    from tf_interop.runtime.plugin import get_plugin
+    from tf_interop.runtime.settings import Settings
 
     get_plugin().forget_reports()
     yield
@@ -38,7 +38,7 @@ def conv_stage() -> Any:
     """The op as a function."""
     import tensorflow as tf
 
-    from tf_interop.know.installed.kernel_library import load_kernel_library
+    from tf_interop.runtime.kernel_library import load_kernel_library
 
     library = load_kernel_library()
     return tf.load_op_library(str(library.build_info.path)).tf_interop_conv_stage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind
+from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind
 
 CONFIGURATION = ConvolutionConfiguration(
     op="Conv2D",

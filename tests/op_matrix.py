@@ -17,8 +17,8 @@ import numpy as np
 import tensorflow as tf
 from stage_cases import Case
 
-from tf_interop.know.convolution import ConvolutionKind
-from tf_interop.know.graph.convolution_ops import CONVOLUTION_KINDS, SUPPORTED_DTYPES
+from tf_interop.convolution import ConvolutionKind
+from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS, SUPPORTED_DTYPES
 
 CHANNELS = 4
 FILTERS = 8

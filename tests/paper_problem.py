@@ -8,15 +8,15 @@ made up.
 
 from __future__ import annotations
 
-from tf_interop.know.plans.planning_problem import (
+from tf_interop.plan.problem import (
     Candidate,
     ConvolutionCosts,
     KnownStage,
     PlanningProblem,
     ProblemNode,
 )
-from tf_interop.know.profiles.profile import SmLimits
-from tf_interop.know.profiles.profile_entries import KernelMeasurement
+from tf_interop.profile.entries import KernelMeasurement
+from tf_interop.profile.types import SmLimits
 
 GEMM, FFT = "IMPLICIT_PRECOMP_GEMM", "FFT_TILING"
 SM = SmLimits(registers=66783, shared_memory_bytes=98304, threads=2048, blocks=32)

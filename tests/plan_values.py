@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tf_interop.know.plans.plan import (
+from tf_interop.plan.problem import FigureSource
+from tf_interop.plan.types import (
     AloneConvolution,
     Alternative,
     GraphPlan,
@@ -17,7 +18,6 @@ from tf_interop.know.plans.plan import (
     StageExplanation,
     StagePrediction,
 )
-from tf_interop.know.plans.planning_problem import FigureSource
 
 PLAN = Plan(
     graphs=(

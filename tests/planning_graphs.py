@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from convolution_values import CONFIGURATION
 from tensorflow.core.framework import graph_pb2
 
-from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionNode
-from tf_interop.know.graph.graph_view import GraphView
-from tf_interop.know.plans.plan import PinnedConvolution, PlannedStage
+from tf_interop.convolution import ConvolutionConfiguration, ConvolutionNode
+from tf_interop.graph.view import GraphView
+from tf_interop.plan.types import PinnedConvolution, PlannedStage
 
 # A module of GoogLeNet, input to output.
 INCEPTION = {

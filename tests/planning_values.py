@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from hypothesis import strategies as st
 from profile_values import HOPPER_SM
 
-from tf_interop.know.plans.planning_problem import (
+from tf_interop.plan.problem import (
     Candidate,
     ConvolutionCosts,
     KnownStage,
     PlanningProblem,
     ProblemNode,
 )
-from tf_interop.know.profiles.profile_entries import KernelMeasurement
+from tf_interop.profile.entries import KernelMeasurement
 
 ALGORITHMS = ("GEMM", "FFT", "DIRECT")
 

@@ -8,9 +8,8 @@ import random
 
 from convolution_values import CONFIGURATION
 
-from tf_interop.know.convolution import ConvolutionConfiguration, ConvolutionKind
-from tf_interop.know.profiles.profile import Profile, ProfiledDevice, SmLimits, profile_of
-from tf_interop.know.profiles.profile_entries import (
+from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind
+from tf_interop.profile.entries import (
     AlgorithmFailure,
     AlgorithmMeasurement,
     Entry,
@@ -20,6 +19,7 @@ from tf_interop.know.profiles.profile_entries import (
     StageFailure,
     StageMeasurement,
 )
+from tf_interop.profile.types import Profile, ProfiledDevice, SmLimits, profile_of
 
 # The limits of compute capability 9.0: CUDA C++ Programming Guide, "Technical Specifications per
 # Compute Capability".

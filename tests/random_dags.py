@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from hypothesis import strategies as st
 
-from tf_interop.decide.search.bounded_search import Nodes, SetOptions
-from tf_interop.decide.search.search_interface import SearchResult, StageOption
+from tf_interop.plan.search.beam import Nodes, SetOptions
+from tf_interop.plan.search.interface import SearchResult, StageOption
 
 Dag = list[list[int]]
 

@@ -6,8 +6,8 @@ import dataclasses
 import html.parser
 from collections.abc import Callable
 
-from tf_interop.use.report.report_data import Report
-from tf_interop.use.report.report_page import render_report
+from tf_interop.report.data import Report
+from tf_interop.report.page import render_report
 
 _VOID = {"meta", "br", "path", "rect", "line"}
 

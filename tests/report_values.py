@@ -7,25 +7,25 @@ import functools
 
 from profile_values import HOPPER_SM, SMALL
 
-from tf_interop.decide.planning.explain_plan import explain_plan
-from tf_interop.decide.planning.make_plan import make_plan
-from tf_interop.know.convolution import Refusal, RefusalReason
-from tf_interop.know.plans.plan import (
-    GraphPlan,
-    LaneOptions,
-    PinnedConvolution,
-    Plan,
-    PlannedStage,
-)
-from tf_interop.know.plans.planning_problem import (
+from tf_interop.convolution import Refusal, RefusalReason
+from tf_interop.plan.explain import explain_plan
+from tf_interop.plan.make import make_plan
+from tf_interop.plan.problem import (
     Candidate,
     ConvolutionCosts,
     KnownStage,
     PlanningProblem,
     ProblemNode,
 )
-from tf_interop.know.profiles.profile_entries import KernelMeasurement
-from tf_interop.know.results.run_record import MeasuredStep, RunGraph, RunRecord
+from tf_interop.plan.types import (
+    GraphPlan,
+    LaneOptions,
+    PinnedConvolution,
+    Plan,
+    PlannedStage,
+)
+from tf_interop.profile.entries import KernelMeasurement
+from tf_interop.runtime.run_record import MeasuredStep, RunGraph, RunRecord
 
 EVIL_NAME = "<script>alert(1)</script>\"'&"
 FINGERPRINT = "0123456789abcdef"

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_interop
-from tf_interop.use.enabling.plugin import get_plugin
+from tf_interop.runtime.plugin import get_plugin
 
 v1 = tf.compat.v1
 

@@ -14,56 +14,56 @@ import wrapt
 
 if TYPE_CHECKING:
     from tf_interop import keras as keras
-    from tf_interop.decide.conv_stage_pass import PassReport as PassReport
-    from tf_interop.know.plans.plan import Plan as Plan
-    from tf_interop.know.plans.plan_file import load_plan as load_plan
-    from tf_interop.know.plans.plan_file import save_plan as save_plan
-    from tf_interop.know.profiles.configuration_list import ConfigurationList as ConfigurationList
-    from tf_interop.know.profiles.configuration_list_file import (
-        load_configurations as load_configurations,
-    )
-    from tf_interop.know.profiles.configuration_list_file import (
-        save_configurations as save_configurations,
-    )
-    from tf_interop.know.profiles.profile import Profile as Profile
-    from tf_interop.know.profiles.profile_file import load_profile as load_profile
-    from tf_interop.know.profiles.profile_file import save_profile as save_profile
-    from tf_interop.know.profiles.profile_merge import merge_profiles as merge_profiles
-    from tf_interop.use.enabling.status import Status as Status
-    from tf_interop.use.enabling.status import status as status
-    from tf_interop.use.enabling.switch import disable as disable
-    from tf_interop.use.enabling.switch import enable as enable
-    from tf_interop.use.models.analyze import Analysis as Analysis
-    from tf_interop.use.models.analyze import analyze as analyze
-    from tf_interop.use.planning.make_plan_of_model import plan as plan
-    from tf_interop.use.profiling.collect_configurations import CollectOptions as CollectOptions
-    from tf_interop.use.profiling.collect_configurations import (
+    from tf_interop.model.analyze import Analysis as Analysis
+    from tf_interop.model.analyze import analyze as analyze
+    from tf_interop.model.collect import CollectOptions as CollectOptions
+    from tf_interop.model.collect import (
         collect_configurations as collect_configurations,
     )
+    from tf_interop.model.make_plan import plan as plan
+    from tf_interop.plan.file import load_plan as load_plan
+    from tf_interop.plan.file import save_plan as save_plan
+    from tf_interop.plan.types import Plan as Plan
+    from tf_interop.profile.file import load_profile as load_profile
+    from tf_interop.profile.file import save_profile as save_profile
+    from tf_interop.profile.merge import merge_profiles as merge_profiles
+    from tf_interop.profile.types import Profile as Profile
+    from tf_interop.profile.worklist import ConfigurationList as ConfigurationList
+    from tf_interop.profile.worklist_file import (
+        load_configurations as load_configurations,
+    )
+    from tf_interop.profile.worklist_file import (
+        save_configurations as save_configurations,
+    )
+    from tf_interop.runtime.graph_pass import PassReport as PassReport
+    from tf_interop.runtime.status import Status as Status
+    from tf_interop.runtime.status import status as status
+    from tf_interop.runtime.switch import disable as disable
+    from tf_interop.runtime.switch import enable as enable
 
 __version__ = "0.1.0"
 
 _MODULE_OF = {
-    "Analysis": "tf_interop.use.models.analyze",
-    "CollectOptions": "tf_interop.use.profiling.collect_configurations",
-    "ConfigurationList": "tf_interop.know.profiles.configuration_list",
-    "PassReport": "tf_interop.decide.conv_stage_pass",
-    "Plan": "tf_interop.know.plans.plan",
-    "Profile": "tf_interop.know.profiles.profile",
-    "Status": "tf_interop.use.enabling.status",
-    "analyze": "tf_interop.use.models.analyze",
-    "collect_configurations": "tf_interop.use.profiling.collect_configurations",
-    "disable": "tf_interop.use.enabling.switch",
-    "enable": "tf_interop.use.enabling.switch",
-    "load_configurations": "tf_interop.know.profiles.configuration_list_file",
-    "load_plan": "tf_interop.know.plans.plan_file",
-    "load_profile": "tf_interop.know.profiles.profile_file",
-    "merge_profiles": "tf_interop.know.profiles.profile_merge",
-    "plan": "tf_interop.use.planning.make_plan_of_model",
-    "save_configurations": "tf_interop.know.profiles.configuration_list_file",
-    "save_plan": "tf_interop.know.plans.plan_file",
-    "save_profile": "tf_interop.know.profiles.profile_file",
-    "status": "tf_interop.use.enabling.status",
+    "Analysis": "tf_interop.model.analyze",
+    "CollectOptions": "tf_interop.model.collect",
+    "ConfigurationList": "tf_interop.profile.worklist",
+    "PassReport": "tf_interop.runtime.graph_pass",
+    "Plan": "tf_interop.plan.types",
+    "Profile": "tf_interop.profile.types",
+    "Status": "tf_interop.runtime.status",
+    "analyze": "tf_interop.model.analyze",
+    "collect_configurations": "tf_interop.model.collect",
+    "disable": "tf_interop.runtime.switch",
+    "enable": "tf_interop.runtime.switch",
+    "load_configurations": "tf_interop.profile.worklist_file",
+    "load_plan": "tf_interop.plan.file",
+    "load_profile": "tf_interop.profile.file",
+    "merge_profiles": "tf_interop.profile.merge",
+    "plan": "tf_interop.model.make_plan",
+    "save_configurations": "tf_interop.profile.worklist_file",
+    "save_plan": "tf_interop.plan.file",
+    "save_profile": "tf_interop.profile.file",
+    "status": "tf_interop.runtime.status",
 }
 
 __all__ = [*_MODULE_OF, "keras"]
@@ -90,7 +90,7 @@ def _register_plugin(_tensorflow: object) -> None:
     # it. An ImportError means that a module of this package is just importing TensorFlow; who needs
     # the plugin asks for it once that is done.
     with contextlib.suppress(TfInteropError, ImportError):
-        from tf_interop.use.enabling.plugin import get_plugin
+        from tf_interop.runtime.plugin import get_plugin
 
         get_plugin()
 

@@ -10,17 +10,18 @@ from typing import Any
 
 from absl import logging
 
-from tf_interop.decide.conv_stage_pass import PassReport
-from tf_interop.decide.settings import DEFAULT_PASS_TIME_LIMIT_S, Settings
+from tf_interop import tensorflow_internals
 from tf_interop.errors import LibraryError
-from tf_interop.know.installed import keras_internals, tensorflow_internals
-from tf_interop.know.installed.kernel_library import Counters
-from tf_interop.know.plans.plan import Plan
-from tf_interop.know.profiles.profile import Profile
-from tf_interop.use.enabling.plugin import PassFailure, Plugin, get_plugin
-from tf_interop.use.enabling.status import status
-from tf_interop.use.enabling.switch import make_settings
-from tf_interop.use.enabling.tensorboard_figures import StageFigures, StageFiguresWriter
+from tf_interop.plan.types import Plan
+from tf_interop.profile.types import Profile
+from tf_interop.runtime import keras_internals
+from tf_interop.runtime.graph_pass import PassReport
+from tf_interop.runtime.kernel_library import Counters
+from tf_interop.runtime.plugin import PassFailure, Plugin, get_plugin
+from tf_interop.runtime.settings import DEFAULT_PASS_TIME_LIMIT_S, Settings
+from tf_interop.runtime.status import status
+from tf_interop.runtime.switch import make_settings
+from tf_interop.runtime.tensorboard import StageFigures, StageFiguresWriter
 
 
 @dataclasses.dataclass

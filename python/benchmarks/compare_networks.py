@@ -33,7 +33,7 @@ import click
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from python.benchmarks.networks import NETWORKS, Network
-from tf_interop.use.command_arguments import parse_batches, parse_budget, parsed_by
+from tf_interop.cli.arguments import parse_batches, parse_budget, parsed_by
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIRST = tuple(network.name for network in NETWORKS[:3])

@@ -31,7 +31,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is impor
 import tensorflow as tf
 
 from python.benchmarks.networks import NETWORKS, Network
-from tf_interop.know.results.benchmark_result import (
+from tf_interop.benchmark.child import Answer, BlockRequest, PlanRequest, Request
+from tf_interop.benchmark.process import run_child
+from tf_interop.benchmark.result import (
     Block,
     Case,
     MeasuringOptions,
@@ -39,8 +41,6 @@ from tf_interop.know.results.benchmark_result import (
     Step,
     Variant,
 )
-from tf_interop.use.benchmark.benchmark_child import Answer, BlockRequest, PlanRequest, Request
-from tf_interop.use.benchmark.benchmark_process import run_child
 
 OPTIONS_VARIABLE = "CONV_STAGE_BENCHMARK"
 OUTPUT_VARIABLE = "BENCHMARK_OUTPUT_DIR"

@@ -39,16 +39,16 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from tf_interop.decide.planning.make_plan import PlanOptions, make_plan
-from tf_interop.decide.search.search_interface import Lanes, StageOption
-from tf_interop.decide.search.stage_search import LaneRule, search_stages
-from tf_interop.know.plans.planning_problem import (
+from tf_interop.plan.make import PlanOptions, make_plan
+from tf_interop.plan.problem import (
     Candidate,
     ConvolutionCosts,
     KnownStage,
     PlanningProblem,
     ProblemNode,
 )
+from tf_interop.plan.search.exact import LaneRule, search_stages
+from tf_interop.plan.search.interface import Lanes, StageOption
 
 DEFAULT_NETWORKS = (
     "InceptionV3",
@@ -100,11 +100,11 @@ def read_network(name: str) -> Dag:
     # Here, because the processes that plan are to be measured without TensorFlow.
     import tensorflow as tf
 
-    from tf_interop.know.graph.find_convolutions import find_convolutions
-    from tf_interop.know.graph.graph_properties import GraphProperties
-    from tf_interop.know.graph.graph_view import GraphView
-    from tf_interop.know.graph.independence import Independence
-    from tf_interop.use.models.model_graphs import graphs_of
+    from tf_interop.graph.find import find_convolutions
+    from tf_interop.graph.independence import Independence
+    from tf_interop.graph.properties import GraphProperties
+    from tf_interop.graph.view import GraphView
+    from tf_interop.model.graphs import graphs_of
 
     network, _, mode = name.partition(":")
     graphs = graphs_of(

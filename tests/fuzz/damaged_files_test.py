@@ -9,12 +9,12 @@ import pytest
 from profile_values import GPU
 
 from tf_interop.errors import TfInteropError
-from tf_interop.know.plans.plan_file import load_plan
-from tf_interop.know.plans.planning_problem_file import load_problem
-from tf_interop.know.profiles.configuration_list_file import load_configurations
-from tf_interop.know.profiles.nsight_compute import read_nsight_csv
-from tf_interop.know.profiles.profile_file import load_profile
-from tf_interop.know.profiles.profile_journal import ProfileJournal
+from tf_interop.plan.file import load_plan
+from tf_interop.plan.problem_file import load_problem
+from tf_interop.profile.file import load_profile
+from tf_interop.profile.journal import ProfileJournal
+from tf_interop.profile.nsight_compute import read_nsight_csv
+from tf_interop.profile.worklist_file import load_configurations
 
 COLUMNS = ("ID", "Kernel Name", "Block Size", "Grid Size", "Metric Name", "Metric Unit")
 

@@ -9,12 +9,12 @@ import tensorflow as tf
 from graph_edits import damage_graph, whole_graph
 from tensorflow.core.framework import graph_pb2
 
-from tf_interop.decide.conv_stage_pass import run_conv_stage_pass
-from tf_interop.decide.settings import Policy, Settings
 from tf_interop.errors import TfInteropError
-from tf_interop.know.graph.graph_check import check_rewrite
-from tf_interop.know.graph.graph_view import GraphView
-from tf_interop.use.enabling.plugin import get_plugin
+from tf_interop.graph.check import check_rewrite
+from tf_interop.graph.view import GraphView
+from tf_interop.runtime.graph_pass import run_conv_stage_pass
+from tf_interop.runtime.plugin import get_plugin
+from tf_interop.runtime.settings import Policy, Settings
 
 GRAPHS = 2400
 GRAPHS_PER_TEST = 300

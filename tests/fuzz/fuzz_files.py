@@ -23,15 +23,15 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 with atheris.instrument_imports(include=["tf_interop"]):
     from tf_interop.errors import TfInteropError
-    from tf_interop.know.plans.plan_file import load_plan, save_plan
-    from tf_interop.know.plans.planning_problem_file import load_problem, save_problem
-    from tf_interop.know.profiles.configuration_list_file import (
+    from tf_interop.plan.file import load_plan, save_plan
+    from tf_interop.plan.problem_file import load_problem, save_problem
+    from tf_interop.profile.file import load_profile, save_profile
+    from tf_interop.profile.journal import ProfileJournal
+    from tf_interop.profile.nsight_compute import read_nsight_csv
+    from tf_interop.profile.worklist_file import (
         load_configurations,
         save_configurations,
     )
-    from tf_interop.know.profiles.nsight_compute import read_nsight_csv
-    from tf_interop.know.profiles.profile_file import load_profile, save_profile
-    from tf_interop.know.profiles.profile_journal import ProfileJournal
 
 import configuration_values  # noqa: E402 (the path is set above)
 import plan_values  # noqa: E402

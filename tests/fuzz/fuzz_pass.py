@@ -19,13 +19,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 with atheris.instrument_imports(include=["tf_interop.know", "tf_interop.decide"]):
-    import tf_interop.decide.conv_stage_pass  # noqa: F401 (instrumented here, used below)
+    import tf_interop.runtime.graph_pass  # noqa: F401 (instrumented here, used below)
     from tf_interop.errors import TfInteropError
 
 from damaged_graphs_test import run_pass  # noqa: E402 (the path is set above)
 from graph_edits import damage_graph, whole_graph  # noqa: E402
 
-from tf_interop.use.enabling.plugin import get_plugin  # noqa: E402
+from tf_interop.runtime.plugin import get_plugin  # noqa: E402
 
 
 def run_damaged(fuzzed: bytes) -> None:

@@ -11,7 +11,7 @@ from stage_cases import DTYPES, Case, digits, matrix_of, run_stage
 from volume_cases import volume_cases_of
 
 import tf_interop
-from tf_interop.use.enabling.plugin import get_plugin
+from tf_interop.runtime.plugin import get_plugin
 
 # The numbers are exact in TF32 and half, but Winograd and FFT algorithms round.
 TOLERANCE = {tf.float32: 2e-3, tf.float16: 5e-3, tf.bfloat16: 4e-2, tf.float64: 1e-12}

@@ -26,7 +26,7 @@ from stage_cases import (
 from tensorflow.core.framework import node_def_pb2
 
 import tf_interop
-from tf_interop.know.installed.kernel_library import load_kernel_library
+from tf_interop.runtime.kernel_library import load_kernel_library
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)

@@ -7,7 +7,7 @@ import sys
 
 DETERMINISTIC = """
 import numpy as np, tensorflow as tf, tf_interop
-from tf_interop.know.installed import tensorflow_internals
+from tf_interop import tensorflow_internals
 assert not tensorflow_internals.is_op_determinism_on()
 tf.config.experimental.enable_op_determinism()
 tf.random.set_seed(0)

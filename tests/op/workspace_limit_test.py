@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 import tf_interop
-from tf_interop.use.enabling.plugin import get_plugin
-from tf_interop.use.enabling.switch import make_settings
+from tf_interop.runtime.plugin import get_plugin
+from tf_interop.runtime.switch import make_settings
 
 IMAGE = np.random.default_rng(0).integers(-2, 3, [2, 9, 9, 3]).astype(np.float32)
 NO_MEMORY = "no memory for the workspaces of a stage"
@@ -82,7 +82,7 @@ def test_refuses_a_negative_limit() -> None:
 
 PROGRAM = """
 import tensorflow as tf, tf_interop, numpy as np
-from tf_interop.use.enabling.plugin import get_plugin
+from tf_interop.runtime.plugin import get_plugin
 print("limit", get_plugin().settings.workspace_limit_mb)
 """
 

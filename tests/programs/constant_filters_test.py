@@ -16,7 +16,7 @@ from stage_cases import Case, cases_of
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 import tf_interop
-from tf_interop.use.enabling.plugin import get_plugin
+from tf_interop.runtime.plugin import get_plugin
 
 v1 = tf.compat.v1
 

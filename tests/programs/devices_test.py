@@ -9,7 +9,7 @@ DEVICES = '''
     import tensorflow as tf
     from tensorflow.core.framework import node_def_pb2
     import tf_interop
-    from tf_interop.use.enabling.plugin import get_plugin
+    from tf_interop.runtime.plugin import get_plugin
     from unnoticed import IMAGE, conv, stages_run
 
     tf.config.set_logical_device_configuration(

@@ -13,14 +13,14 @@ from profile_values import CPU, GPU, make_profile, make_stage
 
 import tf_interop
 import tf_interop.keras
-from tf_interop.decide.settings import Settings
+from tf_interop import tensorflow_internals
 from tf_interop.errors import ProfileError
-from tf_interop.know.installed import tensorflow_internals
-from tf_interop.know.installed.profiled_device import this_cpu
-from tf_interop.know.profiles.profile import ProfiledDevice
-from tf_interop.know.profiles.profile_file import save_profile
-from tf_interop.use.enabling import switch
-from tf_interop.use.enabling.switch import make_settings
+from tf_interop.measure.device import this_cpu
+from tf_interop.profile.file import save_profile
+from tf_interop.profile.types import ProfiledDevice
+from tf_interop.runtime import switch
+from tf_interop.runtime.settings import Settings
+from tf_interop.runtime.switch import make_settings
 
 
 @pytest.fixture(name="gpu", autouse=True)
@@ -129,7 +129,7 @@ def test_tensorflow_is_not_made_to_look_for_gpus() -> None:
     program = (
         "import tensorflow as tf\n"
         "from tensorflow.python.eager import context\n"
-        "from tf_interop.know.installed.tensorflow_internals import may_have_gpus\n"
+        "from tf_interop.tensorflow_internals import may_have_gpus\n"
         "assert may_have_gpus() == tf.test.is_built_with_cuda()\n"
         "assert context.context()._physical_devices is None\n"
         "tf.config.set_visible_devices([], 'GPU')\n"
@@ -145,7 +145,7 @@ def test_a_profile_of_this_cpu_fits_a_process_that_is_kept_from_the_gpu(
     program = (
         "import tensorflow as tf\n"
         "tf.config.set_visible_devices([], 'GPU')\n"
-        "from tf_interop.use.enabling.switch import make_settings\n"
+        "from tf_interop.runtime.switch import make_settings\n"
         f"make_settings('profiled', profile={str(tmp_path / 'profile.json')!r})\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

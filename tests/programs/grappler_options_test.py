@@ -24,7 +24,7 @@ from unnoticed import (
 )
 
 import tf_interop
-from tf_interop.use.enabling.plugin import get_plugin
+from tf_interop.runtime.plugin import get_plugin
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 

@@ -18,13 +18,14 @@ import tensorflow as tf
 import tf_keras
 
 import tf_interop
-from tf_interop.decide.settings import Policy, Settings
+from tf_interop import tensorflow_internals
 from tf_interop.errors import LibraryError, PlanError
 from tf_interop.keras import ConvStages
-from tf_interop.know.installed import keras_internals, tensorflow_internals
-from tf_interop.know.plans.plan_file import save_plan
-from tf_interop.use.enabling.plugin import get_plugin
-from tf_interop.use.enabling.tensorboard_figures import StageFiguresWriter
+from tf_interop.plan.file import save_plan
+from tf_interop.runtime import keras_internals
+from tf_interop.runtime.plugin import get_plugin
+from tf_interop.runtime.settings import Policy, Settings
+from tf_interop.runtime.tensorboard import StageFiguresWriter
 
 # Ten images in batches of four: Keras leaves the batch dimension open, and the last batch is
 # smaller.

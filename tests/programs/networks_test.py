@@ -23,7 +23,7 @@ import tensorflow as tf
 
 import tf_interop
 from python.models.googlenet import googlenet
-from tf_interop.know.plans.plan import Plan
+from tf_interop.plan.types import Plan
 
 TRAINING_STEPS = 3
 

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import pytest
 
-from tf_interop.decide.planning.make_plan import make_plan
-from tf_interop.know.plans.plan import GraphPlan
-from tf_interop.know.plans.planning_problem import (
+from tf_interop.plan.make import make_plan
+from tf_interop.plan.problem import (
     Candidate,
     ConvolutionCosts,
     FigureSource,
     PlanningProblem,
     ProblemNode,
 )
-from tf_interop.know.profiles.occupancy import compute_occupancy
-from tf_interop.know.profiles.paper import load_paper_tables
-from tf_interop.know.profiles.profile import SmLimits
-from tf_interop.know.profiles.profile_entries import KernelMeasurement
+from tf_interop.plan.types import GraphPlan
+from tf_interop.profile.entries import KernelMeasurement
+from tf_interop.profile.occupancy import compute_occupancy
+from tf_interop.profile.paper import load_paper_tables
+from tf_interop.profile.types import SmLimits
 
 # Compute capability 3.5, a GPU of the paper's time: CUDA C++ Programming Guide, "Technical
 # Specifications per Compute Capability".

@@ -18,13 +18,13 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 from unnoticed import IMAGE, conv, in_function, stages_run
 
 import tf_interop
-from tf_interop.decide import conv_stage_pass
-from tf_interop.decide.conv_stage_pass import run_conv_stage_pass
-from tf_interop.decide.settings import Policy, Settings
 from tf_interop.errors import TimeLimitError
-from tf_interop.know import time_limit as time_limit_module
-from tf_interop.know.time_limit import check_time_limit, time_limit
-from tf_interop.use.enabling import plugin as plugin_module
+from tf_interop.graph import time_limit as time_limit_module
+from tf_interop.graph.time_limit import check_time_limit, time_limit
+from tf_interop.runtime import graph_pass as conv_stage_pass
+from tf_interop.runtime import plugin as plugin_module
+from tf_interop.runtime.graph_pass import run_conv_stage_pass
+from tf_interop.runtime.settings import Policy, Settings
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 

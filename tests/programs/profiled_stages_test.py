@@ -12,12 +12,12 @@ import tensorflow as tf
 from profile_values import GPU, SMALL, make_profile, make_stage
 
 import tf_interop
-from tf_interop.decide.settings import Settings
-from tf_interop.know.convolution import ConvolutionConfiguration
-from tf_interop.know.installed.profiled_device import this_cpu
-from tf_interop.know.profiles.profile import ProfiledDevice
-from tf_interop.know.profiles.profile_file import load_profile, save_profile
-from tf_interop.use.enabling.plugin import get_plugin
+from tf_interop.convolution import ConvolutionConfiguration
+from tf_interop.measure.device import this_cpu
+from tf_interop.profile.file import load_profile, save_profile
+from tf_interop.profile.types import ProfiledDevice
+from tf_interop.runtime.plugin import get_plugin
+from tf_interop.runtime.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 

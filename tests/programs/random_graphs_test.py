@@ -13,9 +13,9 @@ from random_graphs import CHANNELS, SIZE, RandomGraph
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 import tf_interop
-from tf_interop.decide.conv_stage_pass import run_conv_stage_pass
-from tf_interop.decide.settings import Policy, Settings
-from tf_interop.use.enabling.plugin import get_plugin
+from tf_interop.runtime.graph_pass import run_conv_stage_pass
+from tf_interop.runtime.plugin import get_plugin
+from tf_interop.runtime.settings import Policy, Settings
 
 GRAPHS = 240
 GRAPHS_PER_TEST = 24

@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 import tf_interop
-from tf_interop.know.plans.plan import GraphPlan, LaneOptions, PinnedConvolution, Plan, PlannedStage
-from tf_interop.use.enabling.plugin import get_plugin
+from tf_interop.plan.types import GraphPlan, LaneOptions, PinnedConvolution, Plan, PlannedStage
+from tf_interop.runtime.plugin import get_plugin
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 
 import tf_interop
+from tf_interop.convolution import ConvolutionKind
 from tf_interop.keras import ConvStages
-from tf_interop.know.convolution import ConvolutionKind
-from tf_interop.use.profiling.collect_configurations import CollectOptions, collect_configurations
-from tf_interop.use.profiling.profile_tables import describe_convolution
+from tf_interop.model.collect import CollectOptions, collect_configurations
+from tf_interop.profile.tables import describe_convolution
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 

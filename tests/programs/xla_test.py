@@ -13,7 +13,7 @@ from absl import logging
 from unnoticed import IMAGE, ROOT, conv, run_python, stages_run
 
 import tf_interop
-from tf_interop.know.graph.xla_functions import XlaFunction, xla_auto_clustering
+from tf_interop.graph.xla_functions import XlaFunction, xla_auto_clustering
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
@@ -96,8 +96,8 @@ def test_asking_for_the_status_makes_no_context() -> None:
     run_python(
         """
     import tensorflow as tf
-    from tf_interop.know.installed import tensorflow_internals
-    from tf_interop.know.graph.xla_functions import XlaFunctionFinder, xla_auto_clustering
+    from tf_interop import tensorflow_internals
+    from tf_interop.graph.xla_functions import XlaFunctionFinder, xla_auto_clustering
     assert XlaFunctionFinder().find() == ()
     assert xla_auto_clustering() == ""
     tf.config.set_logical_device_configuration(

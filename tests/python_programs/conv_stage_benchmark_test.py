@@ -13,8 +13,8 @@ from tensorflow.core.util import test_log_pb2
 
 from python.benchmarks import conv_stage_benchmark
 from python.benchmarks.conv_stage_benchmark import ConvStageBenchmark
-from tf_interop.know.results.benchmark_result import Block, FailureKind, MemoryKind
-from tf_interop.use.benchmark.benchmark_child import Answer, Failure, Request
+from tf_interop.benchmark.child import Answer, Failure, Request
+from tf_interop.benchmark.result import Block, FailureKind, MemoryKind
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 METHOD = "benchmark__squeezenet__inference__stock"

@@ -24,7 +24,7 @@ import sys
 import click
 import pytest
 
-from tf_interop.use.command_line import cli
+from tf_interop.cli.main import cli
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [

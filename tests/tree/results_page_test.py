@@ -14,8 +14,8 @@ from benchmark_values import BENCHMARK, CASE, STOCK_BLOCKS, make_block
 from profile_values import CPU, GPU
 
 from scripts import write_results
-from tf_interop.know.results.benchmark_result import Block, Variant, VariantResult
-from tf_interop.know.results.benchmark_statistics import summarize
+from tf_interop.benchmark.result import Block, Variant, VariantResult
+from tf_interop.benchmark.statistics import summarize
 
 RESULTS = write_results.read_results()
 

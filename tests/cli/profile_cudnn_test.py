@@ -1,0 +1,251 @@
+"""`tf-interop profile --backend cudnn` from a list to a profile, over stand-ins for CUDA and cuDNN.
+
+The C++ tests build the stand-ins; TF_INTEROP_STAND_INS names their folder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+import pytest
+from convolution_values import TINY
+
+from tf_interop.measure.backend import AlgorithmScope
+from tf_interop.profile.entries import FailureKind, entry_key
+from tf_interop.profile.file import load_profile
+from tf_interop.profile.journal import journal_path
+from tf_interop.profile.types import Profile, SmLimits
+from tf_interop.profile.worklist import (
+    ConfigurationList,
+    ListedConvolution,
+    ListedStage,
+)
+from tf_interop.profile.worklist_file import save_configurations
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+STAND_INS = pathlib.Path(os.environ.get("TF_INTEROP_STAND_INS", ""))
+LIBRARIES = {
+    "TF_INTEROP_LIBCUDA": STAND_INS / "libfake_cuda.so",
+    "TF_INTEROP_LIBCUDNN": STAND_INS / "libfake_cudnn.so",
+}
+# Built where the headers of CUPTI are found.
+CUPTI = STAND_INS / "libfake_cupti.so"
+
+pytestmark = pytest.mark.skipif(
+    "TF_INTEROP_STAND_INS" not in os.environ,
+    reason="TF_INTEROP_STAND_INS names no folder with stand-ins; scripts/test.sh builds them",
+)
+
+FUSED = dataclasses.replace(
+    TINY, op="_FusedConv2D", filter_shape=(1, 1, 3, 4), fused_ops=("BiasAdd", "Relu")
+)
+ONE = ConfigurationList((ListedConvolution(TINY),))
+
+# What the stand-in has: engines 0 to 4, each also behind a transposition, and the legacy names.
+ENGINES = ("eng0", "eng1_k2=5", "eng2", "eng3_k2=7_k14=3", "eng4")
+FORWARD_ALGORITHMS = {
+    *ENGINES,
+    *(f"nchw+{engine}" for engine in ENGINES),
+    *("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "DIRECT", "WINOGRAD", "WINOGRAD_NONFUSED"),
+    *("nchw+IMPLICIT_GEMM", "nchw+IMPLICIT_PRECOMP_GEMM", "nchw+GEMM", "nchw+DIRECT"),
+    *("nchw+WINOGRAD", "nchw+WINOGRAD_NONFUSED", "nchw+FFT", "nchw+FFT_TILING"),
+}
+
+
+def _environment() -> dict[str, str]:
+    libraries = {name: str(path) for name, path in LIBRARIES.items()}
+    return {**os.environ, "PYTHONPATH": str(ROOT), **libraries}
+
+
+def _start(
+    folder: pathlib.Path, arguments: Sequence[str], **environment: str
+) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tf_interop", "profile", "list.json", "-o", "profile.json"]
+    quick = ["--backend", "cudnn", "--repetitions", "1", "--warmup-runs", "0"]
+    return subprocess.Popen(
+        [*command, *quick, *arguments],
+        cwd=folder,
+        env={**_environment(), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _profile(folder: pathlib.Path, *arguments: str, **environment: str) -> tuple[Profile, int]:
+    """The profile after the command, and how much of it was measured by it."""
+    process = _start(folder, arguments, **environment)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    measured = next(line for line in output.splitlines() if line.startswith("profile.json: "))
+    return load_profile(folder / "profile.json"), int(measured.split()[1])
+
+
+def _names(profile: Profile) -> list[tuple[str, bool]]:
+    return sorted((each.algorithm, each.tf32) for each in profile.algorithms)
+
+
+def test_measures_every_algorithm_that_is_listed_once(tmp_path: pathlib.Path) -> None:
+    save_configurations(ONE, tmp_path / "list.json")
+    profile, measured_count = _profile(tmp_path)
+    names = [each.algorithm for each in profile.algorithms]
+    assert set(names) == FORWARD_ALGORITHMS
+    # The list has FFT and FFT_TILING too, which are those behind a transposition on this layout.
+    assert measured_count == len(names) == len(FORWARD_ALGORITHMS)
+    for each in profile.algorithms:
+        assert each.relative_error is not None
+        assert each.relative_error < 1e-5
+        assert each.deterministic
+    rounding = {each.algorithm for each in profile.algorithms if each.tf32}
+    assert {"eng3_k2=7_k14=3", "GEMM"} <= rounding
+    assert not {"eng0", "eng1_k2=5"} & rounding
+    device = profile.device
+    assert (device.backend, device.name, device.sm_count) == ("cudnn", "Invented GPU", 132)
+    assert isinstance(device.sm_limits, SmLimits)
+    # There is no GPU to ask NVML about.
+    assert (device.driver, device.clocks_mhz) == ("", {})
+
+    again, measured_count = _profile(tmp_path)
+    assert (again, measured_count) == (profile, 0)
+
+
+def test_lists_engines_with_knobs_moved_that_are_measured_by_name(tmp_path: pathlib.Path) -> None:
+    save_configurations(ONE, tmp_path / "list.json")
+    listed = _list_algorithms(tmp_path, AlgorithmScope.KNOBS)
+    by_itself = _list_algorithms(tmp_path, AlgorithmScope.ALL)
+    moved = [name for name in listed if name not in by_itself]
+    assert len(set(listed)) == len(listed)
+    assert "eng1_k2=0" in moved
+    assert all("_k" in name for name in moved)
+    profile, _ = _profile(tmp_path, "--algorithms", ",".join(moved[:2]))
+    assert _names(profile) == [(name, False) for name in sorted(moved[:2])]
+
+
+def _list_algorithms(folder: pathlib.Path, scope: AlgorithmScope) -> list[str]:
+    """In a process of its own, as the libraries stay open."""
+    program = (
+        "from tf_interop.profile.worklist_file import load_configurations\n"
+        "from tf_interop.measure.core_library import load_core_library\n"
+        "from tf_interop.measure.backend import AlgorithmScope\n"
+        "[listed] = load_configurations('list.json').convolutions\n"
+        "backend = load_core_library().open_backend('cudnn')\n"
+        f"scope = AlgorithmScope({scope.value!r})\n"
+        "print(*backend.list_algorithms(listed.configuration, scope).algorithms)\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=folder,
+        env=_environment(),
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout.split()
+
+
+def test_names_of_one_algorithm_are_one_measurement(tmp_path: pathlib.Path) -> None:
+    save_configurations(ONE, tmp_path / "list.json")
+    for _ in range(2):
+        profile, measured_count = _profile(
+            tmp_path, "--algorithms", "eng1,eng1_k2=5,FFT,nchw+FFT,nchw+FFT_TILING,eng7"
+        )
+        assert _names(profile) == [
+            ("eng1_k2=5", False), ("nchw+FFT", True), ("nchw+FFT_TILING", True),
+        ]  # fmt: skip
+        [failure] = profile.algorithm_failures
+        assert (failure.algorithm, failure.kind) == ("eng7", FailureKind.UNSUPPORTED)
+        assert "eng7" in failure.reason
+    assert measured_count == 0
+
+
+def test_legacy_algorithms_are_measured_with_and_without_tf32(tmp_path: pathlib.Path) -> None:
+    save_configurations(ONE, tmp_path / "list.json")
+    named = ("--algorithms", "eng1,GEMM")
+    profile, _ = _profile(tmp_path, *named, "--tf32", "off")
+    assert _names(profile) == [("GEMM", False), ("eng1_k2=5", False)]
+    profile, measured_count = _profile(tmp_path, *named)
+    assert _names(profile) == [("GEMM", False), ("GEMM", True), ("eng1_k2=5", False)]
+    assert measured_count == 1
+    _, measured_count = _profile(tmp_path, *named, "--tf32", "both")
+    assert measured_count == 0
+
+
+def test_measures_stages_with_sms_of_their_own_priorities_and_pins(tmp_path: pathlib.Path) -> None:
+    stages = (
+        ListedStage((0, 1), (0, 1)),
+        ListedStage((0, 1), (0, 1), sm_counts=(60, 0), priorities=(-1, 0)),
+        ListedStage((0, 1), (0, 1), algorithms=("eng1", "split+nchw+FFT")),
+        ListedStage((0, 1), (0, 1), algorithms=("eng1", "split+FFT")),
+    )
+    convolutions = (ListedConvolution(TINY), ListedConvolution(FUSED))
+    save_configurations(ConfigurationList(convolutions, stages), tmp_path / "list.json")
+    options = ("--algorithms", "heuristic", "--pair-algorithms", "1")
+    profile, measured_count = _profile(tmp_path, *options)
+    by_pins = {
+        (tuple(each.algorithm for each in stage.convolutions), bool(stage.sm_counts)): stage
+        for stage in profile.stages
+    }
+    assert len(by_pins) == 3
+    fastest = tuple(
+        profile.find_algorithms(configuration)[0].algorithm for configuration in (TINY, FUSED)
+    )
+    for (algorithms, _), stage in by_pins.items():
+        assert stage.sequential_algorithms == fastest
+        assert algorithms in (fastest, ("eng1_k2=5", "split+nchw+FFT"))
+    # The device has SMs in groups of eight.
+    apart = by_pins[fastest, True]
+    assert (apart.asked_sm_counts, apart.sm_counts) == ((60, 0), (64, 68))
+    assert apart.priorities == (-1, 0)
+    [failure] = profile.stage_failures
+    assert failure.kind is FailureKind.UNSUPPORTED
+    assert "FFT of NHWC" in failure.reason
+    assert [each.algorithm for each in failure.convolutions] == ["eng1_k2=5", "split+FFT"]
+
+    again, measured_count = _profile(tmp_path, *options)
+    assert (again, measured_count) == (profile, 0)
+
+
+def test_goes_on_after_it_was_killed(tmp_path: pathlib.Path) -> None:
+    save_configurations(ONE, tmp_path / "list.json")
+    considered = ("--algorithms", "heuristic")
+    process = _start(tmp_path, considered)
+    journal = journal_path(tmp_path / "profile.json")
+    deadline = time.monotonic() + 60
+    while not journal.exists() or journal.read_bytes().count(b"\n") < 4:
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.001)
+    process.kill()
+    process.communicate()
+    finished_count = journal.read_bytes().count(b"\n") - 1
+
+    profile, measured_count = _profile(tmp_path, *considered)
+    listed = _list_algorithms(tmp_path, AlgorithmScope.HEURISTIC)
+    assert sorted(each.algorithm for each in profile.algorithms) == sorted(listed)
+    assert len({entry_key(each) for each in profile.entries}) == len(profile.entries)
+    assert measured_count == len(listed) - finished_count
+    assert not journal.exists()
+
+
+def test_has_the_kernels_of_each_algorithm(tmp_path: pathlib.Path) -> None:
+    if not CUPTI.exists():
+        pytest.skip("no stand-in for CUPTI, whose headers were not found")
+    save_configurations(ONE, tmp_path / "list.json")
+    profile, _ = _profile(
+        tmp_path,
+        "--algorithms",
+        "eng0",
+        TF_INTEROP_LIBCUPTI=str(CUPTI),
+        TF_INTEROP_FAKE_CUPTI_KERNEL="implicit_gemm",
+    )
+    [measured] = profile.algorithms
+    [kernel] = measured.kernels
+    assert kernel.name == "implicit_gemm"
+    assert (kernel.grid, kernel.block) == ((66, 2, 1), (128, 1, 1))
+    assert (kernel.registers_per_thread, kernel.shared_memory_bytes) == (96, 50176)
+    assert kernel.time_share == 1.0

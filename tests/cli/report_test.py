@@ -1,0 +1,208 @@
+"""`tf-interop report` as users have it: from a plan to a page, a trace and a picture."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner, Result
+from profile_values import GPU, SMALL, make_algorithm, make_profile
+from report_values import network_plan, network_problem, plan_without_figures, run_record
+
+from tf_interop.cli.main import cli
+from tf_interop.plan.file import save_plan
+from tf_interop.plan.problem_file import save_problem
+from tf_interop.plan.types import Plan
+from tf_interop.profile.file import load_profile, save_profile
+from tf_interop.runtime.run_record import save_run
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+MODULE = """
+import tensorflow as tf
+
+def build():
+    image = tf.keras.Input((8, 8, 3))
+    branches = [
+        tf.keras.layers.Conv2D(4, side, padding="same", name=f"branch_{side}")(image)
+        for side in (3, 5)
+    ]
+    joined = tf.keras.layers.Concatenate()(branches)
+    last = tf.keras.layers.Conv2D(4, 1, name="last")(joined)
+    return tf.keras.Model(image, last, name="branches")
+
+def build_another():
+    return tf.keras.Sequential([tf.keras.Input((8, 8, 3)), tf.keras.layers.Conv2D(4, 3)])
+"""
+
+
+@pytest.fixture(autouse=True)
+def fixture_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_plan(network_plan(), "plan.json")
+
+
+def _report(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["report", *arguments])
+
+
+def _words(result: Result) -> str:
+    return " ".join(result.output.split())
+
+
+def test_writes_a_page_a_trace_and_a_picture(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("matplotlib")
+    save_problem(network_problem(), "problem.json")
+    save_profile(make_profile(device=GPU), "profile.json")
+    save_run(run_record(), "run.json")
+    result = _report(
+        "plan.json", "--problem", "problem.json", "--profile", "profile.json", "--run", "run.json",
+        "-o", "page.html", "--trace", "trace.json", "--png", "timeline.png", "--title", "A title",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines() == [
+        "page.html: page of 1 graph",
+        "trace.json: trace of 1 graph",
+        "timeline.png: picture of 1 graph",
+        "batch 8: The profile has 0 of 8 convolutions of this graph.",
+    ]
+    page = pathlib.Path("page.html").read_text()
+    assert "<h1>A title</h1>" in page and "3×3" in page and "1.901 ms" in page
+    assert json.loads(pathlib.Path("trace.json").read_text())["traceEvents"]
+    assert pathlib.Path("timeline.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plan_alone_is_enough() -> None:
+    result = _report("plan.json")
+    assert result.exit_code == 0, result.output
+    assert "A plan does not hold what depends on what" in pathlib.Path("report.html").read_text()
+    assert "Not on the page: what depends on what" in _words(result)
+    assert "--model" in _words(result)
+
+
+def test_writes_no_page_that_was_not_asked_for() -> None:
+    assert _report("plan.json", "--trace", "trace.json").exit_code == 0
+    assert not pathlib.Path("report.html").exists()
+
+
+def test_says_that_a_profile_is_of_another_batch_size_or_device() -> None:
+    save_profile(make_profile(make_algorithm(SMALL), device=GPU), "profile.json")
+    graph = dataclasses.replace(network_plan().graphs[0], batch_size=1)
+    save_plan(Plan((graph,), made_with={"device": "NVIDIA H100"}), "plan.json")
+    words = _words(_report("plan.json", "--profile", "profile.json"))
+    assert "batch 1: The profile has 0 of 8 convolutions of this graph: it is of batch" in words
+    assert "made by a profile of NVIDIA H100, and this one is of NVIDIA H200" in words
+
+
+def test_says_as_json_what_was_written_and_what_the_figures_are() -> None:
+    save_plan(network_plan(simulated="made up"), "plan.json")
+    result = _report("plan.json", "--json")
+    assert json.loads(result.stdout) == {
+        "page": "report.html",
+        "trace": None,
+        "picture": None,
+        "notes": [
+            "Not on the page: what depends on what, and what each convolution computes. Add "
+            "--model with the model that was planned, or --problem."
+        ],
+        "graphs": [
+            {
+                "fingerprint": "0123456789abcdef",
+                "batch_size": 8,
+                "convolutions": 8,
+                "unmeasured": 0,
+                "stages": 2,
+                "latency_us": 222.0,
+                "sequential_us": 356.0,
+                "peak_bytes": 7_077_888,
+                "latency_is": "modelled and simulated",
+            }
+        ],
+    }
+    save_plan(plan_without_figures(), "plan.json")
+    [graph] = json.loads(_report("plan.json", "--json").stdout)["graphs"]
+    assert graph["latency_us"] is None and graph["stages"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("none.json",), 1, "Expected a plan file at 'none.json', got: No such file"),
+        (("plan.json", "--problem", "plan.json"), 1, "Expected"),
+        (("plan.json", "--problem", "other.json"), 1, "Expected the graph 0123456789abcdef"),
+        (("plan.json", "--model", "m", "--problem", "p"), 2, "--model or --problem, got both"),
+        (("plan.json", "-o", "none/page.html"), 2, "Expected a folder that exists"),
+        (("plan.json", "--run", "plan.json"), 1, "tf_interop.run"),
+        (("plan.json", "--for", "GPU"), 2, "compute capability"),
+        (("plan.json", "--model", "none.keras"), 2, "got none. Check the path"),
+    ],
+)
+def test_says_what_is_wrong(arguments: tuple[str, ...], code: int, message: str) -> None:
+    save_problem(dataclasses.replace(network_problem(), fingerprint="f" * 16), "other.json")
+    result = _report(*arguments)
+    assert result.exit_code == code
+    assert message in _words(result)
+    assert not pathlib.Path("report.html").exists()
+
+
+def test_help_has_examples_and_exit_codes() -> None:
+    words = _words(_report("--help"))
+    assert "tf-interop report plan.json -o report.html" in words
+    assert "Exit codes: 0 success 1 an error that tf_interop reports 2 wrong usage" in words
+
+
+def test_works_without_tensorflow() -> None:
+    program = (
+        "import sys; sys.modules['tensorflow'] = None\n"
+        "sys.argv[1:] = ['report', 'plan.json', '--trace', 'trace.json', '-o', 'page.html']\n"
+        "from tf_interop.cli.main import main\nmain()"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert pathlib.Path("page.html").exists()
+
+
+def test_from_a_keras_model_to_its_report_without_a_gpu(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "reported_model.py").write_text(MODULE)
+    model = "reported_model:build"
+    run = CliRunner().invoke
+    measured = ["--backend", "host", "--repetitions", "1", "--algorithms", "heuristic"]
+    measured += ["--stages", "levels", "--batch", "4", "--training"]
+    result = run(cli, ["profile", model, *measured, "-o", "profile.json"])
+    assert result.exit_code == 0, result.output
+    # On this CPU nothing may win: the stages say that they do.
+    profile = load_profile("profile.json")
+    stages = tuple(
+        dataclasses.replace(each, concurrent_us=1.0, sequential_us=10.0, spread_us=0.0)
+        for each in profile.stages
+    )
+    slow = tuple(dataclasses.replace(each, latency_us=20.0) for each in profile.algorithms)
+    save_profile(dataclasses.replace(profile, algorithms=slow, stages=stages), "profile.json")
+    common = ["--profile", "profile.json"]
+    planned = ["plan", model, *common, "--batch", "4", "--training", "-o", "plan.json"]
+    result = run(cli, planned)
+    assert result.exit_code == 0, result.output
+
+    result = _report("plan.json", "--model", model, *common)
+    assert result.exit_code == 0, result.output
+    page = pathlib.Path("report.html").read_text()
+    assert f"<h1>{model}</h1>" in page
+    # Inference and a training step, both of them found and named.
+    assert ">batch 4, inference</a>" in page and ">batch 4, training</a>" in page
+    assert "A CPU, not a GPU." in page
+    words = _words(result)
+    assert "batch 4, training: The profile has 7 of 7 convolutions" in words
+    assert "Not on the page" not in words
+    assert page.count('class="graph"') == 2
+    assert "A plan does not hold what depends on what" not in page
+    assert "5×5 ∂w" in page and "forward 4x8x8x3 * 5x5x3x4" in page
+
+    result = _report("plan.json", "--model", "reported_model:build_another")
+    assert result.exit_code == 1
+    assert "Name the model that was planned" in _words(result)

@@ -1,0 +1,323 @@
+"""`tf-interop doctor`: what it finds, that nothing ends it, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from click.testing import CliRunner
+
+from tf_interop.cli import doctor as doctor_command
+from tf_interop.cli.main import cli
+from tf_interop.doctor import examine as doctor
+from tf_interop.doctor import machine as doctor_machine
+from tf_interop.doctor.finding import Finding, Level, ok, problem, warning
+from tf_interop.errors import LibraryError
+from tf_interop.measure.nvidia import NvidiaGpu
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+CHECKS = """
+import os, signal, sys, time
+from tf_interop.doctor.finding import Check, ok, problem
+
+def raises():
+    yield ok("first", "fine")
+    raise OSError("no such thing")
+
+def crashes():
+    print("the last words", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+def hangs():
+    time.sleep(60)
+
+CHECKS = (
+    Check("raises", raises),
+    Check("is well", lambda: [ok("is well", "yes")]),
+    Check({last!r}, {last}),
+    Check("never", lambda: [ok("never", "reached")]),
+)
+"""
+
+
+@pytest.fixture(name="checks")
+def fixture_checks(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path / "made_up_checks.py"
+
+
+def _check(name: str) -> list[Finding]:
+    [check] = [each for each in doctor_machine.CHECKS if each.name == name]
+    return list(check.find())
+
+
+def test_a_check_that_raises_is_a_finding_and_the_others_go_on(checks: pathlib.Path) -> None:
+    checks.write_text(CHECKS.format(last="raises"))
+    findings = doctor.run_module("made_up_checks")
+    raised = problem("raises", "OSError: no such thing", doctor._REPORT_IT)
+    first = ok("first", "fine")
+    assert findings == [
+        first, raised, ok("is well", "yes"), first, raised, ok("never", "reached")
+    ]  # fmt: skip
+
+
+def test_a_check_that_ends_the_process_is_a_finding(checks: pathlib.Path) -> None:
+    checks.write_text(CHECKS.format(last="crashes"))
+    *_, well, last = doctor.run_module("made_up_checks")
+    assert well == ok("is well", "yes")
+    assert (last.name, last.level) == ("crashes", Level.PROBLEM)
+    assert last.text == "the process of this check was ended by SIGSEGV: the last words"
+
+
+def test_a_check_that_hangs_is_a_finding(checks: pathlib.Path) -> None:
+    checks.write_text(CHECKS.format(last="hangs"))
+    *_, last = doctor.run_module("made_up_checks", timeout_seconds=2)
+    assert last.name == "hangs"
+    assert last.text.startswith("the process of this check did not end within 2 seconds")
+
+
+def test_a_source_tree_in_the_working_directory_is_not_what_is_examined(
+    checks: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks.write_text(CHECKS.format(last="raises"))
+    source_tree = tmp_path / "source_tree"
+    (source_tree / "tf_interop").mkdir(parents=True)
+    (source_tree / "tf_interop" / "__init__.py").write_text("raise ImportError('the sources')")
+    monkeypatch.chdir(source_tree)
+    assert ok("is well", "yes") in doctor.run_module("made_up_checks")
+
+
+def test_a_module_that_does_not_import_is_a_finding(checks: pathlib.Path) -> None:
+    checks.write_text("import no_such_module_at_all")
+    [finding] = doctor.run_module("made_up_checks")
+    assert finding.level is Level.PROBLEM
+    assert "No module named 'no_such_module_at_all'" in finding.text
+
+
+def test_this_machine_is_healthy_and_runs_a_stage() -> None:
+    result = CliRunner().invoke(cli, ["doctor", "--json"])
+    found = json.loads(result.stdout)
+    levels = {each["name"]: each["level"] for each in found["findings"]}
+    assert result.exit_code == 0 and found["healthy"], found
+    assert levels["a stage"] == "ok"
+    assert levels["plugin for CPU"] == "ok"
+    assert levels["compiled library"] == "ok"
+    assert not {each["level"] for each in found["findings"]} - {"ok", "warning"}
+    assert all(each["mend"] for each in found["findings"] if each["level"] != "ok")
+
+
+def test_works_without_tensorflow() -> None:
+    """As on a machine that measures: no package of TensorFlow is found, nor anything of it."""
+    program = textwrap.dedent(
+        """
+        import sys
+        for module in ("tensorflow", "keras", "tf_keras", "google.protobuf"):
+            sys.modules[module] = None
+        import importlib.metadata
+        importlib.metadata.packages_distributions = lambda: {}
+        from tf_interop.doctor import examine as doctor
+        from tf_interop.doctor import machine as doctor_machine
+        assert not doctor._is_tensorflow_there()
+        for check in doctor_machine.CHECKS:
+            for finding in doctor._run_check(check):
+                print(finding.name, finding.level.value, finding.text, sep=": ")
+        """
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = result.stdout.splitlines()
+    assert len(lines) >= len(doctor_machine.CHECKS)
+    assert any(line.startswith("TensorFlow: problem: not installed") for line in lines)
+    assert not any("Error:" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("findings", "code"),
+    [((ok("a", "b"), warning("c", "d", "e")), 0), ((ok("a", "b"), problem("c", "d", "e")), 1)],
+)
+def test_the_exit_code_is_1_for_a_problem_and_not_for_a_warning(
+    monkeypatch: pytest.MonkeyPatch, findings: tuple[Finding, ...], code: int
+) -> None:
+    monkeypatch.setattr(doctor_command, "examine", lambda say: findings)
+    result = CliRunner().invoke(cli, ["doctor"])
+    assert result.exit_code == code
+    assert "→ e" in result.stdout
+    assert CliRunner().invoke(cli, ["doctor", "--json"]).exit_code == code
+
+
+def test_the_exit_codes_are_documented() -> None:
+    words = " ".join(CliRunner().invoke(cli, ["doctor", "--help"]).output.split())
+    assert "0 nothing that does not work; there may be warnings 1 at least one problem" in words
+    assert "tf-interop doctor --json" in words
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "name", "level"),
+    [
+        ("TF_XLA_FLAGS", "--tf_xla_auto_jit=2", "TF_XLA_FLAGS", Level.WARNING),
+        ("TF_XLA_FLAGS", "--tf_xla_auto_jit=0", "TF_XLA_FLAGS", Level.OK),
+        ("TF_XLA_FLAGS", "--tf_xla_cpu_global_jit", "TF_XLA_FLAGS", Level.OK),
+        ("TF_ENABLE_ONEDNN_OPTS", "0", "oneDNN", Level.WARNING),
+        ("TF_ENABLE_ONEDNN_OPTS", "1", "oneDNN", Level.OK),
+        ("TF_CUDNN_WORKSPACE_LIMIT_IN_MB", "4096", "workspace limit", Level.OK),
+        ("TF_CUDNN_WORKSPACE_LIMIT_IN_MB", "4GB", "workspace limit", Level.WARNING),
+        ("NVIDIA_TF32_OVERRIDE", "0", "TF32", Level.WARNING),
+    ],
+)
+def test_finds_settings_that_are_in_the_way(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, name: str, level: Level
+) -> None:
+    monkeypatch.setenv(variable, value)
+    [finding] = _check(name)
+    assert finding.level is level
+    assert bool(finding.mend) == (level is not Level.OK)
+
+
+GPU = NvidiaGpu("NVIDIA H100", "9.0", 132, 80 << 30, "570.86", "12.8", {})
+
+
+def _set_gpus(
+    monkeypatch: pytest.MonkeyPatch, *gpus: NvidiaGpu, free: int | None = 1 << 36
+) -> None:
+    monkeypatch.setattr(doctor_machine, "has_nvidia_gpu", lambda: True)
+    monkeypatch.setattr(doctor_machine, "visible_gpus", lambda: gpus)
+    monkeypatch.setattr(doctor_machine, "free_memory_bytes", lambda: free)
+
+
+def test_says_what_the_driver_tells_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    _set_gpus(monkeypatch, GPU)
+    driver, gpu, memory = _check("NVIDIA driver")
+    assert driver.text == "570.86, for CUDA up to 12.8"
+    assert gpu.text == "NVIDIA H100, compute capability 9.0, 132 SMs, 85.9 GB"
+    assert memory == ok("free memory", "68.7 GB on GPU 0")
+
+
+@pytest.mark.parametrize("free", [None, 1 << 20])
+def test_warns_of_little_memory(monkeypatch: pytest.MonkeyPatch, free: int | None) -> None:
+    _set_gpus(monkeypatch, GPU, free=free)
+    assert _check("NVIDIA driver")[-1].level is Level.WARNING
+
+
+def test_gpus_that_are_hidden_are_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    _set_gpus(monkeypatch)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    [finding] = _check("NVIDIA driver")
+    assert finding.level is Level.PROBLEM and "CUDA_VISIBLE_DEVICES='-1'" in finding.text
+
+
+class _Core:
+    def __init__(self, version: str) -> None:
+        self._version = version
+
+    def cudnn_version(self) -> str:
+        return self._version
+
+
+@pytest.mark.parametrize(
+    ("version", "has_gpu", "level"),
+    [("9.10.2", True, Level.OK), ("", True, Level.PROBLEM), ("", False, Level.OK)],
+)
+def test_cudnn_is_needed_where_there_is_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, version: str, has_gpu: bool, level: Level
+) -> None:
+    monkeypatch.setattr(doctor_machine, "load_core_library", lambda: _Core(version))
+    monkeypatch.setattr(doctor_machine, "has_nvidia_gpu", lambda: has_gpu)
+    [finding] = _check("cuDNN")
+    assert finding.level is level
+    assert version in finding.text
+
+
+def test_a_missing_library_says_how_to_build_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise LibraryError("Expected the core library, found none.")
+
+    monkeypatch.setattr(doctor_machine, "load_core_library", fail)
+    [finding] = _check("measuring library")
+    assert finding.level is Level.PROBLEM and "scripts/setup.sh" in finding.mend
+    # A check that needs it and is not about it raises, which is a finding too.
+    [check] = [each for each in doctor_machine.CHECKS if each.name == "cuDNN"]
+    assert [each.level for each in doctor._run_check(check)] == [Level.PROBLEM]
+
+
+@pytest.mark.parametrize(
+    ("before", "name", "level"),
+    [
+        ("tf.config.optimizer.set_jit(True)", "XLA clusters", Level.WARNING),
+        (
+            "tf.config.optimizer.set_experimental_options({'use_plugin_optimizers': False})",
+            "use_plugin_optimizers",
+            Level.WARNING,
+        ),
+        (
+            "tf.config.optimizer.set_experimental_options({'disable_meta_optimizer': True})",
+            "graph optimizers",
+            Level.PROBLEM,
+        ),
+    ],
+)
+def test_finds_options_of_tensorflow_that_are_in_the_way(
+    before: str, name: str, level: Level
+) -> None:
+    import tensorflow as tf
+
+    from tf_interop.doctor import tensorflow_checks as doctor_tensorflow
+
+    kept = tf.config.optimizer.get_experimental_options(), tf.config.optimizer.get_jit()
+    exec(before, {"tf": tf})
+    try:
+        findings = [*doctor_tensorflow._options(), *doctor_tensorflow._xla()]
+    finally:
+        tf.config.optimizer.set_jit(bool(kept[1]))
+        tf.config.optimizer.set_experimental_options(
+            {"disable_meta_optimizer": False, "use_plugin_optimizers": True} | kept[0]
+        )
+    assert [each.level for each in findings if each.name == name] == [level]
+
+
+class _Plugin:
+    device_types = ("CPU",)
+    refused_device_types = {"GPU": "Another graph-optimizer plugin is registered."}  # noqa: RUF012
+
+
+@pytest.mark.parametrize(("gpus", "level"), [((GPU,), Level.PROBLEM), ((), Level.OK)])
+def test_another_plugin_for_a_device_type_is_a_problem_where_there_is_such_a_device(
+    monkeypatch: pytest.MonkeyPatch, gpus: tuple[NvidiaGpu, ...], level: Level
+) -> None:
+    from tf_interop.doctor import tensorflow_checks as doctor_tensorflow
+    from tf_interop.runtime import plugin
+
+    monkeypatch.setattr(plugin, "get_plugin", _Plugin)
+    monkeypatch.setattr(doctor_tensorflow, "visible_gpus", lambda: gpus)
+    for_cpu, for_gpu = doctor_tensorflow._plugin()
+    assert for_cpu == ok("plugin for CPU", "registered")
+    assert for_gpu.level is level
+    assert "Another graph-optimizer plugin is registered." in for_gpu.text
+
+
+def test_a_library_for_another_tensorflow_says_how_to_build_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    from tf_interop.doctor import tensorflow_checks as doctor_tensorflow
+
+    library = tmp_path / "libtf_interop.so"
+    library.touch()
+    monkeypatch.setenv("TF_INTEROP_LIBRARY", str(library))
+    info = {"tensorflow": "1.0.0", "cudnn_backend": True}
+    (tmp_path / "build_info.json").write_text(json.dumps(info))
+    [finding] = doctor_tensorflow._library()
+    assert finding.level is Level.PROBLEM
+    assert "Expected TensorFlow 1.0.0" in finding.text and "pip install" in finding.mend
+    library.unlink()
+    [finding] = doctor_tensorflow._library()
+    assert finding.level is Level.PROBLEM and "is not there" in finding.text

@@ -1,0 +1,123 @@
+"""What a graph's fingerprint covers, and what it leaves out."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import pytest
+from planning_graphs import CONFIGURATION, make_graph
+
+from tf_interop.convolution import ConvolutionNode
+from tf_interop.graph.fingerprint import canonical_names, fingerprint_convolutions
+
+NODES = {"a": "Conv2D", "b": "Conv2D a"}
+
+
+def _convolutions(**changes: Any) -> tuple[ConvolutionNode, ...]:
+    changed = dataclasses.replace(CONFIGURATION, **changes)
+    return make_graph(NODES, configurations={"b": changed})[1]
+
+
+def test_is_the_same_in_every_process_and_release() -> None:
+    assert fingerprint_convolutions(_convolutions()) == "181911e9117bebd7"
+    assert re.fullmatch("[0-9a-f]{16}", fingerprint_convolutions(()))
+
+
+def test_does_not_depend_on_the_order() -> None:
+    convolutions = _convolutions(padding="VALID")
+    assert fingerprint_convolutions(convolutions[::-1]) == fingerprint_convolutions(convolutions)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"image_shape": (16, 28, 28, 16), "output_shape": (16, 28, 28, 32)},
+        {"image_shape": (None, 56, 56, 16), "output_shape": (None, 56, 56, 32)},
+        {"image_shape": None, "output_shape": None, "group_count": None},
+    ],
+    ids=["batch", "image_size", "nothing_known"],
+)
+def test_leaves_out(changes: dict[str, Any]) -> None:
+    assert fingerprint_convolutions(_convolutions(**changes)) == fingerprint_convolutions(
+        _convolutions()
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"op": "_FusedConv2D"},
+        {"dtype": "float16"},
+        {"layout": "NCHW"},
+        {"filter_shape": (5, 5, 16, 32)},
+        {"strides": (2, 2)},
+        {"strides": (2, 1)},
+        {"dilations": (2, 2)},
+        {"padding": "VALID"},
+        {"padding": "EXPLICIT", "explicit_paddings": (1, 1, 1, 1)},
+        {"fused_ops": ("BiasAdd",)},
+        {"fused_ops": ("BiasAdd", "LeakyRelu"), "leaky_relu_alpha": 0.1},
+    ],
+    ids=str,
+)
+def test_covers(changes: dict[str, Any]) -> None:
+    assert fingerprint_convolutions(_convolutions(**changes)) != fingerprint_convolutions(
+        _convolutions()
+    )
+
+
+def test_covers_names_and_numbers() -> None:
+    fingerprints = {
+        fingerprint_convolutions(make_graph(nodes)[1])
+        for nodes in (
+            {},
+            {"a": "Conv2D"},
+            {"b": "Conv2D"},
+            {"a": "Conv2D", "b": "Conv2D"},
+            {"a": "Conv2D", "c": "Conv2D"},
+        )
+    }
+    assert len(fingerprints) == 5
+
+
+def test_strides_of_one_convolution_are_not_those_of_another() -> None:
+    strided = dataclasses.replace(CONFIGURATION, strides=(2, 2))
+    _, first = make_graph(NODES, configurations={"a": strided})
+    _, second = make_graph(NODES, configurations={"b": strided})
+    assert fingerprint_convolutions(first) != fingerprint_convolutions(second)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "googlenet/conv1/Relu",
+        "googlenet_1/conv1/Relu",
+        "googlenet_12/conv1/Relu",
+        "StatefulPartitionedCall/googlenet_1/conv1/Relu",
+        "StatefulPartitionedCall_3/PartitionedCall/googlenet/conv1/Relu",
+    ],
+)
+def test_traces_of_one_model_have_the_same_canonical_names(name: str) -> None:
+    assert canonical_names([name])[name] == "googlenet/conv1/Relu"
+
+
+def test_canonical_names_keep_layers_and_gradients_apart() -> None:
+    names = [
+        "model_1/conv2d/convolution",
+        "model_1/conv2d_1/convolution",
+        "gradient_tape/model_1/conv2d_1/convolution/Conv2DBackpropInput",
+        "conv_2",
+    ]
+    assert list(canonical_names(names).values()) == [
+        "model/conv2d/convolution",
+        "model/conv2d_1/convolution",
+        "gradient_tape/model/conv2d_1/convolution/Conv2DBackpropInput",
+        "conv_2",
+    ]
+
+
+def test_two_models_in_one_graph_keep_their_names() -> None:
+    names = ["model_1/conv", "model_2/conv"]
+    assert list(canonical_names(names).values()) == names

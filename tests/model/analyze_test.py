@@ -1,0 +1,426 @@
+"""What `analyze` counts, on networks whose figures are known, and what it leaves as it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from graph_builder import GraphBuilder
+
+import tf_interop
+from tf_interop import tensorflow_internals
+from tf_interop.convolution import RefusalReason
+from tf_interop.errors import GraphError, LibraryError
+from tf_interop.model import handed_graph
+from tf_interop.model.graph_counts import GraphFigures
+from tf_interop.runtime.plugin import get_plugin
+from tf_interop.runtime.settings import Policy, Settings
+
+# How many nodes Grappler leaves depends on its version, and on the layout that it chooses.
+NODE_COUNTS_ARE_KNOWN = tf.__version__.startswith("2.21.") and not tf.config.list_physical_devices(
+    "GPU"
+)
+
+FILTER = tf.ones((3, 3, 4, 4))
+SPEC = tf.TensorSpec((None, 8, 8, 4))
+
+
+@pytest.fixture(autouse=True)
+def fixture_plugin_as_at_the_start() -> Iterator[None]:
+    yield
+    get_plugin().settings = Settings()
+    get_plugin().forget_reports()
+    tensorflow_internals.set_plugin_optimizers_option(None)
+
+
+@pytest.fixture(scope="module", name="resnet")
+def fixture_resnet() -> tf.keras.Model:
+    return tf.keras.applications.ResNet50(weights=None)
+
+
+@pytest.fixture(params=[tf.keras, tf_keras], ids=["keras_3", "tf_keras"], name="keras")
+def fixture_keras(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def _model(keras: Any, *, size: int | None = 8) -> Any:
+    """Two branches, batch normalization with statistics, and dropout with a random seed."""
+    image = keras.Input((size, size, 3))
+    branches = [keras.layers.Conv2D(4, side, padding="same")(image) for side in (3, 5)]
+    features = keras.layers.BatchNormalization()(keras.layers.Concatenate()(branches))
+    features = keras.layers.Dropout(0.5)(keras.layers.GlobalAveragePooling2D()(features))
+    return keras.Model(image, keras.layers.Dense(3, activation="softmax")(features))
+
+
+def _shape(figures: GraphFigures) -> tuple[int, int, int, int]:
+    """Convolutions, longest chain, most at one depth, independent pairs."""
+    return (
+        figures.convolution_count,
+        figures.longest_chain,
+        figures.widest_level,
+        figures.independent_pair_count,
+    )
+
+
+def _assert_handed_graph(
+    analysis: tf_interop.Analysis, node_count: int, shape: tuple[int, int, int, int]
+) -> None:
+    assert analysis.handed_graph is not None
+    assert _shape(analysis.handed_graph) == shape
+    # Grappler neither adds convolutions nor changes which depend on each other.
+    assert _shape(analysis.own_graph) == shape
+    if NODE_COUNTS_ARE_KNOWN:
+        assert analysis.handed_graph.node_count == node_count
+
+
+def test_resnet50_inference(resnet: tf.keras.Model) -> None:
+    analysis = tf_interop.analyze(resnet)
+    _assert_handed_graph(analysis, 1465, (53, 49, 2, 12))
+    assert analysis.own_graph.counts_by_op == {"Conv2D": 53}
+    assert analysis.name == "resnet50, inference, batch 2"
+
+
+def test_resnet50_training_step(resnet: tf.keras.Model) -> None:
+    analysis = tf_interop.analyze(resnet, training=True)
+    _assert_handed_graph(analysis, 4323, (158, 98, 4, 2792))
+    # The image has no gradient.
+    assert analysis.own_graph.counts_by_kind == {
+        "forward": 53, "backward-input": 52, "backward-filter": 53,
+    }  # fmt: skip
+
+
+def test_inception_v3_inference() -> None:
+    model = tf.keras.applications.InceptionV3(weights=None)
+    analysis = tf_interop.analyze(model)
+    _assert_handed_graph(analysis, 1802, (94, 47, 4, 248))
+    assert analysis.answer.startswith(
+        "94 convolutions, 27 groups of 2 to 4 that could run at the same time: there may be"
+    )
+    assert "tf-interop profile" in analysis.answer
+
+
+def test_densenet121_own_graph() -> None:
+    model = tf.keras.applications.DenseNet121(weights=None)
+    analysis = tf_interop.analyze(model, as_grappler_hands_it_over=False)
+    assert analysis.answer == (
+        "No two convolutions are independent: nothing to gain for inference. In a training step "
+        "some may be: --training."
+    )
+    assert analysis.answer in " ".join(str(analysis).split())
+    assert _shape(analysis.own_graph) == (120, 120, 1, 0)
+    assert analysis.graphs == (analysis.own_graph,)
+
+
+def test_keeps_variables_of_the_model(keras: Any) -> None:
+    model = _model(keras)
+    before = [variable.numpy() for variable in model.variables]
+    analysis = tf_interop.analyze(model, training=True)
+    assert analysis.handed_graph is not None
+    for variable, value in zip(model.variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+def test_training_step_runs_forward_and_backward(keras: Any) -> None:
+    analysis = tf_interop.analyze(_model(keras), training=True)
+    assert [_shape(figures) for figures in analysis.graphs] == [(4, 2, 2, 2)] * 2
+    assert analysis.notes == ()
+
+
+def test_keeps_settings_and_option_and_rewrites_nothing() -> None:
+    settings = Settings(Policy.ALWAYS)
+    get_plugin().settings = settings
+    tensorflow_internals.set_plugin_optimizers_option(False)
+    analysis = tf_interop.analyze(_model(tf.keras))
+    assert analysis.handed_graph is not None
+    assert get_plugin().reports == ()
+    assert get_plugin().settings is settings
+    assert tensorflow_internals.plugin_optimizers_option() is False
+
+
+def test_says_why_the_handed_graph_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise LibraryError("Expected a library, found none.")
+
+    monkeypatch.setattr(handed_graph, "get_plugin", fail)
+    model = _model(tf.keras)
+    analysis = tf_interop.analyze(model)
+    assert analysis.handed_graph is None
+    [note] = analysis.notes
+    assert note.endswith("was not looked at: Expected a library, found none.")
+    assert _shape(analysis.own_graph) == (2, 1, 2, 1)
+    with pytest.raises(LibraryError, match="found none"):
+        tf_interop.analyze(model, as_grappler_hands_it_over=True)
+
+
+def test_model_without_convolutions() -> None:
+    image = tf.keras.Input((4,))
+    analysis = tf_interop.analyze(tf.keras.Model(image, tf.keras.layers.Dense(2)(image)))
+    assert _shape(analysis.own_graph) == (0, 0, 0, 0)
+    assert analysis.answer.startswith("There is no convolution in the graph")
+    assert analysis.notes == ("Grappler handed over no graph that holds a convolution",)
+
+
+def test_other_outputs_train_on_the_mean_of_squares() -> None:
+    image = tf.keras.Input((8, 8, 3))
+    maps = tf.keras.layers.Conv2D(4, 3)(image)
+    scores = tf.keras.layers.Dense(2)(tf.keras.layers.Flatten()(maps))
+    model = tf.keras.Model(image, {"maps": maps, "scores": scores})
+    analysis = tf_interop.analyze(model, training=True)
+    assert analysis.own_graph.counts_by_kind["backward-filter"] == 1
+    assert analysis.notes == (
+        "the training step's loss is the mean of squares of the model's outputs",
+    )
+
+
+def test_several_inputs_in_the_structure_of_the_model() -> None:
+    image = tf.keras.Input((8, 8, 3), name="image")
+    extra = tf.keras.Input((2,), dtype="int32", name="extra")
+    features = tf.keras.layers.Flatten()(tf.keras.layers.Conv2D(4, 3)(image))
+    joined = tf.keras.layers.Concatenate()(
+        [features, tf.keras.layers.Embedding(3, 1)(extra)[..., 0]]
+    )
+    model = tf.keras.Model({"image": image, "extra": extra}, joined)
+    analysis = tf_interop.analyze(model)
+    assert [figures.convolution_count for figures in analysis.graphs] == [1, 1]
+
+
+def test_sequential_model(keras: Any) -> None:
+    model = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3)])
+    assert tf_interop.analyze(model, batch_size=3).own_graph.convolution_count == 1
+
+
+def test_batch_size_that_the_model_fixes() -> None:
+    image = tf.keras.Input((8, 8, 3), batch_size=5)
+    model = tf.keras.Model(image, tf.keras.layers.Conv2D(4, 3)(image))
+    analysis = tf_interop.analyze(model)
+    assert analysis.name.endswith("batch 5")
+    assert analysis.notes == ("the model fixes the batch size at 5",)
+
+
+def test_unknown_image_size_has_to_be_passed() -> None:
+    model = _model(tf.keras, size=None)
+    with pytest.raises(ValueError, match=r"Pass image_size=\(height, width\)"):
+        tf_interop.analyze(model)
+    analysis = tf_interop.analyze(model, image_size=(8, 9))
+    assert [figures.convolution_count for figures in analysis.graphs] == [2, 2]
+
+
+def test_refuses_an_image_size_that_is_not_the_models() -> None:
+    with pytest.raises(ValueError, match=r"image_size to be left out.*\(9, 9\).*8, 8, 3"):
+        tf_interop.analyze(_model(tf.keras), image_size=(9, 9))
+
+
+def test_refuses_a_model_whose_inputs_are_not_known() -> None:
+    class Subclassed(tf.keras.Model):
+        def call(self, inputs: tf.Tensor) -> tf.Tensor:
+            return inputs
+
+    with pytest.raises(ValueError, match=r"known inputs.*whose inputs only its call\(\) knows"):
+        tf_interop.analyze(Subclassed())
+
+
+def test_refuses_to_train_what_has_no_variables() -> None:
+    image = tf.keras.Input((8, 8, 3))
+    model = tf.keras.Model(image, tf.keras.layers.Flatten()(image))
+    with pytest.raises(ValueError, match="trainable variables"):
+        tf_interop.analyze(model, training=True)
+
+
+def _convolution_function(**options: Any) -> Any:
+    @tf.function(input_signature=[SPEC], **options)
+    def convolution(image: tf.Tensor) -> tf.Tensor:
+        return tf.nn.conv2d(image, FILTER, 1, "SAME")
+
+    return convolution
+
+
+def test_function_runs_only_where_told_to() -> None:
+    runs = tf.Variable(0)
+
+    @tf.function(input_signature=[SPEC])
+    def counted(image: tf.Tensor) -> tf.Tensor:
+        runs.assign_add(1)
+        return tf.nn.conv2d(image, FILTER, 1, "SAME")
+
+    unrun = tf_interop.analyze(counted)
+    assert unrun.handed_graph is None
+    [note] = unrun.notes
+    assert "is run only when told to, by --as-grappler-hands-it-over" in note
+    assert runs.numpy() == 0
+    # The second time, too, although TensorFlow has optimized the function by then.
+    for count in (1, 2):
+        analysis = tf_interop.analyze(counted, as_grappler_hands_it_over=True)
+        assert analysis.handed_graph is not None
+        assert analysis.handed_graph.convolution_count == 1
+        assert runs.numpy() == count
+
+
+def test_concrete_function_with_arguments_by_name_and_constants() -> None:
+    @tf.function
+    def convolution(image: tf.Tensor, same: bool, *, scale: tf.Tensor) -> tf.Tensor:
+        return tf.nn.conv2d(image, FILTER, 1, "SAME" if same else "VALID") * scale
+
+    function = convolution.get_concrete_function(SPEC, True, scale=tf.TensorSpec(()))
+    analysis = tf_interop.analyze(function, as_grappler_hands_it_over=True)
+    assert [figures.convolution_count for figures in analysis.graphs] == [1, 1]
+    assert analysis.name == "convolution"
+
+
+def test_unknown_rank_analyzes_but_does_not_run() -> None:
+    @tf.function(input_signature=[tf.TensorSpec(None)])
+    def convolution(image: tf.Tensor) -> tf.Tensor:
+        return tf.nn.conv2d(image, FILTER, 1, "SAME")
+
+    assert tf_interop.analyze(convolution).own_graph.convolution_count == 1
+    with pytest.raises(ValueError, match="input 'image' to have a known rank"):
+        tf_interop.analyze(convolution, as_grappler_hands_it_over=True)
+
+
+def test_inlines_calls_conditionals_and_loops() -> None:
+    convolution = _convolution_function()
+
+    @tf.function(input_signature=[SPEC, tf.TensorSpec((), tf.int32)])
+    def nested(image: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+        image = convolution(convolution(image))
+        image = tf.cond(count > 0, lambda: convolution(image), lambda: image)
+        for _ in tf.range(count):
+            image = convolution(image)
+        return image
+
+    # Two in a row, one in the branch, one in the loop's body.
+    assert _shape(tf_interop.analyze(nested).own_graph) == (4, 4, 1, 0)
+
+
+def test_says_what_is_compiled_by_xla() -> None:
+    compiled = _convolution_function(jit_compile=True)
+
+    @tf.function(input_signature=[SPEC])
+    def outer(image: tf.Tensor) -> tf.Tensor:
+        return compiled(tf.nn.conv2d(image, FILTER, 1, "SAME"))
+
+    assert tf_interop.analyze(compiled).notes == (
+        "the function is compiled by XLA: Grappler does not get to see it",
+    )
+    analysis = tf_interop.analyze(outer, as_grappler_hands_it_over=False)
+    assert analysis.own_graph.convolution_count == 1
+    [note] = analysis.notes
+    assert note.startswith("not in the figures: 1 in functions that cannot be inlined")
+
+
+def test_counts_refusals_of_integers() -> None:
+    graph = GraphBuilder()
+    graph.source("x")
+    graph.source("f")
+    for name in ("a", "b", "c", "d"):
+        graph.conv(name, "x", "f", T=tf.int32.as_datatype_enum)
+    graph.conv("e", "d", "f")
+    analysis = tf_interop.analyze(graph.graph_def)
+    # They are independent, but in no stage.
+    assert analysis.answer == (
+        "No two convolutions that can be in a stage are independent: nothing to gain."
+    )
+    figures = analysis.own_graph
+    [refusal] = figures.refusals
+    assert (refusal.reason, refusal.count) == (RefusalReason.DTYPE, 4)
+    assert [example.node for example in refusal.examples] == ["a", "b", "c"]
+    # Who is refused still takes its place in chain and level.
+    assert _shape(figures) == (5, 2, 4, 4 * 3 // 2 + 3)
+
+
+def test_counts_refusals_of_fused_batch_normalization() -> None:
+    ones = tf.ones(4)
+
+    @tf.function(input_signature=[SPEC])
+    def normalized(image: tf.Tensor) -> tf.Tensor:
+        image = tf.nn.conv2d(image, FILTER, 1, "SAME")
+        return tf.raw_ops.FusedBatchNormV3(
+            x=image, scale=ones, offset=ones, mean=ones, variance=ones, is_training=False
+        ).y
+
+    analysis = tf_interop.analyze(normalized, as_grappler_hands_it_over=True)
+    assert analysis.own_graph.refusals == ()
+    assert analysis.handed_graph is not None
+    [refusal] = analysis.handed_graph.refusals
+    assert (refusal.reason, refusal.count) == (RefusalReason.FUSED_OPS, 1)
+    assert "FusedBatchNorm" in refusal.examples[0].detail
+    assert "1 left alone for their fused operations" in str(analysis)
+
+
+def test_graph_def_is_taken_as_it_is() -> None:
+    graph_def = _convolution_function().get_concrete_function().graph.as_graph_def()
+    figures = tf_interop.analyze(graph_def).own_graph
+    assert figures.graph == "the graph as it was given"
+    assert figures.node_count == len(graph_def.node)
+    [note] = tf_interop.analyze(graph_def).notes
+    assert note.endswith("was not looked at: a GraphDef is not run")
+    assert _shape(figures) == (1, 1, 1, 0)
+
+
+def test_graph_def_with_functions_is_inlined() -> None:
+    convolution = _convolution_function()
+
+    @tf.function(input_signature=[SPEC])
+    def outer(image: tf.Tensor) -> tf.Tensor:
+        return convolution(convolution(image))
+
+    graph_def = outer.get_concrete_function().graph.as_graph_def()
+    assert _shape(tf_interop.analyze(graph_def).own_graph) == (2, 2, 1, 0)
+    graph_def.node[0].op = "NoSuchOp"
+    with pytest.raises(GraphError, match="NoSuchOp"):
+        tf_interop.analyze(graph_def)
+
+
+def test_table_and_json_say_the_same() -> None:
+    analysis = tf_interop.analyze(_model(tf.keras))
+    document = json.loads(json.dumps(analysis.to_json()))
+    assert (document["format"], document["version"]) == ("tf_interop.analysis", 1)
+    own, handed = document["graphs"]
+    assert own["graph"] == "the function's own graph"
+    assert own["counts_by_op"] == {"Conv2D": 2}
+    assert handed["graph"] == "the graph after TensorFlow's own optimizations"
+    rows = {
+        cells[0].strip(): [cell.strip() for cell in cells[1:]]
+        for line in str(analysis).splitlines()
+        if len(cells := line.strip("│┃").replace("┃", "│").split("│")) == 3
+    }
+    assert rows["convolutions"] == [str(graph["convolution_count"]) for graph in (own, handed)]
+    assert rows["nodes"] == [str(graph["node_count"]) for graph in (own, handed)]
+    assert rows["independent pairs"] == ["1", "1"]
+    assert rows["groups"] == ["1", "1"]
+    assert [graph["group_sizes"] for graph in (own, handed)] == [[2], [2]]
+    # What the kinds add up to and what the op types add up to are apart.
+    lines = str(analysis).splitlines()
+    place = next(place for place, line in enumerate(lines) if "by op type:" in line)
+    assert set(lines[place - 1]) <= set("├─┼┤")
+
+
+@pytest.mark.parametrize(
+    "value", [3, "ResNet50", lambda image: image], ids=["a number", "a name", "a function"]
+)
+def test_refuses_other_values(value: object) -> None:
+    expected = (
+        f"Expected a Keras model, a concrete function or a GraphDef, got {type(value).__name__}"
+    )
+    with pytest.raises(ValueError, match=expected):
+        tf_interop.analyze(value)
+
+
+def test_refuses_a_function_without_signature() -> None:
+    with pytest.raises(ValueError, match=r"with an input signature.*get_concrete_function\(...\)"):
+        tf_interop.analyze(tf.function(lambda image: image))
+
+
+def test_refuses_arguments_that_do_not_go_together() -> None:
+    function = _convolution_function()
+    with pytest.raises(ValueError, match="training=True with a Keras model only"):
+        tf_interop.analyze(function, training=True)
+    graph_def = function.get_concrete_function().graph.as_graph_def()
+    with pytest.raises(ValueError, match="with what can be run, got a GraphDef"):
+        tf_interop.analyze(graph_def, as_grappler_hands_it_over=True)
+    with pytest.raises(ValueError, match="batch_size of 1 or more, got 0"):
+        tf_interop.analyze(function, batch_size=0)

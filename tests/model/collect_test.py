@@ -1,0 +1,280 @@
+"""What is collected of a model is what the pass will look up in a profile of it."""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+import tf_interop
+from tf_interop.convolution import ConvolutionKind
+from tf_interop.errors import PlanError
+from tf_interop.graph.find import find_convolutions
+from tf_interop.graph.independence import Independence
+from tf_interop.graph.properties import GraphProperties
+from tf_interop.graph.view import GraphView
+from tf_interop.model.collect import (
+    CollectOptions,
+    StageSource,
+    collect_configurations,
+)
+from tf_interop.model.graphs import graphs_of
+from tf_interop.model.load import ModelArgumentError
+from tf_interop.model.prepared_graph import with_inferred_shapes
+from tf_interop.plan.from_profile import level_groups
+from tf_interop.plan.types import GraphPlan, LaneOptions, PinnedConvolution, Plan, PlannedStage
+from tf_interop.profile.worklist import ConfigurationList
+
+MODULE = """
+import tensorflow as tf
+
+def build():
+    image = tf.keras.Input((16, 16, 3))
+    stem = tf.keras.layers.Conv2D(8, 3, 2, padding="same", activation="relu", name="stem")
+    x = stem(image)
+    branches = [
+        tf.keras.layers.Conv2D(4, size, padding="same", activation="relu", name=f"c{size}")(x)
+        for size in (1, 3, 5)
+    ]
+    x = tf.keras.layers.Concatenate()(branches)
+    x = tf.keras.layers.BatchNormalization()(tf.keras.layers.Conv2D(6, 3, name="end")(x))
+    x = tf.keras.layers.GlobalAveragePooling2D()(x)
+    return tf.keras.Model(image, tf.keras.layers.Dense(3, activation="softmax")(x), name="tiny")
+"""
+
+
+@pytest.fixture(autouse=True)
+def fixture_module(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "collected_model.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def _model() -> Any:
+    import collected_model  # type: ignore[import-not-found]
+
+    return collected_model.build()
+
+
+def _collect(*models: str, **options: Any) -> ConfigurationList:
+    models = models or ("collected_model:build",)
+    return collect_configurations(models, CollectOptions(**options)).configurations
+
+
+def _kinds(listed: ConfigurationList) -> dict[ConvolutionKind, int]:
+    counts: collections.Counter[ConvolutionKind] = collections.Counter()
+    for each in listed.convolutions:
+        counts[each.configuration.kind] += each.count
+    return dict(counts)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+def test_collects_what_grappler_hands_to_the_pass(training: bool) -> None:
+    graphs = graphs_of(
+        _model(),
+        batch_size=3,
+        training=training,
+        image_size=None,
+        as_grappler_hands_it_over=True,
+    )
+    assert graphs.handed_graph is not None
+    view = GraphView(with_inferred_shapes(graphs.handed_graph))
+    nodes, _ = find_convolutions(view, GraphProperties(view))
+    handed = collections.Counter(node.configuration for node in nodes)
+    groups = {
+        frozenset(collections.Counter(node.configuration for node in group).items())
+        for _, group in level_groups(nodes, Independence(view, nodes))
+        if len(group) > 1
+    }
+
+    listed = _collect(
+        batch_sizes=(3,),
+        inference=not training,
+        training=training,
+        stage_sources=[StageSource.LEVELS],
+    )
+    assert {each.configuration: each.count for each in listed.convolutions} == handed
+    stages = [
+        collections.Counter(listed.convolutions[place].configuration for place in s.convolutions)
+        for s in listed.stages
+    ]
+    assert {frozenset(stage.items()) for stage in stages} == groups
+    assert groups
+
+
+def test_counts_and_names_where_convolutions_come_from() -> None:
+    listed = _collect(batch_sizes=(1, 2), training=True, stage_sources=())
+    first = listed.convolutions[0]
+    assert first.configuration.image_shape == (1, 16, 16, 3)
+    assert first.configuration.fused_ops == ("BiasAdd", "Relu")
+    assert first.count == 2
+    assert first.origins == (
+        "collected_model:build, batch 1, inference",
+        "collected_model:build, batch 1, training step",
+    )
+    # Five forward twice for each batch size; the image has no gradient.
+    assert _kinds(listed) == {
+        ConvolutionKind.FORWARD: 20,
+        ConvolutionKind.BACKWARD_INPUT: 8,
+        ConvolutionKind.BACKWARD_FILTER: 10,
+    }
+    assert listed.stages == ()
+
+
+def test_collects_for_a_gpu_that_is_not_here() -> None:
+    listed = _collect(compute_capability="9.0", training=True, inference=False)
+    assert {each.configuration.layout for each in listed.convolutions} == {"NCHW"}
+    half = _collect(compute_capability="9.0", dtype="mixed_float16")
+    assert {(e.configuration.layout, e.configuration.dtype) for e in half.convolutions} == {
+        ("NHWC", "float16")
+    }
+    assert tf.keras.mixed_precision.global_policy().name == "float32"
+
+
+def test_goes_on_as_tensorflow_does_where_the_layout_optimizer_fails() -> None:
+    # TensorFlow 2.21 cannot change the layout of a dropout's mask, and leaves all layouts alone.
+    image = tf.keras.Input((8, 8, 3))
+    x = tf.keras.layers.Dropout(0.5)(tf.keras.layers.Conv2D(4, 3)(image))
+    tf.keras.Model(image, tf.keras.layers.Conv2D(2, 3)(x)).save("dropout.keras")
+    listed = _collect("dropout.keras", compute_capability="9.0", training=True, inference=False)
+    assert _kinds(listed)[ConvolutionKind.BACKWARD_FILTER] == 2
+
+
+def test_lists_both_layouts_where_told_to() -> None:
+    listed = _collect(layouts=("NHWC", "NCHW"), stage_sources=[StageSource.LEVELS])
+    assert [stage.convolutions for stage in listed.stages] == [(1, 2, 3), (6, 7, 8)]
+    nhwc, nchw = listed.convolutions[0].configuration, listed.convolutions[5].configuration
+    assert (nhwc.layout, nhwc.image_shape, nhwc.output_shape) == (
+        "NHWC", (1, 16, 16, 3), (1, 8, 8, 8),
+    )  # fmt: skip
+    assert (nchw.layout, nchw.image_shape, nchw.output_shape) == (
+        "NCHW", (1, 3, 16, 16), (1, 8, 8, 8),
+    )  # fmt: skip
+    assert nchw.filter_shape == nhwc.filter_shape
+
+
+def test_lists_the_pairs_with_most_to_gain() -> None:
+    listed = _collect(stage_sources=[StageSource.PAIRS], max_pairs=2)
+    # Of 1x1, 3x3 and 5x5 (places 1 to 3) a pair saves at most its smaller convolution.
+    assert [stage.convolutions for stage in listed.stages] == [(2, 3), (1, 2)]
+    assert {stage.lanes for stage in listed.stages} == {(0, 1)}
+
+
+def test_a_level_of_two_and_the_same_pair_are_one_stage() -> None:
+    image = tf.keras.Input((8, 8, 3))
+    branches = [tf.keras.layers.Conv2D(4, size, padding="same")(image) for size in (1, 3)]
+    tf.keras.Model(image, branches).save("two.keras")
+    [stage] = _collect("two.keras").stages
+    assert stage.origins == (
+        "two.keras, batch 1, inference, level", "two.keras, batch 1, inference, pair",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("layouts", [(), ("NCHW",)])
+def test_lists_what_could_be_merged(layouts: tuple[str, ...]) -> None:
+    image = tf.keras.Input((8, 8, 3))
+    # Named: Keras numbers the others by what was made before, and Grappler orders nodes by name.
+    branches = [
+        tf.keras.layers.Conv2D(channels, size, padding="same", name=name)(image)
+        for name, channels, size in (("a", 4, 1), ("b", 8, 2), ("c", 6, 1))
+    ]
+    tf.keras.Model(image, branches).save("merge.keras")
+    listed = _collect("merge.keras", stage_sources=[StageSource.MERGES], layouts=layouts)
+    stages = [
+        ([_channels(listed, place) for place in stage.convolutions], stage.lanes, stage.merged)
+        for stage in listed.stages
+    ]
+    assert stages == [([4, 6], (0, 0), (True,)), ([4, 6, 8], (0, 0, 1), (True, False))]
+    assert listed.stages[0].origins == ("merge.keras, batch 1, inference, merge",)
+    assert {each.configuration.layout for each in listed.convolutions} == set(layouts or ["NHWC"])
+
+
+def _channels(listed: ConfigurationList, place: int) -> int | None:
+    shape = listed.convolutions[place].configuration.filter_shape
+    assert shape is not None
+    return shape[-1]
+
+
+@pytest.mark.usefixtures("plugin_as_after_import")
+def test_lists_the_stages_of_a_plan_with_what_it_pins() -> None:
+    tf_interop.enable(policy="always")
+    try:
+        model = _model()
+        tf.function(model)(tf.ones((1, 16, 16, 3)))
+        plan = tf_interop.status().plan
+    finally:
+        tf_interop.disable()
+    [graph] = plan.graphs
+    level = next(stage for stage in graph.stages if len(stage.lanes) == 3)
+    first, second, third = (lane[0].node for lane in level.lanes)
+    stage = PlannedStage(
+        ((PinnedConvolution(third, "IM2COL_GEMM"), PinnedConvolution(first)),
+         (PinnedConvolution(second, "DIRECT"),)),
+        lane_options=(LaneOptions(sm_count=64), LaneOptions(priority=-1)),
+    )  # fmt: skip
+    pinned = Plan((GraphPlan(graph.fingerprint, graph.convolution_count, (stage,)),))
+    listed = _collect(stage_sources=(), plan=pinned)
+    [found] = listed.stages
+    sizes = [listed.convolutions[place].configuration.filter_shape for place in found.convolutions]
+    assert [size and size[0] for size in sizes] == [5, 1, 3]
+    assert found.lanes == (0, 0, 1)
+    assert found.algorithms == ("IM2COL_GEMM", None, "DIRECT")
+    assert (found.sm_counts, found.priorities) == ((64, 0), (0, -1))
+
+    other = Plan((GraphPlan("0", 1, (PlannedStage(((PinnedConvolution("x"),),)),)),))
+    with pytest.raises(PlanError, match="Expected a plan for this graph"):
+        _collect(plan=other)
+
+
+def test_collects_of_a_saved_model_at_batch_sizes_that_it_leaves_open() -> None:
+    _model().export("exported", verbose=False)
+    listed = _collect("exported", batch_sizes=(2, 5))
+    assert {each.configuration.image_shape[0] for each in listed.convolutions} == {2, 5}  # type: ignore[index]
+    assert len(listed.convolutions) == 10
+
+
+def test_collects_of_a_graph_def() -> None:
+    frozen = tf.Graph()
+    with frozen.as_default():
+        image = tf.compat.v1.placeholder(tf.float32, (None, 16, 16, 3))
+        tf.nn.conv2d(image, tf.ones((3, 3, 3, 4)), 1, "SAME")
+    pathlib.Path("graph.pb").write_bytes(frozen.as_graph_def().SerializeToString())
+    [listed] = _collect("graph.pb", batch_sizes=(7,)).convolutions
+    assert listed.configuration.output_shape == (7, 16, 16, 4)
+
+
+def test_says_what_it_leaves_out() -> None:
+    frozen = tf.Graph()
+    with frozen.as_default():
+        for dtype in (tf.float32, tf.int32):
+            image = tf.compat.v1.placeholder(dtype, (None, 16, 16, 3))
+            tf.nn.conv2d(image, tf.ones((3, 3, 3, 4), dtype), 1, "SAME")
+    pathlib.Path("integers.pb").write_bytes(frozen.as_graph_def().SerializeToString())
+    collected = collect_configurations(["integers.pb"], CollectOptions())
+    assert collected.notes == ("integers.pb, batch 1, inference: 1 left out for their dtype",)
+    assert len(collected.configurations.convolutions) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "mixed_float16"}, "--dtype with a model that is built here.*got 'no.keras'"),
+        ({"training": True}, "Expected --training with a Keras model, got 'no.pb'"),
+        ({}, "Expected a model with convolutions that can be measured, got none"),
+    ],
+    ids=["dtype", "training", "nothing"],
+)
+def test_refuses(options: dict[str, Any], message: str) -> None:
+    image = tf.keras.Input((4,))
+    tf.keras.Model(image, tf.keras.layers.Dense(2)(image)).save("no.keras")
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.compat.v1.placeholder(tf.float32)
+    pathlib.Path("no.pb").write_bytes(graph.as_graph_def().SerializeToString())
+    model = "no.pb" if options.get("training") else "no.keras"
+    with pytest.raises(ValueError, match=message) as refusal:
+        _collect(model, **options)
+    assert isinstance(refusal.value, ModelArgumentError) or not options

@@ -1,0 +1,278 @@
+"""`tf_interop.plan`: from a model and a profile to stages that the pass makes."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from profile_values import GPU, make_algorithm, make_profile, make_stage
+
+import tf_interop
+from tf_interop.errors import PlanError, ProfileError
+from tf_interop.graph.fingerprint import canonical_names
+from tf_interop.measure import nvidia
+from tf_interop.measure.device import this_cpu
+from tf_interop.model import make_plan as make_plan_of_model
+from tf_interop.model.collect import CollectOptions, collect_configurations
+from tf_interop.plan.file import load_plan, save_plan
+from tf_interop.plan.make import PlanOptions, make_plan
+from tf_interop.plan.problem import PlanningProblem
+from tf_interop.plan.types import GraphPlan, PinnedConvolution, Plan, PlannedStage
+from tf_interop.profile.entries import Entry
+from tf_interop.profile.file import save_profile
+from tf_interop.profile.types import Profile, ProfiledDevice
+
+pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
+
+
+def build() -> tf.keras.Model:
+    """Two branches, whose layers have names, then one more convolution."""
+    layers = tf.keras.layers
+    image = tf.keras.Input((8, 8, 3), name="image")
+    branches = [
+        layers.Conv2D(4, side, padding="same", name=f"branch_{side}")(image) for side in (3, 5)
+    ]
+    joined = layers.Concatenate(name="joined")(branches)
+    last = layers.Conv2D(2, 1, name="last")(joined)
+    return tf.keras.Model(image, layers.GlobalMaxPooling2D(name="pool")(last), name="branches")
+
+
+def _profile(
+    *batch_sizes: int,
+    training: bool = False,
+    device: ProfiledDevice | None = None,
+    compute_capability: str | None = None,
+) -> Profile:
+    """Says of the model's convolutions what each takes, and that all its stages win."""
+    listed = collect_configurations(
+        [f"{__name__}:build"],
+        CollectOptions(
+            batch_sizes=batch_sizes,
+            inference=not training,
+            training=training,
+            compute_capability=compute_capability,
+        ),
+    ).configurations
+    algorithms = ("eng1", "eng2") if device else ("IM2COL_GEMM", "DIRECT")
+    entries: list[Entry] = [
+        make_algorithm(each.configuration, algorithm, latency_us=latency_us, kernels=())
+        for each in listed.convolutions
+        for algorithm, latency_us in zip(algorithms, (10.0, 11.0), strict=True)
+    ]
+    for stage in listed.stages:
+        configurations = [listed.convolutions[place].configuration for place in stage.convolutions]
+        lanes = [(each, algorithms[place % 2]) for place, each in enumerate(configurations)]
+        entries.append(make_stage(*lanes, concurrent_us=12.0, sequential_us=20.0))
+    return make_profile(*entries, device=device or this_cpu())
+
+
+def _run(model: tf.keras.Model, batch_size: int) -> tf.Tensor:
+    image = np.random.default_rng(0).normal(size=(batch_size, 8, 8, 3)).astype(np.float32)
+    return tf.function(model)(image)
+
+
+def _stages_made(plan: Plan, model: tf.keras.Model, batch_size: int) -> GraphPlan:
+    tf_interop.enable(plan=plan)
+    _run(model, batch_size)
+    [report, *_] = tf_interop.status().graphs
+    assert not tf_interop.status().failures
+    return report.plan
+
+
+def test_the_pass_finds_the_plan_and_makes_its_stages(tmp_path: pathlib.Path) -> None:
+    model = build()
+    tf_interop.disable()
+    expected = _run(model, 2)
+    save_profile(_profile(2), tmp_path / "profile.json")
+    plan = tf_interop.plan(model, tmp_path / "profile.json", batch_sizes=[2])
+    save_plan(plan, tmp_path / "plan.json")
+    [graph] = plan.graphs
+    [stage] = graph.stages
+    assert [pinned.algorithm for pinned in stage.convolutions] == ["IM2COL_GEMM", "DIRECT"]
+    assert stage.prediction is not None
+    assert stage.prediction.latency_us == 12.0
+    assert stage.explanation is not None
+
+    tf_interop.enable(plan=load_plan(tmp_path / "plan.json"))
+    result = _run(model, 2)
+    made = tf_interop.status().graphs[0].plan
+    assert made.fingerprint == graph.fingerprint
+    assert [stage.lanes for stage in made.stages] == [
+        tuple(
+            (dataclasses.replace(pinned, node=found.node),)
+            for pinned, found in zip(stage.convolutions, made.stages[0].convolutions, strict=True)
+        )
+    ]
+    assert tf_interop.status().counters.stages_run
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_training_step_is_planned_as_fit_runs_it() -> None:
+    plan = tf_interop.plan(build(), _profile(4, training=True), batch_sizes=[4], training=True)
+    [graph] = plan.graphs
+    assert graph.convolution_count == 7
+    assert graph.step == "training"
+    assert len(graph.stages) > 1
+    model = build()
+    model.compile("sgd", "mse", jit_compile=False)
+    tf_interop.enable(plan=plan)
+    model.fit(np.zeros([4, 8, 8, 3]), np.zeros([4, 2]), batch_size=4, verbose=0)
+    assert graph.fingerprint in {each.plan.fingerprint for each in tf_interop.status().graphs}
+    assert tf_interop.status().stage_count == len(graph.stages)
+
+
+def test_each_batch_size_has_an_entry_and_others_take_the_nearest() -> None:
+    model = build()
+    plan = tf_interop.plan(model, _profile(2, 8), batch_sizes=[2, 8])
+    assert [graph.batch_size for graph in plan.graphs] == [2, 8]
+    assert [graph.step for graph in plan.graphs] == ["inference", "inference"]
+    assert plan.made_with["backend"] == "host"
+    assert len({graph.fingerprint for graph in plan.graphs}) == 1
+    made = {batch: _stages_made(plan, model, batch).stages[0].why for batch in (8, 3, 64)}
+    assert made == {
+        8: "planned: 12.0 us measured against 20.0 us one after another",
+        3: "of the plan for batch size 2, the nearest to 3",
+        64: "of the plan for batch size 8, the nearest to 64",
+    }
+
+
+def test_a_model_of_one_batch_size_is_planned_once() -> None:
+    model = build()
+    function = tf.function(model).get_concrete_function(tf.TensorSpec((2, 8, 8, 3)))
+    plan = tf_interop.plan(function, _profile(2), batch_sizes=[2, 16])
+    assert [(graph.batch_size, len(graph.stages)) for graph in plan.graphs] == [(2, 1)]
+    # It may hold a step of either kind.
+    assert plan.graphs[0].step is None
+
+
+def test_counts_what_was_not_measured_and_leaves_it_alone() -> None:
+    profile = _profile(2)
+    algorithms = [each for each in profile.algorithms if each.configuration.filter_shape[3] == 4]  # type: ignore[index]
+    profile = make_profile(*algorithms, *profile.stages, device=profile.device)
+    plan = tf_interop.plan(build(), profile, batch_sizes=[2, 3])
+    measured, unmeasured = plan.graphs
+    assert (measured.convolution_count, len(measured.stages)) == (3, 1)
+    assert measured.prediction is not None
+    assert measured.prediction.unmeasured_count == 1
+    assert measured.prediction.sequential_us == 20.0
+    assert unmeasured.stages == ()
+    assert unmeasured.prediction is not None
+    assert unmeasured.prediction.unmeasured_count == 3
+
+
+def test_says_what_it_is_doing() -> None:
+    said: list[str] = []
+    tf_interop.plan(build(), _profile(2), batch_sizes=[2], say=said.append)
+    assert said[:2] == ["Tracing batch 2", "Planning branches, inference, batch 2"]
+    assert said[-1] == "Planning branches, inference, batch 2: 3 of 3 convolutions"
+
+
+def test_says_that_it_joins_what_was_searched_in_bounds() -> None:
+    said: list[str] = []
+    options = PlanOptions(max_transitions=0)
+    tf_interop.plan(build(), _profile(2), batch_sizes=[2], options=options, say=said.append)
+    assert said[-1] == "Planning branches, inference, batch 2: joining stages, 0 changes made"
+
+
+def test_no_plan_passes_that_the_graph_does_not_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan_badly(problem: PlanningProblem, *_: object, **__: object) -> GraphPlan:
+        planned = make_plan(problem)
+        names = [problem.nodes[0].name, problem.nodes[-1].name]
+        stage = PlannedStage(tuple((PinnedConvolution(name),) for name in names))
+        return dataclasses.replace(planned, stages=(stage,))
+
+    monkeypatch.setattr(make_plan_of_model, "make_plan", plan_badly)
+    with pytest.raises(PlanError, match="Expected independent convolutions in stage 0"):
+        tf_interop.plan(build(), _profile(2), batch_sizes=[2])
+
+
+def test_equal_arguments_give_equal_plans() -> None:
+    profile = _profile(2)
+    model = build()
+    plans = [tf_interop.plan(model, profile, batch_sizes=[2, 8]) for _ in range(2)]
+    assert plans[0].graphs[0].stages
+    assert [len(plan.graphs) for plan in plans] == [2, 2]
+    assert _without_traces(plans[0]) == _without_traces(plans[1])
+
+
+def _without_traces(plan: Plan) -> list[object]:
+    """A plan, its nodes named without what differs between traces of one model."""
+    return [
+        (
+            *(graph.fingerprint, graph.prediction, stage.prediction, stage.explanation),
+            *canonical_names(pinned.node for pinned in stage.convolutions).values(),
+        )
+        for graph in plan.graphs
+        for stage in graph.stages
+    ]
+
+
+def test_refuses_a_profile_of_another_device_unless_told() -> None:
+    profile = dataclasses.replace(
+        _profile(2), device=dataclasses.replace(this_cpu(), name="Another CPU")
+    )
+    with pytest.raises(ProfileError, match="Expected a profile of what this process runs on"):
+        tf_interop.plan(build(), profile, batch_sizes=[2])
+    plan = tf_interop.plan(build(), profile, batch_sizes=[2], allow_foreign_profile=True)
+    assert plan.made_with["device"] == "Another CPU"
+    assert plan.graphs[0].stages
+
+
+def test_plans_for_a_gpu_that_is_not_here() -> None:
+    profile = _profile(2, device=GPU, compute_capability="9.0")
+    with pytest.raises(ProfileError, match=r"of a GPU of compute capability 8\.0, got one of"):
+        tf_interop.plan(build(), profile, batch_sizes=[2], target="8.0")
+    with pytest.raises(ProfileError, match="Expected a profile of a CPU, got one of NVIDIA H200"):
+        tf_interop.plan(build(), profile, batch_sizes=[2], target="cpu")
+    [graph] = tf_interop.plan(build(), profile, batch_sizes=[2], target="9.0").graphs
+    assert graph.stages
+    assert graph.prediction is not None
+    assert graph.prediction.unmeasured_count == 0
+    # It is not here: all that it has.
+    assert graph.prediction.memory_budget_bytes == GPU.memory_bytes
+
+
+def test_the_budget_is_what_the_gpu_has_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(make_plan_of_model, "free_memory_bytes", lambda: 123 << 20)
+    profile = make_profile(device=GPU)
+    assert make_plan_of_model.free_memory_for(profile) == GPU.memory_bytes
+    monkeypatch.setattr(make_plan_of_model, "running_device", lambda backend: GPU)
+    assert make_plan_of_model.free_memory_for(profile) == 123 << 20
+    assert make_plan_of_model.free_memory_for(make_profile(device=this_cpu())) is None
+    assert nvidia.free_memory_bytes() is None or nvidia.has_nvidia_gpu()
+
+
+def test_takes_algorithms_that_fit_the_budget() -> None:
+    profile = _profile(2)
+    frugal = [
+        dataclasses.replace(each, workspace_bytes=0 if each.algorithm == "DIRECT" else 1 << 20)
+        for each in profile.algorithms
+    ]
+    profile = make_profile(*frugal, device=this_cpu())
+    [graph] = tf_interop.plan(build(), profile, batch_sizes=[2], memory_budget_bytes=1 << 19).graphs
+    assert graph.prediction is not None
+    assert graph.prediction.peak_bytes < 1 << 19
+    assert graph.prediction.memory_budget_bytes == 1 << 19
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_sizes": []}, "Expected at least one batch size, got none"),
+        ({"batch_sizes": [0]}, "Expected a batch_size of 1 or more, got 0"),
+    ],
+)
+def test_refuses_batch_sizes_that_are_none(arguments: dict[str, list[int]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tf_interop.plan(build(), make_profile(device=this_cpu()), **arguments)  # type: ignore[arg-type]
+
+
+def test_refuses_a_model_without_convolutions() -> None:
+    model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
+    with pytest.raises(
+        ValueError, match="Expected a model with convolutions that can be part of a stage"
+    ):
+        tf_interop.plan(model, make_profile(device=this_cpu()))

@@ -1,0 +1,452 @@
+"""The planner: optimal on every small problem, never slower than sequential, within its memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planning_values import least_latency_us, make_problem, problems, problems_to_model
+
+from tf_interop.errors import PlanError
+from tf_interop.plan.make import PlanOptions, make_plan
+from tf_interop.plan.problem import (
+    Candidate,
+    ConvolutionCosts,
+    KnownStage,
+    PlanningProblem,
+    ProblemNode,
+)
+from tf_interop.plan.search.interface import SearchProgress
+from tf_interop.plan.types import GraphPlan, LaneOptions, PinnedConvolution
+
+EXACT = PlanOptions()
+# So wide that nothing is cut off.
+BOUNDED = PlanOptions(max_transitions=0, width=100_000)
+NARROW = PlanOptions(max_transitions=0, width=1)
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def stages_of(plan: GraphPlan) -> list[set[str]]:
+    return [{pinned.node for pinned in stage.convolutions} for stage in plan.stages]
+
+
+@settings(max_examples=400, deadline=None)
+@given(problems(), st.sampled_from([EXACT, BOUNDED]), st.integers(2, 4))
+def test_is_optimal_on_every_small_problem(
+    problem: PlanningProblem, options: PlanOptions, max_lanes: int
+) -> None:
+    least_us = least_latency_us(problem, max_lanes)
+    options = dataclasses.replace(options, max_lanes=max_lanes)
+    if least_us == math.inf:
+        with pytest.raises(PlanError, match=r"Expected memory for convolution 'n\d'"):
+            make_plan(problem, options)
+        return
+    plan = make_plan(problem, options)
+    assert plan.prediction is not None
+    assert plan.prediction.latency_us == pytest.approx(least_us)
+    assert plan.prediction.search.startswith("exact" if options.max_transitions else "bounded")
+
+
+@settings(max_examples=300, deadline=None)
+@given(problems() | problems_to_model(), st.sampled_from([EXACT, NARROW]))
+def test_is_never_slower_than_sequential(problem: PlanningProblem, options: PlanOptions) -> None:
+    prediction = make_plan(
+        dataclasses.replace(problem, memory_budget_bytes=None), options
+    ).prediction
+    assert prediction is not None
+    assert prediction.latency_us <= prediction.sequential_us + 1e-9
+
+
+@settings(max_examples=200, deadline=None)
+@given(problems_to_model())
+def test_a_modelled_plan_is_better_than_one_of_measured_stages_alone(
+    problem: PlanningProblem,
+) -> None:
+    try:
+        plan = make_plan(problem)
+    except PlanError:
+        assert least_latency_us(problem, EXACT.max_lanes) == math.inf
+        return
+    assert plan.prediction is not None
+    least_us = least_latency_us(problem, EXACT.max_lanes)
+    assert plan.prediction.latency_us <= least_us + 1e-9 or least_us == math.inf
+    for stage in plan.stages:
+        if len(stage.lanes) > 1:
+            assert stage.prediction is not None
+            slowest_us = stage.prediction.latency_us + stage.prediction.spread_us
+            assert slowest_us < stage.prediction.sequential_us
+
+
+@settings(max_examples=200, deadline=None)
+@given(problems())
+def test_makes_no_stage_whose_win_is_within_the_spread(problem: PlanningProblem) -> None:
+    slowest_us = 4 * 40
+    stages = tuple(
+        dataclasses.replace(stage, sequential_us=None, spread_us=slowest_us)
+        for stage in problem.stages
+    )
+    plan = make_plan(dataclasses.replace(problem, stages=stages, memory_budget_bytes=None))
+    assert plan.stages == ()
+
+
+def test_makes_a_stage_that_wins_by_more_than_the_spread() -> None:
+    nodes = {"a": "", "b": ""}
+    for spread_us, expected in ((4.9, [{"a", "b"}]), (5.0, [])):
+        problem = make_problem(nodes, {"a": 10, "b": 10}, {"a b": 15}, spread_us=spread_us)
+        assert stages_of(make_plan(problem)) == expected
+
+
+def test_moves_a_weight_gradient_that_nothing_waits_for_into_a_later_stage() -> None:
+    # Backward through three layers: `by_filter_3` could run with `by_input_3` for no gain, but
+    # two layers later it fills a stage.
+    problem = make_problem(
+        {
+            "by_input_3": "",
+            "by_filter_3": "",
+            "by_input_2": "by_input_3",
+            "by_filter_2": "by_input_3",
+            "by_input_1": "by_input_2",
+        },
+        dict.fromkeys(
+            ("by_input_3", "by_filter_3", "by_input_2", "by_filter_2", "by_input_1"), 10.0
+        ),
+        {"by_input_2 by_filter_2": 12, "by_input_1 by_filter_3": 11},
+    )
+    for options in (EXACT, PlanOptions(max_transitions=0)):
+        plan = make_plan(problem, options)
+        assert stages_of(plan) == [
+            {"by_input_2", "by_filter_2"},
+            {"by_input_1", "by_filter_3"},
+        ]
+        assert [(each.node, each.before_stage) for each in plan.alone] == [("by_input_3", 0)]
+        assert plan.prediction is not None
+        assert plan.prediction.latency_us == 33
+
+
+def test_a_slower_algorithm_lets_a_neighbour_in() -> None:
+    costs = tuple(
+        ConvolutionCosts(name, 0, (Candidate("GEMM", 10), Candidate("FFT", 12)))
+        for name in ("a", "b")
+    )
+    problem = PlanningProblem(
+        costs,
+        (ProblemNode("a", "a"), ProblemNode("b", "b")),
+        (
+            KnownStage(("a", "b"), ("GEMM", "GEMM"), 19),
+            KnownStage(("a", "b"), ("GEMM", "FFT"), 13),
+        ),
+    )
+    (stage,) = make_plan(problem).stages
+    assert [pinned.algorithm for pinned in stage.convolutions] == ["GEMM", "FFT"]
+
+
+ON_ONE_IMAGE = {"a": "x", "b": "x"}
+
+
+def test_merges_where_that_was_measured_to_be_fastest() -> None:
+    problem = make_problem(
+        {"a": "", "b": ""},
+        {"a": 10, "b": 10},
+        {"a b": 15},
+        merged={"a b": 12},
+        merge_keys=ON_ONE_IMAGE,
+    )
+    for options in (EXACT, NARROW):
+        plan = make_plan(problem, options)
+        (stage,) = plan.stages
+        assert stage.lanes == (
+            (PinnedConvolution("a", "WINOGRAD"), PinnedConvolution("b", "WINOGRAD")),
+        )
+        assert stage.lane_options == (LaneOptions(merged=True),)
+        assert stage.why.startswith("planned, merged into a wider convolution: 12.0 us measured")
+        assert stage.prediction is not None
+        # Outputs of 10 bytes each; the workspace as it was measured.
+        assert (stage.prediction.workspace_bytes, stage.prediction.peak_bytes) == (7, 27)
+
+
+@pytest.mark.parametrize(
+    ("merged_us", "spread_us", "expected"), [(16, 0, 1), (18, 1.9, 1), (18, 2, 0), (20, 0, 0)]
+)
+def test_merges_only_what_wins_by_more_than_the_spread(
+    merged_us: float, spread_us: float, expected: int
+) -> None:
+    problem = make_problem(
+        {"a": "", "b": ""},
+        {"a": 10, "b": 10},
+        merged={"a b": merged_us},
+        merge_keys=ON_ONE_IMAGE,
+        spread_us=spread_us,
+    )
+    assert len(make_plan(problem).stages) == expected
+
+
+def test_runs_at_the_same_time_what_is_faster_than_merged() -> None:
+    problem = make_problem(
+        {"a": "", "b": ""},
+        {"a": 10, "b": 10},
+        {"a b": 12},
+        merged={"a b": 15},
+        merge_keys=ON_ONE_IMAGE,
+    )
+    (stage,) = make_plan(problem).stages
+    assert [len(lane) for lane in stage.lanes] == [1, 1]
+
+
+@pytest.mark.parametrize("merge_keys", [{}, {"a": "x"}, {"a": "x", "b": "y"}])
+def test_merges_nothing_that_reads_different_images(merge_keys: dict[str, str]) -> None:
+    problem = make_problem(
+        {"a": "", "b": ""}, {"a": 10, "b": 10}, merged={"a b": 1}, merge_keys=merge_keys
+    )
+    assert make_plan(problem).stages == ()
+
+
+def test_merges_those_that_read_one_image_of_several_that_cost_the_same() -> None:
+    costs = (ConvolutionCosts("c", 0, (Candidate("GEMM", 10),)),)
+    nodes = tuple(
+        ProblemNode(name, "c", merge_key=key) for name, key in (("a", "x"), ("b", "y"), ("c", "y"))
+    )
+    known = KnownStage(
+        ("c", "c", "c"),
+        ("WINOGRAD", "WINOGRAD", "GEMM"),
+        12,
+        priorities=(-1, 0),
+        lanes=(0, 0, 1),
+        merged=(True, False),
+    )
+    (stage,) = make_plan(PlanningProblem(costs, nodes, (known,))).stages
+    assert [[pinned.node for pinned in lane] for lane in stage.lanes] == [["b", "c"], ["a"]]
+    assert stage.lane_options == (LaneOptions(-1, merged=True), LaneOptions(0))
+    assert [pinned.algorithm for pinned in stage.convolutions] == ["WINOGRAD", "WINOGRAD", "GEMM"]
+
+
+def test_merges_where_lanes_of_their_own_do_not_fit() -> None:
+    # 20 bytes of outputs; two workspaces of 5, or one of 7.
+    problem = make_problem(
+        {"a": "", "b": ""},
+        {"a": 10, "b": 10},
+        {"a b": 11},
+        merged={"a b": 14},
+        merge_keys=ON_ONE_IMAGE,
+        memory_budget_bytes=30,
+    )
+    assert make_plan(problem).stages[0].lane_options == ()
+    problem = dataclasses.replace(problem, memory_budget_bytes=29)
+    assert make_plan(problem).stages[0].lane_options == (LaneOptions(merged=True),)
+
+
+def test_a_stage_beside_what_is_merged_has_to_be_made_of_what_was_measured() -> None:
+    # The algorithm of "c" is no candidate any more.
+    problem = make_problem(
+        {"a": "", "b": "", "c": ""}, dict.fromkeys("abc", 10.0), merge_keys=ON_ONE_IMAGE
+    )
+    known = KnownStage(
+        ("a", "b", "c"), ("WINOGRAD", "WINOGRAD", "FFT"), 5, lanes=(0, 0, 1), merged=(True, False)
+    )
+    assert make_plan(dataclasses.replace(problem, stages=(known,))).stages == ()
+    known = dataclasses.replace(known, algorithms=("WINOGRAD", "WINOGRAD", "GEMM"))
+    assert len(make_plan(dataclasses.replace(problem, stages=(known,))).stages) == 1
+
+
+def test_pins_the_algorithm_of_a_convolution_whose_fastest_does_not_fit() -> None:
+    costs = ConvolutionCosts("a", 10, (Candidate("FFT", 36, 90), Candidate("GEMM", 46, 30)))
+    problem = PlanningProblem((costs,), (ProblemNode("n", "a"),), memory_budget_bytes=99)
+    (stage,) = make_plan(problem).stages
+    assert [pinned.algorithm for pinned in stage.convolutions] == ["GEMM"]
+    assert "FFT takes 36.0 us" in stage.why
+    plan = make_plan(dataclasses.replace(problem, memory_budget_bytes=100))
+    assert plan.stages == ()
+    assert plan.alone[0].algorithm == "FFT"
+
+
+def test_keeps_an_output_until_all_that_read_it_have_run() -> None:
+    problem = make_problem({"a": "", "b": "a", "c": "a b"}, {"a": 1, "b": 1, "c": 1})
+    plan = make_plan(problem)
+    # Workspace 5 and output 10 each, besides what is read later.
+    assert [each.peak_bytes for each in plan.alone] == [15, 25, 35]
+
+
+def test_finds_another_order_where_the_given_one_does_not_fit() -> None:
+    # `big` first leaves too little for the chain of `a` and `b`.
+    costs = tuple(
+        ConvolutionCosts(name, size, (Candidate(None, 1, workspace),))
+        for name, size, workspace in (("big", 60, 0), ("a", 10, 40), ("b", 1, 0))
+    )
+    problem = PlanningProblem(
+        costs,
+        (ProblemNode("big", "big"), ProblemNode("a", "a"), ProblemNode("b", "b", ("a",))),
+        memory_budget_bytes=80,
+    )
+    plan = make_plan(problem)
+    assert plan.alone[0].node == "a"
+    assert plan.prediction is not None
+    assert plan.prediction.peak_bytes <= 80 < plan.prediction.sequential_peak_bytes
+
+
+def test_a_plan_without_stages_needs_the_memory_of_one_after_another() -> None:
+    # The search comes by `b` first, which needs less; but nothing makes TensorFlow run it first.
+    costs = tuple(
+        ConvolutionCosts(name, size, (Candidate(None, 1, 40),))
+        for name, size in (("a", 10), ("b", 60), ("c", 1))
+    )
+    problem = PlanningProblem(
+        costs,
+        (ProblemNode("a", "a"), ProblemNode("b", "b"), ProblemNode("c", "c", ("b",))),
+    )
+    plan = make_plan(problem)
+    assert not plan.stages
+    assert [each.node for each in plan.alone] == ["a", "b", "c"]
+    assert plan.prediction is not None
+    assert plan.prediction.peak_bytes == plan.prediction.sequential_peak_bytes == 111
+
+
+def test_says_what_memory_would_be_enough() -> None:
+    problem = make_problem({"a": "", "b": "a"}, {"a": 1, "b": 1}, memory_budget_bytes=24)
+    with pytest.raises(
+        PlanError,
+        match=r"convolution 'b', got a budget of 24 bytes: its output takes 10, its workspace at "
+        r"least 5, and 10 are alive before it\. Give 25 bytes",
+    ):
+        make_plan(problem)
+    make_plan(dataclasses.replace(problem, memory_budget_bytes=25))
+
+
+def with_candidate(**changes: object) -> PlanningProblem:
+    problem = make_problem({"a": "", "b": "a"}, {"a": 1, "b": 1})
+    (candidate,) = problem.costs[1].candidates
+    costs = dataclasses.replace(
+        problem.costs[1], candidates=(dataclasses.replace(candidate, **changes),)
+    )
+    return dataclasses.replace(problem, costs=(problem.costs[0], costs))
+
+
+PAIR = make_problem({"a": "", "b": "a"}, {"a": 1, "b": 1})
+
+
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [
+        (
+            dataclasses.replace(
+                PAIR, nodes=(ProblemNode("a", "a", ("b",)), ProblemNode("b", "b", ("a",)))
+            ),
+            r"without a cycle, got ('a' -> 'b' -> 'a'|'b' -> 'a' -> 'b')",
+        ),
+        (
+            dataclasses.replace(
+                PAIR, costs=(PAIR.costs[0], dataclasses.replace(PAIR.costs[1], candidates=()))
+            ),
+            r"at least one candidate for convolution 'b' of node 'b', got none: measure",
+        ),
+        (with_candidate(latency_us=-1.0), r"more than 0, for convolution 'b' of node 'b', got -1"),
+        (with_candidate(latency_us=0.0), r"more than 0, for .* 'b', got 0"),
+        (with_candidate(latency_us=math.nan), r"finite number, .* 'b', got nan at `\$.costs\[1\]"),
+        (with_candidate(spread_us=math.inf), r"finite number, .* 'b', got inf"),
+        (with_candidate(workspace_bytes=-5), r"0 or more, .* 'b', got -5"),
+        (
+            dataclasses.replace(PAIR, stages=(KnownStage(("a", "b"), ("GEMM",) * 2, -3.0),)),
+            r"the stage of 'a', 'b', got -3.0 at `\$.stages\[0\].latency_us`",
+        ),
+        (
+            dataclasses.replace(
+                PAIR, nodes=(PAIR.nodes[0], dataclasses.replace(PAIR.nodes[1], before_us=-1.0))
+            ),
+            r"node 'b', got -1.0 at `\$.nodes\[1\].before_us`",
+        ),
+        (dataclasses.replace(PAIR, memory_budget_bytes=0), r"`int` >= 1.*memory_budget_bytes"),
+    ],
+    ids=[
+        "cycle",
+        "no candidate",
+        "negative latency",
+        "no latency",
+        "latency not a number",
+        "infinite spread",
+        "negative workspace",
+        "negative latency of a stage",
+        "negative time before",
+        "no budget",
+    ],
+)
+def test_refuses_what_is_not_legal(problem: PlanningProblem, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        make_plan(problem)
+
+
+def test_tells_how_far_it_is() -> None:
+    problem = make_problem({"a": "", "b": "a", "c": "b"}, dict.fromkeys("abc", 1.0))
+    for options in (EXACT, NARROW):
+        told: list[SearchProgress] = []
+        make_plan(problem, options, on_progress=told.append)
+        searched = [each for each in told if each.joined is None]
+        assert [each.nodes_done for each in searched] == [1, 2, 3]
+        assert {each.nodes for each in told} == {3}
+        assert searched[-1].states == 3
+        # What was searched in bounds is joined afterwards.
+        joined = [SearchProgress(3, 3, 3, 0)] * (3 if options is NARROW else 0)
+        assert told == searched + joined
+
+
+def test_says_how_it_searched() -> None:
+    # A pair behind a first convolution.
+    problem = make_problem({"a": "", "b": "a", "c": "a"}, {"a": 1, "b": 1, "c": 1})
+    for options, words in (
+        (EXACT, "exact for stages of up to 4"),
+        (NARROW, "bounded, width 1, then joined 0, for stages of up to 4"),
+        (PlanOptions(max_transitions=1), "partly exact (1 of 3 convolutions), else bounded, width"),
+    ):
+        prediction = make_plan(problem, options).prediction
+        assert prediction is not None
+        assert prediction.search.startswith(words)
+
+
+PROGRAM = """
+import pathlib, sys
+from planning_values import make_problem
+from tf_interop.plan.explain import explain_plan
+from tf_interop.plan.make import PlanOptions, make_plan
+from tf_interop.plan.types import Plan
+from tf_interop.plan.file import save_plan
+
+names = [f"n{i}" for i in range(12)]
+nodes = {name: names[i - 4] if i > 3 else "" for i, name in enumerate(names)}
+stages = {f"{a} {b}": 15.0 for a in names for b in names if a < b}
+merged = {f"{a} {b}": 14.0 for a, b in zip(names[1:], names[2:])}
+problem = make_problem(
+    nodes,
+    dict.fromkeys(names, 10.0),
+    stages,
+    merged=merged,
+    merge_keys={name: f"level {i // 4}" for i, name in enumerate(names)},
+    memory_budget_bytes=500,
+)
+plans = tuple(
+    explain_plan(problem, make_plan(problem, PlanOptions(max_transitions=most)))
+    for most in (0, 200_000)
+)
+for number, plan in enumerate(plans):
+    save_plan(Plan((plan,)), pathlib.Path(sys.argv[1]) / f"{number}.json")
+"""
+
+
+def test_equal_problems_give_equal_bytes_in_every_process(tmp_path: pathlib.Path) -> None:
+    contents = []
+    for seed in ("1", "2", "3"):
+        folder = tmp_path / seed
+        folder.mkdir()
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM, str(folder)],
+            check=True,
+            cwd=ROOT / "tests",
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
+        )
+        contents.append([(folder / f"{number}.json").read_bytes() for number in (0, 1)])
+    assert contents[0] == contents[1] == contents[2]
+    assert b'"merged": true' in contents[0][0]
+    assert b'"missed": [\n' in contents[0][0]

@@ -1,0 +1,263 @@
+"""Tables of profiles, as they are printed where there is no terminal."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+
+import pytest
+from profile_values import (
+    CPU,
+    EVERY_KIND_OF_ENTRY,
+    GPU,
+    HOPPER_SM,
+    KERNEL,
+    LARGE,
+    SMALL,
+    make_algorithm,
+    make_algorithm_failure,
+    make_profile,
+    make_stage,
+    make_stage_failure,
+)
+from rich.console import Console
+
+from tf_interop.convolution import ConvolutionConfiguration
+from tf_interop.profile.merge import diff_profiles
+from tf_interop.profile.nsight_compute import LaunchKey, NsightImport
+from tf_interop.profile.tables import (
+    describe_convolution,
+    show_difference,
+    show_like_paper,
+    show_nsight_import,
+    show_profile,
+)
+from tf_interop.profile.types import Profile, ProfiledDevice
+
+LONG_NAME = "pad+split+nchw+eng11_k2=1_k3=0_k24=15_sms=66"
+
+
+class _Screen:
+    """What was printed, to a file that is no terminal."""
+
+    def __init__(self) -> None:
+        self.console = Console(file=io.StringIO())
+
+    @property
+    def lines(self) -> list[str]:
+        file = self.console.file
+        assert isinstance(file, io.StringIO)
+        return [line.rstrip() for line in file.getvalue().splitlines()]
+
+    def row(self, start: str) -> list[str]:
+        """The words of the first line that begins so, after that."""
+        line = next(line for line in self.lines if line.strip().startswith(start))
+        return line.strip().removeprefix(start).split()
+
+
+@pytest.fixture(name="screen")
+def fixture_screen() -> _Screen:
+    return _Screen()
+
+
+def _every_kind() -> Profile:
+    return make_profile(
+        *EVERY_KIND_OF_ENTRY,
+        make_algorithm(LARGE, LONG_NAME, latency_us=123456.7, workspace_bytes=3 << 40),
+        make_stage((LARGE, LONG_NAME), sm_counts=(66,), priorities=(-1,)),
+    )
+
+
+@pytest.mark.parametrize("like_paper", [False, True])
+def test_fits_100_columns_and_is_plain_text(screen: _Screen, like_paper: bool) -> None:
+    show_profile(_every_kind(), screen.console, like_paper=like_paper)
+    assert len(screen.lines) > 10
+    assert max(map(len, screen.lines)) <= 100
+    assert "\x1b" not in "".join(screen.lines)
+
+
+def test_shows_the_fastest_algorithm_of_each_convolution(screen: _Screen) -> None:
+    show_profile(
+        make_profile(
+            make_algorithm(algorithm="FFT", latency_us=30.0),
+            make_algorithm(algorithm="GEMM", latency_us=12.5, spread_us=0.5, workspace_bytes=2000),
+            make_algorithm_failure(algorithm="DIRECT"),
+            make_algorithm_failure(algorithm="WINOGRAD"),
+            make_algorithm_failure(LARGE),
+        ),
+        screen.console,
+    )
+    row = screen.row(describe_convolution(SMALL))
+    assert row == ["12.5", "0.5", "2.0", "kB", "2", "2", "unsupported"]
+    assert "  GEMM (TF32)" in screen.lines
+    assert screen.row(describe_convolution(LARGE)) == ["–", "–", "–", "0", "1", "unsupported"]
+
+
+def test_shows_stages_with_their_ratio_and_whether_they_win(screen: _Screen) -> None:
+    show_profile(
+        make_profile(
+            make_stage((SMALL, "GEMM"), concurrent_us=20.0, sequential_us=30.0, spread_us=1.0),
+            make_stage((LARGE, "GEMM"), concurrent_us=29.5, sequential_us=30.0, spread_us=1.0),
+            make_stage_failure((SMALL, "FFT")),
+        ),
+        screen.console,
+    )
+    rows = [line.split()[-6:] for line in screen.lines if line.startswith("0: ")]
+    assert rows[0] == ["20.0", "32.0", "30.0", "1.0", "1.50", "yes"]
+    assert rows[1] == ["29.5", "32.0", "30.0", "1.0", "1.02", "no"]
+    assert any("failed: Expected the pinned algorithm" in line for line in screen.lines)
+
+
+def test_shows_which_lanes_were_merged(screen: _Screen) -> None:
+    stage = make_stage((LARGE, None), (SMALL, "FFT"), (SMALL, "FFT"), lanes=(0, 1, 1))
+    show_profile(make_profile(dataclasses.replace(stage, merged=(False, True))), screen.console)
+    assert any(line.startswith("merged into a wider convolution: 1") for line in screen.lines)
+    apart = _Screen()
+    show_profile(make_profile(stage), apart.console)
+    assert not any("merged" in line for line in apart.lines)
+
+
+def test_shows_the_device(screen: _Screen) -> None:
+    show_profile(make_profile(), screen.console)
+    text = " ".join(screen.lines)
+    for part in ("NVIDIA H200", "9.0", "132 SMs", "cuDNN 9.10.2", "570.86.15", "sm 1980 MHz"):
+        assert part in text
+    assert "2026-11-20" in text
+
+
+def test_shows_an_algorithm_with_and_without_tf32(screen: _Screen) -> None:
+    both = (make_algorithm(algorithm="GEMM", tf32=tf32) for tf32 in (True, False))
+    show_like_paper(make_profile(*both), screen.console)
+    table_2 = screen.lines[screen.lines.index("Table 2: time and workspace") :]
+    assert sum(line.startswith("GEMM ") for line in table_2[:6]) == 2
+
+
+def test_leaves_out_what_nvml_did_not_tell(screen: _Screen) -> None:
+    device = dataclasses.replace(GPU, driver="", clocks_mhz={})
+    show_profile(make_profile(device=device), screen.console)
+    assert " ".join(screen.lines).endswith("cuDNN 9.10.2, CUDA 12.8; 2026-11-20")
+
+
+def test_shows_the_kernel_that_takes_most_time_like_table_1(screen: _Screen) -> None:
+    # 98 blocks on 132 SMs: one block of 8 warps on an SM, 120 registers handed out for each of 32
+    # threads as 3840, and 48 KB with 1 KB reserved.
+    longest = dataclasses.replace(KERNEL, time_share=0.8, alu_utilization=0.7, memory_stall=0.15)
+    other = dataclasses.replace(KERNEL, block=(32, 1, 1), time_share=0.2)
+    show_like_paper(make_profile(make_algorithm(kernels=(other, longest))), screen.console)
+    registers = round(100 * 8 * 3840 / HOPPER_SM.registers)
+    shared = round(100 * (49152 + 1024) / HOPPER_SM.shared_memory_bytes)
+    expected = f"80 % {registers} % {shared} % 12 % 3 % 70 % 15 %"
+    assert screen.row("eng4_k2=1 (TF32)") == expected.split()
+
+
+def test_what_is_not_known_is_a_dash_like_table_1(screen: _Screen) -> None:
+    traced = make_algorithm(algorithm="FFT", kernels=(KERNEL,))
+    show_like_paper(
+        make_profile(traced, make_algorithm(algorithm="GEMM", kernels=())), screen.console
+    )
+    assert screen.row("GEMM (TF32)") == ["–"] * 7
+
+
+@pytest.mark.parametrize(
+    ("device", "why"), [(GPU, "none was traced"), (CPU, "of a CPU there are none")]
+)
+def test_a_table_1_without_a_kernel_is_one_line_that_says_why(
+    screen: _Screen, device: ProfiledDevice, why: str
+) -> None:
+    profile = make_profile(make_algorithm(algorithm="GEMM", kernels=()), device=device)
+    show_like_paper(profile, screen.console)
+    start, end = (
+        next(place for place, line in enumerate(screen.lines) if line.startswith(f"Table {number}"))
+        for number in (1, 2)
+    )
+    assert why in screen.lines[start + 1]
+    assert not any("GEMM (TF32)" in line for line in screen.lines[start:end])
+    assert any("GEMM (TF32)" in line for line in screen.lines[end:])
+
+
+def test_shows_time_and_workspace_like_table_2(screen: _Screen) -> None:
+    profile = make_profile(make_algorithm(latency_us=1234.5, workspace_bytes=691_000_000))
+    show_like_paper(profile, screen.console)
+    start = screen.lines.index("Table 2: time and workspace")
+    assert any(
+        line.split() == ["eng4_k2=1", "(TF32)", "1.2345", "691.0", "MB"]
+        for line in screen.lines[start:]
+    )
+
+
+def test_shows_the_papers_own_figures_as_such(screen: _Screen) -> None:
+    show_like_paper(make_profile(), screen.console)
+    assert screen.row("FFT_TILING") == ["–", "38", "%", "75", "%", "–", "–", "30", "%", "15", "%"]
+    assert screen.row("WINOGRAD_NONFUSED") == ["46", "691", "MB"]
+    assert "Paper, one 5x5 convolution" in screen.lines
+    assert "10.1145/3350755.3400266" in " ".join(screen.lines)
+
+
+def test_shows_how_profiles_differ(screen: _Screen) -> None:
+    first = make_profile(
+        make_algorithm(latency_us=10.0),
+        make_algorithm(algorithm="FFT"),
+        make_algorithm(LARGE),
+        make_stage((SMALL, None)),
+    )
+    second = make_profile(
+        make_algorithm(latency_us=30.0),
+        make_algorithm_failure(algorithm="FFT"),
+        make_stage((SMALL, None)),
+        make_stage_failure((LARGE, None)),
+        device=dataclasses.replace(first.device, cudnn="9.3.0"),
+    )
+    show_difference(diff_profiles(first, second), screen.console)
+    text = "\n".join(screen.lines)
+    assert screen.row(f"{describe_convolution(SMALL)}, eng4_k2=1 (TF32)") == [
+        "10.0",
+        "30.0",
+        "3.00",
+    ]
+    for part in (
+        "of another device: cudnn: expected '9.10.2', got '9.3.0'",
+        "Measured in one, failed in the other",
+        "In the first only",
+        "In the second only",
+        "1 entries tell the same in both.",
+    ):
+        assert part in text
+    assert max(map(len, screen.lines)) <= 100
+
+
+def test_says_what_an_import_did_not_find(screen: _Screen) -> None:
+    launches = tuple(LaunchKey(f"kernel_{n}", (n + 1, 1, 1), (32, 1, 1)) for n in range(25))
+    result = NsightImport(make_profile(), launches[:1], launches, launches[2:3])
+    show_nsight_import(result, screen.console)
+    assert screen.lines[0] == "Figures for 1 launches of kernels of the profile."
+    assert screen.row("kernel_19") == ["20x1x1", "32x1x1"]
+    assert "and 5 more" in screen.lines
+    assert not any(line.startswith("kernel_20") for line in screen.lines)
+
+
+@pytest.mark.parametrize(
+    ("configuration", "expected"),
+    [
+        (SMALL, "forward 8x28x28x16 * 1x1x16x32 NHWC float32"),
+        (
+            dataclasses.replace(SMALL, strides=(2, 2), dilations=(1, 2), padding="VALID"),
+            "forward 8x28x28x16 * 1x1x16x32 /2 dilated 1x2 VALID NHWC float32",
+        ),
+        (
+            dataclasses.replace(
+                SMALL,
+                padding="EXPLICIT",
+                explicit_paddings=(1, 2, 3, 4),
+                fused_ops=("BiasAdd", "Relu"),
+                dtype="float16",
+            ),
+            "forward 8x28x28x16 * 1x1x16x32 padded 1,2,3,4 NHWC float16 +BiasAdd +Relu",
+        ),
+        (
+            dataclasses.replace(SMALL, depthwise=True, image_shape=(None, 28, 28, 16)),
+            "forward depthwise ?x28x28x16 * 1x1x16x32 NHWC float32",
+        ),
+    ],
+)
+def test_describes_a_convolution(configuration: ConvolutionConfiguration, expected: str) -> None:
+    assert describe_convolution(configuration) == expected

@@ -1,0 +1,131 @@
+"""Profiles: what tells entries apart, the lookup of measurements, and what counts as a win."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+from profile_values import (
+    BACKWARD,
+    EVERY_KIND_OF_ENTRY,
+    LARGE,
+    SMALL,
+    make_algorithm,
+    make_profile,
+    make_stage,
+    make_stage_failure,
+)
+
+from tf_interop.convolution import ConvolutionConfiguration
+from tf_interop.profile.entries import entry_key, wins
+
+PROFILE = make_profile(*EVERY_KIND_OF_ENTRY)
+
+
+def test_a_stage_is_known_by_the_sms_that_were_asked_for() -> None:
+    given = make_stage((SMALL, None), sm_counts=(72,), asked_sm_counts=(66,))
+    assert entry_key(given) == entry_key(
+        dataclasses.replace(make_stage_failure((SMALL, None)), sm_counts=(66,))
+    )
+    assert entry_key(given) != entry_key(dataclasses.replace(given, asked_sm_counts=()))
+
+
+def test_what_is_merged_is_another_stage() -> None:
+    apart = make_stage((SMALL, "FFT"), (SMALL, "FFT"), lanes=(0, 0))
+    merged = dataclasses.replace(apart, merged=(True,))
+    assert len(make_profile(apart, merged).stages) == 2
+    failure = dataclasses.replace(
+        make_stage_failure((SMALL, "FFT"), (SMALL, "FFT")), lanes=(0, 0), merged=(True,)
+    )
+    assert make_profile(merged, failure).entries == (failure,)
+
+
+def test_finds_in_any_order() -> None:
+    measurement = make_stage((SMALL, None), (LARGE, None), (SMALL, None))
+    profile = make_profile(measurement)
+    for order in set(itertools.permutations([SMALL, LARGE, SMALL])):
+        assert profile.find_stages(order) == (measurement,)
+
+
+@pytest.mark.parametrize(
+    "configurations",
+    [
+        [],
+        [SMALL],
+        [SMALL, LARGE, LARGE],
+        [SMALL, SMALL, LARGE],
+        [SMALL, BACKWARD],
+        [SMALL, dataclasses.replace(LARGE, image_shape=(16, 28, 28, 16))],
+        [SMALL, dataclasses.replace(LARGE, image_shape=(None, 28, 28, 16))],
+        [SMALL, dataclasses.replace(LARGE, fused_ops=("BiasAdd",))],
+    ],
+    ids=["none", "fewer", "more", "other_twice", "kind", "batch", "unknown_batch", "fused"],
+)
+def test_does_not_find_another_set(configurations: list[ConvolutionConfiguration]) -> None:
+    assert PROFILE.find_stages([SMALL, LARGE]) == PROFILE.stages
+    assert PROFILE.find_stages(configurations) == ()
+
+
+def test_finds_the_fastest_of_several_first() -> None:
+    slow = make_stage((SMALL, "GEMM"), (LARGE, "FFT"), concurrent_us=25.0)
+    fast = make_stage((LARGE, "WINOGRAD"), (SMALL, "GEMM"), concurrent_us=15.0)
+    same = make_stage((LARGE, "DIRECT"), (SMALL, "GEMM"), concurrent_us=15.0)
+    assert make_profile(slow, fast, same).find_stages([SMALL, LARGE]) == (fast, same, slow)
+    assert make_profile(fast, same, slow).find_stages([SMALL, LARGE]) == (fast, same, slow)
+
+
+def test_finds_algorithms_fastest_first() -> None:
+    slow = make_algorithm(algorithm="FFT", latency_us=30.0, tf32=False)
+    fast = make_algorithm(algorithm="GEMM", latency_us=10.0, tf32=True)
+    other = make_algorithm(LARGE, latency_us=1.0)
+    profile = make_profile(slow, other, fast)
+    assert profile.find_algorithms(SMALL) == (fast, slow)
+    assert profile.find_algorithms(SMALL, allow_tf32=False) == (slow,)
+    assert profile.find_algorithms(BACKWARD) == ()
+
+
+def test_finds_what_an_algorithm_costs_under_the_switch_for_tf32() -> None:
+    rounding = make_algorithm(algorithm="GEMM", latency_us=20.0, tf32=True)
+    exact = make_algorithm(algorithm="GEMM", latency_us=10.0, tf32=False)
+    engine = make_algorithm(algorithm="eng1", latency_us=15.0, tf32=False)
+    profile = make_profile(rounding, exact, engine)
+    # GEMM rounds where it may, however fast it is where it may not.
+    assert profile.find_algorithms(SMALL) == (engine, rounding)
+    assert profile.find_algorithms(SMALL, allow_tf32=False) == (exact, engine)
+
+
+@pytest.mark.parametrize(
+    ("concurrent_us", "sequential_us", "spread_us", "expected"),
+    [
+        (20.0, 30.0, 1.5, True),
+        (20.0, 30.0, 9.5, True),
+        (20.0, 30.0, 10.0, False),
+        (20.0, 30.0, 11.0, False),
+        (30.0, 30.0, 0.0, False),
+        (31.0, 30.0, 0.5, False),
+    ],
+)
+def test_wins_only_by_more_than_the_spread(
+    concurrent_us: float, sequential_us: float, spread_us: float, expected: bool
+) -> None:
+    measurement = make_stage(
+        (SMALL, None),
+        concurrent_us=concurrent_us,
+        sequential_us=sequential_us,
+        spread_us=spread_us,
+    )
+    assert wins(measurement) is expected
+
+
+def test_knows_the_batch_sizes_of_its_stages() -> None:
+    larger = dataclasses.replace(SMALL, image_shape=(16, *(SMALL.image_shape or ())[1:]))
+    profile = make_profile(
+        make_stage((larger, None), (larger, "FFT")),
+        make_stage((SMALL, None), (LARGE, None)),
+        make_stage((SMALL, None), (SMALL, None)),
+    )
+    assert SMALL.image_shape is not None
+    assert profile.stage_batch_sizes == (SMALL.image_shape[0], 16)
+    # The pass asks for each level of a graph.
+    assert profile.stage_batch_sizes is profile.stage_batch_sizes

@@ -1,0 +1,565 @@
+"""The plugin in stock TensorFlow: turning it on and off, what it leaves alone, what it survives."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import textwrap
+import threading
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import logging
+from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.python.framework import kernels
+
+import tf_interop
+from tf_interop.errors import LibraryError, PlanError
+from tf_interop.plan.types import GraphPlan, LaneOptions, PinnedConvolution, Plan, PlannedStage
+from tf_interop.runtime import kernel_library
+from tf_interop.runtime import plugin as plugin_module
+from tf_interop.runtime.plugin import PassFailure, get_plugin
+from tf_interop.runtime.settings import Policy, Settings
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LIBRARY = get_plugin().library.build_info.path
+
+
+pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
+
+IMAGE = tf.constant(np.random.default_rng(0).integers(-2, 3, [2, 8, 8, 4]).astype(np.float32))
+FILTERS = [
+    tf.constant(np.random.default_rng(i + 1).integers(-2, 3, [3, 3, 4, 4]).astype(np.float32))
+    for i in range(3)
+]
+
+
+def make_branches() -> tf.types.experimental.GenericFunction:
+    """Two branches, the second of two convolutions: a, and b before c."""
+
+    @tf.function
+    def branches(image: tf.Tensor) -> tf.Tensor:
+        a = tf.nn.conv2d(image, FILTERS[0], 1, "SAME", name="a")
+        b = tf.nn.conv2d(image, FILTERS[1], 1, "SAME", name="b")
+        c = tf.nn.conv2d(tf.clip_by_value(b, -2, 2), FILTERS[2], 1, "SAME", name="c")
+        return tf.concat([a, c], -1)
+
+    return branches
+
+
+def stages_of_last_graph() -> list[list[list[str]]]:
+    """Names by stage and lane."""
+    [report] = tf_interop.status().graphs
+    return [
+        [[pinned.node for pinned in lane] for lane in stage.lanes] for stage in report.plan.stages
+    ]
+
+
+def test_groups_branches_and_gives_the_same_numbers() -> None:
+    tf_interop.disable()
+    expected = make_branches()(IMAGE)
+    assert tf_interop.status().graphs == ()
+    tf_interop.enable("always")
+    before = tf_interop.status().counters.stages_run
+    result = make_branches()(IMAGE)
+    assert stages_of_last_graph() == [[["a"], ["b"]], [["c"]]]
+    assert tf_interop.status().counters.stages_run == before + 2
+    np.testing.assert_array_equal(result, expected)
+
+
+def test_the_option_alone_turns_it_off_and_on() -> None:
+    tf_interop.enable("always")
+    branches = make_branches()
+    tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": False})
+    before = tf_interop.status().counters.stages_run
+    branches(IMAGE)
+    assert not tf_interop.status().is_on
+    assert "use_plugin_optimizers" in tf_interop.status().why_off
+    assert tf_interop.status().counters.stages_run == before
+    tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": True})
+    branches(IMAGE)  # the same function is optimized anew
+    assert tf_interop.status().is_on
+    assert tf_interop.status().counters.stages_run == before + 2
+    tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": False})
+    branches(IMAGE)
+    assert tf_interop.status().counters.stages_run == before + 2
+
+
+def test_keeps_everything_without_plan_and_profile_and_says_why() -> None:
+    tf_interop.enable()
+    before = tf_interop.status().counters.stages_run
+    make_branches()(IMAGE)
+    status = tf_interop.status()
+    assert status.counters.stages_run == before
+    assert status.is_on
+    assert "neither was given" in status.why_off
+    assert "neither was given" in str(status)
+
+
+def test_a_plan_is_followed_to_the_lane(tmp_path: pathlib.Path) -> None:
+    tf_interop.enable("always")
+    make_branches()(IMAGE)
+    plan = tf_interop.status().plan
+    [graph] = plan.graphs
+    one_lane = PlannedStage((graph.stages[0].convolutions,), "on one lane")
+    plan = dataclasses.replace(plan, graphs=(dataclasses.replace(graph, stages=(one_lane,)),))
+    tf_interop.save_plan(plan, tmp_path / "plan.json")
+
+    get_plugin().forget_reports()
+    tf_interop.enable(plan=tmp_path / "plan.json")
+    before = tf_interop.status().counters.stages_run
+    result = make_branches()(IMAGE)
+    assert stages_of_last_graph() == [[["a", "b"]]]
+    assert tf_interop.status().counters.stages_run == before + 1
+    tf_interop.disable()
+    np.testing.assert_array_equal(result, make_branches()(IMAGE))
+
+
+def test_lane_options_of_a_plan_reach_the_op_and_are_counted_where_refused(
+    tmp_path: pathlib.Path,
+) -> None:
+    tf_interop.enable("always")
+    make_branches()(IMAGE)
+    plan = tf_interop.status().plan
+    [graph] = plan.graphs
+    options = (LaneOptions(priority=-1, sm_count=8), LaneOptions())
+    stage = dataclasses.replace(graph.stages[0], lane_options=options)
+    plan = dataclasses.replace(plan, graphs=(dataclasses.replace(graph, stages=(stage,)),))
+    tf_interop.save_plan(plan, tmp_path / "plan.json")
+
+    get_plugin().forget_reports()
+    tf_interop.enable(plan=tmp_path / "plan.json")
+    before = tf_interop.status().counters
+    result = make_branches()(IMAGE)
+    status = tf_interop.status()
+    assert status.plan.graphs[0].stages == (stage,)
+    assert status.counters.stages_run == before.stages_run + 1
+    assert status.counters.fallbacks == before.fallbacks
+    [(reason, count)] = status.counters.refused_lane_options.items()
+    assert "no SMs to divide" in reason
+    assert count == before.refused_lane_options.get(reason, 0) + 1
+    assert f"lanes without the options of the plan, {count} times: {reason}" in str(status)
+    tf_interop.disable()
+    np.testing.assert_array_equal(result, make_branches()(IMAGE))
+
+
+def plan_with(*stages: PlannedStage) -> Plan:
+    """A plan for the graph of `make_branches`."""
+    tf_interop.enable("always")
+    make_branches()(IMAGE)
+    [report] = tf_interop.status().graphs
+    get_plugin().forget_reports()
+    return Plan((GraphPlan(report.plan.fingerprint, 3, stages),))
+
+
+def stage_of(*names: str, algorithm: str | None = None) -> PlannedStage:
+    return PlannedStage(tuple((PinnedConvolution(name, algorithm),) for name in names))
+
+
+@pytest.mark.parametrize(
+    ("stages", "cause"),
+    [
+        ((stage_of("a", "b"), stage_of("a")), "'a' in stage 0 and in stage 1"),
+        ((stage_of("b", "c"),), "'b'"),
+        ((stage_of("a", "nowhere"),), "'nowhere'"),
+        ((stage_of("a", "b", algorithm="FASTEST"),), "FASTEST"),
+    ],
+    ids=["node_twice", "dependent", "unknown_node", "unknown_algorithm"],
+)
+def test_an_illegal_plan_changes_nothing_and_says_why(
+    stages: tuple[PlannedStage, ...], cause: str
+) -> None:
+    plan = plan_with(*stages)
+    tf_interop.enable(plan=plan)
+    before = tf_interop.status().counters.stages_run
+    result = make_branches()(IMAGE)
+    status = tf_interop.status()
+    assert status.counters.stages_run == before
+    assert all("PlanError" in failure.cause for failure in status.failures)
+    assert cause in status.failures[0].cause
+    tf_interop.disable()
+    np.testing.assert_array_equal(result, make_branches()(IMAGE))
+
+
+def make_two_chains() -> tf.types.experimental.GenericFunction:
+    """x1 before x2, and y1 before y2."""
+
+    @tf.function
+    def two_chains(image: tf.Tensor) -> tf.Tensor:
+        results = []
+        for chain, filter_ in zip("xy", FILTERS, strict=False):
+            first = tf.nn.conv2d(image, filter_, 1, "SAME", name=f"{chain}1")
+            first = tf.clip_by_value(first, -2, 2)
+            results.append(tf.nn.conv2d(first, FILTERS[2], 1, "SAME", name=f"{chain}2"))
+        return tf.concat(results, -1)
+
+    return two_chains
+
+
+def test_a_plan_that_makes_a_cycle_changes_nothing() -> None:
+    tf_interop.enable("always")
+    expected = make_two_chains()(IMAGE)
+    [report] = tf_interop.status().graphs
+    crossed = (stage_of("x1", "y2"), stage_of("y1", "x2"))
+    tf_interop.enable(plan=Plan((GraphPlan(report.plan.fingerprint, 4, crossed),)))
+    before = tf_interop.status().counters.stages_run
+    np.testing.assert_array_equal(make_two_chains()(IMAGE), expected)
+    status = tf_interop.status()
+    assert status.counters.stages_run == before
+    assert "stage 0" in status.failures[0].cause
+    assert "stage 1" in status.failures[0].cause
+
+
+def test_a_plan_for_another_graph_changes_nothing_and_says_why() -> None:
+    plan = Plan((GraphPlan("0123456789abcdef", 2, (stage_of("p", "q"),)),))
+    tf_interop.enable(plan=plan)
+    make_branches()(IMAGE)
+    [failure] = tf_interop.status().failures
+    assert "for 2 convolutions where this graph has 3" in failure.cause
+    assert tf_interop.status().graphs == ()
+
+
+def test_a_half_written_plan_file_is_refused_and_nothing_changes(tmp_path: pathlib.Path) -> None:
+    tf_interop.enable("always")
+    path = tmp_path / "plan.json"
+    path.write_text('{"format": "tf_interop.plan", "version": 1, "graphs": [{"fing')
+    with pytest.raises(PlanError, match=r"plan\.json"):
+        tf_interop.enable(plan=path)
+    assert tf_interop.status().policy == "always"
+
+
+def test_refuses_unknown_arguments() -> None:
+    with pytest.raises(ValueError, match=r"Expected policy to be one of .*'greedy'"):
+        tf_interop.enable("greedy")
+    with pytest.raises(ValueError, match="no plan and no profile with policy 'always'"):
+        tf_interop.enable("always", plan=Plan(()))
+
+
+def test_an_error_in_the_pass_is_logged_once_and_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("injected")
+
+    logged: list[str] = []
+    monkeypatch.setattr(plugin_module, "run_conv_stage_pass", broken)
+    monkeypatch.setattr(logging, "warning", lambda text, *args, **_: logged.append(text % args))
+    tf_interop.enable("always")
+    first, second = make_branches()(IMAGE), make_branches()(IMAGE)
+    assert logged == ["tf_interop left a graph as it was: RuntimeError: injected"]
+    [failure] = tf_interop.status().failures
+    assert failure.count >= 2
+    tf_interop.disable()
+    np.testing.assert_array_equal(first, make_branches()(IMAGE))
+    np.testing.assert_array_equal(second, first)
+
+
+def test_of_many_failures_the_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(graph_def: graph_pb2.GraphDef, *_: object, **__: object) -> None:
+        raise RuntimeError(f"injected {graph_def.node[0].name}")
+
+    monkeypatch.setattr(plugin_module, "run_conv_stage_pass", broken)
+    monkeypatch.setattr(logging, "warning", lambda *_, **__: None)
+    plugin = get_plugin()
+    plugin.settings = Settings(Policy.ALWAYS)
+    for number in range(1000):
+        graph_def = graph_pb2.GraphDef(node=[node_def_pb2.NodeDef(name=str(number))])
+        handed = types.SimpleNamespace(
+            serialized=graph_def.SerializeToString(),
+            device_type="CPU",
+            nodes_to_preserve=frozenset(),
+            fetches=frozenset(),
+            infer_output_shapes=None,
+        )
+        assert not plugin._run(handed)
+    assert len(plugin.failures) <= 200
+    assert plugin.failures[-1] == PassFailure("RuntimeError: injected 999", 1)
+
+
+def test_what_two_threads_set_at_once_goes_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = get_plugin()
+    plugin.settings = Settings(Policy.ALWAYS)
+    given: list[object] = []
+    is_late, is_over = threading.Event(), threading.Event()
+
+    def set_pass(run: object) -> None:
+        if run is None:  # the first thread, which is held up here
+            is_late.set()
+            is_over.wait(0.5)
+        given.append(run)
+
+    monkeypatch.setattr(plugin.library, "set_pass", set_pass)
+    first = threading.Thread(target=lambda: setattr(plugin, "settings", Settings()))
+    first.start()
+    assert is_late.wait(60)
+    plugin.settings = Settings(Policy.ALWAYS)
+    is_over.set()
+    first.join()
+    assert plugin.settings.can_make_stages
+    assert given[-1] is not None
+
+
+def test_rubbish_from_the_pass_does_not_reach_the_program() -> None:
+    """A graph that TensorFlow cannot read makes Grappler keep the one it had."""
+    library = get_plugin().library
+    tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": False})
+    expected = make_branches()(IMAGE)
+    tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": True})
+
+    def rubbish(handed: kernel_library.HandedGraph) -> bool:
+        handed.set_result(b"\xff\xff\xff")
+        return True
+
+    library.set_pass(rubbish)
+    np.testing.assert_array_equal(make_branches()(IMAGE), expected)
+
+
+def test_tensorflows_shape_inference_is_there_for_the_pass() -> None:
+    """What the attributes of a node do not say, Grappler's inference may know."""
+    inferred: dict[str, object] = {}
+
+    def ask(handed: kernel_library.HandedGraph) -> bool:
+        for name in ("a", "c", "nowhere"):
+            inferred[name] = handed.infer_output_shapes(name)
+        return False
+
+    tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": True})
+    get_plugin().library.set_pass(ask)
+    make_branches()(IMAGE)
+    assert inferred == {"a": [(2, 8, 8, 4)], "c": [(2, 8, 8, 4)], "nowhere": None}
+
+
+@pytest.mark.parametrize("device_type", ["CPU", "GPU"])
+def test_the_op_has_a_kernel_for(device_type: str) -> None:
+    registered = kernels.get_registered_kernels_for_op("TfInterop>ConvStage").kernel
+    [kernel] = [each for each in registered if each.device_type == device_type]
+    assert list(kernel.host_memory_arg) == (["sizes"] if device_type == "GPU" else [])
+
+
+def test_several_threads_at_once() -> None:
+    tf_interop.disable()
+    expected = make_branches()(IMAGE)
+    tf_interop.enable("always")
+    wrong: list[object] = []
+
+    def work() -> None:
+        try:
+            for _ in range(3):
+                np.testing.assert_array_equal(make_branches()(IMAGE), expected)
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
+    assert wrong == []
+    assert tf_interop.status().failures == ()
+
+
+def test_nodes_that_have_to_stay_keep_their_names() -> None:
+    """A graph of TensorFlow 1, whose fetch is a convolution."""
+    tf_interop.enable("always")
+    before = tf_interop.status().counters.stages_run
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        image = tf.compat.v1.placeholder(tf.float32, [None, 8, 8, 4], name="image")
+        a = tf.nn.conv2d(image, FILTERS[0].numpy(), 1, "SAME", name="a")
+        b = tf.nn.conv2d(image, FILTERS[1].numpy(), 1, "SAME", name="b")
+        values = session.run([a, b], {image: IMAGE.numpy()})
+    assert tf_interop.status().counters.stages_run == before + 1
+    tf_interop.disable()
+    for value, filter_ in zip(values, FILTERS, strict=False):
+        np.testing.assert_array_equal(value, tf.nn.conv2d(IMAGE, filter_, 1, "SAME"))
+
+
+def run_python(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env=os.environ | {"TF_INTEROP_LIBRARY": str(LIBRARY)} | environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+USE_IT = """
+    import numpy as np
+    def use_it():
+        @tf.function
+        def branches(x):
+            return (tf.nn.conv2d(x, tf.ones([3, 3, 2, 2]), 1, "SAME")
+                    + tf.nn.conv2d(x, tf.ones([1, 1, 2, 2]), 1, "SAME"))
+        value = branches(tf.ones([1, 4, 4, 2])).numpy()
+        assert value[0, 1, 1, 0] == 20, value
+        return tf_interop.status().counters.stages_run
+"""
+
+
+def test_works_after_the_first_op_and_whichever_is_imported_first() -> None:
+    result = run_python(
+        USE_IT
+        + """
+    import tensorflow as tf
+    tf.function(lambda x: tf.nn.conv2d(x, tf.ones([1, 1, 1, 1]), 1, "SAME"))(tf.ones([1, 2, 2, 1]))
+    import tf_interop
+    tf_interop.enable("always")
+    assert use_it() == 1
+    """
+    )
+    assert result.returncode == 0, result.stderr
+    result = run_python(
+        USE_IT
+        + """
+    import sys
+    import tf_interop
+    assert "tensorflow" not in sys.modules
+    import tensorflow as tf
+    assert tf_interop.status().device_types
+    tf_interop.enable("always")
+    assert use_it() == 1
+    """
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_works_where_nobody_imports_tensorflow_before() -> None:
+    result = run_python(
+        """
+    import tf_interop
+    tf_interop.enable("always")
+    import tensorflow as tf
+    """
+        + USE_IT
+        + """
+    assert use_it() == 1
+    """
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def _use_in_child(stages_run: multiprocessing.Queue[int]) -> None:
+    tf_interop.enable("always")
+    make_branches()(IMAGE)
+    stages_run.put(tf_interop.status().counters.stages_run)
+
+
+def test_works_in_spawned_children() -> None:
+    context = multiprocessing.get_context("spawn")
+    queue: multiprocessing.Queue[int] = context.Queue()
+    child = context.Process(target=_use_in_child, args=(queue,))
+    child.start()
+    child.join(120)
+    assert child.exitcode == 0
+    assert queue.get(timeout=5) == 2
+
+
+def test_works_in_forked_children_where_tensorflow_does() -> None:
+    """TensorFlow itself works in a forked child only if the parent has not run an op yet."""
+    result = run_python(
+        USE_IT
+        + """
+    import os
+    import tensorflow as tf
+    import tf_interop
+    from tf_interop.runtime.plugin import get_plugin
+    get_plugin()
+    child = os.fork()
+    if child == 0:
+        import faulthandler
+        faulthandler.dump_traceback_later(60, exit=True)
+        tf_interop.enable("always")
+        os._exit(0 if use_it() == 1 else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0, status
+    """
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_another_plugin_for_the_device_type_is_told_and_left_alone(tmp_path: pathlib.Path) -> None:
+    source = tmp_path / "other.cc"
+    source.write_text(
+        """
+        #include "tensorflow/c/experimental/grappler/grappler.h"
+        static void Optimize(void*, const TF_Buffer*, const TF_GrapplerItem*, TF_Buffer*,
+                             TF_Status* status) { TF_SetStatus(status, TF_ABORTED, ""); }
+        extern "C" void TF_InitGraph(TP_OptimizerRegistrationParams* params, TF_Status* status) {
+          params->struct_size = TP_OPTIMIZER_REGISTRATION_PARAMS_STRUCT_SIZE;
+          params->device_type = "CPU";
+          params->optimizer_configs->struct_size = TP_OPTIMIZER_CONFIGS_STRUCT_SIZE;
+          params->optimizer->struct_size = TP_OPTIMIZER_STRUCT_SIZE;
+          params->optimizer->optimize_func = Optimize;
+          TF_SetStatus(status, TF_OK, "");
+        }
+        """
+    )
+    library = tmp_path / "libother.so"
+    flags = [*tf.sysconfig.get_compile_flags(), *tf.sysconfig.get_link_flags()]
+    subprocess.run(["g++", "-shared", "-fPIC", str(source), "-o", str(library), *flags], check=True)
+    result = run_python(
+        USE_IT
+        + f"""
+    import tensorflow as tf
+    from tensorflow.python.framework import load_library
+    load_library.load_pluggable_device_library({str(library)!r})
+    import tf_interop
+    status = tf_interop.status()
+    assert "CPU" not in status.device_types, status
+    assert "Another graph-optimizer plugin" in status.refused_device_types["CPU"]
+    assert use_it() == 0
+    """
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_library_for_another_tensorflow_is_refused(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(LIBRARY, tmp_path / "libtf_interop.so")
+    (tmp_path / "build_info.json").write_text('{"tensorflow": "1.15.0", "cudnn_backend": true}')
+    monkeypatch.setenv("TF_INTEROP_LIBRARY", str(tmp_path / "libtf_interop.so"))
+    with pytest.raises(LibraryError) as raised:
+        kernel_library.load_kernel_library.__wrapped__()
+    message = str(raised.value)
+    assert "Expected TensorFlow 1.15.0" in message
+    assert f"found TensorFlow {tf.version.VERSION}" in message
+    assert kernel_library.REBUILD_COMMAND in message
+
+
+def test_a_missing_library_is_said_and_nothing_else_breaks(tmp_path: pathlib.Path) -> None:
+    result = run_python(
+        """
+    import tensorflow as tf
+    import tf_interop
+    status = tf_interop.status()
+    assert not status.is_on and "found none" in status.why_off, status
+    assert tf.function(lambda x: x + 1)(1) == 2
+    try:
+        tf_interop.enable()
+    except tf_interop.errors.LibraryError as error:
+        assert "pip install" in str(error)
+    else:
+        raise AssertionError
+    """,
+        TF_INTEROP_LIBRARY=str(tmp_path / "nowhere.so"),
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_registering_twice_does_nothing() -> None:
+    library = get_plugin().library
+    for device_type in get_plugin().device_types:
+        library.register_plugin(device_type)
+    with pytest.raises(LibraryError, match="Expected device type CPU or GPU, got TPU"):
+        library.register_plugin("TPU")

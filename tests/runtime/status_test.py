@@ -1,0 +1,63 @@
+"""What the status says in words."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import tensorflow as tf
+
+import tf_interop
+from tf_interop.runtime.kernel_library import Counters
+from tf_interop.runtime.status import Status
+
+
+def test_counts_what_stages_did() -> None:
+    counters = Counters(7, {"no memory": 2}, {"no partition": 3}, filters_transformed=5)
+    status = Status(is_on=True, why_off="", counters=counters)
+    text = str(status)
+    assert "stages run: 7" in text
+    assert "constant filters transformed once: 5" in text
+    assert "no memory" in text
+    assert "no partition" in text
+
+
+def test_says_what_each_of_several_devices_did() -> None:
+    gpu = Counters(3, {"no memory": 2}, {"no partition": 1})
+    cpu = Counters(4, {})
+    counters = Counters(7, {"no memory": 2}, devices={"CPU:0": cpu, "GPU:0": gpu})
+    lines = str(dataclasses.replace(Status(is_on=True, why_off=""), counters=counters)).split("\n")
+    assert "  stages run: 7" in lines
+    assert "  CPU:0, stages run: 4" in lines
+    assert "  GPU:0: fallback, 2 times: no memory" in lines
+    assert "  GPU:0: lanes without the options of the plan, 1 times: no partition" in lines
+    assert "  fallback, 2 times: no memory" not in lines
+
+
+def test_says_nothing_of_filters_where_none_was_transformed() -> None:
+    counters = Counters(7, {})
+    status = dataclasses.replace(Status(is_on=True, why_off=""), counters=counters)
+    assert "constant filters" not in str(status)
+
+
+def test_sets_graphs_of_earlier_settings_apart(plugin_as_after_import: None) -> None:
+    @tf.function
+    def branches(image: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        return tuple(tf.nn.conv2d(image, tf.ones([size, size, 3, 4]), 1, "SAME") for size in (1, 3))
+
+    image = tf.ones([1, 8, 8, 3])
+    tf_interop.enable(policy="always")
+    branches(image)
+    made = tf_interop.status()
+    assert made.stage_count == 1
+    assert made.current_graphs == made.graphs
+    assert "hold no more" not in str(made)
+
+    tf_interop.enable()
+    branches(image)
+    left = tf_interop.status()
+    assert left.graphs == made.graphs
+    assert left.current_graphs == ()
+    assert str(left).index("nothing is rewritten") < str(left).index("settings that hold no more")
+
+    tf_interop.enable(policy="always")
+    assert tf_interop.status().current_graphs == made.graphs

@@ -1,0 +1,114 @@
+"""What of TensorFlow's own messages a command lets through, in processes as users have them."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tf_interop.tensorflow_messages import LOG_LEVEL
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+STARTS = "I0000 00:00:1795292847.034241    3447 port.cc:153] oneDNN custom operations are on."
+# What compiled code writes, as it does: past Python's stderr.
+PROGRAM = f"""
+import os, sys
+from tf_interop.tensorflow_messages import tensorflow_hushed
+with tensorflow_hushed():
+    os.write(2, b"{STARTS}\\nF0000 needs AVX\\n")
+    print("of Python", file=sys.stderr)
+    if sys.argv[1:]:
+        os.abort()
+os.write(2, b"{STARTS} Again.\\n")
+print(os.environ["{LOG_LEVEL}"])
+"""
+BENCHMARK = "from tf_interop.cli.benchmark_measure import _environment; _environment()"
+
+
+def _run(*command: str, log_level: str | None = None) -> subprocess.CompletedProcess[str]:
+    others = {name: value for name, value in os.environ.items() if name != LOG_LEVEL}
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    level = {} if log_level is None else {LOG_LEVEL: log_level}
+    return subprocess.run(
+        [sys.executable, *command],
+        env={**others, **level, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_leaves_out_how_tensorflow_starts_and_nothing_else() -> None:
+    process = _run("-c", PROGRAM)
+    assert process.returncode == 0, process.stderr
+    assert sorted(process.stderr.splitlines()) == [
+        "F0000 needs AVX",
+        f"{STARTS} Again.",
+        "of Python",
+    ]
+    assert process.stdout in ("2\n", "3\n")
+
+
+def test_last_words_of_an_import_that_ends_the_process_come_out() -> None:
+    process = _run("-c", PROGRAM, "abort")
+    assert process.returncode < 0
+    assert sorted(process.stderr.splitlines()) == ["F0000 needs AVX", "of Python"]
+
+
+@pytest.mark.parametrize(("log_level", "starts"), [("0", True), ("1", True), ("2", False)])
+def test_goes_by_the_log_level_of_the_environment(log_level: str, starts: bool) -> None:
+    process = _run("-c", PROGRAM, log_level=log_level)
+    assert process.stdout == f"{log_level}\n"
+    assert (STARTS in process.stderr.splitlines()) == starts
+
+
+def test_a_benchmark_is_silent_while_it_imports_tensorflow() -> None:
+    process = _run("-c", BENCHMARK)
+    assert (process.returncode, process.stderr) == (0, "")
+
+
+def test_a_benchmark_without_tensorflow_says_so(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "tensorflow.py").write_text("raise ImportError('TensorFlow is blocked')")
+    process = _run("-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {BENCHMARK}")
+    assert "BenchmarkError: Expected to import TensorFlow, got: TensorFlow is" in process.stderr
+
+
+@pytest.mark.parametrize("command", ["analyze", "run"])
+def test_a_command_is_silent_and_a_program_says_what_it_says(
+    command: str, tmp_path: pathlib.Path
+) -> None:
+    program = tmp_path / "quiet_model.py"
+    program.write_text(
+        textwrap.dedent(
+            """
+            import tensorflow as tf
+
+            def build():
+                image = tf.keras.Input((8, 8, 3))
+                return tf.keras.Model(image, tf.keras.layers.Conv2D(4, 3)(image))
+            """
+        )
+    )
+    arguments = {
+        "analyze": (f"sys.path.insert(0, {str(tmp_path)!r})", ["analyze", "quiet_model:build"]),
+        "run": ("", ["run", "--policy", "always", str(program)]),
+    }
+    prepare, argv = arguments[command]
+    process = _run(
+        "-c",
+        f"import sys; {prepare}\nsys.argv[1:] = {argv!r}\n"
+        "from tf_interop.cli.main import main; main()",
+    )
+    assert process.returncode == 0, process.stderr
+    if command == "analyze":
+        assert process.stderr == ""
+    else:
+        # TensorFlow's, which says more or less by the machine, and always something at that level.
+        assert "port.cc" in process.stderr or "0000 00:00:" in process.stderr

@@ -1,0 +1,1 @@
+"""Programs with and without a plan, by turns in processes of their own."""

@@ -1,0 +1,334 @@
+"""One process of a benchmark: makes the plan of a case, or measures one block of one variant.
+
+    python -m tf_interop.benchmark.child REQUEST.json ANSWER.json
+
+A process of its own keeps what one variant leaves behind (memory, tuned algorithms, threads,
+compiled functions) from the next, and a crash from the benchmark. It exits with 0 where it has
+written an answer, which may be a failure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import math
+import os
+import pathlib
+import resource
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from tf_interop.benchmark.result import (
+    Block,
+    Case,
+    Failure,
+    FailureKind,
+    MeasuringOptions,
+    MemoryKind,
+    Precision,
+    Step,
+    Variant,
+)
+from tf_interop.errors import BenchmarkError, TfInteropError
+from tf_interop.measure.nvidia import utilization_reader
+from tf_interop.plan.file import load_plan, save_plan
+from tf_interop.plan.types import Plan
+from tf_interop.plan.variants import without_concurrency, without_pinning
+
+_SECONDS_BETWEEN_SAMPLES = 0.05
+# NVML averages over up to a second: of less it says what was before.
+_SHORTEST_SAMPLED_SECONDS = 1.0
+# Of a message of TensorFlow's, which may hold a whole graph.
+_LONGEST_MESSAGE = 600
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """Asks for the plan of a case.
+
+    Attributes:
+        case: the case.
+        plan_path: where to write the plan.
+        profile_path: the profile to plan by; None for stages everywhere (policy `always`).
+        allow_foreign_profile: whether the profile may be of another device.
+    """
+
+    case: Case
+    plan_path: str
+    profile_path: str | None
+    allow_foreign_profile: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BlockRequest:
+    """Asks for a block.
+
+    Attributes:
+        case: the case.
+        variant: the way to run it.
+        repetition: which turn it is.
+        options: how to measure.
+        plan_path: the plan; None for variants that need none.
+        needs_gpu: whether figures of a CPU would be taken for those of a GPU.
+    """
+
+    case: Case
+    variant: Variant
+    repetition: int
+    options: MeasuringOptions
+    plan_path: str | None
+    needs_gpu: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
+    """What the parent asks for: one of the two."""
+
+    plan: PlanRequest | None = None
+    block: BlockRequest | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """What the parent gets: a block, a failure, or neither where a plan was written."""
+
+    block: Block | None = None
+    failure: Failure | None = None
+
+
+def main() -> None:
+    """Reads the request and writes the answer."""
+    # Of TensorFlow's own messages only errors: the last ones are a crash's reason.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    request_path, answer_path = map(pathlib.Path, sys.argv[1:])
+    request = msgspec.json.decode(request_path.read_bytes(), type=Request)
+    try:
+        answer = _answer(request)
+    except Exception as error:  # Whatever it is, it is an entry of the benchmark.
+        answer = Answer(failure=_failure_of(error))
+    answer_path.write_bytes(msgspec.json.encode(answer))
+
+
+def _answer(request: Request) -> Answer:
+    if request.plan is not None:
+        _make_plan(request.plan)
+        return Answer()
+    assert request.block is not None
+    return Answer(block=_measure(request.block))
+
+
+def _failure_of(error: Exception) -> Failure:
+    import tensorflow as tf
+
+    is_memory = isinstance(error, (MemoryError, tf.errors.ResourceExhaustedError))
+    text = str(error).strip()
+    # Errors of this package say what to do; of others the class says what they are.
+    if not isinstance(error, TfInteropError):
+        text = f"{type(error).__name__}: {text}"
+    return Failure(
+        FailureKind.OUT_OF_MEMORY if is_memory else FailureKind.ERROR, text[:_LONGEST_MESSAGE]
+    )
+
+
+def _make_plan(request: PlanRequest) -> None:
+    from tf_interop.model.make_plan import plan
+    from tf_interop.runtime.status import status
+    from tf_interop.runtime.switch import enable
+
+    case = request.case
+    model = _load(case)
+    if request.profile_path is not None:
+        made = plan(
+            model,
+            request.profile_path,
+            batch_sizes=(case.batch_size,),
+            training=case.step is Step.TRAINING,
+            image_size=case.image_size,
+            allow_foreign_profile=request.allow_foreign_profile,
+        )
+    else:
+        enable("always")
+        run = _function_of(model, case, compiled_by_xla=False)
+        run()
+        made = status().plan
+    save_plan(made, request.plan_path)
+
+
+def _measure(request: BlockRequest) -> Block:
+    import tensorflow as tf
+
+    from tf_interop.runtime.status import status
+
+    began = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    case, options = request.case, request.options
+    has_gpu = bool(tf.config.list_physical_devices("GPU"))
+    if request.needs_gpu and not has_gpu:
+        raise BenchmarkError(
+            "Expected TensorFlow to run on this machine's GPU, got one that does not see it. Its "
+            "log says which library of CUDA is missing."
+        )
+    model = _load(case)
+    _turn_plugin(request)
+    run = _function_of(model, case, compiled_by_xla=request.variant is Variant.XLA)
+    first_step_ms = _time_ms(run)
+    for _ in range(options.warmup_steps):
+        run()
+    if has_gpu:
+        tf.config.experimental.reset_memory_stats("GPU:0")
+    with _utilization_sampled() as mean_utilization:
+        step_ms = _time_steps(run, options)
+        utilization = mean_utilization()
+    seen = status()
+    if request.variant.needs_plan and seen.failures and not seen.stage_count:
+        # What ran was stock TensorFlow, and not because the plan says so.
+        raise BenchmarkError(f"Expected stages, got none: {seen.failures[0].cause}")
+    return Block(
+        repetition=request.repetition,
+        step_ms=step_ms,
+        first_step_ms=first_step_ms,
+        memory_peak_bytes=_memory_peak_bytes(has_gpu=has_gpu),
+        memory_kind=MemoryKind.GPU_ALLOCATOR if has_gpu else MemoryKind.PROCESS_RSS,
+        gpu_utilization=utilization,
+        stage_count=seen.stage_count,
+        fallbacks=dict(seen.counters.fallbacks),
+        began=began,
+    )
+
+
+def _load(case: Case) -> Any:
+    """The model, with the same weights in every process."""
+    import tensorflow as tf
+
+    from tf_interop.model.keras_functions import keras_of
+    from tf_interop.model.load import ModelArgumentError, is_built_here, load_model
+
+    if case.precision.keras_policy != "float32" and not is_built_here(case.model):
+        raise ModelArgumentError(
+            f"Expected precision {case.precision.value} with a model that is built here, a Keras "
+            f"application or module:function, got '{case.model}', whose dtypes are in the file."
+        )
+    # Both for the planner and for what runs.
+    tf.config.experimental.enable_tensor_float_32_execution(case.precision is not Precision.FLOAT32)
+    tf.keras.utils.set_random_seed(0)
+    if is_built_here(case.model):
+        tf.keras.mixed_precision.set_global_policy(case.precision.keras_policy)
+    model = load_model(case.model, image_size=case.image_size)
+    if keras_of(model) is None:
+        raise ModelArgumentError(
+            f"Expected a Keras model, got {type(model).__name__} from '{case.model}'. Name a "
+            "function that builds one, as module:function."
+        )
+    return model
+
+
+def _turn_plugin(request: BlockRequest) -> None:
+    from tf_interop.runtime.switch import disable, enable
+
+    if request.plan_path is None:
+        disable()
+    else:
+        enable(plan=_plan_of(request.variant, load_plan(request.plan_path)))
+
+
+def _plan_of(variant: Variant, plan: Plan) -> Plan:
+    if variant is Variant.PINNING:
+        return without_concurrency(plan)
+    return without_pinning(plan) if variant is Variant.CONCURRENCY else plan
+
+
+def _function_of(model: Any, case: Case, *, compiled_by_xla: bool) -> Callable[[], None]:
+    """Runs a step on the same images every time, and returns when all devices are done."""
+    import tensorflow as tf
+
+    from tf_interop.model.keras_functions import trace_inference, trace_training_step
+
+    trace = trace_training_step if case.step is Step.TRAINING else trace_inference
+    traced = trace(
+        model, case.batch_size, case.image_size, jit_compile=True if compiled_by_xla else None
+    )
+    inputs = tf.nest.map_structure(_noise, traced.inputs)
+    sizes = {spec.shape[0] for spec in tf.nest.flatten(traced.inputs)}
+    if sizes != {case.batch_size}:
+        raise ValueError(
+            f"Expected a model that takes batch {case.batch_size}, got one that fixes its inputs "
+            f"at {sorted(sizes)}. Benchmark it with that batch size."
+        )
+
+    def run() -> None:
+        traced.function(inputs)
+        tf.test.experimental.sync_devices()
+
+    return run
+
+
+def _noise(spec: Any) -> Any:
+    import tensorflow as tf
+
+    if not spec.dtype.is_floating:
+        return tf.zeros(spec.shape, spec.dtype)
+    return tf.random.stateless_normal(spec.shape, (0, 0), dtype=spec.dtype)
+
+
+def _time_steps(run: Callable[[], None], options: MeasuringOptions) -> tuple[float, ...]:
+    times = [_time_ms(run)]
+    # Not by the clock: a step that was waited for is one that was timed.
+    while len(times) < options.steps or math.fsum(times) < options.seconds * 1e3:
+        times.append(_time_ms(run))
+    return tuple(times)
+
+
+def _time_ms(run: Callable[[], None]) -> float:
+    start = time.perf_counter_ns()
+    run()
+    return (time.perf_counter_ns() - start) / 1e6
+
+
+def _memory_peak_bytes(*, has_gpu: bool) -> int:
+    if has_gpu:
+        import tensorflow as tf
+
+        return int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
+    # Linux counts in KiB.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@contextlib.contextmanager
+def _utilization_sampled() -> Iterator[Callable[[], float | None]]:
+    """Samples how busy the GPU is; gives a function for the mean since then."""
+    samples: list[float] = []
+    ended = threading.Event()
+
+    with utilization_reader() as read:
+
+        def sample() -> None:
+            while not ended.wait(_SECONDS_BETWEEN_SAMPLES):
+                value = read()
+                if value is not None:
+                    samples.append(value)
+
+        def mean() -> float | None:
+            is_long = time.monotonic() - begin >= _SHORTEST_SAMPLED_SECONDS
+            return statistics.fmean(samples) if samples and is_long else None
+
+        begin = time.monotonic()
+        thread = threading.Thread(target=sample, daemon=True)
+        # On a CPU it would only take time from what is measured.
+        if read() is not None:
+            thread.start()
+        try:
+            yield mean
+        finally:
+            ended.set()
+            if thread.is_alive():
+                thread.join()
+
+
+if __name__ == "__main__":
+    main()

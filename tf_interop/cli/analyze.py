@@ -1,0 +1,83 @@
+"""The command `tf-interop analyze`: what there is to gain in a model."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import click
+
+from tf_interop.cli.arguments import count_option, image_size_option, model_argument
+from tf_interop.cli.exit_status import AS_IT_IS, exit_codes
+from tf_interop.cli.result import Answer, answering
+from tf_interop.model.progress import work_on_model
+
+_EPILOG = f"""{AS_IT_IS}The rows of the table:
+  nodes              the operations of the graph
+  convolutions       by what they compute: outputs (forward), or in training the gradients
+                     of images (backward-input) and of filters (backward-filter); and
+                     once more by the type of their operation
+  longest chain      the most convolutions each of which needs the one before
+  most at one depth  the most that have equally many before them in the longest chain
+  independent pairs  pairs of which neither needs the other
+  groups             sets at one depth that could run at the same time, as one stage
+  left alone         those that can be in no stage; why is said below the table
+
+{AS_IT_IS}Examples:
+  tf-interop analyze InceptionV3 --batch 1
+  tf-interop analyze ResNet50 --training --json
+  tf-interop analyze my_package.models:build --image-size 299x299
+
+{exit_codes()}"""
+
+
+@click.command(
+    epilog=_EPILOG, short_help="Counts the convolutions of a model that can run together."
+)
+@model_argument
+@count_option(
+    "--batch",
+    default=2,
+    least=1,
+    help_text="The batch size, where the model leaves it open.",
+)
+@click.option("--training", is_flag=True, help="A training step and not inference.")
+@image_size_option()
+@click.option(
+    "--as-grappler-hands-it-over/--own-graph-only",
+    "as_handed_over",
+    default=None,
+    help="Whether to run the model once, on zeros, and look at the graph after TensorFlow's own "
+    "optimizations, as Grappler hands it to the plugin. Done for Keras models where the compiled "
+    "library fits; a function may do more than compute, and is run only when told to.",
+)
+@answering
+def analyze(
+    model: str,
+    batch: int,
+    training: bool,
+    image_size: tuple[int, int] | None,
+    as_handed_over: bool | None,
+) -> Answer:
+    """Counts convolutions of MODEL and how many of them are independent.
+
+    Convolutions are independent where neither needs what the other computes: those can be put into
+    one stage, and run at the same time.
+    """
+    with work_on_model(model) as status:
+        from tf_interop.model.analyze import analyze as analyze_model
+        from tf_interop.model.keras_functions import keras_of
+        from tf_interop.model.load import load_model
+
+        loaded = load_model(model, image_size=image_size)
+        status.update(f"Analyzing {model}")
+        analysis = analyze_model(
+            loaded,
+            batch_size=batch,
+            training=training,
+            image_size=image_size,
+            as_grappler_hands_it_over=as_handed_over,
+        )
+        if keras_of(loaded) is None:
+            # TensorFlow's name, such as signature_wrapper___call__, is not what the user calls it.
+            analysis = dataclasses.replace(analysis, name=model)
+    return Answer(analysis.to_json(), lambda: click.echo(str(analysis).rstrip()))

@@ -1,0 +1,152 @@
+"""The command `tf-interop plan`: plans a model by its profile, and says why."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import click
+from rich.console import Console
+
+from tf_interop.cli.arguments import DefaultGroup
+from tf_interop.cli.exit_status import AS_IT_IS, example, exit_codes
+from tf_interop.cli.plan_make import make
+from tf_interop.cli.result import Answer, answering, print_json, reading
+from tf_interop.errors import ProfileError
+from tf_interop.plan.cost.calibration import calibrate_model
+from tf_interop.plan.cost.calibration import compare_model as compare_with_model
+from tf_interop.plan.file import load_plan, plan_schema
+from tf_interop.plan.overview import show_plan
+from tf_interop.plan.problem_of_profile import problem_of_profile
+from tf_interop.plan.summary import summarize_graph
+from tf_interop.plan.tables import explain_stages, show_comparison
+from tf_interop.plan.types import Plan
+from tf_interop.profile.file import load_profile
+from tf_interop.profile.types import Profile
+
+_GROUP_EPILOG = f"""{AS_IT_IS}Examples:
+  tf-interop plan ResNet50 --profile profile.json --batch 32 -o plan.json
+  tf-interop plan make --help
+  tf-interop plan explain plan.json
+  tf-interop run --plan plan.json train.py
+
+{exit_codes()}"""
+
+
+@click.group(
+    cls=DefaultGroup,
+    default_command="make",
+    epilog=_GROUP_EPILOG,
+    short_help="Plans which convolutions of a model run together, and says why.",
+)
+def plan() -> None:
+    """Plans which convolutions of a model run together, and says why.
+
+    `tf-interop plan MODEL … -o plan.json` is short for `tf-interop plan make MODEL …`.
+    """
+
+
+plan.add_command(make)
+
+
+@plan.command(
+    epilog=example("plan explain plan.json"),
+    short_help="Says, stage by stage, why a plan is as it is.",
+)
+@click.argument("file", metavar="PLAN")
+@answering
+@reading
+def explain(file: str) -> Answer:
+    """Says, stage by stage, why PLAN is as it is.
+
+    For each stage: the algorithm of each lane, what it takes alone and together, whether that was
+    measured or modelled, memory, what its kernels take of a streaming multiprocessor (SM), and
+    other algorithms, with the reason why they were not taken.
+
+    With --json the whole plan, which holds all of this.
+    """
+    loaded = load_plan(file)
+    return Answer(loaded, lambda: explain_stages(loaded, Console()))
+
+
+@plan.command(
+    epilog=example("plan check plan.json"), short_help="Checks that a file is a legal plan."
+)
+@click.argument("file", metavar="PLAN")
+@answering
+@reading
+def check(file: str) -> Answer:
+    """Checks that PLAN is a legal plan; says where it is not.
+
+    Whether its stages suit a graph is checked whenever the plan is made or used.
+    """
+    loaded = load_plan(file)
+    summary = [summarize_graph(graph) for graph in loaded.graphs]
+    return Answer({"plan": file, "graphs": summary}, functools.partial(_show_legal, file, loaded))
+
+
+def _show_legal(file: str, loaded: Plan) -> None:
+    show_plan(loaded, Console())
+    click.echo(f"{file}: legal, for {len(loaded.graphs)} graphs")
+
+
+@plan.command(
+    "compare-model",
+    epilog=example("plan compare-model profile.json"),
+    short_help="Compares modelled and measured stages.",
+)
+@click.argument("file", metavar="PROFILE")
+@click.option(
+    "--tf32/--no-tf32",
+    "allow_tf32",
+    default=True,
+    show_default=True,
+    help="Which stages: measured with TF32 or without.",
+)
+@answering
+@reading
+def compare_model(file: str, allow_tf32: bool) -> Answer:
+    """Models every measured stage of PROFILE, and prints how far off that is.
+
+    The model sees the kernels of each algorithm, as measured alone, and not the stages.
+    """
+    profile = load_profile(file)
+    problem = problem_of_profile(profile, allow_tf32=allow_tf32)
+    compared = compare_with_model(problem)
+    if not compared:
+        raise ProfileError(_why_not_comparable(file, profile, len(problem.stages)))
+    document = {
+        "measured_stages": len(problem.stages),
+        "compared": [
+            {
+                "convolutions": each.stage.costs,
+                "algorithms": each.stage.algorithms,
+                "measured_us": each.stage.latency_us,
+                "modelled_us": each.modelled_us,
+            }
+            for each in compared
+        ],
+        "calibration": dataclasses.asdict(calibrate_model(problem)),
+    }
+    return Answer(document, lambda: show_comparison(problem, compared, Console()))
+
+
+@plan.command(epilog=example("plan schema > plan.schema.json"))
+@answering
+def schema() -> Answer:
+    """Prints the JSON schema of plans."""
+    document = plan_schema()
+    return Answer(document, lambda: print_json(document))
+
+
+def _why_not_comparable(file: str, profile: Profile, stage_count: int) -> str:
+    if profile.device.sm_limits is None:
+        return (
+            f"Expected a profile of a GPU in '{file}', got one of {profile.device.name}, which has "
+            "no SMs to model. Measure on a GPU."
+        )
+    return (
+        f"Expected measured stages of convolutions whose kernels are known in '{file}', got "
+        f"{stage_count} stages, none of them so. Measure with --stages levels,pairs and "
+        "--trace-kernels."
+    )

@@ -1,0 +1,187 @@
+"""The command `tf-interop profile`: measures, and looks at what was measured."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from typing import Any
+
+import click
+from rich.console import Console
+
+from tf_interop.cli.arguments import DefaultGroup, output_option
+from tf_interop.cli.exit_status import AS_IT_IS, example
+from tf_interop.cli.profile_measure import EXIT_CODES, measure
+from tf_interop.cli.result import Answer, answering, print_json, reading
+from tf_interop.errors import ProfileError
+from tf_interop.profile.file import (
+    load_profile,
+    profile_document,
+    profile_schema,
+    save_profile,
+)
+from tf_interop.profile.merge import diff_profiles, merge_profiles
+from tf_interop.profile.nsight_compute import (
+    LaunchKey,
+    add_nsight_figures,
+    read_nsight_csv,
+)
+from tf_interop.profile.tables import (
+    show_difference,
+    show_nsight_import,
+    show_profile,
+    show_profile_and_pairs,
+)
+from tf_interop.profile.types import Profile
+
+_GROUP_EPILOG = f"""{AS_IT_IS}Examples:
+  tf-interop profile ResNet50 --batch 1,8 --budget 10m -o profile.json
+  tf-interop profile measure --help
+  tf-interop profile show profile.json
+  tf-interop profile diff before.json after.json
+
+{EXIT_CODES}"""
+
+
+@click.group(
+    cls=DefaultGroup,
+    default_command="measure",
+    epilog=_GROUP_EPILOG,
+    short_help="Measures convolutions and stages of models.",
+)
+def profile() -> None:
+    """Measures convolutions and stages of models, and shows what was measured.
+
+    `tf-interop profile MODEL… -o profile.json` is short for `tf-interop profile measure MODEL…`.
+    """
+
+
+profile.add_command(measure)
+
+
+@profile.command(
+    epilog=example("profile show profile.json"), short_help="Shows what a profile holds."
+)
+@click.argument("file", metavar="PROFILE")
+@click.option("--like-paper", is_flag=True, help="In the form of the paper's Tables 1 and 2.")
+@answering
+@reading
+def show(file: str, like_paper: bool) -> Answer:
+    """Shows what PROFILE holds: the device, and what was measured on it.
+
+    For each convolution its fastest algorithm, for each stage its time against that of the same
+    convolutions one after another. Times are in microseconds. With --json the whole profile.
+    """
+    loaded = load_profile(file)
+    document = profile_document(loaded)
+    if like_paper:
+        return Answer(document, lambda: show_profile(loaded, Console(), like_paper=True))
+    return Answer(document, lambda: show_profile_and_pairs(loaded))
+
+
+@profile.command(
+    epilog=example("profile check profile.json"),
+    short_help="Checks that a file is a legal profile.",
+)
+@click.argument("file", metavar="PROFILE")
+@answering
+@reading
+def check(file: str) -> Answer:
+    """Checks that PROFILE is a legal profile; says where it is not."""
+    summary = _summarize(file, load_profile(file))
+    return Answer(summary, lambda: click.echo(_describe(summary)))
+
+
+@profile.command(
+    epilog=example("profile merge monday.json tuesday.json -o both.json"),
+    short_help="Puts profiles of one device into one.",
+)
+@click.argument("files", metavar="PROFILE...", nargs=-1, required=True)
+@output_option("MERGED.json", "The profile to write.", required=True)
+@answering
+@reading
+def merge(files: tuple[str, ...], output_path: pathlib.Path) -> Answer:
+    """Puts profiles of one device into one; of two measurements of one thing the later counts."""
+    profiles = [load_profile(file) for file in files]
+    merged = merge_profiles(profiles)
+    save_profile(merged, output_path)
+    summary = _summarize(str(output_path), merged)
+    entries = " + ".join(str(len(each.entries)) for each in profiles)
+    text = f"Merged {len(files)} profiles of {entries} entries into {len(merged.entries)}.\n"
+    return Answer(summary, lambda: click.echo(text + _describe(summary)))
+
+
+@profile.command(
+    epilog=example("profile diff before.json after.json"), short_help="Compares two profiles."
+)
+@click.argument("first")
+@click.argument("second")
+@answering
+@reading
+def diff(first: str, second: str) -> Answer:
+    """Says how the profile SECOND differs from FIRST, by more than the spread."""
+    difference = diff_profiles(load_profile(first), load_profile(second))
+    return Answer(difference, lambda: show_difference(difference, Console()))
+
+
+@profile.command(epilog=example("profile schema > profile.schema.json"))
+@answering
+def schema() -> Answer:
+    """Prints the JSON schema of profiles."""
+    document = profile_schema()
+    return Answer(document, lambda: print_json(document))
+
+
+@profile.command(
+    "import-ncu",
+    epilog=example("profile import-ncu profile.json ncu.csv"),
+    short_help="Adds what Nsight Compute found out.",
+)
+@click.argument("file", metavar="PROFILE")
+@click.argument("csv")
+@output_option("PROFILE.json", "Where to write the profile. [default: PROFILE itself]")
+@answering
+@reading
+def import_ncu(file: str, csv: str, output_path: pathlib.Path | None) -> Answer:
+    """Adds what Nsight Compute found out about kernels, from the CSV that `ncu --csv` prints.
+
+    Kernels are matched by function, grid and block. Fails where none of the CSV is in PROFILE.
+    """
+    imported = add_nsight_figures(load_profile(file), read_nsight_csv(csv))
+    if not imported.matched:
+        raise ProfileError(
+            f"Expected kernels of profile '{file}' in '{csv}', got none of "
+            f"{len(imported.not_in_profile)} launches. Run ncu on what the profile measured."
+        )
+    written = file if output_path is None else str(output_path)
+    save_profile(imported.profile, written)
+    document = {
+        "profile": written,
+        "matched": _launches(imported.matched),
+        "not_in_profile": _launches(imported.not_in_profile),
+        "not_in_csv": _launches(imported.not_in_csv),
+    }
+    return Answer(document, functools.partial(show_nsight_import, imported))
+
+
+def _summarize(file: str, summarized: Profile) -> dict[str, Any]:
+    return {
+        "profile": file,
+        "device": summarized.device.name,
+        "date": summarized.device.date,
+        "algorithms": len(summarized.algorithms),
+        "stages": len(summarized.stages),
+        "failures": len(summarized.algorithm_failures) + len(summarized.stage_failures),
+    }
+
+
+def _describe(summary: dict[str, Any]) -> str:
+    return (
+        f"{summary['profile']}: {summary['algorithms']} measurements of algorithms and "
+        f"{summary['stages']} of stages, {summary['failures']} failures, on {summary['device']}, "
+        f"{summary['date']}"
+    )
+
+
+def _launches(keys: tuple[LaunchKey, ...]) -> list[dict[str, Any]]:
+    return [{"function": key.function, "grid": key.grid, "block": key.block} for key in keys]

@@ -1,0 +1,351 @@
+"""The command `tf-interop profile measure`: measures what a model computes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pathlib
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from tf_interop.cli.arguments import models_argument, output_option, written_option
+from tf_interop.cli.exit_status import AS_IT_IS, exit_codes
+from tf_interop.cli.profile_options import (
+    COLLECTING,
+    StageChoice,
+    collecting_options,
+    measuring_options,
+)
+from tf_interop.cli.profile_progress import shown_progress
+from tf_interop.cli.result import Answer, answering
+from tf_interop.errors import ProfileError
+from tf_interop.measure.backend import AlgorithmScope, MeasureOptions
+from tf_interop.measure.core_backend import MeasuringBackend
+from tf_interop.measure.core_library import load_core_library
+from tf_interop.measure.device import identify_device
+from tf_interop.measure.jobs import RunOptions
+from tf_interop.measure.nvidia import visible_gpus
+from tf_interop.measure.run import End, Outcome, ProfileRun
+from tf_interop.model.progress import work_on_model
+from tf_interop.plan.file import load_plan
+from tf_interop.profile.entries import Entry
+from tf_interop.profile.file import load_profile
+from tf_interop.profile.foreign import why_foreign
+from tf_interop.profile.journal import ProfileJournal, journal_path
+from tf_interop.profile.summary import next_commands, show_summary
+from tf_interop.profile.tables import show_profile_and_pairs
+from tf_interop.profile.types import Profile, ProfiledDevice
+from tf_interop.profile.worklist import ConfigurationList, merge_lists
+from tf_interop.profile.worklist_file import (
+    load_configurations,
+    save_configurations,
+)
+
+# TensorFlow is imported only where a model has to be traced: a saved list is measured without it.
+
+EXIT_CODES = exit_codes(
+    {
+        0: "success; also where the budget was over before everything was measured",
+        3: "the device failed: the same command goes on behind what it failed at",
+        130: "stopped by Ctrl-C, 143 by SIGTERM: what was measured is in the profile",
+    }
+)
+_EPILOG = f"""{AS_IT_IS}Examples:
+  tf-interop profile InceptionV3 --batch 1,8,32 --training --budget 10m -o profile.json
+  tf-interop profile my_package.models:build --dtype mixed_float16 -o profile.json
+  tf-interop profile ResNet50 --stages plan.json -o profile.json
+
+{AS_IT_IS}On two machines, the second without TensorFlow:
+  tf-interop profile ResNet50 --for 9.0 --export-configurations list.json
+  tf-interop profile list.json --budget 10m -o profile.json
+
+{AS_IT_IS}A model that is named like a command:
+  tf-interop profile measure show -o profile.json
+
+{EXIT_CODES}"""
+
+
+@click.command(epilog=_EPILOG, short_help="Measures convolutions alone and in stages.")
+@models_argument
+@output_option(
+    "PROFILE.json", "The profile. One that is there is gone on with.", is_gone_on_with=True
+)
+@written_option(
+    "--export-configurations",
+    "list_path",
+    "LIST.json",
+    "Write the list of what would be measured. Without -o nothing is measured.",
+)
+@collecting_options
+@measuring_options
+@answering
+@click.pass_context
+def measure(
+    context: click.Context,
+    /,
+    models: tuple[str, ...],
+    output_path: pathlib.Path | None,
+    list_path: pathlib.Path | None,
+    backend_name: str | None,
+    budget: float | None,
+    algorithms: AlgorithmScope | tuple[str, ...],
+    pair_algorithms: int,
+    tf32: str,
+    repetitions: int,
+    warmup_runs: int,
+    workspace_mebibytes: int,
+    trace_kernels: bool,
+    tables: bool,
+    **collecting: Any,
+) -> Answer:
+    """Measures the convolutions of MODELs, alone and in stages.
+
+    Every measurement is on disk before the next begins: a run that was killed goes on when the same
+    command is given again.
+    """
+    if output_path is None and list_path is None:
+        raise click.UsageError("Expected -o or --export-configurations, got neither.")
+    configurations = _collect(context, models, backend_name == "host", collecting)
+    if list_path is not None:
+        save_configurations(configurations, list_path)
+    if output_path is None:
+        return _answer(configurations, list_path)
+    backend = load_core_library().open_backend(
+        backend_name or ("cudnn" if visible_gpus() else "host")
+    )
+    options = RunOptions(
+        scope=algorithms if isinstance(algorithms, AlgorithmScope) else AlgorithmScope.ALL,
+        algorithms=() if isinstance(algorithms, AlgorithmScope) else algorithms,
+        tf32={"on": (True,), "off": (False,), "both": (True, False)}[tf32],
+        pair_algorithms=pair_algorithms,
+        measure=MeasureOptions(
+            warmup_runs=warmup_runs,
+            repetitions=repetitions,
+            workspace_limit_bytes=workspace_mebibytes << 20,
+            trace_kernels=trace_kernels,
+        ),
+        budget_seconds=budget,
+    )
+    measured = _measure_into(output_path, backend, configurations, options)
+    shown = _Shown(output_path, next_commands(models, str(output_path), collecting), tables=tables)
+    return _answer(configurations, list_path, measured, shown)
+
+
+def _answer(
+    configurations: ConfigurationList,
+    list_path: pathlib.Path | None,
+    measured: _Measured | None = None,
+    shown: _Shown | None = None,
+) -> Answer:
+    counts = f"{len(configurations.convolutions)} convolutions and {len(configurations.stages)}"
+    outcome = None if measured is None else measured.outcome
+
+    def show() -> None:
+        if list_path is not None:
+            click.echo(f"{list_path}: {counts} stages")
+        if measured is not None and shown is not None:
+            _show_measured(measured, shown)
+
+    document = {
+        "configurations": list_path and str(list_path),
+        "convolutions": len(configurations.convolutions),
+        "stages": len(configurations.stages),
+        "profile": shown and str(shown.path),
+        "measured": outcome and outcome.measured_count,
+        "failed": outcome and outcome.failure_count,
+        "end": outcome and outcome.end.name.lower(),
+        "left": outcome and outcome.left,
+    }
+    return Answer(document, show, exit_code=0 if measured is None else measured.exit_code)
+
+
+def _show_measured(measured: _Measured, shown: _Shown) -> None:
+    if shown.tables:
+        show_profile_and_pairs(measured.profile)
+    else:
+        show_summary(measured.profile, str(shown.path))
+    click.echo(_describe_outcome(measured.outcome, shown.path))
+    if measured.outcome.end is End.FINISHED or measured.outcome.end is End.OUT_OF_TIME:
+        for command in shown.next_commands:
+            click.echo(f"Next: {command}")
+
+
+def _describe_outcome(outcome: Outcome, path: pathlib.Path) -> str:
+    text = f"{path}: {outcome.measured_count} measured now, {outcome.failure_count} failed"
+    if outcome.end is End.FINISHED:
+        return text
+    left = f" Left: {', '.join(outcome.left)}." if outcome.left else ""
+    return f"{text}\nEnded because {outcome.end.value}.{left} The same command goes on from here."
+
+
+def _collect(
+    context: click.Context, models: tuple[str, ...], is_host: bool, collecting: dict[str, Any]
+) -> ConfigurationList:
+    """The list of all models, in the order given."""
+    stages: StageChoice = collecting["stage_choice"]
+    files = [model for model in models if model.endswith(".json")]
+    if len(files) == len(models):
+        _refuse_collecting_options(context)
+        if stages.plan_path is not None:
+            raise click.UsageError("Expected --stages PLAN.json with a model, got lists alone.")
+    lists = []
+    for model in models:
+        if model in files:
+            loaded = load_configurations(model)
+            keeps_stages = bool(stages.sources or stages.plan_path)
+            lists.append(loaded if keeps_stages else dataclasses.replace(loaded, stages=()))
+        else:
+            lists.append(_collect_model(model, is_host, collecting))
+    return merge_lists(lists)
+
+
+def _refuse_collecting_options(context: click.Context) -> None:
+    """A list is what it is; an option that would do nothing is a mistake."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in COLLECTING and source is not click.core.ParameterSource.DEFAULT:
+            raise click.UsageError(
+                f"Expected no {parameter.opts[0]} with a list of configurations alone. It was "
+                "chosen when the list was made."
+            )
+
+
+def _collect_model(model: str, is_host: bool, collecting: dict[str, Any]) -> ConfigurationList:
+    hint = "Install it, or make a list with --export-configurations where it is."
+    with work_on_model(model, hint=hint) as status:
+        from tf_interop.model.collect import (
+            CollectOptions,
+            StageSource,
+            collect_configurations,
+        )
+
+        stages: StageChoice = collecting["stage_choice"]
+        layout = collecting["layout"]
+        options = CollectOptions(
+            batch_sizes=collecting["batch"],
+            dtype=collecting["dtype"],
+            inference=collecting["inference"],
+            training=collecting["training"],
+            image_size=collecting["image_size"],
+            layouts={"as-is": (), "both": ("NHWC", "NCHW")}.get(layout, (layout,)),
+            compute_capability=_compute_capability(collecting["target"], is_host),
+            stage_sources=tuple(map(StageSource, stages.sources)),
+            max_pairs=collecting["max_pairs"],
+            plan=None if stages.plan_path is None else load_plan(stages.plan_path),
+        )
+        collected = collect_configurations([model], options, say=status.update)
+    for note in collected.notes:
+        click.echo(note, err=True)
+    return collected.configurations
+
+
+def _compute_capability(target: str | None, is_host: bool) -> str | None:
+    if target == "cpu" or (target is None and is_host):
+        return None
+    if target is not None:
+        return target
+    gpus = visible_gpus()
+    return gpus[0].compute_capability if gpus else None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Measured:
+    """What came of measuring.
+
+    Attributes:
+        profile: all that is in the file now.
+        outcome: how the run ended.
+        exit_code: what the process is to end with.
+    """
+
+    profile: Profile
+    outcome: Outcome
+    exit_code: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shown:
+    """What to say of it.
+
+    Attributes:
+        path: the profile's file.
+        next_commands: that plan what was measured.
+        tables: whether to show all measurements, and not only what came of them.
+    """
+
+    path: pathlib.Path
+    next_commands: list[str]
+    tables: bool
+
+
+def _measure_into(
+    output_path: pathlib.Path,
+    backend: MeasuringBackend,
+    configurations: ConfigurationList,
+    options: RunOptions,
+) -> _Measured:
+    """Measures and writes the profile."""
+    device = identify_device(backend.describe())
+    before = _entries_before(output_path, device)
+    with ProfileJournal.open(journal_path(output_path), device) as journal, _stopping() as stop:
+        kept = journal.entries.entries
+        if before or kept:
+            click.echo(f"Going on with {len({*before, *kept})} measurements of before.", err=True)
+        run = ProfileRun(
+            backend,
+            configurations,
+            options,
+            known=(*before, *kept),
+            device=device,
+            keep=journal.append,
+            should_stop=lambda: stop.signal is not None,
+        )
+        with shown_progress(run) as listener:
+            outcome = run.run(listener)
+        whole = journal.finish(output_path)
+    for note in outcome.notes:
+        click.echo(note, err=True)
+    exit_code = 0 if stop.signal is None else 128 + stop.signal
+    return _Measured(whole, outcome, 3 if outcome.end is End.DEVICE_LOST else exit_code)
+
+
+def _entries_before(output_path: pathlib.Path, device: ProfiledDevice) -> tuple[Entry, ...]:
+    if not pathlib.Path(output_path).exists():
+        return ()
+    before = load_profile(output_path)
+    difference = why_foreign(before.device, device)
+    if difference is not None:
+        raise ProfileError(
+            f"Expected profile '{output_path}' to be of this device, got one of another: "
+            f"{difference}. Choose another file."
+        )
+    return before.entries
+
+
+@dataclasses.dataclass
+class _Stop:
+    """Which signal has asked for an end, if any."""
+
+    signal: int | None = None
+
+
+@contextlib.contextmanager
+def _stopping() -> Iterator[_Stop]:
+    """Has Ctrl-C and SIGTERM end the run after the measurement in hand; a second Ctrl-C at once."""
+    stop = _Stop()
+
+    def ask(number: int, _frame: object) -> None:
+        if stop.signal is not None:
+            raise KeyboardInterrupt
+        stop.signal = number
+        click.echo("Stopping after this measurement …", err=True)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,237 @@
+"""The command `tf-interop report`: a plan as a page, a trace and a picture."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Sequence
+
+import click
+from rich.console import Console
+
+from tf_interop.cli.arguments import (
+    image_size_option,
+    output_option,
+    profile_option,
+    target_option,
+    written_option,
+)
+from tf_interop.cli.exit_status import AS_IT_IS, exit_codes
+from tf_interop.cli.result import Answer, answering
+from tf_interop.errors import PlanError
+from tf_interop.model.progress import work_on_model
+from tf_interop.plan.file import load_plan
+from tf_interop.plan.problem_file import load_problem
+from tf_interop.plan.summary import summarize_graph
+from tf_interop.plan.types import Plan
+from tf_interop.profile.file import load_profile
+from tf_interop.profile.types import Profile
+from tf_interop.report.data import graph_titles, make_report
+from tf_interop.report.network import Network, network_for, network_of_problem
+from tf_interop.report.profile import foreign_device, profile_fit
+from tf_interop.report.timeline_trace import trace_of_plan
+from tf_interop.report.words import count_of, is_simulated, total_labels
+from tf_interop.runtime.run_record import load_run
+from tf_interop.versioned_file import write_atomically
+
+# TensorFlow, Jinja and matplotlib are imported only where they are needed.
+
+_EPILOG = f"""{AS_IT_IS}Examples:
+  tf-interop report plan.json -o report.html
+  tf-interop report plan.json --model InceptionV3 --profile profile.json
+  tf-interop report plan.json --trace trace.json --png timeline.png
+
+{AS_IT_IS}A plan for a GPU, shown on a machine without one:
+  tf-interop report plan.json --model my_package.models:build --for 9.0
+
+{exit_codes()}"""
+_DEFAULT_OUTPUT = "report.html"
+_NO_NETWORK = (
+    "Not on the page: what depends on what, and what each convolution computes. Add --model with "
+    "the model that was planned, or --problem."
+)
+
+
+@click.command(epilog=_EPILOG, short_help="Shows a plan as a page, a trace and a picture.")
+@click.argument("plan_path", metavar="PLAN", type=click.Path(path_type=pathlib.Path))
+@output_option(
+    "REPORT.html",
+    f"The page. [default: {_DEFAULT_OUTPUT}, where neither --trace nor --png is asked for]",
+)
+@click.option(
+    "--model",
+    help="The model that PLAN is for, as in tf-interop plan: adds what depends on what, and what "
+    "each convolution computes. It is traced, not run.",
+)
+@click.option(
+    "--problem",
+    "problem_paths",
+    multiple=True,
+    metavar="PROBLEM.json",
+    help="The planning problem that PLAN is of, in place of --model. May be given several times.",
+)
+@profile_option(
+    "What PLAN was made by: adds the device and, with --model, every measured algorithm."
+)
+@click.option(
+    "--run",
+    "run_path",
+    metavar="RUN.json",
+    help="What tf-interop run --save-run wrote: adds what the plugin did, and measured steps.",
+)
+@written_option(
+    "--trace",
+    "trace_path",
+    "TRACE.json",
+    "The timelines as a trace for ui.perfetto.dev or chrome://tracing.",
+)
+@written_option(
+    "--png",
+    "picture_path",
+    "TIMELINE.png",
+    "The timelines as a picture; needs matplotlib (the extra report).",
+)
+@click.option("--title", help="The page's title. [default: the model's name, or the plan's file]")
+@image_size_option()
+@target_option("What the plan is for", "what the profile is of, else what this process runs on")
+@answering
+def report(
+    plan_path: pathlib.Path,
+    output_path: pathlib.Path | None,
+    model: str | None,
+    problem_paths: tuple[str, ...],
+    profile_path: pathlib.Path | None,
+    run_path: str | None,
+    trace_path: pathlib.Path | None,
+    picture_path: pathlib.Path | None,
+    title: str | None,
+    image_size: tuple[int, int] | None,
+    target: str | None,
+) -> Answer:
+    """Shows PLAN as a page: its network, timelines, and why each stage is as it is.
+
+    The page is one file that needs no network. Every time in it says whether it was measured,
+    modelled or simulated.
+    """
+    if model is not None and problem_paths:
+        raise click.UsageError("Expected --model or --problem, got both.")
+    if output_path is None and trace_path is None and picture_path is None:
+        output_path = pathlib.Path(_DEFAULT_OUTPUT)
+    plan = load_plan(plan_path)
+    profile = None if profile_path is None else load_profile(profile_path)
+    run = None if run_path is None else load_run(run_path)
+    networks = tuple(network_of_problem(load_problem(path)) for path in problem_paths)
+    if model is not None:
+        networks = _trace(model, plan, profile, image_size, target)
+    if networks:
+        _check_fits(plan, networks, plan_path)
+    titles = graph_titles(plan)
+    with Console(stderr=True).status("Drawing"):
+        # First of all, since it can fail for what is not installed.
+        if picture_path is not None:
+            from tf_interop.report.timeline_picture import save_timeline_picture
+
+            save_timeline_picture(plan, titles, picture_path)
+        if output_path is not None:
+            shown = make_report(
+                plan,
+                title=title or model or plan_path.name,
+                networks=networks,
+                profile=profile,
+                run=run,
+            )
+            # Jinja takes a while to import.
+            from tf_interop.report.page import render_report
+
+            _write(output_path, render_report(shown))
+        if trace_path is not None:
+            _write(trace_path, json.dumps(trace_of_plan(plan, titles)))
+    written = {"page": output_path, "trace": trace_path, "picture": picture_path}
+    notes = [] if profile is None else _compare_profile(plan, titles, networks, profile)
+    if output_path is not None and not networks:
+        notes.append(_NO_NETWORK)
+    return Answer(
+        {
+            **{what: path and str(path) for what, path in written.items()},
+            "notes": notes,
+            "graphs": _summary(plan),
+        },
+        lambda: _say_written(plan, written, notes),
+    )
+
+
+def _say_written(plan: Plan, written: dict[str, pathlib.Path | None], notes: Sequence[str]) -> None:
+    for what, path in written.items():
+        if path is not None:
+            click.echo(f"{path}: {what} of {count_of(len(plan.graphs), 'graph')}")
+    for note in notes:
+        click.echo(note)
+
+
+def _compare_profile(
+    plan: Plan, titles: Sequence[str], networks: Sequence[Network], profile: Profile
+) -> list[str]:
+    notes = [
+        f"{title}: {profile_fit(graph, network_for(graph, networks), profile).text}"
+        for title, graph in zip(titles, plan.graphs, strict=True)
+    ]
+    return [*notes, *filter(None, [foreign_device(plan, profile)])]
+
+
+def _trace(
+    model: str,
+    plan: Plan,
+    profile: Profile | None,
+    image_size: tuple[int, int] | None,
+    target: str | None,
+) -> tuple[Network, ...]:
+    with work_on_model(model, parameter="--model") as status:
+        from tf_interop.measure.device import running_device
+        from tf_interop.model.load import load_model
+        from tf_interop.report.model import networks_of_model
+
+        if target is None:
+            device = profile.device if profile is not None else running_device("cudnn")
+            target = "cpu" if device is None else device.compute_capability or "cpu"
+        return networks_of_model(
+            load_model(model, image_size=image_size),
+            plan,
+            image_size=image_size,
+            compute_capability=None if target == "cpu" else target,
+            profile=profile,
+            say=status.update,
+        )
+
+
+def _check_fits(plan: Plan, networks: tuple[Network, ...], plan_path: pathlib.Path) -> None:
+    missing = [graph for graph in plan.graphs if network_for(graph, networks) is None]
+    if plan.graphs and len(missing) == len(plan.graphs):
+        found = ", ".join(f"{each.fingerprint or 'a problem'}" for each in networks)
+        raise PlanError(
+            f"Expected the graph {missing[0].fingerprint} of '{plan_path}', got {found}. Name the "
+            "model that was planned, and what it was planned for with --for."
+        )
+
+
+def _write(path: pathlib.Path, text: str) -> None:
+    try:
+        write_atomically(text.encode(), path)
+    except OSError as error:
+        raise PlanError(
+            f"Expected to write '{path}', got: {error.strerror}. Check the path."
+        ) from error
+
+
+def _summary(plan: Plan) -> list[dict[str, object]]:
+    simulated = is_simulated(plan)
+    return [
+        {
+            **summarize_graph(graph),
+            "latency_is": (
+                None
+                if graph.prediction is None
+                else " and ".join(total_labels(graph, simulated=simulated)) or None
+            ),
+        }
+        for graph in plan.graphs
+    ]

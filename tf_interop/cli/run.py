@@ -1,0 +1,238 @@
+"""The command `tf-interop run`: runs a program, unchanged, with the plugin on."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pathlib
+import sys
+import traceback
+from collections.abc import Callable
+
+import click
+
+import tf_interop
+from tf_interop.cli.arguments import (
+    allow_foreign_profile_option,
+    profile_option,
+    written_option,
+)
+from tf_interop.cli.exit_status import (
+    AS_IT_IS,
+    drop_stdout,
+    end_with,
+    errors_shown,
+    exit_codes,
+    print_error,
+)
+from tf_interop.cli.result import print_json, stdout_on_stderr
+from tf_interop.cli.run_program import Program, enable_once_imported
+from tf_interop.errors import PlanError, TfInteropError
+from tf_interop.plan.file import load_plan, save_plan
+from tf_interop.profile.file import load_profile
+from tf_interop.runtime.run_record import RunRecord, save_run
+
+# TensorFlow takes seconds to import, and a program that is run wants to do that itself.
+
+_EPILOG = f"""{AS_IT_IS}Examples:
+  tf-interop run --plan plan.json train.py --epochs 1
+  tf-interop run --policy always --report -m my_package.train --epochs 1
+  tf-interop run --plan plan.json --save-run run.json train.py
+
+{exit_codes()}
+  and the program's own, where it ends with another than 0"""
+
+
+@dataclasses.dataclass(frozen=True)
+class _PreparedRun:
+    """What `run` does once the command line has been read, outside of click.
+
+    Attributes:
+        program: the program.
+        report: whether to say at the end what the plugin did.
+        plan_path: where to write the plan at the end; None for nowhere.
+        record_path: where to write the record of the run; None for nowhere.
+        as_json: whether to print that record on stdout, with what the program prints on stderr.
+    """
+
+    program: Program
+    report: bool
+    plan_path: pathlib.Path | None
+    record_path: pathlib.Path | None
+    as_json: bool
+
+    def run(self) -> None:
+        """Runs the program; it decides how the process ends, unless a result is not written."""
+        try:
+            with stdout_on_stderr() if self.as_json else contextlib.nullcontext():
+                self.program.run()
+        except SystemExit as end:
+            if not self._finish(has_failed=bool(end.code)) and not end.code:
+                raise SystemExit(1) from None
+            raise
+        except BaseException as error:
+            if isinstance(error, ImportError) and _is_raised_by_runpy(error):
+                print_error(f"Expected a program to run, got: {error}.")
+                raise SystemExit(2) from None
+            self._finish(has_failed=True)
+            raise
+        if not self._finish(has_failed=False):
+            raise SystemExit(1)
+
+    def _finish(self, *, has_failed: bool) -> bool:
+        """Reports and saves as far as asked for; returns whether that went well."""
+        wants_record = self.as_json or self.record_path is not None
+        if not self.report and self.plan_path is None and not wants_record:
+            return True
+        if "tensorflow" not in sys.modules:
+            if not has_failed:
+                print_error("Expected a program that imports TensorFlow, got one that did not.")
+            return False
+        status = tf_interop.status()
+        if self.report:
+            click.echo(str(status), err=True, nl=False)
+        try:
+            if wants_record:
+                self._put_out_record(status)
+            if self.plan_path is not None:
+                _save_stages(status, self.plan_path)
+        except TfInteropError as error:
+            print_error(error.on_command_line)
+            return False
+        return True
+
+    def _put_out_record(self, status: tf_interop.Status) -> None:
+        from tf_interop.runtime.record_run import record_run
+
+        record = record_run(status, (self.program.target, *self.program.arguments))
+        if self.record_path is not None:
+            save_run(record, self.record_path)
+        if self.as_json:
+            _print(record)
+
+
+def _is_raised_by_runpy(error: ImportError) -> bool:
+    """Whether there was no program: none of its lines has run, only those that look for it."""
+    package = str(pathlib.Path(tf_interop.__file__).parent)
+    return all(
+        pathlib.PurePath(frame.filename).name in ("runpy.py", "<frozen runpy>")
+        or frame.filename.startswith(package)
+        for frame in traceback.extract_tb(error.__traceback__)
+    )
+
+
+def _print(record: RunRecord) -> None:
+    try:
+        print_json(record)
+    except OSError as error:
+        drop_stdout()
+        raise TfInteropError(
+            f"Expected to write the record of the run on stdout, got: {error.strerror}. Give "
+            "--save-run a file."
+        ) from error
+
+
+def _save_stages(status: tf_interop.Status, path: pathlib.Path) -> None:
+    if not status.stage_count:
+        raise PlanError(f"Expected stages to save in '{path}', got none.")
+    save_plan(status.plan, path)
+
+
+@click.command(
+    context_settings={"allow_interspersed_args": False},
+    epilog=_EPILOG,
+    short_help="Runs a program, unchanged, with the plugin on.",
+)
+@click.option(
+    "--policy",
+    type=click.Choice(["profiled", "always"]),
+    default="profiled",
+    show_default=True,
+    help="profiled: only stages that a plan names or a profile says win. always: every "
+    "convolution, faster or not.",
+)
+@click.option(
+    "--plan", "plan_path", type=click.Path(), metavar="PLAN.json", help="Make this plan's stages."
+)
+@profile_option("Make the stages that this profile says win.")
+@allow_foreign_profile_option
+@click.option(
+    "--workspace-limit-mb",
+    type=click.IntRange(min=0),
+    metavar="MIB",
+    help="What the workspaces of one stage may take together. [default: no limit but memory]",
+)
+@written_option(
+    "--save-plan",
+    "saved_plan_path",
+    "OUT.json",
+    "Write the stages that were made to a plan file when the program ends.",
+)
+@written_option(
+    "--save-run",
+    "record_path",
+    "RUN.json",
+    "Write what the plugin did to a file when the program ends, for tf-interop report --run.",
+)
+@click.option("--report", is_flag=True, help="Say on stderr at the end what the plugin did.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print what --save-run writes on stdout when the program ends. What the program prints "
+    "on stdout goes to stderr.",
+)
+@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as after python -m.")
+@click.argument("program")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def run(
+    policy: str,
+    plan_path: str | None,
+    profile_path: pathlib.Path | None,
+    allow_foreign_profile: bool,
+    workspace_limit_mb: int | None,
+    saved_plan_path: pathlib.Path | None,
+    record_path: pathlib.Path | None,
+    report: bool,
+    as_json: bool,
+    is_module: bool,
+    program: str,
+    arguments: tuple[str, ...],
+) -> Callable[[], None]:
+    """Runs the script PROGRAM, unchanged, with the plugin on.
+
+    What follows PROGRAM belongs to it. It runs as under python: as __main__, with its own sys.argv,
+    and its exit code is passed on.
+
+    Where a GPU is present, Keras compiles models with XLA, and XLA leaves nothing to the plugin.
+    This command cannot change that: have the program compile its models with jit_compile=False, or
+    use tf_interop.keras.ConvStages. Processes that the program starts do not have the plugin on.
+    """
+    if policy == "always" and (plan_path or profile_path):
+        raise click.UsageError("Expected no --plan and no --profile with --policy always.")
+    if not is_module and not pathlib.Path(program).exists():
+        raise click.BadParameter(
+            f"Expected a script at '{program}', got none. For a module put -m before it.",
+            param_hint="PROGRAM",
+        )
+    with errors_shown():
+        plan = None if plan_path is None else load_plan(plan_path)
+        profile = None if profile_path is None else load_profile(profile_path)
+    if policy == "profiled" and plan is None and profile is None:
+        click.echo(
+            "tf_interop changes nothing: policy 'profiled' goes by a plan or a profile. Pass "
+            "--plan or --profile, or --policy always.",
+            err=True,
+        )
+    enable_once_imported(
+        policy,
+        plan,
+        profile,
+        allow_foreign_profile=allow_foreign_profile,
+        workspace_limit_mb=workspace_limit_mb,
+        on_error=end_with,
+    )
+    prepared = _PreparedRun(
+        Program(program, is_module, arguments), report, saved_plan_path, record_path, as_json
+    )
+    return prepared.run

@@ -1,1 +1,0 @@
-"""What a stage costs: measured, or modelled from what is known of an SM."""

@@ -1,1 +1,0 @@
-"""Which stages a graph gets that TensorFlow hands over."""

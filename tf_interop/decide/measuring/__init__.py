@@ -1,1 +1,0 @@
-"""What is worth measuring, and what was learned from it."""

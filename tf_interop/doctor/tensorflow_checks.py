@@ -1,0 +1,194 @@
+"""The checks of `tf-interop doctor` that import TensorFlow, for a process of their own.
+
+They load the plugin, list GPUs and run a stage, all of which settles things for a whole process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tf_interop import tensorflow_internals
+from tf_interop.doctor.finding import Check, Finding, ok, problem, warning
+from tf_interop.errors import LibraryError
+from tf_interop.measure.nvidia import visible_gpus
+from tf_interop.runtime.kernel_library import (
+    LIBRARY_NAME,
+    REBUILD_COMMAND,
+    check_tensorflow_version,
+    find_library,
+    read_build_info,
+)
+
+_REBUILD = f"In tf_interop's source folder: {REBUILD_COMMAND}"
+
+
+def _import() -> Iterator[Finding]:
+    import tensorflow as tf
+
+    built = "with" if tf.test.is_built_with_cuda() else "without"
+    yield ok("TensorFlow imports", f"{tf.version.VERSION}, built {built} CUDA")
+
+
+def _library() -> Iterator[Finding]:
+    path = find_library()
+    if path is None or not path.is_file():
+        yield problem("compiled library", f"{path or LIBRARY_NAME} is not there", _REBUILD)
+        return
+    try:
+        info = read_build_info(path)
+        check_tensorflow_version(info, tensorflow_internals.tensorflow_version())
+    except LibraryError as error:
+        yield problem("compiled library", str(error), _REBUILD)
+        return
+    text = f"{path}, for TensorFlow {info.tensorflow}"
+    if visible_gpus() and not info.cudnn_backend:
+        yield problem("compiled library", f"{text}, without the cudnn backend", _REBUILD)
+    else:
+        yield ok("compiled library", text)
+
+
+def _plugin() -> Iterator[Finding]:
+    from tf_interop.runtime.plugin import get_plugin
+
+    try:
+        plugin = get_plugin()
+    except LibraryError as error:
+        yield problem("plugin", str(error), _REBUILD)
+        return
+    for device_type in plugin.device_types:
+        yield ok(f"plugin for {device_type}", "registered")
+    for device_type, reason in plugin.refused_device_types.items():
+        if device_type == "GPU" and not visible_gpus():
+            yield ok("plugin for GPU", f"none, and there is no GPU: {reason}")
+        else:
+            yield problem(
+                f"plugin for {device_type}",
+                reason,
+                "TensorFlow takes one graph plugin for a device type: use a process, or an "
+                "environment, without the other.",
+            )
+
+
+def _options() -> Iterator[Finding]:
+    import tensorflow as tf
+
+    options = tf.config.optimizer.get_experimental_options()
+    if options.get("disable_meta_optimizer"):
+        yield problem(
+            "graph optimizers",
+            "all are off (disable_meta_optimizer), plugins among them",
+            "Do not set disable_meta_optimizer with tf.config.optimizer.",
+        )
+    value = tensorflow_internals.plugin_optimizers_option()
+    if value is False:
+        yield warning(
+            "use_plugin_optimizers",
+            "False: TensorFlow calls no plugin",
+            "tf_interop.enable() sets it; find out what turns it off.",
+        )
+    else:
+        yield ok("use_plugin_optimizers", "True" if value else "not set, which counts as on")
+
+
+def _xla() -> Iterator[Finding]:
+    import tensorflow as tf
+
+    jit = tf.config.optimizer.get_jit()
+    if jit:
+        yield warning(
+            "XLA clusters",
+            f"tf.config.optimizer.set_jit is {jit!r}: XLA leaves nothing in its clusters to stages",
+            "tf.config.optimizer.set_jit(False)",
+        )
+    else:
+        yield ok("XLA clusters", "off (tf.config.optimizer.get_jit)")
+
+
+def _keras() -> Iterator[Finding]:
+    import tensorflow as tf
+
+    from tf_interop.runtime.keras_internals import resolves_auto_to_xla
+
+    backend = tf.keras.backend.backend() if hasattr(tf.keras.backend, "backend") else "tensorflow"
+    version = getattr(tf.keras, "__version__", "")
+    if backend != "tensorflow":
+        yield problem(
+            "Keras",
+            f"{version} with the backend {backend}, which makes no TensorFlow graphs",
+            "KERAS_BACKEND=tensorflow",
+        )
+        return
+    yield ok("Keras", version)
+    model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1)])
+    if resolves_auto_to_xla(model):
+        yield warning(
+            "Keras and XLA",
+            'jit_compile="auto" compiles models with XLA here, and XLA leaves nothing to stages',
+            "Compile models with jit_compile=False, or use tf_interop.keras.ConvStages.",
+        )
+    else:
+        yield ok("Keras and XLA", 'jit_compile="auto" does not compile with XLA here')
+
+
+def _gpus() -> Iterator[Finding]:
+    import tensorflow as tf
+
+    seen = len(tf.config.list_physical_devices("GPU"))
+    there = len(visible_gpus())
+    if there and not seen:
+        yield problem(
+            "TensorFlow's GPUs",
+            f"none, and the driver has {there}",
+            "pip install 'tensorflow[and-cuda]==2.21.*'; TF_CPP_MIN_LOG_LEVEL=0 python -c 'import "
+            'tensorflow as tf; tf.config.list_physical_devices("GPU")\' says which library lacks.',
+        )
+    else:
+        yield ok("TensorFlow's GPUs", str(seen) if seen else "none, as the driver says")
+
+
+def _stage() -> Iterator[Finding]:
+    """Runs two convolutions without the plugin and as a stage."""
+    import numpy as np
+    import tensorflow as tf
+
+    import tf_interop
+
+    image = tf.random.stateless_normal([1, 8, 8, 4], [1, 2])
+    filters = [tf.random.stateless_normal([side, side, 4, 4], [3, side]) for side in (1, 3)]
+
+    def run() -> np.ndarray:
+        @tf.function(jit_compile=False)  # type: ignore[untyped-decorator]
+        def branches(x: tf.Tensor) -> tf.Tensor:
+            return tf.concat([tf.nn.conv2d(x, each, 1, "SAME") for each in filters], -1)
+
+        return np.asarray(branches(image))
+
+    tf_interop.disable()
+    expected = run()
+    tf_interop.enable(policy="always")
+    got = run()
+    status = tf_interop.status()
+    if not status.stage_count or not status.counters.stages_run:
+        causes = [failure.cause for failure in status.failures] or ["no stage was made"]
+        yield problem("a stage", "; ".join(causes), _REBUILD)
+    # Rounding, TF32 among it: sums of 36 products of values near 1.
+    elif not np.allclose(got, expected, rtol=0, atol=0.05):
+        error = float(np.abs(got - expected).max())
+        yield problem(
+            "a stage", f"gives other numbers than TensorFlow, off by {error:.3g}", _REBUILD
+        )
+    else:
+        where = "a GPU" if tf.config.list_physical_devices("GPU") else "the CPU"
+        yield ok("a stage", f"of two convolutions runs on {where} with TensorFlow's numbers")
+
+
+CHECKS = (
+    Check("TensorFlow imports", _import),
+    Check("compiled library", _library),
+    Check("plugin", _plugin),
+    Check("use_plugin_optimizers", _options),
+    Check("XLA clusters", _xla),
+    Check("Keras", _keras),
+    Check("TensorFlow's GPUs", _gpus),
+    Check("a stage", _stage),
+)

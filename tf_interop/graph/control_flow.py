@@ -1,0 +1,279 @@
+"""Which nodes of a graph are alive together, where conditionals and loops leave some dead.
+
+TensorFlow runs conditionals and loops in one graph with Switch, Merge, Enter, Exit and
+NextIteration. An output of a Switch that is not taken is *dead*, and every node with a dead input,
+tensor or control dependency, is dead too, up to a Merge:
+
+    pred --> Switch --:0--> else branch --> Merge --> alive again
+                    --:1--> then branch -->
+
+A node that joined inputs from two branches would be dead whichever is taken, so what is to become
+one node must be in one *region*: the same loop frame, and behind the same gates, a gate being one
+output of the Switches with one predicate.
+
+Nor may it join what comes before a loop and what comes after it. Back edges are left out of the
+order of the nodes, and so is what a loop computes in one iteration and hands on in the next: here
+`late` waits for `early`, although no path without a back edge leads from one to the other.
+
+    early --> Enter --> body --> NextIteration - - > Merge --> Switch --> Exit --> late
+
+So a region is also behind the same loops, those that must have ended, and behind the same nodes
+that may wait for others without an edge (`hidden_waits`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from typing import NamedTuple
+
+from tf_interop.graph.hidden_waits import find_hidden_waits, find_waits_before
+from tf_interop.graph.time_limit import check_time_limit
+from tf_interop.graph.view import MERGE_OPS, NEXT_ITERATION_OPS, GraphView, parse_input
+
+ROOT_REGION = ""
+"""Region of nodes that are in no loop, always alive, and behind nothing that may wait."""
+
+_SWITCH_OPS = frozenset({"Switch", "RefSwitch", "_SwitchN"})
+_ENTER_OPS = frozenset({"Enter", "RefEnter"})
+_EXIT_OPS = frozenset({"Exit", "RefExit"})
+_CONTROL_FLOW_OPS = _SWITCH_OPS | MERGE_OPS | _ENTER_OPS | _EXIT_OPS | NEXT_ITERATION_OPS
+
+
+class _Gate(NamedTuple):
+    """A condition on being alive.
+
+    Attributes:
+        predicate: the tensor that chooses, or, where it is not known when a Merge is alive, the
+            Merge.
+        branch: the value of the predicate; -1 for a Merge.
+        branch_count: how many values it has; 0 for a Merge.
+    """
+
+    predicate: str
+    branch: int
+    branch_count: int
+
+
+class _Place(NamedTuple):
+    """Where the outputs of a node are.
+
+    Attributes:
+        frame: frame names, outermost loop first.
+        gates: all conditions that they are alive under.
+    """
+
+    frame: tuple[str, ...]
+    gates: frozenset[_Gate]
+
+
+_ROOT = _Place((), frozenset())
+
+
+class ControlFlow:
+    """The region of every node of a graph. Graphs without control flow cost nothing."""
+
+    def __init__(self, view: GraphView, fed: Collection[int] = ()) -> None:
+        """Finds frames, gates and hidden waits.
+
+        Args:
+            view: the graph.
+            fed: nodes whose values the caller gives, possibly in several steps.
+
+        Raises:
+            GraphError: the graph has a cycle.
+        """
+        self._view = view
+        self._keys: dict[tuple[_Place, int, int], str] = {(_ROOT, 0, 0): ROOT_REGION}
+        self._places: list[_Place | None] | None = None
+        self._loops_before = [0] * len(view)
+        if not _CONTROL_FLOW_OPS.isdisjoint(view.op_types):
+            self._places = [None] * len(view)
+            for index in view.topological_order():
+                check_time_limit()
+                self._places[index] = self._place_outputs(index, self._places)
+            if not _EXIT_OPS.isdisjoint(view.op_types):
+                self._loops_before = self._find_loops_before(self._places)
+        waits = find_hidden_waits(view, fed)
+        self._waits_before = find_waits_before(view, waits) if waits else None
+
+    def region(self, index: int) -> str | None:
+        """A key for the region of node `index`.
+
+        Args:
+            index: a node that is neither Enter nor Exit nor Switch.
+
+        Returns:
+            A short string, equal for nodes of one region, in every process; None where the node's
+            inputs contradict each other or the region is not understood.
+        """
+        place = _ROOT if self._places is None else self._places[index]
+        if place is None:
+            return None
+        loops = self._loops_before[index]
+        waits = 0 if self._waits_before is None else self._waits_before[index]
+        key = self._keys.get((place, loops, waits))
+        if key is None:
+            text = repr((place.frame, sorted(place.gates), loops, waits))
+            key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+            self._keys[place, loops, waits] = key
+        return key
+
+    def _find_loops_before(self, places: list[_Place | None]) -> list[int]:
+        """For each node the loops that end before it runs, as a bit set.
+
+        What comes behind a loop is also behind those that come before anything that enters it. In
+        the order of the nodes a loop may be left before all of it has been entered, so one round is
+        not always enough. Along every path the sets grow, and at every loop by that loop: that is
+        why nodes with equal sets have no loop on any path between them.
+        """
+        view = self._view
+        exits = [index for index, op in enumerate(view.ops) if op in _EXIT_OPS]
+        # A frame's number must not depend on the order of the nodes in the GraphDef.
+        frames = sorted({_frame(places, view.sources(index)) for index in exits})
+        bit_of = {frame: 1 << number for number, frame in enumerate(frames)}
+        entered_after = dict.fromkeys(frames, 0)
+        while True:
+            check_time_limit()
+            before = dict(entered_after)
+            loops = [0] * len(view)
+            for index in view.topological_order():
+                sources = view.sources(index)
+                for source in sources:
+                    loops[index] |= loops[source]
+                op = view.ops[index]
+                place = places[index]
+                if op in _ENTER_OPS and place is not None and place.frame in entered_after:
+                    entered_after[place.frame] |= loops[index]
+                elif op in _EXIT_OPS:
+                    frame = _frame(places, sources)
+                    loops[index] |= bit_of[frame] | entered_after[frame]
+            if entered_after == before:
+                return loops
+
+    def _place_outputs(self, index: int, places: list[_Place | None]) -> _Place | None:
+        """Where the outputs of node `index` are, given that of the nodes before it."""
+        op = self._view.ops[index]
+        if op in MERGE_OPS:
+            return self._merge(index, places)
+        place = self._join(index, places)
+        if place is None:
+            return None
+        if op in _ENTER_OPS:
+            attributes = self._view.nodes[index].attr
+            if "frame_name" not in attributes:
+                return None
+            frame = attributes["frame_name"].s.decode("utf-8", "backslashreplace")
+            return _Place((*place.frame, frame), place.gates)
+        if op in _EXIT_OPS:
+            return self._leave(place, places)
+        return place
+
+    def _join(self, index: int, places: list[_Place | None]) -> _Place | None:
+        """Where a node is that needs all its inputs alive."""
+        joined: _Place | None = None
+        for source, port in self._view.fanins[index]:
+            place = self._edge_place(source, port, places)
+            if place is None:
+                return None
+            joined = place if joined is None else _both(joined, place)
+            if joined is None:
+                return None
+        for source in self._view.control_fanins[index]:
+            # A control dependency on a Switch is alive whichever output is taken.
+            place = places[source]
+            if place is None:
+                return None
+            joined = place if joined is None else _both(joined, place)
+            if joined is None:
+                return None
+        return _ROOT if joined is None else joined
+
+    def _edge_place(self, source: int, port: int, places: list[_Place | None]) -> _Place | None:
+        place = places[source]
+        if place is None or self._view.ops[source] not in _SWITCH_OPS:
+            return place
+        gate = self._gate(source, port)
+        return None if gate is None else _Place(place.frame, place.gates | {gate})
+
+    def _gate(self, switch: int, port: int) -> _Gate | None:
+        view = self._view
+        if len(view.fanins[switch]) != 2:
+            return None
+        predicate, predicate_port = view.fanins[switch][1]
+        branch_count = 2
+        if view.ops[switch] == "_SwitchN":
+            attributes = view.nodes[switch].attr
+            branch_count = attributes["num_outs"].i if "num_outs" in attributes else 0
+        if port >= branch_count:
+            return None
+        return _Gate(f"{view.names[predicate]}:{predicate_port}", port, branch_count)
+
+    def _merge(self, index: int, places: list[_Place | None]) -> _Place | None:
+        """Where a Merge is: alive as soon as one of its inputs is.
+
+        Its control dependencies do not count: TensorFlow waits for them, dead or alive.
+        """
+        view = self._view
+        entering: list[_Place] = []
+        for source, port in view.fanins[index]:
+            if view.is_back_edge(source, index):
+                continue
+            place = self._edge_place(source, port, places)
+            if place is None or (entering and place.frame != entering[0].frame):
+                return None
+            entering.append(place)
+        if not entering:
+            return None
+        common = frozenset.intersection(*(place.gates for place in entering))
+        if not _always_one_alive([place.gates - common for place in entering]):
+            common |= {_Gate(view.names[index], -1, 0)}
+        return _Place(entering[0].frame, common)
+
+    def _leave(self, place: _Place, places: list[_Place | None]) -> _Place | None:
+        """Where the output of an Exit is, whose input is at `place`: where its loop was entered."""
+        if not place.frame:
+            return None
+        outer_gates = []
+        for gate in place.gates:
+            source = self._view.index_of[parse_input(gate.predicate)[0]]
+            source_place = places[source]
+            if source_place is None:
+                return None
+            if source_place.frame[: len(place.frame)] != place.frame:
+                outer_gates.append(gate)
+            elif self._view.ops[source] != "LoopCond" or gate.branch != 0:
+                # Only the end of the loop is known to come about exactly once.
+                return None
+        return _Place(place.frame[:-1], frozenset(outer_gates))
+
+
+def _frame(places: list[_Place | None], sources: list[int]) -> tuple[str, ...]:
+    """The frame that an Exit with these sources leaves; () where it is not understood."""
+    place = places[sources[0]] if sources else None
+    return () if place is None else place.frame
+
+
+def _both(first: _Place, second: _Place) -> _Place | None:
+    """Where a node is that has an input in each of two places, if it can be in both at once."""
+    if first is second:
+        return first
+    if first.frame != second.frame:
+        return None
+    if first.gates <= second.gates:
+        return second
+    if second.gates <= first.gates:
+        return first
+    return _Place(first.frame, first.gates | second.gates)
+
+
+def _always_one_alive(alternatives: list[frozenset[_Gate]]) -> bool:
+    """Whether, whatever the predicates are, all gates of one of the alternatives are open."""
+    if any(not gates for gates in alternatives):
+        return True
+    if any(len(gates) > 1 for gates in alternatives):
+        return False
+    gates = frozenset.union(*alternatives)
+    branch_count = next(iter(gates)).branch_count
+    predicates = {gate.predicate for gate in gates}
+    return len(predicates) == 1 and branch_count > 0 and len(gates) == branch_count

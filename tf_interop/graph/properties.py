@@ -1,0 +1,169 @@
+"""Shapes of a graph's tensors, from what its nodes say and, where that is too little, inference."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+
+from tensorflow.core.framework import tensor_shape_pb2, types_pb2
+
+from tf_interop.convolution import Shape
+from tf_interop.graph.view import GraphView
+
+ShapeInference = Callable[[str], Sequence[Shape | None] | None]
+"""Gives the shapes of the outputs of the node of a name, or None where it knows nothing."""
+
+_VARIABLE_SHAPES = {"_Arg": "_handle_shapes", "VarHandleOp": "shape"}
+
+
+def is_fully_known(shape: Shape | None) -> bool:
+    """Whether the rank and every dimension of `shape` are known."""
+    return shape is not None and None not in shape
+
+
+def merge_shapes(first: Shape | None, second: Shape | None) -> Shape | None:
+    """Joins what two sources know about one tensor.
+
+    Where they contradict each other one of them is out of date, and nobody can say which: the
+    dimension (or, if ranks differ, the shape) is not known.
+
+    Args:
+        first: what one source knows.
+        second: what the other knows.
+
+    Returns:
+        A shape with every dimension that one of the two knows.
+    """
+    if first is None or second is None or first == second:
+        return second if first is None else first
+    if len(first) != len(second):
+        return None
+    return tuple(
+        (a if b is None or a == b else b if a is None else None)
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+class GraphProperties:
+    """What is known about the shapes of a graph's tensors. Shapes are read when they are asked for.
+
+    Sources, in this order: the attributes `_input_shapes` of the reader and `_output_shapes` of the
+    producer, the value of a Const, the shape of the variable behind a ReadVariableOp; then, if they
+    leave a dimension open, inference. Of each dimension the source that knows it counts.
+    """
+
+    def __init__(self, view: GraphView, infer: ShapeInference | None = None) -> None:
+        """Prepares to answer for `view`.
+
+        Args:
+            view: the graph.
+            infer: shape inference. Expensive: asked once for a node at most, and only where the
+                graph itself leaves a dimension open.
+        """
+        self._view = view
+        self._infer = infer
+        self._stated: dict[tuple[int, int], Shape | None] = {}
+        self._inferred: dict[int, Sequence[Shape | None]] = {}
+
+    def input_shape(self, node_index: int, position: int) -> Shape | None:
+        """The shape of the tensor that node `node_index` reads at `position`."""
+        of_inputs = _shape_list(self._view, node_index, "_input_shapes")
+        shape = of_inputs[position] if position < len(of_inputs) else None
+        if is_fully_known(shape):
+            return shape
+        return self._complete(shape, *self._view.fanins[node_index][position])
+
+    def output_shape(self, node_index: int, port: int) -> Shape | None:
+        """The shape of output `port` of node `node_index`."""
+        return self._complete(None, node_index, port)
+
+    def held_shape(self, node_index: int, port: int) -> Shape | None:
+        """The shape that a vector of sizes holds, such as the `input_sizes` of a gradient.
+
+        Args:
+            node_index: the producer of the vector.
+            port: which of its outputs the vector is.
+
+        Returns:
+            The value of a Const; the shape of what a Shape or ShapeN reads; None for other ops.
+        """
+        op = self._view.ops[node_index]
+        if op == "Const":
+            return self._constant_sizes(node_index)
+        if op in ("Shape", "ShapeN") and port < len(self._view.fanins[node_index]):
+            return self.input_shape(node_index, port)
+        return None
+
+    def _complete(self, shape: Shape | None, node_index: int, port: int) -> Shape | None:
+        shape = merge_shapes(shape, self._stated_shape(node_index, port))
+        if is_fully_known(shape) or self._infer is None:
+            return shape
+        inferred = self._inferred.get(node_index)
+        if inferred is None:
+            inferred = self._infer(self._view.names[node_index]) or ()
+            self._inferred[node_index] = inferred
+        return merge_shapes(shape, inferred[port]) if port < len(inferred) else shape
+
+    def _stated_shape(self, node_index: int, port: int) -> Shape | None:
+        key = (node_index, port)
+        if key not in self._stated:
+            of_outputs = _shape_list(self._view, node_index, "_output_shapes")
+            shape = of_outputs[port] if port < len(of_outputs) else None
+            if not is_fully_known(shape):
+                shape = merge_shapes(shape, self._static_shape(node_index))
+            self._stated[key] = shape
+        return self._stated[key]
+
+    def _static_shape(self, node_index: int) -> Shape | None:
+        """The shape of the only output of a Const or of a ReadVariableOp."""
+        view = self._view
+        op = view.ops[node_index]
+        if op == "Const":
+            attributes = view.nodes[node_index].attr
+            return (
+                _shape(attributes["value"].tensor.tensor_shape) if "value" in attributes else None
+            )
+        if op == "ReadVariableOp" and view.fanins[node_index]:
+            variable = view.fanins[node_index][0][0]
+            attribute = _VARIABLE_SHAPES.get(view.ops[variable])
+            attributes = view.nodes[variable].attr
+            if attribute is not None and attribute in attributes:
+                value = attributes[attribute]
+                if value.HasField("shape"):
+                    return _shape(value.shape)
+                if len(value.list.shape) == 1:
+                    return _shape(value.list.shape[0])
+        return None
+
+    def _constant_sizes(self, node_index: int) -> Shape | None:
+        attributes = self._view.nodes[node_index].attr
+        if "value" not in attributes:
+            return None
+        tensor = attributes["value"].tensor
+        dimensions = tensor.tensor_shape.dim
+        if tensor.dtype != types_pb2.DT_INT32 or len(dimensions) != 1:
+            return None
+        count = dimensions[0].size
+        if tensor.tensor_content:
+            if len(tensor.tensor_content) != 4 * count:
+                return None
+            sizes = struct.unpack(f"<{count}i", tensor.tensor_content)
+        else:
+            # A TensorProto leaves out values that equal the last one, and zeros altogether.
+            values = list(tensor.int_val)[:count] or [0]
+            sizes = tuple(values + values[-1:] * (count - len(values)))
+        return tuple(size if size >= 0 else None for size in sizes)
+
+
+def _shape_list(view: GraphView, node_index: int, attribute: str) -> list[Shape | None]:
+    attributes = view.nodes[node_index].attr
+    # Reading a missing key of a protobuf map would add it to the graph.
+    if attribute not in attributes:
+        return []
+    return [_shape(proto) for proto in attributes[attribute].list.shape]
+
+
+def _shape(proto: tensor_shape_pb2.TensorShapeProto) -> Shape | None:
+    if proto.unknown_rank:
+        return None
+    return tuple(dim.size if dim.size >= 0 else None for dim in proto.dim)

@@ -1,1 +1,0 @@
-"""What is known: graphs, convolutions, plans, profiles, the library. Imports nothing above."""

@@ -1,1 +1,0 @@
-"""What is installed here: the compiled libraries, TensorFlow, Keras and the device."""

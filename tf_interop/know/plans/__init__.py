@@ -1,1 +1,0 @@
-"""Plans and the problems that they solve: data and files."""

@@ -1,1 +1,0 @@
-"""Measurements of convolutions and stages: their table and its files."""

@@ -1,1 +1,0 @@
-"""What a run or a benchmark leaves behind: data and files."""

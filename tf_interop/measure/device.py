@@ -1,0 +1,119 @@
+"""What a profile is measured on, and what a process would run on."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import pathlib
+import platform
+
+from tf_interop.errors import LibraryError
+from tf_interop.measure.backend import DeviceDescription
+from tf_interop.measure.core_library import load_core_library
+from tf_interop.measure.nvidia import NvidiaGpu, visible_gpus
+from tf_interop.profile.types import ProfiledDevice
+
+# Of each processor a line "model name : …".
+_CPU_FILE = pathlib.Path("/proc/cpuinfo")
+
+
+def identify_device(description: DeviceDescription) -> ProfiledDevice:
+    """The device that the core measures on, for a new profile.
+
+    NVML adds driver and clocks. CUDA's first device is matched with NVML's by its name, because
+    the description has no bus address: of several that are alike, it is the first visible one.
+
+    Args:
+        description: what the core says of its device.
+    """
+    if description.backend == "host":
+        return this_cpu()
+    gpus = visible_gpus()
+    gpu = next((each for each in gpus if each.name == description.name), None)
+    return ProfiledDevice(
+        backend=description.backend,
+        name=description.name,
+        compute_capability=description.compute_capability,
+        sm_count=description.sm_count,
+        cudnn=description.cudnn,
+        memory_bytes=description.memory_bytes or (gpu.memory_bytes if gpu else 0),
+        driver=gpu.driver if gpu else "",
+        cuda=description.cuda or (gpu.cuda if gpu else ""),
+        clocks_mhz=dict(gpu.clocks_mhz) if gpu else {},
+        sm_limits=description.sm_limits,
+        date=_today(),
+    )
+
+
+def running_device(backend: str) -> ProfiledDevice | None:
+    """What a process that begins now would run on; neither CUDA nor TensorFlow is initialized.
+
+    Args:
+        backend: `cudnn` for the first GPU that CUDA shows this process, `host` for the CPU.
+
+    Returns:
+        The device, or None where there is no visible GPU. `sm_count` is 0 and `cudnn` is empty
+        where they cannot be told.
+    """
+    if backend == "host":
+        return this_cpu()
+    gpus = visible_gpus()
+    return _as_running(gpus[0]) if gpus else None
+
+
+def _as_running(gpu: NvidiaGpu) -> ProfiledDevice:
+    return ProfiledDevice(
+        backend="cudnn",
+        name=gpu.name,
+        compute_capability=gpu.compute_capability,
+        sm_count=gpu.sm_count,
+        cudnn=_cudnn_version(),
+        memory_bytes=gpu.memory_bytes,
+        driver=gpu.driver,
+        cuda=gpu.cuda,
+        clocks_mhz=dict(gpu.clocks_mhz),
+        sm_limits=None,
+        date=_today(),
+    )
+
+
+def this_cpu() -> ProfiledDevice:
+    """The CPU, as far as this process may use it."""
+    # All of it is asked for here, whatever the core says, so that what was measured and what runs
+    # are described by one function.
+    return ProfiledDevice(
+        backend="host",
+        name=_cpu_name(),
+        compute_capability="",
+        sm_count=len(os.sched_getaffinity(0)),
+        cudnn="",
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        driver="",
+        cuda="",
+        clocks_mhz={},
+        sm_limits=None,
+        date=_today(),
+    )
+
+
+def _cpu_name() -> str:
+    try:
+        lines = _CPU_FILE.read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def _cudnn_version() -> str:
+    try:
+        return load_core_library().cudnn_version()
+    except LibraryError:
+        return ""
+
+
+def _today() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).date().isoformat()

@@ -1,0 +1,405 @@
+"""What of a list is to be measured, the most useful first, as jobs.
+
+Order:
+  1. every convolution with the algorithm that the backend would choose, the costliest first;
+  2. every convolution with what else the backend would consider;
+  3. every other algorithm that was asked for;
+  4. stages, with what proved fastest alone; pairs then also with other combinations, and what is
+     to be merged with other algorithms of the wider convolution.
+
+Where time is limited, 4 begins when part of the time is over, and what is left of 2 and 3 follows.
+A stage that was measured before a faster algorithm was found for one of its convolutions is then
+measured again.
+
+One algorithm may have several names: `eng1` runs as `eng1_k2=5`, and `FFT` as `nchw+FFT` where the
+layout is NHWC. Measurements have the name of what ran. So a name that no entry has is resolved
+before it is measured, and what it stands for is measured once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from tf_interop.algorithm import check_algorithm
+from tf_interop.convolution import ConvolutionConfiguration
+from tf_interop.convolution_size import multiply_adds
+from tf_interop.measure.backend import (
+    AlgorithmList,
+    AlgorithmScope,
+    Backend,
+    MeasureOptions,
+    ResolvedAlgorithm,
+)
+from tf_interop.measure.choose_algorithms import combinations_for_pair
+from tf_interop.measure.measured import KnownMeasurements
+from tf_interop.merged_convolution import merged_configuration
+from tf_interop.profile.entries import (
+    AlgorithmFailure,
+    AlgorithmKey,
+    MeasuredConvolution,
+    StageKey,
+)
+from tf_interop.profile.tables import describe_convolution
+from tf_interop.profile.types import ProfiledDevice
+from tf_interop.profile.worklist import (
+    ConfigurationList,
+    ListedConvolution,
+    ListedStage,
+)
+
+
+class Phase(enum.Enum):
+    """What is being measured."""
+
+    OWN_CHOICE = "convolutions, as the backend chooses"
+    CONSIDERED = "convolutions, what the backend considers"
+    OTHERS = "convolutions, other algorithms"
+    STAGES = "stages"
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """What to measure of a list, and how.
+
+    Attributes:
+        scope: which algorithms of each convolution.
+        algorithms: names of algorithms; where there are any, these alone are measured.
+        tf32: whether TF32 is allowed; both values one after the other where both are there.
+        pair_algorithms: how many algorithms of each convolution of a pair are combined.
+        measure: how to measure.
+        budget_seconds: no measurement begins later than this; None for no limit.
+    """
+
+    scope: AlgorithmScope = AlgorithmScope.ALL
+    algorithms: tuple[str, ...] = ()
+    tf32: tuple[bool, ...] = (True,)
+    pair_algorithms: int = 3
+    measure: MeasureOptions = dataclasses.field(default_factory=MeasureOptions)
+    budget_seconds: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class AlgorithmJob:
+    """One algorithm to measure.
+
+    Attributes:
+        configuration: what to compute.
+        algorithm: a name of what to compute it with.
+        tf32: whether TF32 is allowed.
+    """
+
+    configuration: ConvolutionConfiguration
+    algorithm: str
+    tf32: bool
+
+    @property
+    def key(self) -> AlgorithmKey:
+        """That of its entry, under the name that is asked for."""
+        return AlgorithmKey(self.configuration, self.algorithm, self.tf32)
+
+    def __str__(self) -> str:
+        return (
+            f"{describe_convolution(self.configuration)}, {self.algorithm}{_tf32_words(self.tf32)}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class StageJob:
+    """One stage to measure, with an algorithm for each convolution.
+
+    Attributes:
+        convolutions: what to run, in launch order.
+        lanes: the lane of each.
+        tf32: whether TF32 is allowed.
+        sm_counts: the SMs of each lane; empty where lanes share all.
+        priorities: of each lane's stream; empty where all are 0.
+        merged: which lanes run as one wider convolution; empty where none does.
+        sequential_algorithms: what is fastest alone for each, to compare with.
+    """
+
+    convolutions: tuple[MeasuredConvolution, ...]
+    lanes: tuple[int, ...]
+    tf32: bool
+    sm_counts: tuple[int, ...]
+    priorities: tuple[int, ...]
+    merged: tuple[bool, ...]
+    sequential_algorithms: tuple[str, ...]
+
+    @property
+    def key(self) -> StageKey:
+        """That of its entry."""
+        return StageKey(
+            self.convolutions, self.lanes, self.tf32, self.sm_counts, self.priorities, self.merged
+        )
+
+    def __str__(self) -> str:
+        algorithms = " | ".join(str(each.algorithm) for each in self.convolutions)
+        merged = ", merged" if any(self.merged) else ""
+        return (
+            f"{len(self.convolutions)} convolutions{merged}, {algorithms}{_tf32_words(self.tf32)}"
+        )
+
+
+Job = AlgorithmJob | StageJob
+
+
+class ProfileJobs:
+    """The jobs of one run: what a list asks for, and is not known."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        configurations: ConfigurationList,
+        options: RunOptions,
+        known: KnownMeasurements,
+        device: ProfiledDevice | None,
+    ) -> None:
+        """Prepares them; what there is to measure follows from what is known when it is asked for.
+
+        Args:
+            backend: says which algorithms there are, and what their names stand for.
+            configurations: what to measure.
+            options: how.
+            known: what was measured up to now; the run adds to it.
+            device: what is measured on, to choose combinations by; None where it is not known.
+        """
+        self._backend = backend
+        self._list = configurations
+        self._options = options
+        self._known = known
+        self._device = device
+        self._names: dict[tuple[ConvolutionConfiguration, AlgorithmScope, bool], tuple[str, ...]]
+        self._names = {}
+        self._resolved: dict[AlgorithmKey, ResolvedAlgorithm | AlgorithmFailure] = {}
+        self._notes: dict[str, None] = {}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Convolutions that have no algorithms, and why, as far as that was asked."""
+        return tuple(self._notes)
+
+    def units(self, phase: Phase) -> Iterator[Callable[[], Iterator[Job]]]:
+        """The convolutions or stages of a phase: each gives the jobs that are not done yet."""
+        if phase is Phase.STAGES:
+            yield from self._stage_units()
+            return
+        for listed, tf32 in self._convolutions():
+            yield functools.partial(self._algorithm_jobs, listed.configuration, tf32, phase)
+
+    def pending(self) -> Iterator[Job]:
+        """All jobs that are left."""
+        for phase in Phase:
+            for jobs in self.units(phase):
+                yield from jobs()
+
+    def describe_left(self) -> Iterator[str]:
+        """What is left to measure, a part for each phase."""
+        unmeasured = sum(any(jobs()) for jobs in self.units(Phase.OWN_CHOICE))
+        if unmeasured:
+            yield f"{unmeasured} convolutions to measure at all"
+        others = sum(sum(1 for _ in jobs()) for jobs in self.units(Phase.OTHERS))
+        if others > unmeasured:
+            yield f"{others - unmeasured} other algorithms"
+        stages = sum(any(jobs()) for jobs in self.units(Phase.STAGES))
+        if stages:
+            yield f"{stages} stages"
+
+    def resolve(self, job: AlgorithmJob) -> ResolvedAlgorithm | AlgorithmFailure:
+        """What would run under the name of a job, asked once for each."""
+        if job.key not in self._resolved:
+            self._resolved[job.key] = self._backend.resolve_algorithm(
+                job.configuration, job.algorithm, self.measure_options(job)
+            )
+        return self._resolved[job.key]
+
+    def measure_options(self, job: Job) -> MeasureOptions:
+        """How to measure a job."""
+        return dataclasses.replace(self._options.measure, allow_tf32=job.tf32)
+
+    def _convolutions(self) -> list[tuple[ListedConvolution, bool]]:
+        ordered = sorted(
+            self._list.convolutions,
+            key=lambda listed: -listed.count * multiply_adds(listed.configuration),
+        )
+        return [
+            (listed, tf32)
+            for tf32 in self._options.tf32
+            for listed in ordered
+            if self._matters(tf32, (listed.configuration,))
+        ]
+
+    def _matters(self, tf32: bool, configurations: Iterable[ConvolutionConfiguration]) -> bool:
+        """Whether to measure with this value too: without floats both give the same."""
+        is_float = any(each.dtype == "float32" for each in configurations)
+        return is_float or tf32 == self._options.tf32[0]
+
+    def _algorithm_jobs(
+        self, configuration: ConvolutionConfiguration, tf32: bool, phase: Phase
+    ) -> Iterator[AlgorithmJob]:
+        for name in self._algorithms(configuration, tf32, phase):
+            if not self._known.has_algorithm(configuration, name, allow_tf32=tf32):
+                yield AlgorithmJob(configuration, name, tf32)
+
+    def _algorithms(
+        self, configuration: ConvolutionConfiguration, tf32: bool, phase: Phase
+    ) -> tuple[str, ...]:
+        if self._options.algorithms:
+            named = self._options.algorithms if phase is Phase.OWN_CHOICE else ()
+            return tuple(name for name in named if _is_of_kind(name, configuration))
+        considered = self._listed(configuration, AlgorithmScope.HEURISTIC, tf32)
+        if phase is Phase.OWN_CHOICE:
+            return considered[:1]
+        if phase is Phase.CONSIDERED or self._options.scope is AlgorithmScope.HEURISTIC:
+            return considered
+        return self._listed(configuration, self._options.scope, tf32)
+
+    def _listed(
+        self, configuration: ConvolutionConfiguration, scope: AlgorithmScope, tf32: bool
+    ) -> tuple[str, ...]:
+        key = (configuration, scope, tf32)
+        if key not in self._names:
+            try:
+                listed = self._backend.list_algorithms(configuration, scope, allow_tf32=tf32)
+            except ValueError as error:
+                listed = AlgorithmList((), str(error))
+            if not listed.algorithms:
+                reason = listed.error or "the backend lists none"
+                self._notes[f"no algorithm for {describe_convolution(configuration)}: {reason}"] = (
+                    None
+                )
+            self._names[key] = listed.algorithms
+        return self._names[key]
+
+    def _stage_units(self) -> Iterator[Callable[[], Iterator[Job]]]:
+        """First every stage with what is fastest alone, then pairs with other combinations."""
+        stages = [
+            (stage, tf32)
+            for tf32 in self._options.tf32
+            for stage in sorted(self._list.stages, key=self._stage_order)
+            if self._matters(tf32, self._configurations_of(stage))
+        ]
+        jobs = [self._stage_jobs(stage, tf32) for stage, tf32 in stages]
+        for rank in range(max(map(len, jobs), default=0)):
+            for of_stage in jobs:
+                if rank < len(of_stage):
+                    yield functools.partial(self._unless_done, of_stage[rank])
+
+    def _unless_done(self, job: StageJob) -> Iterator[StageJob]:
+        if not self._known.has_stage(job.key, job.sequential_algorithms):
+            yield job
+
+    def _stage_order(self, stage: ListedStage) -> tuple[bool, int, bool]:
+        """What a plan pins first, then what costs most; of one level first what is not merged."""
+        cost = sum(multiply_adds(each) for each in self._configurations_of(stage))
+        return not stage.algorithms, -cost * max(1, len(stage.origins)), any(stage.merged)
+
+    def _configurations_of(self, stage: ListedStage) -> tuple[ConvolutionConfiguration, ...]:
+        return tuple(self._list.convolutions[place].configuration for place in stage.convolutions)
+
+    def _stage_jobs(self, stage: ListedStage, tf32: bool) -> list[StageJob]:
+        configurations = self._configurations_of(stage)
+        alone = [self._known.fastest(each, allow_tf32=tf32) for each in configurations]
+        if not all(alone):
+            return []
+        fastest = tuple(each[0].algorithm for each in alone)
+        choices: list[tuple[str, ...]]
+        if any(stage.merged):
+            choices = self._choices_for_merged(stage, configurations, fastest, tf32)
+        elif stage.algorithms:
+            pinned = zip(configurations, stage.algorithms, fastest, strict=True)
+            choices = [
+                tuple(
+                    self._name_of_pinned(AlgorithmJob(each, name, tf32)) if name else other
+                    for each, name, other in pinned
+                )
+            ]
+        elif stage.lanes == (0, 1):
+            combinations = combinations_for_pair(
+                alone[0],
+                alone[1],
+                self._device,
+                at_most_each=self._options.pair_algorithms,
+            )
+            choices = [(first.algorithm, second.algorithm) for first, second in combinations]
+        else:
+            choices = [fastest]
+        return [
+            StageJob(
+                convolutions=tuple(map(MeasuredConvolution, configurations, choice)),
+                lanes=stage.lanes,
+                tf32=tf32,
+                sm_counts=stage.sm_counts,
+                priorities=stage.priorities,
+                merged=stage.merged,
+                sequential_algorithms=fastest,
+            )
+            for choice in choices
+        ]
+
+    def _choices_for_merged(
+        self,
+        stage: ListedStage,
+        configurations: tuple[ConvolutionConfiguration, ...],
+        fastest: tuple[str, ...],
+        tf32: bool,
+    ) -> list[tuple[str, ...]]:
+        """Algorithms for a stage with merged lanes, each of those of a wider convolution.
+
+        Nothing is known of a wider convolution alone. So its algorithms come in the order in which
+        the backend would consider them, or that were asked for by name.
+
+        Returns:
+            Several for each convolution, as many as of a pair; none where a wider one has none.
+        """
+        wide: dict[int, tuple[str, ...]] = {}
+        for lane, is_merged in enumerate(stage.merged):
+            if is_merged:
+                places = [place for place, of in enumerate(stage.lanes) if of == lane]
+                wider = merged_configuration([configurations[place] for place in places])
+                pinned = stage.algorithms[places[0]] if stage.algorithms else None
+                wide[lane] = self._algorithms_of_wider(wider, pinned, tf32)
+        alone = [
+            (pinned and self._name_of_pinned(AlgorithmJob(each, pinned, tf32))) or other
+            for each, pinned, other in zip(
+                configurations, stage.algorithms or (None,) * len(fastest), fastest, strict=True
+            )
+        ]
+        return [
+            tuple(
+                wide[lane][rank] if lane in wide else name
+                for lane, name in zip(stage.lanes, alone, strict=True)
+            )
+            for rank in range(min(map(len, wide.values())))
+        ]
+
+    def _algorithms_of_wider(
+        self, wider: ConvolutionConfiguration, pinned: str | None, tf32: bool
+    ) -> tuple[str, ...]:
+        if pinned is not None:
+            names: Sequence[str] = (pinned,)
+        elif self._options.algorithms:
+            names = [name for name in self._options.algorithms if _is_of_kind(name, wider)]
+        else:
+            names = self._listed(wider, AlgorithmScope.HEURISTIC, tf32)
+        resolved = (self._name_of_pinned(AlgorithmJob(wider, name, tf32)) for name in names)
+        return tuple(dict.fromkeys(resolved))[: self._options.pair_algorithms]
+
+    def _name_of_pinned(self, job: AlgorithmJob) -> str:
+        """The name that a stage's measurement will have, or that was asked for if it cannot run."""
+        resolved = self.resolve(job)
+        return job.algorithm if isinstance(resolved, AlgorithmFailure) else resolved.algorithm
+
+
+def _tf32_words(tf32: bool) -> str:
+    return "" if tf32 else ", without TF32"
+
+
+def _is_of_kind(algorithm: str, configuration: ConvolutionConfiguration) -> bool:
+    try:
+        check_algorithm(algorithm, configuration.kind)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,234 @@
+"""Measures a list of convolutions and stages (`profile_jobs`), and needs no TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from tf_interop.measure.backend import Backend, StageStep
+from tf_interop.measure.jobs import Job, Phase, ProfileJobs, RunOptions, StageJob
+from tf_interop.measure.measured import KnownMeasurements
+from tf_interop.profile.entries import (
+    AlgorithmFailure,
+    AlgorithmMeasurement,
+    Entry,
+    FailureKind,
+    StageFailure,
+    StageMeasurement,
+)
+from tf_interop.profile.types import ProfiledDevice
+from tf_interop.profile.worklist import ConfigurationList
+
+# Of the budget, where there are stages.
+_SHARE_BEFORE_STAGES = 0.6
+
+
+class End(enum.Enum):
+    """Why a run ended."""
+
+    FINISHED = "everything is measured"
+    OUT_OF_TIME = "the time is over"
+    STOPPED = "it was stopped"
+    DEVICE_LOST = "the device failed, and works again in a new process at best"
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        end: why.
+        measured_count: measurements of this run.
+        failure_count: failures of this run.
+        left: what is left to measure, a part for each phase; empty where nothing is, and where the
+            device was lost.
+        notes: convolutions that have no algorithms, and why.
+    """
+
+    end: End
+    measured_count: int
+    failure_count: int
+    left: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+class Listener(Protocol):
+    """Is told what goes on."""
+
+    def begin(self, phase: Phase, done: int, total: int) -> None:
+        """The `done`-th of `total` convolutions or stages of a phase begins."""
+
+    def measure(self, what: str) -> None:
+        """A measurement begins."""
+
+    def end(self, phase: Phase, done: int, total: int) -> None:
+        """A phase ends for now, with `done` of `total` convolutions or stages looked through."""
+
+
+class ProfileRun:
+    """One run over a list."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        configurations: ConfigurationList,
+        options: RunOptions,
+        *,
+        known: Iterable[Entry] = (),
+        device: ProfiledDevice | None = None,
+        keep: Callable[[Entry], None] = lambda entry: None,
+        should_stop: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepares a run; time counts from now.
+
+        Args:
+            backend: measures.
+            configurations: what to measure.
+            options: how.
+            known: entries of runs before; what they hold is not measured again.
+            device: what is measured on, to choose combinations by; None where it is not known.
+            keep: is given each new entry.
+            should_stop: asked before each measurement.
+            clock: seconds that go by.
+        """
+        self._backend = backend
+        self._has_stages = bool(configurations.stages)
+        self._options = options
+        self._keep = keep
+        self._should_stop = should_stop
+        self._clock = clock
+        self._start = clock()
+        self._known = KnownMeasurements(known)
+        self._jobs = ProfileJobs(backend, configurations, options, self._known, device)
+        self._is_device_lost = False
+        self._measured_count = 0
+        self._failure_count = 0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Of the budget; None where there is none."""
+        if self._options.budget_seconds is None:
+            return None
+        return max(0.0, self._start + self._options.budget_seconds - self._clock())
+
+    def run(self, listener: Listener) -> Outcome:
+        """Measures until everything is measured, the time is over, or it is told to stop."""
+        end = self._run(listener)
+        # A device that was lost cannot say what it has for what was not begun.
+        is_left_known = end not in (End.FINISHED, End.DEVICE_LOST)
+        left = tuple(self._jobs.describe_left()) if is_left_known else ()
+        return Outcome(end, self._measured_count, self._failure_count, left, self._jobs.notes)
+
+    def _run(self, listener: Listener) -> End:
+        for phase, share in self._phases():
+            units = list(self._jobs.units(phase))
+            done = 0
+            for number, jobs in enumerate(units):
+                if self._is_over(share):
+                    break
+                listener.begin(phase, number, len(units))
+                for job in jobs():
+                    if self._should_stop():
+                        return End.STOPPED
+                    if self._is_over(share):
+                        break
+                    listener.measure(str(job))
+                    self._measure(job)
+                    if self._is_device_lost:
+                        return End.DEVICE_LOST
+                else:
+                    done += 1
+            if done:
+                listener.end(phase, done, len(units))
+            if self._should_stop():
+                return End.STOPPED
+        if self._options.budget_seconds is not None and any(self._jobs.pending()):
+            return End.OUT_OF_TIME
+        return End.FINISHED
+
+    def _phases(self) -> list[tuple[Phase, float]]:
+        """The phases, each with the share of the budget that is over when it ends."""
+        if self._options.budget_seconds is None or not self._has_stages:
+            return [(phase, 1.0) for phase in Phase]
+        alone, rest = (Phase.CONSIDERED, Phase.OTHERS), tuple(Phase)[1:]
+        return [
+            (Phase.OWN_CHOICE, 1.0),
+            *((phase, _SHARE_BEFORE_STAGES) for phase in alone),
+            (Phase.STAGES, 1.0),
+            *((phase, 1.0) for phase in rest),
+        ]
+
+    def _is_over(self, share: float) -> bool:
+        budget = self._options.budget_seconds
+        return budget is not None and self._clock() - self._start >= share * budget
+
+    def _measure(self, job: Job) -> None:
+        if isinstance(job, StageJob):
+            self._take_measured(job, self._measure_stage(job))
+            return
+        resolved = self._jobs.resolve(job)
+        if isinstance(resolved, AlgorithmFailure):
+            self._take(job, resolved)
+            return
+        known = self._known.find_resolved(job.configuration, resolved, allow_tf32=job.tf32)
+        if known is not None:
+            self._known.set_answer(job.key, known)
+            return
+        self._take_measured(
+            job,
+            self._backend.measure_algorithm(
+                job.configuration, resolved.algorithm, self._jobs.measure_options(job)
+            ),
+        )
+
+    def _measure_stage(self, job: StageJob) -> StageMeasurement | StageFailure:
+        entry = self._backend.measure_stage(
+            [
+                StageStep(each.configuration, lane, each.algorithm)
+                for each, lane in zip(job.convolutions, job.lanes, strict=True)
+            ],
+            self._jobs.measure_options(job),
+            sequential_algorithms=job.sequential_algorithms,
+            sm_counts=job.sm_counts,
+            priorities=job.priorities,
+            merged=job.merged,
+        )
+        if isinstance(entry, StageMeasurement) and entry.sm_counts != job.sm_counts:
+            return dataclasses.replace(entry, asked_sm_counts=job.sm_counts)
+        return entry
+
+    def _take_measured(self, job: Job, entry: Entry) -> None:
+        self._take(job, entry)
+        if isinstance(entry, (AlgorithmFailure, StageFailure)):
+            # A kernel that reads where it must not makes every call after it fail, in CUDA. Those
+            # would be taken for failures of what is measured next.
+            self._is_device_lost = entry.kind is FailureKind.FAILED and not self._does_device_work()
+
+    def _does_device_work(self) -> bool:
+        """Whether it still runs what it ran before."""
+        ran = self._known.last_measured
+        if ran is None:
+            return False
+        quick = dataclasses.replace(
+            self._options.measure,
+            warmup_runs=0,
+            repetitions=1,
+            trace_kernels=False,
+            allow_tf32=ran.tf32,
+        )
+        again = self._backend.measure_algorithm(ran.configuration, ran.algorithm, quick)
+        return isinstance(again, AlgorithmMeasurement)
+
+    def _take(self, job: Job, entry: Entry) -> None:
+        self._keep(entry)
+        self._known.add(entry)
+        # Under the name that was asked for, too, which need not be resolved again in this run.
+        self._known.set_answer(job.key, entry)
+        if isinstance(entry, (AlgorithmMeasurement, StageMeasurement)):
+            self._measured_count += 1
+        else:
+            self._failure_count += 1

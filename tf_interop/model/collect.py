@@ -1,0 +1,326 @@
+"""Collects the convolutions of models, and what of them is worth measuring together."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import enum
+import pathlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+from tf_interop import tensorflow_internals
+from tf_interop.convolution import ConvolutionConfiguration, ConvolutionNode, Shape
+from tf_interop.convolution_size import has_known_shapes
+from tf_interop.errors import PlanError
+from tf_interop.graph.find import find_convolutions
+from tf_interop.graph.independence import Independence
+from tf_interop.graph.merge_keys import find_merge_keys
+from tf_interop.graph.properties import GraphProperties
+from tf_interop.graph.view import GraphView
+from tf_interop.measure.list_stages import (
+    StageConfigurations,
+    stages_of_levels,
+    stages_of_merges,
+    stages_of_pairs,
+    stages_of_plan,
+)
+from tf_interop.model.graphs import device_graph_of
+from tf_interop.model.load import (
+    ModelArgumentError,
+    check_trains,
+    is_built_here,
+    load_model,
+)
+from tf_interop.plan.lookup import stages_from_plan
+from tf_interop.plan.types import Plan
+from tf_interop.profile.worklist import (
+    ConfigurationList,
+    ListedConvolution,
+    ListedStage,
+)
+
+
+class StageSource(enum.Enum):
+    """Where stages to be measured come from.
+
+    LEVELS: the groups of equal depth, which a profile is looked up for.
+    PAIRS: pairs of independent convolutions.
+    MERGES: convolutions of equal depth that read one image, merged into a wider one.
+    """
+
+    LEVELS = "levels"
+    PAIRS = "pairs"
+    MERGES = "merges"
+
+
+@dataclasses.dataclass(frozen=True)
+class CollectOptions:
+    """What to collect of each model.
+
+    Attributes:
+        batch_sizes: for inputs whose first dimension is unknown.
+        dtype: Keras' policy for models that are built here; None leaves it to the model.
+        inference: whether to collect what inference computes.
+        training: whether to collect what a training step computes.
+        image_size: height and width, for inputs of rank 4 that leave them open.
+        layouts: the layouts to list each convolution in; empty for the graph's own.
+        compute_capability: of the GPU that the graphs are made for, such as `9.0`; None for a CPU.
+        stage_sources: where stages come from, beside the plan.
+        max_pairs: the most pairs of one graph.
+        plan: a plan for one or more of the graphs, whose stages are listed too.
+    """
+
+    batch_sizes: tuple[int, ...] = (1,)
+    dtype: str | None = None
+    inference: bool = True
+    training: bool = False
+    image_size: tuple[int, int] | None = None
+    layouts: tuple[str, ...] = ()
+    compute_capability: str | None = None
+    stage_sources: Collection[StageSource] = tuple(StageSource)
+    max_pairs: int = 32
+    plan: Plan | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Collected:
+    """What was collected.
+
+    Attributes:
+        configurations: the list.
+        notes: what was left out, and why.
+    """
+
+    configurations: ConfigurationList
+    notes: tuple[str, ...]
+
+
+def collect_configurations(
+    models: Sequence[str],
+    options: CollectOptions,
+    *,
+    say: Callable[[str], None] = lambda text: None,
+) -> Collected:
+    """Collects the distinct convolutions of models, as the pass will meet them.
+
+    Nothing is run: Grappler's own passes are, on each traced graph, for the device that is asked
+    for.
+
+    Args:
+        models: each as `load_model` takes it.
+        options: what to collect.
+        say: told what is being done, in a few words.
+
+    Raises:
+        ModelArgumentError: there is no such model, it cannot be loaded, or not with that dtype.
+        ValueError: arguments do not go together, or a shape is unknown that has to be known.
+        GraphError: a graph is not well-formed.
+        PlanError: the plan is for none of the graphs.
+    """
+    collector = _Collector(options)
+    for model in models:
+        say(f"Loading {model}")
+        loaded = _load(model, options)
+        for batch_size in options.batch_sizes:
+            for training in _steps_of(loaded, model, options):
+                what = "training step" if training else "inference"
+                origin = f"{_short_name(model)}, batch {batch_size}, {what}"
+                if options.dtype not in (None, "float32"):
+                    origin += f", {options.dtype}"
+                say(f"Tracing {origin}")
+                _, graph_def = device_graph_of(
+                    loaded,
+                    batch_size=batch_size,
+                    training=training,
+                    image_size=options.image_size,
+                    compute_capability=options.compute_capability,
+                )
+                collector.add_graph(origin, graph_def)
+    return collector.finish()
+
+
+def in_layout(configuration: ConvolutionConfiguration, layout: str) -> ConvolutionConfiguration:
+    """The same convolution on images of another layout.
+
+    Args:
+        configuration: the convolution.
+        layout: `NHWC` or `NCHW`; of volumes that stands for `NDHWC` or `NCDHW`.
+    """
+    if configuration.spatial_rank == 3:
+        layout = {"NHWC": "NDHWC", "NCHW": "NCDHW"}[layout]
+    if configuration.layout == layout:
+        return configuration
+    order = tuple(configuration.layout.index(dimension) for dimension in layout)
+
+    def permuted(shape: Shape | None) -> Shape | None:
+        return None if shape is None else tuple(shape[axis] for axis in order)
+
+    return dataclasses.replace(
+        configuration,
+        layout=layout,
+        image_shape=permuted(configuration.image_shape),
+        output_shape=permuted(configuration.output_shape),
+    )
+
+
+class _Collector:
+    """Distinct convolutions and stages, in the order in which they were met."""
+
+    def __init__(self, options: CollectOptions) -> None:
+        self._options = options
+        self._counts: collections.Counter[ConvolutionConfiguration] = collections.Counter()
+        self._origins: dict[ConvolutionConfiguration, dict[str, None]] = {}
+        self._stages: dict[object, tuple[StageConfigurations, dict[str, None]]] = {}
+        self._notes: list[str] = []
+        self._plan_errors: list[PlanError] = []
+        self._is_plan_used = False
+
+    def add_graph(self, origin: str, graph_def: graph_pb2.GraphDef) -> None:
+        view = GraphView(graph_def)
+        # As the pass does, which runs where TensorFlow's own kernels may take NCHW.
+        found, refusals = find_convolutions(view, GraphProperties(view))
+        for reason, count in collections.Counter(each.reason for each in refusals).items():
+            self._notes.append(f"{origin}: {count} left out for their {reason.value}")
+        known = [node for node in found if has_known_shapes(node.configuration)]
+        if len(known) < len(found):
+            self._notes.append(f"{origin}: {len(found) - len(known)} left out for unknown shapes")
+        if not known:
+            self._notes.append(f"{origin}: no convolution to measure")
+            return
+        stages = self._stages_of(view, found)
+        for layout in self._options.layouts or (None,):
+            for node in known:
+                self._add_convolution(_converted(node.configuration, layout), origin)
+            for stage, source in stages:
+                if all(map(has_known_shapes, stage.configurations)):
+                    self._add_stage(stage, layout, f"{origin}, {source}")
+
+    def finish(self) -> Collected:
+        """The list.
+
+        Raises:
+            ValueError: it would be empty.
+            PlanError: the plan is for none of the graphs.
+        """
+        if self._plan_errors and not self._is_plan_used:
+            raise self._plan_errors[0]
+        if not self._counts:
+            raise ValueError(
+                "Expected a model with convolutions that can be measured, got none: "
+                f"{'; '.join(self._notes)}."
+            )
+        place_of = {configuration: place for place, configuration in enumerate(self._counts)}
+        configurations = ConfigurationList(
+            convolutions=tuple(
+                ListedConvolution(configuration, count, tuple(self._origins[configuration]))
+                for configuration, count in self._counts.items()
+            ),
+            stages=tuple(
+                ListedStage(
+                    convolutions=tuple(place_of[each] for each in stage.configurations),
+                    lanes=stage.lanes,
+                    algorithms=stage.algorithms,
+                    sm_counts=stage.sm_counts,
+                    priorities=stage.priorities,
+                    origins=tuple(origins),
+                    merged=stage.merged,
+                )
+                for stage, origins in self._stages.values()
+            ),
+            made_with={"tensorflow": tensorflow_internals.tensorflow_version()},
+        )
+        return Collected(configurations, tuple(self._notes))
+
+    def _stages_of(
+        self, view: GraphView, found: tuple[ConvolutionNode, ...]
+    ) -> list[tuple[StageConfigurations, str]]:
+        stages: list[tuple[StageConfigurations, str]] = []
+        sources = self._options.stage_sources
+        if self._options.plan is not None:
+            try:
+                planned = stages_from_plan(self._options.plan, found)
+            except PlanError as error:
+                self._plan_errors.append(error)
+            else:
+                self._is_plan_used = True
+                stages += [(stage, "plan") for stage in stages_of_plan(planned, found)]
+        independence = Independence(view, found)
+        if StageSource.LEVELS in sources:
+            stages += [(stage, "level") for stage in stages_of_levels(found, independence)]
+        if StageSource.PAIRS in sources and all(has_known_shapes(n.configuration) for n in found):
+            pairs = stages_of_pairs(found, independence, at_most=self._options.max_pairs)
+            stages += [(stage, "pair") for stage in pairs]
+        if StageSource.MERGES in sources:
+            merges = stages_of_merges(found, independence, find_merge_keys(view, found))
+            stages += [(stage, "merge") for stage in merges]
+        return stages
+
+    def _add_convolution(self, configuration: ConvolutionConfiguration, origin: str) -> None:
+        self._counts[configuration] += 1
+        self._origins.setdefault(configuration, {})[origin] = None
+
+    def _add_stage(self, stage: StageConfigurations, layout: str | None, origin: str) -> None:
+        converted = dataclasses.replace(
+            stage,
+            configurations=tuple(_converted(each, layout) for each in stage.configurations),
+        )
+        _, origins = self._stages.setdefault(_key_of(converted), (converted, {}))
+        origins[origin] = None
+
+
+def _key_of(stage: StageConfigurations) -> object:
+    """What tells stages apart: where nothing is pinned the order does not matter."""
+    lanes = tuple(range(len(stage.configurations)))
+    if stage != StageConfigurations(stage.configurations, lanes):
+        return stage
+    return frozenset(collections.Counter(stage.configurations).items())
+
+
+def _converted(
+    configuration: ConvolutionConfiguration, layout: str | None
+) -> ConvolutionConfiguration:
+    return configuration if layout is None else in_layout(configuration, layout)
+
+
+def _load(model: str, options: CollectOptions) -> Any:
+    if options.dtype is None:
+        return load_model(model, image_size=options.image_size)
+    if not is_built_here(model):
+        raise ModelArgumentError(
+            f"Expected --dtype with a model that is built here, a Keras application or "
+            f"module:function, got '{model}', whose dtypes are in the file. Leave --dtype out."
+        )
+    with _dtype_policy(options.dtype):
+        return load_model(model, image_size=options.image_size)
+
+
+@contextlib.contextmanager
+def _dtype_policy(dtype: str) -> Iterator[None]:
+    mixed_precision = tf.keras.mixed_precision
+    before = mixed_precision.global_policy()
+    mixed_precision.set_global_policy(dtype)
+    try:
+        yield
+    finally:
+        mixed_precision.set_global_policy(before)
+
+
+def _steps_of(loaded: Any, model: str, options: CollectOptions) -> list[bool]:
+    """Of inference (False) and training step (True) those that are asked for."""
+    if options.training:
+        check_trains(loaded, model)
+    return [
+        training
+        for training, is_wanted in ((False, options.inference), (True, options.training))
+        if is_wanted
+    ]
+
+
+def _short_name(model: str) -> str:
+    """A model's name without its folder."""
+    return model if ":" in model else pathlib.PurePath(model).name

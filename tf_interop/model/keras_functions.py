@@ -1,0 +1,183 @@
+"""What a Keras model does when it is used, as traced functions: inference, and a training step.
+
+Works with Keras 3 and tf_keras, whichever the model is of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tf_interop.model.zero_arguments import fill_shape
+
+_KERAS_MODULES = ("keras", "tf_keras")
+_LEARNING_RATE = 0.01
+
+
+@dataclasses.dataclass(frozen=True)
+class KerasFunction:
+    """A function of a model.
+
+    Attributes:
+        function: the concrete function; it takes `inputs` as its one argument.
+        inputs: `tf.TensorSpec`s in the structure of the model's inputs, every dimension known.
+        notes: what about it is not as one might expect.
+    """
+
+    function: Any
+    inputs: Any
+    notes: tuple[str, ...]
+
+
+def keras_of(value: object) -> Any:
+    """The module, Keras 3 or tf_keras, that `value` is a model of; None for other values."""
+    for name in _KERAS_MODULES:
+        module = sys.modules.get(name)
+        # A Keras 3 that is being imported, or a stub of that name, has no Model.
+        model_type = getattr(module, "Model", None)
+        if isinstance(model_type, type) and isinstance(value, model_type):
+            return module
+    return None
+
+
+def trace_inference(
+    model: Any,
+    batch_size: int,
+    image_size: tuple[int, int] | None,
+    *,
+    jit_compile: bool | None = None,
+) -> KerasFunction:
+    """Traces `model(inputs, training=False)`; `jit_compile` is that of tf.function.
+
+    Raises:
+        ValueError: the shapes of the inputs are not known.
+    """
+    specs, notes = _input_specs(model, batch_size, image_size)
+
+    def inference(inputs: Any) -> Any:
+        return model(inputs, training=False)
+
+    function = tf.function(inference, jit_compile=jit_compile)
+    return KerasFunction(function.get_concrete_function(specs), specs, notes)
+
+
+def trace_training_step(
+    model: Any,
+    batch_size: int,
+    image_size: tuple[int, int] | None,
+    *,
+    jit_compile: bool | None = None,
+) -> KerasFunction:
+    """Traces one step of gradient descent: forward, backward and update in one function.
+
+    The loss is the cross-entropy with constant labels where the model gives class probabilities,
+    and the mean of squares of its outputs where not. Running the function changes the model.
+    `jit_compile` is that of tf.function.
+
+    Raises:
+        ValueError: the shapes of the inputs are not known, or there is nothing to train.
+    """
+    keras = keras_of(model)
+    specs, notes = _input_specs(model, batch_size, image_size)
+    variables = model.trainable_variables
+    if not variables:
+        raise ValueError(
+            f"Expected a model with trainable variables, got '{model.name}' without. Analyze it "
+            "without training."
+        )
+    optimizer = keras.optimizers.SGD(_LEARNING_RATE)
+    optimizer.build(variables)
+    classes = _class_count(model)
+    if classes is None:
+        notes += ("the training step's loss is the mean of squares of the model's outputs",)
+        labels = None
+    else:
+        size = tf.nest.flatten(specs)[0].shape[0]
+        labels = tf.constant([index % classes for index in range(size)])
+
+    def training_step(inputs: Any) -> Any:
+        with tf.GradientTape() as tape:
+            outputs = model(inputs, training=True)
+            if labels is None:
+                loss = _mean_of_squares(outputs)
+            else:
+                loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(labels, outputs))
+        gradients = tape.gradient(loss, variables)
+        optimizer.apply_gradients(
+            [pair for pair in zip(gradients, variables, strict=True) if pair[0] is not None]
+        )
+        return loss
+
+    function = tf.function(training_step, jit_compile=jit_compile)
+    return KerasFunction(function.get_concrete_function(specs), specs, notes)
+
+
+@contextlib.contextmanager
+def variables_kept(model: Any) -> Iterator[None]:
+    """Puts back the weights, statistics and random seeds of `model` when the `with` block ends."""
+    values = [(variable, variable.numpy()) for variable in model.variables]
+    try:
+        yield
+    finally:
+        for variable, value in values:
+            variable.assign(value)
+
+
+def _input_specs(
+    model: Any, batch_size: int, image_size: tuple[int, int] | None
+) -> tuple[Any, tuple[str, ...]]:
+    """What the model takes, every dimension known, and what to say about it."""
+    keras = keras_of(model)
+    backend = getattr(keras, "config", keras).backend if keras.__name__ == "keras" else None
+    if backend is not None and backend() != "tensorflow":
+        raise ValueError(
+            f"Expected Keras on TensorFlow, got its backend '{backend()}'. Set "
+            "KERAS_BACKEND=tensorflow."
+        )
+    if not getattr(model, "inputs", None):
+        raise ValueError(
+            f"Expected a Keras model with known inputs, got '{model.name}', whose inputs only its "
+            "call() knows. Pass a tf.function with an input signature that calls the model."
+        )
+    # Keras 3 gives a Sequential model, which has one input, no `input` before its first call.
+    structure = getattr(model, "input", model.inputs[0])
+    declared = tf.nest.map_structure(
+        lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype, tensor.name), structure
+    )
+    flat = tf.nest.flatten(declared)
+    specs = tf.nest.map_structure(lambda spec: fill_shape(spec, batch_size, image_size), declared)
+    if image_size is not None and all(
+        len(spec.shape) != 4 or image_size not in (tuple(spec.shape[1:3]), tuple(spec.shape[2:4]))
+        for spec in tf.nest.flatten(specs)
+    ):
+        raise ValueError(
+            f"Expected image_size to be left out for '{model.name}', got {image_size}. The model "
+            f"takes {', '.join(str(spec.shape) for spec in flat)} only."
+        )
+    fixed = {spec.shape[0] for spec in flat if spec.shape[0] not in (None, batch_size)}
+    notes = tuple(f"the model fixes the batch size at {size}" for size in sorted(fixed))
+    return specs, notes
+
+
+def _class_count(model: Any) -> int | None:
+    """How many class probabilities the model gives; None where it gives other things."""
+    outputs = model.outputs
+    if len(outputs) != 1 or len(outputs[0].shape) != 2:
+        return None
+    classes = outputs[0].shape[1]
+    return classes if classes is not None and classes > 1 else None
+
+
+def _mean_of_squares(outputs: Any) -> Any:
+    return tf.add_n(
+        [
+            tf.reduce_mean(tf.square(tf.cast(output, tf.float32)))
+            for output in tf.nest.flatten(outputs)
+            if tf.as_dtype(output.dtype).is_floating
+        ]
+    )

@@ -1,0 +1,287 @@
+"""Turns what a command line calls a model into a Keras model, a function or a GraphDef."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import json
+import os
+import pathlib
+import sys
+import traceback
+from collections.abc import Iterable
+from typing import Any
+
+import h5py  # Keras needs it, and TensorFlow Keras
+import tensorflow as tf
+from google.protobuf import message, text_format
+from tensorflow.core.framework import graph_pb2
+
+from tf_interop.model.keras_functions import keras_of
+
+_KERAS_SUFFIXES = (".keras", ".h5", ".hdf5")
+_GRAPH_SUFFIXES = (".pb", ".pbtxt")
+
+_ACCEPTED = (
+    "the name of a Keras application (ResNet50), a .keras or .h5 file, the folder of a "
+    "SavedModel, a GraphDef in a .pb or .pbtxt file, or module:function"
+)
+
+
+class ModelArgumentError(ValueError):
+    """An argument that names no model, or one that cannot be loaded."""
+
+
+def load_model(model: str, *, image_size: tuple[int, int] | None = None) -> Any:
+    """Loads or builds a model.
+
+    Args:
+        model: one of these.
+
+            - The name of a model of `tf.keras.applications`, which is built with random weights. It
+              goes before a folder of that name.
+            - A `.keras`, `.h5` or `.hdf5` file with a Keras model.
+            - The folder of a SavedModel: its serving signature, or its only one.
+            - A `.pb` or `.pbtxt` file with a GraphDef.
+            - `module:function`: what the function gives when it is called without arguments, or,
+              if it is no plain function but a model or a tf.function, itself. The working directory
+              is looked in, too.
+        image_size: height and width of the images that a Keras application is built for, and a
+            function that has an argument of that name; None for those that they choose.
+
+    Returns:
+        A Keras model, a concrete function, a tf.function or a GraphDef.
+
+    Raises:
+        ModelArgumentError: there is no such model, or it cannot be loaded.
+    """
+    application_names = _application_names()
+    if model in application_names:
+        return _build_application(model, image_size)
+    path = pathlib.Path(model)
+    if path.is_dir():
+        return _load_saved_model(path)
+    if path.is_file():
+        if path.suffix in _KERAS_SUFFIXES:
+            return _load_keras_file(path)
+        if path.suffix in _GRAPH_SUFFIXES:
+            return _load_graph_def(path)
+        raise ModelArgumentError(
+            f"Expected a file that ends in one of {', '.join(_KERAS_SUFFIXES + _GRAPH_SUFFIXES)}, "
+            f"got '{model}'. Export the model to one of these."
+        )
+    if path.suffix in _KERAS_SUFFIXES + _GRAPH_SUFFIXES or os.sep in model:
+        raise ModelArgumentError(
+            f"Expected a file or folder at '{model}', got none. Check the path."
+        )
+    module, colon, function = model.partition(":")
+    if colon:
+        return _call_function(module, function, image_size)
+    raise ModelArgumentError(
+        f"Expected {_ACCEPTED}, got '{model}'.{_hint(model, application_names)}"
+    )
+
+
+def is_built_here(model: str) -> bool:
+    """Whether `load_model` builds the model with code, so that Keras' dtype policy holds for it."""
+    if model in _application_names():
+        return True
+    return ":" in model and not pathlib.Path(model).exists()
+
+
+def check_trains(loaded: Any, model: str) -> None:
+    """Refuses to take a training step of what is no Keras model.
+
+    Args:
+        loaded: what `load_model` gave.
+        model: what the command line calls it.
+
+    Raises:
+        ModelArgumentError: it is none.
+    """
+    if keras_of(loaded) is None:
+        raise ModelArgumentError(
+            f"Expected --training with a Keras model, got '{model}', which is none. Name a "
+            "function that trains instead."
+        )
+
+
+def _build_application(name: str, image_size: tuple[int, int] | None) -> Any:
+    shape = {} if image_size is None else {"input_shape": (*image_size, 3)}
+    try:
+        return getattr(tf.keras.applications, name)(weights=None, **shape)
+    except ValueError as error:
+        raise ModelArgumentError(
+            f"Expected an image size that {name} takes, got {_in_short(error)}"
+        ) from error
+
+
+def _application_names() -> list[str]:
+    """The models of `tf.keras.applications`; its other members are modules, in lower case."""
+    applications = tf.keras.applications
+    return [
+        name
+        for name in dir(applications)
+        if name[0].isupper() and callable(getattr(applications, name))
+    ]
+
+
+def _load_keras_file(path: pathlib.Path) -> Any:
+    if path.suffix != ".keras":
+        _refuse_code_in_hdf5(path)
+    try:
+        return tf.keras.models.load_model(path, compile=False)
+    # Keras lets through whatever its readers and the layers' constructors raise.
+    except Exception as error:
+        raise ModelArgumentError(
+            f"Expected a whole Keras model in '{path}', got {_in_short(error)}. Save it with "
+            "model.save(...); if it has layers of your own, name a function that loads it, as "
+            "module:function."
+        ) from error
+
+
+def _refuse_code_in_hdf5(path: pathlib.Path) -> None:
+    """Refuses Lambda layers: their Python code is in the file, and tf_keras runs it on loading.
+
+    What is no HDF5 file with a model is left to Keras, which says so.
+    """
+    try:
+        with h5py.File(path, "r") as file:
+            config = json.loads(file.attrs["model_config"])
+    except (OSError, KeyError, ValueError, RecursionError):
+        return
+    waiting = [config]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict) and value.get("class_name") == "Lambda":
+            raise ModelArgumentError(
+                f"Expected a model without Python code in '{path}', got a Lambda layer. If you "
+                "trust the file, name a function that loads it, as module:function."
+            )
+        if isinstance(value, (dict, list)):
+            waiting += value.values() if isinstance(value, dict) else value
+
+
+def _load_saved_model(path: pathlib.Path) -> Any:
+    if not tf.saved_model.contains_saved_model(path):
+        raise ModelArgumentError(
+            f"Expected the folder '{path}' to hold a SavedModel, got none. Name the folder that "
+            "saved_model.pb is in."
+        )
+    try:
+        loaded = tf.saved_model.load(path)
+    except (tf.errors.OpError, OSError, ValueError, KeyError) as error:
+        raise ModelArgumentError(
+            f"Expected a SavedModel that loads from '{path}', got {_in_short(error)}."
+        ) from error
+    signatures = loaded.signatures
+    key = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
+    if key not in signatures and len(signatures) != 1:
+        raise ModelArgumentError(
+            f"Expected a signature '{key}' or one alone in the SavedModel '{path}', got "
+            f"{sorted(signatures)}. Name a function that loads it and gives one of its functions, "
+            "as module:function."
+        )
+    function = signatures[key] if key in signatures else next(iter(signatures.values()))
+    # The function alone does not keep its variables alive.
+    function.saved_model = loaded
+    return function
+
+
+def _load_graph_def(path: pathlib.Path) -> graph_pb2.GraphDef:
+    graph_def = graph_pb2.GraphDef()
+    try:
+        if path.suffix == ".pbtxt":
+            text_format.Parse(path.read_text(), graph_def)
+        else:
+            graph_def.ParseFromString(path.read_bytes())
+    except (message.DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
+        raise ModelArgumentError(
+            f"Expected a GraphDef in '{path}', got {_in_short(error)}. For a SavedModel name its "
+            "folder."
+        ) from error
+    except OSError as error:
+        raise ModelArgumentError(f"Expected to read '{path}', got: {error.strerror}.") from error
+    if not graph_def.node:
+        raise ModelArgumentError(
+            f"Expected a GraphDef in '{path}', got one without nodes. For a SavedModel name its "
+            "folder."
+        )
+    return graph_def
+
+
+def _call_function(module_name: str, function_name: str, image_size: tuple[int, int] | None) -> Any:
+    if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109 (entries are strings)
+        sys.path.insert(0, "")
+    name = f"{module_name}:{function_name}"
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise _raised_by_code(name, error) from error
+        raise ModelArgumentError(
+            f"Expected a module '{module_name}' to import, got: {error}. Run from the folder that "
+            "it is in, or install it."
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise _raised_by_code(name, error) from error
+    if not hasattr(module, function_name):
+        raise ModelArgumentError(
+            f"Expected module '{module_name}' to have '{function_name}', got none."
+            f"{_hint(function_name, vars(module))}"
+        )
+    value = getattr(module, function_name)
+    if _is_model(value):
+        return value
+    try:
+        if image_size is not None and _takes_image_size(value):
+            return value(image_size=image_size)
+        return value()
+    except (tf.errors.ResourceExhaustedError, MemoryError):
+        raise  # no fault of the code: callers tell it from others
+    except (Exception, SystemExit) as error:
+        raise _raised_by_code(name, error) from error
+
+
+def _raised_by_code(name: str, error: BaseException) -> ModelArgumentError:
+    """What the code of a model raised, and the line that it comes from."""
+    place = ""
+    if not isinstance(error, SyntaxError):  # says so itself
+        *_, last = traceback.extract_tb(error.__traceback__)
+        if last.filename != __file__:
+            place = f" ({pathlib.Path(last.filename).name}, line {last.lineno})"
+    return ModelArgumentError(
+        f"Expected '{name}' to give a model, got {_in_short(error)}{place}. Correct its code."
+    )
+
+
+def _takes_image_size(function: Any) -> bool:
+    try:
+        return "image_size" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _is_model(value: Any) -> bool:
+    """Whether `value` is what `load_model` gives; models and functions can be called, too."""
+    kinds = (
+        tf.types.experimental.ConcreteFunction,
+        tf.types.experimental.PolymorphicFunction,
+        graph_pb2.GraphDef,
+    )
+    return isinstance(value, kinds) or keras_of(value) is not None
+
+
+def _hint(name: str, names: Iterable[str]) -> str:
+    """A question, with a space before it, if some of `names` are close to `name`; else nothing."""
+    by_lower_case = {each.lower(): each for each in names}
+    close = difflib.get_close_matches(name.lower(), by_lower_case, n=3)
+    if not close:
+        return ""
+    return f" Did you mean {' or '.join(repr(by_lower_case[each]) for each in close)}?"
+
+
+def _in_short(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,234 @@
+"""Plans a model: which of its convolutions to run together, and with which algorithms."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tensorflow.core.framework import graph_pb2
+
+from tf_interop import tensorflow_internals
+from tf_interop.errors import ForeignProfileError
+from tf_interop.graph.find import find_convolutions
+from tf_interop.graph.independence import Independence
+from tf_interop.graph.properties import GraphProperties
+from tf_interop.graph.view import GraphView
+from tf_interop.measure.device import running_device
+from tf_interop.measure.nvidia import free_memory_bytes
+from tf_interop.model.graphs import device_graph_of
+from tf_interop.model.keras_functions import keras_of
+from tf_interop.plan.check import check_stages
+from tf_interop.plan.explain import explain_plan
+from tf_interop.plan.make import PlanOptions, make_plan
+from tf_interop.plan.problem_of_graph import make_planning_problem
+from tf_interop.plan.search.interface import SearchProgress
+from tf_interop.plan.types import GraphPlan, GraphPrediction, ModelStep, Plan
+from tf_interop.profile.file import load_profile
+from tf_interop.profile.types import Profile
+from tf_interop.runtime.switch import check_fits_this_process
+
+CPU_TARGET = "cpu"
+
+
+def plan(
+    model_or_function_or_graph: Any,
+    profile: Profile | str | os.PathLike[str],
+    *,
+    batch_sizes: Sequence[int] = (1,),
+    training: bool = False,
+    image_size: tuple[int, int] | None = None,
+    memory_budget_bytes: int | None = None,
+    allow_tf32: bool | None = None,
+    deterministic: bool | None = None,
+    target: str | None = None,
+    allow_foreign_profile: bool = False,
+    options: PlanOptions | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Plan:
+    """Plans the convolutions of a model by what a profile says that they cost.
+
+    Nothing is run: Grappler's own passes are, on the traced graph, so that the plan is for the
+    graph that the plugin will get. All of it is taken to run on one device. Convolutions that the
+    profile holds nothing of stay as they are; the prediction counts them.
+
+    Args:
+        model_or_function_or_graph: a Keras model with known inputs, a concrete function, a
+            tf.function with an input signature, or a GraphDef.
+        profile: what `tf-interop profile` measured of the model with these batch sizes, or its
+            file.
+        batch_sizes: to plan for, an entry of the plan each; they count for inputs whose first
+            dimension is unknown.
+        training: whether to plan a training step of a Keras model, and not its inference.
+        image_size: height and width, for inputs of rank 4 that leave them open.
+        memory_budget_bytes: for the outputs of convolutions that are alive, and workspaces. None
+            takes what the GPU has free now; on a CPU there is then no limit.
+        allow_tf32: TensorFlow's switch for TF32, as it will be when the plan is used; None as it is
+            now.
+        deterministic: whether op determinism (`tf.config.experimental.enable_op_determinism`) will
+            be on when the plan is used; None as it is now. Algorithms that do not give the same
+            bits every time are then left out.
+        target: what the plan is for, which need not be here: `cpu`, or the compute capability of a
+            GPU such as `9.0`. None is what this process runs on.
+        allow_foreign_profile: whether the profile may be of another device than that.
+        options: how far to search.
+        say: told what is being done, in a few words.
+
+    Returns:
+        A plan for `enable(plan=…)`, with an entry for each batch size.
+
+    Raises:
+        ValueError: an argument is of a wrong kind, a shape is unknown that has to be known, or the
+            model has no convolution.
+        GraphError: the GraphDef is not well-formed.
+        ProfileError: the profile cannot be read, or is of another device than the plan is for.
+        PlanError: the memory is too small for a convolution.
+    """
+    if not batch_sizes:
+        raise ValueError("Expected at least one batch size, got none.")
+    loaded = profile if isinstance(profile, Profile) else load_profile(profile)
+    if not allow_foreign_profile:
+        _check_fits(loaded, target)
+    if memory_budget_bytes is None:
+        memory_budget_bytes = free_memory_for(loaded)
+    if allow_tf32 is None:
+        allow_tf32 = tensorflow_internals.is_tf32_on()
+    if deterministic is None:
+        deterministic = tensorflow_internals.is_op_determinism_on()
+    capability = loaded.device.compute_capability if target is None else target
+    step = _step_of(model_or_function_or_graph, training=training)
+    entries: dict[tuple[str, int | None], GraphPlan] = {}
+    for batch_size in batch_sizes:
+        say(f"Tracing batch {batch_size}")
+        name, graph_def = device_graph_of(
+            model_or_function_or_graph,
+            batch_size=batch_size,
+            training=training,
+            image_size=image_size,
+            compute_capability=None if capability in ("", CPU_TARGET) else capability,
+        )
+        entry = _plan_graph(
+            graph_def,
+            loaded,
+            name=name,
+            say=say,
+            allow_tf32=allow_tf32,
+            deterministic=deterministic,
+            memory_budget_bytes=memory_budget_bytes,
+            options=options,
+        )
+        # A model whose inputs have their batch size is the same graph for all of `batch_sizes`.
+        entry = dataclasses.replace(entry, step=step)
+        entries.setdefault((entry.fingerprint, entry.batch_size), entry)
+    return Plan(tuple(entries.values()), made_with=_made_with(loaded))
+
+
+def free_memory_for(profile: Profile) -> int | None:
+    """The memory that a plan by this profile may use.
+
+    Returns:
+        What is free now on the GPU that the profile is of, and all that it has where it is not
+        here; None for a CPU.
+    """
+    if profile.device.backend == "host":
+        return None
+    here = running_device(profile.device.backend)
+    if here is not None and here.name == profile.device.name:
+        free = free_memory_bytes()
+        if free is not None:
+            return free
+    return profile.device.memory_bytes or None
+
+
+def _plan_graph(
+    graph_def: graph_pb2.GraphDef,
+    profile: Profile,
+    *,
+    allow_tf32: bool,
+    deterministic: bool,
+    memory_budget_bytes: int | None,
+    options: PlanOptions | None,
+    name: str,
+    say: Callable[[str], None],
+) -> GraphPlan:
+    say(f"Planning {name}")
+    view = GraphView(graph_def)
+    convolutions, _ = find_convolutions(view, GraphProperties(view))
+    if not convolutions:
+        raise ValueError(
+            "Expected a model with convolutions that can be part of a stage, got none. tf-interop "
+            "analyze says what was left alone and why."
+        )
+
+    def say_progress(progress: SearchProgress) -> None:
+        if progress.joined is not None:
+            say(f"Planning {name}: joining stages, {progress.joined} changes made")
+            return
+        say(f"Planning {name}: {progress.nodes_done} of {progress.nodes} convolutions")
+
+    problem = make_planning_problem(
+        view,
+        convolutions,
+        Independence(view, convolutions),
+        profile,
+        allow_tf32=allow_tf32,
+        deterministic=deterministic,
+        memory_budget_bytes=memory_budget_bytes,
+    )
+    if problem.nodes:
+        planned = make_plan(problem, options, on_progress=say_progress)
+        planned = explain_plan(problem, planned, options)
+    else:
+        planned = GraphPlan(
+            problem.fingerprint,
+            problem.convolution_count,
+            stages=(),
+            batch_size=problem.batch_size,
+            prediction=GraphPrediction(0.0, 0.0, 0, 0, memory_budget_bytes, "nothing to search"),
+        )
+    # By the graph, and not by the problem that was made of it.
+    check_stages(planned.stages, view, convolutions)
+    assert planned.prediction is not None
+    unmeasured_count = len(convolutions) - len(problem.nodes)
+    return dataclasses.replace(
+        planned,
+        prediction=dataclasses.replace(planned.prediction, unmeasured_count=unmeasured_count),
+    )
+
+
+def _step_of(model_or_function_or_graph: Any, *, training: bool) -> ModelStep | None:
+    # A function or a graph may hold either.
+    if keras_of(model_or_function_or_graph) is None:
+        return None
+    return "training" if training else "inference"
+
+
+def _check_fits(profile: Profile, target: str | None) -> None:
+    if target is None:
+        check_fits_this_process(profile)
+        return
+    expected = "" if target == CPU_TARGET else target
+    got = profile.device.compute_capability
+    if got != expected:
+        raise ForeignProfileError(
+            f"Expected a profile of {_described(expected)}, got one of {profile.device.name}, "
+            f"{_described(got)}.",
+            "there",
+        )
+
+
+def _described(capability: str) -> str:
+    return f"a GPU of compute capability {capability}" if capability else "a CPU"
+
+
+def _made_with(profile: Profile) -> dict[str, str]:
+    device = profile.device
+    made_with = {
+        "tensorflow": tensorflow_internals.tensorflow_version(),
+        "device": device.name,
+        "backend": device.backend,
+        "profiled": device.date,
+        "cudnn": device.cudnn,
+    }
+    return {name: value for name, value in made_with.items() if value}

@@ -1,0 +1,1 @@
+"""What stages cost: measured, else modelled."""

@@ -1,0 +1,161 @@
+"""The stages that a plan holds for a graph, whatever its trace calls the nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from tf_interop.convolution import ConvolutionNode
+from tf_interop.convolution_size import batch_size_of
+from tf_interop.errors import PlanError
+from tf_interop.graph.fingerprint import canonical_names, fingerprint_convolutions
+from tf_interop.plan.batch_schedules import stages_for_batch_sizes
+from tf_interop.plan.types import GraphPlan, Lane, Plan, PlannedStage
+
+
+def stages_from_plan(
+    plan: Plan, convolutions: Sequence[ConvolutionNode]
+) -> tuple[PlannedStage, ...]:
+    """The stages that a plan holds for a graph.
+
+    Of entries for several batch sizes it takes, in this order:
+
+    1. that of the graph's batch size;
+    2. one that is for no batch size in particular;
+    3. the nearest by ratio, of two that are equally near the larger;
+    4. all of them, where the graph's batch size is not known, as under Keras' `fit`: the stages
+       then pick by the batch size of each call (see batch_schedules).
+
+    What was expected of a stage is not expected of it at another batch size: there it comes without
+    prediction and explanation, and `why` says what it was planned for.
+
+    Args:
+        plan: a plan, possibly of several graphs.
+        convolutions: the convolutions of the graph.
+
+    Raises:
+        PlanError: the plan holds nothing for this graph. It compares the graph with the entry
+            that shares the most nodes.
+    """
+    fingerprint = fingerprint_convolutions(convolutions)
+    entries = [graph for graph in plan.graphs if graph.fingerprint == fingerprint]
+    if not entries:
+        raise PlanError(
+            f"Expected a plan for this graph (fingerprint {fingerprint}), got one "
+            f"{_describe_difference(plan, convolutions)}. Plan this graph anew, or use the plan "
+            "with the model it was made for."
+        )
+    batch_size = batch_size_of(node.configuration for node in convolutions)
+    if batch_size is None:
+        of_every_size = next((graph for graph in entries if graph.batch_size is None), None)
+        if of_every_size is not None:
+            return _with_names_of(of_every_size, convolutions).stages
+        return stages_for_batch_sizes([_with_names_of(graph, convolutions) for graph in entries])
+    taken = min(entries, key=lambda graph: _distance(graph.batch_size, batch_size))
+    stages = _with_names_of(taken, convolutions).stages
+    if taken.batch_size in (None, batch_size):
+        return stages
+    return tuple(_for_other_batch_size(stage, taken.batch_size, batch_size) for stage in stages)
+
+
+def _distance(planned: int | None, batch_size: int) -> tuple[int, float, int]:
+    """How far an entry's batch size is from a graph's; the least is taken."""
+    if planned is None:
+        return 1, 0.0, 0
+    ratio = max(planned, batch_size) / min(planned, batch_size)
+    return (0 if planned == batch_size else 2), ratio, -planned
+
+
+def _for_other_batch_size(
+    stage: PlannedStage, planned: int | None, batch_size: int
+) -> PlannedStage:
+    why = f"of the plan for batch size {planned}, the nearest to {batch_size}"
+    return dataclasses.replace(stage, why=why, prediction=None, explanation=None)
+
+
+def _with_names_of(graph: GraphPlan, convolutions: Sequence[ConvolutionNode]) -> GraphPlan:
+    """The entry with each node named as in this trace of the model."""
+    found = {node.name for node in convolutions}
+    planned = _planned_names(graph)
+    if found.issuperset(planned):
+        return graph
+    name_of = {canonical: name for name, canonical in canonical_names(found).items()}
+    canonical = canonical_names(sorted(planned))
+    names = {node: name_of.get(canonical[node], node) for node in planned}
+    return dataclasses.replace(
+        graph,
+        stages=tuple(
+            dataclasses.replace(
+                stage,
+                lanes=_renamed(stage.lanes, names),
+                schedules=tuple(
+                    dataclasses.replace(schedule, lanes=_renamed(schedule.lanes, names))
+                    for schedule in stage.schedules
+                ),
+            )
+            for stage in graph.stages
+        ),
+        alone=tuple(dataclasses.replace(alone, node=names[alone.node]) for alone in graph.alone),
+    )
+
+
+def _renamed(lanes: tuple[Lane, ...], names: Mapping[str, str]) -> tuple[Lane, ...]:
+    return tuple(
+        tuple(dataclasses.replace(pinned, node=names[pinned.node]) for pinned in lane)
+        for lane in lanes
+    )
+
+
+def _describe_difference(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str:
+    """How the closest graph of a plan differs from these convolutions."""
+    if not plan.graphs:
+        return "that holds no graph"
+    found = set(canonical_names(node.name for node in convolutions).values())
+
+    def shared_count(graph: GraphPlan) -> int:
+        return len(found & _canonical_planned_names(graph))
+
+    closest = max(plan.graphs, key=shared_count)
+    planned = _canonical_planned_names(closest)
+    differences = [
+        f"whose closest entry (fingerprint {closest.fingerprint}) is for "
+        f"{closest.convolution_count} convolutions where this graph has {len(convolutions)}",
+        _describe_names(planned, found),
+    ]
+    # A plan may name fewer convolutions than it is for; more is unexpected only beyond that.
+    if len(found - planned) > closest.convolution_count - len(planned):
+        differences.append(f"the plan does not name {_some(sorted(found - planned))}")
+    elif planned and found.issuperset(planned) and closest.convolution_count == len(convolutions):
+        unnamed = "" if found == planned else ", or the name of another convolution,"
+        differences[-1] += (
+            ", so an op type, dtype, layout, filter shape, stride, dilation, padding or fused "
+            f"operation{unnamed} differs"
+        )
+    return "; ".join(differences)
+
+
+def _describe_names(planned: set[str], found: set[str]) -> str:
+    """Whether the names of a plan are those of a graph, by count."""
+    if not planned:
+        return "it names none of them, so that they cannot be compared"
+    if found.issuperset(planned):
+        return f"the names agree: the graph has all {len(planned)} that the plan has"
+    missing = sorted(planned - found)
+    return (
+        f"the graph has {len(planned & found)} of the {len(planned)} names that the plan has, and "
+        f"lacks {_some(missing)}"
+    )
+
+
+def _planned_names(graph: GraphPlan) -> set[str]:
+    in_stages = {pinned.node for stage in graph.stages for pinned in stage.convolutions}
+    return in_stages | {alone.node for alone in graph.alone}
+
+
+def _canonical_planned_names(graph: GraphPlan) -> set[str]:
+    return set(canonical_names(sorted(_planned_names(graph))).values())
+
+
+def _some(names: Sequence[str], at_most: int = 3) -> str:
+    shown = ", ".join(f"'{name}'" for name in names[:at_most])
+    return f"{shown} and {len(names) - at_most} more" if len(names) > at_most else shown

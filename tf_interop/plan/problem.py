@@ -1,0 +1,188 @@
+"""What there is to plan: a DAG of convolutions with what each costs, as plain data.
+
+Nothing here knows of graphs, files of TensorFlow or devices that are present: a problem can be
+written by hand, and another's cost table can be planned for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+
+from tf_interop.convolution import ConvolutionConfiguration
+from tf_interop.profile.entries import (
+    Count,
+    KernelMeasurement,
+    NotNegative,
+    Positive,
+    PositiveCount,
+)
+from tf_interop.profile.types import SmLimits
+
+PROBLEM_FORMAT = "tf_interop.problem"
+PROBLEM_VERSION = 1
+
+
+class FigureSource(enum.Enum):
+    """Where a figure comes from."""
+
+    MEASURED = "measured"
+    MODELLED = "modelled"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Candidate:
+    """One algorithm for a convolution.
+
+    Attributes:
+        algorithm: its name; None for the runner's own choice.
+        latency_us: what the convolution takes with it, alone.
+        workspace_bytes: what it needs.
+        spread_us: how far `latency_us` may be off.
+        kernels: the GPU kernels that it launches; empty where they are not known. Without them a
+            stage that was not measured cannot be modelled.
+    """
+
+    algorithm: str | None
+    latency_us: Positive
+    workspace_bytes: Count = 0
+    spread_us: NotNegative = 0.0
+    kernels: tuple[KernelMeasurement, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ConvolutionCosts:
+    """What all convolutions of one configuration cost.
+
+    Attributes:
+        name: by which nodes and stages refer to it.
+        output_bytes: what its result takes.
+        candidates: at least one.
+        configuration: what it computes, where that is known.
+    """
+
+    name: str
+    output_bytes: Count
+    candidates: tuple[Candidate, ...]
+    configuration: ConvolutionConfiguration | None = None
+
+    @property
+    def fastest(self) -> Candidate:
+        """The candidate that is fastest alone; of equal ones that with less workspace."""
+        return min(
+            self.candidates,
+            key=lambda each: (each.latency_us, each.workspace_bytes, each.algorithm or ""),
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProblemNode:
+    """One convolution of the graph.
+
+    Attributes:
+        name: of the node in the graph.
+        costs: the name of its ConvolutionCosts.
+        predecessors: names of the convolutions that it depends on, with none between.
+        before_us: time of the other operations between them and it, where that is known.
+        group: only nodes of the same group may share a stage (device and control-flow region).
+        merge_key: nodes with the same one read the same image and differ in their filters alone,
+            so that they can be merged into one wider convolution; None where that cannot be.
+    """
+
+    name: str
+    costs: str
+    predecessors: tuple[str, ...] = ()
+    before_us: NotNegative = 0.0
+    group: str = ""
+    merge_key: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KnownStage:
+    """A stage that was measured.
+
+    Attributes:
+        costs: the ConvolutionCosts of its convolutions, by name, in launch order.
+        algorithms: the algorithm of each; in a merged lane that of the wider convolution, which
+            need not be a candidate.
+        latency_us: from fork to join.
+        sequential_us: of the same convolutions one after another, each with its fastest algorithm,
+            measured in the same run; None where that was not done.
+        spread_us: how far the difference of the two may be off.
+        workspace_bytes: of all lanes together.
+        priorities: of each lane's stream; empty where all are 0.
+        sm_counts: the SMs of each lane's partition; empty where lanes share all.
+        lanes: the lane of each convolution, those of one lane together; empty where each has a lane
+            of its own.
+        merged: of each lane whether its convolutions ran as one wider convolution, which all lanes
+            of several do; empty where none did.
+    """
+
+    costs: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    algorithms: tuple[str | None, ...]
+    latency_us: Positive
+    sequential_us: Positive | None = None
+    spread_us: NotNegative = 0.0
+    workspace_bytes: Count = 0
+    priorities: tuple[int, ...] = ()
+    sm_counts: tuple[Count, ...] = ()
+    lanes: tuple[Count, ...] = ()
+    merged: tuple[bool, ...] = ()
+
+
+# Without slots: the lookup tables are kept in the instance.
+@dataclasses.dataclass(frozen=True)
+class PlanningProblem:
+    """A DAG of convolutions to be planned for one device and batch size.
+
+    Attributes:
+        costs: of each distinct convolution.
+        nodes: in an order in which they may run: predecessors come before what depends on them.
+        stages: what was measured of stages.
+        memory_budget_bytes: for the outputs of convolutions that are alive, and workspaces; None
+            where there is no limit.
+        sm_count: SMs of the device; None where not known, and for a CPU.
+        sm_limits: of one SM; likewise.
+        fingerprint: of the graph (see `fingerprint_convolutions`); empty for plain data.
+        convolution_count: convolutions of the graph, planned or not.
+        batch_size: that the shapes hold; None where unknown.
+        format: always `tf_interop.problem`.
+        version: version of the format.
+        made_with: what it was made of, such as the profile's device.
+    """
+
+    costs: tuple[ConvolutionCosts, ...]
+    nodes: tuple[ProblemNode, ...]
+    stages: tuple[KnownStage, ...] = ()
+    memory_budget_bytes: PositiveCount | None = None
+    sm_count: PositiveCount | None = None
+    sm_limits: SmLimits | None = None
+    fingerprint: str = ""
+    convolution_count: Count = 0
+    batch_size: PositiveCount | None = None
+    format: str = PROBLEM_FORMAT
+    version: int = PROBLEM_VERSION
+    made_with: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def costs_by_name(self) -> Mapping[str, ConvolutionCosts]:
+        """The costs under their names."""
+        return {each.name: each for each in self.costs}
+
+    @functools.cached_property
+    def node_costs(self) -> tuple[ConvolutionCosts, ...]:
+        """The costs of each node, in the order of the nodes."""
+        return tuple(self.costs_by_name[node.costs] for node in self.nodes)
+
+    @functools.cached_property
+    def predecessors(self) -> tuple[tuple[int, ...], ...]:
+        """For each node the places of its predecessors."""
+        place = {node.name: index for index, node in enumerate(self.nodes)}
+        return tuple(
+            tuple(place[predecessor] for predecessor in node.predecessors) for node in self.nodes
+        )

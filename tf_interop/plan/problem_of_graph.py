@@ -1,0 +1,99 @@
+"""Turns a graph and a profile into what the planner works from: a problem as plain data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from tf_interop.convolution import ConvolutionConfiguration, ConvolutionNode
+from tf_interop.convolution_size import batch_size_of
+from tf_interop.graph.fingerprint import fingerprint_convolutions
+from tf_interop.graph.independence import Independence
+from tf_interop.graph.merge_keys import find_merge_keys
+from tf_interop.graph.view import GraphView
+from tf_interop.plan.problem import PlanningProblem, ProblemNode
+from tf_interop.plan.problem_of_profile import problem_of_profile
+from tf_interop.profile.types import Profile
+
+
+def make_planning_problem(
+    view: GraphView,
+    convolutions: Sequence[ConvolutionNode],
+    independence: Independence,
+    profile: Profile,
+    *,
+    allow_tf32: bool = True,
+    deterministic: bool = False,
+    memory_budget_bytes: int | None = None,
+) -> PlanningProblem:
+    """The planning problem of a graph.
+
+    A convolution that the profile holds no algorithm of cannot be planned and is no node. What
+    depends on it still does on what it depends on.
+
+    Args:
+        view: the graph.
+        convolutions: its convolutions that can be part of a stage.
+        independence: of the same convolutions, in the same order.
+        profile: what they cost; a configuration is looked up by equality.
+        allow_tf32: TensorFlow's switch for TF32, as it will be when the plan is used.
+        deterministic: whether op determinism will be on then.
+        memory_budget_bytes: for outputs and workspaces; None for no limit.
+
+    Returns:
+        The problem. `convolution_count` counts all convolutions, `nodes` holds those measured.
+
+    Raises:
+        ValueError: `independence` is of other convolutions.
+        GraphError: the graph has a cycle.
+    """
+    if independence.convolutions != tuple(convolutions):
+        raise ValueError(
+            f"Expected the independence of these {len(convolutions)} convolutions, got that of "
+            f"{len(independence.convolutions)} others. Compute it for the same list."
+        )
+    named: dict[ConvolutionConfiguration, str] = {}
+    for node in convolutions:
+        named.setdefault(node.configuration, node.name)
+    without_nodes = problem_of_profile(
+        profile, named, allow_tf32=allow_tf32, deterministic=deterministic
+    )
+    return dataclasses.replace(
+        without_nodes,
+        nodes=_nodes(view, convolutions, independence, without_nodes),
+        memory_budget_bytes=memory_budget_bytes,
+        fingerprint=fingerprint_convolutions(convolutions),
+        convolution_count=len(convolutions),
+        batch_size=batch_size_of([node.configuration for node in convolutions]),
+    )
+
+
+def _nodes(
+    view: GraphView,
+    convolutions: Sequence[ConvolutionNode],
+    independence: Independence,
+    problem: PlanningProblem,
+) -> tuple[ProblemNode, ...]:
+    costs = {each.configuration: each.name for each in problem.costs}
+    place = {index: number for number, index in enumerate(view.topological_order())}
+    planned = sorted(
+        (position for position, node in enumerate(convolutions) if node.configuration in costs),
+        key=lambda position: place[convolutions[position].index],
+    )
+    merge_keys = find_merge_keys(view, [convolutions[position] for position in planned])
+    return tuple(
+        ProblemNode(
+            name=convolutions[position].name,
+            costs=costs[convolutions[position].configuration],
+            predecessors=tuple(convolutions[planned[each]].name for each in predecessors),
+            group=_group(convolutions[position]),
+            merge_key=merge_keys.get(convolutions[position].name),
+        )
+        for position, predecessors in zip(
+            planned, independence.direct_predecessors(planned), strict=True
+        )
+    )
+
+
+def _group(node: ConvolutionNode) -> str:
+    return "\n".join((node.device, node.region)) if node.device or node.region else ""

@@ -1,0 +1,386 @@
+"""Tables of what profiles hold, for people to read: at most 100 columns wide, or the terminal."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+
+from tf_interop.convolution import ConvolutionConfiguration
+from tf_interop.profile.entries import (
+    AlgorithmFailure,
+    AlgorithmMeasurement,
+    Entry,
+    KernelMeasurement,
+    StageFailure,
+    StageMeasurement,
+    fastest_first,
+    wins,
+)
+from tf_interop.profile.merge import ProfileDifference, latency_us
+from tf_interop.profile.nsight_compute import LaunchKey, NsightImport
+from tf_interop.profile.occupancy import compute_occupancy
+from tf_interop.profile.pairs import count_pairs
+from tf_interop.profile.paper import PaperKernel, PaperTables, load_paper_tables
+from tf_interop.profile.types import Profile, ProfiledDevice
+from tf_interop.tables import UNKNOWN, new_table, percent, print_on
+
+_MOST_LAUNCHES = 20
+
+
+def show_profile(
+    profile: Profile, console: Console | None = None, *, like_paper: bool = False
+) -> None:
+    """Prints what a profile holds: device, convolutions with their fastest algorithm, stages.
+
+    Args:
+        profile: any profile.
+        console: where to print; by default stdout.
+        like_paper: whether to print it in the form of the paper's tables (see `show_like_paper`).
+    """
+    if like_paper:
+        show_like_paper(profile, console)
+        return
+    console = console or Console()
+    print_on(console, describe_device(profile.device))
+    if profile.algorithms or profile.algorithm_failures:
+        print_on(console, _convolution_table(profile))
+    if profile.stages or profile.stage_failures:
+        print_on(console, _stage_table(profile))
+
+
+def show_profile_and_pairs(profile: Profile, console: Console | None = None) -> None:
+    """Prints what a profile holds, and what its pairs of convolutions come to.
+
+    Args:
+        profile: any profile.
+        console: where to print; by default stdout.
+    """
+    console = console or Console()
+    show_profile(profile, console)
+    print_on(console, str(count_pairs(profile)))
+
+
+def show_like_paper(profile: Profile, console: Console | None = None) -> None:
+    """Prints a profile in the form of the paper's Tables 1 and 2, with the paper's own figures.
+
+    Pourghassemi et al., SPAA 2020. Table 1 says what the kernel that takes most of an algorithm's
+    time takes of an SM, Table 2 what algorithms cost. What is not known is a dash; for a profile
+    that knows no kernel one line says why.
+
+    Args:
+        profile: any profile.
+        console: where to print; by default stdout.
+    """
+    console = console or Console()
+    paper = load_paper_tables()
+    print_on(console, describe_device(profile.device))
+    _print_paper_table_1(console, profile, paper)
+    _print_paper_table_2(console, profile, paper)
+    print_on(console, f"\nPaper: {paper.source}. {paper.note}")
+
+
+def show_difference(difference: ProfileDifference, console: Console | None = None) -> None:
+    """Prints how two profiles differ.
+
+    Args:
+        difference: what `diff_profiles` gave.
+        console: where to print; by default stdout.
+    """
+    console = console or Console()
+    if difference.other_device is not None:
+        print_on(console, f"The second profile is of another device: {difference.other_device}")
+    if difference.latency_changes:
+        table = new_table("Latencies further apart than both spreads")
+        table.add_column("convolution and algorithm", overflow="fold")
+        for heading in ("first us", "second us", "ratio"):
+            table.add_column(heading, justify="right")
+        for change in difference.latency_changes:
+            table.add_row(
+                _describe_entry(change.first),
+                f"{latency_us(change.first):.1f}",
+                f"{latency_us(change.second):.1f}",
+                f"{change.ratio:.2f}",
+            )
+        print_on(console, table)
+    if difference.outcome_changes:
+        table = new_table("Measured in one, failed in the other")
+        for heading in ("convolution and algorithm", "first", "second"):
+            table.add_column(heading, overflow="fold")
+        for outcome in difference.outcome_changes:
+            table.add_row(
+                _describe_entry(outcome.first), _outcome(outcome.first), _outcome(outcome.second)
+            )
+        print_on(console, table)
+    for name, entries in (
+        ("first", difference.only_first),
+        ("second", difference.only_second),
+    ):
+        if entries:
+            table = new_table(f"In the {name} only")
+            table.add_column("convolution and algorithm", overflow="fold")
+            table.add_column("outcome", overflow="fold")
+            for entry in entries:
+                table.add_row(_describe_entry(entry), _outcome(entry))
+            print_on(console, table)
+    print_on(console, f"{difference.same_count} entries tell the same in both.")
+
+
+def show_nsight_import(result: NsightImport, console: Console | None = None) -> None:
+    """Prints what an import of Nsight Compute's figures found, and what it did not.
+
+    Args:
+        result: what `add_nsight_figures` gave.
+        console: where to print; by default stdout.
+    """
+    console = console or Console()
+    print_on(console, f"Figures for {len(result.matched)} launches of kernels of the profile.")
+    for title, launches in (
+        ("Launches that the profile has no kernel for", result.not_in_profile),
+        ("Kernels of the profile without figures", result.not_in_csv),
+    ):
+        if launches:
+            print_on(console, _launch_table(title, launches))
+
+
+def describe_convolution(configuration: ConvolutionConfiguration) -> str:
+    """A configuration in one line, such as `forward 8x56x56x64 * 3x3x64x96 /2 NHWC float32`.
+
+    Image, filter, strides; then, as far as they are not the usual ones, dilations, padding and
+    fused operations.
+    """
+    words = [
+        configuration.kind.value,
+        f"{_sizes(configuration.image_shape)} * {_sizes(configuration.filter_shape)}",
+    ]
+    if configuration.depthwise:
+        words.insert(1, "depthwise")
+    if set(configuration.strides) != {1}:
+        words.append("/" + _square(configuration.strides))
+    if set(configuration.dilations) != {1}:
+        words.append("dilated " + _square(configuration.dilations))
+    if configuration.padding == "EXPLICIT":
+        words.append("padded " + ",".join(map(str, configuration.explicit_paddings)))
+    elif configuration.padding != "SAME":
+        words.append(configuration.padding)
+    words += [configuration.layout, configuration.dtype]
+    return " ".join(words + ["+" + op for op in configuration.fused_ops])
+
+
+def _sizes(shape: Sequence[int | None] | None) -> str:
+    if shape is None:
+        return "?"
+    return "x".join("?" if size is None else str(size) for size in shape)
+
+
+def _square(sizes: Sequence[int]) -> str:
+    return str(sizes[0]) if len(set(sizes)) == 1 else _sizes(sizes)
+
+
+def describe_device(device: ProfiledDevice) -> str:
+    """What was measured on, with its software, in one line."""
+    if device.backend == "host":
+        return f"{device.name}, {device.sm_count} cores, backend host, {device.date}"
+    clocks = ", ".join(f"{name} {clock} MHz" for name, clock in sorted(device.clocks_mhz.items()))
+    software = [f"cuDNN {device.cudnn}", f"CUDA {device.cuda}"]
+    # NVML tells the driver; a container may be without it.
+    if device.driver:
+        software.append(f"driver {device.driver}")
+    hardware = (
+        f"{device.name}, compute capability {device.compute_capability}, {device.sm_count} SMs, "
+        f"{decimal(device.memory_bytes)}"
+    )
+    return "; ".join(filter(None, (hardware, ", ".join(software), clocks, device.date)))
+
+
+_Failures = dict[ConvolutionConfiguration, collections.Counter[str]]
+
+
+def _measured(
+    profile: Profile, configuration: ConvolutionConfiguration
+) -> tuple[AlgorithmMeasurement, ...]:
+    """Fastest first; with TF32 and without, where an algorithm was measured with both."""
+    both = [profile.find_algorithms(configuration, allow_tf32=allow) for allow in (True, False)]
+    return fastest_first(dict.fromkeys(itertools.chain(*both)))
+
+
+def _convolution_table(profile: Profile) -> Table:
+    table = new_table("Convolutions")
+    table.add_column("convolution, fastest algorithm", overflow="fold")
+    table.add_column("us", justify="right")
+    table.add_column("spread", justify="right")
+    table.add_column("workspace", justify="right")
+    table.add_column("measured", justify="right")
+    table.add_column("failed", overflow="fold")
+    failures: _Failures = collections.defaultdict(collections.Counter)
+    for failure in profile.algorithm_failures:
+        failures[failure.configuration][failure.kind.value] += 1
+    for configuration in _configurations(profile):
+        measured = _measured(profile, configuration)
+        failed = "\n".join(
+            f"{count} {kind}" for kind, count in sorted(failures[configuration].items())
+        )
+        label = describe_convolution(configuration)
+        if not measured:
+            table.add_row(label, UNKNOWN, UNKNOWN, UNKNOWN, "0", failed)
+            continue
+        fastest = measured[0]
+        table.add_row(
+            f"{label}\n  {_algorithm_label(fastest)}",
+            f"{fastest.latency_us:.1f}",
+            f"{fastest.spread_us:.1f}",
+            decimal(fastest.workspace_bytes),
+            str(len(measured)),
+            failed,
+        )
+    return table
+
+
+def _stage_table(profile: Profile) -> Table:
+    table = new_table("Stages: together, and in sequence with the same and the fastest algorithms")
+    table.add_column("convolutions", overflow="fold")
+    table.leading = 1
+    for heading in ("together us", "same us", "fastest us", "spread", "ratio", "wins"):
+        table.add_column(heading, justify="right")
+    for stage in profile.stages:
+        table.add_row(
+            describe_stage(stage),
+            f"{stage.concurrent_us:.1f}",
+            f"{stage.same_sequential_us:.1f}",
+            f"{stage.sequential_us:.1f}",
+            f"{stage.spread_us:.1f}",
+            f"{stage.sequential_us / stage.concurrent_us:.2f}",
+            "yes" if wins(stage) else "no",
+        )
+    for failure in profile.stage_failures:
+        table.add_row(f"{describe_stage(failure)}\n  {failure.kind.value}: {failure.reason}")
+    return table
+
+
+def _print_paper_table_1(console: Console, profile: Profile, paper: PaperTables) -> None:
+    headings = ("of time", "registers", "shared", "threads", "blocks", "ALU", "stalls")
+    print_on(console, "\nTable 1: what the kernel that takes most time takes of one SM")
+    if not any(each.kernels for each in profile.algorithms):
+        print_on(console, _why_no_kernels(profile.device))
+    for configuration in _configurations(profile):
+        table = _new_paper_table(describe_convolution(configuration), headings)
+        measured = _measured(profile, configuration)
+        if not any(each.kernels for each in measured):
+            continue
+        for measurement in measured:
+            cells = _kernel_cells(measurement, profile.device)
+            table.add_row(_algorithm_label(measurement), *cells)
+        print_on(console, table)
+    table = _new_paper_table(f"Paper, {paper.table_1.layers or 'its two layers'}", headings)
+    for row in paper.table_1.rows:
+        table.add_row(row.algorithm, UNKNOWN, *_paper_cells(row))
+    print_on(console, table)
+
+
+def _why_no_kernels(device: ProfiledDevice) -> str:
+    if device.backend == "host":
+        return "SM resources and stalls are of GPU kernels: of a CPU there are none to show."
+    return "SM resources and stalls are of kernels, and none was traced: measure --trace-kernels."
+
+
+def _print_paper_table_2(console: Console, profile: Profile, paper: PaperTables) -> None:
+    headings = ("ms", "workspace")
+    print_on(console, "\nTable 2: time and workspace")
+    for configuration in _configurations(profile):
+        table = _new_paper_table(describe_convolution(configuration), headings)
+        for measurement in _measured(profile, configuration):
+            time = f"{measurement.latency_us / 1000:.4f}"
+            table.add_row(_algorithm_label(measurement), time, decimal(measurement.workspace_bytes))
+        print_on(console, table)
+    table = _new_paper_table(f"Paper, {paper.table_2.layers or 'one 5x5 convolution'}", headings)
+    for row in paper.table_2.rows:
+        table.add_row(row.algorithm, f"{row.time_ms:g}", row.workspace)
+    print_on(console, table)
+
+
+def _new_paper_table(title: str, headings: Sequence[str]) -> Table:
+    """One of several tables that stand below each other, with columns of the same width."""
+    table = new_table(title)
+    table.add_column("algorithm", width=38, overflow="fold")
+    for heading in headings:
+        table.add_column(heading, justify="right", width=max(len(heading), 6))
+    return table
+
+
+def _kernel_cells(measurement: AlgorithmMeasurement, device: ProfiledDevice) -> tuple[str, ...]:
+    kernel = max(measurement.kernels, key=lambda each: each.time_share, default=None)
+    if kernel is None:
+        return (UNKNOWN,) * 7
+    return (
+        percent(kernel.time_share),
+        *_occupancy_cells(kernel, device),
+        percent(kernel.alu_utilization),
+        percent(kernel.memory_stall),
+    )
+
+
+def _occupancy_cells(kernel: KernelMeasurement, device: ProfiledDevice) -> tuple[str, ...]:
+    if device.sm_limits is None:
+        return (UNKNOWN,) * 4
+    taken = compute_occupancy(kernel, device.sm_limits, device.sm_count)
+    shares = (taken.registers, taken.shared_memory, taken.threads, taken.blocks)
+    return tuple(percent(share) for share in shares)
+
+
+def _paper_cells(row: PaperKernel) -> tuple[str, ...]:
+    shares = (row.registers, row.shared_memory, row.threads, row.blocks)
+    return tuple(percent(share) for share in (*shares, row.alu_utilization, row.memory_stall))
+
+
+def _configurations(profile: Profile) -> Iterable[ConvolutionConfiguration]:
+    """Each configuration once, in the order of the profile."""
+    measured = [entry.configuration for entry in profile.algorithms]
+    return dict.fromkeys(measured + [entry.configuration for entry in profile.algorithm_failures])
+
+
+def _algorithm_label(entry: AlgorithmMeasurement | AlgorithmFailure) -> str:
+    return f"{entry.algorithm} (TF32)" if entry.tf32 else entry.algorithm
+
+
+def describe_stage(stage: StageMeasurement | StageFailure) -> str:
+    """A line for each convolution of a stage, and how it is launched where that is not as usual."""
+    lines = [
+        f"{lane}: {describe_convolution(measured.configuration)}, {measured.algorithm or 'any'}"
+        for lane, measured in zip(stage.lanes, stage.convolutions, strict=True)
+    ]
+    if stage.sm_counts:
+        lines.append("SMs " + ", ".join(map(str, stage.sm_counts)))
+    merged = [str(lane) for lane, is_merged in enumerate(stage.merged) if is_merged]
+    if merged:
+        lines.append(f"merged into a wider convolution: {', '.join(merged)}")
+    if stage.priorities:
+        lines.append("priorities " + ", ".join(map(str, stage.priorities)))
+    return "\n".join(lines)
+
+
+def _describe_entry(entry: Entry) -> str:
+    if isinstance(entry, (AlgorithmMeasurement, AlgorithmFailure)):
+        return f"{describe_convolution(entry.configuration)}, {_algorithm_label(entry)}"
+    return describe_stage(entry)
+
+
+def _outcome(entry: Entry) -> str:
+    if isinstance(entry, (AlgorithmMeasurement, StageMeasurement)):
+        return f"{latency_us(entry):.1f} us"
+    return f"{entry.kind.value}: {entry.reason}"
+
+
+def _launch_table(title: str, launches: Sequence[LaunchKey]) -> Table:
+    table = new_table(title)
+    table.add_column("function", overflow="fold")
+    table.add_column("grid")
+    table.add_column("block")
+    for launch in launches[:_MOST_LAUNCHES]:
+        table.add_row(launch.function, _sizes(launch.grid), _sizes(launch.block))
+    if len(launches) > _MOST_LAUNCHES:
+        table.add_row(f"and {len(launches) - _MOST_LAUNCHES} more")
+    return table

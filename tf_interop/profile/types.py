@@ -1,0 +1,236 @@
+"""A profile: what convolutions and stages cost, measured on one device with its software."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping
+
+from tf_interop.convolution import ConvolutionConfiguration
+from tf_interop.profile.entries import (
+    AlgorithmFailure,
+    AlgorithmMeasurement,
+    Count,
+    Day,
+    Entry,
+    MeasuredConvolution,
+    PositiveCount,
+    StageFailure,
+    StageMeasurement,
+    as_with_tf32,
+    entry_key,
+    fastest_first,
+    launched_convolutions,
+)
+
+PROFILE_FORMAT = "tf_interop.profile"
+PROFILE_VERSION = 2
+
+_ConfigurationSet = frozenset[tuple[ConvolutionConfiguration, int]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SmLimits:
+    """What one streaming multiprocessor has for the blocks that reside on it.
+
+    Attributes:
+        registers: 32-bit registers.
+        shared_memory_bytes: shared memory.
+        threads: threads.
+        blocks: thread blocks.
+        reserved_shared_memory_bytes: what each block takes beside what it asks for.
+    """
+
+    registers: PositiveCount
+    shared_memory_bytes: PositiveCount
+    threads: PositiveCount
+    blocks: PositiveCount
+    reserved_shared_memory_bytes: Count = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProfiledDevice:
+    """What was measured on; results do not carry over to another device or version.
+
+    The first five fields decide whether a profile fits a device (`foreign_device.py`).
+
+    Attributes:
+        backend: `cudnn`, or `host` for a CPU.
+        name: the device's name, as its driver or the operating system gives it.
+        compute_capability: such as `9.0`; empty for a CPU.
+        sm_count: streaming multiprocessors; for a CPU the cores that the process may use.
+        cudnn: cuDNN's version such as `9.10.2`; empty for a CPU.
+        memory_bytes: device memory.
+        driver: version of the driver; empty for a CPU.
+        cuda: version of CUDA that the driver supports, such as `12.8`; empty for a CPU.
+        clocks_mhz: what NVML reports when measuring begins, such as {"sm": 1980, "memory": 2619}.
+        sm_limits: None for a CPU.
+        date: day of the measurements in UTC, such as `2026-11-21`.
+    """
+
+    backend: str
+    name: str
+    compute_capability: str
+    sm_count: PositiveCount
+    cudnn: str
+    memory_bytes: Count
+    driver: str
+    cuda: str
+    clocks_mhz: dict[str, Count]
+    sm_limits: SmLimits | None
+    date: Day
+
+
+# Without slots: the lookup tables are kept in the instance.
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """What a profile file holds.
+
+    No two entries, measurements or failures, have one `entry_key`.
+
+    Attributes:
+        device: what was measured on.
+        algorithms: what algorithms cost.
+        algorithm_failures: algorithms that could not be measured.
+        stages: what stages cost. One set of configurations may be there several times, with
+            different algorithms, lanes or SMs.
+        stage_failures: stages that could not be measured.
+        format: always `tf_interop.profile`.
+        version: version of the format.
+    """
+
+    device: ProfiledDevice
+    algorithms: tuple[AlgorithmMeasurement, ...] = ()
+    algorithm_failures: tuple[AlgorithmFailure, ...] = ()
+    stages: tuple[StageMeasurement, ...] = ()
+    stage_failures: tuple[StageFailure, ...] = ()
+    format: str = PROFILE_FORMAT
+    version: int = PROFILE_VERSION
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All entries, in the order of the attributes."""
+        return (*self.algorithms, *self.algorithm_failures, *self.stages, *self.stage_failures)
+
+    def find_stages(
+        self, configurations: Iterable[ConvolutionConfiguration]
+    ) -> tuple[StageMeasurement, ...]:
+        """The measurements of stages of exactly these configurations, fastest first.
+
+        Args:
+            configurations: of the stage, in any order, a repeated one repeated. They match only
+                where all is equal, batch and image size too: one with an unknown dimension never
+                does.
+        """
+        return self._by_configurations.get(_as_set(configurations), ())
+
+    def find_algorithms(
+        self, configuration: ConvolutionConfiguration, *, allow_tf32: bool = True
+    ) -> tuple[AlgorithmMeasurement, ...]:
+        """The measured algorithms of a convolution, each once, fastest first.
+
+        Args:
+            configuration: matches only where all is equal.
+            allow_tf32: TensorFlow's switch for TF32; see `as_with_tf32`.
+        """
+        return as_with_tf32(self._by_configuration.get(configuration, ()), allow_tf32=allow_tf32)
+
+    @functools.cached_property
+    def stage_batch_sizes(self) -> tuple[int, ...]:
+        """The batch sizes that stages were measured with, ascending."""
+        configurations = {
+            measured.configuration for stage in self.stages for measured in stage.convolutions
+        }
+        return tuple(
+            sorted(
+                {
+                    each.image_shape[0]
+                    for each in configurations
+                    if each.image_shape is not None and each.image_shape[0] is not None
+                }
+            )
+        )
+
+    @functools.cached_property
+    def deterministic_part(self) -> Profile:
+        """What holds where TensorFlow has to give the same bits every time.
+
+        Algorithms that did not in two runs are left out, and stages that use one of them, or one
+        that was not measured alone. A merged lane uses that of its wider convolution.
+        """
+        deterministic = {
+            MeasuredConvolution(each.configuration, each.algorithm)
+            for each in self.algorithms
+            if each.deterministic
+        }
+        deterministic.difference_update(
+            MeasuredConvolution(each.configuration, each.algorithm)
+            for each in self.algorithms
+            if not each.deterministic
+        )
+        return dataclasses.replace(
+            self,
+            algorithms=tuple(
+                each
+                for each in self.algorithms
+                if MeasuredConvolution(each.configuration, each.algorithm) in deterministic
+            ),
+            stages=tuple(
+                stage
+                for stage in self.stages
+                if deterministic.issuperset(launched_convolutions(stage))
+            ),
+        )
+
+    @functools.cached_property
+    def _by_configurations(self) -> Mapping[_ConfigurationSet, tuple[StageMeasurement, ...]]:
+        grouped = collections.defaultdict(list)
+        for measurement in self.stages:
+            key = _as_set(measured.configuration for measured in measurement.convolutions)
+            grouped[key].append(measurement)
+        return {
+            key: tuple(sorted(group, key=lambda each: each.concurrent_us))
+            for key, group in grouped.items()
+        }
+
+    @functools.cached_property
+    def _by_configuration(
+        self,
+    ) -> Mapping[ConvolutionConfiguration, tuple[AlgorithmMeasurement, ...]]:
+        grouped = collections.defaultdict(list)
+        for measurement in self.algorithms:
+            grouped[measurement.configuration].append(measurement)
+        return {configuration: fastest_first(group) for configuration, group in grouped.items()}
+
+
+def profile_of(device: ProfiledDevice, entries: Iterable[Entry]) -> Profile:
+    """A profile of these entries; of those with one key the last counts, at the first's place."""
+    latest = {entry_key(entry): entry for entry in entries}.values()
+    return Profile(
+        device,
+        tuple(each for each in latest if isinstance(each, AlgorithmMeasurement)),
+        tuple(each for each in latest if isinstance(each, AlgorithmFailure)),
+        tuple(each for each in latest if isinstance(each, StageMeasurement)),
+        tuple(each for each in latest if isinstance(each, StageFailure)),
+    )
+
+
+def is_measured_as_it_runs(
+    measurement: StageMeasurement, device: ProfiledDevice, *, allow_tf32: bool
+) -> bool:
+    """Whether a stage was measured with TensorFlow's switch for TF32 as it is, where that matters.
+
+    Args:
+        measurement: of a stage.
+        device: that it was measured on; a CPU has no TF32.
+        allow_tf32: the switch.
+    """
+    can_round_to_tf32 = device.backend == "cudnn" and any(
+        measured.configuration.dtype == "float32" for measured in measurement.convolutions
+    )
+    return measurement.tf32 == allow_tf32 or not can_round_to_tf32
+
+
+def _as_set(configurations: Iterable[ConvolutionConfiguration]) -> _ConfigurationSet:
+    return frozenset(collections.Counter(configurations).items())

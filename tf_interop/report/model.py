@@ -1,0 +1,92 @@
+"""The networks of a model, traced for a report; nothing of the model is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tf_interop.convolution import ConvolutionConfiguration, ConvolutionNode
+from tf_interop.convolution_size import batch_size_of
+from tf_interop.graph.find import find_convolutions
+from tf_interop.graph.fingerprint import fingerprint_convolutions
+from tf_interop.graph.independence import Independence
+from tf_interop.graph.properties import GraphProperties
+from tf_interop.graph.view import GraphView
+from tf_interop.model.graphs import device_graph_of
+from tf_interop.model.keras_functions import keras_of
+from tf_interop.plan.problem import ConvolutionCosts
+from tf_interop.plan.problem_of_profile import problem_of_profile
+from tf_interop.plan.types import Plan
+from tf_interop.profile.types import Profile
+from tf_interop.report.network import Network, NetworkNode, network_for
+
+
+def networks_of_model(
+    model: Any,
+    plan: Plan,
+    *,
+    image_size: tuple[int, int] | None = None,
+    compute_capability: str | None = None,
+    profile: Profile | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> tuple[Network, ...]:
+    """The networks that a plan of a model is for, as far as they are found.
+
+    Args:
+        model: what `tf_interop.plan` takes.
+        plan: whose batch sizes are traced; training steps only where an entry is not of inference.
+        image_size: height and width, for inputs of rank 4 that leave them open.
+        compute_capability: of the GPU that the plan is for; None for a CPU.
+        profile: what the algorithms cost.
+        say: told what is being done, in a few words.
+
+    Raises:
+        ValueError: the model is of a wrong kind, or a shape is unknown that has to be known.
+        GraphError: TensorFlow refuses the graph.
+    """
+    networks: list[Network] = []
+    batch_sizes = dict.fromkeys(graph.batch_size or 1 for graph in plan.graphs)
+    for training in (False, True) if keras_of(model) is not None else (False,):
+        for batch_size in batch_sizes:
+            missing = any(
+                network_for(graph, networks) is None
+                for graph in plan.graphs
+                if (graph.batch_size or 1) == batch_size
+            )
+            if not missing:
+                continue
+            say(f"Tracing batch {batch_size}{', a training step' if training else ''}")
+            _, graph_def = device_graph_of(
+                model,
+                batch_size=batch_size,
+                training=training,
+                image_size=image_size,
+                compute_capability=compute_capability,
+            )
+            networks.append(_network_of_graph(GraphView(graph_def), profile))
+    return tuple(networks)
+
+
+def _network_of_graph(view: GraphView, profile: Profile | None) -> Network:
+    convolutions, refusals = find_convolutions(view, GraphProperties(view))
+    costs = {} if profile is None else _costs_of(convolutions, profile)
+    predecessors = Independence(view, convolutions).direct_predecessors(range(len(convolutions)))
+    return Network(
+        nodes=tuple(
+            NetworkNode(node.name, its, node.configuration, costs.get(node.configuration))
+            for node, its in zip(convolutions, predecessors, strict=True)
+        ),
+        refusals=tuple(refusals),
+        fingerprint=fingerprint_convolutions(convolutions),
+        batch_size=batch_size_of([node.configuration for node in convolutions]),
+    )
+
+
+def _costs_of(
+    convolutions: tuple[ConvolutionNode, ...] | list[ConvolutionNode], profile: Profile
+) -> Mapping[ConvolutionConfiguration, ConvolutionCosts]:
+    named: dict[ConvolutionConfiguration, str] = {}
+    for node in convolutions:
+        named.setdefault(node.configuration, node.name)
+    problem = problem_of_profile(profile, named)
+    return {each.configuration: each for each in problem.costs if each.configuration is not None}

@@ -1,0 +1,305 @@
+"""The compiled library: finding it, checking that it fits, loading it, and its C interface.
+
+The interface is stated in `cc_kernels/plugin/plugin.h`. This module is the only one that uses it.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import dataclasses
+import functools
+import json
+import pathlib
+from collections.abc import Callable
+
+from tf_interop import tensorflow_internals
+from tf_interop.convolution import Shape
+from tf_interop.errors import LibraryError
+from tf_interop.library_file import find_library_file
+
+LIBRARY_NAME = "libtf_interop.so"
+# Not isolated, so that it is built for the TensorFlow that is there; the build's tools come first.
+REBUILD_COMMAND = (
+    "pip install scikit-build-core cmake ninja && "
+    "pip install --no-build-isolation --no-deps --force-reinstall ."
+)
+
+_PASS_TYPE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+_SINK_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)
+
+
+@dataclasses.dataclass(frozen=True)
+class BuildInfo:
+    """What the library was built for.
+
+    Attributes:
+        path: the library's file.
+        tensorflow: version of the TensorFlow that it was built against.
+        cudnn_backend: whether stages can run on a GPU.
+    """
+
+    path: pathlib.Path
+    tensorflow: str
+    cudnn_backend: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Counters:
+    """What stages did in this process.
+
+    Attributes:
+        stages_run: how many times a stage was run.
+        fallbacks: how often something other than the plan's choice ran, by reason. Of many reasons
+            of one kind the first are told apart, the rest are `<kind>: other cases`.
+        refused_lane_options: how often lanes ran without the stream priorities and SM counts of the
+            plan, by reason.
+        filters_transformed: how many constant filters were transformed so that the launches that
+            read them need not do it.
+        devices: the same of each device, such as `GPU:0`; empty in these.
+    """
+
+    stages_run: int
+    fallbacks: dict[str, int]
+    refused_lane_options: dict[str, int] = dataclasses.field(default_factory=dict)
+    filters_transformed: int = 0
+    devices: dict[str, Counters] = dataclasses.field(default_factory=dict)
+
+
+class HandedGraph:
+    """A graph as Grappler hands it over; valid during the call of the pass only."""
+
+    def __init__(self, library: KernelLibrary, handle: int) -> None:
+        self._library = library
+        self._handle = handle
+
+    @property
+    def serialized(self) -> bytes:
+        """The serialized GraphDef."""
+        functions = self._library.functions
+        return ctypes.string_at(
+            functions.TfiGraphData(self._handle), functions.TfiGraphSize(self._handle)
+        )
+
+    @property
+    def device_type(self) -> str:
+        """The device type that the plugin was called for, `CPU` or `GPU`."""
+        return str(self._library.functions.TfiGraphDeviceType(self._handle).decode())
+
+    @property
+    def nodes_to_preserve(self) -> frozenset[str]:
+        """Names that have to stay in the graph."""
+        return _names(self._library.functions.TfiGraphNodesToPreserve(self._handle))
+
+    @property
+    def fetches(self) -> frozenset[str]:
+        """Names of the nodes that the graph is run for."""
+        return _names(self._library.functions.TfiGraphFetches(self._handle))
+
+    def infer_output_shapes(self, node: str) -> list[Shape | None] | None:
+        """Asks TensorFlow's shape inference; the first call infers the whole graph.
+
+        Args:
+            node: name of a node.
+
+        Returns:
+            The shapes of its outputs, or None where TensorFlow does not know the node.
+        """
+        collected: list[bytes] = []
+        sink = _SINK_TYPE(lambda data, size: collected.append(ctypes.string_at(data, size)))
+        count = self._library.functions.TfiOutputProperties(self._handle, node.encode(), sink)
+        if count < 0:
+            return None
+        return [tensorflow_internals.shape_of_tensor_properties(item) for item in collected]
+
+    def set_result(self, serialized: bytes) -> None:
+        """Hands over the new graph, a serialized GraphDef."""
+        self._library.functions.TfiSetResult(self._handle, serialized, len(serialized))
+
+
+class KernelLibrary:
+    """The loaded library. Use `load_kernel_library`, which loads it once."""
+
+    def __init__(self, build_info: BuildInfo, functions: ctypes.CDLL) -> None:
+        self.build_info = build_info
+        self.functions = functions
+        self._run: Callable[[HandedGraph], bool] | None = None
+        # One for the whole process, never freed: another thread may be about to call it whenever
+        # the pass changes.
+        self._callback = _PASS_TYPE(self._call)
+        functions.TfiRegisterPlugin.restype = ctypes.c_char_p
+        functions.TfiRegisterPlugin.argtypes = [ctypes.c_char_p]
+        functions.TfiSetPass.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        functions.TfiSetPass.restype = None
+        for getter, result in (
+            (functions.TfiGraphData, ctypes.c_void_p),
+            (functions.TfiGraphSize, ctypes.c_size_t),
+            (functions.TfiGraphDeviceType, ctypes.c_char_p),
+            (functions.TfiGraphNodesToPreserve, ctypes.c_char_p),
+            (functions.TfiGraphFetches, ctypes.c_char_p),
+        ):
+            getter.restype = result
+            getter.argtypes = [ctypes.c_void_p]
+        functions.TfiOutputProperties.restype = ctypes.c_int
+        functions.TfiOutputProperties.argtypes = [ctypes.c_void_p, ctypes.c_char_p, _SINK_TYPE]
+        functions.TfiSetResult.restype = None
+        functions.TfiSetResult.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
+        functions.TfiSetWorkspaceLimit.restype = None
+        functions.TfiSetWorkspaceLimit.argtypes = [ctypes.c_int64]
+        functions.TfiReadCounters.restype = None
+        functions.TfiReadCounters.argtypes = [_SINK_TYPE]
+
+    def register_plugin(self, device_type: str) -> None:
+        """Registers the plugin for a device type; does nothing where it is registered already.
+
+        Raises:
+            LibraryError: another plugin has the device type.
+        """
+        error = self.functions.TfiRegisterPlugin(device_type.encode())
+        if error is not None:
+            raise LibraryError(error.decode())
+
+    def set_pass(self, run: Callable[[HandedGraph], bool] | None) -> None:
+        """Sets what Grappler calls for every graph that may hold a convolution.
+
+        Args:
+            run: returns whether it has set a result. It must not raise. It is called on a thread
+                of its own, so that signal handlers do not raise in it. None turns the plugin off.
+        """
+        self._run = run
+        self.functions.TfiSetPass(
+            None if run is None else ctypes.cast(self._callback, ctypes.c_void_p),
+            ctypes.cast(ctypes.pythonapi.PyGILState_Check, ctypes.c_void_p),
+        )
+
+    def _call(self, handle: int) -> int:
+        run = self._run
+        return 0 if run is None else int(run(HandedGraph(self, handle)))
+
+    def set_workspace_limit(self, limit_bytes: int | None) -> None:
+        """Limits what the workspaces of one stage take together, from now on; None for no limit."""
+        self.functions.TfiSetWorkspaceLimit(-1 if limit_bytes is None else limit_bytes)
+
+    def read_counters(self) -> Counters:
+        """What stages did so far."""
+        collected: list[bytes] = []
+        sink = _SINK_TYPE(lambda data, size: collected.append(ctypes.string_at(data, size)))
+        self.functions.TfiReadCounters(sink)
+        devices: dict[str, _DeviceCounts] = {}
+        for entry in collected:
+            word, device, rest = entry.decode("utf-8", "replace").split(" ", 2)
+            counts = devices.setdefault(device, _DeviceCounts())
+            if word == "stages_run":
+                counts.stages_run = int(rest)
+            elif word == "filters_transformed":
+                counts.filters_transformed = int(rest)
+            else:
+                count, reason = rest.split(" ", 1)
+                table = counts.fallbacks if word == "fallback" else counts.refused_lane_options
+                table[reason] = int(count)
+        total = sum(devices.values(), _DeviceCounts())
+        by_device = {device: counts.frozen() for device, counts in devices.items()}
+        return dataclasses.replace(total.frozen(), devices=by_device)
+
+
+@dataclasses.dataclass
+class _DeviceCounts:
+    stages_run: int = 0
+    filters_transformed: int = 0
+    fallbacks: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    refused_lane_options: collections.Counter[str] = dataclasses.field(
+        default_factory=collections.Counter
+    )
+
+    def __add__(self, other: _DeviceCounts) -> _DeviceCounts:
+        return _DeviceCounts(
+            self.stages_run + other.stages_run,
+            self.filters_transformed + other.filters_transformed,
+            self.fallbacks + other.fallbacks,
+            self.refused_lane_options + other.refused_lane_options,
+        )
+
+    def frozen(self) -> Counters:
+        return Counters(
+            self.stages_run,
+            dict(self.fallbacks),
+            dict(self.refused_lane_options),
+            self.filters_transformed,
+        )
+
+
+def _names(text: bytes) -> frozenset[str]:
+    return frozenset(text.decode().split("\n")[:-1])
+
+
+def find_library() -> pathlib.Path | None:
+    """The library's file, or None where it has not been built.
+
+    TF_INTEROP_LIBRARY names another file than the one that was installed with the package.
+    """
+    return find_library_file(LIBRARY_NAME, "TF_INTEROP_LIBRARY")
+
+
+def read_build_info(path: pathlib.Path) -> BuildInfo:
+    """Reads what the library at `path` was built for, from the file beside it.
+
+    Raises:
+        LibraryError: the file is missing or damaged.
+    """
+    info_path = path.with_name("build_info.json")
+    try:
+        info = json.loads(info_path.read_text())
+        return BuildInfo(path, str(info["tensorflow"]), bool(info["cudnn_backend"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LibraryError(
+            f"Expected the build information of {path} in {info_path}, got {error!r}. "
+            f"Build the library again: {REBUILD_COMMAND}"
+        ) from error
+
+
+def check_tensorflow_version(build_info: BuildInfo, found: str) -> None:
+    """Checks that the library fits the TensorFlow of this process.
+
+    TensorFlow's C++ interface changes between versions without notice, so only the very version
+    that the library was compiled against will do.
+
+    Raises:
+        LibraryError: it was built for another version.
+    """
+    if build_info.tensorflow != found:
+        raise LibraryError(
+            f"Expected TensorFlow {build_info.tensorflow}, for which {build_info.path} was built, "
+            f"found TensorFlow {found}. Build it for this one, in tf_interop's source folder: "
+            f"{REBUILD_COMMAND}"
+        )
+
+
+@functools.cache
+def load_kernel_library() -> KernelLibrary:
+    """Loads the library into this process, once.
+
+    Raises:
+        LibraryError: it is missing, was built for another TensorFlow, does not load, or this CPU
+            lacks instructions that it was compiled for.
+    """
+    path = find_library()
+    if path is None or not path.is_file():
+        raise LibraryError(
+            f"Expected the compiled library {path or LIBRARY_NAME}, found none. "
+            f"Build it, in tf_interop's source folder: {REBUILD_COMMAND}"
+        )
+    build_info = read_build_info(path)
+    check_tensorflow_version(build_info, tensorflow_internals.tensorflow_version())
+    try:
+        tensorflow_internals.load_op_library(str(path))
+        functions = ctypes.CDLL(str(path))
+    except Exception as error:
+        raise LibraryError(
+            f"{path} does not load: {error}. Build it again: {REBUILD_COMMAND}"
+        ) from error
+    if not functions.TfiCpuIsSupported():
+        raise LibraryError(
+            f"{path} was compiled for CPUs with AVX2 and FMA, which this CPU lacks. Build it "
+            f"without: {REBUILD_COMMAND} --config-settings=cmake.define.TF_INTEROP_CPU_FLAGS="
+        )
+    return KernelLibrary(build_info, functions)

@@ -1,0 +1,223 @@
+"""The plugin in this process: registered once, and told what to do by replaceable settings.
+
+Grappler's call reaches `_run` while TensorFlow may hold locks. So it works on protobufs alone, runs
+no TensorFlow op, and takes no lock but the short one of its records, which is never held while
+TensorFlow is called. It runs on a thread of its own, so that signal handlers, which Python runs on
+the main thread, do not raise in it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import contextlib
+import dataclasses
+import os
+import threading
+from collections.abc import Callable, Iterator
+
+from absl import logging
+from tensorflow.core.framework import graph_pb2
+
+from tf_interop import tensorflow_internals
+from tf_interop.errors import LibraryError
+from tf_interop.runtime.graph_pass import PassReport, run_conv_stage_pass
+from tf_interop.runtime.kernel_library import HandedGraph, KernelLibrary, load_kernel_library
+from tf_interop.runtime.settings import Settings
+
+# A process may trace functions for ever.
+_MOST_REPORTS = 200
+_MOST_FAILURES = 200
+
+GraphObserver = Callable[[graph_pb2.GraphDef, str], None]
+"""Is shown every graph that holds a convolution, as handed over, with the device type."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PassFailure:
+    """A graph that was left as it was because the pass failed.
+
+    Attributes:
+        cause: what went wrong.
+        count: how many graphs met with it.
+    """
+
+    cause: str
+    count: int
+
+
+class Plugin:
+    """What this process knows of its plugin. There is one, from `get_plugin`."""
+
+    def __init__(self, library: KernelLibrary) -> None:
+        self.library = library
+        self.device_types: tuple[str, ...] = ()
+        self.refused_device_types: dict[str, str] = {}
+        # Both are replaced, never changed, and read without a lock.
+        self._settings = Settings()
+        self._observers: tuple[GraphObserver, ...] = ()
+        self._change_lock = threading.Lock()  # held while either, and the pass, is set
+        self._lock = threading.Lock()
+        self._reports: collections.OrderedDict[tuple[str, str], tuple[PassReport, Settings]]
+        self._reports = collections.OrderedDict()  # guarded by _lock
+        self._failures: collections.OrderedDict[str, int]
+        self._failures = collections.OrderedDict()  # guarded by _lock
+        self._register()
+        # While the interpreter shuts down no thread may call into it any more.
+        atexit.register(library.set_pass, None)
+        # The child's copy of a lock may be held by a thread that it does not have.
+        os.register_at_fork(after_in_child=self._renew_locks)
+
+    @property
+    def settings(self) -> Settings:
+        """What the pass does now."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: Settings) -> None:
+        limit_mb = settings.workspace_limit_mb
+        with self._change_lock:
+            self._settings = settings
+            self.library.set_workspace_limit(None if limit_mb is None else limit_mb << 20)
+            self._update_pass()
+
+    @property
+    def reports(self) -> tuple[PassReport, ...]:
+        """What the pass did to the graphs that it has seen, the last first."""
+        with self._lock:
+            return tuple(report for report, _ in reversed(self._reports.values()))
+
+    @property
+    def current_reports(self) -> tuple[PassReport, ...]:
+        """Those of `reports` that were made under the settings that hold now."""
+        settings = self._settings
+        with self._lock:
+            return tuple(
+                report
+                for report, made_under in reversed(self._reports.values())
+                if made_under == settings
+            )
+
+    @property
+    def failures(self) -> tuple[PassFailure, ...]:
+        """Why graphs were left as they were; of many causes the last ones."""
+        with self._lock:
+            return tuple(PassFailure(cause, count) for cause, count in self._failures.items())
+
+    def forget_reports(self) -> None:
+        """Forgets reports and failures."""
+        with self._lock:
+            self._reports.clear()
+            self._failures.clear()
+
+    @contextlib.contextmanager
+    def observe(self, observer: GraphObserver) -> Iterator[None]:
+        """Shows `observer` every graph that is handed over inside the `with` block."""
+        with self._change_lock:
+            self._observers += (observer,)
+            self._update_pass()
+        try:
+            yield
+        finally:
+            with self._change_lock:
+                self._observers = tuple(each for each in self._observers if each is not observer)
+                self._update_pass()
+
+    def _register(self) -> None:
+        for device_type in ("CPU", "GPU"):
+            if device_type == "GPU" and not self.library.build_info.cudnn_backend:
+                self.refused_device_types["GPU"] = "the library was built without the cudnn backend"
+                continue
+            try:
+                self.library.register_plugin(device_type)
+                self.device_types += (device_type,)
+            except LibraryError as error:
+                self.refused_device_types[device_type] = str(error)
+
+    def _renew_locks(self) -> None:
+        self._change_lock = threading.Lock()
+        self._lock = threading.Lock()
+
+    def _update_pass(self) -> None:
+        # With the lock held: else what one thread turned off another could find on, or the reverse.
+        is_needed = self._settings.can_make_stages or self._observers
+        self.library.set_pass(self._run if is_needed else None)
+
+    def _run(self, handed: HandedGraph) -> bool:
+        """Called by Grappler. Returns whether a new graph was handed back. Never raises."""
+        settings = self._settings
+        try:
+            graph_def = graph_pb2.GraphDef.FromString(handed.serialized)
+            device_type = handed.device_type
+            for observer in self._observers:
+                observer(graph_def, device_type)
+            # Graphs of tf.data and of Sessions come whatever the option says since they were made.
+            if not settings.can_make_stages or tensorflow_internals.are_plugins_turned_off():
+                return False
+            result = run_conv_stage_pass(
+                graph_def,
+                settings,
+                device_type,
+                handed.nodes_to_preserve,
+                handed.infer_output_shapes,
+                handed.fetches,
+                allow_tf32=tensorflow_internals.is_tf32_on(),
+                deterministic=tensorflow_internals.is_op_determinism_on(),
+            )
+            if result.graph_def is not None:
+                handed.set_result(result.graph_def.SerializeToString(deterministic=True))
+        except BaseException as error:
+            # The user's program goes on with its graph as it was: also where memory is short, and
+            # where something asks the interpreter to exit, which is no answer to TensorFlow.
+            self._record_failure(error)
+            return False
+        if result.report is not None:
+            self._record(result.report, settings)
+        return result.graph_def is not None
+
+    def _record(self, report: PassReport, settings: Settings) -> None:
+        key = (report.device_type, report.plan.fingerprint)
+        with self._lock:
+            self._reports.pop(key, None)
+            self._reports[key] = report, settings
+            while len(self._reports) > _MOST_REPORTS:
+                self._reports.popitem(last=False)
+
+    def _record_failure(self, error: BaseException) -> None:
+        cause = f"{type(error).__name__}: {error}"
+        with self._lock:
+            count = self._failures.pop(cause, 0) + 1
+            self._failures[cause] = count
+            while len(self._failures) > _MOST_FAILURES:
+                self._failures.popitem(last=False)
+        is_new = count == 1
+        if is_new:
+            logging.warning(
+                "tf_interop left a graph as it was: %s", cause, exc_info=logging.vlog_is_on(1)
+            )
+
+
+_plugin: Plugin | None = None
+_plugin_lock = threading.Lock()
+
+
+def _renew_plugin_lock() -> None:
+    global _plugin_lock
+    _plugin_lock = threading.Lock()
+
+
+# As the locks of the plugin itself.
+os.register_at_fork(after_in_child=_renew_plugin_lock)
+
+
+def get_plugin() -> Plugin:
+    """The plugin; loads the library and registers it on the first call.
+
+    Raises:
+        LibraryError: the library is missing or does not fit.
+    """
+    global _plugin
+    with _plugin_lock:
+        if _plugin is None:
+            _plugin = Plugin(load_kernel_library())
+        return _plugin

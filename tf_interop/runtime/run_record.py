@@ -1,0 +1,175 @@
+"""What the plugin did in one run of a program, and what was measured of it, as a file.
+
+{
+  "date": "2026-11-21",
+  "device": "NVIDIA H100 80GB HBM3",
+  "command": "train.py --epochs 1",
+  "graphs": [
+    {
+      "fingerprint": "8c5ad1e0a2f14b07",
+      "batch_size": null,
+      "device_type": "GPU",
+      "convolution_count": 57,
+      "stage_count": 18,
+      "refusals": [{"node": "dw", "op": "Conv2D", "reason": "dtype", "detail": "…"}],
+      "why_unchanged": ""
+    }
+  ],
+  "stages_run": 1800,
+  "fallbacks": {},
+  "refused_lane_options": {},
+  "failures": {},
+  "steps": [
+    {"what": "stock TensorFlow", "fingerprint": "8c5ad1e0a2f14b07", "batch_size": 8,
+     "latency_us": 2100.0, "spread_us": 12.0}
+  ],
+  "format": "tf_interop.run",
+  "version": 1,
+  "made_with": {"tensorflow": "2.21.0"}
+}
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Annotated, Any
+
+import msgspec
+
+from tf_interop.convolution import Refusal
+from tf_interop.errors import ProfileError
+from tf_interop.profile.entries import (
+    Count,
+    Day,
+    NotNegative,
+    Positive,
+    PositiveCount,
+)
+from tf_interop.versioned_file import (
+    PathLike,
+    VersionedFormat,
+    load_versioned,
+    save_versioned,
+    versioned_schema,
+)
+
+RUN_FORMAT = "tf_interop.run"
+RUN_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunGraph:
+    """What the pass did to one graph.
+
+    Attributes:
+        fingerprint: identifies the graph's convolutions.
+        batch_size: of the graph; None where it is not known.
+        device_type: whose convolutions were looked at, `CPU` or `GPU`.
+        convolution_count: convolutions that could be part of a stage.
+        stage_count: stages that were made.
+        refusals: convolutions that were left alone, with the reason.
+        why_unchanged: empty where stages were made, else why not.
+    """
+
+    fingerprint: str
+    batch_size: PositiveCount | None
+    device_type: str
+    convolution_count: Count
+    stage_count: Count
+    refusals: tuple[Refusal, ...] = ()
+    why_unchanged: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """What one step of the program took: all of it, not the convolutions alone.
+
+    Attributes:
+        what: what ran, such as `stock TensorFlow` or `tf_interop`.
+        fingerprint: of the graph that the step runs.
+        batch_size: of the step; None where it does not matter.
+        latency_us: median of the timed steps.
+        spread_us: half the distance between their 10th and 90th percentile.
+    """
+
+    what: Annotated[str, msgspec.Meta(min_length=1)]
+    fingerprint: str
+    batch_size: PositiveCount | None
+    latency_us: Positive
+    spread_us: NotNegative = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunRecord:
+    """What a run file holds.
+
+    Attributes:
+        date: day of the run in UTC.
+        device: name of the device that ran it.
+        command: the program with its arguments.
+        graphs: what the pass did to the graphs that it saw.
+        stages_run: how many times a stage was run.
+        fallbacks: how often something other than the plan's choice ran, by reason.
+        refused_lane_options: how often lanes ran without the priorities and SM counts of the plan,
+            by reason.
+        failures: how many graphs were left as they were because the pass failed, by cause.
+        steps: times that were measured; none where nothing was timed.
+        format: always `tf_interop.run`.
+        version: version of the format.
+        made_with: versions of the software, such as {"tensorflow": "2.21.0"}.
+    """
+
+    date: Day
+    device: str
+    command: str
+    graphs: tuple[RunGraph, ...]
+    stages_run: Count = 0
+    fallbacks: dict[str, Count] = dataclasses.field(default_factory=dict)
+    refused_lane_options: dict[str, Count] = dataclasses.field(default_factory=dict)
+    failures: dict[str, Count] = dataclasses.field(default_factory=dict)
+    steps: tuple[MeasuredStep, ...] = ()
+    format: str = RUN_FORMAT
+    version: int = RUN_VERSION
+    made_with: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def load_run(path: PathLike) -> RunRecord:
+    """Reads a run file.
+
+    Raises:
+        ProfileError: there is no such file, it is not whole, of another format or version, or not
+            legal. Says where in the file, what was expected and what to do.
+    """
+    return load_versioned(path, _RUN_FILE)
+
+
+def save_run(record: RunRecord, path: PathLike) -> None:
+    """Writes a run file, atomically; equal records give equal bytes.
+
+    Raises:
+        ProfileError: the record is not legal, or the file cannot be written.
+    """
+    save_versioned(record, path, _RUN_FILE)
+
+
+def run_schema() -> dict[str, Any]:
+    """JSON schema (2020-12) of run files."""
+    return versioned_schema(_RUN_FILE)
+
+
+def _check_run(record: RunRecord) -> None:
+    for index, step in enumerate(record.steps):
+        if not math.isfinite(step.latency_us) or not math.isfinite(step.spread_us):
+            raise ValueError(f"Expected finite times, got others at `$.steps[{index}]`")
+
+
+_RUN_FILE = VersionedFormat(
+    noun="run",
+    name=RUN_FORMAT,
+    version=RUN_VERSION,
+    value_type=RunRecord,
+    check=_check_run,
+    error=ProfileError,
+    remedy="Run the program again with tf-interop run --save-run.",
+)

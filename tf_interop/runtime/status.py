@@ -1,0 +1,183 @@
+"""What the plugin does in this process, for people and for programs."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import io
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from tf_interop import tensorflow_internals
+from tf_interop.errors import TfInteropError
+from tf_interop.graph.xla_functions import XlaFunction, XlaFunctionFinder, xla_auto_clustering
+from tf_interop.plan.types import GraphPlan, Plan
+from tf_interop.runtime.graph_pass import NOTHING_TO_PLAN_FROM, PassReport
+from tf_interop.runtime.kernel_library import Counters
+from tf_interop.runtime.plugin import PassFailure, get_plugin
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """The state of the plugin.
+
+    Attributes:
+        is_on: whether functions that are optimized now go through the pass.
+        why_off: what stands in the way where `is_on` is false or nothing can be made, else empty.
+        policy: `profiled` or `always`; empty where the library did not load.
+        device_types: device types that the plugin is registered for.
+        refused_device_types: device types that it could not be registered for, with the reason.
+        graphs: what the pass did to the graphs that it has seen, the last first.
+        current_graphs: those of `graphs` that were optimized under the settings that hold now. The
+            others are optimized anew when their functions are called next.
+        failures: why graphs were left as they were because the pass failed.
+        counters: what stages did so far.
+        xla_functions: functions of the process with convolutions that XLA compiles, and that the
+            plugin therefore never sees.
+        xla_auto_clustering: what turned XLA on for all graphs, or empty.
+    """
+
+    is_on: bool
+    why_off: str
+    policy: str = ""
+    device_types: tuple[str, ...] = ()
+    refused_device_types: dict[str, str] = dataclasses.field(default_factory=dict)
+    graphs: tuple[PassReport, ...] = ()
+    current_graphs: tuple[PassReport, ...] = ()
+    failures: tuple[PassFailure, ...] = ()
+    counters: Counters = Counters(0, {})  # noqa: RUF009 (frozen)
+    xla_functions: tuple[XlaFunction, ...] = ()
+    xla_auto_clustering: str = ""
+
+    @property
+    def stage_count(self) -> int:
+        """Stages in all graphs together."""
+        return sum(len(report.plan.stages) for report in self.graphs)
+
+    @property
+    def plan(self) -> Plan:
+        """The stages of all graphs as a plan that `enable(plan=…)` takes."""
+        plans: dict[str, GraphPlan] = {}
+        for report in reversed(self.graphs):
+            if report.plan.stages:
+                plans.setdefault(report.plan.fingerprint, report.plan)
+        return Plan(
+            tuple(plans.values()),
+            made_with={"tensorflow": tensorflow_internals.tensorflow_version()},
+        )
+
+    def __str__(self) -> str:
+        """A summary with a table of the graphs."""
+        text = io.StringIO()
+        console = Console(file=text, width=110, highlight=False)
+        console.print(f"tf_interop is {'on' if self.is_on else 'off'}", markup=False, end="")
+        console.print(f", policy {self.policy}" if self.policy else "", markup=False)
+        if self.why_off:
+            console.print(f"  {self.why_off}", markup=False, soft_wrap=True)
+        for device_type, reason in self.refused_device_types.items():
+            console.print(f"  not on {device_type}: {reason}", markup=False, soft_wrap=True)
+        if self.current_graphs:
+            console.print(_graph_table(self.current_graphs))
+        current = {id(graph) for graph in self.current_graphs}
+        if earlier := [graph for graph in self.graphs if id(graph) not in current]:
+            console.print("  under settings that hold no more:")
+            console.print(_graph_table(earlier))
+        for failure in self.failures:
+            console.print(
+                f"  {failure.count} graphs left as they were: {failure.cause}",
+                markup=False,
+                soft_wrap=True,
+            )
+        for line in _describe_xla(self.xla_functions, self.xla_auto_clustering):
+            console.print(f"  {line}", markup=False, soft_wrap=True)
+        console.print(f"  stages run: {self.counters.stages_run}")
+        if self.counters.filters_transformed:
+            console.print(
+                f"  constant filters transformed once: {self.counters.filters_transformed}"
+            )
+        # Which device it was matters only where there are several.
+        devices = self.counters.devices if len(self.counters.devices) > 1 else {}
+        for device, counters in devices.items():
+            console.print(f"  {device}, stages run: {counters.stages_run}", markup=False)
+            _print_reasons(console, counters, f"{device}: ")
+        if not devices:
+            _print_reasons(console, self.counters, "")
+        return text.getvalue()
+
+
+_xla_function_finder = XlaFunctionFinder()
+
+
+def status() -> Status:
+    """What the plugin does in this process. Never raises."""
+    try:
+        plugin = get_plugin()
+    except (TfInteropError, ImportError) as error:
+        return Status(is_on=False, why_off=str(error))
+    is_on = tensorflow_internals.plugin_optimizers_option() is not False
+    why_off = ""
+    if not is_on:
+        why_off = "the option use_plugin_optimizers of tf.config.optimizer is False"
+    elif not plugin.device_types:
+        is_on, why_off = False, "the plugin could not be registered"
+    elif not plugin.settings.can_make_stages:
+        why_off = f"nothing is rewritten: {NOTHING_TO_PLAN_FROM}"
+    return Status(
+        is_on=is_on,
+        why_off=why_off,
+        policy=plugin.settings.policy.value,
+        device_types=plugin.device_types,
+        refused_device_types=dict(plugin.refused_device_types),
+        graphs=plugin.reports,
+        current_graphs=plugin.current_reports,
+        failures=plugin.failures,
+        counters=plugin.library.read_counters(),
+        xla_functions=_xla_function_finder.find(),
+        xla_auto_clustering=xla_auto_clustering(),
+    )
+
+
+def _describe_xla(functions: tuple[XlaFunction, ...], auto_clustering: str) -> list[str]:
+    lines = [
+        f"left to XLA (jit_compile=True): {function.name}, "
+        f"{function.convolution_count} convolutions"
+        for function in functions
+    ]
+    if auto_clustering:
+        lines.append(
+            f"XLA is on for all graphs ({auto_clustering}): stages stay outside of its clusters"
+        )
+    return lines
+
+
+def _print_reasons(console: Console, counters: Counters, prefix: str) -> None:
+    for what, reasons in (
+        ("fallback", counters.fallbacks),
+        ("lanes without the options of the plan", counters.refused_lane_options),
+    ):
+        for reason, count in reasons.items():
+            console.print(
+                f"  {prefix}{what}, {count} times: {reason}", markup=False, soft_wrap=True
+            )
+
+
+def _graph_table(graphs: Sequence[PassReport]) -> Table:
+    table = Table()
+    for column in ("device", "nodes", "convolutions", "stages", "widest", "pass", "left alone"):
+        table.add_column(column, justify="left" if column in ("device", "left alone") else "right")
+    for report in graphs:
+        stages = report.plan.stages
+        left_alone = collections.Counter(refusal.reason.value for refusal in report.refusals)
+        reasons = [f"{count} {reason}" for reason, count in left_alone.items()]
+        table.add_row(
+            report.device_type,
+            str(report.node_count),
+            str(report.convolution_count),
+            str(len(stages)),
+            str(max((len(stage.lanes) for stage in stages), default=0)),
+            f"{report.milliseconds:.0f} ms",
+            ", ".join(reasons) or report.why_unchanged,
+        )
+    return table

@@ -1,0 +1,173 @@
+"""Turning the plugin on and off, and saying what it does.
+
+TensorFlow's own option decides whether plugins are called:
+`tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": …})`. `enable` and `disable`
+set it; setting it directly does the same.
+"""
+
+from __future__ import annotations
+
+import os
+
+from absl import logging
+
+from tf_interop import tensorflow_internals
+from tf_interop.errors import ForeignProfileError, LibraryError
+from tf_interop.graph.xla_functions import xla_auto_clustering
+from tf_interop.measure.device import running_device, this_cpu
+from tf_interop.measure.nvidia import has_nvidia_gpu
+from tf_interop.plan.file import load_plan
+from tf_interop.plan.types import Plan
+from tf_interop.profile.file import load_profile
+from tf_interop.profile.foreign import why_foreign
+from tf_interop.profile.types import Profile
+from tf_interop.runtime.plugin import get_plugin
+from tf_interop.runtime.settings import DEFAULT_PASS_TIME_LIMIT_S, Policy, Settings
+
+
+def enable(
+    policy: str = "profiled",
+    *,
+    plan: Plan | str | os.PathLike[str] | None = None,
+    profile: Profile | str | os.PathLike[str] | None = None,
+    allow_foreign_profile: bool = False,
+    pass_time_limit_s: float = DEFAULT_PASS_TIME_LIMIT_S,
+    workspace_limit_mb: int | None = None,
+) -> None:
+    """Turns the plugin on, or changes what it does.
+
+    Where that is something else than before, functions that have been called already are optimized
+    anew when they are called next. For that, TensorFlow drops the kernels of eager execution, as
+    `tf.random.set_seed` does: random ops with a seed of their own start again. Sessions and tf.data
+    pipelines that have run keep their graphs.
+
+    Args:
+        policy: `"profiled"` makes only stages that `plan` names or `profile` says win; with
+            neither, nothing is rewritten. `"always"` puts every convolution into a stage, faster
+            or not; independent ones share one.
+        plan: a plan or its file, for the policy `"profiled"`.
+        profile: a profile or its file, for the policy `"profiled"`; used for graphs that the plan
+            does not hold.
+        allow_foreign_profile: whether the profile may be of another device or cuDNN version than
+            those of this process. What wins there may lose here, and algorithms that this cuDNN
+            does not have are replaced.
+        pass_time_limit_s: how long the pass may take for one graph, in seconds. A graph that it
+            takes longer for stays as it is, and `status()` says so.
+        workspace_limit_mb: what the workspaces of one stage may take together, in MiB; a stage
+            whose plan asks for more runs on fewer lanes, with other algorithms or in sequence. None
+            leaves it to what memory there is. TensorFlow's own limit for each convolution,
+            `TF_CUDNN_WORKSPACE_LIMIT_IN_MB`, holds beside it.
+
+    Raises:
+        ValueError: the policy is unknown, or does not go with a plan or profile, or a limit is
+            negative or the time limit 0.
+        PlanError: the plan file cannot be read.
+        ProfileError: the profile file cannot be read, or is of another device or cuDNN version.
+        LibraryError: the compiled library is missing or does not fit this TensorFlow.
+    """
+    settings = make_settings(
+        policy,
+        plan=plan,
+        profile=profile,
+        allow_foreign_profile=allow_foreign_profile,
+        pass_time_limit_s=pass_time_limit_s,
+        workspace_limit_mb=workspace_limit_mb,
+    )
+    plugin = get_plugin()
+    if not plugin.device_types:
+        raise LibraryError(" ".join(plugin.refused_device_types.values()))
+    changes_graphs = settings != plugin.settings
+    plugin.settings = settings
+    tensorflow_internals.set_plugin_optimizers_option(True)
+    if changes_graphs:
+        tensorflow_internals.optimize_functions_anew()
+    if auto_clustering := xla_auto_clustering():
+        logging.warning(
+            "tf_interop is on, and XLA is on for all graphs (%s). Stages stay outside of the "
+            "clusters that XLA compiles, which may cost more than they gain. Turn one of them off.",
+            auto_clustering,
+        )
+    if has_nvidia_gpu():
+        logging.warning(
+            "tf_interop is on. Keras compiles models with XLA where a GPU is present, and XLA "
+            "leaves nothing to it: compile with jit_compile=False, or use "
+            "tf_interop.keras.ConvStages."
+        )
+
+
+def disable() -> None:
+    """Turns the plugin off; functions are optimized anew when they are called next.
+
+    tf.data pipelines and Sessions get no stages any more either; those that have run keep what they
+    have. The option that this sets turns other graph-optimizer plugins off as well.
+    """
+    tensorflow_internals.set_plugin_optimizers_option(False)
+    # TensorFlow keeps options by thread: functions of other threads come by once more, and get no
+    # stages.
+    tensorflow_internals.optimize_functions_anew()
+
+
+def make_settings(
+    policy: str,
+    *,
+    plan: Plan | str | os.PathLike[str] | None = None,
+    profile: Profile | str | os.PathLike[str] | None = None,
+    allow_foreign_profile: bool = False,
+    pass_time_limit_s: float = DEFAULT_PASS_TIME_LIMIT_S,
+    workspace_limit_mb: int | None = None,
+) -> Settings:
+    """Checks the arguments of `enable` and reads the files that they name.
+
+    Raises:
+        ValueError: the policy is unknown, or does not go with a plan or profile, or a limit is
+            negative or the time limit 0.
+        PlanError: the plan file cannot be read.
+        ProfileError: the profile file cannot be read, or is of another device or cuDNN version.
+    """
+    known = [each.value for each in Policy]
+    if policy not in known:
+        raise ValueError(f"Expected policy to be one of {known}, got {policy!r}.")
+    if policy == Policy.ALWAYS.value and (plan is not None or profile is not None):
+        raise ValueError(
+            "Expected no plan and no profile with policy 'always', which looks at neither. "
+            "Leave them out, or use policy 'profiled'."
+        )
+    if not pass_time_limit_s > 0:
+        raise ValueError(
+            f"Expected pass_time_limit_s to be positive, got {pass_time_limit_s!r}. "
+            "Give infinity for no limit."
+        )
+    if workspace_limit_mb is not None and workspace_limit_mb < 0:
+        raise ValueError(
+            f"Expected workspace_limit_mb to be at least 0, got {workspace_limit_mb}. 0 has every "
+            "stage run with what needs least."
+        )
+    loaded = profile if profile is None or isinstance(profile, Profile) else load_profile(profile)
+    if loaded is not None and not allow_foreign_profile:
+        check_fits_this_process(loaded)
+    return Settings(
+        Policy(policy),
+        plan if plan is None or isinstance(plan, Plan) else load_plan(plan),
+        loaded,
+        allow_foreign_profile,
+        pass_time_limit_s,
+        workspace_limit_mb,
+    )
+
+
+def check_fits_this_process(profile: Profile) -> None:
+    """Refuses a profile of another device than that which TensorFlow will run convolutions on.
+
+    That is the first GPU that CUDA shows this process, or the CPU where there is none, or where
+    TensorFlow was built without CUDA or was told to use no GPU.
+
+    Raises:
+        ProfileError: the profile is of another device or cuDNN version.
+    """
+    gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
+    difference = why_foreign(profile.device, gpu or this_cpu())
+    if difference is not None:
+        raise ForeignProfileError(
+            f"Expected a profile of what this process runs on, got one of another: {difference}.",
+            "anew here",
+        )

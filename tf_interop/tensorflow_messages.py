@@ -1,0 +1,78 @@
+"""Keeps what TensorFlow says of itself when it starts out of what a command says.
+
+Some of it TensorFlow prints before it reads its own log level (2.21: two lines for each of the two
+libraries that it loads), so that the level alone does not keep it away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from tf_interop.measure.nvidia import visible_gpus
+
+LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+CHATTER = r"[IW]\d{4} |WARNING: All log messages before|To enable the following"
+"""What lines begin with that TensorFlow prints whatever its log level."""
+
+# A process of its own: where the import ends this one, its last words still come out.
+_FILTER = """
+import re, sys
+for line in sys.stdin.buffer:
+    if not re.match(sys.argv[1].encode(), line):
+        sys.stderr.buffer.write(line)
+        sys.stderr.buffer.flush()
+"""
+
+
+@contextlib.contextmanager
+def tensorflow_hushed() -> Iterator[None]:
+    """Leaves of TensorFlow's own messages only errors, while it is imported and afterwards.
+
+    That CUDA does not start is no error where there is no GPU. Where the environment sets
+    TensorFlow's log level, that counts.
+    """
+    if "tensorflow" in sys.modules:
+        yield
+        return
+    if LOG_LEVEL not in os.environ:
+        os.environ[LOG_LEVEL] = "2" if visible_gpus() else "3"
+    wants_chatter = os.environ[LOG_LEVEL] not in ("2", "3")
+    with contextlib.nullcontext() if wants_chatter else _lines_left_out(CHATTER):
+        yield
+
+
+@contextlib.contextmanager
+def _lines_left_out(pattern: str) -> Iterator[None]:
+    """Leaves lines out of what compiled code writes to stderr; Python's own go there as before."""
+    stderr = sys.stderr
+    try:
+        is_process_stderr = stderr.fileno() == 2
+    except (AttributeError, OSError, ValueError):
+        is_process_stderr = False
+    if not is_process_stderr:
+        yield
+        return
+    stderr.flush()
+    kept = os.dup(2)
+    with (
+        os.fdopen(kept, "w", encoding=stderr.encoding, errors=stderr.errors, buffering=1) as own,
+        subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _FILTER, pattern],
+            stdin=subprocess.PIPE,
+            # Ctrl-C is for this process; the filter ends with it.
+            start_new_session=True,
+        ) as lines,
+    ):
+        assert lines.stdin is not None
+        os.dup2(lines.stdin.fileno(), 2)
+        lines.stdin.close()
+        sys.stderr = own
+        try:
+            yield
+        finally:
+            sys.stderr = stderr
+            os.dup2(kept, 2)

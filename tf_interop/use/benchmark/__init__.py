@@ -1,1 +1,0 @@
-"""The command `benchmark`: stock TensorFlow, XLA and a plan by turns."""

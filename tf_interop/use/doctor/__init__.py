@@ -1,1 +1,0 @@
-"""The command `doctor`: what works on this machine, and how to mend what does not."""

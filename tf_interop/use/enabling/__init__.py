@@ -1,1 +1,0 @@
-"""Turning the plugin on and off, and seeing what it did."""

@@ -1,1 +1,0 @@
-"""The command `report`: a page, a trace and a picture."""
