@@ -29,8 +29,7 @@ from collections.abc import Iterator
 from playwright.sync_api import sync_playwright
 
 import tf_interop
-from tf_interop.convolution import ConvolutionConfiguration
-from tf_interop.convolution_size import multiply_adds
+from tf_interop.convolution import ConvolutionConfiguration, multiply_adds
 from tf_interop.profile.entries import AlgorithmMeasurement, KernelMeasurement
 from tf_interop.profile.types import Profile, ProfiledDevice, SmLimits
 

@@ -16,12 +16,11 @@ from stage_cases import DTYPES, Case, digits
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 import tf_interop
-from tf_interop.convolution import ConvolutionNode
+from tf_interop.convolution import ConvolutionNode, filter_size, may_merge
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.fingerprint import fingerprint_convolutions
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
-from tf_interop.merged_convolution import filter_size, may_merge
 from tf_interop.plan.types import GraphPlan, LaneOptions, PinnedConvolution, Plan, PlannedStage
 from tf_interop.runtime.plugin import get_plugin
 

@@ -12,10 +12,9 @@ from planning_graphs import CONFIGURATION, INCEPTION, make_graph, names_of
 from profile_values import CPU, make_algorithm, make_profile
 from profile_values import make_stage as make_measurement
 
-from tf_interop.convolution import ConvolutionConfiguration
+from tf_interop.convolution import ConvolutionConfiguration, merged_configuration
 from tf_interop.graph.independence import Independence
 from tf_interop.graph.merge_keys import find_merge_keys
-from tf_interop.merged_convolution import merged_configuration
 from tf_interop.plan.check import check_stages
 from tf_interop.plan.from_profile import group_always, group_profiled
 from tf_interop.plan.types import (

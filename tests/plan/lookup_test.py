@@ -7,8 +7,7 @@ import dataclasses
 import pytest
 from planning_graphs import CONFIGURATION, INCEPTION, make_graph, make_stage
 
-from tf_interop.convolution import ConvolutionConfiguration
-from tf_interop.convolution_size import batch_size_of
+from tf_interop.convolution import ConvolutionConfiguration, batch_size_of
 from tf_interop.errors import PlanError
 from tf_interop.graph.fingerprint import fingerprint_convolutions
 from tf_interop.plan.lookup import stages_from_plan

@@ -15,8 +15,8 @@ from tf_interop.convolution import (
     Refusal,
     RefusalReason,
     Shape,
+    computed_output_shape,
 )
-from tf_interop.convolution_size import computed_output_shape
 from tf_interop.errors import GraphError
 from tf_interop.graph.control_flow import ControlFlow
 from tf_interop.graph.convolution_ops import (

@@ -5,9 +5,8 @@ from __future__ import annotations
 import collections
 from collections.abc import Sequence
 
-from tf_interop.convolution import ConvolutionNode
+from tf_interop.convolution import ConvolutionNode, filter_size, may_merge
 from tf_interop.graph.view import GraphView
-from tf_interop.merged_convolution import filter_size, may_merge
 
 
 def find_merge_keys(view: GraphView, convolutions: Sequence[ConvolutionNode]) -> dict[str, str]:

@@ -24,8 +24,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tf_interop.algorithm import check_algorithm
-from tf_interop.convolution import ConvolutionConfiguration
-from tf_interop.convolution_size import multiply_adds
+from tf_interop.convolution import ConvolutionConfiguration, merged_configuration, multiply_adds
 from tf_interop.measure.backend import (
     AlgorithmList,
     AlgorithmScope,
@@ -35,7 +34,6 @@ from tf_interop.measure.backend import (
 )
 from tf_interop.measure.choose_algorithms import combinations_for_pair
 from tf_interop.measure.measured import KnownMeasurements
-from tf_interop.merged_convolution import merged_configuration
 from tf_interop.profile.entries import (
     AlgorithmFailure,
     AlgorithmKey,

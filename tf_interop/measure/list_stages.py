@@ -6,8 +6,7 @@ import collections
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from tf_interop.convolution import ConvolutionConfiguration, ConvolutionNode
-from tf_interop.convolution_size import multiply_adds
+from tf_interop.convolution import ConvolutionConfiguration, ConvolutionNode, multiply_adds
 from tf_interop.graph.independence import Independence
 from tf_interop.plan.from_profile import lanes_by_merge_key, level_groups
 from tf_interop.plan.types import PlannedStage

@@ -14,8 +14,12 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop import tensorflow_internals
-from tf_interop.convolution import ConvolutionConfiguration, ConvolutionNode, Shape
-from tf_interop.convolution_size import has_known_shapes
+from tf_interop.convolution import (
+    ConvolutionConfiguration,
+    ConvolutionNode,
+    Shape,
+    has_known_shapes,
+)
 from tf_interop.errors import PlanError
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import Independence

@@ -18,8 +18,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from tf_interop.convolution import ConvolutionNode, Shape
-from tf_interop.convolution_size import batch_size_of
+from tf_interop.convolution import ConvolutionNode, Shape, batch_size_of
 from tf_interop.graph.independence import Independence
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.plan.lane_places import find_places

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from tf_interop.convolution import ConvolutionNode
-from tf_interop.convolution_size import batch_size_of
+from tf_interop.convolution import ConvolutionNode, batch_size_of
 from tf_interop.errors import PlanError
 from tf_interop.graph.fingerprint import canonical_names, fingerprint_convolutions
 from tf_interop.plan.batch_schedules import stages_for_batch_sizes

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from tf_interop.convolution import ConvolutionConfiguration, ConvolutionNode
-from tf_interop.convolution_size import batch_size_of
+from tf_interop.convolution import ConvolutionConfiguration, ConvolutionNode, batch_size_of
 from tf_interop.graph.fingerprint import fingerprint_convolutions
 from tf_interop.graph.independence import Independence
 from tf_interop.graph.merge_keys import find_merge_keys

@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 
 from tf_interop.algorithm import check_algorithm
-from tf_interop.convolution import ConvolutionConfiguration
-from tf_interop.merged_convolution import can_merge
+from tf_interop.convolution import ConvolutionConfiguration, can_merge
 from tf_interop.profile.entries import (
     AlgorithmFailure,
     AlgorithmMeasurement,

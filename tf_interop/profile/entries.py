@@ -9,8 +9,7 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from tf_interop.convolution import ConvolutionConfiguration
-from tf_interop.merged_convolution import merged_configuration
+from tf_interop.convolution import ConvolutionConfiguration, merged_configuration
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]

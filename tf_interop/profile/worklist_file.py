@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tf_interop.algorithm import check_algorithm
-from tf_interop.convolution import ConvolutionConfiguration
-from tf_interop.convolution_size import has_known_shapes
+from tf_interop.convolution import ConvolutionConfiguration, can_merge, has_known_shapes
 from tf_interop.errors import ProfileError
-from tf_interop.merged_convolution import can_merge
 from tf_interop.profile.worklist import (
     LIST_FORMAT,
     LIST_VERSION,

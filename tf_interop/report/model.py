@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tf_interop.convolution import ConvolutionConfiguration, ConvolutionNode
-from tf_interop.convolution_size import batch_size_of
+from tf_interop.convolution import ConvolutionConfiguration, ConvolutionNode, batch_size_of
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.fingerprint import fingerprint_convolutions
 from tf_interop.graph.independence import Independence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tf_interop.convolution_size import batch_size_of
+from tf_interop.convolution import batch_size_of
 from tf_interop.plan.types import GraphPlan, Plan
 from tf_interop.profile.types import Profile
 from tf_interop.report.network import Network

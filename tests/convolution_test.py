@@ -7,8 +7,12 @@ import dataclasses
 import pytest
 from convolution_values import CONFIGURATION
 
-from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind
-from tf_interop.merged_convolution import can_merge, merged_configuration
+from tf_interop.convolution import (
+    ConvolutionConfiguration,
+    ConvolutionKind,
+    can_merge,
+    merged_configuration,
+)
 
 NARROW = dataclasses.replace(CONFIGURATION, filter_shape=(3, 3, 16, 8), output_shape=(8, 28, 28, 8))
 FIRST = dataclasses.replace(
