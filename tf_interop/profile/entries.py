@@ -10,6 +10,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from tf_interop.convolution import ConvolutionConfiguration, merged_configuration
+from tf_interop.stage import Stage, Step
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
@@ -31,7 +32,7 @@ class KernelMeasurement:
         shared_memory_bytes: static and dynamic, per block.
         time_share: of the time that all kernels of the algorithm took.
         alu_utilization: share of the time in which the busiest arithmetic pipe worked; None where
-            Nsight Compute's figures were not imported.
+            Nsight Compute's values were not imported.
         dram_utilization: DRAM throughput relative to its peak; likewise.
         memory_stall: share of the warps' stalls that wait for memory; likewise.
     """
@@ -45,19 +46,6 @@ class KernelMeasurement:
     alu_utilization: Share | None = None
     dram_utilization: Share | None = None
     memory_stall: Share | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class MeasuredConvolution:
-    """A convolution with the algorithm that computes it.
-
-    Attributes:
-        configuration: what it computes; all its shapes are known.
-        algorithm: what it was computed with; None where the runner chose.
-    """
-
-    configuration: ConvolutionConfiguration
-    algorithm: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -127,40 +115,32 @@ class StageMeasurement:
     """The cost of one stage. All three times come from one run, which took them by turns.
 
     Attributes:
-        convolutions: what ran, in launch order.
-        lanes: the lane of each, numbered 0, 1, 2, … in the order in which they appear.
-        concurrent_us: the stage's time from fork to join.
-        same_sequential_us: time of the same convolutions with the same algorithms, one after
-            another on one stream.
+        stage: what was asked for. Its algorithms are those that ran.
+        tf32: whether TF32 was allowed.
+        latency_us: the stage's time from fork to join.
+        same_sequential_us: time of the same steps with the same algorithms, one after another on
+            one stream.
         sequential_us: likewise, but each with the algorithm that is fastest alone: what the stage
             has to beat.
-        spread_us: how far the difference of `concurrent_us` and `sequential_us` may be off.
+        spread_us: how far the difference of `latency_us` and `sequential_us` may be off.
         workspace_bytes: what all lanes need together.
         source: what measured, and how.
-        sequential_algorithms: the algorithms of `sequential_us`, in the order of `convolutions`.
-        tf32: whether TF32 was allowed.
-        sm_counts: the SMs of each lane's partition, as the device gave them; empty where lanes
-            shared all.
-        priorities: the priority of each lane's stream; empty where all are 0.
-        asked_sm_counts: the SMs that were asked for, where the device gave others; else empty.
-        merged: whether the convolutions of each lane ran as one wider convolution; empty where
-            none did.
+        sequential_algorithms: the algorithms of `sequential_us`, one for each of `stage.steps`;
+            empty where they are the stage's own.
+        granted_sm_counts: the SMs of each lane's partition, where the device gave others than were
+            asked for; else empty.
     """
 
-    convolutions: Annotated[tuple[MeasuredConvolution, ...], msgspec.Meta(min_length=1)]
-    lanes: tuple[Count, ...]
-    concurrent_us: Positive
+    stage: Stage[ConvolutionConfiguration]
+    tf32: bool
+    latency_us: Positive
     same_sequential_us: Positive
     sequential_us: Positive
     spread_us: NotNegative
     workspace_bytes: Count
     source: str
     sequential_algorithms: tuple[str | None, ...] = ()
-    tf32: bool = True
-    sm_counts: tuple[Count, ...] = ()
-    priorities: tuple[int, ...] = ()
-    asked_sm_counts: tuple[Count, ...] = ()
-    merged: tuple[bool, ...] = ()
+    granted_sm_counts: tuple[Count, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -168,26 +148,18 @@ class StageFailure:
     """A stage that could not be measured; it is not tried again.
 
     Attributes:
-        convolutions: what was to run, in launch order.
-        lanes: the lane of each.
+        stage: what was asked for.
         tf32: whether TF32 was allowed.
         kind: the class of the reason.
         reason: what was expected and what came.
         source: what measured, and how.
-        sm_counts: the SMs that were asked for, for each lane; empty where lanes were to share all.
-        priorities: the priority of each lane's stream; empty where all are 0.
-        merged: which lanes were to run as one wider convolution; empty where none was.
     """
 
-    convolutions: Annotated[tuple[MeasuredConvolution, ...], msgspec.Meta(min_length=1)]
-    lanes: tuple[Count, ...]
+    stage: Stage[ConvolutionConfiguration]
     tf32: bool
     kind: FailureKind
     reason: str
     source: str
-    sm_counts: tuple[Count, ...] = ()
-    priorities: tuple[int, ...] = ()
-    merged: tuple[bool, ...] = ()
 
 
 Entry = AlgorithmMeasurement | AlgorithmFailure | StageMeasurement | StageFailure
@@ -203,14 +175,10 @@ class AlgorithmKey(NamedTuple):
 
 
 class StageKey(NamedTuple):
-    """What tells the entries of stages apart: all that was asked for; the attributes are theirs."""
+    """What tells the entries of stages apart; the attributes are theirs."""
 
-    convolutions: tuple[MeasuredConvolution, ...]
-    lanes: tuple[int, ...]
+    stage: Stage[ConvolutionConfiguration]
     tf32: bool
-    sm_counts: tuple[int, ...]
-    priorities: tuple[int, ...]
-    merged: tuple[bool, ...] = ()
 
 
 EntryKey = AlgorithmKey | StageKey
@@ -220,12 +188,7 @@ def entry_key(entry: Entry) -> EntryKey:
     """What a profile holds at most one entry for, a measurement or a failure."""
     if isinstance(entry, (AlgorithmMeasurement, AlgorithmFailure)):
         return AlgorithmKey(entry.configuration, entry.algorithm, entry.tf32)
-    sm_counts = entry.sm_counts
-    if isinstance(entry, StageMeasurement):
-        sm_counts = entry.asked_sm_counts or sm_counts
-    return StageKey(
-        entry.convolutions, entry.lanes, entry.tf32, sm_counts, entry.priorities, entry.merged
-    )
+    return StageKey(entry.stage, entry.tf32)
 
 
 def fastest_first(
@@ -257,20 +220,18 @@ def as_with_tf32(
 
 
 def wins(measurement: StageMeasurement) -> bool:
-    """Whether the stage is faster than its convolutions in sequence, by more than the spread."""
-    return measurement.concurrent_us + measurement.spread_us < measurement.sequential_us
+    """Whether the stage is faster than its steps in sequence, by more than the spread."""
+    return measurement.latency_us + measurement.spread_us < measurement.sequential_us
 
 
-def launched_convolutions(stage: StageMeasurement) -> tuple[MeasuredConvolution, ...]:
-    """What the lanes of a stage launch: its convolutions, and of a merged lane the wider one."""
-    launched = []
-    merged: dict[int, list[MeasuredConvolution]] = {}
-    for lane, each in zip(stage.lanes, stage.convolutions, strict=True):
-        if stage.merged and stage.merged[lane]:
-            merged.setdefault(lane, []).append(each)
+def launched_steps(
+    stage: Stage[ConvolutionConfiguration],
+) -> tuple[Step[ConvolutionConfiguration], ...]:
+    """What the lanes of a stage launch: their steps, and of a merged lane one wider convolution."""
+    launched: list[Step[ConvolutionConfiguration]] = []
+    for lane in stage.lanes:
+        if lane.merged:
+            launched.append(Step(merged_configuration(lane.operations), lane.steps[0].algorithm))
         else:
-            launched.append(each)
-    for parts in merged.values():
-        wider = merged_configuration([each.configuration for each in parts])
-        launched.append(MeasuredConvolution(wider, parts[0].algorithm))
+            launched.extend(lane.steps)
     return tuple(launched)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable
-from typing import Annotated
-
-import msgspec
 
 from tf_interop.convolution import ConvolutionConfiguration
 from tf_interop.profile.entries import Count, PositiveCount
+from tf_interop.stage import Stage
 
 LIST_FORMAT = "tf_interop.configurations"
 LIST_VERSION = 1
@@ -35,24 +34,13 @@ class ListedStage:
     """Convolutions to be measured at the same time.
 
     Attributes:
-        convolutions: their places in the list, in launch order; a repeated one repeated.
-        lanes: the lane of each, numbered 0, 1, 2, … in the order in which they appear.
-        algorithms: the algorithm of each where a plan pins it, else empty: those are chosen from
-            what was measured of each convolution alone.
-        sm_counts: the SMs that each lane is to have for itself; empty where lanes share all.
-        priorities: the priority of each lane's stream; empty where all are 0.
+        stage: a step's operation is its convolution's place in the list. Where its algorithm is
+            None, it is chosen from what was measured of the convolution alone.
         origins: where the stage comes from.
-        merged: of each lane whether its convolutions are to run as one wider convolution; empty
-            where none are.
     """
 
-    convolutions: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)]
-    lanes: tuple[Count, ...]
-    algorithms: tuple[str | None, ...] = ()
-    sm_counts: tuple[Count, ...] = ()
-    priorities: tuple[int, ...] = ()
+    stage: Stage[Count]
     origins: tuple[str, ...] = ()
-    merged: tuple[bool, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,7 +68,7 @@ def merge_lists(lists: Iterable[ConfigurationList]) -> ConfigurationList:
     Counts are added up, origins are joined. What was listed first stays first.
     """
     convolutions: dict[ConvolutionConfiguration, ListedConvolution] = {}
-    stages: dict[ListedStage, ListedStage] = {}
+    origins: dict[Stage[int], tuple[str, ...]] = {}
     made_with: dict[str, str] = {}
     for each in lists:
         made_with.update(each.made_with)
@@ -96,20 +84,14 @@ def merge_lists(lists: Iterable[ConfigurationList]) -> ConfigurationList:
                 )
             )
         place_of = {configuration: place for place, configuration in enumerate(convolutions)}
+        new_places = [place_of[listed.configuration] for listed in each.convolutions]
         for stage in each.stages:
-            moved = dataclasses.replace(
-                stage,
-                convolutions=tuple(
-                    place_of[each.convolutions[place].configuration] for place in stage.convolutions
-                ),
-            )
-            key = dataclasses.replace(moved, origins=())
-            if key in stages:
-                origins = _joined(stages[key].origins, moved.origins)
-                moved = dataclasses.replace(moved, origins=origins)
-            stages[key] = moved
+            moved = stage.stage.map(new_places.__getitem__)
+            origins[moved] = _joined(origins.get(moved, ()), stage.origins)
     return ConfigurationList(
-        tuple(convolutions.values()), tuple(stages.values()), made_with=made_with
+        tuple(convolutions.values()),
+        tuple(itertools.starmap(ListedStage, origins.items())),
+        made_with=made_with,
     )
 
 
