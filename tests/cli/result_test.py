@@ -25,7 +25,7 @@ from report_values import network_plan
 from tf_interop.benchmark.file import save_benchmark
 from tf_interop.cli import doctor as doctor_command
 from tf_interop.cli.main import cli
-from tf_interop.cli.result import Answer, answering
+from tf_interop.cli.result import Result, prints_result
 from tf_interop.doctor.finding import problem
 from tf_interop.plan.file import save_plan
 from tf_interop.profile.file import save_profile
@@ -268,10 +268,10 @@ def test_a_program_that_fails_has_a_record_and_keeps_its_code(work: pathlib.Path
 
 def test_json_of_a_device_that_failed_is_printed_with_its_code() -> None:
     @click.command()
-    @answering
-    def command() -> Answer:
+    @prints_result
+    def command() -> Result:
         print("meanwhile")
-        return Answer({"value": float("inf")}, lambda: click.echo("for people"), exit_code=3)
+        return Result({"value": float("inf")}, lambda: click.echo("for people"), exit_code=3)
 
     result = CliRunner().invoke(command, ["--json"])
     assert (result.exit_code, json.loads(result.stdout)) == (3, {"value": None})

@@ -8,7 +8,7 @@ import click
 
 from tf_interop.cli.arguments import count_option, image_size_option, model_argument
 from tf_interop.cli.exit_status import AS_IT_IS, exit_codes
-from tf_interop.cli.result import Answer, answering
+from tf_interop.cli.result import Result, prints_result
 from tf_interop.model.progress import work_on_model
 
 _EPILOG = f"""{AS_IT_IS}The rows of the table:
@@ -50,14 +50,14 @@ _EPILOG = f"""{AS_IT_IS}The rows of the table:
     "optimizations, as Grappler hands it to the plugin. Done for Keras models where the compiled "
     "library fits; a function may do more than compute, and is run only when told to.",
 )
-@answering
+@prints_result
 def analyze(
     model: str,
     batch: int,
     training: bool,
     image_size: tuple[int, int] | None,
     as_handed_over: bool | None,
-) -> Answer:
+) -> Result:
     """Counts convolutions of MODEL and how many of them are independent.
 
     Convolutions are independent where neither needs what the other computes: those can be put into
@@ -80,4 +80,4 @@ def analyze(
         if keras_of(loaded) is None:
             # TensorFlow's name, such as signature_wrapper___call__, is not what the user calls it.
             analysis = dataclasses.replace(analysis, name=model)
-    return Answer(analysis.to_json(), lambda: click.echo(str(analysis).rstrip()))
+    return Result(analysis.to_json(), lambda: click.echo(str(analysis).rstrip()))

@@ -13,7 +13,7 @@ from tf_interop.cli.arguments import DefaultGroup
 from tf_interop.cli.benchmark_measure import EXIT_CODES, measure
 from tf_interop.cli.benchmark_options import other_forms_options, write_other_forms
 from tf_interop.cli.exit_status import AS_IT_IS, example
-from tf_interop.cli.result import Answer, answering, print_json, reading
+from tf_interop.cli.result import Result, print_json, prints_result, reading
 
 _GROUP_EPILOG = f"""{AS_IT_IS}Examples:
   tf-interop benchmark ResNet50 --profile profile.json --batch 1,32 -o results.json
@@ -45,18 +45,18 @@ benchmark.add_command(measure)
 )
 @click.argument("file", metavar="RESULTS")
 @other_forms_options
-@answering
+@prints_result
 @reading
-def show(file: str, csv_path: pathlib.Path | None, plot_path: pathlib.Path | None) -> Answer:
+def show(file: str, csv_path: pathlib.Path | None, plot_path: pathlib.Path | None) -> Result:
     """Shows what is in the file RESULTS: milliseconds for each step, and how they compare."""
     loaded = load_benchmark(file)
     write_other_forms(loaded, csv_path, plot_path)
-    return Answer(loaded, lambda: show_benchmark(loaded, Console()))
+    return Result(loaded, lambda: show_benchmark(loaded, Console()))
 
 
 @benchmark.command(epilog=example("benchmark schema > benchmark.schema.json"))
-@answering
-def schema() -> Answer:
+@prints_result
+def schema() -> Result:
     """Prints the JSON schema of results."""
     document = benchmark_schema()
-    return Answer(document, lambda: print_json(document))
+    return Result(document, lambda: print_json(document))

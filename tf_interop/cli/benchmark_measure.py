@@ -45,7 +45,7 @@ from tf_interop.cli.benchmark_options import (
 )
 from tf_interop.cli.benchmark_progress import shown_progress
 from tf_interop.cli.exit_status import AS_IT_IS, exit_codes
-from tf_interop.cli.result import Answer, answering
+from tf_interop.cli.result import Result, prints_result
 from tf_interop.errors import BenchmarkError
 from tf_interop.measure.device import running_device, this_cpu
 from tf_interop.plan.file import load_plan
@@ -85,7 +85,7 @@ _EPILOG = f"""{AS_IT_IS}Examples:
 @plan_options
 @measuring_options
 @other_forms_options
-@answering
+@prints_result
 def measure(
     models: tuple[str, ...],
     output_path: pathlib.Path,
@@ -108,7 +108,7 @@ def measure(
     retry_failures: bool,
     csv_path: pathlib.Path | None,
     plot_path: pathlib.Path | None,
-) -> Answer:
+) -> Result:
     """Measures a step of each MODEL in each variant, a new process for each turn.
 
     MODEL is the name of a Keras application (ResNet50), a .keras or .h5 file, or module:function,
@@ -173,7 +173,7 @@ def measure(
     exit_code = 3 if any(result.failure for result in measured.results) else 0
     if signal_number is not None:
         exit_code = 128 + signal_number
-    return Answer(measured, show, exit_code)
+    return Result(measured, show, exit_code)
 
 
 def _environment() -> tuple[ProfiledDevice, dict[str, str]]:

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tf_interop.cli.exit_status import AS_IT_IS, exit_codes
-from tf_interop.cli.result import Answer, answering
+from tf_interop.cli.result import Result, prints_result
 from tf_interop.doctor.examine import examine, is_healthy, to_json
 from tf_interop.doctor.finding import Finding, Level
 from tf_interop.tables import new_table, print_on
@@ -28,8 +28,8 @@ _MARKS = {
     epilog=_EPILOG,
     short_help="Says what works on this machine, and how to mend what does not.",
 )
-@answering
-def doctor() -> Answer:
+@prints_result
+def doctor() -> Result:
     """Says what works on this machine, and how to mend what does not.
 
     Looked at are Python, TensorFlow, the compiled libraries, driver, GPUs and cuDNN, whether the
@@ -38,7 +38,7 @@ def doctor() -> Answer:
     """
     with Console(stderr=True).status("Starting") as status:
         findings = examine(status.update)
-    return Answer(
+    return Result(
         to_json(findings),
         lambda: _show(findings),
         exit_code=0 if is_healthy(findings) else 1,

@@ -11,7 +11,7 @@ from rich.console import Console
 from tf_interop.cli.arguments import DefaultGroup
 from tf_interop.cli.exit_status import AS_IT_IS, example, exit_codes
 from tf_interop.cli.plan_make import make
-from tf_interop.cli.result import Answer, answering, print_json, reading
+from tf_interop.cli.result import Result, print_json, prints_result, reading
 from tf_interop.errors import ProfileError
 from tf_interop.plan.cost.calibration import calibrate_model
 from tf_interop.plan.cost.calibration import compare_model as compare_with_model
@@ -54,9 +54,9 @@ plan.add_command(make)
     short_help="Says, stage by stage, why a plan is as it is.",
 )
 @click.argument("file", metavar="PLAN")
-@answering
+@prints_result
 @reading
-def explain(file: str) -> Answer:
+def explain(file: str) -> Result:
     """Says, stage by stage, why PLAN is as it is.
 
     For each stage: the algorithm of each lane, what it takes alone and together, whether that was
@@ -66,23 +66,23 @@ def explain(file: str) -> Answer:
     With --json the whole plan, which holds all of this.
     """
     loaded = load_plan(file)
-    return Answer(loaded, lambda: explain_stages(loaded, Console()))
+    return Result(loaded, lambda: explain_stages(loaded, Console()))
 
 
 @plan.command(
     epilog=example("plan check plan.json"), short_help="Checks that a file is a legal plan."
 )
 @click.argument("file", metavar="PLAN")
-@answering
+@prints_result
 @reading
-def check(file: str) -> Answer:
+def check(file: str) -> Result:
     """Checks that PLAN is a legal plan; says where it is not.
 
     Whether its stages suit a graph is checked whenever the plan is made or used.
     """
     loaded = load_plan(file)
     summary = [summarize_graph(graph) for graph in loaded.graphs]
-    return Answer({"plan": file, "graphs": summary}, functools.partial(_show_legal, file, loaded))
+    return Result({"plan": file, "graphs": summary}, functools.partial(_show_legal, file, loaded))
 
 
 def _show_legal(file: str, loaded: Plan) -> None:
@@ -103,9 +103,9 @@ def _show_legal(file: str, loaded: Plan) -> None:
     show_default=True,
     help="Which stages: measured with TF32 or without.",
 )
-@answering
+@prints_result
 @reading
-def compare_model(file: str, allow_tf32: bool) -> Answer:
+def compare_model(file: str, allow_tf32: bool) -> Result:
     """Models every measured stage of PROFILE, and prints how far off that is.
 
     The model sees the kernels of each algorithm, as measured alone, and not the stages.
@@ -128,15 +128,15 @@ def compare_model(file: str, allow_tf32: bool) -> Answer:
         ],
         "calibration": dataclasses.asdict(calibrate_model(problem)),
     }
-    return Answer(document, lambda: show_comparison(problem, compared, Console()))
+    return Result(document, lambda: show_comparison(problem, compared, Console()))
 
 
 @plan.command(epilog=example("plan schema > plan.schema.json"))
-@answering
-def schema() -> Answer:
+@prints_result
+def schema() -> Result:
     """Prints the JSON schema of plans."""
     document = plan_schema()
-    return Answer(document, lambda: print_json(document))
+    return Result(document, lambda: print_json(document))
 
 
 def _why_not_comparable(file: str, profile: Profile, stage_count: int) -> str:

@@ -23,7 +23,7 @@ from tf_interop.cli.arguments import (
     target_option,
 )
 from tf_interop.cli.exit_status import AS_IT_IS, exit_codes
-from tf_interop.cli.result import Answer, answering
+from tf_interop.cli.result import Result, prints_result
 from tf_interop.errors import ProfileError
 from tf_interop.model.missing_measurements import (
     Asked,
@@ -122,7 +122,7 @@ class _ProfileOption(click.Option):
     "determinism asks for.",
 )
 @allow_foreign_profile_option
-@answering
+@prints_result
 def make(
     model: str,
     profile_path: pathlib.Path,
@@ -136,7 +136,7 @@ def make(
     allow_tf32: bool,
     deterministic: bool,
     allow_foreign_profile: bool,
-) -> Answer:
+) -> Result:
     """Plans MODEL: puts convolutions into stages, and says what to expect of them."""
     if not inference and not training:
         raise click.UsageError("Expected --inference or --training, got neither.")
@@ -181,7 +181,7 @@ def _answer(
     made_with: dict[str, str],
     measurable: _Measurable,
     path: pathlib.Path,
-) -> Answer:
+) -> Result:
     """Saves the plans of all steps as one."""
     graphs = tuple(each.graph for each in planned)
     made = Plan(graphs, made_with=made_with)
@@ -196,7 +196,7 @@ def _answer(
         click.echo(f"{path}: {sum(len(graph.stages) for graph in graphs)} stages")
 
     summary = [{"step": each.step, **summarize_graph(each.graph)} for each in planned]
-    return Answer({"plan": str(path), "graphs": summary}, show)
+    return Result({"plan": str(path), "graphs": summary}, show)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

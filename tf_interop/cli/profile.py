@@ -12,7 +12,7 @@ from rich.console import Console
 from tf_interop.cli.arguments import DefaultGroup, output_option
 from tf_interop.cli.exit_status import AS_IT_IS, example
 from tf_interop.cli.profile_measure import EXIT_CODES, measure
-from tf_interop.cli.result import Answer, answering, print_json, reading
+from tf_interop.cli.result import Result, print_json, prints_result, reading
 from tf_interop.errors import ProfileError
 from tf_interop.profile.file import (
     load_profile,
@@ -64,9 +64,9 @@ profile.add_command(measure)
 )
 @click.argument("file", metavar="PROFILE")
 @click.option("--like-paper", is_flag=True, help="In the form of the paper's Tables 1 and 2.")
-@answering
+@prints_result
 @reading
-def show(file: str, like_paper: bool) -> Answer:
+def show(file: str, like_paper: bool) -> Result:
     """Shows what PROFILE holds: the device, and what was measured on it.
 
     For each convolution its fastest algorithm, for each stage its time against that of the same
@@ -75,8 +75,8 @@ def show(file: str, like_paper: bool) -> Answer:
     loaded = load_profile(file)
     document = profile_document(loaded)
     if like_paper:
-        return Answer(document, lambda: show_profile(loaded, Console(), like_paper=True))
-    return Answer(document, lambda: show_profile_and_pairs(loaded))
+        return Result(document, lambda: show_profile(loaded, Console(), like_paper=True))
+    return Result(document, lambda: show_profile_and_pairs(loaded))
 
 
 @profile.command(
@@ -84,12 +84,12 @@ def show(file: str, like_paper: bool) -> Answer:
     short_help="Checks that a file is a legal profile.",
 )
 @click.argument("file", metavar="PROFILE")
-@answering
+@prints_result
 @reading
-def check(file: str) -> Answer:
+def check(file: str) -> Result:
     """Checks that PROFILE is a legal profile; says where it is not."""
     summary = _summarize(file, load_profile(file))
-    return Answer(summary, lambda: click.echo(_describe(summary)))
+    return Result(summary, lambda: click.echo(_describe(summary)))
 
 
 @profile.command(
@@ -98,9 +98,9 @@ def check(file: str) -> Answer:
 )
 @click.argument("files", metavar="PROFILE...", nargs=-1, required=True)
 @output_option("MERGED.json", "The profile to write.", required=True)
-@answering
+@prints_result
 @reading
-def merge(files: tuple[str, ...], output_path: pathlib.Path) -> Answer:
+def merge(files: tuple[str, ...], output_path: pathlib.Path) -> Result:
     """Puts profiles of one device into one; of two measurements of one thing the later counts."""
     profiles = [load_profile(file) for file in files]
     merged = merge_profiles(profiles)
@@ -108,7 +108,7 @@ def merge(files: tuple[str, ...], output_path: pathlib.Path) -> Answer:
     summary = _summarize(str(output_path), merged)
     entries = " + ".join(str(len(each.entries)) for each in profiles)
     text = f"Merged {len(files)} profiles of {entries} entries into {len(merged.entries)}.\n"
-    return Answer(summary, lambda: click.echo(text + _describe(summary)))
+    return Result(summary, lambda: click.echo(text + _describe(summary)))
 
 
 @profile.command(
@@ -116,20 +116,20 @@ def merge(files: tuple[str, ...], output_path: pathlib.Path) -> Answer:
 )
 @click.argument("first")
 @click.argument("second")
-@answering
+@prints_result
 @reading
-def diff(first: str, second: str) -> Answer:
+def diff(first: str, second: str) -> Result:
     """Says how the profile SECOND differs from FIRST, by more than the spread."""
     difference = diff_profiles(load_profile(first), load_profile(second))
-    return Answer(difference, lambda: show_difference(difference, Console()))
+    return Result(difference, lambda: show_difference(difference, Console()))
 
 
 @profile.command(epilog=example("profile schema > profile.schema.json"))
-@answering
-def schema() -> Answer:
+@prints_result
+def schema() -> Result:
     """Prints the JSON schema of profiles."""
     document = profile_schema()
-    return Answer(document, lambda: print_json(document))
+    return Result(document, lambda: print_json(document))
 
 
 @profile.command(
@@ -140,9 +140,9 @@ def schema() -> Answer:
 @click.argument("file", metavar="PROFILE")
 @click.argument("csv")
 @output_option("PROFILE.json", "Where to write the profile. [default: PROFILE itself]")
-@answering
+@prints_result
 @reading
-def import_ncu(file: str, csv: str, output_path: pathlib.Path | None) -> Answer:
+def import_ncu(file: str, csv: str, output_path: pathlib.Path | None) -> Result:
     """Adds what Nsight Compute found out about kernels, from the CSV that `ncu --csv` prints.
 
     Kernels are matched by function, grid and block. Fails where none of the CSV is in PROFILE.
@@ -161,7 +161,7 @@ def import_ncu(file: str, csv: str, output_path: pathlib.Path | None) -> Answer:
         "not_in_profile": _launches(imported.not_in_profile),
         "not_in_csv": _launches(imported.not_in_csv),
     }
-    return Answer(document, functools.partial(show_nsight_import, imported))
+    return Result(document, functools.partial(show_nsight_import, imported))
 
 
 def _summarize(file: str, summarized: Profile) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from tf_interop.cli.profile_options import (
     measuring_options,
 )
 from tf_interop.cli.profile_progress import shown_progress
-from tf_interop.cli.result import Answer, answering
+from tf_interop.cli.result import Result, prints_result
 from tf_interop.errors import ProfileError
 from tf_interop.measure.backend import AlgorithmScope, MeasureOptions
 from tf_interop.measure.core_backend import MeasuringBackend
@@ -81,7 +81,7 @@ _EPILOG = f"""{AS_IT_IS}Examples:
 )
 @collecting_options
 @measuring_options
-@answering
+@prints_result
 @click.pass_context
 def measure(
     context: click.Context,
@@ -100,7 +100,7 @@ def measure(
     trace_kernels: bool,
     tables: bool,
     **collecting: Any,
-) -> Answer:
+) -> Result:
     """Measures the convolutions of MODELs, alone and in stages.
 
     Every measurement is on disk before the next begins: a run that was killed goes on when the same
@@ -139,7 +139,7 @@ def _answer(
     list_path: pathlib.Path | None,
     measured: _Measured | None = None,
     shown: _Shown | None = None,
-) -> Answer:
+) -> Result:
     counts = f"{len(configurations.convolutions)} convolutions and {len(configurations.stages)}"
     outcome = None if measured is None else measured.outcome
 
@@ -159,7 +159,7 @@ def _answer(
         "end": outcome and outcome.end.name.lower(),
         "left": outcome and outcome.left,
     }
-    return Answer(document, show, exit_code=0 if measured is None else measured.exit_code)
+    return Result(document, show, exit_code=0 if measured is None else measured.exit_code)
 
 
 def _show_measured(measured: _Measured, shown: _Shown) -> None:

@@ -17,7 +17,7 @@ from tf_interop.cli.arguments import (
     written_option,
 )
 from tf_interop.cli.exit_status import AS_IT_IS, exit_codes
-from tf_interop.cli.result import Answer, answering
+from tf_interop.cli.result import Result, prints_result
 from tf_interop.errors import PlanError
 from tf_interop.model.progress import work_on_model
 from tf_interop.plan.file import load_plan
@@ -94,7 +94,7 @@ _NO_NETWORK = (
 @click.option("--title", help="The page's title. [default: the model's name, or the plan's file]")
 @image_size_option()
 @target_option("What the plan is for", "what the profile is of, else what this process runs on")
-@answering
+@prints_result
 def report(
     plan_path: pathlib.Path,
     output_path: pathlib.Path | None,
@@ -107,7 +107,7 @@ def report(
     title: str | None,
     image_size: tuple[int, int] | None,
     target: str | None,
-) -> Answer:
+) -> Result:
     """Shows PLAN as a page: its network, timelines, and why each stage is as it is.
 
     The page is one file that needs no network. Every time in it says whether it was measured,
@@ -150,7 +150,7 @@ def report(
     notes = [] if profile is None else _compare_profile(plan, titles, networks, profile)
     if output_path is not None and not networks:
         notes.append(_NO_NETWORK)
-    return Answer(
+    return Result(
         {
             **{what: path and str(path) for what, path in written.items()},
             "notes": notes,

@@ -20,7 +20,7 @@ JSON_HELP = "Print JSON: one document on stdout, everything else on stderr."
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
+class Result:
     """What a command found out or did.
 
     Attributes:
@@ -34,7 +34,7 @@ class Answer:
     exit_code: int = 0
 
 
-def answering(command: Callable[..., Answer]) -> Callable[..., None]:
+def prints_result(command: Callable[..., Result]) -> Callable[..., None]:
     """Gives a command `--json`, and prints its answer in one form or the other.
 
     Whatever a command, TensorFlow or the code of a model prints on stdout meanwhile goes to stderr
@@ -59,14 +59,14 @@ def answering(command: Callable[..., Answer]) -> Callable[..., None]:
     return answered
 
 
-def reading(command: Callable[..., Answer]) -> Callable[..., Answer]:
+def reading(command: Callable[..., Result]) -> Callable[..., Result]:
     """Says on a terminal that files are being read, for as long as a command runs.
 
     A profile of many thousand measurements takes seconds to read and check.
     """
 
     @functools.wraps(command)
-    def read(*arguments: Any, **options: Any) -> Answer:
+    def read(*arguments: Any, **options: Any) -> Result:
         with Console(stderr=True).status("Reading"):
             return command(*arguments, **options)
 
