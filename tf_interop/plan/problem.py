@@ -10,9 +10,6 @@ import dataclasses
 import enum
 import functools
 from collections.abc import Mapping
-from typing import Annotated
-
-import msgspec
 
 from tf_interop.convolution import ConvolutionConfiguration
 from tf_interop.profile.entries import (
@@ -23,13 +20,14 @@ from tf_interop.profile.entries import (
     PositiveCount,
 )
 from tf_interop.profile.types import SmLimits
+from tf_interop.stage import Stage
 
 PROBLEM_FORMAT = "tf_interop.problem"
 PROBLEM_VERSION = 1
 
 
-class FigureSource(enum.Enum):
-    """Where a figure comes from."""
+class ValueSource(enum.Enum):
+    """Where a value comes from."""
 
     MEASURED = "measured"
     MODELLED = "modelled"
@@ -88,7 +86,8 @@ class ProblemNode:
         name: of the node in the graph.
         costs: the name of its ConvolutionCosts.
         predecessors: names of the convolutions that it depends on, with none between.
-        before_us: time of the other operations between them and it, where that is known.
+        follows: those of `predecessors` that it reads directly, with nothing else on any
+            convolution-free path between, so that both may be in one lane.
         group: only nodes of the same group may share a stage (device and control-flow region).
         merge_key: nodes with the same one read the same image and differ in their filters alone,
             so that they can be merged into one wider convolution; None where that cannot be.
@@ -97,42 +96,30 @@ class ProblemNode:
     name: str
     costs: str
     predecessors: tuple[str, ...] = ()
-    before_us: NotNegative = 0.0
+    follows: tuple[str, ...] = ()
     group: str = ""
     merge_key: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class KnownStage:
+class MeasuredStage:
     """A stage that was measured.
 
     Attributes:
-        costs: the ConvolutionCosts of its convolutions, by name, in launch order.
-        algorithms: the algorithm of each; in a merged lane that of the wider convolution, which
-            need not be a candidate.
+        stage: of the names of ConvolutionCosts. An algorithm is one of the candidates; in a merged
+            lane it is that of the wider convolution, which need not be one.
         latency_us: from fork to join.
         sequential_us: of the same convolutions one after another, each with its fastest algorithm,
             measured in the same run; None where that was not done.
         spread_us: how far the difference of the two may be off.
         workspace_bytes: of all lanes together.
-        priorities: of each lane's stream; empty where all are 0.
-        sm_counts: the SMs of each lane's partition; empty where lanes share all.
-        lanes: the lane of each convolution, those of one lane together; empty where each has a lane
-            of its own.
-        merged: of each lane whether its convolutions ran as one wider convolution, which all lanes
-            of several do; empty where none did.
     """
 
-    costs: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
-    algorithms: tuple[str | None, ...]
+    stage: Stage[str]
     latency_us: Positive
     sequential_us: Positive | None = None
     spread_us: NotNegative = 0.0
     workspace_bytes: Count = 0
-    priorities: tuple[int, ...] = ()
-    sm_counts: tuple[Count, ...] = ()
-    lanes: tuple[Count, ...] = ()
-    merged: tuple[bool, ...] = ()
 
 
 # Without slots: the lookup tables are kept in the instance.
@@ -158,7 +145,7 @@ class PlanningProblem:
 
     costs: tuple[ConvolutionCosts, ...]
     nodes: tuple[ProblemNode, ...]
-    stages: tuple[KnownStage, ...] = ()
+    stages: tuple[MeasuredStage, ...] = ()
     memory_budget_bytes: PositiveCount | None = None
     sm_count: PositiveCount | None = None
     sm_limits: SmLimits | None = None

@@ -7,57 +7,16 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from tf_interop.plan.problem import FigureSource
+from tf_interop.plan.problem import ValueSource
 from tf_interop.profile.entries import Share
+from tf_interop.stage import LARGEST_INT, Stage
 
 PLAN_FORMAT = "tf_interop.plan"
 PLAN_VERSION = 1
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PinnedConvolution:
-    """One convolution of a stage.
-
-    Attributes:
-        node: the name of the convolution node in the graph.
-        algorithm: the algorithm pinned for it; None leaves the choice to the runner.
-    """
-
-    node: str
-    algorithm: str | None = None
-
-
 Bytes = Annotated[int, msgspec.Meta(ge=0)]
 Microseconds = Annotated[float, msgspec.Meta(ge=0)]
-
-
-# What the op's attributes and CUDA hold.
-_LARGEST_INT = 2**31 - 1
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class LaneOptions:
-    """What a lane asks of the device beyond a stream.
-
-    The device gives what it can: it rounds SM counts up, and where it cannot give what the lanes of
-    a stage ask for, they run without (`tf_interop.status().counters.refused_lane_options`).
-
-    Attributes:
-        priority: of the lane's stream, as CUDA counts: lower goes first, 0 is the usual one.
-        sm_count: streaming multiprocessors that no other lane uses; 0 for a share of those that
-            the other lanes leave.
-        merged: whether the lane's convolutions, which read the same image and differ in their
-            filters and output channels only, run as one wider convolution. Where they turn out not
-            to fit together they run one after another.
-    """
-
-    priority: Annotated[int, msgspec.Meta(ge=-_LARGEST_INT, le=_LARGEST_INT)] = 0
-    sm_count: Annotated[int, msgspec.Meta(ge=0, le=_LARGEST_INT)] = 0
-    merged: bool = False
-
-
-# The length bounds hold for what a file says; they are part of the schema.
-Lane = Annotated[tuple[PinnedConvolution, ...], msgspec.Meta(min_length=1)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,7 +37,7 @@ class StagePrediction:
     latency_us: Microseconds
     spread_us: Microseconds
     sequential_us: Microseconds
-    source: FigureSource
+    source: ValueSource
     workspace_bytes: Bytes
     peak_bytes: Bytes
 
@@ -95,7 +54,7 @@ class GraphPrediction:
         memory_budget_bytes: what no stage may exceed; None for no limit.
         search: how the stages were searched for, and how far.
         unmeasured_count: convolutions of the graph that no algorithm was measured for. They are in
-            no stage, and in none of these figures.
+            no stage, and in none of these values.
     """
 
     latency_us: Microseconds
@@ -133,19 +92,19 @@ class SmUse:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LaneExplanation:
-    """What was measured of a lane's convolution alone.
+    """What was measured of a lane's convolutions alone.
 
-    A merged lane has several, and its algorithm is that of the wider one: there `alone_us` is their
-    time one after another, each with what is fastest alone, and `workspace_bytes` the most that one
-    of them needs then.
+    A lane of several has the sum of their times, and the most workspace that one of them needs. The
+    algorithm of a merged lane is that of the wider convolution: there `alone_us` is with what is
+    fastest alone.
 
     Attributes:
-        alone_us: with the algorithm that the plan pins.
-        workspace_bytes: of that algorithm.
-        fastest_algorithm: what is fastest alone; None for a merged lane.
-        fastest_us: with that; for a merged lane as `alone_us`.
+        alone_us: with the algorithms that the plan pins.
+        workspace_bytes: of those algorithms.
+        fastest_algorithm: what is fastest alone; None for a lane of several.
+        fastest_us: with what is fastest alone.
         sm_use: of the pinned algorithm; None where its kernels or the device are not known, and for
-            a merged lane.
+            a lane of several.
     """
 
     alone_us: Microseconds
@@ -157,33 +116,21 @@ class LaneExplanation:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Alternative:
-    """Other ways to run the convolutions of a stage, and why they were not chosen.
+    """Another way to run the convolutions of a stage, and why it was not chosen.
 
     Attributes:
-        algorithms: one for each convolution, in the order of the stage.
-        latency_us: of the stage with them.
+        stage: the same convolutions.
+        latency_us: of the stage.
         source: whether that was measured.
         workspace_bytes: of all lanes together.
         why_not: the reason, for reading.
-        lanes: the lane of each convolution, where several would run merged in one; empty where each
-            would have a lane of its own.
     """
 
-    algorithms: tuple[str | None, ...]
+    stage: Stage[str]
     latency_us: Microseconds
-    source: FigureSource
+    source: ValueSource
     workspace_bytes: Bytes
     why_not: str
-    lanes: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] = ()
-
-    @property
-    def algorithms_of_lanes(self) -> tuple[tuple[str | None, ...], ...]:
-        """The algorithms of each lane; one with several is merged."""
-        of_lanes: dict[int, list[str | None]] = {}
-        lanes = self.lanes or range(len(self.algorithms))
-        for lane, algorithm in zip(lanes, self.algorithms, strict=True):
-            of_lanes.setdefault(lane, []).append(algorithm)
-        return tuple(map(tuple, of_lanes.values()))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -200,7 +147,7 @@ class StageExplanation:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class MissedStage:
+class RejectedStage:
     """Convolutions that do not depend on each other and yet share no stage.
 
     Attributes:
@@ -220,101 +167,86 @@ class BatchSchedule:
 
     Attributes:
         batch_size: that of the graph.
-        lanes: what each stream group runs, in order; a single lane runs in sequence.
-        lane_options: what each lane asks of the device; empty where none asks for anything.
+        stage: the same convolutions.
     """
 
-    batch_size: Annotated[int, msgspec.Meta(ge=1, le=_LARGEST_INT)]
-    lanes: Annotated[tuple[Lane, ...], msgspec.Meta(min_length=1)]
-    lane_options: tuple[LaneOptions, ...] = ()
+    batch_size: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_INT)]
+    stage: Stage[str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlannedStage:
-    """Convolutions that run at the same time.
+    """Convolutions that run as one stage.
 
     Attributes:
-        lanes: what each stream group runs, in order, or merged where its options say so.
+        stage: of the names of convolution nodes in the graph.
         why: the reason for the stage in a few words, such as the policy that made it.
-        lane_options: what each lane asks of the device; empty where none asks for anything.
         prediction: what the planner expects; None where no planner made the stage.
         explanation: what it was chosen by; likewise.
         schedules: how it runs at each of several batch sizes, ascending, where the graph's is not
-            known before it runs; `lanes` are then those of one of them, and another batch size runs
-            in sequence. Empty where `lanes` hold for every batch size.
+            known before it runs; `stage` is then that of one of them, and another batch size runs
+            in sequence. Empty where `stage` holds for every batch size.
     """
 
-    lanes: Annotated[tuple[Lane, ...], msgspec.Meta(min_length=1)]
+    stage: Stage[str]
     why: str = ""
-    lane_options: tuple[LaneOptions, ...] = ()
     prediction: StagePrediction | None = None
     explanation: StageExplanation | None = None
     schedules: tuple[BatchSchedule, ...] = ()
 
     @property
-    def convolutions(self) -> tuple[PinnedConvolution, ...]:
-        """All convolutions of the stage, lane after lane."""
-        return tuple(pinned for lane in self.lanes for pinned in lane)
+    def nodes(self) -> tuple[str, ...]:
+        """The names of its convolutions, lane after lane."""
+        return self.stage.operations
 
-    def check_lane_options(self) -> None:
-        """Checks that there are options for every lane, or for none.
-
-        Raises:
-            ValueError: there are not, or a stage asks for less than no SMs.
-        """
-        _check_lane_options(self.lanes, self.lane_options)
-
-    def check_schedules(self) -> None:
-        """Checks that every schedule is for the stage's convolutions, and for a batch size more.
+    def validate(self) -> None:
+        """Checks what holds for a stage of any graph.
 
         Raises:
-            ValueError: one is not, or its options are not those of its lanes.
+            ValueError: the stage, a schedule or an alternative is not valid, or is not of the same
+                convolutions, each once; schedules are not in ascending order of their batch sizes;
+                or there is not one explanation for each lane. Names the field, such as
+                `.schedules[1].stage`.
         """
         sizes = [schedule.batch_size for schedule in self.schedules]
         if sizes != sorted(set(sizes)) or min(sizes, default=1) < 1:
-            raise ValueError(f"Expected schedules for ascending batch sizes, got {sizes}")
-        members = sorted(pinned.node for pinned in self.convolutions)
-        for schedule in self.schedules:
-            scheduled = sorted(pinned.node for lane in schedule.lanes for pinned in lane)
-            if scheduled != members or not all(schedule.lanes):
+            raise ValueError(f"Expected ascending batch sizes, got {sizes} at `.schedules`")
+        expected = sorted(set(self.nodes))
+        places = {".stage": self.stage}
+        for number, schedule in enumerate(self.schedules):
+            places[f".schedules[{number}].stage"] = schedule.stage
+        if self.explanation is not None:
+            for number, alternative in enumerate(self.explanation.alternatives):
+                places[f".explanation.alternatives[{number}].stage"] = alternative.stage
+            lanes = len(self.explanation.lanes)
+            if lanes != len(self.stage.lanes):
                 raise ValueError(
-                    f"Expected a schedule of {members} for batch size {schedule.batch_size}, got "
-                    f"{scheduled} on {len(schedule.lanes)} lanes"
+                    f"Expected an entry for each of {len(self.stage.lanes)} lanes, got {lanes} at "
+                    "`.explanation.lanes`"
                 )
-            _check_lane_options(schedule.lanes, schedule.lane_options)
-
-
-def is_merged(run: PlannedStage | BatchSchedule, lane: int) -> bool:
-    """Whether the convolutions of a lane are to run as one wider convolution."""
-    return bool(run.lane_options) and run.lane_options[lane].merged
-
-
-def _check_lane_options(lanes: tuple[Lane, ...], lane_options: tuple[LaneOptions, ...]) -> None:
-    if lane_options and len(lane_options) != len(lanes):
-        raise ValueError(
-            f"Expected options for none or all of {len(lanes)} lanes, got {len(lane_options)}"
-        )
-    for options in lane_options:
-        if not 0 <= options.sm_count <= _LARGEST_INT:
-            raise ValueError(
-                f"Expected an SM count from 0 to {_LARGEST_INT}, got {options.sm_count}"
-            )
-        if abs(options.priority) > _LARGEST_INT:
-            raise ValueError(f"Expected a priority near 0, got {options.priority}")
+        for place, stage in places.items():
+            try:
+                stage.validate()
+            except ValueError as error:
+                raise ValueError(f"{error} of `{place}`") from error
+            if sorted(stage.operations) != expected:
+                raise ValueError(
+                    f"Expected each of {expected} once, got {sorted(stage.operations)} at `{place}`"
+                )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class AloneConvolution:
+class UnstagedConvolution:
     """A convolution in no stage, as the planner expects it to run.
 
     Attributes:
         node: the name of the convolution node in the graph.
-        algorithm: that its figures are of. It is not pinned.
+        algorithm: that its latency is of. It is not pinned.
         latency_us: what it takes.
         peak_bytes: its workspace and output, and outputs of earlier convolutions that are read
             later.
         before_stage: the place of the stage that it runs before; the number of stages for one that
-            runs behind all of them. Several before one stage run in their order.
+            runs after all of them. Several before one stage run in their order.
     """
 
     node: str
@@ -324,8 +256,8 @@ class AloneConvolution:
     before_stage: Annotated[int, msgspec.Meta(ge=0)]
 
 
-ModelStep = Literal["inference", "training"]
-"""What a graph computes of its model: what it answers, or a whole step of training."""
+GraphMode = Literal["inference", "training"]
+"""What a graph computes of its model: its results, or a whole pass of training."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -335,15 +267,15 @@ class GraphPlan:
     Attributes:
         fingerprint: identifies the graph's convolutions (see `fingerprint_convolutions`).
         convolution_count: convolutions that the finder saw in the graph.
-        stages: the stages; convolutions in none of them are left alone.
+        stages: the stages; convolutions in none of them stay as they are.
         batch_size: that the stages were planned for; None where it does not matter.
         prediction: what the planner expects; None where no planner made the stages.
-        alone: the convolutions in no stage, in the order in which they are expected to run; empty
-            where no planner made the stages.
-        missed: some of the stages that could have been and are not, the most promising first.
+        unstaged: the convolutions in no stage, in the order in which they are expected to run;
+            empty where no planner made the stages.
+        rejected: some of the stages that could have been and are not, the most promising first.
         why_no_stage: why there is none, for reading; empty where there is one, and where no planner
             made the plan.
-        step: what the graph computes of its model; None where that is not known, as for a function.
+        mode: what the graph computes of its model; None where that is not known, as for a function.
     """
 
     fingerprint: str
@@ -351,10 +283,10 @@ class GraphPlan:
     stages: tuple[PlannedStage, ...]
     batch_size: Annotated[int, msgspec.Meta(ge=1)] | None = None
     prediction: GraphPrediction | None = None
-    alone: tuple[AloneConvolution, ...] = ()
-    missed: tuple[MissedStage, ...] = ()
+    unstaged: tuple[UnstagedConvolution, ...] = ()
+    rejected: tuple[RejectedStage, ...] = ()
     why_no_stage: str = ""
-    step: ModelStep | None = None
+    mode: GraphMode | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

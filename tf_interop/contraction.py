@@ -1,0 +1,142 @@
+"""Which sets of nodes of a graph may be contracted, and in which order they run then.
+
+    a --> x --> b      {a, b}: the set waits for x, and x for the set. Not legal.
+
+    a --> b            {a, b}: legal, if a and b are steps of one lane, a before b.
+
+    a --> d            {a, b} and {c, d}: the first waits for c, the second for a. Each holds
+    c --> b            independent nodes; the two together are not legal.
+
+A graph is the readers of each node, by number. A node runs once all that it waits for has run, a
+set once all its nodes could. If everything runs, contracting each set to one node leaves no cycle.
+The work is linear in nodes and edges.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+from tf_interop.stage import Stage
+
+Edge = tuple[int, int]
+"""A node, and one that waits for it."""
+
+_Ready = tuple[Any, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Contraction:
+    """What becomes of a graph in which sets of nodes run at once.
+
+    Attributes:
+        order: the numbers of the units in an order in which they run: each set, and each node in
+            none, which comes after the sets. Without those that never run.
+        cycle: why some never run, as edges of the graph. Each edge begins in the unit where the
+            one before it ended, the first where the last ended. Empty where all run.
+    """
+
+    order: tuple[int, ...]
+    cycle: tuple[Edge, ...]
+
+
+def contract(
+    readers: Sequence[Iterable[int]],
+    sets: Sequence[Collection[int]],
+    *,
+    wished: Sequence[Any] | None = None,
+) -> Contraction:
+    """Contracts sets of nodes.
+
+    Edges between nodes of one set hold nothing up; `misplaced_step` says whether they may be there.
+
+    Args:
+        readers: for each node those that wait for it, without back edges of loops.
+        sets: of nodes; no node is in two. Unit `k` is the set `k`; the nodes in none are the units
+            after that, in their order.
+        wished: for each unit a sort key. Of the units that can run that with the least key runs
+            next. None leaves the order open.
+    """
+    unit_of = [-1] * len(readers)
+    units: list[Collection[int]] = list(sets)
+    for number, nodes in enumerate(sets):
+        for node in nodes:
+            unit_of[node] = number
+    for node, number in enumerate(unit_of):
+        if number < 0:
+            unit_of[node] = len(units)
+            units.append((node,))
+    waits = [0] * len(units)
+    for node, followers in enumerate(readers):
+        unit = unit_of[node]
+        for reader in followers:
+            if unit_of[reader] != unit:
+                waits[unit_of[reader]] += 1
+    keys: Sequence[Any] = wished or (None,) * len(units)
+    push: Callable[[list[_Ready], _Ready], None] = heapq.heappush if wished else list.append
+    pop: Callable[[list[_Ready]], _Ready] = heapq.heappop if wished else list.pop
+    ready: list[_Ready] = []
+    for unit, count in enumerate(waits):
+        if not count:
+            push(ready, (keys[unit], unit))
+    order: list[int] = []
+    while ready:
+        _, unit = pop(ready)
+        order.append(unit)
+        for node in units[unit]:
+            for reader in readers[node]:
+                other = unit_of[reader]
+                if other != unit:
+                    waits[other] -= 1
+                    if not waits[other]:
+                        push(ready, (keys[other], other))
+    if len(order) == len(units):
+        return Contraction(tuple(order), ())
+    stuck = {unit for unit, count in enumerate(waits) if count}
+    return Contraction(tuple(order), _find_cycle(readers, unit_of, stuck))
+
+
+def misplaced_step(readers: Sequence[Collection[int]], stage: Stage[int]) -> Edge | None:
+    """Finds a step that waits for another which does not come before it in its lane.
+
+    Args:
+        readers: as in `contract`.
+        stage: of nodes.
+
+    Returns:
+        The other step and the one that waits for it; None where there is none. Steps of a merged
+        lane run at once.
+    """
+    place = {
+        node: (lane, 0 if each.merged else number)
+        for lane, each in enumerate(stage.lanes)
+        for number, node in enumerate(each.operations)
+    }
+    for node, (lane, number) in place.items():
+        for reader in readers[node]:
+            other = place.get(reader)
+            if other is not None and (other[0] != lane or other[1] <= number):
+                return node, reader
+    return None
+
+
+def _find_cycle(
+    readers: Sequence[Iterable[int]], unit_of: Sequence[int], stuck: Collection[int]
+) -> tuple[Edge, ...]:
+    """Walks back from a unit that never runs, by what it waits for, until one comes up again."""
+    waits_for: dict[int, Edge] = {}
+    for node, followers in enumerate(readers):
+        if unit_of[node] in stuck:
+            for reader in followers:
+                if unit_of[reader] != unit_of[node]:
+                    waits_for.setdefault(unit_of[reader], (node, reader))
+    back: list[Edge] = []
+    visited: dict[int, int] = {}
+    unit = min(stuck)
+    while unit not in visited:
+        visited[unit] = len(back)
+        back.append(waits_for[unit])
+        unit = unit_of[back[-1][0]]
+    return tuple(back[visited[unit] :][::-1])
