@@ -67,7 +67,7 @@ def load_versioned(path: PathLike, file_format: VersionedFormat[T]) -> T:
             f"{error}. The file is damaged or was only half written. {file_format.remedy}"
         ) from error
     try:
-        _check_header(raw, file_format)
+        check_header(raw, file_format)
         return _value_from_raw(raw, file_format)
     except (msgspec.ValidationError, ValueError) as error:
         raise _not_legal(path, file_format, error) from error
@@ -87,7 +87,7 @@ def save_versioned(value: T, path: PathLike, file_format: VersionedFormat[T]) ->
     try:
         # What will be read, not `value`: JSON has no infinity, for one.
         raw = msgspec.json.decode(content)
-        _check_header(raw, file_format)
+        check_header(raw, file_format)
         _value_from_raw(raw, file_format)
     except (msgspec.ValidationError, ValueError) as error:
         raise _not_legal(path, file_format, error) from error
@@ -141,7 +141,7 @@ def versioned_schema(file_format: VersionedFormat[Any]) -> dict[str, Any]:
     return schema
 
 
-def _check_header(raw: object, file_format: VersionedFormat[Any]) -> None:
+def check_header(raw: object, file_format: VersionedFormat[Any]) -> None:
     """Refuses a foreign file before its content is looked at: that would only say what differs."""
     if not isinstance(raw, dict):
         raise ValueError(f"Expected `object`, got `{type(raw).__name__}` at `$`")
@@ -166,22 +166,22 @@ def _check_header(raw: object, file_format: VersionedFormat[Any]) -> None:
 
 def _value_from_raw(raw: object, file_format: VersionedFormat[T]) -> T:
     value = msgspec.convert(raw, file_format.value_type)
-    _check_all_fields_read(raw, msgspec.to_builtins(value), "$")
+    check_all_fields_read(raw, msgspec.to_builtins(value), "$")
     file_format.check(value)
     return value
 
 
-def _check_all_fields_read(raw: object, read: object, place: str) -> None:
+def check_all_fields_read(raw: object, read: object, place: str) -> None:
     """Refuses fields that the conversion to dataclasses passed over, such as misspelled ones."""
     if isinstance(raw, dict) and isinstance(read, dict):
         for name, field in raw.items():
             if name not in read:
                 known = ", ".join(f"`{each}`" for each in read)
                 raise ValueError(f"Expected only the fields {known}, got `{name}` at `{place}`")
-            _check_all_fields_read(field, read[name], f"{place}.{name}")
+            check_all_fields_read(field, read[name], f"{place}.{name}")
     elif isinstance(raw, (list, tuple)) and isinstance(read, (list, tuple)):
         for index, (raw_item, read_item) in enumerate(zip(raw, read, strict=True)):
-            _check_all_fields_read(raw_item, read_item, f"{place}[{index}]")
+            check_all_fields_read(raw_item, read_item, f"{place}[{index}]")
 
 
 def _not_legal(
