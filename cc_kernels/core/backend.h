@@ -35,10 +35,20 @@ struct StreamGroupOptions {
   std::vector<int> partition;
   // The own lane's place in `partition`.
   int partition_index = 0;
+  // For work on a stream of the caller's: a group without a stream, for which the above means
+  // nothing.
+  bool uses_caller_stream = false;
+
+  static StreamGroupOptions OnCallerStream() {
+    StreamGroupOptions options;
+    options.uses_caller_stream = true;
+    return options;
+  }
 
   bool operator==(const StreamGroupOptions& other) const {
     return priority == other.priority && partition == other.partition &&
-           partition_index == other.partition_index;
+           partition_index == other.partition_index &&
+           uses_caller_stream == other.uses_caller_stream;
   }
 };
 
@@ -48,6 +58,7 @@ struct StreamGroupOptions {
 class StreamGroup {
  public:
   virtual ~StreamGroup() = default;
+  // Null where the group is for a stream of the caller's.
   virtual Stream stream() const = 0;
   virtual Event* fork_event() = 0;
   virtual Event* join_event() = 0;
@@ -68,11 +79,21 @@ class PreparedConvolution {
   // Bytes of the filter in the form that TransformFilter gives it; 0 where the filter is read as
   // the caller has it, or is the result.
   virtual size_t transformed_filter_bytes() const { return 0; }
-  // What the backend can make this object from again, faster than Prepare does (see
-  // Backend::Restore). kUnsupported where it has no such form.
-  virtual Status Serialize(std::string* serialized) const {
-    (void)serialized;
-    return Unsupported("Expected an algorithm that can be serialized, got '" + algorithm() + "'.");
+};
+
+// What Prepare may choose from.
+struct PrepareOptions {
+  // Bytes of workspace that one convolution may ask for.
+  size_t workspace_limit_bytes = 0;
+  // Whether float convolutions may be computed in TF32 where the device has it.
+  bool allow_tf32 = true;
+  // Whether only algorithms that give the same bits every time are taken: others are not chosen,
+  // and kUnsupported where they are pinned. A backend whose algorithms all do need not look.
+  bool deterministic = false;
+
+  bool operator==(const PrepareOptions& other) const {
+    return workspace_limit_bytes == other.workspace_limit_bytes && allow_tf32 == other.allow_tf32 &&
+           deterministic == other.deterministic;
   }
 };
 
@@ -89,35 +110,19 @@ class Backend {
   virtual ~Backend() = default;
 
   // Makes `convolution` ready. An empty `algorithm` means the backend's own (heuristic) choice
-  // among those that need at most `workspace_limit_bytes`; with a limit of 0 it takes what needs
+  // among those that need at most the limit of workspace; with a limit of 0 it takes what needs
   // least, even if that is not nothing. Returns kUnsupported where a pinned algorithm cannot run
-  // this convolution or needs more workspace, kInvalidArgument where there is no algorithm of that
-  // name.
+  // this convolution, needs more workspace or is not one that `options` allow, kInvalidArgument
+  // where there is no algorithm of that name.
   virtual Status Prepare(const Convolution& convolution, const std::string& algorithm,
-                         size_t workspace_limit_bytes,
+                         const PrepareOptions& options,
                          std::shared_ptr<const PreparedConvolution>* prepared) = 0;
 
   // The algorithms that may be able to compute `convolution`, each once, in the form that Prepare
-  // accepts. Whether one really can is for Prepare to say.
+  // accepts; without `allow_tf32` those that use it are left out. Whether one really can is for
+  // Prepare to say.
   virtual Status ListAlgorithms(const Convolution& convolution, AlgorithmScope scope,
-                                std::vector<std::string>* algorithms) = 0;
-
-  // Makes what PreparedConvolution::Serialize wrote, for the same convolution on the same device
-  // and software. kUnsupported where it comes from others, kInvalidArgument where it is damaged.
-  virtual Status Restore(const Convolution& convolution, const std::string& serialized,
-                         std::shared_ptr<const PreparedConvolution>* prepared) {
-    (void)convolution, (void)serialized, (void)prepared;
-    return Unsupported("Expected a backend that restores plans, got one that does not.");
-  }
-
-  // Whether float convolutions may be computed in TF32 where the device has it. On at first. Holds
-  // for convolutions that are prepared from now on.
-  virtual void set_allow_tf32(bool allow) { (void)allow; }
-
-  // Whether only algorithms that give the same bits every time are taken: others are not chosen,
-  // and kUnsupported where they are pinned. Off at first. Holds for convolutions that are prepared
-  // from now on. A backend whose algorithms all do need not listen.
-  virtual void set_deterministic(bool deterministic) { (void)deterministic; }
+                                bool allow_tf32, std::vector<std::string>* algorithms) = 0;
 
   // Takes a stream group out of the pool, or makes one. It goes back with Release, which may be
   // called as soon as everything has been enqueued: streams keep the order. kUnsupported where the
@@ -128,6 +133,15 @@ class Backend {
     return Acquire(StreamGroupOptions(), group);
   }
   virtual void Release(std::unique_ptr<StreamGroup> group) = 0;
+
+  // Between Enter and Leave a thread makes several of the calls below: what each would otherwise
+  // set up and take down by itself (making a CUDA context current) is done once. They nest; Leave
+  // takes what Enter gave. See BackendScope.
+  virtual Status Enter(void** outer) {
+    *outer = nullptr;
+    return Status::Ok();
+  }
+  virtual void Leave(void* outer) { (void)outer; }
 
   virtual Status Record(Event* event, Stream stream) = 0;
   virtual Status Wait(Stream stream, Event* event) = 0;
@@ -155,6 +169,24 @@ class Backend {
   virtual Status CopyRows(const void* source, size_t source_pitch, void* destination,
                           size_t destination_pitch, size_t row_bytes, size_t rows,
                           Stream stream) = 0;
+};
+
+// The thread is between Enter and Leave of a backend while this lives.
+class BackendScope {
+ public:
+  explicit BackendScope(Backend* backend) : backend_(backend), status_(backend->Enter(&outer_)) {}
+  ~BackendScope() {
+    if (status_.ok()) backend_->Leave(outer_);
+  }
+  BackendScope(const BackendScope&) = delete;
+  BackendScope& operator=(const BackendScope&) = delete;
+
+  const Status& status() const { return status_; }
+
+ private:
+  Backend* const backend_;
+  void* outer_ = nullptr;
+  const Status status_;
 };
 
 }  // namespace tf_interop

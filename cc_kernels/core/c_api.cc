@@ -165,25 +165,33 @@ MeasureOptions ToOptions(const TfiCoreMeasureOptions& from) {
 }
 
 Status ToRequest(const TfiCoreStage& from, StageRequest* request) {
-  request->steps.resize(from.step_count);
+  std::vector<int> step_lanes;
+  request->stage.steps.resize(from.step_count);
   for (size_t i = 0; i < from.step_count; ++i) {
     const TfiCoreStep& step = from.steps[i];
-    StageStep& to = request->steps[i];
+    Step& to = request->stage.steps[i];
     to.name = step.name;
     to.algorithm = step.algorithm;
     if (step.lane < 0 || step.lane > std::numeric_limits<int>::max()) {
       return InvalidArgument("Expected lanes numbered from 0 in an int, got " +
                              std::to_string(step.lane) + ".");
     }
-    to.lane = static_cast<int>(step.lane);
+    step_lanes.push_back(static_cast<int>(step.lane));
     TF_INTEROP_RETURN_IF_ERROR(ToConvolution(step.convolution, &to.convolution));
     if (from.sequential_algorithms != nullptr) {
       request->sequential_algorithms.emplace_back(from.sequential_algorithms[i]);
     }
   }
+  std::vector<Lane>& lanes = request->stage.lanes;
+  TF_INTEROP_RETURN_IF_ERROR(LanesOf(step_lanes, &lanes));
+  if (from.lane_count != 0 && from.lane_count != lanes.size()) {
+    return InvalidArgument("Expected options for none or all of " + std::to_string(lanes.size()) +
+                           " lanes, got " + std::to_string(from.lane_count) + ".");
+  }
   for (size_t i = 0; i < from.lane_count; ++i) {
-    const TfiCoreLane& lane = from.lanes[i];
-    request->lanes.push_back({lane.priority, lane.sm_count, lane.merged != 0});
+    lanes[i].priority = from.lanes[i].priority;
+    lanes[i].sm_count = from.lanes[i].sm_count;
+    lanes[i].merged = from.lanes[i].merged != 0;
   }
   return Status::Ok();
 }
@@ -267,8 +275,7 @@ int TfiCoreListAlgorithms(TfiCoreDevice* device, const TfiCoreConvolution* convo
     std::vector<std::string> algorithms;
     std::lock_guard<std::mutex> lock(device->mutex);
     tf_interop::Backend* const backend = device->device->backend();
-    backend->set_allow_tf32(allow_tf32 != 0);
-    TF_INTEROP_RETURN_IF_ERROR(backend->ListAlgorithms(c, which, &algorithms));
+    TF_INTEROP_RETURN_IF_ERROR(backend->ListAlgorithms(c, which, allow_tf32 != 0, &algorithms));
     for (const std::string& each : algorithms) tf_interop::Give(each, algorithm);
     return Status::Ok();
   });

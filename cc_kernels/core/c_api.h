@@ -54,7 +54,7 @@ typedef struct TfiCoreStep {
   int64_t lane;
 } TfiCoreStep;
 
-// See tf_interop::LaneOptions.
+// See tf_interop::Lane.
 typedef struct TfiCoreLane {
   int32_t priority;
   int32_t sm_count;

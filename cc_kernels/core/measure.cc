@@ -14,9 +14,8 @@ Status PrepareAlone(Backend* backend, const Convolution& convolution, const std:
                     std::shared_ptr<const PreparedConvolution>* prepared) {
   TF_INTEROP_RETURN_IF_ERROR(CheckOptions(options));
   TF_INTEROP_RETURN_IF_ERROR(CheckHasWork(convolution));
-  backend->set_allow_tf32(options.allow_tf32);
-  return AsRefusal(
-      algorithm, backend->Prepare(convolution, algorithm, options.workspace_limit_bytes, prepared));
+  return AsRefusal(algorithm,
+                   backend->Prepare(convolution, algorithm, ToPrepareOptions(options), prepared));
 }
 
 Status MeasurePrepared(MeasuringDevice* device, const MeasureOptions& options,
@@ -24,10 +23,7 @@ Status MeasurePrepared(MeasuringDevice* device, const MeasureOptions& options,
                        ProblemCache::Entry* entry, Measurement* measurement) {
   const MeasuredProblem& problem = entry->problem;
   Runnable runnable;
-  runnable.stage.lane_workspace_bytes = {prepared->workspace_bytes()};
-  runnable.stage.steps = {{ToString(problem.convolution), 0, problem.convolution.result_elements(),
-                           problem.result_bytes, false, prepared}};
-  runnable.stage.lane_groups = {StreamGroupOptions()};
+  runnable.stage = PreparedAlone(ToString(problem.convolution), prepared);
   Bench bench(device);
   TF_INTEROP_RETURN_IF_ERROR(
       bench.SetUp({&problem}, options, options.warmup_runs + options.repetitions));

@@ -26,6 +26,7 @@
 #include <string>
 #include <vector>
 
+#include "cc_kernels/core/backend.h"
 #include "cc_kernels/core/convolution.h"
 #include "cc_kernels/core/measured_problem.h"
 #include "cc_kernels/core/measuring_device.h"
@@ -43,10 +44,14 @@ struct MeasureOptions {
   double reference_limit_multiply_adds = 2e8;
   // Of the operands, which are normal with mean 0 and deviation 1.
   uint64_t seed = 0;
-  // Whether float convolutions may be computed in TF32; see Backend::set_allow_tf32.
+  // Whether float convolutions may be computed in TF32; see PrepareOptions.
   bool allow_tf32 = true;
   bool trace_kernels = true;
 };
+
+inline PrepareOptions ToPrepareOptions(const MeasureOptions& options) {
+  return {options.workspace_limit_bytes, options.allow_tf32};
+}
 
 struct TimeFigure {
   double median_us = 0;

@@ -1,7 +1,6 @@
 #include "cc_kernels/core/measure_stage.h"
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -11,37 +10,25 @@
 #include "cc_kernels/core/measured_problem.h"
 #include "cc_kernels/core/measuring_bench.h"
 #include "cc_kernels/core/merged_convolution.h"
+#include "cc_kernels/core/stage_runner.h"
 
 namespace tf_interop {
 namespace {
 
-// The same convolutions, all on one lane.
-std::vector<StageStep> OnOneLane(const std::vector<StageStep>& steps) {
-  std::vector<StageStep> changed = steps;
-  for (StageStep& step : changed) step.lane = 0;
-  return changed;
-}
-
 // The same prepared steps, all on one lane.
-Status PrepareSameSequence(Backend* backend, const std::vector<StageStep>& steps,
-                           size_t workspace_limit_bytes, const PreparedStage& stage,
-                           PreparedStage* sequence) {
-  if (!stage.merged.empty()) {
-    return PrepareStage(backend, OnOneLane(steps), workspace_limit_bytes, sequence);
+Status PrepareSameSequence(Backend* backend, const Stage& stage, const PrepareOptions& options,
+                           const PreparedStage& prepared, PreparedStage* sequence) {
+  if (!prepared.merged.empty()) {
+    return PrepareStage(backend, InSequence(stage), options, sequence);
   }
-  *sequence = stage;
-  for (PreparedStep& step : sequence->steps) step.lane = 0;
-  sequence->lane_groups = {StreamGroupOptions()};
-  sequence->lane_workspace_bytes = {
-      *std::max_element(stage.lane_workspace_bytes.begin(), stage.lane_workspace_bytes.end())};
+  *sequence = PreparedInSequence(prepared);
   return Status::Ok();
 }
 
 // The same convolutions with `algorithms`, all on one lane.
-std::vector<StageStep> WithAlgorithms(const std::vector<StageStep>& steps,
-                                      const std::vector<std::string>& algorithms) {
-  std::vector<StageStep> changed = OnOneLane(steps);
-  for (size_t i = 0; i < changed.size(); ++i) changed[i].algorithm = algorithms[i];
+Stage WithAlgorithms(const Stage& stage, const std::vector<std::string>& algorithms) {
+  Stage changed = InSequence(stage);
+  for (size_t i = 0; i < changed.steps.size(); ++i) changed.steps[i].algorithm = algorithms[i];
   return changed;
 }
 
@@ -56,49 +43,46 @@ std::vector<std::string> AlgorithmsOf(const PreparedStage& stage) {
   return algorithms;
 }
 
-bool IsMerged(const std::vector<LaneOptions>& lanes, int lane) {
-  return lane >= 0 && static_cast<size_t>(lane) < lanes.size() && lanes[lane].merged;
-}
-
 // Ok, or why the steps of a merged lane cannot run as one.
-Status CheckMerge(Backend* backend, const std::vector<StageStep>& steps, int lane,
-                  size_t workspace_limit_bytes) {
+Status CheckMerge(Backend* backend, const Stage& stage, const Lane& lane,
+                  const PrepareOptions& options) {
   std::vector<Convolution> parts;
   std::vector<std::string> algorithms;
   std::string names;
-  for (const StageStep& step : steps) {
-    if (step.lane != lane) continue;
+  for (const size_t i : lane.steps) {
+    const Step& step = stage.steps[i];
     parts.push_back(step.convolution);
     algorithms.push_back(step.algorithm);
     names += (names.empty() ? "'" : ", '") + step.name + "'";
   }
   PreparedMerge merge;
-  Status status = AsRefusal(
-      algorithms.front(), PrepareMerge(backend, parts, algorithms, workspace_limit_bytes, &merge));
+  Status status =
+      AsRefusal(algorithms.front(), PrepareMerge(backend, parts, algorithms, options, &merge));
   if (status.ok()) return status;
   return Status(status.code(), "Convolutions " + names + " merged: " + status.message());
 }
 
 // As PrepareStage, but a pinned algorithm that cannot be had, or a lane that cannot be merged, is a
 // failure, of its own kind.
-Status PrepareAsPinned(Backend* backend, const std::vector<StageStep>& steps,
-                       const std::vector<LaneOptions>& lanes, size_t workspace_limit_bytes,
+Status PrepareAsPinned(Backend* backend, const Stage& stage, const PrepareOptions& options,
                        PreparedStage* prepared) {
-  for (const StageStep& step : steps) {
-    if (step.algorithm.empty() || IsMerged(lanes, step.lane)) continue;
-    std::shared_ptr<const PreparedConvolution> convolution;
-    const Status status = AsRefusal(
-        step.algorithm,
-        backend->Prepare(step.convolution, step.algorithm, workspace_limit_bytes, &convolution));
-    if (status.ok()) continue;
-    return Status(status.code(), "Convolution '" + step.name + "' with algorithm " +
-                                     step.algorithm + ": " + status.message());
+  TF_INTEROP_RETURN_IF_ERROR(Validate(stage));
+  for (const Lane& lane : stage.lanes) {
+    for (const size_t i : lane.steps) {
+      const Step& step = stage.steps[i];
+      if (step.algorithm.empty() || lane.merged) continue;
+      std::shared_ptr<const PreparedConvolution> convolution;
+      const Status status =
+          AsRefusal(step.algorithm,
+                    backend->Prepare(step.convolution, step.algorithm, options, &convolution));
+      if (status.ok()) continue;
+      return Status(status.code(), "Convolution '" + step.name + "' with algorithm " +
+                                       step.algorithm + ": " + status.message());
+    }
   }
-  TF_INTEROP_RETURN_IF_ERROR(PrepareStage(backend, steps, lanes, workspace_limit_bytes, prepared));
-  for (size_t lane = 0; lane < lanes.size(); ++lane) {
-    if (!lanes[lane].merged) continue;
-    TF_INTEROP_RETURN_IF_ERROR(
-        CheckMerge(backend, steps, static_cast<int>(lane), workspace_limit_bytes));
+  TF_INTEROP_RETURN_IF_ERROR(PrepareStage(backend, stage, options, prepared));
+  for (const Lane& lane : stage.lanes) {
+    if (lane.merged) TF_INTEROP_RETURN_IF_ERROR(CheckMerge(backend, stage, lane, options));
   }
   if (!prepared->unmerged.empty()) {
     return Unsupported(std::string(kUnmergedLane) + ": " + prepared->unmerged.front());
@@ -127,9 +111,9 @@ Status CheckGroups(Backend* backend, const PreparedStage& stage, std::vector<int
 }
 
 Status CheckRequest(const StageRequest& request) {
-  const size_t steps = request.steps.size();
+  const size_t steps = request.stage.steps.size();
   if (steps == 0) return InvalidArgument("Expected a stage with a convolution, got none.");
-  for (const StageStep& step : request.steps) {
+  for (const Step& step : request.stage.steps) {
     TF_INTEROP_RETURN_IF_ERROR(CheckHasWork(step.convolution));
   }
   const size_t algorithms = request.sequential_algorithms.size();
@@ -143,16 +127,16 @@ Status CheckRequest(const StageRequest& request) {
 std::vector<MeasuredProblem> MakeProblems(const StageRequest& request, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<MeasuredProblem> problems;
-  std::map<int, size_t> first_of_lane;
-  for (size_t i = 0; i < request.steps.size(); ++i) {
-    const StageStep& step = request.steps[i];
-    MeasuredProblem problem = MakeProblem(step.convolution, &random);
-    const size_t first = first_of_lane.emplace(step.lane, i).first->second;
-    if (IsMerged(request.lanes, step.lane) && first != i) {
-      problem.image_of = first;
-      problem.inputs[0].clear();
+  for (const Step& step : request.stage.steps) {
+    problems.push_back(MakeProblem(step.convolution, &random));
+  }
+  for (const Lane& lane : request.stage.lanes) {
+    if (!lane.merged) continue;
+    for (const size_t i : lane.steps) {
+      if (i == lane.steps.front()) continue;
+      problems[i].image_of = lane.steps.front();
+      problems[i].inputs[0].clear();
     }
-    problems.push_back(std::move(problem));
   }
   return problems;
 }
@@ -193,19 +177,17 @@ Status MeasureStage(MeasuringDevice* device, const StageRequest& request,
     TF_INTEROP_RETURN_IF_ERROR(CheckOptions(options));
     TF_INTEROP_RETURN_IF_ERROR(CheckRequest(request));
     Backend* const backend = device->backend();
-    backend->set_allow_tf32(options.allow_tf32);
+    const PrepareOptions prepare = ToPrepareOptions(options);
     Runnable concurrent, same_sequential, sequential;
-    TF_INTEROP_RETURN_IF_ERROR(PrepareAsPinned(backend, request.steps, request.lanes,
-                                               options.workspace_limit_bytes, &concurrent.stage));
-    TF_INTEROP_RETURN_IF_ERROR(PrepareSameSequence(backend, request.steps,
-                                                   options.workspace_limit_bytes, concurrent.stage,
-                                                   &same_sequential.stage));
+    TF_INTEROP_RETURN_IF_ERROR(PrepareAsPinned(backend, request.stage, prepare, &concurrent.stage));
+    TF_INTEROP_RETURN_IF_ERROR(PrepareSameSequence(backend, request.stage, prepare,
+                                                   concurrent.stage, &same_sequential.stage));
     measurement->algorithms = AlgorithmsOf(concurrent.stage);
     measurement->sequential_algorithms = AlgorithmsOf(same_sequential.stage);
     if (!request.sequential_algorithms.empty()) {
       TF_INTEROP_RETURN_IF_ERROR(
-          PrepareAsPinned(backend, WithAlgorithms(request.steps, request.sequential_algorithms), {},
-                          options.workspace_limit_bytes, &sequential.stage));
+          PrepareAsPinned(backend, WithAlgorithms(request.stage, request.sequential_algorithms),
+                          prepare, &sequential.stage));
       measurement->sequential_algorithms = AlgorithmsOf(sequential.stage);
     }
     const std::vector<size_t>& lanes = concurrent.stage.lane_workspace_bytes;

@@ -18,17 +18,16 @@
 
 #include "cc_kernels/core/measure.h"
 #include "cc_kernels/core/measuring_device.h"
-#include "cc_kernels/core/stage_runner.h"
+#include "cc_kernels/core/stage.h"
 #include "cc_kernels/core/status.h"
 
 namespace tf_interop {
 
 // A stage as it is to be measured.
 struct StageRequest {
-  std::vector<StageStep> steps;
+  Stage stage;
   // What each step is computed with in the second sequence; empty: what the steps name.
   std::vector<std::string> sequential_algorithms;
-  std::vector<LaneOptions> lanes;  // see PrepareStage
 };
 
 struct StageMeasurement {
@@ -38,7 +37,7 @@ struct StageMeasurement {
   size_t workspace_bytes = 0;                      // of all lanes together
   // The SMs that the device gave to each lane; empty where no lane asked for any.
   std::vector<int> sm_counts;
-  TimeFigure concurrent;  // on the lanes that the steps name
+  TimeFigure concurrent;  // on the lanes
   // The same prepared steps on one stream. Those of a merged lane are prepared by themselves; an
   // algorithm that can compute the wider convolution only is replaced by the backend's own choice.
   TimeFigure same_sequential;

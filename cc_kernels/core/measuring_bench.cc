@@ -53,12 +53,12 @@ Status Bench::SetUp(const std::vector<const MeasuredProblem*>& problems,
   for (const MeasuredProblem* problem : problems) bytes += problem->bytes();
   const size_t wanted = options.cache_bytes.value_or(defaults.cache_bytes) / bytes + 1;
   copies_.resize(std::min(wanted, static_cast<size_t>(runs)));
-  for (std::vector<ConvolutionBuffers>& copy : copies_) {
+  for (StageBuffers& copy : copies_) {
     for (const MeasuredProblem* problem : problems) {
       ConvolutionBuffers buffers;
       for (size_t i = 0; i < problem->inputs.size(); ++i) {
         if (i == 0 && problem->image_of) {
-          buffers.inputs[i] = copy[*problem->image_of].inputs[i];
+          buffers.inputs[i] = copy.steps[*problem->image_of].inputs[i];
           continue;
         }
         void* input = nullptr;
@@ -66,7 +66,7 @@ Status Bench::SetUp(const std::vector<const MeasuredProblem*>& problems,
         buffers.inputs[i] = input;
       }
       TF_INTEROP_RETURN_IF_ERROR(memory_.Allocate(problem->result_bytes, &buffers.result));
-      copy.push_back(buffers);
+      copy.steps.push_back(buffers);
     }
   }
   return Status::Ok();
@@ -91,9 +91,9 @@ Status Bench::AllocateWorkspaces(const std::vector<Runnable*>& ways) {
 
 Status Bench::RunForResult(const Runnable& runnable, Bytes* result) {
   std::fill(result->begin(), result->end(), kUnwritten);
-  void* const data = copies_[0][0].result;
+  void* const data = copies_[0].steps[0].result;
   TF_INTEROP_RETURN_IF_ERROR(device_->CopyToDevice(result->data(), result->size(), data));
-  TF_INTEROP_RETURN_IF_ERROR(RunOn(runnable, copies_[0]));
+  TF_INTEROP_RETURN_IF_ERROR(RunOn(runnable, &copies_[0]));
   TF_INTEROP_RETURN_IF_ERROR(device_->Synchronize());
   return device_->CopyFromDevice(data, result->size(), result->data());
 }
@@ -121,14 +121,15 @@ Status Bench::TraceRun(const Runnable& runnable, std::vector<TracedKernel>* kern
   return ran;
 }
 
-Status Bench::RunOn(const Runnable& runnable, const std::vector<ConvolutionBuffers>& copy) {
-  return RunStage(device_->backend(), runnable.stage, copy, runnable.workspaces, device_->stream());
+Status Bench::RunOn(const Runnable& runnable, StageBuffers* copy) {
+  copy->lane_workspaces = runnable.workspaces;
+  return RunStage(device_->backend(), runnable.stage, *copy, device_->stream());
 }
 
 Status Bench::RunOnNextCopy(const Runnable& runnable) {
-  const std::vector<ConvolutionBuffers>& copy = copies_[next_copy_];
+  StageBuffers& copy = copies_[next_copy_];
   next_copy_ = (next_copy_ + 1) % copies_.size();
-  return RunOn(runnable, copy);
+  return RunOn(runnable, &copy);
 }
 
 Status TimeByTurns(Bench* bench, const std::vector<const Runnable*>& ways,

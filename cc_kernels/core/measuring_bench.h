@@ -63,11 +63,11 @@ class Bench {
   int64_t copies() const { return static_cast<int64_t>(copies_.size()); }
 
  private:
-  Status RunOn(const Runnable& runnable, const std::vector<ConvolutionBuffers>& copy);
+  Status RunOn(const Runnable& runnable, StageBuffers* copy);
   Status RunOnNextCopy(const Runnable& runnable);
 
   MeasuringDevice* const device_;
-  std::vector<std::vector<ConvolutionBuffers>> copies_;  // one entry for each step
+  std::vector<StageBuffers> copies_;  // without workspaces
   size_t next_copy_ = 0;
   void* head_start_ = nullptr;
   size_t head_start_bytes_ = 0;

@@ -53,36 +53,32 @@ Status AddJoined(const std::vector<int64_t>& part_row_elements, size_t rows, Dat
 
 unsigned char* At(void* data, size_t offset) { return static_cast<unsigned char*>(data) + offset; }
 
-// Writes `parts` side by side to `joined`.
-Status Join(Backend* backend, const JoinedTensor& tensor, const std::vector<const void*>& parts,
-            void* joined, Stream stream) {
+// Writes the parts, the one at `part_at(i)` for each of them, side by side to `joined`.
+template <typename PartAt>
+Status Join(Backend* backend, const JoinedTensor& tensor, const PartAt& part_at, void* joined,
+            Stream stream) {
   size_t offset = 0;
-  for (size_t i = 0; i < parts.size(); ++i) {
+  for (size_t i = 0; i < tensor.part_row_bytes.size(); ++i) {
     const size_t row_bytes = tensor.part_row_bytes[i];
-    TF_INTEROP_RETURN_IF_ERROR(backend->CopyRows(parts[i], row_bytes, At(joined, offset),
+    TF_INTEROP_RETURN_IF_ERROR(backend->CopyRows(part_at(i), row_bytes, At(joined, offset),
                                                  tensor.row_bytes, row_bytes, tensor.rows, stream));
     offset += row_bytes;
   }
   return Status::Ok();
 }
 
-// The reverse.
-Status Split(Backend* backend, const JoinedTensor& tensor, void* joined,
-             const std::vector<void*>& parts, Stream stream) {
+// The reverse, to the results of the parts.
+Status Split(Backend* backend, const JoinedTensor& tensor, void* joined, const MergedBuffers& parts,
+             Stream stream) {
   size_t offset = 0;
-  for (size_t i = 0; i < parts.size(); ++i) {
+  for (size_t i = 0; i < tensor.part_row_bytes.size(); ++i) {
     const size_t row_bytes = tensor.part_row_bytes[i];
-    TF_INTEROP_RETURN_IF_ERROR(backend->CopyRows(At(joined, offset), tensor.row_bytes, parts[i],
-                                                 row_bytes, row_bytes, tensor.rows, stream));
+    TF_INTEROP_RETURN_IF_ERROR(backend->CopyRows(At(joined, offset), tensor.row_bytes,
+                                                 parts[i].result, row_bytes, row_bytes, tensor.rows,
+                                                 stream));
     offset += row_bytes;
   }
   return Status::Ok();
-}
-
-std::vector<const void*> InputsOf(const std::vector<ConvolutionBuffers>& parts, int input) {
-  std::vector<const void*> inputs;
-  for (const ConvolutionBuffers& part : parts) inputs.push_back(part.inputs[input]);
-  return inputs;
 }
 
 }  // namespace
@@ -124,7 +120,7 @@ size_t PreparedMerge::joined_filter_bytes() const {
 }
 
 Status PrepareMerge(Backend* backend, const std::vector<Convolution>& parts,
-                    const std::vector<std::string>& algorithms, size_t workspace_limit_bytes,
+                    const std::vector<std::string>& algorithms, const PrepareOptions& options,
                     PreparedMerge* prepared) {
   TF_INTEROP_RETURN_IF_ERROR(MergeConvolutions(parts, &prepared->merged));
   const std::string& algorithm = algorithms.front();
@@ -134,10 +130,12 @@ Status PrepareMerge(Backend* backend, const std::vector<Convolution>& parts,
                        "' and '" + other + "'.");
   }
   const size_t joined_bytes = prepared->merged.joined_bytes;
+  const size_t workspace_limit_bytes = options.workspace_limit_bytes;
   if (joined_bytes <= workspace_limit_bytes) {
-    TF_INTEROP_RETURN_IF_ERROR(backend->Prepare(prepared->merged.wide, algorithm,
-                                                workspace_limit_bytes - joined_bytes,
-                                                &prepared->convolution));
+    PrepareOptions of_wide = options;
+    of_wide.workspace_limit_bytes -= joined_bytes;
+    TF_INTEROP_RETURN_IF_ERROR(
+        backend->Prepare(prepared->merged.wide, algorithm, of_wide, &prepared->convolution));
     // Without a name, what needs least may still need more than the limit.
     if (prepared->workspace_bytes() <= workspace_limit_bytes) return Status::Ok();
   }
@@ -146,9 +144,9 @@ Status PrepareMerge(Backend* backend, const std::vector<Convolution>& parts,
                      std::to_string(workspace_limit_bytes) + ".");
 }
 
-bool HaveOneImage(const std::vector<ConvolutionBuffers>& parts) {
-  for (const ConvolutionBuffers& part : parts) {
-    if (part.inputs[kImageInput] != parts[0].inputs[kImageInput]) return false;
+bool HaveOneImage(const MergedBuffers& parts) {
+  for (size_t i = 1; i < parts.size(); ++i) {
+    if (parts[i].inputs[kImageInput] != parts[0].inputs[kImageInput]) return false;
   }
   return true;
 }
@@ -157,25 +155,28 @@ Status EnqueueJoinedFilter(Backend* backend, const PreparedMerge& prepared,
                            const std::vector<const void*>& filters, void* workspace, void* joined,
                            StreamGroup* group, Stream stream) {
   const JoinedTensor& filter = prepared.merged.filter;
+  const auto filter_at = [&filters](size_t i) { return filters[i]; };
   if (prepared.convolution->transformed_filter_bytes() == 0) {
-    return Join(backend, filter, filters, joined, stream);
+    return Join(backend, filter, filter_at, joined, stream);
   }
   void* const joined_first = At(workspace, filter.workspace_offset);
-  TF_INTEROP_RETURN_IF_ERROR(Join(backend, filter, filters, joined_first, stream));
+  TF_INTEROP_RETURN_IF_ERROR(Join(backend, filter, filter_at, joined_first, stream));
   return backend->TransformFilter(*prepared.convolution, joined_first, joined, group, stream);
 }
 
-Status LaunchMerge(Backend* backend, const PreparedMerge& prepared,
-                   const std::vector<ConvolutionBuffers>& parts, const void* joined_filter,
-                   void* workspace, StreamGroup* group, Stream stream) {
+Status LaunchMerge(Backend* backend, const PreparedMerge& prepared, const MergedBuffers& parts,
+                   const void* joined_filter, void* workspace, StreamGroup* group, Stream stream) {
   const MergedConvolution& merged = prepared.merged;
+  const auto input_at = [&parts](int input) {
+    return [&parts, input](size_t i) { return parts[i].inputs[input]; };
+  };
   ConvolutionBuffers wide;
   wide.inputs[kImageInput] = parts[0].inputs[kImageInput];
   wide.result = At(workspace, merged.output.workspace_offset);
   if (joined_filter == nullptr) {
     void* const filter = At(workspace, merged.filter.workspace_offset);
     TF_INTEROP_RETURN_IF_ERROR(
-        Join(backend, merged.filter, InputsOf(parts, kFilterInput), filter, stream));
+        Join(backend, merged.filter, input_at(kFilterInput), filter, stream));
     wide.inputs[kFilterInput] = filter;
   } else if (prepared.convolution->transformed_filter_bytes() > 0) {
     wide.transformed_filter = joined_filter;
@@ -184,15 +185,12 @@ Status LaunchMerge(Backend* backend, const PreparedMerge& prepared,
   }
   if (merged.wide.has_bias) {
     void* const bias = At(workspace, merged.bias.workspace_offset);
-    TF_INTEROP_RETURN_IF_ERROR(
-        Join(backend, merged.bias, InputsOf(parts, kBiasInput), bias, stream));
+    TF_INTEROP_RETURN_IF_ERROR(Join(backend, merged.bias, input_at(kBiasInput), bias, stream));
     wide.inputs[kBiasInput] = bias;
   }
   TF_INTEROP_RETURN_IF_ERROR(backend->Launch(*prepared.convolution, wide,
                                              At(workspace, merged.joined_bytes), group, stream));
-  std::vector<void*> results;
-  for (const ConvolutionBuffers& part : parts) results.push_back(part.result);
-  return Split(backend, merged.output, wide.result, results, stream);
+  return Split(backend, merged.output, wide.result, parts, stream);
 }
 
 }  // namespace tf_interop

@@ -4,7 +4,7 @@
 //   image ───┤                          image ─── filter a|b ─── output a|b
 //            └─ filter b ─ output b
 //
-// Filters (and biases) are joined before it and its output is split behind it, by copies of rows:
+// Filters (and biases) are joined before it and its output is split after it, by copies of rows:
 // a filter [R, S, C, K] is R * S * C rows of K elements; an output is a row of K elements for each
 // pixel in NHWC, and a row of K planes for each image in NCHW. The joined tensors lie in the
 // workspace, in front of what the wider convolution itself asks for:
@@ -64,11 +64,25 @@ struct PreparedMerge {
 // (all empty: the backend's own choice). All workspace is within the limit. Returns kUnsupported
 // where the parts or their algorithms do not fit together, and what Backend::Prepare returns.
 Status PrepareMerge(Backend* backend, const std::vector<Convolution>& parts,
-                    const std::vector<std::string>& algorithms, size_t workspace_limit_bytes,
+                    const std::vector<std::string>& algorithms, const PrepareOptions& options,
                     PreparedMerge* prepared);
 
+// The buffers of the parts of a merged convolution, among those of all steps of a stage. Refers to
+// both, which have to outlive it.
+class MergedBuffers {
+ public:
+  MergedBuffers(const std::vector<ConvolutionBuffers>& all, const std::vector<size_t>& parts)
+      : all_(all), parts_(parts) {}
+  size_t size() const { return parts_.size(); }
+  const ConvolutionBuffers& operator[](size_t part) const { return all_[parts_[part]]; }
+
+ private:
+  const std::vector<ConvolutionBuffers>& all_;
+  const std::vector<size_t>& parts_;
+};
+
 // Whether the parts of a merged convolution read the same image, as they have to.
-bool HaveOneImage(const std::vector<ConvolutionBuffers>& parts);
+bool HaveOneImage(const MergedBuffers& parts);
 
 // Enqueues the joining of filters that many launches will read, in the form that the algorithm
 // reads. `joined` holds prepared.joined_filter_bytes(), `workspace` prepared.workspace_bytes().
@@ -79,9 +93,8 @@ Status EnqueueJoinedFilter(Backend* backend, const PreparedMerge& prepared,
 // Enqueues the joining, the wider convolution and the splitting on `stream`. `parts` are the
 // buffers of the convolutions, `joined_filter` is what EnqueueJoinedFilter made, or null where this
 // launch is to join the filters. See Backend::Launch for the rest.
-Status LaunchMerge(Backend* backend, const PreparedMerge& prepared,
-                   const std::vector<ConvolutionBuffers>& parts, const void* joined_filter,
-                   void* workspace, StreamGroup* group, Stream stream);
+Status LaunchMerge(Backend* backend, const PreparedMerge& prepared, const MergedBuffers& parts,
+                   const void* joined_filter, void* workspace, StreamGroup* group, Stream stream);
 
 }  // namespace tf_interop
 

@@ -35,7 +35,7 @@ std::shared_ptr<TransformedFilter> TransformedFilters::FindOrJoin(size_t step,
 std::shared_ptr<TransformedFilter> TransformedFilters::FindOrMake(
     size_t step, const TransformedFilterKey& key, size_t bytes, const Transform& transform,
     Stream caller, const Allocate& allocate) {
-  // Held until the transformation is enqueued: who finds it on the same stream comes behind it.
+  // Held until the transformation is enqueued: who finds it on the same stream comes after it.
   std::lock_guard<std::mutex> lock(mutex_);
   if (forms_.size() <= step) forms_.resize(step + 1);
   Forms& forms = forms_[step];
@@ -45,7 +45,7 @@ std::shared_ptr<TransformedFilter> TransformedFilters::FindOrMake(
   FilterMemory memory = allocate(bytes);
   if (memory.data == nullptr) return nullptr;
   std::unique_ptr<StreamGroup> group;
-  Status transformed = key.backend->Acquire(&group);
+  Status transformed = key.backend->Acquire(StreamGroupOptions::OnCallerStream(), &group);
   if (transformed.ok()) {
     transformed = transform(memory.data, group.get());
     key.backend->Release(std::move(group));

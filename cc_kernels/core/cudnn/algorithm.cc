@@ -9,11 +9,10 @@
 namespace tf_interop {
 namespace {
 
-constexpr std::string_view kPad = "pad+";
 constexpr std::string_view kSplit = "split+";
 constexpr std::string_view kNchw = "nchw+";
 
-// Knob types and SM counts are ints to cuDNN.
+// Knob types are ints to cuDNN.
 constexpr int64_t kLargestInt = std::numeric_limits<int>::max();
 
 bool IsLegacyName(std::string_view text) {
@@ -59,17 +58,12 @@ bool ConsumeKnob(std::string_view* text, EngineTag* engine) {
          engine->knobs.emplace(type, value).second;
 }
 
-bool ConsumeSmCount(std::string_view* text, EngineTag* engine) {
-  return Consume("_sms=", text) && ConsumeNumber(text, &engine->sm_count) && engine->sm_count > 0 &&
-         engine->sm_count <= kLargestInt;
-}
-
 bool ParseEngineTag(std::string_view text, EngineTag* engine) {
   if (!Consume("eng", &text) || !ConsumeNumber(&text, &engine->index)) return false;
-  while (text.substr(0, 2) == "_k") {
+  while (!text.empty()) {
     if (!ConsumeKnob(&text, engine)) return false;
   }
-  return (text.empty() || ConsumeSmCount(&text, engine)) && text.empty();
+  return true;
 }
 
 bool ParseTag(std::string_view text, AlgorithmTag* tag) {
@@ -85,7 +79,6 @@ bool ParseTag(std::string_view text, AlgorithmTag* tag) {
 
 std::string FormulationPrefix(const Formulation& formulation) {
   std::string text;
-  if (formulation.pads_image) text += kPad;
   if (formulation.splits_epilogue) text += kSplit;
   if (formulation.uses_nchw) text += kNchw;
   return text;
@@ -118,7 +111,6 @@ std::string ToString(const EngineTag& engine) {
   for (const auto& [type, value] : engine.knobs) {
     text += "_k" + std::to_string(type) + "=" + std::to_string(value);
   }
-  if (engine.sm_count != 0) text += "_sms=" + std::to_string(engine.sm_count);
   return text;
 }
 
@@ -142,15 +134,13 @@ Status ParseAlgorithm(const std::string& text, Algorithm* algorithm) {
   Algorithm parsed;
   std::string_view rest = text;
   Formulation formulation;
-  formulation.pads_image = Consume(kPad, &rest);
   formulation.splits_epilogue = Consume(kSplit, &rest);
   formulation.uses_nchw = Consume(kNchw, &rest);
   if (rest.size() < text.size()) parsed.formulation = formulation;
   if (!ParseTag(rest, &parsed.tag)) {
     return InvalidArgument(
-        "Expected an algorithm of the form '[pad+][split+][nchw+]' and "
-        "'eng<index>_k<type>=<value>..._sms=<count>' or a name of cuDNN's legacy API such as "
-        "'WINOGRAD', got '" +
+        "Expected an algorithm of the form '[split+][nchw+]' and 'eng<index>_k<type>=<value>...' "
+        "or a name of cuDNN's legacy API such as 'WINOGRAD', got '" +
         text + "'. Use a name that a profile of this device holds.");
   }
   *algorithm = std::move(parsed);

@@ -17,16 +17,12 @@ namespace tf_interop {
 // An engine of cuDNN's graph API with its knob settings. Written as cudnn-frontend writes it:
 // `eng<index>_k<knob type>=<value>_k...`, here with knobs in ascending order. The index counts
 // within one operation graph, on one GPU model and cuDNN version.
-//
-// An engine may be asked to run on fewer SMs than the GPU has; that is written behind the knobs, as
-// `_sms=<count>`.
 struct EngineTag {
   int64_t index = 0;
   std::map<int64_t, int64_t> knobs;  // value by knob type (cudnnBackendKnobType_t)
-  int64_t sm_count = 0;              // 0: as many as the GPU has
 
   bool operator==(const EngineTag& other) const {
-    return index == other.index && knobs == other.knobs && sm_count == other.sm_count;
+    return index == other.index && knobs == other.knobs;
   }
 };
 
@@ -43,25 +39,20 @@ using AlgorithmTag = std::variant<EngineTag, LegacyTag>;
 // How a convolution is put to cuDNN. The plain one hands it over as it is; each of the others
 // makes up for something that engines may lack, at the price of work outside the engine.
 struct Formulation {
-  // Asymmetric padding: the image is copied into a larger one, and the rest of the padding is
-  // symmetric.
-  bool pads_image = false;
-  // Bias and activation run as an operation graph of their own behind the convolution.
+  // Bias and activation run as an operation graph of their own after the convolution.
   bool splits_epilogue = false;
   // Image and output are NHWC and are transposed, so that cuDNN computes in NCHW (of volumes NDHWC
   // and NCDHW).
   bool uses_nchw = false;
 
   bool operator==(const Formulation& other) const {
-    return pads_image == other.pads_image && splits_epilogue == other.splits_epilogue &&
-           uses_nchw == other.uses_nchw;
+    return splits_epilogue == other.splits_epilogue && uses_nchw == other.uses_nchw;
   }
 };
 
-// A pinned algorithm: what to ask cuDNN for, and what is to compute it. Written as the tag behind
-// the words of the formulation, in this order: `pad+split+nchw+eng4_k2=1`, `nchw+FFT`. Without a
-// word the formulation is the first one that the engine takes, which is the plain one where it can
-// be.
+// A pinned algorithm: what to ask cuDNN for, and what is to compute it. Written as the tag after
+// the words of the formulation, in this order: `split+nchw+eng4_k2=1`, `nchw+FFT`. Without a word
+// the formulation is the first one that the engine takes, which is the plain one where it can be.
 struct Algorithm {
   std::optional<Formulation> formulation;
   AlgorithmTag tag;

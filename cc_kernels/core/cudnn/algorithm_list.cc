@@ -62,7 +62,7 @@ class AlgorithmLister {
     bool fused_has_proposals = false;
     for (const FormulatedGraph& formulated : graphs_) {
       const bool splits = formulated.formulation.splits_epilogue;
-      // A graph with its epilogue split off comes right behind the fused one.
+      // A graph with its epilogue split off comes right after the fused one.
       const bool is_needed = !splits || !std::exchange(fused_has_proposals, false);
       if (splits_only_where_needed && !is_needed) continue;
       const size_t before = algorithms_.size();
@@ -76,7 +76,7 @@ class AlgorithmLister {
 
   Status AddEngines() {
     return ForEveryEngine([this](const FormulatedGraph& formulated, int64_t index) {
-      return AddEngine(formulated, EngineTag{index, {}, 0});
+      return AddEngine(formulated, EngineTag{index, {}});
     });
   }
 
@@ -142,7 +142,7 @@ class AlgorithmLister {
     EngineTag by_itself;
     std::vector<KnobRange> ranges;
     TF_INTEROP_RETURN_IF_ERROR(
-        MakeConfig(library_, formulated.graph, EngineTag{index, {}, 0}, &config));
+        MakeConfig(library_, formulated.graph, EngineTag{index, {}}, &config));
     TF_INTEROP_RETURN_IF_ERROR(ReadTag(library_, config, &by_itself));
     TF_INTEROP_RETURN_IF_ERROR(ReadKnobRanges(library_, config, &ranges));
     for (const KnobRange& range : ranges) {

@@ -19,6 +19,9 @@ StatusCode CodeOf(CUresult result) {
   }
 }
 
+// Of the scopes that this thread is in; null outside of all.
+thread_local CUcontext innermost_context = nullptr;
+
 struct LoadedDriver {
   LoadedDriver() : status(CudaDriver::Open("", &driver)) {}
   CudaDriver driver;
@@ -85,17 +88,30 @@ Status CudaDriver::CheckHasGreenContexts() const {
 #endif
 }
 
+Status EnterContext(const CudaDriver& driver, CUcontext context, CUcontext* outer) {
+  *outer = innermost_context;
+  if (innermost_context == context) return Status::Ok();
+  TF_INTEROP_RETURN_IF_ERROR(driver.Check(driver.cuCtxPushCurrent(context), "cuCtxPushCurrent"));
+  innermost_context = context;
+  return Status::Ok();
+}
+
+void LeaveContext(const CudaDriver& driver, CUcontext outer) {
+  if (innermost_context == outer) return;
+  innermost_context = outer;
+  CUcontext popped = nullptr;
+  // Nothing can be done about a failure here, and the next call on the context reports it.
+  (void)driver.cuCtxPopCurrent(&popped);
+}
+
 ScopedContext::ScopedContext(const CudaDriver& driver, const ExecutionContext& execution)
     : driver_(driver),
       turn_(execution.turn != nullptr ? std::unique_lock<std::mutex>(*execution.turn)
                                       : std::unique_lock<std::mutex>()),
-      status_(driver.Check(driver.cuCtxPushCurrent(execution.context), "cuCtxPushCurrent")) {}
+      status_(EnterContext(driver, execution.context, &outer_)) {}
 
 ScopedContext::~ScopedContext() {
-  if (!status_.ok()) return;
-  CUcontext popped = nullptr;
-  // Nothing can be done about a failure here, and the next call on the context reports it.
-  (void)driver_.cuCtxPopCurrent(&popped);
+  if (status_.ok()) LeaveContext(driver_, outer_);
 }
 
 }  // namespace tf_interop

@@ -79,6 +79,10 @@ struct CudaDriver {
   DynamicLibrary library;
 };
 
+// The two halves of a ScopedContext: `outer` is what the first tells the second.
+Status EnterContext(const CudaDriver& driver, CUcontext context, CUcontext* outer);
+void LeaveContext(const CudaDriver& driver, CUcontext outer);
+
 // A context that streams belong to.
 struct ExecutionContext {
   CUcontext context = nullptr;
@@ -88,8 +92,10 @@ struct ExecutionContext {
 };
 
 // Makes a CUDA context current on this thread for as long as it lives, whatever context the thread
-// has: the runner is called on TensorFlow's threads, which may have another device's or none. A
-// thread must not make a context current again that it has to wait its turn for.
+// has: the runner is called on TensorFlow's threads, which may have another device's or none.
+// Inside a scope of the same context it does nothing, which is what makes many calls in a row
+// cheap; whatever else runs inside a scope has to leave the thread's context as it was. A thread
+// must not make a context current again that it has to wait its turn for.
 class ScopedContext {
  public:
   ScopedContext(const CudaDriver& driver, CUcontext context)
@@ -105,6 +111,7 @@ class ScopedContext {
  private:
   const CudaDriver& driver_;
   std::unique_lock<std::mutex> turn_;  // given up after the destructor has popped the context
+  CUcontext outer_ = nullptr;
   Status status_;
 };
 

@@ -1,9 +1,6 @@
 #include "cc_kernels/core/cudnn/cudnn_assembly.h"
 
-#include <cuda.h>
-
 #include <algorithm>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -30,23 +27,6 @@ TensorPlaces PlacesOf(ConvolutionKind kind) {
 size_t RoundUp(size_t bytes) {
   return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
 }
-
-class FillStep : public CudnnStep {
- public:
-  FillStep(const CudaDriver& driver, Place place, size_t bytes)
-      : driver_(driver), place_(place), bytes_(bytes) {}
-
-  Status Enqueue(const CudnnLaunch& launch) const override {
-    const auto address = reinterpret_cast<CUdeviceptr>(place_.In(launch));
-    return driver_.Check(driver_.cuMemsetD8Async(address, 0, bytes_, launch.stream),
-                         "cuMemsetD8Async");
-  }
-
- private:
-  const CudaDriver& driver_;
-  Place place_;
-  size_t bytes_;
-};
 
 class CopyStep : public CudnnStep {
  public:
@@ -87,8 +67,8 @@ class ExecuteStep : public CudnnStep {
       : executable_(executable), bindings_(std::move(bindings)), workspace_(workspace) {}
 
   Status Enqueue(const CudnnLaunch& launch) const override {
-    std::vector<TensorBinding> bound;
-    for (const auto& [id, place] : bindings_) bound.emplace_back(id, place.In(launch));
+    TensorBindings bound;
+    for (const auto& [id, place] : bindings_) bound.Add(id, place.In(launch));
     void* workspace = executable_.workspace_bytes() == 0 ? nullptr : workspace_.In(launch);
     return executable_.Execute(launch.handle, bound, workspace);
   }
@@ -121,10 +101,9 @@ void* Place::In(const CudnnLaunch& launch) const {
   return start + offset_bytes;
 }
 
-CudnnAssembly::CudnnAssembly(const CudaDriver& driver, const CudnnLibrary& library,
-                             const Convolution& convolution, const Formulation& formulation)
-    : driver_(driver),
-      library_(library),
+CudnnAssembly::CudnnAssembly(const CudnnLibrary& library, const Convolution& convolution,
+                             const Formulation& formulation)
+    : library_(library),
       original_(convolution),
       computed_(FormulatedConvolution(convolution, formulation)),
       formulation_(formulation),
@@ -155,8 +134,7 @@ std::shared_ptr<const CudnnConvolution> CudnnAssembly::Finish(
     AddExecution(std::move(epilogue), EpilogueBindings(), &program);
   }
   for (auto& step : after_) program.steps.push_back(std::move(step));
-  return std::make_shared<CudnnConvolution>(original_, library_.cudnnGetVersion(),
-                                            std::move(program));
+  return std::make_shared<CudnnConvolution>(original_, std::move(program));
 }
 
 void CudnnAssembly::AddExecution(std::unique_ptr<const Executable> executable, Bindings bindings,
@@ -212,38 +190,22 @@ Status CudnnAssembly::PlaceFilter() {
 }
 
 Status CudnnAssembly::PlaceImage() {
-  if (!formulation_.pads_image && !formulation_.uses_nchw) return Status::Ok();
-  const TensorGeometry callers = ImageGeometry(original_);
-  const TensorGeometry computed = ImageGeometry(computed_);
-  const Place callers_place = places_.image;
-  places_.image = Allocate(computed.elements());
-  const bool is_result = original_.kind == ConvolutionKind::kBackwardInput;
-  Place interior = places_.image;
-  if (formulation_.pads_image) {
-    interior = interior.Advanced(InteriorOffset(computed) * SizeOf(original_.dtype));
-    if (!is_result) {
-      before_.push_back(std::make_unique<FillStep>(driver_, places_.image,
-                                                   computed.elements() * SizeOf(original_.dtype)));
-    }
-  }
-  return AddCopy({callers.extents, callers.strides, computed.strides}, callers_place, interior,
-                 is_result);
-}
-
-int64_t CudnnAssembly::InteriorOffset(const TensorGeometry& padded) const {
-  const ImageMargins margins = MarginsOf(original_);
-  const auto before = SpatialOf(original_, margins.front, margins.top, margins.left);
-  return std::inner_product(before.begin(), before.end(), padded.strides.begin() + 2, int64_t{0});
+  return Transpose(ImageGeometry(original_), ImageGeometry(computed_),
+                   original_.kind == ConvolutionKind::kBackwardInput, &places_.image);
 }
 
 Status CudnnAssembly::PlaceOutput() {
+  return Transpose(OutputGeometry(original_), OutputGeometry(computed_),
+                   original_.kind == ConvolutionKind::kForward, &places_.output);
+}
+
+Status CudnnAssembly::Transpose(const TensorGeometry& callers, const TensorGeometry& computed,
+                                bool is_result, Place* place) {
   if (!formulation_.uses_nchw) return Status::Ok();
-  const TensorGeometry callers = OutputGeometry(original_);
-  const TensorGeometry computed = OutputGeometry(computed_);
-  const Place callers_place = places_.output;
-  places_.output = Allocate(computed.elements());
-  return AddCopy({callers.extents, callers.strides, computed.strides}, callers_place,
-                 places_.output, original_.kind == ConvolutionKind::kForward);
+  const Place callers_place = *place;
+  *place = Allocate(computed.elements());
+  return AddCopy({callers.extents, callers.strides, computed.strides}, callers_place, *place,
+                 is_result);
 }
 
 Status CudnnAssembly::AddCopy(const CopyShape& shape, Place callers, Place executables,

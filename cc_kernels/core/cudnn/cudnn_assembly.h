@@ -15,7 +15,6 @@
 
 #include "cc_kernels/core/convolution.h"
 #include "cc_kernels/core/cudnn/algorithm.h"
-#include "cc_kernels/core/cudnn/cuda_driver.h"
 #include "cc_kernels/core/cudnn/cudnn_convolution.h"
 #include "cc_kernels/core/cudnn/cudnn_library.h"
 #include "cc_kernels/core/cudnn/executable.h"
@@ -39,8 +38,6 @@ struct Place {
   static Place Workspace(size_t offset_bytes) { return {Base::kWorkspace, 0, offset_bytes}; }
   static Place Filter(size_t offset_bytes) { return {Base::kFilter, 0, offset_bytes}; }
 
-  Place Advanced(size_t bytes) const { return {base, input, offset_bytes + bytes}; }
-
   // cuDNN binds inputs and results alike as void*; inputs are only read.
   void* In(const CudnnLaunch& launch) const;
 };
@@ -53,8 +50,8 @@ struct TensorPlaces {
 // Of one convolution in one formulation.
 class CudnnAssembly {
  public:
-  CudnnAssembly(const CudaDriver& driver, const CudnnLibrary& library,
-                const Convolution& convolution, const Formulation& formulation);
+  CudnnAssembly(const CudnnLibrary& library, const Convolution& convolution,
+                const Formulation& formulation);
 
   // Finds a place for every tensor of the executables, and adds the steps before and after them.
   Status PlaceTensors();
@@ -70,7 +67,7 @@ class CudnnAssembly {
  private:
   using Bindings = std::vector<std::pair<int64_t, Place>>;
 
-  // Executables run one after the other and share what is behind the copies.
+  // Executables run one after the other and share what comes after the copies.
   void AddExecution(std::unique_ptr<const Executable> executable, Bindings bindings,
                     CudnnProgram* program) const;
 
@@ -86,8 +83,9 @@ class CudnnAssembly {
   Status PlaceImage();
   Status PlaceOutput();
 
-  // Elements before the first one of the image in its padded copy.
-  int64_t InteriorOffset(const TensorGeometry& padded) const;
+  // Moves a tensor from the caller's layout to the executable's, where these differ.
+  Status Transpose(const TensorGeometry& callers, const TensorGeometry& computed, bool is_result,
+                   Place* place);
 
   // Adds a copy from the caller's tensor to the executable's before the executables or, for the
   // result, one in the other direction after them.
@@ -95,7 +93,6 @@ class CudnnAssembly {
 
   Place Allocate(int64_t elements);
 
-  const CudaDriver& driver_;
   const CudnnLibrary& library_;
   const Convolution original_;
   const Convolution computed_;

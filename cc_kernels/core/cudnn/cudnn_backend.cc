@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <mutex>
+#include <typeinfo>
+#include <unordered_map>
 #include <utility>
 
 #include "cc_kernels/core/cudnn/algorithm_list.h"
@@ -41,14 +44,15 @@ class CudaEvent : public Event {
 // A stream of its own, a cuDNN handle, and the two events of the stream contract.
 class CudnnStreamGroup : public StreamGroup {
  public:
-  // `green` is null for a stream of the backend's own context.
+  // `green` is null for a stream of the backend's own context, or of the caller. `pool` is nothing
+  // to the group itself.
   CudnnStreamGroup(const CudaDriver& driver, const CudnnLibrary& library, CUcontext context,
-                   GreenContext* green, int priority)
+                   GreenContext* green, void* pool)
       : driver_(driver),
         library_(library),
         context_(context),
         green_(green),
-        priority_(priority),
+        pool_(pool),
         fork_event_(driver),
         join_event_(driver) {}
 
@@ -66,7 +70,8 @@ class CudnnStreamGroup : public StreamGroup {
     if (stream_ != nullptr) (void)driver_.cuStreamDestroy(stream_);
   }
 
-  Status Create() {
+  // A group for the caller's stream has no stream, and so no event at its end.
+  Status Create(bool uses_caller_stream, int priority) {
     {
       // It is recorded on the caller's stream.
       ScopedContext scope(driver_, context_);
@@ -75,8 +80,10 @@ class CudnnStreamGroup : public StreamGroup {
     }
     ScopedContext scope(driver_, execution());
     TF_INTEROP_RETURN_IF_ERROR(scope.status());
-    TF_INTEROP_RETURN_IF_ERROR(CreateStream());
-    TF_INTEROP_RETURN_IF_ERROR(join_event_.Create());
+    if (!uses_caller_stream) {
+      TF_INTEROP_RETURN_IF_ERROR(CreateStream(priority));
+      TF_INTEROP_RETURN_IF_ERROR(join_event_.Create());
+    }
     return CreateHandle();
   }
 
@@ -86,8 +93,7 @@ class CudnnStreamGroup : public StreamGroup {
 
   int sm_count() const override { return green_ == nullptr ? 0 : green_->sm_count(); }
 
-  GreenContext* green() const { return green_; }
-  int priority() const { return priority_; }
+  void* pool() const { return pool_; }
   cudnnHandle_t handle() const { return handle_; }
 
   // Makes what is launched with the handle go to `stream`. Setting the stream costs more than
@@ -107,11 +113,11 @@ class CudnnStreamGroup : public StreamGroup {
     return green_ == nullptr ? ExecutionContext{context_, nullptr} : green_->execution();
   }
 
-  Status CreateStream() {
-    if (green_ != nullptr) return green_->CreateStream(priority_, &stream_);
+  Status CreateStream(int priority) {
+    if (green_ != nullptr) return green_->CreateStream(priority, &stream_);
     // Non-blocking: work on the legacy default stream must not hold the lanes up.
     return driver_.Check(
-        driver_.cuStreamCreateWithPriority(&stream_, CU_STREAM_NON_BLOCKING, priority_),
+        driver_.cuStreamCreateWithPriority(&stream_, CU_STREAM_NON_BLOCKING, priority),
         "cuStreamCreateWithPriority");
   }
 
@@ -133,7 +139,7 @@ class CudnnStreamGroup : public StreamGroup {
   const CudnnLibrary& library_;
   const CUcontext context_;
   GreenContext* const green_;
-  const int priority_;
+  void* const pool_;
   CUstream stream_ = nullptr;
   cudnnHandle_t handle_ = nullptr;
   CUstream handle_stream_ = nullptr;
@@ -148,9 +154,12 @@ bool IsLasting(const Status& status) {
          status.code() != StatusCode::kUnavailable;
 }
 
-// Null stands for what belongs to another backend.
-Status CheckOwn(const CudnnConvolution* convolution, const CudnnStreamGroup* group) {
-  if (convolution != nullptr && group != nullptr) return Status::Ok();
+Status CheckOwn(const PreparedConvolution& convolution, const StreamGroup& group) {
+  // Cheaper than dynamic_cast, for every launch.
+  if (typeid(convolution) == typeid(CudnnConvolution) &&
+      typeid(group) == typeid(CudnnStreamGroup)) {
+    return Status::Ok();
+  }
   return InvalidArgument(
       "Expected a convolution and a stream group of the cudnn backend, got another backend's.");
 }
@@ -158,7 +167,9 @@ Status CheckOwn(const CudnnConvolution* convolution, const CudnnStreamGroup* gro
 }  // namespace
 
 CudnnBackend::CudnnBackend(const CudaDriver& driver, const CudnnLibrary& library, CUctx_st* context)
-    : driver_(driver), library_(library), context_(context) {}
+    : driver_(driver), library_(library), context_(context) {
+  caller_groups_.uses_caller_stream = true;
+}
 
 CudnnBackend::~CudnnBackend() = default;
 
@@ -182,21 +193,20 @@ Status CudnnBackend::ForStream(CUstream_st* caller, CudnnBackend** backend) {
 
 bool CudnnBackend::PrepareKey::operator==(const PrepareKey& other) const {
   return convolution == other.convolution && algorithm == other.algorithm &&
-         workspace_limit_bytes == other.workspace_limit_bytes && allow_tf32 == other.allow_tf32 &&
-         deterministic == other.deterministic;
+         options == other.options;
 }
 
 size_t CudnnBackend::PrepareKeyHash::operator()(const PrepareKey& key) const {
   const size_t convolution = ConvolutionHash()(key.convolution);
   return convolution ^ (std::hash<std::string>()(key.algorithm) * 31) ^
-         (key.workspace_limit_bytes * 4 + (key.allow_tf32 ? 2 : 0) + (key.deterministic ? 1 : 0));
+         (key.options.workspace_limit_bytes * 4 + (key.options.allow_tf32 ? 2 : 0) +
+          (key.options.deterministic ? 1 : 0));
 }
 
 Status CudnnBackend::Prepare(const Convolution& convolution, const std::string& algorithm,
-                             size_t workspace_limit_bytes,
+                             const PrepareOptions& options,
                              std::shared_ptr<const PreparedConvolution>* prepared) {
-  const PrepareKey key = {convolution, algorithm, workspace_limit_bytes, allow_tf32_,
-                          deterministic_};
+  const PrepareKey key = {convolution, algorithm, options};
   {
     std::lock_guard<std::mutex> lock(prepared_mutex_);
     if (const PrepareOutcome* found = prepared_.Find(key)) {
@@ -207,7 +217,7 @@ Status CudnnBackend::Prepare(const Convolution& convolution, const std::string& 
   // Unlocked: compiling a plan may take seconds, and other convolutions need not wait for it.
   PrepareOutcome outcome = PrepareAnew(key);
   if (!IsLasting(outcome.status)) return outcome.status;
-  PrepareOutcome forgotten;  // destroyed behind the lock
+  PrepareOutcome forgotten;  // destroyed after the lock
   std::lock_guard<std::mutex> lock(prepared_mutex_);
   const PrepareOutcome& kept = *prepared_.Insert(key, std::move(outcome), &forgotten);
   *prepared = kept.prepared;
@@ -218,7 +228,7 @@ Status CudnnBackend::WithHandle(const std::function<Status(cudnnContext*)>& use)
   ScopedContext scope(driver_, context_);
   TF_INTEROP_RETURN_IF_ERROR(scope.status());
   std::unique_ptr<StreamGroup> group;
-  TF_INTEROP_RETURN_IF_ERROR(Acquire(&group));
+  TF_INTEROP_RETURN_IF_ERROR(Acquire(StreamGroupOptions::OnCallerStream(), &group));
   const Status status = use(static_cast<CudnnStreamGroup*>(group.get())->handle());
   Release(std::move(group));
   return status;
@@ -226,66 +236,47 @@ Status CudnnBackend::WithHandle(const std::function<Status(cudnnContext*)>& use)
 
 CudnnBackend::PrepareOutcome CudnnBackend::PrepareAnew(const PrepareKey& key) {
   std::shared_ptr<const CudnnConvolution> prepared;
-  CudnnPrepareOptions options;
-  options.allow_tf32 = key.allow_tf32;
-  options.deterministic = key.deterministic;
   const Status status = WithHandle([&](cudnnHandle_t handle) {
-    return PrepareCudnnConvolution(driver_, library_, handle, key.convolution, key.algorithm,
-                                   key.workspace_limit_bytes, options, &prepared);
+    return PrepareCudnnConvolution(library_, handle, key.convolution, key.algorithm, key.options,
+                                   &prepared);
   });
   if (!status.ok()) return {status, nullptr};
-  return {status, DestroyedInContext(std::move(prepared))};
-}
-
-std::shared_ptr<const PreparedConvolution> CudnnBackend::DestroyedInContext(
-    std::shared_ptr<const PreparedConvolution> prepared) const {
-  const PreparedConvolution* const plan = prepared.get();
-  return {plan, [this, owned = std::move(prepared)](const PreparedConvolution*) mutable {
-            ScopedContext scope(driver_, context_);
-            owned.reset();
-          }};
+  // Whoever holds it last, on any thread, destroys cuDNN's descriptors with the context current
+  // that they belong to.
+  const CudnnConvolution* const plan = prepared.get();
+  const auto destroy = [this, owned = std::move(prepared)](const CudnnConvolution*) mutable {
+    ScopedContext scope(driver_, context_);
+    owned.reset();
+  };
+  return {status, std::shared_ptr<const CudnnConvolution>(plan, destroy)};
 }
 
 Status CudnnBackend::ListAlgorithms(const Convolution& convolution, AlgorithmScope scope,
-                                    std::vector<std::string>* algorithms) {
+                                    bool allow_tf32, std::vector<std::string>* algorithms) {
   return WithHandle([&](cudnnHandle_t handle) {
-    return ListCudnnAlgorithms(library_, handle, convolution, scope, allow_tf32_, algorithms);
+    return ListCudnnAlgorithms(library_, handle, convolution, scope, allow_tf32, algorithms);
   });
-}
-
-Status CudnnBackend::Restore(const Convolution& convolution, const std::string& serialized,
-                             std::shared_ptr<const PreparedConvolution>* prepared) {
-  std::shared_ptr<const CudnnConvolution> restored;
-  CudnnPrepareOptions options;
-  options.allow_tf32 = allow_tf32_;
-  options.deterministic = deterministic_;
-  TF_INTEROP_RETURN_IF_ERROR(WithHandle([&](cudnnHandle_t handle) {
-    return RestoreCudnnConvolution(driver_, library_, handle, convolution, serialized, options,
-                                   &restored);
-  }));
-  *prepared = DestroyedInContext(std::move(restored));
-  return Status::Ok();
 }
 
 Status CudnnBackend::Acquire(const StreamGroupOptions& options,
                              std::unique_ptr<StreamGroup>* group) {
-  GroupKind kind;
-  TF_INTEROP_RETURN_IF_ERROR(FindGroupKind(options, &kind));
+  GroupPool* pool = nullptr;
+  TF_INTEROP_RETURN_IF_ERROR(FindPool(options, &pool));
+  *group = pool->ready.Take();
+  if (*group != nullptr) return Status::Ok();
   {
-    std::lock_guard<std::mutex> lock(groups_mutex_);
-    auto& idle = idle_groups_[kind];
-    if (!idle.empty()) {
-      *group = std::move(idle.back());
-      idle.pop_back();
+    std::lock_guard<std::mutex> lock(pool->mutex);
+    if (!pool->others.empty()) {
+      *group = std::move(pool->others.back());
+      pool->others.pop_back();
       return Status::Ok();
     }
   }
-  const auto [green, priority] = kind;
-  auto made = std::make_unique<CudnnStreamGroup>(driver_, library_, context_, green, priority);
-  TF_INTEROP_RETURN_IF_ERROR(made->Create());
-  if (green != nullptr) {
-    std::lock_guard<std::mutex> lock(groups_mutex_);
-    green_streams_[made->stream()] = green;
+  auto made = std::make_unique<CudnnStreamGroup>(driver_, library_, context_, pool->green, pool);
+  TF_INTEROP_RETURN_IF_ERROR(made->Create(pool->uses_caller_stream, pool->priority));
+  if (pool->green != nullptr) {
+    std::lock_guard<std::mutex> lock(pools_mutex_);
+    green_streams_.Add(made->stream(), pool->green);
   }
   *group = std::move(made);
   return Status::Ok();
@@ -293,22 +284,40 @@ Status CudnnBackend::Acquire(const StreamGroupOptions& options,
 
 void CudnnBackend::Release(std::unique_ptr<StreamGroup> group) {
   if (!group) return;
-  const auto* leased = static_cast<const CudnnStreamGroup*>(group.get());
-  std::lock_guard<std::mutex> lock(groups_mutex_);
-  idle_groups_[{leased->green(), leased->priority()}].push_back(std::move(group));
+  auto* const pool = static_cast<GroupPool*>(static_cast<CudnnStreamGroup*>(group.get())->pool());
+  if (pool->ready.Put(&group)) return;
+  std::lock_guard<std::mutex> lock(pool->mutex);
+  pool->others.push_back(std::move(group));
 }
 
-Status CudnnBackend::FindGroupKind(const StreamGroupOptions& options, GroupKind* kind) {
-  *kind = {nullptr, options.priority};
-  TF_INTEROP_RETURN_IF_ERROR(ClampPriority(&kind->second));
+Status CudnnBackend::FindPool(const StreamGroupOptions& options, GroupPool** pool) {
+  *pool = options.uses_caller_stream ? &caller_groups_ : &plain_groups_;
   const std::vector<int>& counts = options.partition;
-  if (counts.empty()) return Status::Ok();
-  const int lane = options.partition_index;
-  if (lane < 0 || static_cast<size_t>(lane) >= counts.size()) {
-    return InvalidArgument("Expected the place of a lane among " + std::to_string(counts.size()) +
-                           " SM counts, got " + std::to_string(lane) + ".");
+  if (options.uses_caller_stream || (options.priority == 0 && counts.empty())) return Status::Ok();
+  if (GroupPool* const* const known = pool_of_options_.Find(options)) {
+    *pool = *known;
+    return Status::Ok();
   }
-  return FindGreenContext(counts, static_cast<size_t>(lane), &kind->first);
+  int priority = options.priority;
+  TF_INTEROP_RETURN_IF_ERROR(ClampPriority(&priority));
+  GreenContext* green = nullptr;
+  if (!counts.empty()) {
+    const int lane = options.partition_index;
+    if (lane < 0 || static_cast<size_t>(lane) >= counts.size()) {
+      return InvalidArgument("Expected the place of a lane among " + std::to_string(counts.size()) +
+                             " SM counts, got " + std::to_string(lane) + ".");
+    }
+    TF_INTEROP_RETURN_IF_ERROR(FindGreenContext(counts, static_cast<size_t>(lane), &green));
+  }
+  std::lock_guard<std::mutex> lock(pools_mutex_);
+  if (green != nullptr || priority != 0) {
+    GroupPool& own = pools_[{green, priority}];
+    own.green = green;
+    own.priority = priority;
+    *pool = &own;
+  }
+  if (pool_of_options_.Find(options) == nullptr) pool_of_options_.Add(options, *pool);
+  return Status::Ok();
 }
 
 Status CudnnBackend::FindGreenContext(const std::vector<int>& counts, size_t lane,
@@ -344,11 +353,19 @@ Status CudnnBackend::ClampPriority(int* priority) {
 }
 
 ExecutionContext CudnnBackend::ExecutionOf(Stream stream) {
-  std::lock_guard<std::mutex> lock(groups_mutex_);
-  const auto found = green_streams_.find(stream);
-  if (found == green_streams_.end()) return {context_, nullptr};
-  return found->second->execution();
+  GreenContext* const* const green = green_streams_.Find(stream);
+  if (green == nullptr) return {context_, nullptr};
+  return (*green)->execution();
 }
+
+Status CudnnBackend::Enter(void** outer) {
+  CUcontext outer_context = nullptr;
+  const Status status = EnterContext(driver_, context_, &outer_context);
+  *outer = outer_context;
+  return status;
+}
+
+void CudnnBackend::Leave(void* outer) { LeaveContext(driver_, static_cast<CUcontext>(outer)); }
 
 Status CudnnBackend::Record(Event* event, Stream stream) {
   ScopedContext scope(driver_, ExecutionOf(stream));
@@ -369,25 +386,29 @@ Status CudnnBackend::Wait(Stream stream, Event* event) {
 
 Status CudnnBackend::Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
                             void* workspace, StreamGroup* group, Stream stream) {
-  const auto* convolution = dynamic_cast<const CudnnConvolution*>(&prepared);
-  auto* leased = dynamic_cast<CudnnStreamGroup*>(group);
-  TF_INTEROP_RETURN_IF_ERROR(CheckOwn(convolution, leased));
-  ScopedContext scope(driver_, ExecutionOf(stream));
-  TF_INTEROP_RETURN_IF_ERROR(scope.status());
-  auto* const cuda_stream = static_cast<CUstream>(stream);
-  TF_INTEROP_RETURN_IF_ERROR(leased->Direct(cuda_stream));
-  return convolution->Enqueue({leased->handle(), cuda_stream, buffers, workspace});
+  return OnHandle(prepared, group, stream,
+                  [&](const CudnnConvolution& convolution, cudnnHandle_t handle) {
+                    return convolution.Enqueue({handle, buffers, workspace});
+                  });
 }
 
 Status CudnnBackend::TransformFilter(const PreparedConvolution& prepared, const void* filter,
                                      void* transformed, StreamGroup* group, Stream stream) {
-  const auto* convolution = dynamic_cast<const CudnnConvolution*>(&prepared);
-  auto* leased = dynamic_cast<CudnnStreamGroup*>(group);
-  TF_INTEROP_RETURN_IF_ERROR(CheckOwn(convolution, leased));
+  return OnHandle(prepared, group, stream,
+                  [&](const CudnnConvolution& convolution, cudnnHandle_t handle) {
+                    return convolution.EnqueueFilterTransform(handle, filter, transformed);
+                  });
+}
+
+template <typename Use>
+Status CudnnBackend::OnHandle(const PreparedConvolution& prepared, StreamGroup* group,
+                              Stream stream, const Use& use) {
+  TF_INTEROP_RETURN_IF_ERROR(CheckOwn(prepared, *group));
   ScopedContext scope(driver_, ExecutionOf(stream));
   TF_INTEROP_RETURN_IF_ERROR(scope.status());
+  auto* const leased = static_cast<CudnnStreamGroup*>(group);
   TF_INTEROP_RETURN_IF_ERROR(leased->Direct(static_cast<CUstream>(stream)));
-  return convolution->EnqueueFilterTransform(leased->handle(), filter, transformed);
+  return use(static_cast<const CudnnConvolution&>(prepared), leased->handle());
 }
 
 Status CudnnBackend::FillZero(void* data, size_t bytes, Stream stream) {

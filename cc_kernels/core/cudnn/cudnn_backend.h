@@ -7,8 +7,10 @@
 //
 // Thread-safety: everything here may be called from several threads at once. A stream group is
 // leased by one call at a time, and so is its cuDNN handle: no handle is ever used by two threads
-// at once, which is what cuDNN asks for. Prepare leases a group too, for its handle. Calls may come
-// with any CUDA context current, or none; it is left as it was.
+// at once, which is what cuDNN asks for. Prepare leases a group too, for its handle. Groups are
+// leased and given back without a lock, and there are never more of one kind than were out at the
+// same time at some point. Calls may come with any CUDA context current, or none; it is left as it
+// was.
 //
 // Lanes that ask for SMs of their own get streams in green contexts (see sm_partition.h). Such a
 // context is made for each list of counts that is asked for, once, and shared by all stages that
@@ -16,19 +18,18 @@
 #ifndef TF_INTEROP_CORE_CUDNN_CUDNN_BACKEND_H_
 #define TF_INTEROP_CORE_CUDNN_CUDNN_BACKEND_H_
 
-#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "cc_kernels/core/backend.h"
 #include "cc_kernels/core/convolution.h"
+#include "cc_kernels/core/lock_free.h"
 #include "cc_kernels/core/lru_cache.h"
 #include "cc_kernels/core/status.h"
 
@@ -50,35 +51,22 @@ class CudnnBackend : public Backend {
   // kUnavailable where there is no NVIDIA driver, no GPU, or no cuDNN of version 9.0 or newer.
   static Status ForStream(CUstream_st* caller, CudnnBackend** backend);
 
-  // Whether float convolutions may be computed in TF32 where the GPU has it, as TensorFlow does
-  // unless tf.config.experimental.enable_tensor_float_32_execution(False) was called. On at first.
-  // Holds for convolutions that are prepared from now on.
-  void set_allow_tf32(bool allow) override { allow_tf32_ = allow; }
-
-  // See Backend. What cuDNN says of its engines decides, and of legacy algorithms its
-  // documentation.
-  void set_deterministic(bool deterministic) override { deterministic_ = deterministic; }
-
   // How many outcomes of Prepare are kept. A program whose shapes change for ever would otherwise
   // fill memory with plans. Many more than can be enqueued and not have run: cuDNN's plans are
   // destroyed when nothing holds them any more, which must not be while they run.
   static constexpr size_t kMostPrepared = 4096;
 
-  // See Backend. The outcome is kept, by convolution, algorithm, limit and switches, also where it
-  // is a refusal; only a lack of memory or of a library is tried anew. Two threads may compile the
-  // same plan at once, and the first to finish wins. A limit of 0 without an algorithm asks for
-  // the least workspace that cuDNN can do with.
+  // See Backend. The outcome is kept, by convolution, algorithm and options, also where it is a
+  // refusal; only a lack of memory or of a library is tried anew. Two threads may compile the same
+  // plan at once, and the first to finish wins. What cuDNN says of its engines decides whether they
+  // are deterministic, and of legacy algorithms its documentation.
   Status Prepare(const Convolution& convolution, const std::string& algorithm,
-                 size_t workspace_limit_bytes,
+                 const PrepareOptions& options,
                  std::shared_ptr<const PreparedConvolution>* prepared) override;
 
   // See Backend and algorithm_list.h.
-  Status ListAlgorithms(const Convolution& convolution, AlgorithmScope scope,
+  Status ListAlgorithms(const Convolution& convolution, AlgorithmScope scope, bool allow_tf32,
                         std::vector<std::string>* algorithms) override;
-
-  // See Backend. What is restored is not kept: Prepare does not know of it.
-  Status Restore(const Convolution& convolution, const std::string& serialized,
-                 std::shared_ptr<const PreparedConvolution>* prepared) override;
 
   ~CudnnBackend() override;
 
@@ -87,6 +75,8 @@ class CudnnBackend : public Backend {
   Status Acquire(const StreamGroupOptions& options, std::unique_ptr<StreamGroup>* group) override;
   void Release(std::unique_ptr<StreamGroup> group) override;
 
+  Status Enter(void** outer) override;
+  void Leave(void* outer) override;
   Status Record(Event* event, Stream stream) override;
   Status Wait(Stream stream, Event* event) override;
 
@@ -105,9 +95,7 @@ class CudnnBackend : public Backend {
   struct PrepareKey {
     Convolution convolution;
     std::string algorithm;
-    size_t workspace_limit_bytes;
-    bool allow_tf32;
-    bool deterministic;
+    PrepareOptions options;
 
     bool operator==(const PrepareKey& other) const;
   };
@@ -119,8 +107,16 @@ class CudnnBackend : public Backend {
     std::shared_ptr<const PreparedConvolution> prepared;
   };
 
-  // What makes stream groups interchangeable: the green context, or null, and the priority.
-  using GroupKind = std::pair<GreenContext*, int>;
+  // Stream groups that are interchangeable, and lie ready. Where there are more of them than have
+  // room there, which takes that many calls at once, the others wait behind a lock.
+  struct GroupPool {
+    GreenContext* green = nullptr;  // null for streams of the backend's own context
+    int priority = 0;
+    bool uses_caller_stream = false;
+    Shelf<StreamGroup, 64> ready;
+    std::mutex mutex;
+    std::vector<std::unique_ptr<StreamGroup>> others;  // guarded by mutex
+  };
   struct PartitionOutcome {
     Status status;
     std::unique_ptr<SmPartition> partition;
@@ -137,14 +133,15 @@ class CudnnBackend : public Backend {
   // Prepares without a look at what has been prepared before.
   PrepareOutcome PrepareAnew(const PrepareKey& key);
 
-  // `prepared`, of which whoever holds it last, on any thread, destroys cuDNN's descriptors with
-  // the context current that they belong to.
-  std::shared_ptr<const PreparedConvolution> DestroyedInContext(
-      std::shared_ptr<const PreparedConvolution> prepared) const;
-
-  Status FindGroupKind(const StreamGroupOptions& options, GroupKind* kind);
+  // The pool for what a lane asks for; makes it where it is the first to ask so.
+  Status FindPool(const StreamGroupOptions& options, GroupPool** pool);
   Status FindGreenContext(const std::vector<int>& counts, size_t lane, GreenContext** green);
   Status ClampPriority(int* priority);
+
+  // Calls `use` with the convolution and the group's handle, directed to `stream`.
+  template <typename Use>
+  Status OnHandle(const PreparedConvolution& prepared, StreamGroup* group, Stream stream,
+                  const Use& use);
 
   // Where work on `stream` has to be enqueued: the green context of a lane's stream, for all others
   // the backend's own context.
@@ -153,12 +150,12 @@ class CudnnBackend : public Backend {
   const CudaDriver& driver_;
   const CudnnLibrary& library_;
   CUctx_st* const context_;
-  std::atomic<bool> allow_tf32_{true};
-  std::atomic<bool> deterministic_{false};
 
-  std::mutex groups_mutex_;
-  std::map<GroupKind, std::vector<std::unique_ptr<StreamGroup>>> idle_groups_;
-  std::unordered_map<Stream, GreenContext*> green_streams_;
+  std::mutex pools_mutex_;  // held while one of these grows
+  std::map<std::pair<GreenContext*, int>, GroupPool> pools_;
+  GrowingList<StreamGroupOptions, GroupPool*> pool_of_options_;
+  GrowingList<Stream, GreenContext*> green_streams_;
+  GroupPool plain_groups_, caller_groups_;  // those that nearly every lane has
 
   std::mutex partitions_mutex_;                              // held while a partition is made
   std::map<std::vector<int>, PartitionOutcome> partitions_;  // by the counts of all lanes

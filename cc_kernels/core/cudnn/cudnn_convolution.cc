@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "cc_kernels/core/cudnn/cudnn_graph.h"
-#include "cc_kernels/core/cudnn/serialized_convolution.h"
 
 namespace tf_interop {
 namespace {
@@ -25,9 +24,8 @@ Status CheckAligned(const char* name, const void* pointer) {
 
 }  // namespace
 
-CudnnConvolution::CudnnConvolution(const Convolution& convolution, size_t cudnn_version,
-                                   CudnnProgram program)
-    : convolution_(convolution), cudnn_version_(cudnn_version), program_(std::move(program)) {}
+CudnnConvolution::CudnnConvolution(const Convolution& convolution, CudnnProgram program)
+    : convolution_(convolution), program_(std::move(program)) {}
 
 bool CudnnConvolution::reduces_precision() const {
   return convolution_.dtype == DataType::kFloat &&
@@ -38,18 +36,6 @@ size_t CudnnConvolution::transformed_filter_bytes() const {
   return program_.filter_copy == nullptr
              ? 0
              : convolution_.filter_elements() * SizeOf(convolution_.dtype);
-}
-
-Status CudnnConvolution::Serialize(std::string* serialized) const {
-  SerializedConvolution parts;
-  parts.cudnn_version = cudnn_version_;
-  parts.convolution = DescribeExactly(convolution_);
-  parts.algorithm = program_.algorithm;
-  for (const auto& executable : program_.executables) {
-    TF_INTEROP_RETURN_IF_ERROR(executable->Serialize(&parts.plans.emplace_back()));
-  }
-  *serialized = WriteSerialized(parts);
-  return Status::Ok();
 }
 
 Status CudnnConvolution::Enqueue(const CudnnLaunch& launch) const {

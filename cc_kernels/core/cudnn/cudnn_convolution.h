@@ -2,8 +2,6 @@
 #ifndef TF_INTEROP_CORE_CUDNN_CUDNN_CONVOLUTION_H_
 #define TF_INTEROP_CORE_CUDNN_CUDNN_CONVOLUTION_H_
 
-#include <cuda.h>
-
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -11,7 +9,6 @@
 
 #include "cc_kernels/core/backend.h"
 #include "cc_kernels/core/convolution.h"
-#include "cc_kernels/core/cudnn/cuda_driver.h"
 #include "cc_kernels/core/cudnn/cudnn_library.h"
 #include "cc_kernels/core/cudnn/executable.h"
 #include "cc_kernels/core/cudnn/strided_copy.h"
@@ -21,13 +18,12 @@ namespace tf_interop {
 
 // Everything that one launch runs on.
 struct CudnnLaunch {
-  cudnnHandle_t handle = nullptr;  // set to `stream`
-  CUstream stream = nullptr;
-  ConvolutionBuffers buffers;
+  cudnnHandle_t handle = nullptr;  // set to the launch's stream
+  const ConvolutionBuffers& buffers;
   void* workspace = nullptr;
 };
 
-// One piece of a launch: a fill, a copy, or an execution. Immutable and thread-safe.
+// One piece of a launch: a copy, or an execution. Immutable and thread-safe.
 class CudnnStep {
  public:
   virtual ~CudnnStep() = default;
@@ -50,14 +46,13 @@ struct CudnnProgram {
 // Immutable and thread-safe; launched with any handle of the device that it was prepared for.
 class CudnnConvolution : public PreparedConvolution {
  public:
-  CudnnConvolution(const Convolution& convolution, size_t cudnn_version, CudnnProgram program);
+  CudnnConvolution(const Convolution& convolution, CudnnProgram program);
 
   // With room for the transformed filter, also where launches are given one.
   size_t workspace_bytes() const override { return program_.workspace_bytes; }
   const std::string& algorithm() const override { return program_.algorithm; }
   bool reduces_precision() const override;
   size_t transformed_filter_bytes() const override;
-  Status Serialize(std::string* serialized) const override;
 
   // Enqueues all steps. The context of the launch's stream must be current. Returns
   // kInvalidArgument, with nothing enqueued, where a pointer is missing or not aligned.
@@ -72,7 +67,6 @@ class CudnnConvolution : public PreparedConvolution {
   bool TakesTransformedFilter(const CudnnLaunch& launch) const;
 
   const Convolution convolution_;
-  const size_t cudnn_version_;
   const CudnnProgram program_;
 };
 

@@ -82,14 +82,14 @@ Status CudnnLibrary::CheckHasLegacyApi() const {
 
 std::string CudnnLibrary::version() const { return CudnnVersionText(cudnnGetVersion()); }
 
-Status CudnnLibrary::Check(cudnnStatus_t status, const std::string& call) const {
+Status CudnnLibrary::Check(cudnnStatus_t status, std::string_view call) const {
   if (status == CUDNN_STATUS_SUCCESS) return Status::Ok();
   char last_error[1024] = "";
   cudnnGetLastErrorString(last_error, sizeof(last_error));
   last_error[sizeof(last_error) - 1] = '\0';
   const std::string detail = *last_error == '\0' ? "" : std::string(": ") + last_error;
-  return Status(CodeOf(status), call + " failed with " + cudnnGetErrorString(status) + " (" +
-                                    std::to_string(static_cast<int>(status)) + ")" + detail +
+  return Status(CodeOf(status), std::string(call) + " failed with " + cudnnGetErrorString(status) +
+                                    " (" + std::to_string(static_cast<int>(status)) + ")" + detail +
                                     ". Set CUDNN_LOGLEVEL_DBG=3 and CUDNN_LOGDEST_DBG=stderr to "
                                     "see cuDNN's log.");
 }

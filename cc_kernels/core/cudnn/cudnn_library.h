@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 
 #include "cc_kernels/core/cudnn/dynamic_library.h"
 #include "cc_kernels/core/status.h"
@@ -62,7 +63,7 @@ struct CudnnLibrary {
 
   // Ok, or an error with cuDNN's name for `status`, its last error text, and how to learn more.
   // `call` names what was called.
-  Status Check(cudnnStatus_t status, const std::string& call) const;
+  Status Check(cudnnStatus_t status, std::string_view call) const;
 
   // Ok where the legacy API for convolutions is there, else kUnsupported with the name of what is
   // missing.

@@ -31,14 +31,9 @@ Status ReadNotes(const CudnnLibrary& library, const BackendDescriptor& config,
 
 Status MakeEngine(const CudnnLibrary& library, const OperationGraph& graph, const EngineTag& tag,
                   BackendDescriptor* engine) {
-  *engine = BackendDescriptor(library, CUDNN_BACKEND_ENGINE_DESCRIPTOR,
-                              tag.sm_count == 0 ? "engine" : "engine with an SM-count target");
+  *engine = BackendDescriptor(library, CUDNN_BACKEND_ENGINE_DESCRIPTOR, "engine");
   engine->SetDescriptor(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, graph.graph);
   engine->Set(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, tag.index);
-  if (tag.sm_count != 0) {
-    // An attribute of 32 bits, unlike the other counts.
-    engine->Set(CUDNN_ATTR_ENGINE_SM_COUNT_TARGET, static_cast<int32_t>(tag.sm_count));
-  }
   return engine->Finalize();
 }
 
@@ -111,14 +106,6 @@ Status ReadTag(const CudnnLibrary& library, const BackendDescriptor& config, Eng
     tag->knobs[static_cast<int64_t>(type)] = value;
   }
   return Status::Ok();
-}
-
-int64_t ReadSmCount(const CudnnLibrary& library, const BackendDescriptor& config) {
-  BackendDescriptor engine;
-  int32_t sm_count = 0;
-  const bool is_told = ReadEngine(library, config, &engine).ok() &&
-                       engine.Get(CUDNN_ATTR_ENGINE_SM_COUNT_TARGET, &sm_count).ok();
-  return is_told ? std::max(sm_count, 0) : 0;
 }
 
 Status ReadReducesPrecision(const CudnnLibrary& library, const BackendDescriptor& config,

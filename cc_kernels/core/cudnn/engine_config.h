@@ -31,12 +31,8 @@ Status ProposeConfigs(const CudnnLibrary& library, const OperationGraph& graph,
 Status MakeConfig(const CudnnLibrary& library, const OperationGraph& graph, const EngineTag& tag,
                   BackendDescriptor* config);
 
-// Engine and knobs of a configuration, without its SM-count target.
+// Engine and knobs of a configuration.
 Status ReadTag(const CudnnLibrary& library, const BackendDescriptor& config, EngineTag* tag);
-
-// The SM-count target of a configuration that was made with one, or 0 where cuDNN does not tell: a
-// plan's configuration need not have kept it.
-int64_t ReadSmCount(const CudnnLibrary& library, const BackendDescriptor& config);
 
 // Whether the engine says that it uses tensor cores or converts its operands, which for float ones
 // means TF32 or less.

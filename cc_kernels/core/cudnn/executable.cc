@@ -25,13 +25,7 @@ Status AsRefusalOfPin(const AlgorithmTag& tag, const Status& status) {
       status.code() == StatusCode::kUnavailable) {
     return status;
   }
-  std::string advice;
-  const auto* engine = std::get_if<EngineTag>(&tag);
-  if (engine != nullptr && engine->sm_count != 0) {
-    advice = " Not every engine, GPU and cuDNN takes an SM-count target: try it without '_sms=" +
-             std::to_string(engine->sm_count) + "'.";
-  }
-  return Unsupported("cuDNN cannot run '" + ToString(tag) + "' here: " + status.message() + advice);
+  return Unsupported("cuDNN cannot run '" + ToString(tag) + "' here: " + status.message());
 }
 
 }  // namespace tf_interop

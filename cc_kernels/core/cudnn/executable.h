@@ -2,11 +2,11 @@
 #ifndef TF_INTEROP_CORE_CUDNN_EXECUTABLE_H_
 #define TF_INTEROP_CORE_CUDNN_EXECUTABLE_H_
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "cc_kernels/core/cudnn/algorithm.h"
 #include "cc_kernels/core/cudnn/cudnn_library.h"
@@ -16,6 +16,28 @@ namespace tf_interop {
 
 // The device memory bound to a tensor, by its TensorId (cudnn_graph.h).
 using TensorBinding = std::pair<int64_t, void*>;
+
+// Those of one execution: at most those of a fused convolution. Allocates nothing.
+class TensorBindings {
+ public:
+  void Add(int64_t id, void* pointer) { bound_[size_++] = {id, pointer}; }
+  const TensorBinding* begin() const { return bound_.data(); }
+  const TensorBinding* end() const { return bound_.data() + size_; }
+  // Null where the tensor is not bound.
+  void* Find(int64_t id) const {
+    for (const auto& [bound, pointer] : *this) {
+      if (bound == id) return pointer;
+    }
+    return nullptr;
+  }
+  bool operator==(const TensorBindings& other) const {
+    return size_ == other.size_ && std::equal(begin(), end(), other.begin());
+  }
+
+ private:
+  std::array<TensorBinding, 4> bound_;
+  size_t size_ = 0;
+};
 
 // Runs on bound tensors, with a workspace. Immutable and thread-safe: it may be executed with any
 // handle of the device that it was made for.
@@ -34,11 +56,8 @@ class Executable {
   virtual bool is_deterministic() const = 0;
 
   // Enqueues the work on the handle's stream. `workspace` holds workspace_bytes().
-  virtual Status Execute(cudnnHandle_t handle, const std::vector<TensorBinding>& bindings,
+  virtual Status Execute(cudnnHandle_t handle, const TensorBindings& bindings,
                          void* workspace) const = 0;
-
-  // cuDNN's own text, from which it can be made again. kUnsupported where cuDNN has none.
-  virtual Status Serialize(std::string* serialized) const = 0;
 };
 
 // Which executables are good enough.

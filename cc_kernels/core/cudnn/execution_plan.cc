@@ -31,11 +31,10 @@ Status CheckNotes(const CudnnLibrary& library, const BackendDescriptor& config,
 // Finalizes a plan of `config` and holds it against the request.
 Status TryConfig(const CudnnLibrary& library, cudnnHandle_t handle,
                  const std::shared_ptr<const OperationGraph>& graph, BackendDescriptor config,
-                 int64_t sm_count, const ExecutableRequest& request,
-                 std::unique_ptr<const ExecutionPlan>* plan) {
+                 const ExecutableRequest& request, std::unique_ptr<const ExecutionPlan>* plan) {
   TF_INTEROP_RETURN_IF_ERROR(CheckNotes(library, config, request));
   auto candidate = std::make_unique<ExecutionPlan>(library);
-  TF_INTEROP_RETURN_IF_ERROR(candidate->Build(handle, graph, std::move(config), sm_count));
+  TF_INTEROP_RETURN_IF_ERROR(candidate->Build(handle, graph, std::move(config)));
   TF_INTEROP_RETURN_IF_ERROR(CheckWorkspace(*candidate, request));
   *plan = std::move(candidate);
   return Status::Ok();
@@ -66,11 +65,6 @@ class Refusals {
   int count_ = 0;
 };
 
-void AddDifference(const std::string& text, std::string* differences) {
-  if (!differences->empty()) *differences += ", ";
-  *differences += text;
-}
-
 // What of `pinned` the plan does not have, or nothing. Knobs that the pin does not name are the
 // engine's own business.
 std::string DifferencesOf(const EngineTag& pinned, const EngineTag& built) {
@@ -82,15 +76,9 @@ std::string DifferencesOf(const EngineTag& pinned, const EngineTag& built) {
   for (const auto& [type, value] : pinned.knobs) {
     const auto found = built.knobs.find(type);
     if (found != built.knobs.end() && found->second == value) continue;
-    AddDifference("knob " + std::to_string(type) + " is " +
-                      (found == built.knobs.end() ? "not there" : std::to_string(found->second)) +
-                      " in place of " + std::to_string(value),
-                  &differences);
-  }
-  if (pinned.sm_count != built.sm_count) {
-    AddDifference("the SM-count target is " + std::to_string(built.sm_count) + " in place of " +
-                      std::to_string(pinned.sm_count),
-                  &differences);
+    differences += (differences.empty() ? "knob " : ", knob ") + std::to_string(type) + " is " +
+                   (found == built.knobs.end() ? "not there" : std::to_string(found->second)) +
+                   " in place of " + std::to_string(value);
   }
   return differences;
 }
@@ -102,51 +90,20 @@ Status CheckTaken(const EngineTag& pinned, const EngineTag& built) {
                      "': " + differences + ". Profile this device and cuDNN version anew.");
 }
 
-// Why cuDNN does not make a plan of a serialized one. Its text is sound as far as can be told
-// here, so that a refusal for any known cause means another device or cuDNN.
-Status AsRefusalOfText(const Status& status) {
-  const std::string message = "cuDNN makes no plan of a serialized one: " + status.message();
-  switch (status.code()) {
-    case StatusCode::kOk:
-      return status;
-    case StatusCode::kResourceExhausted:
-      return Status(status.code(), message);
-    case StatusCode::kUnsupported:
-    case StatusCode::kUnavailable:  // among them: serialized by another version
-      return Unsupported(message + " Prepare the algorithm by its name.");
-    default:
-      return InvalidArgument(message + " Prepare the algorithm by its name.");
-  }
-}
-
-BackendDescriptor NewPlan(const CudnnLibrary& library) {
-  return BackendDescriptor(library, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "execution plan");
-}
-
 }  // namespace
 
 Status ExecutionPlan::Build(cudnnHandle_t handle, std::shared_ptr<const OperationGraph> graph,
-                            BackendDescriptor config, int64_t sm_count) {
+                            BackendDescriptor config) {
   graph_ = std::move(graph);
   config_ = std::move(config);
-  plan_ = NewPlan(library_);
+  plan_ = BackendDescriptor(library_, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "execution plan");
   plan_.Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, handle);
   plan_.SetDescriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config_);
   TF_INTEROP_RETURN_IF_ERROR(plan_.Finalize());
-  return ReadBack(sm_count);
+  return ReadBack();
 }
 
-Status ExecutionPlan::Load(cudnnHandle_t handle, const std::string& serialized,
-                           const EngineTag* expected) {
-  plan_ = NewPlan(library_);
-  plan_.Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, handle);
-  plan_.SetArray(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, serialized);
-  TF_INTEROP_RETURN_IF_ERROR(AsRefusalOfText(plan_.Finalize()));
-  TF_INTEROP_RETURN_IF_ERROR(ReadBack(expected == nullptr ? 0 : expected->sm_count));
-  return expected == nullptr ? Status::Ok() : CheckTaken(*expected, engine_);
-}
-
-Status ExecutionPlan::ReadBack(int64_t sm_count) {
+Status ExecutionPlan::ReadBack() {
   int64_t workspace = 0;
   TF_INTEROP_RETURN_IF_ERROR(plan_.Get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, &workspace));
   if (workspace < 0) {
@@ -159,44 +116,43 @@ Status ExecutionPlan::ReadBack(int64_t sm_count) {
   TF_INTEROP_RETURN_IF_ERROR(plan_.GetDescriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, &built));
   TF_INTEROP_RETURN_IF_ERROR(ReadReducesPrecision(library_, built, &reduces_precision_));
   TF_INTEROP_RETURN_IF_ERROR(ReadIsDeterministic(library_, built, &is_deterministic_));
-  TF_INTEROP_RETURN_IF_ERROR(ReadTag(library_, built, &engine_));
-  if (sm_count != 0) {
-    const int64_t told = ReadSmCount(library_, built);
-    engine_.sm_count = told != 0 ? told : sm_count;
-  }
-  return Status::Ok();
+  return ReadTag(library_, built, &engine_);
 }
 
-Status ExecutionPlan::Execute(cudnnHandle_t handle, const std::vector<TensorBinding>& bindings,
+Status ExecutionPlan::Execute(cudnnHandle_t handle, const TensorBindings& bindings,
                               void* workspace) const {
+  std::lock_guard<std::mutex> lock(execute_mutex_);
+  const BackendDescriptor* pack = nullptr;
+  TF_INTEROP_RETURN_IF_ERROR(FindPack(bindings, workspace, &pack));
+  const cudnnStatus_t executed = library_.cudnnBackendExecute(handle, plan_.get(), pack->get());
+  if (executed == CUDNN_STATUS_SUCCESS) return Status::Ok();
+  return library_.Check(executed, "cudnnBackendExecute of '" + ToString(engine_) + "'");
+}
+
+Status ExecutionPlan::FindPack(const TensorBindings& bindings, void* workspace,
+                               const BackendDescriptor** pack) const {
+  for (const VariantPack& known : packs_) {
+    if (known.workspace == workspace && known.bindings == bindings) {
+      *pack = &known.descriptor;
+      return Status::Ok();
+    }
+  }
   std::vector<int64_t> ids;
   std::vector<void*> pointers;
   for (const auto& [id, pointer] : bindings) {
     ids.push_back(id);
     pointers.push_back(pointer);
   }
-  BackendDescriptor pack(library_, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, "variant pack");
-  pack.SetArray(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids);
-  pack.SetArray(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, pointers);
-  pack.Set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, workspace);
-  TF_INTEROP_RETURN_IF_ERROR(pack.Finalize());
-
-  std::lock_guard<std::mutex> lock(execute_mutex_);
-  return library_.Check(library_.cudnnBackendExecute(handle, plan_.get(), pack.get()),
-                        "cudnnBackendExecute of '" + ToString(engine_) + "'");
-}
-
-Status ExecutionPlan::Serialize(std::string* serialized) const {
-  int64_t size = 0;
-  TF_INTEROP_RETURN_IF_ERROR(
-      plan_.Count<char>(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, &size));
-  std::vector<char> text(size);
-  TF_INTEROP_RETURN_IF_ERROR(plan_.GetArray(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, &text));
-  if (text.empty()) {
-    return Unsupported("Expected cuDNN to have a serialized form of '" + ToString(engine_) +
-                       "', got nothing.");
-  }
-  serialized->assign(text.begin(), text.end());
+  VariantPack made = {
+      {library_, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, "variant pack"}, bindings, workspace};
+  made.descriptor.SetArray(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids);
+  made.descriptor.SetArray(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, pointers);
+  made.descriptor.Set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, workspace);
+  TF_INTEROP_RETURN_IF_ERROR(made.descriptor.Finalize());
+  VariantPack& place = packs_[next_pack_];
+  next_pack_ = (next_pack_ + 1) % packs_.size();
+  place = std::move(made);
+  *pack = &place.descriptor;
   return Status::Ok();
 }
 
@@ -216,7 +172,7 @@ Status ChoosePlan(const CudnnLibrary& library, cudnnHandle_t handle,
     for (BackendDescriptor& config : configs) {
       std::unique_ptr<const ExecutionPlan> candidate;
       const Status tried =
-          TryConfig(library, handle, graph, std::move(config), 0, request, &candidate);
+          TryConfig(library, handle, graph, std::move(config), request, &candidate);
       if (!tried.ok()) {
         refusals.Add(tried);
         continue;
@@ -242,8 +198,7 @@ Status PinPlan(const CudnnLibrary& library, cudnnHandle_t handle,
   TF_INTEROP_RETURN_IF_ERROR(AsRefusalOfPin(engine, MakeConfig(library, *graph, engine, &config)));
   std::unique_ptr<const ExecutionPlan> candidate;
   TF_INTEROP_RETURN_IF_ERROR(AsRefusalOfPin(
-      engine,
-      TryConfig(library, handle, graph, std::move(config), engine.sm_count, request, &candidate)));
+      engine, TryConfig(library, handle, graph, std::move(config), request, &candidate)));
   TF_INTEROP_RETURN_IF_ERROR(CheckTaken(engine, candidate->engine()));
   *plan = std::move(candidate);
   return Status::Ok();

@@ -2,6 +2,7 @@
 #ifndef TF_INTEROP_CORE_CUDNN_EXECUTION_PLAN_H_
 #define TF_INTEROP_CORE_CUDNN_EXECUTION_PLAN_H_
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -22,15 +23,9 @@ class ExecutionPlan : public Executable {
  public:
   explicit ExecutionPlan(const CudnnLibrary& library) : library_(library) {}
 
-  // Compiles the plan; this or Load is to be called once, before anything else. `sm_count` is the
-  // SM-count target of `config`, or 0.
+  // Compiles the plan; to be called once, before anything else.
   Status Build(cudnnHandle_t handle, std::shared_ptr<const OperationGraph> graph,
-               BackendDescriptor config, int64_t sm_count);
-
-  // Makes the plan that Serialize wrote, of the engine `expected` unless that is null. Returns
-  // kUnsupported where cuDNN says that it comes from another version or GPU, or makes another
-  // engine's plan of it, kInvalidArgument where it can make nothing of it.
-  Status Load(cudnnHandle_t handle, const std::string& serialized, const EngineTag* expected);
+               BackendDescriptor config);
 
   AlgorithmTag tag() const override { return engine_; }
   const EngineTag& engine() const { return engine_; }
@@ -38,17 +33,32 @@ class ExecutionPlan : public Executable {
   bool reduces_precision() const override { return reduces_precision_; }
   bool is_deterministic() const override { return is_deterministic_; }
 
-  Status Execute(cudnnHandle_t handle, const std::vector<TensorBinding>& bindings,
+  Status Execute(cudnnHandle_t handle, const TensorBindings& bindings,
                  void* workspace) const override;
 
-  Status Serialize(std::string* serialized) const override;
-
  private:
+  // A finalized variant pack, which says where the tensors of an execution are. cuDNN does not let
+  // one be changed, but any number of executions may name it. An allocator that is asked for the
+  // same in every step gives the same addresses, as TensorFlow's does: the last few packs serve
+  // nearly every call, and making one costs several times what executing does.
+  struct VariantPack {
+    BackendDescriptor descriptor;
+    TensorBindings bindings;
+    void* workspace = nullptr;
+  };
+  // As many as steps of one graph that are alike in everything may well be.
+  static constexpr size_t kMostPacks = 8;
+
   // Reads what the finalized plan says of itself.
-  Status ReadBack(int64_t sm_count);
+  Status ReadBack();
+
+  // The variant pack of these places, made where it is not among the last few. Requires
+  // execute_mutex_.
+  Status FindPack(const TensorBindings& bindings, void* workspace,
+                  const BackendDescriptor** pack) const;
 
   const CudnnLibrary& library_;
-  std::shared_ptr<const OperationGraph> graph_;  // null for a plan that was loaded
+  std::shared_ptr<const OperationGraph> graph_;
   BackendDescriptor config_;
   BackendDescriptor plan_;
   EngineTag engine_;
@@ -59,6 +69,8 @@ class ExecutionPlan : public Executable {
   // (PyTorch keeps a plan per thread for this reason). Enqueueing takes microseconds, and what is
   // enqueued still runs at the same time.
   mutable std::mutex execute_mutex_;
+  mutable std::array<VariantPack, kMostPacks> packs_;  // guarded by execute_mutex_
+  mutable size_t next_pack_ = 0;                       // the oldest; guarded by execute_mutex_
 };
 
 // The first plan in the order of the heuristics that compiles and fits the request. Returns
@@ -69,8 +81,8 @@ Status ChoosePlan(const CudnnLibrary& library, cudnnHandle_t handle,
                   const ExecutableRequest& request, std::unique_ptr<const Executable>* plan);
 
 // The plan of one engine. Returns kUnsupported where it cannot run the graph, does not fit the
-// request, or does not take a knob's value or the SM-count target: cuDNN drops knobs that an engine
-// does not know without a word, and what runs then is not what was measured.
+// request, or does not take a knob's value: cuDNN drops knobs that an engine does not know without
+// a word, and what runs then is not what was measured.
 Status PinPlan(const CudnnLibrary& library, cudnnHandle_t handle,
                const std::shared_ptr<const OperationGraph>& graph, const EngineTag& engine,
                const ExecutableRequest& request, std::unique_ptr<const Executable>* plan);

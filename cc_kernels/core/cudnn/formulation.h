@@ -1,11 +1,13 @@
 // The ways in which one convolution can be put to cuDNN (algorithm.h names them).
 //
-//   1. plain, with unequal paddings and a fused epilogue where there are such
+//   1. plain, with a fused epilogue where there is one
 //   2. split: bias and activation in a graph of their own
-//   3. pad: a padded copy of the image takes up the difference of the paddings
-//   4. pad and split
-//   5. nchw (NCDHW of volumes), with a padded image where paddings differ
-//   6. nchw and split
+//   3. nchw (NCDHW of volumes)
+//   4. nchw and split
+//
+// Unequal paddings stay as they are in all of them: cuDNN's graph API takes what is padded before
+// and after apart from each other. Its legacy API does not, so that its algorithms are refused
+// there.
 //
 // Formulations that would change nothing for the convolution at hand are left out.
 #ifndef TF_INTEROP_CORE_CUDNN_FORMULATION_H_
@@ -29,14 +31,7 @@ std::vector<Formulation> FormulationsOf(const Convolution& convolution);
 
 bool HasAsymmetricPadding(const Convolution& convolution);
 
-// What the padded copy of the image adds on each side, so that equal paddings are left.
-struct ImageMargins {
-  int64_t front, back, top, bottom, left, right;
-};
-
-ImageMargins MarginsOf(const Convolution& convolution);
-
-// What remains after padding and transposing: convolution and epilogue, whether they are split or
+// What remains after transposing: convolution and epilogue, whether they are split or
 // not.
 Convolution FormulatedConvolution(const Convolution& convolution, const Formulation& formulation);
 

@@ -57,20 +57,13 @@ std::vector<int> AsInts(const std::vector<int64_t>& values) {
   return std::vector<int>(values.begin(), values.end());
 }
 
-void* BoundTo(const std::vector<TensorBinding>& bindings, int64_t id) {
-  for (const auto& [bound, pointer] : bindings) {
-    if (bound == id) return pointer;
-  }
-  return nullptr;
-}
-
 }  // namespace
 
 Status CheckLegacyForm(const Convolution& convolution) {
   if (HasAsymmetricPadding(convolution)) {
     return Unsupported(
         "Expected equal paddings on both sides for an algorithm of cuDNN's legacy API, got " +
-        ToString(convolution) + ". Pin it with 'pad+' in front.");
+        ToString(convolution) + ". Pin an engine of cuDNN's graph API.");
   }
   if (HasEpilogue(convolution)) {
     return Unsupported(
@@ -207,43 +200,40 @@ Status LegacyConvolution::AskWorkspace(cudnnHandle_t handle) {
       "cudnnGetConvolutionBackwardFilterWorkspaceSize");
 }
 
-Status LegacyConvolution::Execute(cudnnHandle_t handle, const std::vector<TensorBinding>& bindings,
+Status LegacyConvolution::Execute(cudnnHandle_t handle, const TensorBindings& bindings,
                                   void* workspace) const {
-  void* const image = BoundTo(bindings, kImageTensor);
-  void* const filter = BoundTo(bindings, kFilterTensor);
-  void* const output = BoundTo(bindings, kOutputTensor);
+  const cudnnStatus_t called = Call(handle, bindings, workspace);
+  if (called == CUDNN_STATUS_SUCCESS) return Status::Ok();
+  return library_.Check(called, std::string("cudnnConvolution of kind ") + ToString(kind_) +
+                                    " with '" + tag_.name + "'");
+}
+
+cudnnStatus_t LegacyConvolution::Call(cudnnHandle_t handle, const TensorBindings& bindings,
+                                      void* workspace) const {
+  void* const image = bindings.Find(kImageTensor);
+  void* const filter = bindings.Find(kFilterTensor);
+  void* const output = bindings.Find(kOutputTensor);
   const ScalingFactor one(dtype_, 1);
   const ScalingFactor zero(dtype_, 0);
   std::lock_guard<std::mutex> lock(execute_mutex_);
   switch (kind_) {
     case ConvolutionKind::kForward:
-      return library_.Check(
-          library_.cudnnConvolutionForward(
-              handle, one.get(), image_.get(), image, filter_.get(), filter, convolution_.get(),
-              static_cast<cudnnConvolutionFwdAlgo_t>(algorithm_), workspace, workspace_bytes_,
-              zero.get(), output_.get(), output),
-          "cudnnConvolutionForward with '" + tag_.name + "'");
+      return library_.cudnnConvolutionForward(
+          handle, one.get(), image_.get(), image, filter_.get(), filter, convolution_.get(),
+          static_cast<cudnnConvolutionFwdAlgo_t>(algorithm_), workspace, workspace_bytes_,
+          zero.get(), output_.get(), output);
     case ConvolutionKind::kBackwardInput:
-      return library_.Check(
-          library_.cudnnConvolutionBackwardData(
-              handle, one.get(), filter_.get(), filter, output_.get(), output, convolution_.get(),
-              static_cast<cudnnConvolutionBwdDataAlgo_t>(algorithm_), workspace, workspace_bytes_,
-              zero.get(), image_.get(), image),
-          "cudnnConvolutionBackwardData with '" + tag_.name + "'");
+      return library_.cudnnConvolutionBackwardData(
+          handle, one.get(), filter_.get(), filter, output_.get(), output, convolution_.get(),
+          static_cast<cudnnConvolutionBwdDataAlgo_t>(algorithm_), workspace, workspace_bytes_,
+          zero.get(), image_.get(), image);
     case ConvolutionKind::kBackwardFilter:
       break;
   }
-  return library_.Check(
-      library_.cudnnConvolutionBackwardFilter(
-          handle, one.get(), image_.get(), image, output_.get(), output, convolution_.get(),
-          static_cast<cudnnConvolutionBwdFilterAlgo_t>(algorithm_), workspace, workspace_bytes_,
-          zero.get(), filter_.get(), filter),
-      "cudnnConvolutionBackwardFilter with '" + tag_.name + "'");
-}
-
-Status LegacyConvolution::Serialize(std::string*) const {
-  return Unsupported("cuDNN has no serialized form of '" + tag_.name +
-                     "', an algorithm of its legacy API. Prepare it by its name.");
+  return library_.cudnnConvolutionBackwardFilter(
+      handle, one.get(), image_.get(), image, output_.get(), output, convolution_.get(),
+      static_cast<cudnnConvolutionBwdFilterAlgo_t>(algorithm_), workspace, workspace_bytes_,
+      zero.get(), filter_.get(), filter);
 }
 
 }  // namespace tf_interop

@@ -45,9 +45,8 @@ class LegacyConvolution : public Executable {
   size_t workspace_bytes() const override { return workspace_bytes_; }
   bool reduces_precision() const override { return reduces_precision_; }
   bool is_deterministic() const override { return IsDeterministic(kind_, tag_); }
-  Status Execute(cudnnHandle_t handle, const std::vector<TensorBinding>& bindings,
+  Status Execute(cudnnHandle_t handle, const TensorBindings& bindings,
                  void* workspace) const override;
-  Status Serialize(std::string* serialized) const override;
 
  private:
   struct DestroyFilter {
@@ -71,6 +70,7 @@ class LegacyConvolution : public Executable {
   Status MakeFilter(const Convolution& convolution);
   Status MakeConvolution(const Convolution& convolution, bool allow_reduced_precision);
   Status AskWorkspace(cudnnHandle_t handle);
+  cudnnStatus_t Call(cudnnHandle_t handle, const TensorBindings& bindings, void* workspace) const;
 
   const CudnnLibrary& library_;
   const ConvolutionKind kind_;

@@ -12,29 +12,26 @@
 #include "cc_kernels/core/cudnn/execution_plan.h"
 #include "cc_kernels/core/cudnn/formulation.h"
 #include "cc_kernels/core/cudnn/legacy_convolution.h"
-#include "cc_kernels/core/cudnn/serialized_convolution.h"
 
 namespace tf_interop {
 namespace {
 
 // Everything that preparing one convolution needs at every level.
 struct PrepareContext {
-  const CudaDriver& driver;
   const CudnnLibrary& library;
   cudnnHandle_t handle = nullptr;
   const Convolution& convolution;
-  size_t workspace_limit_bytes = 0;
   bool wants_least_workspace = false;
-  CudnnPrepareOptions options;
+  PrepareOptions options;
 };
 
 ExecutableRequest RequestFor(const PrepareContext& context, size_t copies_bytes) {
+  const size_t limit_bytes = context.options.workspace_limit_bytes;
   ExecutableRequest request;
   request.allow_reduced_precision =
       context.convolution.dtype != DataType::kFloat || context.options.allow_tf32;
   request.requires_determinism = context.options.deterministic;
-  request.workspace_limit_bytes =
-      context.workspace_limit_bytes - std::min(context.workspace_limit_bytes, copies_bytes);
+  request.workspace_limit_bytes = limit_bytes - std::min(limit_bytes, copies_bytes);
   request.wants_least_workspace = context.wants_least_workspace;
   return request;
 }
@@ -72,10 +69,11 @@ Status PrepareEpilogue(const PrepareContext& context, const Convolution& compute
 Status PrepareFormulation(const PrepareContext& context, const Formulation& formulation,
                           const AlgorithmTag* pinned,
                           std::shared_ptr<const CudnnConvolution>* prepared) {
-  CudnnAssembly assembly(context.driver, context.library, context.convolution, formulation);
+  CudnnAssembly assembly(context.library, context.convolution, formulation);
   TF_INTEROP_RETURN_IF_ERROR(assembly.PlaceTensors());
-  if (!context.wants_least_workspace && assembly.copies_bytes() > context.workspace_limit_bytes) {
-    return Unsupported("Expected at most " + std::to_string(context.workspace_limit_bytes) +
+  if (!context.wants_least_workspace &&
+      assembly.copies_bytes() > context.options.workspace_limit_bytes) {
+    return Unsupported("Expected at most " + std::to_string(context.options.workspace_limit_bytes) +
                        " bytes of workspace, got " + std::to_string(assembly.copies_bytes()) +
                        " for copies of tensors alone.");
   }
@@ -139,73 +137,19 @@ Status PreparePinned(const PrepareContext& context, const std::string& text,
   return PrepareFirst(context, formulations, &algorithm.tag, prepared);
 }
 
-Status RestorePlan(const CudnnLibrary& library, cudnnHandle_t handle, const std::string& text,
-                   const EngineTag* expected, std::unique_ptr<const Executable>* executable) {
-  auto plan = std::make_unique<ExecutionPlan>(library);
-  TF_INTEROP_RETURN_IF_ERROR(plan->Load(handle, text, expected));
-  *executable = std::move(plan);
-  return Status::Ok();
-}
-
 }  // namespace
 
-Status PrepareCudnnConvolution(const CudaDriver& driver, const CudnnLibrary& library,
-                               cudnnHandle_t handle, const Convolution& convolution,
-                               const std::string& algorithm, size_t workspace_limit_bytes,
-                               const CudnnPrepareOptions& options,
+Status PrepareCudnnConvolution(const CudnnLibrary& library, cudnnHandle_t handle,
+                               const Convolution& convolution, const std::string& algorithm,
+                               const PrepareOptions& options,
                                std::shared_ptr<const CudnnConvolution>* prepared) {
   TF_INTEROP_RETURN_IF_ERROR(CheckComputesSomething(convolution));
-  const PrepareContext context = {driver,
-                                  library,
-                                  handle,
-                                  convolution,
-                                  workspace_limit_bytes,
-                                  algorithm.empty() && workspace_limit_bytes == 0,
-                                  options};
+  const PrepareContext context = {library, handle, convolution,
+                                  algorithm.empty() && options.workspace_limit_bytes == 0, options};
   if (algorithm.empty()) {
     return PrepareFirst(context, FormulationsOf(convolution), nullptr, prepared);
   }
   return PreparePinned(context, algorithm, prepared);
-}
-
-Status RestoreCudnnConvolution(const CudaDriver& driver, const CudnnLibrary& library,
-                               cudnnHandle_t handle, const Convolution& convolution,
-                               const std::string& serialized, const CudnnPrepareOptions& options,
-                               std::shared_ptr<const CudnnConvolution>* prepared) {
-  TF_INTEROP_RETURN_IF_ERROR(CheckComputesSomething(convolution));
-  SerializedConvolution parts;
-  TF_INTEROP_RETURN_IF_ERROR(ReadSerialized(serialized, &parts));
-  TF_INTEROP_RETURN_IF_ERROR(CheckOfSameOrigin(parts, convolution, library.cudnnGetVersion()));
-  Algorithm algorithm;
-  std::vector<Formulation> formulations;
-  TF_INTEROP_RETURN_IF_ERROR(ParseAlgorithm(parts.algorithm, &algorithm));
-  TF_INTEROP_RETURN_IF_ERROR(FormulationsOfPin(convolution, algorithm, &formulations));
-  const Formulation& formulation = formulations.front();  // without words: the plain one
-  const auto* engine = std::get_if<EngineTag>(&algorithm.tag);
-  const size_t plan_count = formulation.splits_epilogue ? 2 : 1;
-  if (engine == nullptr || parts.plans.size() != plan_count) {
-    return InvalidArgument("Expected an engine and " + std::to_string(plan_count) +
-                           " plans in a serialized convolution, got '" + parts.algorithm +
-                           "' and " + std::to_string(parts.plans.size()) + " plans.");
-  }
-  CudnnAssembly assembly(driver, library, convolution, formulation);
-  TF_INTEROP_RETURN_IF_ERROR(assembly.PlaceTensors());
-  std::unique_ptr<const Executable> plan, epilogue;
-  TF_INTEROP_RETURN_IF_ERROR(RestorePlan(library, handle, parts.plans[0], engine, &plan));
-  if (convolution.dtype == DataType::kFloat && plan->reduces_precision() && !options.allow_tf32) {
-    return Unsupported("Expected '" + parts.algorithm +
-                       "' to compute in full float precision while TF32 is off, got one that uses "
-                       "TF32 or less. Allow TF32, or prepare another algorithm.");
-  }
-  ExecutableRequest request;
-  request.requires_determinism = options.deterministic;
-  TF_INTEROP_RETURN_IF_ERROR(CheckDeterminism(plan->is_deterministic(), request));
-  if (formulation.splits_epilogue) {
-    TF_INTEROP_RETURN_IF_ERROR(RestorePlan(library, handle, parts.plans[1], nullptr, &epilogue));
-    TF_INTEROP_RETURN_IF_ERROR(CheckDeterminism(epilogue->is_deterministic(), request));
-  }
-  *prepared = assembly.Finish(std::move(plan), std::move(epilogue));
-  return Status::Ok();
 }
 
 }  // namespace tf_interop

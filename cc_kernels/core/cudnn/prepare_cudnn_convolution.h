@@ -5,40 +5,24 @@
 #ifndef TF_INTEROP_CORE_CUDNN_PREPARE_CUDNN_CONVOLUTION_H_
 #define TF_INTEROP_CORE_CUDNN_PREPARE_CUDNN_CONVOLUTION_H_
 
-#include <cstddef>
 #include <memory>
 #include <string>
 
+#include "cc_kernels/core/backend.h"
 #include "cc_kernels/core/convolution.h"
-#include "cc_kernels/core/cudnn/cuda_driver.h"
 #include "cc_kernels/core/cudnn/cudnn_convolution.h"
 #include "cc_kernels/core/cudnn/cudnn_library.h"
 #include "cc_kernels/core/status.h"
 
 namespace tf_interop {
 
-struct CudnnPrepareOptions {
-  // Whether float convolutions may be computed in TF32.
-  bool allow_tf32 = true;
-  // Whether only algorithms that give the same bits every time are taken.
-  bool deterministic = false;
-};
-
 // Prepares `convolution` with `algorithm`, or with cuDNN's own choice where that is empty. The
-// workspace of the plan and the copies together are within `workspace_limit_bytes`; a limit of 0
-// and no algorithm ask for the least that cuDNN can do with, since nearly every convolution needs
+// workspace of the plan and the copies together are within the limit; a limit of 0 and no algorithm
+// ask for the least that cuDNN can do with, since nearly every convolution needs
 // its filter transposed. The context of `handle` must be current. See Backend::Prepare for errors.
-Status PrepareCudnnConvolution(const CudaDriver& driver, const CudnnLibrary& library,
-                               cudnnHandle_t handle, const Convolution& convolution,
-                               const std::string& algorithm, size_t workspace_limit_bytes,
-                               const CudnnPrepareOptions& options,
-                               std::shared_ptr<const CudnnConvolution>* prepared);
-
-// Makes what CudnnConvolution::Serialize wrote. See Backend::Restore for errors. The context of
-// `handle` must be current.
-Status RestoreCudnnConvolution(const CudaDriver& driver, const CudnnLibrary& library,
-                               cudnnHandle_t handle, const Convolution& convolution,
-                               const std::string& serialized, const CudnnPrepareOptions& options,
+Status PrepareCudnnConvolution(const CudnnLibrary& library, cudnnHandle_t handle,
+                               const Convolution& convolution, const std::string& algorithm,
+                               const PrepareOptions& options,
                                std::shared_ptr<const CudnnConvolution>* prepared);
 
 }  // namespace tf_interop

@@ -1,5 +1,5 @@
 // Copies of tensors that change the order or the place of elements, by cuDNN itself: transposes of
-// filters and images, and the interior of padded images.
+// filters and images.
 #ifndef TF_INTEROP_CORE_CUDNN_STRIDED_COPY_H_
 #define TF_INTEROP_CORE_CUDNN_STRIDED_COPY_H_
 

@@ -15,9 +15,10 @@ constexpr int kMaxThreads = 64;
 
 class HostStreamGroup : public StreamGroup {
  public:
+  // `stream` is null for a group on the caller's.
   explicit HostStreamGroup(std::unique_ptr<HostStream> stream) : stream_(std::move(stream)) {}
   Stream stream() const override { return stream_.get(); }
-  bool has_thread() const { return stream_->has_thread(); }
+  bool has_thread() const { return stream_ != nullptr && stream_->has_thread(); }
   Event* fork_event() override { return &fork_event_; }
   Event* join_event() override { return &join_event_; }
 
@@ -57,7 +58,7 @@ HostBackend::HostBackend(ParallelFor parallel_for, HostLaunchHook hook)
     : parallel_for_(std::move(parallel_for)), hook_(std::move(hook)), owner_(getpid()) {}
 
 Status HostBackend::Prepare(const Convolution& convolution, const std::string& algorithm,
-                            size_t workspace_limit_bytes,
+                            const PrepareOptions& options,
                             std::shared_ptr<const PreparedConvolution>* prepared) {
   TF_INTEROP_RETURN_IF_ERROR(Validate(convolution));
   HostAlgorithm chosen = ChooseAlgorithm(convolution);
@@ -69,11 +70,11 @@ Status HostBackend::Prepare(const Convolution& convolution, const std::string& a
     }
   }
   HostConvolution ready(convolution, chosen);
-  if (ready.workspace_bytes() > workspace_limit_bytes) {
+  if (ready.workspace_bytes() > options.workspace_limit_bytes) {
     if (!algorithm.empty()) {
       return Unsupported("Algorithm " + algorithm + " needs a workspace of " +
                          std::to_string(ready.workspace_bytes()) + " bytes, the limit is " +
-                         std::to_string(workspace_limit_bytes) + ".");
+                         std::to_string(options.workspace_limit_bytes) + ".");
     }
     chosen = HostAlgorithm::kDirect;
     ready = HostConvolution(convolution, chosen);
@@ -91,7 +92,7 @@ void HostBackend::DropStreamsOfParent() {
   owner_ = getpid();
 }
 
-Status HostBackend::ListAlgorithms(const Convolution& convolution, AlgorithmScope,
+Status HostBackend::ListAlgorithms(const Convolution& convolution, AlgorithmScope, bool,
                                    std::vector<std::string>* algorithms) {
   algorithms->clear();
   for (const HostAlgorithm algorithm :
@@ -103,6 +104,10 @@ Status HostBackend::ListAlgorithms(const Convolution& convolution, AlgorithmScop
 
 Status HostBackend::Acquire(const StreamGroupOptions& options,
                             std::unique_ptr<StreamGroup>* group) {
+  if (options.uses_caller_stream) {
+    *group = std::make_unique<HostStreamGroup>(nullptr);
+    return Status::Ok();
+  }
   if (!options.partition.empty()) {
     return Unsupported(
         "Expected lanes without SM counts on the host backend, which has no SMs to divide. Use a "

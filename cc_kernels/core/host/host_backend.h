@@ -38,10 +38,10 @@ class HostBackend : public Backend {
   explicit HostBackend(ParallelFor parallel_for, HostLaunchHook hook = nullptr);
 
   Status Prepare(const Convolution& convolution, const std::string& algorithm,
-                 size_t workspace_limit_bytes,
+                 const PrepareOptions& options,
                  std::shared_ptr<const PreparedConvolution>* prepared) override;
   // All that can run the convolution, in every scope.
-  Status ListAlgorithms(const Convolution& convolution, AlgorithmScope scope,
+  Status ListAlgorithms(const Convolution& convolution, AlgorithmScope scope, bool allow_tf32,
                         std::vector<std::string>* algorithms) override;
 
   using Backend::Acquire;
