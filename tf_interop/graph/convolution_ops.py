@@ -1,4 +1,4 @@
-"""TensorFlow's convolution ops: what each computes, and where among its inputs is what."""
+"""The ops that a stage runs: what each computes, and where among its inputs is what."""
 
 from __future__ import annotations
 
@@ -21,15 +21,33 @@ CONVOLUTION_KINDS = {
 }
 """The convolution ops, with what each of them computes."""
 
+FUSED_CONVOLUTIONS = frozenset(op for op in CONVOLUTION_KINDS if op.startswith("_Fused"))
+"""The convolutions that apply a bias, and maybe an activation, to their result."""
+
+VOLUME_OPS = frozenset(op for op in CONVOLUTION_KINDS if "Conv3D" in op)
+"""The convolutions with a depth beside height and width."""
+
 SIZES_POSITIONS = {
-    "Conv2DBackpropInput": 0,
-    "Conv2DBackpropFilter": 1,
-    "DepthwiseConv2dNativeBackpropInput": 0,
-    "DepthwiseConv2dNativeBackpropFilter": 1,
-    "Conv3DBackpropInputV2": 0,
-    "Conv3DBackpropFilterV2": 1,
+    op: 0 if kind is ConvolutionKind.BACKWARD_INPUT else 1
+    for op, kind in CONVOLUTION_KINDS.items()
+    if kind is not ConvolutionKind.FORWARD
 }
 """Where among the inputs of a gradient its `input_sizes` or `filter_sizes` are."""
+
+FILTER_POSITIONS = {
+    op: 1 for op, kind in CONVOLUTION_KINDS.items() if kind is not ConvolutionKind.BACKWARD_FILTER
+}
+"""Where among the inputs of a convolution its filter is; not of those that compute a filter's
+gradient."""
+
+ACTIVATION_OPS = frozenset({"Relu"})
+"""The ops that may come after a convolution in its lane, on a CPU: each has one operand, and a
+result of its type and shape."""
+
+OPERAND_COUNTS = dict.fromkeys(ACTIVATION_OPS, 1) | {
+    op: 3 if op in FUSED_CONVOLUTIONS or op in SIZES_POSITIONS else 2 for op in CONVOLUTION_KINDS
+}
+"""How many inputs each op has; a fused convolution has the bias as its one argument."""
 
 SUPPORTED_DTYPES = {
     types_pb2.DT_FLOAT: "float32",
@@ -38,22 +56,6 @@ SUPPORTED_DTYPES = {
     types_pb2.DT_DOUBLE: "float64",
 }
 """The dtypes that a stage computes in, by TensorFlow's number."""
-
-FILTER_POSITIONS = {
-    "Conv2D": 1,
-    "_FusedConv2D": 1,
-    "Conv2DBackpropInput": 1,
-    "DepthwiseConv2dNative": 1,
-    "DepthwiseConv2dNativeBackpropInput": 1,
-    "Conv3D": 1,
-    "_FusedConv3D": 1,
-    "Conv3DBackpropInputV2": 1,
-}
-"""Where among the inputs of a convolution its filter is; not of those that compute a filter's
-gradient."""
-
-FUSED_CONVOLUTIONS = frozenset({"_FusedConv2D", "_FusedConv3D"})
-"""The convolutions that apply a bias, and maybe an activation, to their result."""
 
 SUPPORTED_FUSED_OPS = frozenset(
     {
@@ -65,8 +67,3 @@ SUPPORTED_FUSED_OPS = frozenset(
     }
 )
 """What a fused convolution may apply to its result."""
-
-VOLUME_OPS = frozenset(
-    {"Conv3D", "_FusedConv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"}
-)
-"""The convolutions with a depth beside height and width."""

@@ -1,0 +1,299 @@
+"""The ConvStage node: one op that runs the steps of a stage.
+
+Its data inputs are the tensors on the device that its steps read (`Tin`), then the vectors of sizes
+that gradients read (`num_sizes`, int32, in host memory), each distinct tensor once. Everything else
+is in the attribute `program`, a JSON document:
+
+    {"version": 1,
+     "operations": ["<NodeDef, base64>", …],
+     "outputs": [0, 2],
+     "constant_inputs": [1],
+     "schedules": [{"batch_size": null, "stage": {"lanes": [{"steps": [{"operation": 0,
+         "algorithm": "eng4"}], "priority": 0, "sm_count": 0, "merged": false}]}}]}
+
+An operation is the NodeDef of the node that it stands for, with all that TensorFlow needs to make
+that node's kernel. Its operands are `inputs:<i>`, `sizes:<i>`, or `steps:<j>`: the result of
+operation j, an earlier step of the same lane in every schedule.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Generic, Literal
+
+import msgspec
+from google.protobuf.message import DecodeError
+from tensorflow.core.framework import node_def_pb2, types_pb2
+
+from tf_interop.errors import GraphError
+from tf_interop.graph.convolution_ops import FILTER_POSITIONS, OPERAND_COUNTS, SIZES_POSITIONS
+from tf_interop.stage import LARGEST_INT, Stage, T
+
+CONV_STAGE_OP = "TfInterop>ConvStage"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Schedule(Generic[T]):
+    """How a stage runs at one batch size.
+
+    Attributes:
+        batch_size: None where it holds for every one.
+        stage: of all operations of the stage; in a node, of their places there.
+    """
+
+    batch_size: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_INT)] | None
+    stage: Stage[T]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StageNode:
+    """What a ConvStage node says.
+
+    Attributes:
+        name: the node's name.
+        inputs: the tensors on the device that its steps read, as inputs of a NodeDef.
+        sizes: the vectors of sizes that its steps read, as inputs of a NodeDef.
+        control_inputs: its control dependencies, `^name` each.
+        input_dtypes: TensorFlow's number of the dtype of each of `inputs`.
+        operations: what its steps compute: name, op and attributes of the original nodes, no
+            device; as inputs their operands.
+        outputs: the operation of each output of the node.
+        schedules: one for every batch size, or one for each of several, ascending.
+        constant_inputs: positions in `inputs` of filters that no call changes, ascending.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    sizes: tuple[str, ...]
+    control_inputs: tuple[str, ...]
+    input_dtypes: tuple[int, ...]
+    operations: tuple[node_def_pb2.NodeDef, ...]
+    outputs: tuple[int, ...]
+    schedules: tuple[Schedule[int], ...]
+    constant_inputs: tuple[int, ...] = ()
+
+
+_Place = Annotated[int, msgspec.Meta(ge=0)]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Document:
+    """The attribute `program`."""
+
+    version: Literal[1]
+    operations: Annotated[tuple[bytes, ...], msgspec.Meta(min_length=1)]
+    outputs: Annotated[tuple[_Place, ...], msgspec.Meta(min_length=1)]
+    constant_inputs: tuple[_Place, ...]
+    schedules: Annotated[tuple[Schedule[int], ...], msgspec.Meta(min_length=1)]
+
+
+def input_operand(position: int) -> str:
+    """The operand that is the stage's input `position`."""
+    return f"inputs:{position}"
+
+
+def sizes_operand(position: int) -> str:
+    """The operand that is the stage's vector of sizes `position`."""
+    return f"sizes:{position}"
+
+
+def step_operand(operation: int) -> str:
+    """The operand that is the result of an operation of the stage."""
+    return f"steps:{operation}"
+
+
+def make_operation(original: node_def_pb2.NodeDef, operands: Iterable[str]) -> node_def_pb2.NodeDef:
+    """What a stage keeps of a node.
+
+    Args:
+        original: the node.
+        operands: one for each of its data inputs.
+
+    Returns:
+        A new NodeDef without device, control dependencies, debug information and the attributes
+        that are TensorFlow's notes about the original node (`_...`).
+    """
+    operation = node_def_pb2.NodeDef()
+    operation.CopyFrom(original)
+    for field in ("device", "experimental_debug_info", "experimental_type"):
+        operation.ClearField(field)
+    operation.input[:] = operands
+    for attribute in [name for name in operation.attr if name.startswith("_")]:
+        del operation.attr[attribute]
+    return operation
+
+
+def encode_stage(stage: StageNode) -> node_def_pb2.NodeDef:
+    """The node; the same stage always gives the same bytes."""
+    document = _Document(
+        version=1,
+        operations=tuple(each.SerializeToString(deterministic=True) for each in stage.operations),
+        outputs=stage.outputs,
+        constant_inputs=stage.constant_inputs,
+        schedules=stage.schedules,
+    )
+    node_def = node_def_pb2.NodeDef(name=stage.name, op=CONV_STAGE_OP)
+    node_def.input.extend([*stage.inputs, *stage.sizes, *stage.control_inputs])
+    attributes = node_def.attr
+    attributes["Tin"].list.type.extend(stage.input_dtypes)
+    attributes["num_sizes"].i = len(stage.sizes)
+    attributes["Tout"].list.type.extend(
+        [stage.operations[operation].attr["T"].type for operation in stage.outputs]
+    )
+    attributes["program"].s = msgspec.json.encode(document)
+    return node_def
+
+
+def decode_stage(node_def: node_def_pb2.NodeDef) -> StageNode:
+    """Reads a ConvStage node.
+
+    Raises:
+        GraphError: it is not a ConvStage node, an attribute is missing, the program is not of this
+            form, or it does not agree with itself, the node's inputs or the other attributes.
+    """
+    if node_def.op != CONV_STAGE_OP:
+        raise GraphError(
+            f"Expected op {CONV_STAGE_OP}, got {node_def.op} at node '{node_def.name}'."
+        )
+    try:
+        return _decode(node_def)
+    except (ValueError, DecodeError) as error:
+        raise GraphError(f"{error} at the ConvStage node '{node_def.name}'.") from error
+
+
+def operand_positions(stage: StageNode) -> dict[str, int]:
+    """The operands that are inputs of the node, with their places among its data inputs."""
+    operands = [
+        *map(input_operand, range(len(stage.inputs))),
+        *map(sizes_operand, range(len(stage.sizes))),
+    ]
+    return {operand: place for place, operand in enumerate(operands)}
+
+
+def _decode(node_def: node_def_pb2.NodeDef) -> StageNode:
+    attributes = node_def.attr
+    for attribute in ("Tin", "num_sizes", "Tout", "program"):
+        # To read an attribute that is not there would add it to the node.
+        if attribute not in attributes:
+            raise ValueError(f"Expected an attribute '{attribute}', got none")
+    document = msgspec.json.decode(attributes["program"].s, type=_Document)
+    input_dtypes = tuple(attributes["Tin"].list.type)
+    inputs = list(node_def.input)
+    tensors = [text for text in inputs if not text.startswith("^")]
+    sizes_count = attributes["num_sizes"].i
+    if sizes_count < 0 or len(tensors) != len(input_dtypes) + sizes_count:
+        raise ValueError(
+            f"Expected {len(input_dtypes)} inputs and {sizes_count} sizes, got {len(tensors)} "
+            "tensors"
+        )
+    stage = StageNode(
+        name=node_def.name,
+        inputs=tuple(tensors[: len(input_dtypes)]),
+        sizes=tuple(tensors[len(input_dtypes) :]),
+        control_inputs=tuple(inputs[len(tensors) :]),
+        input_dtypes=input_dtypes,
+        operations=tuple(map(node_def_pb2.NodeDef.FromString, document.operations)),
+        outputs=document.outputs,
+        schedules=document.schedules,
+        constant_inputs=document.constant_inputs,
+    )
+    _check_operations(stage)
+    _check_outputs(stage, tuple(attributes["Tout"].list.type))
+    _check_schedules(stage)
+    _check_constant_inputs(stage)
+    return stage
+
+
+def _dtype(operation: node_def_pb2.NodeDef) -> int:
+    attributes = operation.attr
+    return attributes["T"].type if "T" in attributes else types_pb2.DT_INVALID
+
+
+def _check_operations(stage: StageNode) -> None:
+    """Checks that operations are known, and read all inputs of the node and nothing else."""
+    dtypes = dict(
+        zip(map(input_operand, range(len(stage.inputs))), stage.input_dtypes, strict=True)
+    )
+    dtypes |= {
+        step_operand(place): _dtype(operation) for place, operation in enumerate(stage.operations)
+    }
+    sizes = set(map(sizes_operand, range(len(stage.sizes))))
+    unused = set(operand_positions(stage))
+    names: set[str] = set()
+    for operation in stage.operations:
+        name, op = operation.name, operation.op
+        if OPERAND_COUNTS.get(op) != len(operation.input):
+            raise ValueError(
+                f"Expected an op that a stage runs, with all its operands, got {op} of "
+                f"{len(operation.input)} for '{name}'"
+            )
+        if name in names:
+            raise ValueError(f"Expected operations of different names, got '{name}' twice")
+        names.add(name)
+        for position, operand in enumerate(operation.input):
+            if position == SIZES_POSITIONS.get(op):
+                is_legal = operand in sizes
+            else:
+                is_legal = dtypes.get(operand) == _dtype(operation)
+            if not is_legal:
+                raise ValueError(
+                    f"Expected an operand of the type that '{name}' reads at {position}, got "
+                    f"'{operand}'"
+                )
+        unused.difference_update(operation.input)
+    if unused:
+        raise ValueError(f"Expected every input to be an operand, got {sorted(unused)} unused")
+
+
+def _check_outputs(stage: StageNode, output_dtypes: tuple[int, ...]) -> None:
+    outputs = stage.outputs
+    if len(set(outputs)) != len(outputs) or max(outputs) >= len(stage.operations):
+        raise ValueError(f"Expected different operations as outputs, got {list(outputs)}")
+    dtypes = tuple(_dtype(stage.operations[operation]) for operation in outputs)
+    if dtypes != output_dtypes:
+        raise ValueError(f"Expected Tout {list(dtypes)}, got {list(output_dtypes)}")
+
+
+def _check_schedules(stage: StageNode) -> None:
+    batch_sizes = [schedule.batch_size for schedule in stage.schedules]
+    known = [batch_size for batch_size in batch_sizes if batch_size is not None]
+    if batch_sizes != [None] and batch_sizes != sorted(set(known)):
+        raise ValueError(
+            f"Expected one schedule, or ascending batch sizes, got those for {batch_sizes}"
+        )
+    for schedule in stage.schedules:
+        schedule.stage.validate()
+        operations = schedule.stage.operations
+        if sorted(operations) != list(range(len(stage.operations))):
+            raise ValueError(f"Expected every operation to be one step, got {list(operations)}")
+        for lane in schedule.stage.lanes:
+            _check_order(stage.operations, lane.operations)
+
+
+def _check_order(operations: Sequence[node_def_pb2.NodeDef], lane: Sequence[int]) -> None:
+    """Checks that a step reads only earlier ones of its lane."""
+    steps = set(map(step_operand, range(len(operations))))
+    for place in lane:
+        operation = operations[place]
+        later = steps.intersection(operation.input)
+        if later:
+            raise ValueError(
+                f"Expected steps that read earlier ones of their lane, got '{operation.name}' that "
+                f"reads {sorted(later)}"
+            )
+        steps.discard(step_operand(place))
+
+
+def _check_constant_inputs(stage: StageNode) -> None:
+    filters = {
+        operation.input[FILTER_POSITIONS[operation.op]]
+        for operation in stage.operations
+        if operation.op in FILTER_POSITIONS
+    }
+    allowed = {place for place in range(len(stage.inputs)) if input_operand(place) in filters}
+    constants = list(stage.constant_inputs)
+    if constants != sorted(set(constants)) or not allowed.issuperset(constants):
+        raise ValueError(
+            f"Expected ascending constant inputs of {sorted(allowed)}, got {constants}"
+        )
