@@ -1,76 +1,72 @@
-"""Which convolutions of a graph take which places of a stage that was measured.
+"""Which convolutions of a graph take which steps of a stage that was measured.
 
-A measurement knows what its convolutions compute, not which nodes of a graph they are. For a lane
-of its own any node will do that computes the same. In a merged lane all must read one image.
+A measurement knows what its convolutions compute, not which nodes of a graph they are. Any node
+will do that computes the same, with two exceptions: all of a merged lane must read one image, and
+of two that depend on each other the later one comes after the earlier one in the same lane.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
+from typing import TypeVar
 
-_Places = dict[int, int]
-_Pools = dict[tuple[Hashable, "str | None"], list[int]]
+from tf_interop.contraction import misplaced_step
+from tf_interop.stage import Stage
+
+T = TypeVar("T", bound=Hashable)
 
 
 def find_places(
-    wanted: Sequence[Hashable],
-    lanes: Sequence[int],
-    merged: Sequence[bool],
-    offered: Sequence[tuple[Hashable, str | None]],
-) -> tuple[int, ...] | None:
-    """Finds a node for each place of a stage, a different one for each.
+    stage: Stage[T],
+    offered: Sequence[tuple[T, str | None]],
+    readers: Sequence[Collection[int]] = (),
+) -> Stage[int] | None:
+    """Finds a node for each step of a stage, a different one for each.
 
     Args:
-        wanted: what is to be computed at each place.
-        lanes: the lane of each place.
-        merged: of each lane whether it is merged; empty where none is.
+        stage: of what is to be computed.
         offered: what each node computes, and its merge key.
+        readers: for each of these the positions of those that depend on it; empty where none does.
 
     Returns:
-        For each place a position in `offered`, the earliest that there are; None where the nodes
-        are others, or those of a merged lane have no merge key in common.
+        The stage of positions in `offered`, the earliest that there are; None where the nodes are
+        others, or cannot take these places.
     """
-    if collections.Counter(wanted) != collections.Counter(kind for kind, _ in offered):
+    if collections.Counter(stage.operations) != collections.Counter(kind for kind, _ in offered):
         return None
-    pools: _Pools = collections.defaultdict(list)
-    for position, of in enumerate(offered):
-        pools[of].append(position)
-    merged_lanes = [lane for lane, is_merged in enumerate(merged) if is_merged]
-    places = _fill_merged(merged_lanes, wanted, lanes, pools)
-    if places is None:
-        return None
-    taken = set(places.values())
-    left: dict[Hashable, list[int]] = collections.defaultdict(list)
-    for position, (kind, _) in reversed(list(enumerate(offered))):
-        if position not in taken:
-            left[kind].append(position)
-    return tuple(
-        places[place] if place in places else left[kind].pop() for place, kind in enumerate(wanted)
+    related = {node for source, each in enumerate(readers) if each for node in (source, *each)}
+    # A step that has no node yet counts as a node by itself.
+    padded = (*readers, *[()] * len(stage.operations))
+    lane_of_step = stage.lane_of_step
+    # Merged lanes first: what they need is rarer.
+    order = sorted(
+        range(len(lane_of_step)), key=lambda step: not stage.lanes[lane_of_step[step]].merged
     )
+    taken: dict[int, int] = {}
 
+    def filled() -> Stage[int]:
+        steps = iter(range(len(order)))
+        return stage.map(lambda _: taken.get(step := next(steps), len(offered) + step))
 
-def _fill_merged(
-    merged_lanes: Sequence[int],
-    wanted: Sequence[Hashable],
-    lanes: Sequence[int],
-    pools: _Pools,
-) -> _Places | None:
-    """Nodes for the places of merged lanes; tries each merge key for the first, then the next."""
-    if not merged_lanes:
-        return {}
-    first, *others = merged_lanes
-    mine = [place for place, lane in enumerate(lanes) if lane == first]
-    for key in dict.fromkeys(key for _, key in pools if key is not None):
-        rest = {of: list(positions) for of, positions in pools.items()}
-        places: _Places = {}
-        for place in mine:
-            pool = rest.get((wanted[place], key))
-            if not pool:
-                break
-            places[place] = pool.pop(0)
-        else:
-            found = _fill_merged(others, wanted, lanes, rest)
-            if found is not None:
-                return places | found
-    return None
+    def fill(depth: int) -> bool:
+        if depth == len(order):
+            return True
+        step = order[depth]
+        kind, lane = stage.operations[step], lane_of_step[step]
+        keys = {offered[taken[each]][1] for each in order[:depth] if lane_of_step[each] == lane}
+        tried = set()
+        for position, of in enumerate(offered):
+            if of[0] != kind or of in tried or position in taken.values():
+                continue
+            if stage.lanes[lane].merged and (of[1] is None or keys - {of[1]}):
+                continue
+            if position not in related:
+                tried.add(of)
+            taken[step] = position
+            if not (related and misplaced_step(padded, filled())) and fill(depth + 1):
+                return True
+            del taken[step]
+        return False
+
+    return filled() if fill(0) else None
