@@ -1,154 +1,128 @@
-"""Plays a plan through, one step after the other: what can run then, and what is alive."""
+"""A plan in the order in which it runs: what can run then, and what is alive."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Sequence
 
+from tf_interop.contraction import misplaced_step
 from tf_interop.errors import PlanError
-from tf_interop.plan.problem import ConvolutionCosts, PlanningProblem
-from tf_interop.plan.types import AloneConvolution, GraphPlan, PinnedConvolution, PlannedStage
+from tf_interop.plan.problem import PlanningProblem
+from tf_interop.plan.types import GraphPlan, PlannedStage, UnstagedConvolution
+from tf_interop.stage import Stage, Step
+
+Planned = PlannedStage | UnstagedConvolution
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PlanStep:
-    """What runs at the same time: a stage, or a convolution in none.
+def in_order(plan: GraphPlan) -> Iterator[tuple[int, Planned]]:
+    """The stages of a plan and its unstaged convolutions, as they run one after another.
 
-    Attributes:
-        where: names it in messages.
-        pinned: its convolutions, lane after lane.
-        lanes: the lane of each.
-        merged: of each lane whether it is merged.
-        stage: the stage; None for a convolution in none.
-        latency_us: what the plan says that it takes.
-        peak_bytes: what the plan says of memory.
-    """
-
-    where: str
-    pinned: tuple[PinnedConvolution, ...]
-    lanes: tuple[int, ...]
-    merged: tuple[bool, ...]
-    stage: PlannedStage | None
-    latency_us: float
-    peak_bytes: int
-
-    @classmethod
-    def of_stage(cls, number: int, stage: PlannedStage) -> PlanStep:
-        """A stage.
-
-        Raises:
-            PlanError: a lane of several convolutions is not merged, or one of one is, or there is
-                no prediction.
-        """
-        where = f"stage {number}"
-        merged = tuple(each.merged for each in stage.lane_options) or (False,) * len(stage.lanes)
-        for number, lane in enumerate(stage.lanes):
-            if (len(lane) > 1) != merged[number]:
-                raise PlanError(
-                    f"Expected one convolution in each lane of {where}, or several that are "
-                    f"merged, got {len(lane)} in lane {number}, which is "
-                    f"{'merged' if merged[number] else 'not merged'}. Plan this graph anew."
-                )
-        if stage.prediction is None:
-            raise PlanError(f"Expected a prediction of {where}, got none. Plan this graph anew.")
-        prediction = stage.prediction
-        lanes = tuple(number for number, lane in enumerate(stage.lanes) for _ in lane)
-        return cls(
-            where,
-            stage.convolutions,
-            lanes,
-            merged,
-            stage,
-            prediction.latency_us,
-            prediction.peak_bytes,
-        )
-
-    @classmethod
-    def of_alone(cls, alone: AloneConvolution) -> PlanStep:
-        """A convolution in no stage."""
-        return cls(
-            f"convolution '{alone.node}' alone",
-            (PinnedConvolution(alone.node, alone.algorithm),),
-            (0,),
-            (False,),
-            None,
-            alone.latency_us,
-            alone.peak_bytes,
-        )
-
-
-def steps_in_order(plan: GraphPlan) -> list[PlanStep]:
-    """The stages of a plan and its convolutions in none, as they run one after another.
+    Yields:
+        A stage with its number, or an unstaged convolution with that of the stage that it runs
+        before.
 
     Raises:
-        PlanError: it is not said in order before which stages those run, or a stage is none that
-            can be checked.
+        PlanError: the unstaged convolutions are not in the order of these numbers.
     """
-    steps: list[PlanStep] = []
-    before = [alone.before_stage for alone in plan.alone]
-    if before != sorted(before) or any(place > len(plan.stages) for place in before):
+    places = [each.before_stage for each in plan.unstaged]
+    if places != sorted(places) or any(place > len(plan.stages) for place in places):
         raise PlanError(
-            f"Expected convolutions in no stage by the stage that they run before, from 0 to "
-            f"{len(plan.stages)}, got {before}. Plan this graph anew."
+            f"Expected unstaged convolutions by the stage that they run before, from 0 to "
+            f"{len(plan.stages)}, got {places}. Plan this graph anew."
         )
-    waiting = list(plan.alone)
-    for number, stage in enumerate(plan.stages):
-        while waiting and waiting[0].before_stage <= number:
-            steps.append(PlanStep.of_alone(waiting.pop(0)))
-        steps.append(PlanStep.of_stage(number, stage))
-    return steps + [PlanStep.of_alone(alone) for alone in waiting]
+    waiting = iter((*zip(places, plan.unstaged, strict=True), (len(plan.stages), None)))
+    place, unstaged = next(waiting)
+    for number in range(len(plan.stages) + 1):
+        while place == number and unstaged is not None:
+            yield place, unstaged
+            place, unstaged = next(waiting)
+        if number < len(plan.stages):
+            yield number, plan.stages[number]
+
+
+def stage_of(planned: Planned) -> Stage[str]:
+    """What runs; an unstaged convolution is a stage of one step."""
+    if isinstance(planned, PlannedStage):
+        return planned.stage
+    return Stage.in_sequence([Step(planned.node, planned.algorithm)])
+
+
+def alive_bytes(
+    output_bytes: Sequence[int], readers: Sequence[Collection[int]], ran: Collection[int]
+) -> int:
+    """The outputs that are alive once some nodes have run: those that others read, or none does."""
+    return sum(
+        output_bytes[node]
+        for node in ran
+        if not readers[node] or any(reader not in ran for reader in readers[node])
+    )
+
+
+def readers_of(predecessors: Sequence[Sequence[int]]) -> list[list[int]]:
+    """For each node those that depend on it, from those that each depends on."""
+    readers: list[list[int]] = [[] for _ in predecessors]
+    for node, its in enumerate(predecessors):
+        for predecessor in its:
+            readers[predecessor].append(node)
+    return readers
 
 
 class PlanPlayer:
-    """Runs a plan's convolutions by name and keeps account of what is alive."""
+    """Runs the stages of a plan, and keeps account of what is alive."""
 
-    def __init__(self, problem: PlanningProblem, costs_of: Mapping[str, ConvolutionCosts]) -> None:
-        self._nodes = {node.name: node for node in problem.nodes}
-        self._costs_of = costs_of
-        self._unread_by: dict[str, set[str]] = {node.name: set() for node in problem.nodes}
-        for node in problem.nodes:
-            for predecessor in node.predecessors:
-                self._unread_by[predecessor].add(node.name)
-        self._has_run: set[str] = set()
-        self._alive: dict[str, int] = {}
+    def __init__(self, problem: PlanningProblem) -> None:
+        self._problem = problem
+        self._place = {node.name: number for number, node in enumerate(problem.nodes)}
+        self._output_bytes = [costs.output_bytes for costs in problem.node_costs]
+        self._readers = readers_of(problem.predecessors)
+        self._ran: set[int] = set()
 
-    def check_can_run(self, step: PlanStep) -> None:
-        """Checks that all that a step depends on has run.
+    def check_can_run(self, stage: Stage[str], where: str) -> None:
+        """Checks that all that a stage depends on has run.
+
+        Args:
+            stage: of nodes.
+            where: names it in messages.
 
         Raises:
-            PlanError: something has not, or convolutions of one step depend on each other or are of
-                different groups.
+            PlanError: something has not, or steps of the stage depend on each other other than
+                within a lane, or are of different groups.
         """
-        names = {pinned.node for pinned in step.pinned}
-        nodes = [self._nodes[pinned.node] for pinned in step.pinned]
-        for node in nodes:
-            for predecessor in node.predecessors:
-                if predecessor in names:
+        placed = stage.map(self._place.__getitem__)
+        members = set(placed.operations)
+        nodes = self._problem.nodes
+        misplaced = misplaced_step(self._readers, placed)
+        if misplaced is not None:
+            first, second = (nodes[place].name for place in misplaced)
+            raise PlanError(
+                f"Expected independent lanes in {where}, got '{second}', which depends on "
+                f"'{first}'. Plan this graph anew."
+            )
+        for place in placed.operations:
+            node = nodes[place]
+            for predecessor in self._problem.predecessors[place]:
+                name = nodes[predecessor].name
+                if predecessor in members and name not in node.follows:
                     raise PlanError(
-                        f"Expected independent convolutions in {step.where}, got '{node.name}' "
-                        f"that depends on '{predecessor}'. Plan this graph anew."
+                        f"Expected steps that read each other directly in {where}, got "
+                        f"'{node.name}' after '{name}', with something between. Plan this graph "
+                        "anew."
                     )
-                if predecessor not in self._has_run:
+                if predecessor not in members and predecessor not in self._ran:
                     raise PlanError(
-                        f"Expected '{predecessor}' before '{node.name}', which depends on it, got "
-                        f"it behind {step.where}. Plan this graph anew."
+                        f"Expected '{name}' before '{node.name}', which depends on it, got it "
+                        f"after {where}. Plan this graph anew."
                     )
-            if node.group != nodes[0].group:
+            first_node = nodes[placed.operations[0]]
+            if node.group != first_node.group:
                 raise PlanError(
-                    f"Expected convolutions of one group in {step.where}, got "
-                    f"'{nodes[0].group}' for '{nodes[0].name}' and '{node.group}' for "
-                    f"'{node.name}'. Plan this graph anew."
+                    f"Expected convolutions of one group in {where}, got '{first_node.group}' for "
+                    f"'{first_node.name}' and '{node.group}' for '{node.name}'. Plan this graph "
+                    "anew."
                 )
 
-    def run(self, step: PlanStep, workspace_bytes: int) -> int:
-        """Returns what is alive while the step runs, in bytes, with a workspace of that size."""
-        for pinned in step.pinned:
-            self._alive[pinned.node] = self._costs_of[pinned.node].output_bytes
-        peak_bytes = sum(self._alive.values()) + workspace_bytes
-        for pinned in step.pinned:
-            self._has_run.add(pinned.node)
-            for predecessor in set(self._nodes[pinned.node].predecessors):
-                self._unread_by[predecessor].discard(pinned.node)
-                if not self._unread_by[predecessor]:
-                    del self._alive[predecessor]
-        return peak_bytes
+    def run(self, stage: Stage[str], workspace_bytes: int) -> int:
+        """Returns what is alive while the stage runs, in bytes, with a workspace of that size."""
+        places = [self._place[name] for name in stage.operations]
+        alive = alive_bytes(self._output_bytes, self._readers, self._ran)
+        self._ran.update(places)
+        return alive + sum(self._output_bytes[place] for place in places) + workspace_bytes
