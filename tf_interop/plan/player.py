@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 
 from tf_interop.contraction import misplaced_step
 from tf_interop.errors import PlanError
+from tf_interop.plan.live_memory import LiveMemory
 from tf_interop.plan.problem import PlanningProblem
 from tf_interop.plan.types import GraphPlan, PlannedStage, UnstagedConvolution
 from tf_interop.stage import Stage, Step
@@ -46,35 +47,18 @@ def stage_of(planned: Planned) -> Stage[str]:
     return Stage.in_sequence([Step(planned.node, planned.algorithm)])
 
 
-def alive_bytes(
-    output_bytes: Sequence[int], readers: Sequence[Collection[int]], ran: Collection[int]
-) -> int:
-    """The outputs that are alive once some nodes have run: those that others read, or none does."""
-    return sum(
-        output_bytes[node]
-        for node in ran
-        if not readers[node] or any(reader not in ran for reader in readers[node])
-    )
-
-
-def readers_of(predecessors: Sequence[Sequence[int]]) -> list[list[int]]:
-    """For each node those that depend on it, from those that each depends on."""
-    readers: list[list[int]] = [[] for _ in predecessors]
-    for node, its in enumerate(predecessors):
-        for predecessor in its:
-            readers[predecessor].append(node)
-    return readers
-
-
 class PlanPlayer:
     """Runs the stages of a plan, and keeps account of what is alive."""
 
     def __init__(self, problem: PlanningProblem) -> None:
         self._problem = problem
         self._place = {node.name: number for number, node in enumerate(problem.nodes)}
-        self._output_bytes = [costs.output_bytes for costs in problem.node_costs]
-        self._readers = readers_of(problem.predecessors)
-        self._ran: set[int] = set()
+        self._memory = LiveMemory(problem)
+        self._readers: list[list[int]] = [[] for _ in problem.nodes]
+        for node, predecessors in enumerate(problem.predecessors):
+            for predecessor in predecessors:
+                self._readers[predecessor].append(node)
+        self._ran = 0
 
     def check_can_run(self, stage: Stage[str], where: str) -> None:
         """Checks that all that a stage depends on has run.
@@ -107,7 +91,7 @@ class PlanPlayer:
                         f"'{node.name}' after '{name}', with something between. Plan this graph "
                         "anew."
                     )
-                if predecessor not in members and predecessor not in self._ran:
+                if predecessor not in members and not self._ran >> predecessor & 1:
                     raise PlanError(
                         f"Expected '{name}' before '{node.name}', which depends on it, got it "
                         f"after {where}. Plan this graph anew."
@@ -123,6 +107,7 @@ class PlanPlayer:
     def run(self, stage: Stage[str], workspace_bytes: int) -> int:
         """Returns what is alive while the stage runs, in bytes, with a workspace of that size."""
         places = [self._place[name] for name in stage.operations]
-        alive = alive_bytes(self._output_bytes, self._readers, self._ran)
-        self._ran.update(places)
-        return alive + sum(self._output_bytes[place] for place in places) + workspace_bytes
+        alive = self._memory.alive_bytes(self._ran)
+        self._ran |= sum(1 << place for place in places)
+        outputs = sum(self._problem.node_costs[place].output_bytes for place in places)
+        return alive + outputs + workspace_bytes
