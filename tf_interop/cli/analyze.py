@@ -7,11 +7,10 @@ import dataclasses
 import click
 
 from tf_interop.cli.arguments import count_option, image_size_option, model_argument
-from tf_interop.cli.exit_status import AS_IT_IS, exit_codes
-from tf_interop.cli.result import Result, prints_result
+from tf_interop.cli.result import Result, command
 from tf_interop.model.progress import work_on_model
 
-_EPILOG = f"""{AS_IT_IS}The rows of the table:
+_ROWS = """The rows of the table:
   nodes              the operations of the graph
   convolutions       by what they compute: outputs (forward), or in training the gradients
                      of images (backward-input) and of filters (backward-filter); and
@@ -20,18 +19,17 @@ _EPILOG = f"""{AS_IT_IS}The rows of the table:
   most at one depth  the most that have equally many before them in the longest chain
   independent pairs  pairs of which neither needs the other
   groups             sets at one depth that could run at the same time, as one stage
-  left alone         those that can be in no stage; why is said below the table
-
-{AS_IT_IS}Examples:
-  tf-interop analyze InceptionV3 --batch 1
-  tf-interop analyze ResNet50 --training --json
-  tf-interop analyze my_package.models:build --image-size 299x299
-
-{exit_codes()}"""
+  left alone         those that can be in no stage; why is said below the table"""
 
 
-@click.command(
-    epilog=_EPILOG, short_help="Counts the convolutions of a model that can run together."
+@command(
+    """
+analyze InceptionV3 --batch 1
+analyze ResNet50 --training --json
+analyze my_package.models:build --image-size 299x299
+""",
+    notes=_ROWS,
+    short_help="Counts the convolutions of a model that can run together.",
 )
 @model_argument
 @count_option(
@@ -50,7 +48,6 @@ _EPILOG = f"""{AS_IT_IS}The rows of the table:
     "optimizations, as Grappler hands it to the plugin. Done for Keras models where the compiled "
     "library fits; a function may do more than compute, and is run only when told to.",
 )
-@prints_result
 def analyze(
     model: str,
     batch: int,

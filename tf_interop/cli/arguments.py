@@ -1,8 +1,7 @@
-"""Arguments that several commands have, each once, and groups with a default command."""
+"""Arguments that several commands have, each once."""
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import math
@@ -21,38 +20,6 @@ Decorator = Callable[[Command], Command]
 _MODEL_IS = """MODEL is the name of a Keras application (ResNet50), a .keras or .h5 file, the folder
 of a SavedModel, a GraphDef in a .pb or .pbtxt file, or module:function, which is called without
 arguments and gives a Keras model, a function or a GraphDef"""
-
-
-class DefaultGroup(click.Group):
-    """A group whose first argument may be a model: then one of its commands is meant."""
-
-    def __init__(self, *arguments: Any, default_command: str, **others: Any) -> None:
-        """Makes the group.
-
-        Args:
-            *arguments: those of click.Group.
-            default_command: the name of the command that is meant.
-            **others: those of click.Group.
-        """
-        super().__init__(*arguments, **others)
-        self._default_command = default_command
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands in the order in which they were added."""
-        return list(self.commands)
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Puts the default command before arguments that name none."""
-        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
-            self._refuse_misspelled(ctx, args[0])
-            args = [self._default_command, *args]
-        return super().parse_args(ctx, args)
-
-    def _refuse_misspelled(self, context: click.Context, word: str) -> None:
-        """A word that is nearly a command is not taken for a model, which no word alone is."""
-        near = difflib.get_close_matches(word, self.commands, n=1, cutoff=0.75)
-        if near and re.fullmatch(r"[a-z-]+", word) and not pathlib.Path(word).exists():
-            raise click.UsageError(f"No such command '{word}'. Did you mean '{near[0]}'?", context)
 
 
 class OutputFile(click.Path):

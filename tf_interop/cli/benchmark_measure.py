@@ -44,8 +44,7 @@ from tf_interop.cli.benchmark_options import (
     write_other_forms,
 )
 from tf_interop.cli.benchmark_progress import shown_progress
-from tf_interop.cli.exit_status import AS_IT_IS, exit_codes
-from tf_interop.cli.result import Result, prints_result
+from tf_interop.cli.result import Result, command
 from tf_interop.errors import BenchmarkError
 from tf_interop.measure.device import running_device, this_cpu
 from tf_interop.plan.file import load_plan
@@ -53,27 +52,26 @@ from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import ProfiledDevice
 from tf_interop.tensorflow_messages import tensorflow_hushed
 
-EXIT_CODES = exit_codes(
-    {
-        0: "success; also where the budget was over before everything was measured",
-        3: "something crashed, timed out or ran out of memory; the results say what, and hold the "
-        "rest",
-        130: "stopped by Ctrl-C, 143 by SIGTERM: what was measured is in the results",
-    }
+EXIT_CODES = {
+    0: "success; also where the budget was over before everything was measured",
+    3: "something crashed, timed out or ran out of memory; the results say what, and hold the rest",
+    130: "stopped by Ctrl-C, 143 by SIGTERM: what was measured is in the results",
+}
+
+
+@command(
+    """
+benchmark ResNet50 --profile profile.json --batch 1,8,32 --training -o results.json
+benchmark ResNet50 --plan tf32=plan.json --plan float16=half.json \\
+    --precision tf32,float16 -o results.json --csv results.csv --plot results.png
+
+To see it work, on any machine:
+benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
+    --seconds 1 -o results.json
+""",
+    exit_codes=EXIT_CODES,
+    short_help="Measures models in each variant, by turns.",
 )
-_EPILOG = f"""{AS_IT_IS}Examples:
-  tf-interop benchmark ResNet50 --profile profile.json --batch 1,8,32 --training -o results.json
-  tf-interop benchmark ResNet50 --plan tf32=plan.json --plan float16=half.json \\
-      --precision tf32,float16 -o results.json --csv results.csv --plot results.png
-
-{AS_IT_IS}To see it work, on any machine:
-  tf-interop benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
-      --seconds 1 -o results.json
-
-{EXIT_CODES}"""
-
-
-@click.command(epilog=_EPILOG, short_help="Measures models in each variant, by turns.")
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
 @output_option(
     "RESULTS.json",
@@ -85,7 +83,6 @@ _EPILOG = f"""{AS_IT_IS}Examples:
 @plan_options
 @measuring_options
 @other_forms_options
-@prints_result
 def measure(
     models: tuple[str, ...],
     output_path: pathlib.Path,

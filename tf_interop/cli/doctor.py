@@ -6,17 +6,11 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from tf_interop.cli.exit_status import AS_IT_IS, exit_codes
-from tf_interop.cli.result import Result, prints_result
+from tf_interop.cli.result import Result, command
 from tf_interop.doctor.examine import examine, is_healthy, to_json
 from tf_interop.doctor.finding import Finding, Level
 from tf_interop.tables import new_table, print_on
 
-_EPILOG = f"""{AS_IT_IS}Examples:
-  tf-interop doctor
-  tf-interop doctor --json
-
-{exit_codes({0: "nothing that does not work; there may be warnings", 1: "at least one problem"})}"""
 _MARKS = {
     Level.OK: ("ok", "green"),
     Level.WARNING: ("warning", "yellow"),
@@ -24,11 +18,14 @@ _MARKS = {
 }
 
 
-@click.command(
-    epilog=_EPILOG,
+@command(
+    "doctor\ndoctor --json",
+    exit_codes={
+        0: "nothing that does not work; there may be warnings",
+        1: "at least one problem",
+    },
     short_help="Says what works on this machine, and how to mend what does not.",
 )
-@prints_result
 def doctor() -> Result:
     """Says what works on this machine, and how to mend what does not.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -14,13 +15,12 @@ import click
 
 from tf_interop.errors import TfInteropError
 
-# Click keeps the lines of a paragraph that starts with this.
-AS_IT_IS = "\b\n"
-
 STOPPED = 130
 """As a shell says of a program that Ctrl-C ended: 128 and the number of the signal."""
 _READER_GONE = 141
 """As of a program that SIGPIPE ended."""
+# Click keeps the lines of a paragraph that starts with this.
+_AS_IT_IS = "\b\n"
 _MEANINGS = {
     0: "success",
     1: "an error that tf_interop reports",
@@ -29,20 +29,24 @@ _MEANINGS = {
 }
 
 
-def exit_codes(others: Mapping[int, str] = MappingProxyType({})) -> str:
-    """The end of a help text.
+def help_end(
+    examples: str, exit_codes: Mapping[int, str] = MappingProxyType({}), notes: str = ""
+) -> str:
+    """The end of a help text: notes, examples and exit codes.
 
     Args:
-        others: meanings that are a command's own, in place of the usual ones or beside them.
+        examples: a command a line, without `tf-interop`; a line that is indented goes on with the
+            one before. What is to stand above further ones follows an empty line and ends with a
+            colon.
+        exit_codes: meanings that are a command's own, in place of the usual ones or beside them.
+        notes: paragraphs before the examples, a line each.
     """
-    meanings = sorted({**_MEANINGS, **others}.items())
-    lines = [f"  {code:<3}  {meaning}" for code, meaning in meanings]
-    return "\n".join([f"{AS_IT_IS}Exit codes:", *lines])
-
-
-def example(command: str) -> str:
-    """The end of a help text, with one example of a command that has the usual exit codes."""
-    return f"{AS_IT_IS}Example:\n  tf-interop {command}\n\n{exit_codes()}"
+    first, *others = examples.strip().split("\n\n")
+    paragraphs = [f"Examples:\n{first}", *others]
+    shown = [re.sub(r"\n(?! )", "\n  tf-interop ", each) for each in paragraphs]
+    meanings = sorted({**_MEANINGS, **exit_codes}.items())
+    codes = "\n".join(["Exit codes:", *(f"  {code:<3}  {meaning}" for code, meaning in meanings)])
+    return "\n\n".join(_AS_IT_IS + each for each in (*filter(None, [notes]), *shown, codes))
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import sys
 import click
 
 import tf_interop
-from tf_interop.cli.exit_status import STOPPED, EndsReported, exit_codes, print_error
+from tf_interop.cli.exit_status import STOPPED, EndsReported, help_end, print_error
 
 _COMMANDS = ("doctor", "analyze", "profile", "plan", "report", "benchmark", "run")
 """Each is a module of this folder that holds a command of the same name."""
@@ -34,15 +34,15 @@ class _CommandLine(EndsReported, click.Group):
     cls=_CommandLine,
     commands={name: click.Command(name) for name in _COMMANDS},
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=f"""\b
-First steps:
-  tf-interop doctor
-  tf-interop analyze InceptionV3 --batch 1
-  tf-interop profile InceptionV3 --budget 10m -o profile.json
-  tf-interop plan InceptionV3 --profile profile.json -o plan.json
-  tf-interop report plan.json --model InceptionV3 -o report.html
-
-{exit_codes()}""",
+    epilog=help_end(
+        """
+doctor
+analyze InceptionV3 --batch 1
+profile InceptionV3 --budget 10m -o profile.json
+plan InceptionV3 --profile profile.json -o plan.json
+report plan.json --model InceptionV3 -o report.html
+"""
+    ),
 )
 @click.version_option(tf_interop.__version__, prog_name="tf-interop")
 def cli() -> None:

@@ -8,10 +8,8 @@ import functools
 import click
 from rich.console import Console
 
-from tf_interop.cli.arguments import DefaultGroup
-from tf_interop.cli.exit_status import AS_IT_IS, example, exit_codes
 from tf_interop.cli.plan_make import make
-from tf_interop.cli.result import Result, print_json, prints_result, reading
+from tf_interop.cli.result import Result, add_schema_command, command, command_group
 from tf_interop.errors import ProfileError
 from tf_interop.plan.cost.calibration import calibrate_model
 from tf_interop.plan.cost.calibration import compare_model as compare_with_model
@@ -24,19 +22,17 @@ from tf_interop.plan.types import Plan
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import Profile
 
-_GROUP_EPILOG = f"""{AS_IT_IS}Examples:
-  tf-interop plan ResNet50 --profile profile.json --batch 32 -o plan.json
-  tf-interop plan make --help
-  tf-interop plan explain plan.json
-  tf-interop run --plan plan.json train.py
+_GROUP_EXAMPLES = """
+plan ResNet50 --profile profile.json --batch 32 -o plan.json
+plan make --help
+plan explain plan.json
+run --plan plan.json train.py
+"""
 
-{exit_codes()}"""
 
-
-@click.group(
-    cls=DefaultGroup,
+@command_group(
+    _GROUP_EXAMPLES,
     default_command="make",
-    epilog=_GROUP_EPILOG,
     short_help="Plans which convolutions of a model run together, and says why.",
 )
 def plan() -> None:
@@ -49,13 +45,13 @@ def plan() -> None:
 plan.add_command(make)
 
 
-@plan.command(
-    epilog=example("plan explain plan.json"),
+@command(
+    "plan explain plan.json",
+    group=plan,
     short_help="Says, stage by stage, why a plan is as it is.",
+    reads_files=True,
 )
 @click.argument("file", metavar="PLAN")
-@prints_result
-@reading
 def explain(file: str) -> Result:
     """Says, stage by stage, why PLAN is as it is.
 
@@ -69,12 +65,13 @@ def explain(file: str) -> Result:
     return Result(loaded, lambda: explain_stages(loaded, Console()))
 
 
-@plan.command(
-    epilog=example("plan check plan.json"), short_help="Checks that a file is a legal plan."
+@command(
+    "plan check plan.json",
+    group=plan,
+    short_help="Checks that a file is a legal plan.",
+    reads_files=True,
 )
 @click.argument("file", metavar="PLAN")
-@prints_result
-@reading
 def check(file: str) -> Result:
     """Checks that PLAN is a legal plan; says where it is not.
 
@@ -90,10 +87,12 @@ def _show_legal(file: str, loaded: Plan) -> None:
     click.echo(f"{file}: legal, for {len(loaded.graphs)} graphs")
 
 
-@plan.command(
-    "compare-model",
-    epilog=example("plan compare-model profile.json"),
+@command(
+    "plan compare-model profile.json",
+    group=plan,
+    name="compare-model",
     short_help="Compares modelled and measured stages.",
+    reads_files=True,
 )
 @click.argument("file", metavar="PROFILE")
 @click.option(
@@ -103,8 +102,6 @@ def _show_legal(file: str, loaded: Plan) -> None:
     show_default=True,
     help="Which stages: measured with TF32 or without.",
 )
-@prints_result
-@reading
 def compare_model(file: str, allow_tf32: bool) -> Result:
     """Models every measured stage of PROFILE, and prints how far off that is.
 
@@ -131,12 +128,7 @@ def compare_model(file: str, allow_tf32: bool) -> Result:
     return Result(document, lambda: show_comparison(problem, compared, Console()))
 
 
-@plan.command(epilog=example("plan schema > plan.schema.json"))
-@prints_result
-def schema() -> Result:
-    """Prints the JSON schema of plans."""
-    document = plan_schema()
-    return Result(document, lambda: print_json(document))
+add_schema_command(plan, plan_schema, "plans")
 
 
 def _why_not_comparable(file: str, profile: Profile, stage_count: int) -> str:

@@ -22,8 +22,7 @@ from tf_interop.cli.arguments import (
     steps_options,
     target_option,
 )
-from tf_interop.cli.exit_status import AS_IT_IS, exit_codes
-from tf_interop.cli.result import Result, prints_result
+from tf_interop.cli.result import Result, command
 from tf_interop.errors import ProfileError
 from tf_interop.model.missing_measurements import (
     Asked,
@@ -44,18 +43,17 @@ _TRAINING = "training step"
 
 # TensorFlow is imported only once it is known that there is a model to trace.
 
-_EPILOG = f"""{AS_IT_IS}Examples:
-  tf-interop plan InceptionV3 --profile profile.json --batch 1,8,32 -o plan.json
-  tf-interop plan my_package.models:build --profile profile.json --training -o plan.json
-  tf-interop plan ResNet50 --profile profile.json --memory 8GB -o plan.json
+_EXAMPLES = """
+plan InceptionV3 --profile profile.json --batch 1,8,32 -o plan.json
+plan my_package.models:build --profile profile.json --training -o plan.json
+plan ResNet50 --profile profile.json --memory 8GB -o plan.json
 
-{AS_IT_IS}For a GPU that is not here, by a profile from there:
-  tf-interop plan ResNet50 --profile profile.json --for 9.0 -o plan.json
+For a GPU that is not here, by a profile from there:
+plan ResNet50 --profile profile.json --for 9.0 -o plan.json
 
-{AS_IT_IS}A model that is named like a command:
-  tf-interop plan make check --profile profile.json -o plan.json
-
-{exit_codes()}"""
+A model that is named like a command:
+plan make check --profile profile.json -o plan.json
+"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ class _ProfileOption(click.Option):
             raise click.MissingParameter(how, ctx, self) from error
 
 
-@click.command(epilog=_EPILOG, short_help="Plans a model by its profile.")
+@command(_EXAMPLES, short_help="Plans a model by its profile.")
 @model_argument
 @profile_option(
     "What tf-interop profile measured of MODEL with these batch sizes.",
@@ -122,7 +120,6 @@ class _ProfileOption(click.Option):
     "determinism asks for.",
 )
 @allow_foreign_profile_option
-@prints_result
 def make(
     model: str,
     profile_path: pathlib.Path,

@@ -9,10 +9,9 @@ from typing import Any
 import click
 from rich.console import Console
 
-from tf_interop.cli.arguments import DefaultGroup, output_option
-from tf_interop.cli.exit_status import AS_IT_IS, example
+from tf_interop.cli.arguments import output_option
 from tf_interop.cli.profile_measure import EXIT_CODES, measure
-from tf_interop.cli.result import Result, print_json, prints_result, reading
+from tf_interop.cli.result import Result, add_schema_command, command, command_group
 from tf_interop.errors import ProfileError
 from tf_interop.profile.file import (
     load_profile,
@@ -34,19 +33,18 @@ from tf_interop.profile.tables import (
 )
 from tf_interop.profile.types import Profile
 
-_GROUP_EPILOG = f"""{AS_IT_IS}Examples:
-  tf-interop profile ResNet50 --batch 1,8 --budget 10m -o profile.json
-  tf-interop profile measure --help
-  tf-interop profile show profile.json
-  tf-interop profile diff before.json after.json
+_GROUP_EXAMPLES = """
+profile ResNet50 --batch 1,8 --budget 10m -o profile.json
+profile measure --help
+profile show profile.json
+profile diff before.json after.json
+"""
 
-{EXIT_CODES}"""
 
-
-@click.group(
-    cls=DefaultGroup,
+@command_group(
+    _GROUP_EXAMPLES,
     default_command="measure",
-    epilog=_GROUP_EPILOG,
+    exit_codes=EXIT_CODES,
     short_help="Measures convolutions and stages of models.",
 )
 def profile() -> None:
@@ -59,13 +57,14 @@ def profile() -> None:
 profile.add_command(measure)
 
 
-@profile.command(
-    epilog=example("profile show profile.json"), short_help="Shows what a profile holds."
+@command(
+    "profile show profile.json",
+    group=profile,
+    short_help="Shows what a profile holds.",
+    reads_files=True,
 )
 @click.argument("file", metavar="PROFILE")
 @click.option("--like-paper", is_flag=True, help="In the form of the paper's Tables 1 and 2.")
-@prints_result
-@reading
 def show(file: str, like_paper: bool) -> Result:
     """Shows what PROFILE holds: the device, and what was measured on it.
 
@@ -79,27 +78,27 @@ def show(file: str, like_paper: bool) -> Result:
     return Result(document, lambda: show_profile_and_pairs(loaded))
 
 
-@profile.command(
-    epilog=example("profile check profile.json"),
+@command(
+    "profile check profile.json",
+    group=profile,
     short_help="Checks that a file is a legal profile.",
+    reads_files=True,
 )
 @click.argument("file", metavar="PROFILE")
-@prints_result
-@reading
 def check(file: str) -> Result:
     """Checks that PROFILE is a legal profile; says where it is not."""
     summary = _summarize(file, load_profile(file))
     return Result(summary, lambda: click.echo(_describe(summary)))
 
 
-@profile.command(
-    epilog=example("profile merge monday.json tuesday.json -o both.json"),
+@command(
+    "profile merge monday.json tuesday.json -o both.json",
+    group=profile,
     short_help="Puts profiles of one device into one.",
+    reads_files=True,
 )
 @click.argument("files", metavar="PROFILE...", nargs=-1, required=True)
 @output_option("MERGED.json", "The profile to write.", required=True)
-@prints_result
-@reading
 def merge(files: tuple[str, ...], output_path: pathlib.Path) -> Result:
     """Puts profiles of one device into one; of two measurements of one thing the later counts."""
     profiles = [load_profile(file) for file in files]
@@ -111,37 +110,33 @@ def merge(files: tuple[str, ...], output_path: pathlib.Path) -> Result:
     return Result(summary, lambda: click.echo(text + _describe(summary)))
 
 
-@profile.command(
-    epilog=example("profile diff before.json after.json"), short_help="Compares two profiles."
+@command(
+    "profile diff before.json after.json",
+    group=profile,
+    short_help="Compares two profiles.",
+    reads_files=True,
 )
 @click.argument("first")
 @click.argument("second")
-@prints_result
-@reading
 def diff(first: str, second: str) -> Result:
     """Says how the profile SECOND differs from FIRST, by more than the spread."""
     difference = diff_profiles(load_profile(first), load_profile(second))
     return Result(difference, lambda: show_difference(difference, Console()))
 
 
-@profile.command(epilog=example("profile schema > profile.schema.json"))
-@prints_result
-def schema() -> Result:
-    """Prints the JSON schema of profiles."""
-    document = profile_schema()
-    return Result(document, lambda: print_json(document))
+add_schema_command(profile, profile_schema, "profiles")
 
 
-@profile.command(
-    "import-ncu",
-    epilog=example("profile import-ncu profile.json ncu.csv"),
+@command(
+    "profile import-ncu profile.json ncu.csv",
+    group=profile,
+    name="import-ncu",
     short_help="Adds what Nsight Compute found out.",
+    reads_files=True,
 )
 @click.argument("file", metavar="PROFILE")
 @click.argument("csv")
 @output_option("PROFILE.json", "Where to write the profile. [default: PROFILE itself]")
-@prints_result
-@reading
 def import_ncu(file: str, csv: str, output_path: pathlib.Path | None) -> Result:
     """Adds what Nsight Compute found out about kernels, from the CSV that `ncu --csv` prints.
 

@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from tf_interop.cli.arguments import models_argument, output_option, written_option
-from tf_interop.cli.exit_status import AS_IT_IS, exit_codes
 from tf_interop.cli.profile_options import (
     COLLECTING,
     StageChoice,
@@ -20,7 +19,7 @@ from tf_interop.cli.profile_options import (
     measuring_options,
 )
 from tf_interop.cli.profile_progress import shown_progress
-from tf_interop.cli.result import Result, prints_result
+from tf_interop.cli.result import Result, command
 from tf_interop.errors import ProfileError
 from tf_interop.measure.backend import AlgorithmScope, MeasureOptions
 from tf_interop.measure.core_backend import MeasuringBackend
@@ -46,29 +45,26 @@ from tf_interop.profile.worklist_file import (
 
 # TensorFlow is imported only where a model has to be traced: a saved list is measured without it.
 
-EXIT_CODES = exit_codes(
-    {
-        0: "success; also where the budget was over before everything was measured",
-        3: "the device failed: the same command goes on behind what it failed at",
-        130: "stopped by Ctrl-C, 143 by SIGTERM: what was measured is in the profile",
-    }
-)
-_EPILOG = f"""{AS_IT_IS}Examples:
-  tf-interop profile InceptionV3 --batch 1,8,32 --training --budget 10m -o profile.json
-  tf-interop profile my_package.models:build --dtype mixed_float16 -o profile.json
-  tf-interop profile ResNet50 --stages plan.json -o profile.json
+EXIT_CODES = {
+    0: "success; also where the budget was over before everything was measured",
+    3: "the device failed: the same command goes on behind what it failed at",
+    130: "stopped by Ctrl-C, 143 by SIGTERM: what was measured is in the profile",
+}
+_EXAMPLES = """
+profile InceptionV3 --batch 1,8,32 --training --budget 10m -o profile.json
+profile my_package.models:build --dtype mixed_float16 -o profile.json
+profile ResNet50 --stages plan.json -o profile.json
 
-{AS_IT_IS}On two machines, the second without TensorFlow:
-  tf-interop profile ResNet50 --for 9.0 --export-configurations list.json
-  tf-interop profile list.json --budget 10m -o profile.json
+On two machines, the second without TensorFlow:
+profile ResNet50 --for 9.0 --export-configurations list.json
+profile list.json --budget 10m -o profile.json
 
-{AS_IT_IS}A model that is named like a command:
-  tf-interop profile measure show -o profile.json
-
-{EXIT_CODES}"""
+A model that is named like a command:
+profile measure show -o profile.json
+"""
 
 
-@click.command(epilog=_EPILOG, short_help="Measures convolutions alone and in stages.")
+@command(_EXAMPLES, short_help="Measures convolutions alone and in stages.")
 @models_argument
 @output_option(
     "PROFILE.json", "The profile. One that is there is gone on with.", is_gone_on_with=True
@@ -81,7 +77,6 @@ _EPILOG = f"""{AS_IT_IS}Examples:
 )
 @collecting_options
 @measuring_options
-@prints_result
 @click.pass_context
 def measure(
     context: click.Context,

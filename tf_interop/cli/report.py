@@ -16,8 +16,7 @@ from tf_interop.cli.arguments import (
     target_option,
     written_option,
 )
-from tf_interop.cli.exit_status import AS_IT_IS, exit_codes
-from tf_interop.cli.result import Result, prints_result
+from tf_interop.cli.result import Result, command
 from tf_interop.errors import PlanError
 from tf_interop.model.progress import work_on_model
 from tf_interop.plan.file import load_plan
@@ -36,15 +35,14 @@ from tf_interop.versioned_file import write_atomically
 
 # TensorFlow, Jinja and matplotlib are imported only where they are needed.
 
-_EPILOG = f"""{AS_IT_IS}Examples:
-  tf-interop report plan.json -o report.html
-  tf-interop report plan.json --model InceptionV3 --profile profile.json
-  tf-interop report plan.json --trace trace.json --png timeline.png
+_EXAMPLES = """
+report plan.json -o report.html
+report plan.json --model InceptionV3 --profile profile.json
+report plan.json --trace trace.json --png timeline.png
 
-{AS_IT_IS}A plan for a GPU, shown on a machine without one:
-  tf-interop report plan.json --model my_package.models:build --for 9.0
-
-{exit_codes()}"""
+A plan for a GPU, shown on a machine without one:
+report plan.json --model my_package.models:build --for 9.0
+"""
 _DEFAULT_OUTPUT = "report.html"
 _NO_NETWORK = (
     "Not on the page: what depends on what, and what each convolution computes. Add --model with "
@@ -52,7 +50,7 @@ _NO_NETWORK = (
 )
 
 
-@click.command(epilog=_EPILOG, short_help="Shows a plan as a page, a trace and a picture.")
+@command(_EXAMPLES, short_help="Shows a plan as a page, a trace and a picture.")
 @click.argument("plan_path", metavar="PLAN", type=click.Path(path_type=pathlib.Path))
 @output_option(
     "REPORT.html",
@@ -94,7 +92,6 @@ _NO_NETWORK = (
 @click.option("--title", help="The page's title. [default: the model's name, or the plan's file]")
 @image_size_option()
 @target_option("What the plan is for", "what the profile is of, else what this process runs on")
-@prints_result
 def report(
     plan_path: pathlib.Path,
     output_path: pathlib.Path | None,

@@ -1,22 +1,24 @@
-"""What a command has to say, for people or as JSON, and how it ends."""
+"""How a command is declared: its examples, its exit status, and its result as text or as JSON."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import functools
 import os
+import pathlib
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import click
 import msgspec
 from rich.console import Console
 
-from tf_interop.cli.exit_status import errors_shown
-
-JSON_HELP = "Print JSON: one document on stdout, everything else on stderr."
+from tf_interop.cli.exit_status import errors_shown, help_end
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,43 +36,131 @@ class Result:
     exit_code: int = 0
 
 
-def prints_result(command: Callable[..., Result]) -> Callable[..., None]:
-    """Gives a command `--json`, and prints its answer in one form or the other.
+def command(
+    examples: str,
+    *,
+    group: click.Group | None = None,
+    notes: str = "",
+    exit_codes: Mapping[int, str] = MappingProxyType({}),
+    reads_files: bool = False,
+    **settings: Any,
+) -> Callable[[Callable[..., Result]], click.Command]:
+    """Makes a function a command with `--json`, which prints its result in one form or the other.
 
-    Whatever a command, TensorFlow or the code of a model prints on stdout meanwhile goes to stderr
-    under `--json`, so that the document is alone there. After an error nothing is.
+    Whatever the function, TensorFlow or the code of a model prints on stdout meanwhile goes to
+    stderr under `--json`, so that the document is alone there. After an error nothing is.
 
     Args:
-        command: what click calls, with its options; below this decorator.
+        examples: for the help, a command a line, without `tf-interop`.
+        group: what the command belongs to.
+        notes: a paragraph of the help, before the examples.
+        exit_codes: meanings that are the command's own.
+        reads_files: whether to say on a terminal that files are being read: a profile of many
+            thousand measurements takes seconds.
+        **settings: those of click.command.
     """
 
-    @click.option("--json", "as_json", is_flag=True, help=JSON_HELP)
-    @functools.wraps(command)
-    def answered(*arguments: Any, as_json: bool, **options: Any) -> None:
-        with errors_shown():
-            with stdout_on_stderr() if as_json else contextlib.nullcontext():
-                answer = command(*arguments, **options)
-            if as_json:
-                print_json(answer.document)
-            else:
-                answer.show()
-        click.get_current_context().exit(answer.exit_code)
+    def declare(function: Callable[..., Result]) -> click.Command:
+        @functools.wraps(function)
+        def print_result(*arguments: Any, as_json: bool, **options: Any) -> None:
+            with errors_shown():
+                with contextlib.ExitStack() as stack:
+                    if as_json:
+                        stack.enter_context(stdout_on_stderr())
+                    if reads_files:
+                        stack.enter_context(Console(stderr=True).status("Reading"))
+                    result = function(*arguments, **options)
+                if as_json:
+                    print_json(result.document)
+                else:
+                    result.show()
+            click.get_current_context().exit(result.exit_code)
 
-    return answered
+        make = click.command if group is None else group.command
+        epilog = help_end(examples, exit_codes, notes)
+        declared: click.Command = make(epilog=epilog, **settings)(print_result)
+        declared.params.append(
+            click.Option(
+                ["--json", "as_json"],
+                is_flag=True,
+                help="Print JSON: one document on stdout, everything else on stderr.",
+            )
+        )
+        return declared
+
+    return declare
 
 
-def reading(command: Callable[..., Result]) -> Callable[..., Result]:
-    """Says on a terminal that files are being read, for as long as a command runs.
+class _DefaultGroup(click.Group):
+    """A group whose first argument may be a model: then one of its commands is meant."""
 
-    A profile of many thousand measurements takes seconds to read and check.
+    def __init__(self, *arguments: Any, default_command: str, **others: Any) -> None:
+        """Makes the group.
+
+        Args:
+            *arguments: those of click.Group.
+            default_command: the name of the command that is meant.
+            **others: those of click.Group.
+        """
+        super().__init__(*arguments, **others)
+        self._default_command = default_command
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands in the order in which they were added."""
+        return list(self.commands)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Puts the default command before arguments that name none."""
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            self._refuse_misspelled(ctx, args[0])
+            args = [self._default_command, *args]
+        return super().parse_args(ctx, args)
+
+    def _refuse_misspelled(self, context: click.Context, word: str) -> None:
+        """A word that is nearly a command is not taken for a model, which no word alone is."""
+        near = difflib.get_close_matches(word, self.commands, n=1, cutoff=0.75)
+        if near and re.fullmatch(r"[a-z-]+", word) and not pathlib.Path(word).exists():
+            raise click.UsageError(f"No such command '{word}'. Did you mean '{near[0]}'?", context)
+
+
+def command_group(
+    examples: str,
+    *,
+    default_command: str,
+    exit_codes: Mapping[int, str] = MappingProxyType({}),
+    short_help: str,
+) -> Callable[[Callable[[], None]], click.Group]:
+    """Makes a function a group, one of whose commands is meant where the first word names none.
+
+    Args:
+        examples: as for `command`.
+        default_command: the name of that command.
+        exit_codes: as for `command`.
+        short_help: as for click.group.
+    """
+    return click.group(
+        cls=_DefaultGroup,
+        default_command=default_command,
+        epilog=help_end(examples, exit_codes),
+        short_help=short_help,
+    )
+
+
+def add_schema_command(group: click.Group, make_schema: Callable[[], object], what: str) -> None:
+    """Adds the command `schema` to a group.
+
+    Args:
+        group: named as the schema's file in the example.
+        make_schema: gives the schema.
+        what: whose schema it is, such as `plans`.
     """
 
-    @functools.wraps(command)
-    def read(*arguments: Any, **options: Any) -> Result:
-        with Console(stderr=True).status("Reading"):
-            return command(*arguments, **options)
+    def schema() -> Result:
+        document = make_schema()
+        return Result(document, lambda: print_json(document))
 
-    return read
+    example = f"{group.name} schema > {group.name}.schema.json"
+    command(example, group=group, help=f"Prints the JSON schema of {what}.")(schema)
 
 
 def print_json(document: Any) -> None:
@@ -81,8 +171,11 @@ def print_json(document: Any) -> None:
 @contextlib.contextmanager
 def stdout_on_stderr() -> Iterator[None]:
     """Has what is written to stdout come out on stderr, that of libraries and children, too."""
-    descriptor = _descriptor_of_stdout()
-    if descriptor is None:
+    try:
+        sys.stderr.fileno()
+        descriptor = sys.stdout.fileno()
+    except (AttributeError, OSError, ValueError):
+        # One of them is closed, or stands for something within the process.
         with contextlib.redirect_stdout(sys.stderr):
             yield
         return
@@ -97,12 +190,3 @@ def stdout_on_stderr() -> Iterator[None]:
             os.dup2(kept, descriptor)
     finally:
         os.close(kept)
-
-
-def _descriptor_of_stdout() -> int | None:
-    """None where stdout or stderr is closed, or stands for something within the process."""
-    try:
-        sys.stderr.fileno()
-        return sys.stdout.fileno()
-    except (AttributeError, OSError, ValueError):
-        return None

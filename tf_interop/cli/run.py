@@ -18,11 +18,10 @@ from tf_interop.cli.arguments import (
     written_option,
 )
 from tf_interop.cli.exit_status import (
-    AS_IT_IS,
     drop_stdout,
     end_with,
     errors_shown,
-    exit_codes,
+    help_end,
     print_error,
 )
 from tf_interop.cli.result import print_json, stdout_on_stderr
@@ -34,13 +33,11 @@ from tf_interop.runtime.run_record import RunRecord, save_run
 
 # TensorFlow takes seconds to import, and a program that is run wants to do that itself.
 
-_EPILOG = f"""{AS_IT_IS}Examples:
-  tf-interop run --plan plan.json train.py --epochs 1
-  tf-interop run --policy always --report -m my_package.train --epochs 1
-  tf-interop run --plan plan.json --save-run run.json train.py
-
-{exit_codes()}
-  and the program's own, where it ends with another than 0"""
+_EXAMPLES = """
+run --plan plan.json train.py --epochs 1
+run --policy always --report -m my_package.train --epochs 1
+run --plan plan.json --save-run run.json train.py
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +137,7 @@ def _save_stages(status: tf_interop.Status, path: pathlib.Path) -> None:
 
 @click.command(
     context_settings={"allow_interspersed_args": False},
-    epilog=_EPILOG,
+    epilog=help_end(_EXAMPLES) + "\n  and the program's own, where it ends with another than 0",
     short_help="Runs a program, unchanged, with the plugin on.",
 )
 @click.option(
