@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tf_interop.plan.types import Plan as Plan
     from tf_interop.profile.file import load_profile as load_profile
     from tf_interop.profile.file import save_profile as save_profile
-    from tf_interop.profile.merge import merge_profiles as merge_profiles
+    from tf_interop.profile.file import merge_profiles as merge_profiles
     from tf_interop.profile.types import Profile as Profile
     from tf_interop.profile.worklist import ConfigurationList as ConfigurationList
     from tf_interop.profile.worklist_file import (
@@ -58,7 +58,7 @@ _MODULE_OF = {
     "load_configurations": "tf_interop.profile.worklist_file",
     "load_plan": "tf_interop.plan.file",
     "load_profile": "tf_interop.profile.file",
-    "merge_profiles": "tf_interop.profile.merge",
+    "merge_profiles": "tf_interop.profile.file",
     "plan": "tf_interop.model.make_plan",
     "save_configurations": "tf_interop.profile.worklist_file",
     "save_plan": "tf_interop.plan.file",

@@ -11,54 +11,17 @@ from tf_interop.profile.entries import (
     AlgorithmFailure,
     AlgorithmMeasurement,
     Entry,
-    EntryKey,
     KernelMeasurement,
-    StageFailure,
     StageMeasurement,
-    entry_key,
 )
-from tf_interop.profile.types import Profile, ProfiledDevice
-
-BACKENDS = ("cudnn", "host")
+from tf_interop.stage import Stage
 
 # Shares are written with what digits they have; a few kernels' rounding adds up to less than this.
 _SHARE_TOLERANCE = 0.01
 
 
-def check_profile(profile: Profile) -> None:
-    """Checks all entries, and that none is there twice.
-
-    Raises:
-        ValueError: something is not legal. The message ends with the place, "… at `$.stages[0]`".
-    """
-    check_device(profile.device, "$.device")
-    places: dict[EntryKey, str] = {}
-    for field in ("algorithms", "algorithm_failures", "stages", "stage_failures"):
-        for index, entry in enumerate(getattr(profile, field)):
-            place = f"$.{field}[{index}]"
-            check_entry(entry, place)
-            first = places.setdefault(entry_key(entry), place)
-            if first != place:
-                raise ValueError(
-                    f"Expected one entry for each {_KEY_WORDS[field]}, got that of `{first}` again "
-                    f"at `{place}`"
-                )
-
-
-def check_device(device: ProfiledDevice, place: str) -> None:
-    """Checks the backend's name.
-
-    Raises:
-        ValueError: no backend has that name.
-    """
-    if device.backend not in BACKENDS:
-        raise ValueError(
-            f"Expected one of {', '.join(BACKENDS)}, got {device.backend!r} at `{place}.backend`"
-        )
-
-
 def check_entry(entry: Entry, place: str) -> None:
-    """Checks one entry, apart from its configurations (see `check_configuration`).
+    """Checks one entry.
 
     Args:
         entry: what a profile is to hold.
@@ -68,12 +31,50 @@ def check_entry(entry: Entry, place: str) -> None:
         ValueError: something is not legal; the message names the place.
     """
     if isinstance(entry, (AlgorithmMeasurement, AlgorithmFailure)):
+        check_configuration(entry.configuration, f"{place}.configuration")
         _check_algorithm(entry.algorithm, entry.configuration, f"{place}.algorithm")
         if isinstance(entry, AlgorithmMeasurement):
             _check_finite(entry, ("latency_us", "spread_us", "relative_error"), place)
             _check_kernels(entry.kernels, f"{place}.kernels")
         return
-    _check_stage(entry, place)
+    check_stage(entry.stage, f"{place}.stage")
+    if not isinstance(entry, StageMeasurement):
+        return
+    _check_finite(entry, ("latency_us", "same_sequential_us", "sequential_us", "spread_us"), place)
+    operations = entry.stage.operations
+    for field, values, expected in (
+        ("sequential_algorithms", entry.sequential_algorithms, len(operations)),
+        ("granted_sm_counts", entry.granted_sm_counts, len(entry.stage.lanes)),
+    ):
+        if len(values) not in (0, expected):
+            raise ValueError(
+                f"Expected none or {expected} values, got {len(values)} at `{place}.{field}`"
+            )
+    for index, algorithm in enumerate(entry.sequential_algorithms):
+        at = f"{place}.sequential_algorithms[{index}]"
+        _check_algorithm(algorithm, operations[index], at)
+
+
+def check_stage(stage: Stage[ConvolutionConfiguration], place: str) -> None:
+    """Checks lanes, configurations and algorithms of a stage.
+
+    Raises:
+        ValueError: something is not legal; the message names the place.
+    """
+    try:
+        stage.validate()
+    except ValueError as error:
+        raise ValueError(f"{error}, at `{place}`") from error
+    for number, lane in enumerate(stage.lanes):
+        for index, step in enumerate(lane.steps):
+            at = f"{place}.lanes[{number}].steps[{index}]"
+            check_configuration(step.operation, f"{at}.operation")
+            _check_algorithm(step.algorithm, step.operation, f"{at}.algorithm")
+        if lane.merged and not can_merge(lane.operations):
+            raise ValueError(
+                "Expected convolutions in a merged lane that differ in filters and output channels "
+                f"alone, got others at `{place}.lanes[{number}]`"
+            )
 
 
 def check_configuration(configuration: ConvolutionConfiguration, place: str) -> None:
@@ -84,102 +85,21 @@ def check_configuration(configuration: ConvolutionConfiguration, place: str) -> 
             there are; the message names the place.
     """
     rank = configuration.spatial_rank + 2
-    if len(configuration.dilations) != configuration.spatial_rank:
-        raise ValueError(
-            f"Expected as many dilations as strides, {configuration.spatial_rank}, got "
-            f"{configuration.dilations} at `{place}.dilations`"
-        )
-    if len(configuration.layout) != rank:
-        raise ValueError(
-            f"Expected a layout of {rank} dimensions, as the strides have it, got "
-            f"'{configuration.layout}' at `{place}.layout`"
-        )
+    lengths = {"dilations": rank - 2, "layout": rank}
     for field in ("image_shape", "filter_shape", "output_shape"):
+        lengths[field] = rank
         shape = getattr(configuration, field)
         if shape is None or any(size is None or size < 1 for size in shape):
             raise ValueError(
-                "Expected the shape that was measured, all dimensions known and positive, got "
-                f"{shape} at `{place}.{field}`"
+                f"Expected known and positive dimensions, got {shape} at `{place}.{field}`"
             )
-        if len(shape) != rank:
+    for field, length in lengths.items():
+        value = getattr(configuration, field)
+        if len(value) != length:
             raise ValueError(
-                f"Expected {rank} dimensions, as the strides have it, got {shape} at "
+                f"Expected {length} dimensions, as the strides have it, got {value} at "
                 f"`{place}.{field}`"
             )
-
-
-def _check_stage(stage: StageMeasurement | StageFailure, place: str) -> None:
-    for index, measured in enumerate(stage.convolutions):
-        _check_algorithm(
-            measured.algorithm,
-            measured.configuration,
-            f"{place}.convolutions[{index}].algorithm",
-        )
-    _check_lanes(stage.lanes, len(stage.convolutions), f"{place}.lanes")
-    lane_count = max(stage.lanes) + 1
-    for field in ("sm_counts", "priorities", "merged"):
-        _check_length(getattr(stage, field), lane_count, "lane", f"{place}.{field}")
-    _check_merged_lanes(stage, place)
-    if isinstance(stage, StageFailure):
-        return
-    _check_length(stage.asked_sm_counts, lane_count, "lane", f"{place}.asked_sm_counts")
-    _check_finite(
-        stage, ("concurrent_us", "same_sequential_us", "sequential_us", "spread_us"), place
-    )
-    sequential_place = f"{place}.sequential_algorithms"
-    _check_length(
-        stage.sequential_algorithms, len(stage.convolutions), "convolution", sequential_place
-    )
-    # Empty where they are the stage's own.
-    for index, algorithm in enumerate(stage.sequential_algorithms):
-        configuration = stage.convolutions[index].configuration
-        _check_algorithm(algorithm, configuration, f"{sequential_place}[{index}]")
-
-
-def _check_lanes(lanes: Sequence[int], convolution_count: int, place: str) -> None:
-    if len(lanes) != convolution_count:
-        raise ValueError(
-            f"Expected a lane for each of {convolution_count} convolutions, got {len(lanes)} at "
-            f"`{place}`"
-        )
-    next_lane = 0
-    for index, lane in enumerate(lanes):
-        if lane > next_lane:
-            raise ValueError(
-                "Expected lanes numbered 0, 1, 2, … in the order in which they appear, at most "
-                f"{next_lane}, got {lane} at `{place}[{index}]`"
-            )
-        next_lane = max(next_lane, lane + 1)
-
-
-def _check_merged_lanes(stage: StageMeasurement | StageFailure, place: str) -> None:
-    for number, is_merged in enumerate(stage.merged):
-        if not is_merged:
-            continue
-        lane = [
-            measured
-            for measured, of in zip(stage.convolutions, stage.lanes, strict=True)
-            if of == number
-        ]
-        if not can_merge([measured.configuration for measured in lane]):
-            raise ValueError(
-                "Expected convolutions in a merged lane that differ in filters and output channels "
-                f"alone, two or more, got {len(lane)} others at `{place}.merged[{number}]`"
-            )
-        algorithms = [measured.algorithm for measured in lane]
-        if len(set(algorithms)) > 1:
-            raise ValueError(
-                f"Expected one algorithm in a merged lane, that of the wider convolution, got "
-                f"{algorithms} at `{place}.merged[{number}]`"
-            )
-
-
-def _check_length(values: Sequence[object], count: int, noun: str, place: str) -> None:
-    if values and len(values) != count:
-        raise ValueError(
-            f"Expected one for each of {count} {noun}s, or none at all, got {len(values)} at "
-            f"`{place}`"
-        )
 
 
 def _check_algorithm(
@@ -204,17 +124,9 @@ def _check_kernels(kernels: Sequence[KernelMeasurement], place: str) -> None:
         )
 
 
-def _check_finite(value: object, fields: Sequence[str], place: str) -> None:
+def _check_finite(entry: object, fields: Sequence[str], place: str) -> None:
     # JSON has no infinity: written, it would be null, which says that it is not known.
     for field in fields:
-        figure = getattr(value, field)
-        if figure is not None and not math.isfinite(figure):
-            raise ValueError(f"Expected a finite figure, got {figure} at `{place}.{field}`")
-
-
-_KEY_WORDS = {
-    "algorithms": "configuration, algorithm and tf32",
-    "algorithm_failures": "configuration, algorithm and tf32",
-    "stages": "stage",
-    "stage_failures": "stage",
-}
+        value = getattr(entry, field)
+        if value is not None and not math.isfinite(value):
+            raise ValueError(f"Expected a finite value, got {value} at `{place}.{field}`")

@@ -1,289 +1,366 @@
-"""Profile files: versioned JSON, one file for one device and one set of software versions.
+"""Profile files: one JSON document a line, in the order in which they were measured.
 
-What many entries share is in the file once: an entry names its configuration, its source and its
-kernels' names by their place in `configurations`, `sources` and `kernel_names`. Each entry is a
-line of its own, so that a new measurement is one line of a diff.
+{"format":"tf_interop.profile","version":1,"device":{"backend":"cudnn","name":"NVIDIA H200",…}}
+{"algorithm":{"configuration":{…},"algorithm":"eng4_k2=1","tf32":true,"latency_us":12.5,…}}
+{"stage":{"stage":{"lanes":[{"steps":[{"operation":{…},"algorithm":"FFT"}],…}]},…}}
 
-{
-"format":"tf_interop.profile",
-"version":2,
-"device":{"backend":"cudnn","name":"NVIDIA H200",…},
-"configurations":[
-{"op":"Conv2D","kind":"forward",…}
-],
-"sources":[
-"tf_interop core, backend cudnn: …"
-],
-"kernel_names":[
-"sm90_xmma_fprop_implicit_gemm_…"
-],
-"algorithms":[
-{"configuration":0,"algorithm":"eng4_k2=1","tf32":true,"latency_us":12.5,…}
-],
-…
-}
+The first line is a header. Each later line is a header, too, which begins what another run of the
+same device measured, or an entry. Of entries with one key the last counts. So a run goes on with a
+file by appending to it, and files of one device are merged by putting one after the other.
+
+Every entry is on disk before the next measurement begins. A run that is killed loses at most the
+line that it was writing: a last line that is no whole JSON document is passed over.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import types
-import typing
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Annotated, Any
+import fcntl
+import inspect
+import os
+import pathlib
+import stat
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
 
 import msgspec
 
-from tf_interop.convolution import ConvolutionConfiguration
 from tf_interop.errors import ProfileError
-from tf_interop.profile.check import check_configuration, check_profile
+from tf_interop.profile.check import check_entry
 from tf_interop.profile.entries import (
     AlgorithmFailure,
     AlgorithmMeasurement,
-    KernelMeasurement,
-    MeasuredConvolution,
+    Entry,
     StageFailure,
     StageMeasurement,
 )
-from tf_interop.profile.types import (
-    PROFILE_FORMAT,
-    PROFILE_VERSION,
-    Profile,
-    ProfiledDevice,
-)
+from tf_interop.profile.foreign import why_foreign
+from tf_interop.profile.types import Profile, ProfiledDevice, profile_of
 from tf_interop.versioned_file import (
     PathLike,
     VersionedFormat,
-    load_versioned,
-    save_versioned,
-    versioned_schema,
+    check_all_fields_read,
+    check_header,
+    write_atomically,
 )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Header:
+    """The first line of a profile, and of what each later run measured.
+
+    Attributes:
+        device: what was measured on.
+        format: always `tf_interop.profile`.
+        version: version of the format.
+    """
+
+    device: ProfiledDevice
+    format: Literal["tf_interop.profile"] = "tf_interop.profile"
+    version: Literal[1] = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Line:
+    """Every other line of a profile: one of the fields is there."""
+
+    algorithm: AlgorithmMeasurement | None = None
+    algorithm_failure: AlgorithmFailure | None = None
+    stage: StageMeasurement | None = None
+    stage_failure: StageFailure | None = None
+
+
+_FIELDS: dict[type, str] = {
+    AlgorithmMeasurement: "algorithm",
+    AlgorithmFailure: "algorithm_failure",
+    StageMeasurement: "stage",
+    StageFailure: "stage_failure",
+}
+_REMEDY = "Remove the line, or measure anew."
+_FORMAT: VersionedFormat[Header] = VersionedFormat(
+    noun="profile",
+    name="tf_interop.profile",
+    version=1,
+    value_type=Header,
+    check=lambda header: None,
+    error=ProfileError,
+    remedy=_REMEDY,
+)
+_HEADER_DECODER = msgspec.json.Decoder(Header)
+_LINE_DECODER = msgspec.json.Decoder(Line)
 
 
 def load_profile(path: PathLike) -> Profile:
     """Reads a profile file.
 
-    Legal is a file whose convolutions have known shapes and algorithms that a runner knows for
-    their kind, whose figures are finite and in their bounds, which numbers the lanes of a stage in
-    the order in which they appear, and which says nothing twice.
-
     Raises:
-        ProfileError: there is no such file, it is not whole, of another format or version, or not
-            legal. Says where in the file, what was expected and what to do.
+        ProfileError: there is no such file, it is of another format or version, or a line is
+            damaged, not legal or of another device. Names the line and what to do.
     """
-    return _unpack(load_versioned(path, _PROFILE_FILE))
+    try:
+        content = pathlib.Path(path).read_bytes()
+    except OSError as error:
+        raise ProfileError(
+            f"Expected a profile file at '{os.fspath(path)}', got: {error.strerror}. Check the "
+            "path."
+        ) from error
+    return _parse(content, path)
 
 
 def save_profile(profile: Profile, path: PathLike) -> None:
     """Writes a profile file, atomically; equal profiles give equal bytes.
 
     Raises:
-        ProfileError: the profile is not legal (see `load_profile`), or the file cannot be written.
+        ProfileError: an entry is not legal, or the file cannot be written.
     """
+    lines = [_header_line(profile.device), *(_entry_line(entry) for entry in profile.entries)]
     try:
-        check_profile(profile)
-    except ValueError as error:
-        # What is wrong with a value that JSON cannot hold, such as infinity, shows only here.
-        raise ProfileError(f"{error}, in the profile for '{path}'. {_REMEDY}") from error
-    save_versioned(_pack(profile), path, _PROFILE_FILE)
+        write_atomically(b"".join(lines), path)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
 
 
-def profile_document(profile: Profile) -> Any:
-    """What a profile's file holds, for msgspec to encode; see `profile_schema`."""
-    return _pack(profile)
+def merge_profiles(profiles: Iterable[Profile]) -> Profile:
+    """Puts profiles of one device and one cuDNN into one.
+
+    Of entries with one key that of the last profile counts, measurement or failure. Drivers, clocks
+    and dates may differ: the result has those of the last profile.
+
+    Args:
+        profiles: at least one.
+
+    Raises:
+        ProfileError: they are of different devices or cuDNN versions, or there is none.
+    """
+    merged = list(profiles)
+    if not merged:
+        raise ProfileError("Expected at least one profile to merge, got none.")
+    device = merged[-1].device
+    for each in merged:
+        _check_device(each.device, device)
+    return profile_of(device, (entry for each in merged for entry in each.entries))
+
+
+def profile_document(profile: Profile) -> list[Any]:
+    """The documents of a profile's lines, for msgspec to encode."""
+    entries = ({_FIELDS[type(entry)]: entry} for entry in profile.entries)
+    return [Header(profile.device), *entries]
 
 
 def profile_schema() -> dict[str, Any]:
-    """JSON schema (2020-12) of profile files: types, fields and bounds."""
-    return versioned_schema(_PROFILE_FILE)
-
-
-def _as_filed(entry_type: type, **other_types: object) -> type:
-    """The dataclass as files hold it, with fields of other types, such as places in a list."""
-    hints = typing.get_type_hints(entry_type, include_extras=True)
-    return dataclasses.make_dataclass(
-        entry_type.__name__,
-        [
-            (field.name, other_types.get(field.name, hints[field.name]), _default_of(field))
-            for field in dataclasses.fields(entry_type)
-        ],
-        frozen=True,
-        slots=True,
-        namespace={"__doc__": entry_type.__doc__},
+    """JSON schema (2020-12) of each line of a profile file: types, fields and bounds."""
+    lines, definitions = msgspec.json.schema_components(
+        (Header, Line), ref_template="#/$defs/{name}"
     )
+    for definition in definitions.values():
+        if "description" in definition:
+            definition["description"] = inspect.cleandoc(definition["description"])
+        if "properties" in definition:
+            definition["additionalProperties"] = False
+    # Both fields have a default here, and tell a header from an entry there.
+    definitions["Header"]["required"] = ["device", "format", "version"]
+    definitions["Line"] |= {"minProperties": 1, "maxProperties": 1}
+    return {"oneOf": list(lines), "$defs": definitions}
 
 
-def _default_of(field: dataclasses.Field[Any]) -> Any:
-    if field.default is dataclasses.MISSING:
-        return dataclasses.field()
-    return dataclasses.field(default=field.default)
+class ProfileWriter:
+    """A profile file that a run appends to, held by this process alone; see `open_profile`."""
+
+    def __init__(self, path: PathLike, file: int, profile: Profile) -> None:
+        self._path = path
+        self._file = file
+        self._before = profile
+        self._appended: list[Entry] = []
+
+    @property
+    def profile(self) -> Profile:
+        """All that the file holds."""
+        return profile_of(self._before.device, (*self._before.entries, *self._appended))
+
+    def append(self, entry: Entry) -> None:
+        """Adds an entry; it is on disk when this returns.
+
+        Raises:
+            ProfileError: the entry is not one that a profile may hold, or cannot be written.
+        """
+        _append(self._path, self._file, _entry_line(entry))
+        self._appended.append(entry)
 
 
-def _tuple_of(item_type: type) -> Any:
-    return types.GenericAlias(tuple, (item_type, ...))
+@contextlib.contextmanager
+def open_profile(path: PathLike, device: ProfiledDevice) -> Iterator[ProfileWriter]:
+    """Opens a profile file to go on with it, or a new one.
+
+    Args:
+        path: the file.
+        device: what is measured on. Day, driver and clocks may be others than before.
+
+    Raises:
+        ProfileError: another process measures into the file, it is of another device, or damaged.
+    """
+    file = _open_locked(path)
+    try:
+        content = pathlib.Path(path).read_bytes()
+        whole = _whole_lines(content)
+        before = profile_of(device, ())
+        if whole:
+            before = _parse(whole, path)
+            _check_device(before.device, device, f"profile '{os.fspath(path)}'")
+        os.ftruncate(file, min(len(content), len(whole)))
+        if len(whole) > len(content):
+            _append(path, file, b"\n")
+        if not whole or before.device != device:
+            _append(path, file, _header_line(device))
+            _sync_folder(pathlib.Path(path).parent)
+        yield ProfileWriter(path, file, dataclasses.replace(before, device=device))
+    finally:
+        os.close(file)
 
 
-def _place_in(field: str) -> Any:
-    return Annotated[int, msgspec.Meta(ge=0, description=f"Place in `{field}`, from 0.")]
+def _whole_lines(content: bytes) -> bytes:
+    """Content without a last line that was only half written, with an end to each line."""
+    end = content.rfind(b"\n") + 1
+    if end == len(content):
+        return content
+    try:
+        msgspec.json.decode(content[end:])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return content[:end]
+    return content + b"\n"
 
 
-_CONFIGURATION = _place_in("configurations")
-_SOURCE = _place_in("sources")
-_FiledKernel = _as_filed(KernelMeasurement, name=_place_in("kernel_names"))
-_FiledConvolution = _as_filed(MeasuredConvolution, configuration=_CONFIGURATION)
-_FILED_KERNELS = _tuple_of(_FiledKernel)
-_FILED_CONVOLUTIONS: Any = Annotated[_tuple_of(_FiledConvolution), msgspec.Meta(min_length=1)]
-_FILED_ENTRIES: Mapping[type, type] = {
-    AlgorithmMeasurement: _as_filed(
-        AlgorithmMeasurement, configuration=_CONFIGURATION, kernels=_FILED_KERNELS, source=_SOURCE
-    ),
-    AlgorithmFailure: _as_filed(AlgorithmFailure, configuration=_CONFIGURATION, source=_SOURCE),
-    StageMeasurement: _as_filed(StageMeasurement, convolutions=_FILED_CONVOLUTIONS, source=_SOURCE),
-    StageFailure: _as_filed(StageFailure, convolutions=_FILED_CONVOLUTIONS, source=_SOURCE),
-}
-_ENTRY_TYPES: Mapping[str, type] = {
-    "algorithms": AlgorithmMeasurement,
-    "algorithm_failures": AlgorithmFailure,
-    "stages": StageMeasurement,
-    "stage_failures": StageFailure,
-}
-_FiledProfile: Any = dataclasses.make_dataclass(
-    "Profile",
-    [
-        ("format", str),
-        ("version", int),
-        ("device", ProfiledDevice),
-        ("configurations", tuple[ConvolutionConfiguration, ...]),
-        ("sources", tuple[str, ...]),
-        ("kernel_names", tuple[str, ...]),
-        *(
-            (field, _tuple_of(_FILED_ENTRIES[entry_type]))
-            for field, entry_type in _ENTRY_TYPES.items()
-        ),
-    ],
-    frozen=True,
-    slots=True,
-    namespace={"__doc__": Profile.__doc__},
-)
-
-
-class _Places:
-    """The distinct values of a list, in the order in which they came."""
-
-    def __init__(self) -> None:
-        self.values: dict[Hashable, int] = {}
-
-    def place_of(self, value: Hashable) -> int:
-        return self.values.setdefault(value, len(self.values))
-
-
-def _pack(profile: Profile) -> Any:
-    configurations, sources, kernel_names = _Places(), _Places(), _Places()
-    references: dict[str, Callable[[Any], Any]] = {
-        "configuration": configurations.place_of,
-        "source": sources.place_of,
-        "kernels": lambda kernels: _convert_all(
-            kernels, _FiledKernel, {"name": kernel_names.place_of}
-        ),
-        "convolutions": lambda convolutions: _convert_all(
-            convolutions, _FiledConvolution, {"configuration": configurations.place_of}
-        ),
-    }
-    entries = {
-        field: _convert_all(getattr(profile, field), _FILED_ENTRIES[entry_type], references)
-        for field, entry_type in _ENTRY_TYPES.items()
-    }
-    return _FiledProfile(
-        format=profile.format,
-        version=profile.version,
-        device=profile.device,
-        configurations=tuple(configurations.values),
-        sources=tuple(sources.values),
-        kernel_names=tuple(kernel_names.values),
-        **entries,
-    )
-
-
-def _unpack(filed: Any) -> Profile:
-    references = {
-        "configuration": filed.configurations.__getitem__,
-        "source": filed.sources.__getitem__,
-        "kernels": lambda kernels: _convert_all(
-            kernels, KernelMeasurement, {"name": filed.kernel_names.__getitem__}
-        ),
-        "convolutions": lambda convolutions: _convert_all(
-            convolutions, MeasuredConvolution, {"configuration": filed.configurations.__getitem__}
-        ),
-    }
-    entries: dict[str, Any] = {
-        field: _convert_all(getattr(filed, field), entry_type, references)
-        for field, entry_type in _ENTRY_TYPES.items()
-    }
-    return Profile(device=filed.device, **entries)
-
-
-def _convert_all(
-    values: Iterable[Any], target_type: type, references: Mapping[str, Callable[[Any], Any]]
-) -> tuple[Any, ...]:
-    """The same dataclasses as another type; a field in `references` goes through its function."""
-    names = [field.name for field in dataclasses.fields(target_type)]
-    return tuple(
-        target_type(
-            *(
-                references[name](getattr(value, name))
-                if name in references
-                else getattr(value, name)
-                for name in names
-            )
+def _parse(content: bytes, path: PathLike) -> Profile:
+    device: ProfiledDevice | None = None
+    entries: list[Entry] = []
+    for number, line in enumerate(_whole_lines(content).split(b"\n")[:-1], 1):
+        try:
+            entry = None if number == 1 else _parse_entry(line)
+            if entry is not None:
+                entries.append(entry)
+                continue
+            header = _parse_header(line)
+            _check_device(header.device, device or header.device)
+            device = header.device
+        except (ValueError, msgspec.MsgspecError, RecursionError, ProfileError) as error:
+            reason = str(error).replace(" - at ", " at ").rstrip(".")
+            raise ProfileError(
+                f"{reason}, in line {number} of profile '{os.fspath(path)}'. {_REMEDY}"
+            ) from error
+    if device is None:
+        raise ProfileError(
+            f"Expected a header in profile '{os.fspath(path)}', got an empty file. Measure anew."
         )
-        for value in values
-    )
+    return profile_of(device, entries)
 
 
-def _check_filed(filed: Any) -> None:
-    for index, configuration in enumerate(filed.configurations):
-        check_configuration(configuration, f"$.configurations[{index}]")
-    for field in _ENTRY_TYPES:
-        for index, entry in enumerate(getattr(filed, field)):
-            _check_places(filed, entry, f"$.{field}[{index}]")
-    check_profile(_unpack(filed))
+def _parse_header(line: bytes) -> Header:
+    raw = msgspec.json.decode(line)
+    check_header(raw, _FORMAT)
+    header = _HEADER_DECODER.decode(line)
+    check_all_fields_read(raw, msgspec.to_builtins(header), "$")
+    return header
 
 
-def _check_places(filed: Any, entry: Any, place: str) -> None:
-    _check_place(entry.source, filed.sources, "sources", f"{place}.source")
-    if hasattr(entry, "convolutions"):
-        for index, measured in enumerate(entry.convolutions):
-            _check_place(
-                measured.configuration,
-                filed.configurations,
-                "configurations",
-                f"{place}.convolutions[{index}].configuration",
-            )
-        return
-    _check_place(
-        entry.configuration, filed.configurations, "configurations", f"{place}.configuration"
-    )
-    for index, kernel in enumerate(getattr(entry, "kernels", ())):
-        _check_place(
-            kernel.name, filed.kernel_names, "kernel_names", f"{place}.kernels[{index}].name"
+def _parse_entry(line: bytes) -> Entry | None:
+    """None where a line holds no entry, as a header does."""
+    read = _LINE_DECODER.decode(line)
+    given: dict[str, Entry] = {
+        name: value for name in _FIELDS.values() if (value := getattr(read, name)) is not None
+    }
+    if not given:
+        return None
+    if len(given) > 1:
+        raise ValueError(f"Expected one of {', '.join(_FIELDS.values())}, got {len(given)} at `$`")
+    # What this release wrote is taken as it is: to look at each field by itself takes long.
+    if msgspec.json.encode(given) != line:
+        check_all_fields_read(msgspec.json.decode(line), msgspec.to_builtins(read), "$")
+    ((field, entry),) = given.items()
+    check_entry(entry, f"$.{field}")
+    return entry
+
+
+def _header_line(device: ProfiledDevice) -> bytes:
+    header = Header(device)
+    fields = {"format": header.format, "version": header.version, "device": device}
+    return msgspec.json.encode(fields) + b"\n"
+
+
+def _entry_line(entry: Entry) -> bytes:
+    field = _FIELDS[type(entry)]
+    try:
+        check_entry(entry, f"$.{field}")
+        line = msgspec.json.encode({field: entry})
+        # What will be read: bounds of types are checked only there.
+        _LINE_DECODER.decode(line)
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise ProfileError(
+            f"{error}, in an entry for a profile. This is an error of whatever measured."
+        ) from error
+    return line + b"\n"
+
+
+def _append(path: PathLike, file: int, data: bytes) -> None:
+    # One write: a line that ends is whole.
+    size = os.fstat(file).st_size
+    try:
+        written = os.write(file, data)
+        if written != len(data):
+            raise OSError(f"{written} of {len(data)} bytes written")
+        os.fsync(file)
+    except OSError as error:
+        # The next line must not be joined to half of this one.
+        os.ftruncate(file, size)
+        raise _cannot_write(path, error) from error
+
+
+def _open_locked(path: PathLike) -> int:
+    """Opens a file and locks it, for as long as it is open."""
+    while True:
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise _cannot_write(path, error) from error
+        try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                raise ProfileError(f"Expected '{os.fspath(path)}' to be a file. Choose another.")
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Something may have put another file there between the two calls.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file), pathlib.Path(path).stat()):
+                    return file
+        except BlockingIOError as error:
+            os.close(file)
+            raise ProfileError(
+                f"Expected profile '{os.fspath(path)}' to be free, got one that another process "
+                "writes. Wait until it has ended, or choose another file."
+            ) from error
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)
+
+
+def _sync_folder(folder: pathlib.Path) -> None:
+    """Puts a new file's name on disk; that of its content alone does not."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _check_device(profiled: ProfiledDevice, here: ProfiledDevice, what: str = "profiles") -> None:
+    difference = why_foreign(profiled, here)
+    if difference is not None:
+        raise ProfileError(
+            f"Expected {what} of one device, got another: {difference}. Keep a file for each "
+            "device and cuDNN version."
         )
 
 
-def _check_place(number: int, values: Sequence[object], field: str, place: str) -> None:
-    if number >= len(values):
-        raise ValueError(
-            f"Expected a place in `$.{field}`, which holds {len(values)}, got {number} at `{place}`"
-        )
-
-
-_REMEDY = "Correct the file, or measure anew."
-_PROFILE_FILE: VersionedFormat[Any] = VersionedFormat(
-    noun="profile",
-    name=PROFILE_FORMAT,
-    version=PROFILE_VERSION,
-    value_type=_FiledProfile,
-    check=_check_filed,
-    error=ProfileError,
-    remedy=_REMEDY,
-    has_line_per_item=True,
-)
+def _cannot_write(path: PathLike, error: OSError) -> ProfileError:
+    return ProfileError(
+        f"Expected to write profile '{os.fspath(path)}', got: {error.strerror or error}. Choose a "
+        "file in a folder that exists, may be written to and has room; the same command goes on."
+    )

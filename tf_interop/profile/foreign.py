@@ -8,7 +8,7 @@ _COMPARED = ("backend", "name", "compute_capability", "sm_count", "cudnn")
 
 
 def why_foreign(profiled: ProfiledDevice, here: ProfiledDevice) -> str | None:
-    """How a profile's device differs from another in what its figures depend on.
+    """How a profile's device differs from another in what its values depend on.
 
     Memory, driver, CUDA and clocks are there to be read; they are not compared.
 

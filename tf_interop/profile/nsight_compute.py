@@ -1,6 +1,6 @@
-"""Figures of Nsight Compute, read from the CSV that `ncu --csv` prints, for a profile's kernels.
+"""Values of Nsight Compute, read from the CSV that `ncu --csv` prints, for a profile's kernels.
 
-    ncu --csv --page raw --set full …      all three figures
+    ncu --csv --page raw --set full …      all three values
     ncu --csv …                            ALU and DRAM use, from the section of the speed of light
 
 A row of a profile is one kernel of one algorithm, and a line of the CSV one launch. They are joined
@@ -42,7 +42,7 @@ class LaunchKey(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class NsightFigures:
+class NsightValues:
     """What the CSV says of one kernel: the median of its launches. None where it says nothing.
 
     Attributes:
@@ -59,10 +59,10 @@ class NsightFigures:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NsightImport:
-    """A profile with the figures of a CSV.
+    """A profile with the values of a CSV.
 
     Attributes:
-        profile: the profile; a figure that the CSV lacks is what it was.
+        profile: the profile; a value that the CSV lacks is what it was.
         matched: launches that kernels of the profile were found for.
         not_in_profile: launches that the profile has no kernel for.
         not_in_csv: kernels of the profile that were not launched under Nsight Compute.
@@ -107,7 +107,7 @@ _WAITING_FOR_MEMORY = frozenset({"long_scoreboard", "lg_throttle", "drain"})
 _ALWAYS_COLLECTED = frozenset({"long_scoreboard", "short_scoreboard", "wait", "barrier"})
 
 
-def read_nsight_csv(path: PathLike) -> dict[LaunchKey, NsightFigures]:
+def read_nsight_csv(path: PathLike) -> dict[LaunchKey, NsightValues]:
     """Reads the CSV of either page; what `ncu` prints around the table is passed over.
 
     Raises:
@@ -121,7 +121,7 @@ def read_nsight_csv(path: PathLike) -> dict[LaunchKey, NsightFigures]:
     if start is None:
         raise ProfileError(
             f"Expected the table of `ncu --csv` in '{path}', got no line that begins with \"ID\". "
-            "Run ncu with --csv, and --page raw for all figures."
+            "Run ncu with --csv, and --page raw for all values."
         )
     # Messages come after the table too.
     table = csv.DictReader((line for line in lines[start:] if line.startswith('"')), restval="")
@@ -135,33 +135,31 @@ def read_nsight_csv(path: PathLike) -> dict[LaunchKey, NsightFigures]:
             f"{', '.join(missing)}. Use Nsight Compute 2021.1 or later."
         )
     launches = _launches_of_details(table) if is_details else _launches_of_raw(table)
-    measured: dict[LaunchKey, list[NsightFigures]] = collections.defaultdict(list)
+    measured: dict[LaunchKey, list[NsightValues]] = collections.defaultdict(list)
     try:
         for key, metrics in launches:
-            measured[key].append(_figures_of(metrics))
+            measured[key].append(_values_of(metrics))
     except (ValueError, csv.Error) as error:
         raise ProfileError(
             f"{error}, in line {start + table.line_num} of '{path}'. The file is damaged or of a "
             "kind that is not known here."
         ) from error
-    return {key: _median_of(figures) for key, figures in measured.items()}
+    return {key: _median_of(values) for key, values in measured.items()}
 
 
-def add_nsight_figures(
-    profile: Profile, figures: Mapping[LaunchKey, NsightFigures]
-) -> NsightImport:
-    """Fills in the figures of a profile's kernels.
+def add_nsight_values(profile: Profile, measured: Mapping[LaunchKey, NsightValues]) -> NsightImport:
+    """Fills in the values of a profile's kernels.
 
     Args:
         profile: kernels of its algorithms are looked up by function, grid and block.
-        figures: what `read_nsight_csv` gave.
+        measured: what `read_nsight_csv` gave.
     """
     in_profile: dict[LaunchKey, None] = {}
 
     def fill_in(kernel: KernelMeasurement) -> KernelMeasurement:
         key = LaunchKey(function_name(kernel.name), kernel.grid, kernel.block)
         in_profile[key] = None
-        found = figures.get(key)
+        found = measured.get(key)
         if found is None:
             return kernel
         known = {
@@ -177,9 +175,9 @@ def add_nsight_figures(
     )
     return NsightImport(
         profile=dataclasses.replace(profile, algorithms=algorithms),
-        matched=tuple(key for key in figures if key in in_profile),
-        not_in_profile=tuple(key for key in figures if key not in in_profile),
-        not_in_csv=tuple(key for key in in_profile if key not in figures),
+        matched=tuple(key for key in measured if key in in_profile),
+        not_in_profile=tuple(key for key in measured if key not in in_profile),
+        not_in_csv=tuple(key for key in in_profile if key not in measured),
     )
 
 
@@ -255,7 +253,7 @@ def _dimensions(text: str) -> Dimensions:
     return numbers[0], numbers[1], numbers[2]
 
 
-def _figures_of(metrics: Mapping[str, str]) -> NsightFigures:
+def _values_of(metrics: Mapping[str, str]) -> NsightValues:
     pipes = [
         value
         for name, text in metrics.items()
@@ -263,7 +261,7 @@ def _figures_of(metrics: Mapping[str, str]) -> NsightFigures:
     ]
     alu = max(pipes) if pipes else _first_number(metrics, _COMPUTE_THROUGHPUT)
     dram = _first_number(metrics, _DRAM_THROUGHPUT)
-    return NsightFigures(_share(alu), _share(dram), _memory_stall(metrics))
+    return NsightValues(_share(alu), _share(dram), _memory_stall(metrics))
 
 
 def _memory_stall(metrics: Mapping[str, str]) -> float | None:
@@ -287,7 +285,7 @@ def _first_number(metrics: Mapping[str, str], names: Iterable[str]) -> float | N
 
 
 def _number(text: str) -> float | None:
-    """A figure as `ncu` prints it, with commas between thousands; None for one it did not get."""
+    """A number as `ncu` prints it, with commas between thousands; None for one it did not get."""
     if text in ("", "n/a", "nan"):
         return None
     try:
@@ -301,12 +299,12 @@ def _share(percent: float | None) -> float | None:
     return None if percent is None else min(max(percent / 100, 0.0), 1.0)
 
 
-def _median_of(launches: Sequence[NsightFigures]) -> NsightFigures:
-    def median(get: Callable[[NsightFigures], float | None]) -> float | None:
+def _median_of(launches: Sequence[NsightValues]) -> NsightValues:
+    def median(get: Callable[[NsightValues], float | None]) -> float | None:
         values = [value for each in launches if (value := get(each)) is not None]
         return statistics.median(values) if values else None
 
-    return NsightFigures(
+    return NsightValues(
         median(lambda each: each.alu_utilization),
         median(lambda each: each.dram_utilization),
         median(lambda each: each.memory_stall),

@@ -1,4 +1,4 @@
-"""How much of one streaming multiprocessor (SM) a kernel fills: the figures of the paper's Table 1.
+"""How much of one streaming multiprocessor (SM) a kernel fills: the values of the paper's Table 1.
 
 The calculation is that of NVIDIA's occupancy calculator, for compute capability 5.0 and above
 (`cuda_occupancy.h` of the CUDA toolkit; CUDA C++ Best Practices Guide, "Calculating Occupancy").

@@ -12,7 +12,7 @@ _Pair = tuple[frozenset[ConvolutionConfiguration], bool]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class PairFigures:
+class PairCounts:
     """Counts of pairs: two convolutions on lanes of their own that share all SMs alike.
 
     Attributes:
@@ -41,32 +41,34 @@ class PairFigures:
         )
 
 
-def count_pairs(profile: Profile) -> PairFigures:
+def count_pairs(profile: Profile) -> PairCounts:
     """Compares, for each pair, the fastest combination of algorithms with what is fastest alone."""
     measured: dict[_Pair, list[StageMeasurement]] = {}
     for stage in profile.stages:
-        if stage.lanes == (0, 1) and not (stage.sm_counts or stage.priorities):
-            pair = frozenset(each.configuration for each in stage.convolutions)
+        if [len(lane.steps) for lane in stage.stage.lanes] == [1, 1] and not (
+            stage.stage.has_lane_options
+        ):
+            pair = frozenset(stage.stage.operations)
             measured.setdefault((pair, stage.tf32), []).append(stage)
     pairs = others = beyond_spread = winning = 0
     for stages in measured.values():
         alone = [stage for stage in stages if _is_of_fastest_alone(stage, profile)]
         if not alone or len(stages) == 1:
             continue
-        fastest = min(stages, key=lambda stage: stage.concurrent_us)
-        fastest_alone = min(alone, key=lambda stage: stage.concurrent_us)
+        fastest = min(stages, key=lambda stage: stage.latency_us)
+        fastest_alone = min(alone, key=lambda stage: stage.latency_us)
         pairs += 1
         winning += wins(fastest)
         if not _is_of_fastest_alone(fastest, profile):
             others += 1
-            difference = fastest_alone.concurrent_us - fastest.concurrent_us
+            difference = fastest_alone.latency_us - fastest.latency_us
             beyond_spread += difference > fastest.spread_us + fastest_alone.spread_us
-    return PairFigures(pairs, others, beyond_spread, winning)
+    return PairCounts(pairs, others, beyond_spread, winning)
 
 
 def _is_of_fastest_alone(stage: StageMeasurement, profile: Profile) -> bool:
-    for convolution in stage.convolutions:
-        alone = profile.find_algorithms(convolution.configuration, allow_tf32=stage.tf32)
-        if not alone or alone[0].algorithm != convolution.algorithm:
+    for step in stage.stage.steps:
+        alone = profile.find_algorithms(step.operation, allow_tf32=stage.tf32)
+        if not alone or alone[0].algorithm != step.algorithm:
             return False
     return True

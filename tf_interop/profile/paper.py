@@ -1,7 +1,7 @@
-"""The tables of the paper that this project starts from, as far as their figures are known here.
+"""The tables of the paper that this project starts from, as far as their values are known here.
 
 Pourghassemi et al., "On the Limits of Parallelizing Convolutional Neural Networks on GPUs", SPAA
-2020, doi 10.1145/3350755.3400266. The figures are in `paper_tables.json`, beside this module.
+2020, doi 10.1145/3350755.3400266. They are in `paper_tables.json`, beside this module.
 """
 
 from __future__ import annotations

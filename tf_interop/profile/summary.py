@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.console import Console
 
-from tf_interop.convolution import ConvolutionConfiguration
 from tf_interop.profile.entries import StageMeasurement, wins
 from tf_interop.profile.tables import describe_device, describe_stage
 from tf_interop.profile.types import Profile
@@ -47,8 +47,8 @@ def show_summary(profile: Profile, path: str, console: Console | None = None) ->
         table.add_column(heading, justify="right")
     for stage in winners[:_MOST_STAGES]:
         table.add_row(
-            describe_stage(stage),
-            f"{stage.concurrent_us:.1f}",
+            describe_stage(stage.stage),
+            f"{stage.latency_us:.1f}",
             f"{stage.sequential_us:.1f}",
             f"{_times_as_fast(stage):.2f}",
         )
@@ -85,16 +85,14 @@ def next_commands(models: Iterable[str], path: str, collecting: Mapping[str, Any
 
 def _winners(stages: Iterable[StageMeasurement]) -> list[StageMeasurement]:
     """Of each set of convolutions its fastest stage, where that wins; the largest ratio first."""
-    fastest: dict[tuple[frozenset[tuple[ConvolutionConfiguration, int]], bool], StageMeasurement]
-    fastest = {}
+    fastest: dict[object, StageMeasurement] = {}
     for stage in stages:
-        configurations = [each.configuration for each in stage.convolutions]
-        counts = frozenset((each, configurations.count(each)) for each in configurations)
-        before = fastest.setdefault((counts, stage.tf32), stage)
-        if stage.concurrent_us < before.concurrent_us:
-            fastest[counts, stage.tf32] = stage
+        operations = collections.Counter(stage.stage.operations)
+        key = frozenset(operations.items()), stage.tf32
+        if key not in fastest or stage.latency_us < fastest[key].latency_us:
+            fastest[key] = stage
     return sorted(filter(wins, fastest.values()), key=_times_as_fast, reverse=True)
 
 
 def _times_as_fast(stage: StageMeasurement) -> float:
-    return stage.sequential_us / stage.concurrent_us
+    return stage.sequential_us / stage.latency_us

@@ -11,22 +11,22 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from tf_interop.convolution import ConvolutionConfiguration
+from tf_interop.profile.difference import ProfileDifference
 from tf_interop.profile.entries import (
     AlgorithmFailure,
     AlgorithmMeasurement,
     Entry,
     KernelMeasurement,
-    StageFailure,
     StageMeasurement,
     fastest_first,
     wins,
 )
-from tf_interop.profile.merge import ProfileDifference, latency_us
 from tf_interop.profile.nsight_compute import LaunchKey, NsightImport
 from tf_interop.profile.occupancy import compute_occupancy
 from tf_interop.profile.pairs import count_pairs
 from tf_interop.profile.paper import PaperKernel, PaperTables, load_paper_tables
 from tf_interop.profile.types import Profile, ProfiledDevice
+from tf_interop.stage import Stage
 from tf_interop.tables import UNKNOWN, new_table, percent, print_on
 
 _MOST_LAUNCHES = 20
@@ -66,7 +66,7 @@ def show_profile_and_pairs(profile: Profile, console: Console | None = None) -> 
 
 
 def show_like_paper(profile: Profile, console: Console | None = None) -> None:
-    """Prints a profile in the form of the paper's Tables 1 and 2, with the paper's own figures.
+    """Prints a profile in the form of the paper's Tables 1 and 2, with the paper's own values.
 
     Pourghassemi et al., SPAA 2020. Table 1 says what the kernel that takes most of an algorithm's
     time takes of an SM, Table 2 what algorithms cost. What is not known is a dash; for a profile
@@ -102,8 +102,8 @@ def show_difference(difference: ProfileDifference, console: Console | None = Non
         for change in difference.latency_changes:
             table.add_row(
                 _describe_entry(change.first),
-                f"{latency_us(change.first):.1f}",
-                f"{latency_us(change.second):.1f}",
+                f"{change.first.latency_us:.1f}",
+                f"{change.second.latency_us:.1f}",
                 f"{change.ratio:.2f}",
             )
         print_on(console, table)
@@ -131,17 +131,17 @@ def show_difference(difference: ProfileDifference, console: Console | None = Non
 
 
 def show_nsight_import(result: NsightImport, console: Console | None = None) -> None:
-    """Prints what an import of Nsight Compute's figures found, and what it did not.
+    """Prints what an import of Nsight Compute's values found, and what it did not.
 
     Args:
-        result: what `add_nsight_figures` gave.
+        result: what `add_nsight_values` gave.
         console: where to print; by default stdout.
     """
     console = console or Console()
     print_on(console, f"Figures for {len(result.matched)} launches of kernels of the profile.")
     for title, launches in (
         ("Launches that the profile has no kernel for", result.not_in_profile),
-        ("Kernels of the profile without figures", result.not_in_csv),
+        ("Kernels of the profile without values", result.not_in_csv),
     ):
         if launches:
             print_on(console, _launch_table(title, launches))
@@ -248,16 +248,16 @@ def _stage_table(profile: Profile) -> Table:
         table.add_column(heading, justify="right")
     for stage in profile.stages:
         table.add_row(
-            describe_stage(stage),
-            f"{stage.concurrent_us:.1f}",
+            describe_stage(stage.stage),
+            f"{stage.latency_us:.1f}",
             f"{stage.same_sequential_us:.1f}",
             f"{stage.sequential_us:.1f}",
             f"{stage.spread_us:.1f}",
-            f"{stage.sequential_us / stage.concurrent_us:.2f}",
+            f"{stage.sequential_us / stage.latency_us:.2f}",
             "yes" if wins(stage) else "no",
         )
     for failure in profile.stage_failures:
-        table.add_row(f"{describe_stage(failure)}\n  {failure.kind.value}: {failure.reason}")
+        table.add_row(f"{describe_stage(failure.stage)}\n  {failure.kind.value}: {failure.reason}")
     return table
 
 
@@ -346,31 +346,33 @@ def _algorithm_label(entry: AlgorithmMeasurement | AlgorithmFailure) -> str:
     return f"{entry.algorithm} (TF32)" if entry.tf32 else entry.algorithm
 
 
-def describe_stage(stage: StageMeasurement | StageFailure) -> str:
+def describe_stage(stage: Stage[ConvolutionConfiguration]) -> str:
     """A line for each convolution of a stage, and how it is launched where that is not as usual."""
     lines = [
-        f"{lane}: {describe_convolution(measured.configuration)}, {measured.algorithm or 'any'}"
-        for lane, measured in zip(stage.lanes, stage.convolutions, strict=True)
+        f"{lane}: {describe_convolution(step.operation)}, {step.algorithm or 'any'}"
+        for lane, step in zip(stage.lane_of_step, stage.steps, strict=True)
     ]
-    if stage.sm_counts:
-        lines.append("SMs " + ", ".join(map(str, stage.sm_counts)))
-    merged = [str(lane) for lane, is_merged in enumerate(stage.merged) if is_merged]
+    for words, values in (
+        ("SMs", [each.sm_count for each in stage.lanes]),
+        ("priorities", [each.priority for each in stage.lanes]),
+    ):
+        if any(values):
+            lines.append(f"{words} {', '.join(map(str, values))}")
+    merged = [str(number) for number, lane in enumerate(stage.lanes) if lane.merged]
     if merged:
         lines.append(f"merged into a wider convolution: {', '.join(merged)}")
-    if stage.priorities:
-        lines.append("priorities " + ", ".join(map(str, stage.priorities)))
     return "\n".join(lines)
 
 
 def _describe_entry(entry: Entry) -> str:
     if isinstance(entry, (AlgorithmMeasurement, AlgorithmFailure)):
         return f"{describe_convolution(entry.configuration)}, {_algorithm_label(entry)}"
-    return describe_stage(entry)
+    return describe_stage(entry.stage)
 
 
 def _outcome(entry: Entry) -> str:
     if isinstance(entry, (AlgorithmMeasurement, StageMeasurement)):
-        return f"{latency_us(entry):.1f} us"
+        return f"{entry.latency_us:.1f} us"
     return f"{entry.kind.value}: {entry.reason}"
 
 

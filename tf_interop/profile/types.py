@@ -6,6 +6,9 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
+from typing import Annotated
+
+import msgspec
 
 from tf_interop.convolution import ConvolutionConfiguration
 from tf_interop.profile.entries import (
@@ -14,19 +17,17 @@ from tf_interop.profile.entries import (
     Count,
     Day,
     Entry,
-    MeasuredConvolution,
     PositiveCount,
     StageFailure,
     StageMeasurement,
     as_with_tf32,
     entry_key,
     fastest_first,
-    launched_convolutions,
+    launched_steps,
 )
+from tf_interop.stage import Step
 
-PROFILE_FORMAT = "tf_interop.profile"
-PROFILE_VERSION = 2
-
+BackendName = Annotated[str, msgspec.Meta(pattern="^(cudnn|host)$")]
 _ConfigurationSet = frozenset[tuple[ConvolutionConfiguration, int]]
 
 
@@ -53,7 +54,7 @@ class SmLimits:
 class ProfiledDevice:
     """What was measured on; results do not carry over to another device or version.
 
-    The first five fields decide whether a profile fits a device (`foreign_device.py`).
+    The first five fields decide whether a profile fits a device (`foreign.py`).
 
     Attributes:
         backend: `cudnn`, or `host` for a CPU.
@@ -69,7 +70,7 @@ class ProfiledDevice:
         date: day of the measurements in UTC, such as `2026-11-21`.
     """
 
-    backend: str
+    backend: BackendName
     name: str
     compute_capability: str
     sm_count: PositiveCount
@@ -96,8 +97,6 @@ class Profile:
         stages: what stages cost. One set of configurations may be there several times, with
             different algorithms, lanes or SMs.
         stage_failures: stages that could not be measured.
-        format: always `tf_interop.profile`.
-        version: version of the format.
     """
 
     device: ProfiledDevice
@@ -105,8 +104,6 @@ class Profile:
     algorithm_failures: tuple[AlgorithmFailure, ...] = ()
     stages: tuple[StageMeasurement, ...] = ()
     stage_failures: tuple[StageFailure, ...] = ()
-    format: str = PROFILE_FORMAT
-    version: int = PROFILE_VERSION
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -139,9 +136,7 @@ class Profile:
     @functools.cached_property
     def stage_batch_sizes(self) -> tuple[int, ...]:
         """The batch sizes that stages were measured with, ascending."""
-        configurations = {
-            measured.configuration for stage in self.stages for measured in stage.convolutions
-        }
+        configurations = {each for stage in self.stages for each in stage.stage.operations}
         return tuple(
             sorted(
                 {
@@ -159,27 +154,21 @@ class Profile:
         Algorithms that did not in two runs are left out, and stages that use one of them, or one
         that was not measured alone. A merged lane uses that of its wider convolution.
         """
-        deterministic = {
-            MeasuredConvolution(each.configuration, each.algorithm)
-            for each in self.algorithms
-            if each.deterministic
-        }
-        deterministic.difference_update(
-            MeasuredConvolution(each.configuration, each.algorithm)
-            for each in self.algorithms
-            if not each.deterministic
-        )
+        same_bits: dict[Step[ConvolutionConfiguration], bool] = {}
+        for each in self.algorithms:
+            step = Step(each.configuration, each.algorithm)
+            same_bits[step] = same_bits.get(step, True) and each.deterministic
         return dataclasses.replace(
             self,
             algorithms=tuple(
                 each
                 for each in self.algorithms
-                if MeasuredConvolution(each.configuration, each.algorithm) in deterministic
+                if same_bits[Step(each.configuration, each.algorithm)]
             ),
             stages=tuple(
-                stage
-                for stage in self.stages
-                if deterministic.issuperset(launched_convolutions(stage))
+                each
+                for each in self.stages
+                if all(same_bits.get(step) for step in launched_steps(each.stage))
             ),
         )
 
@@ -187,10 +176,9 @@ class Profile:
     def _by_configurations(self) -> Mapping[_ConfigurationSet, tuple[StageMeasurement, ...]]:
         grouped = collections.defaultdict(list)
         for measurement in self.stages:
-            key = _as_set(measured.configuration for measured in measurement.convolutions)
-            grouped[key].append(measurement)
+            grouped[_as_set(measurement.stage.operations)].append(measurement)
         return {
-            key: tuple(sorted(group, key=lambda each: each.concurrent_us))
+            key: tuple(sorted(group, key=lambda each: each.latency_us))
             for key, group in grouped.items()
         }
 
@@ -227,7 +215,7 @@ def is_measured_as_it_runs(
         allow_tf32: the switch.
     """
     can_round_to_tf32 = device.backend == "cudnn" and any(
-        measured.configuration.dtype == "float32" for measured in measurement.convolutions
+        each.dtype == "float32" for each in measurement.stage.operations
     )
     return measurement.tf32 == allow_tf32 or not can_round_to_tf32
 

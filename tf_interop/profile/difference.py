@@ -1,14 +1,12 @@
-"""Profiles of one device put together, and two profiles compared."""
+"""Two profiles compared."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from tf_interop.errors import ProfileError
 from tf_interop.profile.entries import (
     AlgorithmMeasurement,
     Entry,
@@ -17,7 +15,7 @@ from tf_interop.profile.entries import (
     entry_key,
 )
 from tf_interop.profile.foreign import why_foreign
-from tf_interop.profile.types import Profile, profile_of
+from tf_interop.profile.types import Profile
 
 Measurement = AlgorithmMeasurement | StageMeasurement
 
@@ -76,34 +74,6 @@ class ProfileDifference:
         return plain
 
 
-def merge_profiles(profiles: Iterable[Profile]) -> Profile:
-    """Puts profiles of one device and one cuDNN into one.
-
-    Of entries with one key, that of the profile with the later date counts, measurement or failure;
-    of profiles of one day the one that comes later. Drivers and clocks may differ: the result says
-    those of the latest profile, and its date.
-
-    Args:
-        profiles: at least one.
-
-    Raises:
-        ProfileError: they are of different devices or cuDNN versions, or there is none.
-    """
-    # The sort is stable: profiles of one day stay in the order given.
-    ordered = sorted(profiles, key=lambda profile: profile.device.date)
-    if not ordered:
-        raise ProfileError("Expected at least one profile to merge, got none.")
-    latest = ordered[-1].device
-    for profile in ordered:
-        difference = why_foreign(profile.device, latest)
-        if difference is not None:
-            raise ProfileError(
-                f"Expected profiles of one device, got others: {difference}. Keep a profile for "
-                "each device and cuDNN version."
-            )
-    return profile_of(latest, (entry for profile in ordered for entry in profile.entries))
-
-
 def diff_profiles(first: Profile, second: Profile) -> ProfileDifference:
     """Compares two profiles, of one device or of two.
 
@@ -116,12 +86,12 @@ def diff_profiles(first: Profile, second: Profile) -> ProfileDifference:
     outcome_changes = []
     common = [(entry, theirs[key]) for key, entry in ours.items() if key in theirs]
     for one, other in common:
-        if _is_measurement(one) != _is_measurement(other):
+        if isinstance(one, Measurement) and isinstance(other, Measurement):
+            if abs(one.latency_us - other.latency_us) > one.spread_us + other.spread_us:
+                ratio = other.latency_us / one.latency_us
+                latency_changes.append(LatencyChange(one, other, ratio))
+        elif isinstance(one, Measurement) or isinstance(other, Measurement):
             outcome_changes.append(OutcomeChange(one, other))
-        elif isinstance(one, Measurement) and isinstance(other, Measurement):
-            one_us, other_us = latency_us(one), latency_us(other)
-            if abs(one_us - other_us) > one.spread_us + other.spread_us:
-                latency_changes.append(LatencyChange(one, other, other_us / one_us))
     return ProfileDifference(
         other_device=why_foreign(second.device, first.device),
         only_first=tuple(entry for key, entry in ours.items() if key not in theirs),
@@ -132,16 +102,5 @@ def diff_profiles(first: Profile, second: Profile) -> ProfileDifference:
     )
 
 
-def latency_us(measurement: Measurement) -> float:
-    """The time of an algorithm, or of a stage from fork to join."""
-    if isinstance(measurement, StageMeasurement):
-        return measurement.concurrent_us
-    return measurement.latency_us
-
-
 def _by_key(profile: Profile) -> dict[EntryKey, Entry]:
     return {entry_key(entry): entry for entry in profile.entries}
-
-
-def _is_measurement(entry: Entry) -> bool:
-    return isinstance(entry, (AlgorithmMeasurement, StageMeasurement))
