@@ -9,7 +9,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import msgspec
 
 from tf_interop.convolution import ConvolutionConfiguration
 from tf_interop.profile.entries import (
@@ -66,7 +69,7 @@ class ConvolutionCosts:
 
     name: str
     output_bytes: Count
-    candidates: tuple[Candidate, ...]
+    candidates: Annotated[tuple[Candidate, ...], msgspec.Meta(min_length=1)]
     configuration: ConvolutionConfiguration | None = None
 
     @property
@@ -167,9 +170,15 @@ class PlanningProblem:
         return tuple(self.costs_by_name[node.costs] for node in self.nodes)
 
     @functools.cached_property
+    def follows(self) -> tuple[tuple[int, ...], ...]:
+        """For each node the places of those that it may follow in a lane."""
+        return self._places([node.follows for node in self.nodes])
+
+    @functools.cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
         """For each node the places of its predecessors."""
+        return self._places([node.predecessors for node in self.nodes])
+
+    def _places(self, names: Sequence[tuple[str, ...]]) -> tuple[tuple[int, ...], ...]:
         place = {node.name: index for index, node in enumerate(self.nodes)}
-        return tuple(
-            tuple(place[predecessor] for predecessor in node.predecessors) for node in self.nodes
-        )
+        return tuple(tuple(place[name] for name in each) for each in names)

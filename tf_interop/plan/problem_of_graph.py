@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from tf_interop.convolution import ConvolutionConfiguration, ConvolutionNode, batch_size_of
+from tf_interop.graph.chains import find_follows
 from tf_interop.graph.fingerprint import fingerprint_convolutions
 from tf_interop.graph.independence import Independence
 from tf_interop.graph.merge_keys import find_merge_keys
@@ -79,19 +80,25 @@ def _nodes(
         (position for position, node in enumerate(convolutions) if node.configuration in costs),
         key=lambda position: place[convolutions[position].index],
     )
-    merge_keys = find_merge_keys(view, [convolutions[position] for position in planned])
-    return tuple(
-        ProblemNode(
-            name=convolutions[position].name,
-            costs=costs[convolutions[position].configuration],
-            predecessors=tuple(convolutions[planned[each]].name for each in predecessors),
-            group=_group(convolutions[position]),
-            merge_key=merge_keys.get(convolutions[position].name),
+    chosen = [convolutions[position] for position in planned]
+    names = [node.name for node in chosen]
+    merge_keys = find_merge_keys(view, chosen)
+    follows = find_follows(view, convolutions)
+    nodes = []
+    for node, places in zip(chosen, independence.direct_predecessors(planned), strict=True):
+        predecessors = tuple(names[place] for place in places)
+        read = follows.get(node.name, ())
+        nodes.append(
+            ProblemNode(
+                name=node.name,
+                costs=costs[node.configuration],
+                predecessors=predecessors,
+                follows=tuple(each for each in predecessors if each in read),
+                group=_group(node),
+                merge_key=merge_keys.get(node.name),
+            )
         )
-        for position, predecessors in zip(
-            planned, independence.direct_predecessors(planned), strict=True
-        )
-    )
+    return tuple(nodes)
 
 
 def _group(node: ConvolutionNode) -> str:

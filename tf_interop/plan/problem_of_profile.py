@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import math
 from collections.abc import Mapping, Sequence
 
@@ -10,14 +9,10 @@ from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind
 from tf_interop.plan.problem import (
     Candidate,
     ConvolutionCosts,
-    KnownStage,
+    MeasuredStage,
     PlanningProblem,
 )
-from tf_interop.profile.entries import (
-    AlgorithmMeasurement,
-    MeasuredConvolution,
-    StageMeasurement,
-)
+from tf_interop.profile.entries import AlgorithmMeasurement, StageMeasurement
 from tf_interop.profile.types import Profile, is_measured_as_it_runs
 
 _DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
@@ -52,7 +47,11 @@ def problem_of_profile(
     return PlanningProblem(
         costs=tuple(costs.values()),
         nodes=(),
-        stages=_known_stages(profile, costs, allow_tf32=allow_tf32),
+        stages=tuple(
+            stage
+            for measured in profile.stages
+            if (stage := _measured_stage(measured, profile, costs, allow_tf32=allow_tf32))
+        ),
         # A CPU's cores are no SMs.
         sm_count=None if device.sm_limits is None else device.sm_count,
         sm_limits=device.sm_limits,
@@ -102,54 +101,27 @@ def _candidates(
     )
 
 
-def _known_stages(profile: Profile, costs: _Costs, *, allow_tf32: bool) -> tuple[KnownStage, ...]:
-    """The stages that the planner can make as they were measured."""
-    algorithms = {
-        configuration: {candidate.algorithm for candidate in each.candidates}
-        for configuration, each in costs.items()
-    }
-
-    def is_known(measured: MeasuredConvolution, is_merged: bool) -> bool:
-        # What is merged runs with an algorithm of the wider convolution.
-        return measured.configuration in algorithms and (
-            is_merged or measured.algorithm in algorithms[measured.configuration]
-        )
-
-    def can_be_made(stage: StageMeasurement) -> bool:
-        # The planner gives each convolution a lane of its own or merges all of a lane, and pins
-        # what was measured alone.
-        merged = stage.merged or (False,) * (max(stage.lanes) + 1)
-        return (
-            len(stage.convolutions) > 1
-            and is_measured_as_it_runs(stage, profile.device, allow_tf32=allow_tf32)
-            and all(
-                merged[lane] or count == 1
-                for lane, count in collections.Counter(stage.lanes).items()
-            )
-            and all(
-                is_known(measured, merged[lane])
-                for measured, lane in zip(stage.convolutions, stage.lanes, strict=True)
-            )
-        )
-
-    return tuple(_known_stage(stage, costs) for stage in filter(can_be_made, profile.stages))
-
-
-def _known_stage(stage: StageMeasurement, costs: _Costs) -> KnownStage:
-    # A merged lane is launched as one, at the place of its first convolution.
-    order = sorted(range(len(stage.lanes)), key=lambda place: stage.lanes[place])
-    convolutions = [stage.convolutions[place] for place in order]
-    is_merged = any(stage.merged)
-    return KnownStage(
-        costs=tuple(costs[each.configuration].name for each in convolutions),
-        algorithms=tuple(each.algorithm for each in convolutions),
-        latency_us=stage.concurrent_us,
-        sequential_us=stage.sequential_us,
-        spread_us=stage.spread_us,
-        workspace_bytes=stage.workspace_bytes,
-        priorities=stage.priorities,
-        # What is asked for again gives what was given again.
-        sm_counts=stage.asked_sm_counts or stage.sm_counts,
-        lanes=tuple(stage.lanes[place] for place in order) if is_merged else (),
-        merged=stage.merged if is_merged else (),
+def _measured_stage(
+    measured: StageMeasurement, profile: Profile, costs: _Costs, *, allow_tf32: bool
+) -> MeasuredStage | None:
+    """A measured stage; None where the planner cannot make it as it was measured."""
+    lanes = measured.stage.lanes
+    if len(lanes) == 1 and not lanes[0].merged:
+        return None
+    if not is_measured_as_it_runs(measured, profile.device, allow_tf32=allow_tf32):
+        return None
+    for lane in lanes:
+        for step in lane.steps:
+            if step.operation not in costs:
+                return None
+            candidates = costs[step.operation].candidates
+            # What is merged runs with an algorithm of the wider convolution.
+            if not lane.merged and all(step.algorithm != each.algorithm for each in candidates):
+                return None
+    return MeasuredStage(
+        stage=measured.stage.map(lambda configuration: costs[configuration].name),
+        latency_us=measured.latency_us,
+        sequential_us=measured.sequential_us,
+        spread_us=measured.spread_us,
+        workspace_bytes=measured.workspace_bytes,
     )
