@@ -3,40 +3,19 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tf_interop.convolution import ConvolutionConfiguration, ConvolutionNode, multiply_adds
 from tf_interop.graph.independence import Independence
-from tf_interop.plan.from_profile import lanes_by_merge_key, level_groups
-from tf_interop.plan.types import PlannedStage
+from tf_interop.graph.levels import lanes_by_merge_key, level_groups
+from tf_interop.stage import Lane, Stage, Step
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class StageConfigurations:
-    """What is to be measured at the same time.
-
-    Attributes:
-        configurations: in launch order.
-        lanes: the lane of each, numbered in the order in which they appear.
-        algorithms: the pinned algorithm of each; empty where none is pinned.
-        sm_counts: the SMs that each lane is to have for itself; empty where lanes share all.
-        priorities: the priority of each lane's stream; empty where all are 0.
-        merged: of each lane whether its convolutions run as one wider convolution; empty where none
-            do. An algorithm pinned for them is one of the wider convolution.
-    """
-
-    configurations: tuple[ConvolutionConfiguration, ...]
-    lanes: tuple[int, ...]
-    algorithms: tuple[str | None, ...] = ()
-    sm_counts: tuple[int, ...] = ()
-    priorities: tuple[int, ...] = ()
-    merged: tuple[bool, ...] = ()
+ConfigurationStage = Stage[ConvolutionConfiguration]
 
 
 def stages_of_levels(
     convolutions: Sequence[ConvolutionNode], independence: Independence
-) -> list[StageConfigurations]:
+) -> list[ConfigurationStage]:
     """The groups that `group_profiled` looks up, each distinct one once, those of one left out.
 
     Args:
@@ -46,19 +25,19 @@ def stages_of_levels(
     Returns:
         The groups by depth, a lane for each convolution.
     """
-    stages: dict[frozenset[tuple[ConvolutionConfiguration, int]], StageConfigurations] = {}
+    stages: dict[frozenset[tuple[ConvolutionConfiguration, int]], ConfigurationStage] = {}
     for _, group in level_groups(convolutions, independence):
         if len(group) > 1:
             configurations = tuple(node.configuration for node in group)
             # A profile finds a stage by what is in it, in whatever order.
             key = frozenset(collections.Counter(configurations).items())
-            stages.setdefault(key, _with_a_lane_for_each(configurations))
+            stages.setdefault(key, Stage.side_by_side(map(Step, configurations)))
     return list(stages.values())
 
 
 def stages_of_pairs(
     convolutions: Sequence[ConvolutionNode], independence: Independence, *, at_most: int
-) -> list[StageConfigurations]:
+) -> list[ConfigurationStage]:
     """Distinct pairs of configurations that are independent somewhere in the graph.
 
     Args:
@@ -84,7 +63,7 @@ def stages_of_pairs(
 
     best = sorted(counts, key=lambda pair: (-gain(pair), pair))[:at_most]
     return [
-        _with_a_lane_for_each((configurations[first], configurations[second]))
+        Stage.side_by_side((Step(configurations[first]), Step(configurations[second])))
         for first, second in best
     ]
 
@@ -93,7 +72,7 @@ def stages_of_merges(
     convolutions: Sequence[ConvolutionNode],
     independence: Independence,
     merge_keys: Mapping[str, str],
-) -> list[StageConfigurations]:
+) -> list[ConfigurationStage]:
     """What could run as wider convolutions: by itself, and in one stage with the rest of its level.
 
     Args:
@@ -105,7 +84,7 @@ def stages_of_merges(
         For each level first all of a merge key as a stage of one merged lane, then, where the level
         has others, all of it with every such set merged. Each distinct stage once.
     """
-    stages: dict[StageConfigurations, None] = {}
+    stages: dict[ConfigurationStage, None] = {}
     for _, group in level_groups(convolutions, independence):
         by_lane = list(lanes_by_merge_key(group, merge_keys))
         sets = [lane for lane in by_lane if len(lane) > 1]
@@ -116,47 +95,12 @@ def stages_of_merges(
     return list(stages)
 
 
-def stages_of_plan(
-    stages: Sequence[PlannedStage], convolutions: Sequence[ConvolutionNode]
-) -> list[StageConfigurations]:
-    """The stages of a plan, with the algorithms and lane options that it pins.
-
-    Args:
-        stages: a plan's stages for this graph.
-        convolutions: the convolutions of the graph.
-    """
-    configuration_of = {node.name: node.configuration for node in convolutions}
-    distinct: dict[StageConfigurations, None] = {}
-    for stage in stages:
-        lanes = [number for number, lane in enumerate(stage.lanes) for _ in lane]
-        algorithms = tuple(pinned.algorithm for pinned in stage.convolutions)
-        measured = StageConfigurations(
-            configurations=tuple(configuration_of[pinned.node] for pinned in stage.convolutions),
-            lanes=tuple(lanes),
-            algorithms=algorithms if any(algorithms) else (),
-            sm_counts=_unless_all_0(options.sm_count for options in stage.lane_options),
-            priorities=_unless_all_0(options.priority for options in stage.lane_options),
-            merged=_unless_none(options.merged for options in stage.lane_options),
+def _with_lanes(lanes: Iterable[Sequence[ConvolutionNode]]) -> ConfigurationStage:
+    return Stage(
+        tuple(
+            Lane(tuple(Step(node.configuration) for node in lane), merged=len(lane) > 1)
+            for lane in lanes
         )
-        distinct[measured] = None
-    return list(distinct)
-
-
-def _unless_all_0(values: Iterable[int]) -> tuple[int, ...]:
-    each = tuple(values)
-    return each if any(each) else ()
-
-
-def _unless_none(flags: Iterable[bool]) -> tuple[bool, ...]:
-    each = tuple(flags)
-    return each if any(each) else ()
-
-
-def _with_lanes(lanes: Sequence[Sequence[ConvolutionNode]]) -> StageConfigurations:
-    return StageConfigurations(
-        configurations=tuple(node.configuration for lane in lanes for node in lane),
-        lanes=tuple(number for number, lane in enumerate(lanes) for _ in lane),
-        merged=tuple(len(lane) > 1 for lane in lanes),
     )
 
 
@@ -176,9 +120,3 @@ def _independent_pairs(
             candidates ^= 1 << first
             if not independence.ancestors[first] >> second & 1:
                 yield first, second
-
-
-def _with_a_lane_for_each(
-    configurations: tuple[ConvolutionConfiguration, ...],
-) -> StageConfigurations:
-    return StageConfigurations(configurations, tuple(range(len(configurations))))

@@ -16,10 +16,11 @@ its depth is smaller, so no two come before each other: contracting all of them 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from tf_interop.convolution import ConvolutionNode, Shape, batch_size_of
 from tf_interop.graph.independence import Independence
+from tf_interop.graph.levels import lanes_by_merge_key, level_groups
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.plan.lane_places import find_places
 from tf_interop.plan.types import (
@@ -123,43 +124,6 @@ def group_profiled(
             made = [whole]
         stages += [each.as_stage() for each in made]
     return tuple(stages)
-
-
-def lanes_by_merge_key(
-    group: Sequence[ConvolutionNode], merge_keys: Mapping[str, str]
-) -> Iterable[list[ConvolutionNode]]:
-    """Convolutions of a level in lanes: those of one merge key in one, every other by itself.
-
-    Args:
-        group: of one level, so that they are independent.
-        merge_keys: of those that have one, by name.
-    """
-    lanes: dict[str | int, list[ConvolutionNode]] = {}
-    for node in group:
-        lanes.setdefault(merge_keys.get(node.name, node.index), []).append(node)
-    return lanes.values()
-
-
-def level_groups(
-    convolutions: Sequence[ConvolutionNode], independence: Independence
-) -> list[tuple[int, list[ConvolutionNode]]]:
-    """Depth and convolutions of each group of equal depth, device and region.
-
-    Raises:
-        ValueError: `independence` is of other convolutions.
-    """
-    if independence.convolutions != tuple(convolutions):
-        raise ValueError(
-            f"Expected the independence of these {len(convolutions)} convolutions, got that of "
-            f"{len(independence.convolutions)} others. Compute it for the same list."
-        )
-    groups: dict[tuple[int, str, str], list[ConvolutionNode]] = {}
-    for node, depth in zip(convolutions, independence.depths, strict=True):
-        groups.setdefault((depth, node.device, node.region), []).append(node)
-    # The sort is stable: groups of one depth stay in the order of their first convolution.
-    return sorted(
-        ((depth, group) for (depth, _, _), group in groups.items()), key=lambda each: each[0]
-    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
-import msgspec
 
 from tf_interop.profile.entries import (
     AlgorithmMeasurement,
@@ -67,11 +65,6 @@ class ProfileDifference:
     latency_changes: tuple[LatencyChange, ...]
     outcome_changes: tuple[OutcomeChange, ...]
     same_count: int
-
-    def to_json(self) -> dict[str, Any]:
-        """The same as plain values that `json.dumps` takes."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
-        return plain
 
 
 def diff_profiles(first: Profile, second: Profile) -> ProfileDifference:
