@@ -2,9 +2,9 @@
 // Prints JSON; scripts/benchmark_launch.sh runs it.
 //
 // What is compared: one launch is recorded by standing in for cuDNN's enqueueing entry points. What
-// it called is then called again and again with the same plans, variant packs and pointers, which
-// is the least that any program could do. Launches and these bare calls take turns, in batches with
-// a synchronization behind each that is not timed.
+// it called is then called again and again with the same plans, variant packs (which the plan keeps)
+// and pointers, which is the least that any program could do. Launches and these bare calls take turns, in batches with
+// a synchronization after each that is not timed.
 #include <cuda.h>
 #include <cudnn.h>
 
@@ -20,6 +20,8 @@
 #include "cc_kernels/core/cudnn/cuda_driver.h"
 #include "cc_kernels/core/cudnn/cuda_measuring_device.h"
 #include "cc_kernels/core/cudnn/cudnn_library.h"
+#include "cc_kernels/core/stage.h"
+#include "cc_kernels/core/stage_cache.h"
 #include "cc_kernels/core/stage_runner.h"
 
 namespace tf_interop {
@@ -29,14 +31,13 @@ constexpr int kBatches = 200;
 constexpr int kWarmupBatches = 20;
 // Less than what CUDA enqueues without waiting for the device (about a thousand).
 constexpr int kLaunchesInBatch = 50;
-constexpr size_t kWorkspaceLimitBytes = size_t{64} << 20;
+constexpr PrepareOptions kOptions = {size_t{64} << 20};
 constexpr float kOne = 1.0f, kZero = 0.0f;
 
 // The cuDNN calls that enqueue work, in the order in which a launch made them.
 struct Recording {
   std::vector<std::function<cudnnStatus_t()>> calls;
   int executions = 0;
-  std::vector<cudnnBackendDescriptor_t> packs;  // kept from being destroyed
 };
 
 Recording* recording = nullptr;
@@ -45,7 +46,6 @@ CudnnLibrary original;
 cudnnStatus_t CUDNNWINAPI RecordExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                         cudnnBackendDescriptor_t pack) {
   recording->calls.emplace_back([=] { return original.cudnnBackendExecute(handle, plan, pack); });
-  recording->packs.push_back(pack);
   ++recording->executions;
   return original.cudnnBackendExecute(handle, plan, pack);
 }
@@ -60,14 +60,6 @@ cudnnStatus_t CUDNNWINAPI RecordTransform(cudnnHandle_t handle, const void* alph
   return original.cudnnTransformTensor(handle, alpha, x_descriptor, x, beta, y_descriptor, y);
 }
 
-cudnnStatus_t CUDNNWINAPI KeepRecordedPacks(cudnnBackendDescriptor_t descriptor) {
-  const auto& packs = recording->packs;
-  if (std::find(packs.begin(), packs.end(), descriptor) != packs.end()) {
-    return CUDNN_STATUS_SUCCESS;
-  }
-  return original.cudnnBackendDestroyDescriptor(descriptor);
-}
-
 // Calls `launch` once and records the cuDNN calls that it makes.
 Status Record(const std::function<Status()>& launch, Recording* recorded) {
   const CudnnLibrary* found = nullptr;
@@ -78,7 +70,6 @@ Status Record(const std::function<Status()>& launch, Recording* recorded) {
   recording = recorded;
   library->cudnnBackendExecute = RecordExecute;
   library->cudnnTransformTensor = RecordTransform;
-  library->cudnnBackendDestroyDescriptor = KeepRecordedPacks;
   const Status status = launch();
   *library = original;
   return status;
@@ -170,15 +161,14 @@ Status BenchmarkLaunch(MeasuringDevice* device, const std::string& name, const C
                        bool transforms_once, std::string* json) {
   Backend* const backend = device->backend();
   std::shared_ptr<const PreparedConvolution> chosen, prepared;
-  TF_INTEROP_RETURN_IF_ERROR(backend->Prepare(c, "", kWorkspaceLimitBytes, &chosen));
-  TF_INTEROP_RETURN_IF_ERROR(
-      backend->Prepare(c, chosen->algorithm(), kWorkspaceLimitBytes, &prepared));
+  TF_INTEROP_RETURN_IF_ERROR(backend->Prepare(c, "", kOptions, &chosen));
+  TF_INTEROP_RETURN_IF_ERROR(backend->Prepare(c, chosen->algorithm(), kOptions, &prepared));
   ConvolutionBuffers buffers;
   void* workspace = nullptr;
   TF_INTEROP_RETURN_IF_ERROR(
       Allocate(device, c, prepared->workspace_bytes(), &buffers, &workspace));
   std::unique_ptr<StreamGroup> group;
-  TF_INTEROP_RETURN_IF_ERROR(backend->Acquire(&group));
+  TF_INTEROP_RETURN_IF_ERROR(backend->Acquire(StreamGroupOptions::OnCallerStream(), &group));
   if (transforms_once) {
     if (prepared->transformed_filter_bytes() == 0) {
       *json = "null";
@@ -212,24 +202,61 @@ Status BenchmarkLaunch(MeasuringDevice* device, const std::string& name, const C
   return Status::Ok();
 }
 
-// A stage of one small convolution on each of `lane_count` lanes.
+// What a kernel of the op holds of calls that are alike.
+struct KeptStage {
+  Stage stage;
+  PreparedStage prepared;
+};
+
+// The numbers that decide what is prepared, as the op reads them from the inputs of every call.
+void ReadSignature(const Stage& stage, const PrepareOptions& options,
+                   std::vector<int64_t>* signature) {
+  signature->clear();
+  signature->push_back(static_cast<int64_t>(options.workspace_limit_bytes));
+  signature->push_back(options.allow_tf32);
+  signature->push_back(options.deterministic);
+  for (const Step& step : stage.steps) {
+    const Convolution& c = step.convolution;
+    for (const int64_t dimension : {c.batch, c.image_height, c.image_width, c.image_channels,
+                                    c.filter_height, c.filter_width, c.output_channels}) {
+      signature->push_back(dimension);
+    }
+  }
+}
+
+// A stage of one small convolution on each of `lane_count` lanes: a whole call, from the dimensions
+// of its inputs to the join.
 Status BenchmarkStage(MeasuringDevice* device, int lane_count, std::string* json) {
   Backend* const backend = device->backend();
   const Convolution c = SmallConvolution(1, 1);
-  std::vector<StageStep> steps;
-  for (int i = 0; i < lane_count; ++i) steps.push_back({"step " + std::to_string(i), c, "", i});
-  PreparedStage stage;
-  TF_INTEROP_RETURN_IF_ERROR(PrepareStage(backend, steps, kWorkspaceLimitBytes, &stage));
-  std::vector<ConvolutionBuffers> buffers(steps.size());
-  std::vector<void*> workspaces(steps.size());
+  auto kept = std::make_shared<KeptStage>();
   for (int i = 0; i < lane_count; ++i) {
-    TF_INTEROP_RETURN_IF_ERROR(
-        Allocate(device, c, stage.lane_workspace_bytes[i], &buffers[i], &workspaces[i]));
+    kept->stage.steps.push_back({"step " + std::to_string(i), c, "", nullptr});
+    kept->stage.lanes.push_back({{static_cast<size_t>(i)}});
   }
+  TF_INTEROP_RETURN_IF_ERROR(PrepareStage(backend, kept->stage, kOptions, &kept->prepared));
+  StageBuffers allocated;
+  allocated.steps.resize(lane_count);
+  allocated.lane_workspaces.resize(lane_count);
+  for (int i = 0; i < lane_count; ++i) {
+    TF_INTEROP_RETURN_IF_ERROR(Allocate(device, c, kept->prepared.lane_workspace_bytes[i],
+                                        &allocated.steps[i], &allocated.lane_workspaces[i]));
+  }
+  StageCache<KeptStage> cache;
+  std::vector<int64_t> signature;
+  ReadSignature(kept->stage, kOptions, &signature);
+  const Stage inputs = kept->stage;
+  cache.Insert(signature, std::move(kept));
+  const auto call = [&] {
+    ReadSignature(inputs, kOptions, &signature);
+    const std::shared_ptr<const KeptStage> found = cache.Find(signature);
+    if (found == nullptr) return Internal("Expected a stage that is kept, got none.");
+    const StageBuffers buffers = allocated;  // bound anew by each call
+    return RunStage(backend, found->prepared, buffers, device->stream());
+  };
   std::vector<HostTime> times;
-  const auto run = [&] { return RunStage(backend, stage, buffers, workspaces, device->stream()); };
-  TF_INTEROP_RETURN_IF_ERROR(TimeByTurns(device, {run}, &times));
-  *json = "{\"lanes\": " + std::to_string(lane_count) + ", \"run\": " + Json(times[0]) + "}";
+  TF_INTEROP_RETURN_IF_ERROR(TimeByTurns(device, {call}, &times));
+  *json = "{\"lanes\": " + std::to_string(lane_count) + ", \"call\": " + Json(times[0]) + "}";
   return Status::Ok();
 }
 
@@ -249,26 +276,27 @@ Status Run() {
   ScopedContext scope(*driver, context);
   TF_INTEROP_RETURN_IF_ERROR(scope.status());
 
-  std::vector<std::string> launches(3), stages(3);
+  std::vector<std::string> launches(3), stages(4);
   TF_INTEROP_RETURN_IF_ERROR(BenchmarkLaunch(device.get(), "filter transformed by every launch",
                                              SmallConvolution(3, 32), false, &launches[0]));
   TF_INTEROP_RETURN_IF_ERROR(BenchmarkLaunch(device.get(), "filter transformed once",
                                              SmallConvolution(3, 32), true, &launches[1]));
   TF_INTEROP_RETURN_IF_ERROR(BenchmarkLaunch(device.get(), "filter read as it is",
                                              SmallConvolution(1, 1), false, &launches[2]));
-  const int lane_counts[] = {1, 2, 4};
+  const int lane_counts[] = {1, 2, 4, 8};
   for (size_t i = 0; i < stages.size(); ++i) {
     TF_INTEROP_RETURN_IF_ERROR(BenchmarkStage(device.get(), lane_counts[i], &stages[i]));
   }
   std::printf(
       "{\"device\": %s, \"cuda\": %s, \"cudnn\": %s,\n \"libcuda\": %s, \"libcudnn\": %s,\n"
       " \"batches\": %d, \"launches_in_batch\": %d,\n"
-      " \"launches\": [\n    %s,\n    %s,\n    %s],\n \"stages\": [\n    %s,\n    %s,\n    %s]}\n",
+      " \"launches\": [\n    %s,\n    %s,\n    %s],\n \"stages\": [\n    %s,\n    %s,\n    %s,\n   "
+      " %s]}\n",
       Json(description.name).c_str(), Json(description.cuda).c_str(),
       Json(description.cudnn).c_str(), Json(driver->library.path()).c_str(),
       Json(cudnn->library.path()).c_str(), kBatches, kLaunchesInBatch, launches[0].c_str(),
       launches[1].c_str(), launches[2].c_str(), stages[0].c_str(), stages[1].c_str(),
-      stages[2].c_str());
+      stages[2].c_str(), stages[3].c_str());
   return Status::Ok();
 }
 

@@ -1,5 +1,6 @@
 #include "cc_kernels/core/counters.h"
 
+#include <atomic>
 #include <mutex>
 #include <utility>
 
@@ -30,41 +31,22 @@ class CountsByReason {
   std::map<std::string, int> rows_of_kind_;
 };
 
+}  // namespace
+
+// Of one device.
 struct DeviceCounts {
-  int64_t stages_run = 0;
-  int64_t filters_transformed = 0;
-  CountsByReason fallbacks;
-  CountsByReason refused_lane_options;
+  std::atomic<int64_t> stages_run{0};
+  std::atomic<int64_t> filters_transformed{0};
+  std::mutex mutex;
+  CountsByReason fallbacks;             // guarded by mutex
+  CountsByReason refused_lane_options;  // guarded by mutex
 };
 
-std::string& DeviceOfThisThread() {
-  thread_local std::string device;
-  return device;
-}
+namespace {
 
-// Counting costs a lock that is held for the look-up of a short name; a stage launches several
-// convolutions for each.
-class AllCounts {
- public:
-  template <typename Change>
-  void Add(const Change& change) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    change(&devices_[DeviceOfThisThread()]);
-  }
-
-  std::map<std::string, Counters> Read() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    std::map<std::string, Counters> read;
-    for (const auto& [device, counts] : devices_) {
-      read[device] = {counts.stages_run, counts.filters_transformed, counts.fallbacks.counts(),
-                      counts.refused_lane_options.counts()};
-    }
-    return read;
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<std::string, DeviceCounts> devices_;
+struct AllCounts {
+  std::mutex mutex;
+  std::map<std::string, DeviceCounts> devices;  // guarded by mutex; what is in it stays
 };
 
 // Never destroyed: kernels may still run while the process ends.
@@ -73,33 +55,60 @@ AllCounts& Counts() {
   return *counts;
 }
 
+thread_local DeviceCounts* counts_of_thread = nullptr;
+
+DeviceCounts* Find(const std::string& device) {
+  std::lock_guard<std::mutex> lock(Counts().mutex);
+  return &Counts().devices[device];
+}
+
+DeviceCounts& CountsOfThread() {
+  static DeviceCounts* const of_no_device = Find("");
+  return counts_of_thread != nullptr ? *counts_of_thread : *of_no_device;
+}
+
 }  // namespace
 
-CountingFor::CountingFor(std::string device) : outer_(std::move(device)) {
-  DeviceOfThisThread().swap(outer_);
-}
+CountedDevice::CountedDevice(const std::string& name) : counts_(Find(name)) {}
 
-CountingFor::~CountingFor() { DeviceOfThisThread().swap(outer_); }
+CountingFor::CountingFor(CountedDevice device)
+    : outer_(std::exchange(counts_of_thread, device.counts_)) {}
 
-void CountStageRun() {
-  Counts().Add([](DeviceCounts* counts) { ++counts->stages_run; });
-}
+CountingFor::~CountingFor() { counts_of_thread = outer_; }
+
+void CountStageRun() { CountsOfThread().stages_run.fetch_add(1, std::memory_order_relaxed); }
 
 void CountFilterTransformation() {
-  Counts().Add([](DeviceCounts* counts) { ++counts->filters_transformed; });
+  CountsOfThread().filters_transformed.fetch_add(1, std::memory_order_relaxed);
 }
 
 void CountFallback(const std::string& kind, const std::string& detail) {
-  const std::string reason = detail.empty() ? kind : kind + ": " + detail;
-  Counts().Add([&](DeviceCounts* counts) { counts->fallbacks.Count(kind, reason); });
+  DeviceCounts& counts = CountsOfThread();
+  std::lock_guard<std::mutex> lock(counts.mutex);
+  counts.fallbacks.Count(kind, detail.empty() ? kind : kind + ": " + detail);
 }
 
 void CountRefusedLaneOptions(const std::string& reason) {
-  Counts().Add(
-      [&](DeviceCounts* counts) { counts->refused_lane_options.Count("lane options", reason); });
+  DeviceCounts& counts = CountsOfThread();
+  std::lock_guard<std::mutex> lock(counts.mutex);
+  counts.refused_lane_options.Count("lane options", reason);
 }
 
-std::map<std::string, Counters> ReadCountersByDevice() { return Counts().Read(); }
+std::map<std::string, Counters> ReadCountersByDevice() {
+  std::map<std::string, Counters> read;
+  std::lock_guard<std::mutex> lock(Counts().mutex);
+  for (auto& [device, counts] : Counts().devices) {
+    std::lock_guard<std::mutex> of_device(counts.mutex);
+    const Counters now = {counts.stages_run, counts.filters_transformed, counts.fallbacks.counts(),
+                          counts.refused_lane_options.counts()};
+    if (now.stages_run == 0 && now.filters_transformed == 0 && now.fallbacks.empty() &&
+        now.refused_lane_options.empty()) {
+      continue;
+    }
+    read[device] = now;
+  }
+  return read;
+}
 
 Counters ReadCounters() {
   Counters all;

@@ -25,23 +25,35 @@ struct Counters {
   std::map<std::string, int64_t> refused_lane_options;
 };
 
-// While it lives, what its thread counts is counted for one device, such as "GPU:0". Without one,
-// for the device "".
+struct DeviceCounts;
+
+// A device by its name, such as "GPU:0", found once so that counting for it needs no look-up.
+class CountedDevice {
+ public:
+  CountedDevice(const std::string& name);  // NOLINT: the same in short
+  CountedDevice(const char* name) : CountedDevice(std::string(name)) {}  // NOLINT
+
+ private:
+  friend class CountingFor;
+  DeviceCounts* counts_;
+};
+
+// While it lives, what its thread counts is counted for one device. Without one, for the device "".
 class CountingFor {
  public:
-  explicit CountingFor(std::string device);
+  explicit CountingFor(CountedDevice device);
   ~CountingFor();
   CountingFor(const CountingFor&) = delete;
   CountingFor& operator=(const CountingFor&) = delete;
 
  private:
-  std::string outer_;
+  DeviceCounts* const outer_;
 };
 
-// All are thread-safe.
+// All are thread-safe. The first two take no lock: every call of a stage counts itself.
 void CountStageRun();
 void CountFilterTransformation();
-// The reason is `kind`, with `detail` behind it where there is one.
+// The reason is `kind`, with `detail` after it where there is one.
 void CountFallback(const std::string& kind, const std::string& detail = "");
 void CountRefusedLaneOptions(const std::string& reason);
 
