@@ -43,22 +43,8 @@ class NodeIndependence:
         # Of each node: those of `indices` it depends on, itself included, and their longest chain.
         reaching = [0] * len(view)
         chains = [0] * len(view)
-        fanins, control_fanins = view.fanins, view.control_fanins
         for index in view.topological_order():
-            reached = chain = 0
-            if view.has_back_edges:
-                for source in view.sources(index):
-                    reached |= reaching[source]
-                    chain = max(chain, chains[source])
-            else:
-                for source, _ in fanins[index]:
-                    reached |= reaching[source]
-                    if chains[source] > chain:
-                        chain = chains[source]
-                for source in control_fanins[index]:
-                    reached |= reaching[source]
-                    if chains[source] > chain:
-                        chain = chains[source]
+            reached, chain = reaching[index], chains[index]
             position = position_of.get(index)
             if position is not None:
                 check_time_limit()
@@ -66,8 +52,10 @@ class NodeIndependence:
                 reached |= 1 << position
                 chain += 1
                 depths[position] = chain
-            reaching[index] = reached
-            chains[index] = chain
+            for reader in view.readers[index]:
+                reaching[reader] |= reached
+                if chains[reader] < chain:
+                    chains[reader] = chain
         self.indices = tuple(indices)
         self.ancestors = tuple(ancestors)
         self.depths = tuple(depths)

@@ -206,8 +206,8 @@ def _decode(node_def: node_def_pb2.NodeDef) -> StageNode:
 
 
 def _dtype(operation: node_def_pb2.NodeDef) -> int:
-    attributes = operation.attr
-    return attributes["T"].type if "T" in attributes else types_pb2.DT_INVALID
+    # To read an attribute that is not there would add it to the node.
+    return int(operation.attr["T"].type) if "T" in operation.attr else types_pb2.DT_INVALID
 
 
 def _check_operations(stage: StageNode) -> None:

@@ -1,261 +1,310 @@
-"""Replaces the convolutions of each planned stage by one ConvStage node.
+"""Replaces the steps of each stage by one ConvStage node.
 
-    x --> a: Conv2D --> f              x --+--> stage: ConvStage --:0--> f
-    x --> b: Conv2D --> g     ==>          |                     --:1--> g
-    c --^ b                            c --^
+    x --> a: Conv2D --> r: Relu --> f              x --+--> stage: ConvStage --:0--> f
+    x --> b: Conv2D --> g                ==>           |    lane 0: a, r     --:1--> g
+    c --^ b                                        c --^    lane 1: b
 
 Preconditions, of which a failed one raises and leaves everything as it was:
 
-1. Every member of a stage is a convolution that `find_convolutions` found in this graph, and is in
-   no other stage.
-2. The members of a stage have one device and one control-flow region.
-3. With all stages in place the graph has no cycle. This holds only if the members of each stage are
-   independent.
+1. Every step is a node of this graph that a stage can run, and is in no other stage.
+2. The steps of a stage are on one device.
+3. A step depends on no other of its stage, except on an earlier one of its lane, and with all
+   stages in place the graph has no cycle.
 
-Guaranteed: the graph that was given is not altered; nodes that do not depend on a member directly
-keep their bytes, and so do the function library and the versions; a member whose name must be
+That the steps of a stage are in one control-flow region is for the caller to know.
+
+Guaranteed: the graph that was given is not altered; nodes that do not depend on a step directly
+keep their bytes, and so do the function library and the versions; a step whose name must be
 preserved stays, as an Identity of the stage's output, and whoever read it goes on reading it, so
-that it can still be fed; no dependency is lost; devices stay. The rewritten graph holds fewer
-convolution nodes and nothing here looks inside a ConvStage, so a second run finds nothing to do.
+that it can still be fed; no dependency is lost; devices stay. Only what is read from outside of a
+stage is an output of it. The rewritten graph holds fewer convolution nodes and nothing here looks
+inside a ConvStage, so a second run finds nothing to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
-from tf_interop.convolution import ConvolutionNode
-from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS
-from tf_interop.graph.make_stage_def import COLOCATION, make_stage_def, redirect_classes
+from tf_interop.graph.convolution_ops import FILTER_POSITIONS, OPERAND_COUNTS, SIZES_POSITIONS
+from tf_interop.graph.legality import why_illegal
+from tf_interop.graph.program import (
+    Schedule,
+    StageNode,
+    encode_stage,
+    input_operand,
+    make_operation,
+    sizes_operand,
+    step_operand,
+)
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView
-from tf_interop.plan.types import PlannedStage
 
 STAGE_NAME_PREFIX = "tf_interop/stage_"
+
+COLOCATION = "_class"
+"""The attribute of a node that says what it is placed with."""
+
+COLOCATED_WITH = b"loc:@"
+"""What an entry of it starts with, if it names a node."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _NewStage:
+    """A stage that takes the place of nodes.
+
+    Attributes:
+        name: of the node in the new graph.
+        members: the nodes, in the order of the stage's operations.
+        outputs: the places in `members` of those that are outputs of the stage.
+        schedules: of nodes.
+    """
+
+    name: str
+    members: tuple[int, ...]
+    outputs: tuple[int, ...]
+    schedules: tuple[Schedule[int], ...]
+
+    def output(self, place: int) -> str:
+        """The input of a NodeDef that reads the result of a member."""
+        port = self.outputs.index(place)
+        return f"{self.name}:{port}" if port else self.name
 
 
 def rewrite_stages(
     view: GraphView,
-    stages: Sequence[PlannedStage],
-    convolutions: Sequence[ConvolutionNode],
+    stages: Sequence[Sequence[Schedule[str]]],
     nodes_to_preserve: Collection[str],
 ) -> graph_pb2.GraphDef:
-    """Replaces the convolutions of each stage by one ConvStage node.
+    """Replaces the steps of each stage by one ConvStage node.
 
     Args:
         view: the graph.
-        stages: what to put together. Stage `k` becomes the node `tf_interop/stage_<k>`, with a
-            number behind it where that name is taken.
-        convolutions: what `find_convolutions` found in the graph.
+        stages: of names of its nodes; of each stage all schedules. Stage `k` becomes the node
+            `tf_interop/stage_<k>`, with a number after it where that name is taken.
         nodes_to_preserve: names that must live on, because they are fed or fetched.
 
     Returns:
-        The rewritten graph. The stage stands where the first of its members that goes away stood,
-        or at the end. The same arguments give the same graph.
+        The rewritten graph. The stage stands where the first of its steps that goes away stood, or
+        at the end. The same arguments give the same graph.
 
     Raises:
         ValueError: a precondition does not hold. It names the nodes.
+        GraphError: the graph has a cycle.
     """
-    members = _members(view, stages, convolutions)
-    _check_contraction(view, members)
-
     preserved = frozenset(nodes_to_preserve)
-    stage_names = _stage_names(view, len(stages))
-    # How a node that read an input of the old graph reads it in the new one.
-    redirected: dict[str, str] = {}
-    for stage_name, nodes in zip(stage_names, members, strict=True):
-        for port, member in enumerate(nodes):
-            if member.name not in preserved:
-                output = _output(stage_name, port)
-                redirected[member.name] = output
-                redirected[f"{member.name}:0"] = output
-                redirected[f"^{member.name}"] = f"^{stage_name}"
-
+    new_stages = _new_stages(view, stages, preserved)
+    redirected = _redirected(view, new_stages, preserved)
+    members = {index for stage in new_stages for index in stage.members}
     graph_def = graph_pb2.GraphDef()
     graph_def.CopyFrom(view.graph_def)
-    _redirect_readers(view, graph_def, members, redirected)
-    _redirect_colocations(view, graph_def, members, redirected)
+    readers = {reader for index in members for reader in view.fanouts[index]} - members
+    for index in readers:
+        inputs = graph_def.node[index].input
+        inputs[:] = _redirect_inputs(inputs, redirected)
+    for index, node in enumerate(view.nodes):
+        if COLOCATION in node.attr and index not in members:
+            classes = graph_def.node[index].attr[COLOCATION].list.s
+            classes[:] = _redirect_classes(classes, redirected)
     unused: list[int] = []
-    for stage_name, stage, nodes in zip(stage_names, stages, members, strict=True):
+    for stage in new_stages:
         check_time_limit()
-        stage_def = make_stage_def(view, stage_name, stage, nodes, redirected, preserved)
-        free = sorted(member.index for member in nodes if member.name not in preserved)
+        stage_def = _make_stage_def(view, stage, redirected, preserved)
+        free = sorted(index for index in stage.members if view.names[index] not in preserved)
         if free:
             graph_def.node[free[0]].CopyFrom(stage_def)
             unused += free[1:]
         else:
             graph_def.node.append(stage_def)
-        for port, member in enumerate(nodes):
-            if member.name in preserved:
-                identity = _make_identity(view, member, _output(stage_name, port))
-                graph_def.node[member.index].CopyFrom(identity)
+        for place, index in enumerate(stage.members):
+            if view.names[index] in preserved:
+                identity = _make_identity(view.nodes[index], stage.output(place))
+                graph_def.node[index].CopyFrom(identity)
     for index in sorted(unused, reverse=True):
         del graph_def.node[index]
     return graph_def
 
 
-def _members(
-    view: GraphView, stages: Sequence[PlannedStage], convolutions: Sequence[ConvolutionNode]
-) -> list[list[ConvolutionNode]]:
-    """The convolutions of each stage, lane after lane; checks preconditions 1 and 2."""
-    found = {node.name: node for node in convolutions}
-    stage_of: dict[str, int] = {}
-    members: list[list[ConvolutionNode]] = []
-    for number, stage in enumerate(stages):
-        if not stage.lanes or not all(stage.lanes):
-            raise ValueError(f"Expected lanes that hold convolutions, got {stage} as {number}.")
-        try:
-            stage.check_lane_options()
-            stage.check_schedules()
-        except ValueError as error:
-            raise ValueError(f"{error} in stage {number}.") from error
-        nodes: list[ConvolutionNode] = []
-        for pinned in stage.convolutions:
-            node = found.get(pinned.node)
-            if node is None or not _is_convolution_of(view, node):
+def _new_stages(
+    view: GraphView, stages: Sequence[Sequence[Schedule[str]]], preserved: Collection[str]
+) -> list[_NewStage]:
+    """The stages by the nodes of the graph; checks the preconditions."""
+    stage_of: dict[int, int] = {}
+    new_stages = []
+    for number, schedules in enumerate(stages):
+        operations = schedules[0].stage.operations
+        for name in operations:
+            index = view.index_of.get(name)
+            if index is None or view.ops[index] not in OPERAND_COUNTS:
                 raise ValueError(
-                    f"Expected a convolution that was found in this graph, got '{pinned.node}' in "
-                    f"stage {number}. Plan with the convolutions of the graph that is rewritten."
+                    f"Expected nodes of this graph that a stage can run, got '{name}' in stage "
+                    f"{number}. Plan with the convolutions of the graph that is rewritten."
                 )
-            if node.name in stage_of:
+            if index in stage_of:
                 raise ValueError(
-                    f"Expected every convolution in one stage at most, got '{node.name}' in stage "
-                    f"{stage_of[node.name]} and again in stage {number}."
+                    f"Expected every node in one stage at most, and once, got '{name}' in stage "
+                    f"{stage_of[index]} and again in stage {number}."
                 )
-            stage_of[node.name] = number
-            nodes.append(node)
-        for node in nodes[1:]:
-            _check_equal(number, nodes[0], node, "device", nodes[0].device, node.device)
-            _check_equal(number, nodes[0], node, "region", nodes[0].region, node.region)
-        members.append(nodes)
-    return members
-
-
-def _is_convolution_of(view: GraphView, node: ConvolutionNode) -> bool:
-    return view.index_of.get(node.name) == node.index and view.ops[node.index] in CONVOLUTION_KINDS
-
-
-def _check_equal(
-    number: int,
-    first: ConvolutionNode,
-    other: ConvolutionNode,
-    what: str,
-    expected: str,
-    got: str,
-) -> None:
-    if expected != got:
-        raise ValueError(
-            f"Expected one {what} in stage {number}, got '{expected}' at node '{first.name}' and "
-            f"'{got}' at node '{other.name}'."
-        )
-
-
-def _check_contraction(view: GraphView, members: Sequence[Sequence[ConvolutionNode]]) -> None:
-    """Checks precondition 3: runs the graph, each stage only when all its members can run."""
-    stage_of = {node.index: number for number, nodes in enumerate(members) for node in nodes}
-    stage_indices = [tuple(node.index for node in nodes) for nodes in members]
-    waiting_members = [len(nodes) for nodes in members]
-    indegrees = view.indegrees()
-    fanouts, has_back_edges = view.fanouts, view.has_back_edges
-    has_run = bytearray(len(view))
-    run_count = 0
-    running: tuple[int, ...]
-    ready = [index for index, indegree in enumerate(indegrees) if not indegree]
-    while ready:
-        index = ready.pop()
-        number = stage_of.get(index)
-        if number is None:
-            running = (index,)
-        else:
-            waiting_members[number] -= 1
-            if waiting_members[number]:
-                continue
-            running = stage_indices[number]
-        run_count += len(running)
-        for source in running:
-            has_run[source] = 1
-            for reader in fanouts[source]:
-                if has_back_edges and view.is_back_edge(source, reader):
-                    continue
-                indegrees[reader] -= 1
-                if not indegrees[reader]:
-                    ready.append(reader)
-    if run_count != len(view):
-        raise ValueError(_describe_cycle(view, members, stage_of, has_run))
-
-
-def _describe_cycle(
-    view: GraphView,
-    members: Sequence[Sequence[ConvolutionNode]],
-    stage_of: dict[int, int],
-    has_run: bytearray,
-) -> str:
-    """Walks back from a node that could not run until a node comes up again."""
-
-    def waits_for(index: int) -> int | None:
-        return next((source for source in view.sources(index) if not has_run[source]), None)
-
-    index = has_run.index(0)
-    path: dict[int, None] = {}
-    while index not in path:
-        path[index] = None
-        source = waits_for(index)
-        if source is None:
-            # It could run, but another member of its stage could not.
-            source = next(
-                node.index for node in members[stage_of[index]] if waits_for(node.index) is not None
+            stage_of[index] = number
+            device, first = view.nodes[index].device, view.nodes[view.index_of[operations[0]]]
+            if device != first.device:
+                raise ValueError(
+                    f"Expected one device in stage {number}, got '{first.device}' at node "
+                    f"'{first.name}' and '{device}' at node '{name}'."
+                )
+        for schedule in schedules:
+            schedule.stage.validate()
+            if sorted(schedule.stage.operations) != sorted(operations):
+                raise ValueError(
+                    f"Expected schedules of the same nodes in stage {number}, got "
+                    f"{operations} and {schedule.stage.operations}."
+                )
+        members = tuple(view.index_of[name] for name in operations)
+        new_stages.append(
+            _NewStage(
+                name=_free_name(view, f"{STAGE_NAME_PREFIX}{number}"),
+                members=members,
+                outputs=_outputs(view, members, preserved),
+                schedules=tuple(
+                    Schedule(each.batch_size, each.stage.map(view.index_of.__getitem__))
+                    for each in schedules
+                ),
             )
-        index = source
-    walked = list(path)
-    cycle = walked[walked.index(index) :][::-1]
-    numbers = sorted({stage_of[node] for node in cycle if node in stage_of})
-    names = " -> ".join(
-        f"'{view.names[node]}'" + (f" (stage {stage_of[node]})" if node in stage_of else "")
-        for node in cycle
+        )
+    why = why_illegal(
+        view, [[schedule.stage for schedule in stage.schedules] for stage in new_stages]
     )
-    if len(numbers) == 1:
-        return f"Expected the convolutions of stage {numbers[0]} to be independent, got {names}."
-    return f"Expected stages that can run one after another, got a cycle of {numbers}: {names}."
+    if why is not None:
+        raise ValueError(f"{why}.")
+    return new_stages
 
 
-def _stage_names(view: GraphView, count: int) -> list[str]:
-    names = []
-    for number in range(count):
-        name = base = f"{STAGE_NAME_PREFIX}{number}"
-        suffix = 0
-        while name in view.index_of:
-            suffix += 1
-            name = f"{base}_{suffix}"
-        names.append(name)
-    return names
+def _outputs(
+    view: GraphView, members: Sequence[int], preserved: Collection[str]
+) -> tuple[int, ...]:
+    """The places of members that are read from outside of their stage, or by nobody."""
+    inside = set(members)
+
+    def is_output(index: int) -> bool:
+        readers = [
+            reader
+            for reader in view.fanouts[index]
+            if any(source == index for source, _ in view.fanins[reader])
+        ]
+        return not readers or not inside.issuperset(readers) or view.names[index] in preserved
+
+    return tuple(place for place, index in enumerate(members) if is_output(index))
 
 
-def _output(stage_name: str, port: int) -> str:
-    return f"{stage_name}:{port}" if port else stage_name
+def _redirected(
+    view: GraphView, stages: Sequence[_NewStage], preserved: Collection[str]
+) -> dict[str, str]:
+    """How a node that read an input of the old graph reads it in the new one."""
+    redirected: dict[str, str] = {}
+    for stage in stages:
+        for place, index in enumerate(stage.members):
+            name = view.names[index]
+            if name in preserved:
+                continue
+            redirected[f"^{name}"] = f"^{stage.name}"
+            if place in stage.outputs:
+                redirected[name] = redirected[f"{name}:0"] = stage.output(place)
+    return redirected
 
 
-def _redirect_readers(
+def _make_stage_def(
     view: GraphView,
-    graph_def: graph_pb2.GraphDef,
-    members: Sequence[Sequence[ConvolutionNode]],
-    redirected: dict[str, str],
-) -> None:
-    """Lets nodes outside of stages read the stages instead of their members."""
-    readers: set[int] = set()
-    for nodes in members:
-        for member in nodes:
-            if member.name in redirected:
-                readers.update(view.fanouts[member.index])
-    readers.difference_update(member.index for nodes in members for member in nodes)
-    for index in readers:
-        inputs = graph_def.node[index].input
-        texts = _redirect_inputs(list(inputs), redirected)
-        del inputs[:]
-        inputs.extend(texts)
+    stage: _NewStage,
+    redirected: Mapping[str, str],
+    preserved: Collection[str],
+) -> node_def_pb2.NodeDef:
+    place_of = {index: place for place, index in enumerate(stage.members)}
+    # Of each distinct tensor its position among the inputs or the sizes, how it is read, its dtype.
+    inputs: dict[tuple[int, int], tuple[int, str, int]] = {}
+    sizes: dict[tuple[int, int], tuple[int, str]] = {}
+    controls: dict[str, None] = {}
+    classes: set[bytes] = set()
+    constants: set[int] = set()
+    operations = []
+    for index in stage.members:
+        node = view.nodes[index]
+        texts = [redirected.get(text, text) for text in node.input]
+        tensors = view.fanins[index]
+        operands = []
+        for position, (tensor, text) in enumerate(zip(tensors, texts, strict=False)):
+            if tensor[0] in place_of:
+                operands.append(step_operand(place_of[tensor[0]]))
+            elif position == SIZES_POSITIONS.get(node.op):
+                operands.append(sizes_operand(sizes.setdefault(tensor, (len(sizes), text))[0]))
+            else:
+                place, _, _ = inputs.setdefault(tensor, (len(inputs), text, node.attr["T"].type))
+                operands.append(input_operand(place))
+                if position == FILTER_POSITIONS.get(node.op) and _is_constant(
+                    view, tensor, node.device, preserved
+                ):
+                    constants.add(place)
+        operations.append(make_operation(node, operands))
+        for source, text in zip(view.control_fanins[index], texts[len(tensors) :], strict=True):
+            if source not in place_of:
+                controls[text] = None
+        if COLOCATION in node.attr:
+            classes.update(node.attr[COLOCATION].list.s)
+
+    read = [text for _, text, _ in inputs.values()], [text for _, text in sizes.values()]
+    producers = {text.partition(":")[0] for texts in read for text in texts}
+    stage_def = encode_stage(
+        StageNode(
+            name=stage.name,
+            inputs=tuple(read[0]),
+            sizes=tuple(read[1]),
+            control_inputs=tuple(text for text in controls if text[1:] not in producers),
+            input_dtypes=tuple(dtype for _, _, dtype in inputs.values()),
+            operations=tuple(operations),
+            outputs=stage.outputs,
+            schedules=tuple(
+                Schedule(each.batch_size, each.stage.map(place_of.__getitem__))
+                for each in stage.schedules
+            ),
+            constant_inputs=tuple(sorted(constants)),
+        )
+    )
+    names = [view.names[index] for index in stage.members]
+    stage_def.device = view.nodes[stage.members[0]].device
+    stage_def.experimental_debug_info.original_node_names.extend(names)
+    own = {COLOCATED_WITH + name.encode() for name in (stage.name, *names)}
+    colocations = sorted(set(_redirect_classes(sorted(classes), redirected)) - own)
+    if colocations:
+        stage_def.attr[COLOCATION].list.s.extend(colocations)
+    return stage_def
 
 
-def _redirect_inputs(texts: Sequence[str], redirected: dict[str, str]) -> list[str]:
+def _is_constant(
+    view: GraphView, tensor: tuple[int, int], device: str, preserved: Collection[str]
+) -> bool:
+    """Whether every call finds the same value in the same memory of `device` at `tensor`.
+
+    A Session may feed another value in the place of a node whose name must be preserved.
+    """
+    index, port = tensor
+    return (
+        view.ops[index] == "Const"
+        and port == 0
+        and view.nodes[index].device == device
+        and view.names[index] not in preserved
+    )
+
+
+def _free_name(view: GraphView, base: str) -> str:
+    name, suffix = base, 0
+    while name in view.index_of:
+        suffix += 1
+        name = f"{base}_{suffix}"
+    return name
+
+
+def _redirect_inputs(texts: Sequence[str], redirected: Mapping[str, str]) -> list[str]:
     """Rewrites the inputs of a node; no stage comes up twice because of a control dependency."""
     rewritten: list[str] = []
     read: set[str] = set()
@@ -271,27 +320,19 @@ def _redirect_inputs(texts: Sequence[str], redirected: dict[str, str]) -> list[s
     return rewritten
 
 
-def _redirect_colocations(
-    view: GraphView,
-    graph_def: graph_pb2.GraphDef,
-    members: Sequence[Sequence[ConvolutionNode]],
-    redirected: dict[str, str],
-) -> None:
-    """Lets nodes that were placed with a member be placed with its stage."""
-    in_stages = {member.index for nodes in members for member in nodes}
-    for index, node in enumerate(view.nodes):
-        if COLOCATION in node.attr and index not in in_stages:
-            old = list(node.attr[COLOCATION].list.s)
-            new = redirect_classes(old, redirected)
-            if new != old:
-                classes = graph_def.node[index].attr[COLOCATION].list.s
-                del classes[:]
-                classes.extend(new)
+def _redirect_classes(classes: Sequence[bytes], redirected: Mapping[str, str]) -> list[bytes]:
+    """Rewrites the entries of `_class`; a stage comes up once, however many of its steps did."""
+    targets = []
+    for entry in classes:
+        name = entry.removeprefix(COLOCATED_WITH).decode("utf-8", "replace")
+        target = redirected.get(f"^{name}") if entry.startswith(COLOCATED_WITH) else None
+        targets.append(entry if target is None else COLOCATED_WITH + target[1:].encode())
+    return list(classes) if targets == list(classes) else list(dict.fromkeys(targets))
 
 
-def _make_identity(view: GraphView, member: ConvolutionNode, output: str) -> node_def_pb2.NodeDef:
+def _make_identity(step: node_def_pb2.NodeDef, output: str) -> node_def_pb2.NodeDef:
     identity = node_def_pb2.NodeDef(
-        name=member.name, op="Identity", input=[output], device=member.device
+        name=step.name, op="Identity", input=[output], device=step.device
     )
-    identity.attr["T"].type = view.nodes[member.index].attr["T"].type
+    identity.attr["T"].type = step.attr["T"].type
     return identity

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
+from tf_interop.contraction import contract
 from tf_interop.errors import GraphError
 from tf_interop.graph.time_limit import check_time_limit
 
@@ -47,7 +49,8 @@ class GraphView:
     """An indexed GraphDef. Nodes are known by their place in it.
 
     A back edge, from NextIteration to Merge, is an edge like others in `fanins` and `fanouts`, but
-    not in `topological_order` and `levels`. The GraphDef must not change while the view is in use.
+    not in `readers`, `topological_order` and `levels`. The GraphDef must not change while the view
+    is in use.
 
     Attributes:
         graph_def: the graph that is viewed.
@@ -59,6 +62,7 @@ class GraphView:
         control_fanins: for each node the nodes that it has control dependencies on, in order.
         fanouts: for each node those that read it or have a control dependency on it, ascending,
             each once.
+        readers: the same without back edges.
         op_types: the op types that the graph holds.
         has_back_edges: whether the graph holds a loop.
     """
@@ -83,7 +87,6 @@ class GraphView:
         fanins: list[Any] = [tuple(map(first_output_of, node.input[:])) for node in nodes]
         control_fanins: list[tuple[int, ...]] = [()] * len(nodes)
         fanouts: list[list[int]] = [[] for _ in nodes]
-        indegrees = [0] * len(nodes)
         for index, tensors in enumerate(fanins):
             if None in tensors:
                 tensors, controls = _resolve_inputs(nodes[index], index_of)
@@ -91,12 +94,10 @@ class GraphView:
                 control_fanins[index] = controls
                 for source in dict.fromkeys(controls):
                     fanouts[source].append(index)
-                    indegrees[index] += 1
             for source, _ in tensors:
                 readers = fanouts[source]
                 if not readers or readers[-1] != index:
                     readers.append(index)
-                    indegrees[index] += 1
 
         self.graph_def = graph_def
         self.nodes = nodes
@@ -108,7 +109,12 @@ class GraphView:
         self.fanouts = fanouts
         self.op_types = frozenset(self.ops)
         self.has_back_edges = not NEXT_ITERATION_OPS.isdisjoint(self.op_types)
-        self._indegrees = indegrees
+        self.readers = fanouts
+        if self.has_back_edges:
+            self.readers = [
+                [reader for reader in readers if not self.is_back_edge(source, reader)]
+                for source, readers in enumerate(fanouts)
+            ]
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -129,18 +135,8 @@ class GraphView:
             return [source for source in sources if self.ops[source] not in NEXT_ITERATION_OPS]
         return sources
 
-    def indegrees(self) -> list[int]:
-        """For each node the number of nodes in whose `fanouts` it is, back edges left out."""
-        indegrees = list(self._indegrees)
-        if self.has_back_edges:
-            for source, op in enumerate(self.ops):
-                if op in NEXT_ITERATION_OPS:
-                    for reader in self.fanouts[source]:
-                        indegrees[reader] -= self.is_back_edge(source, reader)
-        return indegrees
-
     def topological_order(self) -> list[int]:
-        """All nodes, each behind those that it depends on; by level, then in the graph's order.
+        """All nodes, each after those that it depends on; by level, then in the graph's order.
 
         Raises:
             GraphError: the graph has a cycle that no NextIteration closes. It names the nodes.
@@ -154,43 +150,43 @@ class GraphView:
 
     @functools.cached_property
     def _order_and_levels(self) -> tuple[list[int], list[int]]:
-        indegrees = self.indegrees()
-        fanouts = self.fanouts
+        waits = [0] * len(self)
+        for readers in self.readers:
+            for reader in readers:
+                waits[reader] += 1
         order: list[int] = []
-        levels = [0] * len(indegrees)
+        levels = [0] * len(self)
         level = 0
-        wave = [index for index, indegree in enumerate(indegrees) if not indegree]
+        wave = [index for index, count in enumerate(waits) if not count]
         while wave:
             check_time_limit()
             order += wave
             level += 1
             ready: list[int] = []
             for source in wave:
-                for reader in fanouts[source]:
-                    if self.has_back_edges and self.is_back_edge(source, reader):
-                        continue
-                    indegrees[reader] -= 1
-                    if not indegrees[reader]:
+                for reader in self.readers[source]:
+                    waits[reader] -= 1
+                    if not waits[reader]:
                         levels[reader] = level
                         ready.append(reader)
             ready.sort()
             wave = ready
-        if len(order) != len(indegrees):
+        if len(order) != len(self):
+            cycle = [self.names[source] for source, _ in contract(self.readers, ()).cycle]
             raise GraphError(
                 "Expected a graph without cycles, got one through the nodes "
-                f"{_join(self._find_cycle(indegrees))}."
+                f"{join_names([*cycle, cycle[0]])}."
             )
         return order, levels
 
-    def _find_cycle(self, indegrees: list[int]) -> list[str]:
-        """Walks back from a node that never became ready until a node comes up again."""
-        index = next(index for index, indegree in enumerate(indegrees) if indegree)
-        path: dict[int, None] = {}
-        while index not in path:
-            path[index] = None
-            index = next(source for source in self.sources(index) if indegrees[source])
-        walked = list(path)
-        return [self.names[node] for node in reversed(walked[walked.index(index) :])]
+
+def join_names(names: Sequence[str], at_most: int = 20) -> str:
+    """The names along a path; of a long one both ends."""
+    shown = [f"'{name}'" for name in names]
+    if len(shown) > at_most:
+        half = at_most // 2
+        shown[half:-half] = [f"{len(shown) - 2 * half} more"]
+    return " -> ".join(shown)
 
 
 def _resolve_inputs(
@@ -214,14 +210,9 @@ def _resolve_inputs(
             controls.append(source)
         elif controls:
             raise GraphError(
-                f"Expected control dependencies behind all other inputs, got '{text}' behind one "
+                f"Expected control dependencies after all other inputs, got '{text}' after one "
                 f"at node '{node.name}'."
             )
         else:
             tensors.append((source, port))
     return tuple(tensors), tuple(controls)
-
-
-def _join(names: list[str], at_most: int = 20) -> str:
-    shown = " -> ".join(f"'{name}'" for name in names[:at_most])
-    return f"{shown} and {len(names) - at_most} more" if len(names) > at_most else shown

@@ -14,15 +14,13 @@ Where plans predict nothing, or of several as good, it is that of the largest ba
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from tf_interop.plan.types import (
-    BatchSchedule,
-    GraphPlan,
-    Lane,
-    PinnedConvolution,
-    PlannedStage,
-)
+from tf_interop.plan.types import BatchSchedule, GraphPlan, PlannedStage
+from tf_interop.stage import Stage, Step
+
+_ByBatchSize = Mapping[int, GraphPlan]
+_ByMembers = Mapping[frozenset[str], PlannedStage]
 
 
 def stages_for_batch_sizes(entries: Sequence[GraphPlan]) -> tuple[PlannedStage, ...]:
@@ -31,75 +29,61 @@ def stages_for_batch_sizes(entries: Sequence[GraphPlan]) -> tuple[PlannedStage, 
     Args:
         entries: one or more, each of a batch size of its own, with names of one graph.
     """
-    ascending = sorted(entries, key=_batch_size)
-    stages_of = [_by_members(entry) for entry in ascending]
+    by_batch_size = {
+        each.batch_size or 0: each
+        for each in sorted(entries, key=lambda each: each.batch_size or 0)
+    }
+    stages_of = {size: _by_members(entry) for size, entry in by_batch_size.items()}
     taken = max(
-        ascending, key=lambda base: (_saved_share(base, ascending, stages_of), _batch_size(base))
+        by_batch_size,
+        key=lambda size: (_saved_share(stages_of[size], by_batch_size, stages_of), size),
     )
     why = (
-        f"of the plan for batch {'size' if len(ascending) == 1 else 'sizes'} "
-        f"{', '.join(str(_batch_size(entry)) for entry in ascending)}"
+        f"of the plan for batch {'size' if len(by_batch_size) == 1 else 'sizes'} "
+        f"{', '.join(map(str, by_batch_size))}"
     )
-    if len(ascending) > 1:
-        why += f", grouped as for {_batch_size(taken)}"
+    if len(by_batch_size) > 1:
+        why += f", grouped as for {taken}"
     return tuple(
         PlannedStage(
-            lanes=stage.lanes,
-            why=why,
-            lane_options=stage.lane_options,
+            stage.stage,
+            why,
             schedules=tuple(
-                _schedule(stage, entry, known)
-                for entry, known in zip(ascending, stages_of, strict=True)
+                BatchSchedule(
+                    size,
+                    stages_of[size][members].stage
+                    if members in stages_of[size]
+                    else _in_sequence(stage.nodes, entry),
+                )
+                for size, entry in by_batch_size.items()
             ),
         )
-        for stage in taken.stages
+        for members, stage in stages_of[taken].items()
     )
 
 
-_StagesByMembers = dict[frozenset[str], PlannedStage]
-
-
-def _batch_size(entry: GraphPlan) -> int:
-    assert entry.batch_size is not None
-    return entry.batch_size
-
-
-def _members(stage: PlannedStage) -> frozenset[str]:
-    return frozenset(pinned.node for pinned in stage.convolutions)
-
-
-def _by_members(entry: GraphPlan) -> _StagesByMembers:
-    return {_members(stage): stage for stage in entry.stages}
+def _by_members(entry: GraphPlan) -> _ByMembers:
+    return {frozenset(stage.nodes): stage for stage in entry.stages}
 
 
 def _saved_share(
-    base: GraphPlan, entries: Sequence[GraphPlan], stages_of: Sequence[_StagesByMembers]
+    made: _ByMembers, entries: _ByBatchSize, stages_of: Mapping[int, _ByMembers]
 ) -> float:
-    """What the stages of `base` are predicted to save, as a share, summed over batch sizes."""
-    groups = [_members(stage) for stage in base.stages]
+    """What these stages are predicted to save, as a share, summed over batch sizes."""
     total = 0.0
-    for entry, known in zip(entries, stages_of, strict=True):
+    for size, entry in entries.items():
         if entry.prediction is None or not entry.prediction.sequential_us:
             continue
-        stages = [known[group] for group in groups if group in known]
-        saved_us = sum(
-            stage.prediction.sequential_us - stage.prediction.latency_us
-            for stage in stages
-            if stage.prediction is not None
-        )
+        predictions = [
+            stage.prediction
+            for members, stage in stages_of[size].items()
+            if members in made and stage.prediction is not None
+        ]
+        saved_us = sum(each.sequential_us - each.latency_us for each in predictions)
         total += saved_us / entry.prediction.sequential_us
     return total
 
 
-def _schedule(stage: PlannedStage, entry: GraphPlan, known: _StagesByMembers) -> BatchSchedule:
-    same = known.get(_members(stage))
-    if same is not None:
-        return BatchSchedule(_batch_size(entry), same.lanes, same.lane_options)
-    return BatchSchedule(_batch_size(entry), (_in_sequence(stage, entry),))
-
-
-def _in_sequence(stage: PlannedStage, entry: GraphPlan) -> Lane:
-    algorithms = {each.node: each.algorithm for each in entry.alone}
-    return tuple(
-        PinnedConvolution(pinned.node, algorithms.get(pinned.node)) for pinned in stage.convolutions
-    )
+def _in_sequence(nodes: Sequence[str], entry: GraphPlan) -> Stage[str]:
+    algorithms = {each.node: each.algorithm for each in entry.unstaged}
+    return Stage.in_sequence(Step(node, algorithms.get(node)) for node in nodes)

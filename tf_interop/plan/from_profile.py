@@ -23,14 +23,12 @@ from tf_interop.graph.independence import Independence
 from tf_interop.graph.levels import lanes_by_merge_key, level_groups
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.plan.lane_places import find_places
-from tf_interop.plan.types import (
-    BatchSchedule,
-    LaneOptions,
-    PinnedConvolution,
-    PlannedStage,
-)
+from tf_interop.plan.types import BatchSchedule, PlannedStage
 from tf_interop.profile.entries import StageMeasurement, wins
 from tf_interop.profile.types import Profile, is_measured_as_it_runs
+from tf_interop.stage import Stage, Step
+
+_Group = Sequence[ConvolutionNode]
 
 
 def group_always(
@@ -53,8 +51,7 @@ def group_always(
     """
     return tuple(
         PlannedStage(
-            lanes=tuple((PinnedConvolution(node.name),) for node in group),
-            why=f"always: depth {depth}",
+            Stage.side_by_side(Step(node.name) for node in group), f"always: depth {depth}"
         )
         for depth, group in level_groups(convolutions, independence)
     )
@@ -96,128 +93,94 @@ def group_profiled(
             whose algorithms gave the same bits every time.
 
     Returns:
-        The stages, in the order of `group_always`, with the lanes, their options and the algorithms
-        that were measured. Convolutions in none of them are to be left alone.
+        The stages, in the order of `group_always`, as they were measured. Convolutions in none of
+        them stay as they are.
 
     Raises:
         ValueError: `independence` is of other convolutions.
     """
-    if deterministic:
-        profile = profile.deterministic_part
-    keys = merge_keys or {}
+    measured = _Measured(
+        profile.deterministic_part if deterministic else profile, merge_keys or {}, allow_tf32
+    )
     stages: list[PlannedStage] = []
     for _, group in level_groups(convolutions, independence):
         check_time_limit()
         if batch_size_of(node.configuration for node in group) is None:
-            stage = _stage_for_measured_batch_sizes(group, keys, profile, allow_tf32=allow_tf32)
+            stage = measured.stage_for_batch_sizes(group)
             stages += [] if stage is None else [stage]
-            continue
-        sets = [lane for lane in lanes_by_merge_key(group, keys) if len(lane) > 1]
-        # The level itself first: where both save as much, nothing has to be merged.
-        found = [
-            _find_measured(each, keys, profile, allow_tf32=allow_tf32)
-            for each in (group, *(each for each in sets if len(each) < len(group)))
-        ]
-        whole, *parts = [each if each and wins(each.measurement) else None for each in found]
-        made = [each for each in parts if each is not None]
-        if whole is not None and whole.saved_us >= sum(each.saved_us for each in made):
-            made = [whole]
-        stages += [each.as_stage() for each in made]
+        else:
+            stages += measured.winning_stages(group)
     return tuple(stages)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _MeasuredGroup:
-    """A group of convolutions and a measurement that it can run as.
+class _Measured:
+    """What a profile says of groups of convolutions.
 
     Attributes:
-        nodes: the convolutions, each at its place in the measurement.
-        measurement: the measurement.
+        profile: the profile.
+        merge_keys: of the convolutions that have one, by name.
+        allow_tf32: TensorFlow's switch for TF32.
     """
 
-    nodes: tuple[ConvolutionNode, ...]
-    measurement: StageMeasurement
+    profile: Profile
+    merge_keys: Mapping[str, str]
+    allow_tf32: bool
 
-    @property
-    def saved_us(self) -> float:
-        return self.measurement.sequential_us - self.measurement.concurrent_us
-
-    @property
-    def share_of_sequence(self) -> float:
-        return self.measurement.concurrent_us / self.measurement.sequential_us
-
-    def as_stage(self) -> PlannedStage:
-        measurement = self.measurement
-        lanes: list[list[PinnedConvolution]] = [[] for _ in range(max(measurement.lanes) + 1)]
-        for node, measured, lane in zip(
-            self.nodes, measurement.convolutions, measurement.lanes, strict=True
-        ):
-            lanes[lane].append(PinnedConvolution(node.name, measured.algorithm))
-        merged = ", merged into a wider convolution" if any(measurement.merged) else ""
-        return PlannedStage(
-            lanes=tuple(tuple(lane) for lane in lanes),
-            why=(
-                f"profiled{merged}: {measurement.concurrent_us:.1f} us against "
-                f"{measurement.sequential_us:.1f} us in sequence"
-            ),
-            lane_options=_lane_options_of(measurement, len(lanes)),
-        )
-
-
-def _find_measured(
-    group: Sequence[ConvolutionNode],
-    merge_keys: Mapping[str, str],
-    profile: Profile,
-    *,
-    allow_tf32: bool,
-) -> _MeasuredGroup | None:
-    """The fastest measurement that these convolutions can run as."""
-    offered = [(node.configuration, merge_keys.get(node.name)) for node in group]
-    for each in profile.find_stages(node.configuration for node in group):
-        if not is_measured_as_it_runs(each, profile.device, allow_tf32=allow_tf32):
-            continue
-        wanted = [measured.configuration for measured in each.convolutions]
-        places = find_places(wanted, each.lanes, each.merged, offered)
-        if places is not None:
-            nodes = tuple(group[place] for place in places)
-            return _MeasuredGroup(nodes, each)
-    return None
-
-
-def _stage_for_measured_batch_sizes(
-    group: Sequence[ConvolutionNode],
-    merge_keys: Mapping[str, str],
-    profile: Profile,
-    *,
-    allow_tf32: bool,
-) -> PlannedStage | None:
-    """A stage with a schedule for every batch size that the group was measured with."""
-    measured: dict[int, _MeasuredGroup] = {}
-    for batch_size in profile.stage_batch_sizes:
-        of_this_size = [_with_batch_size(node, batch_size) for node in group]
-        found = _find_measured(of_this_size, merge_keys, profile, allow_tf32=allow_tf32)
-        if found is not None:
-            measured[batch_size] = found
-    winning = {size: each for size, each in measured.items() if wins(each.measurement)}
-    if not winning:
+    def find(self, group: _Group) -> tuple[Stage[str], StageMeasurement] | None:
+        """The fastest measurement that these convolutions can run as, and how they do."""
+        offered = [(node.configuration, self.merge_keys.get(node.name)) for node in group]
+        for each in self.profile.find_stages(node.configuration for node in group):
+            if is_measured_as_it_runs(each, self.profile.device, allow_tf32=self.allow_tf32):
+                places = find_places(each.stage, offered)
+                if places is not None:
+                    return places.map(lambda place: group[place].name), each
         return None
-    best = min(winning, key=lambda size: winning[size].share_of_sequence)
-    schedules = []
-    for batch_size, each in measured.items():
-        stage = each.as_stage()
-        in_sequence = (tuple(PinnedConvolution(node.name) for node in group),)
-        schedules.append(
-            BatchSchedule(batch_size, stage.lanes, stage.lane_options)
-            if batch_size in winning
-            else BatchSchedule(batch_size, in_sequence)
+
+    def winning_stages(self, group: _Group) -> list[PlannedStage]:
+        """The whole group as a stage, or those of its convolutions that read one image."""
+        sets = [lane for lane in lanes_by_merge_key(group, self.merge_keys) if len(lane) > 1]
+        # The level itself first: where both save as much, nothing has to be merged.
+        found = [self.find(each) for each in (group, *(s for s in sets if len(s) < len(group)))]
+        whole, *parts = [each if each and wins(each[1]) else None for each in found]
+        made = [each for each in parts if each is not None]
+        saved_us = sum(_saved_us(measurement) for _, measurement in made)
+        if whole is not None and _saved_us(whole[1]) >= saved_us:
+            made = [whole]
+        return [PlannedStage(stage, _why(measurement)) for stage, measurement in made]
+
+    def stage_for_batch_sizes(self, group: _Group) -> PlannedStage | None:
+        """A stage with a schedule for every batch size that the group was measured with."""
+        found = {
+            size: self.find([_with_batch_size(node, size) for node in group])
+            for size in self.profile.stage_batch_sizes
+        }
+        measured = {size: each for size, each in found.items() if each is not None}
+        winning = {size: each for size, each in measured.items() if wins(each[1])}
+        if not winning:
+            return None
+        best, _ = min(winning.values(), key=lambda each: each[1].latency_us / each[1].sequential_us)
+        in_sequence = Stage.in_sequence(Step(node.name) for node in group)
+        return PlannedStage(
+            best,
+            f"profiled: wins with batch {', '.join(map(str, winning))} of "
+            f"{', '.join(map(str, measured))} measured",
+            schedules=tuple(
+                BatchSchedule(size, stage if size in winning else in_sequence)
+                for size, (stage, _) in measured.items()
+            ),
         )
-    taken = next(schedule for schedule in schedules if schedule.batch_size == best)
-    return PlannedStage(
-        lanes=taken.lanes,
-        why=f"profiled: wins with batch {', '.join(map(str, winning))} of "
-        f"{', '.join(map(str, measured))} measured",
-        lane_options=taken.lane_options,
-        schedules=tuple(schedules),
+
+
+def _saved_us(measurement: StageMeasurement) -> float:
+    return measurement.sequential_us - measurement.latency_us
+
+
+def _why(measurement: StageMeasurement) -> str:
+    is_merged = any(lane.merged for lane in measurement.stage.lanes)
+    return (
+        f"profiled{', merged into a wider convolution' if is_merged else ''}: "
+        f"{measurement.latency_us:.1f} us against {measurement.sequential_us:.1f} us in sequence"
     )
 
 
@@ -233,18 +196,3 @@ def _with_batch_size(node: ConvolutionNode, batch_size: int) -> ConvolutionNode:
         output_shape=filled(node.configuration.output_shape),
     )
     return dataclasses.replace(node, configuration=configuration)
-
-
-def _lane_options_of(measurement: StageMeasurement, lane_count: int) -> tuple[LaneOptions, ...]:
-    # Those that were asked for: the device makes of them again what it made of them then.
-    sm_counts = measurement.asked_sm_counts or measurement.sm_counts
-    if not (sm_counts or measurement.priorities or any(measurement.merged)):
-        return ()
-    return tuple(
-        map(
-            LaneOptions,
-            measurement.priorities or (0,) * lane_count,
-            sm_counts or (0,) * lane_count,
-            measurement.merged or (False,) * lane_count,
-        )
-    )

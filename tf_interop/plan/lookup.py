@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from tf_interop.convolution import ConvolutionNode, batch_size_of
 from tf_interop.errors import PlanError
 from tf_interop.graph.fingerprint import canonical_names, fingerprint_convolutions
 from tf_interop.plan.batch_schedules import stages_for_batch_sizes
-from tf_interop.plan.types import GraphPlan, Lane, Plan, PlannedStage
+from tf_interop.plan.types import Alternative, BatchSchedule, GraphPlan, Plan, PlannedStage
+
+_HasStage = TypeVar("_HasStage", Alternative, BatchSchedule, PlannedStage)
 
 
 def stages_from_plan(
@@ -79,30 +82,27 @@ def _with_names_of(graph: GraphPlan, convolutions: Sequence[ConvolutionNode]) ->
     if found.issuperset(planned):
         return graph
     name_of = {canonical: name for name, canonical in canonical_names(found).items()}
-    canonical = canonical_names(sorted(planned))
-    names = {node: name_of.get(canonical[node], node) for node in planned}
+    names = {
+        node: name_of.get(canonical, node)
+        for node, canonical in canonical_names(sorted(planned)).items()
+    }
     return dataclasses.replace(
         graph,
-        stages=tuple(
-            dataclasses.replace(
-                stage,
-                lanes=_renamed(stage.lanes, names),
-                schedules=tuple(
-                    dataclasses.replace(schedule, lanes=_renamed(schedule.lanes, names))
-                    for schedule in stage.schedules
-                ),
-            )
-            for stage in graph.stages
-        ),
-        alone=tuple(dataclasses.replace(alone, node=names[alone.node]) for alone in graph.alone),
+        stages=tuple(_renamed(stage, names) for stage in graph.stages),
+        unstaged=tuple(dataclasses.replace(each, node=names[each.node]) for each in graph.unstaged),
     )
 
 
-def _renamed(lanes: tuple[Lane, ...], names: Mapping[str, str]) -> tuple[Lane, ...]:
-    return tuple(
-        tuple(dataclasses.replace(pinned, node=names[pinned.node]) for pinned in lane)
-        for lane in lanes
-    )
+def _renamed(stage: PlannedStage, names: Mapping[str, str]) -> PlannedStage:
+    def renamed(value: _HasStage) -> _HasStage:
+        return dataclasses.replace(value, stage=value.stage.map(names.__getitem__))
+
+    explanation = stage.explanation
+    if explanation is not None:
+        alternatives = tuple(map(renamed, explanation.alternatives))
+        explanation = dataclasses.replace(explanation, alternatives=alternatives)
+    schedules = tuple(map(renamed, stage.schedules))
+    return dataclasses.replace(renamed(stage), explanation=explanation, schedules=schedules)
 
 
 def _describe_difference(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str:
@@ -147,8 +147,8 @@ def _describe_names(planned: set[str], found: set[str]) -> str:
 
 
 def _planned_names(graph: GraphPlan) -> set[str]:
-    in_stages = {pinned.node for stage in graph.stages for pinned in stage.convolutions}
-    return in_stages | {alone.node for alone in graph.alone}
+    in_stages = {node for stage in graph.stages for node in stage.nodes}
+    return in_stages | {each.node for each in graph.unstaged}
 
 
 def _canonical_planned_names(graph: GraphPlan) -> set[str]:
