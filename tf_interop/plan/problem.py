@@ -73,12 +73,23 @@ class ConvolutionCosts:
     configuration: ConvolutionConfiguration | None = None
 
     @property
-    def fastest(self) -> Candidate:
-        """The candidate that is fastest alone; of equal ones that with less workspace."""
-        return min(
-            self.candidates,
-            key=lambda each: (each.latency_us, each.workspace_bytes, each.algorithm or ""),
+    def fastest_first(self) -> tuple[Candidate, ...]:
+        """The candidates by their time alone; of equal ones that with less workspace first."""
+        return tuple(
+            sorted(
+                self.candidates,
+                key=lambda each: (each.latency_us, each.workspace_bytes, each.algorithm or ""),
+            )
         )
+
+    @property
+    def fastest(self) -> Candidate:
+        """The candidate that is fastest alone."""
+        return self.fastest_first[0]
+
+    def candidate(self, algorithm: str | None) -> Candidate | None:
+        """The candidate of this algorithm, where there is one."""
+        return next((each for each in self.candidates if each.algorithm == algorithm), None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -13,12 +13,12 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from tf_interop.plan.cost.model_kernel import ModelKernel, demands_of
-from tf_interop.plan.cost.sm_model import model_stage_us
-from tf_interop.plan.problem import Candidate, KnownStage, PlanningProblem
+from tf_interop.plan.cost.sm_model import ModelKernel, demands_of, model_stage_us
+from tf_interop.plan.problem import Candidate, MeasuredStage, PlanningProblem
 from tf_interop.profile.entries import KernelMeasurement
 from tf_interop.profile.occupancy import block_resources
 from tf_interop.profile.types import SmLimits
+from tf_interop.stage import Lane, Stage, Step
 
 UNCALIBRATED_SPREAD = 0.2
 """Share of a modelled latency that it may be off, where no measured stage says better. A choice to
@@ -48,37 +48,37 @@ class ModelComparison:
     """A measured stage beside what the model says of it.
 
     Attributes:
-        stage: the measurement.
-        modelled_us: the model's figure, not calibrated.
+        measured: the measurement.
+        modelled_us: of the model, not calibrated.
     """
 
-    stage: KnownStage
+    measured: MeasuredStage
     modelled_us: float
 
     @property
     def ratio(self) -> float:
         """Measured over modelled."""
-        return self.stage.latency_us / self.modelled_us
+        return self.measured.latency_us / self.modelled_us
 
 
-def compare_model(problem: PlanningProblem) -> tuple[ModelComparison, ...]:
+def compare_model(
+    problem: PlanningProblem, stages: Sequence[MeasuredStage] | None = None
+) -> tuple[ModelComparison, ...]:
     """Models every measured stage whose kernels are known.
 
+    Args:
+        problem: a legal one.
+        stages: some of its measured stages; None for all.
+
     Returns:
-        In the order of the problem's stages; those that cannot be modelled are left out.
+        In the order of the stages; those that cannot be modelled are left out.
     """
-    return _compare(problem, problem.stages)
-
-
-def _compare(problem: PlanningProblem, stages: Sequence[KnownStage]) -> tuple[ModelComparison, ...]:
     compared = []
-    for stage in stages:
-        candidates = _candidates_of(problem, stage)
-        if candidates is None or stage.merged:
-            continue
-        modelled = model_stage(problem, candidates, stage.priorities, stage.sm_counts)
-        if modelled is not None:
-            compared.append(ModelComparison(stage, modelled))
+    for measured in problem.stages if stages is None else stages:
+        stage = _candidates_of(problem, measured.stage)
+        modelled_us = None if stage is None else model_stage(problem, stage)
+        if modelled_us is not None:
+            compared.append(ModelComparison(measured, modelled_us))
     return tuple(compared)
 
 
@@ -87,8 +87,8 @@ def calibrate_model(problem: PlanningProblem) -> ModelCalibration:
 
     Of many stages every second, third, … is taken, so that it does not take longer than planning.
     """
-    step = math.ceil(len(problem.stages) / _MOST_FOR_CALIBRATION) or 1
-    ratios = [each.ratio for each in _compare(problem, problem.stages[::step])]
+    stride = math.ceil(len(problem.stages) / _MOST_FOR_CALIBRATION) or 1
+    ratios = [each.ratio for each in compare_model(problem, problem.stages[::stride])]
     if len(ratios) < _FEWEST_FOR_CALIBRATION:
         return ModelCalibration()
     factor = statistics.median(ratios)
@@ -98,72 +98,72 @@ def calibrate_model(problem: PlanningProblem) -> ModelCalibration:
     return ModelCalibration(factor, spread, len(ratios))
 
 
-def model_fastest_us(
-    problem: PlanningProblem, costs: Sequence[str], calibration: ModelCalibration
+def model_lanes(
+    problem: PlanningProblem,
+    lanes: Sequence[Sequence[Candidate]],
+    calibration: ModelCalibration,
 ) -> float | None:
-    """What convolutions take together with what is fastest alone, each on a lane of its own.
-
-    Args:
-        problem: a legal one.
-        costs: the names of their ConvolutionCosts.
-        calibration: what the model is corrected by.
+    """What lanes take together, each with its candidates one after another.
 
     Returns:
         The better of longest first and shortest first; None where kernels or device are not known.
     """
-    return model_candidates_us(
-        problem, [problem.costs_by_name[name].fastest for name in costs], calibration
-    )
-
-
-def model_candidates_us(
-    problem: PlanningProblem, candidates: Sequence[Candidate], calibration: ModelCalibration
-) -> float | None:
-    """As `model_fastest_us`, with these algorithms."""
-    in_order = sorted(candidates, key=lambda each: -each.latency_us)
-    modelled = [model_stage(problem, order, (), ()) for order in (in_order, in_order[::-1])]
-    known = [each for each in modelled if each is not None]
-    if not known:
-        return None
-    # No stage ends before its longest convolution alone, whatever the calibration says.
-    return max(min(known) * calibration.factor, in_order[0].latency_us)
-
-
-def _candidates_of(problem: PlanningProblem, stage: KnownStage) -> tuple[Candidate, ...] | None:
-    """The candidates that a measured stage ran, or None where one of them is not there."""
-    found = []
-    for name, algorithm in zip(stage.costs, stage.algorithms, strict=True):
-        candidates = problem.costs_by_name[name].candidates
-        match = next((each for each in candidates if each.algorithm == algorithm), None)
-        if match is None:
-            return None
-        found.append(match)
-    return tuple(found)
+    in_order = sorted(lanes, key=lambda lane: -sum(each.latency_us for each in lane))
+    modelled = []
+    for order in (in_order, in_order[::-1]):
+        stage = Stage(
+            tuple(Lane(tuple(Step(each, each.algorithm) for each in lane)) for lane in order)
+        )
+        modelled.append(model_stage(problem, stage, calibration))
+    return min((each for each in modelled if each is not None), default=None)
 
 
 def model_stage(
     problem: PlanningProblem,
-    candidates: Sequence[Candidate],
-    priorities: Sequence[int],
-    sm_counts: Sequence[int],
+    stage: Stage[Candidate],
+    calibration: ModelCalibration | None = None,
 ) -> float | None:
-    """The model's figure, or None where a kernel or the device is not known well enough."""
+    """What a stage takes by the model.
+
+    Args:
+        problem: says what the device is.
+        stage: of the candidates that it runs.
+        calibration: what the model is corrected by.
+
+    Returns:
+        Microseconds; None where a kernel or the device is not known well enough, or a lane is
+        merged.
+    """
     if problem.sm_limits is None or problem.sm_count is None:
         return None
-    lanes = [model_kernels(candidate, problem.sm_limits) for candidate in candidates]
-    if not all(lanes):
-        return None
+    lanes = []
+    for lane in stage.lanes:
+        kernels = [model_kernels(candidate, problem.sm_limits) for candidate in lane.operations]
+        if lane.merged or not all(kernels):
+            return None
+        steps = tuple(Step(kernel) for each in kernels for kernel in each)
+        lanes.append(Lane(steps, lane.priority, lane.sm_count))
     try:
-        return model_stage_us(
-            lanes,
-            problem.sm_limits,
-            problem.sm_count,
-            sm_counts=sm_counts,
-            priorities=priorities,
-        )
+        modelled_us = model_stage_us(Stage(tuple(lanes)), problem.sm_limits, problem.sm_count)
     except ValueError:
         # A kernel that fits on no SM as far as these limits go, or partitions that cannot be had.
         return None
+    if calibration is None:
+        return modelled_us
+    # No stage ends before its longest lane alone, whatever the calibration says.
+    longest_us = max(sum(each.latency_us for each in lane.operations) for lane in stage.lanes)
+    return max(modelled_us * calibration.factor, longest_us)
+
+
+def _candidates_of(problem: PlanningProblem, stage: Stage[str]) -> Stage[Candidate] | None:
+    """The candidates that a measured stage ran, or None where one of them is not there."""
+    candidates = [
+        problem.costs_by_name[step.operation].candidate(step.algorithm) for step in stage.steps
+    ]
+    if None in candidates:
+        return None
+    in_order = iter([each for each in candidates if each is not None])
+    return stage.map(lambda _: next(in_order))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,6 +1,6 @@
 """What a stage takes, modelled: thread blocks that share streaming multiprocessors (SMs).
 
-A simulation of the device's block scheduler, driven by the kernels' measured figures. What it
+A simulation of the device's block scheduler, driven by what was measured of the kernels. What it
 assumes, and where from:
 
 - Blocks of a kernel are alike. Alone, a kernel runs in waves of as many blocks as fit on all SMs;
@@ -22,68 +22,161 @@ assumes, and where from:
   kernel before them in their lane has ended.
 
 It knows nothing of caches, clocks and tensor cores that throttle, or kernels that were written to
-stay on their SMs. So its figures are called modelled, and measured stages go before them.
+stay on their SMs. So its times are called modelled, and measured stages go before them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Iterable, Sequence
+import math
 
-from tf_interop.plan.cost.model_kernel import BlockShare, ModelKernel
 from tf_interop.profile.types import SmLimits
+from tf_interop.stage import Lane, Stage
 
 # Remaining shares of a block's work below this are rounding.
 _DONE = 1e-9
 
 
-def model_stage_us(
-    lanes: Sequence[Sequence[ModelKernel]],
-    limits: SmLimits,
-    sm_count: int,
-    *,
-    sm_counts: Sequence[int] = (),
-    priorities: Sequence[int] = (),
-) -> float:
-    """Models how long lanes take that start at the same time, until the last has ended.
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModelKernel:
+    """A GPU kernel as the model sees it.
+
+    Attributes:
+        blocks: of its grid.
+        registers: of one block, as allocated.
+        shared_memory_bytes: of one block, as allocated.
+        threads: of one block.
+        latency_us: alone on the whole device.
+        alu_utilization: share of the arithmetic units' time, alone; None where not measured.
+        dram_utilization: share of DRAM's throughput, alone; None where not measured.
+    """
+
+    blocks: int
+    registers: int
+    shared_memory_bytes: int
+    threads: int
+    latency_us: float
+    alu_utilization: float | None = None
+    dram_utilization: float | None = None
+
+    def resident_blocks(self, limits: SmLimits) -> int:
+        """How many blocks fit on one SM; 0 where not even one does."""
+        return min(
+            limits.blocks,
+            limits.threads // self.threads,
+            limits.registers // max(self.registers, 1),
+            limits.shared_memory_bytes // max(self.shared_memory_bytes, 1),
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Demands:
+    """What a kernel takes of the device, each in the time that all of the device would take for it.
+
+    Kernels that run together take at least as long as the sum of any one of these.
+
+    Attributes:
+        registers_us: of the registers of all SMs.
+        shared_memory_us: of their shared memory.
+        threads_us: of their thread slots.
+        alu_us: of their arithmetic units.
+        dram_us: of DRAM's throughput.
+    """
+
+    registers_us: float
+    shared_memory_us: float
+    threads_us: float
+    alu_us: float
+    dram_us: float
+
+
+def demands_of(kernel: ModelKernel, limits: SmLimits, sm_count: int) -> Demands:
+    """What a kernel takes, in the sense of this model.
+
+    Raises:
+        ValueError: no block of it fits on an SM.
+    """
+    share = BlockShare.of(kernel, limits, sm_count)
+    block_us = kernel.blocks * share.wave_us
+    return Demands(
+        registers_us=block_us * kernel.registers / (limits.registers * sm_count),
+        shared_memory_us=block_us
+        * kernel.shared_memory_bytes
+        / (limits.shared_memory_bytes * sm_count),
+        threads_us=block_us * kernel.threads / (limits.threads * sm_count),
+        alu_us=block_us * share.alu / sm_count,
+        dram_us=block_us * share.dram,
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BlockShare:
+    """What one block of a kernel would use, undisturbed.
+
+    Attributes:
+        wave_us: the time it takes.
+        alu: the share of its SM's arithmetic units.
+        dram: the share of DRAM.
+    """
+
+    wave_us: float
+    alu: float
+    dram: float
+
+    @classmethod
+    def of(cls, kernel: ModelKernel, limits: SmLimits, sm_count: int) -> BlockShare:
+        """That of a kernel, which was measured alone on the whole device.
+
+        Raises:
+            ValueError: no block of it fits on an SM.
+        """
+        resident = kernel.resident_blocks(limits)
+        if resident == 0:
+            raise ValueError(f"Expected a kernel of which a block fits on an SM, got {kernel}.")
+        at_once = min(kernel.blocks, resident * sm_count)
+        waves = math.ceil(kernel.blocks / at_once)
+        # In all its blocks the kernel does the work that was measured; a wave alone slows nothing.
+        busiest = 1 / math.ceil(at_once / sm_count)
+        alu, dram = busiest, min(at_once, sm_count) / sm_count / at_once
+        if kernel.alu_utilization is not None:
+            alu = min(busiest, kernel.alu_utilization * sm_count * waves / kernel.blocks)
+        if kernel.dram_utilization is not None:
+            dram = min(1 / at_once, kernel.dram_utilization * waves / kernel.blocks)
+        return cls(kernel.latency_us / waves, alu, dram)
+
+
+def model_stage_us(stage: Stage[ModelKernel], limits: SmLimits, sm_count: int) -> float:
+    """Models how long the lanes of a stage take, from its start until the last has ended.
 
     Args:
-        lanes: for each lane its kernels in order. Lanes are launched in their order.
+        stage: of kernels. Lanes are launched in their order.
         limits: of one SM.
         sm_count: SMs of the device.
-        sm_counts: SMs that each lane has for itself, 0 for a share of the rest; empty for all 0.
-        priorities: of each lane; lower goes first. Empty for all alike.
 
     Returns:
         Microseconds.
 
     Raises:
-        ValueError: a kernel fits on no SM, partitions exceed the device or leave nothing to the
-            other lanes, or there is not one entry for each lane.
+        ValueError: a kernel fits on no SM, or partitions exceed the device or leave nothing to the
+            other lanes.
     """
-    sm_counts = sm_counts or (0,) * len(lanes)
-    priorities = priorities or (0,) * len(lanes)
-    if not len(lanes) == len(sm_counts) == len(priorities):
-        raise ValueError(
-            f"Expected SM counts and priorities for none or all of {len(lanes)} lanes, got "
-            f"{len(sm_counts)} and {len(priorities)}."
-        )
+    sm_counts = [lane.sm_count for lane in stage.lanes]
     shared = sm_count - sum(sm_counts)
     if shared < 0 or (shared == 0 and 0 in sm_counts):
         raise ValueError(
             f"Expected partitions of at most {sm_count} SMs, with some left for lanes that have "
-            f"none, got {list(sm_counts)}."
+            f"none, got {sm_counts}."
         )
     pools = [_Pool(count, limits) for count in sm_counts if count]
     if 0 in sm_counts:
         pools.append(_Pool(shared, limits))
     own = iter(pools)
     streams = [
-        _Stream(lane, next(own) if count else pools[-1], priority, sm_count, limits)
-        for lane, count, priority in zip(lanes, sm_counts, priorities, strict=True)
+        _Stream(lane, next(own) if lane.sm_count else pools[-1], sm_count, limits)
+        for lane in stage.lanes
     ]
-    return _Simulation(streams, pools, sm_count).run()
+    return _Simulation(streams, pools).run()
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -91,7 +184,7 @@ class _RunningKernel:
     """A kernel of a stream that has been reached.
 
     Attributes:
-        kernel: its figures.
+        kernel: what was measured of it.
         share: what one block uses.
         unplaced: blocks that wait for an SM.
         unfinished: blocks that have not ended.
@@ -233,15 +326,14 @@ class _Stream:
 
     def __init__(
         self,
-        kernels: Iterable[ModelKernel],
+        lane: Lane[ModelKernel],
         pool: _Pool,
-        priority: int,
         sm_count: int,
         limits: SmLimits,
     ) -> None:
         self.pool = pool
-        self.priority = priority
-        self._kernels = iter(kernels)
+        self.priority = lane.priority
+        self._kernels = iter(lane.operations)
         self._sm_count = sm_count
         self._limits = limits
         self.running = self._start_next()
@@ -260,11 +352,10 @@ class _Stream:
 
 
 class _Simulation:
-    def __init__(self, streams: list[_Stream], pools: list[_Pool], sm_count: int) -> None:
+    def __init__(self, streams: list[_Stream], pools: list[_Pool]) -> None:
         # Stable: among equal priorities the order of launch.
         self._streams = sorted(streams, key=lambda stream: stream.priority)
         self._pools = pools
-        self._sm_count = sm_count
 
     def run(self) -> float:
         now = 0.0
@@ -305,7 +396,7 @@ class _Simulation:
         return more + 1
 
     def _place(self) -> None:
-        """By priority, then by launch; behind a kernel with blocks that wait, none of its pool."""
+        """By priority, then by launch; after a kernel with blocks that wait, none of its pool."""
         blocked: list[_Pool] = []
         for stream in self._streams:
             if stream.running is None or stream.pool in blocked:

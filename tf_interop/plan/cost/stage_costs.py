@@ -1,7 +1,7 @@
 """What stages cost, and the best algorithms for each: measured where that was done, else modelled.
 
 A stage is worth making where it beats its convolutions one after another, each with the algorithm
-that is fastest alone, by more than the figures may be off. What is not worth it is no option here:
+that is fastest alone, by more than the values may be off. What is not worth it is no option here:
 the search can then only find plans that are no slower than sequential.
 
 In order of trust:
@@ -12,14 +12,16 @@ In order of trust:
 3. The model as it is, trusted to `UNCALIBRATED_SPREAD`.
 
 Convolutions that read one image are merged into a wider one only where that was measured: the model
-knows no kernel of the wider one.
+knows no kernel of the wider one. Steps of one lane run one after another, so a single lane of them
+saves nothing and is no option.
 
 Which algorithms run together is a search of its own (branch and bound over the candidates of each
 convolution), because a slower algorithm may let a neighbour in.
 
-A model takes a hundred times as long to ask as a table. So of each set of convolutions only the few
-combinations of algorithms with the lowest bounds are modelled, three or more convolutions only
-where all but one of them are worth a stage, and none once a limit for the whole plan is reached.
+A model takes a hundred times as long to ask as a table. So of each set of lanes only the few
+combinations of algorithms with the lowest bounds are modelled, three or more lanes only where all
+but one of them are worth a stage, and none once a limit for the whole plan is reached. Lanes of
+several steps have a limit of their own, so that they take nothing from the others.
 `StageCosts.describe` says what was left out.
 """
 
@@ -28,246 +30,254 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from tf_interop.plan.cost.calibration import ModelCalibration, demands_of_candidate, model_stage
 from tf_interop.plan.lane_places import find_places
-from tf_interop.plan.problem import (
-    Candidate,
-    FigureSource,
-    KnownStage,
-    PlanningProblem,
-)
+from tf_interop.plan.problem import Candidate, MeasuredStage, PlanningProblem, ValueSource
+from tf_interop.stage import Lane, Stage, Step
 
 # Of the algorithms of a stage: so many combinations are bounded, those of the fastest candidates.
 _MOST_COMBINATIONS = 64
-# And so many are modelled of a pair, half as many of three convolutions, and so on.
+# And so many are modelled of a pair of lanes, half as many of three lanes, and so on.
 _MOST_MODELLED_OF_PAIR = 8
 # A modelled stage this close to its bound is good enough: what could only be better by less is not
 # modelled.
 _NEAR_BOUND = 1.01
 
-_Names = tuple[str, ...]
+Lanes = tuple[tuple[int, ...], ...]
+"""Nodes that may run together, by their places in the problem. Those of one lane depend on each
+other, and run one after another; lanes are independent."""
+
+_Names = tuple[tuple[str, ...], ...]
+_Candidates = tuple[tuple[Candidate, ...], ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StageChoice:
-    """One way to run convolutions at the same time.
+    """One way to run a stage.
 
     Attributes:
-        costs: the names of their ConvolutionCosts, in the order of launch.
-        algorithms: the algorithm of each.
+        stage: of the names of ConvolutionCosts.
         latency_us: what the stage takes, as far as sums over stages go: where its sequence was
             measured in the same run, what its convolutions take alone less the share that was
             saved.
         spread_us: how far that may be off.
         workspace_bytes: of all lanes together.
         source: whether it was measured.
-        priorities: of each lane's stream; empty where all are 0.
-        sm_counts: the SMs of each lane's partition; empty where lanes share all.
-        lanes: the lane of each convolution; empty where each has a lane of its own.
-        merged: of each lane whether it is merged; empty where none is.
     """
 
-    costs: tuple[str, ...]
-    algorithms: tuple[str | None, ...]
+    stage: Stage[str]
     latency_us: float
     spread_us: float
     workspace_bytes: int
-    source: FigureSource
-    priorities: tuple[int, ...] = ()
-    sm_counts: tuple[int, ...] = ()
-    lanes: tuple[int, ...] = ()
-    merged: tuple[bool, ...] = ()
+    source: ValueSource
 
 
 class StageCosts:
-    """Answers what the best ways are to run convolutions together. Remembers every answer."""
+    """Says what the best ways are to run convolutions together. Remembers all it has said."""
 
     def __init__(
         self, problem: PlanningProblem, calibration: ModelCalibration, *, max_modelled: int
     ) -> None:
-        """Prepares to answer.
+        """Prepares to say it.
 
         Args:
             problem: a legal one.
             calibration: how far the model is to be trusted.
-            max_modelled: combinations of algorithms to be modelled, all questions together.
+            max_modelled: combinations of algorithms to be modelled of all lanes of one step
+                together, and as many more of lanes of several.
         """
         self._problem = problem
         self._calibration = calibration
         self._max_modelled = max_modelled
-        self._measured: Mapping[_Names, list[KnownStage]] = collections.defaultdict(list)
-        self._merged: Mapping[_Names, list[KnownStage]] = collections.defaultdict(list)
-        for stage in problem.stages:
-            stages = self._merged if stage.merged else self._measured
-            stages[tuple(sorted(stage.costs))].append(stage)
-        self._known: dict[tuple[_Names, tuple[KnownStage, ...]], tuple[StageChoice, ...]] = {}
+        self._names = [node.costs for node in problem.nodes]
+        self._groups = [node.group for node in problem.nodes]
+        self._measured: dict[tuple[str, ...], list[int]] = collections.defaultdict(list)
+        for number, measured in enumerate(problem.stages):
+            if _can_be_made(problem, measured.stage):
+                names = tuple(sorted(measured.stage.operations))
+                self._measured[names].append(number)
+        self._known: dict[tuple[_Names, tuple[int, ...]], tuple[StageChoice, ...]] = {}
         self._demands: dict[Candidate, tuple[float, ...]] = {}
         self._choosable: dict[str, list[Candidate]] = {}
-        self._modelled_count = 0
+        # By whether a lane has several steps.
+        self._modelled_count = {False: 0, True: 0}
+        self._over_limit_count = {False: 0, True: 0}
         self._parts_lose_count = 0
-        self._over_limit_count = 0
 
-    def choices(
-        self, costs: Sequence[str], merge_keys: Sequence[str | None] = ()
-    ) -> tuple[StageChoice, ...]:
-        """The ways to run convolutions together that are worth it.
+    @property
+    def knows_lanes_of_several(self) -> bool:
+        """Whether there can be a choice with a lane of several steps that is not merged."""
+        return any(
+            len(lane.steps) > 1 and not lane.merged
+            for measured in self._problem.stages
+            for lane in measured.stage.lanes
+        ) or any(self._choosable_of(costs.name) for costs in self._problem.costs)
+
+    def choices(self, lanes: Lanes) -> tuple[StageChoice, ...]:
+        """The ways to run a stage that are worth it.
 
         Args:
-            costs: the names of their ConvolutionCosts, a repeated one repeated.
-            merge_keys: the merge key of each; empty where none may be merged.
+            lanes: of one node or more, each after those of its lane that it depends on.
 
         Returns:
             Fastest first; each later one needs less workspace than those before it. For a single
-            convolution its algorithms, for several only what beats them one after another.
+            convolution its algorithms, for several only what beats them one after another. A choice
+            may have fewer lanes than `lanes`, by merging some.
         """
-        names = tuple(sorted(costs))
-        key = names, self._mergeable(names, costs, merge_keys)
-        if key not in self._known:
-            found = self._alone(names[0]) if len(names) == 1 else self._together(*key)
-            self._known[key] = _pareto(found)
-        return self._known[key]
+        nodes = [node for lane in lanes for node in lane]
+        if len({self._groups[node] for node in nodes}) > 1:
+            return ()
+        names = tuple(sorted(tuple(self._names[node] for node in lane) for lane in lanes))
+        alike = self._measured.get(tuple(sorted(self._names[node] for node in nodes)), ())
+        key = names, tuple(number for number in alike if self._can_be_placed(number, lanes))
+        found = self._known.get(key)
+        if found is None:
+            if len(nodes) == 1:
+                choices = self._alone(names[0][0])
+            else:
+                choices = self._together(lanes, *key) if len(lanes) > 1 else []
+            found = self._known[key] = _pareto(choices)
+        return found
+
+    def place(self, stage: Stage[str], lanes: Lanes) -> Stage[int] | None:
+        """The stage of nodes that a stage of costs is; None where these nodes cannot be it."""
+        nodes = [node for lane in lanes for node in lane]
+        of_nodes = [self._problem.nodes[node] for node in nodes]
+        readers: list[set[int]] = [set() for _ in nodes]
+        if len(lanes) < len(nodes):
+            for position, node in enumerate(nodes):
+                for predecessor in self._problem.predecessors[node]:
+                    if predecessor in nodes:
+                        readers[nodes.index(predecessor)].add(position)
+        offered = [(node.costs, node.merge_key) for node in of_nodes]
+        placed = find_places(stage, offered, readers)
+        return None if placed is None else placed.map(nodes.__getitem__)
 
     def describe(self) -> str:
         """What was modelled and what was left out, for reading."""
-        parts = [f"{self._modelled_count} combinations of algorithms modelled"]
+        parts = [f"{sum(self._modelled_count.values())} combinations of algorithms modelled"]
         if self._parts_lose_count:
             parts.append(
                 f"{self._parts_lose_count} sets of convolutions left out of which no smaller set "
                 "is worth a stage"
             )
-        if self._over_limit_count:
+        if over_limit_count := sum(self._over_limit_count.values()):
             parts.append(
-                f"{self._over_limit_count} sets left out behind the limit of {self._max_modelled} "
+                f"{over_limit_count} sets left out after the limit of {self._max_modelled} "
                 "modelled combinations"
             )
         return ", ".join(parts)
 
+    def _can_be_placed(self, number: int, lanes: Lanes) -> bool:
+        stage = self._problem.stages[number].stage
+        if len(stage.lanes) == len(lanes) == len(stage.operations):
+            return True
+        return self.place(stage, lanes) is not None
+
     def _alone(self, name: str) -> list[StageChoice]:
         return [
             StageChoice(
-                costs=(name,),
-                algorithms=(candidate.algorithm,),
-                latency_us=candidate.latency_us,
-                spread_us=candidate.spread_us,
-                workspace_bytes=candidate.workspace_bytes,
-                source=FigureSource.MEASURED,
+                Stage.in_sequence([Step(name, candidate.algorithm)]),
+                candidate.latency_us,
+                candidate.spread_us,
+                candidate.workspace_bytes,
+                ValueSource.MEASURED,
             )
             for candidate in self._problem.costs_by_name[name].candidates
         ]
 
-    def _mergeable(
-        self, names: _Names, costs: Sequence[str], merge_keys: Sequence[str | None]
-    ) -> tuple[KnownStage, ...]:
-        """Measured stages with merged lanes that convolutions with these merge keys can make."""
-        stages = self._merged.get(names)
-        if not stages or not any(merge_keys):
-            return ()
-        offered = list(zip(costs, merge_keys, strict=True))
-        return tuple(
-            stage
-            for stage in stages
-            if find_places(stage.costs, stage.lanes, stage.merged, offered) is not None
+    def _together(
+        self, lanes: Lanes, names: _Names, measured_numbers: Sequence[int]
+    ) -> list[StageChoice]:
+        alone_us = sum(
+            self._problem.costs_by_name[name].fastest.latency_us for lane in names for name in lane
         )
-
-    def _together(self, key: _Names, mergeable: Sequence[KnownStage]) -> list[StageChoice]:
-        alone_us = sum(self._problem.costs_by_name[name].fastest.latency_us for name in key)
         measured: list[StageChoice] = []
         winning: list[StageChoice] = []
-        for stage in (*self._measured.get(key, ()), *mergeable):
-            choice = self._as_choice(stage, alone_us)
-            if choice is not None:
-                measured.append(choice)
-                if _wins(stage, alone_us):
-                    winning.append(choice)
-        known = {_algorithms_of(choice) for choice in measured if not choice.merged}
+        for number in measured_numbers:
+            stage = self._problem.stages[number]
+            choice = _as_choice(stage, alone_us)
+            measured.append(choice)
+            if _wins(stage, alone_us):
+                winning.append(choice)
+        known = {_algorithms_of(choice.stage) for choice in measured}
         return winning + [
             choice
-            for choice in self._modelled(key, alone_us)
+            for choice in self._modelled(lanes, names, alone_us)
             if choice.latency_us + choice.spread_us < alone_us
-            and _algorithms_of(choice) not in known
+            and _algorithms_of(choice.stage) not in known
             and not any(_is_trusted_over(other, choice) for other in measured)
         ]
 
-    def _as_choice(self, stage: KnownStage, alone_us: float) -> StageChoice | None:
-        if not _runs_candidates(self._problem, stage):
-            return None
-        # The sum of times alone is not the time of the sequence; the share that was saved stays.
-        scale = 1.0 if stage.sequential_us is None else alone_us / stage.sequential_us
-        return StageChoice(
-            costs=stage.costs,
-            algorithms=stage.algorithms,
-            latency_us=stage.latency_us * scale,
-            spread_us=stage.spread_us * scale,
-            workspace_bytes=stage.workspace_bytes,
-            source=FigureSource.MEASURED,
-            priorities=stage.priorities,
-            sm_counts=stage.sm_counts,
-            lanes=stage.lanes,
-            merged=stage.merged,
-        )
-
-    def _modelled(self, key: tuple[str, ...], alone_us: float) -> Iterator[StageChoice]:
+    def _modelled(self, lanes: Lanes, names: _Names, alone_us: float) -> Iterator[StageChoice]:
         """Branch and bound over the candidates: what cannot win any more is not modelled."""
         worth_us = alone_us / (1 + self._calibration.spread)
         bounded = sorted(
-            (bound_us, place, chosen)
-            for place, chosen in self._combine(key)
+            (bound_us, number, chosen)
+            for number, chosen in self._combine(names)
             if (bound_us := self._bound_us(chosen)) < worth_us
         )
-        if not bounded or not self._may_model(key):
+        if not bounded or not self._may_model(lanes):
             return
         does_memory_matter = self._problem.memory_budget_bytes is not None
-        left = _MOST_MODELLED_OF_PAIR >> (len(key) - 2) or 1
+        left = _MOST_MODELLED_OF_PAIR >> (len(lanes) - 2) or 1
         best: StageChoice | None = None
         for bound_us, _, chosen in bounded:
-            workspace_bytes = sum(each.workspace_bytes for each in chosen)
             if (
                 best is not None
                 and bound_us * _NEAR_BOUND >= best.latency_us
-                and (not does_memory_matter or workspace_bytes >= best.workspace_bytes)
+                and (not does_memory_matter or _workspace_bytes(chosen) >= best.workspace_bytes)
             ):
                 continue
             if not left:
                 return
             left -= 1
-            choice = self._model_orders(key, chosen, bound_us)
+            choice = self._model_orders(names, chosen, bound_us)
             if choice is None:
                 continue
             if best is None or choice.latency_us < best.latency_us:
                 best = choice
             yield choice
 
-    def _may_model(self, key: tuple[str, ...]) -> bool:
-        if self._modelled_count >= self._max_modelled:
-            self._over_limit_count += 1
+    def _may_model(self, lanes: Lanes) -> bool:
+        has_several = any(len(lane) > 1 for lane in lanes)
+        if self._modelled_count[has_several] >= self._max_modelled:
+            self._over_limit_count[has_several] += 1
             return False
-        if len(key) > 2 and not any(
-            self.choices(part) for part in itertools.combinations(key, len(key) - 1)
+        if len(lanes) > 2 and not any(
+            self.choices(part) for part in itertools.combinations(lanes, len(lanes) - 1)
         ):
             self._parts_lose_count += 1
             return False
         return True
 
-    def _combine(self, key: tuple[str, ...]) -> Iterator[tuple[int, tuple[Candidate, ...]]]:
+    def _combine(self, names: _Names) -> Iterator[tuple[int, _Candidates]]:
         """Combinations of candidates, numbered; those that differ in order alone come once."""
-        most = 2
-        while (most + 1) ** len(key) <= _MOST_COMBINATIONS:
+        step_count = sum(map(len, names))
+        most = 1
+        while (most + 1) ** step_count <= _MOST_COMBINATIONS:
             most += 1
-        choosable = [self._choosable_of(name)[:most] for name in key]
-        for number, places in enumerate(itertools.product(*(range(len(c)) for c in choosable))):
+        ways = [
+            list(itertools.product(*(enumerate(self._choosable_of(name)[:most]) for name in lane)))
+            for lane in names
+        ]
+        for number, chosen in enumerate(itertools.product(*ways)):
+            places = [[place for place, _ in lane] for lane in chosen]
             repeats = any(
-                name == after and place > later
-                for name, after, place, later in zip(key, key[1:], places, places[1:], strict=False)
+                name == following and place > later
+                for (name, place), (following, later) in itertools.pairwise(
+                    zip(names, places, strict=True)
+                )
             )
             if not repeats:
-                yield number, tuple(c[place] for c, place in zip(choosable, places, strict=True))
+                yield number, tuple(tuple(each for _, each in lane) for lane in chosen)
 
-    def _bound_us(self, chosen: Sequence[Candidate]) -> float:
+    def _bound_us(self, chosen: _Candidates) -> float:
         """What the calibrated model cannot be below."""
-        demands = [self._demands_of(candidate) for candidate in chosen]
-        longest_us = max(candidate.latency_us for candidate in chosen)
+        demands = [self._demands_of(candidate) for lane in chosen for candidate in lane]
+        longest_us = max(map(_latency_us, chosen))
         together_us = max(map(sum, zip(*demands, strict=True)))
         return max(longest_us, max(longest_us, together_us) * self._calibration.factor)
 
@@ -277,32 +287,34 @@ class StageCosts:
         return self._demands[candidate]
 
     def _model_orders(
-        self, key: tuple[str, ...], chosen: tuple[Candidate, ...], bound_us: float
+        self, names: _Names, chosen: _Candidates, bound_us: float
     ) -> StageChoice | None:
         """The better of longest first, and shortest first with priority."""
-        self._modelled_count += 1
-        places = sorted(range(len(key)), key=lambda place: -chosen[place].latency_us)
-        longest_us = chosen[places[0]].latency_us
+        self._modelled_count[any(len(lane) > 1 for lane in names)] += 1
+        places = sorted(range(len(names)), key=lambda place: -_latency_us(chosen[place]))
         # Where every lane has one kernel, the order of launch is all that priority would change.
-        has_later_kernels = any(len(each.kernels) > 1 for each in chosen)
+        has_later_kernels = any(sum(len(each.kernels) for each in lane) > 1 for lane in chosen)
         best: StageChoice | None = None
         for order, has_priority in ((places, False), (places[::-1], has_later_kernels)):
-            candidates = tuple(chosen[place] for place in order)
-            priorities = tuple(range(-len(order) + 1, 1)) if has_priority else ()
-            modelled = model_stage(self._problem, candidates, priorities, ())
-            if modelled is None:
+            stage = Stage(
+                tuple(
+                    Lane(
+                        tuple(Step(each, each.algorithm) for each in chosen[place]),
+                        priority=number - len(order) + 1 if has_priority else 0,
+                    )
+                    for number, place in enumerate(order)
+                )
+            )
+            latency_us = model_stage(self._problem, stage, self._calibration)
+            if latency_us is None:
                 return None
-            # No stage ends before its longest convolution alone, whatever the calibration says.
-            latency_us = max(modelled * self._calibration.factor, longest_us)
             if best is None or latency_us < best.latency_us:
                 best = StageChoice(
-                    costs=tuple(key[place] for place in order),
-                    algorithms=tuple(each.algorithm for each in candidates),
+                    stage=_named(stage, [name for place in order for name in names[place]]),
                     latency_us=latency_us,
                     spread_us=latency_us * self._calibration.spread,
-                    workspace_bytes=sum(each.workspace_bytes for each in candidates),
-                    source=FigureSource.MODELLED,
-                    priorities=priorities,
+                    workspace_bytes=_workspace_bytes(chosen),
+                    source=ValueSource.MODELLED,
                 )
             if best.latency_us <= bound_us * _NEAR_BOUND:
                 break
@@ -310,31 +322,60 @@ class StageCosts:
 
     def _choosable_of(self, name: str) -> list[Candidate]:
         """Candidates that can be modelled, fastest first."""
-        known = self._choosable.get(name)
-        if known is None:
-            candidates = self._problem.costs_by_name[name].candidates
-            known = sorted(
-                (each for each in candidates if self._demands_of(each)),
-                key=lambda each: (each.latency_us, each.workspace_bytes, each.algorithm or ""),
-            )
-            self._choosable[name] = known
-        return known
+        if name not in self._choosable:
+            candidates = self._problem.costs_by_name[name].fastest_first
+            self._choosable[name] = [each for each in candidates if self._demands_of(each)]
+        return self._choosable[name]
 
 
-def _wins(stage: KnownStage, alone_us: float) -> bool:
-    """Whether a measured stage wins by more than its spread, judged by the figures as measured."""
-    whole_us = alone_us if stage.sequential_us is None else stage.sequential_us
-    return stage.latency_us + stage.spread_us < whole_us
-
-
-def _algorithms_of(choice: StageChoice) -> tuple[tuple[str, str], ...]:
-    """Which convolutions run with which algorithms, whatever the order of launch."""
-    return tuple(
-        sorted(
-            (name, algorithm or "")
-            for name, algorithm in zip(choice.costs, choice.algorithms, strict=True)
-        )
+def _can_be_made(problem: PlanningProblem, stage: Stage[str]) -> bool:
+    """Whether a measured stage is more than a sequence, and runs candidates where it can."""
+    return (len(stage.lanes) > 1 or stage.lanes[0].merged) and all(
+        lane.merged or problem.costs_by_name[step.operation].candidate(step.algorithm)
+        for lane in stage.lanes
+        for step in lane.steps
     )
+
+
+def _as_choice(measured: MeasuredStage, alone_us: float) -> StageChoice:
+    # The sum of times alone is not the time of the sequence; the share that was saved stays.
+    scale = 1.0 if measured.sequential_us is None else alone_us / measured.sequential_us
+    return StageChoice(
+        stage=measured.stage,
+        latency_us=measured.latency_us * scale,
+        spread_us=measured.spread_us * scale,
+        workspace_bytes=measured.workspace_bytes,
+        source=ValueSource.MEASURED,
+    )
+
+
+def _wins(measured: MeasuredStage, alone_us: float) -> bool:
+    """Whether a measured stage wins by more than its spread, by the values as measured."""
+    whole_us = alone_us if measured.sequential_us is None else measured.sequential_us
+    return measured.latency_us + measured.spread_us < whole_us
+
+
+def _named(stage: Stage[Candidate], names: Sequence[str]) -> Stage[str]:
+    left = iter(names)
+    return stage.map(lambda _: next(left))
+
+
+def _latency_us(lane: Sequence[Candidate]) -> float:
+    return sum(each.latency_us for each in lane)
+
+
+def _workspace_bytes(chosen: _Candidates) -> int:
+    """Each lane has one workspace for all its steps."""
+    return sum(max(each.workspace_bytes for each in lane) for lane in chosen)
+
+
+def _algorithms_of(stage: Stage[str]) -> tuple[object, ...]:
+    """Which convolutions run with which algorithms, whatever the order of launch."""
+    lanes = (
+        (lane.merged, tuple((step.operation, step.algorithm or "") for step in lane.steps))
+        for lane in stage.lanes
+    )
+    return tuple(sorted(lanes))
 
 
 def _is_trusted_over(measured: StageChoice, modelled: StageChoice) -> bool:
@@ -342,16 +383,6 @@ def _is_trusted_over(measured: StageChoice, modelled: StageChoice) -> bool:
     return (
         measured.latency_us < modelled.latency_us + modelled.spread_us
         and measured.workspace_bytes <= modelled.workspace_bytes
-    )
-
-
-def _runs_candidates(problem: PlanningProblem, stage: KnownStage) -> bool:
-    """Whether all that a measured stage ran by itself are candidates."""
-    lanes = stage.lanes or range(len(stage.costs))
-    return all(
-        (stage.merged and stage.merged[lane])
-        or any(algorithm == each.algorithm for each in problem.costs_by_name[name].candidates)
-        for name, algorithm, lane in zip(stage.costs, stage.algorithms, lanes, strict=True)
     )
 
 
@@ -363,9 +394,9 @@ def _pareto(choices: Sequence[StageChoice]) -> tuple[StageChoice, ...]:
         key=lambda each: (
             each.latency_us,
             each.workspace_bytes,
-            each.costs,
-            [algorithm or "" for algorithm in each.algorithms],
-            each.lanes,
+            each.stage.operations,
+            [step.algorithm or "" for step in each.stage.steps],
+            each.stage.lane_of_step,
         ),
     )
     for choice in in_order:
