@@ -30,14 +30,12 @@ def in_order(plan: GraphPlan) -> Iterator[tuple[int, Planned]]:
             f"Expected unstaged convolutions by the stage that they run before, from 0 to "
             f"{len(plan.stages)}, got {places}. Plan this graph anew."
         )
-    waiting = iter((*zip(places, plan.unstaged, strict=True), (len(plan.stages), None)))
-    place, unstaged = next(waiting)
-    for number in range(len(plan.stages) + 1):
-        while place == number and unstaged is not None:
-            yield place, unstaged
-            place, unstaged = next(waiting)
-        if number < len(plan.stages):
-            yield number, plan.stages[number]
+    entries: list[tuple[int, bool, Planned]] = [
+        *((each.before_stage, False, each) for each in plan.unstaged),
+        *((number, True, stage) for number, stage in enumerate(plan.stages)),
+    ]
+    for number, _, planned in sorted(entries, key=lambda entry: entry[:2]):
+        yield number, planned
 
 
 def stage_of(planned: Planned) -> Stage[str]:
