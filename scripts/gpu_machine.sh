@@ -63,10 +63,10 @@ build_targets() {  # build_targets TARGET…
 }
 
 install_packages() {
-  "$python" -c 'import click, msgspec, pynvml, rich, wrapt' && return 0
+  "$python" -c 'import cffi, click, msgspec, pynvml, rich, wrapt' && return 0
   "$python" -m pip install --quiet --target "$build/packages" --no-index --no-deps \
     "$tools"/wheels/*.whl ||
-    "$python" -m pip install --quiet --target "$build/packages" click msgspec nvidia-ml-py rich wrapt
+    "$python" -m pip install --quiet --target "$build/packages" cffi click msgspec nvidia-ml-py rich wrapt
 }
 
 use_packages_and_core() {

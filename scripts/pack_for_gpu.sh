@@ -33,7 +33,7 @@ cp "$("$python" -c 'from tf_interop.runtime.kernel_library import find_library; 
 "$python" -m pip download --quiet --no-deps --only-binary=:all: --dest "$folder/wheels" \
   --python-version "${PYTHON_VERSION:-3.12}" --implementation cp \
   --platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 \
-  click markdown-it-py mdurl msgspec nvidia-ml-py pygments rich wrapt
+  cffi click markdown-it-py mdurl msgspec nvidia-ml-py pycparser pygments rich wrapt
 TF_CPP_MIN_LOG_LEVEL=2 PYTHONPATH=$PWD "$python" python/profiling/export_configurations.py \
   "$folder/configurations" --for "${COMPUTE_CAPABILITY:-9.0}"
 du -sh "$folder"

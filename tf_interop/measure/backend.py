@@ -1,20 +1,39 @@
-"""What a backend can be asked to measure, and what it says of algorithms and of its device."""
+"""Measuring through the compiled core, which needs no TensorFlow; nor does this module."""
 
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import enum
+import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 
 from tf_interop.convolution import ConvolutionConfiguration
+from tf_interop.errors import LibraryError
+from tf_interop.measure.core_arguments import convolution_fields, to_lanes
 from tf_interop.profile.entries import (
     AlgorithmFailure,
     AlgorithmMeasurement,
+    FailureKind,
+    KernelMeasurement,
     StageFailure,
     StageMeasurement,
 )
-from tf_interop.profile.types import SmLimits
+from tf_interop.profile.types import ProfiledDevice, SmLimits
+from tf_interop.stage import Stage
+
+if TYPE_CHECKING:
+    from tf_interop.measure.core_library import CoreLibrary
+
+# Of StatusCode in cc_kernels/core/status.h.
+_INVALID_ARGUMENT = 1
+_FAILURE_KINDS = {2: FailureKind.UNSUPPORTED, 3: FailureKind.OUT_OF_MEMORY}
+
+# A larger error is no rounding: TF32 and half round by 2^-11, bfloat16 by 2^-9 of a value, and sums
+# of thousands of halves that are kept in half come to some hundredths of the largest element. What
+# is computed from other elements than it should be is off by as much as the elements are large.
+_LARGEST_ERROR = 0.1
 
 
 class AlgorithmScope(enum.Enum):
@@ -58,31 +77,6 @@ class MeasureOptions:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class DeviceDescription:
-    """What the core knows of the device that it measures on, without NVML.
-
-    Attributes:
-        backend: `cudnn` or `host`.
-        name: the device's name, as its driver or the operating system gives it.
-        compute_capability: such as `9.0`; empty for a CPU.
-        sm_count: streaming multiprocessors; for a CPU the cores that the process may use.
-        memory_bytes: memory of the device.
-        sm_limits: None for a CPU.
-        cudnn: cuDNN's version such as `9.10.2`; empty for a CPU.
-        cuda: version of CUDA that the driver supports, such as `12.8`; empty for a CPU.
-    """
-
-    backend: str
-    name: str
-    compute_capability: str
-    sm_count: int
-    memory_bytes: int
-    sm_limits: SmLimits | None
-    cudnn: str
-    cuda: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class AlgorithmList:
     """The algorithms that may be able to compute a convolution.
 
@@ -108,57 +102,272 @@ class ResolvedAlgorithm:
     tf32: bool
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class StageStep:
-    """One convolution of a stage to be measured.
+class Backend:
+    """A backend of the core to measure on. Use `CoreLibrary.open_backend`."""
 
-    Attributes:
-        configuration: what it computes; all its shapes are known.
-        lane: its lane; lanes are numbered 0, 1, 2, … in the order of the steps.
-        algorithm: pinned, or None for the backend's own choice.
-    """
+    def __init__(self, library: CoreLibrary, name: str, device: Any) -> None:
+        self.name = name
+        self._library = library
+        self._device = device
 
-    configuration: ConvolutionConfiguration
-    lane: int
-    algorithm: str | None = None
+    def describe(self) -> ProfiledDevice:
+        """What this backend measures on, as far as the core can tell, and today's date.
 
-
-class Backend(Protocol):
-    """What measures: `MeasuringBackend`, or a stand-in."""
+        Raises:
+            LibraryError: the driver does not say.
+        """
+        described = self._library.ffi.new("TfiDescription *")
+        texts, sink = self._library.collect()
+        error, error_sink = self._library.collect()
+        functions = self._library.functions
+        if functions.TfiDescribe(self._device, described, sink, error_sink):
+            raise LibraryError(f"Expected a description of backend '{self.name}': {error[0]}")
+        name, compute_capability, cudnn, cuda = texts
+        limits = (getattr(described, field.name) for field in dataclasses.fields(SmLimits))
+        return ProfiledDevice(
+            backend=self.name,
+            name=name,
+            compute_capability=compute_capability,
+            sm_count=described.sm_count,
+            cudnn=cudnn,
+            memory_bytes=described.memory_bytes,
+            driver="",
+            cuda=cuda,
+            clocks_mhz={},
+            sm_limits=SmLimits(*limits) if described.threads else None,
+            date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        )
 
     def list_algorithms(
         self,
         configuration: ConvolutionConfiguration,
-        scope: AlgorithmScope = ...,
+        scope: AlgorithmScope = AlgorithmScope.ALL,
         *,
-        allow_tf32: bool = ...,
+        allow_tf32: bool = True,
     ) -> AlgorithmList:
-        """See `MeasuringBackend.list_algorithms`."""
+        """Lists the algorithms to measure a convolution with.
+
+        Args:
+            configuration: what to compute; all its shapes are known.
+            scope: which algorithms.
+            allow_tf32: whether those that round float operands to TF32 may be among them.
+
+        Raises:
+            ValueError: a shape is not known, or the core has no such convolution.
+        """
+        names, sink = self._library.collect()
+        reason = self._call(
+            "TfiListAlgorithms",
+            self._convolution(configuration),
+            list(AlgorithmScope).index(scope),
+            allow_tf32,
+            sink,
+        )
+        return AlgorithmList(tuple(names), None) if reason is None else AlgorithmList((), reason[1])
 
     def resolve_algorithm(
         self,
         configuration: ConvolutionConfiguration,
         algorithm: str,
-        options: MeasureOptions | None = ...,
+        options: MeasureOptions | None = None,
     ) -> ResolvedAlgorithm | AlgorithmFailure:
-        """See `MeasuringBackend.resolve_algorithm`."""
+        """Says what `measure_algorithm` would run under a name, without running it.
+
+        Args:
+            configuration: what to compute; all its shapes are known.
+            algorithm: what to compute it with.
+            options: how to measure.
+
+        Returns:
+            What would run, or a failure, with the name that was asked for, where nothing would.
+
+        Raises:
+            ValueError: as `measure_algorithm`.
+        """
+        options = options or MeasureOptions()
+        tf32 = self._library.ffi.new("int32_t *")
+        resolved, sink = self._library.collect()
+        reason = self._call(
+            "TfiResolveAlgorithm",
+            self._convolution(configuration),
+            algorithm.encode(),
+            self._options(options),
+            tf32,
+            sink,
+        )
+        if reason is None:
+            return ResolvedAlgorithm(resolved[0], bool(tf32[0]))
+        allow, source = options.allow_tf32, self._source(options)
+        return AlgorithmFailure(configuration, algorithm, allow, *reason, source)
 
     def measure_algorithm(
         self,
         configuration: ConvolutionConfiguration,
-        algorithm: str | None = ...,
-        options: MeasureOptions | None = ...,
+        algorithm: str | None = None,
+        options: MeasureOptions | None = None,
     ) -> AlgorithmMeasurement | AlgorithmFailure:
-        """See `MeasuringBackend.measure_algorithm`."""
+        """Measures one convolution with one algorithm, alone.
+
+        Args:
+            configuration: what to compute; all its shapes are known.
+            algorithm: what to compute it with; None for the backend's own choice, of which a
+                failure has an empty name.
+            options: how to measure.
+
+        Raises:
+            ValueError: a shape is not known, the core has no such convolution, or the options make
+                no sense. An algorithm that the backend does not have is a failure.
+        """
+        options = options or MeasureOptions()
+        source = self._source(options)
+        measured = self._library.ffi.new("TfiMeasurement *")
+        ran, sink = self._library.collect()
+        trace_errors, trace_sink = self._library.collect()
+        kernels: list[tuple[KernelMeasurement, float]] = []
+        kernel_sink = self._library.sink(
+            "TfiKernelSink", lambda name, kernel: kernels.append(self._kernel(name, kernel))
+        )
+        reason = self._call(
+            "TfiMeasureConvolution",
+            self._convolution(configuration),
+            (algorithm or "").encode(),
+            self._options(options),
+            measured,
+            sink,
+            kernel_sink,
+            trace_sink,
+        )
+        if reason is None and measured.relative_error > _LARGEST_ERROR:
+            reason = FailureKind.WRONG_RESULT, _describe_error(measured.relative_error)
+        if reason is not None:
+            name = algorithm or "".join(ran)
+            return AlgorithmFailure(configuration, name, options.allow_tf32, *reason, source)
+        total_us = sum(elapsed_us for _, elapsed_us in kernels)
+        return AlgorithmMeasurement(
+            configuration=configuration,
+            algorithm=ran[0],
+            tf32=bool(measured.reduces_precision),
+            latency_us=measured.time.median_us,
+            spread_us=measured.time.spread_us,
+            workspace_bytes=measured.workspace_bytes,
+            relative_error=None if measured.relative_error < 0 else measured.relative_error,
+            deterministic=bool(measured.is_deterministic),
+            kernels=tuple(
+                dataclasses.replace(kernel, time_share=elapsed_us / total_us)
+                for kernel, elapsed_us in kernels
+            ),
+            source=source + "".join(f", kernels not traced: {each}" for each in trace_errors),
+        )
 
     def measure_stage(
         self,
-        steps: Sequence[StageStep],
-        options: MeasureOptions | None = ...,
+        stage: Stage[ConvolutionConfiguration],
+        options: MeasureOptions | None = None,
         *,
-        sequential_algorithms: Sequence[str | None] = ...,
-        sm_counts: Sequence[int] = ...,
-        priorities: Sequence[int] = ...,
-        merged: Sequence[bool] = ...,
+        sequential_algorithms: Sequence[str | None] = (),
     ) -> StageMeasurement | StageFailure:
-        """See `MeasuringBackend.measure_stage`."""
+        """Measures a stage on its lanes, beside the same steps in sequence.
+
+        The sequence is measured with the stage's own algorithms and with `sequential_algorithms`;
+        in it nothing is merged. The spread of the result is that of the lanes and of the latter
+        sequence added up, since either value may be off.
+
+        Args:
+            stage: what to run; an algorithm of None is the backend's own choice.
+            options: how to measure.
+            sequential_algorithms: of each step, the algorithm that is fastest alone; None for the
+                backend's own choice. Empty: the stage's own.
+
+        Raises:
+            ValueError: the stage is not legal, a shape is not known, or the core has no such
+                convolution. An algorithm that cannot be had, and a lane that cannot be merged, is a
+                failure.
+        """
+        stage.validate()
+        options = options or MeasureOptions()
+        source = self._source(options)
+        ffi = self._library.ffi
+        lanes, kept = to_lanes(ffi, stage, sequential_algorithms)
+        measured = ffi.new("TfiStageMeasurement *")
+        sm_counts = ffi.new("int32_t[]", len(stage.lanes))
+        ran, sink = self._library.collect()
+        ran_in_sequence, sequence_sink = self._library.collect()
+        reason = self._call(
+            "TfiMeasureStage",
+            lanes,
+            len(stage.lanes),
+            self._options(options),
+            measured,
+            sm_counts,
+            sink,
+            sequence_sink,
+        )
+        del kept
+        if reason is not None:
+            return StageFailure(stage, options.allow_tf32, *reason, source)
+        granted = tuple(sm_counts)
+        asked = tuple(lane.sm_count for lane in stage.lanes)
+        return StageMeasurement(
+            stage=stage.with_algorithms(ran),
+            tf32=options.allow_tf32,
+            latency_us=measured.concurrent.median_us,
+            same_sequential_us=measured.same_sequential.median_us,
+            sequential_us=measured.sequential.median_us,
+            spread_us=measured.concurrent.spread_us + measured.sequential.spread_us,
+            workspace_bytes=measured.workspace_bytes,
+            source=source,
+            sequential_algorithms=tuple(ran_in_sequence),
+            granted_sm_counts=() if granted == asked else granted,
+        )
+
+    def _call(self, function: str, *arguments: Any) -> tuple[FailureKind, str] | None:
+        """Calls the library; why it failed, or None.
+
+        Raises:
+            ValueError: an argument makes no sense.
+        """
+        error, error_sink = self._library.collect()
+        code = getattr(self._library.functions, function)(self._device, *arguments, error_sink)
+        if code == _INVALID_ARGUMENT:
+            raise ValueError(error[0])
+        return (_FAILURE_KINDS.get(code, FailureKind.FAILED), error[0]) if code else None
+
+    def _convolution(self, configuration: ConvolutionConfiguration) -> Any:
+        return self._new("TfiConvolution *", convolution_fields(configuration))
+
+    def _options(self, options: MeasureOptions) -> Any:
+        fields = dataclasses.asdict(options).items()
+        return self._new(
+            "TfiMeasureOptions *",
+            {name: -1 if value is None else value for name, value in fields},
+        )
+
+    def _new(self, kind: str, fields: dict[str, Any]) -> Any:
+        try:
+            return self._library.ffi.new(kind, fields)
+        except OverflowError as error:
+            raise ValueError(f"Expected sizes that fit in the core's integers: {error}") from error
+
+    def _kernel(self, name: Any, kernel: Any) -> tuple[KernelMeasurement, float]:
+        measured = KernelMeasurement(
+            name=bytes(self._library.ffi.string(name)).decode(errors="replace"),
+            grid=tuple(kernel.grid),
+            block=tuple(kernel.block),
+            registers_per_thread=kernel.registers_per_thread,
+            shared_memory_bytes=kernel.shared_memory_bytes,
+            time_share=1.0,
+        )
+        return measured, kernel.elapsed_us
+
+    def _source(self, options: MeasureOptions) -> str:
+        given = ", ".join(f"{name}={value}" for name, value in dataclasses.asdict(options).items())
+        return f"tf_interop core, backend {self.name}: {given}"
+
+
+def _describe_error(relative_error: float) -> str:
+    if math.isinf(relative_error):
+        return "Expected a finite result, got elements that are not finite or were not written."
+    return (
+        f"Expected a largest error of at most {_LARGEST_ERROR} relative to the result in double "
+        f"precision, got {relative_error:.3g}."
+    )

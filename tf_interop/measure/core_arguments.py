@@ -1,11 +1,10 @@
-"""Convolutions, stages and options as the core takes them, and what it hands to sinks."""
+"""Convolutions and stages as the core takes them: the fields of its structs, by name."""
 
 from __future__ import annotations
 
-import ctypes
-import dataclasses
+import itertools
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tf_interop.convolution import (
     SPATIAL_AXES,
@@ -13,18 +12,7 @@ from tf_interop.convolution import (
     ConvolutionKind,
     Shape,
 )
-from tf_interop.measure.backend import MeasureOptions, StageStep
-from tf_interop.measure.core_interface import (
-    KERNEL_SINK_TYPE,
-    SINK_TYPE,
-    ConvolutionStruct,
-    KernelStruct,
-    LaneStruct,
-    MeasureOptionsStruct,
-    StageStruct,
-    StepStruct,
-)
-from tf_interop.profile.entries import KernelMeasurement
+from tf_interop.stage import Stage
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -36,6 +24,7 @@ _KINDS = {
 }
 _DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "float64": 3}
 _LAYOUTS = {"NHWC": 0, "NCHW": 1, "NDHWC": 0, "NCDHW": 1}
+# Whether there is a bias, and the activation.
 _FUSED_OPS = {
     (): (False, 0),
     ("BiasAdd",): (True, 0),
@@ -44,10 +33,12 @@ _FUSED_OPS = {
     ("BiasAdd", "LeakyRelu"): (True, 3),
     ("BiasAdd", "Elu"): (True, 4),
 }
+_DIMENSIONS = ("depth", "height", "width")
+_PADS = ("pad_front", "pad_back", "pad_top", "pad_bottom", "pad_left", "pad_right")
 
 
-def to_convolution_struct(configuration: ConvolutionConfiguration) -> ConvolutionStruct:
-    """What the core calls a convolution; it checks the sizes itself.
+def convolution_fields(configuration: ConvolutionConfiguration) -> dict[str, Any]:
+    """The fields of a `TfiConvolution`; the core checks the sizes itself.
 
     Raises:
         ValueError: a shape is not known, the filter does not fit the channels, or the core has no
@@ -65,182 +56,81 @@ def to_convolution_struct(configuration: ConvolutionConfiguration) -> Convolutio
                 f"Expected {len(axes)} {field} in layout {configuration.layout}, got "
                 f"{getattr(configuration, field)}."
             )
-    image_sizes = tuple(image[axis] for axis in axes)
-    image_channels, output_channels = image[channel_axis], output[channel_axis]
-    pads = _pads(configuration, image_sizes, filter_)
+    image_sizes = [image[axis] for axis in axes]
+    channels = image[channel_axis]
+    _check_filter(configuration, filter_, channels, output[channel_axis])
     has_bias, activation = _number_of(_FUSED_OPS, "fused_ops", configuration.fused_ops)
-    _check_filter(configuration, filter_, image_channels, output_channels)
-    image_depth, image_height, image_width = _with_depth(image_sizes, 1)
-    filter_depth, filter_height, filter_width = _with_depth(filter_[: len(axes)], 1)
-    output_depth, output_height, output_width = _with_depth([output[axis] for axis in axes], 1)
-    stride_depth, stride_height, stride_width = _with_depth(configuration.strides, 1)
-    dilation_depth, dilation_height, dilation_width = _with_depth(configuration.dilations, 1)
-    (pad_front, pad_back), (pad_top, pad_bottom), (pad_left, pad_right) = _with_depth(pads, (0, 0))
-    return ConvolutionStruct(
-        kind=_KINDS[configuration.kind],
-        dtype=_number_of(_DTYPES, "dtype", configuration.dtype),
-        layout=layout,
-        activation=activation,
-        has_bias=has_bias,
-        leaky_relu_alpha=configuration.leaky_relu_alpha,
-        spatial_rank=len(axes),
-        image_depth=image_depth,
-        filter_depth=filter_depth,
-        output_depth=output_depth,
-        stride_depth=stride_depth,
-        dilation_depth=dilation_depth,
-        pad_front=pad_front,
-        pad_back=pad_back,
-        batch=image[0],
-        image_height=image_height,
-        image_width=image_width,
-        image_channels=image_channels,
-        filter_height=filter_height,
-        filter_width=filter_width,
-        output_height=output_height,
-        output_width=output_width,
-        output_channels=output_channels,
-        stride_height=stride_height,
-        stride_width=stride_width,
-        dilation_height=dilation_height,
-        dilation_width=dilation_width,
-        pad_top=pad_top,
-        pad_bottom=pad_bottom,
-        pad_left=pad_left,
-        pad_right=pad_right,
-        group_count=image_channels if configuration.depthwise else image_channels // filter_[-2],
-    )
+    sizes = {
+        "spatial_rank": len(axes),
+        "batch": image[0],
+        "image_channels": channels,
+        "output_channels": output[channel_axis],
+        "group_count": channels if configuration.depthwise else channels // filter_[-2],
+    }
+    pads = _with_depth(_pads(configuration, image_sizes, filter_), (0, 0))
+    sizes |= zip(_PADS, itertools.chain(*pads), strict=True)
+    for name, values in (
+        ("image", image_sizes),
+        ("filter", filter_[:-2]),
+        ("output", [output[axis] for axis in axes]),
+        ("stride", configuration.strides),
+        ("dilation", configuration.dilations),
+    ):
+        by_dimension = zip(_DIMENSIONS, _with_depth(values, 1), strict=True)
+        sizes |= {f"{name}_{dimension}": value for dimension, value in by_dimension}
+    return {
+        "sizes": sizes,
+        "kind": _KINDS[configuration.kind],
+        "dtype": _number_of(_DTYPES, "dtype", configuration.dtype),
+        "layout": layout,
+        "activation": activation,
+        "has_bias": has_bias,
+        "leaky_relu_alpha": configuration.leaky_relu_alpha,
+    }
 
 
-def to_lane_structs(
-    sm_counts: Sequence[int], priorities: Sequence[int], merged: Sequence[bool]
-) -> list[LaneStruct]:
-    """What lanes ask for; none where no lane asks for anything.
+def to_lanes(
+    ffi: Any,
+    stage: Stage[ConvolutionConfiguration],
+    sequential_algorithms: Sequence[str | None] = (),
+) -> tuple[Any, list[object]]:
+    """The lanes of a stage as an array of `TfiLane`, and what has to live as long as it.
+
+    Args:
+        ffi: of the library.
+        stage: any stage.
+        sequential_algorithms: one for each of its steps, or none.
 
     Raises:
-        ValueError: there are not as many of each.
+        ValueError: a convolution is none of the core's, or there are not as many algorithms.
     """
-    counts = {len(values) for values in (sm_counts, priorities, merged) if values}
-    if len(counts) > 1:
+    if len(sequential_algorithms) not in (0, len(stage.steps)):
         raise ValueError(
-            f"Expected SM counts, priorities and merged for as many lanes each, got "
-            f"{len(sm_counts)}, {len(priorities)} and {len(merged)}."
-        )
-    none = [0] * max(counts, default=0)
-    return [
-        LaneStruct(*options)
-        for options in zip(priorities or none, sm_counts or none, merged or none, strict=True)
-    ]
-
-
-def to_stage_struct(
-    steps: Sequence[StageStep],
-    sequential_algorithms: Sequence[str | None],
-    lane_structs: Sequence[LaneStruct],
-) -> StageStruct:
-    """What the core calls a stage of these steps.
-
-    Raises:
-        ValueError: there are neither none nor as many sequential algorithms as steps, or a
-            convolution is none of the core's.
-    """
-    if sequential_algorithms and len(sequential_algorithms) != len(steps):
-        raise ValueError(
-            f"Expected a sequential algorithm for none or all of {len(steps)} steps, got "
+            f"Expected a sequential algorithm for none or all of {len(stage.steps)} steps, got "
             f"{len(sequential_algorithms)}."
         )
-    lanes = (LaneStruct * len(lane_structs))(*lane_structs)
-    structs = (StepStruct * len(steps))(
-        *(
-            StepStruct(
-                to_convolution_struct(step.configuration),
-                f"step {index}".encode(),
-                (step.algorithm or "").encode(),
-                step.lane,
-            )
-            for index, step in enumerate(steps)
-        )
-    )
-    names = (ctypes.c_char_p * len(sequential_algorithms))(
-        *((name or "").encode() for name in sequential_algorithms)
-    )
-    return StageStruct(
-        structs, len(steps), names if sequential_algorithms else None, lanes, len(lanes)
-    )
+    kept: list[object] = []
 
+    def text(algorithm: str | None) -> Any:
+        kept.append(ffi.new("char[]", (algorithm or "").encode()))
+        return kept[-1]
 
-def to_options_struct(options: MeasureOptions) -> MeasureOptionsStruct:
-    """What the core calls these options."""
-    return MeasureOptionsStruct(
-        warmup_runs=options.warmup_runs,
-        repetitions=options.repetitions,
-        cache_bytes=-1 if options.cache_bytes is None else options.cache_bytes,
-        head_start_bytes=-1 if options.head_start_bytes is None else options.head_start_bytes,
-        workspace_limit_bytes=options.workspace_limit_bytes,
-        reference_limit_multiply_adds=options.reference_limit_multiply_adds,
-        seed=options.seed,
-        allow_tf32=options.allow_tf32,
-        trace_kernels=options.trace_kernels,
-    )
-
-
-class CollectedStrings:
-    """Collects what the library gives to a sink.
-
-    Attributes:
-        sink: what to hand to the library.
-    """
-
-    def __init__(self) -> None:
-        self._collected: list[str] = []
-        self.sink = SINK_TYPE(self._take)
-
-    def _take(self, data: int, size: int) -> None:
-        self._collected.append(ctypes.string_at(data, size).decode())
-
-    @property
-    def all(self) -> tuple[str, ...]:
-        """What was given, in order."""
-        return tuple(self._collected)
-
-    @property
-    def only(self) -> str:
-        """The one string that was given."""
-        (text,) = self._collected
-        return text
-
-
-class CollectedKernels:
-    """Collects the GPU kernels that the library gives to a sink.
-
-    Attributes:
-        sink: what to hand to the library.
-    """
-
-    def __init__(self) -> None:
-        self._collected: list[tuple[KernelMeasurement, float]] = []
-        self.sink = KERNEL_SINK_TYPE(self._take)
-
-    def _take(self, pointer: ctypes._Pointer[KernelStruct]) -> None:
-        kernel = pointer.contents
-        measured = KernelMeasurement(
-            name=kernel.name.decode(errors="replace"),
-            grid=tuple(kernel.grid),
-            block=tuple(kernel.block),
-            registers_per_thread=kernel.registers_per_thread,
-            shared_memory_bytes=kernel.shared_memory_bytes,
-            time_share=1.0,
-        )
-        self._collected.append((measured, kernel.elapsed_us))
-
-    @property
-    def all(self) -> tuple[KernelMeasurement, ...]:
-        """What was given, in order, each with its share of the time."""
-        total_us = sum(elapsed_us for _, elapsed_us in self._collected)
-        return tuple(
-            dataclasses.replace(kernel, time_share=elapsed_us / total_us)
-            for kernel, elapsed_us in self._collected
-        )
+    sequential = iter(sequential_algorithms)
+    lanes = []
+    for lane in stage.lanes:
+        steps = [
+            {
+                "convolution": convolution_fields(step.operation),
+                "algorithm": text(step.algorithm),
+                "sequential_algorithm": text(next(sequential))
+                if sequential_algorithms
+                else ffi.NULL,
+            }
+            for step in lane.steps
+        ]
+        kept.append(ffi.new("TfiStep[]", steps))
+        lanes.append((kept[-1], len(steps), lane.priority, lane.sm_count, lane.merged))
+    return ffi.new("TfiLane[]", lanes), kept
 
 
 def _known(tensor: str, shape: Shape | None, layout: str) -> tuple[int, ...]:
@@ -253,10 +143,9 @@ def _known(tensor: str, shape: Shape | None, layout: str) -> tuple[int, ...]:
     return known
 
 
-def _with_depth(spatial: Sequence[_Value], depth: _Value) -> tuple[_Value, _Value, _Value]:
+def _with_depth(spatial: Sequence[_Value], depth: _Value) -> tuple[_Value, ...]:
     """What is said of depth, height and width, where images have no depth."""
-    *depths, height, width = spatial
-    return (depths or [depth])[0], height, width
+    return (depth,) * (len(_DIMENSIONS) - len(spatial)) + tuple(spatial)
 
 
 def _check_filter(

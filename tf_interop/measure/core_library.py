@@ -1,37 +1,46 @@
-"""The compiled core, which needs no TensorFlow: finding it, loading it, opening a backend."""
+"""The compiled core, which needs no TensorFlow: finding it, loading it, opening a backend.
+
+What goes through its C interface is read from the library's own header, which lies beside it.
+"""
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import pathlib
+from collections.abc import Callable
+from typing import Any
 
 from tf_interop.errors import LibraryError
 from tf_interop.library_file import find_library_file
-from tf_interop.measure.core_arguments import CollectedStrings
-from tf_interop.measure.core_backend import MeasuringBackend
-from tf_interop.measure.core_interface import INTERFACE_VERSION, declare_functions
+from tf_interop.measure.backend import Backend
 
 CORE_LIBRARY_NAME = "libtf_interop_core.so"
 
+# Of the interface in cc_kernels/core/c_api.h that this package was written for.
+_VERSION = 1
+_FIRST_MARK, _LAST_MARK = "// ---- Python reads from here", "// ---- Python reads to here"
 _REBUILD = "Build it again, in tf_interop's source folder: scripts/setup.sh"
 
 
 class CoreLibrary:
-    """The loaded library. Use `load_core_library`, which loads it once."""
+    """The loaded library. Use `load_core_library`, which loads it once.
 
-    def __init__(self, path: pathlib.Path, functions: ctypes.CDLL) -> None:
-        self.path = path
-        self._functions = functions
-        declare_functions(functions)
+    Attributes:
+        ffi: makes the structs of the interface.
+        functions: the functions of the interface.
+    """
+
+    def __init__(self, ffi: Any, functions: Any) -> None:
+        self.ffi = ffi
+        self.functions = functions
 
     def cudnn_version(self) -> str:
         """The version of libcudnn, such as `9.10.2`; empty where there is none. Uses no GPU."""
-        version = CollectedStrings()
-        self._functions.TfiCoreCudnnVersion(version.sink)
-        return version.only
+        version, sink = self.collect()
+        self.functions.TfiCudnnVersion(sink)
+        return version[0]
 
-    def open_backend(self, name: str) -> MeasuringBackend:
+    def open_backend(self, name: str) -> Backend:
         """Opens a backend, the same one every time.
 
         Args:
@@ -41,11 +50,24 @@ class CoreLibrary:
         Raises:
             LibraryError: there is no such backend, or no GPU, driver or cuDNN for it.
         """
-        device = ctypes.c_void_p()
-        error = CollectedStrings()
-        if self._functions.TfiCoreOpen(name.encode(), ctypes.byref(device), error.sink):
-            raise LibraryError(f"Expected backend '{name}' to open: {error.only}")
-        return MeasuringBackend(self._functions, name, device)
+        device = self.ffi.new("TfiDevice **")
+        error, error_sink = self.collect()
+        if self.functions.TfiOpen(name.encode(), device, error_sink):
+            raise LibraryError(f"Expected backend '{name}' to open: {error[0]}")
+        return Backend(self, name, device[0])
+
+    def collect(self) -> tuple[list[str], Any]:
+        """A list, and a sink of the library that puts strings into it."""
+        collected: list[str] = []
+
+        def take(text: Any, size: int) -> None:
+            collected.append(bytes(self.ffi.unpack(text, size)).decode(errors="replace"))
+
+        return collected, self.sink("TfiSink", take)
+
+    def sink(self, kind: str, take: Callable[..., None]) -> Any:
+        """What the library calls `take` through, as long as the result lives."""
+        return self.ffi.callback(kind, take)
 
 
 def find_core_library() -> pathlib.Path | None:
@@ -61,28 +83,33 @@ def load_core_library() -> CoreLibrary:
     """Loads the library into this process, once.
 
     Raises:
-        LibraryError: it is missing, does not load, has another version of the interface, or this
-            CPU lacks instructions that it was compiled for.
+        LibraryError: it or its header is missing, it does not load, has another version of the
+            interface, or this CPU lacks instructions that it was compiled for.
     """
+    import cffi  # here, as most programs need none of it
+
     path = find_core_library()
     if path is None or not path.is_file():
         raise LibraryError(
             f"Expected the compiled library {path or CORE_LIBRARY_NAME}, found none. {_REBUILD}"
         )
+    ffi = cffi.FFI()
     try:
-        functions = ctypes.CDLL(str(path))
-        is_supported = bool(functions.TfiCoreCpuIsSupported())
-        version = int(functions.TfiCoreVersion())
-    except (OSError, AttributeError) as error:
+        _, declarations = path.with_suffix(".h").read_text().split(_FIRST_MARK)
+        # The mark's line goes on behind the mark.
+        ffi.cdef(declarations.split(_LAST_MARK)[0].partition("\n")[2])
+        functions = ffi.dlopen(str(path))
+        version = functions.TFI_CORE_VERSION
+        is_supported = functions.TfiCpuIsSupported()
+    except (OSError, ValueError, AttributeError, cffi.FFIError) as error:
         raise LibraryError(f"{path} does not load: {error}. {_REBUILD}") from error
+    if version != _VERSION:
+        raise LibraryError(
+            f"Expected version {_VERSION} of the interface of {path}, got {version}. {_REBUILD}"
+        )
     if not is_supported:
         raise LibraryError(
             f"{path} was compiled for CPUs with AVX2 and FMA, which this CPU lacks. Build it with "
             "the CMake option TF_INTEROP_CPU_FLAGS empty."
         )
-    if version != INTERFACE_VERSION:
-        raise LibraryError(
-            f"Expected version {INTERFACE_VERSION} of the interface of {path}, got {version}. "
-            f"{_REBUILD}"
-        )
-    return CoreLibrary(path, functions)
+    return CoreLibrary(ffi, functions)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import os
 import pathlib
 import platform
 
 from tf_interop.errors import LibraryError
-from tf_interop.measure.backend import DeviceDescription
 from tf_interop.measure.core_library import load_core_library
 from tf_interop.measure.nvidia import NvidiaGpu, visible_gpus
 from tf_interop.profile.types import ProfiledDevice
@@ -17,31 +17,26 @@ from tf_interop.profile.types import ProfiledDevice
 _CPU_FILE = pathlib.Path("/proc/cpuinfo")
 
 
-def identify_device(description: DeviceDescription) -> ProfiledDevice:
+def identify_device(described: ProfiledDevice) -> ProfiledDevice:
     """The device that the core measures on, for a new profile.
 
     NVML adds driver and clocks. CUDA's first device is matched with NVML's by its name, because
-    the description has no bus address: of several that are alike, it is the first visible one.
+    the core gives no bus address: of several that are alike, it is the first visible one.
 
     Args:
-        description: what the core says of its device.
+        described: what the core says of its device.
     """
-    if description.backend == "host":
+    if described.backend == "host":
         return this_cpu()
-    gpus = visible_gpus()
-    gpu = next((each for each in gpus if each.name == description.name), None)
-    return ProfiledDevice(
-        backend=description.backend,
-        name=description.name,
-        compute_capability=description.compute_capability,
-        sm_count=description.sm_count,
-        cudnn=description.cudnn,
-        memory_bytes=description.memory_bytes or (gpu.memory_bytes if gpu else 0),
-        driver=gpu.driver if gpu else "",
-        cuda=description.cuda or (gpu.cuda if gpu else ""),
-        clocks_mhz=dict(gpu.clocks_mhz) if gpu else {},
-        sm_limits=description.sm_limits,
-        date=_today(),
+    gpu = next((each for each in visible_gpus() if each.name == described.name), None)
+    if gpu is None:
+        return described
+    return dataclasses.replace(
+        described,
+        memory_bytes=described.memory_bytes or gpu.memory_bytes,
+        driver=gpu.driver,
+        cuda=described.cuda or gpu.cuda,
+        clocks_mhz=dict(gpu.clocks_mhz),
     )
 
 

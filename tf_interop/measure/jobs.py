@@ -33,11 +33,11 @@ from tf_interop.measure.backend import (
     ResolvedAlgorithm,
 )
 from tf_interop.measure.choose_algorithms import combinations_for_pair
-from tf_interop.measure.measured import KnownMeasurements
+from tf_interop.measure.measured import Measurements
 from tf_interop.profile.entries import (
     AlgorithmFailure,
     AlgorithmKey,
-    MeasuredConvolution,
+    AlgorithmMeasurement,
     StageKey,
 )
 from tf_interop.profile.tables import describe_convolution
@@ -47,6 +47,7 @@ from tf_interop.profile.worklist import (
     ListedConvolution,
     ListedStage,
 )
+from tf_interop.stage import Lane, Stage
 
 
 class Phase(enum.Enum):
@@ -106,68 +107,57 @@ class AlgorithmJob:
 
 @dataclasses.dataclass(frozen=True)
 class StageJob:
-    """One stage to measure, with an algorithm for each convolution.
+    """One stage to measure.
 
     Attributes:
-        convolutions: what to run, in launch order.
-        lanes: the lane of each.
+        stage: what to run, with an algorithm for each step.
         tf32: whether TF32 is allowed.
-        sm_counts: the SMs of each lane; empty where lanes share all.
-        priorities: of each lane's stream; empty where all are 0.
-        merged: which lanes run as one wider convolution; empty where none does.
-        sequential_algorithms: what is fastest alone for each, to compare with.
+        sequential_algorithms: what is fastest alone for each step, to compare with.
     """
 
-    convolutions: tuple[MeasuredConvolution, ...]
-    lanes: tuple[int, ...]
+    stage: Stage[ConvolutionConfiguration]
     tf32: bool
-    sm_counts: tuple[int, ...]
-    priorities: tuple[int, ...]
-    merged: tuple[bool, ...]
     sequential_algorithms: tuple[str, ...]
 
     @property
     def key(self) -> StageKey:
         """That of its entry."""
-        return StageKey(
-            self.convolutions, self.lanes, self.tf32, self.sm_counts, self.priorities, self.merged
-        )
+        return StageKey(self.stage, self.tf32)
 
     def __str__(self) -> str:
-        algorithms = " | ".join(str(each.algorithm) for each in self.convolutions)
-        merged = ", merged" if any(self.merged) else ""
-        return (
-            f"{len(self.convolutions)} convolutions{merged}, {algorithms}{_tf32_words(self.tf32)}"
-        )
+        steps = self.stage.steps
+        algorithms = " | ".join(str(each.algorithm) for each in steps)
+        merged = ", merged" if any(lane.merged for lane in self.stage.lanes) else ""
+        return f"{len(steps)} convolutions{merged}, {algorithms}{_tf32_words(self.tf32)}"
 
 
 Job = AlgorithmJob | StageJob
 
 
 class ProfileJobs:
-    """The jobs of one run: what a list asks for, and is not known."""
+    """The jobs of one run: what a list asks for, and is not measured yet."""
 
     def __init__(
         self,
         backend: Backend,
         configurations: ConfigurationList,
         options: RunOptions,
-        known: KnownMeasurements,
+        measured: Measurements,
         device: ProfiledDevice | None,
     ) -> None:
-        """Prepares them; what there is to measure follows from what is known when it is asked for.
+        """Prepares them; what there is to measure follows from what is measured by then.
 
         Args:
             backend: says which algorithms there are, and what their names stand for.
             configurations: what to measure.
             options: how.
-            known: what was measured up to now; the run adds to it.
+            measured: what was measured up to now; the run adds to it.
             device: what is measured on, to choose combinations by; None where it is not known.
         """
         self._backend = backend
         self._list = configurations
         self._options = options
-        self._known = known
+        self._measured = measured
         self._device = device
         self._names: dict[tuple[ConvolutionConfiguration, AlgorithmScope, bool], tuple[str, ...]]
         self._names = {}
@@ -238,7 +228,7 @@ class ProfileJobs:
         self, configuration: ConvolutionConfiguration, tf32: bool, phase: Phase
     ) -> Iterator[AlgorithmJob]:
         for name in self._algorithms(configuration, tf32, phase):
-            if not self._known.has_algorithm(configuration, name, allow_tf32=tf32):
+            if not self._measured.has_algorithm(configuration, name, allow_tf32=tf32):
                 yield AlgorithmJob(configuration, name, tf32)
 
     def _algorithms(
@@ -277,7 +267,7 @@ class ProfileJobs:
             (stage, tf32)
             for tf32 in self._options.tf32
             for stage in sorted(self._list.stages, key=self._stage_order)
-            if self._matters(tf32, self._configurations_of(stage))
+            if self._matters(tf32, self._stage_of(stage).operations)
         ]
         jobs = [self._stage_jobs(stage, tf32) for stage, tf32 in stages]
         for rank in range(max(map(len, jobs), default=0)):
@@ -286,91 +276,74 @@ class ProfileJobs:
                     yield functools.partial(self._unless_done, of_stage[rank])
 
     def _unless_done(self, job: StageJob) -> Iterator[StageJob]:
-        if not self._known.has_stage(job.key, job.sequential_algorithms):
+        if not self._measured.has_stage(job.key, job.sequential_algorithms):
             yield job
 
-    def _stage_order(self, stage: ListedStage) -> tuple[bool, int, bool]:
+    def _stage_order(self, listed: ListedStage) -> tuple[bool, int, bool]:
         """What a plan pins first, then what costs most; of one level first what is not merged."""
-        cost = sum(multiply_adds(each) for each in self._configurations_of(stage))
-        return not stage.algorithms, -cost * max(1, len(stage.origins)), any(stage.merged)
+        cost = sum(map(multiply_adds, self._stage_of(listed).operations))
+        is_pinned = any(step.algorithm for step in listed.stage.steps)
+        is_merged = any(lane.merged for lane in listed.stage.lanes)
+        return not is_pinned, -cost * max(1, len(listed.origins)), is_merged
 
-    def _configurations_of(self, stage: ListedStage) -> tuple[ConvolutionConfiguration, ...]:
-        return tuple(self._list.convolutions[place].configuration for place in stage.convolutions)
+    def _stage_of(self, listed: ListedStage) -> Stage[ConvolutionConfiguration]:
+        return listed.stage.map(lambda place: self._list.convolutions[place].configuration)
 
-    def _stage_jobs(self, stage: ListedStage, tf32: bool) -> list[StageJob]:
-        configurations = self._configurations_of(stage)
-        alone = [self._known.fastest(each, allow_tf32=tf32) for each in configurations]
+    def _stage_jobs(self, listed: ListedStage, tf32: bool) -> list[StageJob]:
+        stage = self._stage_of(listed)
+        alone = [self._measured.fastest(each, allow_tf32=tf32) for each in stage.operations]
         if not all(alone):
             return []
         fastest = tuple(each[0].algorithm for each in alone)
-        choices: list[tuple[str, ...]]
-        if any(stage.merged):
-            choices = self._choices_for_merged(stage, configurations, fastest, tf32)
-        elif stage.algorithms:
-            pinned = zip(configurations, stage.algorithms, fastest, strict=True)
-            choices = [
-                tuple(
-                    self._name_of_pinned(AlgorithmJob(each, name, tf32)) if name else other
-                    for each, name, other in pinned
-                )
-            ]
-        elif stage.lanes == (0, 1):
-            combinations = combinations_for_pair(
-                alone[0],
-                alone[1],
-                self._device,
-                at_most_each=self._options.pair_algorithms,
-            )
-            choices = [(first.algorithm, second.algorithm) for first, second in combinations]
-        else:
-            choices = [fastest]
         return [
-            StageJob(
-                convolutions=tuple(map(MeasuredConvolution, configurations, choice)),
-                lanes=stage.lanes,
-                tf32=tf32,
-                sm_counts=stage.sm_counts,
-                priorities=stage.priorities,
-                merged=stage.merged,
-                sequential_algorithms=fastest,
-            )
-            for choice in choices
+            StageJob(stage.with_algorithms(choice), tf32, fastest)
+            for choice in self._choices(stage, alone, tf32)
         ]
 
-    def _choices_for_merged(
+    def _choices(
         self,
-        stage: ListedStage,
-        configurations: tuple[ConvolutionConfiguration, ...],
-        fastest: tuple[str, ...],
+        stage: Stage[ConvolutionConfiguration],
+        alone: Sequence[Sequence[AlgorithmMeasurement]],
         tf32: bool,
     ) -> list[tuple[str, ...]]:
-        """Algorithms for a stage with merged lanes, each of those of a wider convolution.
+        """What to measure a stage with, one algorithm for each step.
 
-        Nothing is known of a wider convolution alone. So its algorithms come in the order in which
-        the backend would consider them, or that were asked for by name.
-
-        Returns:
-            Several for each convolution, as many as of a pair; none where a wider one has none.
+        A plan's algorithms are taken as they are. Nothing is measured of a wider convolution alone.
+        So its algorithms come in the order in which the backend would consider them, or that were
+        asked for by name; each makes a choice, and there is none where a wider one has none.
         """
-        wide: dict[int, tuple[str, ...]] = {}
-        for lane, is_merged in enumerate(stage.merged):
-            if is_merged:
-                places = [place for place, of in enumerate(stage.lanes) if of == lane]
-                wider = merged_configuration([configurations[place] for place in places])
-                pinned = stage.algorithms[places[0]] if stage.algorithms else None
-                wide[lane] = self._algorithms_of_wider(wider, pinned, tf32)
-        alone = [
-            (pinned and self._name_of_pinned(AlgorithmJob(each, pinned, tf32))) or other
-            for each, pinned, other in zip(
-                configurations, stage.algorithms or (None,) * len(fastest), fastest, strict=True
+        is_pinned = any(step.algorithm for step in stage.steps)
+        if [len(lane.steps) for lane in stage.lanes] == [1, 1] and not is_pinned:
+            pairs = combinations_for_pair(
+                alone[0], alone[1], self._device, at_most_each=self._options.pair_algorithms
             )
+            return [(first.algorithm, second.algorithm) for first, second in pairs]
+        fastest = iter(each[0].algorithm for each in alone)
+        choices = [
+            (lane.merged, self._choices_of_lane(lane, [next(fastest) for _ in lane.steps], tf32))
+            for lane in stage.lanes
         ]
+        # Merged lanes take their algorithms together, by rank; any other lane has one choice.
+        count = min((len(each) for merged, each in choices if merged), default=1)
         return [
-            tuple(
-                wide[lane][rank] if lane in wide else name
-                for lane, name in zip(stage.lanes, alone, strict=True)
-            )
-            for rank in range(min(map(len, wide.values())))
+            tuple(name for merged, each in choices for name in each[rank if merged else 0])
+            for rank in range(count)
+        ]
+
+    def _choices_of_lane(
+        self, lane: Lane[ConvolutionConfiguration], fastest: list[str], tf32: bool
+    ) -> list[list[str]]:
+        if lane.merged:
+            wider = merged_configuration(lane.operations)
+            names = self._algorithms_of_wider(wider, lane.steps[0].algorithm, tf32)
+            return [[name] * len(fastest) for name in names]
+        return [
+            [
+                self._name_of_pinned(AlgorithmJob(step.operation, step.algorithm, tf32))
+                if step.algorithm
+                else name
+                for step, name in zip(lane.steps, fastest, strict=True)
+            ]
         ]
 
     def _algorithms_of_wider(

@@ -1,4 +1,4 @@
-"""What a profile run knows already: what was measured, what failed, and what is fastest alone."""
+"""What a run has measured already, what failed, and what is fastest alone."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tf_interop.profile.entries import (
 )
 
 
-class KnownMeasurements:
+class Measurements:
     """What has been measured, and what failed.
 
     Attributes:
-        last_measured: an algorithm that the device can run; None where none is known.
+        last_measured: an algorithm that the device can run; None where there is none yet.
     """
 
     def __init__(self, entries: Iterable[Entry]) -> None:
@@ -44,14 +44,14 @@ class KnownMeasurements:
             self._alone.setdefault(entry.configuration, {})[key] = entry
             self.last_measured = entry
 
-    def set_answer(self, key: EntryKey, entry: Entry) -> None:
-        """Has an entry answer for another key, too."""
+    def add_name(self, key: EntryKey, entry: Entry) -> None:
+        """Has an entry stand for another key, too."""
         self._entries[key] = entry
 
     def has_algorithm(
         self, configuration: ConvolutionConfiguration, algorithm: str, *, allow_tf32: bool
     ) -> bool:
-        """Whether an algorithm is known by this name; under another one it may be all the same."""
+        """Whether an algorithm was measured, or failed, by this name."""
         if AlgorithmKey(configuration, algorithm, allow_tf32) in self._entries:
             return True
         # An engine rounds or does not, whatever is allowed. Other algorithms round where they may,

@@ -1,4 +1,4 @@
-"""Measures a list of convolutions and stages (`profile_jobs`), and needs no TensorFlow."""
+"""Measures a list of convolutions and stages (`jobs.py`), and needs no TensorFlow."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from tf_interop.measure.backend import Backend, StageStep
+from tf_interop.measure.backend import Backend
 from tf_interop.measure.jobs import Job, Phase, ProfileJobs, RunOptions, StageJob
-from tf_interop.measure.measured import KnownMeasurements
+from tf_interop.measure.measured import Measurements
 from tf_interop.profile.entries import (
     AlgorithmFailure,
     AlgorithmMeasurement,
@@ -77,7 +77,7 @@ class ProfileRun:
         configurations: ConfigurationList,
         options: RunOptions,
         *,
-        known: Iterable[Entry] = (),
+        before: Iterable[Entry] = (),
         device: ProfiledDevice | None = None,
         keep: Callable[[Entry], None] = lambda entry: None,
         should_stop: Callable[[], bool] = lambda: False,
@@ -89,8 +89,8 @@ class ProfileRun:
             backend: measures.
             configurations: what to measure.
             options: how.
-            known: entries of runs before; what they hold is not measured again.
-            device: what is measured on, to choose combinations by; None where it is not known.
+            before: entries of runs before; what they hold is not measured again.
+            device: what is measured on, to choose combinations by; None where that is open.
             keep: is given each new entry.
             should_stop: asked before each measurement.
             clock: seconds that go by.
@@ -102,8 +102,8 @@ class ProfileRun:
         self._should_stop = should_stop
         self._clock = clock
         self._start = clock()
-        self._known = KnownMeasurements(known)
-        self._jobs = ProfileJobs(backend, configurations, options, self._known, device)
+        self._measured = Measurements(before)
+        self._jobs = ProfileJobs(backend, configurations, options, self._measured, device)
         self._is_device_lost = False
         self._measured_count = 0
         self._failure_count = 0
@@ -168,15 +168,20 @@ class ProfileRun:
 
     def _measure(self, job: Job) -> None:
         if isinstance(job, StageJob):
-            self._take_measured(job, self._measure_stage(job))
+            entry = self._backend.measure_stage(
+                job.stage,
+                self._jobs.measure_options(job),
+                sequential_algorithms=job.sequential_algorithms,
+            )
+            self._take_measured(job, entry)
             return
         resolved = self._jobs.resolve(job)
         if isinstance(resolved, AlgorithmFailure):
             self._take(job, resolved)
             return
-        known = self._known.find_resolved(job.configuration, resolved, allow_tf32=job.tf32)
-        if known is not None:
-            self._known.set_answer(job.key, known)
+        before = self._measured.find_resolved(job.configuration, resolved, allow_tf32=job.tf32)
+        if before is not None:
+            self._measured.add_name(job.key, before)
             return
         self._take_measured(
             job,
@@ -184,22 +189,6 @@ class ProfileRun:
                 job.configuration, resolved.algorithm, self._jobs.measure_options(job)
             ),
         )
-
-    def _measure_stage(self, job: StageJob) -> StageMeasurement | StageFailure:
-        entry = self._backend.measure_stage(
-            [
-                StageStep(each.configuration, lane, each.algorithm)
-                for each, lane in zip(job.convolutions, job.lanes, strict=True)
-            ],
-            self._jobs.measure_options(job),
-            sequential_algorithms=job.sequential_algorithms,
-            sm_counts=job.sm_counts,
-            priorities=job.priorities,
-            merged=job.merged,
-        )
-        if isinstance(entry, StageMeasurement) and entry.sm_counts != job.sm_counts:
-            return dataclasses.replace(entry, asked_sm_counts=job.sm_counts)
-        return entry
 
     def _take_measured(self, job: Job, entry: Entry) -> None:
         self._take(job, entry)
@@ -210,7 +199,7 @@ class ProfileRun:
 
     def _does_device_work(self) -> bool:
         """Whether it still runs what it ran before."""
-        ran = self._known.last_measured
+        ran = self._measured.last_measured
         if ran is None:
             return False
         quick = dataclasses.replace(
@@ -225,9 +214,9 @@ class ProfileRun:
 
     def _take(self, job: Job, entry: Entry) -> None:
         self._keep(entry)
-        self._known.add(entry)
+        self._measured.add(entry)
         # Under the name that was asked for, too, which need not be resolved again in this run.
-        self._known.set_answer(job.key, entry)
+        self._measured.add_name(job.key, entry)
         if isinstance(entry, (AlgorithmMeasurement, StageMeasurement)):
             self._measured_count += 1
         else:
