@@ -17,7 +17,7 @@ from profile_values import GPU, make_profile
 
 import tf_interop
 from tf_interop.cli.main import cli
-from tf_interop.model import handed_graph
+from tf_interop.model import graphs as model_graphs
 from tf_interop.profile.file import save_profile
 from tf_interop.runtime.plugin import get_plugin
 
@@ -274,7 +274,7 @@ def test_analyze_reports_errors_in_one_line(monkeypatch: pytest.MonkeyPatch) -> 
     def fail() -> None:
         raise tf_interop.errors.LibraryError("Expected a library, got none.")
 
-    monkeypatch.setattr(handed_graph, "get_plugin", fail)
+    monkeypatch.setattr(model_graphs, "get_plugin", fail)
     result = _analyze("MobileNet", "--image-size", "32", "--as-grappler-hands-it-over")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.splitlines()[-1] == "Error: Expected a library, got none."

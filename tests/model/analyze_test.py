@@ -1,4 +1,4 @@
-"""What `analyze` counts, on networks whose figures are known, and what it leaves as it was."""
+"""What `analyze` counts, on networks whose counts are known, and what it leaves as it was."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import tf_interop
 from tf_interop import tensorflow_internals
 from tf_interop.convolution import RefusalReason
 from tf_interop.errors import GraphError, LibraryError
-from tf_interop.model import handed_graph
-from tf_interop.model.graph_counts import GraphFigures
+from tf_interop.model import graphs as model_graphs
+from tf_interop.model.analyze import GraphCounts
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.settings import Policy, Settings
 
@@ -57,13 +57,13 @@ def _model(keras: Any, *, size: int | None = 8) -> Any:
     return keras.Model(image, keras.layers.Dense(3, activation="softmax")(features))
 
 
-def _shape(figures: GraphFigures) -> tuple[int, int, int, int]:
+def _shape(counts: GraphCounts) -> tuple[int, int, int, int]:
     """Convolutions, longest chain, most at one depth, independent pairs."""
     return (
-        figures.convolution_count,
-        figures.longest_chain,
-        figures.widest_level,
-        figures.independent_pair_count,
+        counts.convolution_count,
+        counts.longest_chain,
+        counts.widest_level,
+        counts.independent_pair_count,
     )
 
 
@@ -98,20 +98,20 @@ def test_inception_v3_inference() -> None:
     model = tf.keras.applications.InceptionV3(weights=None)
     analysis = tf_interop.analyze(model)
     _assert_handed_graph(analysis, 1802, (94, 47, 4, 248))
-    assert analysis.answer.startswith(
+    assert analysis.conclusion.startswith(
         "94 convolutions, 27 groups of 2 to 4 that could run at the same time: there may be"
     )
-    assert "tf-interop profile" in analysis.answer
+    assert "tf-interop profile" in analysis.conclusion
 
 
 def test_densenet121_own_graph() -> None:
     model = tf.keras.applications.DenseNet121(weights=None)
     analysis = tf_interop.analyze(model, as_grappler_hands_it_over=False)
-    assert analysis.answer == (
+    assert analysis.conclusion == (
         "No two convolutions are independent: nothing to gain for inference. In a training step "
         "some may be: --training."
     )
-    assert analysis.answer in " ".join(str(analysis).split())
+    assert analysis.conclusion in " ".join(str(analysis).split())
     assert _shape(analysis.own_graph) == (120, 120, 1, 0)
     assert analysis.graphs == (analysis.own_graph,)
 
@@ -127,7 +127,7 @@ def test_keeps_variables_of_the_model(keras: Any) -> None:
 
 def test_training_step_runs_forward_and_backward(keras: Any) -> None:
     analysis = tf_interop.analyze(_model(keras), training=True)
-    assert [_shape(figures) for figures in analysis.graphs] == [(4, 2, 2, 2)] * 2
+    assert [_shape(counts) for counts in analysis.graphs] == [(4, 2, 2, 2)] * 2
     assert analysis.notes == ()
 
 
@@ -146,7 +146,7 @@ def test_says_why_the_handed_graph_is_missing(monkeypatch: pytest.MonkeyPatch) -
     def fail() -> None:
         raise LibraryError("Expected a library, found none.")
 
-    monkeypatch.setattr(handed_graph, "get_plugin", fail)
+    monkeypatch.setattr(model_graphs, "get_plugin", fail)
     model = _model(tf.keras)
     analysis = tf_interop.analyze(model)
     assert analysis.handed_graph is None
@@ -161,7 +161,7 @@ def test_model_without_convolutions() -> None:
     image = tf.keras.Input((4,))
     analysis = tf_interop.analyze(tf.keras.Model(image, tf.keras.layers.Dense(2)(image)))
     assert _shape(analysis.own_graph) == (0, 0, 0, 0)
-    assert analysis.answer.startswith("There is no convolution in the graph")
+    assert analysis.conclusion.startswith("There is no convolution in the graph")
     assert analysis.notes == ("Grappler handed over no graph that holds a convolution",)
 
 
@@ -186,7 +186,7 @@ def test_several_inputs_in_the_structure_of_the_model() -> None:
     )
     model = tf.keras.Model({"image": image, "extra": extra}, joined)
     analysis = tf_interop.analyze(model)
-    assert [figures.convolution_count for figures in analysis.graphs] == [1, 1]
+    assert [counts.convolution_count for counts in analysis.graphs] == [1, 1]
 
 
 def test_sequential_model(keras: Any) -> None:
@@ -207,7 +207,7 @@ def test_unknown_image_size_has_to_be_passed() -> None:
     with pytest.raises(ValueError, match=r"Pass image_size=\(height, width\)"):
         tf_interop.analyze(model)
     analysis = tf_interop.analyze(model, image_size=(8, 9))
-    assert [figures.convolution_count for figures in analysis.graphs] == [2, 2]
+    assert [counts.convolution_count for counts in analysis.graphs] == [2, 2]
 
 
 def test_refuses_an_image_size_that_is_not_the_models() -> None:
@@ -267,7 +267,7 @@ def test_concrete_function_with_arguments_by_name_and_constants() -> None:
 
     function = convolution.get_concrete_function(SPEC, True, scale=tf.TensorSpec(()))
     analysis = tf_interop.analyze(function, as_grappler_hands_it_over=True)
-    assert [figures.convolution_count for figures in analysis.graphs] == [1, 1]
+    assert [counts.convolution_count for counts in analysis.graphs] == [1, 1]
     assert analysis.name == "convolution"
 
 
@@ -309,7 +309,7 @@ def test_says_what_is_compiled_by_xla() -> None:
     analysis = tf_interop.analyze(outer, as_grappler_hands_it_over=False)
     assert analysis.own_graph.convolution_count == 1
     [note] = analysis.notes
-    assert note.startswith("not in the figures: 1 in functions that cannot be inlined")
+    assert note.startswith("not counted: 1 in functions that cannot be inlined")
 
 
 def test_counts_refusals_of_integers() -> None:
@@ -321,15 +321,15 @@ def test_counts_refusals_of_integers() -> None:
     graph.conv("e", "d", "f")
     analysis = tf_interop.analyze(graph.graph_def)
     # They are independent, but in no stage.
-    assert analysis.answer == (
+    assert analysis.conclusion == (
         "No two convolutions that can be in a stage are independent: nothing to gain."
     )
-    figures = analysis.own_graph
-    [refusal] = figures.refusals
+    counts = analysis.own_graph
+    [refusal] = counts.refusals
     assert (refusal.reason, refusal.count) == (RefusalReason.DTYPE, 4)
     assert [example.node for example in refusal.examples] == ["a", "b", "c"]
     # Who is refused still takes its place in chain and level.
-    assert _shape(figures) == (5, 2, 4, 4 * 3 // 2 + 3)
+    assert _shape(counts) == (5, 2, 4, 4 * 3 // 2 + 3)
 
 
 def test_counts_refusals_of_fused_batch_normalization() -> None:
@@ -353,12 +353,12 @@ def test_counts_refusals_of_fused_batch_normalization() -> None:
 
 def test_graph_def_is_taken_as_it_is() -> None:
     graph_def = _convolution_function().get_concrete_function().graph.as_graph_def()
-    figures = tf_interop.analyze(graph_def).own_graph
-    assert figures.graph == "the graph as it was given"
-    assert figures.node_count == len(graph_def.node)
+    counts = tf_interop.analyze(graph_def).own_graph
+    assert counts.graph == "the graph as it was given"
+    assert counts.node_count == len(graph_def.node)
     [note] = tf_interop.analyze(graph_def).notes
     assert note.endswith("was not looked at: a GraphDef is not run")
-    assert _shape(figures) == (1, 1, 1, 0)
+    assert _shape(counts) == (1, 1, 1, 0)
 
 
 def test_graph_def_with_functions_is_inlined() -> None:

@@ -23,7 +23,7 @@ from tf_interop.model.collect import (
 )
 from tf_interop.model.graphs import graphs_of
 from tf_interop.model.load import ModelArgumentError
-from tf_interop.model.prepared_graph import with_inferred_shapes
+from tf_interop.model.device_graph import with_inferred_shapes
 from tf_interop.plan.from_profile import level_groups
 from tf_interop.plan.types import GraphPlan, LaneOptions, PinnedConvolution, Plan, PlannedStage
 from tf_interop.profile.worklist import ConfigurationList

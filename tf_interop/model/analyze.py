@@ -2,23 +2,83 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import io
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
+from tensorflow.core.framework import graph_pb2
 
 from tf_interop import tensorflow_internals
-from tf_interop.model.graph_counts import GraphFigures, figures_of
+from tf_interop.convolution import Refusal, RefusalReason
+from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS
+from tf_interop.graph.find import find_convolutions
+from tf_interop.graph.independence import Independence, NodeIndependence
+from tf_interop.graph.levels import level_groups
+from tf_interop.graph.properties import GraphProperties
+from tf_interop.graph.view import GraphView
 from tf_interop.model.graphs import HANDED_GRAPH, graphs_of
 from tf_interop.model.keras_functions import keras_of
 
 ANALYSIS_FORMAT = "tf_interop.analysis"
 ANALYSIS_VERSION = 1
-INFERENCE = "inference"
-_STEPS = {False: INFERENCE, True: "this training step"}
+_INFERENCE = "inference"
+_MOST_EXAMPLES = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class RefusalCount:
+    """Convolution nodes that are left alone for one reason.
+
+    Attributes:
+        reason: the class of reason.
+        count: how many there are.
+        examples: the first of them, with what was expected and what they have.
+    """
+
+    reason: RefusalReason
+    count: int
+    examples: tuple[Refusal, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphCounts:
+    """How many convolutions one graph holds, and how they depend on each other.
+
+    Chain, level and pairs are of all convolution nodes, refused ones too. What a loop hands on from
+    one iteration to the next is left out of them.
+
+    Attributes:
+        graph: which graph it is, such as "the function's own graph".
+        node_count: nodes of the graph.
+        convolution_count: convolution nodes of the graph.
+        counts_by_kind: convolution nodes by the tensor that they compute; each kind is named.
+        counts_by_op: convolution nodes by op type, of the types that the graph holds.
+        longest_chain: convolutions on the longest path through the graph.
+        widest_level: most convolutions at one depth, which is their place in the longest chain that
+            ends with them.
+        independent_pair_count: pairs of convolutions of which neither depends on the other.
+        group_sizes: of each set of convolutions at one depth that could run at the same time how
+            many they are, two at least; refused ones are left out.
+        refused_count: convolution nodes that can be in no stage.
+        refusals: these by reason, the most frequent first.
+    """
+
+    graph: str
+    node_count: int
+    convolution_count: int
+    counts_by_kind: dict[str, int]
+    counts_by_op: dict[str, int]
+    longest_chain: int
+    widest_level: int
+    independent_pair_count: int
+    group_sizes: tuple[int, ...]
+    refused_count: int
+    refusals: tuple[RefusalCount, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,39 +90,37 @@ class Analysis:
         own_graph: the graph as it was traced or given, with function calls inlined.
         handed_graph: the graph as the plugin gets it, after all of Grappler's own passes; None
             where it was not looked at.
-        notes: why it was not, and other things to know about the figures.
+        notes: why it was not, and other things to know about the counts.
         step: what is run of a Keras model, inference or a training step; None for other things.
     """
 
     name: str
-    own_graph: GraphFigures
-    handed_graph: GraphFigures | None = None
+    own_graph: GraphCounts
+    handed_graph: GraphCounts | None = None
     notes: tuple[str, ...] = ()
     step: str | None = None
 
     @property
-    def graphs(self) -> tuple[GraphFigures, ...]:
-        """The figures of the graphs that were looked at, one or two."""
-        return (
-            (self.own_graph,) if self.handed_graph is None else (self.own_graph, self.handed_graph)
-        )
+    def graphs(self) -> tuple[GraphCounts, ...]:
+        """The graphs that were looked at, one or two."""
+        return tuple(each for each in (self.own_graph, self.handed_graph) if each is not None)
 
     @property
-    def answer(self) -> str:
+    def conclusion(self) -> str:
         """Whether there is anything to gain, as far as that is known without measuring."""
-        figures = self.graphs[-1]
-        if not figures.convolution_count:
+        graph = self.graphs[-1]
+        if not graph.convolution_count:
             return "There is no convolution in the graph: nothing for tf_interop to do."
-        if not figures.group_sizes:
-            of_which = " that can be in a stage" if figures.refused_count else ""
+        if not graph.group_sizes:
+            of_which = " that can be in a stage" if graph.refused_count else ""
             where = "" if self.step is None else f" for {self.step}"
-            hint = " In a training step some may be: --training." if self.step == INFERENCE else ""
+            hint = " In a training step some may be: --training." if self.step == _INFERENCE else ""
             return f"No two convolutions{of_which} are independent: nothing to gain{where}.{hint}"
-        count, least, most = (measure(figures.group_sizes) for measure in (len, min, max))
+        count, least, most = (measure(graph.group_sizes) for measure in (len, min, max))
         groups = f"{count} {'group' if count == 1 else 'groups'}"
         sizes = f"{least}" if least == most else f"{least} to {most}"
         return (
-            f"{figures.convolution_count} convolutions, {groups} of {sizes} that could run at the "
+            f"{graph.convolution_count} convolutions, {groups} of {sizes} that could run at the "
             "same time: there may be something to gain. Whether it is faster only measuring says, "
             "on the machine that will run it: tf-interop profile."
         )
@@ -74,7 +132,7 @@ class Analysis:
             "version": ANALYSIS_VERSION,
             "made_with": {"tensorflow": tensorflow_internals.tensorflow_version()},
             "name": self.name,
-            "graphs": [figures.to_json() for figures in self.graphs],
+            "graphs": [msgspec.to_builtins(graph) for graph in self.graphs],
             "notes": list(self.notes),
         }
 
@@ -83,13 +141,13 @@ class Analysis:
         text = io.StringIO()
         console = Console(file=text, width=110, highlight=False)
         console.print(self.name, markup=False)
-        console.print(_figure_table(self.graphs))
-        console.print(self.answer, markup=False)
-        for figures in self.graphs:
-            for refusal in figures.refusals:
+        console.print(_table_of(self.graphs))
+        console.print(self.conclusion, markup=False)
+        for graph in self.graphs:
+            for refusal in graph.refusals:
                 example = refusal.examples[0]
                 console.print(
-                    f"  {figures.graph}: {refusal.count} left alone for their "
+                    f"  {graph.graph}: {refusal.count} left alone for their "
                     f"{refusal.reason.value}, such as '{example.node}': {example.detail}",
                     markup=False,
                     soft_wrap=True,
@@ -125,7 +183,7 @@ def analyze(
             True: what it does besides computing, it does.
 
     Returns:
-        The figures of one or both graphs.
+        The counts of one or both graphs.
 
     Raises:
         ValueError: an argument is of a wrong kind, or a shape is unknown that has to be known.
@@ -141,38 +199,70 @@ def analyze(
         as_grappler_hands_it_over=as_grappler_hands_it_over,
     )
     handed_graph = graphs.handed_graph
+    is_keras = keras_of(model_or_function_or_graph) is not None
     return Analysis(
         graphs.name,
-        figures_of(graphs.own_graph_is, graphs.own_graph),
-        None if handed_graph is None else figures_of(HANDED_GRAPH, handed_graph),
+        _count(graphs.own_graph_is, graphs.own_graph),
+        None if handed_graph is None else _count(HANDED_GRAPH, handed_graph),
         graphs.notes,
-        None if keras_of(model_or_function_or_graph) is None else _STEPS[training],
+        ("this training step" if training else _INFERENCE) if is_keras else None,
     )
 
 
-def _figure_table(graphs: tuple[GraphFigures, ...]) -> Table:
-    table = Table()
-    table.add_column("")
-    for figures in graphs:
-        table.add_column(figures.graph, justify="right")
+def _count(graph: str, graph_def: graph_pb2.GraphDef) -> GraphCounts:
+    view = GraphView(graph_def)
+    # As the pass does, which runs where TensorFlow's own kernels may take NCHW.
+    convolutions, refused = find_convolutions(view, GraphProperties(view))
+    groups = level_groups(convolutions, Independence(view, convolutions))
+    indices = [index for index, op in enumerate(view.ops) if op in CONVOLUTION_KINDS]
+    independence = NodeIndependence(view, indices)
+    depths = independence.depths
+    kinds = dict.fromkeys((kind.value for kind in CONVOLUTION_KINDS.values()), 0)
+    for index in indices:
+        kinds[CONVOLUTION_KINDS[view.ops[index]].value] += 1
+    by_reason: dict[RefusalReason, list[Refusal]] = {}
+    for each in refused:
+        by_reason.setdefault(each.reason, []).append(each)
+    return GraphCounts(
+        graph=graph,
+        node_count=len(view),
+        convolution_count=len(indices),
+        counts_by_kind=kinds,
+        counts_by_op=dict(sorted(collections.Counter(view.ops[i] for i in indices).items())),
+        longest_chain=max(depths, default=0),
+        widest_level=max(collections.Counter(depths).values(), default=0),
+        independent_pair_count=independence.independent_pair_count,
+        group_sizes=tuple(len(group) for _, group in groups if len(group) > 1),
+        refused_count=len(refused),
+        refusals=tuple(
+            RefusalCount(reason, len(group), tuple(group[:_MOST_EXAMPLES]))
+            for reason, group in sorted(by_reason.items(), key=lambda item: -len(item[1]))
+        ),
+    )
 
-    def add(label: str, counts: Iterable[int]) -> None:
-        table.add_row(label, *(f"{count:,}" for count in counts))
 
-    add("nodes", (figures.node_count for figures in graphs))
-    add("convolutions", (figures.convolution_count for figures in graphs))
+def _table_of(graphs: tuple[GraphCounts, ...]) -> Table:
+    table = Table("")
+    for graph in graphs:
+        table.add_column(graph.graph, justify="right")
+
+    def add(label: str, count: Callable[[GraphCounts], int]) -> None:
+        table.add_row(label, *(f"{count(graph):,}" for graph in graphs))
+
+    add("nodes", lambda graph: graph.node_count)
+    add("convolutions", lambda graph: graph.convolution_count)
     table.add_section()
     table.add_row("by what they compute:")
     for kind in graphs[0].counts_by_kind:
-        add(f"  {kind}", [figures.counts_by_kind[kind] for figures in graphs])
+        add(f"  {kind}", lambda graph, kind=kind: graph.counts_by_kind[kind])  # type: ignore[misc]
     table.add_section()
     table.add_row("by op type:")
-    for op in sorted({op for figures in graphs for op in figures.counts_by_op}):
-        add(f"  {op}", [figures.counts_by_op.get(op, 0) for figures in graphs])
+    for op in sorted({op for graph in graphs for op in graph.counts_by_op}):
+        add(f"  {op}", lambda graph, op=op: graph.counts_by_op.get(op, 0))  # type: ignore[misc]
     table.add_section()
-    add("longest chain", (figures.longest_chain for figures in graphs))
-    add("most at one depth", (figures.widest_level for figures in graphs))
-    add("independent pairs", (figures.independent_pair_count for figures in graphs))
-    add("groups", (len(figures.group_sizes) for figures in graphs))
-    add("left alone", (figures.refused_count for figures in graphs))
+    add("longest chain", lambda graph: graph.longest_chain)
+    add("most at one depth", lambda graph: graph.widest_level)
+    add("independent pairs", lambda graph: graph.independent_pair_count)
+    add("groups", lambda graph: len(graph.group_sizes))
+    add("left alone", lambda graph: graph.refused_count)
     return table

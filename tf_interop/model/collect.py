@@ -27,11 +27,10 @@ from tf_interop.graph.merge_keys import find_merge_keys
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.measure.list_stages import (
-    StageConfigurations,
+    ConfigurationStage,
     stages_of_levels,
     stages_of_merges,
     stages_of_pairs,
-    stages_of_plan,
 )
 from tf_interop.model.graphs import device_graph_of
 from tf_interop.model.load import (
@@ -42,11 +41,8 @@ from tf_interop.model.load import (
 )
 from tf_interop.plan.lookup import stages_from_plan
 from tf_interop.plan.types import Plan
-from tf_interop.profile.worklist import (
-    ConfigurationList,
-    ListedConvolution,
-    ListedStage,
-)
+from tf_interop.profile.worklist import ConfigurationList, ListedConvolution, ListedStage
+from tf_interop.stage import Stage, Step
 
 
 class StageSource(enum.Enum):
@@ -127,11 +123,15 @@ def collect_configurations(
         PlanError: the plan is for none of the graphs.
     """
     collector = _Collector(options)
+    wanted = {False: options.inference, True: options.training}
+    modes = [training for training, is_wanted in wanted.items() if is_wanted]
     for model in models:
         say(f"Loading {model}")
         loaded = _load(model, options)
+        if options.training:
+            check_trains(loaded, model)
         for batch_size in options.batch_sizes:
-            for training in _steps_of(loaded, model, options):
+            for training in modes:
                 what = "training step" if training else "inference"
                 origin = f"{_short_name(model)}, batch {batch_size}, {what}"
                 if options.dtype not in (None, "float32"):
@@ -179,7 +179,7 @@ class _Collector:
         self._options = options
         self._counts: collections.Counter[ConvolutionConfiguration] = collections.Counter()
         self._origins: dict[ConvolutionConfiguration, dict[str, None]] = {}
-        self._stages: dict[object, tuple[StageConfigurations, dict[str, None]]] = {}
+        self._stages: dict[object, tuple[ConfigurationStage, dict[str, None]]] = {}
         self._notes: list[str] = []
         self._plan_errors: list[PlanError] = []
         self._is_plan_used = False
@@ -201,7 +201,7 @@ class _Collector:
             for node in known:
                 self._add_convolution(_converted(node.configuration, layout), origin)
             for stage, source in stages:
-                if all(map(has_known_shapes, stage.configurations)):
+                if all(map(has_known_shapes, stage.operations)):
                     self._add_stage(stage, layout, f"{origin}, {source}")
 
     def finish(self) -> Collected:
@@ -225,15 +225,7 @@ class _Collector:
                 for configuration, count in self._counts.items()
             ),
             stages=tuple(
-                ListedStage(
-                    convolutions=tuple(place_of[each] for each in stage.configurations),
-                    lanes=stage.lanes,
-                    algorithms=stage.algorithms,
-                    sm_counts=stage.sm_counts,
-                    priorities=stage.priorities,
-                    origins=tuple(origins),
-                    merged=stage.merged,
-                )
+                ListedStage(stage.map(place_of.__getitem__), tuple(origins))
                 for stage, origins in self._stages.values()
             ),
             made_with={"tensorflow": tensorflow_internals.tensorflow_version()},
@@ -242,8 +234,8 @@ class _Collector:
 
     def _stages_of(
         self, view: GraphView, found: tuple[ConvolutionNode, ...]
-    ) -> list[tuple[StageConfigurations, str]]:
-        stages: list[tuple[StageConfigurations, str]] = []
+    ) -> list[tuple[ConfigurationStage, str]]:
+        stages: list[tuple[ConfigurationStage, str]] = []
         sources = self._options.stage_sources
         if self._options.plan is not None:
             try:
@@ -252,7 +244,10 @@ class _Collector:
                 self._plan_errors.append(error)
             else:
                 self._is_plan_used = True
-                stages += [(stage, "plan") for stage in stages_of_plan(planned, found)]
+                configuration_of = {node.name: node.configuration for node in found}
+                stages += [
+                    (each.stage.map(configuration_of.__getitem__), "plan") for each in planned
+                ]
         independence = Independence(view, found)
         if StageSource.LEVELS in sources:
             stages += [(stage, "level") for stage in stages_of_levels(found, independence)]
@@ -268,21 +263,17 @@ class _Collector:
         self._counts[configuration] += 1
         self._origins.setdefault(configuration, {})[origin] = None
 
-    def _add_stage(self, stage: StageConfigurations, layout: str | None, origin: str) -> None:
-        converted = dataclasses.replace(
-            stage,
-            configurations=tuple(_converted(each, layout) for each in stage.configurations),
-        )
+    def _add_stage(self, stage: ConfigurationStage, layout: str | None, origin: str) -> None:
+        converted = stage.map(lambda each: _converted(each, layout))
         _, origins = self._stages.setdefault(_key_of(converted), (converted, {}))
         origins[origin] = None
 
 
-def _key_of(stage: StageConfigurations) -> object:
+def _key_of(stage: ConfigurationStage) -> object:
     """What tells stages apart: where nothing is pinned the order does not matter."""
-    lanes = tuple(range(len(stage.configurations)))
-    if stage != StageConfigurations(stage.configurations, lanes):
+    if stage != Stage.side_by_side(map(Step, stage.operations)):
         return stage
-    return frozenset(collections.Counter(stage.configurations).items())
+    return frozenset(collections.Counter(stage.operations).items())
 
 
 def _converted(
@@ -312,17 +303,6 @@ def _dtype_policy(dtype: str) -> Iterator[None]:
         yield
     finally:
         mixed_precision.set_global_policy(before)
-
-
-def _steps_of(loaded: Any, model: str, options: CollectOptions) -> list[bool]:
-    """Of inference (False) and training step (True) those that are asked for."""
-    if options.training:
-        check_trains(loaded, model)
-    return [
-        training
-        for training, is_wanted in ((False, options.inference), (True, options.training))
-        if is_wanted
-    ]
 
 
 def _short_name(model: str) -> str:

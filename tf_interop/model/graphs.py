@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop import tensorflow_internals
-from tf_interop.errors import LibraryError
+from tf_interop.errors import GraphError, LibraryError
 from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS
-from tf_interop.model.handed_graph import graph_handed_over
+from tf_interop.graph.view import parse_input
+from tf_interop.model.device_graph import graph_for_device, unread_nodes
 from tf_interop.model.keras_functions import (
+    fill_shape,
     keras_of,
     trace_inference,
     trace_training_step,
     variables_kept,
+    zeros,
 )
-from tf_interop.model.own_graph import graph_of_function, inline_calls
-from tf_interop.model.prepared_graph import graph_for_device
-from tf_interop.model.zero_arguments import fill_shape, zeros
+from tf_interop.runtime.plugin import Plugin, get_plugin
+from tf_interop.runtime.settings import Settings
 
 HANDED_GRAPH = "the graph after TensorFlow's own optimizations"
 _NOT_LOOKED_AT = f"{HANDED_GRAPH} was not looked at:"
-_OWN_GRAPH = "the function's own graph"
-_GIVEN_GRAPH = "the graph as it was given"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,33 +72,30 @@ def graphs_of(
         LibraryError: the graph is to be looked at as it is handed over, and the compiled library is
             missing or does not fit.
     """
+    subject = model_or_function_or_graph
     if batch_size < 1:
         raise ValueError(f"Expected a batch_size of 1 or more, got {batch_size}.")
-    if keras_of(model_or_function_or_graph) is not None:
+    if keras_of(subject) is not None:
         return _graphs_of_model(
-            model_or_function_or_graph,
-            batch_size,
-            training,
-            image_size,
-            as_grappler_hands_it_over,
+            subject, batch_size, training, image_size, as_grappler_hands_it_over
         )
     if training:
         raise ValueError(
             "Expected training=True with a Keras model only, got "
-            f"{type(model_or_function_or_graph).__name__}. Pass the function that trains instead."
+            f"{type(subject).__name__}. Pass the function that trains instead."
         )
-    if isinstance(model_or_function_or_graph, graph_pb2.GraphDef):
-        if as_grappler_hands_it_over:
-            raise ValueError(
-                "Expected as_grappler_hands_it_over=True with what can be run, got a GraphDef. "
-                "Pass a concrete function."
-            )
-        graphs = ModelGraphs("GraphDef", inline_calls(model_or_function_or_graph), _GIVEN_GRAPH)
-        if as_grappler_hands_it_over is None:
-            graphs = _with_notes(graphs, f"{_NOT_LOOKED_AT} a GraphDef is not run")
-        return _with_hidden_noted(graphs)
-    function = _concrete_function(model_or_function_or_graph)
-    return _graphs_of_function(function, batch_size, image_size, as_grappler_hands_it_over)
+    if not isinstance(subject, graph_pb2.GraphDef):
+        function = _concrete_function(subject)
+        return _graphs_of_function(function, batch_size, image_size, as_grappler_hands_it_over)
+    if as_grappler_hands_it_over:
+        raise ValueError(
+            "Expected as_grappler_hands_it_over=True with what can be run, got a GraphDef. "
+            "Pass a concrete function."
+        )
+    graphs = ModelGraphs("GraphDef", inline_calls(subject), "the graph as it was given")
+    if as_grappler_hands_it_over is None:
+        graphs = _with_notes(graphs, f"{_NOT_LOOKED_AT} a GraphDef is not run")
+    return _with_hidden_noted(graphs)
 
 
 def device_graph_of(
@@ -139,6 +137,42 @@ def device_graph_of(
         compute_capability=compute_capability,
     )
     return graphs.name, graph_def
+
+
+def inline_calls(
+    graph_def: graph_pb2.GraphDef, fetches: Collection[str] = ()
+) -> graph_pb2.GraphDef:
+    """Inlines the function calls of a graph.
+
+    Args:
+        graph_def: the graph; it is not changed.
+        fetches: names of the nodes that it is run for; where there are none, those that no other
+            reads.
+
+    Returns:
+        The graph itself if it has no functions, else a new one, whose library holds the functions
+        that cannot be inlined.
+
+    Raises:
+        GraphError: TensorFlow refuses the graph.
+    """
+    if not graph_def.library.function:
+        return graph_def
+    try:
+        return tensorflow_internals.inline_function_calls(
+            graph_def, fetches or unread_nodes(graph_def)
+        )
+    except (tf.errors.OpError, ValueError) as error:
+        raise GraphError(
+            "Expected a graph whose function calls TensorFlow can inline, got: "
+            f"{str(error).rstrip('.')}. Import what registers its ops first, and check that every "
+            "function is in its library."
+        ) from error
+
+
+def count_convolution_nodes(graph_def: graph_pb2.GraphDef) -> int:
+    """Convolution nodes of a graph, without those in its function library."""
+    return sum(node.op in CONVOLUTION_KINDS for node in graph_def.node)
 
 
 def _graphs_of_model(
@@ -205,24 +239,41 @@ def _graphs_of_function(
 
 
 def _own_graphs(name: str, function: Any) -> ModelGraphs:
-    return _with_hidden_noted(
-        ModelGraphs(
-            name,
-            graph_of_function(function),
-            _OWN_GRAPH,
-            fetches=tuple(tensorflow_internals.function_fetches(function)),
-            variables=_captured_variables(function),
-        )
-    )
-
-
-def _captured_variables(function: Any) -> dict[str, tf.TensorSpec]:
-    """The variables of a concrete function, by the names of the placeholders in its graph."""
-    return {
+    fetches = tuple(tensorflow_internals.function_fetches(function))
+    graph_def = inline_calls(function.graph.as_graph_def(add_shapes=True), fetches)
+    variables = {
         tensor.op.name: spec
         for tensor in function.inputs
         if (spec := tensorflow_internals.variable_spec(tensor)) is not None
     }
+    return _with_hidden_noted(
+        ModelGraphs(
+            name,
+            _needed_for(fetches, graph_def),
+            "the function's own graph",
+            fetches=fetches,
+            variables=variables,
+        )
+    )
+
+
+def _needed_for(fetches: Collection[str], graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
+    """The nodes of a graph that `fetches` depend on, in the order of the graph.
+
+    Tracing leaves others behind that TensorFlow never runs, such as the gradient by the image of
+    the first convolution.
+    """
+    nodes = {node.name: node for node in graph_def.node}
+    needed: set[str] = set()
+    unseen = list(fetches)
+    while unseen:
+        name = unseen.pop()
+        if name not in needed:
+            needed.add(name)
+            unseen += [parse_input(text)[0] for text in nodes[name].input]
+    pruned = graph_pb2.GraphDef(versions=graph_def.versions, library=graph_def.library)
+    pruned.node.extend(node for name, node in nodes.items() if name in needed)
+    return pruned
 
 
 def _with_hidden_noted(graphs: ModelGraphs) -> ModelGraphs:
@@ -235,16 +286,54 @@ def _with_hidden_noted(graphs: ModelGraphs) -> ModelGraphs:
         return graphs
     return _with_notes(
         graphs,
-        f"not in the figures: {hidden} in functions that cannot be inlined, such as those that "
-        "XLA compiles",
+        f"not counted: {hidden} in functions that cannot be inlined, such as those that XLA "
+        "compiles",
     )
 
 
 def _with_handed_graph(graphs: ModelGraphs, run: Callable[[], object]) -> ModelGraphs:
-    graph_def = graph_handed_over(run)
-    if graph_def is None:
+    """Adds the graph that Grappler hands over when `run` runs a function for the first time.
+
+    TensorFlow hands it over twice; the second has seen more of Grappler's passes, and is what is
+    run. A function that runs in another thread meanwhile may be taken for this one.
+
+    Raises:
+        LibraryError: the compiled library is missing or does not fit, or TensorFlow did not take
+            its plugin.
+    """
+    plugin = get_plugin()
+    if not plugin.device_types:
+        raise LibraryError(" ".join(plugin.refused_device_types.values()))
+    largest: graph_pb2.GraphDef | None = None
+    most = 1
+
+    def look_at(graph_def: graph_pb2.GraphDef, _device_type: str) -> None:
+        nonlocal largest, most
+        count = count_convolution_nodes(graph_def)
+        if count >= most:
+            largest, most = graph_def, count
+
+    with _rewriting_nothing(plugin), plugin.observe(look_at):
+        run()
+    if largest is None:
         return _with_notes(graphs, "Grappler handed over no graph that holds a convolution")
-    return dataclasses.replace(graphs, handed_graph=graph_def)
+    return dataclasses.replace(graphs, handed_graph=largest)
+
+
+@contextlib.contextmanager
+def _rewriting_nothing(plugin: Plugin) -> Iterator[None]:
+    """Has the plugin called and leave graphs alone, whatever the user asked for."""
+    settings = plugin.settings
+    is_off = tensorflow_internals.plugin_optimizers_option() is False
+    plugin.settings = Settings()
+    try:
+        if is_off:
+            tensorflow_internals.set_plugin_optimizers_option(True)
+        yield
+    finally:
+        if is_off:
+            tensorflow_internals.set_plugin_optimizers_option(False)
+        plugin.settings = settings
 
 
 def _with_notes(graphs: ModelGraphs, *notes: str) -> ModelGraphs:

@@ -10,7 +10,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tf_interop import tensorflow_internals
 from tf_interop.errors import GraphError
 from tf_interop.graph.view import parse_input
-from tf_interop.model.zero_arguments import fill_shape
+from tf_interop.model.keras_functions import fill_shape
 
 _SHAPE_ATTRIBUTES = ("_output_shapes", "_input_shapes", "_handle_shapes", "_handle_dtypes")
 
@@ -45,9 +45,6 @@ def graph_for_device(
         ValueError: the shape of a placeholder stays open.
         GraphError: TensorFlow refuses the graph.
     """
-    if not fetches:
-        read = {parse_input(text)[0] for node in graph_def.node for text in node.input}
-        fetches = [node.name for node in graph_def.node if node.name not in read]
     with_inputs = graph_pb2.GraphDef()
     with_inputs.CopyFrom(graph_def)
     for node in with_inputs.node:
@@ -58,7 +55,9 @@ def graph_for_device(
     try:
         # Grappler chooses layouts by shapes: those of before may have left the batch open.
         shaped = with_inferred_shapes(with_inputs)
-        optimized = tensorflow_internals.optimize_for_device(shaped, fetches, compute_capability)
+        optimized = tensorflow_internals.optimize_for_device(
+            shaped, fetches or unread_nodes(graph_def), compute_capability
+        )
     except (tf.errors.OpError, ValueError) as error:
         raise GraphError(
             f"Expected a graph that TensorFlow can optimize, got: {str(error).rstrip('.')}. Import "
@@ -88,6 +87,12 @@ def with_inferred_shapes(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
     with graph.as_default():
         tf.graph_util.import_graph_def(stripped, name="")
     return graph.as_graph_def(add_shapes=True)
+
+
+def unread_nodes(graph_def: graph_pb2.GraphDef) -> list[str]:
+    """The names of the nodes that no other reads."""
+    read = {parse_input(text)[0] for node in graph_def.node for text in node.input}
+    return [node.name for node in graph_def.node if node.name not in read]
 
 
 def _become_input(node: node_def_pb2.NodeDef) -> None:
