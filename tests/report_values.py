@@ -25,7 +25,7 @@ from tf_interop.plan.types import (
     PlannedStage,
 )
 from tf_interop.profile.entries import KernelMeasurement
-from tf_interop.runtime.run_record import MeasuredStep, RunGraph, RunRecord
+from tf_interop.runtime.run_record import Timing, RunGraph, RunRecord
 
 EVIL_NAME = "<script>alert(1)</script>\"'&"
 FINGERPRINT = "0123456789abcdef"
@@ -111,11 +111,11 @@ def run_record() -> RunRecord:
         graphs=(RunGraph(FINGERPRINT, None, "GPU", 8, 3, (refusal,)),),
         stages_run=30,
         fallbacks={"no workspace": 2},
-        steps=(
-            MeasuredStep("stock TensorFlow", FINGERPRINT, 8, 2100.0, 12.0),
-            MeasuredStep("tf_interop", FINGERPRINT, None, 1900.5, 10.0),
-            MeasuredStep("another graph", "ffffffffffffffff", 8, 5.0),
-            MeasuredStep("another batch size", FINGERPRINT, 9, 6.0),
+        timings=(
+            Timing("stock TensorFlow", FINGERPRINT, 8, 2100.0, 12.0),
+            Timing("tf_interop", FINGERPRINT, None, 1900.5, 10.0),
+            Timing("another graph", "ffffffffffffffff", 8, 5.0),
+            Timing("another batch size", FINGERPRINT, 9, 6.0),
         ),
     )
 

@@ -18,7 +18,7 @@ from tf_interop.report.words import (
     total_labels,
     what_is_lacking,
 )
-from tf_interop.runtime.run_record import MeasuredStep, RunRecord
+from tf_interop.runtime.run_record import Timing, RunRecord
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -117,16 +117,16 @@ def _peak(graph: GraphPlan, prediction: GraphPrediction) -> Figure:
     return Figure("peak memory", size(prediction.peak_bytes), (COUNTED,), note="; ".join(notes))
 
 
-def _steps(graph: GraphPlan, run: RunRecord | None) -> list[MeasuredStep]:
+def _steps(graph: GraphPlan, run: RunRecord | None) -> list[Timing]:
     return [
         step
-        for step in (() if run is None else run.steps)
+        for step in (() if run is None else run.timings)
         if step.fingerprint == graph.fingerprint
         and (None in (step.batch_size, graph.batch_size) or step.batch_size == graph.batch_size)
     ]
 
 
-def _step_figure(step: MeasuredStep) -> Figure:
+def _step_figure(step: Timing) -> Figure:
     return Figure(
         f"whole step, {step.what}",
         microseconds(step.latency_us),

@@ -19,7 +19,7 @@
   "fallbacks": {},
   "refused_lane_options": {},
   "failures": {},
-  "steps": [
+  "timings": [
     {"what": "stock TensorFlow", "fingerprint": "8c5ad1e0a2f14b07", "batch_size": 8,
      "latency_us": 2100.0, "spread_us": 12.0}
   ],
@@ -68,7 +68,7 @@ class RunGraph:
         device_type: whose convolutions were looked at, `CPU` or `GPU`.
         convolution_count: convolutions that could be part of a stage.
         stage_count: stages that were made.
-        refusals: convolutions that were left alone, with the reason.
+        refusals: convolution nodes that stay as they are, with the reason.
         why_unchanged: empty where stages were made, else why not.
     """
 
@@ -82,14 +82,14 @@ class RunGraph:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class MeasuredStep:
-    """What one step of the program took: all of it, not the convolutions alone.
+class Timing:
+    """What one call of a graph took: all of it, not the convolutions alone.
 
     Attributes:
         what: what ran, such as `stock TensorFlow` or `tf_interop`.
-        fingerprint: of the graph that the step runs.
-        batch_size: of the step; None where it does not matter.
-        latency_us: median of the timed steps.
+        fingerprint: of the graph.
+        batch_size: of the call; None where it does not matter.
+        latency_us: median of the timed calls.
         spread_us: half the distance between their 10th and 90th percentile.
     """
 
@@ -114,7 +114,7 @@ class RunRecord:
         refused_lane_options: how often lanes ran without the priorities and SM counts of the plan,
             by reason.
         failures: how many graphs were left as they were because the pass failed, by cause.
-        steps: times that were measured; none where nothing was timed.
+        timings: what was measured; none where nothing was timed.
         format: always `tf_interop.run`.
         version: version of the format.
         made_with: versions of the software, such as {"tensorflow": "2.21.0"}.
@@ -128,7 +128,7 @@ class RunRecord:
     fallbacks: dict[str, Count] = dataclasses.field(default_factory=dict)
     refused_lane_options: dict[str, Count] = dataclasses.field(default_factory=dict)
     failures: dict[str, Count] = dataclasses.field(default_factory=dict)
-    steps: tuple[MeasuredStep, ...] = ()
+    timings: tuple[Timing, ...] = ()
     format: str = RUN_FORMAT
     version: int = RUN_VERSION
     made_with: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -159,9 +159,9 @@ def run_schema() -> dict[str, Any]:
 
 
 def _check_run(record: RunRecord) -> None:
-    for index, step in enumerate(record.steps):
-        if not math.isfinite(step.latency_us) or not math.isfinite(step.spread_us):
-            raise ValueError(f"Expected finite times, got others at `$.steps[{index}]`")
+    for index, timing in enumerate(record.timings):
+        if not math.isfinite(timing.latency_us) or not math.isfinite(timing.spread_us):
+            raise ValueError(f"Expected finite times, got others at `$.timings[{index}]`")
 
 
 _RUN_FILE = VersionedFormat(
