@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from stage_program import Document, arguments, lane, operation, program, schedule
 from tensorflow.core.framework import node_def_pb2
 
 DTYPES = [tf.float32, tf.float16, tf.bfloat16, tf.float64]
@@ -76,50 +77,54 @@ class Case:
         result = Case(self.op, tuple(operands), attributes).own()
         return result if "BackpropFilter" in self.op else tf.transpose(result, to_nchw)
 
-    def step(self, inputs: list[Any], sizes: list[Any]) -> bytes:
-        """The step of this case; its operands are appended to the lists."""
-        node = node_def_pb2.NodeDef(name=f"case_{len(inputs)}", op=self.op)
+    def step(self, inputs: list[Any], sizes: list[Any]) -> node_def_pb2.NodeDef:
+        """The operation of this case; its operands are appended to the lists."""
+        operands = []
         for operand in self.operands:
             is_size = isinstance(operand, list)
             chosen = sizes if is_size else inputs
-            node.input.append(f"{'sizes' if is_size else 'inputs'}:{len(chosen)}")
+            operands.append(f"{'sizes' if is_size else 'inputs'}:{len(chosen)}")
             chosen.append(np.array(operand, np.int32) if is_size else operand)
-        node.attr["T"].type = self.dtype.as_datatype_enum
-        for name, value in self.attributes.items():
-            if isinstance(value, str):
-                node.attr[name].s = value.encode()
-            elif isinstance(value, float):
-                node.attr[name].f = value
-            elif value and isinstance(value[0], str):
-                node.attr[name].list.s.extend(each.encode() for each in value)
-            else:
-                node.attr[name].list.i.extend(value)
-        return node.SerializeToString()
+        attributes = dict(self.attributes)
+        if self.op.startswith("_Fused"):
+            attributes |= {"num_args": 1, "TArgs": [self.dtype]}
+        return operation(f"case_{len(inputs)}", self.op, operands, self.dtype, **attributes)
 
     @property
     def dtype(self) -> tf.DType:
         return next(tf.as_dtype(each.dtype) for each in self.operands if hasattr(each, "dtype"))
 
 
+def program_of(
+    cases: list[Case],
+    inputs: list[Any],
+    sizes: list[Any],
+    lanes: list[int] | None = None,
+    algorithm: str | None = None,
+) -> Document:
+    """A program of cases, each on a lane of its own unless `lanes` says which; see Case.step."""
+    of_lane: dict[int, list[tuple[int, Any]]] = {}
+    for place, number in enumerate(lanes or range(len(cases))):
+        of_lane.setdefault(number, []).append((place, algorithm))
+    operations = [case.step(inputs, sizes) for case in cases]
+    return program(operations, schedule(*(lane(*steps) for steps in of_lane.values())))
+
+
 def run_stage(
-    conv_stage: Any, cases: list[Case], lanes: list[int] | None = None, algorithm: str = ""
+    conv_stage: Any,
+    cases: list[Case],
+    lanes: list[int] | None = None,
+    algorithm: str | None = None,
 ) -> list[tf.Tensor]:
-    """Runs cases as one stage, each on a lane of its own unless `lanes` says otherwise."""
+    """Runs cases as one stage."""
 
     # In a graph: eager execution was seen to take a kernel that it had made for other steps.
     @tf.function(autograph=False)
     def stage() -> list[tf.Tensor]:
         inputs: list[Any] = []
         sizes: list[Any] = []
-        steps = [case.step(inputs, sizes) for case in cases]
-        return conv_stage(
-            inputs=as_constants(inputs),
-            sizes=as_constants(sizes),
-            Tout=[case.dtype for case in cases],
-            steps=steps,
-            step_lanes=lanes or list(range(len(cases))),
-            algorithms=[algorithm] * len(cases),
-        )
+        document = program_of(cases, inputs, sizes, lanes, algorithm)
+        return conv_stage(**arguments(as_constants(inputs), as_constants(sizes), document))
 
     return stage()
 
@@ -213,16 +218,9 @@ def assert_infers_shapes(conv_stage: Any, cases: list[Case]) -> None:
     inputs: list[Any] = []
     sizes: list[Any] = []
     with tf.Graph().as_default():
-        steps = [case.step(inputs, sizes) for case in cases]
+        document = program_of(cases, inputs, sizes)
         inputs[0] = tf.compat.v1.placeholder(tf.float32, [None, *inputs[0].shape[1:]])
-        outputs = conv_stage(
-            inputs=inputs,
-            sizes=sizes,
-            Tout=[tf.float32] * len(cases),
-            steps=steps,
-            step_lanes=list(range(len(cases))),
-            algorithms=[""] * len(cases),
-        )
+        outputs = conv_stage(**arguments(inputs, sizes, document))
     assert outputs[0].shape.as_list() == [None, *cases[0].own().shape.as_list()[1:]]
     for output, case in list(zip(outputs, cases, strict=True))[1:]:
         assert output.shape.as_list() == case.own().shape.as_list()

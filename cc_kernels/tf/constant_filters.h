@@ -6,24 +6,37 @@
 #ifndef TF_INTEROP_TF_CONSTANT_FILTERS_H_
 #define TF_INTEROP_TF_CONSTANT_FILTERS_H_
 
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
 #include "cc_kernels/core/backend.h"
+#include "cc_kernels/core/stage_runner.h"
 #include "cc_kernels/core/transformed_filters.h"
-#include "cc_kernels/tf/conv_stage_base.h"
+#include "cc_kernels/tf/resolved_stage.h"
 #include "cc_kernels/tf/stage_program.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
 
 namespace tf_interop {
 
-// Gives the steps of `call` whose filter is constant that filter transformed, where that helps, and
-// merged steps whose filters are all constant those filters joined.
-// Enqueues on `caller` what has not been transformed yet: to be called before RunStage.
-void BindConstantFilters(tensorflow::OpKernelContext* context, const StageProgram& program,
-                         Backend* backend, Stream caller, TransformedFilters* filters,
-                         StageCall* call);
+// Allocates from the device's allocator, which waits for memory (until another op has freed some)
+// and logs where it has none only where it `may_wait`.
+absl::Status AllocateBytes(tensorflow::OpKernelContext* context, size_t bytes, bool may_wait,
+                           tensorflow::Tensor* tensor);
 
-// Says that the caller's stream has run all that was enqueued for `call`, so that calls on other
-// streams may use what was transformed for it.
-void MarkTransformed(const StageCall& call);
+// Finds the launches of a prepared stage that read constant filters, where transforming these once
+// helps; their addresses are those of the call `context`.
+std::vector<ConstantFilter> FindConstantFilters(tensorflow::OpKernelContext* context,
+                                                const StageProgram& program,
+                                                const ResolvedStage& resolved, Backend* backend);
+
+// Gives these launches their filters transformed, and appends who keeps them. Enqueues on `caller`
+// what has not been transformed yet: to be called before the stage is enqueued.
+void BindConstantFilters(tensorflow::OpKernelContext* context, const ResolvedStage& resolved,
+                         Stream caller, TransformedFilters* filters, StageBuffers* buffers,
+                         std::vector<std::shared_ptr<TransformedFilter>>* bound);
 
 }  // namespace tf_interop
 

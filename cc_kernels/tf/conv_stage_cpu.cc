@@ -10,8 +10,7 @@
 #include "cc_kernels/core/counters.h"
 #include "cc_kernels/core/host/host_backend.h"
 #include "cc_kernels/core/host/host_stream.h"
-#include "cc_kernels/tf/constant_filters.h"
-#include "cc_kernels/tf/conv_stage_base.h"
+#include "cc_kernels/tf/stage_call.h"
 #include "cc_kernels/tf/stage_trace.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "unsupported/Eigen/CXX11/Tensor"
@@ -53,33 +52,36 @@ Status AmongSteps(const PreparedStage& stage, const Status& status) {
   return Status(status.code(), "One of the convolutions " + steps + ": " + status.message());
 }
 
-// Asynchronous, so that a stage does not hold one of TensorFlow's threads while it runs.
+// Asynchronous, so that a stage does not hold one of TensorFlow's threads while it runs. Without a
+// plan it does, as the ops that it stands for would.
 class ConvStageCpu : public tensorflow::AsyncOpKernel {
  public:
   explicit ConvStageCpu(tensorflow::OpKernelConstruction* context)
-      : AsyncOpKernel(context), device_(ShortDeviceName(context)) {
-    OP_REQUIRES_OK(context, GetStageProgram(context, &program_));
-  }
+      : AsyncOpKernel(context), node_(context) {}
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
-    const CountingFor counting(device_);
+    const CountingFor counting(node_.counted_device());
     StageTrace trace(*this);
     HostBackend* const backend = BackendFor(&context->eigen_cpu_device());
-    auto call = std::make_shared<StageCall>();
-    OP_REQUIRES_OK_ASYNC(context, MakeStageCall(context, program_, backend, &filters_, call.get()),
-                         done);
+    auto call = std::make_shared<StageCall>(&node_, context, backend);
+    OP_REQUIRES_OK_ASYNC(context, call->Prepare(), done);
+    trace.Describe(*call);
+    if (call->runs_stock()) {
+      OP_REQUIRES_OK_ASYNC(context, call->RunStock(/*caller=*/nullptr), done);
+      call.reset();  // results have no other owner before the next op reads them
+      done();
+      return;
+    }
     std::unique_ptr<StreamGroup> acquired;
     OP_REQUIRES_OK_ASYNC(context, ToAbslStatus(backend->Acquire(&acquired)), done);
     // Shared only because std::function has to be copyable.
     auto caller = std::make_shared<std::unique_ptr<StreamGroup>>(std::move(acquired));
     auto* const stream = static_cast<HostStream*>((*caller)->stream());
-    trace.Describe(program_, *call);
-    BindConstantFilters(context, program_, backend, stream, &filters_, call.get());
-    const Status launched = RunStageCall(context, backend, stream, call.get());
+    const Status launched = call->Enqueue(stream);
     stream->Enqueue([=]() mutable {
       Status status = launched;
-      status.Update(AmongSteps(call->stage, stream->TakeError()));
-      MarkTransformed(*call);
+      status.Update(AmongSteps(call->prepared(), stream->TakeError()));
+      call->MarkComplete();
       call.reset();  // workspaces go before TensorFlow hears that the op is done
       if (!status.ok()) context->SetStatus(ToAbslStatus(status));
       // TensorFlow may run what comes next, another stage too, inside this call: the stream must
@@ -91,9 +93,7 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
   }
 
  private:
-  const std::string device_;
-  StageProgram program_;
-  TransformedFilters filters_;
+  StageNode node_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfInterop>ConvStage").Device(tensorflow::DEVICE_CPU), ConvStageCpu);

@@ -1,12 +1,9 @@
 // ConvStage on a GPU, over the cudnn backend.
 #include <cuda.h>
 
-#include <string>
-
 #include "cc_kernels/core/counters.h"
 #include "cc_kernels/core/cudnn/cudnn_backend.h"
-#include "cc_kernels/tf/constant_filters.h"
-#include "cc_kernels/tf/conv_stage_base.h"
+#include "cc_kernels/tf/stage_call.h"
 #include "cc_kernels/tf/stage_trace.h"
 #include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -26,29 +23,25 @@ CUstream CudaStream(OpKernelContext* context) {
 class ConvStageGpu : public tensorflow::OpKernel {
  public:
   explicit ConvStageGpu(tensorflow::OpKernelConstruction* context)
-      : OpKernel(context), device_(ShortDeviceName(context)) {
-    OP_REQUIRES_OK(context, GetStageProgram(context, &program_));
-  }
+      : OpKernel(context), node_(context) {}
 
   // Enqueues the stage and returns. Workspaces are freed on return: TensorFlow hands them out again
-  // only to work behind the join on the same stream.
+  // only to work that comes after the join on the same stream.
   void Compute(OpKernelContext* context) override {
-    const CountingFor counting(device_);
+    const CountingFor counting(node_.counted_device());
     StageTrace trace(*this);
     const CUstream stream = CudaStream(context);
     CudnnBackend* backend = nullptr;
     OP_REQUIRES_OK(context, ToAbslStatus(CudnnBackend::ForStream(stream, &backend)));
-    StageCall call;
-    OP_REQUIRES_OK(context, MakeStageCall(context, program_, backend, &filters_, &call));
-    trace.Describe(program_, call);
-    BindConstantFilters(context, program_, backend, stream, &filters_, &call);
-    OP_REQUIRES_OK(context, ToAbslStatus(RunStageCall(context, backend, stream, &call)));
+    StageCall call(&node_, context, backend);
+    OP_REQUIRES_OK(context, call.Prepare());
+    trace.Describe(call);
+    OP_REQUIRES_OK(context,
+                   call.runs_stock() ? call.RunStock(stream) : ToAbslStatus(call.Enqueue(stream)));
   }
 
  private:
-  const std::string device_;
-  StageProgram program_;
-  TransformedFilters filters_;
+  StageNode node_;
 };
 
 REGISTER_KERNEL_BUILDER(

@@ -1,16 +1,20 @@
 #include "cc_kernels/tf/stage_program.h"
 
 #include <algorithm>
-#include <cstddef>
-#include <iterator>
+#include <cmath>
+#include <initializer_list>
+#include <limits>
+#include <set>
+#include <utility>
 
-#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "cc_kernels/tf/merged_steps.h"
+#include "google/protobuf/struct.pb.h"
+#include "google/protobuf/util/json_util.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/errors.h"
@@ -18,89 +22,212 @@
 namespace tf_interop {
 namespace {
 
+using google::protobuf::Value;
 using tensorflow::NodeDef;
 
-struct OpKind {
-  const char* op = nullptr;
-  ConvolutionKind kind = ConvolutionKind::kForward;
-  int spatial_rank = 2;
-  bool depthwise = false;
-  bool fused = false;
+constexpr int kVersion = 1;
+
+// A value of the document, and where it stands there.
+class Json {
+ public:
+  Json(const Value* value, std::string place) : value_(value), place_(std::move(place)) {}
+
+  // That something else was expected here.
+  absl::Status Expected(absl::string_view what) const {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ConvStage program at ", place_, ": expected ", what, ", got ", Got(), "."));
+  }
+
+  bool is_null() const { return value_->kind_case() == Value::kNullValue; }
+
+  // The values of an object that has just these fields, in the order of `names`.
+  absl::Status Fields(std::initializer_list<const char*> names, std::vector<Json>* fields) const {
+    if (value_->kind_case() != Value::kStructValue) return Expected("an object");
+    const auto& all = value_->struct_value().fields();
+    for (const char* const name : names) {
+      const auto found = all.find(name);
+      if (found == all.end()) return Expected(absl::StrCat("a field '", name, "'"));
+      fields->emplace_back(&found->second, absl::StrCat(place_, ".", name));
+    }
+    if (all.size() == names.size()) return absl::OkStatus();
+    return Expected(absl::StrCat("no fields but ", absl::StrJoin(names, ", ")));
+  }
+
+  absl::Status Items(std::vector<Json>* items) const {
+    if (value_->kind_case() != Value::kListValue) return Expected("a list");
+    for (const Value& item : value_->list_value().values()) {
+      items->emplace_back(&item, absl::StrCat(place_, "[", items->size(), "]"));
+    }
+    return absl::OkStatus();
+  }
+
+  template <typename Integer>
+  absl::Status ToInteger(int64_t least, int64_t most, Integer* integer) const {
+    const double number = value_->number_value();
+    if (value_->kind_case() == Value::kNumberValue && number >= static_cast<double>(least) &&
+        number <= static_cast<double>(most) && number == std::floor(number)) {
+      *integer = static_cast<Integer>(number);
+      return absl::OkStatus();
+    }
+    return Expected(absl::StrCat("a whole number of ", least, " to ", most));
+  }
+
+  // The position of one of `count` things.
+  absl::Status ToIndex(size_t count, absl::string_view things, size_t* index) const {
+    const auto most = static_cast<int64_t>(count) - 1;
+    if (ToInteger(0, most, index).ok()) return absl::OkStatus();
+    return Expected(absl::StrCat("the position of one of ", count, " ", things));
+  }
+
+  absl::Status ToBool(bool* boolean) const {
+    if (value_->kind_case() != Value::kBoolValue) return Expected("true or false");
+    *boolean = value_->bool_value();
+    return absl::OkStatus();
+  }
+
+  absl::Status ToText(std::string* text) const {
+    if (value_->kind_case() != Value::kStringValue) return Expected("a string");
+    *text = value_->string_value();
+    return absl::OkStatus();
+  }
+
+ private:
+  std::string Got() const {
+    switch (value_->kind_case()) {
+      case Value::kNumberValue:
+        return absl::StrCat(value_->number_value());
+      case Value::kBoolValue:
+        return value_->bool_value() ? "true" : "false";
+      case Value::kStringValue:
+        return absl::StrCat("'", absl::CHexEscape(value_->string_value().substr(0, 40)), "'");
+      case Value::kListValue:
+        return absl::StrCat("a list of ", value_->list_value().values_size());
+      case Value::kStructValue: {
+        std::set<std::string> names;
+        for (const auto& field : value_->struct_value().fields()) names.insert(field.first);
+        return absl::StrCat("an object with ", absl::StrJoin(names, ", "));
+      }
+      default:
+        return "null";
+    }
+  }
+
+  const Value* value_;  // of a document that outlives this
+  std::string place_;
 };
 
+// The ops that steps may stand for.
+struct OpKind {
+  const char* op;
+  ConvolutionKind kind;
+  int spatial_rank;
+  bool depthwise;
+  bool fused;
+  bool is_elementwise;
+};
+
+constexpr OpKind Convolves(const char* op, ConvolutionKind kind, int spatial_rank = 2,
+                           bool depthwise = false, bool fused = false) {
+  return {op, kind, spatial_rank, depthwise, fused, false};
+}
+
+// TensorFlow's own kernel, on a CPU; one operand, and a result of its type and shape.
+constexpr OpKind Elementwise(const char* op) {
+  return {op, ConvolutionKind::kForward, 0, false, false, true};
+}
+
 constexpr OpKind kOpKinds[] = {
-    {"Conv2D", ConvolutionKind::kForward},
-    {"_FusedConv2D", ConvolutionKind::kForward, 2, false, true},
-    {"Conv2DBackpropInput", ConvolutionKind::kBackwardInput},
-    {"Conv2DBackpropFilter", ConvolutionKind::kBackwardFilter},
-    {"DepthwiseConv2dNative", ConvolutionKind::kForward, 2, true},
-    {"DepthwiseConv2dNativeBackpropInput", ConvolutionKind::kBackwardInput, 2, true},
-    {"DepthwiseConv2dNativeBackpropFilter", ConvolutionKind::kBackwardFilter, 2, true},
-    {"Conv3D", ConvolutionKind::kForward, 3},
-    {"_FusedConv3D", ConvolutionKind::kForward, 3, false, true},
-    {"Conv3DBackpropInputV2", ConvolutionKind::kBackwardInput, 3},
-    {"Conv3DBackpropFilterV2", ConvolutionKind::kBackwardFilter, 3},
+    Convolves("Conv2D", ConvolutionKind::kForward),
+    Convolves("_FusedConv2D", ConvolutionKind::kForward, 2, false, true),
+    Convolves("Conv2DBackpropInput", ConvolutionKind::kBackwardInput),
+    Convolves("Conv2DBackpropFilter", ConvolutionKind::kBackwardFilter),
+    Convolves("DepthwiseConv2dNative", ConvolutionKind::kForward, 2, true),
+    Convolves("DepthwiseConv2dNativeBackpropInput", ConvolutionKind::kBackwardInput, 2, true),
+    Convolves("DepthwiseConv2dNativeBackpropFilter", ConvolutionKind::kBackwardFilter, 2, true),
+    Convolves("Conv3D", ConvolutionKind::kForward, 3),
+    Convolves("_FusedConv3D", ConvolutionKind::kForward, 3, false, true),
+    Convolves("Conv3DBackpropInputV2", ConvolutionKind::kBackwardInput, 3),
+    Convolves("Conv3DBackpropFilterV2", ConvolutionKind::kBackwardFilter, 3),
+    Elementwise("Relu"),
 };
 
 absl::Status ParseKind(const NodeDef& node, StepProgram* step) {
   for (const OpKind& known : kOpKinds) {
-    if (node.op() == known.op) {
-      step->kind = known.kind;
-      step->spatial_rank = known.spatial_rank;
-      step->depthwise = known.depthwise;
-      step->has_bias = known.fused;
-      return absl::OkStatus();
-    }
+    if (node.op() != known.op) continue;
+    step->kind = known.kind;
+    step->spatial_rank = known.spatial_rank;
+    step->depthwise = known.depthwise;
+    step->has_bias = known.fused;
+    step->is_elementwise = known.is_elementwise;
+    return absl::OkStatus();
   }
-  return AtStep(node.name(), absl::StrCat("expected a convolution, got op ", node.op(), "."));
+  return AtStep(node.name(), absl::StrCat("expected op to be a convolution or one of the ops that "
+                                          "may come after it, got ",
+                                          node.op(), "."));
 }
 
-absl::Status ParseOperands(const NodeDef& node, const StageAttributes& attributes,
-                           StepProgram* step) {
-  for (const std::string& input : node.input()) {
+absl::Status ParseOperand(const std::string& input, const StageTensors& tensors,
+                          size_t operation_count, StepProgram* step) {
+  const struct {
+    const char* prefix;
+    Operand::Source source;
+    size_t count;
+  } kSources[] = {
+      {"inputs:", Operand::Source::kInput, tensors.input_types.size()},
+      {"sizes:", Operand::Source::kSize, static_cast<size_t>(tensors.size_count)},
+      {"steps:", Operand::Source::kStep, operation_count},
+  };
+  for (const auto& known : kSources) {
     absl::string_view text = input;
-    Operand operand;
-    operand.is_size = absl::ConsumePrefix(&text, "sizes:");
-    if (!operand.is_size && !absl::ConsumePrefix(&text, "inputs:")) {
-      return AtStep(node.name(),
-                    absl::StrCat("expected operands inputs:<i> or sizes:<i>, got '", input, "'."));
-    }
-    const int count =
-        operand.is_size ? attributes.size_count : static_cast<int>(attributes.input_types.size());
-    if (!absl::SimpleAtoi(text, &operand.index) || operand.index < 0 || operand.index >= count) {
-      return AtStep(node.name(), absl::StrCat("expected the index of one of ", count,
-                                              " tensors, got '", input, "'."));
-    }
-    if (!operand.is_size && attributes.input_types[operand.index] != step->dtype) {
-      return AtStep(node.name(),
-                    absl::StrCat("expected operands of type ", DataTypeString(step->dtype),
-                                 ", got ", DataTypeString(attributes.input_types[operand.index]),
-                                 " at '", input, "'."));
+    if (!absl::ConsumePrefix(&text, known.prefix)) continue;
+    Operand operand{known.source, 0};
+    if (!absl::SimpleAtoi(text, &operand.index) || operand.index >= known.count) {
+      return AtStep(step->name, absl::StrCat("expected an operand among the ", known.count, " of ",
+                                             known.prefix, ", got '", input, "'."));
     }
     step->operands.push_back(operand);
+    return absl::OkStatus();
   }
-  const size_t expected = step->kind == ConvolutionKind::kForward ? (step->has_bias ? 3 : 2) : 3;
+  return AtStep(step->name, absl::StrCat("expected operands inputs:<i>, sizes:<i> or steps:<i>, "
+                                         "got '",
+                                         input, "'."));
+}
+
+absl::Status ParseOperands(const StageTensors& tensors, size_t operation_count, StepProgram* step) {
+  for (const std::string& input : step->node_def.input()) {
+    TF_RETURN_IF_ERROR(ParseOperand(input, tensors, operation_count, step));
+  }
+  const bool is_gradient = step->kind != ConvolutionKind::kForward;
+  const size_t expected = step->is_elementwise ? 1 : is_gradient || step->has_bias ? 3 : 2;
   if (step->operands.size() != expected) {
-    return AtStep(node.name(), absl::StrCat("expected ", expected, " operands, got ",
-                                            step->operands.size(), "."));
+    return AtStep(step->name, absl::StrCat("expected ", expected, " operands, got ",
+                                           step->operands.size(), "."));
   }
   for (size_t i = 0; i < expected; ++i) {
-    const bool want_size =
-        step->kind != ConvolutionKind::kForward && static_cast<int>(i) == step->sizes_operand();
-    if (step->operands[i].is_size != want_size) {
-      return AtStep(node.name(), absl::StrCat("expected operand ", i, " in the list ",
-                                              want_size ? "sizes" : "inputs", "."));
-    }
+    const bool is_size = step->operands[i].source == Operand::Source::kSize;
+    if (is_size == (is_gradient && static_cast<int>(i) == step->sizes_operand())) continue;
+    return AtStep(step->name,
+                  absl::StrCat("expected operand ", i, is_size ? " not" : "",
+                               " to be of sizes:, got '", step->node_def.input(i), "'."));
   }
   return absl::OkStatus();
 }
 
-// Whether the filter is an operand, and among the stage's constant inputs.
-bool HasConstantFilter(const StepProgram& step, const StageAttributes& attributes) {
-  if (step.kind == ConvolutionKind::kBackwardFilter) return false;
-  const int filter = step.operands[step.filter_operand()].index;
-  const std::vector<int>& constants = attributes.constant_inputs;
-  return std::find(constants.begin(), constants.end(), filter) != constants.end();
+// Once the types of all steps are known.
+absl::Status CheckOperandTypes(const StepProgram& step, const StageTensors& tensors,
+                               const std::vector<StepProgram>& steps) {
+  for (size_t i = 0; i < step.operands.size(); ++i) {
+    const Operand& operand = step.operands[i];
+    if (operand.source == Operand::Source::kSize) continue;
+    const tensorflow::DataType got = operand.source == Operand::Source::kInput
+                                         ? tensors.input_types[operand.index]
+                                         : steps[operand.index].dtype;
+    if (got == step.dtype) continue;
+    return AtStep(step.name,
+                  absl::StrCat("expected operands of type ", DataTypeString(step.dtype), ", got ",
+                               DataTypeString(got), " at '", step.node_def.input(i), "'."));
+  }
+  return absl::OkStatus();
 }
 
 // Reads a list with one entry per dimension, which must be 1 for batch and channels, into `spatial`
@@ -205,21 +332,230 @@ absl::Status ParseFormat(const NodeDef& node, StepProgram* step) {
   return absl::OkStatus();
 }
 
-absl::Status ParseStep(const NodeDef& node, const StageAttributes& attributes, StepProgram* step) {
-  step->name = node.name();
-  TF_RETURN_IF_ERROR(ParseKind(node, step));
-  TF_RETURN_IF_ERROR(GetNodeAttr(node, "T", &step->dtype));
-  if (!ToCoreDataType(step->dtype, &step->core_dtype)) {
-    return AtStep(node.name(), absl::StrCat("expected float, half, bfloat16 or double, got ",
-                                            DataTypeString(step->dtype), "."));
-  }
+absl::Status ParseConvolution(StepProgram* step) {
+  const NodeDef& node = step->node_def;
   TF_RETURN_IF_ERROR(ParseFormat(node, step));
   TF_RETURN_IF_ERROR(ParseSpatial(node, "strides", *step, step->strides));
   TF_RETURN_IF_ERROR(ParseSpatial(node, "dilations", *step, step->dilations));
   TF_RETURN_IF_ERROR(ParsePadding(node, step));
-  TF_RETURN_IF_ERROR(ParseFusedOps(node, step));
-  TF_RETURN_IF_ERROR(ParseOperands(node, attributes, step));
-  step->has_constant_filter = HasConstantFilter(*step, attributes);
+  return ParseFusedOps(node, step);
+}
+
+absl::Status ParseStep(const Json& operation, const StageTensors& tensors, size_t operation_count,
+                       StepProgram* step) {
+  std::string encoded, serialized;
+  TF_RETURN_IF_ERROR(operation.ToText(&encoded));
+  if (!absl::Base64Unescape(encoded, &serialized) || !step->node_def.ParseFromString(serialized)) {
+    return operation.Expected("a serialized NodeDef in base64");
+  }
+  const NodeDef& node = step->node_def;
+  step->name = node.name();
+  TF_RETURN_IF_ERROR(ParseKind(node, step));
+  absl::Status status = GetNodeAttr(node, "T", &step->dtype);
+  if (status.ok() && !ToCoreDataType(step->dtype, &step->core_dtype)) {
+    return AtStep(step->name, absl::StrCat("expected T to be float, half, bfloat16 or double, got ",
+                                           DataTypeString(step->dtype), "."));
+  }
+  if (status.ok() && !step->is_elementwise) status = ParseConvolution(step);
+  if (!status.ok()) {
+    return absl::StartsWith(status.message(), "ConvStage") ? status
+                                                           : AtStep(step->name, status.message());
+  }
+  return ParseOperands(tensors, operation_count, step);
+}
+
+absl::Status ParseSteps(const Json& operations, const StageTensors& tensors,
+                        std::vector<StepProgram>* steps) {
+  std::vector<Json> items;
+  TF_RETURN_IF_ERROR(operations.Items(&items));
+  if (items.empty()) return operations.Expected("one operation or more");
+  steps->assign(items.size(), StepProgram());
+  std::set<absl::string_view> names;
+  for (size_t i = 0; i < items.size(); ++i) {
+    StepProgram* const step = &(*steps)[i];
+    TF_RETURN_IF_ERROR(ParseStep(items[i], tensors, items.size(), step));
+    if (!names.insert(step->name).second) {
+      return AtStep(step->name, "expected names that differ, got this one twice.");
+    }
+  }
+  for (const StepProgram& step : *steps) {
+    TF_RETURN_IF_ERROR(CheckOperandTypes(step, tensors, *steps));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParseOutputs(const Json& outputs, const StageTensors& tensors, StageProgram* program) {
+  std::vector<Json> items;
+  TF_RETURN_IF_ERROR(outputs.Items(&items));
+  if (items.size() != tensors.output_types.size()) {
+    return outputs.Expected(
+        absl::StrCat("one operation for each of ", tensors.output_types.size(), " of Tout"));
+  }
+  for (size_t i = 0; i < items.size(); ++i) {
+    size_t operation = 0;
+    TF_RETURN_IF_ERROR(items[i].ToIndex(program->steps.size(), "operations", &operation));
+    StepProgram& step = program->steps[operation];
+    if (step.output >= 0) return items[i].Expected("each operation once");
+    step.output = static_cast<int>(i);
+    program->outputs.push_back(operation);
+    if (step.dtype == tensors.output_types[i]) continue;
+    return AtStep(step.name,
+                  absl::StrCat("expected Tout ", DataTypeString(step.dtype), " for output ", i,
+                               ", got ", DataTypeString(tensors.output_types[i]), "."));
+  }
+  for (size_t i = 0; i < program->steps.size(); ++i) {
+    if (program->steps[i].output < 0) program->intermediates.push_back(i);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParseConstantInputs(const Json& constant_inputs, const StageTensors& tensors,
+                                 std::vector<StepProgram>* steps) {
+  std::vector<Json> items;
+  TF_RETURN_IF_ERROR(constant_inputs.Items(&items));
+  std::vector<bool> is_constant(tensors.input_types.size(), false);
+  size_t next = 0;
+  for (const Json& item : items) {
+    size_t input = 0;
+    TF_RETURN_IF_ERROR(item.ToIndex(is_constant.size(), "inputs", &input));
+    if (input < next) return item.Expected("ascending positions");
+    is_constant[input] = true;
+    next = input + 1;
+  }
+  for (StepProgram& step : *steps) {
+    if (step.is_elementwise || step.kind == ConvolutionKind::kBackwardFilter) continue;
+    const Operand& filter = step.operands[step.filter_operand()];
+    step.has_constant_filter =
+        filter.source == Operand::Source::kInput && is_constant[filter.index];
+  }
+  return absl::OkStatus();
+}
+
+template <typename T, size_t N>
+bool AreEqual(const T (&a)[N], const T (&b)[N]) {
+  return std::equal(a, a + N, b);
+}
+
+// Whether the two differ in nothing that attributes say, but for the filter, and read no step.
+bool CanMerge(const StepProgram& a, const StepProgram& b) {
+  const auto reads_no_step = [](const StepProgram& step) {
+    return std::none_of(step.operands.begin(), step.operands.end(), [](const Operand& operand) {
+      return operand.source == Operand::Source::kStep;
+    });
+  };
+  const auto is_plain = [](const StepProgram& step) {
+    return !step.is_elementwise && step.kind == ConvolutionKind::kForward && !step.depthwise;
+  };
+  return is_plain(a) && is_plain(b) && reads_no_step(a) && reads_no_step(b) &&
+         a.operands[a.image_operand()] == b.operands[b.image_operand()] && a.dtype == b.dtype &&
+         a.format == b.format && a.spatial_rank == b.spatial_rank && a.padding == b.padding &&
+         std::equal(&a.explicit_pads[0][0], &a.explicit_pads[0][0] + 6, &b.explicit_pads[0][0]) &&
+         AreEqual(a.strides, b.strides) && AreEqual(a.dilations, b.dilations) &&
+         a.has_bias == b.has_bias && a.activation == b.activation &&
+         a.leaky_relu_alpha == b.leaky_relu_alpha;
+}
+
+// What can be said of a merged lane before shapes are known.
+absl::Status CheckMergedLane(const Json& place, const std::vector<StepProgram>& steps,
+                             const StageSchedule& schedule, const Lane& lane) {
+  if (lane.steps.size() < 2) return place.Expected("two steps or more in a merged lane");
+  const auto program_of = [&](size_t step) -> const StepProgram& {
+    return steps[schedule.operations[step]];
+  };
+  const size_t first = lane.steps.front();
+  for (const size_t step : lane.steps) {
+    if (CanMerge(program_of(first), program_of(step)) &&
+        schedule.stage.steps[first].algorithm == schedule.stage.steps[step].algorithm) {
+      continue;
+    }
+    return AtStep(program_of(step).name,
+                  absl::StrCat("expected a merged lane of forward convolutions that read one image "
+                               "and differ in their filters only, got another than '",
+                               program_of(first).name, "'."));
+  }
+  return absl::OkStatus();
+}
+
+// Checks that the lane's steps read what earlier ones of them compute, if anything.
+absl::Status CheckDependencies(const std::vector<StepProgram>& steps, const StageSchedule& schedule,
+                               const Lane& lane) {
+  std::set<size_t> computed;
+  for (const size_t step : lane.steps) {
+    const StepProgram& program = steps[schedule.operations[step]];
+    for (const Operand& operand : program.operands) {
+      if (operand.source != Operand::Source::kStep || computed.count(operand.index) > 0) continue;
+      return AtStep(program.name,
+                    absl::StrCat("expected to read earlier steps of its lane, got steps:",
+                                 operand.index, ", '", steps[operand.index].name, "'."));
+    }
+    computed.insert(schedule.operations[step]);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParseLane(const Json& json, const std::vector<StepProgram>& steps,
+                       std::vector<bool>* is_scheduled, StageSchedule* schedule) {
+  std::vector<Json> fields, items;
+  TF_RETURN_IF_ERROR(json.Fields({"steps", "priority", "sm_count", "merged"}, &fields));
+  TF_RETURN_IF_ERROR(fields[0].Items(&items));
+  if (items.empty()) return fields[0].Expected("one step or more");
+  Lane lane;
+  using Limits = std::numeric_limits<int>;
+  TF_RETURN_IF_ERROR(fields[1].ToInteger(Limits::min(), Limits::max(), &lane.priority));
+  TF_RETURN_IF_ERROR(fields[2].ToInteger(0, Limits::max(), &lane.sm_count));
+  TF_RETURN_IF_ERROR(fields[3].ToBool(&lane.merged));
+  for (const Json& item : items) {
+    std::vector<Json> of_step;
+    TF_RETURN_IF_ERROR(item.Fields({"operation", "algorithm"}, &of_step));
+    size_t operation = 0;
+    TF_RETURN_IF_ERROR(of_step[0].ToIndex(steps.size(), "operations", &operation));
+    if ((*is_scheduled)[operation]) return of_step[0].Expected("each operation on one lane");
+    (*is_scheduled)[operation] = true;
+    Step step;
+    step.name = steps[operation].name;
+    if (!of_step[1].is_null()) TF_RETURN_IF_ERROR(of_step[1].ToText(&step.algorithm));
+    lane.steps.push_back(schedule->stage.steps.size());
+    schedule->stage.steps.push_back(std::move(step));
+    schedule->operations.push_back(operation);
+  }
+  TF_RETURN_IF_ERROR(CheckDependencies(steps, *schedule, lane));
+  if (lane.merged) TF_RETURN_IF_ERROR(CheckMergedLane(json, steps, *schedule, lane));
+  schedule->stage.lanes.push_back(std::move(lane));
+  return absl::OkStatus();
+}
+
+absl::Status ParseSchedule(const Json& json, const std::vector<StepProgram>& steps, bool is_only,
+                           int64_t least_batch_size, StageSchedule* schedule) {
+  std::vector<Json> fields, stage, lanes;
+  TF_RETURN_IF_ERROR(json.Fields({"batch_size", "stage"}, &fields));
+  if (!is_only || !fields[0].is_null()) {
+    TF_RETURN_IF_ERROR(fields[0].ToInteger(least_batch_size, std::numeric_limits<int>::max(),
+                                           &schedule->batch_size));
+  }
+  TF_RETURN_IF_ERROR(fields[1].Fields({"lanes"}, &stage));
+  TF_RETURN_IF_ERROR(stage[0].Items(&lanes));
+  std::vector<bool> is_scheduled(steps.size(), false);
+  for (const Json& lane : lanes) {
+    TF_RETURN_IF_ERROR(ParseLane(lane, steps, &is_scheduled, schedule));
+  }
+  const auto missing = std::find(is_scheduled.begin(), is_scheduled.end(), false);
+  if (missing == is_scheduled.end()) return absl::OkStatus();
+  return stage[0].Expected(
+      absl::StrCat("a lane with step '", steps[missing - is_scheduled.begin()].name, "'"));
+}
+
+absl::Status ParseSchedules(const Json& schedules, StageProgram* program) {
+  std::vector<Json> items;
+  TF_RETURN_IF_ERROR(schedules.Items(&items));
+  if (items.empty()) return schedules.Expected("one schedule or more");
+  int64_t least_batch_size = 1;
+  for (const Json& item : items) {
+    StageSchedule schedule;
+    TF_RETURN_IF_ERROR(
+        ParseSchedule(item, program->steps, items.size() == 1, least_batch_size, &schedule));
+    least_batch_size = schedule.batch_size + 1;
+    program->schedules.push_back(std::move(schedule));
+  }
   return absl::OkStatus();
 }
 
@@ -233,37 +569,27 @@ int StepProgram::image_dimension(int i) const {
   return GetTensorSpatialDimIndex(rank(), format, i - first_spatial());
 }
 
-absl::Status ParseStageProgram(const StageAttributes& attributes, StageProgram* program) {
-  const size_t count = attributes.steps.size();
-  if (count == 0 || attributes.output_types.size() != count) {
+absl::Status ParseStageProgram(absl::string_view document, const StageTensors& tensors,
+                               StageProgram* program) {
+  *program = StageProgram();
+  program->input_count = tensors.input_types.size();
+  Value value;
+  const absl::Status read = google::protobuf::util::JsonStringToMessage(document, &value);
+  if (!read.ok()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("ConvStage: expected steps, and Tout with one entry for each, got ", count,
-                     " and ", attributes.output_types.size(), "."));
+        absl::StrCat("ConvStage program: expected a JSON document, got one that cannot be read: ",
+                     read.message()));
   }
-  for (const int input : attributes.constant_inputs) {
-    if (input < 0 || input >= static_cast<int>(attributes.input_types.size())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("ConvStage: expected constant_inputs below the number of inputs, ",
-                       attributes.input_types.size(), ", got ", input, "."));
-    }
-  }
-  program->steps.assign(count, StepProgram());
-  for (size_t i = 0; i < count; ++i) {
-    NodeDef node;
-    if (!node.ParseFromString(attributes.steps[i])) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("ConvStage: expected a serialized NodeDef as step ", i, "."));
-    }
-    StepProgram* const step = &program->steps[i];
-    TF_RETURN_IF_ERROR(ParseStep(node, attributes, step));
-    if (attributes.output_types[i] != step->dtype) {
-      return AtStep(step->name,
-                    absl::StrCat("expected Tout ", DataTypeString(step->dtype), ", got ",
-                                 DataTypeString(attributes.output_types[i]), "."));
-    }
-  }
-  TF_RETURN_IF_ERROR(ParseStageSchedules(attributes.schedules, count, &program->schedules));
-  return CheckMergedLanes(*program);
+  const Json root(&value, "$");
+  std::vector<Json> fields;
+  TF_RETURN_IF_ERROR(
+      root.Fields({"version", "operations", "outputs", "constant_inputs", "schedules"}, &fields));
+  int version = 0;
+  TF_RETURN_IF_ERROR(fields[0].ToInteger(kVersion, kVersion, &version));
+  TF_RETURN_IF_ERROR(ParseSteps(fields[1], tensors, &program->steps));
+  TF_RETURN_IF_ERROR(ParseOutputs(fields[2], tensors, program));
+  TF_RETURN_IF_ERROR(ParseConstantInputs(fields[3], tensors, &program->steps));
+  return ParseSchedules(fields[4], program);
 }
 
 }  // namespace tf_interop

@@ -1,7 +1,32 @@
-// The program of a ConvStage node: its steps, as its attributes state them.
+// The program of a ConvStage node: what its steps compute, and how they are put onto lanes.
+//
+// The attribute `program` is one JSON document:
+//
+//   {"version": 1,
+//    "operations": ["<a serialized NodeDef in base64>", …],
+//    "outputs": [0, 2, …],
+//    "constant_inputs": [1, 4],
+//    "schedules": [{"batch_size": null, "stage": {"lanes": [
+//        {"steps": [{"operation": 0, "algorithm": "eng4_k2=1"}, …],
+//         "priority": 0, "sm_count": 0, "merged": false}, …]}}, …]}
+//
+// operations: what the steps compute, by the name, op and attributes of the nodes that they stand
+//   for. Operands are written `inputs:<i>`, `sizes:<i>` (vectors of int32 in host memory), or
+//   `steps:<j>` for the result of operation j, which is an earlier step of the same lane in every
+//   schedule. Names differ.
+// outputs: the operation of each output of the node. A result that is no output lives as long as
+//   the call.
+// constant_inputs: positions among the inputs of filters that are the same in every call,
+//   ascending.
+// schedules: the one for every batch size, whose batch size is null, or one for each of several
+//   batch sizes, ascending. Each has every operation on one lane, in the order in which the lane
+//   runs them. An algorithm that is null or empty is left to the backend to choose.
+//
+// All fields are written, and no others.
 #ifndef TF_INTEROP_TF_STAGE_PROGRAM_H_
 #define TF_INTEROP_TF_STAGE_PROGRAM_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -9,8 +34,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "cc_kernels/core/convolution.h"
-#include "cc_kernels/tf/stage_schedule.h"
-#include "tensorflow/core/framework/attr_value.pb.h"
+#include "cc_kernels/core/stage.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/types.pb.h"
 #include "tensorflow/core/util/padding.h"
@@ -18,19 +42,32 @@
 
 namespace tf_interop {
 
-// An operand of a step: an entry of the node's list `inputs` or of its list `sizes`.
+// Where an operand comes from: an entry of the node's list `inputs` or of its list `sizes`, or the
+// result of another operation.
 struct Operand {
-  bool is_size = false;
-  int index = 0;
+  enum class Source { kInput, kSize, kStep };
+  Source source = Source::kInput;
+  size_t index = 0;
+
+  bool operator==(const Operand& other) const {
+    return source == other.source && index == other.index;
+  }
 };
 
-// What a step's NodeDef says, checked and in the core's words.
+// What an operation's NodeDef says, checked and in the core's words.
 struct StepProgram {
   std::string name;
+  tensorflow::NodeDef node_def;  // as the program has it
+  tensorflow::DataType dtype = tensorflow::DT_FLOAT;
+  std::vector<Operand> operands;  // in the order of the op that the step stands for
+  int output = -1;                // of the node, which this computes; -1 for an intermediate
+  // Whether this is TensorFlow's own kernel of an op with one operand, whose result has the
+  // operand's shape, rather than a convolution. What follows is of convolutions alone.
+  bool is_elementwise = false;
+
   ConvolutionKind kind = ConvolutionKind::kForward;
   bool depthwise = false;
-  tensorflow::DataType dtype = tensorflow::DT_FLOAT;
-  DataType core_dtype = DataType::kFloat;  // the same in the core's words
+  DataType core_dtype = DataType::kFloat;  // `dtype` in the core's words
   tensorflow::TensorFormat format = tensorflow::FORMAT_NHWC;
   tensorflow::Padding padding = tensorflow::SAME;
   int spatial_rank = 2;  // 3 for the convolutions of volumes
@@ -41,7 +78,6 @@ struct StepProgram {
   bool has_bias = false;
   Activation activation = Activation::kNone;
   float leaky_relu_alpha = 0.2f;
-  std::vector<Operand> operands;     // in the order of the op that the step stands for
   bool has_constant_filter = false;  // a filter that is read, and is the same in every call
 
   // Where the two tensors that are read, and the sizes of the one that is computed, stand among
@@ -60,26 +96,57 @@ struct StepProgram {
   int filter_dimension(int i) const { return i - first_spatial(); }
 };
 
-struct StageProgram {
-  std::vector<StepProgram> steps;
-  StageSchedules schedules;
+// Which lane runs which step, with what. Steps of the core's Stage run in the order of their
+// numbers, so they are numbered as the lanes have them: all of the first lane, all of the second,
+// and so on.
+struct StageSchedule {
+  int64_t batch_size = 0;          // 0 where it holds for every one
+  Stage stage;                     // what its steps compute is for shapes to say
+  std::vector<size_t> operations;  // of each step of `stage`
 };
 
-// Attributes of a ConvStage node, as TensorFlow hands them over.
-struct StageAttributes {
-  std::vector<std::string> steps;  // serialized NodeDefs
-  ScheduleAttributes schedules;
+struct StageProgram {
+  std::vector<StepProgram> steps;        // by operation
+  std::vector<size_t> outputs;           // the operation of each output
+  std::vector<size_t> intermediates;     // the other operations
+  std::vector<StageSchedule> schedules;  // one or more, ascending
+  size_t input_count = 0;                // of the list `inputs`, which the list `sizes` follows
+
+  // An order in which every operation comes after those that it reads.
+  const std::vector<size_t>& order() const { return schedules.front().operations; }
+};
+
+// What a ConvStage node says of its tensors beside its program.
+struct StageTensors {
   std::vector<tensorflow::DataType> input_types;
   std::vector<tensorflow::DataType> output_types;
   int size_count = 0;
-  std::vector<int> constant_inputs;  // positions in the list `inputs`
 };
 
-// Returns kInvalidArgument that names the step, what was expected and what came.
-absl::Status ParseStageProgram(const StageAttributes& attributes, StageProgram* program);
+// Reads all attributes of a ConvStage node from what has a GetAttr of its attributes: the
+// construction of a kernel, an InferenceContext.
+template <typename Context>
+absl::Status GetStageProgram(Context* context, StageTensors* tensors, StageProgram* program);
+
+// Returns kInvalidArgument that names the step or the place in the document, what was expected and
+// what came.
+absl::Status ParseStageProgram(absl::string_view document, const StageTensors& tensors,
+                               StageProgram* program);
 
 // An error of a step, by the step's name.
 absl::Status AtStep(absl::string_view step, absl::string_view message);
+
+template <typename Context>
+absl::Status GetStageProgram(Context* context, StageTensors* tensors, StageProgram* program) {
+  std::string document;
+  for (const absl::Status& status : {context->GetAttr("Tin", &tensors->input_types),
+                                     context->GetAttr("Tout", &tensors->output_types),
+                                     context->GetAttr("num_sizes", &tensors->size_count),
+                                     context->GetAttr("program", &document)}) {
+    if (!status.ok()) return status;
+  }
+  return ParseStageProgram(document, *tensors, program);
+}
 
 }  // namespace tf_interop
 

@@ -47,10 +47,12 @@ class TensorFlowTracer : public Tracer {
   }
 };
 
-std::string ScheduleOf(const StageCall& call) {
-  if (!call.why_unplanned.empty()) return absl::StrCat("in sequence: ", call.why_unplanned);
-  if (call.schedule_batch_size == 0) return "for every batch size";
-  return absl::StrCat("for batch size ", call.schedule_batch_size);
+std::string ScheduleOf(const ResolvedStage& resolved) {
+  if (resolved.unplanned_kind != nullptr) {
+    return absl::StrCat("as without a plan: ", resolved.why_unplanned);
+  }
+  if (resolved.schedule->batch_size == 0) return "for every batch size";
+  return absl::StrCat("for batch size ", resolved.schedule->batch_size);
 }
 
 void TraceLanes() {
@@ -68,11 +70,12 @@ StageTrace::StageTrace(const tensorflow::OpKernel& kernel)
   TraceLanes();
 }
 
-void StageTrace::Describe(const StageProgram& program, const StageCall& call) {
+void StageTrace::Describe(const StageCall& call) {
   span_.AppendMetadata([&] {
-    return TraceMeEncode({{"schedule", ScheduleOf(call)},
-                          {"convolutions", program.steps.size()},
-                          {"lanes", call.stage.lane_workspace_bytes.size()}});
+    return TraceMeEncode(
+        {{"schedule", ScheduleOf(call.resolved())},
+         {"convolutions", call.resolved().result_shapes.size()},
+         {"lanes", call.runs_stock() ? 1 : call.prepared().lane_workspace_bytes.size()}});
   });
 }
 

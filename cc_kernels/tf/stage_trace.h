@@ -9,8 +9,7 @@
 
 #include <string>
 
-#include "cc_kernels/tf/conv_stage_base.h"
-#include "cc_kernels/tf/stage_program.h"
+#include "cc_kernels/tf/stage_call.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tsl/profiler/lib/traceme.h"
 
@@ -21,8 +20,8 @@ class StageTrace {
  public:
   explicit StageTrace(const tensorflow::OpKernel& kernel);
 
-  // Says what the call, which has been made, runs.
-  void Describe(const StageProgram& program, const StageCall& call);
+  // Says what the call, which has been prepared, runs.
+  void Describe(const StageCall& call);
 
  private:
   tsl::profiler::TraceMe span_;

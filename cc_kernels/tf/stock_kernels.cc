@@ -1,0 +1,144 @@
+#include "cc_kernels/tf/stock_kernels.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "tensorflow/core/framework/function.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/node_properties.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/util/util.h"
+
+namespace tf_interop {
+namespace {
+
+using tensorflow::NodeDef;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+
+absl::Status AtKernel(const StepProgram& step, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat("ConvStage step '", step.name,
+                                   "' with TensorFlow's own kernel: ", status.message()));
+}
+
+// Gives the node the name and attributes that oneDNN's kernel goes by, if there is one and
+// TensorFlow takes it (mkl_op_registry::IsMklOp).
+void RenameForOneDnn(const StepProgram& step, bool has_constant_filter, NodeDef* node) {
+  if (!tensorflow::IsMKLEnabled()) return;
+  const bool is_half = step.dtype == tensorflow::DT_HALF || step.dtype == tensorflow::DT_BFLOAT16;
+  if (is_half && !tensorflow::IsDataTypeSupportedByOneDNNOnThisCPU(step.dtype)) return;
+  NodeDef renamed = *node;
+  renamed.set_op(absl::StrCat("_MklNative", absl::StripPrefix(node->op(), "_")));
+  tensorflow::AddNodeAttr("_kernel", "MklNameChangeOp", &renamed);
+  if (has_constant_filter) tensorflow::AddNodeAttr("is_filter_const", true, &renamed);
+  if (tensorflow::KernelDefAvailable(tensorflow::DeviceType(tensorflow::DEVICE_CPU), renamed)) {
+    *node = std::move(renamed);
+  }
+}
+
+absl::Status MakeKernel(OpKernelContext* context, NodeDef node, std::unique_ptr<OpKernel>* kernel) {
+  tensorflow::FunctionLibraryRuntime* const library = context->function_library();
+  if (library == nullptr) {
+    return absl::UnavailableError("expected a runtime that makes kernels, got none.");
+  }
+  const tensorflow::OpDef* op_def = nullptr;
+  TF_RETURN_IF_ERROR(tensorflow::OpRegistry::Global()->LookUpOpDef(node.op(), &op_def));
+  tensorflow::AddDefaultsToNodeDef(*op_def, &node);
+  std::shared_ptr<const tensorflow::NodeProperties> properties;
+  TF_RETURN_IF_ERROR(tensorflow::NodeProperties::CreateFromNodeDef(
+      std::move(node), tensorflow::OpRegistry::Global(), &properties));
+  OpKernel* made = nullptr;
+  TF_RETURN_IF_ERROR(library->CreateKernel(properties, &made));
+  kernel->reset(made);
+  return absl::OkStatus();
+}
+
+// Checks that the kernel can be called as Run calls it.
+absl::Status CheckKernel(const StepProgram& step, OpKernel* kernel) {
+  bool is_as_expected = kernel->AsAsync() == nullptr &&
+                        kernel->num_inputs() == static_cast<int>(step.operands.size()) &&
+                        kernel->num_outputs() > 0 && kernel->output_type(0) == step.dtype &&
+                        kernel->output_memory_types()[0] == tensorflow::DEVICE_MEMORY;
+  for (size_t i = 0; is_as_expected && i < step.operands.size(); ++i) {
+    is_as_expected = step.operands[i].source == Operand::Source::kSize ||
+                     kernel->input_memory_types()[i] == tensorflow::DEVICE_MEMORY;
+  }
+  if (is_as_expected) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("expected a kernel of ", kernel->type_string_view(),
+                   " with the step's operands and result on the device, got another."));
+}
+
+}  // namespace
+
+StockKernels::StockKernels(const StageProgram* program, bool is_on_cpu)
+    : program_(program), is_on_cpu_(is_on_cpu) {}
+
+absl::Status StockKernels::Find(OpKernelContext* context, size_t operation,
+                                const std::vector<Tensor>& operands, OpKernel** kernel) {
+  const StepProgram& step = program_->steps[operation];
+  std::lock_guard<std::mutex> lock(mutex_);
+  kernels_.resize(program_->steps.size());
+  OfOperation* const known = &kernels_[operation];
+  const bool may_keep_filter =
+      is_on_cpu_ && step.has_constant_filter && step.kind == ConvolutionKind::kForward;
+  const Tensor* const filter = may_keep_filter ? &operands[step.filter_operand()] : nullptr;
+  if (filter != nullptr && known->kernel == nullptr) known->constant_filter = *filter;
+  const bool is_constant = filter != nullptr && filter->data() == known->constant_filter.data();
+  Kernel* const chosen =
+      filter == nullptr || is_constant ? &known->kernel : &known->for_other_filters;
+  if (*chosen == nullptr) {
+    NodeDef node = step.node_def;
+    if (is_on_cpu_) RenameForOneDnn(step, is_constant, &node);
+    Kernel made;
+    TF_RETURN_IF_ERROR(MakeKernel(context, std::move(node), &made));
+    TF_RETURN_IF_ERROR(CheckKernel(step, made.get()));
+    *chosen = std::move(made);
+  }
+  *kernel = chosen->get();
+  return absl::OkStatus();
+}
+
+absl::Status StockKernels::Run(OpKernelContext* context, size_t operation,
+                               std::vector<Tensor> operands,
+                               tensorflow::AllocatorAttributes result_attributes, Tensor* result) {
+  const StepProgram& step = program_->steps[operation];
+  OpKernel* kernel = nullptr;
+  TF_RETURN_IF_ERROR(AtKernel(step, Find(context, operation, operands, &kernel)));
+
+  absl::InlinedVector<tensorflow::TensorValue, 4> inputs;
+  absl::InlinedVector<tensorflow::AllocatorAttributes, 4> input_attributes;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    inputs.emplace_back(&operands[i]);
+    input_attributes.emplace_back().set_on_host(kernel->input_memory_types()[i] ==
+                                                tensorflow::HOST_MEMORY);
+  }
+  // Kernels of oneDNN may have further results, which nobody reads.
+  std::vector<tensorflow::AllocatorAttributes> attributes(kernel->num_outputs());
+  attributes[0] = result_attributes;
+
+  OpKernelContext::Params params = *context->params();
+  params.op_kernel = kernel;
+  params.inputs = inputs;
+  params.input_alloc_attrs = input_attributes;
+  params.output_attr_array = attributes.data();
+  params.forward_from_array = nullptr;
+  params.outputs_required_array = nullptr;
+  params.eigen_gpu_device = nullptr;  // that of `context`, which owns it
+  params.track_allocations = false;   // whoever tracks reads those of `context`
+  OpKernelContext derived(&params, kernel->num_outputs());
+  kernel->Compute(&derived);
+  TF_RETURN_IF_ERROR(AtKernel(step, derived.status()));
+  const std::unique_ptr<Tensor> computed(derived.release_output(0).tensor);
+  if (computed == nullptr) return AtKernel(step, absl::InternalError("expected a result."));
+  *result = *computed;
+  return absl::OkStatus();
+}
+
+}  // namespace tf_interop

@@ -1,0 +1,106 @@
+"""Programs of the ConvStage op, written out of a small description.
+
+Plain JSON, independent of how the package writes them. A program is a dict until it is handed to
+the op, so that a test can damage it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import node_def_pb2
+
+Document = dict[str, Any]
+
+
+def lane(*steps: int | tuple[int, str], **options: Any) -> Document:
+    """A lane of operations, each by its place or with the algorithm that is pinned for it.
+
+    Args:
+        *steps: the operations.
+        **options: priority, sm_count or merged.
+    """
+    pinned = [(step, None) if isinstance(step, int) else step for step in steps]
+    return {
+        "steps": [{"operation": place, "algorithm": algorithm} for place, algorithm in pinned],
+        "priority": 0,
+        "sm_count": 0,
+        "merged": False,
+    } | options
+
+
+def schedule(*lanes: Document, batch_size: int | None = None) -> Document:
+    """How a stage runs at one batch size, or at every one."""
+    return {"batch_size": batch_size, "stage": {"lanes": list(lanes)}}
+
+
+def program(
+    operations: Sequence[node_def_pb2.NodeDef],
+    *schedules: Document,
+    outputs: Sequence[int] | None = None,
+    constant_inputs: Sequence[int] = (),
+) -> Document:
+    """A program; each operation is an output on a lane of its own unless something else is said."""
+    every = range(len(operations))
+    return {
+        "version": 1,
+        "operations": [encoded(operation) for operation in operations],
+        "outputs": list(every if outputs is None else outputs),
+        "constant_inputs": list(constant_inputs),
+        "schedules": list(schedules) or [schedule(*map(lane, every))],
+    }
+
+
+def encoded(operation: node_def_pb2.NodeDef) -> str:
+    return base64.b64encode(operation.SerializeToString()).decode()
+
+
+def operation(
+    name: str, op: str, operands: Sequence[str], dtype: tf.DType = tf.float32, **attributes: Any
+) -> node_def_pb2.NodeDef:
+    """A NodeDef whose attributes are strings, booleans, numbers and lists of them."""
+    node = node_def_pb2.NodeDef(name=name, op=op, input=operands)
+    node.attr["T"].type = dtype.as_datatype_enum
+    for key, value in attributes.items():
+        attribute = node.attr[key]
+        if isinstance(value, str):
+            attribute.s = value.encode()
+        elif isinstance(value, bool):
+            attribute.b = value
+        elif isinstance(value, int):
+            attribute.i = value
+        elif isinstance(value, float):
+            attribute.f = value
+        elif value and isinstance(value[0], str):
+            attribute.list.s.extend(each.encode() for each in value)
+        elif value and isinstance(value[0], tf.DType):
+            attribute.list.type.extend(each.as_datatype_enum for each in value)
+        else:
+            attribute.list.i.extend(value)
+    return node
+
+
+def arguments(
+    inputs: Sequence[Any], sizes: Sequence[Any], document: Document, **changes: Any
+) -> dict[str, Any]:
+    """The op's arguments; `Tout` follows from the operations that are outputs."""
+    dtypes = [
+        node_def_pb2.NodeDef.FromString(base64.b64decode(each)).attr["T"].type
+        for each in document["operations"]
+    ]
+    return {
+        "inputs": inputs,
+        "sizes": [np.array(each, np.int32) if isinstance(each, list) else each for each in sizes],
+        "Tout": [tf.as_dtype(dtypes[place]) for place in document["outputs"]],
+        "program": json.dumps(document),
+    } | changes
+
+
+def in_graph(conv_stage: Any, **of_op: Any) -> list[tf.Tensor]:
+    """Runs the op in a graph: eager execution was seen to take a kernel of another program."""
+    return tf.function(lambda: conv_stage(**of_op), autograph=False)()
