@@ -202,12 +202,12 @@ class StageCosts:
             measured.append(choice)
             if _wins(stage, alone_us):
                 winning.append(choice)
-        known = {_algorithms_of(choice.stage) for choice in measured}
+        known = {algorithms_of(choice.stage) for choice in measured}
         return winning + [
             choice
             for choice in self._modelled(lanes, names, alone_us)
             if choice.latency_us + choice.spread_us < alone_us
-            and _algorithms_of(choice.stage) not in known
+            and algorithms_of(choice.stage) not in known
             and not any(_is_trusted_over(other, choice) for other in measured)
         ]
 
@@ -369,7 +369,7 @@ def _workspace_bytes(chosen: _Candidates) -> int:
     return sum(max(each.workspace_bytes for each in lane) for lane in chosen)
 
 
-def _algorithms_of(stage: Stage[str]) -> tuple[object, ...]:
+def algorithms_of(stage: Stage[str]) -> tuple[object, ...]:
     """Which convolutions run with which algorithms, whatever the order of launch."""
     lanes = (
         (lane.merged, tuple((step.operation, step.algorithm or "") for step in lane.steps))
