@@ -1,39 +1,26 @@
-"""What a plan comes to, graph by graph, for people to read, and what is not in the figures."""
+"""What a plan comes to, graph by graph, for people to read and as plain values for `--json`."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.filesize import decimal
 
-from tf_interop.plan.problem import FigureSource
+from tf_interop.plan.problem import ValueSource
 from tf_interop.plan.types import GraphPlan, GraphPrediction, Plan
 from tf_interop.tables import UNKNOWN, new_table, percent, print_on
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class GraphLabel:
-    """What is known of a graph of a plan besides the plan.
-
-    Attributes:
-        step: what is run of the model, such as `inference`.
-        missing: what the profile lacks of it, as a sentence; empty where it lacks nothing, or where
-            that is not known.
-    """
-
-    step: str
-    missing: str = ""
-
-
-def show_plan(plan: Plan, console: Console, labels: Sequence[GraphLabel] = ()) -> None:
-    """Prints a table with a row for each graph, and below it what is missing, and why.
+def show_plan(plan: Plan, console: Console, lacking: Sequence[str] | None = None) -> None:
+    """Prints a table with a row for each graph, and below it what was not measured, and why.
 
     Args:
         plan: any plan.
         console: where to print.
-        labels: what each graph is; by default its fingerprint.
+        lacking: what the profile lacks of each graph, as a sentence; empty where it lacks nothing.
+            None where that is not known.
     """
     table = new_table("Plan: microseconds and memory, in stages and one after another")
     table.add_column("graph", overflow="fold")
@@ -42,10 +29,9 @@ def show_plan(plan: Plan, console: Console, labels: Sequence[GraphLabel] = ()) -
     table.add_column("measured", justify="right", max_width=12)
     for heading in ("peak", "one by one"):
         table.add_column(heading, justify="right", no_wrap=True)
-    names = [label.step for label in labels] or [graph.fingerprint for graph in plan.graphs]
-    for name, graph in zip(names, plan.graphs, strict=True):
+    for graph in plan.graphs:
         table.add_row(
-            name,
+            graph.mode or graph.fingerprint,
             "any" if graph.batch_size is None else str(graph.batch_size),
             str(graph.convolution_count),
             str(len(graph.stages)),
@@ -58,12 +44,16 @@ def show_plan(plan: Plan, console: Console, labels: Sequence[GraphLabel] = ()) -
         "measured\nis the share of us that was; the rest is modelled. Memory: outputs of "
         "convolutions, workspaces.",
     )
-    missing = [label.missing for label in labels] or [""] * len(plan.graphs)
-    for name, graph, what in zip(names, plan.graphs, missing, strict=True):
-        batch = "" if graph.batch_size is None else f", batch {graph.batch_size}"
+    for graph, what in zip(plan.graphs, lacking or [""] * len(plan.graphs), strict=True):
         for line in (_say_unmeasured(graph, what), _say_no_stage(graph)):
             if line:
-                print_on(console, f"{name}{batch}: {line}")
+                print_on(console, f"{name_graph(graph)}: {line}")
+
+
+def name_graph(graph: GraphPlan) -> str:
+    """What tells the graphs of a plan apart, such as `inference, batch 8`."""
+    batch = "" if graph.batch_size is None else f", batch {graph.batch_size}"
+    return f"{graph.mode or graph.fingerprint}{batch}"
 
 
 def describe_graph(graph: GraphPlan) -> str:
@@ -73,10 +63,8 @@ def describe_graph(graph: GraphPlan) -> str:
         f"Graph {graph.fingerprint}, {batch}: {len(graph.stages)} stages for "
         f"{graph.convolution_count} convolutions"
     ]
-    prediction = graph.prediction
-    if prediction is None:
-        return lines[0]
-    if has_figures(graph):
+    prediction = predicted(graph)
+    if prediction is not None:
         budget = prediction.memory_budget_bytes
         lines += [
             f"  {prediction.latency_us:.1f} us expected, {_measured_words(graph, prediction)}; "
@@ -90,29 +78,46 @@ def describe_graph(graph: GraphPlan) -> str:
     return "\n".join([*lines, *(f"  {line}" for line in said if line)])
 
 
-def has_figures(graph: GraphPlan) -> bool:
-    """Whether anything is expected of a graph: some of its convolutions were measured."""
+def summarize_graph(graph: GraphPlan) -> dict[str, Any]:
+    """The values of one entry of a plan; None where it predicts nothing of any convolution."""
+    prediction = predicted(graph)
+    return {
+        "mode": graph.mode,
+        "fingerprint": graph.fingerprint,
+        "batch_size": graph.batch_size,
+        "convolutions": graph.convolution_count,
+        "unmeasured": None if graph.prediction is None else graph.prediction.unmeasured_count,
+        "stages": len(graph.stages),
+        "latency_us": None if prediction is None else prediction.latency_us,
+        "sequential_us": None if prediction is None else prediction.sequential_us,
+        "peak_bytes": None if prediction is None else prediction.peak_bytes,
+    }
+
+
+def predicted(graph: GraphPlan) -> GraphPrediction | None:
+    """What is expected of a graph; None where nothing is, as none of its convolutions is known."""
     prediction = graph.prediction
-    return prediction is not None and not _is_unmeasured(graph, prediction)
-
-
-def _is_unmeasured(graph: GraphPlan, prediction: GraphPrediction) -> bool:
-    return 0 < graph.convolution_count <= prediction.unmeasured_count
+    if prediction is None or 0 < graph.convolution_count <= prediction.unmeasured_count:
+        return None
+    return prediction
 
 
 def _prediction_cells(graph: GraphPlan) -> tuple[str, ...]:
-    prediction = graph.prediction
+    prediction = predicted(graph)
     if prediction is None:
-        return (UNKNOWN,) * 6
-    if _is_unmeasured(graph, prediction):
-        return (UNKNOWN, UNKNOWN, UNKNOWN, _incomplete(graph, prediction), UNKNOWN, UNKNOWN)
-    is_whole = not prediction.unmeasured_count
+        measured = UNKNOWN if graph.prediction is None else _incomplete(graph, graph.prediction)
+        return (UNKNOWN, UNKNOWN, UNKNOWN, measured, UNKNOWN, UNKNOWN)
+    # Of a part of the graph it would be no ratio of the graph.
+    ratio, measured = UNKNOWN, _incomplete(graph, prediction)
+    if not prediction.unmeasured_count:
+        measured = percent(_measured_share(graph, prediction))
+        if prediction.latency_us:
+            ratio = f"{prediction.sequential_us / prediction.latency_us:.2f}"
     return (
         f"{prediction.latency_us:.1f}",
         f"{prediction.sequential_us:.1f}",
-        # Of a part of the graph it would be no ratio of the graph.
-        _ratio(prediction) if is_whole else UNKNOWN,
-        percent(_measured_share(graph, prediction)) if is_whole else _incomplete(graph, prediction),
+        ratio,
+        measured,
         decimal(prediction.peak_bytes),
         decimal(prediction.sequential_peak_bytes),
     )
@@ -123,20 +128,14 @@ def _incomplete(graph: GraphPlan, prediction: GraphPrediction) -> str:
     return f"incomplete: {measured} of {graph.convolution_count} convolutions"
 
 
-def _ratio(prediction: GraphPrediction) -> str:
-    if not prediction.latency_us:
-        return UNKNOWN
-    return f"{prediction.sequential_us / prediction.latency_us:.2f}"
-
-
 def _measured_share(graph: GraphPlan, prediction: GraphPrediction) -> float | None:
-    """Of the predicted time; convolutions in no stage were measured alone."""
+    """Of the predicted time; unstaged convolutions were measured."""
     if not prediction.latency_us:
         return None
     modelled_us = sum(
         stage.prediction.latency_us
         for stage in graph.stages
-        if stage.prediction is not None and stage.prediction.source is FigureSource.MODELLED
+        if stage.prediction is not None and stage.prediction.source is ValueSource.MODELLED
     )
     return max(0.0, 1 - modelled_us / prediction.latency_us)
 
@@ -152,17 +151,17 @@ def _measured_words(graph: GraphPlan, prediction: GraphPrediction) -> str:
     return f"{_incomplete(graph, prediction)}, {words}" if prediction.unmeasured_count else words
 
 
-def _say_unmeasured(graph: GraphPlan, missing: str = "") -> str:
+def _say_unmeasured(graph: GraphPlan, lacking: str = "") -> str:
     if graph.prediction is None or not graph.prediction.unmeasured_count:
         return ""
     return (
         f"{_incomplete(graph, graph.prediction)}. What is not in the profile is in no stage and "
-        "in none of these figures. "
-        + (missing or "Profile the model with this step and this batch size to plan them.")
+        "in none of these values. "
+        + (lacking or "Profile the model with this mode and this batch size to plan them.")
     )
 
 
 def _say_no_stage(graph: GraphPlan) -> str:
-    if graph.stages or not has_figures(graph):
+    if graph.stages or predicted(graph) is None:
         return ""
-    return f"no stage: {graph.why_no_stage or 'none is faster by more than the figures may be off'}"
+    return f"no stage: {graph.why_no_stage or 'none is faster by more than the values may be off'}"

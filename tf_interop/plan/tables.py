@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.filesize import decimal
@@ -14,17 +14,15 @@ from tf_interop.plan.explain import SHARED_RESOURCES, sum_of_uses
 from tf_interop.plan.overview import describe_graph
 from tf_interop.plan.problem import PlanningProblem
 from tf_interop.plan.types import (
-    Alternative,
-    BatchSchedule,
     LaneExplanation,
-    MissedStage,
-    PinnedConvolution,
     Plan,
     PlannedStage,
-    SmUse,
-    is_merged,
+    RejectedStage,
+    StageExplanation,
+    StagePrediction,
 )
 from tf_interop.profile.tables import describe_convolution
+from tf_interop.stage import Lane, Stage, Step
 from tf_interop.tables import new_table, percent, print_on
 
 _SM_COLUMNS = {
@@ -48,16 +46,16 @@ def explain_stages(plan: Plan, console: Console) -> None:
     is_sm_known = False
     for graph in plan.graphs:
         print_on(console, describe_graph(graph))
-        for number, stage in enumerate(graph.stages):
-            print_on(console, f"\nStage {number}: {_describe_stage(stage)}")
-            print_on(console, _describe_runs(stage))
-            if stage.explanation is not None:
-                print_on(console, _lane_table(stage.explanation.lanes))
-            for line in _reasons(stage):
-                print_on(console, f"  {line}")
-            is_sm_known |= any(use is not None for use in _uses(stage))
-        if graph.missed:
-            print_on(console, _describe_missed(graph.missed))
+        for number, planned in enumerate(graph.stages):
+            print_on(console, f"\nStage {number}: {_describe_values(planned)}")
+            print_on(console, _describe_runs(planned))
+            if planned.explanation is not None and planned.prediction is not None:
+                print_on(console, _lane_table(planned.explanation.lanes))
+                for line in _reasons(planned.stage, planned.explanation, planned.prediction):
+                    print_on(console, f"  {line}")
+                is_sm_known |= any(lane.sm_use for lane in planned.explanation.lanes)
+        if graph.rejected:
+            print_on(console, _describe_rejected(graph.rejected))
         print_on(console, "")
     if is_sm_known:
         print_on(
@@ -86,14 +84,14 @@ def show_comparison(
     table.leading = 1
     errors = []
     for each in compared:
-        error = each.modelled_us / each.stage.latency_us - 1
+        error = each.modelled_us / each.measured.latency_us - 1
         errors.append(error)
-        lanes = zip(each.stage.costs, each.stage.algorithms, strict=True)
         table.add_row(
             "\n".join(
-                f"{_describe_costs(problem, name)}, {algorithm}" for name, algorithm in lanes
+                f"{_describe_costs(problem, step.operation)}, {step.algorithm}"
+                for step in each.measured.stage.steps
             ),
-            f"{each.stage.latency_us:.1f}",
+            f"{each.measured.latency_us:.1f}",
             f"{each.modelled_us:.1f}",
             f"{100 * error:+.0f} %",
         )
@@ -116,11 +114,42 @@ def show_comparison(
         print_on(console, "Too few to correct the model by: plans take it as it is.")
 
 
-def _describe_stage(stage: PlannedStage) -> str:
-    prediction = stage.prediction
-    if prediction is None or len(stage.convolutions) == 1:
+def describe_lanes(stage: Stage[str]) -> list[str]:
+    """What each lane runs and asks for, in words."""
+    lines = []
+    for number, lane in enumerate(stage.lanes):
+        options = describe_options(lane)
+        runs = " → ".join(map(_describe_step, lane.steps))
+        if lane.merged:
+            names = " and ".join(lane.operations)
+            algorithm = lane.steps[0].algorithm or _ANY
+            runs = f"{names}, merged into one wider convolution, with {algorithm}"
+        lines.append(f"lane {number}: {runs}{options and f', {options}'}")
+    return lines
+
+
+def describe_options(lane: Lane[str]) -> str:
+    """What a lane asks of the device, in words; empty for nothing."""
+    words = []
+    if lane.priority:
+        words.append(f"priority {lane.priority}")
+    if lane.sm_count:
+        words.append(f"{lane.sm_count} SMs of its own")
+    return ", ".join(words)
+
+
+def describe_algorithms(lane: Lane[str]) -> str:
+    """The algorithms of a lane, such as `GEMM → FFT` and `2 merged with GEMM`."""
+    if lane.merged:
+        return f"{len(lane.steps)} merged with {lane.steps[0].algorithm or _ANY}"
+    return " → ".join(step.algorithm or _ANY for step in lane.steps)
+
+
+def _describe_values(planned: PlannedStage) -> str:
+    prediction = planned.prediction
+    if prediction is None or len(planned.nodes) == 1:
         # By itself a convolution is no faster than in no stage: it is there for its algorithm.
-        return stage.why or "no reason given"
+        return planned.why or "no reason given"
     saved = 1 - prediction.latency_us / prediction.sequential_us
     return (
         f"{prediction.latency_us:.1f} us {prediction.source.value}, may be off by "
@@ -129,31 +158,19 @@ def _describe_stage(stage: PlannedStage) -> str:
     )
 
 
-def describe_lanes(run: PlannedStage | BatchSchedule) -> list[str]:
-    """What each lane runs and asks for, in words."""
-    return [
-        f"lane {number}: {_describe_lane(run, number)}{_options(run, number)}"
-        for number in range(len(run.lanes))
-    ]
-
-
-def _describe_runs(stage: PlannedStage) -> str:
+def _describe_runs(planned: PlannedStage) -> str:
     """The lanes of a stage, those of each batch size where they are not the same for all."""
-    if not stage.schedules:
-        return "\n".join(f"  {line}" for line in describe_lanes(stage))
+    if not planned.schedules:
+        return "\n".join(f"  {line}" for line in describe_lanes(planned.stage))
     lines = []
-    for schedule in stage.schedules:
+    for schedule in planned.schedules:
         lines.append(f"  batch size {schedule.batch_size}:")
-        lines += [f"    {line}" for line in describe_lanes(schedule)]
+        lines += [f"    {line}" for line in describe_lanes(schedule.stage)]
     return "\n".join([*lines, "  any other batch size: in sequence"])
 
 
-def _describe_lane(run: PlannedStage | BatchSchedule, number: int) -> str:
-    lane = run.lanes[number]
-    if not is_merged(run, number):
-        return ", then ".join(map(_describe_pinned, lane))
-    names = " and ".join(pinned.node for pinned in lane)
-    return f"{names}, merged into one wider convolution, with {lane[0].algorithm or _ANY}"
+def _describe_step(step: Step[str]) -> str:
+    return f"{step.operation} with {step.algorithm or _ANY}"
 
 
 def _lane_table(explained: Sequence[LaneExplanation]) -> Table:
@@ -161,117 +178,78 @@ def _lane_table(explained: Sequence[LaneExplanation]) -> Table:
     table.title = None
     table.add_column("    lane")
     uses = [lane.sm_use for lane in explained]
-    has_sm_use = any(use is not None for use in uses)
-    for heading in ("alone us", "workspace", *(_SM_COLUMNS.values() if has_sm_use else ())):
+    columns = _SM_COLUMNS if any(uses) else {}
+    for heading in ("alone us", "workspace", *columns.values()):
         table.add_column(heading, justify="right")
     for number, lane in enumerate(explained):
         table.add_row(
             f"    {number}",
             f"{lane.alone_us:.1f}",
             decimal(lane.workspace_bytes),
-            *(_use_cells(lane.sm_use) if has_sm_use else ()),
+            *(percent(getattr(lane.sm_use, field, None)) for field in columns),
         )
-    if has_sm_use and len(explained) > 1:
+    if columns and len(explained) > 1:
         sums = sum_of_uses(uses)
-        table.add_row("    together", "", "", *(percent(sums.get(field)) for field in _SM_COLUMNS))
+        table.add_row("    together", "", "", *(percent(sums.get(field)) for field in columns))
     return table
 
 
-def _use_cells(use: SmUse | None) -> list[str]:
-    return [percent(getattr(use, field, None)) for field in _SM_COLUMNS]
-
-
-def _uses(stage: PlannedStage) -> list[SmUse | None]:
-    return [] if stage.explanation is None else [lane.sm_use for lane in stage.explanation.lanes]
-
-
-def _describe_pinned(pinned: PinnedConvolution) -> str:
-    return f"{pinned.node} with {pinned.algorithm or _ANY}"
-
-
-def _options(run: PlannedStage | BatchSchedule, lane: int) -> str:
-    if not run.lane_options:
-        return ""
-    options = run.lane_options[lane]
-    words = []
-    if options.priority:
-        words.append(f"priority {options.priority}")
-    if options.sm_count:
-        words.append(f"{options.sm_count} SMs of its own")
-    return "".join(f", {word}" for word in words)
-
-
-def _reasons(stage: PlannedStage) -> list[str]:
-    if stage.explanation is None or stage.prediction is None:
-        return []
-    lines = [
-        f"Lane {number}: alone {lane.fastest_algorithm or _ANY} is faster, {lane.fastest_us:.1f} us"
-        for number, (lane, pinned) in enumerate(
-            zip(stage.explanation.lanes, stage.lanes, strict=True)
-        )
-        if lane.fastest_algorithm != pinned[0].algorithm and lane.fastest_us < lane.alone_us
-    ]
-    lines += [
-        f"Lane {number}: its {len(stage.lanes[number])} convolutions read one image; one after "
-        f"another they take {lane.alone_us:.1f} us"
-        for number, lane in enumerate(stage.explanation.lanes)
-        if is_merged(stage, number)
-    ]
-    lines += _complement(stage.explanation.lanes)
-    lines.append(
-        f"Memory: {decimal(stage.prediction.workspace_bytes)} of workspace; "
-        f"{decimal(stage.prediction.peak_bytes)} with outputs and what is alive across the stage"
+def _reasons(
+    stage: Stage[str], explanation: StageExplanation, prediction: StagePrediction
+) -> Iterator[str]:
+    for number, (lane, explained) in enumerate(zip(stage.lanes, explanation.lanes, strict=True)):
+        if lane.merged:
+            yield (
+                f"Lane {number}: its {len(lane.steps)} convolutions read one image; one after "
+                f"another they take {explained.alone_us:.1f} us"
+            )
+        elif explained.fastest_us < explained.alone_us:
+            fastest = (
+                f"alone {explained.fastest_algorithm or _ANY}"
+                if len(lane.steps) == 1
+                else "each with what is fastest alone it"
+            )
+            yield f"Lane {number}: {fastest} is faster, {explained.fastest_us:.1f} us"
+    yield from _complement(explanation.lanes)
+    yield (
+        f"Memory: {decimal(prediction.workspace_bytes)} of workspace; "
+        f"{decimal(prediction.peak_bytes)} with outputs and what is alive across the stage"
     )
-    for alternative in stage.explanation.alternatives:
-        lines.append(_describe_alternative(alternative))
-    return lines
+    for alternative in explanation.alternatives:
+        algorithms = ", ".join(map(describe_algorithms, alternative.stage.lanes))
+        yield (
+            f"Not {algorithms} ({alternative.latency_us:.1f} us {alternative.source.value}, "
+            f"{decimal(alternative.workspace_bytes)} of workspace): {alternative.why_not}"
+        )
 
 
-def _complement(lanes: Sequence[LaneExplanation]) -> list[str]:
+def _complement(lanes: Sequence[LaneExplanation]) -> Iterator[str]:
     """What each lane takes most of, and when it leaves the arithmetic units to others."""
     most = []
     for lane in lanes:
-        shares = {
-            field: share
-            for field in SHARED_RESOURCES
-            if (share := getattr(lane.sm_use, field, None)) is not None
-        }
-        if not shares:
-            return []
+        shares = {field: getattr(lane.sm_use, field, None) or 0.0 for field in SHARED_RESOURCES}
         most.append(max(shares.items(), key=lambda each: each[1]))
-    lines = []
-    if len(lanes) > 1 and len({field for field, _ in most}) == 1:
-        lines = [f"All lanes take more of the {SHARED_RESOURCES[most[0][0]]} than of anything else"]
-    elif len(lanes) > 1:
+    if len(lanes) < 2 or not all(lane.sm_use for lane in lanes):
+        return
+    if len({field for field, _ in most}) == 1:
+        yield f"All lanes take more of the {SHARED_RESOURCES[most[0][0]]} than of anything else"
+    else:
         words = [
             f"lane {number} most of the {SHARED_RESOURCES[field]} ({percent(share)})"
             for number, (field, share) in enumerate(most)
         ]
-        lines = [f"Different resources: {', '.join(words)}"]
-    for number, lane in enumerate(lanes if len(lanes) > 1 else ()):
-        stall = None if lane.sm_use is None else lane.sm_use.memory_stall
-        if stall:
-            lines.append(
-                f"Lane {number} waits for memory in {percent(stall)} of its stalls; meanwhile the "
-                "ALUs are free for the others"
+        yield f"Different resources: {', '.join(words)}"
+    for number, lane in enumerate(lanes):
+        if lane.sm_use is not None and lane.sm_use.memory_stall:
+            yield (
+                f"Lane {number} waits for memory in {percent(lane.sm_use.memory_stall)} of its "
+                "stalls; meanwhile the ALUs are free for the others"
             )
-    return lines
 
 
-def _describe_alternative(alternative: Alternative) -> str:
-    algorithms = ", ".join(
-        names[0] or _ANY if len(names) == 1 else f"{len(names)} merged with {names[0] or _ANY}"
-        for names in alternative.algorithms_of_lanes
-    )
-    return (
-        f"Not {algorithms} ({alternative.latency_us:.1f} us {alternative.source.value}, "
-        f"{decimal(alternative.workspace_bytes)} of workspace): {alternative.why_not}"
-    )
-
-
-def _describe_missed(missed: Sequence[MissedStage]) -> str:
+def _describe_rejected(rejected: Sequence[RejectedStage]) -> str:
     lines = ["\nNot together, the most promising first:"]
-    for each in missed:
+    for each in rejected:
         names = " and ".join(each.nodes)
         alike = f" ({each.count - 1} more of the same costs)" if each.count > 1 else ""
         lines.append(f"  {names}{alike}: {each.why_not}")

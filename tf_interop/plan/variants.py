@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 
-from tf_interop.plan.types import Lane, LaneOptions, Plan, PlannedStage
+from tf_interop.plan.types import Plan, PlannedStage
+from tf_interop.stage import Lane, Stage
 
 
 def without_concurrency(plan: Plan) -> Plan:
@@ -21,10 +21,10 @@ def without_concurrency(plan: Plan) -> Plan:
 
 def without_pinning(plan: Plan) -> Plan:
     """The same lanes, streams and SM shares; which algorithms run is left to the runner."""
-    return _with_stages(plan, _with_no_algorithm)
+    return _with_stages(plan, _without_algorithms)
 
 
-def _with_stages(plan: Plan, change: Callable[[PlannedStage], Iterable[PlannedStage]]) -> Plan:
+def _with_stages(plan: Plan, change: Callable[[PlannedStage], Iterator[PlannedStage]]) -> Plan:
     # What was expected was expected of the whole, and not of what is left.
     graphs = tuple(
         dataclasses.replace(
@@ -35,58 +35,43 @@ def _with_stages(plan: Plan, change: Callable[[PlannedStage], Iterable[PlannedSt
                 for changed in change(stage)
             ),
             prediction=None,
-            alone=(),
+            unstaged=(),
         )
         for graph in plan.graphs
     )
     return dataclasses.replace(plan, graphs=graphs)
 
 
-def _one_after_another(stage: PlannedStage) -> Iterable[PlannedStage]:
+def _one_after_another(planned: PlannedStage) -> Iterator[PlannedStage]:
     why = "the plan's algorithms, one after another"
-    if stage.schedules:
+    if planned.schedules:
         # Which lanes are merged may differ by batch size, and a stage cannot be split for one.
-        schedules = tuple(
-            dataclasses.replace(each, lanes=(_in_one_lane(each.lanes),), lane_options=())
-            for each in stage.schedules
-        )
-        yield dataclasses.replace(
-            stage,
-            lanes=(_in_one_lane(stage.lanes),),
-            lane_options=(),
-            schedules=schedules,
-            why=why,
-        )
+        changed = _with_each_stage(planned, lambda stage: Stage.in_sequence(stage.steps))
+        yield dataclasses.replace(changed, why=why)
         return
-    options = stage.lane_options or (LaneOptions(),) * len(stage.lanes)
-    single = []
-    for lane, asked in zip(stage.lanes, options, strict=True):
-        if asked.merged:
-            yield dataclasses.replace(
-                stage, lanes=(lane,), lane_options=(LaneOptions(merged=True),), why=why
-            )
-        else:
-            single.append(lane)
-    if single:
-        yield dataclasses.replace(stage, lanes=(_in_one_lane(single),), lane_options=(), why=why)
+    merged = [lane for lane in planned.stage.lanes if lane.merged]
+    rest = [step for lane in planned.stage.lanes if not lane.merged for step in lane.steps]
+    for stage in (
+        *(Stage((Lane(lane.steps, merged=True),)) for lane in merged),
+        *([Stage.in_sequence(rest)] if rest else []),
+    ):
+        yield dataclasses.replace(planned, stage=stage, why=why)
 
 
-def _in_one_lane(lanes: Iterable[Lane]) -> Lane:
-    return tuple(itertools.chain.from_iterable(lanes))
-
-
-def _with_no_algorithm(stage: PlannedStage) -> Iterable[PlannedStage]:
-    yield dataclasses.replace(
-        stage,
-        lanes=_unpinned(stage.lanes),
-        schedules=tuple(
-            dataclasses.replace(each, lanes=_unpinned(each.lanes)) for each in stage.schedules
-        ),
-        why="the plan's lanes, no algorithm pinned",
+def _without_algorithms(planned: PlannedStage) -> Iterator[PlannedStage]:
+    changed = _with_each_stage(
+        planned, lambda stage: stage.with_algorithms([None] * len(stage.steps))
     )
+    yield dataclasses.replace(changed, why="the plan's lanes, no algorithm pinned")
 
 
-def _unpinned(lanes: Iterable[Lane]) -> tuple[Lane, ...]:
-    return tuple(
-        tuple(dataclasses.replace(pinned, algorithm=None) for pinned in lane) for lane in lanes
+def _with_each_stage(
+    planned: PlannedStage, change: Callable[[Stage[str]], Stage[str]]
+) -> PlannedStage:
+    return dataclasses.replace(
+        planned,
+        stage=change(planned.stage),
+        schedules=tuple(
+            dataclasses.replace(each, stage=change(each.stage)) for each in planned.schedules
+        ),
     )
