@@ -21,7 +21,7 @@ from tf_interop.runtime.plugin import PassFailure, Plugin, get_plugin
 from tf_interop.runtime.settings import DEFAULT_PASS_TIME_LIMIT_S, Settings
 from tf_interop.runtime.status import status
 from tf_interop.runtime.switch import make_settings
-from tf_interop.runtime.tensorboard import StageFigures, StageFiguresWriter
+from tf_interop.runtime.tensorboard import StageValues, StageValuesWriter
 
 
 @dataclasses.dataclass
@@ -40,7 +40,7 @@ class _Call:
         reports: what the plugin had reported before.
         failures: how often the pass had failed before, by cause.
         counters: what stages had done when the epoch began.
-        figures: writes for TensorBoard, where that was asked for.
+        values: writes for TensorBoard, where that was asked for.
         depth: how many begin hooks wait for their end hook.
         is_reported: whether the number of stages has been given to Keras.
     """
@@ -56,7 +56,7 @@ class _Call:
     reports: tuple[PassReport, ...]
     failures: dict[str, int]
     counters: Counters
-    figures: StageFiguresWriter | None
+    values: StageValuesWriter | None
     depth: int = 0
     is_reported: bool = False
 
@@ -72,13 +72,13 @@ class _Call:
         ]
         return tuple(failure for failure in counted if failure.count > 0)
 
-    def take_figures(self) -> StageFigures:
-        """Figures since the last call of this, or since the call of Keras began."""
+    def take_values(self) -> StageValues:
+        """What stages came to since the last call of this, or since the call of Keras began."""
         before, self.counters = self.counters, self.plugin.library.read_counters()
         stages = [stage for report in self.find_new_reports() for stage in report.plan.stages]
-        return StageFigures(
+        return StageValues(
             stages=len(stages),
-            convolutions_in_stages=sum(len(stage.convolutions) for stage in stages),
+            convolutions_in_stages=sum(len(stage.nodes) for stage in stages),
             stages_run=self.counters.stages_run - before.stages_run,
             fallbacks=sum(self.counters.fallbacks.values()) - sum(before.fallbacks.values()),
         )
@@ -109,7 +109,7 @@ class ConvStages:
     and so in its History; for `evaluate` and `predict` it is in the logs of the end hook, which
     other callbacks see, and in `stage_count`.
 
-    With `log_dir` there are figures for TensorBoard in `log_dir/conv_stages`, for each epoch of
+    With `log_dir` there are values for TensorBoard in `log_dir/conv_stages`, for each epoch of
     `fit` and for a call of `evaluate` or `predict`: stages, convolutions in them, how many times
     stages were run, and how often something other than the plan's choice ran; and
     `tf_interop.status()` as text, once. TensorBoard need not be installed.
@@ -155,7 +155,7 @@ class ConvStages:
             allow_foreign_profile: see `tf_interop.enable`.
             pass_time_limit_s: see `tf_interop.enable`.
             workspace_limit_mb: see `tf_interop.enable`.
-            log_dir: where to write figures for TensorBoard, such as the `log_dir` of Keras'
+            log_dir: where to write values for TensorBoard, such as the `log_dir` of Keras'
                 TensorBoard callback; None for nowhere.
             verbose: 1 to print what was done, 0 to print nothing.
 
@@ -205,8 +205,8 @@ class ConvStages:
                 call.model.jit_compile = True
             keras_internals.set_functions(call.model, call.functions)
         # Last, because a disk may be full.
-        if call.figures is not None:
-            call.figures.close()
+        if call.values is not None:
+            call.values.close()
 
     def __enter__(self) -> ConvStages:
         return self
@@ -246,7 +246,7 @@ class ConvStages:
             reports=plugin.reports,
             failures={failure.cause: failure.count for failure in plugin.failures},
             counters=plugin.library.read_counters(),
-            figures=None if self._log_dir is None else StageFiguresWriter(self._log_dir),
+            values=None if self._log_dir is None else StageValuesWriter(self._log_dir),
         )
         if call.turns_xla_off:
             model.jit_compile = False
@@ -282,9 +282,9 @@ class ConvStages:
         self._begin()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Puts the number of stages into the logs; writes figures."""
+        """Puts the number of stages into the logs; writes values."""
         self._report(logs)
-        self._write_figures(epoch)
+        self._write_values(epoch)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Puts everything back."""
@@ -326,8 +326,8 @@ class ConvStages:
         call.depth -= 1
         if call.depth <= 0:
             self._report(logs)
-            if call.figures is not None and not call.figures.has_written:
-                self._write_figures(0)  # `evaluate` and `predict` have no epochs
+            if call.values is not None and not call.values.has_written:
+                self._write_values(0)  # `evaluate` and `predict` have no epochs
             self.restore()
 
     def _report(self, logs: dict[str, Any] | None) -> None:
@@ -346,14 +346,14 @@ class ConvStages:
         start = "\n" if self._params.get("verbose") in ("auto", 1) else ""
         self._say(f"{start}ConvStages: {_summarize(self.graphs, call)}")
 
-    def _write_figures(self, epoch: int) -> None:
+    def _write_values(self, epoch: int) -> None:
         call = self._call
-        if call is None or call.figures is None:
+        if call is None or call.values is None:
             return
-        is_first = not call.figures.has_written
-        call.figures.write(call.take_figures(), epoch)
+        is_first = not call.values.has_written
+        call.values.write(call.take_values(), epoch)
         if is_first:
-            call.figures.write_text(str(status()), epoch)
+            call.values.write_text(str(status()), epoch)
 
     def _say(self, text: str) -> None:
         logging.info("%s", text.strip())
@@ -370,7 +370,7 @@ def _summarize(graphs: tuple[PassReport, ...], call: _Call) -> str:
     if not stages:
         whys = dict.fromkeys(report.why_unchanged for report in graphs)
         return "no stages: " + "; ".join([*whys, *failures] or [_why_no_graphs(call)])
-    grouped = sum(len(stage.convolutions) for stage in stages)
+    grouped = sum(len(stage.nodes) for stage in stages)
     left_alone = collections.Counter(
         refusal.reason.value for report in graphs for refusal in report.refusals
     )

@@ -5,12 +5,13 @@
     x ── Conv2D a ── …            x ─┬─ ConvStage stage_0 ─┬─ stage_0    ── …
     x ── Conv2D b ── …               └  (lanes a, b)       └─ stage_0:1  ── …
 
-The pass reads: check graph, find, plan, check plan, rewrite, check graph. Each step is a function
+The pass reads: check graph, find, plan, check plan, rewrite, check graph. Each part is a function
 of its own elsewhere; this module only calls them in order.
 
 Preconditions, each checked where it is needed:
   1. the graph is well-formed and acyclic;
-  2. the convolutions of a stage are independent, on one device, in one control-flow region;
+  2. the steps of a stage are on one device, in one control-flow region, and depend on each other
+     only along a lane;
   3. all stages together leave the graph acyclic;
   4. no stage of this device type is in the graph yet.
 
@@ -30,15 +31,16 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop.convolution import ConvolutionNode, Refusal
 from tf_interop.errors import PlanError
+from tf_interop.graph.activations import add_activations
 from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.device_names import device_type_of
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.fingerprint import fingerprint_convolutions
 from tf_interop.graph.independence import Independence
 from tf_interop.graph.merge_keys import find_merge_keys
+from tf_interop.graph.program import CONV_STAGE_OP, Schedule
 from tf_interop.graph.properties import GraphProperties, ShapeInference
 from tf_interop.graph.rewrite import rewrite_stages
-from tf_interop.graph.stage_node import CONV_STAGE_OP
 from tf_interop.graph.time_limit import check_time_limit, time_limit
 from tf_interop.graph.view import GraphView
 from tf_interop.plan.check import check_stages
@@ -58,7 +60,7 @@ class PassReport:
         device_type: whose convolutions were looked at, `CPU` or `GPU`.
         node_count: nodes of the graph.
         convolution_count: convolutions that could be part of a stage.
-        refusals: convolution nodes that were left alone, with the reason.
+        refusals: convolution nodes that stay as they are, with the reason.
         plan: the graph's fingerprint and the stages that were made.
         milliseconds: how long the pass took.
         why_unchanged: empty where stages were made, else why not.
@@ -103,7 +105,7 @@ def run_conv_stage_pass(
     Args:
         graph_def: the graph; it is not changed.
         settings: what to make stages from.
-        device_type: `CPU` or `GPU`; convolutions on other devices are left alone.
+        device_type: `CPU` or `GPU`; convolutions on other devices stay as they are.
         nodes_to_preserve: names that have to stay.
         infer_output_shapes: shape inference, asked only where attributes say too little and the
             settings need shapes.
@@ -119,70 +121,47 @@ def run_conv_stage_pass(
         PlanError: the plan is for another graph or not legal for this one.
         TimeLimitError: it took longer than the settings allow.
     """
-    with _without_garbage_collection(), time_limit(settings.pass_time_limit_s):
-        return _run(
-            graph_def,
-            settings,
-            device_type,
-            nodes_to_preserve,
-            infer_output_shapes,
-            fetches,
-            allow_tf32=allow_tf32,
-            deterministic=deterministic,
-        )
-
-
-def _run(
-    graph_def: graph_pb2.GraphDef,
-    settings: Settings,
-    device_type: str,
-    nodes_to_preserve: Collection[str],
-    infer_output_shapes: ShapeInference | None,
-    fetches: Collection[str],
-    *,
-    allow_tf32: bool,
-    deterministic: bool,
-) -> PassResult:
     start = time.perf_counter()
     if _has_stage(graph_def, device_type):
         return PassResult(None, None)
-    view = GraphView(graph_def)
-    profile = settings.profile_for(device_type)
-    needs_shapes = profile is not None or _has_batch_sizes(settings)
-    properties = GraphProperties(view, infer_output_shapes if needs_shapes else None)
-    found, refused = find_convolutions(
-        view,
-        properties,
-        nodes_to_preserve=nodes_to_preserve,
-        fetches=fetches,
-    )
-    convolutions = tuple(node for node in found if _is_on(node.device, device_type))
-    refusals = tuple(
-        refusal
-        for refusal in refused
-        if _is_on(view.nodes[view.index_of[refusal.node]].device, device_type)
-    )
-    if not convolutions and not refusals:
-        return PassResult(None, None)
-
-    check_time_limit()
-    taken = convolutions
-    if settings.policy is Policy.ALWAYS:
-        taken, unmeasured = leave_out_unmeasured(convolutions, profile, device_type)
-        refusals += unmeasured
-    stages = _plan_stages(
-        settings, profile, view, taken, allow_tf32=allow_tf32, deterministic=deterministic
-    )
-    rewritten = None
-    if stages:
-        check_time_limit()
-        check_stages(stages, view, convolutions)
-        rewritten = rewrite_stages(view, stages, convolutions, frozenset(nodes_to_preserve))
-        check_time_limit()
-        check_rewrite(
-            view, GraphView(rewritten), nodes_to_preserve, fetches=fetches, readers_only=True
+    with _without_garbage_collection(), time_limit(settings.pass_time_limit_s):
+        view = GraphView(graph_def)
+        profile = settings.profile_for(device_type)
+        needs_shapes = profile is not None or _has_batch_sizes(settings)
+        found, refused = find_convolutions(
+            view,
+            GraphProperties(view, infer_output_shapes if needs_shapes else None),
+            nodes_to_preserve=nodes_to_preserve,
+            fetches=fetches,
         )
-    check_time_limit()
+        convolutions = tuple(node for node in found if _is_on(node.device, device_type))
+        refusals = tuple(
+            refusal
+            for refusal in refused
+            if _is_on(view.nodes[view.index_of[refusal.node]].device, device_type)
+        )
+        if not convolutions and not refusals:
+            return PassResult(None, None)
+
+        check_time_limit()
+        taken = convolutions
+        if settings.policy is Policy.ALWAYS:
+            taken, unmeasured = leave_out_unmeasured(convolutions, profile, device_type)
+            refusals += unmeasured
+        stages = _plan_stages(
+            settings, profile, view, taken, allow_tf32=allow_tf32, deterministic=deterministic
+        )
+        rewritten = None
+        if stages:
+            check_time_limit()
+            check_stages(stages, view, convolutions)
+            made = [add_activations(view, _schedules(each), nodes_to_preserve) for each in stages]
+            rewritten = rewrite_stages(view, made, nodes_to_preserve)
+            check_time_limit()
+            check_rewrite(
+                view, GraphView(rewritten), nodes_to_preserve, fetches=fetches, readers_only=True
+            )
+        check_time_limit()
     report = PassReport(
         device_type=device_type,
         node_count=len(view),
@@ -194,6 +173,13 @@ def _run(
         why_unchanged="" if stages else _why_no_stages(settings, device_type, taken),
     )
     return PassResult(rewritten, report)
+
+
+def _schedules(stage: PlannedStage) -> list[Schedule[str]]:
+    """How the stage runs at each batch size that it has a schedule for, or at all of them."""
+    if not stage.schedules:
+        return [Schedule(None, stage.stage)]
+    return [Schedule(each.batch_size, each.stage) for each in stage.schedules]
 
 
 @contextlib.contextmanager

@@ -176,7 +176,7 @@ def _graph_table(graphs: Sequence[PassReport]) -> Table:
             str(report.node_count),
             str(report.convolution_count),
             str(len(stages)),
-            str(max((len(stage.lanes) for stage in stages), default=0)),
+            str(max((len(each.stage.lanes) for each in stages), default=0)),
             f"{report.milliseconds:.0f} ms",
             ", ".join(reasons) or report.why_unchanged,
         )

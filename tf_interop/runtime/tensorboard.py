@@ -1,4 +1,4 @@
-"""Figures of stages for TensorBoard, as the event files that it reads.
+"""What stages came to, for TensorBoard, as the event files that it reads.
 
 `tf.summary.scalar` and `tf.summary.text` are part of TensorBoard, which need not be installed where
 a program runs. `tf.summary.write` is TensorFlow's own, and takes what tells TensorBoard the kind.
@@ -22,7 +22,7 @@ _DATA_CLASSES = {"scalars": 1, "text": 2}
 
 
 @dataclasses.dataclass(frozen=True)
-class StageFigures:
+class StageValues:
     """What stages came to in one epoch.
 
     Attributes:
@@ -38,8 +38,8 @@ class StageFigures:
     fallbacks: int
 
 
-class StageFiguresWriter:
-    """Writes into one event file, which begins with the first figures."""
+class StageValuesWriter:
+    """Writes into one event file, which begins with the first values."""
 
     def __init__(self, log_dir: str | os.PathLike[str]) -> None:
         self._folder = os.path.join(os.fspath(log_dir), RUN_NAME)  # noqa: PTH118 (gs:// as well)
@@ -47,18 +47,18 @@ class StageFiguresWriter:
 
     @property
     def has_written(self) -> bool:
-        """Whether there are figures."""
+        """Whether there are values."""
         return self._writer is not None
 
-    def write(self, figures: StageFigures, step: int) -> None:
+    def write(self, values: StageValues, step: int) -> None:
         """Adds scalars.
 
         Args:
-            figures: what to write.
+            values: what to write.
             step: the epoch.
         """
         with self._recording():
-            for name, value in dataclasses.asdict(figures).items():
+            for name, value in dataclasses.asdict(values).items():
                 tf.summary.write(
                     _PREFIX + name, tf.constant(value, tf.float32), step, _metadata("scalars")
                 )
