@@ -9,9 +9,10 @@ other in the order that was found. Here the order comes last. One change at a ti
     a node moves:     [a b] [c] [d]
 
 and the change is legal where the steps that come of it still have an order: where none of them
-waits for itself by way of others. It is made where the sum of all latencies falls by more than the
-stages that come of it may be off. What saves most is tried first, until nothing is left that saves.
-So the result is never slower than what there was before.
+waits for itself by way of others. A node that joins may come after another in its lane. A change is
+made where the sum of all latencies falls by more than the stages that come of it may be off. What
+saves most is tried first, until nothing is left that saves. So the result is never slower than what
+there was before.
 """
 
 from __future__ import annotations
@@ -22,9 +23,8 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from tf_interop.plan.search.beam import Nodes, SetOptions
-from tf_interop.plan.search.bit_graph import topological_order
-from tf_interop.plan.search.interface import AvailableBytes, SearchResult, StageOption
+from tf_interop.contraction import contract
+from tf_interop.plan.search.space import SearchResult, Space, StageOption, bits_of, mask_of
 
 # Changes whose stages are asked for, at most: seconds. InceptionResNetV2's training graph, of 731
 # convolutions, has less than a tenth of that.
@@ -48,40 +48,30 @@ class JoinResult:
 
 
 def join_stages(
-    predecessors: Sequence[Sequence[int]],
+    space: Space,
     found: SearchResult,
-    stage_options: SetOptions,
     *,
-    available_bytes: AvailableBytes | None = None,
-    max_lanes: int,
     max_orders: int,
     on_progress: Callable[[int], None] = lambda changes: None,
 ) -> JoinResult:
     """Joins steps, and moves nodes between them, where that saves time.
 
     Args:
-        predecessors: for each node the nodes that it depends on.
-        found: a schedule of them in which each node has a lane of its own.
-        stage_options: as in `search_stages_bounded`, with spreads.
-        available_bytes: of the options of a stage the fastest is taken that needs no more; None
-            where memory does not matter. All stages are chosen for anew with a change, because
-            more or less is alive beside them.
-        max_lanes: the most nodes of a stage.
+        space: what was searched. All stages are chosen for anew with a change, because more or less
+            is alive beside them.
+        found: a schedule of it.
         max_orders: changes for which an order is looked for, at most.
         on_progress: told now and then how many changes were made.
 
     Returns:
         Stages that take no longer than those given. Equal ones for equal input.
     """
-    joiner = _Joiner(
-        predecessors, found, stage_options, available_bytes, max_lanes, max_orders, on_progress
-    )
-    return joiner.join()
+    return _Joiner(space, found, max_orders, on_progress).join()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class _Change:
-    """A change that may be worth it, to be made in this order.
+    """A change that may be worth it, to be made in this order. Steps are the bits of their nodes.
 
     Attributes:
         loss_us: what the sum of latencies grows by where there is memory for the fastest options;
@@ -91,35 +81,26 @@ class _Change:
     """
 
     loss_us: float
-    before: tuple[Nodes, Nodes]
-    after: tuple[Nodes, ...]
+    before: tuple[int, int]
+    after: tuple[int, ...]
 
 
 class _Joiner:
     def __init__(
         self,
-        predecessors: Sequence[Sequence[int]],
+        space: Space,
         found: SearchResult,
-        stage_options: SetOptions,
-        available_bytes: AvailableBytes | None,
-        max_lanes: int,
         max_orders: int,
         on_progress: Callable[[int], None],
     ) -> None:
-        self._predecessors = predecessors
+        self._space = space
         self._found = found
-        self._stage_options = stage_options
-        self._available_bytes = available_bytes
-        self._max_lanes = max_lanes
         self._orders_left = max_orders
         self._on_progress = on_progress
         self._asked_left = _MOST_ASKED
-        self._options: dict[Nodes, Sequence[StageOption]] = {}
-        self._related = _related(predecessors)
-        self._order: list[Nodes] = [
-            tuple(sorted(node for lane in lanes for node in lane)) for lanes in found.stages
-        ]
-        self._chosen: dict[Nodes, int] = dict(zip(self._order, found.options, strict=True))
+        self._readers = [tuple(bits_of(each)) for each in space.readers]
+        self._order = [mask_of(itertools.chain(*lanes)) for lanes in found.stages]
+        self._chosen = dict(zip(self._order, found.options, strict=True))
         self._changes = 0
         self._note_order()
 
@@ -129,12 +110,8 @@ class _Joiner:
             pass
         found = self._found
         if self._changes:
-            found = dataclasses.replace(
-                found,
-                stages=tuple(tuple((node,) for node in step) for step in self._order),
-                options=tuple(self._chosen[step] for step in self._order),
-                latency_us=self._latency_us,
-            )
+            steps = ((step, self._chosen[step]) for step in self._order)
+            found = self._space.result(steps, found.states, found.transitions)
         return JoinResult(found, self._changes, self._has_work_left())
 
     def _has_work_left(self) -> bool:
@@ -144,14 +121,20 @@ class _Joiner:
         """Takes down what follows from the order: places, sums, and which step waits for which."""
         self._place = {step: place for place, step in enumerate(self._order)}
         self._latency_us = self._sum_us(self._order, self._chosen)
-        step_of = {node: step for step in self._order for node in step}
-        # For each step all nodes that cannot run before it has.
-        self._waiting = dict.fromkeys(self._order, 0)
+        step_of = {node: step for step in self._order for node in bits_of(step)}
+        # For each step all nodes that cannot run before it has, and all that have to.
+        self._after = dict.fromkeys(self._order, 0)
+        self._before = dict.fromkeys(self._order, 0)
+        for step in self._order:
+            for node in bits_of(step):
+                for other in self._space.predecessors[node]:
+                    if not step >> other & 1:
+                        self._before[step] |= self._before[step_of[other]] | step_of[other]
         for step in reversed(self._order):
-            behind = self._waiting[step] | _mask(step)
-            for node in step:
-                for predecessor in self._predecessors[node]:
-                    self._waiting[step_of[predecessor]] |= behind
+            for node in bits_of(step):
+                for reader in self._readers[node]:
+                    if not step >> reader & 1:
+                        self._after[step] |= self._after[step_of[reader]] | step_of[reader]
 
     def _change_all(self) -> bool:
         """Makes all changes that there are, the best first; returns whether there was one."""
@@ -172,49 +155,57 @@ class _Joiner:
                                 heapq.heappush(changes, following)
         return self._changes > before
 
-    def _changes_of(self, one: Nodes, other: Nodes) -> Iterator[_Change]:
+    def _changes_of(self, one: int, other: int) -> Iterator[_Change]:
         """The changes to two steps that would save something if there was an order for them."""
         one, other = min(one, other), max(one, other)
-        is_order_open = not (self._waiting[one] & _mask(other) or self._waiting[other] & _mask(one))
-        afters: list[tuple[Nodes, ...]] = []
-        if len(one) + len(other) <= self._max_lanes and is_order_open:
-            afters.append((tuple(sorted((*one, *other))),))
+        space = self._space
+        most = space.max_lanes * space.max_lane_length
+        afters: list[tuple[int, ...]] = []
+        if one.bit_count() + other.bit_count() <= most and self._may_join(one, other):
+            afters.append((one | other,))
         for source, target in ((one, other), (other, one)):
-            if len(source) > 1 and len(target) < self._max_lanes:
-                for node in source:
-                    if not self._related[node] & _mask(target):
-                        rest = tuple(each for each in source if each != node)
-                        afters.append((tuple(sorted((*target, node))), *self._steps_of(rest)))
+            if source & (source - 1) and target.bit_count() < most:
+                for node in bits_of(source):
+                    grown = target | 1 << node
+                    if space.max_lane_length > 1 or space.are_independent(node, target):
+                        afters.append((grown, *self._steps_of(source & ~(1 << node))))
         now_us = self._chosen_option(one).latency_us + self._chosen_option(other).latency_us
         for after in afters:
             change = self._weigh(now_us, (one, other), after)
             if change is not None:
                 yield change
 
+    def _may_join(self, one: int, other: int) -> bool:
+        """Whether nothing waits for one of two steps that the other waits for."""
+        for first, second in ((one, other), (other, one)):
+            if self._after[first] & second:
+                has_between = self._after[first] & self._before[second] & ~(first | second)
+                return self._space.max_lane_length > 1 and not has_between
+        return True
+
     def _weigh(
-        self, now_us: float, before: tuple[Nodes, Nodes], after: tuple[Nodes, ...]
+        self, now_us: float, before: tuple[int, int], after: tuple[int, ...]
     ) -> _Change | None:
         if self._asked_left <= 0:
             return None
         self._asked_left -= 1
         if self._asked_left % _ASKED_PER_REPORT == 0:
             self._on_progress(self._changes)
-        # There are far too many to remember what each could be.
-        options = self._stage_options(after[0])
+        options = self._space.ask(after[0])
         if not options:
             return None
-        chosen = [options[0], *(self._options_of(step)[0] for step in after[1:])]
+        chosen = [options[0], *(self._space.options(step)[0] for step in after[1:])]
         loss_us = sum(option.latency_us for option in chosen) - now_us
         if loss_us + _spread_us(after, chosen) >= 0:
             return None
         return _Change(loss_us, before, after)
 
-    def _steps_of(self, rest: Nodes) -> tuple[Nodes, ...]:
+    def _steps_of(self, rest: int) -> tuple[int, ...]:
         """What is left of a stage: a smaller one, or each node by itself where that is faster."""
-        alone = tuple((node,) for node in rest)
-        alone_us = sum(self._options_of(each)[0].latency_us for each in alone)
-        options = self._options_of(rest)
-        return (rest,) if options and options[0].latency_us <= alone_us else alone
+        options = self._space.options(rest)
+        if options and options[0].latency_us <= self._space.alone_us(rest):
+            return (rest,)
+        return tuple(1 << node for node in bits_of(rest))
 
     def _make(self, change: _Change) -> bool:
         """Makes a change if there is an order for it, and memory; returns whether it did."""
@@ -229,7 +220,7 @@ class _Joiner:
             if chosen is None:
                 continue
             spread_us = _spread_us(
-                change.after, [self._options_of(step)[chosen[step]] for step in change.after]
+                change.after, [self._space.options(step)[chosen[step]] for step in change.after]
             )
             if self._sum_us(order, chosen) + spread_us < self._latency_us:
                 self._order, self._chosen = order, chosen
@@ -238,7 +229,7 @@ class _Joiner:
                 return True
         return False
 
-    def _order_with(self, change: _Change, place: int) -> list[Nodes] | None:
+    def _order_with(self, change: _Change, place: int) -> list[int] | None:
         """The order that there is, as far as it can stay, with the changed steps.
 
         Args:
@@ -253,84 +244,37 @@ class _Joiner:
         wished = {step: (at, 0) for step, at in self._place.items() if step not in change.before}
         wished[grown] = (place, len(rest))
         for number, step in enumerate(rest):
-            at = next(self._place[each] for each in change.before if step[0] in each)
+            at = next(self._place[each] for each in change.before if each & step)
             wished[step] = (at, number)
-        return _order_near(wished, self._predecessors)
+        steps = list(wished)
+        sets = [tuple(bits_of(step)) for step in steps]
+        contraction = contract(self._readers, sets, wished=list(wished.values()))
+        return None if contraction.cycle else [steps[number] for number in contraction.order]
 
-    def _choose(self, order: Sequence[Nodes]) -> dict[Nodes, int] | None:
+    def _choose(self, order: Sequence[int]) -> dict[int, int] | None:
         """For each step its fastest option that fits; None where none does."""
-        chosen: dict[Nodes, int] = {}
+        chosen: dict[int, int] = {}
         done = 0
         for step in order:
-            available = None if self._available_bytes is None else self._available_bytes(done)
-            for number, option in enumerate(self._options_of(step)):
-                if available is None or option.memory_bytes <= available:
-                    chosen[step] = number
-                    break
-            else:
+            option = self._space.choose(step, self._space.available(done))
+            if option is None:
                 return None
-            done |= _mask(step)
+            chosen[step] = option
+            done |= step
         return chosen
 
-    def _sum_us(self, order: Sequence[Nodes], chosen: Mapping[Nodes, int]) -> float:
+    def _sum_us(self, order: Sequence[int], chosen: Mapping[int, int]) -> float:
         # The same for the same steps in any order: rounding is no gain.
-        return math.fsum(self._options_of(step)[chosen[step]].latency_us for step in order)
+        return math.fsum(self._space.options(step)[chosen[step]].latency_us for step in order)
 
-    def _chosen_option(self, step: Nodes) -> StageOption:
-        return self._options_of(step)[self._chosen[step]]
-
-    def _options_of(self, step: Nodes) -> Sequence[StageOption]:
-        options = self._options.get(step)
-        if options is None:
-            options = self._options[step] = self._stage_options(step)
-        return options
+    def _chosen_option(self, step: int) -> StageOption:
+        return self._space.options(step)[self._chosen[step]]
 
 
-def _related(predecessors: Sequence[Sequence[int]]) -> list[int]:
-    """For each node all that it depends on and all that depends on it, as bits."""
-    order = topological_order(predecessors)
-    ancestors = [0] * len(predecessors)
-    descendants = [0] * len(predecessors)
-    for node in order:
-        for each in predecessors[node]:
-            ancestors[node] |= ancestors[each] | 1 << each
-    for node in reversed(order):
-        for each in predecessors[node]:
-            descendants[each] |= descendants[node] | 1 << node
-    return [one | other for one, other in zip(ancestors, descendants, strict=True)]
-
-
-def _order_near(
-    wished: Mapping[Nodes, tuple[int, int]], predecessors: Sequence[Sequence[int]]
-) -> list[Nodes] | None:
-    """Steps by where they are wished, each behind what it waits for; None if there is a cycle."""
-    step_of = {node: step for step in wished for node in step}
-    waits_for = {
-        step: {step_of[each] for node in step for each in predecessors[node]} for step in wished
-    }
-    readers: dict[Nodes, list[Nodes]] = {step: [] for step in wished}
-    for step, others in waits_for.items():
-        for other in others:
-            readers[other].append(step)
-    ready = [(at, step) for step, at in wished.items() if not waits_for[step]]
-    heapq.heapify(ready)
-    order: list[Nodes] = []
-    while ready:
-        _, step = heapq.heappop(ready)
-        order.append(step)
-        for reader in readers[step]:
-            waits_for[reader].discard(step)
-            if not waits_for[reader]:
-                heapq.heappush(ready, (wished[reader], reader))
-    return order if len(order) == len(wished) else None
-
-
-def _spread_us(steps: Sequence[Nodes], options: Sequence[StageOption]) -> float:
+def _spread_us(steps: Sequence[int], options: Sequence[StageOption]) -> float:
     """How far the latencies of those steps that are stages may be off."""
     return sum(
-        option.spread_us for step, option in zip(steps, options, strict=True) if len(step) > 1
+        option.spread_us
+        for step, option in zip(steps, options, strict=True)
+        if step & (step - 1)  # Two nodes or more.
     )
-
-
-def _mask(nodes: Nodes) -> int:
-    return sum(1 << node for node in nodes)
