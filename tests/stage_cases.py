@@ -79,7 +79,7 @@ class Case:
 
     def step(self, inputs: list[Any], sizes: list[Any]) -> node_def_pb2.NodeDef:
         """The operation of this case; its operands are appended to the lists."""
-        operands = []
+        name, operands = f"case_{len(inputs)}", []
         for operand in self.operands:
             is_size = isinstance(operand, list)
             chosen = sizes if is_size else inputs
@@ -88,7 +88,7 @@ class Case:
         attributes = dict(self.attributes)
         if self.op.startswith("_Fused"):
             attributes |= {"num_args": 1, "TArgs": [self.dtype]}
-        return operation(f"case_{len(inputs)}", self.op, operands, self.dtype, **attributes)
+        return operation(name, self.op, operands, self.dtype, **attributes)
 
     @property
     def dtype(self) -> tf.DType:

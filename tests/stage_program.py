@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
@@ -99,6 +100,23 @@ def arguments(
         "Tout": [tf.as_dtype(dtypes[place]) for place in document["outputs"]],
         "program": json.dumps(document),
     } | changes
+
+
+REFUSED = (tf.errors.InvalidArgumentError, ValueError)
+"""What a refused program raises: from the kernel, or from the inference of shapes."""
+
+
+def assert_refused(conv_stage: Any, *words: str, **of_op: Any) -> None:
+    """Asserts that the op refuses its arguments, and that the error has these words."""
+    with pytest.raises(REFUSED) as refused:
+        in_graph(conv_stage, **of_op)
+    assert_names(refused, *words)
+
+
+def assert_names(error: pytest.ExceptionInfo, *words: str) -> None:
+    """Asserts that an error has these words: the place, what came there."""
+    for word in words:
+        assert word in str(error.value)
 
 
 def in_graph(conv_stage: Any, **of_op: Any) -> list[tf.Tensor]:

@@ -12,8 +12,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from random_graphs import CHANNELS, SIZE, RandomGraph
-from stage_cases import DTYPES, Case, digits
-from tensorflow.core.framework import graph_pb2, node_def_pb2
+from stage_cases import DTYPES, Case, as_constants, digits
+from stage_program import (
+    Document,
+    arguments,
+    assert_refused,
+    encoded,
+    in_graph,
+    lane,
+    program,
+    schedule,
+)
+from tensorflow.core.framework import graph_pb2
 
 import tf_interop
 from tf_interop.convolution import ConvolutionNode, filter_size, may_merge
@@ -21,8 +31,9 @@ from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.fingerprint import fingerprint_convolutions
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
-from tf_interop.plan.types import GraphPlan, LaneOptions, PinnedConvolution, Plan, PlannedStage
+from tf_interop.plan.types import GraphPlan, Plan, PlannedStage
 from tf_interop.runtime.plugin import get_plugin
+from tf_interop.stage import Lane, Stage, Step
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
@@ -32,22 +43,14 @@ def unmerged_counts() -> dict[str, int]:
     return {reason: count for reason, count in fallbacks.items() if "ran unmerged" in reason}
 
 
-def stage_arguments(cases: list[Case], lanes: list[int]) -> dict[str, Any]:
-    """The op's arguments for cases that read the image of the first."""
+def merged_program(cases: list[Case], *lanes: Document) -> tuple[list[Any], Document]:
+    """Inputs and program of cases that read the image of the first, all in a merged lane or so."""
     inputs: list[Any] = []
-    steps = []
-    for case in cases:
-        step = node_def_pb2.NodeDef.FromString(case.step(inputs, []))
-        step.input[0] = "inputs:0"
-        steps.append(step.SerializeToString())
-    return {
-        "inputs": inputs,
-        "sizes": [],
-        "Tout": [case.dtype for case in cases],
-        "steps": steps,
-        "step_lanes": lanes,
-        "algorithms": [""] * len(cases),
-    }
+    operations = [case.step(inputs, []) for case in cases]
+    for each in operations:
+        each.input[0] = "inputs:0"
+    every = lane(*range(len(cases)), merged=True)
+    return inputs, program(operations, schedule(*(lanes or [every])))
 
 
 def cases_of_one_image(
@@ -67,8 +70,9 @@ def cases_of_one_image(
     ]
 
 
-def run(conv_stage: Any, **arguments: Any) -> list[tf.Tensor]:
-    return tf.function(lambda: conv_stage(**arguments))()
+def run(conv_stage: Any, cases: list[Case], *lanes: Document) -> list[tf.Tensor]:
+    inputs, document = merged_program(cases, *lanes)
+    return in_graph(conv_stage, **arguments(inputs, [], document))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
@@ -76,8 +80,8 @@ def run(conv_stage: Any, **arguments: Any) -> list[tf.Tensor]:
 def test_gives_what_the_own_ops_give(conv_stage: Any, layout: str, dtype: tf.DType) -> None:
     cases = cases_of_one_image(layout, dtype)
     before = unmerged_counts()
-    for lanes, merged in (([0, 0, 0], [1]), ([0, 1, 1], [0, 1])):
-        results = run(conv_stage, **stage_arguments(cases, lanes), merged_lanes=merged)
+    for lanes in ([lane(0, 1, 2, merged=True)], [lane(0), lane(1, 2, merged=True)]):
+        results = run(conv_stage, cases, *lanes)
         for case, result in zip(cases, results, strict=True):
             np.testing.assert_array_equal(result, case.own_in_nhwc())
     assert unmerged_counts() == before
@@ -90,7 +94,7 @@ def test_adds_each_bias(conv_stage: Any) -> None:
         for case, count in zip(cases_of_one_image(filters=(6, 2)), (6, 2), strict=True)
     ]
     before = unmerged_counts()
-    results = run(conv_stage, **stage_arguments(cases, [0, 0]), merged_lanes=[1])
+    results = run(conv_stage, cases)
     for case, result in zip(cases, results, strict=True):
         image, filter_, bias = case.operands
         expected = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(image, filter_, 1, "SAME"), bias))
@@ -103,7 +107,7 @@ def test_filters_of_different_sizes_run_unmerged_and_are_counted(conv_stage: Any
     image, attributes = cases[0].operands[0], cases[0].attributes
     cases[1] = Case("Conv2D", (image, digits([1, 1, 4, 3])), attributes)
     before = sum(unmerged_counts().values())
-    results = run(conv_stage, **stage_arguments(cases, [0, 0, 0]), merged_lanes=[1])
+    results = run(conv_stage, cases)
     for case, result in zip(cases, results, strict=True):
         np.testing.assert_array_equal(result, case.own())
     assert sum(unmerged_counts().values()) == before + 1
@@ -117,26 +121,24 @@ def test_takes_empty_batches(conv_stage: Any) -> None:
         for case in cases_of_one_image()
     ]
     before = unmerged_counts()
-    results = run(conv_stage, **stage_arguments(cases, [0, 0, 0]), merged_lanes=[1])
+    results = run(conv_stage, cases)
     assert [result.shape.as_list() for result in results] == [[0, 7, 8, k] for k in (6, 1, 9)]
     assert unmerged_counts() == before
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("lanes", "place"),
     [
-        ({"merged_lanes": [1, 1]}, "one entry for each of 1 lanes, got 0, 0 and 2"),
-        ({"step_lanes": [0, 1, 1], "merged_lanes": [1, 0]}, "two or more steps in merged lane 0"),
-        ({"algorithms": ["DIRECT", "", ""]}, "step 'case_2'.*another than 'case_0'"),
-        ({"step_lanes": [-1, 0, 0]}, "step_lanes of at least 0, got -1"),
+        ([lane(0, merged=True), lane(1, 2)], "schedules[0].stage.lanes[0]"),
+        ([lane((0, "DIRECT"), 1, 2, merged=True)], "step 'case_2'"),
     ],
+    ids=["one step", "two algorithms"],
 )
-def test_refuses_malformed_attributes(
-    conv_stage: Any, change: dict[str, Any], message: str
+def test_refuses_lanes_that_cannot_be_merged(
+    conv_stage: Any, lanes: list[Document], place: str
 ) -> None:
-    arguments = stage_arguments(cases_of_one_image(), [0, 0, 0])
-    with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match=message):
-        run(conv_stage, **(arguments | {"merged_lanes": [1]} | change))
+    inputs, document = merged_program(cases_of_one_image(), *lanes)
+    assert_refused(conv_stage, place, "merged lane", **arguments(inputs, [], document))
 
 
 @pytest.mark.parametrize(
@@ -147,36 +149,36 @@ def test_refuses_malformed_attributes(
         {"padding": "VALID"},
         {"image": 2},
         {"op": "DepthwiseConv2dNative"},
+        {"op": "Relu"},
     ],
     ids=lambda change: next(iter(change)),
 )
 def test_refuses_steps_that_cannot_be_merged(conv_stage: Any, change: dict[str, Any]) -> None:
     first, second = cases_of_one_image(filters=(4, 4))
-    attributes = dict(second.attributes)
-    attributes.update({k: v for k, v in change.items() if k not in ("image", "op")})
+    attributes = {k: change.get(k, v) for k, v in second.attributes.items()}
     second = Case(change.get("op", second.op), second.operands, attributes)
-    arguments = stage_arguments([first, second], [0, 0])
-    if "image" in change:
-        step = node_def_pb2.NodeDef.FromString(arguments["steps"][1])
-        step.input[0] = f"inputs:{change['image']}"
-        arguments["steps"][1] = step.SerializeToString()
-    with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match="read one image"):
-        run(conv_stage, **arguments, merged_lanes=[1])
+    inputs, document = merged_program([first, second])
+    step = second.step([None, None], [])
+    step.input[0] = f"inputs:{change.get('image', 0)}"
+    if step.op == "Relu":
+        step.input[:] = ["steps:0"]
+    document["operations"][1] = encoded(step)
+    assert_refused(
+        conv_stage, f"step '{step.name}'", "merged lane", **arguments(inputs, [], document)
+    )
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16], ids=lambda dtype: dtype.name)
 def test_joins_constant_filters_once(conv_stage: Any, dtype: tf.DType) -> None:
     cases = cases_of_one_image(dtype=dtype)
-    arguments = stage_arguments(cases, [0, 0, 1])
-    filters = arguments["inputs"][1::2]
-    arguments["inputs"] = [tf.constant(each) for each in arguments["inputs"]]
+    inputs, document = merged_program(cases, lane(0, 1, merged=True), lane(2))
+    filters = inputs[1::2]
+    constants = as_constants(inputs)
 
     @tf.function
     def stage(image: tf.Tensor) -> list[tf.Tensor]:
-        inputs = [image, *arguments["inputs"][1:]]
-        return conv_stage(
-            **(arguments | {"inputs": inputs}), merged_lanes=[1, 0], constant_inputs=[1, 3]
-        )
+        marked = document | {"constant_inputs": [1, 3]}
+        return conv_stage(**arguments([image, *constants[1:]], [], marked))
 
     before = tf_interop.status().counters.filters_transformed
     for seed in range(3):
@@ -188,14 +190,12 @@ def test_joins_constant_filters_once(conv_stage: Any, dtype: tf.DType) -> None:
 
 def test_takes_no_other_filter_for_a_marked_one(conv_stage: Any) -> None:
     # No pass would mark what is computed. The kernel must not trust the mark alone.
-    cases = cases_of_one_image(filters=(32, 16))
-    arguments = stage_arguments(cases, [0, 0])
-    image, first, _, second = arguments.pop("inputs")
+    (image, first, _, second), document = merged_program(cases_of_one_image(filters=(32, 16)))
 
     @tf.function
     def stage(factor: tf.Tensor) -> list[tf.Tensor]:
         inputs = [image, factor * first, image, second]
-        return conv_stage(inputs=inputs, **arguments, merged_lanes=[1], constant_inputs=[1, 3])
+        return conv_stage(**arguments(inputs, [], document | {"constant_inputs": [1, 3]}))
 
     for factor in map(np.float32, range(1, 9)):
         results = stage(tf.constant(factor))
@@ -218,13 +218,22 @@ def merge_what_can_be(graph_def: graph_pb2.GraphDef, plan: GraphPlan) -> tuple[G
         return view.fanins[node.index][0], alike
 
     stages = []
-    for stage in plan.stages:
-        lanes: dict[object, list[PinnedConvolution]] = {}
-        for pinned in stage.convolutions:
-            lanes.setdefault(key(node_of[pinned.node]), []).append(pinned)
-        options = tuple(LaneOptions(merged=len(lane) > 1) for lane in lanes.values())
-        stages.append(PlannedStage(tuple(map(tuple, lanes.values())), lane_options=options))
-    count = sum(options.merged for stage in stages for options in stage.lane_options)
+    for planned in plan.stages:
+        lanes: dict[object, list[Step[str]]] = {}
+        for each in planned.stage.lanes:
+            # A lane of several steps stays as it is: its steps may depend on each other.
+            first = each.operations[0]
+            alike = key(node_of[first]) if len(each.steps) == 1 else first
+            lanes.setdefault(alike, []).extend(each.steps)
+        merged = [isinstance(alike, tuple) and len(steps) > 1 for alike, steps in lanes.items()]
+        stage = Stage(
+            tuple(
+                Lane(tuple(steps), merged=each)
+                for steps, each in zip(lanes.values(), merged, strict=True)
+            )
+        )
+        stages.append(PlannedStage(stage))
+    count = sum(lane.merged for planned in stages for lane in planned.stage.lanes)
     return dataclasses.replace(plan, stages=tuple(stages)), count
 
 

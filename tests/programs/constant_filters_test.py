@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from stage_cases import Case, cases_of
+from stage_cases import Case, cases_of, program_of
+from stage_program import arguments
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 import tf_interop
@@ -58,21 +59,11 @@ def stage_with_marks(conv_stage: Any, cases: list[Case], constant_inputs: list[i
     """A function of the cases' tensors, which runs them as one stage whose marks are given."""
     inputs: list[Any] = []
     sizes: list[Any] = []
-    with tf.Graph().as_default():  # the constants of the sizes are not needed
-        steps = [case.step(inputs, sizes) for case in cases]
-    values = [list(operand) for case in cases for operand in case.operands if is_size(operand)]
+    document = program_of(cases, inputs, sizes) | {"constant_inputs": constant_inputs}
 
     @tf.function
     def stage(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        return conv_stage(
-            inputs=tensors,
-            sizes=[tf.constant(value, tf.int32) for value in values],
-            Tout=[case.dtype for case in cases],
-            steps=steps,
-            step_lanes=list(range(len(cases))),
-            algorithms=[""] * len(cases),
-            constant_inputs=constant_inputs,
-        )
+        return conv_stage(**arguments(tensors, sizes, document))
 
     return stage
 
