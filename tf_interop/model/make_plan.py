@@ -23,7 +23,7 @@ from tf_interop.plan.check import check_stages
 from tf_interop.plan.explain import explain_plan
 from tf_interop.plan.make import PlanOptions, make_plan
 from tf_interop.plan.problem_of_graph import make_planning_problem
-from tf_interop.plan.search.interface import SearchProgress
+from tf_interop.plan.search.space import SearchProgress
 from tf_interop.plan.types import GraphPlan, GraphPrediction, ModelStep, Plan
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import Profile

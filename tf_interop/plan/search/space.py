@@ -1,0 +1,291 @@
+"""What is searched for stages: a DAG in bit masks, and the ways to run sets of its nodes.
+
+Nothing here knows convolutions or profiles: nodes are numbers, each after those that it depends on,
+and what a stage costs is asked of the caller. There may be several ways to run a stage, faster ones
+with more memory; then the fastest is taken that fits beside what is alive.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+Lanes = tuple[tuple[int, ...], ...]
+"""The lanes of a stage, each with its nodes in order; lanes in the order of their first nodes."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StageOption:
+    """One way to run a stage.
+
+    Attributes:
+        latency_us: what it takes.
+        memory_bytes: what it needs beside what is alive before it: its outputs and workspaces.
+        spread_us: how far `latency_us` may be off. `join_stages` makes no change for less.
+    """
+
+    latency_us: float
+    memory_bytes: int = 0
+    spread_us: float = 0.0
+
+
+StageOptions = Callable[[Lanes], Sequence[StageOption]]
+"""The ways to run a stage, fastest first; none where it must not be made."""
+
+AvailableBytes = Callable[[int], int]
+"""Memory that is left for a stage, by the nodes that have run before it (bit i: node i)."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SearchResult:
+    """What a search found, and how far it looked.
+
+    Attributes:
+        stages: the stages in the order in which they run; together they hold every node once.
+        options: for each stage the place of the option that was taken.
+        latency_us: the sum of their latencies.
+        states: states that were solved or followed.
+        transitions: pairs of a state and a stage of it that were looked at.
+    """
+
+    stages: tuple[Lanes, ...]
+    options: tuple[int, ...]
+    latency_us: float
+    states: int
+    transitions: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SearchProgress:
+    """How far a search is.
+
+    Attributes:
+        nodes_done: nodes that stages have been found for.
+        nodes: all nodes.
+        states: states that were solved up to now.
+        joined: changes that joining has made to the stages that were found; None before that.
+    """
+
+    nodes_done: int
+    nodes: int
+    states: int
+    joined: int | None = None
+
+
+OnProgress = Callable[[SearchProgress], None]
+"""Told now and then how far the search is; what it raises ends the search."""
+
+
+class SearchError(ValueError):
+    """No stages could be found."""
+
+
+class SearchTooWideError(SearchError):
+    """There is more to search than was allowed."""
+
+
+class Space:
+    """A DAG, and which sets of its nodes can be stages.
+
+    A lane is a connected part of a stage: of nodes in one part one depends on the other, or a third
+    joins them. All others are independent, and have lanes of their own.
+
+    Attributes:
+        direct: for each node those that it depends on directly, as bits.
+        ancestors: all that it depends on.
+        readers: those that depend on it directly.
+        followers: those of them that may come after it in a lane.
+        max_lanes: of a stage.
+        max_lane_length: the most nodes of a lane.
+    """
+
+    def __init__(
+        self,
+        predecessors: Sequence[Sequence[int]],
+        stage_options: StageOptions,
+        *,
+        follows: Sequence[Sequence[int]] | None = None,
+        available_bytes: AvailableBytes | None = None,
+        max_lanes: int = 4,
+        max_lane_length: int = 1,
+        single_head: bool = False,
+    ) -> None:
+        """Prepares to say it.
+
+        Args:
+            predecessors: for each node the nodes that it depends on, which come before it.
+            stage_options: the ways to run a stage. A single node has at least one.
+            follows: those of `predecessors` that a node may come after in a lane; None for all.
+            available_bytes: None where memory does not matter.
+            max_lanes: of a stage.
+            max_lane_length: the most nodes of a lane.
+            single_head: whether all nodes of a lane depend on one of them, so that a lane never
+                joins what others began.
+        """
+        self.predecessors = predecessors
+        self.follows = predecessors if follows is None or max_lane_length == 1 else follows
+        self.max_lanes = max_lanes
+        self.max_lane_length = max_lane_length
+        self._stage_options = stage_options
+        self._available_bytes = available_bytes
+        self._single_head = single_head
+        self.direct = [mask_of(each) for each in predecessors]
+        self._follows = [mask_of(each) for each in self.follows]
+        self.ancestors: list[int] = []
+        self.readers = [0] * len(predecessors)
+        self.followers = [0] * len(predecessors)
+        for node, direct in enumerate(self.direct):
+            reached = direct
+            for each in bits_of(direct):
+                reached |= self.ancestors[each]
+                self.readers[each] |= 1 << node
+                if self._follows[node] >> each & 1:
+                    self.followers[each] |= 1 << node
+            self.ancestors.append(reached)
+        descendants = [0] * len(predecessors)
+        for node in reversed(range(len(predecessors))):
+            for reader in bits_of(self.readers[node]):
+                descendants[node] |= descendants[reader] | 1 << reader
+        self._related = [
+            one | other for one, other in zip(self.ancestors, descendants, strict=True)
+        ]
+        self._lanes: dict[int, Lanes | None] = {}
+        self._options: dict[int, Sequence[StageOption]] = {}
+
+    def __len__(self) -> int:
+        """How many nodes there are."""
+        return len(self.direct)
+
+    def part(self, start: int, stop: int) -> Space:
+        """The nodes from `start` on, numbered from 0, when all before them have run."""
+        available_bytes = self._available_bytes
+        return Space(
+            _shifted(self.predecessors[start:stop], start),
+            lambda lanes: self._stage_options(shift(lanes, start)),
+            follows=_shifted(self.follows[start:stop], start),
+            available_bytes=None
+            if available_bytes is None
+            else lambda done: available_bytes(done << start | (1 << start) - 1),
+            max_lanes=self.max_lanes,
+            max_lane_length=self.max_lane_length,
+        )
+
+    def with_lanes_of_one(self) -> Space:
+        """The same, but for lanes of several nodes."""
+        return Space(
+            self.predecessors,
+            self._stage_options,
+            available_bytes=self._available_bytes,
+            max_lanes=self.max_lanes,
+        )
+
+    def lanes(self, nodes: int) -> Lanes | None:
+        """The lanes of a stage of these nodes; None where they cannot be one."""
+        if nodes not in self._lanes:
+            self._lanes[nodes] = self._make_lanes(nodes)
+        return self._lanes[nodes]
+
+    def options(self, nodes: int) -> Sequence[StageOption]:
+        """The ways to run a stage of these nodes, fastest first; remembered."""
+        options = self._options.get(nodes)
+        if options is None:
+            lanes = self.lanes(nodes)
+            options = self._options[nodes] = () if lanes is None else self._stage_options(lanes)
+        return options
+
+    def ask(self, nodes: int) -> Sequence[StageOption]:
+        """As `options`, but not remembered: of what there is far too much."""
+        lanes = self._make_lanes(nodes)
+        return () if lanes is None else self._stage_options(lanes)
+
+    def are_independent(self, node: int, nodes: int) -> bool:
+        """Whether a node depends on none of others, and none of them on it."""
+        return not self._related[node] & nodes
+
+    def available(self, done: int) -> int | None:
+        """Memory that is left when these nodes have run; None where it does not matter."""
+        return None if self._available_bytes is None else self._available_bytes(done)
+
+    def choose(self, nodes: int, available: int | None) -> int | None:
+        """The place of the fastest option that needs no more memory."""
+        for place, option in enumerate(self.options(nodes)):
+            if available is None or option.memory_bytes <= available:
+                return place
+        return None
+
+    def alone_us(self, nodes: int) -> float:
+        """What nodes take one after another, each in its fastest way."""
+        return sum(self.options(1 << node)[0].latency_us for node in bits_of(nodes))
+
+    def result(
+        self, steps: Iterable[tuple[int, int]], states: int, transitions: int
+    ) -> SearchResult:
+        """The result of a search.
+
+        Args:
+            steps: the nodes of each stage, and its option.
+            states: that were solved or followed.
+            transitions: that were looked at.
+        """
+        steps = list(steps)
+        lanes = [self.lanes(nodes) for nodes, _ in steps]
+        return SearchResult(
+            tuple(each for each in lanes if each is not None),
+            tuple(option for _, option in steps),
+            sum(self.options(nodes)[option].latency_us for nodes, option in steps),
+            states,
+            transitions,
+        )
+
+    def _make_lanes(self, mask: int) -> Lanes | None:
+        nodes = list(bits_of(mask))
+        if not any(self.ancestors[node] & mask for node in nodes):
+            return tuple((node,) for node in nodes) if len(nodes) <= self.max_lanes else None
+        if self.max_lane_length == 1:
+            return None
+        parts: list[int] = []
+        for node in nodes:
+            inside = self.direct[node] & mask
+            # What comes between two nodes of a stage would wait for the stage, and it for that.
+            if inside & ~self._follows[node] or any(
+                self.ancestors[each] & mask for each in bits_of(self.direct[node] & ~mask)
+            ):
+                return None
+            part = 1 << node
+            for each in [each for each in parts if each & inside]:
+                parts.remove(each)
+                part |= each
+            if part.bit_count() > self.max_lane_length:
+                return None
+            parts.append(part)
+        if len(parts) > self.max_lanes or (self._single_head and not all(map(self._head, parts))):
+            return None
+        return tuple(tuple(bits_of(part)) for part in sorted(parts, key=lambda part: part & -part))
+
+    def _head(self, part: int) -> bool:
+        return sum(not self.direct[node] & part for node in bits_of(part)) == 1
+
+
+def bits_of(mask: int) -> Iterator[int]:
+    """The numbers of the bits that are set, ascending."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def mask_of(nodes: Iterable[int]) -> int:
+    """The bits of nodes."""
+    mask = 0
+    for node in nodes:
+        mask |= 1 << node
+    return mask
+
+
+def shift(lanes: Lanes, by: int) -> Lanes:
+    """The same lanes of nodes whose numbers are higher."""
+    return tuple(tuple(node + by for node in lane) for lane in lanes)
+
+
+def _shifted(neighbours: Sequence[Sequence[int]], start: int) -> list[list[int]]:
+    return [[each - start for each in nodes if each >= start] for nodes in neighbours]
