@@ -6,10 +6,10 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/node_properties.h"
 #include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/public/version.h"
 #include "tensorflow/core/util/util.h"
 
 namespace tf_interop {
@@ -43,20 +43,19 @@ void RenameForOneDnn(const StepProgram& step, bool has_constant_filter, NodeDef*
 }
 
 absl::Status MakeKernel(OpKernelContext* context, NodeDef node, std::unique_ptr<OpKernel>* kernel) {
-  tensorflow::FunctionLibraryRuntime* const library = context->function_library();
-  if (library == nullptr) {
-    return absl::UnavailableError("expected a runtime that makes kernels, got none.");
-  }
   const tensorflow::OpDef* op_def = nullptr;
   TF_RETURN_IF_ERROR(tensorflow::OpRegistry::Global()->LookUpOpDef(node.op(), &op_def));
   tensorflow::AddDefaultsToNodeDef(*op_def, &node);
   std::shared_ptr<const tensorflow::NodeProperties> properties;
   TF_RETURN_IF_ERROR(tensorflow::NodeProperties::CreateFromNodeDef(
       std::move(node), tensorflow::OpRegistry::Global(), &properties));
-  OpKernel* made = nullptr;
-  TF_RETURN_IF_ERROR(library->CreateKernel(properties, &made));
-  kernel->reset(made);
-  return absl::OkStatus();
+  // Not by the call's FunctionLibraryRuntime: that of a function over several devices makes none.
+  absl::Status status;
+  tensorflow::DeviceBase* const device = context->device();
+  *kernel = tensorflow::CreateOpKernel(tensorflow::DeviceType(device->attributes().device_type()),
+                                       device, device->GetAllocator({}), properties,
+                                       TF_GRAPH_DEF_VERSION, &status);
+  return status;
 }
 
 // Checks that the kernel can be called as Run calls it.
