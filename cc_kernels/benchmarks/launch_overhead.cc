@@ -2,9 +2,9 @@
 // Prints JSON; scripts/benchmark_launch.sh runs it.
 //
 // What is compared: one launch is recorded by standing in for cuDNN's enqueueing entry points. What
-// it called is then called again and again with the same plans, variant packs (which the plan keeps)
-// and pointers, which is the least that any program could do. Launches and these bare calls take turns, in batches with
-// a synchronization after each that is not timed.
+// it called is then called again and again with the same plans, variant packs (which the plan
+// keeps) and pointers, which is the least that any program could do. Launches and these bare calls
+// take turns, in batches with a synchronization after each that is not timed.
 #include <cuda.h>
 #include <cudnn.h>
 
@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "cc_kernels/core/cudnn/cuda_driver.h"
-#include "cc_kernels/core/cudnn/cuda_measuring_device.h"
 #include "cc_kernels/core/cudnn/cudnn_library.h"
+#include "cc_kernels/core/measure/cuda_device.h"
 #include "cc_kernels/core/stage.h"
 #include "cc_kernels/core/stage_cache.h"
 #include "cc_kernels/core/stage_runner.h"

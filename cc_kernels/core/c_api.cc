@@ -2,25 +2,24 @@
 
 #include <algorithm>
 #include <exception>
-#include <iterator>
-#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cc_kernels/core/host/host_backend.h"
-#include "cc_kernels/core/host/host_measuring_device.h"
-#include "cc_kernels/core/measure.h"
-#include "cc_kernels/core/measure_stage.h"
+#include "cc_kernels/core/measure/alone.h"
+#include "cc_kernels/core/measure/host_device.h"
+#include "cc_kernels/core/measure/stage.h"
 #ifdef TF_INTEROP_HAS_CUDNN
-#include "cc_kernels/core/cudnn/cuda_measuring_device.h"
 #include "cc_kernels/core/cudnn/cudnn_library.h"
+#include "cc_kernels/core/measure/cuda_device.h"
 #endif
 
-struct TfiCoreDevice {
+struct TfiDevice {
   std::unique_ptr<tf_interop::HostBackend> host_backend;
   std::unique_ptr<tf_interop::MeasuringDevice> device;
   tf_interop::ProblemCache problems;
@@ -30,25 +29,38 @@ struct TfiCoreDevice {
 namespace tf_interop {
 namespace {
 
-void Give(const std::string& text, TfiCoreSink sink) { sink(text.data(), text.size()); }
+void Give(const std::string& text, TfiSink sink) { sink(text.data(), text.size()); }
 
-// Calls `work`, whose failure becomes an error code and a message.
+// Calls `work`, whose failure becomes an error code and a message. Host memory may run out in any
+// container.
 template <typename Work>
-int Report(TfiCoreSink error, const Work& work) {
-  Status status;
-  try {
-    status = work();
-  } catch (const std::exception& exception) {
+int Report(TfiSink error, const Work& work) {
+  const auto fail = [&](StatusCode code, const char* message) {
     // No new string: memory may be what is missing.
-    const char* const what = exception.what();
-    error(what, std::char_traits<char>::length(what));
-    return static_cast<int>(StatusCode::kInternal);
+    error(message, std::char_traits<char>::length(message));
+    return static_cast<int>(code);
+  };
+  try {
+    const Status status = work();
+    if (!status.ok()) Give(status.message(), error);
+    return static_cast<int>(status.code());
+  } catch (const std::bad_alloc&) {
+    return fail(StatusCode::kResourceExhausted, "Out of host memory.");
+  } catch (const std::exception& exception) {
+    return fail(StatusCode::kInternal, exception.what());
   }
-  if (!status.ok()) Give(status.message(), error);
-  return static_cast<int>(status.code());
 }
 
-Status OpenHost(TfiCoreDevice* opened) {
+// The same where `work` uses the device.
+template <typename Work>
+int ReportOn(TfiDevice* device, TfiSink error, const Work& work) {
+  return Report(error, [&]() -> Status {
+    std::lock_guard<std::mutex> lock(device->mutex);
+    return work(device->device.get());
+  });
+}
+
+Status OpenHost(TfiDevice* opened) {
   opened->host_backend = std::make_unique<HostBackend>(SerialFor);
   std::unique_ptr<HostMeasuringDevice> device;
   TF_INTEROP_RETURN_IF_ERROR(HostMeasuringDevice::Create(opened->host_backend.get(), &device));
@@ -56,7 +68,7 @@ Status OpenHost(TfiCoreDevice* opened) {
   return Status::Ok();
 }
 
-Status OpenCudnn(TfiCoreDevice* opened) {
+Status OpenCudnn(TfiDevice* opened) {
 #ifdef TF_INTEROP_HAS_CUDNN
   std::unique_ptr<CudaMeasuringDevice> device;
   TF_INTEROP_RETURN_IF_ERROR(CudaMeasuringDevice::Create(&device));
@@ -70,17 +82,17 @@ Status OpenCudnn(TfiCoreDevice* opened) {
 #endif
 }
 
-Status OpenDevice(const std::string& backend, TfiCoreDevice** device) {
+Status OpenDevice(const std::string& backend, TfiDevice** device) {
   // Never destroyed: what the cudnn backend owns cannot be freed safely while the process ends.
   static auto* const mutex = new std::mutex();
-  static auto* const devices = new std::map<std::string, std::unique_ptr<TfiCoreDevice>>();
+  static auto* const devices = new std::map<std::string, std::unique_ptr<TfiDevice>>();
   std::lock_guard<std::mutex> lock(*mutex);
   const auto found = devices->find(backend);
   if (found != devices->end()) {
     *device = found->second.get();
     return Status::Ok();
   }
-  auto opened = std::make_unique<TfiCoreDevice>();
+  auto opened = std::make_unique<TfiDevice>();
   if (backend == "host") {
     TF_INTEROP_RETURN_IF_ERROR(OpenHost(opened.get()));
   } else if (backend == "cudnn") {
@@ -104,7 +116,8 @@ Status ToEnum(const char* field, int32_t value, Enum last, Enum* result) {
   return Status::Ok();
 }
 
-Status ToConvolution(const TfiCoreConvolution& from, Convolution* c) {
+Status ToConvolution(const TfiConvolution& from, Convolution* c) {
+  static_cast<TfiSizes&>(*c) = from.sizes;
   TF_INTEROP_RETURN_IF_ERROR(ToEnum("kind", from.kind, ConvolutionKind::kBackwardFilter, &c->kind));
   TF_INTEROP_RETURN_IF_ERROR(ToEnum("dtype", from.dtype, DataType::kDouble, &c->dtype));
   TF_INTEROP_RETURN_IF_ERROR(ToEnum("layout", from.layout, Layout::kNCHW, &c->layout));
@@ -112,99 +125,36 @@ Status ToConvolution(const TfiCoreConvolution& from, Convolution* c) {
       ToEnum("activation", from.activation, Activation::kElu, &c->activation));
   c->has_bias = from.has_bias != 0;
   c->leaky_relu_alpha = from.leaky_relu_alpha;
-  if (from.spatial_rank != 2 && from.spatial_rank != 3) {
-    return InvalidArgument("Expected a spatial_rank of 2 or 3, got " +
-                           std::to_string(from.spatial_rank) + ".");
-  }
-  c->spatial_rank = static_cast<int>(from.spatial_rank);
-  c->image_depth = from.image_depth;
-  c->filter_depth = from.filter_depth;
-  c->output_depth = from.output_depth;
-  c->stride_depth = from.stride_depth;
-  c->dilation_depth = from.dilation_depth;
-  c->pad_front = from.pad_front;
-  c->pad_back = from.pad_back;
-  c->batch = from.batch;
-  c->image_height = from.image_height;
-  c->image_width = from.image_width;
-  c->image_channels = from.image_channels;
-  c->filter_height = from.filter_height;
-  c->filter_width = from.filter_width;
-  c->output_height = from.output_height;
-  c->output_width = from.output_width;
-  c->output_channels = from.output_channels;
-  c->stride_height = from.stride_height;
-  c->stride_width = from.stride_width;
-  c->dilation_height = from.dilation_height;
-  c->dilation_width = from.dilation_width;
-  c->pad_top = from.pad_top;
-  c->pad_bottom = from.pad_bottom;
-  c->pad_left = from.pad_left;
-  c->pad_right = from.pad_right;
-  c->group_count = from.group_count;
   return Status::Ok();
 }
 
-std::optional<size_t> NotNegative(int64_t value) {
-  return value < 0 ? std::nullopt : std::optional<size_t>(static_cast<size_t>(value));
-}
-
-MeasureOptions ToOptions(const TfiCoreMeasureOptions& from) {
+MeasureOptions ToOptions(const TfiMeasureOptions& from) {
   MeasureOptions options;
-  options.warmup_runs = from.warmup_runs;
-  options.repetitions = from.repetitions;
-  options.cache_bytes = NotNegative(from.cache_bytes);
-  options.head_start_bytes = NotNegative(from.head_start_bytes);
-  options.workspace_limit_bytes =
-      static_cast<size_t>(std::max<int64_t>(from.workspace_limit_bytes, 0));
-  options.reference_limit_multiply_adds = from.reference_limit_multiply_adds;
-  options.seed = from.seed;
-  options.allow_tf32 = from.allow_tf32 != 0;
-  options.trace_kernels = from.trace_kernels != 0;
+  static_cast<TfiMeasureOptions&>(options) = from;
   return options;
 }
 
-Status ToRequest(const TfiCoreStage& from, StageRequest* request) {
-  std::vector<int> step_lanes;
-  request->stage.steps.resize(from.step_count);
-  for (size_t i = 0; i < from.step_count; ++i) {
-    const TfiCoreStep& step = from.steps[i];
-    Step& to = request->stage.steps[i];
-    to.name = step.name;
-    to.algorithm = step.algorithm;
-    if (step.lane < 0 || step.lane > std::numeric_limits<int>::max()) {
-      return InvalidArgument("Expected lanes numbered from 0 in an int, got " +
-                             std::to_string(step.lane) + ".");
+Status ToRequest(const TfiLane* lanes, size_t lane_count, StageRequest* request) {
+  std::vector<Step>& steps = request->stage.steps;
+  for (size_t i = 0; i < lane_count; ++i) {
+    Lane lane;
+    lane.priority = lanes[i].priority;
+    lane.sm_count = lanes[i].sm_count;
+    lane.merged = lanes[i].merged != 0;
+    for (size_t j = 0; j < lanes[i].step_count; ++j) {
+      const TfiStep& from = lanes[i].steps[j];
+      lane.steps.push_back(steps.size());
+      Step& step = steps.emplace_back();
+      step.name = "step " + std::to_string(steps.size() - 1);
+      step.algorithm = from.algorithm;
+      TF_INTEROP_RETURN_IF_ERROR(ToConvolution(from.convolution, &step.convolution));
+      if (from.sequential_algorithm != nullptr) {
+        request->sequential_algorithms.emplace_back(from.sequential_algorithm);
+      }
     }
-    step_lanes.push_back(static_cast<int>(step.lane));
-    TF_INTEROP_RETURN_IF_ERROR(ToConvolution(step.convolution, &to.convolution));
-    if (from.sequential_algorithms != nullptr) {
-      request->sequential_algorithms.emplace_back(from.sequential_algorithms[i]);
-    }
-  }
-  std::vector<Lane>& lanes = request->stage.lanes;
-  TF_INTEROP_RETURN_IF_ERROR(LanesOf(step_lanes, &lanes));
-  if (from.lane_count != 0 && from.lane_count != lanes.size()) {
-    return InvalidArgument("Expected options for none or all of " + std::to_string(lanes.size()) +
-                           " lanes, got " + std::to_string(from.lane_count) + ".");
-  }
-  for (size_t i = 0; i < from.lane_count; ++i) {
-    lanes[i].priority = from.lanes[i].priority;
-    lanes[i].sm_count = from.lanes[i].sm_count;
-    lanes[i].merged = from.lanes[i].merged != 0;
+    request->stage.lanes.push_back(std::move(lane));
   }
   return Status::Ok();
-}
-
-void GiveKernel(const TracedKernel& kernel, TfiCoreKernelSink sink) {
-  TfiCoreKernel given = {};
-  given.name = kernel.name.c_str();
-  std::copy(std::begin(kernel.grid), std::end(kernel.grid), given.grid);
-  std::copy(std::begin(kernel.block), std::end(kernel.block), given.block);
-  given.registers_per_thread = kernel.registers_per_thread;
-  given.shared_memory_bytes = kernel.shared_memory_bytes;
-  given.elapsed_us = kernel.elapsed_us;
-  sink(&given);
 }
 
 }  // namespace
@@ -212,9 +162,7 @@ void GiveKernel(const TracedKernel& kernel, TfiCoreKernelSink sink) {
 
 using tf_interop::Status;
 
-int TfiCoreVersion(void) { return TFI_CORE_VERSION; }
-
-int TfiCoreCpuIsSupported(void) {
+int TfiCpuIsSupported(void) {
 #if defined(__AVX2__) && defined(__FMA__)
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #else
@@ -222,7 +170,7 @@ int TfiCoreCpuIsSupported(void) {
 #endif
 }
 
-void TfiCoreCudnnVersion(TfiCoreSink version) {
+void TfiCudnnVersion(TfiSink version) {
   std::string text;
 #ifdef TF_INTEROP_HAS_CUDNN
   try {
@@ -235,37 +183,26 @@ void TfiCoreCudnnVersion(TfiCoreSink version) {
   tf_interop::Give(text, version);
 }
 
-int TfiCoreOpen(const char* backend, TfiCoreDevice** device, TfiCoreSink error) {
+int TfiOpen(const char* backend, TfiDevice** device, TfiSink error) {
   return tf_interop::Report(error, [&] { return tf_interop::OpenDevice(backend, device); });
 }
 
-int TfiCoreDescribe(TfiCoreDevice* device, TfiCoreDeviceDescription* description, TfiCoreSink name,
-                    TfiCoreSink compute_capability, TfiCoreSink cudnn, TfiCoreSink cuda,
-                    TfiCoreSink error) {
-  return tf_interop::Report(error, [&]() -> Status {
+int TfiDescribe(TfiDevice* device, TfiDescription* description, TfiSink text, TfiSink error) {
+  return tf_interop::ReportOn(device, error, [&](tf_interop::MeasuringDevice* on) -> Status {
     tf_interop::DeviceDescription described;
-    std::lock_guard<std::mutex> lock(device->mutex);
-    TF_INTEROP_RETURN_IF_ERROR(device->device->Describe(&described));
-    const tf_interop::SmLimits limits = described.sm_limits.value_or(tf_interop::SmLimits());
-    *description = {described.memory_bytes,
-                    described.sm_count,
-                    limits.registers,
-                    limits.shared_memory_bytes,
-                    limits.threads,
-                    limits.blocks,
-                    limits.reserved_shared_memory_bytes};
-    tf_interop::Give(described.name, name);
-    tf_interop::Give(described.compute_capability, compute_capability);
-    tf_interop::Give(described.cudnn, cudnn);
-    tf_interop::Give(described.cuda, cuda);
+    TF_INTEROP_RETURN_IF_ERROR(on->Describe(&described));
+    *description = described;
+    for (const std::string* each :
+         {&described.name, &described.compute_capability, &described.cudnn, &described.cuda}) {
+      tf_interop::Give(*each, text);
+    }
     return Status::Ok();
   });
 }
 
-int TfiCoreListAlgorithms(TfiCoreDevice* device, const TfiCoreConvolution* convolution,
-                          int32_t scope, int32_t allow_tf32, TfiCoreSink algorithm,
-                          TfiCoreSink error) {
-  return tf_interop::Report(error, [&]() -> Status {
+int TfiListAlgorithms(TfiDevice* device, const TfiConvolution* convolution, int32_t scope,
+                      int32_t allow_tf32, TfiSink algorithm, TfiSink error) {
+  return tf_interop::ReportOn(device, error, [&](tf_interop::MeasuringDevice* on) -> Status {
     tf_interop::Convolution c;
     TF_INTEROP_RETURN_IF_ERROR(tf_interop::ToConvolution(*convolution, &c));
     TF_INTEROP_RETURN_IF_ERROR(tf_interop::Validate(c));
@@ -273,81 +210,62 @@ int TfiCoreListAlgorithms(TfiCoreDevice* device, const TfiCoreConvolution* convo
     TF_INTEROP_RETURN_IF_ERROR(
         tf_interop::ToEnum("scope", scope, tf_interop::AlgorithmScope::kKnobs, &which));
     std::vector<std::string> algorithms;
-    std::lock_guard<std::mutex> lock(device->mutex);
-    tf_interop::Backend* const backend = device->device->backend();
-    TF_INTEROP_RETURN_IF_ERROR(backend->ListAlgorithms(c, which, allow_tf32 != 0, &algorithms));
+    TF_INTEROP_RETURN_IF_ERROR(
+        on->backend()->ListAlgorithms(c, which, allow_tf32 != 0, &algorithms));
     for (const std::string& each : algorithms) tf_interop::Give(each, algorithm);
     return Status::Ok();
   });
 }
 
-int TfiCoreResolveAlgorithm(TfiCoreDevice* device, const TfiCoreConvolution* convolution,
-                            const char* algorithm, const TfiCoreMeasureOptions* options,
-                            int32_t* reduces_precision, TfiCoreSink resolved, TfiCoreSink error) {
-  return tf_interop::Report(error, [&]() -> Status {
+int TfiResolveAlgorithm(TfiDevice* device, const TfiConvolution* convolution, const char* algorithm,
+                        const TfiMeasureOptions* options, int32_t* reduces_precision,
+                        TfiSink resolved, TfiSink error) {
+  return tf_interop::ReportOn(device, error, [&](tf_interop::MeasuringDevice* on) -> Status {
     tf_interop::Convolution c;
     TF_INTEROP_RETURN_IF_ERROR(tf_interop::ToConvolution(*convolution, &c));
     tf_interop::ResolvedAlgorithm found;
-    std::lock_guard<std::mutex> lock(device->mutex);
-    TF_INTEROP_RETURN_IF_ERROR(tf_interop::ResolveAlgorithm(
-        device->device.get(), c, algorithm, tf_interop::ToOptions(*options), &found));
+    TF_INTEROP_RETURN_IF_ERROR(
+        tf_interop::ResolveAlgorithm(on, c, algorithm, tf_interop::ToOptions(*options), &found));
     *reduces_precision = found.reduces_precision;
     tf_interop::Give(found.algorithm, resolved);
     return Status::Ok();
   });
 }
 
-int TfiCoreMeasureConvolution(TfiCoreDevice* device, const TfiCoreConvolution* convolution,
-                              const char* algorithm, const TfiCoreMeasureOptions* options,
-                              TfiCoreMeasurement* measurement, TfiCoreSink ran,
-                              TfiCoreKernelSink kernel, TfiCoreSink trace_error,
-                              TfiCoreSink error) {
-  return tf_interop::Report(error, [&]() -> Status {
+int TfiMeasureConvolution(TfiDevice* device, const TfiConvolution* convolution,
+                          const char* algorithm, const TfiMeasureOptions* options,
+                          TfiMeasurement* measurement, TfiSink ran, TfiKernelSink kernel,
+                          TfiSink trace_error, TfiSink error) {
+  return tf_interop::ReportOn(device, error, [&](tf_interop::MeasuringDevice* on) -> Status {
     tf_interop::Convolution c;
     TF_INTEROP_RETURN_IF_ERROR(tf_interop::ToConvolution(*convolution, &c));
     tf_interop::Measurement measured;
-    std::lock_guard<std::mutex> lock(device->mutex);
-    TF_INTEROP_RETURN_IF_ERROR(tf_interop::MeasureConvolution(device->device.get(), c, algorithm,
-                                                              tf_interop::ToOptions(*options),
-                                                              &device->problems, &measured));
-    *measurement = {measured.time.median_us,
-                    measured.time.spread_us,
-                    measured.relative_error.value_or(-1),
-                    static_cast<int64_t>(measured.workspace_bytes),
-                    measured.copies,
-                    measured.is_deterministic,
-                    measured.reduces_precision};
+    TF_INTEROP_RETURN_IF_ERROR(tf_interop::MeasureConvolution(
+        on, c, algorithm, tf_interop::ToOptions(*options), &device->problems, &measured));
+    *measurement = measured;
     tf_interop::Give(measured.algorithm, ran);
-    for (const auto& each : measured.kernels) tf_interop::GiveKernel(each, kernel);
+    for (const auto& each : measured.kernels) kernel(each.name.c_str(), &each);
     if (!measured.trace_error.empty()) tf_interop::Give(measured.trace_error, trace_error);
     return Status::Ok();
   });
 }
 
-int TfiCoreMeasureStage(TfiCoreDevice* device, const TfiCoreStage* stage,
-                        const TfiCoreMeasureOptions* options, TfiCoreStageMeasurement* measurement,
-                        int32_t* sm_counts, size_t* sm_count_count, TfiCoreSink ran,
-                        TfiCoreSink ran_in_sequence, TfiCoreSink error) {
-  return tf_interop::Report(error, [&]() -> Status {
+int TfiMeasureStage(TfiDevice* device, const TfiLane* lanes, size_t lane_count,
+                    const TfiMeasureOptions* options, TfiStageMeasurement* measurement,
+                    int32_t* sm_counts, TfiSink ran, TfiSink ran_in_sequence, TfiSink error) {
+  return tf_interop::ReportOn(device, error, [&](tf_interop::MeasuringDevice* on) -> Status {
     tf_interop::StageRequest request;
-    TF_INTEROP_RETURN_IF_ERROR(tf_interop::ToRequest(*stage, &request));
+    TF_INTEROP_RETURN_IF_ERROR(tf_interop::ToRequest(lanes, lane_count, &request));
     tf_interop::StageMeasurement measured;
-    std::lock_guard<std::mutex> lock(device->mutex);
-    TF_INTEROP_RETURN_IF_ERROR(tf_interop::MeasureStage(
-        device->device.get(), request, tf_interop::ToOptions(*options), &measured));
-    *measurement = {measured.concurrent.median_us,
-                    measured.concurrent.spread_us,
-                    measured.same_sequential.median_us,
-                    measured.same_sequential.spread_us,
-                    measured.sequential.median_us,
-                    measured.sequential.spread_us,
-                    static_cast<int64_t>(measured.workspace_bytes),
-                    measured.copies};
-    *sm_count_count = std::min(measured.sm_counts.size(), stage->lane_count);
-    std::copy_n(measured.sm_counts.begin(), *sm_count_count, sm_counts);
-    for (const std::string& algorithm : measured.algorithms) tf_interop::Give(algorithm, ran);
-    for (const std::string& algorithm : measured.sequential_algorithms) {
-      tf_interop::Give(algorithm, ran_in_sequence);
+    TF_INTEROP_RETURN_IF_ERROR(
+        tf_interop::MeasureStage(on, request, tf_interop::ToOptions(*options), &measured));
+    *measurement = measured;
+    std::fill_n(sm_counts, lane_count, 0);
+    std::copy_n(measured.sm_counts.begin(), std::min(measured.sm_counts.size(), lane_count),
+                sm_counts);
+    for (const std::string& each : measured.algorithms) tf_interop::Give(each, ran);
+    for (const std::string& each : measured.sequential_algorithms) {
+      tf_interop::Give(each, ran_in_sequence);
     }
     return Status::Ok();
   });

@@ -1,8 +1,8 @@
 // The C interface of libtf_interop_core.so: measuring without TensorFlow.
 //
-// This file is the one place that states the fields of what goes through: the core's own structs are
-// built on these, and Python reads the text between the two marks below, from the copy of this file
-// that lies beside the library (tf_interop/measure/core_library.py).
+// This file is the one place that states the fields of what goes through: the core's own structs
+// are built on these, and Python reads the text between the two marks below, from the copy of this
+// file that lies beside the library (tf_interop/measure/core_library.py).
 //
 // Functions that can fail return 0, or the StatusCode of the failure after giving its message to
 // `error`. Nothing here ends the process or throws. Thread-safe: measurements on one device run one
@@ -64,7 +64,7 @@ typedef struct TfiLane {
 // What a device is, beside its texts. The last five are 0 for a device without SMs.
 typedef struct TfiDescription {
   int64_t memory_bytes;
-  int32_t sm_count;  // of a CPU: the cores that the process may use
+  int32_t sm_count;   // of a CPU: the cores that the process may use
   int32_t registers;  // of 32 bits, of an SM
   int32_t shared_memory_bytes;
   int32_t threads;
@@ -144,9 +144,9 @@ int TfiListAlgorithms(TfiDevice* device, const TfiConvolution* convolution, int3
 
 // Gives the name of what TfiMeasureConvolution would run for `algorithm`, which may be "", to
 // `resolved`, and whether it may round float operands to `*reduces_precision`. Runs nothing.
-int TfiResolveAlgorithm(TfiDevice* device, const TfiConvolution* convolution,
-                        const char* algorithm, const TfiMeasureOptions* options,
-                        int32_t* reduces_precision, TfiSink resolved, TfiSink error);
+int TfiResolveAlgorithm(TfiDevice* device, const TfiConvolution* convolution, const char* algorithm,
+                        const TfiMeasureOptions* options, int32_t* reduces_precision,
+                        TfiSink resolved, TfiSink error);
 
 // Measures one convolution. `algorithm` may be "". Gives the name of what ran to `ran`, its GPU
 // kernels to `kernel` and, where those could not be traced, the reason to `trace_error`.

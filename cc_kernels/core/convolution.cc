@@ -1,5 +1,7 @@
 #include "cc_kernels/core/convolution.h"
 
+#include <array>
+#include <cstring>
 #include <functional>
 #include <initializer_list>
 #include <limits>
@@ -12,6 +14,15 @@ namespace {
 constexpr int64_t kLargestSize = std::numeric_limits<int>::max();
 // So few that bytes of a tensor, and of several together in float, can be counted in 64 bits.
 constexpr int64_t kMostElements = int64_t{1} << 56;
+
+using Sizes = std::array<int64_t, sizeof(TfiSizes) / sizeof(int64_t)>;
+
+// All sizes, in the order of the struct, which holds nothing else.
+Sizes SizesOf(const TfiSizes& c) {
+  Sizes sizes;
+  std::memcpy(sizes.data(), &c, sizeof(TfiSizes));
+  return sizes;
+}
 
 Status CheckAtMost(const char* field, int64_t value) {
   if (value <= kLargestSize) return Status::Ok();
@@ -98,20 +109,8 @@ const char* LayoutName(const Convolution& c) {
 }  // namespace
 
 bool Convolution::operator==(const Convolution& other) const {
-  return kind == other.kind && dtype == other.dtype && layout == other.layout &&
-         spatial_rank == other.spatial_rank && image_depth == other.image_depth &&
-         filter_depth == other.filter_depth && output_depth == other.output_depth &&
-         stride_depth == other.stride_depth && dilation_depth == other.dilation_depth &&
-         pad_front == other.pad_front && pad_back == other.pad_back && batch == other.batch &&
-         image_height == other.image_height && image_width == other.image_width &&
-         image_channels == other.image_channels && filter_height == other.filter_height &&
-         filter_width == other.filter_width && output_height == other.output_height &&
-         output_width == other.output_width && output_channels == other.output_channels &&
-         stride_height == other.stride_height && stride_width == other.stride_width &&
-         dilation_height == other.dilation_height && dilation_width == other.dilation_width &&
-         pad_top == other.pad_top && pad_bottom == other.pad_bottom && pad_left == other.pad_left &&
-         pad_right == other.pad_right && group_count == other.group_count &&
-         has_bias == other.has_bias && activation == other.activation &&
+  return SizesOf(*this) == SizesOf(other) && kind == other.kind && dtype == other.dtype &&
+         layout == other.layout && has_bias == other.has_bias && activation == other.activation &&
          leaky_relu_alpha == other.leaky_relu_alpha;
 }
 
@@ -272,37 +271,10 @@ size_t ConvolutionHash::operator()(const Convolution& c) const {
     // The 64-bit golden ratio spreads neighbouring sizes over the buckets (as in boost).
     hash ^= std::hash<int64_t>()(value) + 0x9e3779b97f4a7c15ULL + (hash << 6) + (hash >> 2);
   };
-  for (const int64_t value : std::initializer_list<int64_t>{static_cast<int64_t>(c.kind),
-                                                            static_cast<int64_t>(c.dtype),
-                                                            static_cast<int64_t>(c.layout),
-                                                            c.spatial_rank,
-                                                            c.image_depth,
-                                                            c.filter_depth,
-                                                            c.output_depth,
-                                                            c.stride_depth,
-                                                            c.dilation_depth,
-                                                            c.pad_front,
-                                                            c.pad_back,
-                                                            c.batch,
-                                                            c.image_height,
-                                                            c.image_width,
-                                                            c.image_channels,
-                                                            c.filter_height,
-                                                            c.filter_width,
-                                                            c.output_height,
-                                                            c.output_width,
-                                                            c.output_channels,
-                                                            c.stride_height,
-                                                            c.stride_width,
-                                                            c.dilation_height,
-                                                            c.dilation_width,
-                                                            c.pad_top,
-                                                            c.pad_bottom,
-                                                            c.pad_left,
-                                                            c.pad_right,
-                                                            c.group_count,
-                                                            static_cast<int64_t>(c.has_bias),
-                                                            static_cast<int64_t>(c.activation)}) {
+  for (const int64_t value : SizesOf(c)) mix(value);
+  for (const int64_t value :
+       {static_cast<int64_t>(c.kind), static_cast<int64_t>(c.dtype), static_cast<int64_t>(c.layout),
+        static_cast<int64_t>(c.has_bias), static_cast<int64_t>(c.activation)}) {
     mix(value);
   }
   return hash;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "cc_kernels/core/c_api.h"
 #include "cc_kernels/core/status.h"
 
 namespace tf_interop {
@@ -24,25 +25,20 @@ enum class Activation { kNone, kRelu, kRelu6, kLeakyRelu, kElu };
 //
 // With a spatial rank of 3 images are volumes [N, D, H, W, C], and filters are DHWIO. With 2 every
 // depth is as it is here, so that code which counts it in is right for both.
-struct Convolution {
+//
+// Sizes are those of the C interface, which states them.
+struct Convolution : TfiSizes {
+  Convolution() : TfiSizes() {
+    spatial_rank = 2;
+    image_depth = filter_depth = output_depth = 1;
+    stride_depth = stride_height = stride_width = 1;
+    dilation_depth = dilation_height = dilation_width = 1;
+    group_count = 1;
+  }
+
   ConvolutionKind kind = ConvolutionKind::kForward;
   DataType dtype = DataType::kFloat;
   Layout layout = Layout::kNHWC;
-
-  int spatial_rank = 2;
-  int64_t image_depth = 1, filter_depth = 1, output_depth = 1;
-  int64_t stride_depth = 1, dilation_depth = 1;
-  int64_t pad_front = 0, pad_back = 0;
-
-  int64_t batch = 0;
-  int64_t image_height = 0, image_width = 0, image_channels = 0;
-  int64_t filter_height = 0, filter_width = 0;
-  int64_t output_height = 0, output_width = 0, output_channels = 0;
-
-  int64_t stride_height = 1, stride_width = 1;
-  int64_t dilation_height = 1, dilation_width = 1;
-  int64_t pad_top = 0, pad_bottom = 0, pad_left = 0, pad_right = 0;
-  int64_t group_count = 1;
 
   // Forward only: output = activation(convolution + bias).
   bool has_bias = false;

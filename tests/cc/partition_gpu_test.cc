@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cc_kernels/core/counters.h"
-#include "cc_kernels/core/cudnn/cuda_measuring_device.h"
+#include "cc_kernels/core/measure/cuda_device.h"
 #include "cc_kernels/core/stage_runner.h"
 #include "tests/cc/convolution_cases.h"
 #include "tests/cc/convolution_problem.h"
@@ -96,20 +96,15 @@ class PartitionGpuTest : public testing::Test {
   }
 
   // Runs a stage of one convolution for each lane, all on one image that the caller's stream
-  // overwrites just behind, and compares every element. Then the same for zeros that the caller's
+  // overwrites just after, and compares every element. Then the same for zeros that the caller's
   // stream writes just before.
   void ExpectStageIsRight(const std::vector<LaneOptions>& lanes) {
     Convolution c = MakeConvolution();
     c.image_height = c.image_width = 56;
     c.image_channels = c.output_channels = 64;
     CompleteSame(&c);
-    std::vector<StageStep> steps;
-    for (size_t lane = 0; lane < lanes.size(); ++lane) {
-      steps.push_back({"conv" + std::to_string(lane), c, "", static_cast<int>(lane)});
-    }
-    PreparedStage stage;
-    const Status prepared = PrepareStage(backend_, steps, lanes, kAmpleWorkspace, &stage);
-    ASSERT_TRUE(prepared.ok()) << prepared.message();
+    const Stage planned = StageOfLanes(static_cast<int>(lanes.size()), c);
+    const PreparedStage stage = Prepared(backend_, WithOptions(planned, lanes), {kAmpleWorkspace});
 
     Problem problem(c);
     HostBuffer poison = problem.MakeResult(), host_result = problem.MakeResult();
@@ -118,25 +113,24 @@ class PartitionGpuTest : public testing::Test {
     const size_t result_bytes = c.result_elements() * sizeof(float);
     void* image = Allocate(image_bytes);
     const void* filter = AllocateCopy(host.inputs[1], c.filter_elements() * sizeof(float));
-    std::vector<ConvolutionBuffers> buffers;
-    std::vector<void*> workspaces;
+    StageBuffers buffers;
     for (const size_t bytes : stage.lane_workspace_bytes) {
-      buffers.push_back({{image, filter, nullptr}, Allocate(result_bytes)});
-      workspaces.push_back(Allocate(bytes));
+      buffers.steps.push_back({{image, filter, nullptr}, Allocate(result_bytes)});
+      buffers.lane_workspaces.push_back(Allocate(bytes));
     }
     const HostBuffer nan_image(image_bytes);
     for (int round = 0; round < kRounds; ++round) {
       for (const bool is_zero : {false, true}) {
-        for (const ConvolutionBuffers& each : buffers) {
+        for (const ConvolutionBuffers& each : buffers.steps) {
           ASSERT_TRUE(device_->CopyToDevice(poison.data(), result_bytes, each.result).ok());
         }
         const void* content = is_zero ? nan_image.data() : host.inputs[0];
         ASSERT_TRUE(device_->CopyToDevice(content, image_bytes, image).ok());
         if (is_zero) FillWithZeros(image, image_bytes);
-        const Status run = RunStage(backend_, stage, buffers, workspaces, device_->stream());
+        const Status run = RunStage(backend_, stage, buffers, device_->stream());
         ASSERT_TRUE(run.ok()) << run.message();
         if (!is_zero) FillWithZeros(image, image_bytes);
-        for (const ConvolutionBuffers& each : buffers) {
+        for (const ConvolutionBuffers& each : buffers.steps) {
           ASSERT_TRUE(device_->CopyFromDevice(each.result, result_bytes, host_result.data()).ok());
           if (is_zero) {
             ASSERT_EQ(std::vector<float>(c.result_elements(), 0.0f), Floats(host_result, c));

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tf_interop.convolution import ConvolutionConfiguration
 from tf_interop.errors import LibraryError
-from tf_interop.measure.core_arguments import convolution_fields, to_lanes
+from tf_interop.measure.core_arguments import convolution_fields, make, to_lanes
 from tf_interop.profile.entries import (
     AlgorithmFailure,
     AlgorithmMeasurement,
@@ -333,20 +333,14 @@ class Backend:
         return (_FAILURE_KINDS.get(code, FailureKind.FAILED), error[0]) if code else None
 
     def _convolution(self, configuration: ConvolutionConfiguration) -> Any:
-        return self._new("TfiConvolution *", convolution_fields(configuration))
+        return make(self._library.ffi, "TfiConvolution *", convolution_fields(configuration))
 
     def _options(self, options: MeasureOptions) -> Any:
-        fields = dataclasses.asdict(options).items()
-        return self._new(
-            "TfiMeasureOptions *",
-            {name: -1 if value is None else value for name, value in fields},
-        )
-
-    def _new(self, kind: str, fields: dict[str, Any]) -> Any:
-        try:
-            return self._library.ffi.new(kind, fields)
-        except OverflowError as error:
-            raise ValueError(f"Expected sizes that fit in the core's integers: {error}") from error
+        fields = {
+            name: -1 if value is None else value
+            for name, value in dataclasses.asdict(options).items()
+        }
+        return make(self._library.ffi, "TfiMeasureOptions *", fields)
 
     def _kernel(self, name: Any, kernel: Any) -> tuple[KernelMeasurement, float]:
         measured = KernelMeasurement(

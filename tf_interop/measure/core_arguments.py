@@ -89,6 +89,18 @@ def convolution_fields(configuration: ConvolutionConfiguration) -> dict[str, Any
     }
 
 
+def make(ffi: Any, kind: str, fields: object) -> Any:
+    """A struct or an array of the library's.
+
+    Raises:
+        ValueError: a number does not fit in its field.
+    """
+    try:
+        return ffi.new(kind, fields)
+    except OverflowError as error:
+        raise ValueError(f"Expected sizes that fit in the core's integers: {error}") from error
+
+
 def to_lanes(
     ffi: Any,
     stage: Stage[ConvolutionConfiguration],
@@ -128,9 +140,9 @@ def to_lanes(
             }
             for step in lane.steps
         ]
-        kept.append(ffi.new("TfiStep[]", steps))
+        kept.append(make(ffi, "TfiStep[]", steps))
         lanes.append((kept[-1], len(steps), lane.priority, lane.sm_count, lane.merged))
-    return ffi.new("TfiLane[]", lanes), kept
+    return make(ffi, "TfiLane[]", lanes), kept
 
 
 def _known(tensor: str, shape: Shape | None, layout: str) -> tuple[int, ...]:

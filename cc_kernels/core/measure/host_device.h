@@ -1,7 +1,7 @@
 // The CPU as a device to measure on: memory of the process, and a steady clock that is read by work
 // on the stream.
-#ifndef TF_INTEROP_CORE_HOST_HOST_MEASURING_DEVICE_H_
-#define TF_INTEROP_CORE_HOST_HOST_MEASURING_DEVICE_H_
+#ifndef TF_INTEROP_CORE_MEASURE_HOST_DEVICE_H_
+#define TF_INTEROP_CORE_MEASURE_HOST_DEVICE_H_
 
 #include <chrono>
 #include <cstddef>
@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "cc_kernels/core/host/host_stream.h"
-#include "cc_kernels/core/measuring_device.h"
+#include "cc_kernels/core/measure/device.h"
 
 namespace tf_interop {
 
@@ -20,7 +20,7 @@ class HostMeasuringDevice : public MeasuringDevice {
   static Status Create(Backend* backend, std::unique_ptr<HostMeasuringDevice>* device);
 
   Backend* backend() override { return backend_; }
-  // The CPU's model, the cores that this process may use, and the machine's memory.
+  // That it is a CPU; whoever asks can tell its model without this library.
   Status Describe(DeviceDescription* description) override;
   MeasuringDefaults defaults() const override { return {size_t{32} << 20, 0}; }
   Stream stream() const override { return stream_.get(); }
@@ -46,4 +46,4 @@ class HostMeasuringDevice : public MeasuringDevice {
 
 }  // namespace tf_interop
 
-#endif  // TF_INTEROP_CORE_HOST_HOST_MEASURING_DEVICE_H_
+#endif  // TF_INTEROP_CORE_MEASURE_HOST_DEVICE_H_

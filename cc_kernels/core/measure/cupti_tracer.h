@@ -1,11 +1,11 @@
 // Notes the GPU kernels that run in this process, with CUPTI's activity API. This header needs no
 // header of CUPTI's.
-#ifndef TF_INTEROP_CORE_CUDNN_CUPTI_TRACER_H_
-#define TF_INTEROP_CORE_CUDNN_CUPTI_TRACER_H_
+#ifndef TF_INTEROP_CORE_MEASURE_CUPTI_TRACER_H_
+#define TF_INTEROP_CORE_MEASURE_CUPTI_TRACER_H_
 
 #include <vector>
 
-#include "cc_kernels/core/measuring_device.h"
+#include "cc_kernels/core/measure/device.h"
 #include "cc_kernels/core/status.h"
 
 namespace tf_interop {
@@ -36,4 +36,4 @@ class CuptiTracer {
 
 }  // namespace tf_interop
 
-#endif  // TF_INTEROP_CORE_CUDNN_CUPTI_TRACER_H_
+#endif  // TF_INTEROP_CORE_MEASURE_CUPTI_TRACER_H_

@@ -1,4 +1,4 @@
-#include "cc_kernels/core/cudnn/cupti_library.h"
+#include "cc_kernels/core/measure/cupti_library.h"
 
 #include <algorithm>
 #include <string>

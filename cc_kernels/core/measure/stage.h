@@ -1,5 +1,5 @@
 // Measures a stage of convolutions on lanes, beside the same convolutions in sequence, with the
-// same algorithms and with others. measure.h says how: a run is timed from before the fork to
+// same algorithms and with others. alone.h says how: a run is timed from before the fork to
 // behind the join.
 //
 // Each convolution of a stage has operands of its own; where convolutions share an image in a
@@ -11,13 +11,11 @@
 #ifndef TF_INTEROP_CORE_MEASURE_STAGE_H_
 #define TF_INTEROP_CORE_MEASURE_STAGE_H_
 
-#include <cstddef>
-#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "cc_kernels/core/measure.h"
-#include "cc_kernels/core/measuring_device.h"
+#include "cc_kernels/core/measure/alone.h"
+#include "cc_kernels/core/measure/device.h"
 #include "cc_kernels/core/stage.h"
 #include "cc_kernels/core/status.h"
 
@@ -30,19 +28,18 @@ struct StageRequest {
   std::vector<std::string> sequential_algorithms;
 };
 
-struct StageMeasurement {
+// `concurrent` is the time on the lanes, `same_sequential` that of the same prepared steps on one
+// stream, `sequential` that on one stream with `sequential_algorithms`. In sequence nothing is
+// merged: an algorithm that can compute a wider convolution only is replaced by the backend's own
+// choice.
+struct StageMeasurement : TfiStageMeasurement {
+  StageMeasurement() : TfiStageMeasurement() {}
+
   // That ran on the lanes, of each step; for merged steps that of the wider convolution.
   std::vector<std::string> algorithms;
   std::vector<std::string> sequential_algorithms;  // that ran in the second sequence
-  size_t workspace_bytes = 0;                      // of all lanes together
   // The SMs that the device gave to each lane; empty where no lane asked for any.
   std::vector<int> sm_counts;
-  TimeFigure concurrent;  // on the lanes
-  // The same prepared steps on one stream. Those of a merged lane are prepared by themselves; an
-  // algorithm that can compute the wider convolution only is replaced by the backend's own choice.
-  TimeFigure same_sequential;
-  TimeFigure sequential;  // on one stream with `sequential_algorithms`
-  int64_t copies = 0;
 };
 
 // Measures a stage; fails as MeasureConvolution does. A pinned algorithm that cannot be had, and a

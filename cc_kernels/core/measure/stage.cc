@@ -1,4 +1,4 @@
-#include "cc_kernels/core/measure_stage.h"
+#include "cc_kernels/core/measure/stage.h"
 
 #include <algorithm>
 #include <memory>
@@ -6,9 +6,8 @@
 #include <random>
 #include <utility>
 
-#include "cc_kernels/core/measure_checks.h"
-#include "cc_kernels/core/measured_problem.h"
-#include "cc_kernels/core/measuring_bench.h"
+#include "cc_kernels/core/measure/bench.h"
+#include "cc_kernels/core/measure/problem.h"
 #include "cc_kernels/core/merged_convolution.h"
 #include "cc_kernels/core/stage_runner.h"
 
@@ -146,7 +145,7 @@ Status TimeStage(MeasuringDevice* device, const StageRequest& request,
                  const MeasureOptions& options, Runnable* concurrent, Runnable* same_sequential,
                  Runnable* sequential, StageMeasurement* measurement) {
   std::vector<Runnable*> ways = {concurrent, same_sequential};
-  // Where both sequences are the same, one figure serves for both.
+  // Where both sequences are the same, one time serves for both.
   const bool has_others =
       measurement->sequential_algorithms != AlgorithmsOf(same_sequential->stage);
   if (has_others) ways.push_back(sequential);
@@ -159,12 +158,11 @@ Status TimeStage(MeasuringDevice* device, const StageRequest& request,
   TF_INTEROP_RETURN_IF_ERROR(
       bench.SetUp(pointers, options, static_cast<int64_t>(ways.size()) * runs));
   TF_INTEROP_RETURN_IF_ERROR(bench.AllocateWorkspaces(ways));
-  std::vector<TimeFigure> figures;
-  TF_INTEROP_RETURN_IF_ERROR(TimeByTurns(&bench, {ways.begin(), ways.end()}, options, &figures));
-  measurement->concurrent = figures[0];
-  measurement->same_sequential = figures[1];
-  measurement->sequential = has_others ? figures[2] : figures[1];
-  measurement->copies = bench.copies();
+  std::vector<TfiTime> times;
+  TF_INTEROP_RETURN_IF_ERROR(TimeByTurns(&bench, {ways.begin(), ways.end()}, options, &times));
+  measurement->concurrent = times[0];
+  measurement->same_sequential = times[1];
+  measurement->sequential = has_others ? times[2] : times[1];
   return Status::Ok();
 }
 
@@ -172,30 +170,29 @@ Status TimeStage(MeasuringDevice* device, const StageRequest& request,
 
 Status MeasureStage(MeasuringDevice* device, const StageRequest& request,
                     const MeasureOptions& options, StageMeasurement* measurement) {
-  return Guarded([&]() -> Status {
-    *measurement = StageMeasurement();
-    TF_INTEROP_RETURN_IF_ERROR(CheckOptions(options));
-    TF_INTEROP_RETURN_IF_ERROR(CheckRequest(request));
-    Backend* const backend = device->backend();
-    const PrepareOptions prepare = ToPrepareOptions(options);
-    Runnable concurrent, same_sequential, sequential;
-    TF_INTEROP_RETURN_IF_ERROR(PrepareAsPinned(backend, request.stage, prepare, &concurrent.stage));
-    TF_INTEROP_RETURN_IF_ERROR(PrepareSameSequence(backend, request.stage, prepare,
-                                                   concurrent.stage, &same_sequential.stage));
-    measurement->algorithms = AlgorithmsOf(concurrent.stage);
-    measurement->sequential_algorithms = AlgorithmsOf(same_sequential.stage);
-    if (!request.sequential_algorithms.empty()) {
-      TF_INTEROP_RETURN_IF_ERROR(
-          PrepareAsPinned(backend, WithAlgorithms(request.stage, request.sequential_algorithms),
-                          prepare, &sequential.stage));
-      measurement->sequential_algorithms = AlgorithmsOf(sequential.stage);
-    }
-    const std::vector<size_t>& lanes = concurrent.stage.lane_workspace_bytes;
-    measurement->workspace_bytes = std::accumulate(lanes.begin(), lanes.end(), size_t{0});
-    TF_INTEROP_RETURN_IF_ERROR(CheckGroups(backend, concurrent.stage, &measurement->sm_counts));
-    return TimeStage(device, request, options, &concurrent, &same_sequential, &sequential,
-                     measurement);
-  });
+  *measurement = StageMeasurement();
+  TF_INTEROP_RETURN_IF_ERROR(Validate(options));
+  TF_INTEROP_RETURN_IF_ERROR(CheckRequest(request));
+  Backend* const backend = device->backend();
+  const PrepareOptions prepare = options.prepare_options();
+  Runnable concurrent, same_sequential, sequential;
+  TF_INTEROP_RETURN_IF_ERROR(PrepareAsPinned(backend, request.stage, prepare, &concurrent.stage));
+  TF_INTEROP_RETURN_IF_ERROR(PrepareSameSequence(backend, request.stage, prepare, concurrent.stage,
+                                                 &same_sequential.stage));
+  measurement->algorithms = AlgorithmsOf(concurrent.stage);
+  measurement->sequential_algorithms = AlgorithmsOf(same_sequential.stage);
+  if (!request.sequential_algorithms.empty()) {
+    TF_INTEROP_RETURN_IF_ERROR(
+        PrepareAsPinned(backend, WithAlgorithms(request.stage, request.sequential_algorithms),
+                        prepare, &sequential.stage));
+    measurement->sequential_algorithms = AlgorithmsOf(sequential.stage);
+  }
+  const std::vector<size_t>& lanes = concurrent.stage.lane_workspace_bytes;
+  measurement->workspace_bytes =
+      static_cast<int64_t>(std::accumulate(lanes.begin(), lanes.end(), size_t{0}));
+  TF_INTEROP_RETURN_IF_ERROR(CheckGroups(backend, concurrent.stage, &measurement->sm_counts));
+  return TimeStage(device, request, options, &concurrent, &same_sequential, &sequential,
+                   measurement);
 }
 
 }  // namespace tf_interop

@@ -1,14 +1,14 @@
 // An NVIDIA GPU as a device to measure on: its primary context, a stream, and two events that take
 // the time. This header needs no header of CUDA's.
-#ifndef TF_INTEROP_CORE_CUDNN_CUDA_MEASURING_DEVICE_H_
-#define TF_INTEROP_CORE_CUDNN_CUDA_MEASURING_DEVICE_H_
+#ifndef TF_INTEROP_CORE_MEASURE_CUDA_DEVICE_H_
+#define TF_INTEROP_CORE_MEASURE_CUDA_DEVICE_H_
 
 #include <cstddef>
 #include <memory>
 #include <vector>
 
 #include "cc_kernels/core/cudnn/cudnn_backend.h"
-#include "cc_kernels/core/measuring_device.h"
+#include "cc_kernels/core/measure/device.h"
 
 struct CUevent_st;  // what CUevent points to
 
@@ -60,4 +60,4 @@ class CudaMeasuringDevice : public MeasuringDevice {
 
 }  // namespace tf_interop
 
-#endif  // TF_INTEROP_CORE_CUDNN_CUDA_MEASURING_DEVICE_H_
+#endif  // TF_INTEROP_CORE_MEASURE_CUDA_DEVICE_H_

@@ -1,4 +1,4 @@
-#include "cc_kernels/core/cudnn/cupti_tracer.h"
+#include "cc_kernels/core/measure/cupti_tracer.h"
 
 #include <cupti.h>
 #include <cxxabi.h>
@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-#include "cc_kernels/core/cudnn/cupti_library.h"
+#include "cc_kernels/core/measure/cupti_library.h"
 
 namespace tf_interop {
 namespace {

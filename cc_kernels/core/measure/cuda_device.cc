@@ -1,4 +1,4 @@
-#include "cc_kernels/core/cudnn/cuda_measuring_device.h"
+#include "cc_kernels/core/measure/cuda_device.h"
 
 #include <cuda.h>
 
@@ -9,7 +9,7 @@
 #include "cc_kernels/core/cudnn/cuda_driver.h"
 #include "cc_kernels/core/cudnn/cudnn_library.h"
 #ifdef TF_INTEROP_HAS_CUPTI
-#include "cc_kernels/core/cudnn/cupti_tracer.h"
+#include "cc_kernels/core/measure/cupti_tracer.h"
 #endif
 
 namespace tf_interop {
@@ -106,21 +106,20 @@ Status CudaMeasuringDevice::Describe(DeviceDescription* description) {
                          "cuDeviceGetAttribute");
   };
   int32_t major = 0, minor = 0;
-  SmLimits limits;
   for (const auto& [attribute, value] : std::initializer_list<std::pair<CUdevice_attribute, int*>>{
            {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major},
            {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor},
            {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &description->sm_count},
-           {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, &limits.registers},
-           {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, &limits.shared_memory_bytes},
-           {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, &limits.threads},
-           {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, &limits.blocks},
+           {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, &description->registers},
+           {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
+            &description->shared_memory_bytes},
+           {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, &description->threads},
+           {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, &description->blocks},
            {CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK,
-            &limits.reserved_shared_memory_bytes}}) {
+            &description->reserved_shared_memory_bytes}}) {
     TF_INTEROP_RETURN_IF_ERROR(read(attribute, value));
   }
   description->compute_capability = std::to_string(major) + "." + std::to_string(minor);
-  description->sm_limits = limits;
 
   char name[256] = "";
   TF_INTEROP_RETURN_IF_ERROR(

@@ -1,4 +1,4 @@
-#include "cc_kernels/core/measured_problem.h"
+#include "cc_kernels/core/measure/problem.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "Eigen/Core"
-#include "cc_kernels/core/float64_reference.h"
+#include "cc_kernels/core/measure/float64_reference.h"
 
 namespace tf_interop {
 namespace {
@@ -101,12 +101,12 @@ MeasuredProblem MakeProblem(const Convolution& c, std::mt19937_64* random) {
   return problem;
 }
 
-std::optional<double> ProblemCache::Entry::Check(const Bytes& result, double limit_multiply_adds) {
+double ProblemCache::Entry::Check(const Bytes& result, double limit_multiply_adds) {
   const std::vector<double> got = Decode(problem.convolution.dtype, result);
   if (!std::all_of(got.begin(), got.end(), [](double x) { return std::isfinite(x); })) {
     return std::numeric_limits<double>::infinity();
   }
-  if (MultiplyAdds(problem.convolution) > limit_multiply_adds) return std::nullopt;
+  if (MultiplyAdds(problem.convolution) > limit_multiply_adds) return -1;
   if (!expected) expected = ComputeExpected(problem);
   return RelativeError(*expected, got);
 }

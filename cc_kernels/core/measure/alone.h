@@ -1,4 +1,4 @@
-// Measures one convolution with one algorithm, alone. measure_stage.h measures several beside each
+// Measures one convolution with one algorithm, alone. stage.h measures several beside each
 // other, by the same rules.
 //
 // How time is taken. Each run is a timed section of its own on the device's stream. After
@@ -17,60 +17,43 @@
 // that the section has been enqueued when the device comes to it.
 //
 // GPU kernels are traced in one run of its own behind the timed ones, because tracing takes time.
-#ifndef TF_INTEROP_CORE_MEASURE_H_
-#define TF_INTEROP_CORE_MEASURE_H_
+#ifndef TF_INTEROP_CORE_MEASURE_ALONE_H_
+#define TF_INTEROP_CORE_MEASURE_ALONE_H_
 
-#include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "cc_kernels/core/backend.h"
 #include "cc_kernels/core/convolution.h"
-#include "cc_kernels/core/measured_problem.h"
-#include "cc_kernels/core/measuring_device.h"
+#include "cc_kernels/core/measure/device.h"
+#include "cc_kernels/core/measure/problem.h"
 #include "cc_kernels/core/status.h"
 
 namespace tf_interop {
 
-struct MeasureOptions {
-  int64_t warmup_runs = 3;
-  int64_t repetitions = 20;
-  std::optional<size_t> cache_bytes;       // the device's default where not given
-  std::optional<size_t> head_start_bytes;  // likewise
-  size_t workspace_limit_bytes = size_t{1} << 30;
-  // The error is measured where the convolution has at most this many multiply-adds.
-  double reference_limit_multiply_adds = 2e8;
-  // Of the operands, which are normal with mean 0 and deviation 1.
-  uint64_t seed = 0;
-  // Whether float convolutions may be computed in TF32; see PrepareOptions.
-  bool allow_tf32 = true;
-  bool trace_kernels = true;
+// Of the operands, which are normal with mean 0 and deviation 1, there is a seed.
+struct MeasureOptions : TfiMeasureOptions {
+  MeasureOptions() : TfiMeasureOptions() {
+    warmup_runs = 3;
+    repetitions = 20;
+    cache_bytes = head_start_bytes = -1;
+    workspace_limit_bytes = int64_t{1} << 30;
+    reference_limit_multiply_adds = 2e8;
+    allow_tf32 = trace_kernels = 1;
+  }
+
+  PrepareOptions prepare_options() const;
 };
 
-inline PrepareOptions ToPrepareOptions(const MeasureOptions& options) {
-  return {options.workspace_limit_bytes, options.allow_tf32};
-}
+// The relative error is the largest difference from the result in double precision, relative to the
+// largest value of that result. Operands are rounded to the convolution's type first. It is
+// infinite where an element is not finite or was not written, which is always checked; else
+// negative where the convolution is over the limit.
+struct Measurement : TfiMeasurement {
+  Measurement() : TfiMeasurement() {}
 
-struct TimeFigure {
-  double median_us = 0;
-  double spread_us = 0;
-};
-
-struct Measurement {
-  std::string algorithm;           // that ran, in the form that Prepare accepts
-  bool reduces_precision = false;  // see PreparedConvolution
-  size_t workspace_bytes = 0;
-  TimeFigure time;
-  // The largest difference from the result in double precision, relative to the largest value of
-  // that result. Operands are rounded to the convolution's type first. Infinite where an element is
-  // not finite or was not written, which is always checked; else not there where the convolution is
-  // over the limit.
-  std::optional<double> relative_error;
-  // Whether two runs gave the same bits.
-  bool is_deterministic = false;
-  int64_t copies = 0;  // of operands and result
+  std::string algorithm;  // that ran, in the form that Prepare accepts
   // The GPU kernels of one run, in order. Empty where trace_error says why they could not be
   // traced, and where there are none.
   std::vector<TracedKernel> kernels;
@@ -101,6 +84,15 @@ Status ResolveAlgorithm(MeasuringDevice* device, const Convolution& convolution,
                         const std::string& algorithm, const MeasureOptions& options,
                         ResolvedAlgorithm* resolved);
 
+// What every measurement checks of what it is asked for.
+Status Validate(const MeasureOptions& options);
+// Checks that the convolution is valid and computes something from something.
+Status CheckHasWork(const Convolution& convolution);
+
+// What Prepare says of an algorithm. A name that the backend does not know comes from a list that
+// was made elsewhere: it is refused like an algorithm that cannot run, and others go on.
+Status AsRefusal(const std::string& algorithm, const Status& status);
+
 }  // namespace tf_interop
 
-#endif  // TF_INTEROP_CORE_MEASURE_H_
+#endif  // TF_INTEROP_CORE_MEASURE_ALONE_H_

@@ -1,16 +1,16 @@
 // Where ways to run convolutions are timed: a device with copies of all operands and results. See
-// measure.h for how.
-#ifndef TF_INTEROP_CORE_MEASURING_BENCH_H_
-#define TF_INTEROP_CORE_MEASURING_BENCH_H_
+// alone.h for how.
+#ifndef TF_INTEROP_CORE_MEASURE_BENCH_H_
+#define TF_INTEROP_CORE_MEASURE_BENCH_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "cc_kernels/core/convolution.h"
-#include "cc_kernels/core/measure.h"
-#include "cc_kernels/core/measured_problem.h"
-#include "cc_kernels/core/measuring_device.h"
+#include "cc_kernels/core/measure/alone.h"
+#include "cc_kernels/core/measure/device.h"
+#include "cc_kernels/core/measure/problem.h"
 #include "cc_kernels/core/stage_runner.h"
 #include "cc_kernels/core/status.h"
 
@@ -74,10 +74,10 @@ class Bench {
   DeviceMemory memory_;
 };
 
-// Times the ways to run by turns; figures[i] are those of ways[i].
+// Times the ways to run by turns; times[i] are those of ways[i].
 Status TimeByTurns(Bench* bench, const std::vector<const Runnable*>& ways,
-                   const MeasureOptions& options, std::vector<TimeFigure>* figures);
+                   const MeasureOptions& options, std::vector<TfiTime>* times);
 
 }  // namespace tf_interop
 
-#endif  // TF_INTEROP_CORE_MEASURING_BENCH_H_
+#endif  // TF_INTEROP_CORE_MEASURE_BENCH_H_

@@ -1,6 +1,6 @@
 // The part of CUPTI that tracing uses, opened at run time.
-#ifndef TF_INTEROP_CORE_CUDNN_CUPTI_LIBRARY_H_
-#define TF_INTEROP_CORE_CUDNN_CUPTI_LIBRARY_H_
+#ifndef TF_INTEROP_CORE_MEASURE_CUPTI_LIBRARY_H_
+#define TF_INTEROP_CORE_MEASURE_CUPTI_LIBRARY_H_
 
 #include <cupti.h>
 
@@ -37,4 +37,4 @@ struct CuptiLibrary {
 
 }  // namespace tf_interop
 
-#endif  // TF_INTEROP_CORE_CUDNN_CUPTI_LIBRARY_H_
+#endif  // TF_INTEROP_CORE_MEASURE_CUPTI_LIBRARY_H_

@@ -1,37 +1,13 @@
-#include "cc_kernels/core/host/host_measuring_device.h"
-
-#include <sched.h>
-#include <unistd.h>
+#include "cc_kernels/core/measure/host_device.h"
 
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <string>
-#include <thread>
 
 namespace tf_interop {
 namespace {
 
 constexpr size_t kAlignment = 64;
-
-// As the kernel gives it; not on every architecture.
-std::string CpuModel() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    const size_t colon = line.find(": ");
-    if (line.rfind("model name", 0) == 0 && colon != std::string::npos) {
-      return line.substr(colon + 2);
-    }
-  }
-  return "CPU";
-}
-
-int UsableCores() {
-  cpu_set_t cores;
-  if (sched_getaffinity(0, sizeof(cores), &cores) == 0) return CPU_COUNT(&cores);
-  // More cores than the set has room for.
-  return static_cast<int>(std::thread::hardware_concurrency());
-}
 
 }  // namespace
 
@@ -44,10 +20,7 @@ Status HostMeasuringDevice::Create(Backend* backend, std::unique_ptr<HostMeasuri
 
 Status HostMeasuringDevice::Describe(DeviceDescription* description) {
   *description = DeviceDescription();
-  description->name = CpuModel();
-  description->sm_count = UsableCores();
-  description->memory_bytes =
-      static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
+  description->name = "CPU";
   return Status::Ok();
 }
 

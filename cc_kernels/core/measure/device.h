@@ -1,47 +1,33 @@
 // What measuring needs of a device beyond its backend: what it is, memory, a caller's stream, the
 // time that passes between two points of that stream, and a trace of the GPU kernels that run.
-#ifndef TF_INTEROP_CORE_MEASURING_DEVICE_H_
-#define TF_INTEROP_CORE_MEASURING_DEVICE_H_
+#ifndef TF_INTEROP_CORE_MEASURE_DEVICE_H_
+#define TF_INTEROP_CORE_MEASURE_DEVICE_H_
 
 #include <cstddef>
-#include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "cc_kernels/core/backend.h"
+#include "cc_kernels/core/c_api.h"
 #include "cc_kernels/core/status.h"
 
 namespace tf_interop {
 
-// What one streaming multiprocessor has for the blocks that reside on it.
-struct SmLimits {
-  int32_t registers = 0;  // of 32 bits
-  int32_t shared_memory_bytes = 0;
-  int32_t threads = 0;
-  int32_t blocks = 0;
-  int32_t reserved_shared_memory_bytes = 0;  // what each block takes beside what it asks for
-};
-
 // What was measured on; texts are empty where a device has no such thing.
-struct DeviceDescription {
+struct DeviceDescription : TfiDescription {
+  DeviceDescription() : TfiDescription() {}
+
   std::string name;
   std::string compute_capability;  // such as "9.0"
-  int32_t sm_count = 0;            // of a CPU: the cores that the process may use
-  int64_t memory_bytes = 0;
-  std::optional<SmLimits> sm_limits;
-  std::string cudnn;  // such as "9.10.2"
-  std::string cuda;   // the version that the driver supports, such as "12.8"
+  std::string cudnn;               // such as "9.10.2"
+  std::string cuda;                // the version that the driver supports, such as "12.8"
 };
 
 // A GPU kernel that ran.
-struct TracedKernel {
+struct TracedKernel : TfiKernel {
+  TracedKernel() : TfiKernel() {}
+
   std::string name;  // as in its source
-  int32_t grid[3] = {0, 0, 0};
-  int32_t block[3] = {0, 0, 0};
-  int32_t registers_per_thread = 0;
-  int64_t shared_memory_bytes = 0;  // static and dynamic, per block
-  double elapsed_us = 0;
 };
 
 // What fits one kind of device, for options that leave it open.
@@ -97,4 +83,4 @@ class MeasuringDevice {
 
 }  // namespace tf_interop
 
-#endif  // TF_INTEROP_CORE_MEASURING_DEVICE_H_
+#endif  // TF_INTEROP_CORE_MEASURE_DEVICE_H_

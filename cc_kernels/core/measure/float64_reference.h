@@ -1,7 +1,7 @@
 // The definition of a convolution in double precision: what an algorithm's rounding error is
 // measured against.
-#ifndef TF_INTEROP_CORE_FLOAT64_REFERENCE_H_
-#define TF_INTEROP_CORE_FLOAT64_REFERENCE_H_
+#ifndef TF_INTEROP_CORE_MEASURE_FLOAT64_REFERENCE_H_
+#define TF_INTEROP_CORE_MEASURE_FLOAT64_REFERENCE_H_
 
 #include <vector>
 
@@ -20,4 +20,4 @@ std::vector<double> ComputeInFloat64(const Convolution& convolution,
 
 }  // namespace tf_interop
 
-#endif  // TF_INTEROP_CORE_FLOAT64_REFERENCE_H_
+#endif  // TF_INTEROP_CORE_MEASURE_FLOAT64_REFERENCE_H_

@@ -1,4 +1,4 @@
-#include "cc_kernels/core/measuring_bench.h"
+#include "cc_kernels/core/measure/bench.h"
 
 #include <algorithm>
 #include <utility>
@@ -17,9 +17,13 @@ double Percentile(const std::vector<double>& sorted, double fraction) {
   return sorted[below] + (position - static_cast<double>(below)) * (sorted[above] - sorted[below]);
 }
 
-TimeFigure Summarize(std::vector<double> times_us) {
+TfiTime Summarize(std::vector<double> times_us) {
   std::sort(times_us.begin(), times_us.end());
   return {Percentile(times_us, 0.5), (Percentile(times_us, 0.9) - Percentile(times_us, 0.1)) / 2};
+}
+
+size_t Given(int64_t value, size_t otherwise) {
+  return value < 0 ? otherwise : static_cast<size_t>(value);
 }
 
 }  // namespace
@@ -47,11 +51,11 @@ Status DeviceMemory::AllocateCopy(const Bytes& bytes, void** data) {
 Status Bench::SetUp(const std::vector<const MeasuredProblem*>& problems,
                     const MeasureOptions& options, int64_t runs) {
   const MeasuringDefaults defaults = device_->defaults();
-  head_start_bytes_ = options.head_start_bytes.value_or(defaults.head_start_bytes);
+  head_start_bytes_ = Given(options.head_start_bytes, defaults.head_start_bytes);
   TF_INTEROP_RETURN_IF_ERROR(memory_.Allocate(head_start_bytes_, &head_start_));
   size_t bytes = 0;
   for (const MeasuredProblem* problem : problems) bytes += problem->bytes();
-  const size_t wanted = options.cache_bytes.value_or(defaults.cache_bytes) / bytes + 1;
+  const size_t wanted = Given(options.cache_bytes, defaults.cache_bytes) / bytes + 1;
   copies_.resize(std::min(wanted, static_cast<size_t>(runs)));
   for (StageBuffers& copy : copies_) {
     for (const MeasuredProblem* problem : problems) {
@@ -133,18 +137,18 @@ Status Bench::RunOnNextCopy(const Runnable& runnable) {
 }
 
 Status TimeByTurns(Bench* bench, const std::vector<const Runnable*>& ways,
-                   const MeasureOptions& options, std::vector<TimeFigure>* figures) {
-  std::vector<std::vector<double>> times(ways.size());
+                   const MeasureOptions& options, std::vector<TfiTime>* times) {
+  std::vector<std::vector<double>> all_us(ways.size());
   for (int64_t turn = 0; turn < options.warmup_runs + options.repetitions; ++turn) {
     for (size_t i = 0; i < ways.size(); ++i) {
       const size_t way = (i + turn) % ways.size();
       double elapsed_us = 0;
       TF_INTEROP_RETURN_IF_ERROR(bench->TimeRun(*ways[way], &elapsed_us));
-      if (turn >= options.warmup_runs) times[way].push_back(elapsed_us);
+      if (turn >= options.warmup_runs) all_us[way].push_back(elapsed_us);
     }
   }
-  figures->clear();
-  for (std::vector<double>& each : times) figures->push_back(Summarize(std::move(each)));
+  times->clear();
+  for (std::vector<double>& each : all_us) times->push_back(Summarize(std::move(each)));
   return Status::Ok();
 }
 

@@ -1,6 +1,6 @@
 // A convolution with operands to measure it on, and what its result should be.
-#ifndef TF_INTEROP_CORE_MEASURED_PROBLEM_H_
-#define TF_INTEROP_CORE_MEASURED_PROBLEM_H_
+#ifndef TF_INTEROP_CORE_MEASURE_PROBLEM_H_
+#define TF_INTEROP_CORE_MEASURE_PROBLEM_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -40,7 +40,7 @@ class ProblemCache {
  public:
   struct Entry {
     // The error of `result`; see Measurement::relative_error.
-    std::optional<double> Check(const Bytes& result, double limit_multiply_adds);
+    double Check(const Bytes& result, double limit_multiply_adds);
 
     uint64_t seed = 0;
     MeasuredProblem problem;
@@ -56,4 +56,4 @@ class ProblemCache {
 
 }  // namespace tf_interop
 
-#endif  // TF_INTEROP_CORE_MEASURED_PROBLEM_H_
+#endif  // TF_INTEROP_CORE_MEASURE_PROBLEM_H_
