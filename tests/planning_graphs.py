@@ -9,7 +9,8 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop.convolution import ConvolutionConfiguration, ConvolutionNode
 from tf_interop.graph.view import GraphView
-from tf_interop.plan.types import PinnedConvolution, PlannedStage
+from tf_interop.plan.types import PlannedStage
+from tf_interop.stage import Lane, Stage, Step
 
 # A module of GoogLeNet, input to output.
 INCEPTION = {
@@ -61,12 +62,27 @@ def make_graph(
     return GraphView(graph_def), tuple(convolutions)
 
 
-def make_stage(*lanes: str) -> PlannedStage:
-    """Makes a stage of lanes such as `"a b"`, which runs a, then b."""
-    return PlannedStage(
-        tuple(tuple(PinnedConvolution(name) for name in lane.split()) for lane in lanes)
+def make_lanes(*lanes: str) -> Stage[str]:
+    """Makes a stage of lanes such as `"a:FFT b"`, which runs a with FFT, then b.
+
+    A lane that begins with `+` is merged.
+    """
+    return Stage(
+        tuple(
+            Lane(
+                tuple(
+                    Step(name, algorithm or None)
+                    for name, _, algorithm in (
+                        each.partition(":") for each in lane.removeprefix("+").split()
+                    )
+                ),
+                merged=lane.startswith("+"),
+            )
+            for lane in lanes
+        )
     )
 
 
-def names_of(stage: PlannedStage) -> list[str]:
-    return [pinned.node for pinned in stage.convolutions]
+def make_stage(*lanes: str) -> PlannedStage:
+    """Makes a planned stage of lanes as of `make_lanes`."""
+    return PlannedStage(make_lanes(*lanes))
