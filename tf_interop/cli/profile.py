@@ -13,16 +13,17 @@ from tf_interop.cli.arguments import output_option
 from tf_interop.cli.profile_measure import EXIT_CODES, measure
 from tf_interop.cli.result import Result, add_schema_command, command, command_group
 from tf_interop.errors import ProfileError
+from tf_interop.profile.difference import diff_profiles
 from tf_interop.profile.file import (
     load_profile,
+    merge_profiles,
     profile_document,
     profile_schema,
     save_profile,
 )
-from tf_interop.profile.merge import diff_profiles, merge_profiles
 from tf_interop.profile.nsight_compute import (
     LaunchKey,
-    add_nsight_figures,
+    add_nsight_values,
     read_nsight_csv,
 )
 from tf_interop.profile.tables import (
@@ -142,7 +143,7 @@ def import_ncu(file: str, csv: str, output_path: pathlib.Path | None) -> Result:
 
     Kernels are matched by function, grid and block. Fails where none of the CSV is in PROFILE.
     """
-    imported = add_nsight_figures(load_profile(file), read_nsight_csv(csv))
+    imported = add_nsight_values(load_profile(file), read_nsight_csv(csv))
     if not imported.matched:
         raise ProfileError(
             f"Expected kernels of profile '{file}' in '{csv}', got none of "

@@ -20,9 +20,7 @@ from tf_interop.cli.profile_options import (
 )
 from tf_interop.cli.profile_progress import shown_progress
 from tf_interop.cli.result import Result, command
-from tf_interop.errors import ProfileError
-from tf_interop.measure.backend import AlgorithmScope, MeasureOptions
-from tf_interop.measure.core_backend import MeasuringBackend
+from tf_interop.measure.backend import AlgorithmScope, Backend, MeasureOptions
 from tf_interop.measure.core_library import load_core_library
 from tf_interop.measure.device import identify_device
 from tf_interop.measure.jobs import RunOptions
@@ -30,13 +28,10 @@ from tf_interop.measure.nvidia import visible_gpus
 from tf_interop.measure.run import End, Outcome, ProfileRun
 from tf_interop.model.progress import work_on_model
 from tf_interop.plan.file import load_plan
-from tf_interop.profile.entries import Entry
-from tf_interop.profile.file import load_profile
-from tf_interop.profile.foreign import why_foreign
-from tf_interop.profile.journal import ProfileJournal, journal_path
+from tf_interop.profile.file import open_profile
 from tf_interop.profile.summary import next_commands, show_summary
 from tf_interop.profile.tables import show_profile_and_pairs
-from tf_interop.profile.types import Profile, ProfiledDevice
+from tf_interop.profile.types import Profile
 from tf_interop.profile.worklist import ConfigurationList, merge_lists
 from tf_interop.profile.worklist_file import (
     load_configurations,
@@ -106,69 +101,84 @@ def measure(
     configurations = _collect(context, models, backend_name == "host", collecting)
     if list_path is not None:
         save_configurations(configurations, list_path)
-    if output_path is None:
-        return _answer(configurations, list_path)
-    backend = load_core_library().open_backend(
-        backend_name or ("cudnn" if visible_gpus() else "host")
-    )
-    options = RunOptions(
-        scope=algorithms if isinstance(algorithms, AlgorithmScope) else AlgorithmScope.ALL,
-        algorithms=() if isinstance(algorithms, AlgorithmScope) else algorithms,
-        tf32={"on": (True,), "off": (False,), "both": (True, False)}[tf32],
-        pair_algorithms=pair_algorithms,
-        measure=MeasureOptions(
-            warmup_runs=warmup_runs,
-            repetitions=repetitions,
-            workspace_limit_bytes=workspace_mebibytes << 20,
-            trace_kernels=trace_kernels,
-        ),
-        budget_seconds=budget,
-    )
-    measured = _measure_into(output_path, backend, configurations, options)
-    shown = _Shown(output_path, next_commands(models, str(output_path), collecting), tables=tables)
-    return _answer(configurations, list_path, measured, shown)
-
-
-def _answer(
-    configurations: ConfigurationList,
-    list_path: pathlib.Path | None,
-    measured: _Measured | None = None,
-    shown: _Shown | None = None,
-) -> Result:
-    counts = f"{len(configurations.convolutions)} convolutions and {len(configurations.stages)}"
-    outcome = None if measured is None else measured.outcome
-
-    def show() -> None:
-        if list_path is not None:
-            click.echo(f"{list_path}: {counts} stages")
-        if measured is not None and shown is not None:
-            _show_measured(measured, shown)
-
-    document = {
+    listed = {
         "configurations": list_path and str(list_path),
         "convolutions": len(configurations.convolutions),
         "stages": len(configurations.stages),
-        "profile": shown and str(shown.path),
-        "measured": outcome and outcome.measured_count,
-        "failed": outcome and outcome.failure_count,
-        "end": outcome and outcome.end.name.lower(),
-        "left": outcome and outcome.left,
     }
-    return Result(document, show, exit_code=0 if measured is None else measured.exit_code)
+    measured: _Measured | None = None
+    if output_path is not None:
+        backend = load_core_library().open_backend(
+            backend_name or ("cudnn" if visible_gpus() else "host")
+        )
+        options = RunOptions(
+            scope=algorithms if isinstance(algorithms, AlgorithmScope) else AlgorithmScope.ALL,
+            algorithms=() if isinstance(algorithms, AlgorithmScope) else algorithms,
+            tf32={"on": (True,), "off": (False,), "both": (True, False)}[tf32],
+            pair_algorithms=pair_algorithms,
+            measure=MeasureOptions(
+                warmup_runs=warmup_runs,
+                repetitions=repetitions,
+                workspace_limit_bytes=workspace_mebibytes << 20,
+                trace_kernels=trace_kernels,
+            ),
+            budget_seconds=budget,
+        )
+        measured = _measure_into(output_path, backend, configurations, options)
+
+    def show() -> None:
+        if list_path is not None:
+            counts = "{convolutions} convolutions and {stages} stages".format(**listed)
+            click.echo(f"{list_path}: {counts}")
+        if measured is not None:
+            _show_measured(measured, next_commands(models, measured.path, collecting), tables)
+
+    if measured is None:
+        return Result(listed | _NOT_MEASURED, show)
+    return Result(listed | measured.document(), show, exit_code=measured.exit_code)
 
 
-def _show_measured(measured: _Measured, shown: _Shown) -> None:
-    if shown.tables:
+@dataclasses.dataclass(frozen=True)
+class _Measured:
+    """What came of measuring.
+
+    Attributes:
+        path: the profile's file.
+        profile: all that is in it now.
+        outcome: how the run ended.
+        exit_code: what the process is to end with.
+    """
+
+    path: str
+    profile: Profile
+    outcome: Outcome
+    exit_code: int
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "profile": self.path,
+            "measured": self.outcome.measured_count,
+            "failed": self.outcome.failure_count,
+            "end": self.outcome.end.name.lower(),
+            "left": self.outcome.left,
+        }
+
+
+_NOT_MEASURED = dict.fromkeys(("profile", "measured", "failed", "end", "left"))
+
+
+def _show_measured(measured: _Measured, next_commands: list[str], tables: bool) -> None:
+    if tables:
         show_profile_and_pairs(measured.profile)
     else:
-        show_summary(measured.profile, str(shown.path))
-    click.echo(_describe_outcome(measured.outcome, shown.path))
+        show_summary(measured.profile, measured.path)
+    click.echo(_describe_outcome(measured.outcome, measured.path))
     if measured.outcome.end is End.FINISHED or measured.outcome.end is End.OUT_OF_TIME:
-        for command in shown.next_commands:
+        for command in next_commands:
             click.echo(f"Next: {command}")
 
 
-def _describe_outcome(outcome: Outcome, path: pathlib.Path) -> str:
+def _describe_outcome(outcome: Outcome, path: str) -> str:
     text = f"{path}: {outcome.measured_count} measured now, {outcome.failure_count} failed"
     if outcome.end is End.FINISHED:
         return text
@@ -246,78 +256,34 @@ def _compute_capability(target: str | None, is_host: bool) -> str | None:
     return gpus[0].compute_capability if gpus else None
 
 
-@dataclasses.dataclass(frozen=True)
-class _Measured:
-    """What came of measuring.
-
-    Attributes:
-        profile: all that is in the file now.
-        outcome: how the run ended.
-        exit_code: what the process is to end with.
-    """
-
-    profile: Profile
-    outcome: Outcome
-    exit_code: int
-
-
-@dataclasses.dataclass(frozen=True)
-class _Shown:
-    """What to say of it.
-
-    Attributes:
-        path: the profile's file.
-        next_commands: that plan what was measured.
-        tables: whether to show all measurements, and not only what came of them.
-    """
-
-    path: pathlib.Path
-    next_commands: list[str]
-    tables: bool
-
-
 def _measure_into(
     output_path: pathlib.Path,
-    backend: MeasuringBackend,
+    backend: Backend,
     configurations: ConfigurationList,
     options: RunOptions,
 ) -> _Measured:
-    """Measures and writes the profile."""
+    """Measures, and appends to the profile."""
     device = identify_device(backend.describe())
-    before = _entries_before(output_path, device)
-    with ProfileJournal.open(journal_path(output_path), device) as journal, _stopping() as stop:
-        kept = journal.entries.entries
-        if before or kept:
-            click.echo(f"Going on with {len({*before, *kept})} measurements of before.", err=True)
+    with open_profile(output_path, device) as file, _stopping() as stop:
+        before = file.profile.entries
+        if before:
+            click.echo(f"Going on with {len(before)} measurements of before.", err=True)
         run = ProfileRun(
             backend,
             configurations,
             options,
-            known=(*before, *kept),
+            before=before,
             device=device,
-            keep=journal.append,
+            keep=file.append,
             should_stop=lambda: stop.signal is not None,
         )
         with shown_progress(run) as listener:
             outcome = run.run(listener)
-        whole = journal.finish(output_path)
     for note in outcome.notes:
         click.echo(note, err=True)
     exit_code = 0 if stop.signal is None else 128 + stop.signal
-    return _Measured(whole, outcome, 3 if outcome.end is End.DEVICE_LOST else exit_code)
-
-
-def _entries_before(output_path: pathlib.Path, device: ProfiledDevice) -> tuple[Entry, ...]:
-    if not pathlib.Path(output_path).exists():
-        return ()
-    before = load_profile(output_path)
-    difference = why_foreign(before.device, device)
-    if difference is not None:
-        raise ProfileError(
-            f"Expected profile '{output_path}' to be of this device, got one of another: "
-            f"{difference}. Choose another file."
-        )
-    return before.entries
+    exit_code = 3 if outcome.end is End.DEVICE_LOST else exit_code
+    return _Measured(str(output_path), file.profile, outcome, exit_code)
 
 
 @dataclasses.dataclass
