@@ -353,12 +353,12 @@ class StageRun {
     const Stream own = group->stream();
     const Stream stream = own != nullptr ? own : caller_;
     void* const workspace = buffers_.lane_workspaces[launch.lane];
-    const PreparedStep& step = stage_.steps[launch.step];
     const Status status = launch.merged == StageLaunch::kNotMerged
                               ? LaunchStep(launch.step, workspace, group, stream)
                               : LaunchMerged(launch.merged, workspace, group, stream);
     if (status.ok()) return status;
-    return AtStep(step.name, LabelOf(stage_, launch).algorithm, status);
+    const TraceLabel label = LabelOf(stage_, launch);
+    return AtStep(label.convolutions, label.algorithm, status);
   }
 
   Status LaunchStep(size_t number, void* workspace, StreamGroup* group, Stream stream) {

@@ -52,31 +52,16 @@ class CudnnAlgorithmTest : public CudnnBackendTest {
  protected:
   Names List(const Convolution& c, AlgorithmScope scope) {
     Names names;
-    const Status status = backend_->ListAlgorithms(c, scope, &names);
+    const Status status = backend_->ListAlgorithms(c, scope, options_.allow_tf32, &names);
     EXPECT_TRUE(status.ok()) << status.message();
     return names;
   }
 
   Status ListError(const Convolution& c, AlgorithmScope scope) {
     Names names;
-    const Status status = backend_->ListAlgorithms(c, scope, &names);
+    const Status status = backend_->ListAlgorithms(c, scope, options_.allow_tf32, &names);
     EXPECT_FALSE(status.ok());
     EXPECT_TRUE(names.empty());
-    return status;
-  }
-
-  std::string SerializeOk(const PreparedConvolution& prepared) {
-    std::string serialized;
-    const Status status = prepared.Serialize(&serialized);
-    EXPECT_TRUE(status.ok()) << status.message();
-    return serialized;
-  }
-
-  Status RestoreError(const Convolution& c, const std::string& serialized) {
-    std::shared_ptr<const PreparedConvolution> restored;
-    const Status status = backend_->Restore(c, serialized, &restored);
-    EXPECT_FALSE(status.ok());
-    EXPECT_EQ(restored, nullptr);
     return status;
   }
 

@@ -101,7 +101,7 @@ TEST_F(CudnnAlgorithmListTest, ListsNoReducedPrecisionForFloatWhereTf32IsOff) {
   Convolution half = MakeNchw();
   half.dtype = DataType::kHalf;
   const Names half_names = List(half, AlgorithmScope::kKnobs);
-  backend_->set_allow_tf32(false);
+  options_.allow_tf32 = false;
   for (const std::string& name : List(MakeConvolution(), AlgorithmScope::kKnobs)) {
     EXPECT_EQ(name.find("eng3"), std::string::npos) << name << " uses tensor cores";
     EXPECT_EQ(name.find("eng4"), std::string::npos) << name << " converts its operands";
@@ -110,12 +110,10 @@ TEST_F(CudnnAlgorithmListTest, ListsNoReducedPrecisionForFloatWhereTf32IsOff) {
   EXPECT_EQ(List(half, AlgorithmScope::kKnobs), half_names);
 }
 
-TEST_F(CudnnAlgorithmListTest, ListsPaddedImagesBesideUnequalPaddings) {
+TEST_F(CudnnAlgorithmListTest, ListsNoLegacyNamesForUnequalPaddings) {
   const Names names = List(MakeAsymmetric(), AlgorithmScope::kAll);
-  for (const char* name : {"eng0", "pad+eng0", "pad+nchw+eng0", "pad+FFT", "pad+nchw+WINOGRAD"}) {
-    EXPECT_TRUE(Holds(names, name)) << name;
-  }
-  for (const char* name : {"FFT", "nchw+FFT", "nchw+eng0", "split+eng0"}) {
+  for (const char* name : {"eng0", "nchw+eng0"}) EXPECT_TRUE(Holds(names, name)) << name;
+  for (const char* name : {"FFT", "nchw+FFT", "split+eng0"}) {
     EXPECT_FALSE(Holds(names, name)) << name;
   }
 }
@@ -191,7 +189,6 @@ TEST_F(CudnnAlgorithmListTest, EveryListedAlgorithmMatchesReference) {
 
 TEST_F(CudnnAlgorithmListTest, MatchesReferenceInBFloat16) {
   for (const Convolution& c : WithEveryKindLayoutAndBFloat16(Geometries())) RunAndExpectMatch(c);
-  FakeCudnn().no_asymmetric_padding = true;
   FakeCudnn().no_nhwc = true;
   for (const Convolution& c : WithEveryKindLayoutAndBFloat16({Geometries()[7]})) {
     RunAndExpectMatch(c);

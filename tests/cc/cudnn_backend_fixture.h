@@ -16,13 +16,13 @@
 #include <vector>
 
 #include "cc_kernels/core/cudnn/cudnn_backend.h"
-#include "cc_kernels/core/stage_runner.h"
 #include "tests/cc/convolution_cases.h"
 #include "tests/cc/convolution_problem.h"
 #include "tests/cc/fake_cuda.h"
 #include "tests/cc/fake_cudnn.h"
 #include "tests/cc/guarded_buffer.h"
 #include "tests/cc/reference_convolution.h"
+#include "tests/cc/stage_fixture.h"
 
 namespace tf_interop {
 
@@ -54,39 +54,34 @@ inline Convolution MakeAsymmetric(ConvolutionKind kind = ConvolutionKind::kForwa
 }
 
 // A stage as TensorFlow runs it, each convolution on a lane of its own: the first operand appears
-// on the caller's stream just before, and vanishes on it just behind.
+// on the caller's stream just before, and vanishes on it just after.
 inline void RunStageOnce(CudnnBackend* backend, CUstream caller, const std::vector<Convolution>& cs,
                          const std::vector<LaneOptions>& lanes = {}) {
-  std::vector<StageStep> steps;
-  for (size_t i = 0; i < cs.size(); ++i) {
-    steps.push_back({"step" + std::to_string(i), cs[i], "", static_cast<int>(i)});
-  }
-  PreparedStage stage;
-  const Status prepared = PrepareStage(backend, steps, lanes, kAmpleWorkspace, &stage);
-  ASSERT_TRUE(prepared.ok()) << prepared.message();
+  Stage planned = StageOfLanes(static_cast<int>(cs.size()), cs[0]);
+  for (size_t i = 0; i < cs.size(); ++i) planned.steps[i].convolution = cs[i];
+  const PreparedStage stage = Prepared(backend, WithOptions(planned, lanes), {kAmpleWorkspace});
 
   std::vector<Problem> problems(cs.begin(), cs.end());
   std::vector<Buffer> results, workspaces;
-  std::vector<ConvolutionBuffers> buffers;
-  std::vector<void*> workspace_pointers;
+  StageBuffers buffers;
   for (size_t i = 0; i < cs.size(); ++i) {
     results.push_back(problems[i].MakeResult());
     workspaces.emplace_back(stage.lane_workspace_bytes[i]);
   }
   for (size_t i = 0; i < cs.size(); ++i) {
-    buffers.push_back(problems[i].Buffers(&results[i]));
-    workspace_pointers.push_back(workspaces[i].data());
+    buffers.steps.push_back(problems[i].Buffers(&results[i]));
+    buffers.lane_workspaces.push_back(workspaces[i].data());
   }
   // It is NaN until the caller's stream gets there.
   const size_t bytes = cs[0].image_elements() * SizeOf(cs[0].dtype);
-  auto* image = static_cast<unsigned char*>(const_cast<void*>(buffers[0].inputs[0]));
+  auto* image = static_cast<unsigned char*>(const_cast<void*>(buffers.steps[0].inputs[0]));
   const std::vector<unsigned char> content(image, image + bytes);
   std::memset(image, 0xFF, bytes);
   FakeCudaEnqueue(caller, [&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     std::memcpy(image, content.data(), bytes);
   });
-  const Status run = RunStage(backend, stage, buffers, workspace_pointers, caller);
+  const Status run = RunStage(backend, stage, buffers, caller);
   EXPECT_TRUE(run.ok()) << run.message();
   FakeCudaEnqueue(caller, [&] { std::memset(image, 0xFF, bytes); });
   FakeCudaSynchronize(caller);
@@ -125,7 +120,7 @@ class CudnnBackendTest : public testing::Test {
                                                        const std::string& algorithm = "",
                                                        size_t limit = kAmpleWorkspace) {
     std::shared_ptr<const PreparedConvolution> prepared;
-    const Status status = backend_->Prepare(c, algorithm, limit, &prepared);
+    const Status status = backend_->Prepare(c, algorithm, WithLimit(limit), &prepared);
     EXPECT_TRUE(status.ok()) << ToString(c) << ": " << status.message();
     return prepared;
   }
@@ -133,7 +128,7 @@ class CudnnBackendTest : public testing::Test {
   Status PrepareError(const Convolution& c, const std::string& algorithm = "",
                       size_t limit = kAmpleWorkspace) {
     std::shared_ptr<const PreparedConvolution> prepared;
-    const Status status = backend_->Prepare(c, algorithm, limit, &prepared);
+    const Status status = backend_->Prepare(c, algorithm, WithLimit(limit), &prepared);
     EXPECT_FALSE(status.ok());
     EXPECT_EQ(prepared, nullptr);
     return status;
@@ -189,9 +184,16 @@ class CudnnBackendTest : public testing::Test {
     for (std::thread& thread : threads) thread.join();
   }
 
+  PrepareOptions WithLimit(size_t bytes) const {
+    PrepareOptions options = options_;
+    options.workspace_limit_bytes = bytes;
+    return options;
+  }
+
   CUcontext context_ = nullptr;
   CUstream caller_ = nullptr;
   CudnnBackend* backend_ = nullptr;
+  PrepareOptions options_ = {kAmpleWorkspace};
 };
 
 }  // namespace tf_interop

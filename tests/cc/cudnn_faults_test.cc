@@ -5,8 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cc_kernels/core/launch_recovery.h"
-#include "cc_kernels/core/stage_runner.h"
+#include "cc_kernels/core/ladder.h"
 #include "tests/cc/cudnn_backend_fixture.h"
 
 namespace tf_interop {
@@ -14,40 +13,46 @@ namespace {
 
 class CudnnFaultsTest : public CudnnBackendTest {
  protected:
-  static std::vector<StageStep> Steps(const std::string& first, const std::string& second) {
-    return {{"left", MakeConvolution(), first, 0}, {"right", MakeFused(), second, 1}};
+  static Stage Lanes(const std::string& first, const std::string& second) {
+    return StageOf(
+        {{"left", MakeConvolution(), first, nullptr}, {"right", MakeFused(), second, nullptr}},
+        {0, 1});
   }
 
-  // Prepares and runs a stage of two lanes, and compares its results where it succeeds.
-  Status Run(const std::vector<StageStep>& steps, size_t limit = kAmpleWorkspace) {
-    PreparedStage stage;
-    TF_INTEROP_RETURN_IF_ERROR(PrepareStage(backend_, steps, limit, &stage));
-    fallbacks_ = stage.fallbacks;
+  // Prepares and runs a stage, and compares its results where it succeeds.
+  Status Run(const Stage& stage, size_t limit = kAmpleWorkspace) {
+    PreparedStage prepared;
+    TF_INTEROP_RETURN_IF_ERROR(PrepareStage(backend_, stage, WithLimit(limit), &prepared));
+    fallbacks_ = prepared.fallbacks;
     std::vector<Problem> problems;
-    std::vector<Buffer> results, workspaces;
-    std::vector<ConvolutionBuffers> buffers;
-    std::vector<void*> places;
-    for (const StageStep& step : steps) problems.emplace_back(step.convolution);
+    std::vector<Buffer> results;
+    StageBuffers buffers;
+    for (const Step& step : stage.steps) problems.emplace_back(step.convolution);
     for (Problem& problem : problems) results.push_back(problem.MakeResult());
-    for (size_t i = 0; i < steps.size(); ++i) buffers.push_back(problems[i].Buffers(&results[i]));
-    for (const size_t bytes : stage.lane_workspace_bytes) workspaces.emplace_back(bytes);
-    for (Buffer& workspace : workspaces) places.push_back(workspace.data());
-    std::vector<Buffer> of_sequences;
-    const Status status = RunStageOrRecover(
-        backend_, stage, buffers, places, {}, caller_,
-        [&](Recovery recovery, PreparedStage* sequence, void** workspace) -> Status {
-          TF_INTEROP_RETURN_IF_ERROR(
-              PrepareRecovery(backend_, steps, recovery, kAmpleWorkspace, sequence));
-          *workspace = of_sequences.emplace_back(sequence->lane_workspace_bytes[0]).data();
-          return Status::Ok();
-        });
+    for (size_t i = 0; i < results.size(); ++i) {
+      buffers.steps.push_back(problems[i].Buffers(&results[i]));
+    }
+    (void)calls_.get_workspaces(prepared.lane_workspace_bytes, false, &buffers.lane_workspaces);
+    const Status status =
+        RunOrDescend(backend_, stage, options_, prepared, buffers, caller_, calls_);
     FakeCudaSynchronize(caller_);
-    for (size_t i = 0; status.ok() && i < steps.size(); ++i) {
+    for (size_t i = 0; status.ok() && i < results.size(); ++i) {
       problems[i].ExpectCorrect(&results[i], kTolerance);
     }
     return status;
   }
 
+  std::vector<std::unique_ptr<Buffer>> workspaces_;
+  LadderCalls calls_ = {
+      [this](const std::vector<size_t>& lane_bytes, bool, std::vector<void*>* places) {
+        places->clear();
+        for (const size_t bytes : lane_bytes) {
+          workspaces_.push_back(std::make_unique<Buffer>(bytes));
+          places->push_back(workspaces_.back()->data());
+        }
+        return true;
+      },
+      nullptr};
   std::vector<std::string> fallbacks_;
 };
 
@@ -56,8 +61,8 @@ TEST_F(CudnnFaultsTest, AnEngineThatFailsInOneLaneIsReplaced) {
   for (const int engine : {3, 0}) {
     FakeCudnn().engines_failing_execution = {engine};
     const std::string failing = "eng" + std::to_string(engine);
-    for (const auto& steps : {Steps(failing, "eng1"), Steps("eng1", failing)}) {
-      const Status status = Run(steps);
+    for (const Stage& stage : {Lanes(failing, "eng1"), Lanes("eng1", failing)}) {
+      const Status status = Run(stage);
       EXPECT_TRUE(status.ok()) << status.message();
     }
   }
@@ -65,32 +70,23 @@ TEST_F(CudnnFaultsTest, AnEngineThatFailsInOneLaneIsReplaced) {
 
 TEST_F(CudnnFaultsTest, ASecondAttemptReadsNoFilterThatWasTransformedForTheFirst) {
   // In NCHW the filter is transformed to another layout than in NHWC.
-  const std::vector<StageStep> steps = {{"left", MakeConvolution(), "nchw+eng1", 0}};
-  PreparedStage stage;
-  ASSERT_TRUE(PrepareStage(backend_, steps, kAmpleWorkspace, &stage).ok());
-  const PreparedConvolution& prepared = *stage.steps[0].convolution;
-  Problem problem(steps[0].convolution);
+  const Stage stage = StageOfLanes(1, MakeConvolution(), "nchw+eng1");
+  const PreparedStage planned = Prepared(backend_, stage, options_);
+  const PreparedConvolution& prepared = *planned.steps[0].convolution;
+  Problem problem(MakeConvolution());
   Buffer result = problem.MakeResult();
   Buffer workspace(prepared.workspace_bytes()), filter(prepared.transformed_filter_bytes());
-  std::vector<ConvolutionBuffers> buffers = {problem.Buffers(&result)};
+  StageBuffers buffers = {{problem.Buffers(&result)}, {workspace.data()}, {}, nullptr};
   std::unique_ptr<StreamGroup> group;
   ASSERT_TRUE(backend_->Acquire(&group).ok());
-  ASSERT_TRUE(
-      backend_->TransformFilter(prepared, buffers[0].inputs[1], filter.data(), group.get(), caller_)
-          .ok());
+  ASSERT_TRUE(backend_
+                  ->TransformFilter(prepared, buffers.steps[0].inputs[1], filter.data(),
+                                    group.get(), caller_)
+                  .ok());
   backend_->Release(std::move(group));
-  buffers[0].transformed_filter = filter.data();
+  buffers.steps[0].transformed_filter = filter.data();
   FakeCudnn().engines_failing_execution = {1};
-  std::vector<Buffer> of_sequences;
-  const Status status = RunStageOrRecover(
-      backend_, stage, buffers, {workspace.data()}, {}, caller_,
-      [&](Recovery recovery, PreparedStage* sequence, void** place) -> Status {
-        TF_INTEROP_RETURN_IF_ERROR(
-            PrepareRecovery(backend_, steps, recovery, kAmpleWorkspace, sequence));
-        EXPECT_EQ(sequence->steps[0].convolution->algorithm().find("nchw"), std::string::npos);
-        *place = of_sequences.emplace_back(sequence->lane_workspace_bytes[0]).data();
-        return Status::Ok();
-      });
+  const Status status = RunOrDescend(backend_, stage, options_, planned, buffers, caller_, calls_);
   ASSERT_TRUE(status.ok()) << status.message();
   FakeCudaSynchronize(caller_);
   problem.ExpectCorrect(&result, kTolerance);
@@ -98,20 +94,20 @@ TEST_F(CudnnFaultsTest, ASecondAttemptReadsNoFilterThatWasTransformedForTheFirst
 
 TEST_F(CudnnFaultsTest, AnErrorThatStaysNamesNodeAlgorithmAndCudnnsMessage) {
   FakeCudnn().fail_execution = true;
-  const Status status = Run(Steps("eng1", "eng2"));
+  const Status status = Run(Lanes("eng1", "eng2"));
   EXPECT_EQ(status.code(), StatusCode::kInternal);
   for (const char* part : {"'left' with algorithm eng1", "CUDNN_STATUS_EXECUTION_FAILED",
-                           "execution switched off", "run anew in sequence"}) {
+                           "execution switched off", "run anew"}) {
     EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
   }
-  // What comes behind it works again.
+  // What comes after it works again.
   FakeCudnn().fail_execution = false;
-  EXPECT_TRUE(Run(Steps("eng1", "eng2")).ok());
+  EXPECT_TRUE(Run(Lanes("eng1", "eng2")).ok());
 }
 
 TEST_F(CudnnFaultsTest, AnEngineThatCannotBeFinalizedIsReplaced) {
   FakeCudnn().unsupported_engines = {3};
-  const Status status = Run(Steps("eng3", "eng1"));
+  const Status status = Run(Lanes("eng3", "eng1"));
   EXPECT_TRUE(status.ok()) << status.message();
   ASSERT_EQ(fallbacks_.size(), 1u);
   EXPECT_NE(fallbacks_[0].find("'left' with algorithm eng3"), std::string::npos) << fallbacks_[0];
@@ -119,8 +115,8 @@ TEST_F(CudnnFaultsTest, AnEngineThatCannotBeFinalizedIsReplaced) {
 
 TEST_F(CudnnFaultsTest, AnEngineThatMayGiveOtherBitsIsReplacedWhereThatMatters) {
   FakeCudnn().nondeterministic_engines = {3};
-  backend_->set_deterministic(true);
-  const Status status = Run(Steps("eng3", "eng1"));
+  options_.deterministic = true;
+  const Status status = Run(Lanes("eng3", "eng1"));
   EXPECT_TRUE(status.ok()) << status.message();
   ASSERT_EQ(fallbacks_.size(), 1u);
   EXPECT_NE(fallbacks_[0].find("enable_op_determinism"), std::string::npos) << fallbacks_[0];
@@ -128,7 +124,7 @@ TEST_F(CudnnFaultsTest, AnEngineThatMayGiveOtherBitsIsReplacedWhereThatMatters) 
 
 // TensorFlow's own convolutions do not count transposed filters against the limit.
 TEST_F(CudnnFaultsTest, ALimitBelowWhatTransposingTakesIsNoError) {
-  const Status status = Run(Steps("", "eng1"), /*limit=*/100);
+  const Status status = Run(Lanes("", "eng1"), /*limit=*/100);
   EXPECT_TRUE(status.ok()) << status.message();
   ASSERT_EQ(fallbacks_.size(), 3u);  // the pin, and both choices within the limit
   EXPECT_NE(fallbacks_[0].find("'left'"), std::string::npos) << fallbacks_[0];

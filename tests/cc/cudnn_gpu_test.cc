@@ -108,7 +108,7 @@ class CudnnGpuTest : public testing::Test {
   void ExpectMatchesReference(const Convolution& c, const std::string& algorithm = "") {
     SCOPED_TRACE(ToString(c) + " pinned '" + algorithm + "'");
     std::shared_ptr<const PreparedConvolution> prepared;
-    const Status prepare = backend_->Prepare(c, algorithm, kAmpleWorkspace, &prepared);
+    const Status prepare = backend_->Prepare(c, algorithm, options_, &prepared);
     ASSERT_TRUE(prepare.ok()) << prepare.message();
     ++chosen_[prepared->algorithm().substr(0, prepared->algorithm().find("_k"))];
     Problem problem(c);
@@ -218,7 +218,7 @@ class GpuAlgorithmTest : public CudnnGpuTest {
   // Prepares and runs the algorithm. A refusal is printed, a wrong number fails.
   void Try(const Convolution& c, const std::string& algorithm, Tally* tally) {
     std::shared_ptr<const PreparedConvolution> prepared;
-    const Status status = backend_->Prepare(c, algorithm, kAmpleWorkspace, &prepared);
+    const Status status = backend_->Prepare(c, algorithm, options_, &prepared);
     if (!status.ok()) {
       Refuse(algorithm, status, tally);
     } else {
@@ -264,7 +264,7 @@ class GpuAlgorithmTest : public CudnnGpuTest {
 
 TEST_F(GpuAlgorithmTest, EveryListedAlgorithmMatchesReferenceOrIsRefused) {
   for (const bool allow_tf32 : {true, false}) {
-    backend_->set_allow_tf32(allow_tf32);
+    options_.allow_tf32 = allow_tf32;
     for (const Convolution& c : EveryKindLayoutAndType()) {
       if (!allow_tf32 && c.dtype != DataType::kFloat) continue;
       Tally tally;
@@ -273,7 +273,7 @@ TEST_F(GpuAlgorithmTest, EveryListedAlgorithmMatchesReferenceOrIsRefused) {
       EXPECT_GT(tally.right, 0) << ToString(c);
     }
   }
-  backend_->set_allow_tf32(true);
+  options_.allow_tf32 = true;
 }
 
 TEST_F(GpuAlgorithmTest, EveryListedAlgorithmOfFusedAsymmetricConvolutionMatchesReference) {
@@ -298,44 +298,10 @@ TEST_F(GpuAlgorithmTest, EveryKnobOfOneConvolutionMatchesReferenceOrIsRefused) {
   EXPECT_GT(tally.right, 0);
 }
 
-TEST_F(GpuAlgorithmTest, RestoredAlgorithmsAreTheSame) {
-  for (const Convolution& c : EveryKindLayoutAndType()) {
-    Tally tally;
-    for (const std::string& name : List(c, AlgorithmScope::kHeuristic)) {
-      std::shared_ptr<const PreparedConvolution> prepared, restored;
-      std::string serialized;
-      if (!backend_->Prepare(c, name, kAmpleWorkspace, &prepared).ok()) continue;
-      const Status written = prepared->Serialize(&serialized);
-      if (!written.ok()) {
-        EXPECT_EQ(written.code(), StatusCode::kUnsupported) << written.message();
-        Refuse(name, written, &tally);
-        continue;
-      }
-      const Status status = backend_->Restore(c, serialized, &restored);
-      ASSERT_TRUE(status.ok()) << name << ": " << status.message();
-      EXPECT_EQ(restored->algorithm(), prepared->algorithm());
-      EXPECT_EQ(restored->workspace_bytes(), prepared->workspace_bytes());
-      EXPECT_EQ(restored->reduces_precision(), prepared->reduces_precision());
-      Run(c, *restored, name, &tally);
-    }
-    tally.Print(ToString(c) + ", restored");
-  }
-}
-
-TEST_F(GpuAlgorithmTest, AlgorithmsWithSmCountTargetMatchReferenceOrAreRefused) {
-  for (const Convolution& c : EveryKindLayoutAndType()) {
-    Tally tally;
-    for (const std::string& name : List(c, AlgorithmScope::kHeuristic)) {
-      Try(c, name + "_sms=16", &tally);
-    }
-    tally.Print(ToString(c) + ", on 16 SMs");
-  }
-}
-
 TEST_F(GpuAlgorithmTest, ReadsFilterThatWasTransformedOnce) {
   for (const Convolution& c : EveryKindLayoutAndType()) {
     std::shared_ptr<const PreparedConvolution> prepared;
-    const Status status = backend_->Prepare(c, "", kAmpleWorkspace, &prepared);
+    const Status status = backend_->Prepare(c, "", options_, &prepared);
     ASSERT_TRUE(status.ok()) << status.message();
     if (prepared->transformed_filter_bytes() == 0) {
       EXPECT_EQ(c.kind, ConvolutionKind::kBackwardFilter);
@@ -370,29 +336,28 @@ class GpuStageTest : public CudnnGpuTest {
     c_.image_height = c_.image_width = 56;
     c_.image_channels = c_.output_channels = 64;
     CompleteSame(&c_);
-    std::vector<StageStep> steps;
-    for (int i = 0; i < kLanes * kStepsPerLane; ++i) {
-      steps.push_back({"conv" + std::to_string(i), c_, "", i / kStepsPerLane});
-    }
-    const Status prepared = PrepareStage(backend_, steps, kAmpleWorkspace, &stage_);
-    ASSERT_TRUE(prepared.ok()) << prepared.message();
+    const std::vector<Step> steps = StepsOf(std::vector<Convolution>(kLanes * kStepsPerLane, c_));
+    std::vector<int> lanes;
+    for (size_t i = 0; i < steps.size(); ++i) lanes.push_back(static_cast<int>(i) / kStepsPerLane);
+    stage_ = Prepared(backend_, StageOf(steps, lanes), options_);
     for (const size_t bytes : stage_.lane_workspace_bytes) {
       workspaces_.emplace_back(bytes);
-      lane_workspaces_.push_back(workspaces_.back().data());
+      buffers_.lane_workspaces.push_back(workspaces_.back().data());
     }
     image_ = std::make_unique<Buffer>(image_bytes());
     filter_ = std::make_unique<Buffer>(c_.filter_elements() * sizeof(float));
     std::fill_n(reinterpret_cast<float*>(filter_->data()), c_.filter_elements(), 1.0f);
     for (size_t i = 0; i < steps.size(); ++i) {
       results_.emplace_back(c_.output_elements() * sizeof(float));
-      buffers_.push_back({{image_->data(), filter_->data(), nullptr}, results_.back().data()});
+      buffers_.steps.push_back(
+          {{image_->data(), filter_->data(), nullptr}, results_.back().data()});
     }
   }
 
   size_t image_bytes() const { return c_.image_elements() * sizeof(float); }
 
   void Run() {
-    const Status run = RunStage(backend_, stage_, buffers_, lane_workspaces_, caller_);
+    const Status run = RunStage(backend_, stage_, buffers_, caller_);
     ASSERT_TRUE(run.ok()) << run.message();
   }
 
@@ -411,8 +376,7 @@ class GpuStageTest : public CudnnGpuTest {
   Convolution c_;
   PreparedStage stage_;
   std::vector<Buffer> workspaces_, results_;
-  std::vector<void*> lane_workspaces_;
-  std::vector<ConvolutionBuffers> buffers_;
+  StageBuffers buffers_;
   std::unique_ptr<Buffer> image_, filter_;
 };
 
@@ -468,17 +432,13 @@ TEST_F(CudnnGpuTest, AMergedLaneBesideAnotherMatchesReference) {
       const Convolution c = MakeFused(layout, dtype);
       SCOPED_TRACE(ToString(c));
       const auto parts = WithOutputChannels(c, {6, 2, 8, 4});
-      std::vector<StageStep> steps = StepsOnLane(parts, 0);
-      steps[3].lane = 1;
-      PreparedStage stage;
-      const Status prepared =
-          PrepareStage(backend_, steps, {{0, 0, true}, LaneOptions()}, kAmpleWorkspace, &stage);
-      ASSERT_TRUE(prepared.ok()) << prepared.message();
+      const PreparedStage stage = Prepared(
+          backend_, WithOptions(StageOf(StepsOf(parts), {0, 0, 0, 1}), {kMergedLane}), options_);
       EXPECT_TRUE(stage.fallbacks.empty()) << stage.fallbacks.front();
       MergedProblem<Buffer> problem(parts);
       const Buffer first(stage.lane_workspace_bytes[0]), second(stage.lane_workspace_bytes[1]);
       const Status run =
-          RunStage(backend_, stage, problem.Buffers(), {first.data(), second.data()}, caller_);
+          RunStage(backend_, stage, problem.Bind({first.data(), second.data()}), caller_);
       ASSERT_TRUE(run.ok()) << run.message();
       ASSERT_EQ(driver.stream_synchronize(caller_), CUDA_SUCCESS);
       problem.ExpectCorrect(kTolerance);

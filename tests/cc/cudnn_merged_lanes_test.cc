@@ -18,21 +18,10 @@
 namespace tf_interop {
 namespace {
 
-constexpr LaneOptions kMerged = {0, 0, true};
-
 class CudnnMergedLanesTest : public CudnnBackendTest {
  protected:
-  PreparedStage PrepareStageOk(const std::vector<StageStep>& steps,
-                               const std::vector<LaneOptions>& lanes,
-                               size_t limit = kAmpleWorkspace) {
-    PreparedStage stage;
-    const Status status = PrepareStage(backend_, steps, lanes, limit, &stage);
-    EXPECT_TRUE(status.ok()) << status.message();
-    return stage;
-  }
-
   // As TensorFlow runs it: the image appears on the caller's stream just before, and vanishes on it
-  // just behind.
+  // just after.
   Status RunOnce(const PreparedStage& stage, MergedProblem<>* problem) {
     const std::vector<unsigned char> image(problem->image(),
                                            problem->image() + problem->image_bytes());
@@ -45,7 +34,7 @@ class CudnnMergedLanesTest : public CudnnBackendTest {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       std::memcpy(problem->image(), image.data(), image.size());
     });
-    const Status status = RunStage(backend_, stage, problem->Buffers(), pointers, caller_);
+    const Status status = RunStage(backend_, stage, problem->Bind(pointers), caller_);
     FakeCudaEnqueue(caller_, [&] { std::memset(problem->image(), 0xFF, image.size()); });
     FakeCudaSynchronize(caller_);
     std::memcpy(problem->image(), image.data(), image.size());
@@ -60,11 +49,11 @@ TEST_F(CudnnMergedLanesTest, OnePlanComputesAllConvolutionsOfTheLane) {
     for (const DataType dtype : {DataType::kFloat, DataType::kHalf, DataType::kBFloat16}) {
       const Convolution c = MakeFused(layout, dtype);
       SCOPED_TRACE(ToString(c));
-      const auto parts = WithOutputChannels(c, {6, 1, 9, 4});
-      std::vector<StageStep> steps = StepsOnLane(parts, 0);
-      steps[3].lane = 1;
+      // The last has most work, and so the caller's stream.
+      const auto parts = WithOutputChannels(c, {6, 1, 9, 17});
       MergedProblem problem(parts);
-      const PreparedStage stage = PrepareStageOk(steps, {kMerged, LaneOptions()});
+      const PreparedStage stage = Prepared(
+          backend_, WithOptions(StageOf(StepsOf(parts), {0, 0, 0, 1}), {kMergedLane}), options_);
       EXPECT_TRUE(stage.fallbacks.empty());
       const int executions = FakeCudnnCounts().executions;
       const Status status = RunOnce(stage, &problem);
@@ -79,7 +68,7 @@ TEST_F(CudnnMergedLanesTest, OnePlanComputesAllConvolutionsOfTheLane) {
 TEST_F(CudnnMergedLanesTest, AStageOfOneMergedLaneRunsOnTheCallersStream) {
   const auto parts = WithOutputChannels(MakeConvolution(), {6, 2, 3});
   MergedProblem problem(parts);
-  const PreparedStage stage = PrepareStageOk(StepsOnLane(parts, 0), {kMerged});
+  const PreparedStage stage = Prepared(backend_, MergedStage(parts), options_);
   ASSERT_TRUE(RunOnce(stage, &problem).ok());
   problem.ExpectCorrect(kTolerance);
   EXPECT_EQ(FakeCudaRowCopiesOn(caller_), 6);  // of filters and results
@@ -89,7 +78,7 @@ TEST_F(CudnnMergedLanesTest, TheAlgorithmOfTheStepsIsPinnedForTheWiderConvolutio
   const auto parts = WithOutputChannels(MakeConvolution(), {6, 2});
   for (const std::string algorithm : {"eng2", "GEMM"}) {
     MergedProblem problem(parts);
-    const PreparedStage stage = PrepareStageOk(StepsOnLane(parts, 0, algorithm), {kMerged});
+    const PreparedStage stage = Prepared(backend_, MergedStage(parts, algorithm), options_);
     EXPECT_TRUE(stage.fallbacks.empty());
     ASSERT_EQ(stage.merged.size(), 1u);
     EXPECT_EQ(stage.merged[0].merge.convolution->algorithm(), algorithm);
@@ -102,7 +91,7 @@ TEST_F(CudnnMergedLanesTest, AnEngineThatRefusesTheWiderConvolutionLeavesTheLane
   FakeCudnn().unsupported_engines = {2};
   const auto parts = WithOutputChannels(MakeConvolution(), {6, 2});
   MergedProblem problem(parts);
-  const PreparedStage stage = PrepareStageOk(StepsOnLane(parts, 0, "eng2"), {kMerged});
+  const PreparedStage stage = Prepared(backend_, MergedStage(parts, "eng2"), options_);
   EXPECT_TRUE(stage.merged.empty());
   EXPECT_EQ(stage.unmerged.size(), 1u);
   EXPECT_EQ(stage.fallbacks.size(), 2u);  // each step by itself
@@ -118,10 +107,10 @@ TEST_F(CudnnMergedLanesTest, RunsOnSmsOfItsOwn) {
 #endif
   FakeCuda().lane_delay_us = 100;
   const auto parts = WithOutputChannels(MakeConvolution(), {6, 2, 3});
-  std::vector<StageStep> steps = StepsOnLane(parts, 0);
-  steps[2].lane = 1;
+  const Stage lanes = StageOf(StepsOf(parts), {0, 0, 1});
   MergedProblem problem(parts);
-  const PreparedStage stage = PrepareStageOk(steps, {{0, 64, true}, {0, 8, false}});
+  const PreparedStage stage =
+      Prepared(backend_, WithOptions(lanes, {{0, 64, true}, {0, 8, false}}), options_);
   const Status status = RunOnce(stage, &problem);
   ASSERT_TRUE(status.ok()) << status.message();
   problem.ExpectCorrect(kTolerance);
@@ -130,10 +119,10 @@ TEST_F(CudnnMergedLanesTest, RunsOnSmsOfItsOwn) {
 TEST_F(CudnnMergedLanesTest, ACopyThatFailsIsReportedAndTheLaneIsJoined) {
   FakeCuda().fail_copy = true;
   const auto parts = WithOutputChannels(MakeConvolution(), {6, 2, 3});
-  std::vector<StageStep> steps = StepsOnLane(parts, 0);
-  steps[2].lane = 1;
+  const Stage lanes = StageOf(StepsOf(parts), {0, 0, 1});
   MergedProblem problem(parts);
-  const Status status = RunOnce(PrepareStageOk(steps, {kMerged, LaneOptions()}), &problem);
+  const Status status =
+      RunOnce(Prepared(backend_, WithOptions(lanes, {kMergedLane}), options_), &problem);
   EXPECT_EQ(status.code(), StatusCode::kInternal);
   EXPECT_NE(status.message().find("cuMemcpy2DAsync"), std::string::npos) << status.message();
 }
@@ -141,7 +130,7 @@ TEST_F(CudnnMergedLanesTest, ACopyThatFailsIsReportedAndTheLaneIsJoined) {
 TEST_F(CudnnMergedLanesTest, ConstantFiltersAreJoinedOnce) {
   const auto parts = WithOutputChannels(MakeConvolution(), {6, 2});
   MergedProblem problem(parts);
-  const PreparedStage stage = PrepareStageOk(StepsOnLane(parts, 0), {kMerged});
+  const PreparedStage stage = Prepared(backend_, MergedStage(parts), options_);
   const PreparedMerge& merge = stage.merged[0].merge;
   ASSERT_GT(merge.convolution->transformed_filter_bytes(), 0u);
   std::vector<ConvolutionBuffers> buffers = problem.Buffers();
@@ -167,7 +156,7 @@ TEST_F(CudnnMergedLanesTest, ConstantFiltersAreJoinedOnce) {
   const int transforms = FakeCudnnCounts().copies;
   buffers[0].inputs[1] = buffers[1].inputs[1] = nullptr;  // would be refused if it were read
   const Status status =
-      RunStage(backend_, stage, buffers, {workspace.data()}, {joined->data()}, caller_);
+      RunStage(backend_, stage, {buffers, {workspace.data()}, {joined->data()}, nullptr}, caller_);
   ASSERT_TRUE(status.ok()) << status.message();
   FakeCudaSynchronize(caller_);
   problem.ExpectCorrect(kTolerance);

@@ -399,7 +399,7 @@ TEST(HostAlgorithmTest, SpatialIsForForwardConvolutionsOfFlatImagesWithoutGroups
   EXPECT_FALSE(CanRun(HostAlgorithm::kEigenSpatial, c));
   HostBackend backend(SerialFor);
   std::shared_ptr<const PreparedConvolution> prepared;
-  const Status refused = backend.Prepare(c, "EIGEN_SPATIAL", size_t{1} << 30, &prepared);
+  const Status refused = backend.Prepare(c, "EIGEN_SPATIAL", {size_t{1} << 30}, &prepared);
   EXPECT_EQ(refused.code(), StatusCode::kUnsupported);
   EXPECT_NE(refused.message().find("forward convolution of flat images without groups"),
             std::string::npos);

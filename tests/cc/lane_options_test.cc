@@ -1,5 +1,5 @@
 // Stream priorities and SM partitions of lanes, on stand-ins for libcuda and libcudnn: what the
-// device gives, what is kept, what is refused and left behind, and stages that run with it.
+// device gives, what is kept, what is refused and left over, and stages that run with it.
 #include <cuda.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,6 @@
 #include "cc_kernels/core/cudnn/cuda_driver.h"
 #include "cc_kernels/core/cudnn/cudnn_backend.h"
 #include "cc_kernels/core/cudnn/sm_partition.h"
-#include "cc_kernels/core/stage_runner.h"
 #include "tests/cc/convolution_cases.h"
 #include "tests/cc/cudnn_backend_fixture.h"
 #include "tests/cc/fake_cuda.h"
@@ -25,7 +24,7 @@ namespace {
 
 constexpr int kUnlimited = 1 << 30;
 
-StreamGroupOptions Lane(const std::vector<int>& partition, int index, int priority = 0) {
+StreamGroupOptions OnSms(const std::vector<int>& partition, int index, int priority = 0) {
   StreamGroupOptions options;
   options.partition = partition;
   options.partition_index = index;
@@ -33,7 +32,7 @@ StreamGroupOptions Lane(const std::vector<int>& partition, int index, int priori
   return options;
 }
 
-StreamGroupOptions Priority(int priority) { return Lane({}, 0, priority); }
+StreamGroupOptions Priority(int priority) { return OnSms({}, 0, priority); }
 
 // A stream group that goes back to the pool with its last owner.
 using Lease = std::shared_ptr<StreamGroup>;
@@ -113,9 +112,9 @@ class LaneOptionsTest : public testing::Test {
 
 TEST_F(LaneOptionsTest, RoundsCountsUpAndReportsWhatTheDeviceGives) {
   const std::vector<int> counts = {57, 8, 0};
-  const auto first = AcquireOk(Lane(counts, 0));
-  const auto second = AcquireOk(Lane(counts, 1));
-  const auto rest = AcquireOk(Lane(counts, 2));
+  const auto first = AcquireOk(OnSms(counts, 0));
+  const auto second = AcquireOk(OnSms(counts, 1));
+  const auto rest = AcquireOk(OnSms(counts, 2));
   EXPECT_EQ(first->sm_count(), 64);
   EXPECT_EQ(second->sm_count(), 8);
   EXPECT_EQ(rest->sm_count(), 60);  // the four that make no whole group among them
@@ -128,15 +127,15 @@ TEST_F(LaneOptionsTest, RoundsCountsUpAndReportsWhatTheDeviceGives) {
 TEST_F(LaneOptionsTest, FollowsTheGranularityOfTheDevice) {
   FakeCuda().sm_count = 30;
   FakeCuda().sm_granularity = 4;
-  EXPECT_EQ(AcquireOk(Lane({5, 0}, 0))->sm_count(), 8);
-  EXPECT_EQ(AcquireOk(Lane({5, 0}, 1))->sm_count(), 22);
-  EXPECT_EQ(AcquireOk(Lane({28, 0}, 1))->sm_count(), 2);
+  EXPECT_EQ(AcquireOk(OnSms({5, 0}, 0))->sm_count(), 8);
+  EXPECT_EQ(AcquireOk(OnSms({5, 0}, 1))->sm_count(), 22);
+  EXPECT_EQ(AcquireOk(OnSms({28, 0}, 1))->sm_count(), 2);
 }
 
 TEST_F(LaneOptionsTest, LanesWithoutACountShareWhatIsLeft) {
   const std::vector<int> counts = {0, 16, 0};
-  const auto first = AcquireOk(Lane(counts, 0));
-  const auto last = AcquireOk(Lane(counts, 2));
+  const auto first = AcquireOk(OnSms(counts, 0));
+  const auto last = AcquireOk(OnSms(counts, 2));
   EXPECT_NE(first->stream(), last->stream());
   EXPECT_EQ(first->sm_count(), 116);
   EXPECT_EQ(FakeCudaSmsOf(StreamOf(first)), FakeCudaSmsOf(StreamOf(last)));
@@ -144,40 +143,40 @@ TEST_F(LaneOptionsTest, LanesWithoutACountShareWhatIsLeft) {
 }
 
 TEST_F(LaneOptionsTest, MakesAPartitionOnceAndKeepsItsStreams) {
-  auto group = AcquireOk(Lane({60, 64}, 0));
+  auto group = AcquireOk(OnSms({60, 64}, 0));
   const Stream stream = group->stream();
   EXPECT_EQ(GreenContexts(), 2);
   group.reset();
-  auto other_lane = AcquireOk(Lane({60, 64}, 1));
+  auto other_lane = AcquireOk(OnSms({60, 64}, 1));
   EXPECT_NE(other_lane->stream(), stream);
   auto plain = AcquireOk({});
   EXPECT_NE(plain->stream(), stream);
-  group = AcquireOk(Lane({60, 64}, 0));
+  group = AcquireOk(OnSms({60, 64}, 0));
   EXPECT_EQ(group->stream(), stream);
   EXPECT_EQ(GreenContexts(), 2);
   EXPECT_EQ(Streams(), 3);
 }
 
 TEST_F(LaneOptionsTest, RefusesCountsThatDoNotFitOnceRoundedUp) {
-  const Status status = AcquireError(Lane({60, 65}, 0));
+  const Status status = AcquireError(OnSms({60, 65}, 0));
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
   for (const char* part : {"[60, 65]", "[64, 72]", "groups of 8", "132 SMs in 16"}) {
     EXPECT_NE(status.message().find(part), std::string::npos) << part << ": " << status.message();
   }
-  EXPECT_EQ(AcquireError(Lane({2147483647, 0}, 1)).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(AcquireError(OnSms({2147483647, 0}, 1)).code(), StatusCode::kUnsupported);
   EXPECT_EQ(GreenContexts(), 0);
 }
 
 TEST_F(LaneOptionsTest, RefusesToLeaveNothingForALaneWithoutACount) {
   FakeCuda().sm_count = 128;
-  EXPECT_EQ(AcquireOk(Lane({64, 64}, 1))->sm_count(), 64);
-  EXPECT_EQ(AcquireError(Lane({64, 64, 0}, 0)).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(AcquireOk(OnSms({64, 64}, 1))->sm_count(), 64);
+  EXPECT_EQ(AcquireError(OnSms({64, 64, 0}, 0)).code(), StatusCode::kUnsupported);
 }
 
 TEST_F(LaneOptionsTest, RefusesAPlaceThatThePartitionDoesNotHave) {
-  EXPECT_EQ(AcquireError(Lane({64, 0}, 2)).code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(AcquireError(Lane({64, 0}, -1)).code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(AcquireError(Lane({64, -8}, 0)).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(AcquireError(OnSms({64, 0}, 2)).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(AcquireError(OnSms({64, 0}, -1)).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(AcquireError(OnSms({64, -8}, 0)).code(), StatusCode::kInvalidArgument);
 }
 
 TEST_F(LaneOptionsTest, NamesTheEntryPointsThatADriverLacks) {
@@ -194,37 +193,37 @@ TEST_F(LaneOptionsTest, NamesTheEntryPointsThatADriverLacks) {
 
 TEST_F(LaneOptionsTest, RefusesAGpuWithoutGreenContextsOnceAndForAll) {
   FakeCuda().no_green_contexts = true;
-  const Status status = AcquireError(Lane({8, 0}, 0));
+  const Status status = AcquireError(OnSms({8, 0}, 0));
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
   FakeCuda().no_green_contexts = false;
-  EXPECT_EQ(AcquireError(Lane({8, 0}, 1)).message(), status.message());
+  EXPECT_EQ(AcquireError(OnSms({8, 0}, 1)).message(), status.message());
 }
 
 TEST_F(LaneOptionsTest, RefusesAContextThatIsNotThePrimaryOne) {
   backend_ = BackendOf(FakeCudaMakeSecondContext(context_));
-  const Status status = AcquireError(Lane({8, 0}, 0));
+  const Status status = AcquireError(OnSms({8, 0}, 0));
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
   EXPECT_NE(status.message().find("primary context"), std::string::npos);
 }
 
 TEST_F(LaneOptionsTest, LackOfMemoryHalfwayLeavesNothingAndIsTriedAnew) {
   FakeCudaCounts().green_contexts_left = 2;
-  const Status status = AcquireError(Lane({8, 8, 0}, 0));
+  const Status status = AcquireError(OnSms({8, 8, 0}, 0));
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(GreenContexts(), 0);
   FakeCudaCounts().green_contexts_left = kUnlimited;
-  EXPECT_EQ(AcquireOk(Lane({8, 8, 0}, 0))->sm_count(), 8);
+  EXPECT_EQ(AcquireOk(OnSms({8, 8, 0}, 0))->sm_count(), 8);
 }
 
 TEST_F(LaneOptionsTest, AGroupThatCannotBeMadeLeavesNoStreamsAndEvents) {
-  const auto another = AcquireOk(Lane({8, 0}, 0, -1));
+  const auto another = AcquireOk(OnSms({8, 0}, 0, -1));
   ASSERT_EQ(Streams(), 1);
   ASSERT_EQ(Events(), 2);
   FakeCudaCounts().streams_left = 0;
-  EXPECT_EQ(AcquireError(Lane({8, 0}, 0)).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(AcquireError(OnSms({8, 0}, 0)).code(), StatusCode::kResourceExhausted);
   FakeCudaCounts().streams_left = kUnlimited;
   FakeCudnn().fail_handle = true;
-  EXPECT_FALSE(AcquireError(Lane({8, 0}, 1)).ok());
+  EXPECT_FALSE(AcquireError(OnSms({8, 0}, 1)).ok());
   EXPECT_EQ(Streams(), 1);
   EXPECT_EQ(Events(), 2);
 }
@@ -234,7 +233,7 @@ TEST_F(LaneOptionsTest, ClampsPrioritiesToWhatTheDeviceHas) {
   EXPECT_EQ(FakeCudaPriorityOf(StreamOf(highest)), -5);
   EXPECT_EQ(FakeCudaPriorityOf(StreamOf(AcquireOk(Priority(-2)))), -2);
   EXPECT_EQ(FakeCudaPriorityOf(StreamOf(AcquireOk(Priority(7)))), 0);
-  EXPECT_EQ(FakeCudaPriorityOf(StreamOf(AcquireOk(Lane({8, 0}, 1, -3)))), -3);
+  EXPECT_EQ(FakeCudaPriorityOf(StreamOf(AcquireOk(OnSms({8, 0}, 1, -3)))), -3);
   const Stream stream = highest->stream();
   highest.reset();
   EXPECT_NE(AcquireOk(Priority(-4))->stream(), stream);
@@ -254,10 +253,9 @@ TEST_F(LaneOptionsTest, AStageOnAPartitionIsForkedAndJoined) {
   RunStageOnce(backend_, caller_, ThreeConvolutions(), {{-5, 64}, {0, 8}, {0, 0}});
   EXPECT_EQ(CountRefusals(""), refusals);
   EXPECT_EQ(GreenContexts(), 3);
-  // Its three streams are back, and one that Prepare took.
-  EXPECT_EQ(Streams(), 4);
-  EXPECT_EQ(FakeCudaPriorityOf(StreamOf(AcquireOk(Lane({64, 8, 0}, 0, -5)))), -5);
-  EXPECT_EQ(Streams(), 4);
+  EXPECT_EQ(Streams(), 3) << "one for each lane";
+  EXPECT_EQ(FakeCudaPriorityOf(StreamOf(AcquireOk(OnSms({64, 8, 0}, 0, -5)))), -5);
+  EXPECT_EQ(Streams(), 3) << "they are back";
 }
 
 TEST_F(LaneOptionsTest, ThreadsTakeTurnsOnAPartition) {
@@ -296,13 +294,13 @@ TEST_F(LaneOptionsTest, AStageWhoseGroupsCannotAllBeMadeReturnsThemAndRunsWithou
   EXPECT_EQ(CountRefusals("OUT_OF_MEMORY"), refusals + 1);
   EXPECT_EQ(Streams(), 4);
   // The one that could be made is in the pool.
-  EXPECT_EQ(AcquireOk(Lane({64, 8, 0}, 0))->sm_count(), 64);
+  EXPECT_EQ(AcquireOk(OnSms({64, 8, 0}, 0))->sm_count(), 64);
 }
 
 // As where TensorFlow holds all memory: a cuDNN handle needs some of its own.
 TEST_F(LaneOptionsTest, AStageThatHasTooFewHandlesRunsInSequence) {
   {
-    const Lease of_prepare = AcquireOk({});
+    const Lease of_prepare = AcquireOk(StreamGroupOptions::OnCallerStream());
   }
   const int streams = Streams();
   FakeCudnn().fail_handle = true;
@@ -312,16 +310,16 @@ TEST_F(LaneOptionsTest, AStageThatHasTooFewHandlesRunsInSequence) {
 }
 
 TEST_F(LaneOptionsTest, AStageThatHasNoGroupAtAllFails) {
-  PreparedStage stage;
-  const std::vector<StageStep> steps = {{"a", MakeConvolution(), "", 0},
-                                        {"b", MakeConvolution(), "", 1}};
-  ASSERT_TRUE(PrepareStage(backend_, steps, {{0, 8}, {0, 0}}, kAmpleWorkspace, &stage).ok());
-  const Lease of_prepare = AcquireOk({});
+  const PreparedStage stage =
+      Prepared(backend_, WithOptions(StageOfLanes(2, MakeConvolution()), {{0, 8}, {0, 0}}),
+               {kAmpleWorkspace});
+  const Lease of_prepare = AcquireOk(StreamGroupOptions::OnCallerStream());
   const int streams = Streams();
-  FakeCudaCounts().streams_left = 0;
-  const Status status =
-      RunStage(backend_, stage, std::vector<ConvolutionBuffers>(2), std::vector<void*>(2), caller_);
-  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  FakeCudnn().fail_handle = true;
+  const StageBuffers buffers = {
+      std::vector<ConvolutionBuffers>(2), std::vector<void*>(2), {}, nullptr};
+  const Status status = RunStage(backend_, stage, buffers, caller_);
+  EXPECT_FALSE(status.ok());
   EXPECT_EQ(Streams(), streams);
 }
 

@@ -11,22 +11,16 @@
 #include <utility>
 #include <vector>
 
-#include "cc_kernels/core/counters.h"
-#include "cc_kernels/core/host/host_backend.h"
-#include "cc_kernels/core/host/host_stream.h"
 #include "cc_kernels/core/merged_convolution.h"
-#include "cc_kernels/core/stage_runner.h"
 #include "tests/cc/convolution_cases.h"
 #include "tests/cc/merged_problem.h"
 
 namespace tf_interop {
 namespace {
 
-constexpr size_t kNoLimit = ~size_t{0};
 constexpr Tolerance kExact = {0, 0};
 // Sums in float, exponentials, and one rounding to 16 bits.
 constexpr Tolerance kRounded = {1e-6, 1e-3};
-constexpr LaneOptions kMerged = {0, 0, true};
 
 // Notes the convolutions that are launched.
 class NotingBackend : public HostBackend {
@@ -59,36 +53,20 @@ Status RunToEnd(HostBackend* backend, const PreparedStage& stage,
   std::vector<void*> pointers;
   for (const size_t bytes : stage.lane_workspace_bytes) workspaces.emplace_back(bytes);
   for (GuardedBuffer& workspace : workspaces) pointers.push_back(workspace.data());
-  std::unique_ptr<HostStream> caller;
-  EXPECT_TRUE(HostStream::Create(&caller).ok());
-  const Status status = RunStage(backend, stage, buffers, pointers, joined_filters, caller.get());
+  const std::unique_ptr<HostStream> caller = NewCaller();
+  const Status status =
+      RunStage(backend, stage, {buffers, pointers, joined_filters, nullptr}, caller.get());
   caller->Synchronize();
   for (const GuardedBuffer& workspace : workspaces) EXPECT_TRUE(workspace.IsIntact());
   return status;
 }
 
-PreparedStage PrepareOk(HostBackend* backend, const std::vector<StageStep>& steps,
-                        const std::vector<LaneOptions>& lanes, size_t limit = kNoLimit) {
-  PreparedStage stage;
-  const Status status = PrepareStage(backend, steps, lanes, limit, &stage);
-  EXPECT_TRUE(status.ok()) << status.message();
-  return stage;
-}
-
-int64_t CountFallbacks(const std::string& part) {
-  int64_t count = 0;
-  for (const auto& [reason, times] : ReadCounters().fallbacks) {
-    if (reason.find(part) != std::string::npos) count += times;
-  }
-  return count;
-}
-
-// Why the lane of `steps` is not merged; "" where it is.
-std::string RefusalOf(const std::vector<StageStep>& steps, size_t limit = kNoLimit) {
+// Why the one lane of `stage` is not merged; "" where it is.
+std::string RefusalOf(const Stage& stage, size_t limit = kAnyWorkspace.workspace_limit_bytes) {
   HostBackend backend(SerialFor);
-  const PreparedStage stage = PrepareOk(&backend, steps, {kMerged}, limit);
-  EXPECT_EQ(stage.merged.empty(), !stage.unmerged.empty());
-  return stage.unmerged.empty() ? "" : stage.unmerged.front();
+  const PreparedStage prepared = Prepared(&backend, stage, {limit});
+  EXPECT_EQ(prepared.merged.empty(), !prepared.unmerged.empty());
+  return prepared.unmerged.empty() ? "" : prepared.unmerged.front();
 }
 
 Convolution AsInput(Layout layout, DataType dtype) {
@@ -154,7 +132,7 @@ TEST_P(MergedTypesTest, GivesWhatTheConvolutionsGiveByThemselves) {
     const auto parts = WithOutputChannels(AsInput(layout, dtype), {6, 1, 9});
     MergedProblem problem(parts);
     NotingBackend backend;
-    const PreparedStage stage = PrepareOk(&backend, StepsOnLane(parts, 0, algorithm), {kMerged});
+    const PreparedStage stage = Prepared(&backend, MergedStage(parts, algorithm));
     EXPECT_TRUE(stage.fallbacks.empty());
     ASSERT_TRUE(RunToEnd(&backend, stage, problem.Buffers()).ok());
     problem.ExpectCorrect(kExact);
@@ -174,7 +152,7 @@ TEST_P(MergedTypesTest, AppliesEachBiasAndTheActivation) {
     const auto parts = WithOutputChannels(c, {5, 3});
     MergedProblem problem(parts);
     NotingBackend backend;
-    const PreparedStage stage = PrepareOk(&backend, StepsOnLane(parts, 0), {kMerged});
+    const PreparedStage stage = Prepared(&backend, MergedStage(parts));
     ASSERT_TRUE(RunToEnd(&backend, stage, problem.Buffers()).ok());
     problem.ExpectCorrect(kRounded);
     EXPECT_EQ(backend.algorithms.size(), 1u);
@@ -193,7 +171,7 @@ TEST(MergedLanesTest, GivesTheSameInEveryGeometry) {
     const auto parts = WithOutputChannels(c, {3, 4});
     MergedProblem problem(parts);
     NotingBackend backend;
-    const PreparedStage stage = PrepareOk(&backend, StepsOnLane(parts, 0), {kMerged});
+    const PreparedStage stage = Prepared(&backend, MergedStage(parts));
     ASSERT_TRUE(RunToEnd(&backend, stage, problem.Buffers()).ok());
     problem.ExpectCorrect(kExact);
     EXPECT_EQ(backend.algorithms.size(), 1u);
@@ -208,11 +186,10 @@ TEST(MergedLanesTest, RunsBesideOtherLanesInsideForkAndJoin) {
     return Status::Ok();
   };
   const auto parts = WithOutputChannels(AsInput(Layout::kNHWC, DataType::kFloat), {6, 2, 5, 3, 4});
-  std::vector<StageStep> steps = StepsOnLane(parts, 0);
-  for (size_t i : {1, 2}) steps[i].lane = 1;
-  for (size_t i : {3, 4}) steps[i].lane = 2;
+  const Stage planned = WithOptions(StageOf(StepsOf(parts), {0, 1, 1, 2, 2}),
+                                    {LaneOptions(), kMergedLane, kMergedLane});
   NotingBackend backend(delay);
-  const PreparedStage stage = PrepareOk(&backend, steps, {LaneOptions(), kMerged, kMerged});
+  const PreparedStage stage = Prepared(&backend, planned);
   ASSERT_EQ(stage.merged.size(), 2u);
   for (int round = 0; round < 20; ++round) {
     MergedProblem problem(parts);
@@ -221,17 +198,15 @@ TEST(MergedLanesTest, RunsBesideOtherLanesInsideForkAndJoin) {
     std::memset(problem.image(), 0xFF, image.size());
     std::vector<GuardedBuffer> workspaces;
     for (const size_t bytes : stage.lane_workspace_bytes) workspaces.emplace_back(bytes);
-    std::unique_ptr<HostStream> caller;
-    ASSERT_TRUE(HostStream::Create(&caller).ok());
+    const std::unique_ptr<HostStream> caller = NewCaller();
     caller->Enqueue([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       std::memcpy(problem.image(), image.data(), image.size());
       return Status::Ok();
     });
-    ASSERT_TRUE(RunStage(&backend, stage, problem.Buffers(),
-                         {workspaces[0].data(), workspaces[1].data(), workspaces[2].data()},
-                         caller.get())
-                    .ok());
+    const StageBuffers buffers =
+        problem.Bind({workspaces[0].data(), workspaces[1].data(), workspaces[2].data()});
+    ASSERT_TRUE(RunStage(&backend, stage, buffers, caller.get()).ok());
     caller->Enqueue([&] {
       problem.ExpectCorrect(kExact);
       return Status::Ok();
@@ -247,7 +222,7 @@ TEST(MergedLanesTest, ConvolutionsThatDoNotFitTogetherAreNotMerged) {
     std::vector<Convolution> parts = WithOutputChannels(c, {6, 2});
     change(&parts[1]);
     CompleteSame(&parts[1]);
-    return RefusalOf(StepsOnLane(parts, 0));
+    return RefusalOf(MergedStage(parts));
   };
   EXPECT_EQ(refusal_of([](Convolution*) {}), "");
   const std::string differ = "differ in output channels only";
@@ -267,32 +242,32 @@ TEST(MergedLanesTest, ConvolutionsThatDoNotFitTogetherAreNotMerged) {
   grouped.group_count = 2;
   gradient.kind = ConvolutionKind::kBackwardInput;
   for (const Convolution& other : {grouped, gradient}) {
-    const std::string refusal = RefusalOf(StepsOnLane({other, other}, 0));
+    const std::string refusal = RefusalOf(MergedStage({other, other}));
     EXPECT_NE(refusal.find("forward convolutions without groups"), std::string::npos) << refusal;
   }
 }
 
 TEST(MergedLanesTest, StepsOfDifferentAlgorithmsAreNotMerged) {
-  std::vector<StageStep> steps = StepsOnLane(WithOutputChannels(MakeConvolution(), {6, 2}), 0);
-  steps[1].algorithm = "DIRECT";
-  EXPECT_NE(RefusalOf(steps).find("got '' and 'DIRECT'"), std::string::npos);
+  Stage stage = MergedStage(WithOutputChannels(MakeConvolution(), {6, 2}));
+  stage.steps[1].algorithm = "DIRECT";
+  EXPECT_NE(RefusalOf(stage).find("got '' and 'DIRECT'"), std::string::npos);
 }
 
 TEST(MergedLanesTest, AnAlgorithmThatCannotRunTheWiderConvolutionLeavesTheLaneUnmerged) {
-  const auto steps = StepsOnLane(WithOutputChannels(MakeConvolution(), {6, 2}), 0, "FFT");
-  EXPECT_NE(RefusalOf(steps).find("got FFT"), std::string::npos);
+  const Stage stage = MergedStage(WithOutputChannels(MakeConvolution(), {6, 2}), "FFT");
+  EXPECT_NE(RefusalOf(stage).find("got FFT"), std::string::npos);
 }
 
 TEST(MergedLanesTest, TheWorkspaceLimitIsForTheJoinedTensorsToo) {
-  const auto steps = StepsOnLane(WithOutputChannels(MakeConvolution(), {6, 2}), 0, "IM2COL_GEMM");
+  const Stage stage = MergedStage(WithOutputChannels(MakeConvolution(), {6, 2}), "IM2COL_GEMM");
   HostBackend backend(SerialFor);
-  const PreparedStage ample = PrepareOk(&backend, steps, {kMerged});
+  const PreparedStage ample = Prepared(&backend, stage);
   const size_t bytes = ample.lane_workspace_bytes[0];
   EXPECT_EQ(bytes, ample.merged[0].merge.workspace_bytes());
   EXPECT_GT(bytes, ample.merged[0].merge.merged.joined_bytes);
-  EXPECT_EQ(RefusalOf(steps, bytes), "");
-  EXPECT_NE(RefusalOf(steps, bytes - 1).find("the limit is"), std::string::npos);
-  EXPECT_NE(RefusalOf(steps, 100).find("leave too little of the limit of 100"), std::string::npos);
+  EXPECT_EQ(RefusalOf(stage, bytes), "");
+  EXPECT_NE(RefusalOf(stage, bytes - 1).find("the limit is"), std::string::npos);
+  EXPECT_NE(RefusalOf(stage, 100).find("leave too little of the limit of 100"), std::string::npos);
 }
 
 // So that a merged lane takes no memory for what it does not run.
@@ -300,18 +275,19 @@ TEST(MergedLanesTest, StepsByThemselvesTakeNoMoreWorkspaceThanMerged) {
   class WideTakesLess : public HostBackend {
    public:
     WideTakesLess() : HostBackend(SerialFor) {}
-    Status Prepare(const Convolution& convolution, const std::string& algorithm, size_t limit,
+    Status Prepare(const Convolution& convolution, const std::string& algorithm,
+                   const PrepareOptions& options,
                    std::shared_ptr<const PreparedConvolution>* prepared) override {
       const bool is_wide = convolution.output_channels == 8;
-      return HostBackend::Prepare(convolution, is_wide ? "DIRECT" : algorithm, limit, prepared);
+      return HostBackend::Prepare(convolution, is_wide ? "DIRECT" : algorithm, options, prepared);
     }
   } backend;
   Convolution c = MakeConvolution();
   c.image_channels = 64;  // patches are larger than joined filters and outputs
   c.image_height = c.image_width = 12;
   CompleteSame(&c);
-  const auto steps = StepsOnLane(WithOutputChannels(c, {6, 2}), 0, "IM2COL_GEMM");
-  const PreparedStage stage = PrepareOk(&backend, steps, {kMerged});
+  const PreparedStage stage =
+      Prepared(&backend, MergedStage(WithOutputChannels(c, {6, 2}), "IM2COL_GEMM"));
   EXPECT_TRUE(stage.fallbacks.empty());
   ASSERT_EQ(stage.merged.size(), 1u);
   EXPECT_EQ(stage.lane_workspace_bytes[0], stage.merged[0].merge.workspace_bytes());
@@ -327,7 +303,7 @@ TEST(MergedLanesTest, ImagesThatAreNotOneBufferAreConvolvedByThemselvesAndCounte
   std::vector<ConvolutionBuffers> buffers = problem.Buffers();
   buffers[2].inputs[0] = other_image.data();
   NotingBackend backend;
-  const PreparedStage stage = PrepareOk(&backend, StepsOnLane(parts, 0, "DIRECT"), {kMerged});
+  const PreparedStage stage = Prepared(&backend, MergedStage(parts, "DIRECT"));
   const int64_t before = CountFallbacks(
       "a lane ran unmerged: that of convolution 'a': Its convolutions read different images");
   ASSERT_TRUE(RunToEnd(&backend, stage, buffers).ok());
@@ -344,7 +320,7 @@ TEST(MergedLanesTest, WhatHasNothingToComputeIsLeftOut) {
   const auto parts = WithOutputChannels(MakeConvolution(), {6, 0, 3});
   MergedProblem problem(parts);
   NotingBackend backend;
-  const PreparedStage stage = PrepareOk(&backend, StepsOnLane(parts, 0), {kMerged});
+  const PreparedStage stage = Prepared(&backend, MergedStage(parts));
   EXPECT_TRUE(stage.fallbacks.empty());
   ASSERT_EQ(stage.merged.size(), 1u);
   EXPECT_EQ(stage.merged[0].steps, (std::vector<size_t>{0, 2}));
@@ -364,7 +340,7 @@ TEST(MergedLanesTest, EmptyBatchesAndEmptyImagesAreNoFallback) {
     const auto parts = WithOutputChannels(c, {6, 2});
     MergedProblem problem(parts);
     NotingBackend backend;
-    const PreparedStage stage = PrepareOk(&backend, StepsOnLane(parts, 0), {kMerged});
+    const PreparedStage stage = Prepared(&backend, MergedStage(parts));
     EXPECT_TRUE(stage.fallbacks.empty());
     EXPECT_TRUE(stage.merged.empty());
     ASSERT_TRUE(RunToEnd(&backend, stage, problem.Buffers()).ok());
@@ -373,28 +349,15 @@ TEST(MergedLanesTest, EmptyBatchesAndEmptyImagesAreNoFallback) {
   }
 }
 
-TEST(MergedLanesTest, TheSequenceForScarceMemoryIsNotMerged) {
-  const auto parts = WithOutputChannels(MakeConvolution(), {6, 2});
-  MergedProblem problem(parts);
-  NotingBackend backend;
-  PreparedStage stage;
-  ASSERT_TRUE(PrepareSequentialStage(&backend, StepsOnLane(parts, 0), &stage).ok());
-  EXPECT_TRUE(stage.merged.empty());
-  ASSERT_TRUE(RunToEnd(&backend, stage, problem.Buffers()).ok());
-  problem.ExpectCorrect(kExact);
-  EXPECT_EQ(backend.algorithms.size(), 2u);
-}
-
-TEST(MergedLanesTest, LanesBeyondTheLimitAreMergedBehindOthers) {
+TEST(MergedLanesTest, LanesBeyondTheLimitAreMergedAndRunAfterOthers) {
   const auto parts = WithOutputChannels(MakeConvolution(), std::vector<int64_t>(kMaxLanes + 2, 2));
-  std::vector<StageStep> steps = StepsOnLane(parts, 0);
-  for (int i = 0; i <= kMaxLanes; ++i) steps[i].lane = i;
-  steps[kMaxLanes + 1].lane = kMaxLanes;
-  std::vector<LaneOptions> lanes(kMaxLanes + 1);
-  lanes[kMaxLanes] = kMerged;
+  std::vector<int> step_lanes(kMaxLanes + 2, kMaxLanes);
+  for (int i = 0; i <= kMaxLanes; ++i) step_lanes[i] = i;
+  Stage planned = StageOf(StepsOf(parts), step_lanes);
+  planned.lanes[kMaxLanes].merged = true;
   MergedProblem problem(parts);
   NotingBackend backend;
-  const PreparedStage stage = PrepareOk(&backend, steps, lanes);
+  const PreparedStage stage = Prepared(&backend, planned);
   ASSERT_EQ(stage.merged.size(), 1u);
   EXPECT_GE(stage.lane_workspace_bytes[0], stage.merged[0].merge.workspace_bytes());
   ASSERT_TRUE(RunToEnd(&backend, stage, problem.Buffers()).ok());
@@ -407,7 +370,7 @@ TEST(MergedLanesTest, AJoinedFilterIsReadInPlaceOfTheFilters) {
     const auto parts = WithOutputChannels(AsInput(Layout::kNHWC, dtype), {6, 2});
     MergedProblem problem(parts);
     NotingBackend backend;
-    const PreparedStage stage = PrepareOk(&backend, StepsOnLane(parts, 0), {kMerged});
+    const PreparedStage stage = Prepared(&backend, MergedStage(parts));
     const PreparedMerge& merge = stage.merged[0].merge;
     std::vector<ConvolutionBuffers> buffers = problem.Buffers();
     // The host reads filters as float.
@@ -434,7 +397,7 @@ TEST(MergedLanesTest, RefusesJoinedFiltersForSomeMergedLanes) {
   NotingBackend backend;
   const auto parts = WithOutputChannels(MakeConvolution(), {6, 2});
   MergedProblem problem(parts);
-  const PreparedStage stage = PrepareOk(&backend, StepsOnLane(parts, 0), {kMerged});
+  const PreparedStage stage = Prepared(&backend, MergedStage(parts));
   const Status status = RunToEnd(&backend, stage, problem.Buffers(), {nullptr, nullptr});
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("all of 1 merged lanes, got 2"), std::string::npos);
@@ -446,9 +409,9 @@ TEST(MergedLanesTest, ACopyThatFailsNamesItsLane) {
     MergedProblem problem(parts);
     NotingBackend backend;
     backend.fail_copy = fail_copy;
-    const PreparedStage stage = PrepareOk(&backend, StepsOnLane(parts, 0, "DIRECT"), {kMerged});
+    const PreparedStage stage = Prepared(&backend, MergedStage(parts, "DIRECT"));
     EXPECT_EQ(RunToEnd(&backend, stage, problem.Buffers()).message(),
-              "Convolution 'a' with algorithm DIRECT and those merged with it: no copy");
+              "Convolution 'a + b' with algorithm DIRECT: no copy");
   }
 }
 

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "cc_kernels/core/convolution.h"
-#include "cc_kernels/core/stage_runner.h"
 #include "tests/cc/convolution_problem.h"
 #include "tests/cc/guarded_buffer.h"
 #include "tests/cc/reference_convolution.h"
+#include "tests/cc/stage_fixture.h"
 
 namespace tf_interop {
 
@@ -27,14 +27,21 @@ inline std::vector<Convolution> WithOutputChannels(const Convolution& c,
   return parts;
 }
 
-// One step for each, "a", "b", "c" and so on, all on one lane.
-inline std::vector<StageStep> StepsOnLane(const std::vector<Convolution>& parts, int lane,
-                                          const std::string& algorithm = "") {
-  std::vector<StageStep> steps;
+// One step for each, "a", "b", "c" and so on.
+inline std::vector<Step> StepsOf(const std::vector<Convolution>& parts,
+                                 const std::string& algorithm = "") {
+  std::vector<Step> steps;
   for (const Convolution& part : parts) {
-    steps.push_back({std::string(1, static_cast<char>('a' + steps.size())), part, algorithm, lane});
+    steps.push_back(
+        {std::string(1, static_cast<char>('a' + steps.size())), part, algorithm, nullptr});
   }
   return steps;
+}
+
+// All of them on one lane, which is to be merged.
+inline Stage MergedStage(const std::vector<Convolution>& parts, const std::string& algorithm = "") {
+  const std::vector<int> one_lane(parts.size(), 0);
+  return WithOptions(StageOf(StepsOf(parts, algorithm), one_lane), {kMergedLane});
 }
 
 // Buffer is as for ConvolutionProblem.
@@ -54,6 +61,10 @@ class MergedProblem {
       RunReference(part, &tensors);
       expected_.push_back(tensors.output);
     }
+  }
+
+  StageBuffers Bind(const std::vector<void*>& lane_workspaces) {
+    return {Buffers(), lane_workspaces, {}, nullptr};
   }
 
   std::vector<ConvolutionBuffers> Buffers() {

@@ -8,14 +8,9 @@
 #include <thread>
 #include <vector>
 
-#include "cc_kernels/core/counters.h"
-#include "cc_kernels/core/host/host_backend.h"
-#include "cc_kernels/core/host/host_stream.h"
-#include "cc_kernels/core/launch_recovery.h"
-#include "cc_kernels/core/memory_ladder.h"
-#include "cc_kernels/core/prepare_gate.h"
-#include "cc_kernels/core/stage_runner.h"
-#include "cc_kernels/core/transformed_filters.h"
+#include "cc_kernels/core/ladder.h"
+#include "cc_kernels/core/stage_cache.h"
+#include "tests/cc/stage_fixture.h"
 
 namespace tf_interop {
 namespace {
@@ -37,53 +32,54 @@ Convolution PointwiseOf(int64_t batch, int64_t channels) {
 // that fails, and their pins do not exist now and then.
 class Program {
  public:
-  Program(HostBackend* backend, PrepareGate* gate) : backend_(backend), gate_(gate) {
-    EXPECT_TRUE(HostStream::Create(&caller_).ok());
-  }
+  explicit Program(HostBackend* backend) : backend_(backend), caller_(NewCaller()) {}
 
   // Returns how many elements were wrong.
   int Run(int round) {
     const int lanes = 2 + round % 5;
-    std::vector<StageStep> steps;
+    Stage stage;
+    StageBuffers buffers;
     std::vector<std::vector<float>> images, filters, results;
+    std::vector<int64_t> signature;
     for (int lane = 0; lane < lanes; ++lane) {
       const Convolution c = PointwiseOf(1 + (round * 7 + lane) % 97, 1 + round % 3);
       const std::string pin = round % 11 == 0 ? "NONE_" + std::to_string(round) : "IM2COL_GEMM";
-      steps.push_back({"step_" + std::to_string(round) + "_" + std::to_string(lane), c, pin, lane});
+      stage.steps.push_back(
+          {"step_" + std::to_string(round) + "_" + std::to_string(lane), c, pin, nullptr});
+      stage.lanes.push_back({{static_cast<size_t>(lane)}});
       images.emplace_back(c.image_elements(), 1.0f);
       filters.emplace_back(c.filter_elements(), 1.0f);
       results.emplace_back(c.output_elements(), -1.0f);
+      buffers.steps.push_back(
+          {{images[lane].data(), filters[lane].data(), nullptr}, results[lane].data()});
+      signature.insert(signature.end(), {c.batch, c.image_channels, round % 11});
     }
-    PreparedStage stage;
-    const bool has_memory = round % 13 != 0;
+    const PrepareOptions options = {~size_t{0}, round % 50 != 0, round % 70 == 0};
+    std::shared_ptr<const PreparedStage> prepared = cache_.Find(signature);
+    if (prepared == nullptr) {
+      prepared = cache_.Insert(signature,
+                               std::make_shared<PreparedStage>(Prepared(backend_, stage, options)));
+    }
+    for (const std::string& reason : prepared->fallbacks) CountFallback("pin", reason);
     std::vector<std::vector<char>> workspaces;
-    std::vector<void*> places;
-    const auto get = [&](const std::vector<size_t>& bytes, bool is_last) {
+    const bool has_memory = round % 13 != 0;
+    LadderCalls calls;
+    calls.get_workspaces = [&](const std::vector<size_t>& bytes, bool is_last,
+                               std::vector<void*>* places) {
       if (!has_memory && !is_last) return false;
-      workspaces.clear(), places.clear();
-      for (const size_t each : bytes) places.push_back(workspaces.emplace_back(each).data());
+      workspaces.clear(), places->clear();
+      for (const size_t each : bytes) places->push_back(workspaces.emplace_back(each).data());
       return true;
     };
-    const PrepareSwitches switches = {round % 50 != 0, round % 70 == 0};
-    EXPECT_TRUE(gate_
-                    ->Prepare(backend_, switches,
-                              [&]() -> Status {
-                                TF_INTEROP_RETURN_IF_ERROR(
-                                    PrepareStage(backend_, steps, ~size_t{0}, &stage));
-                                if (get(stage.lane_workspace_bytes, false)) return Status::Ok();
-                                return PrepareWithLessMemory(backend_, steps, ~size_t{0}, get,
-                                                             &stage);
-                              })
-                    .ok());
-    for (const std::string& reason : stage.fallbacks) CountFallback("pin", reason);
-    std::vector<ConvolutionBuffers> buffers;
-    for (int lane = 0; lane < lanes; ++lane) {
-      buffers.push_back(
-          {{images[lane].data(), filters[lane].data(), nullptr}, results[lane].data()});
+    LesserStage lesser;
+    const PreparedStage* ran = prepared.get();
+    if (!calls.get_workspaces(ran->lane_workspace_bytes, false, &buffers.lane_workspaces)) {
+      EXPECT_TRUE(DescendForMemory(backend_, stage, options, *ran, calls, &lesser).ok());
+      ran = &lesser.stage;
+      buffers.lane_workspaces = lesser.lane_workspaces;
     }
     const Status status =
-        RunStageOrRecover(backend_, stage, buffers, places, {}, caller_.get(),
-                          [](Recovery, PreparedStage*, void**) { return Internal("not needed"); });
+        RunOrDescend(backend_, stage, options, *ran, buffers, caller_.get(), calls);
     EXPECT_TRUE(status.ok()) << status.message();
     caller_->Synchronize();
     int wrong = 0;
@@ -95,8 +91,8 @@ class Program {
 
  private:
   HostBackend* const backend_;
-  PrepareGate* const gate_;
   std::unique_ptr<HostStream> caller_;
+  StageCache<PreparedStage> cache_;
 };
 
 size_t BytesInUse() { return mallinfo2().uordblks; }
@@ -112,10 +108,9 @@ constexpr bool kCountsMemory = true;
 
 TEST(SoakTest, ThousandsOfStagesWithChangingShapesLeaveNothingBehind) {
   HostBackend backend(SerialFor);
-  PrepareGate gate;
   std::atomic<int> wrong{0};
   const auto drive = [&](int first, int rounds) {
-    Program program(&backend, &gate);
+    Program program(&backend);
     for (int round = first; round < first + rounds; ++round) wrong += program.Run(round);
   };
   const auto drive_two = [&](int first, int rounds) {

@@ -52,6 +52,24 @@ inline Stage StageOfLanes(int count, const Convolution& c, const std::string& al
   return stage;
 }
 
+// What the lanes of a test's stage ask for, in short.
+struct LaneOptions {
+  int priority = 0;
+  int sm_count = 0;
+  bool merged = false;
+};
+inline constexpr LaneOptions kMergedLane = {0, 0, true};
+
+// `lanes` is empty where no lane asks for anything.
+inline Stage WithOptions(Stage stage, const std::vector<LaneOptions>& lanes) {
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    stage.lanes[i].priority = lanes[i].priority;
+    stage.lanes[i].sm_count = lanes[i].sm_count;
+    stage.lanes[i].merged = lanes[i].merged;
+  }
+  return stage;
+}
+
 inline PreparedStage Prepared(Backend* backend, const Stage& stage,
                               const PrepareOptions& options = kAnyWorkspace) {
   PreparedStage prepared;

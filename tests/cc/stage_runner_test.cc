@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <new>
 #include <random>
@@ -16,27 +18,10 @@
 #include <utility>
 #include <vector>
 
-#include "cc_kernels/core/counters.h"
-#include "cc_kernels/core/host/host_backend.h"
-#include "cc_kernels/core/host/host_stream.h"
-#include "tests/cc/reference_convolution.h"
+#include "tests/cc/stage_fixture.h"
 
 namespace tf_interop {
 namespace {
-
-constexpr size_t kNoLimit = ~size_t{0};
-
-// A 1x1 convolution of one channel with filter 1: it copies its image, so that every element of the
-// result says what the lane has read.
-Convolution CopyConvolution(int64_t pixels) {
-  Convolution c;
-  c.batch = 1;
-  c.image_height = c.output_height = 1;
-  c.image_width = c.output_width = pixels;
-  c.image_channels = c.output_channels = 1;
-  c.filter_height = c.filter_width = 1;
-  return c;
-}
 
 void SleepUpTo(int microseconds) {
   thread_local std::mt19937 random(std::random_device{}());
@@ -71,36 +56,26 @@ class BrokenBackend : public HostBackend {
 
 constexpr int64_t kPixels = 64;
 constexpr int kLanes = 3;
-constexpr float kPoison = -1.0f;
+
+Stage CopyLanes(int count) { return StageOfLanes(count, CopyConvolution(kPixels), "DIRECT"); }
 
 // One round as TensorFlow would drive it: work on the caller's stream writes the inputs, the stage
 // runs, and later work on the caller's stream reads the results and reuses the inputs' memory at
 // once. Returns how many elements were wrong.
 int CountWrongElements(HostBackend* backend, HostStream* caller, float value) {
-  std::vector<float> image(kPixels, kPoison), filter(1, 1.0f);
-  std::vector<std::vector<float>> results(kLanes, std::vector<float>(kPixels, kPoison));
-  std::vector<StageStep> steps;
-  std::vector<ConvolutionBuffers> buffers;
-  for (int lane = 0; lane < kLanes; ++lane) {
-    steps.push_back({"conv" + std::to_string(lane), CopyConvolution(kPixels), "DIRECT", lane});
-    buffers.push_back({{image.data(), filter.data(), nullptr}, results[lane].data()});
-  }
-  PreparedStage stage;
-  EXPECT_TRUE(PrepareStage(backend, steps, kNoLimit, &stage).ok());
-
-  caller->Enqueue([&image, value] {
+  StageMemory memory(kLanes, CopyConvolution(kPixels), StageMemory::kPoison);
+  const PreparedStage stage = Prepared(backend, CopyLanes(kLanes));
+  caller->Enqueue([&memory, value] {
     SleepUpTo(1000);
-    std::fill(image.begin(), image.end(), value);
+    std::fill(memory.image.begin(), memory.image.end(), value);
     return Status::Ok();
   });
-  EXPECT_TRUE(RunStage(backend, stage, buffers, {nullptr, nullptr, nullptr}, caller).ok());
+  const StageBuffers buffers = memory.Bind(stage.lane_workspace_bytes);
+  EXPECT_TRUE(RunStage(backend, stage, buffers, caller).ok());
   std::atomic<int> wrong{0};
   caller->Enqueue([&] {
-    std::fill(image.begin(), image.end(), kPoison);
-    for (const auto& result : results) {
-      wrong += static_cast<int>(
-          std::count_if(result.begin(), result.end(), [&](float x) { return x != value; }));
-    }
+    std::fill(memory.image.begin(), memory.image.end(), StageMemory::kPoison);
+    wrong = memory.CountWrong(value);
     return Status::Ok();
   });
   caller->Synchronize();
@@ -111,8 +86,7 @@ int CountWrongElements(HostBackend* backend, HostStream* caller, float value) {
 
 int CountWrongElements(BrokenBackend::Missing missing, int rounds) {
   BrokenBackend backend(missing, RandomDelay);
-  std::unique_ptr<HostStream> caller;
-  EXPECT_TRUE(HostStream::Create(&caller).ok());
+  const std::unique_ptr<HostStream> caller = NewCaller();
   backend.set_caller(caller.get());
   int wrong = 0;
   for (int round = 0; round < rounds; ++round) {
@@ -140,8 +114,7 @@ TEST(StageRunnerTest, TwoThreadsShareABackend) {
   HostBackend backend(SerialFor, RandomDelay);
   std::atomic<int> wrong{0};
   const auto drive = [&](float offset) {
-    std::unique_ptr<HostStream> caller;
-    ASSERT_TRUE(HostStream::Create(&caller).ok());
+    const std::unique_ptr<HostStream> caller = NewCaller();
     for (int round = 0; round < 100; ++round) {
       wrong += CountWrongElements(&backend, caller.get(), offset + static_cast<float>(round));
     }
@@ -163,8 +136,7 @@ TEST(StageRunnerTest, LanesRunAtTheSameTime) {
     --running;
     return Status::Ok();
   });
-  std::unique_ptr<HostStream> caller;
-  ASSERT_TRUE(HostStream::Create(&caller).ok());
+  const std::unique_ptr<HostStream> caller = NewCaller();
   EXPECT_EQ(CountWrongElements(&backend, caller.get(), 5.0f), 0);
   EXPECT_EQ(most, kLanes);
 }
@@ -177,19 +149,13 @@ TEST(StageRunnerTest, AFailingLaneIsJoinedAndItsErrorReachesTheCaller) {
     ++finished;
     return Status::Ok();
   });
-  std::vector<float> image(16, 1.0f), filter(1, 1.0f), results(48, 0.0f);
-  std::vector<StageStep> steps = {{"a", CopyConvolution(16), "", 0},
-                                  {"bad", CopyConvolution(7), "", 1},
-                                  {"c", CopyConvolution(16), "", 2}};
-  std::vector<ConvolutionBuffers> buffers;
-  for (int i = 0; i < 3; ++i) {
-    buffers.push_back({{image.data(), filter.data(), nullptr}, results.data() + 16 * i});
-  }
-  PreparedStage stage;
-  ASSERT_TRUE(PrepareStage(&backend, steps, kNoLimit, &stage).ok());
-  std::unique_ptr<HostStream> caller;
-  ASSERT_TRUE(HostStream::Create(&caller).ok());
-  ASSERT_TRUE(RunStage(&backend, stage, buffers, {nullptr, nullptr, nullptr}, caller.get()).ok());
+  Stage planned = CopyLanes(3);
+  planned.steps[1].convolution = CopyConvolution(7);
+  const PreparedStage stage = Prepared(&backend, planned);
+  StageMemory memory(3, CopyConvolution(kPixels), 1.0f);
+  const std::unique_ptr<HostStream> caller = NewCaller();
+  ASSERT_TRUE(
+      RunStage(&backend, stage, memory.Bind(stage.lane_workspace_bytes), caller.get()).ok());
   caller->Synchronize();
   EXPECT_EQ(finished, 2);
   EXPECT_EQ(caller->TakeError().message(), "injected");
@@ -221,88 +187,199 @@ class FailingLaunch : public HostBackend {
   int waits_ = 0;
 };
 
-// Runs two lanes of which the second cannot be launched; returns why.
-std::string RunHalfwayAndExpectJoined(FailingLaunch::Failure failure) {
+// Runs two lanes of which one cannot be launched, after the other; returns why.
+std::string RunHalfwayAndExpectJoined(FailingLaunch::Failure failure, int largest) {
   FailingLaunch backend(1, failure);
-  std::vector<float> image(16, 1.0f), filter(1, 1.0f), first(16, 0.0f), second(16, 0.0f);
-  PreparedStage stage;
-  EXPECT_TRUE(PrepareStage(&backend,
-                           {{"a", CopyConvolution(16), "DIRECT", 0},
-                            {"b", CopyConvolution(16), "DIRECT", 1}},
-                           kNoLimit, &stage)
-                  .ok());
-  std::unique_ptr<HostStream> caller;
-  EXPECT_TRUE(HostStream::Create(&caller).ok());
-  const Status status = RunStage(&backend, stage,
-                                 {{{image.data(), filter.data(), nullptr}, first.data()},
-                                  {{image.data(), filter.data(), nullptr}, second.data()}},
-                                 {nullptr, nullptr}, caller.get());
-  EXPECT_EQ(backend.waits(), 4);  // two lanes forked, two joined
+  Stage planned = CopyLanes(2);
+  planned.steps[1 - largest].convolution = CopyConvolution(kPixels / 2);  // on a stream of its own
+  const PreparedStage stage = Prepared(&backend, planned);
+  StageMemory memory(2, CopyConvolution(kPixels), 5.0f);
+  const std::unique_ptr<HostStream> caller = NewCaller();
+  bool is_joined = false;
+  const Status status =
+      RunStage(&backend, stage, memory.Bind(stage.lane_workspace_bytes), caller.get(), &is_joined);
+  EXPECT_TRUE(is_joined);
+  EXPECT_EQ(backend.waits(), 2);  // the lane with a stream forked, and joined
   caller->Synchronize();
-  EXPECT_EQ(first, std::vector<float>(16, 1.0f));
+  EXPECT_EQ(memory.results[0][0], 5.0f);
   return status.message();
 }
 
 TEST(StageRunnerTest, ALaunchThatFailsHalfwayIsStillJoined) {
-  EXPECT_EQ(RunHalfwayAndExpectJoined(FailingLaunch::Failure::kReturned),
-            "Convolution 'b' with algorithm DIRECT: no launch");
+  for (const int largest : {0, 1}) {
+    EXPECT_EQ(RunHalfwayAndExpectJoined(FailingLaunch::Failure::kReturned, largest),
+              "Convolution '1' with algorithm DIRECT: no launch");
+  }
 }
 
 TEST(StageRunnerTest, ALaunchThatThrowsHalfwayIsStillJoined) {
-  EXPECT_EQ(RunHalfwayAndExpectJoined(FailingLaunch::Failure::kThrown),
-            "Out of host memory while a stage was launched.");
+  for (const int largest : {0, 1}) {
+    EXPECT_EQ(RunHalfwayAndExpectJoined(FailingLaunch::Failure::kThrown, largest),
+              "Out of host memory while a stage was launched.");
+  }
+}
+
+// Notes what goes to which stream, in order.
+class NotingBackend : public HostBackend {
+ public:
+  NotingBackend() : HostBackend(SerialFor) {}
+  Status Record(Event* event, Stream stream) override {
+    calls.push_back({'r', stream});
+    return HostBackend::Record(event, stream);
+  }
+  Status Wait(Stream stream, Event* event) override {
+    calls.push_back({'w', stream});
+    return HostBackend::Wait(stream, event);
+  }
+  Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
+                void* workspace, StreamGroup* group, Stream stream) override {
+    calls.push_back({'l', stream});
+    return HostBackend::Launch(prepared, buffers, workspace, group, stream);
+  }
+  // Letters of the calls, those on the caller's stream as capitals.
+  std::string Written(Stream caller) const {
+    std::string written;
+    for (const auto& [letter, stream] : calls) {
+      written += stream == caller ? static_cast<char>(std::toupper(letter)) : letter;
+    }
+    return written;
+  }
+
+  std::vector<std::pair<char, Stream>> calls;
+};
+
+std::string CallsOf(const Stage& planned) {
+  NotingBackend backend;
+  const PreparedStage stage = Prepared(&backend, planned);
+  StageMemory memory(planned.steps.size(), CopyConvolution(kPixels), 5.0f);
+  const std::unique_ptr<HostStream> caller = NewCaller();
+  EXPECT_TRUE(
+      RunStage(&backend, stage, memory.Bind(stage.lane_workspace_bytes), caller.get()).ok());
+  caller->Synchronize();
+  return backend.Written(caller.get());
+}
+
+TEST(StageRunnerTest, TheLaneWithMostWorkRunsOnTheCallersStreamWithoutEvents) {
+  // The fork is recorded first; then two streams wait, three lanes launch, and two are joined.
+  EXPECT_EQ(CallsOf(CopyLanes(3)), "RwwLllrWrW") << "the first of equals";
+  Stage planned = CopyLanes(3);
+  planned.steps[0].convolution = planned.steps[1].convolution = CopyConvolution(kPixels / 2);
+  EXPECT_EQ(CallsOf(planned), "RwwllLrWrW");
+  // Two steps of 32 pixels are as much as one of 64, and three are more.
+  EXPECT_EQ(CallsOf(StageOf(StageOfLanes(5, CopyConvolution(16)).steps, {0, 0, 1, 1, 1})),
+            "RwlLlLLrW");
+}
+
+TEST(StageRunnerTest, AStageOfOneLaneHasNoEvents) {
+  EXPECT_EQ(CallsOf(StageOf(CopyLanes(3).steps, {0, 0, 0})), "LLL");
+  EXPECT_EQ(CallsOf(WithOptions(CopyLanes(1), {{-1, 8}})), "L") << "nothing to share SMs with";
+}
+
+TEST(StageRunnerTest, LanesWithOptionsAllHaveStreams) {
+  EXPECT_EQ(CallsOf(WithOptions(CopyLanes(2), {{-1, 0}, {0, 0}})), "RwwllrWrW");
+}
+
+// Appends its name to what the call brings, on the lane, and may fail.
+class NotingOperation : public Operation {
+ public:
+  explicit NotingOperation(std::string name, Status status = Status::Ok())
+      : name_(std::move(name)), status_(std::move(status)) {}
+  size_t workspace_bytes() const override { return 48; }
+  Status Launch(void* argument, void* workspace, Stream stream) const override {
+    static_cast<HostStream*>(stream)->Enqueue([=] {
+      *static_cast<char*>(workspace) = 'x';
+      static_cast<std::string*>(argument)->append(name_);
+      return Status::Ok();
+    });
+    return status_;
+  }
+
+ private:
+  const std::string name_;
+  const Status status_;
+};
+
+Step OperationStep(const std::string& name, Status status = Status::Ok()) {
+  return {name, {}, "", std::make_shared<NotingOperation>(name, std::move(status))};
+}
+
+TEST(StageRunnerTest, OperationsRunInTheOrderOfTheirLaneBesideConvolutions) {
+  HostBackend backend(SerialFor, RandomDelay);
+  Stage planned = CopyLanes(2);
+  planned.steps.insert(planned.steps.end(), {OperationStep("a"), OperationStep("b")});
+  planned.lanes[1].steps = {1, 2, 3};
+  for (const Stage& stage : {planned, InSequence(planned)}) {
+    const PreparedStage prepared = Prepared(&backend, stage);
+    EXPECT_EQ(prepared.lane_workspace_bytes.back(), 48u);
+    StageMemory memory(4, CopyConvolution(kPixels), 5.0f);
+    StageBuffers buffers = memory.Bind(prepared.lane_workspace_bytes);
+    std::string noted;
+    buffers.argument = &noted;
+    const std::unique_ptr<HostStream> caller = NewCaller();
+    ASSERT_TRUE(RunStage(&backend, prepared, buffers, caller.get()).ok());
+    caller->Synchronize();
+    EXPECT_EQ(noted, "ab");
+    EXPECT_EQ(memory.results[1], memory.image);
+  }
+}
+
+TEST(StageRunnerTest, AnOperationThatFailsIsNamedAndIsNeverMerged) {
+  HostBackend backend(SerialFor);
+  Stage planned = CopyLanes(1);
+  planned.steps.push_back(OperationStep("bad", Internal("no kernel")));
+  planned.lanes[0].steps = {0, 1};
+  planned.lanes[0].merged = true;
+  const PreparedStage prepared = Prepared(&backend, planned);
+  EXPECT_TRUE(prepared.merged.empty());
+  EXPECT_EQ(prepared.unmerged.size(), 1u);
+  StageMemory memory(2, CopyConvolution(kPixels), 5.0f);
+  StageBuffers buffers = memory.Bind(prepared.lane_workspace_bytes);
+  std::string noted;
+  buffers.argument = &noted;
+  const std::unique_ptr<HostStream> caller = NewCaller();
+  const Status status = RunStage(&backend, prepared, buffers, caller.get());
+  caller->Synchronize();
+  EXPECT_EQ(status.code(), StatusCode::kInternal);
+  EXPECT_NE(status.message().find("'bad'"), std::string::npos);
 }
 
 TEST(StageRunnerTest, APinThatCannotRunFallsBackAndIsNoted) {
   HostBackend backend(SerialFor);
-  PreparedStage stage;
-  ASSERT_TRUE(
-      PrepareStage(&backend, {{"a", CopyConvolution(16), "eng7", 0}}, kNoLimit, &stage).ok());
-  EXPECT_EQ(stage.steps[0].convolution->algorithm(), "IM2COL_GEMM");
+  const PreparedStage stage = Prepared(&backend, StageOfLanes(1, CopyConvolution(kPixels), "eng7"));
+  EXPECT_EQ(AlgorithmsOf(stage), std::vector<std::string>{"IM2COL_GEMM"});
   ASSERT_EQ(stage.fallbacks.size(), 1u);
-  EXPECT_NE(stage.fallbacks[0].find("'a' with algorithm eng7"), std::string::npos);
+  EXPECT_NE(stage.fallbacks[0].find("'0' with algorithm eng7"), std::string::npos);
+}
+
+// Three taps, so that the product of matrices needs a workspace.
+Convolution WideConvolution(int64_t pixels) {
+  Convolution c = CopyConvolution(pixels);
+  c.filter_width = 3;
+  c.pad_left = c.pad_right = 1;
+  return c;
 }
 
 TEST(StageRunnerTest, APinOverTheWorkspaceLimitFallsBack) {
   HostBackend backend(SerialFor);
-  Convolution c = CopyConvolution(16);
-  c.filter_width = 3;
-  c.pad_left = c.pad_right = 1;
-  PreparedStage stage;
-  ASSERT_TRUE(PrepareStage(&backend, {{"a", c, "IM2COL_GEMM", 0}}, 8, &stage).ok());
-  EXPECT_EQ(stage.steps[0].convolution->algorithm(), "DIRECT");
+  const PreparedStage stage =
+      Prepared(&backend, StageOfLanes(1, WideConvolution(16), "IM2COL_GEMM"), {8});
+  EXPECT_EQ(AlgorithmsOf(stage), std::vector<std::string>{"DIRECT"});
   EXPECT_EQ(stage.fallbacks.size(), 1u);
 }
 
 TEST(StageRunnerTest, StepsOfALaneShareItsWorkspace) {
   HostBackend backend(SerialFor);
-  Convolution small = CopyConvolution(16), large = CopyConvolution(64);
-  for (Convolution* c : {&small, &large}) {
-    c->filter_width = 3;
-    c->pad_left = c->pad_right = 1;
-  }
-  PreparedStage stage;
-  ASSERT_TRUE(PrepareStage(&backend,
-                           {{"a", large, "", 0}, {"b", small, "", 0}, {"c", small, "", 1}},
-                           kNoLimit, &stage)
-                  .ok());
+  Stage planned = StageOf(StageOfLanes(3, WideConvolution(16)).steps, {0, 0, 1});
+  planned.steps[0].convolution = WideConvolution(64);
+  const PreparedStage stage = Prepared(&backend, planned);
   ASSERT_EQ(stage.lane_workspace_bytes.size(), 2u);
   EXPECT_GT(stage.lane_workspace_bytes[0], stage.lane_workspace_bytes[1]);
   EXPECT_GT(stage.lane_workspace_bytes[1], 0u);
 }
 
-std::vector<StageStep> CopySteps(int lanes) {
-  std::vector<StageStep> steps;
-  for (int lane = 0; lane < lanes; ++lane) {
-    steps.push_back({"copy", CopyConvolution(kPixels), "", lane});
-  }
-  return steps;
-}
-
-TEST(StageRunnerTest, LanesBeyondTheLimitRunBehindOthers) {
+TEST(StageRunnerTest, LanesBeyondTheLimitRunAfterOthers) {
   HostBackend backend(SerialFor);
-  PreparedStage stage;
-  ASSERT_TRUE(PrepareStage(&backend, CopySteps(3 * kMaxLanes), kNoLimit, &stage).ok());
+  const PreparedStage stage = Prepared(&backend, CopyLanes(3 * kMaxLanes));
   EXPECT_EQ(stage.lane_workspace_bytes.size(), static_cast<size_t>(kMaxLanes));
   EXPECT_EQ(stage.steps[kMaxLanes + 1].lane, 1);
 }
@@ -327,9 +404,8 @@ TEST(StageRunnerTest, StreamsBeyondTheLimitOfThreadsRunWhereTheyAreUsed) {
 
 TEST(StageRunnerTest, LanesAskForWhatTheirOptionsSay) {
   HostBackend backend(SerialFor);
-  PreparedStage stage;
-  ASSERT_TRUE(
-      PrepareStage(&backend, CopySteps(3), {{-2, 0}, {0, 24}, {1, 0}}, kNoLimit, &stage).ok());
+  const PreparedStage stage =
+      Prepared(&backend, WithOptions(CopyLanes(3), {{-2, 0}, {0, 24}, {1, 0}}));
   ASSERT_EQ(stage.lane_groups.size(), 3u);
   const int priorities[] = {-2, 0, 1};
   for (int lane = 0; lane < 3; ++lane) {
@@ -339,36 +415,48 @@ TEST(StageRunnerTest, LanesAskForWhatTheirOptionsSay) {
   }
 }
 
-TEST(StageRunnerTest, LanesWithoutOptionsAskForNothing) {
-  HostBackend backend(SerialFor);
-  PreparedStage stage;
-  for (const std::vector<LaneOptions>& lanes :
-       {std::vector<LaneOptions>(), std::vector<LaneOptions>(2)}) {
-    ASSERT_TRUE(PrepareStage(&backend, CopySteps(2), lanes, kNoLimit, &stage).ok());
-    EXPECT_EQ(stage.lane_groups, std::vector<StreamGroupOptions>(2));
-  }
-}
-
 TEST(StageRunnerTest, LanesBeyondTheLimitRunWithTheOptionsOfThoseInFront) {
   std::vector<LaneOptions> lanes(kMaxLanes + 2);
   for (int lane = 0; lane < kMaxLanes + 2; ++lane) lanes[lane] = {-lane, lane};
   HostBackend backend(SerialFor);
-  PreparedStage stage;
-  ASSERT_TRUE(PrepareStage(&backend, CopySteps(kMaxLanes + 2), lanes, kNoLimit, &stage).ok());
+  const PreparedStage stage = Prepared(&backend, WithOptions(CopyLanes(kMaxLanes + 2), lanes));
   ASSERT_EQ(stage.lane_groups.size(), static_cast<size_t>(kMaxLanes));
   EXPECT_EQ(stage.lane_groups[1].priority, -1);
   EXPECT_EQ(stage.lane_groups[1].partition.size(), static_cast<size_t>(kMaxLanes));
 }
 
-TEST(StageRunnerTest, RefusesOptionsThatFitNoLane) {
+// `change` makes a stage of three lanes one that is refused.
+void ExpectRefused(const std::string& part, const std::function<void(Stage*)>& change) {
   HostBackend backend(SerialFor);
-  PreparedStage stage;
-  const Status too_few = PrepareStage(&backend, CopySteps(3), {{0, 8}}, kNoLimit, &stage);
-  EXPECT_EQ(too_few.code(), StatusCode::kInvalidArgument);
-  EXPECT_NE(too_few.message().find("all of 3 lanes, got 1"), std::string::npos);
-  const Status negative = PrepareStage(&backend, CopySteps(2), {{0, 8}, {0, -1}}, kNoLimit, &stage);
-  EXPECT_EQ(negative.code(), StatusCode::kInvalidArgument);
-  EXPECT_NE(negative.message().find("got -1 for lane 1"), std::string::npos);
+  Stage stage = CopyLanes(3);
+  change(&stage);
+  PreparedStage prepared;
+  const Status status = PrepareStage(&backend, stage, kAnyWorkspace, &prepared);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
+}
+
+TEST(StageRunnerTest, RefusesStagesThatAreNone) {
+  ExpectRefused("got -1 in lane 1", [](Stage* stage) { stage->lanes[1].sm_count = -1; });
+  ExpectRefused("got none in lane 2", [](Stage* stage) { stage->lanes[2].steps.clear(); });
+  ExpectRefused("got step 0 in lane 1", [](Stage* stage) { stage->lanes[1].steps = {0, 1}; });
+  ExpectRefused("got step 3 in lane 2", [](Stage* stage) { stage->lanes[2].steps = {2, 3}; });
+  ExpectRefused("got 2 of them", [](Stage* stage) { stage->lanes.pop_back(); });
+  ExpectRefused("ascending order", [](Stage* stage) {
+    stage->lanes.pop_back();
+    stage->lanes[1].steps = {2, 1};
+  });
+  ExpectRefused("'1'", [](Stage* stage) { stage->steps[1].convolution.output_width = 3; });
+}
+
+TEST(StageRunnerTest, RefusesAGapInTheNumbersOfLanes) {
+  std::vector<Lane> lanes;
+  for (const std::vector<int>& step_lanes :
+       {std::vector<int>{0, 2, 2}, {0, -1}, {0, 1 << 30}, {1, 1}}) {
+    EXPECT_EQ(LanesOf(step_lanes, &lanes).code(), StatusCode::kInvalidArgument);
+  }
+  EXPECT_TRUE(LanesOf({1, 0, 1}, &lanes).ok());
+  EXPECT_EQ(lanes[1].steps, (std::vector<size_t>{0, 2}));
 }
 
 // A backend that has `plain` groups without options at once and, of a partition, those of the lanes
@@ -382,7 +470,9 @@ class ScarceBackend : public HostBackend {
     if (has_partition && options.partition_index >= granted_) return Internal("scarce partition");
     if (!has_partition && out_ >= plain_) return ResourceExhausted("scarce groups");
     ++out_;
-    return HostBackend::Acquire(StreamGroupOptions(), group);
+    StreamGroupOptions without = options;
+    without.partition.clear();
+    return HostBackend::Acquire(without, group);
   }
   void Release(std::unique_ptr<StreamGroup> group) override {
     --out_;
@@ -410,27 +500,16 @@ LaneOptionsRun RunWithOptions(HostBackend* backend, const std::vector<LaneOption
     }
     return count;
   };
-  std::vector<float> image(kPixels, 7.0f), filter(1, 1.0f);
-  std::vector<std::vector<float>> results(lanes.size(), std::vector<float>(kPixels, kPoison));
-  std::vector<ConvolutionBuffers> buffers;
-  for (auto& result : results) {
-    buffers.push_back({{image.data(), filter.data(), nullptr}, result.data()});
-  }
-  std::vector<StageStep> steps = CopySteps(static_cast<int>(lanes.size()));
-  for (StageStep& step : steps) step.algorithm = "DIRECT";
-  PreparedStage stage;
-  EXPECT_TRUE(PrepareStage(backend, steps, lanes, kNoLimit, &stage).ok());
-  std::unique_ptr<HostStream> caller;
-  EXPECT_TRUE(HostStream::Create(&caller).ok());
+  const int count = static_cast<int>(lanes.size());
+  const PreparedStage stage = Prepared(backend, WithOptions(CopyLanes(count), lanes));
+  StageMemory memory(lanes.size(), CopyConvolution(kPixels), 7.0f);
+  const std::unique_ptr<HostStream> caller = NewCaller();
   LaneOptionsRun run;
   const int64_t before = count_refusals();
-  run.status = RunStage(backend, stage, buffers, std::vector<void*>(lanes.size()), caller.get());
+  run.status = RunStage(backend, stage, memory.Bind(stage.lane_workspace_bytes), caller.get());
   run.refusals = count_refusals() - before;
   caller->Synchronize();
-  for (const auto& result : results) {
-    run.wrong_elements += static_cast<int>(
-        std::count_if(result.begin(), result.end(), [](float x) { return x != 7.0f; }));
-  }
+  run.wrong_elements = memory.CountWrong(7.0f);
   return run;
 }
 
@@ -464,18 +543,11 @@ TEST(StageRunnerTest, AStageThatHasTooFewGroupsRunsInSequenceAndIsCounted) {
   for (const std::vector<LaneOptions>& lanes :
        {std::vector<LaneOptions>{{0, 8}, {0, 8}, {0, 0}}, std::vector<LaneOptions>(3)}) {
     ScarceBackend backend(/*plain=*/2, /*granted=*/1);
-    const auto count_fallbacks = [] {
-      int64_t count = 0;
-      for (const auto& [why, times] : ReadCounters().fallbacks) {
-        if (why.find("ran in sequence: scarce groups") != std::string::npos) count += times;
-      }
-      return count;
-    };
-    const int64_t before = count_fallbacks();
+    const int64_t before = CountFallbacks("ran in sequence: scarce groups");
     const LaneOptionsRun run = RunWithOptions(&backend, lanes, "scarce partition");
     EXPECT_TRUE(run.status.ok()) << run.status.message();
     EXPECT_EQ(run.wrong_elements, 0);
-    EXPECT_EQ(count_fallbacks(), before + 1);
+    EXPECT_EQ(CountFallbacks("ran in sequence: scarce groups"), before + 1);
     EXPECT_EQ(backend.out(), 0);
   }
 }
@@ -487,33 +559,19 @@ TEST(StageRunnerTest, AStageThatHasNoGroupFailsAndKeepsNone) {
   EXPECT_EQ(backend.out(), 0);
 }
 
-TEST(StageRunnerTest, RefusesAGapInTheLanes) {
-  HostBackend backend(SerialFor);
-  PreparedStage stage;
-  const Status status =
-      PrepareStage(&backend, {{"a", CopyConvolution(4), "", 0}, {"b", CopyConvolution(4), "", 2}},
-                   kNoLimit, &stage);
-  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_NE(status.message().find("'b'"), std::string::npos);
-}
-
 TEST(StageRunnerTest, EmptyBatchesGiveEmptyResultsAndZeroGradients) {
   HostBackend backend(SerialFor);
   Convolution forward = CopyConvolution(4), gradient = CopyConvolution(4);
   forward.batch = gradient.batch = 0;
   gradient.kind = ConvolutionKind::kBackwardFilter;
-  PreparedStage stage;
-  ASSERT_TRUE(
-      PrepareStage(&backend, {{"f", forward, "", 0}, {"g", gradient, "", 1}}, kNoLimit, &stage)
-          .ok());
+  Stage planned = StageOfLanes(2, forward);
+  planned.steps[1].convolution = gradient;
+  const PreparedStage stage = Prepared(&backend, planned);
   std::vector<float> filter_gradient(1, 5.0f);
-  std::unique_ptr<HostStream> caller;
-  ASSERT_TRUE(HostStream::Create(&caller).ok());
-  ASSERT_TRUE(RunStage(&backend, stage,
-                       {{{nullptr, nullptr, nullptr}, nullptr},
-                        {{nullptr, nullptr, nullptr}, filter_gradient.data()}},
-                       {nullptr, nullptr}, caller.get())
-                  .ok());
+  const StageBuffers buffers = {
+      {{}, {{}, filter_gradient.data()}}, {nullptr, nullptr}, {}, nullptr};
+  const std::unique_ptr<HostStream> caller = NewCaller();
+  ASSERT_TRUE(RunStage(&backend, stage, buffers, caller.get()).ok());
   caller->Synchronize();
   EXPECT_EQ(filter_gradient[0], 0.0f);
 }
@@ -523,8 +581,7 @@ TEST(StageRunnerTest, EmptyBatchesGiveEmptyResultsAndZeroGradients) {
 TEST(StageRunnerTest, AForkedChildMakesItsOwnStreams) {
   HostBackend backend(SerialFor);
   {
-    std::unique_ptr<HostStream> caller;
-    ASSERT_TRUE(HostStream::Create(&caller).ok());
+    const std::unique_ptr<HostStream> caller = NewCaller();
     ASSERT_EQ(CountWrongElements(&backend, caller.get(), 1.0f), 0);
   }
   const pid_t child = fork();

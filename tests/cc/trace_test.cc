@@ -70,22 +70,20 @@ Convolution SmallConvolution() {
   return c;
 }
 
-// Runs `steps` to their end and checks their results.
-void RunToTheEnd(const std::vector<StageStep>& steps, const std::vector<LaneOptions>& lanes) {
+// Runs the stage to its end and checks its results.
+void RunToTheEnd(const Stage& planned) {
   std::vector<Convolution> parts;
-  for (const StageStep& step : steps) parts.push_back(step.convolution);
+  for (const Step& step : planned.steps) parts.push_back(step.convolution);
   MergedProblem<> problem(parts);
   HostBackend backend(SerialFor);
-  PreparedStage stage;
-  ASSERT_TRUE(PrepareStage(&backend, steps, lanes, ~size_t{0}, &stage).ok());
+  const PreparedStage stage = Prepared(&backend, planned);
   std::vector<GuardedBuffer> workspaces;
   std::vector<void*> pointers;
   for (const size_t bytes : stage.lane_workspace_bytes) {
     pointers.push_back(workspaces.emplace_back(bytes).data());
   }
-  std::unique_ptr<HostStream> caller;
-  ASSERT_TRUE(HostStream::Create(&caller).ok());
-  const Status status = RunStage(&backend, stage, problem.Buffers(), pointers, caller.get());
+  const std::unique_ptr<HostStream> caller = NewCaller();
+  const Status status = RunStage(&backend, stage, problem.Bind(pointers), caller.get());
   ASSERT_TRUE(status.ok()) << status.message();
   caller->Synchronize();
   EXPECT_TRUE(caller->TakeError().ok());
@@ -94,10 +92,9 @@ void RunToTheEnd(const std::vector<StageStep>& steps, const std::vector<LaneOpti
 
 TEST(Trace, NamesEachLaunchWhereItIsMadeAndWhereItRuns) {
   RecordingTracer tracer(/*is_active=*/true);
-  std::vector<StageStep> steps = StepsOnLane({SmallConvolution(), SmallConvolution()}, 0, "DIRECT");
-  steps[1].lane = 1;
+  std::vector<Step> steps = StepsOf({SmallConvolution(), SmallConvolution()}, "DIRECT");
   steps[1].algorithm = "EIGEN_SPATIAL";
-  RunToTheEnd(steps, {});
+  RunToTheEnd(StageOf(steps, {0, 1}));
   std::set<std::thread::id> lane_threads;
   for (const int lane : {0, 1}) {
     std::set<std::thread::id> threads;
@@ -112,16 +109,14 @@ TEST(Trace, NamesEachLaunchWhereItIsMadeAndWhereItRuns) {
     EXPECT_EQ(threads.erase(std::this_thread::get_id()), 1u);
     lane_threads.insert(threads.begin(), threads.end());
   }
-  EXPECT_EQ(lane_threads.size(), 2u) << "lanes run on threads of their own";
+  EXPECT_EQ(lane_threads.size(), 2u) << "one lane on its own stream, one on the caller's";
   // The launch and the computation of each; fork and join have no name.
   EXPECT_EQ(tracer.recorded().size(), 4u);
 }
 
 TEST(Trace, NamesAllConvolutionsOfAMergedLane) {
   RecordingTracer tracer(/*is_active=*/true);
-  LaneOptions merged;
-  merged.merged = true;
-  RunToTheEnd(StepsOnLane(WithOutputChannels(SmallConvolution(), {2, 3}), 0), {merged});
+  RunToTheEnd(MergedStage(WithOutputChannels(SmallConvolution(), {2, 3})));
   ASSERT_FALSE(tracer.recorded().empty());
   for (const RecordingTracer::Recorded& each : tracer.recorded()) {
     EXPECT_EQ(each.label.convolutions, "a + b");
@@ -131,7 +126,7 @@ TEST(Trace, NamesAllConvolutionsOfAMergedLane) {
 
 TEST(Trace, RecordsNothingWhileTheTracerIsNotActive) {
   RecordingTracer tracer(/*is_active=*/false);
-  RunToTheEnd(StepsOnLane({SmallConvolution()}, 0), {});
+  RunToTheEnd(StageOfLanes(1, SmallConvolution()));
   EXPECT_TRUE(tracer.recorded().empty());
 }
 

@@ -45,7 +45,7 @@ class TransformedFiltersTest : public testing::Test {
             "IM2COL_GEMM",
             true,
             &backend_};
-    EXPECT_TRUE(backend_.Prepare(key_.convolution, key_.algorithm, 1 << 20, &prepared_).ok());
+    EXPECT_TRUE(backend_.Prepare(key_.convolution, key_.algorithm, {1 << 20}, &prepared_).ok());
   }
 
   std::shared_ptr<TransformedFilter> FindOrMake(const TransformedFilterKey& key, Stream stream,

@@ -190,22 +190,24 @@ Status CudnnAssembly::PlaceFilter() {
 }
 
 Status CudnnAssembly::PlaceImage() {
-  return Transpose(ImageGeometry(original_), ImageGeometry(computed_),
+  return Transpose(original_.image_channels, original_.image_pixels(),
                    original_.kind == ConvolutionKind::kBackwardInput, &places_.image);
 }
 
 Status CudnnAssembly::PlaceOutput() {
-  return Transpose(OutputGeometry(original_), OutputGeometry(computed_),
+  return Transpose(original_.output_channels, original_.output_pixels(),
                    original_.kind == ConvolutionKind::kForward, &places_.output);
 }
 
-Status CudnnAssembly::Transpose(const TensorGeometry& callers, const TensorGeometry& computed,
-                                bool is_result, Place* place) {
+Status CudnnAssembly::Transpose(int64_t channels, int64_t pixels, bool is_result, Place* place) {
   if (!formulation_.uses_nchw) return Status::Ok();
+  const auto packed = [&](const Convolution& c) {
+    return PackedTensor(c.layout, c.batch, channels, {1, pixels});
+  };
   const Place callers_place = *place;
-  *place = Allocate(computed.elements());
-  return AddCopy({callers.extents, callers.strides, computed.strides}, callers_place, *place,
-                 is_result);
+  *place = Allocate(original_.batch * channels * pixels);
+  return AddCopy({packed(original_).extents, packed(original_).strides, packed(computed_).strides},
+                 callers_place, *place, is_result);
 }
 
 Status CudnnAssembly::AddCopy(const CopyShape& shape, Place callers, Place executables,

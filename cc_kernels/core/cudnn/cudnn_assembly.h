@@ -84,8 +84,7 @@ class CudnnAssembly {
   Status PlaceOutput();
 
   // Moves a tensor from the caller's layout to the executable's, where these differ.
-  Status Transpose(const TensorGeometry& callers, const TensorGeometry& computed, bool is_result,
-                   Place* place);
+  Status Transpose(int64_t channels, int64_t pixels, bool is_result, Place* place);
 
   // Adds a copy from the caller's tensor to the executable's before the executables or, for the
   // result, one in the other direction after them.

@@ -15,7 +15,7 @@
 namespace tf_interop {
 
 // What is copied: `extents` elements, from and to memory with these strides (in elements), of four
-// or five dimensions, the batch first.
+// dimensions, the batch first.
 struct CopyShape {
   std::vector<int64_t> extents;
   std::vector<int64_t> source_strides;
@@ -28,8 +28,8 @@ bool IsIdentity(const CopyShape& shape);
 
 // Immutable and thread-safe: descriptors are read only.
 //
-// cuDNN's documentation does not say that it copies tensors of five dimensions. Those of volumes
-// are therefore put as four, or copied image by image where that cannot be done.
+// cuDNN's documentation does not say that it copies tensors of five dimensions. Volumes are put as
+// four: their pixels stay together.
 class StridedCopy {
  public:
   // Returns kUnsupported for tensors that are too large for 32-bit indices.
@@ -40,17 +40,11 @@ class StridedCopy {
   Status Enqueue(cudnnHandle_t handle, const void* source, void* destination) const;
 
  private:
-  // The copy is done so often, each time so many bytes further on.
-  struct Repetition {
-    int64_t count = 1, source_bytes = 0, destination_bytes = 0;
-  };
-
-  StridedCopy(const CudnnLibrary& library, DataType dtype, Repetition repetition,
-              TensorDescriptor source, TensorDescriptor destination);
+  StridedCopy(const CudnnLibrary& library, DataType dtype, TensorDescriptor source,
+              TensorDescriptor destination);
 
   const CudnnLibrary& library_;
   const DataType dtype_;
-  const Repetition repetition_;
   TensorDescriptor source_;
   TensorDescriptor destination_;
 };
