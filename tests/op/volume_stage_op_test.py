@@ -128,9 +128,7 @@ def test_infers_shapes(conv_stage: Any, layout: str) -> None:
         ({"padding": "EXPLICIT"}, "EXPLICIT"),
     ],
 )
-def test_refuses_malformed_attributes(
-    conv_stage: Any, changes: dict[str, Any], got: str
-) -> None:
+def test_refuses_malformed_attributes(conv_stage: Any, changes: dict[str, Any], got: str) -> None:
     case = next(volume_cases_of("NDHWC", tf.float32, "SAME"))
     case.attributes.update(changes)
     inputs: list[Any] = []
