@@ -132,6 +132,7 @@ class CudnnGpuTest : public testing::Test {
 
   CUstream caller_ = nullptr;
   CudnnBackend* backend_ = nullptr;
+  PrepareOptions options_ = {kAmpleWorkspace};
   std::map<std::string, int> chosen_;
 };
 
@@ -210,7 +211,7 @@ class GpuAlgorithmTest : public CudnnGpuTest {
 
   std::vector<std::string> List(const Convolution& c, AlgorithmScope scope) {
     std::vector<std::string> names;
-    const Status listed = backend_->ListAlgorithms(c, scope, &names);
+    const Status listed = backend_->ListAlgorithms(c, scope, options_.allow_tf32, &names);
     EXPECT_TRUE(listed.ok()) << ToString(c) << ": " << listed.message();
     return names;
   }
@@ -273,7 +274,6 @@ TEST_F(GpuAlgorithmTest, EveryListedAlgorithmMatchesReferenceOrIsRefused) {
       EXPECT_GT(tally.right, 0) << ToString(c);
     }
   }
-  options_.allow_tf32 = true;
 }
 
 TEST_F(GpuAlgorithmTest, EveryListedAlgorithmOfFusedAsymmetricConvolutionMatchesReference) {

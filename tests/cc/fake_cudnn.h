@@ -43,13 +43,6 @@ struct FakeCudnnSwitches {
   std::set<int64_t> unsupported_knob_values;
   // Heuristics have nothing for graphs of so many operations or more, unless 0.
   size_t no_proposals_from_operations = 0;
-  // Plans have no text.
-  bool no_serialization = false;
-  // What finalizing a plan from a text gives, if not success.
-  cudnnStatus_t refuses_serialized = CUDNN_STATUS_SUCCESS;
-  // An engine takes this SM-count target in place of the one it is given, unless 0.
-  int32_t replaced_sm_count = 0;
-  bool no_sm_count_read_back = false;
   // Failures.
   bool fail_plan_allocation = false;
   bool fail_engine_allocation = false;

@@ -116,9 +116,6 @@ cudnnStatus_t CUDNNWINAPI cudnnBackendGetAttribute(cudnnBackendDescriptor_t cons
   if (std::find(types.begin(), types.end(), type) == types.end()) {
     return FakeCudnnFail(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "wrong attribute type");
   }
-  if (name == CUDNN_ATTR_ENGINE_SM_COUNT_TARGET && FakeCudnn().no_sm_count_read_back) {
-    return FakeCudnnFail(CUDNN_STATUS_NOT_SUPPORTED, "attribute that cannot be read");
-  }
   const auto found = node.attributes.find(name);
   const Attribute nothing;
   const Attribute& attribute = found == node.attributes.end() ? nothing : found->second;

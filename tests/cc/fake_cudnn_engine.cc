@@ -54,12 +54,11 @@ NodePtr MakeChoice(int64_t type, int64_t value) {
 
 const Engine& EngineAt(int64_t index) {
   static const auto* engines = new std::array<Engine, kEngineCount>{
-      Engine{0, {}, {}}, Engine{4096, {{CUDNN_KNOB_TYPE_TILE_SIZE, 5, 0, 9, 1}}, {}, true},
+      Engine{0, {}, {}}, Engine{4096, {{CUDNN_KNOB_TYPE_TILE_SIZE, 5, 0, 9, 1}}, {}},
       Engine{1024, {}, {}},
       Engine{1 << 20,
              {{CUDNN_KNOB_TYPE_TILE_SIZE, 7, 0, 1000, 1}, {CUDNN_KNOB_TYPE_STAGES, 3, 1, 7, 2}},
-             {CUDNN_NUMERICAL_NOTE_WINOGRAD, CUDNN_NUMERICAL_NOTE_TENSOR_CORE},
-             true},
+             {CUDNN_NUMERICAL_NOTE_WINOGRAD, CUDNN_NUMERICAL_NOTE_TENSOR_CORE}},
       Engine{512, {}, {CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS}},
       // For another GPU.
       Engine{0, {}, {}}};
@@ -96,13 +95,6 @@ cudnnStatus_t FinalizeEngine(Node* node) {
   }
   if (index == kForeignEngine) {
     return FakeCudnnFail(CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH, "engine for another GPU");
-  }
-  // As cuDNN 9.3 does, without a word.
-  const auto sm_count = node->One<int32_t>(CUDNN_ATTR_ENGINE_SM_COUNT_TARGET);
-  if (sm_count != 0 && !EngineAt(index).takes_sm_count)
-    return FakeCudnnFail(CUDNN_STATUS_BAD_PARAM, "");
-  if (sm_count != 0 && FakeCudnn().replaced_sm_count != 0) {
-    node->Put(CUDNN_ATTR_ENGINE_SM_COUNT_TARGET, CUDNN_TYPE_INT32, FakeCudnn().replaced_sm_count);
   }
   PutKnobInfo(node, index);
   PutNotes(node, index);

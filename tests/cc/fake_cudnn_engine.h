@@ -22,7 +22,6 @@ struct Engine {
   int64_t workspace_bytes;
   std::vector<Knob> knobs;
   std::vector<cudnnBackendNumericalNote_t> notes;
-  bool takes_sm_count = false;
 
   std::map<int64_t, int64_t> OwnKnobs() const {
     std::map<int64_t, int64_t> values;

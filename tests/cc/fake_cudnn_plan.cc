@@ -5,15 +5,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "tests/cc/fake_cuda.h"
 #include "tests/cc/fake_cudnn.h"
@@ -32,90 +28,6 @@ bool IsNhwc(const Tensor& tensor) {
     if (tensor.extents[i] > 1 && tensor.strides[i] != packed[i]) return true;
   }
   return false;
-}
-
-// A plan's text names its engine and knobs; its graph stays in this process, under a number.
-// Thread-safe, as finalizing plans is.
-class SerializedGraphs {
- public:
-  static SerializedGraphs& Get() {
-    static auto* graphs = new SerializedGraphs();
-    return *graphs;
-  }
-
-  long Add(const NodePtr& graph) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    graphs_.push_back(graph);
-    return static_cast<long>(graphs_.size()) - 1;
-  }
-
-  // Null where there is none of that number.
-  NodePtr Find(long number) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const bool is_there = number >= 0 && number < static_cast<long>(graphs_.size());
-    return is_there ? graphs_[number] : nullptr;
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<NodePtr> graphs_;
-};
-
-void PutText(Node* plan, const NodePtr& graph, const Node& config) {
-  if (FakeCudnn().no_serialization) return;
-  const NodePtr engine = config.Sub(CUDNN_ATTR_ENGINECFG_ENGINE);
-  std::string text =
-      "{\"graph\": " + std::to_string(SerializedGraphs::Get().Add(graph)) +
-      ", \"engine\": " + std::to_string(engine->One<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX));
-  for (const NodePtr& choice : config.attributes.at(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES).nodes) {
-    text += ", \"k" +
-            std::to_string(choice->One<cudnnBackendKnobType_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE)) +
-            "\": " + std::to_string(choice->One<int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE));
-  }
-  text += "}";
-  Attribute attribute;
-  attribute.type = CUDNN_TYPE_CHAR;
-  attribute.bytes.assign(text.begin(), text.end());
-  plan->attributes[CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION] = std::move(attribute);
-}
-
-// Reads what PutText wrote.
-NodePtr ConfigOf(const std::string& text) {
-  long number = -1, engine = -1;
-  int end = 0;
-  if (std::sscanf(text.c_str(), "{\"graph\": %ld, \"engine\": %ld%n", &number, &engine, &end) !=
-          2 ||
-      text.back() != '}' || engine < 0 || engine >= kEngineCount) {
-    return nullptr;
-  }
-  const NodePtr graph = SerializedGraphs::Get().Find(number);
-  if (graph == nullptr) return nullptr;
-  std::map<int64_t, int64_t> knobs;
-  long type = 0, value = 0;
-  int read = 0;
-  while (std::sscanf(text.c_str() + end, ", \"k%ld\": %ld%n", &type, &value, &read) == 2) {
-    knobs[type] = value;
-    end += read;
-  }
-  return MakeConfig(MakeEngine(graph, engine), knobs);
-}
-
-cudnnStatus_t LoadPlan(Node* node) {
-  const auto bytes = node->All<char>(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
-  if (FakeCudnn().fail_plan_allocation) {
-    return FakeCudnnFail(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED,
-                         "no memory for the plan");
-  }
-  if (FakeCudnn().refuses_serialized != CUDNN_STATUS_SUCCESS) {
-    return FakeCudnnFail(FakeCudnn().refuses_serialized, "serialized elsewhere");
-  }
-  const NodePtr config = ConfigOf(std::string(bytes.begin(), bytes.end()));
-  if (config == nullptr) return FakeCudnnFail(CUDNN_STATUS_BAD_PARAM, "text without a plan");
-  const NodePtr engine = config->Sub(CUDNN_ATTR_ENGINECFG_ENGINE);
-  node->PutNodes(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, {config});
-  node->Put(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
-            EngineAt(engine->One<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX)).workspace_bytes);
-  return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t ExecutePlan(cudnnHandle_t handle, const NodePtr& plan, const Node& pack) {
@@ -159,11 +71,6 @@ cudnnStatus_t ExecutePlan(cudnnHandle_t handle, const NodePtr& plan, const Node&
 }  // namespace
 
 cudnnStatus_t FinalizePlan(Node* node) {
-  const bool has_config = node->Has(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
-  if (has_config == node->Has(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION)) {
-    return FakeCudnnFail(CUDNN_STATUS_BAD_PARAM, "neither a configuration nor a text, or both");
-  }
-  if (!has_config) return LoadPlan(node);
   if (FakeCudnn().plan_delay_us > 0) {
     std::this_thread::sleep_for(std::chrono::microseconds(FakeCudnn().plan_delay_us));
   }
@@ -195,7 +102,6 @@ cudnnStatus_t FinalizePlan(Node* node) {
   }
   const NodePtr built = BuiltConfig(*asked);
   node->PutNodes(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, {built});
-  PutText(node, graph, *built);
   node->Put(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
             EngineAt(index).workspace_bytes);
   ++FakeCudnnCounts().plans_finalized;

@@ -23,8 +23,6 @@ struct AttributeType;
     static constexpr cudnnBackendAttributeType_t value = attribute_type; \
   }
 TF_INTEROP_ATTRIBUTE_TYPE(int64_t, CUDNN_TYPE_INT64);
-TF_INTEROP_ATTRIBUTE_TYPE(int32_t, CUDNN_TYPE_INT32);
-TF_INTEROP_ATTRIBUTE_TYPE(char, CUDNN_TYPE_CHAR);
 TF_INTEROP_ATTRIBUTE_TYPE(bool, CUDNN_TYPE_BOOLEAN);
 TF_INTEROP_ATTRIBUTE_TYPE(float, CUDNN_TYPE_FLOAT);
 TF_INTEROP_ATTRIBUTE_TYPE(double, CUDNN_TYPE_DOUBLE);
@@ -77,7 +75,7 @@ class BackendDescriptor {
     SetRaw(name, AttributeType<T>::value, 1, &value);
   }
 
-  // For a vector<T>, an array, or a string.
+  // For a vector<T> or an array.
   template <typename Array>
   void SetArray(cudnnBackendAttributeName_t name, const Array& values) {
     SetRaw(name, AttributeType<typename Array::value_type>::value,
@@ -143,10 +141,6 @@ class BackendDescriptor {
   }
 
   // How many values an attribute has.
-  template <typename T>
-  Status Count(cudnnBackendAttributeName_t name, int64_t* count) const {
-    return GetRaw(name, AttributeType<T>::value, 0, count, nullptr);
-  }
   Status CountDescriptors(cudnnBackendAttributeName_t name, int64_t* count) const {
     return GetRaw(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, count, nullptr);
   }
