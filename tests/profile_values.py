@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import random
+from collections.abc import Sequence
+from typing import Any
 
 from convolution_values import CONFIGURATION
 
@@ -15,11 +18,11 @@ from tf_interop.profile.entries import (
     Entry,
     FailureKind,
     KernelMeasurement,
-    MeasuredConvolution,
     StageFailure,
     StageMeasurement,
 )
 from tf_interop.profile.types import Profile, ProfiledDevice, SmLimits, profile_of
+from tf_interop.stage import Lane, Stage, Step
 
 # The limits of compute capability 9.0: CUDA C++ Programming Guide, "Technical Specifications per
 # Compute Capability".
@@ -110,50 +113,58 @@ def make_algorithm_failure(
     )
 
 
+Pair = tuple[ConvolutionConfiguration, str | None]
+
+
+def stage_of(
+    *pairs: Pair,
+    lanes: Sequence[int] | None = None,
+    sm_counts: Sequence[int] = (),
+    priorities: Sequence[int] = (),
+    merged: Sequence[bool] = (),
+) -> Stage[ConvolutionConfiguration]:
+    """A stage of configurations and algorithms, each on a lane of its own unless `lanes` says."""
+    numbers = range(len(pairs)) if lanes is None else lanes
+    by_lane = collections.defaultdict(list)
+    for number, pair in zip(numbers, pairs, strict=True):
+        by_lane[number].append(Step(*pair))
+    steps = [tuple(by_lane[number]) for number in range(len(by_lane))]
+    none = (0,) * len(steps)
+    options = (priorities or none, sm_counts or none, merged or [False] * len(steps))
+    return Stage(tuple(itertools.starmap(Lane, zip(steps, *options, strict=True))))
+
+
 def make_stage(
-    *pairs: tuple[ConvolutionConfiguration, str | None],
-    lanes: tuple[int, ...] | None = None,
-    concurrent_us: float = 20.0,
+    *pairs: Pair,
+    latency_us: float = 20.0,
     same_sequential_us: float = 32.0,
     sequential_us: float = 30.0,
     spread_us: float = 1.5,
     sequential_algorithms: tuple[str | None, ...] = (),
+    granted_sm_counts: tuple[int, ...] = (),
     tf32: bool = True,
-    sm_counts: tuple[int, ...] = (),
-    priorities: tuple[int, ...] = (),
-    asked_sm_counts: tuple[int, ...] = (),
-    merged: tuple[bool, ...] = (),
+    **lanes: Any,
 ) -> StageMeasurement:
+    """A measurement of `stage_of(*pairs, **lanes)`."""
     return StageMeasurement(
-        convolutions=tuple(itertools.starmap(MeasuredConvolution, pairs)),
-        lanes=tuple(range(len(pairs))) if lanes is None else lanes,
-        concurrent_us=concurrent_us,
+        stage=stage_of(*pairs, **lanes),
+        tf32=tf32,
+        latency_us=latency_us,
         same_sequential_us=same_sequential_us,
         sequential_us=sequential_us,
         spread_us=spread_us,
         workspace_bytes=8192,
         source="by hand",
         sequential_algorithms=sequential_algorithms,
-        tf32=tf32,
-        sm_counts=sm_counts,
-        priorities=priorities,
-        asked_sm_counts=asked_sm_counts,
-        merged=merged,
+        granted_sm_counts=granted_sm_counts,
     )
 
 
 def make_stage_failure(
-    *pairs: tuple[ConvolutionConfiguration, str | None],
-    kind: FailureKind = FailureKind.FAILED,
+    *pairs: Pair, kind: FailureKind = FailureKind.FAILED, **lanes: Any
 ) -> StageFailure:
-    return StageFailure(
-        convolutions=tuple(itertools.starmap(MeasuredConvolution, pairs)),
-        lanes=tuple(range(len(pairs))),
-        tf32=True,
-        kind=kind,
-        reason="Expected the pinned algorithm to run, got a fallback.",
-        source="by hand",
-    )
+    reason = "Expected the pinned algorithm to run, got a fallback."
+    return StageFailure(stage_of(*pairs, **lanes), True, kind, reason, "by hand")
 
 
 def make_profile(*entries: Entry, device: ProfiledDevice = GPU) -> Profile:
@@ -175,9 +186,7 @@ MERGED: tuple[Entry, ...] = (
         lanes=(0, 1, 0),
         merged=(True, False),
     ),
-    dataclasses.replace(
-        make_stage_failure((SMALL, "FFT"), (WIDER, "FFT")), lanes=(0, 0), merged=(True,)
-    ),
+    make_stage_failure((SMALL, "FFT"), (WIDER, "FFT"), lanes=(0, 0), merged=(True,)),
 )
 
 

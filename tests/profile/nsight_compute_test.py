@@ -14,8 +14,8 @@ from tf_interop.errors import ProfileError
 from tf_interop.profile.file import save_profile
 from tf_interop.profile.nsight_compute import (
     LaunchKey,
-    NsightFigures,
-    add_nsight_figures,
+    NsightValues,
+    add_nsight_values,
     function_name,
     read_nsight_csv,
 )
@@ -69,7 +69,7 @@ def _launch(number: int, kernel: str, block: str, grid: str) -> list[object]:
 
 
 # Of 3 + 0.5 + 0.25 + 4 + 0.75 + 1.5 = 10 stalled warps 4.75 wait for memory.
-RAW_FIGURES = [
+RAW_VALUES = [
     "12.5",
     "1,205.31",
     "120",
@@ -92,8 +92,8 @@ RAW_FIGURES = [
 
 def _raw(*launches: tuple[str, str, str, list[str]], before: str = BEFORE) -> str:
     lines = [_line(*LAUNCH_COLUMNS, *RAW_COLUMNS), _line(*[""] * len(LAUNCH_COLUMNS), *RAW_UNITS)]
-    for number, (kernel, block, grid, figures) in enumerate(launches):
-        lines.append(_line(*_launch(number, kernel, block, grid), *figures))
+    for number, (kernel, block, grid, values) in enumerate(launches):
+        lines.append(_line(*_launch(number, kernel, block, grid), *values))
     return before + "".join(lines)
 
 
@@ -133,18 +133,18 @@ def fixture_path(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_reads_the_raw_page(path: pathlib.Path) -> None:
-    path.write_text(_raw(("implicit_gemm", "(256, 1, 1)", "(98, 1, 1)", RAW_FIGURES)))
-    assert read_nsight_csv(path) == {KEY: NsightFigures(0.7025, 0.125, pytest.approx(0.475))}
+    path.write_text(_raw(("implicit_gemm", "(256, 1, 1)", "(98, 1, 1)", RAW_VALUES)))
+    assert read_nsight_csv(path) == {KEY: NsightValues(0.7025, 0.125, pytest.approx(0.475))}
 
 
 def test_reads_the_details_page(path: pathlib.Path) -> None:
     header = _line(*DETAILS_COLUMNS)
     path.write_text(BEFORE + header + _details(0, "implicit_gemm", "61.5", "22.0"))
-    assert read_nsight_csv(path) == {KEY: NsightFigures(0.615, 0.22, None)}
+    assert read_nsight_csv(path) == {KEY: NsightValues(0.615, 0.22, None)}
 
 
 def test_passes_over_what_is_printed_around_the_table(path: pathlib.Path) -> None:
-    table = _raw(("implicit_gemm", "(256, 1, 1)", "(98, 1, 1)", RAW_FIGURES), before="")
+    table = _raw(("implicit_gemm", "(256, 1, 1)", "(98, 1, 1)", RAW_VALUES), before="")
     path.write_text("training, epoch 1\n" + BEFORE + table + "==WARNING== No more kernels\n")
     assert list(read_nsight_csv(path)) == [KEY]
 
@@ -152,7 +152,7 @@ def test_passes_over_what_is_printed_around_the_table(path: pathlib.Path) -> Non
 def test_takes_the_median_of_several_launches(path: pathlib.Path) -> None:
     blocks = [_details(n, "implicit_gemm", c, d) for n, c, d in _LAUNCHES]
     path.write_text(_line(*DETAILS_COLUMNS) + "".join(blocks))
-    assert read_nsight_csv(path) == {KEY: NsightFigures(0.3, pytest.approx(0.15), None)}
+    assert read_nsight_csv(path) == {KEY: NsightValues(0.3, pytest.approx(0.15), None)}
 
 
 _LAUNCHES = [(0, "10.0", "n/a"), (1, "90.0", "10.0"), (2, "30.0", "20.0")]
@@ -160,14 +160,14 @@ _LAUNCHES = [(0, "10.0", "n/a"), (1, "90.0", "10.0"), (2, "30.0", "20.0")]
 
 def test_counts_no_pipe_that_does_not_compute(path: pathlib.Path) -> None:
     # Without the tensor cores ALU is the busiest; LSU, at 99 %, is for memory.
-    figures = [*RAW_FIGURES[:6], "n/a", *RAW_FIGURES[7:]]
-    path.write_text(_raw(("implicit_gemm", "(256, 1, 1)", "(98, 1, 1)", figures)))
+    values = [*RAW_VALUES[:6], "n/a", *RAW_VALUES[7:]]
+    path.write_text(_raw(("implicit_gemm", "(256, 1, 1)", "(98, 1, 1)", values)))
     assert read_nsight_csv(path)[KEY].alu_utilization == 0.35
 
 
 def test_a_choice_of_stall_reasons_gives_no_share(path: pathlib.Path) -> None:
-    figures = [*RAW_FIGURES[:-1], "n/a"]
-    path.write_text(_raw(("implicit_gemm", "(256, 1, 1)", "(98, 1, 1)", figures)))
+    values = [*RAW_VALUES[:-1], "n/a"]
+    path.write_text(_raw(("implicit_gemm", "(256, 1, 1)", "(98, 1, 1)", values)))
     assert read_nsight_csv(path)[KEY].memory_stall is None
 
 
@@ -183,10 +183,10 @@ def test_a_share_is_at_most_one(path: pathlib.Path) -> None:
         ("==ERROR== ERR_NVGPUCTRPERM\n", "Expected the table of `ncu --csv`"),
         (_line("ID", "Kernel Name", "Context"), "got none named Grid Size, Block Size"),
         (
-            _raw(("f", "(256, 1, 1)", "(98, 1, 1)", ["fast", *RAW_FIGURES[1:]])),
+            _raw(("f", "(256, 1, 1)", "(98, 1, 1)", ["fast", *RAW_VALUES[1:]])),
             "Expected a number, got 'fast', in line 6",
         ),
-        (_raw(("f", "256", "(98, 1, 1)", RAW_FIGURES)), r"got '256', in line 6"),
+        (_raw(("f", "256", "(98, 1, 1)", RAW_VALUES)), r"got '256', in line 6"),
     ],
 )
 def test_refuses_what_is_no_such_table(path: pathlib.Path, content: str, reason: str) -> None:
@@ -217,7 +217,7 @@ def test_knows_a_function_by_any_of_its_names(name: str) -> None:
     assert function_name(name) == "scale"
 
 
-FIGURES = NsightFigures(0.7, 0.2, 0.4)
+VALUES = NsightValues(0.7, 0.2, 0.4)
 
 
 def test_fills_in_kernels_by_function_grid_and_block() -> None:
@@ -229,7 +229,7 @@ def test_fills_in_kernels_by_function_grid_and_block() -> None:
         make_algorithm(algorithm="DIRECT", kernels=()),
     )
     elsewhere = LaunchKey("elementwise", (1, 1, 1), (32, 1, 1))
-    result = add_nsight_figures(profile, {KEY: FIGURES, elsewhere: FIGURES})
+    result = add_nsight_values(profile, {KEY: VALUES, elsewhere: VALUES})
     filled = dataclasses.replace(
         mangled, alu_utilization=0.7, dram_utilization=0.2, memory_stall=0.4
     )
@@ -239,17 +239,17 @@ def test_fills_in_kernels_by_function_grid_and_block() -> None:
     assert result.not_in_csv == (LaunchKey("implicit_gemm", (99, 1, 1), (256, 1, 1)),)
 
 
-def test_keeps_figures_that_the_csv_lacks() -> None:
+def test_keeps_values_that_the_csv_lacks() -> None:
     known = dataclasses.replace(KERNEL, alu_utilization=0.1, memory_stall=0.9)
     profile = make_profile(make_algorithm(kernels=(known,)))
-    result = add_nsight_figures(profile, {KEY: NsightFigures(0.5, None, None)})
+    result = add_nsight_values(profile, {KEY: NsightValues(0.5, None, None)})
     (kernel,) = result.profile.algorithms[0].kernels
     assert kernel == dataclasses.replace(known, alu_utilization=0.5)
 
 
-def test_a_profile_with_figures_can_be_saved(path: pathlib.Path) -> None:
-    path.write_text(_raw(("implicit_gemm", "(256, 1, 1)", "(98, 1, 1)", RAW_FIGURES)))
+def test_a_profile_with_values_can_be_saved(path: pathlib.Path) -> None:
+    path.write_text(_raw(("implicit_gemm", "(256, 1, 1)", "(98, 1, 1)", RAW_VALUES)))
     profile = make_profile(make_algorithm(), device=GPU)
-    filled = add_nsight_figures(profile, read_nsight_csv(path)).profile
+    filled = add_nsight_values(profile, read_nsight_csv(path)).profile
     assert filled.algorithms[0].kernels[0].dram_utilization == 0.125
     save_profile(filled, path.with_suffix(".json"))

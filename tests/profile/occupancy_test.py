@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from profile_values import HOPPER_SM, KERNEL
 
@@ -134,6 +134,7 @@ kernels = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(kernel=kernels, limits=st.sampled_from([VOLTA_SM, AMPERE_SM, HOPPER_SM]))
 def test_no_kernel_takes_more_than_there_is_and_one_more_block_would(
     kernel: KernelMeasurement, limits: SmLimits
@@ -153,6 +154,7 @@ def test_no_kernel_takes_more_than_there_is_and_one_more_block_would(
         assert (blocks - 1) * 132 < kernel.grid[0] * kernel.grid[1] <= blocks * 132
 
 
+@settings(deadline=None)
 @given(kernel=kernels, more=st.integers(1, 100))
 def test_a_kernel_that_needs_more_resides_with_fewer_blocks(
     kernel: KernelMeasurement, more: int

@@ -1,4 +1,4 @@
-"""The paper's figures that come with the package."""
+"""What of the paper comes with the package."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_tables_name_their_source_and_what_they_lack() -> None:
     assert tables.gpu is None
 
 
-def test_no_figure_of_the_file_is_passed_over() -> None:
+def test_no_value_of_the_file_is_passed_over() -> None:
     path = pathlib.Path(paper.__file__).with_name("paper_tables.json")
     raw = json.loads(path.read_text())
     tables = load_paper_tables()

@@ -40,7 +40,7 @@ def test_counts_what_was_measured_and_says_where_the_rest_is() -> None:
             make_algorithm(algorithm="FFT"),
             make_algorithm(algorithm="GEMM"),
             make_algorithm_failure(LARGE),
-            make_stage((SMALL, "GEMM"), (LARGE, "GEMM"), concurrent_us=40.0, sequential_us=30.0),
+            make_stage((SMALL, "GEMM"), (LARGE, "GEMM"), latency_us=40.0, sequential_us=30.0),
         )
     )
     assert "Measured: 1 convolutions, with 2 algorithms in all, and 1 stages; 1 failed." in lines
@@ -53,10 +53,10 @@ def test_shows_each_set_that_wins_by_more_than_the_spread_once() -> None:
     times = {"spread_us": 1.0, "sequential_us": 30.0}
     lines = _lines(
         make_profile(
-            make_stage((SMALL, "FFT"), (LARGE, "FFT"), concurrent_us=25.0, **times),
-            make_stage((LARGE, "GEMM"), (SMALL, "GEMM"), concurrent_us=20.0, **times),
-            make_stage((SMALL, "GEMM"), (SMALL, "GEMM"), concurrent_us=15.0, **times),
-            make_stage((LARGE, "GEMM"), (LARGE, "GEMM"), concurrent_us=29.5, **times),
+            make_stage((SMALL, "FFT"), (LARGE, "FFT"), latency_us=25.0, **times),
+            make_stage((LARGE, "GEMM"), (SMALL, "GEMM"), latency_us=20.0, **times),
+            make_stage((SMALL, "GEMM"), (SMALL, "GEMM"), latency_us=15.0, **times),
+            make_stage((LARGE, "GEMM"), (LARGE, "GEMM"), latency_us=29.5, **times),
         )
     )
     rows = [line for line in lines if line.startswith("0: ")]
@@ -70,7 +70,7 @@ def test_shows_each_set_that_wins_by_more_than_the_spread_once() -> None:
 
 def test_shows_ten_sets_at_most() -> None:
     stages = [
-        make_stage(*[(SMALL, "GEMM")] * count, concurrent_us=10.0, sequential_us=30.0)
+        make_stage(*[(SMALL, "GEMM")] * count, latency_us=10.0, sequential_us=30.0)
         for count in range(2, 14)
     ]
     lines = _lines(make_profile(*stages))

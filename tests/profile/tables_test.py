@@ -23,7 +23,7 @@ from profile_values import (
 from rich.console import Console
 
 from tf_interop.convolution import ConvolutionConfiguration
-from tf_interop.profile.merge import diff_profiles
+from tf_interop.profile.difference import diff_profiles
 from tf_interop.profile.nsight_compute import LaunchKey, NsightImport
 from tf_interop.profile.tables import (
     describe_convolution,
@@ -96,8 +96,8 @@ def test_shows_the_fastest_algorithm_of_each_convolution(screen: _Screen) -> Non
 def test_shows_stages_with_their_ratio_and_whether_they_win(screen: _Screen) -> None:
     show_profile(
         make_profile(
-            make_stage((SMALL, "GEMM"), concurrent_us=20.0, sequential_us=30.0, spread_us=1.0),
-            make_stage((LARGE, "GEMM"), concurrent_us=29.5, sequential_us=30.0, spread_us=1.0),
+            make_stage((SMALL, "GEMM"), latency_us=20.0, sequential_us=30.0, spread_us=1.0),
+            make_stage((LARGE, "GEMM"), latency_us=29.5, sequential_us=30.0, spread_us=1.0),
             make_stage_failure((SMALL, "FFT")),
         ),
         screen.console,
@@ -109,11 +109,12 @@ def test_shows_stages_with_their_ratio_and_whether_they_win(screen: _Screen) -> 
 
 
 def test_shows_which_lanes_were_merged(screen: _Screen) -> None:
-    stage = make_stage((LARGE, None), (SMALL, "FFT"), (SMALL, "FFT"), lanes=(0, 1, 1))
-    show_profile(make_profile(dataclasses.replace(stage, merged=(False, True))), screen.console)
+    steps = ((LARGE, None), (SMALL, "FFT"), (SMALL, "FFT"))
+    merged = make_stage(*steps, lanes=(0, 1, 1), merged=(False, True))
+    show_profile(make_profile(merged), screen.console)
     assert any(line.startswith("merged into a wider convolution: 1") for line in screen.lines)
     apart = _Screen()
-    show_profile(make_profile(stage), apart.console)
+    show_profile(make_profile(make_stage(*steps, lanes=(0, 1, 1))), apart.console)
     assert not any("merged" in line for line in apart.lines)
 
 
@@ -185,7 +186,7 @@ def test_shows_time_and_workspace_like_table_2(screen: _Screen) -> None:
     )
 
 
-def test_shows_the_papers_own_figures_as_such(screen: _Screen) -> None:
+def test_shows_the_papers_own_values_as_such(screen: _Screen) -> None:
     show_like_paper(make_profile(), screen.console)
     assert screen.row("FFT_TILING") == ["–", "38", "%", "75", "%", "–", "–", "30", "%", "15", "%"]
     assert screen.row("WINOGRAD_NONFUSED") == ["46", "691", "MB"]
@@ -229,7 +230,7 @@ def test_says_what_an_import_did_not_find(screen: _Screen) -> None:
     launches = tuple(LaunchKey(f"kernel_{n}", (n + 1, 1, 1), (32, 1, 1)) for n in range(25))
     result = NsightImport(make_profile(), launches[:1], launches, launches[2:3])
     show_nsight_import(result, screen.console)
-    assert screen.lines[0] == "Figures for 1 launches of kernels of the profile."
+    assert screen.lines[0] == "Values for 1 launches of kernels of the profile."
     assert screen.row("kernel_19") == ["20x1x1", "32x1x1"]
     assert "and 5 more" in screen.lines
     assert not any(line.startswith("kernel_20") for line in screen.lines)

@@ -11,6 +11,7 @@ from profile_values import (
     EVERY_KIND_OF_ENTRY,
     LARGE,
     SMALL,
+    WIDER,
     make_algorithm,
     make_profile,
     make_stage,
@@ -23,21 +24,19 @@ from tf_interop.profile.entries import entry_key, wins
 PROFILE = make_profile(*EVERY_KIND_OF_ENTRY)
 
 
-def test_a_stage_is_known_by_the_sms_that_were_asked_for() -> None:
-    given = make_stage((SMALL, None), sm_counts=(72,), asked_sm_counts=(66,))
-    assert entry_key(given) == entry_key(
-        dataclasses.replace(make_stage_failure((SMALL, None)), sm_counts=(66,))
-    )
-    assert entry_key(given) != entry_key(dataclasses.replace(given, asked_sm_counts=()))
+def test_a_stage_is_told_by_what_was_asked_for() -> None:
+    granted = make_stage((SMALL, None), sm_counts=(66,), granted_sm_counts=(72,))
+    assert entry_key(granted) == entry_key(make_stage_failure((SMALL, None), sm_counts=(66,)))
+    assert entry_key(granted) != entry_key(make_stage((SMALL, None), sm_counts=(72,)))
+    assert entry_key(granted) != entry_key(dataclasses.replace(granted, tf32=False))
 
 
 def test_what_is_merged_is_another_stage() -> None:
-    apart = make_stage((SMALL, "FFT"), (SMALL, "FFT"), lanes=(0, 0))
-    merged = dataclasses.replace(apart, merged=(True,))
+    pair = ((SMALL, "FFT"), (SMALL, "FFT"))
+    apart = make_stage(*pair, lanes=(0, 0))
+    merged = make_stage(*pair, lanes=(0, 0), merged=(True,))
     assert len(make_profile(apart, merged).stages) == 2
-    failure = dataclasses.replace(
-        make_stage_failure((SMALL, "FFT"), (SMALL, "FFT")), lanes=(0, 0), merged=(True,)
-    )
+    failure = make_stage_failure(*pair, lanes=(0, 0), merged=(True,))
     assert make_profile(merged, failure).entries == (failure,)
 
 
@@ -68,9 +67,9 @@ def test_does_not_find_another_set(configurations: list[ConvolutionConfiguration
 
 
 def test_finds_the_fastest_of_several_first() -> None:
-    slow = make_stage((SMALL, "GEMM"), (LARGE, "FFT"), concurrent_us=25.0)
-    fast = make_stage((LARGE, "WINOGRAD"), (SMALL, "GEMM"), concurrent_us=15.0)
-    same = make_stage((LARGE, "DIRECT"), (SMALL, "GEMM"), concurrent_us=15.0)
+    slow = make_stage((SMALL, "GEMM"), (LARGE, "FFT"), latency_us=25.0)
+    fast = make_stage((LARGE, "WINOGRAD"), (SMALL, "GEMM"), latency_us=15.0)
+    same = make_stage((LARGE, "DIRECT"), (SMALL, "GEMM"), latency_us=15.0)
     assert make_profile(slow, fast, same).find_stages([SMALL, LARGE]) == (fast, same, slow)
     assert make_profile(fast, same, slow).find_stages([SMALL, LARGE]) == (fast, same, slow)
 
@@ -96,7 +95,7 @@ def test_finds_what_an_algorithm_costs_under_the_switch_for_tf32() -> None:
 
 
 @pytest.mark.parametrize(
-    ("concurrent_us", "sequential_us", "spread_us", "expected"),
+    ("latency_us", "sequential_us", "spread_us", "expected"),
     [
         (20.0, 30.0, 1.5, True),
         (20.0, 30.0, 9.5, True),
@@ -107,11 +106,11 @@ def test_finds_what_an_algorithm_costs_under_the_switch_for_tf32() -> None:
     ],
 )
 def test_wins_only_by_more_than_the_spread(
-    concurrent_us: float, sequential_us: float, spread_us: float, expected: bool
+    latency_us: float, sequential_us: float, spread_us: float, expected: bool
 ) -> None:
     measurement = make_stage(
         (SMALL, None),
-        concurrent_us=concurrent_us,
+        latency_us=latency_us,
         sequential_us=sequential_us,
         spread_us=spread_us,
     )
@@ -129,3 +128,23 @@ def test_knows_the_batch_sizes_of_its_stages() -> None:
     assert profile.stage_batch_sizes == (SMALL.image_shape[0], 16)
     # The pass asks for each level of a graph.
     assert profile.stage_batch_sizes is profile.stage_batch_sizes
+
+
+def test_only_what_gives_the_same_bits_is_deterministic() -> None:
+    same, other = make_algorithm(algorithm="GEMM"), make_algorithm(LARGE, "GEMM")
+    wide = dataclasses.replace(SMALL, filter_shape=(1, 1, 16, 80), output_shape=(8, 28, 28, 80))
+    changing = dataclasses.replace(make_algorithm(algorithm="FFT"), deterministic=False)
+    merging = {"lanes": (0, 0), "merged": (True,)}
+    kept = (
+        make_stage((SMALL, "GEMM"), (LARGE, "GEMM")),
+        make_stage((SMALL, "GEMM"), (WIDER, "GEMM"), **merging),
+    )
+    profile = make_profile(
+        *(same, other, changing, make_algorithm(wide, "GEMM")),
+        *kept,
+        make_stage((SMALL, "FFT"), (LARGE, "GEMM")),
+        make_stage((SMALL, None), (LARGE, "GEMM")),
+        make_stage((SMALL, "DIRECT"), (WIDER, "DIRECT"), **merging),
+    )
+    assert profile.deterministic_part.stages == kept
+    assert changing not in profile.deterministic_part.algorithms

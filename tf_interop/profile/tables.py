@@ -138,7 +138,7 @@ def show_nsight_import(result: NsightImport, console: Console | None = None) -> 
         console: where to print; by default stdout.
     """
     console = console or Console()
-    print_on(console, f"Figures for {len(result.matched)} launches of kernels of the profile.")
+    print_on(console, f"Values for {len(result.matched)} launches of kernels of the profile.")
     for title, launches in (
         ("Launches that the profile has no kernel for", result.not_in_profile),
         ("Kernels of the profile without values", result.not_in_csv),
