@@ -110,49 +110,29 @@ def _describe_difference(plan: Plan, convolutions: Sequence[ConvolutionNode]) ->
     if not plan.graphs:
         return "that holds no graph"
     found = set(canonical_names(node.name for node in convolutions).values())
-
-    def shared_count(graph: GraphPlan) -> int:
-        return len(found & _canonical_planned_names(graph))
-
-    closest = max(plan.graphs, key=shared_count)
-    planned = _canonical_planned_names(closest)
-    differences = [
-        f"whose closest entry (fingerprint {closest.fingerprint}) is for "
-        f"{closest.convolution_count} convolutions where this graph has {len(convolutions)}",
-        _describe_names(planned, found),
+    planned_by = [
+        (set(canonical_names(sorted(_planned_names(graph))).values()), graph)
+        for graph in plan.graphs
     ]
-    # A plan may name fewer convolutions than it is for; more is unexpected only beyond that.
-    if len(found - planned) > closest.convolution_count - len(planned):
-        differences.append(f"the plan does not name {_some(sorted(found - planned))}")
-    elif planned and found.issuperset(planned) and closest.convolution_count == len(convolutions):
-        unnamed = "" if found == planned else ", or the name of another convolution,"
-        differences[-1] += (
-            ", so an op type, dtype, layout, filter shape, stride, dilation, padding or fused "
-            f"operation{unnamed} differs"
-        )
-    return "; ".join(differences)
-
-
-def _describe_names(planned: set[str], found: set[str]) -> str:
-    """Whether the names of a plan are those of a graph, by count."""
-    if not planned:
-        return "it names none of them, so that they cannot be compared"
-    if found.issuperset(planned):
-        return f"the names agree: the graph has all {len(planned)} that the plan has"
-    missing = sorted(planned - found)
-    return (
-        f"the graph has {len(planned & found)} of the {len(planned)} names that the plan has, and "
-        f"lacks {_some(missing)}"
+    planned, closest = max(planned_by, key=lambda each: len(found & each[0]))
+    difference = (
+        f"whose closest entry (fingerprint {closest.fingerprint}) is for "
+        f"{closest.convolution_count} convolutions where this graph has {len(convolutions)}; "
+        f"the graph has {len(planned & found)} of the {len(planned)} names that the plan has"
     )
+    if planned - found:
+        return f"{difference}, and lacks {_some(sorted(planned - found))}"
+    if planned and closest.convolution_count == len(convolutions):
+        difference += (
+            ", so an op type, dtype, layout, filter shape, stride, dilation, padding or fused "
+            "operation differs"
+        )
+    return difference
 
 
 def _planned_names(graph: GraphPlan) -> set[str]:
     in_stages = {node for stage in graph.stages for node in stage.nodes}
     return in_stages | {each.node for each in graph.unstaged}
-
-
-def _canonical_planned_names(graph: GraphPlan) -> set[str]:
-    return set(canonical_names(sorted(_planned_names(graph))).values())
 
 
 def _some(names: Sequence[str], at_most: int = 3) -> str:
