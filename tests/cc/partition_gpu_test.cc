@@ -16,6 +16,7 @@
 #include "tests/cc/convolution_cases.h"
 #include "tests/cc/convolution_problem.h"
 #include "tests/cc/reference_convolution.h"
+#include "tests/cc/stage_fixture.h"
 
 namespace tf_interop {
 namespace {
