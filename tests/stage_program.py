@@ -121,4 +121,6 @@ def assert_names(error: pytest.ExceptionInfo, *words: str) -> None:
 
 def in_graph(conv_stage: Any, **of_op: Any) -> list[tf.Tensor]:
     """Runs the op in a graph: eager execution was seen to take a kernel of another program."""
-    return tf.function(lambda: conv_stage(**of_op), autograph=False)()
+    # Tensors of the caller's, or TensorFlow would compute the stage while it optimizes the graph.
+    tensors = {key: list(map(tf.constant, of_op[key])) for key in ("inputs", "sizes")}
+    return tf.function(lambda: conv_stage(**(of_op | tensors)), autograph=False)()
