@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from convolution_values import TINY
@@ -14,7 +15,6 @@ from tf_interop.measure.backend import (
     AlgorithmScope,
     MeasureOptions,
     ResolvedAlgorithm,
-    StageStep,
 )
 from tf_interop.measure.jobs import Phase, RunOptions
 from tf_interop.measure.run import End, Outcome, ProfileRun
@@ -23,8 +23,6 @@ from tf_interop.profile.entries import (
     AlgorithmMeasurement,
     Entry,
     FailureKind,
-    MeasuredConvolution,
-    StageFailure,
     StageMeasurement,
 )
 from tf_interop.profile.tables import describe_convolution
@@ -33,6 +31,7 @@ from tf_interop.profile.worklist import (
     ListedConvolution,
     ListedStage,
 )
+from tf_interop.stage import Lane, Stage, Step
 
 SMALL = dataclasses.replace(TINY, filter_shape=(1, 1, 3, 4))
 LARGE = dataclasses.replace(SMALL, filter_shape=(5, 5, 3, 4))
@@ -41,7 +40,28 @@ WIDER = dataclasses.replace(SMALL, filter_shape=(1, 1, 3, 6), output_shape=(1, 8
 # The two of them merged.
 WIDEST = dataclasses.replace(SMALL, filter_shape=(1, 1, 3, 10), output_shape=(1, 8, 8, 10))
 BOTH = (ListedConvolution(SMALL), ListedConvolution(LARGE))
-PAIR = ListedStage((0, 1), (0, 1))
+
+
+def listed_stage(*lanes: int | tuple[int, ...], **of_lanes: Sequence[Any]) -> ListedStage:
+    """A listed stage; its first steps have `algorithms`, and several of a lane are merged."""
+    names = iter(of_lanes.get("algorithms", ()))
+    counts = of_lanes.get("sm_counts", (0,) * len(lanes))
+    steps = [(each,) if isinstance(each, int) else each for each in lanes]
+    return ListedStage(
+        Stage(
+            tuple(
+                Lane(
+                    tuple(Step(place, next(names, None)) for place in lane),
+                    sm_count=count,
+                    merged=len(lane) > 1,
+                )
+                for lane, count in zip(steps, counts, strict=True)
+            )
+        )
+    )
+
+
+PAIR = listed_stage(0, 1)
 
 # Best first; what is faster alone is not what the backend thinks best.
 CONSIDERED = ("eng0", "eng1")
@@ -64,7 +84,7 @@ class FakeBackend:
         # After a failure of an algorithm of that name nothing works any more.
         self.breaks: set[str] = set()
         self.fails: set[str] = set()
-        self.given_sm_counts: tuple[int, ...] | None = None
+        self.granted_sm_counts: tuple[int, ...] = ()
         self.before_each: Callable[[], None] = lambda: None
         self.lists_nothing_for: set[ConvolutionConfiguration] = set()
 
@@ -86,9 +106,8 @@ class FakeBackend:
         self,
         configuration: ConvolutionConfiguration,
         algorithm: str,
-        options: MeasureOptions | None = None,
+        options: MeasureOptions,
     ) -> ResolvedAlgorithm | AlgorithmFailure:
-        assert options is not None
         self.resolved.append(f"{_name(configuration)} {algorithm}")
         if algorithm in self.refuses:
             return AlgorithmFailure(
@@ -106,11 +125,9 @@ class FakeBackend:
     def measure_algorithm(
         self,
         configuration: ConvolutionConfiguration,
-        algorithm: str | None = None,
-        options: MeasureOptions | None = None,
+        algorithm: str,
+        options: MeasureOptions,
     ) -> AlgorithmMeasurement | AlgorithmFailure:
-        assert algorithm is not None
-        assert options is not None
         self.before_each()
         assert algorithm not in self.refuses
         algorithm = self.stands_for.get(algorithm, algorithm)
@@ -128,32 +145,26 @@ class FakeBackend:
 
     def measure_stage(
         self,
-        steps: Sequence[StageStep],
-        options: MeasureOptions | None = None,
+        stage: Stage[ConvolutionConfiguration],
+        options: MeasureOptions,
         *,
         sequential_algorithms: Sequence[str | None] = (),
-        sm_counts: Sequence[int] = (),
-        priorities: Sequence[int] = (),
-        merged: Sequence[bool] = (),
-    ) -> StageMeasurement | StageFailure:
-        assert options is not None
+    ) -> StageMeasurement:
         self.before_each()
-        name = "+".join(f"{_name(s.configuration)} {s.algorithm}" for s in steps)
-        self.measured.append(f"merged {name}" if any(merged) else name)
+        name = "+".join(f"{_name(each.operation)} {each.algorithm}" for each in stage.steps)
+        is_merged = any(lane.merged for lane in stage.lanes)
+        self.measured.append(f"merged {name}" if is_merged else name)
         return StageMeasurement(
-            convolutions=tuple(MeasuredConvolution(s.configuration, s.algorithm) for s in steps),
-            lanes=tuple(step.lane for step in steps),
-            concurrent_us=1.0,
+            stage=stage,
+            tf32=options.allow_tf32,
+            latency_us=1.0,
             same_sequential_us=2.0,
             sequential_us=2.0,
             spread_us=0.1,
             workspace_bytes=0,
             source="fake",
             sequential_algorithms=tuple(sequential_algorithms),
-            tf32=options.allow_tf32,
-            sm_counts=(sm_counts and self.given_sm_counts) or tuple(sm_counts),
-            priorities=tuple(priorities),
-            merged=tuple(merged),
+            granted_sm_counts=self.granted_sm_counts,
         )
 
 
@@ -178,7 +189,7 @@ def _run(
     configurations: ConfigurationList,
     options: RunOptions | None = None,
     *,
-    known: Sequence[Entry] = (),
+    before: Sequence[Entry] = (),
     should_stop: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = lambda: 0.0,
 ) -> tuple[Outcome, list[Entry]]:
@@ -187,7 +198,7 @@ def _run(
         backend,
         configurations,
         options or RunOptions(),
-        known=known,
+        before=before,
         keep=kept.append,
         should_stop=should_stop,
         clock=clock,
@@ -226,7 +237,7 @@ def test_pairs_are_measured_with_combinations_of_what_is_fastest_alone() -> None
 
 def test_stages_of_one_convolution_twice_are_not_measured_in_both_orders() -> None:
     backend = FakeBackend()
-    twice = ConfigurationList(BOTH[:1], (ListedStage((0, 0), (0, 1)),))
+    twice = ConfigurationList(BOTH[:1], (listed_stage(0, 0),))
     _run(backend, twice, RunOptions(pair_algorithms=2))
     assert [each for each in backend.measured if "+" in each] == [
         "small eng1+small eng1", "small eng1+small eng2", "small eng2+small eng2",
@@ -234,12 +245,13 @@ def test_stages_of_one_convolution_twice_are_not_measured_in_both_orders() -> No
 
 
 def test_stages_are_compared_with_what_is_fastest_alone() -> None:
-    pinned = ListedStage((0, 1), (0, 0), algorithms=("GEMM", None), priorities=(-1,))
+    pinned = ListedStage(Stage((Lane((Step(0, "GEMM"), Step(1)), priority=-1),)))
     _, kept = _run(FakeBackend(), ConfigurationList(BOTH, (pinned,)))
     [stage] = [each for each in kept if isinstance(each, StageMeasurement)]
-    assert [each.algorithm for each in stage.convolutions] == ["GEMM", "eng1"]
+    assert stage.stage == pinned.stage.map((SMALL, LARGE).__getitem__).with_algorithms(
+        ("GEMM", "eng1")
+    )
     assert stage.sequential_algorithms == ("eng1", "eng1")
-    assert (stage.lanes, stage.priorities) == ((0, 0), (-1,))
 
 
 TO_MERGE = (ListedConvolution(SMALL), ListedConvolution(WIDER), ListedConvolution(LARGE))
@@ -248,7 +260,7 @@ TO_MERGE = (ListedConvolution(SMALL), ListedConvolution(WIDER), ListedConvolutio
 def test_what_is_merged_is_measured_with_what_the_backend_would_choose_for_the_wider_one() -> None:
     backend = FakeBackend()
     backend.stands_for["eng0"] = "eng2"
-    listed = ConfigurationList(TO_MERGE, (ListedStage((0, 1), (0, 0), merged=(True,)),))
+    listed = ConfigurationList(TO_MERGE, (listed_stage((0, 1)),))
     _, kept = _run(backend, listed)
     # That of the backend's first choice first, by the name of what runs.
     assert [each for each in backend.measured if "+" in each] == [
@@ -257,14 +269,13 @@ def test_what_is_merged_is_measured_with_what_the_backend_would_choose_for_the_w
     assert backend.resolved[-2:] == ["widest eng0", "widest eng1"]
     assert not any(each.startswith("widest") for each in backend.measured)
     stages = [each for each in kept if isinstance(each, StageMeasurement)]
-    assert [stage.merged for stage in stages] == [(True,), (True,)]
     # Against each by itself with what is fastest alone.
     assert stages[0].sequential_algorithms == ("eng1", "eng1")
 
 
 def test_lanes_beside_what_is_merged_run_with_what_is_fastest_alone() -> None:
     backend = FakeBackend()
-    stage = ListedStage((0, 1, 2), (0, 0, 1), merged=(True, False))
+    stage = listed_stage((0, 1), 2)
     _run(backend, ConfigurationList(TO_MERGE, (stage,)), RunOptions(pair_algorithms=1))
     assert backend.measured[-1] == "merged small eng0+wider eng0+large eng1"
 
@@ -272,14 +283,14 @@ def test_lanes_beside_what_is_merged_run_with_what_is_fastest_alone() -> None:
 def test_a_plan_pins_algorithms_of_the_wider_convolution() -> None:
     backend = FakeBackend()
     backend.stands_for["FFT"] = "nchw+FFT"
-    stage = ListedStage((0, 1, 2), (0, 0, 1), ("FFT", "FFT", "GEMM"), merged=(True, False))
+    stage = listed_stage((0, 1), 2, algorithms=("FFT", "FFT", "GEMM"))
     _run(backend, ConfigurationList(TO_MERGE, (stage,)))
     assert backend.measured[-1] == "merged small nchw+FFT+wider nchw+FFT+large GEMM"
 
 
 def test_named_algorithms_are_those_of_the_wider_convolution_too() -> None:
     backend = FakeBackend()
-    listed = ConfigurationList(TO_MERGE[:2], (ListedStage((0, 1), (0, 0), merged=(True,)),))
+    listed = ConfigurationList(TO_MERGE[:2], (listed_stage((0, 1)),))
     _run(backend, listed, RunOptions(algorithms=("GEMM", "ALGO_0")))
     assert backend.measured == ["wider GEMM", "small GEMM", "merged small GEMM+wider GEMM"]
 
@@ -287,9 +298,9 @@ def test_named_algorithms_are_those_of_the_wider_convolution_too() -> None:
 def test_of_one_level_what_is_not_merged_comes_first() -> None:
     backend = FakeBackend()
     stages = (
-        ListedStage((0, 1), (0, 0), merged=(True,)),
-        ListedStage((0, 1, 2), (0, 0, 1), merged=(True, False)),
-        ListedStage((0, 1, 2), (0, 1, 2)),
+        listed_stage((0, 1)),
+        listed_stage((0, 1), 2),
+        listed_stage(0, 1, 2),
     )
     _run(backend, ConfigurationList(TO_MERGE, stages), RunOptions(pair_algorithms=1))
     assert backend.measured[-3:] == [
@@ -300,21 +311,21 @@ def test_of_one_level_what_is_not_merged_comes_first() -> None:
 
 
 def test_what_was_measured_merged_is_not_measured_again() -> None:
-    listed = ConfigurationList(TO_MERGE, (ListedStage((0, 1), (0, 0), merged=(True,)),))
+    listed = ConfigurationList(TO_MERGE, (listed_stage((0, 1)),))
     _, kept = _run(FakeBackend(), listed)
     again = FakeBackend()
-    _run(again, listed, known=kept)
+    _run(again, listed, before=kept)
     assert again.measured == []
     # As two lanes it is another stage.
-    apart = ConfigurationList(TO_MERGE, (ListedStage((0, 1), (0, 1)),))
-    _run(again, apart, RunOptions(pair_algorithms=1), known=kept)
+    apart = ConfigurationList(TO_MERGE, (listed_stage(0, 1),))
+    _run(again, apart, RunOptions(pair_algorithms=1), before=kept)
     assert again.measured == ["small eng1+wider eng1"]
 
 
 def test_a_wider_convolution_without_algorithms_is_noted_and_left_out() -> None:
     backend = FakeBackend()
     backend.lists_nothing_for.add(WIDEST)
-    listed = ConfigurationList(TO_MERGE[:2], (ListedStage((0, 1), (0, 0), merged=(True,)),))
+    listed = ConfigurationList(TO_MERGE[:2], (listed_stage((0, 1)),))
     outcome, _ = _run(backend, listed)
     assert not any("+" in each for each in backend.measured)
     assert any(describe_convolution(WIDEST) in note for note in outcome.notes)
@@ -329,28 +340,28 @@ def test_named_algorithms_alone_are_measured() -> None:
     assert backend.measured == ["small GEMM", "small eng2"]
 
 
-def test_what_is_known_is_not_measured_again() -> None:
-    listed = ConfigurationList(BOTH, (PAIR, ListedStage((0, 1), (0, 1), sm_counts=(60, 60))))
+def test_what_was_measured_is_not_measured_again() -> None:
+    listed = ConfigurationList(BOTH, (PAIR, listed_stage(0, 1, sm_counts=(60, 60))))
     first = FakeBackend()
     first.fails = {"GEMM"}
-    first.given_sm_counts = (64, 56)
+    first.granted_sm_counts = (64, 56)
     outcome, kept = _run(first, listed)
     assert outcome.failure_count == 2
     for cut in range(len(kept) + 1):
         again = FakeBackend()
-        again.fails, again.given_sm_counts = first.fails, first.given_sm_counts
-        outcome, rest = _run(again, listed, known=kept[:cut])
+        again.fails, again.granted_sm_counts = first.fails, first.granted_sm_counts
+        outcome, rest = _run(again, listed, before=kept[:cut])
         assert again.measured == first.measured[cut:]
         assert outcome.end is End.FINISHED
         assert [*kept[:cut], *rest] == kept
 
 
 def test_a_stage_is_measured_again_where_a_faster_algorithm_was_found_since() -> None:
-    listed = ConfigurationList(BOTH, (ListedStage((0, 1), (0, 1), ("eng0", "eng0")),))
+    listed = ConfigurationList(BOTH, (listed_stage(0, 1, algorithms=("eng0", "eng0")),))
     heuristic = RunOptions(algorithms=("eng0",))
     _, kept = _run(FakeBackend(), listed, heuristic)
     backend = FakeBackend()
-    _, again = _run(backend, listed, known=kept)
+    _, again = _run(backend, listed, before=kept)
     assert backend.measured[-1] == "small eng0+large eng0"
     stage = again[-1]
     assert isinstance(stage, StageMeasurement)
@@ -363,7 +374,7 @@ def test_without_tf32_only_what_rounds_is_left_out_and_halves_are_measured_once(
     monkeypatch.setitem(LATENCIES, "eng0", 5.0)
     backend = FakeBackend()
     listed = (ListedConvolution(SMALL), ListedConvolution(HALF))
-    stages = (ListedStage((0, 0), (0, 1)), ListedStage((1, 1), (0, 1)))
+    stages = (listed_stage(0, 0), listed_stage(1, 1))
     options = RunOptions(AlgorithmScope.HEURISTIC, tf32=(True, False), pair_algorithms=1)
     _, kept = _run(backend, ConfigurationList(listed, stages), options)
     # The list without TF32 has eng1 alone, which was found not to round; half has no TF32.
@@ -389,7 +400,7 @@ def test_ends_when_the_time_is_over_and_says_what_is_left() -> None:
     assert outcome.end is End.OUT_OF_TIME
     assert outcome.left == ("4 other algorithms",)
 
-    outcome, rest = _run(backend, ConfigurationList(BOTH), known=kept)
+    outcome, rest = _run(backend, ConfigurationList(BOTH), before=kept)
     assert (outcome.end, len(rest)) == (End.FINISHED, 4)
 
 
@@ -430,7 +441,7 @@ def test_one_algorithm_of_two_names_is_measured_once() -> None:
 
     again = FakeBackend()
     again.stands_for = backend.stands_for
-    outcome, _ = _run(again, listed, options, known=kept)
+    outcome, _ = _run(again, listed, options, before=kept)
     assert again.measured == []
     assert outcome.end is End.FINISHED
     # Resolving may take a while; what is known by its own name need not be.
@@ -447,7 +458,7 @@ def test_a_name_that_cannot_run_fails_under_that_name_and_is_not_measured() -> N
     assert isinstance(kept[-1], AlgorithmFailure)
     assert kept[-1].algorithm == "GEMM"
     again = FakeBackend()
-    _run(again, listed, known=kept)
+    _run(again, listed, before=kept)
     assert again.resolved == []
 
 
@@ -474,7 +485,7 @@ def test_ends_where_a_failure_leaves_the_device_broken() -> None:
 
     # In a new process, it goes on behind what broke it.
     again = FakeBackend()
-    outcome, _ = _run(again, listed, known=kept)
+    outcome, _ = _run(again, listed, before=kept)
     assert again.measured == ["small eng2", "small GEMM"]
     assert outcome.end is End.FINISHED
 
@@ -499,8 +510,8 @@ def test_ends_where_the_first_of_all_fails() -> None:
     assert (outcome.end, len(kept)) == (End.DEVICE_LOST, 1)
 
 
-def test_a_stage_is_known_by_what_its_pins_stand_for() -> None:
-    pinned = ListedStage((0, 1), (0, 1), algorithms=("GEMM", None))
+def test_a_stage_is_told_by_what_its_pins_stand_for() -> None:
+    pinned = listed_stage(0, 1, algorithms=("GEMM", None))
     listed = ConfigurationList(BOTH, (pinned,))
     backend = FakeBackend()
     backend.stands_for = {"GEMM": "eng2"}
@@ -508,12 +519,12 @@ def test_a_stage_is_known_by_what_its_pins_stand_for() -> None:
     assert backend.measured[-1] == "small eng2+large eng1"
     again = FakeBackend()
     again.stands_for = backend.stands_for
-    _run(again, listed, known=kept)
+    _run(again, listed, before=kept)
     assert again.measured == []
 
 
 def test_a_stage_with_a_pin_that_cannot_run_is_left_to_the_backend_to_refuse() -> None:
-    pinned = ListedStage((0, 1), (0, 1), algorithms=("FFT", None))
+    pinned = listed_stage(0, 1, algorithms=("FFT", None))
     backend = FakeBackend()
     backend.refuses = {"FFT"}
     _run(backend, ConfigurationList(BOTH, (pinned,)))
@@ -525,23 +536,23 @@ def test_what_rounds_where_it_may_is_measured_with_and_without_tf32(
     tf32: tuple[bool, bool],
 ) -> None:
     listed = ConfigurationList(BOTH[:1])
-    known: list[Entry] = []
+    before: list[Entry] = []
     for allowed in tf32:
         backend = FakeBackend()
         backend.rounds_if_allowed = {"GEMM"}
         options = RunOptions(algorithms=("eng1", "GEMM"), tf32=(allowed,))
-        _, kept = _run(backend, listed, options, known=known)
-        known += kept
+        _, kept = _run(backend, listed, options, before=before)
+        before += kept
         assert backend.measured[-1] == "small GEMM"
     # An engine that does not round is not measured twice.
-    assert [(each.algorithm, each.tf32) for each in known] == [  # type: ignore[union-attr]
+    assert [(each.algorithm, each.tf32) for each in before] == [  # type: ignore[union-attr]
         ("eng1", False), ("GEMM", tf32[0]), ("GEMM", tf32[1]),
     ]  # fmt: skip
     for allowed in tf32:
         backend = FakeBackend()
         backend.rounds_if_allowed = {"GEMM"}
         options = RunOptions(algorithms=("eng1", "GEMM"), tf32=(allowed,))
-        _run(backend, listed, options, known=known)
+        _run(backend, listed, options, before=before)
         assert (backend.measured, backend.resolved) == ([], [])
 
 
@@ -550,7 +561,7 @@ def test_says_which_convolutions_have_no_algorithm() -> None:
         SMALL, op="Conv2DBackpropInput", kind=ConvolutionKind.BACKWARD_INPUT
     )
     listed = (ListedConvolution(gradient), ListedConvolution(SMALL))
-    stage = ListedStage((0, 1), (0, 1))
+    stage = listed_stage(0, 1)
     outcome, kept = _run(FakeBackend(), ConfigurationList(listed, (stage,)))
     assert outcome.end is End.FINISHED
     assert {each.configuration for each in kept} == {SMALL}  # type: ignore[union-attr]
