@@ -1,7 +1,7 @@
 // ConvStage on the CPU, over the host backend.
 #define EIGEN_USE_THREADS
 
-#include <map>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -10,6 +10,7 @@
 #include "cc_kernels/core/counters.h"
 #include "cc_kernels/core/host/host_backend.h"
 #include "cc_kernels/core/host/host_stream.h"
+#include "cc_kernels/core/lock_free.h"
 #include "cc_kernels/tf/stage_call.h"
 #include "cc_kernels/tf/stage_trace.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -25,18 +26,18 @@ constexpr double kCyclesPerWorker = 1e9;
 // The backend that spreads its work over `device`, the threads of a CPU device for work inside an
 // op. CPU devices live until the process ends, and so do their backends.
 HostBackend* BackendFor(const Eigen::ThreadPoolDevice* device) {
+  static auto* const backends = new GrowingList<const Eigen::ThreadPoolDevice*, HostBackend*>();
+  if (HostBackend* const* known = backends->Find(device)) return *known;
   static auto* const mutex = new std::mutex();
-  static auto* const backends = new std::map<const Eigen::ThreadPoolDevice*, HostBackend*>();
   std::lock_guard<std::mutex> lock(*mutex);
-  HostBackend*& backend = (*backends)[device];
-  if (backend == nullptr) {
-    backend = new HostBackend([device](int count, const std::function<void(int)>& work) {
-      device->parallelFor(count, Eigen::TensorOpCost(0, 0, kCyclesPerWorker),
-                          [&work](Eigen::Index begin, Eigen::Index end) {
-                            for (Eigen::Index i = begin; i < end; ++i) work(static_cast<int>(i));
-                          });
-    });
-  }
+  if (HostBackend* const* known = backends->Find(device)) return *known;
+  auto* const backend = new HostBackend([device](int count, const std::function<void(int)>& work) {
+    device->parallelFor(count, Eigen::TensorOpCost(0, 0, kCyclesPerWorker),
+                        [&work](Eigen::Index begin, Eigen::Index end) {
+                          for (Eigen::Index i = begin; i < end; ++i) work(static_cast<int>(i));
+                        });
+  });
+  backends->Add(device, backend);
   return backend;
 }
 

@@ -69,6 +69,7 @@ class Json {
       *integer = static_cast<Integer>(number);
       return absl::OkStatus();
     }
+    if (least == most) return Expected(absl::StrCat(least));
     return Expected(absl::StrCat("a whole number of ", least, " to ", most));
   }
 

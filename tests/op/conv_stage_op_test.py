@@ -1,114 +1,45 @@
-"""The ConvStage op against TensorFlow's own ops, on the CPU.
+"""The ConvStage op against TensorFlow's own ops, on the CPU; op_matrix_test.py has all kinds.
 
-Most tensors hold small whole numbers, whose products and sums are exact in every dtype, so the
-comparison is to the bit wherever no exponential function is involved.
+Tensors hold small whole numbers, whose products and sums are exact in every dtype, so the
+comparison is to the bit.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from stage_cases import (
-    DTYPES,
-    EPSILON,
     Case,
     assert_infers_shapes,
     cases_of,
     digits,
-    matrix_of,
     output_size,
     program_of,
     run_stage,
 )
 from stage_program import arguments, assert_names
+from volume_cases import volume_cases_of
 
 import tf_interop
 from tf_interop.runtime.kernel_library import load_kernel_library
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
-@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-@pytest.mark.parametrize("padding", ["SAME", "VALID", "EXPLICIT"])
-def test_gives_what_the_own_ops_give(
-    conv_stage: Any, layout: str, dtype: tf.DType, padding: str
-) -> None:
-    cases = matrix_of(layout, dtype, padding)
-    compared = 0
-    for case, result in zip(cases, run_stage(conv_stage, cases), strict=True):
-        try:
-            own = case.own_in_nhwc()
-        except (tf.errors.UnimplementedError, tf.errors.InvalidArgumentError):
-            continue  # TensorFlow has no kernel for it on this CPU: nothing to compare with
-        np.testing.assert_array_equal(result, own, err_msg=f"{case.op} {case.attributes}")
-        compared += 1
-    assert compared >= len(cases) // 3
-
-
 @pytest.mark.parametrize("algorithm", ["IM2COL_GEMM", "EIGEN_SPATIAL", "DIRECT"])
 def test_every_pinned_host_algorithm_gives_the_same(conv_stage: Any, algorithm: str) -> None:
     cases = list(cases_of("NHWC", tf.float32, "SAME", 2, 1, 1))
+    cases += volume_cases_of("NDHWC", tf.float64, "SAME", strides=(2, 1, 2))
     for case, result in zip(cases, run_stage(conv_stage, cases, algorithm=algorithm), strict=True):
         np.testing.assert_array_equal(result, case.own())
 
 
-@pytest.mark.parametrize("activation", [None, "Relu", "Relu6", "LeakyRelu", "Elu"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
-def test_fuses_bias_and_activation(
-    conv_stage: Any, activation: str | None, dtype: tf.DType
-) -> None:
-    image = digits([2, 7, 7, 3], dtype)
-    filter_ = digits([3, 3, 3, 5], dtype, seed=1)
-    bias = digits([5], dtype, seed=2)
-    fused_ops = ["BiasAdd"] + ([activation] if activation else [])
-    case = Case(
-        "_FusedConv2D",
-        (image, filter_, bias),
-        {
-            "strides": [1, 1, 1, 1],
-            "padding": "SAME",
-            "fused_ops": fused_ops,
-            "leakyrelu_alpha": 0.25,
-        },
-    )
-    [result] = run_stage(conv_stage, [case])
-    expected = tf.nn.bias_add(tf.nn.conv2d(image, filter_, 1, "SAME"), bias)
-    if activation == "LeakyRelu":
-        expected = tf.nn.leaky_relu(expected, 0.25)
-    elif activation:
-        expected = getattr(tf.nn, activation.lower())(expected)
-    # Elu alone is not exact: one rounding of the exponential function on either side.
-    tolerance = 0 if activation != "Elu" else 2 * EPSILON[dtype]
-    result, expected = tf.cast(result, tf.float64), tf.cast(expected, tf.float64)
-    np.testing.assert_allclose(result, expected, rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16], ids=lambda dtype: dtype.name)
-@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-def test_adds_up_in_float32_and_rounds_once(conv_stage: Any, layout: str, dtype: tf.DType) -> None:
-    def with_values(case: Case, dtype_of_values: tf.DType) -> Case:
-        random = np.random.default_rng(5)
-        operands = tuple(
-            operand
-            if isinstance(operand, list)
-            else random.standard_normal(operand.shape)
-            .astype(dtype.as_numpy_dtype)
-            .astype(dtype_of_values.as_numpy_dtype)
-            for operand in case.operands
-        )
-        return dataclasses.replace(case, operands=operands)
-
-    cases = list(cases_of(layout, dtype, "SAME", 1, 1, 1))
-    results = run_stage(conv_stage, [with_values(case, dtype) for case in cases])
-    for case, result in zip(cases, results, strict=True):
-        exact = with_values(case, tf.float32).own_in_nhwc()
-        # Half of the distance to the next number of the dtype, and what float32 sums differ by.
-        bound = EPSILON[dtype] / 2 * np.abs(exact) + 1e-5
-        error = np.abs(tf.cast(result, tf.float32) - exact)
-        assert np.all(error <= bound), f"{case.op}: {np.max(error / bound)} times the bound"
+def test_volumes_and_images_share_a_stage(conv_stage: Any) -> None:
+    flat = next(iter(cases_of("NHWC", tf.float16, "SAME", 1, 1, 1)))
+    cases = [flat, *volume_cases_of("NDHWC", tf.float32, "VALID"), flat]
+    for case, result in zip(cases, run_stage(conv_stage, cases, [0, 0, 1, 1, 2]), strict=True):
+        np.testing.assert_array_equal(result, case.own())
 
 
 def test_several_steps_of_a_lane_run_in_order(conv_stage: Any) -> None:
@@ -181,21 +112,28 @@ def test_gradients_of_empty_tensors_are_zeros(
 
 
 def test_infers_shapes(conv_stage: Any) -> None:
-    cases = list(cases_of("NCHW", tf.float32, "SAME", 2, 1, 1))
+    assert_infers_shapes(conv_stage, list(cases_of("NCHW", tf.float32, "SAME", 2, 1, 1)))
+
+
+@pytest.mark.parametrize("layout", ["NDHWC", "NCDHW"])
+def test_infers_shapes_of_volumes(conv_stage: Any, layout: str) -> None:
+    cases = list(volume_cases_of(layout, tf.float32, "VALID", strides=(1, 2, 3)))
     assert_infers_shapes(conv_stage, cases)
 
 
 @pytest.mark.parametrize(
-    ("operands", "got"),
+    ("op", "operands", "got"),
     [
-        ((digits([1, 5, 5, 3]), digits([3, 3, 2, 2])), "[3,3,2,2]"),
-        ((digits([5, 5, 3]), digits([3, 3, 3, 2])), "[5,5,3]"),
+        ("Conv2D", (digits([1, 5, 5, 3]), digits([3, 3, 2, 2])), "[3,3,2,2]"),
+        ("Conv2D", (digits([5, 5, 3]), digits([3, 3, 3, 2])), "[5,5,3]"),
+        ("Conv3D", (digits([2] * 4), digits([2] * 5)), "[2,2,2,2]"),
+        ("Conv3D", (digits([2] * 6), digits([2] * 5)), "[2,2,2,2,2,2]"),
     ],
 )
 def test_refuses_shapes_that_do_not_fit(
-    conv_stage: Any, operands: tuple[Any, ...], got: str
+    conv_stage: Any, op: str, operands: tuple[Any, ...], got: str
 ) -> None:
-    case = Case("Conv2D", operands, {"strides": [1, 1, 1, 1], "padding": "SAME"})
+    case = Case(op, operands, {"strides": [1] * (5 if op == "Conv3D" else 4), "padding": "SAME"})
 
     # Of unknown shape, so that it is the kernel that sees them.
     @tf.function(input_signature=[tf.TensorSpec(None)] * 2, autograph=False)

@@ -146,6 +146,12 @@ def operation_of(place: int, **fields: Any) -> Callable[[Document], None]:
         (operation_of(1, strides=[1] * 3), ["step 'odd'", "strides", "[1, 1, 1]"]),
         (operation_of(1, padding="ODD"), ["step 'odd'", "ODD"]),
         (operation_of(1, data_format="HWNC"), ["step 'odd'", "data_format", "HWNC"]),
+        (operation_of(1, op="Conv3D"), ["step 'odd'", "5 strides", "[1, 1, 1, 1]"]),
+        (operation_of(1, op="Conv3D", data_format="NHWC"), ["step 'odd'", "NDHWC", "NHWC"]),
+        (
+            operation_of(1, op="Conv3D", strides=[1] * 5, padding="EXPLICIT"),
+            ["step 'odd'", "padding", "EXPLICIT"],
+        ),
         (
             operation_of(1, op="_FusedConv2D", fused_ops=["Odd"]),
             ["step 'odd'", "fused_ops", "[Odd]"],
