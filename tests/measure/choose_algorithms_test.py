@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
-from profile_values import GPU, KERNEL, LARGE, SMALL, make_profile
+from profile_values import GPU, KERNEL, LARGE, SMALL, make_profile, make_stage
 
 from tf_interop.convolution import ConvolutionConfiguration
 from tf_interop.measure.choose_algorithms import combinations_for_pair
 from tf_interop.profile.entries import (
     AlgorithmMeasurement,
     KernelMeasurement,
-    MeasuredConvolution,
     StageMeasurement,
 )
-from tf_interop.profile.pairs import PairFigures, count_pairs
+from tf_interop.profile.pairs import PairCounts, count_pairs
 
 # Fills an SM's registers with two blocks; fills its shared memory with two blocks.
 REGISTERS = dataclasses.replace(
@@ -76,19 +76,13 @@ def test_what_takes_no_time_does_not_count() -> None:
     assert _names(combinations_for_pair(first, second, GPU, at_most_each=2))[1] == "eng1 eng0"
 
 
-def _pair(
-    first: str, second: str, concurrent_us: float, spread_us: float = 0.5
-) -> StageMeasurement:
-    return StageMeasurement(
-        convolutions=(MeasuredConvolution(SMALL, first), MeasuredConvolution(LARGE, second)),
-        lanes=(0, 1),
-        concurrent_us=concurrent_us,
-        same_sequential_us=30.0,
+def _pair(first: str, second: str, latency_us: float, **lanes: Any) -> StageMeasurement:
+    return make_stage(
+        *((SMALL, first), (LARGE, second)),
+        latency_us=latency_us,
         sequential_us=20.0,
-        spread_us=spread_us,
-        workspace_bytes=0,
-        source="made up",
-        sequential_algorithms=("eng0", "eng0"),
+        spread_us=0.5,
+        **lanes,
     )
 
 
@@ -100,7 +94,7 @@ ALONE = [
 
 
 @pytest.mark.parametrize(
-    ("stages", "figures"),
+    ("stages", "counts"),
     [
         ([], (0, 0, 0, 0)),
         # With one combination there is nothing to compare.
@@ -111,29 +105,16 @@ ALONE = [
         ([_pair("eng0", "eng0", 15), _pair("eng0", "eng1", 14.5)], (1, 1, 0, 1)),
         ([_pair("eng0", "eng0", 25), _pair("eng0", "eng1", 20.2)], (1, 1, 1, 0)),
         # On SMs of their own, or one before the other, it is another question.
-        (
-            [
-                _pair("eng0", "eng0", 15),
-                dataclasses.replace(_pair("eng0", "eng1", 10), sm_counts=(64, 68)),
-            ],
-            (0, 0, 0, 0),
-        ),
-        (
-            [
-                _pair("eng0", "eng0", 15),
-                dataclasses.replace(_pair("eng0", "eng1", 10), priorities=(-1, 0)),
-            ],
-            (0, 0, 0, 0),
+        *(
+            ([_pair("eng0", "eng0", 15), _pair("eng0", "eng1", 10, **options)], (0, 0, 0, 0))
+            for options in ({"sm_counts": (64, 68)}, {"priorities": (-1, 0)}, {"lanes": (0, 0)})
         ),
     ],
 )
-def test_counts_pairs(stages: list[StageMeasurement], figures: tuple[int, ...]) -> None:
-    assert count_pairs(make_profile(*ALONE, *stages)) == PairFigures(*figures)
+def test_counts_pairs(stages: list[StageMeasurement], counts: tuple[int, ...]) -> None:
+    assert count_pairs(make_profile(*ALONE, *stages)) == PairCounts(*counts)
 
 
-def test_the_figures_of_pairs_are_a_sentence() -> None:
-    assert str(PairFigures(4, 3, 2, 1)) == (
-        "Of 4 pairs 3 are fastest with an algorithm that is not the fastest alone (2 by more than "
-        "the spread); 1 beat their sequence."
-    )
-    assert "No pair" in str(PairFigures(0, 0, 0, 0))
+def test_the_counts_of_pairs_are_a_sentence() -> None:
+    assert "Of 4 pairs 3 are fastest" in str(PairCounts(4, 3, 2, 1))
+    assert "No pair" in str(PairCounts(0, 0, 0, 0))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-import types
-from typing import Any
 
 import pytest
 from fake_nvml import A100, H200, SECOND_H200, FakeNvml
@@ -29,19 +27,10 @@ def install(monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml) -> FakeNvml:
     return nvml
 
 
-def describe_h200(**changes: object) -> Any:
-    """What the core would say."""
-    described: dict[str, object] = {
-        "backend": "cudnn",
-        "name": "NVIDIA H200",
-        "compute_capability": "9.0",
-        "sm_count": 132,
-        "memory_bytes": 150109880320,
-        "sm_limits": HOPPER_SM,
-        "cudnn": "9.10.2",
-        "cuda": "12.9",
-    }
-    return types.SimpleNamespace(**(described | changes))
+# What the core would say.
+DESCRIBED = dataclasses.replace(
+    GPU, memory_bytes=150109880320, cuda="12.9", driver="", clocks_mhz={}
+)
 
 
 def test_a_process_runs_on_the_first_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +121,7 @@ def test_counts_no_sms_of_an_architecture_it_does_not_know(monkeypatch: pytest.M
 
 def test_identifies_what_the_core_measures_on(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, FakeNvml(A100, H200))
-    device = identify_device(describe_h200())
+    device = identify_device(DESCRIBED)
     assert (device.name, device.memory_bytes, device.cuda) == ("NVIDIA H200", 150109880320, "12.9")
     assert (device.driver, device.clocks_mhz) == ("570.86.15", {"sm": 1980, "memory": 3201})
     assert device.sm_limits == HOPPER_SM
@@ -140,7 +129,7 @@ def test_identifies_what_the_core_measures_on(monkeypatch: pytest.MonkeyPatch) -
 
 def test_identifies_without_a_management_library(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, FakeNvml(has_driver=False))
-    device = identify_device(describe_h200())
+    device = identify_device(DESCRIBED)
     assert (device.name, device.driver, device.clocks_mhz) == ("NVIDIA H200", "", {})
 
 
@@ -148,7 +137,7 @@ def test_what_is_measured_on_a_gpu_fits_it(monkeypatch: pytest.MonkeyPatch) -> N
     install(monkeypatch, FakeNvml(H200))
     here = running_device("cudnn")
     assert here is not None
-    assert why_foreign(identify_device(describe_h200()), here) is None
+    assert why_foreign(identify_device(DESCRIBED), here) is None
 
 
 def test_what_is_measured_on_this_cpu_fits_it() -> None:
@@ -156,37 +145,33 @@ def test_what_is_measured_on_this_cpu_fits_it() -> None:
     assert here is not None
     assert here.name
     assert here.sm_count == len(os.sched_getaffinity(0))
-    # The core may call it otherwise.
-    described = describe_h200(backend="host", name="x86", compute_capability="", cudnn="")
-    assert identify_device(described) == here
+    # The core calls it otherwise.
+    assert identify_device(dataclasses.replace(DESCRIBED, backend="host", name="CPU")) == here
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "reason"),
-    [
-        ("backend", "host", "backend: expected 'cudnn', got 'host'"),
-        ("name", "NVIDIA A100", "name: expected 'NVIDIA H200', got 'NVIDIA A100'"),
-        ("compute_capability", "8.0", "compute_capability: expected '9.0', got '8.0'"),
-        ("sm_count", 114, "sm_count: expected 132, got 114"),
-        ("cudnn", "9.3.0", "cudnn: expected '9.10.2', got '9.3.0'"),
-    ],
-)
-def test_each_of_five_fields_makes_a_profile_foreign(
-    field: str, value: object, reason: str
-) -> None:
-    assert why_foreign(dataclasses.replace(GPU, **{field: value}), GPU) == reason
+DIFFERENT = {
+    "backend": "host",
+    "name": "NVIDIA A100",
+    "compute_capability": "8.0",
+    "sm_count": 114,
+    "cudnn": "9.3.0",
+}
+
+
+@pytest.mark.parametrize("field", DIFFERENT)
+def test_each_of_five_fields_makes_a_profile_foreign(field: str) -> None:
+    reason = why_foreign(dataclasses.replace(GPU, **{field: DIFFERENT[field]}), GPU)
+    assert reason == f"{field}: expected {getattr(GPU, field)!r}, got {DIFFERENT[field]!r}"
 
 
 def test_names_every_field_that_differs() -> None:
-    other = dataclasses.replace(GPU, sm_count=114, cudnn="9.3.0")
-    assert why_foreign(other, GPU) == (
-        "sm_count: expected 132, got 114; cudnn: expected '9.10.2', got '9.3.0'"
-    )
+    reason = why_foreign(dataclasses.replace(GPU, **DIFFERENT), GPU)
+    assert reason is not None
+    assert all(field in reason for field in DIFFERENT)
 
 
 def test_does_not_take_an_unknown_cudnn_for_the_right_one() -> None:
-    reason = why_foreign(GPU, dataclasses.replace(GPU, cudnn=""))
-    assert reason == "cudnn: expected none that is known, got '9.10.2'"
+    assert why_foreign(GPU, dataclasses.replace(GPU, cudnn="")) is not None
 
 
 def test_driver_clocks_memory_and_day_make_nothing_foreign() -> None:

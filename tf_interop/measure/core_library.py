@@ -101,7 +101,7 @@ def load_core_library() -> CoreLibrary:
         functions = ffi.dlopen(str(path))
         version = functions.TFI_CORE_VERSION
         is_supported = functions.TfiCpuIsSupported()
-    except (OSError, ValueError, AttributeError, cffi.FFIError) as error:
+    except (OSError, ValueError, AttributeError, cffi.FFIError, cffi.CDefError) as error:
         raise LibraryError(f"{path} does not load: {error}. {_REBUILD}") from error
     if version != _VERSION:
         raise LibraryError(
