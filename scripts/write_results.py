@@ -23,13 +23,8 @@ import msgspec
 # Where the package is not installed.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from tf_interop.benchmark.result import (
-    BENCHMARK_FORMAT,
-    Case,
-    Variant,
-    VariantResult,
-)
-from tf_interop.profile.types import ProfiledDevice
+from tf_interop.benchmark.result import BENCHMARK_FORMAT, Benchmark, CaseResult, Variant
+from tf_interop.benchmark.tables import times_as_fast
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -147,56 +142,42 @@ def _benchmark(result: dict[str, Any]) -> str:
             "plan has no stage for it, so that the same program ran."
         )
     ]
-    device = msgspec.convert(result["device"], ProfiledDevice)
-    by_case: dict[Case, dict[Variant, VariantResult]] = {}
-    for each in msgspec.convert(result["results"], tuple[VariantResult, ...]):
-        by_case.setdefault(each.case, {})[each.variant] = each
+    benchmark = msgspec.convert(result, Benchmark)
     rows = [
         (
-            case.name_on(device),
-            _milliseconds(by_variant.get(Variant.STOCK)),
-            *(_speedup(by_variant.get(variant)) for variant in _COMPARED),
+            each.case.name_on(benchmark.device),
+            *(_compared(each, variant) for variant in (Variant.STOCK, *_COMPARED)),
         )
-        for case, by_variant in by_case.items()
+        for each in benchmark.results
     ]
     parts.append(_table(("", "stock", *(variant.value for variant in _COMPARED)), rows))
     slower = [
-        f"{case.name_on(device)} ({reason})"
-        for case, by_variant in by_case.items()
-        if (reason := _why_slower(by_variant.get(Variant.OURS)))
+        f"{each.case.name_on(benchmark.device)} ({reason})"
+        for each in benchmark.results
+        if (reason := _why_slower(each))
     ]
     if slower:
         parts.append(_paragraph(f"Slower than stock in every turn: {'; '.join(slower)}.") + "\n")
     return "\n\n".join(parts)
 
 
-def _milliseconds(result: VariantResult | None) -> str:
-    if result is None or result.summary is None:
-        return _failure(result)
-    return f"{result.summary.median_ms:.1f} ms"
+def _compared(result: CaseResult, variant: Variant) -> str:
+    summary = result.summarize(variant)
+    if summary is None:
+        failure = result.of(variant).failure
+        return "–" if failure is None else failure.kind.value
+    if variant is Variant.STOCK:
+        return f"{summary.median_ms:.1f} ms"
+    return times_as_fast(result, variant, to=" to ")
 
 
-def _speedup(result: VariantResult | None) -> str:
-    if result is not None and result.ran_as_stock:
-        return "as stock"
-    if result is None or result.speedup is None:
-        return _failure(result)
-    speedup = result.speedup
-    if not speedup.has_range:
-        return f"{speedup.median:.2f} (one turn)"
-    return f"{speedup.median:.2f} ({speedup.lowest:.2f} to {speedup.highest:.2f})"
-
-
-def _failure(result: VariantResult | None) -> str:
-    return "–" if result is None or result.failure is None else result.failure.kind.value
-
-
-def _why_slower(result: VariantResult | None) -> str | None:
+def _why_slower(result: CaseResult) -> str | None:
     """What is known of why a plan was slower in every turn; None where it was not."""
-    if result is None or result.speedup is None or result.speedup.highest >= 1:
+    summary = result.summarize(Variant.OURS)
+    if summary is None or summary.speedup is None or summary.speedup.highest >= 1:
         return None
-    reasons = {reason for block in result.blocks for reason in block.fallbacks}
-    return "; ".join(sorted(reasons)) or "as planned: what the profile promised did not come true"
+    reasons = sorted(result.of(Variant.OURS).fallbacks)
+    return "; ".join(reasons) or "as planned: what the profile promised did not come true"
 
 
 def _pass_time(result: dict[str, Any]) -> str:

@@ -10,18 +10,18 @@ from tf_interop.benchmark.result import (
     Benchmark,
     Block,
     Case,
+    CaseResult,
     Failure,
     FailureKind,
     MeasuringOptions,
     MemoryKind,
+    Mode,
     Precision,
-    Step,
     Variant,
     VariantResult,
 )
-from tf_interop.benchmark.statistics import summarize
 
-CASE = Case("ResNet50", Step.INFERENCE, 8, Precision.TF32)
+CASE = Case("ResNet50", Mode.INFERENCE, 8, Precision.TF32)
 OPTIONS = MeasuringOptions(warmup_steps=1, steps=2, seconds=0.0, timeout_seconds=60.0)
 
 
@@ -52,19 +52,24 @@ BENCHMARK = Benchmark(
     commands=("tf-interop benchmark ResNet50 --plan plan.json -o results.json",),
     options=OPTIONS,
     results=(
-        VariantResult(
-            CASE, Variant.STOCK, None, summarize(STOCK_BLOCKS, 8, STOCK_BLOCKS), None, STOCK_BLOCKS
-        ),
-        VariantResult(
+        CaseResult(
             CASE,
-            Variant.XLA,
-            None,
-            None,
-            Failure(FailureKind.TIMED_OUT, "the process took longer than 60 s"),
-            (),
-        ),
-        VariantResult(
-            CASE, Variant.OURS, "ab12", summarize(OURS_BLOCKS, 8, STOCK_BLOCKS), None, OURS_BLOCKS
+            (
+                VariantResult(Variant.STOCK, blocks=STOCK_BLOCKS),
+                VariantResult(
+                    Variant.XLA,
+                    failure=Failure(FailureKind.TIMED_OUT, "the process took longer than 60 s"),
+                ),
+                VariantResult(Variant.OURS, "ab12", blocks=OURS_BLOCKS),
+            ),
         ),
     ),
 )
+
+
+def with_ours(*blocks: Block) -> Benchmark:
+    """The benchmark with stock TensorFlow and other blocks of the plan."""
+    stock = VariantResult(Variant.STOCK, blocks=STOCK_BLOCKS)
+    ours = VariantResult(Variant.OURS, "ab12", blocks=blocks)
+    result = CaseResult(CASE, (stock, ours))
+    return dataclasses.replace(BENCHMARK, results=(result,))

@@ -31,14 +31,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is impor
 import tensorflow as tf
 
 from python.benchmarks.networks import NETWORKS, Network
-from tf_interop.benchmark.child import Answer, BlockRequest, PlanRequest, Request
+from tf_interop.benchmark.child import Outcome, Request
 from tf_interop.benchmark.process import run_child
 from tf_interop.benchmark.result import (
     Block,
     Case,
     MeasuringOptions,
+    Mode,
     Precision,
-    Step,
     Variant,
 )
 
@@ -93,18 +93,18 @@ class ConvStageBenchmark(tf.test.Benchmark):  # type: ignore[misc]
             self._options.warmup_steps, self._options.steps, self._options.seconds
         )
 
-    def _run_and_report(self, method: str, network: Network, step: Step, variant: Variant) -> None:
+    def _run_and_report(self, method: str, network: Network, mode: Mode, variant: Variant) -> None:
         batch_size, side = self._options.batch_size, self._options.image_size
         case = Case(
             network.model,
-            step,
+            mode,
             batch_size,
             Precision(self._options.precision),
             None if side is None else (side, side),
         )
         with tempfile.TemporaryDirectory() as folder:
             plan = self._plan_of(case, pathlib.Path(folder)) if variant.needs_plan else None
-            block = self._run(Request(block=BlockRequest(case, variant, 0, self._measuring, plan)))
+            block = self._run(Request(case, variant, plan, options=self._measuring))
         assert block is not None
         median_ms = statistics.median(block.step_ms)
         metrics = [
@@ -139,38 +139,34 @@ class ConvStageBenchmark(tf.test.Benchmark):  # type: ignore[misc]
                 f"in {OPTIONS_VARIABLE} or PerfZero's --constructor_args."
             )
         path = str(folder / "plan.json")
-        self._run(
-            Request(
-                plan=PlanRequest(case, path, self._options.profile, allow_foreign_profile=False)
-            )
-        )
+        self._run(Request(case, None, path, self._options.profile))
         return path
 
     def _run(self, request: Request) -> Block | None:
-        answer: Answer = run_child(request, self._measuring.timeout_seconds)
-        if answer.failure is not None:
-            raise RuntimeError(f"{answer.failure.kind.value}: {answer.failure.message}")
-        return answer.block
+        outcome: Outcome = run_child(request, self._measuring.timeout_seconds)
+        if outcome.failure is not None:
+            raise RuntimeError(f"{outcome.failure.kind.value}: {outcome.failure.message}")
+        return outcome.block
 
 
 def _add_methods() -> None:
     for network in NETWORKS:
         # "Inception-v3" and "ResNet-50" as names of Python.
         name = re.sub(r"\W+", "_", network.name).lower()
-        for step in Step:
+        for mode in Mode:
             for variant in Variant:
-                method = f"benchmark__{name}__{step.value}__{variant.value}"
-                setattr(ConvStageBenchmark, method, _method(method, network, step, variant))
+                method = f"benchmark__{name}__{mode.value}__{variant.value}"
+                setattr(ConvStageBenchmark, method, _method(method, network, mode, variant))
 
 
 def _method(
-    name: str, network: Network, step: Step, variant: Variant
+    name: str, network: Network, mode: Mode, variant: Variant
 ) -> Callable[[ConvStageBenchmark], None]:
     def benchmark(self: ConvStageBenchmark) -> None:
-        self._run_and_report(name, network, step, variant)
+        self._run_and_report(name, network, mode, variant)
 
     benchmark.__name__ = name
-    benchmark.__doc__ = f"{network.name}, {step.value}, {variant.value}."
+    benchmark.__doc__ = f"{network.name}, {mode.value}, {variant.value}."
     return benchmark
 
 

@@ -1,4 +1,4 @@
-"""What becomes of a process of a benchmark: an answer, a crash, no end, or a stop."""
+"""What becomes of a process of a benchmark: an outcome, a crash, no end, or a stop."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from benchmark_values import CASE, OPTIONS, make_block
 
 import tf_interop
-from tf_interop.benchmark.child import BlockRequest, Request
+from tf_interop.benchmark.child import Outcome, Request
 from tf_interop.benchmark.process import run_child
 from tf_interop.benchmark.result import FailureKind, Variant
 
-REQUEST = Request(block=BlockRequest(CASE, Variant.STOCK, 0, OPTIONS, None))
+REQUEST = Request(CASE, Variant.STOCK, options=OPTIONS)
 
 
 @pytest.fixture(name="module")
@@ -23,32 +23,28 @@ def fixture_module(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> p
     return tmp_path / "benchmark_program.py"
 
 
-def test_gives_what_the_process_answers(module: pathlib.Path) -> None:
+def test_gives_what_the_process_writes(module: pathlib.Path) -> None:
     module.write_text(
         "import json, pathlib, sys\n"
-        "asked = json.loads(pathlib.Path(sys.argv[1]).read_text())['block']\n"
-        "print('a message that is no answer')\n"
+        "asked = json.loads(pathlib.Path(sys.argv[1]).read_text())\n"
+        "print('a message that is no outcome')\n"
         "block = {'repetition': 3, 'step_ms': [float(asked['case']['batch_size'])],\n"
         "         'first_step_ms': 500.0, 'memory_peak_bytes': 1000000,\n"
         "         'memory_kind': 'process_rss', 'gpu_utilization': None, 'stage_count': 0,\n"
         "         'fallbacks': {}, 'began': '2026-11-21T12:00:00+00:00'}\n"
         "pathlib.Path(sys.argv[2]).write_text(json.dumps({'block': block}))\n"
     )
-    answer = run_child(REQUEST, 60.0, module=module.stem)
-    assert answer.block == make_block(3, 8.0)
-    assert answer.failure is None
+    assert run_child(REQUEST, 60.0, module=module.stem) == Outcome(make_block(3, 8.0))
 
 
 @pytest.mark.parametrize(
     ("program", "expected"),
     [
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", ["ended by SIGSEGV"]),
-        (
-            "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
-            ["SIGKILL, as the system does when its memory is used up"],
-        ),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", ["SIGSEGV"]),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", ["SIGKILL", "memory"]),
         ("import os, sys; print('F0000 fatal', file=sys.stderr)\nsys.exit(7)", ["code 7", "fatal"]),
-        ("print('I0000 00:00:17.9 starts')", ["the process ended with exit code 0"]),
+        ("print('I0000 00:00:17.9 starts')", ["exit code 0"]),
+        ("import sys; sys.exit(sys.executable)", [sys.executable]),
     ],
 )
 def test_a_crash_is_a_failure_with_its_last_words(
@@ -73,10 +69,7 @@ def test_a_process_without_end_is_killed(module: pathlib.Path, tmp_path: pathlib
     begin = time.monotonic()
     failure = run_child(REQUEST, 1.0, module=module.stem).failure
     assert failure is not None
-    assert (failure.kind, failure.message) == (
-        FailureKind.TIMED_OUT,
-        "the process took longer than 1 s",
-    )
+    assert failure.kind is FailureKind.TIMED_OUT
     assert time.monotonic() - begin < 30
     time.sleep(4)
     assert not (tmp_path / "alive").exists()
@@ -85,13 +78,10 @@ def test_a_process_without_end_is_killed(module: pathlib.Path, tmp_path: pathlib
 def test_a_stop_ends_the_process_without_an_entry(module: pathlib.Path) -> None:
     module.write_text("import time\ntime.sleep(60)")
     begin = time.monotonic()
-    answer = run_child(
-        REQUEST,
-        60.0,
-        module=module.stem,
-        should_stop=lambda: time.monotonic() - begin > 0.5,
+    outcome = run_child(
+        REQUEST, 60.0, module=module.stem, should_stop=lambda: time.monotonic() - begin > 0.5
     )
-    assert (answer.block, answer.failure) == (None, None)
+    assert outcome == Outcome()
     assert time.monotonic() - begin < 30
 
 
@@ -106,10 +96,3 @@ def test_runs_with_this_package_and_not_with_sources_in_the_working_directory(
     failure = run_child(REQUEST, 60.0, module=module.stem).failure
     assert failure is not None
     assert str(tf_interop.__file__) in failure.message
-
-
-def test_runs_with_this_python(module: pathlib.Path) -> None:
-    module.write_text("import sys; sys.exit(sys.executable)")
-    failure = run_child(REQUEST, 60.0, module=module.stem).failure
-    assert failure is not None
-    assert sys.executable in failure.message

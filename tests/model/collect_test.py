@@ -10,10 +10,11 @@ import pytest
 import tensorflow as tf
 
 import tf_interop
-from tf_interop.convolution import ConvolutionKind
+from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind
 from tf_interop.errors import PlanError
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import Independence
+from tf_interop.graph.levels import level_groups
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.model.collect import (
@@ -24,9 +25,9 @@ from tf_interop.model.collect import (
 from tf_interop.model.graphs import graphs_of
 from tf_interop.model.load import ModelArgumentError
 from tf_interop.model.device_graph import with_inferred_shapes
-from tf_interop.plan.from_profile import level_groups
-from tf_interop.plan.types import GraphPlan, LaneOptions, PinnedConvolution, Plan, PlannedStage
+from tf_interop.plan.types import GraphPlan, Plan, PlannedStage
 from tf_interop.profile.worklist import ConfigurationList
+from tf_interop.stage import Lane, Stage, Step
 
 MODULE = """
 import tensorflow as tf
@@ -64,6 +65,18 @@ def _collect(*models: str, **options: Any) -> ConfigurationList:
     return collect_configurations(models, CollectOptions(**options)).configurations
 
 
+def _configurations(listed: ConfigurationList) -> list[ConvolutionConfiguration]:
+    return [each.configuration for each in listed.convolutions]
+
+
+def _stages(listed: ConfigurationList) -> list[Stage[int]]:
+    return [each.stage for each in listed.stages]
+
+
+def _side_by_side(*places: int) -> Stage[int]:
+    return Stage.side_by_side(map(Step, places))
+
+
 def _kinds(listed: ConfigurationList) -> dict[ConvolutionKind, int]:
     counts: collections.Counter[ConvolutionKind] = collections.Counter()
     for each in listed.convolutions:
@@ -98,8 +111,8 @@ def test_collects_what_grappler_hands_to_the_pass(training: bool) -> None:
     )
     assert {each.configuration: each.count for each in listed.convolutions} == handed
     stages = [
-        collections.Counter(listed.convolutions[place].configuration for place in s.convolutions)
-        for s in listed.stages
+        collections.Counter(each.stage.map(_configurations(listed).__getitem__).operations)
+        for each in listed.stages
     ]
     assert {frozenset(stage.items()) for stage in stages} == groups
     assert groups
@@ -145,7 +158,7 @@ def test_goes_on_as_tensorflow_does_where_the_layout_optimizer_fails() -> None:
 
 def test_lists_both_layouts_where_told_to() -> None:
     listed = _collect(layouts=("NHWC", "NCHW"), stage_sources=[StageSource.LEVELS])
-    assert [stage.convolutions for stage in listed.stages] == [(1, 2, 3), (6, 7, 8)]
+    assert _stages(listed) == [_side_by_side(1, 2, 3), _side_by_side(6, 7, 8)]
     nhwc, nchw = listed.convolutions[0].configuration, listed.convolutions[5].configuration
     assert (nhwc.layout, nhwc.image_shape, nhwc.output_shape) == (
         "NHWC", (1, 16, 16, 3), (1, 8, 8, 8),
@@ -159,8 +172,7 @@ def test_lists_both_layouts_where_told_to() -> None:
 def test_lists_the_pairs_with_most_to_gain() -> None:
     listed = _collect(stage_sources=[StageSource.PAIRS], max_pairs=2)
     # Of 1x1, 3x3 and 5x5 (places 1 to 3) a pair saves at most its smaller convolution.
-    assert [stage.convolutions for stage in listed.stages] == [(2, 3), (1, 2)]
-    assert {stage.lanes for stage in listed.stages} == {(0, 1)}
+    assert _stages(listed) == [_side_by_side(2, 3), _side_by_side(1, 2)]
 
 
 def test_a_level_of_two_and_the_same_pair_are_one_stage() -> None:
@@ -183,19 +195,13 @@ def test_lists_what_could_be_merged(layouts: tuple[str, ...]) -> None:
     ]
     tf.keras.Model(image, branches).save("merge.keras")
     listed = _collect("merge.keras", stage_sources=[StageSource.MERGES], layouts=layouts)
-    stages = [
-        ([_channels(listed, place) for place in stage.convolutions], stage.lanes, stage.merged)
-        for stage in listed.stages
-    ]
-    assert stages == [([4, 6], (0, 0), (True,)), ([4, 6, 8], (0, 0, 1), (True, False))]
+    merged = Lane((Step(4), Step(6)), merged=True)
+    assert [
+        stage.map(lambda place: _configurations(listed)[place].filter_shape[-1])  # type: ignore[index]
+        for stage in _stages(listed)
+    ] == [Stage((merged,)), Stage((merged, Lane((Step(8),))))]
     assert listed.stages[0].origins == ("merge.keras, batch 1, inference, merge",)
     assert {each.configuration.layout for each in listed.convolutions} == set(layouts or ["NHWC"])
-
-
-def _channels(listed: ConfigurationList, place: int) -> int | None:
-    shape = listed.convolutions[place].configuration.filter_shape
-    assert shape is not None
-    return shape[-1]
 
 
 @pytest.mark.usefixtures("plugin_as_after_import")
@@ -208,24 +214,23 @@ def test_lists_the_stages_of_a_plan_with_what_it_pins() -> None:
     finally:
         tf_interop.disable()
     [graph] = plan.graphs
-    level = next(stage for stage in graph.stages if len(stage.lanes) == 3)
-    first, second, third = (lane[0].node for lane in level.lanes)
-    stage = PlannedStage(
-        ((PinnedConvolution(third, "IM2COL_GEMM"), PinnedConvolution(first)),
-         (PinnedConvolution(second, "DIRECT"),)),
-        lane_options=(LaneOptions(sm_count=64), LaneOptions(priority=-1)),
-    )  # fmt: skip
-    pinned = Plan((GraphPlan(graph.fingerprint, graph.convolution_count, (stage,)),))
+    level = next(each.stage for each in graph.stages if len(each.stage.lanes) == 3)
+    first, second, third = level.operations
+    stage = Stage(
+        (
+            Lane((Step(third, "IM2COL_GEMM"), Step(first)), sm_count=64),
+            Lane((Step(second, "DIRECT"),), priority=-1),
+        )
+    )
+    pinned = Plan((GraphPlan(graph.fingerprint, graph.convolution_count, (PlannedStage(stage),)),))
     listed = _collect(stage_sources=(), plan=pinned)
-    [found] = listed.stages
-    sizes = [listed.convolutions[place].configuration.filter_shape for place in found.convolutions]
-    assert [size and size[0] for size in sizes] == [5, 1, 3]
-    assert found.lanes == (0, 0, 1)
-    assert found.algorithms == ("IM2COL_GEMM", None, "DIRECT")
-    assert (found.sm_counts, found.priorities) == ((64, 0), (0, -1))
+    [found] = _stages(listed)
+    sizes = found.map(lambda place: _configurations(listed)[place].filter_shape[0])  # type: ignore[index]
+    assert sizes.operations == (5, 1, 3)
+    assert found.map(lambda _: "") == stage.map(lambda _: "")  # all but the convolutions
 
-    other = Plan((GraphPlan("0", 1, (PlannedStage(((PinnedConvolution("x"),),)),)),))
-    with pytest.raises(PlanError, match="Expected a plan for this graph"):
+    other = Plan((GraphPlan("0", 1, (PlannedStage(Stage.in_sequence([Step("x")])),)),))
+    with pytest.raises(PlanError):
         _collect(plan=other)
 
 

@@ -1,10 +1,10 @@
 """One process of a benchmark: makes the plan of a case, or measures one block of one variant.
 
-    python -m tf_interop.benchmark.child REQUEST.json ANSWER.json
+    python -m tf_interop.benchmark.child REQUEST.json OUTCOME.json
 
 A process of its own keeps what one variant leaves behind (memory, tuned algorithms, threads,
 compiled functions) from the next, and a crash from the benchmark. It exits with 0 where it has
-written an answer, which may be a failure.
+written an outcome, which may be a failure.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from tf_interop.benchmark.result import (
     FailureKind,
     MeasuringOptions,
     MemoryKind,
+    Mode,
     Precision,
-    Step,
     Variant,
 )
 from tf_interop.errors import BenchmarkError, TfInteropError
@@ -50,78 +50,53 @@ _LONGEST_MESSAGE = 600
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class PlanRequest:
-    """Asks for the plan of a case.
+class Request:
+    """Asks for the plan of a case, or for a block of a variant.
 
     Attributes:
         case: the case.
-        plan_path: where to write the plan.
+        variant: the way to run it; None to make a plan.
+        plan_path: the plan, to write or to run by; None for variants that need none.
         profile_path: the profile to plan by; None for stages everywhere (policy `always`).
         allow_foreign_profile: whether the profile may be of another device.
-    """
-
-    case: Case
-    plan_path: str
-    profile_path: str | None
-    allow_foreign_profile: bool
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class BlockRequest:
-    """Asks for a block.
-
-    Attributes:
-        case: the case.
-        variant: the way to run it.
         repetition: which turn it is.
         options: how to measure.
-        plan_path: the plan; None for variants that need none.
-        needs_gpu: whether figures of a CPU would be taken for those of a GPU.
+        needs_gpu: whether values of a CPU would be taken for those of a GPU.
     """
 
     case: Case
-    variant: Variant
-    repetition: int
-    options: MeasuringOptions
-    plan_path: str | None
+    variant: Variant | None
+    plan_path: str | None = None
+    profile_path: str | None = None
+    allow_foreign_profile: bool = False
+    repetition: int = 0
+    options: MeasuringOptions = dataclasses.field(default_factory=MeasuringOptions)
     needs_gpu: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Request:
-    """What the parent asks for: one of the two."""
-
-    plan: PlanRequest | None = None
-    block: BlockRequest | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
-    """What the parent gets: a block, a failure, or neither where a plan was written."""
+class Outcome:
+    """What became of a request: a block, a failure, or neither where a plan was written."""
 
     block: Block | None = None
     failure: Failure | None = None
 
 
 def main() -> None:
-    """Reads the request and writes the answer."""
+    """Reads the request and writes the outcome."""
     # Of TensorFlow's own messages only errors: the last ones are a crash's reason.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    request_path, answer_path = map(pathlib.Path, sys.argv[1:])
+    request_path, outcome_path = map(pathlib.Path, sys.argv[1:])
     request = msgspec.json.decode(request_path.read_bytes(), type=Request)
     try:
-        answer = _answer(request)
+        if request.variant is None:
+            _make_plan(request)
+            outcome = Outcome()
+        else:
+            outcome = Outcome(_measure(request, request.variant))
     except Exception as error:  # Whatever it is, it is an entry of the benchmark.
-        answer = Answer(failure=_failure_of(error))
-    answer_path.write_bytes(msgspec.json.encode(answer))
-
-
-def _answer(request: Request) -> Answer:
-    if request.plan is not None:
-        _make_plan(request.plan)
-        return Answer()
-    assert request.block is not None
-    return Answer(block=_measure(request.block))
+        outcome = Outcome(failure=_failure_of(error))
+    outcome_path.write_bytes(msgspec.json.encode(outcome))
 
 
 def _failure_of(error: Exception) -> Failure:
@@ -137,7 +112,7 @@ def _failure_of(error: Exception) -> Failure:
     )
 
 
-def _make_plan(request: PlanRequest) -> None:
+def _make_plan(request: Request) -> None:
     from tf_interop.model.make_plan import plan
     from tf_interop.runtime.status import status
     from tf_interop.runtime.switch import enable
@@ -149,22 +124,23 @@ def _make_plan(request: PlanRequest) -> None:
             model,
             request.profile_path,
             batch_sizes=(case.batch_size,),
-            training=case.step is Step.TRAINING,
+            training=case.mode is Mode.TRAINING,
             image_size=case.image_size,
             allow_foreign_profile=request.allow_foreign_profile,
         )
     else:
         enable("always")
-        run = _function_of(model, case, compiled_by_xla=False)
-        run()
+        _function_of(model, case, compiled_by_xla=False)()
         made = status().plan
+    assert request.plan_path is not None
     save_plan(made, request.plan_path)
 
 
-def _measure(request: BlockRequest) -> Block:
+def _measure(request: Request, variant: Variant) -> Block:
     import tensorflow as tf
 
     from tf_interop.runtime.status import status
+    from tf_interop.runtime.switch import disable, enable
 
     began = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     case, options = request.case, request.options
@@ -175,8 +151,11 @@ def _measure(request: BlockRequest) -> Block:
             "log says which library of CUDA is missing."
         )
     model = _load(case)
-    _turn_plugin(request)
-    run = _function_of(model, case, compiled_by_xla=request.variant is Variant.XLA)
+    if request.plan_path is None:
+        disable()
+    else:
+        enable(plan=_plan_of(variant, load_plan(request.plan_path)))
+    run = _function_of(model, case, compiled_by_xla=variant is Variant.XLA)
     first_step_ms = _time_ms(run)
     for _ in range(options.warmup_steps):
         run()
@@ -186,7 +165,7 @@ def _measure(request: BlockRequest) -> Block:
         step_ms = _time_steps(run, options)
         utilization = mean_utilization()
     seen = status()
-    if request.variant.needs_plan and seen.failures and not seen.stage_count:
+    if variant.needs_plan and seen.failures and not seen.stage_count:
         # What ran was stock TensorFlow, and not because the plan says so.
         raise BenchmarkError(f"Expected stages, got none: {seen.failures[0].cause}")
     return Block(
@@ -228,15 +207,6 @@ def _load(case: Case) -> Any:
     return model
 
 
-def _turn_plugin(request: BlockRequest) -> None:
-    from tf_interop.runtime.switch import disable, enable
-
-    if request.plan_path is None:
-        disable()
-    else:
-        enable(plan=_plan_of(request.variant, load_plan(request.plan_path)))
-
-
 def _plan_of(variant: Variant, plan: Plan) -> Plan:
     if variant is Variant.PINNING:
         return without_concurrency(plan)
@@ -249,7 +219,7 @@ def _function_of(model: Any, case: Case, *, compiled_by_xla: bool) -> Callable[[
 
     from tf_interop.model.keras_functions import trace_inference, trace_training_step
 
-    trace = trace_training_step if case.step is Step.TRAINING else trace_inference
+    trace = trace_training_step if case.mode is Mode.TRAINING else trace_inference
     traced = trace(
         model, case.batch_size, case.image_size, jit_compile=True if compiled_by_xla else None
     )

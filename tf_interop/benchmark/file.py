@@ -1,4 +1,4 @@
-"""Files of benchmarks: versioned JSON, with every timed step, so that other figures can be made.
+"""Files of benchmarks: versioned JSON, with every timed step, so that any value can be made of it.
 
 {
   "device": {"backend": "cudnn", "name": "NVIDIA H200", …},
@@ -7,12 +7,15 @@
   "options": {"warmup_steps": 5, "steps": 20, …},
   "results": [
     {
-      "case": {"model": "ResNet50", "step": "inference", "batch_size": 1, "precision": "tf32", …},
-      "variant": "ours",
-      "plan": "9f86d081…",
-      "summary": {"median_ms": 4.1, "quartile_ms": [4.0, 4.3], …},
-      "failure": null,
-      "blocks": [{"repetition": 0, "step_ms": [4.2, …], "first_step_ms": 2310.0, …}]
+      "case": {"model": "ResNet50", "mode": "inference", "batch_size": 1, "precision": "tf32", …},
+      "variants": [
+        {
+          "variant": "ours",
+          "plan": "9f86d081…",
+          "failure": null,
+          "blocks": [{"repetition": 0, "step_ms": [4.2, …], "first_step_ms": 2310.0, …}]
+        }
+      ]
     }
   ],
   "format": "tf_interop.benchmark",
@@ -24,16 +27,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tf_interop.benchmark.result import (
-    BENCHMARK_FORMAT,
-    BENCHMARK_VERSION,
-    Benchmark,
-    Case,
-    Variant,
-    VariantResult,
-)
+from tf_interop.benchmark.result import BENCHMARK_FORMAT, BENCHMARK_VERSION, Benchmark, Case
 from tf_interop.errors import BenchmarkError
-from tf_interop.profile.check import check_device
 from tf_interop.versioned_file import (
     PathLike,
     VersionedFormat,
@@ -46,8 +41,8 @@ from tf_interop.versioned_file import (
 def load_benchmark(path: PathLike) -> Benchmark:
     """Reads a benchmark's file.
 
-    Legal is a file that holds each variant of a case once, each of its repetitions once and in
-    order, a failure where there are no blocks, and a summary where there are.
+    Legal is a file that holds each case once, of it each variant once, of this each repetition once
+    and in order, and a failure where there are no blocks.
 
     Raises:
         BenchmarkError: there is no such file, it is not whole, of another format or version, or not
@@ -67,41 +62,32 @@ def save_benchmark(benchmark: Benchmark, path: PathLike) -> None:
 
 
 def benchmark_schema() -> dict[str, Any]:
-    """JSON schema (2020-12) of benchmarks' files.
-
-    It states types, fields and bounds. Which of blocks, summary and failure go together is beyond
-    it.
-    """
+    """JSON schema (2020-12) of benchmarks' files: types, fields and bounds."""
     return versioned_schema(_BENCHMARK_FILE)
 
 
 def _check_benchmark(benchmark: Benchmark) -> None:
-    check_device(benchmark.device, "$.device")
-    places: dict[tuple[Case, Variant], int] = {}
+    places: dict[Case, int] = {}
     for index, result in enumerate(benchmark.results):
         place = f"$.results[{index}]"
-        first = places.setdefault((result.case, result.variant), index)
+        first = places.setdefault(result.case, index)
         if first != index:
             raise ValueError(
-                f"Expected each variant of a case once, got that of `$.results[{first}]` again at "
-                f"`{place}`"
+                f"Expected each case once, got that of `$.results[{first}]` again at `{place}`"
             )
-        _check_result(result, place)
-
-
-def _check_result(result: VariantResult, place: str) -> None:
-    repetitions = [block.repetition for block in result.blocks]
-    if repetitions != sorted(set(repetitions)):
-        raise ValueError(
-            f"Expected each repetition once and in order, got {repetitions} at `{place}.blocks`"
-        )
-    if not result.blocks and result.failure is None:
-        raise ValueError(f"Expected blocks or a failure, got neither at `{place}`")
-    if (result.summary is None) != (not result.blocks):
-        raise ValueError(
-            f"Expected a summary where there are blocks, got {len(result.blocks)} blocks and "
-            f"{'none' if result.summary is None else 'one'} at `{place}.summary`"
-        )
+        variants = [measured.variant for measured in result.variants]
+        if len(set(variants)) < len(variants):
+            raise ValueError(f"Expected each variant once, got one again at `{place}.variants`")
+        for number, measured in enumerate(result.variants):
+            of_variant = f"{place}.variants[{number}]"
+            repetitions = [block.repetition for block in measured.blocks]
+            if repetitions != sorted(set(repetitions)):
+                raise ValueError(
+                    f"Expected each repetition once and in order, got {repetitions} at "
+                    f"`{of_variant}.blocks`"
+                )
+            if not measured.blocks and measured.failure is None:
+                raise ValueError(f"Expected blocks or a failure, got neither at `{of_variant}`")
 
 
 _BENCHMARK_FILE = VersionedFormat(

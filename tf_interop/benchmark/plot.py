@@ -6,13 +6,7 @@ import io
 import pathlib
 from typing import Any
 
-from tf_interop.benchmark.result import (
-    Benchmark,
-    Case,
-    Speedup,
-    Variant,
-    VariantResult,
-)
+from tf_interop.benchmark.result import Benchmark, Case, CaseResult, Variant
 from tf_interop.errors import BenchmarkError
 from tf_interop.profile.types import ProfiledDevice
 from tf_interop.versioned_file import write_atomically
@@ -31,10 +25,10 @@ _GROUP_WIDTH = 0.8
 
 
 def write_plot(benchmark: Benchmark, path: pathlib.Path) -> None:
-    """Draws a panel for each model, step and precision, with the batch sizes side by side.
+    """Draws a panel for each model, mode and precision, with the batch sizes side by side.
 
     Args:
-        benchmark: what to draw; a variant without figures, or without stock TensorFlow to compare
+        benchmark: what to draw; a variant without values, or without stock TensorFlow to compare
             it with, is left out, and the panel says so.
         path: the picture; its suffix says which kind, such as `.png` or `.svg`.
 
@@ -44,6 +38,7 @@ def write_plot(benchmark: Benchmark, path: pathlib.Path) -> None:
     """
     check_plot(path)
     from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
     panels = _panels(benchmark)
     if not panels:
@@ -61,9 +56,13 @@ def write_plot(benchmark: Benchmark, path: pathlib.Path) -> None:
     device = benchmark.device
     tensorflow = benchmark.made_with.get("tensorflow", "")
     figure.suptitle(f"{device.name}, TensorFlow {tensorflow}, {device.date}", fontsize=10)
-    variants = {result.variant for result in benchmark.results if result.summary is not None}
+    variants = {each.variant for _, each in benchmark.variant_results if each.blocks}
     figure.legend(
-        handles=[_patch(variant) for variant in Variant if variant in variants],
+        handles=[
+            Patch(color=_COLOURS[variant], label=variant.value)
+            for variant in Variant
+            if variant in variants
+        ],
         loc="outside lower center",
         ncols=min(len(variants), 3 * columns),
         fontsize=8,
@@ -104,8 +103,8 @@ def _kind_of(path: pathlib.Path) -> str:
     return path.suffix[1:].lower() or "png"
 
 
-def _panels(benchmark: Benchmark) -> dict[str, list[VariantResult]]:
-    panels: dict[str, list[VariantResult]] = {}
+def _panels(benchmark: Benchmark) -> dict[str, list[CaseResult]]:
+    panels: dict[str, list[CaseResult]] = {}
     for result in benchmark.results:
         panels.setdefault(_title(result.case, benchmark.device), []).append(result)
     return panels
@@ -115,46 +114,35 @@ def _title(case: Case, device: ProfiledDevice) -> str:
     model = case.model.rpartition(":")[2]
     size = "" if case.image_size is None else f", {case.image_size[0]}x{case.image_size[1]}"
     precision = case.precision.computed_on(device)
-    return f"{model}, {case.step.value}, {precision.value}{size}"
+    return f"{model}, {case.mode.value}, {precision.value}{size}"
 
 
-def _draw(panel: Any, title: str, results: list[VariantResult]) -> None:
+def _draw(panel: Any, title: str, results: list[CaseResult]) -> None:
     batches = sorted({result.case.batch_size for result in results})
-    variants = [each for each in Variant if any(result.variant is each for result in results)]
+    there = {measured.variant for result in results for measured in result.variants}
+    variants = [each for each in Variant if each in there]
     width = _GROUP_WIDTH / len(variants)
     missing = []
     for result in results:
-        speedup = result.speedup
         batch = result.case.batch_size
-        if speedup is None:
-            why = " (as stock)" if result.ran_as_stock else ""
-            missing.append(f"{result.variant.value} at {batch}{why}")
-            continue
-        place = batches.index(batch) + width * (
-            variants.index(result.variant) - (len(variants) - 1) / 2
-        )
-        panel.bar(
-            place,
-            speedup.median,
-            width,
-            color=_COLOURS[result.variant],
-            yerr=_whiskers(speedup),
-            error_kw={"linewidth": 0.8},
-        )
+        for variant in (measured.variant for measured in result.variants):
+            summary = result.summarize(variant)
+            speedup = None if summary is None else summary.speedup
+            if speedup is None:
+                why = " (as stock)" if summary is not None and summary.ran_as_stock else ""
+                missing.append(f"{variant.value} at {batch}{why}")
+                continue
+            whiskers = [[speedup.median - speedup.lowest], [speedup.highest - speedup.median]]
+            panel.bar(
+                batches.index(batch) + width * (variants.index(variant) - (len(variants) - 1) / 2),
+                speedup.median,
+                width,
+                color=_COLOURS[variant],
+                yerr=whiskers if speedup.has_range else None,
+                error_kw={"linewidth": 0.8},
+            )
     panel.axhline(1.0, color="black", linewidth=0.6)
     panel.set_xticks(range(len(batches)), [str(batch) for batch in batches])
-    panel.set_xlabel("batch size" + (f"; no figure: {', '.join(missing)}" if missing else ""))
+    panel.set_xlabel("batch size" + (f"; missing: {', '.join(missing)}" if missing else ""))
     panel.set_ylabel("times as fast as stock")
     panel.set_title(title, fontsize=9)
-
-
-def _whiskers(speedup: Speedup) -> list[list[float]] | None:
-    if not speedup.has_range:
-        return None
-    return [[speedup.median - speedup.lowest], [speedup.highest - speedup.median]]
-
-
-def _patch(variant: Variant) -> Any:
-    from matplotlib.patches import Patch
-
-    return Patch(color=_COLOURS[variant], label=variant.value)

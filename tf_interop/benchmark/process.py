@@ -8,30 +8,19 @@ import pathlib
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 
 import msgspec
 
-from tf_interop.benchmark.child import Answer, Request
+from tf_interop.benchmark.child import Outcome, Request
 from tf_interop.benchmark.result import Failure, FailureKind
-from tf_interop.child_environment import child_environment
+from tf_interop.child_process import child_environment, describe_end, module_command
 from tf_interop.tensorflow_messages import CHATTER
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 _LINES_SHOWN = 5
-
-# Python puts the working directory first; a source tree there is not the package that is measured.
-_CHILD = """
-import runpy
-import sys
-if sys.path[0] == "":
-    del sys.path[0]
-del sys.argv[0]
-runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-"""
 
 
 def run_child(
@@ -40,26 +29,25 @@ def run_child(
     *,
     should_stop: Callable[[], bool] = lambda: False,
     module: str = "tf_interop.benchmark.child",
-) -> Answer:
+) -> Outcome:
     """Runs a request in a new process.
 
     Args:
         request: what to do.
         timeout_seconds: when to kill it.
         should_stop: asked while it runs; it is killed where that is True.
-        module: what to run; it takes the files of request and answer.
+        module: what to run; it takes the files of request and outcome.
 
     Returns:
-        What it answered; a failure where it did not; an empty answer where it was stopped.
+        What it gave; a failure where it gave nothing; an empty outcome where it was stopped.
     """
-    with tempfile.TemporaryDirectory(prefix="tf_interop_benchmark_") as folder:
-        request_path = pathlib.Path(folder, "request.json")
-        answer_path = pathlib.Path(folder, "answer.json")
-        log_path = pathlib.Path(folder, "log.txt")
+    with tempfile.TemporaryDirectory(prefix="tf_interop_benchmark_") as name:
+        folder = pathlib.Path(name)
+        request_path, outcome_path = folder / "request.json", folder / "outcome.json"
         request_path.write_bytes(msgspec.json.encode(request))
-        with log_path.open("wb") as log:
+        with (folder / "log.txt").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-c", _CHILD, module, str(request_path), str(answer_path)],
+                module_command(module, request_path, outcome_path),
                 env=child_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -67,46 +55,32 @@ def run_child(
                 # Ctrl-C is for the parent, which decides; and what the process starts ends with it.
                 start_new_session=True,
             )
+        end = time.monotonic() + timeout_seconds
         try:
-            failure = _wait(process, timeout_seconds, should_stop)
+            while process.poll() is None and not should_stop() and time.monotonic() < end:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_SECONDS_BETWEEN_LOOKS)
         finally:
-            _kill(process)
-        if failure is not None:
-            return Answer(failure=failure)
-        if answer_path.exists():
-            return msgspec.json.decode(answer_path.read_bytes(), type=Answer)
+            # Once it has ended its number may be another process's.
+            has_ended = process.poll() is not None
+            if not has_ended:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        if outcome_path.exists() and has_ended:
+            return msgspec.json.decode(outcome_path.read_bytes(), type=Outcome)
         if should_stop():
-            return Answer()
-        return Answer(failure=_crash(process.returncode, log_path))
+            return Outcome()
+        if not has_ended:
+            message = f"the process took longer than {timeout_seconds:g} s"
+            return Outcome(failure=Failure(FailureKind.TIMED_OUT, message))
+        said = (folder / "log.txt").read_text(errors="replace")
+        return Outcome(failure=_crash(process.returncode, said))
 
 
-def _wait(
-    process: subprocess.Popen[bytes], timeout_seconds: float, should_stop: Callable[[], bool]
-) -> Failure | None:
-    end = time.monotonic() + timeout_seconds
-    while process.poll() is None and not should_stop():
-        if time.monotonic() >= end:
-            return Failure(
-                FailureKind.TIMED_OUT, f"the process took longer than {timeout_seconds:g} s"
-            )
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_SECONDS_BETWEEN_LOOKS)
-    return None
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    # Once it has ended its number may be another process's.
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _crash(code: int, log_path: pathlib.Path) -> Failure:
-    how = f"the process ended with exit code {code}"
-    if code < 0:
-        how = f"the process was ended by {signal.Signals(-code).name}"
-        if code == -signal.SIGKILL:
-            how += ", as the system does when its memory is used up"
-    said = log_path.read_text(errors="replace").splitlines()
-    lines = [line for line in said if line.strip() and not re.match(CHATTER, line)][-_LINES_SHOWN:]
-    return Failure(FailureKind.CRASHED, ": ".join([how, *([" | ".join(lines)] if lines else [])]))
+def _crash(code: int, said: str) -> Failure:
+    how = f"the process {describe_end(code)}"
+    if code == -signal.SIGKILL:
+        how += ", as the system does when its memory is used up"
+    lines = [line for line in said.splitlines() if line.strip() and not re.match(CHATTER, line)]
+    message = ": ".join(filter(None, [how, " | ".join(lines[-_LINES_SHOWN:])]))
+    return Failure(FailureKind.CRASHED, message)

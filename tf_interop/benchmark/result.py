@@ -1,16 +1,20 @@
-"""What a benchmark measures: cases, variants of running them, and the figures of each block.
+"""What a benchmark measures: cases, variants of running them, and the values of each block.
 
-A *case* is a network, a step of it, a batch size and a precision. A *variant* is a way to run it. A
+A *case* is a network, a mode, a batch size and a precision. A *variant* is a way to run it. A
 *block* is what one process measures of one variant of one case; the variants of a case take turns.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import enum
+import statistics
+from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
+import numpy as np
 
 from tf_interop.profile.entries import Share
 from tf_interop.profile.types import ProfiledDevice
@@ -18,10 +22,10 @@ from tf_interop.profile.types import ProfiledDevice
 BENCHMARK_FORMAT = "tf_interop.benchmark"
 BENCHMARK_VERSION = 1
 
-Bytes = Annotated[int, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Milliseconds = Annotated[float, msgspec.Meta(gt=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+_NO_FALLBACKS: collections.Counter[str] = collections.Counter()
 
 
 class Variant(enum.Enum):
@@ -46,7 +50,7 @@ class Variant(enum.Enum):
         return self in (Variant.OURS, Variant.PINNING, Variant.CONCURRENCY)
 
 
-class Step(enum.Enum):
+class Mode(enum.Enum):
     """What is run of a model: inference, or one step of training with SGD."""
 
     INFERENCE = "inference"
@@ -78,7 +82,7 @@ class Precision(enum.Enum):
 
 
 class FailureKind(enum.Enum):
-    """Why there are no figures.
+    """Why nothing was measured.
 
     OUT_OF_MEMORY: TensorFlow could not allocate.
     CRASHED: a signal or TensorFlow itself ended the process.
@@ -109,14 +113,14 @@ class Case:
 
     Attributes:
         model: as `load_model` takes it.
-        step: inference or training.
+        mode: inference or training.
         batch_size: images of one step.
         precision: what convolutions compute in.
         image_size: height and width; None for those that the model was made for.
     """
 
     model: str
-    step: Step
+    mode: Mode
     batch_size: Positive
     precision: Precision
     image_size: tuple[Positive, Positive] | None = None
@@ -126,7 +130,7 @@ class Case:
         """The case in a few words, the same for no other."""
         size = "" if self.image_size is None else f", {self.image_size[0]}x{self.image_size[1]}"
         return (
-            f"{self.model}, {self.step.value}, batch {self.batch_size}, "
+            f"{self.model}, {self.mode.value}, batch {self.batch_size}, "
             f"{self.precision.value}{size}"
         )
 
@@ -137,7 +141,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a variant of a case has no figures.
+    """Why a variant of a case was not measured.
 
     Attributes:
         kind: what happened.
@@ -169,7 +173,7 @@ class Block:
     repetition: Count
     step_ms: Annotated[tuple[Milliseconds, ...], msgspec.Meta(min_length=1)]
     first_step_ms: Milliseconds
-    memory_peak_bytes: Bytes
+    memory_peak_bytes: Count
     memory_kind: MemoryKind
     gpu_utilization: Share | None
     stage_count: Count
@@ -212,52 +216,96 @@ class Summary:
         examples_per_second: batch size over `median_ms`.
         speedup: over stock TensorFlow; None where no turn has both, and for a plan without a stage:
             what ran is stock TensorFlow itself.
+        ran_as_stock: whether the plan had no stage for it, so that any difference to stock is
+            noise.
     """
 
-    median_ms: Milliseconds
-    quartile_ms: tuple[Milliseconds, Milliseconds]
-    block_range_ms: tuple[Milliseconds, Milliseconds]
-    first_step_ms: Milliseconds
-    memory_peak_bytes: Bytes
-    gpu_utilization: Share | None
+    median_ms: float
+    quartile_ms: tuple[float, float]
+    block_range_ms: tuple[float, float]
+    first_step_ms: float
+    memory_peak_bytes: int
+    gpu_utilization: float | None
     examples_per_second: float
     speedup: Speedup | None
+    ran_as_stock: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VariantResult:
-    """One variant of one case.
+    """What was measured of one variant of one case.
 
     Attributes:
-        case: what was run.
-        variant: in which way.
+        variant: in which way it was run.
         plan: the SHA-256 of the plan's file; None for a variant that needs none, and where there
             was none to be had.
-        summary: of the blocks; None where there are none.
         failure: why there are no further blocks; None where nothing failed.
         blocks: what each process measured, by repetition.
     """
 
-    case: Case
     variant: Variant
-    plan: str | None
-    summary: Summary | None
-    failure: Failure | None
-    blocks: tuple[Block, ...]
+    plan: str | None = None
+    failure: Failure | None = None
+    blocks: tuple[Block, ...] = ()
 
     @property
-    def ran_as_stock(self) -> bool:
-        """Whether the plan had no stage for it, so that any difference to stock is noise."""
-        return (
-            self.variant.needs_plan
-            and bool(self.blocks)
-            and not any(block.stage_count for block in self.blocks)
+    def fallbacks(self) -> collections.Counter[str]:
+        """How often stages did not do as planned in all blocks, by reason."""
+        return sum((collections.Counter(each.fallbacks) for each in self.blocks), _NO_FALLBACKS)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CaseResult:
+    """What was measured of one case.
+
+    Attributes:
+        case: what was run.
+        variants: each way once, in the order in which they were begun.
+    """
+
+    case: Case
+    variants: tuple[VariantResult, ...]
+
+    def of(self, variant: Variant) -> VariantResult:
+        """What was measured of a variant, which may be nothing."""
+        found = (each for each in self.variants if each.variant is variant)
+        return next(found, VariantResult(variant))
+
+    def summarize(self, variant: Variant) -> Summary | None:
+        """Medians, spreads and ratios; None where the variant has no block."""
+        blocks = self.of(variant).blocks
+        if not blocks:
+            return None
+        steps = [each for block in blocks for each in block.step_ms]
+        first, median, third = (float(each) for each in np.quantile(steps, (0.25, 0.5, 0.75)))
+        medians = [statistics.median(block.step_ms) for block in blocks]
+        utilizations = [each.gpu_utilization for each in blocks if each.gpu_utilization is not None]
+        ran_as_stock = variant.needs_plan and not any(block.stage_count for block in blocks)
+        return Summary(
+            median_ms=median,
+            quartile_ms=(first, third),
+            block_range_ms=(min(medians), max(medians)),
+            first_step_ms=statistics.median(block.first_step_ms for block in blocks),
+            memory_peak_bytes=max(block.memory_peak_bytes for block in blocks),
+            gpu_utilization=statistics.fmean(utilizations) if utilizations else None,
+            examples_per_second=self.case.batch_size / median * 1e3,
+            speedup=None if ran_as_stock else self._speedup(blocks),
+            ran_as_stock=ran_as_stock,
         )
 
-    @property
-    def speedup(self) -> Speedup | None:
-        """Over stock TensorFlow; None where there is none, or nothing that would be one."""
-        return None if self.summary is None or self.ran_as_stock else self.summary.speedup
+    def _speedup(self, blocks: Iterable[Block]) -> Speedup | None:
+        # Of one turn: the two processes ran minutes apart at most, so that clocks, temperature and
+        # other users of the machine have changed the least between them.
+        stock = self.of(Variant.STOCK).blocks
+        stock_ms = {block.repetition: statistics.median(block.step_ms) for block in stock}
+        ratios = [
+            stock_ms[block.repetition] / statistics.median(block.step_ms)
+            for block in blocks
+            if block.repetition in stock_ms
+        ]
+        if not ratios:
+            return None
+        return Speedup(statistics.median(ratios), min(ratios), max(ratios))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -286,7 +334,7 @@ class Benchmark:
         made_with: versions of the software, such as {"tensorflow": "2.21.0"}.
         commands: every command that added to the file.
         options: how each block was measured.
-        results: one for each variant of each case, in the order in which they were begun.
+        results: one for each case, in the order in which they were begun.
         format: always `tf_interop.benchmark`.
         version: version of the format.
     """
@@ -295,6 +343,11 @@ class Benchmark:
     made_with: dict[str, str]
     commands: tuple[str, ...]
     options: MeasuringOptions
-    results: tuple[VariantResult, ...] = ()
+    results: tuple[CaseResult, ...] = ()
     format: str = BENCHMARK_FORMAT
     version: int = BENCHMARK_VERSION
+
+    @property
+    def variant_results(self) -> list[tuple[CaseResult, VariantResult]]:
+        """Each variant of each case, with its case."""
+        return [(result, measured) for result in self.results for measured in result.variants]

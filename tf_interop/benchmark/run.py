@@ -15,26 +15,27 @@ import hashlib
 import pathlib
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 
-from tf_interop.benchmark.child import Answer, BlockRequest, PlanRequest, Request
+from tf_interop.benchmark.child import Outcome, Request
 from tf_interop.benchmark.file import load_benchmark, save_benchmark
 from tf_interop.benchmark.result import (
     Benchmark,
-    Block,
     Case,
+    CaseResult,
     Failure,
     MeasuringOptions,
     Variant,
     VariantResult,
 )
-from tf_interop.benchmark.statistics import summarize
 from tf_interop.errors import BenchmarkError
 from tf_interop.profile.foreign import why_foreign
 from tf_interop.profile.types import ProfiledDevice
 
-RunChild = Callable[[Request, float], Answer]
+RunChild = Callable[[Request, float], Outcome]
 """Runs a request in a process of its own, for some seconds at most."""
+Listener = Callable[[str, int, int], object]
+"""Is told what a process is begun for, how many blocks are done, and how many there are."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,19 +76,6 @@ class RunOptions:
     retry_failures: bool = False
 
 
-class Listener:
-    """Is told how far a run is; this one does nothing."""
-
-    def begin(self, what: str, done: int, total: int) -> None:
-        """A process begins.
-
-        Args:
-            what: what it does.
-            done: blocks that are measured, or failed.
-            total: blocks of all cases.
-        """
-
-
 def new_benchmark(
     device: ProfiledDevice,
     made_with: dict[str, str],
@@ -118,7 +106,7 @@ def new_benchmark(
 
 
 def _as_timed(measuring: MeasuringOptions) -> MeasuringOptions:
-    """Without what does not change a figure."""
+    """Without what changes no value."""
     return dataclasses.replace(measuring, timeout_seconds=1.0)
 
 
@@ -133,6 +121,7 @@ class BenchmarkRun:
         run_child: RunChild,
         *,
         should_stop: Callable[[], bool] = lambda: False,
+        listener: Listener = lambda what, done, total: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepares a run.
@@ -143,6 +132,7 @@ class BenchmarkRun:
             options: what to run.
             run_child: runs a process.
             should_stop: asked before each process.
+            listener: told before each process.
             clock: in seconds.
         """
         self._benchmark = benchmark
@@ -150,95 +140,90 @@ class BenchmarkRun:
         self._options = options
         self._run_child = run_child
         self._should_stop = should_stop
+        self._listener = listener
         self._clock = clock
         self._end = None if options.budget_seconds is None else clock() + options.budget_seconds
         self._planned: set[Case] = set()
-        self._results = {
-            (result.case, result.variant): result
-            for result in benchmark.results
-            if not (options.retry_failures and result.failure is not None and not result.blocks)
-        }
+        self._results: dict[Case, dict[Variant, VariantResult]] = {}
+        for result, measured in benchmark.variant_results:
+            kept = dataclasses.replace(measured, failure=None)
+            if not options.retry_failures:
+                kept = measured
+            if kept.blocks or kept.failure:
+                self._results.setdefault(result.case, {})[kept.variant] = kept
 
     @property
     def benchmark(self) -> Benchmark:
         """What has been measured so far, by this run and before."""
-        return dataclasses.replace(self._benchmark, results=tuple(self._results.values()))
+        results = tuple(
+            CaseResult(case, tuple(each.values())) for case, each in self._results.items()
+        )
+        return dataclasses.replace(self._benchmark, results=results)
 
-    @property
-    def seconds_left(self) -> float | None:
-        """Until no further process is begun; None where time is not limited."""
-        return None if self._end is None else max(self._end - self._clock(), 0.0)
-
-    def run(self, listener: Listener) -> bool:
+    def run(self) -> bool:
         """Measures what is not in the file yet.
 
         Returns:
             Whether everything is there now; False where time was over or the run was stopped.
 
         Raises:
-            BenchmarkError: the file cannot be written, or holds figures of another plan.
+            BenchmarkError: the file cannot be written, or holds values of another plan.
         """
-        self._forget_failures()
-        for case, variant, repetition in self._blocks():
-            if self._is_wanted(case, variant, repetition):
-                if self._is_over():
+        for block in self._blocks():
+            if self._is_wanted(*block):
+                if self._should_stop() or (self._end is not None and self._clock() >= self._end):
                     return False
-                self._measure(case, variant, repetition, listener)
+                self._measure(*block)
         return True
 
-    def _blocks(self) -> Iterator[tuple[Case, Variant, int]]:
+    def _blocks(self) -> list[tuple[Case, Variant, int]]:
         """All blocks of this run, in order."""
-        for repetition in range(self._options.repetitions):
-            for case in self._options.cases:
-                for variant in self._order(repetition):
-                    yield case, variant, repetition
-
-    def _forget_failures(self) -> None:
-        if self._options.retry_failures:
-            for key, result in self._results.items():
-                self._results[key] = dataclasses.replace(result, failure=None)
-
-    def _order(self, repetition: int) -> Sequence[Variant]:
-        # Who comes first finds a cooler machine: no variant always does.
         variants = self._options.variants
-        first = repetition % len(variants)
-        return variants[first:] + variants[:first]
+        return [
+            (case, variant, repetition)
+            for repetition in range(self._options.repetitions)
+            for case in self._options.cases
+            # Who comes first finds a cooler machine: no variant always does.
+            for first in [repetition % len(variants)]
+            for variant in variants[first:] + variants[:first]
+        ]
+
+    def _result(self, case: Case, variant: Variant) -> VariantResult:
+        return self._results.get(case, {}).get(variant, VariantResult(variant))
 
     def _is_wanted(self, case: Case, variant: Variant, repetition: int) -> bool:
-        result = self._results.get((case, variant))
-        if result is None:
-            return True
-        return result.failure is None and all(
-            block.repetition != repetition for block in result.blocks
-        )
+        result = self._result(case, variant)
+        is_there = any(block.repetition == repetition for block in result.blocks)
+        return result.failure is None and not is_there
 
-    def _is_over(self) -> bool:
-        return self._should_stop() or self.seconds_left == 0.0
-
-    def _measure(self, case: Case, variant: Variant, repetition: int, listener: Listener) -> None:
+    def _measure(self, case: Case, variant: Variant, repetition: int) -> None:
         plan_path = None
         if variant.needs_plan:
-            plan_path, failure = self._plan_for(case, listener)
+            plan_path, failure = self._plan_for(case)
             if plan_path is None:
                 # None of either: the run was stopped while it was planned.
                 if failure is not None:
-                    self._add(case, variant, None, Answer(failure=failure))
+                    self._add(case, variant, None, Outcome(failure=failure))
                 return
-        self._begin(listener, f"{self._name(case)}: {variant.value}, turn {repetition + 1}")
-        request = BlockRequest(
+        request = Request(
             case,
             variant,
-            repetition,
-            self._options.measuring,
             None if plan_path is None else str(plan_path),
+            repetition=repetition,
+            options=self._options.measuring,
             needs_gpu=self._benchmark.device.backend == "cudnn",
         )
-        answer = self._run_child(Request(block=request), self._options.measuring.timeout_seconds)
-        self._add(case, variant, plan_path, answer)
+        outcome = self._start(f"{variant.value}, turn {repetition + 1}", request)
+        self._add(case, variant, plan_path, outcome)
 
-    def _plan_for(
-        self, case: Case, listener: Listener
-    ) -> tuple[pathlib.Path | None, Failure | None]:
+    def _start(self, what: str, request: Request) -> Outcome:
+        blocks = self._blocks()
+        done = sum(not self._is_wanted(*block) for block in blocks)
+        name = request.case.name_on(self._benchmark.device)
+        self._listener(f"{name}: {what}", done, len(blocks))
+        return self._run_child(request, self._options.measuring.timeout_seconds)
+
+    def _plan_for(self, case: Case) -> tuple[pathlib.Path | None, Failure | None]:
         """The plan of a case, or why there is none."""
         source = self._options.source_of(case)
         if source is None:
@@ -246,85 +231,46 @@ class BenchmarkRun:
         if source.plan_path is not None:
             return source.plan_path, None
         path = plan_folder(self._path) / f"{_as_file_name(case.name)}.json"
-        if path.exists() and (case in self._planned or self._was_measured_with(case, path)):
+        before = [
+            each for variant, each in self._results.get(case, {}).items() if variant.needs_plan
+        ]
+        # What lies there may be another plan of that name, not that of the values in the file.
+        if path.exists() and (
+            case in self._planned or _sha256(path) in {each.plan for each in before}
+        ):
             return path, None
-        failure = self._failure_of_plan(case)
-        if failure is not None:
-            return None, failure
-        self._begin(listener, f"{self._name(case)}: planning")
+        for each in before:
+            if each.plan is None and each.failure is not None:
+                return None, each.failure
         path.parent.mkdir(exist_ok=True)
-        request = PlanRequest(
-            case,
-            str(path),
-            None if source.profile_path is None else str(source.profile_path),
-            source.allow_foreign_profile,
-        )
-        answer = self._run_child(Request(plan=request), self._options.measuring.timeout_seconds)
-        if answer.failure is not None:
-            message = f"no plan: {answer.failure.message}"
-            return None, dataclasses.replace(answer.failure, message=message)
+        profile_path = None if source.profile_path is None else str(source.profile_path)
+        request = Request(case, None, str(path), profile_path, source.allow_foreign_profile)
+        failure = self._start("planning", request).failure
+        if failure is not None:
+            return None, dataclasses.replace(failure, message=f"no plan: {failure.message}")
         if self._should_stop():
             return None, None
         self._planned.add(case)
         return path, None
 
-    def _was_measured_with(self, case: Case, plan_path: pathlib.Path) -> bool:
-        """Whether a plan is that of figures in the file, and not of another one of that name."""
-        plan = _sha256(plan_path)
-        return any(result.plan == plan for (of, _), result in self._results.items() if of == case)
-
-    def _failure_of_plan(self, case: Case) -> Failure | None:
-        """Why another variant of the case has no plan."""
-        for variant in Variant:
-            result = self._results.get((case, variant))
-            if (
-                variant.needs_plan
-                and result is not None
-                and result.plan is None
-                and result.failure is not None
-            ):
-                return result.failure
-        return None
-
     def _add(
-        self, case: Case, variant: Variant, plan_path: pathlib.Path | None, answer: Answer
+        self, case: Case, variant: Variant, plan_path: pathlib.Path | None, outcome: Outcome
     ) -> None:
-        if answer.block is None and answer.failure is None:
+        if outcome.block is None and outcome.failure is None:
             return
         plan = None if plan_path is None else _sha256(plan_path)
-        before = self._results.get((case, variant))
-        blocks: tuple[Block, ...] = () if before is None else before.blocks
-        if before is not None and blocks and before.plan != plan:
+        before = self._result(case, variant)
+        if before.blocks and before.plan != plan:
             raise BenchmarkError(
                 f"Expected the plan that '{case.name}' was measured with before (SHA-256 "
                 f"{before.plan}), got another in '{plan_path}'. Choose another file for the "
                 "results."
             )
-        if answer.block is not None:
-            blocks = tuple(sorted((*blocks, answer.block), key=lambda each: each.repetition))
-        self._results[case, variant] = VariantResult(
-            case, variant, plan, None, answer.failure, blocks
-        )
-        self._sum_up(case)
+        added = before.blocks if outcome.block is None else (*before.blocks, outcome.block)
+        blocks = tuple(sorted(added, key=lambda each: each.repetition))
+        results = self._results.setdefault(case, {})
+        results[variant] = VariantResult(variant, plan, outcome.failure, blocks)
         save_benchmark(self.benchmark, self._path)
-
-    def _sum_up(self, case: Case) -> None:
-        stock = self._results.get((case, Variant.STOCK))
-        for variant in Variant:
-            result = self._results.get((case, variant))
-            if result is not None:
-                compared = () if stock is None or result.ran_as_stock else stock.blocks
-                self._results[case, variant] = dataclasses.replace(
-                    result, summary=summarize(result.blocks, case.batch_size, compared)
-                )
-
-    def _name(self, case: Case) -> str:
-        return case.name_on(self._benchmark.device)
-
-    def _begin(self, listener: Listener, what: str) -> None:
-        every = list(self._blocks())
-        done = sum(not self._is_wanted(*each) for each in every)
-        listener.begin(what, done, len(every))
 
 
 def plan_folder(path: pathlib.Path) -> pathlib.Path:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 import click
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import tf_interop
 from tf_interop.benchmark.plot import check_plot
@@ -23,12 +24,13 @@ from tf_interop.benchmark.result import (
     Benchmark,
     Case,
     MeasuringOptions,
+    Mode,
     Precision,
-    Step,
     Variant,
 )
 from tf_interop.benchmark.run import (
     BenchmarkRun,
+    Listener,
     PlanSource,
     RunOptions,
     new_benchmark,
@@ -43,7 +45,6 @@ from tf_interop.cli.benchmark_options import (
     plan_options,
     write_other_forms,
 )
-from tf_interop.cli.benchmark_progress import shown_progress
 from tf_interop.cli.result import Result, command
 from tf_interop.errors import BenchmarkError
 from tf_interop.measure.device import running_device, this_cpu
@@ -120,17 +121,12 @@ def measure(
         raise click.UsageError("Expected --inference or --training, got neither.")
     if sum((bool(plan_paths), profile_path is not None, policy is not None)) > 1:
         raise click.UsageError("Expected one of --plan, --profile and --policy, got several.")
-    steps_wanted = [
-        step
-        for step, is_wanted in ((Step.INFERENCE, inference), (Step.TRAINING, training))
-        if is_wanted
-    ]
+    modes = {Mode.INFERENCE: inference, Mode.TRAINING: training}
     # Cases of one model are together: what is measured first is of use without what follows.
     cases = tuple(
-        Case(model, step, size, precision, image_size)
-        for model, precision, size, step in itertools.product(
-            models, precisions, batch, steps_wanted
-        )
+        Case(model, mode, size, precision, image_size)
+        for model, precision, size, mode in itertools.product(models, precisions, batch, modes)
+        if modes[mode]
     )
 
     def source_of(case: Case) -> PlanSource | None:
@@ -167,7 +163,7 @@ def measure(
         show_benchmark(measured, Console())
         click.echo(_describe_end(measured, options, output_path))
 
-    exit_code = 3 if any(result.failure for result in measured.results) else 0
+    exit_code = 3 if _failures(measured) else 0
     if signal_number is not None:
         exit_code = 128 + signal_number
     return Result(measured, show, exit_code)
@@ -203,15 +199,16 @@ def _run(begun: Benchmark, path: pathlib.Path, options: RunOptions) -> tuple[Ben
     def should_stop() -> bool:
         return bool(signals)
 
-    run = BenchmarkRun(
-        begun,
-        path,
-        options,
-        functools.partial(run_child, should_stop=should_stop),
-        should_stop=should_stop,
-    )
-    with _signals_into(signals), shown_progress() as listener:
-        run.run(listener)
+    with _signals_into(signals), _shown_progress() as listener:
+        run = BenchmarkRun(
+            begun,
+            path,
+            options,
+            functools.partial(run_child, should_stop=should_stop),
+            should_stop=should_stop,
+            listener=listener,
+        )
+        run.run()
     return run.benchmark, signals[0] if signals else None
 
 
@@ -229,13 +226,36 @@ def _signals_into(signals: list[int]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def _shown_progress() -> Iterator[Listener]:
+    """A bar on stderr, or a line for each process where that is no terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda what, done, total: click.echo(f"{done} of {total} done; now {what}", err=True)
+        return
+    columns = (
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda what, done, total: progress.update(
+            task, description=what, completed=done, total=total
+        )
+
+
+def _failures(measured: Benchmark) -> int:
+    return sum(result.failure is not None for _, result in measured.variant_results)
+
+
 def _describe_end(measured: Benchmark, options: RunOptions, path: pathlib.Path) -> str:
-    results = {(result.case, result.variant): result for result in measured.results}
     wanted = len(options.cases) * len(options.variants) * options.repetitions
     blocks = sum(
-        len(results[case, variant].blocks)
-        for case, variant in itertools.product(options.cases, options.variants)
-        if (case, variant) in results
+        len(result.of(variant).blocks)
+        for result in measured.results
+        if result.case in options.cases
+        for variant in options.variants
     )
-    failures = sum(result.failure is not None for result in measured.results)
-    return f"{path}: {blocks} of {wanted} blocks, {failures} failed"
+    return f"{path}: {blocks} of {wanted} blocks, {_failures(measured)} failed"

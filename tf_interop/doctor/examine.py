@@ -6,34 +6,23 @@ ends a process, such as a library that was built for another one, is then a find
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
-import json
 import pathlib
-import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from tf_interop.child_environment import child_environment
-from tf_interop.doctor.finding import Check, Finding, Level, problem
+import msgspec
+
+from tf_interop.child_process import child_environment, describe_end, module_command
+from tf_interop.doctor.finding import Finding, Level, went_wrong
 from tf_interop.doctor.machine import tensorflow_distributions
 
 MACHINE = "tf_interop.doctor.machine"
 TENSORFLOW = "tf_interop.doctor.tensorflow_checks"
-
-# Python puts the working directory first; a source tree there is not the package that is examined.
-_CHILD = f"""
-import sys
-if sys.path[0] == "":
-    del sys.path[0]
-from {__name__} import write_findings
-write_findings(*sys.argv[1:])
-"""
 _TIMEOUT_SECONDS = 180
-_REPORT_IT = "Where that does not say what to do: report it, with what --json prints."
 
 
 def examine(say: Callable[[str], None] = lambda text: None) -> tuple[Finding, ...]:
@@ -50,15 +39,12 @@ def examine(say: Callable[[str], None] = lambda text: None) -> tuple[Finding, ..
     return tuple(findings)
 
 
-def to_json(findings: tuple[Finding, ...]) -> dict[str, Any]:
+def to_json(findings: Iterable[Finding]) -> dict[str, Any]:
     """The findings as JSON."""
-    return {
-        "healthy": is_healthy(findings),
-        "findings": [_finding_to_json(each) for each in findings],
-    }
+    return {"healthy": is_healthy(findings), "findings": msgspec.to_builtins(findings)}
 
 
-def is_healthy(findings: tuple[Finding, ...]) -> bool:
+def is_healthy(findings: Iterable[Finding]) -> bool:
     """Whether there is no problem; warnings do not count."""
     return all(each.level is not Level.PROBLEM for each in findings)
 
@@ -67,7 +53,7 @@ def run_module(module: str, timeout_seconds: float = _TIMEOUT_SECONDS) -> list[F
     """Runs the checks of a module in a process of its own.
 
     Args:
-        module: has a tuple `CHECKS`.
+        module: has `CHECKS`.
         timeout_seconds: for all of them.
 
     Returns:
@@ -75,80 +61,52 @@ def run_module(module: str, timeout_seconds: float = _TIMEOUT_SECONDS) -> list[F
     """
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "findings"
-        command = [sys.executable, "-c", _CHILD, module, str(path)]
         try:
             process = subprocess.run(
-                command,
+                module_command(__name__, module, path),
                 capture_output=True,
                 check=False,
                 timeout=timeout_seconds,
                 env=child_environment(),
             )
-            end, errors = _describe_end(process.returncode), process.stderr
+            end, errors = describe_end(process.returncode), process.stderr
         except subprocess.TimeoutExpired as error:
             end, errors = f"did not end within {timeout_seconds:g} seconds", error.stderr or b""
         except OSError as error:
-            return [problem("checks", f"could not be started: {error}", _REPORT_IT)]
-        lines = path.read_text().splitlines() if path.exists() else []
+            return [went_wrong(f"could not be started: {error}", "checks")]
+        lines = path.read_bytes().splitlines() if path.exists() else []
     return _findings(lines, end, errors.decode("utf-8", "replace"))
 
 
-def write_findings(module: str, path: str) -> None:
+def _write_findings(module: str, path: str) -> None:
     """Runs the checks of a module in this process, and writes what each finds at once."""
-    with pathlib.Path(path).open("w") as file:
-
-        def write(value: object) -> None:
-            # A line that was only half written is no JSON, and is left out.
-            print(json.dumps(value), file=file, flush=True)
-
-        for check in importlib.import_module(module).CHECKS:
-            write({"begins": check.name})
-            for finding in _run_check(check):
-                write(_finding_to_json(finding))
-        write({"done": True})
+    checks = importlib.import_module(module).CHECKS
+    with pathlib.Path(path).open("wb", buffering=0) as file:
+        for name in checks:
+            # First the name of what runs next; null where all is done.
+            file.write(msgspec.json.encode(name) + b"\n")
+            for finding in checks.run(name):
+                file.write(msgspec.json.encode(finding) + b"\n")
+        file.write(b"null\n")
 
 
-def _run_check(check: Check) -> Iterator[Finding]:
-    try:
-        yield from check.find()
-    # Whatever is wrong with the machine is what was asked for.
-    except Exception as error:
-        yield problem(check.name, f"{type(error).__name__}: {error}", _REPORT_IT)
-
-
-def _findings(lines: list[str], end: str, errors: str) -> list[Finding]:
+def _findings(lines: list[bytes], end: str, errors: str) -> list[Finding]:
     findings = []
-    running = "checks"
-    is_done = False
+    running: str | None = "checks"
     for line in lines:
         try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        if "begins" in value:
-            running = value["begins"]
-        elif "done" in value:
-            is_done = True
+            value = msgspec.json.decode(line, type=Finding | str | None)
+        except msgspec.DecodeError:
+            continue  # a line that was only half written
+        if isinstance(value, Finding):
+            findings.append(value)
         else:
-            findings.append(Finding(**{**value, "level": Level(value["level"])}))
-    if not is_done:
-        last = errors.strip().splitlines()[-1:] or [""]
-        text = ": ".join(filter(None, (f"the process of this check {end}", last[0])))
-        findings.append(problem(running, text, _REPORT_IT))
+            running = value
+    if running is not None:
+        last = errors.strip().splitlines()[-1:]
+        text = ": ".join([f"the process of this check {end}", *last])
+        findings.append(went_wrong(text, running))
     return findings
-
-
-def _finding_to_json(finding: Finding) -> dict[str, str]:
-    return {**dataclasses.asdict(finding), "level": finding.level.value}
-
-
-def _describe_end(code: int) -> str:
-    if code >= 0:
-        return f"ended with code {code}"
-    try:
-        return f"was ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was ended by signal {-code}"
 
 
 def _is_tensorflow_there() -> bool:
@@ -157,3 +115,7 @@ def _is_tensorflow_there() -> bool:
     except Exception:
         # The check of the same name says why.
         return False
+
+
+if __name__ == "__main__":
+    _write_findings(*sys.argv[1:])

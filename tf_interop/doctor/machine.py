@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from rich.filesize import decimal
 
-from tf_interop.doctor.finding import Check, Finding, ok, problem, warning
+from tf_interop.doctor.finding import Checks, Finding, ok, problem, warning
 from tf_interop.library_file import find_library_file
 from tf_interop.measure.core_library import CORE_LIBRARY_NAME, load_core_library
 from tf_interop.measure.nvidia import free_memory_bytes, has_nvidia_gpu, visible_gpus
@@ -24,6 +24,9 @@ _SETUP = "Build it, in tf_interop's source folder: scripts/setup.sh"
 _LITTLE_MEMORY_BYTES = 1 << 30
 
 
+CHECKS = Checks()
+
+
 def tensorflow_distributions() -> dict[str, str]:
     """The installed packages that bring TensorFlow, with their versions; nothing is imported."""
     found = {}
@@ -33,47 +36,45 @@ def tensorflow_distributions() -> dict[str, str]:
     return found
 
 
-def _python() -> Iterator[Finding]:
+@CHECKS("Python")
+def _python() -> Finding:
     version = ".".join(map(str, sys.version_info[:3]))
-    if not _PYTHONS[0] <= sys.version_info[:2] <= _PYTHONS[1]:
-        yield warning(
-            "Python",
-            f"{version}, which TensorFlow 2.20 and 2.21 have no packages for",
-            "Use Python 3.10 to 3.13.",
-        )
-    else:
-        yield ok("Python", version)
+    if _PYTHONS[0] <= sys.version_info[:2] <= _PYTHONS[1]:
+        return ok(version)
+    return warning(
+        f"{version}, which TensorFlow 2.20 and 2.21 have no packages for",
+        "Use Python 3.10 to 3.13.",
+    )
 
 
-def _tensorflow_package() -> Iterator[Finding]:
+@CHECKS("TensorFlow")
+def _tensorflow_package() -> Finding:
     found = tensorflow_distributions()
     listed = ", ".join(f"{name} {version}" for name, version in found.items())
     if not found:
-        yield problem(
-            "TensorFlow",
+        return problem(
             "not installed: only profile of a saved list, plan explain and report work without",
             _INSTALL_TENSORFLOW,
         )
-    elif len(set(found.values())) > 1:
-        yield problem("TensorFlow", f"several versions: {listed}", "Uninstall all but one.")
-    else:
-        yield ok("TensorFlow", listed)
+    if len(set(found.values())) > 1:
+        return problem(f"several versions: {listed}", "Uninstall all but one.")
+    return ok(listed)
 
 
-def _core_library() -> Iterator[Finding]:
+@CHECKS("measuring library")
+def _core_library() -> Finding:
     path = find_library_file(CORE_LIBRARY_NAME, "TF_INTEROP_CORE_LIBRARY")
     try:
         load_core_library()
     except Exception as error:
-        yield problem("measuring library", str(error), _SETUP)
-    else:
-        yield ok("measuring library", str(path))
+        return problem(str(error), _SETUP)
+    return ok(str(path))
 
 
+@CHECKS("NVIDIA driver")
 def _driver() -> Iterator[Finding]:
     if not has_nvidia_gpu():
         yield warning(
-            "NVIDIA driver",
             "none answers: stages run on the CPU, which shows how they work and gains nothing",
             "On a machine with a GPU install NVIDIA's driver, and in a container pass the GPU in.",
         )
@@ -82,115 +83,86 @@ def _driver() -> Iterator[Finding]:
     if not gpus:
         chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
         yield problem(
-            "GPU",
             f"CUDA_VISIBLE_DEVICES={chosen!r} hides every GPU",
             "Unset it, or name a GPU of nvidia-smi -L.",
+            "GPU",
         )
         return
-    yield ok("NVIDIA driver", f"{gpus[0].driver}, for CUDA up to {gpus[0].cuda or 'unknown'}")
+    yield ok(f"{gpus[0].driver}, for CUDA up to {gpus[0].cuda or 'unknown'}")
     for number, gpu in enumerate(gpus):
         words = [gpu.name, f"compute capability {gpu.compute_capability or 'unknown'}"]
         words += [f"{gpu.sm_count} SMs"] if gpu.sm_count else []
         words += [decimal(gpu.memory_bytes)] if gpu.memory_bytes else []
-        yield ok(f"GPU {number}", ", ".join(words))
-    yield from _free_memory()
+        yield ok(", ".join(words), f"GPU {number}")
+    yield _free_memory("free memory")
 
 
-def _free_memory() -> Iterator[Finding]:
+def _free_memory(name: str) -> Finding:
     free = free_memory_bytes()
     if free is None:
-        yield warning(
-            "free memory",
-            "the driver does not tell",
-            "Give tf-interop plan the memory that there is, with --memory.",
-        )
-    elif free < _LITTLE_MEMORY_BYTES:
-        yield warning(
-            "free memory",
-            f"{decimal(free)} on GPU 0",
-            "End what else uses the GPU: nvidia-smi lists it.",
-        )
-    else:
-        yield ok("free memory", f"{decimal(free)} on GPU 0")
+        remedy = "Give tf-interop plan the memory that there is, with --memory."
+        return warning("the driver does not tell", remedy, name)
+    text = f"{decimal(free)} on GPU 0"
+    if free < _LITTLE_MEMORY_BYTES:
+        return warning(text, "End what else uses the GPU: nvidia-smi lists it.", name)
+    return ok(text, name)
 
 
-def _cudnn() -> Iterator[Finding]:
+@CHECKS("cuDNN")
+def _cudnn() -> Finding:
     version = load_core_library().cudnn_version()
-    if version:
-        yield ok("cuDNN", version)
-    elif has_nvidia_gpu():
-        yield problem(
-            "cuDNN",
+    if not version and has_nvidia_gpu():
+        return problem(
             "libcudnn.so.9 was not found",
             "pip install 'tensorflow[and-cuda]', or set TF_INTEROP_LIBCUDNN to its path.",
         )
-    else:
-        yield ok("cuDNN", "none, and without a GPU none is needed")
+    return ok(version or "none, and without a GPU none is needed")
 
 
-def _xla_flags() -> Iterator[Finding]:
+@CHECKS("TF_XLA_FLAGS")
+def _xla_flags() -> Finding:
     flags = os.environ.get("TF_XLA_FLAGS", "")
     clustering = re.search(r"--tf_xla_auto_jit=(\S+)", flags)
     if clustering and clustering[1].strip("\"'") not in ("0", "off"):
-        yield warning(
-            "TF_XLA_FLAGS",
+        return warning(
             f"{flags}: XLA compiles clusters of every graph, and leaves nothing in them to stages",
             "Take --tf_xla_auto_jit out of it.",
         )
-    else:
-        yield ok("TF_XLA_FLAGS", flags or "not set")
+    return ok(flags or "not set")
 
 
-def _onednn() -> Iterator[Finding]:
+@CHECKS("oneDNN")
+def _onednn() -> Finding:
     value = os.environ.get("TF_ENABLE_ONEDNN_OPTS")
     if value == "0":
-        yield warning(
-            "oneDNN",
+        return warning(
             "off by TF_ENABLE_ONEDNN_OPTS=0: on a CPU TensorFlow's own convolutions, which stages "
             "are compared with, are slower and round otherwise",
             "Unset it, unless that is wanted.",
         )
-    else:
-        by = "TensorFlow's default" if value is None else f"TF_ENABLE_ONEDNN_OPTS={value}"
-        yield ok("oneDNN", by)
+    return ok("TensorFlow's default" if value is None else f"TF_ENABLE_ONEDNN_OPTS={value}")
 
 
-def _workspace_limit() -> Iterator[Finding]:
+@CHECKS("workspace limit")
+def _workspace_limit() -> Finding:
     name = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB"
     value = os.environ.get(name)
     if value is None:
-        yield ok("workspace limit", f"TensorFlow's default ({name} is not set)")
-    elif not value.strip().isdecimal() or not int(value):
-        yield warning(
-            "workspace limit",
+        return ok(f"TensorFlow's default ({name} is not set)")
+    if not value.strip().isdecimal() or not int(value):
+        return warning(
             f"{name}={value!r} is no number of megabytes",
             "Set it to one such as 4096, or unset it.",
         )
-    else:
-        yield ok("workspace limit", f"{value} MB by {name}; algorithms that need more fall back")
+    return ok(f"{value} MB by {name}; algorithms that need more fall back")
 
 
-def _tf32_override() -> Iterator[Finding]:
-    value = os.environ.get("NVIDIA_TF32_OVERRIDE")
-    if value == "0":
-        yield warning(
-            "TF32",
-            "NVIDIA_TF32_OVERRIDE=0 turns it off below TensorFlow, which does not know of it",
-            "Unset it, and use tf.config.experimental.enable_tensor_float_32_execution(False) and "
-            "--no-tf32; or profile under it, too.",
-        )
-    else:
-        yield ok("TF32", "by TensorFlow's switch")
-
-
-CHECKS = (
-    Check("Python", _python),
-    Check("TensorFlow", _tensorflow_package),
-    Check("measuring library", _core_library),
-    Check("NVIDIA driver", _driver),
-    Check("cuDNN", _cudnn),
-    Check("TF_XLA_FLAGS", _xla_flags),
-    Check("oneDNN", _onednn),
-    Check("workspace limit", _workspace_limit),
-    Check("TF32", _tf32_override),
-)
+@CHECKS("TF32")
+def _tf32_override() -> Finding:
+    if os.environ.get("NVIDIA_TF32_OVERRIDE") != "0":
+        return ok("by TensorFlow's switch")
+    return warning(
+        "NVIDIA_TF32_OVERRIDE=0 turns it off below TensorFlow, which does not know of it",
+        "Unset it, and use tf.config.experimental.enable_tensor_float_32_execution(False) and "
+        "--no-tf32; or profile under it, too.",
+    )

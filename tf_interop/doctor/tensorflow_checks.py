@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tf_interop import tensorflow_internals
-from tf_interop.doctor.finding import Check, Finding, ok, problem, warning
+from tf_interop.doctor.finding import Checks, Finding, ok, problem, warning
 from tf_interop.errors import LibraryError
 from tf_interop.measure.nvidia import visible_gpus
 from tf_interop.runtime.kernel_library import (
@@ -22,88 +22,91 @@ from tf_interop.runtime.kernel_library import (
 _REBUILD = f"In tf_interop's source folder: {REBUILD_COMMAND}"
 
 
-def _import() -> Iterator[Finding]:
+CHECKS = Checks()
+
+
+@CHECKS("TensorFlow imports")
+def _import() -> Finding:
     import tensorflow as tf
 
     built = "with" if tf.test.is_built_with_cuda() else "without"
-    yield ok("TensorFlow imports", f"{tf.version.VERSION}, built {built} CUDA")
+    return ok(f"{tf.version.VERSION}, built {built} CUDA")
 
 
-def _library() -> Iterator[Finding]:
+@CHECKS("compiled library")
+def _library() -> Finding:
     path = find_library()
     if path is None or not path.is_file():
-        yield problem("compiled library", f"{path or LIBRARY_NAME} is not there", _REBUILD)
-        return
+        return problem(f"{path or LIBRARY_NAME} is not there", _REBUILD)
     try:
         info = read_build_info(path)
         check_tensorflow_version(info, tensorflow_internals.tensorflow_version())
     except LibraryError as error:
-        yield problem("compiled library", str(error), _REBUILD)
-        return
+        return problem(str(error), _REBUILD)
     text = f"{path}, for TensorFlow {info.tensorflow}"
     if visible_gpus() and not info.cudnn_backend:
-        yield problem("compiled library", f"{text}, without the cudnn backend", _REBUILD)
-    else:
-        yield ok("compiled library", text)
+        return problem(f"{text}, without the cudnn backend", _REBUILD)
+    return ok(text)
 
 
+@CHECKS("plugin")
 def _plugin() -> Iterator[Finding]:
     from tf_interop.runtime.plugin import get_plugin
 
     try:
         plugin = get_plugin()
     except LibraryError as error:
-        yield problem("plugin", str(error), _REBUILD)
+        yield problem(str(error), _REBUILD)
         return
     for device_type in plugin.device_types:
-        yield ok(f"plugin for {device_type}", "registered")
+        yield ok("registered", f"plugin for {device_type}")
     for device_type, reason in plugin.refused_device_types.items():
         if device_type == "GPU" and not visible_gpus():
-            yield ok("plugin for GPU", f"none, and there is no GPU: {reason}")
+            yield ok(f"none, and there is no GPU: {reason}", "plugin for GPU")
         else:
             yield problem(
-                f"plugin for {device_type}",
                 reason,
                 "TensorFlow takes one graph plugin for a device type: use a process, or an "
                 "environment, without the other.",
+                f"plugin for {device_type}",
             )
 
 
+@CHECKS("use_plugin_optimizers")
 def _options() -> Iterator[Finding]:
     import tensorflow as tf
 
     options = tf.config.optimizer.get_experimental_options()
     if options.get("disable_meta_optimizer"):
         yield problem(
-            "graph optimizers",
             "all are off (disable_meta_optimizer), plugins among them",
             "Do not set disable_meta_optimizer with tf.config.optimizer.",
+            "graph optimizers",
         )
     value = tensorflow_internals.plugin_optimizers_option()
     if value is False:
         yield warning(
-            "use_plugin_optimizers",
             "False: TensorFlow calls no plugin",
             "tf_interop.enable() sets it; find out what turns it off.",
         )
     else:
-        yield ok("use_plugin_optimizers", "True" if value else "not set, which counts as on")
+        yield ok("True" if value else "not set, which counts as on")
 
 
-def _xla() -> Iterator[Finding]:
+@CHECKS("XLA clusters")
+def _xla() -> Finding:
     import tensorflow as tf
 
     jit = tf.config.optimizer.get_jit()
-    if jit:
-        yield warning(
-            "XLA clusters",
-            f"tf.config.optimizer.set_jit is {jit!r}: XLA leaves nothing in its clusters to stages",
-            "tf.config.optimizer.set_jit(False)",
-        )
-    else:
-        yield ok("XLA clusters", "off (tf.config.optimizer.get_jit)")
+    if not jit:
+        return ok("off (tf.config.optimizer.get_jit)")
+    return warning(
+        f"tf.config.optimizer.set_jit is {jit!r}: XLA leaves nothing in its clusters to stages",
+        "tf.config.optimizer.set_jit(False)",
+    )
 
 
+@CHECKS("Keras")
 def _keras() -> Iterator[Finding]:
     import tensorflow as tf
 
@@ -113,40 +116,39 @@ def _keras() -> Iterator[Finding]:
     version = getattr(tf.keras, "__version__", "")
     if backend != "tensorflow":
         yield problem(
-            "Keras",
             f"{version} with the backend {backend}, which makes no TensorFlow graphs",
             "KERAS_BACKEND=tensorflow",
         )
         return
-    yield ok("Keras", version)
+    yield ok(version)
     model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1)])
     if resolves_auto_to_xla(model):
         yield warning(
-            "Keras and XLA",
             'jit_compile="auto" compiles models with XLA here, and XLA leaves nothing to stages',
             "Compile models with jit_compile=False, or use tf_interop.keras.ConvStages.",
+            "Keras and XLA",
         )
     else:
-        yield ok("Keras and XLA", 'jit_compile="auto" does not compile with XLA here')
+        yield ok('jit_compile="auto" does not compile with XLA here', "Keras and XLA")
 
 
-def _gpus() -> Iterator[Finding]:
+@CHECKS("TensorFlow's GPUs")
+def _gpus() -> Finding:
     import tensorflow as tf
 
     seen = len(tf.config.list_physical_devices("GPU"))
     there = len(visible_gpus())
     if there and not seen:
-        yield problem(
-            "TensorFlow's GPUs",
+        return problem(
             f"none, and the driver has {there}",
             "pip install 'tensorflow[and-cuda]==2.21.*'; TF_CPP_MIN_LOG_LEVEL=0 python -c 'import "
             'tensorflow as tf; tf.config.list_physical_devices("GPU")\' says which library lacks.',
         )
-    else:
-        yield ok("TensorFlow's GPUs", str(seen) if seen else "none, as the driver says")
+    return ok(str(seen) if seen else "none, as the driver says")
 
 
-def _stage() -> Iterator[Finding]:
+@CHECKS("a stage")
+def _stage() -> Finding:
     """Runs two convolutions without the plugin and as a stage."""
     import numpy as np
     import tensorflow as tf
@@ -170,25 +172,10 @@ def _stage() -> Iterator[Finding]:
     status = tf_interop.status()
     if not status.stage_count or not status.counters.stages_run:
         causes = [failure.cause for failure in status.failures] or ["no stage was made"]
-        yield problem("a stage", "; ".join(causes), _REBUILD)
+        return problem("; ".join(causes), _REBUILD)
     # Rounding, TF32 among it: sums of 36 products of values near 1.
-    elif not np.allclose(got, expected, rtol=0, atol=0.05):
+    if not np.allclose(got, expected, rtol=0, atol=0.05):
         error = float(np.abs(got - expected).max())
-        yield problem(
-            "a stage", f"gives other numbers than TensorFlow, off by {error:.3g}", _REBUILD
-        )
-    else:
-        where = "a GPU" if tf.config.list_physical_devices("GPU") else "the CPU"
-        yield ok("a stage", f"of two convolutions runs on {where} with TensorFlow's numbers")
-
-
-CHECKS = (
-    Check("TensorFlow imports", _import),
-    Check("compiled library", _library),
-    Check("plugin", _plugin),
-    Check("use_plugin_optimizers", _options),
-    Check("XLA clusters", _xla),
-    Check("Keras", _keras),
-    Check("TensorFlow's GPUs", _gpus),
-    Check("a stage", _stage),
-)
+        return problem(f"gives other numbers than TensorFlow, off by {error:.3g}", _REBUILD)
+    where = "a GPU" if tf.config.list_physical_devices("GPU") else "the CPU"
+    return ok(f"of two convolutions runs on {where} with TensorFlow's numbers")

@@ -1,0 +1,39 @@
+"""How a module of this package is run in a process of its own, from where this one imports it."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import sys
+
+# Python puts the working directory first; a source tree there is not the package that runs here.
+_RUN_MODULE = """
+import runpy
+import sys
+if sys.path[0] == "":
+    del sys.path[0]
+del sys.argv[0]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+
+
+def module_command(module: str, *arguments: object) -> list[str]:
+    """The command line that runs a module; it needs `child_environment`."""
+    return [sys.executable, "-c", _RUN_MODULE, module, *map(str, arguments)]
+
+
+def child_environment() -> dict[str, str]:
+    """This process' environment, with its import path, which a source tree may be on."""
+    folders = [path or str(pathlib.Path.cwd()) for path in sys.path]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
+
+
+def describe_end(code: int) -> str:
+    """What a return code of subprocess means, such as `was ended by SIGSEGV`."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"
