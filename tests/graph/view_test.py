@@ -47,7 +47,6 @@ def test_indexes_edges() -> None:
     assert view.fanins == [(), ((0, 0),), ((1, 1), (1, 0))]
     assert view.control_fanins == [(), (), (0, 1)]
     assert view.fanouts == [[1, 2], [2], []]
-    assert view.indegrees() == [0, 1, 2]
 
 
 def test_orders_by_level() -> None:
@@ -98,33 +97,12 @@ def test_orders_loop_without_back_edge() -> None:
     assert view.sources(view.index_of["merge"]) == [view.index_of["enter"]]
 
 
-def test_rejects_missing_input() -> None:
-    graph = GraphBuilder()
-    graph.add("reader", "Neg", "nowhere:1")
-    with pytest.raises(GraphError, match="'nowhere:1' at node 'reader'"):
-        GraphView(graph.graph_def)
-
-
-def test_rejects_missing_control_input() -> None:
-    graph = GraphBuilder()
-    graph.add("reader", "NoOp", "^nowhere")
-    with pytest.raises(GraphError, match="nowhere' at node 'reader'"):
-        GraphView(graph.graph_def)
-
-
-def test_rejects_malformed_input_and_names_the_reader() -> None:
+@pytest.mark.parametrize("inputs", [["nowhere:1"], ["^nowhere"], ["a:x"], ["^a", "a"]])
+def test_rejects_inputs_and_names_the_reader(inputs: list[str]) -> None:
     graph = GraphBuilder()
     graph.source("a")
-    graph.add("reader", "Neg", "a:x")
-    with pytest.raises(GraphError, match=r"'a:x'.*node 'reader'"):
-        GraphView(graph.graph_def)
-
-
-def test_rejects_tensor_behind_control_dependency() -> None:
-    graph = GraphBuilder()
-    graph.source("a")
-    graph.add("reader", "Neg", "^a", "a")
-    with pytest.raises(GraphError, match=r"behind.*node 'reader'"):
+    graph.add("reader", "Neg", *inputs)
+    with pytest.raises(GraphError, match="'reader'"):
         GraphView(graph.graph_def)
 
 
@@ -143,13 +121,17 @@ def test_rejects_cycle_and_names_its_nodes() -> None:
     graph.add("b", "Add", "a", "d")
     graph.add("c", "Neg", "b")
     graph.add("d", "NoOp", "^c")
-    graph.add("behind", "Neg", "d")
+    graph.add("after", "Neg", "d")
     view = GraphView(graph.graph_def)
-    with pytest.raises(GraphError) as error:
+    with pytest.raises(GraphError, match="'[bcd]' -> '[bcd]' -> '[bcd]'"):
         view.topological_order()
-    message = str(error.value)
-    assert all(f"'{name}'" in message for name in "bcd")
-    assert "'a'" not in message and "'behind'" not in message
+
+
+def test_rejects_a_node_that_reads_itself() -> None:
+    graph = GraphBuilder()
+    graph.add("a", "Neg", "a")
+    with pytest.raises(GraphError, match="'a' -> 'a'"):
+        GraphView(graph.graph_def).topological_order()
 
 
 def test_rejects_cycle_that_only_a_merge_closes() -> None:

@@ -172,10 +172,12 @@ class GraphView:
             ready.sort()
             wave = ready
         if len(order) != len(self):
-            cycle = [self.names[source] for source, _ in contract(self.readers, ()).cycle]
+            cycle = [source for source, _ in contract(self.readers, ()).cycle]
+            if not cycle:  # contraction knows none of a single node
+                cycle = [next(node for node in range(len(self)) if node in self.readers[node])]
+            names = [self.names[node] for node in (*cycle, cycle[0])]
             raise GraphError(
-                "Expected a graph without cycles, got one through the nodes "
-                f"{join_names([*cycle, cycle[0]])}."
+                f"Expected a graph without cycles, got one through the nodes {join_names(names)}."
             )
         return order, levels
 
