@@ -110,17 +110,4 @@ std::map<std::string, Counters> ReadCountersByDevice() {
   return read;
 }
 
-Counters ReadCounters() {
-  Counters all;
-  for (const auto& [device, counts] : ReadCountersByDevice()) {
-    all.stages_run += counts.stages_run;
-    all.filters_transformed += counts.filters_transformed;
-    for (const auto& [reason, count] : counts.fallbacks) all.fallbacks[reason] += count;
-    for (const auto& [reason, count] : counts.refused_lane_options) {
-      all.refused_lane_options[reason] += count;
-    }
-  }
-  return all;
-}
-
 }  // namespace tf_interop

@@ -59,8 +59,6 @@ void CountRefusedLaneOptions(const std::string& reason);
 
 // Of every device for which something was counted.
 std::map<std::string, Counters> ReadCountersByDevice();
-// Of all devices together.
-Counters ReadCounters();
 
 }  // namespace tf_interop
 

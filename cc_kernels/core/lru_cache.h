@@ -38,8 +38,6 @@ class LruCache {
     return &entries_.front().second;
   }
 
-  size_t size() const { return entries_.size(); }
-
  private:
   using Entries = std::list<std::pair<const Key, Value>>;
 

@@ -52,25 +52,6 @@ Status Validate(const Stage& stage) {
   return ValidateSteps(stage.steps);
 }
 
-Status LanesOf(const std::vector<int>& step_lanes, std::vector<Lane>* lanes) {
-  lanes->clear();
-  for (size_t step = 0; step < step_lanes.size(); ++step) {
-    const int lane = step_lanes[step];
-    if (lane < 0 || static_cast<size_t>(lane) >= step_lanes.size()) {
-      return InvalidArgument("Expected lanes numbered 0, 1, 2, … without a gap, got " +
-                             std::to_string(lane) + " for step " + std::to_string(step) + ".");
-    }
-    if (static_cast<size_t>(lane) >= lanes->size()) lanes->resize(lane + 1);
-    (*lanes)[lane].steps.push_back(step);
-  }
-  for (size_t lane = 0; lane < lanes->size(); ++lane) {
-    if (!(*lanes)[lane].steps.empty()) continue;
-    return InvalidArgument("Expected lanes numbered 0, 1, 2, … without a gap, got none of number " +
-                           std::to_string(lane) + ".");
-  }
-  return Status::Ok();
-}
-
 Stage OnFewerLanes(const Stage& stage, size_t lane_count) {
   Stage fewer;
   fewer.steps = stage.steps;

@@ -63,10 +63,6 @@ struct Stage {
 // and every convolution. Returns kInvalidArgument that says what was expected and what came.
 Status Validate(const Stage& stage);
 
-// The lanes of steps whose lanes are numbered 0, 1, 2, … without a gap, as attributes and measuring
-// tools write them: one number for each step. They ask for nothing.
-Status LanesOf(const std::vector<int>& step_lanes, std::vector<Lane>* lanes);
-
 // The same steps on at most `lane_count` lanes, which ask for nothing: lane `lane_count` comes
 // after lane 0, and so on.
 Stage OnFewerLanes(const Stage& stage, size_t lane_count);

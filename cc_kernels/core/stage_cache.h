@@ -60,13 +60,6 @@ class StageCache {
     return entries_.front().value;
   }
 
-  // Forgets all.
-  void Clear() {
-    std::vector<Entry> forgotten;
-    std::lock_guard<std::mutex> lock(mutex_);
-    entries_.swap(forgotten);
-  }
-
  private:
   struct Entry {
     std::vector<int64_t> signature;

@@ -6,6 +6,8 @@
 #include <string>
 #include <thread>
 
+#include "tests/cc/all_counters.h"
+
 namespace tf_interop {
 namespace {
 

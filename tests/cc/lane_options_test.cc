@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "cc_kernels/core/counters.h"
 #include "cc_kernels/core/cudnn/cuda_driver.h"
 #include "cc_kernels/core/cudnn/cudnn_backend.h"
 #include "cc_kernels/core/cudnn/sm_partition.h"

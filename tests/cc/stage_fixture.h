@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "cc_kernels/core/backend.h"
-#include "cc_kernels/core/counters.h"
 #include "cc_kernels/core/host/host_backend.h"
 #include "cc_kernels/core/host/host_stream.h"
 #include "cc_kernels/core/stage.h"
 #include "cc_kernels/core/stage_runner.h"
+#include "tests/cc/all_counters.h"
 #include "tests/cc/reference_convolution.h"
 
 namespace tf_interop {
@@ -38,7 +38,11 @@ inline Convolution CopyConvolution(int64_t pixels) {
 inline Stage StageOf(std::vector<Step> steps, const std::vector<int>& step_lanes) {
   Stage stage;
   stage.steps = std::move(steps);
-  EXPECT_TRUE(LanesOf(step_lanes, &stage.lanes).ok());
+  for (size_t i = 0; i < step_lanes.size(); ++i) {
+    const auto lane = static_cast<size_t>(step_lanes[i]);
+    if (lane >= stage.lanes.size()) stage.lanes.resize(lane + 1);
+    stage.lanes[lane].steps.push_back(i);
+  }
   return stage;
 }
 

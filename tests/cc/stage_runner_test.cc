@@ -449,16 +449,6 @@ TEST(StageRunnerTest, RefusesStagesThatAreNone) {
   ExpectRefused("'1'", [](Stage* stage) { stage->steps[1].convolution.output_width = 3; });
 }
 
-TEST(StageRunnerTest, RefusesAGapInTheNumbersOfLanes) {
-  std::vector<Lane> lanes;
-  for (const std::vector<int>& step_lanes :
-       {std::vector<int>{0, 2, 2}, {0, -1}, {0, 1 << 30}, {1, 1}}) {
-    EXPECT_EQ(LanesOf(step_lanes, &lanes).code(), StatusCode::kInvalidArgument);
-  }
-  EXPECT_TRUE(LanesOf({1, 0, 1}, &lanes).ok());
-  EXPECT_EQ(lanes[1].steps, (std::vector<size_t>{0, 2}));
-}
-
 // A backend that has `plain` groups without options at once and, of a partition, those of the lanes
 // before `granted`. Counts the groups that are out.
 class ScarceBackend : public HostBackend {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "cc_kernels/core/counters.h"
 #include "cc_kernels/core/host/host_backend.h"
+#include "tests/cc/all_counters.h"
 #include "tests/cc/convolution_cases.h"
 
 namespace tf_interop {
