@@ -16,12 +16,6 @@ from stage_program import Document, arguments, lane, operation, program, schedul
 from tensorflow.core.framework import node_def_pb2
 
 DTYPES = [tf.float32, tf.float16, tf.bfloat16, tf.float64]
-EPSILON = {
-    tf.float32: 2.0**-23,
-    tf.float16: 2.0**-10,
-    tf.bfloat16: 2.0**-7,
-    tf.float64: 2.0**-52,
-}
 
 
 @dataclasses.dataclass(frozen=True)
