@@ -13,19 +13,14 @@ from tf_interop.plan.make import make_plan
 from tf_interop.plan.problem import (
     Candidate,
     ConvolutionCosts,
-    KnownStage,
+    MeasuredStage,
     PlanningProblem,
     ProblemNode,
 )
-from tf_interop.plan.types import (
-    GraphPlan,
-    LaneOptions,
-    PinnedConvolution,
-    Plan,
-    PlannedStage,
-)
+from tf_interop.plan.types import GraphPlan, Plan, PlannedStage
 from tf_interop.profile.entries import KernelMeasurement
-from tf_interop.runtime.run_record import Timing, RunGraph, RunRecord
+from tf_interop.runtime.run_record import RunGraph, RunRecord, Timing
+from tf_interop.stage import Lane, Stage, Step
 
 EVIL_NAME = "<script>alert(1)</script>\"'&"
 FINGERPRINT = "0123456789abcdef"
@@ -60,13 +55,13 @@ def network_problem() -> PlanningProblem:
                 dataclasses.replace(SMALL, filter_shape=(height, height, 16, 32)),
             )
         )
-    both = ("IMPLICIT_PRECOMP_GEMM", "FFT_TILING")
+    measured = [Step("a_1x1", "IMPLICIT_PRECOMP_GEMM"), Step("a_reduce", "FFT_TILING")]
     return PlanningProblem(
         costs=tuple(costs),
         nodes=tuple(
             ProblemNode(name, name, tuple(before.split())) for name, before in _NODES.items()
         ),
-        stages=(KnownStage(("a_1x1", "a_reduce"), both, 30.0, 61.0, 1.0, 5 << 18),),
+        stages=(MeasuredStage(Stage.side_by_side(measured), 30.0, 61.0, 1.0, 5 << 18),),
         memory_budget_bytes=32 << 20,
         sm_count=132,
         sm_limits=HOPPER_SM,
@@ -88,16 +83,10 @@ def network_plan(**made_with: str) -> Plan:
     return Plan((planned_graph(),), made_with={"device": "NVIDIA H200", **made_with})
 
 
-def plan_without_figures() -> Plan:
+def plan_without_values() -> Plan:
     """What a policy makes: stages alone, one with options, one with several convolutions a lane."""
-    stage = PlannedStage(
-        lanes=(
-            (PinnedConvolution("left"), PinnedConvolution("left_too")),
-            (PinnedConvolution("right"),),
-        ),
-        why="always: depth 1",
-        lane_options=(LaneOptions(priority=-1, sm_count=64, merged=True), LaneOptions()),
-    )
+    merged = Lane((Step("left"), Step("left_too")), priority=-1, sm_count=64, merged=True)
+    stage = PlannedStage(Stage((merged, Lane((Step("right"),)))), why="always: depth 1")
     return Plan((GraphPlan("fedcba9876543210", 4, (stage,)),))
 
 

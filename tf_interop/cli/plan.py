@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 import click
 from rich.console import Console
@@ -14,13 +13,10 @@ from tf_interop.errors import ProfileError
 from tf_interop.plan.cost.calibration import calibrate_model
 from tf_interop.plan.cost.calibration import compare_model as compare_with_model
 from tf_interop.plan.file import load_plan, plan_schema
-from tf_interop.plan.overview import show_plan
+from tf_interop.plan.overview import show_plan, summarize_graph
 from tf_interop.plan.problem_of_profile import problem_of_profile
-from tf_interop.plan.summary import summarize_graph
 from tf_interop.plan.tables import explain_stages, show_comparison
-from tf_interop.plan.types import Plan
 from tf_interop.profile.file import load_profile
-from tf_interop.profile.types import Profile
 
 _GROUP_EXAMPLES = """
 plan ResNet50 --profile profile.json --batch 32 -o plan.json
@@ -78,13 +74,12 @@ def check(file: str) -> Result:
     Whether its stages suit a graph is checked whenever the plan is made or used.
     """
     loaded = load_plan(file)
-    summary = [summarize_graph(graph) for graph in loaded.graphs]
-    return Result({"plan": file, "graphs": summary}, functools.partial(_show_legal, file, loaded))
 
+    def show() -> None:
+        show_plan(loaded, Console())
+        click.echo(f"{file}: legal, for {len(loaded.graphs)} graphs")
 
-def _show_legal(file: str, loaded: Plan) -> None:
-    show_plan(loaded, Console())
-    click.echo(f"{file}: legal, for {len(loaded.graphs)} graphs")
+    return Result({"plan": file, "graphs": [*map(summarize_graph, loaded.graphs)]}, show)
 
 
 @command(
@@ -111,14 +106,22 @@ def compare_model(file: str, allow_tf32: bool) -> Result:
     problem = problem_of_profile(profile, allow_tf32=allow_tf32)
     compared = compare_with_model(problem)
     if not compared:
-        raise ProfileError(_why_not_comparable(file, profile, len(problem.stages)))
+        if profile.device.sm_limits is None:
+            raise ProfileError(
+                f"Expected a profile of a GPU in '{file}', got one of {profile.device.name}, which "
+                "has no SMs to model. Measure on a GPU."
+            )
+        raise ProfileError(
+            f"Expected measured stages of convolutions whose kernels are known in '{file}', got "
+            f"{len(problem.stages)} stages, none of them so. Measure with --stages levels,pairs "
+            "and --trace-kernels."
+        )
     document = {
         "measured_stages": len(problem.stages),
         "compared": [
             {
-                "convolutions": each.stage.costs,
-                "algorithms": each.stage.algorithms,
-                "measured_us": each.stage.latency_us,
+                "stage": each.measured.stage,
+                "measured_us": each.measured.latency_us,
                 "modelled_us": each.modelled_us,
             }
             for each in compared
@@ -129,16 +132,3 @@ def compare_model(file: str, allow_tf32: bool) -> Result:
 
 
 add_schema_command(plan, plan_schema, "plans")
-
-
-def _why_not_comparable(file: str, profile: Profile, stage_count: int) -> str:
-    if profile.device.sm_limits is None:
-        return (
-            f"Expected a profile of a GPU in '{file}', got one of {profile.device.name}, which has "
-            "no SMs to model. Measure on a GPU."
-        )
-    return (
-        f"Expected measured stages of convolutions whose kernels are known in '{file}', got "
-        f"{stage_count} stages, none of them so. Measure with --stages levels,pairs and "
-        "--trace-kernels."
-    )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -25,21 +23,16 @@ from tf_interop.cli.arguments import (
 from tf_interop.cli.result import Result, command
 from tf_interop.errors import ProfileError
 from tf_interop.model.missing_measurements import (
-    Asked,
+    PlanRequest,
+    describe_lacking,
     describe_profile,
-    missing_of,
     profile_command,
 )
 from tf_interop.model.progress import work_on_model
 from tf_interop.plan.file import save_plan
-from tf_interop.plan.overview import GraphLabel, has_figures, show_plan
-from tf_interop.plan.summary import summarize_graph
-from tf_interop.plan.types import GraphPlan, Plan
+from tf_interop.plan.overview import name_graph, predicted, show_plan, summarize_graph
+from tf_interop.plan.types import Plan
 from tf_interop.profile.file import load_profile
-from tf_interop.profile.types import Profile
-
-_INFERENCE = "inference"
-_TRAINING = "training step"
 
 # TensorFlow is imported only once it is known that there is a model to trace.
 
@@ -56,14 +49,6 @@ plan make check --profile profile.json -o plan.json
 """
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _StepPlan:
-    """A graph's plan, and what is run of the model there."""
-
-    step: str
-    graph: GraphPlan
-
-
 class _ProfileOption(click.Option):
     """`--profile`, which says how to make one."""
 
@@ -74,13 +59,13 @@ class _ProfileOption(click.Option):
         except click.MissingParameter as error:
             # What was given has been read before what is missing.
             given = ctx.params
-            asked = Asked(
+            request = PlanRequest(
                 given.get("model") or "MODEL",
                 given.get("batch") or (1,),
                 training=bool(given.get("training")),
                 image_size=given.get("image_size"),
             )
-            how = f"Make one with: {profile_command(asked)}"
+            how = f"Make one with: {profile_command(request)}"
             raise click.MissingParameter(how, ctx, self) from error
 
 
@@ -145,13 +130,12 @@ def make(
         loaded = load_model(model, image_size=image_size)
         if training:
             check_trains(loaded, model)
-        steps = {_INFERENCE: inference, _TRAINING: training}
-        plans = {
-            step: plan_model(
+        plans = [
+            plan_model(
                 loaded,
                 profile,
                 batch_sizes=batch,
-                training=step == _TRAINING,
+                training=is_training,
                 image_size=image_size,
                 memory_budget_bytes=memory_budget_bytes,
                 allow_tf32=allow_tf32,
@@ -160,85 +144,36 @@ def make(
                 allow_foreign_profile=allow_foreign_profile,
                 say=status.update,
             )
-            for step, is_wanted in steps.items()
+            for is_training, is_wanted in ((False, inference), (True, training))
             if is_wanted
-        }
-    asked = Asked(model, batch, inference, training, image_size, allow_tf32, deterministic)
-    planned = [_StepPlan(step, graph) for step, each in plans.items() for graph in each.graphs]
+        ]
+    made = Plan(
+        tuple(graph for each in plans for graph in each.graphs), made_with=plans[0].made_with
+    )
+    request = PlanRequest(model, batch, inference, training, image_size, allow_tf32, deterministic)
+    lacking = [describe_lacking(graph, profile, request) for graph in made.graphs]
     is_elsewhere = target is not None or allow_foreign_profile
-    measurable = _Measurable(asked, profile_path, profile, is_elsewhere=is_elsewhere)
-    if not any(has_figures(each.graph) for each in planned):
-        raise ProfileError(measurable.describe_nothing_known(planned))
-    made_with = next(iter(plans.values())).made_with
-    return _answer(planned, made_with, measurable, output_path)
-
-
-def _answer(
-    planned: Sequence[_StepPlan],
-    made_with: dict[str, str],
-    measurable: _Measurable,
-    path: pathlib.Path,
-) -> Result:
-    """Saves the plans of all steps as one."""
-    graphs = tuple(each.graph for each in planned)
-    made = Plan(graphs, made_with=made_with)
-    save_plan(made, path)
+    where = f" on {profile.device.name}" if is_elsewhere else ""
+    how_to_measure = f"Measure{where}: {profile_command(request, profile_path, profile)}"
+    if not any(map(predicted, made.graphs)):
+        lines = [
+            f"Expected a profile of '{model}', got '{profile_path}', which holds none of its "
+            f"convolutions. The profile has {describe_profile(profile)}.",
+            *(
+                f"{name_graph(graph)}: {what}"
+                for graph, what in zip(made.graphs, lacking, strict=True)
+            ),
+            how_to_measure,
+        ]
+        raise ProfileError("\n".join(lines))
+    save_plan(made, output_path)
 
     def show() -> None:
-        labels = [GraphLabel(each.step, measurable.say_missing(each)) for each in planned]
-        show_plan(made, Console(), labels)
-        if any(label.missing for label in labels):
+        show_plan(made, Console(), lacking)
+        if any(lacking):
             # Not wrapped as the rest is: it is there to be copied.
-            click.echo(measurable.say_how_to_measure())
-        click.echo(f"{path}: {sum(len(graph.stages) for graph in graphs)} stages")
+            click.echo(how_to_measure)
+        click.echo(f"{output_path}: {sum(len(graph.stages) for graph in made.graphs)} stages")
 
-    summary = [{"step": each.step, **summarize_graph(each.graph)} for each in planned]
-    return Result({"plan": str(path), "graphs": summary}, show)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Measurable:
-    """What there is to measure for a plan.
-
-    Attributes:
-        asked: what was to be planned.
-        path: of the profile.
-        profile: that it was planned by.
-        is_elsewhere: whether the profile need not be of this machine.
-    """
-
-    asked: Asked
-    path: pathlib.Path
-    profile: Profile
-    is_elsewhere: bool
-
-    def describe_nothing_known(self, planned: Sequence[_StepPlan]) -> str:
-        """The error where the profile holds no convolution of any graph."""
-        lines = [
-            f"Expected a profile of '{self.asked.model}', got '{self.path}', which holds none of "
-            f"its convolutions. The profile has {describe_profile(self.profile)}."
-        ]
-        lines += [f"{_name(each)}: {self.say_missing(each)}" for each in planned]
-        return "\n".join([*lines, self.say_how_to_measure()])
-
-    def say_missing(self, each: _StepPlan) -> str:
-        """What the profile lacks of a graph; empty where it lacks nothing."""
-        prediction = each.graph.prediction
-        if prediction is None or not prediction.unmeasured_count:
-            return ""
-        return missing_of(
-            each.graph,
-            training=each.step == _TRAINING,
-            profile=self.profile,
-            asked=self.asked,
-        )
-
-    def say_how_to_measure(self) -> str:
-        """The command that measures what is missing."""
-        where = f" on {self.profile.device.name}" if self.is_elsewhere else ""
-        return f"Measure{where}: {profile_command(self.asked, self.path, self.profile)}"
-
-
-def _name(each: _StepPlan) -> str:
-    size = each.graph.batch_size
-    return each.step if size is None else f"{each.step}, batch {size}"
+    summary = [summarize_graph(graph) for graph in made.graphs]
+    return Result({"plan": str(output_path), "graphs": summary}, show)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import click
 from rich.console import Console
@@ -20,16 +20,15 @@ from tf_interop.cli.result import Result, command
 from tf_interop.errors import PlanError
 from tf_interop.model.progress import work_on_model
 from tf_interop.plan.file import load_plan
+from tf_interop.plan.overview import summarize_graph
 from tf_interop.plan.problem_file import load_problem
-from tf_interop.plan.summary import summarize_graph
 from tf_interop.plan.types import Plan
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import Profile
-from tf_interop.report.data import graph_titles, make_report
 from tf_interop.report.network import Network, network_for, network_of_problem
-from tf_interop.report.profile import foreign_device, profile_fit
+from tf_interop.report.notices import foreign_device, profile_fit
 from tf_interop.report.timeline_trace import trace_of_plan
-from tf_interop.report.words import count_of, is_simulated, total_labels
+from tf_interop.report.words import count_of, graph_titles, is_simulated, total_labels
 from tf_interop.runtime.run_record import load_run
 from tf_interop.versioned_file import write_atomically
 
@@ -75,7 +74,7 @@ _NO_NETWORK = (
     "--run",
     "run_path",
     metavar="RUN.json",
-    help="What tf-interop run --save-run wrote: adds what the plugin did, and measured steps.",
+    help="What tf-interop run --save-run wrote: adds what the plugin did, and what was timed.",
 )
 @written_option(
     "--trace",
@@ -122,57 +121,53 @@ def report(
         networks = _trace(model, plan, profile, image_size, target)
     if networks:
         _check_fits(plan, networks, plan_path)
-    titles = graph_titles(plan)
     with Console(stderr=True).status("Drawing"):
         # First of all, since it can fail for what is not installed.
         if picture_path is not None:
             from tf_interop.report.timeline_picture import save_timeline_picture
 
-            save_timeline_picture(plan, titles, picture_path)
+            save_timeline_picture(plan, picture_path)
         if output_path is not None:
-            shown = make_report(
-                plan,
-                title=title or model or plan_path.name,
-                networks=networks,
-                profile=profile,
-                run=run,
-            )
             # Jinja takes a while to import.
-            from tf_interop.report.page import render_report
+            from tf_interop.report.page import render_page
 
-            _write(output_path, render_report(shown))
+            title = title or model or plan_path.name
+            page = render_page(plan, title=title, networks=networks, profile=profile, run=run)
+            _write(output_path, page)
         if trace_path is not None:
-            _write(trace_path, json.dumps(trace_of_plan(plan, titles)))
+            _write(trace_path, json.dumps(trace_of_plan(plan)))
     written = {"page": output_path, "trace": trace_path, "picture": picture_path}
-    notes = [] if profile is None else _compare_profile(plan, titles, networks, profile)
+    notes = [] if profile is None else list(_compare_profile(plan, networks, profile))
     if output_path is not None and not networks:
         notes.append(_NO_NETWORK)
-    return Result(
-        {
-            **{what: path and str(path) for what, path in written.items()},
-            "notes": notes,
-            "graphs": _summary(plan),
-        },
-        lambda: _say_written(plan, written, notes),
-    )
 
+    def show() -> None:
+        for what, path in written.items():
+            if path is not None:
+                click.echo(f"{path}: {what} of {count_of(len(plan.graphs), 'graph')}")
+        for note in notes:
+            click.echo(note)
 
-def _say_written(plan: Plan, written: dict[str, pathlib.Path | None], notes: Sequence[str]) -> None:
-    for what, path in written.items():
-        if path is not None:
-            click.echo(f"{path}: {what} of {count_of(len(plan.graphs), 'graph')}")
-    for note in notes:
-        click.echo(note)
-
-
-def _compare_profile(
-    plan: Plan, titles: Sequence[str], networks: Sequence[Network], profile: Profile
-) -> list[str]:
-    notes = [
-        f"{title}: {profile_fit(graph, network_for(graph, networks), profile).text}"
-        for title, graph in zip(titles, plan.graphs, strict=True)
+    simulated = is_simulated(plan)
+    graphs = [
+        summarize_graph(graph)
+        | {
+            "latency_is": " and ".join(total_labels(graph, simulated=simulated)) or None
+            if graph.prediction
+            else None
+        }
+        for graph in plan.graphs
     ]
-    return [*notes, *filter(None, [foreign_device(plan, profile)])]
+    paths = {what: path and str(path) for what, path in written.items()}
+    return Result({**paths, "notes": notes, "graphs": graphs}, show)
+
+
+def _compare_profile(plan: Plan, networks: Sequence[Network], profile: Profile) -> Iterator[str]:
+    for title, graph in zip(graph_titles(plan), plan.graphs, strict=True):
+        yield f"{title}: {profile_fit(graph, network_for(graph, networks), profile).text}"
+    foreign = foreign_device(plan, profile)
+    if foreign:
+        yield foreign
 
 
 def _trace(
@@ -217,18 +212,3 @@ def _write(path: pathlib.Path, text: str) -> None:
         raise PlanError(
             f"Expected to write '{path}', got: {error.strerror}. Check the path."
         ) from error
-
-
-def _summary(plan: Plan) -> list[dict[str, object]]:
-    simulated = is_simulated(plan)
-    return [
-        {
-            **summarize_graph(graph),
-            "latency_is": (
-                None
-                if graph.prediction is None
-                else " and ".join(total_labels(graph, simulated=simulated)) or None
-            ),
-        }
-        for graph in plan.graphs
-    ]

@@ -1,13 +1,13 @@
 """The network of a report: which convolution of a graph depends on which, and what each computes.
 
 A plan names convolutions and holds no dependencies. They come from the planning problem that was
-planned, or from the model, which `report_model` traces.
+planned, or from the model, which `report/model.py` traces.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind, Refusal
 from tf_interop.graph.fingerprint import canonical_names
@@ -38,7 +38,7 @@ class Network:
 
     Attributes:
         nodes: all that can be part of a stage, as far as they are known.
-        refusals: the convolutions that were left alone, with the reason.
+        refusals: the convolutions that can be part of none, with the reason.
         fingerprint: of the graph; empty where it is not known.
         batch_size: of the graph; None where it does not matter or is not known.
     """
@@ -63,6 +63,12 @@ def network_of_problem(problem: PlanningProblem) -> Network:
     )
 
 
+def planned_nodes(graph: GraphPlan) -> list[str]:
+    """The names of all convolutions that an entry of a plan names."""
+    staged = [name for stage in graph.stages for name in stage.nodes]
+    return staged + [each.node for each in graph.unstaged]
+
+
 def network_for(graph: GraphPlan, networks: Iterable[Network]) -> Network | None:
     """The network that a plan's entry is for, its nodes named as in the plan.
 
@@ -74,18 +80,13 @@ def network_for(graph: GraphPlan, networks: Iterable[Network]) -> Network | None
         The first one of the same batch size, if both have one, that holds every convolution that
         the entry names; None where there is none.
     """
-    planned = [each.node for stage in graph.stages for each in stage.convolutions]
-    planned += [each.node for each in graph.alone]
     for network in networks:
-        if None not in (graph.batch_size, network.batch_size) and (
-            graph.batch_size != network.batch_size
-        ):
+        if network.batch_size not in (None, graph.batch_size) and graph.batch_size is not None:
             continue
-        if network.fingerprint and network.fingerprint != graph.fingerprint:
-            continue
-        renamed = _named_as(planned, network)
-        if renamed is not None:
-            return renamed
+        if network.fingerprint in ("", graph.fingerprint):
+            renamed = _named_as(planned_nodes(graph), network)
+            if renamed is not None:
+                return renamed
     return None
 
 
@@ -106,20 +107,18 @@ def describe_filter(configuration: ConvolutionConfiguration | None) -> str:
     return sizes + gradient
 
 
-def _named_as(planned: Sequence[str], network: Network) -> Network | None:
+def _named_as(planned: Iterable[str], network: Network) -> Network | None:
     """The network with the plan's names; None where it lacks one of them."""
+    planned = set(planned)
     names = [node.name for node in network.nodes]
-    if not set(planned) <= set(names):
+    if not planned <= set(names):
         # A trace of its own may have numbered scopes otherwise.
         name_of = {canonical: name for name, canonical in canonical_names(planned).items()}
         canonical = canonical_names(names)
         names = [name_of.get(canonical[name], name) for name in names]
-        if not set(planned) <= set(names):
+        if not planned <= set(names):
             return None
+    nodes = zip(network.nodes, names, strict=True)
     return dataclasses.replace(
-        network,
-        nodes=tuple(
-            dataclasses.replace(node, name=name)
-            for node, name in zip(network.nodes, names, strict=True)
-        ),
+        network, nodes=tuple(dataclasses.replace(node, name=name) for node, name in nodes)
     )

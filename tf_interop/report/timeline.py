@@ -11,19 +11,16 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-from tf_interop.plan.problem import FigureSource
-from tf_interop.plan.types import (
-    AloneConvolution,
-    GraphPlan,
-    PinnedConvolution,
-    PlannedStage,
-    is_merged,
-)
+from tf_interop.plan.player import Planned, in_order, stage_of
+from tf_interop.plan.problem import ValueSource
+from tf_interop.plan.types import GraphPlan, PlannedStage, UnstagedConvolution
+from tf_interop.report.words import total_labels, value_label
+from tf_interop.stage import Step
 
 MAIN_ROW = "main stream"
 """The stream that TensorFlow runs everything on that is in no stage."""
 
-# Figures of a stage that are sums of those of its lanes agree up to how floats round.
+# Values of a stage that are sums of those of its lanes agree up to how floats round.
 _SUM_TOLERANCE = 1e-6
 
 
@@ -32,24 +29,24 @@ class Span:
     """Convolutions that take one row of a timeline for some time.
 
     Attributes:
-        row: which row.
         start_us: from the beginning of the timeline.
         duration_us: how long.
-        busy_us: how much of that the convolutions take alone; None where that is not known.
-        convolutions: what runs, in order.
-        stage: the number of the stage; None for a convolution in none.
-        lane: the number of the lane; None where the span is no lane of a stage.
+        steps: what runs, in order.
+        busy_us: how much of the duration they take alone; None where that is not known.
         source: whether `duration_us` was measured.
+        row: which row.
+        stage: the number of the stage; None for an unstaged convolution.
+        lane: the number of the lane; None where the span is no lane of a stage.
     """
 
-    row: int
     start_us: float
     duration_us: float
+    steps: tuple[Step[str], ...]
     busy_us: float | None
-    convolutions: tuple[PinnedConvolution, ...]
-    stage: int | None
-    lane: int | None
-    source: FigureSource
+    source: ValueSource = ValueSource.MEASURED
+    row: int = 0
+    stage: int | None = None
+    lane: int | None = None
 
     @property
     def end_us(self) -> float:
@@ -62,12 +59,16 @@ class Timeline:
     """What runs when.
 
     Attributes:
+        name: what it shows.
         rows: the names of the rows, streams of the device.
         spans: in the order in which they begin.
+        labels: what the total is the sum of: measured values, modelled ones.
     """
 
+    name: str
     rows: tuple[str, ...]
     spans: tuple[Span, ...]
+    labels: tuple[str, ...]
 
     @property
     def total_us(self) -> float:
@@ -75,146 +76,86 @@ class Timeline:
         return max((span.end_us for span in self.spans), default=0.0)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class NumberedStage:
-    """A stage with its place in the plan.
-
-    Attributes:
-        number: from 0.
-        stage: the stage.
-    """
-
-    number: int
-    stage: PlannedStage
-
-
-Step = NumberedStage | AloneConvolution
-
-
-def steps_of(graph: GraphPlan) -> Iterator[Step]:
-    """Stages and the convolutions in none, in the order in which they are expected to run."""
-    for number, stage in enumerate(graph.stages):
-        yield from (each for each in graph.alone if each.before_stage == number)
-        yield NumberedStage(number, stage)
-    yield from (each for each in graph.alone if each.before_stage == len(graph.stages))
-
-
-def has_times(graph: GraphPlan) -> bool:
-    """Whether a planner made all stages of the graph, so that times of them are known."""
-    return all(stage.prediction is not None for stage in graph.stages) and bool(
-        graph.stages or graph.alone
-    )
-
-
-def sequential_timeline(graph: GraphPlan) -> Timeline:
-    """All convolutions one after another, each with the algorithm that is fastest alone.
+def timelines_of(graph: GraphPlan, *, simulated: bool) -> tuple[Timeline, ...]:
+    """What a graph runs when: one after another and, where it has stages, in these.
 
     Args:
-        graph: one that `has_times`.
+        graph: an entry of a plan.
+        simulated: whether what is called measured was not.
+
+    Returns:
+        Nothing where no planner made the stages, so that times of them are not known.
     """
-    spans: list[Span] = []
+    planned = list(in_order(graph))
+    if not planned or any(stage.prediction is None for stage in graph.stages):
+        return ()
+    measured = value_label(ValueSource.MEASURED, simulated=simulated)
     now_us = 0.0
-    for step in steps_of(graph):
-        for span in _sequential_spans(step, now_us):
-            spans.append(span)
+    one_by_one: list[Span] = []
+    for number, each in planned:
+        for span in _spans_in_sequence(number, each, now_us):
+            one_by_one.append(span)
             now_us = span.end_us
-    return Timeline((MAIN_ROW,), tuple(spans))
-
-
-def planned_timeline(graph: GraphPlan) -> Timeline:
-    """The stages of the plan, a row for each lane, and between them the convolutions in none.
-
-    Args:
-        graph: one that `has_times`.
-    """
-    lane_count = max((len(stage.lanes) for stage in graph.stages), default=0)
+    sequence = Timeline("one after another", (MAIN_ROW,), tuple(one_by_one), (measured,))
+    if not graph.stages:
+        return (sequence,)
+    in_stages: list[Span] = []
+    for number, each in planned:
+        in_stages += _spans_of_lanes(number, each, in_stages[-1].end_us if in_stages else 0.0)
+    lane_count = max(len(each.stage.lanes) for each in graph.stages)
     rows = (MAIN_ROW, *(f"lane {lane}" for lane in range(lane_count)))
-    spans: list[Span] = []
-    now_us = 0.0
-    for step in steps_of(graph):
-        if isinstance(step, AloneConvolution):
-            spans.append(_alone_span(step, now_us))
-        else:
-            spans += _lane_spans(step, now_us)
-        now_us = spans[-1].end_us
-    return Timeline(rows, tuple(spans))
+    labels = tuple(total_labels(graph, simulated=simulated))
+    return (sequence, Timeline("in stages", rows, tuple(in_stages), labels))
 
 
-def _sequential_spans(step: Step, start_us: float) -> Iterator[Span]:
-    if isinstance(step, AloneConvolution):
-        yield _alone_span(step, start_us)
+def _spans_in_sequence(number: int, planned: Planned, start_us: float) -> Iterator[Span]:
+    """Each convolution with the algorithm that is fastest alone, as far as that is known."""
+    if isinstance(planned, UnstagedConvolution):
+        yield _unstaged_span(planned, start_us)
         return
-    stage, explanation = step.stage, step.stage.explanation
-    assert stage.prediction is not None
-    sequential_us = stage.prediction.sequential_us
-    each_us = [] if explanation is None else [lane.fastest_us for lane in explanation.lanes]
-    if explanation is None or not math.isclose(
-        math.fsum(each_us), sequential_us, rel_tol=_SUM_TOLERANCE
-    ):
+    assert planned.prediction is not None
+    sequential_us = planned.prediction.sequential_us
+    explained = () if planned.explanation is None else planned.explanation.lanes
+    each_us = [lane.fastest_us for lane in explained]
+    if not explained or not math.isclose(math.fsum(each_us), sequential_us, rel_tol=_SUM_TOLERANCE):
         # What each lane takes of it is not known.
-        unpinned = tuple(PinnedConvolution(each.node) for each in stage.convolutions)
-        yield _sequential_span(start_us, sequential_us, unpinned, step.number, None)
+        steps = tuple(Step(name) for name in planned.nodes)
+        yield Span(start_us, sequential_us, steps, sequential_us, stage=number)
         return
-    for number, (lane, explained) in enumerate(zip(stage.lanes, explanation.lanes, strict=True)):
-        fastest = tuple(
-            PinnedConvolution(each.node, explained.fastest_algorithm if len(lane) == 1 else None)
-            for each in lane
+    for lane, (its, of_lane) in enumerate(zip(planned.stage.lanes, explained, strict=True)):
+        # None where the lane has several steps.
+        steps = tuple(Step(name, of_lane.fastest_algorithm) for name in its.operations)
+        duration_us = of_lane.fastest_us
+        yield Span(start_us, duration_us, steps, duration_us, stage=number, lane=lane)
+        start_us += duration_us
+
+
+def _spans_of_lanes(number: int, planned: Planned, start_us: float) -> Iterator[Span]:
+    if isinstance(planned, UnstagedConvolution):
+        yield _unstaged_span(planned, start_us)
+        return
+    assert planned.prediction is not None
+    latency_us = planned.prediction.latency_us
+    for lane, its in enumerate(planned.stage.lanes):
+        yield Span(
+            start_us,
+            latency_us,
+            its.steps,
+            _busy_us(planned, lane, latency_us),
+            planned.prediction.source,
+            row=1 + lane,
+            stage=number,
+            lane=lane,
         )
-        yield _sequential_span(start_us, explained.fastest_us, fastest, step.number, number)
-        start_us += explained.fastest_us
 
 
-def _sequential_span(
-    start_us: float,
-    duration_us: float,
-    convolutions: tuple[PinnedConvolution, ...],
-    stage: int,
-    lane: int | None,
-) -> Span:
-    return Span(
-        row=0,
-        start_us=start_us,
-        duration_us=duration_us,
-        busy_us=duration_us,
-        convolutions=convolutions,
-        stage=stage,
-        lane=lane,
-        source=FigureSource.MEASURED,
-    )
+def _busy_us(planned: PlannedStage, lane: int, latency_us: float) -> float | None:
+    # What the wider convolution of a merged lane takes alone is not known.
+    if planned.explanation is None or planned.stage.lanes[lane].merged:
+        return None
+    return min(planned.explanation.lanes[lane].alone_us, latency_us)
 
 
-def _alone_span(step: AloneConvolution, start_us: float) -> Span:
-    return Span(
-        row=0,
-        start_us=start_us,
-        duration_us=step.latency_us,
-        busy_us=step.latency_us,
-        convolutions=(PinnedConvolution(step.node, step.algorithm),),
-        stage=None,
-        lane=None,
-        source=FigureSource.MEASURED,
-    )
-
-
-def _lane_spans(step: NumberedStage, start_us: float) -> list[Span]:
-    stage, prediction = step.stage, step.stage.prediction
-    assert prediction is not None
-    explained = () if stage.explanation is None else stage.explanation.lanes
-    return [
-        Span(
-            row=1 + number,
-            start_us=start_us,
-            duration_us=prediction.latency_us,
-            # What the wider convolution of a merged lane takes alone is not known.
-            busy_us=(
-                min(explained[number].alone_us, prediction.latency_us)
-                if explained and not is_merged(stage, number)
-                else None
-            ),
-            convolutions=lane,
-            stage=step.number,
-            lane=number,
-            source=prediction.source,
-        )
-        for number, lane in enumerate(stage.lanes)
-    ]
+def _unstaged_span(unstaged: UnstagedConvolution, start_us: float) -> Span:
+    latency_us = unstaged.latency_us
+    return Span(start_us, latency_us, stage_of(unstaged).steps, latency_us)

@@ -6,32 +6,23 @@ processes, with metadata events (`"M"`) that name them. Times are microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from tf_interop.plan.types import GraphPlan, Plan
-from tf_interop.report.timeline import (
-    Span,
-    Timeline,
-    has_times,
-    planned_timeline,
-    sequential_timeline,
-)
-from tf_interop.report.words import figure_label, is_simulated, what_is_lacking
-
-_ALGORITHM_OF_THE_RUNNER = "the runner's choice"
+from tf_interop.plan.types import Plan
+from tf_interop.report.timeline import Span, Timeline, timelines_of
+from tf_interop.report.words import graph_titles, is_simulated, value_label, what_is_lacking
 
 # Perfetto takes a thread whose number is 0 or that of its process for the process' main thread, and
 # threads are numbered for all processes.
 _THREADS_OF_A_PROCESS = 1000
 
 
-def trace_of_plan(plan: Plan, titles: Sequence[str]) -> dict[str, Any]:
-    """The timelines of all graphs of a plan, before and after, each as a process of the trace.
+def trace_of_plan(plan: Plan) -> dict[str, Any]:
+    """The timelines of all graphs of a plan, each as a process of the trace.
 
     Args:
         plan: any plan; graphs without times are left out.
-        titles: what to call each graph.
 
     Returns:
         What the trace file holds as JSON.
@@ -39,26 +30,18 @@ def trace_of_plan(plan: Plan, titles: Sequence[str]) -> dict[str, Any]:
     simulated = is_simulated(plan)
     events: list[dict[str, Any]] = []
     process = 0
-    for graph, title in zip(plan.graphs, titles, strict=True):
+    for graph, title in zip(plan.graphs, graph_titles(plan), strict=True):
         lacking = what_is_lacking(graph, simulated=simulated)
-        for name, timeline in _timelines(graph):
+        for timeline in timelines_of(graph, simulated=simulated):
             process += 1
-            said = f"{title}: {name}" + (f" ({lacking})" if lacking else "")
-            events += _metadata(process, said, timeline)
+            name = f"{title}: {timeline.name}" + (f" ({lacking})" if lacking else "")
+            events += _metadata(process, name, timeline)
             events += (_event(process, span, simulated=simulated) for span in timeline.spans)
     return {
         "traceEvents": events,
         "displayTimeUnit": "ns",
         "otherData": {"made by": "tf-interop report", **plan.made_with},
     }
-
-
-def _timelines(graph: GraphPlan) -> Iterator[tuple[str, Timeline]]:
-    if has_times(graph):
-        yield "one after another", sequential_timeline(graph)
-        # Without a stage that is the plan.
-        if graph.stages:
-            yield "stages", planned_timeline(graph)
 
 
 def _metadata(process: int, name: str, timeline: Timeline) -> Iterator[dict[str, Any]]:
@@ -79,17 +62,15 @@ def _thread(process: int, row: int) -> int:
 
 def _event(process: int, span: Span, *, simulated: bool) -> dict[str, Any]:
     arguments: dict[str, object] = {
-        "algorithm": ", ".join(
-            each.algorithm or _ALGORITHM_OF_THE_RUNNER for each in span.convolutions
-        ),
-        "time is": figure_label(span.source, simulated=simulated),
+        "algorithm": ", ".join(step.algorithm or "the runner's choice" for step in span.steps),
+        "time is": value_label(span.source, simulated=simulated),
     }
     if span.busy_us is not None:
         arguments["alone_us"] = span.busy_us
     if span.stage is not None:
         arguments["stage"] = span.stage
     return {
-        "name": ", ".join(each.node for each in span.convolutions),
+        "name": ", ".join(step.operation for step in span.steps),
         "cat": "convolution" if span.stage is None else f"stage {span.stage}",
         "ph": "X",
         "pid": process,
