@@ -31,8 +31,6 @@ class VersionedFormat(Generic[T]):
             message names the place as msgspec does: "... at `$.graphs[0]`".
         error: the class of the errors raised.
         remedy: what to do about a file that is not legal, as a sentence.
-        has_line_per_item: whether each item of a list at the top is written as one line, for long
-            lists of small items; otherwise everything is indented.
     """
 
     noun: str
@@ -42,7 +40,6 @@ class VersionedFormat(Generic[T]):
     check: Callable[[T], None]
     error: type[TfInteropError]
     remedy: str
-    has_line_per_item: bool = False
 
 
 def load_versioned(path: PathLike, file_format: VersionedFormat[T]) -> T:
@@ -52,25 +49,14 @@ def load_versioned(path: PathLike, file_format: VersionedFormat[T]) -> T:
         TfInteropError: of the class `file_format.error`, if there is no such file, or it is not
             whole, of another format or version, or not legal. Says where in the file.
     """
-    noun = file_format.noun
     try:
         content = pathlib.Path(path).read_bytes()
     except OSError as error:
         raise file_format.error(
-            f"Expected a {noun} file at '{os.fspath(path)}', got: {error.strerror}. Check the path."
+            f"Expected a {file_format.noun} file at '{os.fspath(path)}', got: {error.strerror}. "
+            "Check the path."
         ) from error
-    try:
-        raw = msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise file_format.error(
-            f"Expected JSON in {noun} '{os.fspath(path)}', got {len(content)} bytes that are not: "
-            f"{error}. The file is damaged or was only half written. {file_format.remedy}"
-        ) from error
-    try:
-        check_header(raw, file_format)
-        return _value_from_raw(raw, file_format)
-    except (msgspec.ValidationError, ValueError) as error:
-        raise _not_legal(path, file_format, error) from error
+    return _value_from(content, path, file_format)
 
 
 def save_versioned(value: T, path: PathLike, file_format: VersionedFormat[T]) -> None:
@@ -84,18 +70,23 @@ def save_versioned(value: T, path: PathLike, file_format: VersionedFormat[T]) ->
             cannot be written.
     """
     content = msgspec.json.encode(value, order="deterministic")
+    # What will be read, not `value`: JSON has no infinity, for one.
+    _value_from(content, path, file_format)
+    indented = msgspec.json.format(content, indent=2) + b"\n"
+    write_file(indented, path, file_format.noun, file_format.error)
+
+
+def write_file(content: bytes, path: PathLike, noun: str, error_type: type[TfInteropError]) -> None:
+    """Writes a file as `write_atomically` does; an error is of this package, and names the file.
+
+    Raises:
+        TfInteropError: of the class `error_type`, if it cannot be written.
+    """
     try:
-        # What will be read, not `value`: JSON has no infinity, for one.
-        raw = msgspec.json.decode(content)
-        check_header(raw, file_format)
-        _value_from_raw(raw, file_format)
-    except (msgspec.ValidationError, ValueError) as error:
-        raise _not_legal(path, file_format, error) from error
-    try:
-        write_atomically(_with_lines(content, file_format), path)
+        write_atomically(content, path)
     except OSError as error:
-        raise file_format.error(
-            f"Expected to write {file_format.noun} '{os.fspath(path)}', got: {error.strerror}. "
+        raise error_type(
+            f"Expected to write {noun} '{os.fspath(path)}', got: {error.strerror}. "
             "Choose a file in a folder that exists and may be written to."
         ) from error
 
@@ -151,24 +142,10 @@ def check_header(raw: object, file_format: VersionedFormat[Any]) -> None:
         )
     version = raw.get("version")
     if version != file_format.version or isinstance(version, bool):
-        hint = ""
-        if isinstance(version, int) and not isinstance(version, bool):
-            is_newer = version > file_format.version
-            hint = (
-                " (made by a newer release; update this one)"
-                if is_newer
-                else " (made by an older release; this one does not read it)"
-            )
         raise ValueError(
-            f"Expected version {file_format.version}, got {version!r} at `$.version`{hint}"
+            f"Expected version {file_format.version}, got {version!r} at `$.version`. Another "
+            "release made the file"
         )
-
-
-def _value_from_raw(raw: object, file_format: VersionedFormat[T]) -> T:
-    value = msgspec.convert(raw, file_format.value_type)
-    check_all_fields_read(raw, msgspec.to_builtins(value), "$")
-    file_format.check(value)
-    return value
 
 
 def check_all_fields_read(raw: object, read: object, place: str) -> None:
@@ -184,28 +161,21 @@ def check_all_fields_read(raw: object, read: object, place: str) -> None:
             check_all_fields_read(raw_item, read_item, f"{place}[{index}]")
 
 
-def _not_legal(
-    path: PathLike, file_format: VersionedFormat[Any], error: Exception
-) -> TfInteropError:
-    reason = str(error).replace(" - at ", " at ")
-    return file_format.error(
-        f"{reason}, in {file_format.noun} '{os.fspath(path)}'. {file_format.remedy}"
-    )
-
-
-def _with_lines(content: bytes, file_format: VersionedFormat[Any]) -> bytes:
-    if not file_format.has_line_per_item:
-        return msgspec.json.format(content, indent=2) + b"\n"
-    fields = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
-    lines = [
-        msgspec.json.encode(name) + b":" + _one_item_per_line(bytes(value))
-        for name, value in fields.items()
-    ]
-    return b"{\n" + b",\n".join(lines) + b"\n}\n"
-
-
-def _one_item_per_line(value: bytes) -> bytes:
-    if not value.startswith(b"[") or value == b"[]":
-        return value
-    items = msgspec.json.decode(value, type=list[msgspec.Raw])
-    return b"[\n" + b",\n".join(bytes(item) for item in items) + b"\n]"
+def _value_from(content: bytes, path: PathLike, file_format: VersionedFormat[T]) -> T:
+    in_file = f"{file_format.noun} '{os.fspath(path)}'"
+    try:
+        raw = msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise file_format.error(
+            f"Expected JSON in {in_file}, got {len(content)} bytes that are not: {error}. The file "
+            f"is damaged or was only half written. {file_format.remedy}"
+        ) from error
+    try:
+        check_header(raw, file_format)
+        value = msgspec.convert(raw, file_format.value_type)
+        check_all_fields_read(raw, msgspec.to_builtins(value), "$")
+        file_format.check(value)
+    except (msgspec.ValidationError, ValueError) as error:
+        reason = str(error).replace(" - at ", " at ")
+        raise file_format.error(f"{reason}, in {in_file}. {file_format.remedy}") from error
+    return value

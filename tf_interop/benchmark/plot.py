@@ -9,7 +9,7 @@ from typing import Any
 from tf_interop.benchmark.result import Benchmark, Case, CaseResult, Variant
 from tf_interop.errors import BenchmarkError
 from tf_interop.profile.types import ProfiledDevice
-from tf_interop.versioned_file import write_atomically
+from tf_interop.versioned_file import write_file
 
 # Of Okabe and Ito, which people see apart who do not see all colours.
 _COLOURS = {
@@ -70,12 +70,7 @@ def write_plot(benchmark: Benchmark, path: pathlib.Path) -> None:
     )
     picture = io.BytesIO()
     figure.savefig(picture, dpi=150, format=_kind_of(path))
-    try:
-        write_atomically(picture.getvalue(), path)
-    except OSError as error:
-        raise BenchmarkError(
-            f"Expected to write the plot '{path}', got: {error.strerror}. Choose another file."
-        ) from error
+    write_file(picture.getvalue(), path, "plot", BenchmarkError)
 
 
 def check_plot(path: pathlib.Path) -> None:

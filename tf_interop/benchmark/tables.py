@@ -12,7 +12,7 @@ from rich.console import Console
 from tf_interop.benchmark.result import Benchmark, CaseResult, MemoryKind, Variant, VariantResult
 from tf_interop.errors import BenchmarkError
 from tf_interop.tables import UNKNOWN, new_table, percent, print_on
-from tf_interop.versioned_file import write_atomically
+from tf_interop.versioned_file import write_file
 
 _ON_A_CPU = (
     "Measured on a CPU: it shows how everything works. Whether stages are faster on a GPU, for "
@@ -82,12 +82,7 @@ def write_csv(benchmark: Benchmark, path: pathlib.Path) -> None:
     writer.writeheader()
     for result, measured in benchmark.variant_results:
         writer.writerow(_csv_row(benchmark, result, measured))
-    try:
-        write_atomically(text.getvalue().encode(), path)
-    except OSError as error:
-        raise BenchmarkError(
-            f"Expected to write CSV file '{path}', got: {error.strerror}. Choose another file."
-        ) from error
+    write_file(text.getvalue().encode(), path, "CSV file", BenchmarkError)
 
 
 def _show_case(result: CaseResult, name: str, console: Console) -> None:
