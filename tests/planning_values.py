@@ -13,11 +13,12 @@ from profile_values import HOPPER_SM
 from tf_interop.plan.problem import (
     Candidate,
     ConvolutionCosts,
-    KnownStage,
+    MeasuredStage,
     PlanningProblem,
     ProblemNode,
 )
 from tf_interop.profile.entries import KernelMeasurement
+from tf_interop.stage import Lane, Stage, Step
 
 ALGORITHMS = ("GEMM", "FFT", "DIRECT")
 
@@ -35,9 +36,10 @@ def make_problem(
     """A problem in which each convolution has GEMM and each node costs of its own.
 
     Args:
-        nodes: the predecessors of each node, such as `{"c": "a b"}`.
+        nodes: the predecessors of each node, such as `{"c": "a b"}`, all of which it may follow.
         latencies_us: of each node.
-        stages: latency of the stages that were measured, such as `{"a b": 12.0}`.
+        stages: latency of the stages that were measured, such as `{"a b>c": 12.0}`, in which c is
+            after b in one lane.
         merged: of those that were measured merged into one lane, with WINOGRAD and 7 bytes.
         merge_keys: of the nodes that have one.
         spread_us: of the stages.
@@ -49,35 +51,46 @@ def make_problem(
             for name in nodes
         ),
         nodes=tuple(
-            ProblemNode(name, name, tuple(p.split()), merge_key=(merge_keys or {}).get(name))
+            ProblemNode(
+                name,
+                name,
+                tuple(p.split()),
+                tuple(p.split()),
+                merge_key=(merge_keys or {}).get(name),
+            )
             for name, p in nodes.items()
         ),
         stages=(
             *(
-                KnownStage(
-                    tuple(names.split()),
-                    ("GEMM",) * len(names.split()),
-                    latency_us,
+                MeasuredStage(
+                    make_lanes(lanes),
+                    us,
                     spread_us=spread_us,
-                    workspace_bytes=5 * len(names.split()),
+                    workspace_bytes=5 * len(lanes.split()),
                 )
-                for names, latency_us in (stages or {}).items()
+                for lanes, us in (stages or {}).items()
             ),
             *(
-                KnownStage(
-                    tuple(names.split()),
-                    ("WINOGRAD",) * len(names.split()),
-                    latency_us,
-                    spread_us=spread_us,
-                    workspace_bytes=7,
-                    lanes=(0,) * len(names.split()),
-                    merged=(True,),
-                )
-                for names, latency_us in (merged or {}).items()
+                MeasuredStage(merge(names), us, spread_us=spread_us, workspace_bytes=7)
+                for names, us in (merged or {}).items()
             ),
         ),
         memory_budget_bytes=memory_budget_bytes,
     )
+
+
+def make_lanes(lanes: str, algorithm: str | None = "GEMM") -> Stage[str]:
+    """A stage such as `a b>c`: a in one lane, b and then c in another."""
+    return Stage(
+        tuple(
+            Lane(tuple(Step(name, algorithm) for name in lane.split(">"))) for lane in lanes.split()
+        )
+    )
+
+
+def merge(names: str, algorithm: str = "WINOGRAD") -> Stage[str]:
+    """A stage of one merged lane."""
+    return Stage((Lane(tuple(Step(name, algorithm) for name in names.split()), merged=True),))
 
 
 @st.composite
@@ -98,16 +111,19 @@ def problems(draw: st.DrawFn) -> PlanningProblem:
             )
         )
     count = draw(st.integers(1, 5))
-    nodes = [
-        ProblemNode(
-            f"n{node}",
-            f"c{draw(st.integers(0, kinds - 1))}",
-            tuple(f"n{p}" for p in range(node) if draw(st.integers(0, 2)) == 0),
-            group=draw(st.sampled_from(["", "", "b"])),
-            merge_key=draw(st.sampled_from([None, "x", "x", "y"])),
+    nodes = []
+    for node in range(count):
+        predecessors = tuple(f"n{p}" for p in range(node) if draw(st.integers(0, 2)) == 0)
+        nodes.append(
+            ProblemNode(
+                f"n{node}",
+                f"c{draw(st.integers(0, kinds - 1))}",
+                predecessors,
+                follows=tuple(each for each in predecessors if draw(st.integers(0, 3))),
+                group=draw(st.sampled_from(["", "", "", "b"])),
+                merge_key=draw(st.sampled_from([None, "x", "x", "y"])),
+            )
         )
-        for node in range(count)
-    ]
     used = [node.costs for node in nodes]
     stages = []
     for size in range(2, min(4, count) + 1):
@@ -124,30 +140,31 @@ def problems(draw: st.DrawFn) -> PlanningProblem:
 
 def _draw_stage(
     draw: st.DrawFn, names: Sequence[str], costs: Sequence[ConvolutionCosts]
-) -> KnownStage:
+) -> MeasuredStage:
     candidates_of = {each.name: each.candidates for each in costs}
-    order = draw(st.permutations(list(names)))
-    chosen = [draw(st.sampled_from(candidates_of[name])) for name in order]
-    alone = sum(each.latency_us for each in chosen)
-    # Neighbours may share a lane, which is merged then.
-    joins = [draw(st.booleans()) for _ in order[1:]] if draw(st.booleans()) else []
-    lanes = tuple(itertools.accumulate((not join for join in joins), initial=0))
-    sizes = [lanes.count(lane) for lane in sorted(set(lanes))]
-    is_merged = any(joins)
-    lane_count = len(sizes) if is_merged else len(order)
-    return KnownStage(
-        tuple(order),
-        tuple(
-            "WINOGRAD" if is_merged and sizes[lanes[place]] > 1 else each.algorithm
-            for place, each in enumerate(chosen)
-        ),
-        latency_us=draw(st.integers(3, max(4, int(alone)))),
+    # Neighbours may share a lane, which may be merged.
+    lanes: list[list[str]] = []
+    may_share = draw(st.booleans())
+    for name in names if draw(st.booleans()) else draw(st.permutations(list(names))):
+        if lanes and may_share and draw(st.booleans()):
+            lanes[-1].append(name)
+        else:
+            lanes.append([name])
+    chosen = {name: draw(st.sampled_from(candidates_of[name])) for name in sorted(set(names))}
+    has_priorities = draw(st.booleans())
+    made = []
+    for number, lane in enumerate(lanes):
+        is_merged = len(lane) > 1 and draw(st.booleans())
+        algorithms = ["WINOGRAD" if is_merged else chosen[name].algorithm for name in lane]
+        steps = tuple(map(Step, lane, algorithms))
+        made.append(Lane(steps, priority=-number if has_priorities else 0, merged=is_merged))
+    alone_us = sum(chosen[name].latency_us for name in names)
+    return MeasuredStage(
+        Stage(tuple(made)),
+        latency_us=draw(st.integers(3, max(4, int(alone_us)))),
         sequential_us=draw(st.none() | st.integers(5, 60)),
         spread_us=draw(st.integers(0, 5)),
-        workspace_bytes=sum(each.workspace_bytes for each in chosen),
-        priorities=draw(st.sampled_from([(), tuple(range(-lane_count, 0))])),
-        lanes=lanes if is_merged else (),
-        merged=tuple(size > 1 for size in sizes) if is_merged else (),
+        workspace_bytes=sum(chosen[name].workspace_bytes for name in names),
     )
 
 
@@ -179,7 +196,7 @@ def problems_to_model(draw: st.DrawFn) -> PlanningProblem:
     return dataclasses.replace(problem, costs=costs, sm_count=132, sm_limits=HOPPER_SM)
 
 
-def least_latency_us(problem: PlanningProblem, max_lanes: int) -> float:
+def least_latency_us(problem: PlanningProblem, max_lanes: int, max_lane_length: int = 3) -> float:
     """The least time of all schedules and algorithms, by trying each; infinite where none fits.
 
     Takes nothing from the planner.
@@ -194,48 +211,71 @@ def least_latency_us(problem: PlanningProblem, max_lanes: int) -> float:
     def output_bytes(names: frozenset[str]) -> int:
         return sum(costs_of[node_of[name].costs].output_bytes for name in names)
 
-    def can_be_made(stage: KnownStage, names: frozenset[str]) -> bool:
-        """Whether some order of the nodes has what each place wants, and a key for each lane."""
-        if not stage.merged:
-            return True
-        for nodes in itertools.permutations(node_of[name] for name in sorted(names)):
-            if all(node.costs == wanted for node, wanted in zip(nodes, stage.costs, strict=True)):
-                keys = [
-                    {n.merge_key for n, of in zip(nodes, stage.lanes, strict=True) if of == lane}
-                    for lane, is_merged in enumerate(stage.merged)
-                    if is_merged
-                ]
-                if all(len(each) == 1 and None not in each for each in keys):
-                    return True
-        return False
+    def inner(name: str, names: frozenset[str]) -> set[str]:
+        return names & set(node_of[name].predecessors)
+
+    def lanes_of(names: frozenset[str]) -> list[set[str]]:
+        parts: list[set[str]] = []
+        for name in sorted(names):
+            touched = [part for part in parts if part & inner(name, names)]
+            parts = [part for part in parts if part not in touched]
+            parts.append({name}.union(*touched))
+        return parts
+
+    def takes(stage: Stage[str], nodes: Sequence[ProblemNode]) -> bool:
+        """Whether nodes can be the steps of a measured stage, in this order."""
+        if [node.costs for node in nodes] != list(stage.operations):
+            return False
+        names = frozenset(node.name for node in nodes)
+        left = iter(nodes)
+        for lane in stage.lanes:
+            of_lane = [next(left) for _ in lane.steps]
+            keys = {node.merge_key for node in of_lane}
+            if lane.merged and (len(keys) > 1 or None in keys):
+                return False
+            before: set[str] = set()
+            for node in of_lane:
+                if not inner(node.name, names) <= before:
+                    return False
+                before |= set() if lane.merged else {node.name}
+        return True
 
     def ways(names: frozenset[str]) -> Iterator[tuple[float, int]]:
         """Time and workspace of every way to run a stage."""
-        costs = sorted(node_of[name].costs for name in names)
-        if len(costs) == 1:
-            for candidate in costs_of[costs[0]].candidates:
+        of_nodes = [costs_of[node_of[name].costs] for name in sorted(names)]
+        if len(of_nodes) == 1:
+            for candidate in of_nodes[0].candidates:
                 yield candidate.latency_us, candidate.workspace_bytes
             return
-        alone_us = sum(min(c.latency_us for c in costs_of[name].candidates) for name in costs)
-        for stage in problem.stages:
-            if sorted(stage.costs) == costs and can_be_made(stage, names):
-                whole_us = alone_us if stage.sequential_us is None else stage.sequential_us
-                if stage.latency_us + stage.spread_us < whole_us:
-                    yield stage.latency_us / whole_us * alone_us, stage.workspace_bytes
+        parts = lanes_of(names)
+        if (
+            not 2 <= len(parts) <= max_lanes
+            or max(map(len, parts)) > max_lane_length
+            or any(inner(name, names) - set(node_of[name].follows) for name in names)
+        ):
+            return
+        alone_us = sum(min(c.latency_us for c in costs.candidates) for costs in of_nodes)
+        for measured in problem.stages:
+            stage = measured.stage
+            if len(stage.lanes) == 1 and not stage.lanes[0].merged:
+                continue
+            orders = itertools.permutations(node_of[name] for name in sorted(names))
+            if len(stage.operations) == len(names) and any(takes(stage, each) for each in orders):
+                whole_us = alone_us if measured.sequential_us is None else measured.sequential_us
+                if measured.latency_us + measured.spread_us < whole_us:
+                    yield measured.latency_us / whole_us * alone_us, measured.workspace_bytes
 
     def least(done: frozenset[str]) -> float:
-        ready = [
-            name
-            for name, node in node_of.items()
-            if name not in done and done.issuperset(node.predecessors)
-        ]
-        if not ready:
+        left = [name for name in node_of if name not in done]
+        if not left:
             return 0.0
         alive = frozenset(name for name in done if not readers[name] or readers[name] - done)
         best = math.inf
-        for size in range(1, max_lanes + 1):
-            for chosen in map(frozenset, itertools.combinations(ready, size)):
+        for size in range(1, len(left) + 1):
+            for chosen in map(frozenset, itertools.combinations(left, size)):
                 if len({node_of[name].group for name in chosen}) > 1:
+                    continue
+                if any(set(node_of[name].predecessors) - done - chosen for name in chosen):
                     continue
                 for latency_us, workspace_bytes in ways(chosen):
                     if output_bytes(alive | chosen) + workspace_bytes <= budget:

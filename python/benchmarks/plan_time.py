@@ -43,12 +43,13 @@ from tf_interop.plan.make import PlanOptions, make_plan
 from tf_interop.plan.problem import (
     Candidate,
     ConvolutionCosts,
-    KnownStage,
+    MeasuredStage,
     PlanningProblem,
     ProblemNode,
 )
-from tf_interop.plan.search.exact import LaneRule, search_stages
-from tf_interop.plan.search.interface import Lanes, StageOption
+from tf_interop.plan.search.exact import search_exactly
+from tf_interop.plan.search.space import Lanes, Space, StageOption
+from tf_interop.stage import Stage, Step
 
 DEFAULT_NETWORKS = (
     "InceptionV3",
@@ -152,9 +153,8 @@ def make_problem(dag: Dag) -> PlanningProblem:
         chance = random.Random(f"{SEED} {names}")
         alone_us = [latencies_us[name] for name in names]
         latency_us = max(*alone_us, sum(alone_us) * chance.uniform(0.6, 1.1))
-        stages.append(
-            KnownStage(names, ("GEMM",) * len(names), latency_us, sum(alone_us), 0.01 * latency_us)
-        )
+        stage = Stage.side_by_side(Step(name, "GEMM") for name in names)
+        stages.append(MeasuredStage(stage, latency_us, sum(alone_us), 0.01 * latency_us))
     return PlanningProblem(
         costs=tuple(
             ConvolutionCosts(
@@ -199,7 +199,7 @@ def _sets_to_measure(dag: Dag) -> set[tuple[str, ...]]:
 def level_by_level_us(dag: Dag, problem: PlanningProblem) -> float:
     """What stages of equal depth take, made only where they win."""
     stage_us = {
-        tuple(sorted(stage.costs)): stage.latency_us
+        tuple(sorted(stage.stage.operations)): stage.latency_us
         for stage in problem.stages
         if stage.sequential_us is None or stage.latency_us + stage.spread_us < stage.sequential_us
     }
@@ -222,7 +222,7 @@ def plan_network(dag: Dag) -> dict[str, Any]:
     return {
         "convolutions": len(problem.nodes),
         "configurations": len(problem.costs),
-        "known_stages": len(problem.stages),
+        "measured_stages": len(problem.stages),
         "seconds": seconds,
         "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "stages": len(plan.stages),
@@ -255,7 +255,14 @@ def search_nasnet_cell() -> dict[str, Any]:
         return [StageOption(sum(chance.uniform(5, 20) for _ in nodes))]
 
     start = time.perf_counter()
-    result = search_stages(predecessors, options, rule=LaneRule.SINGLE_HEAD, cut_into_blocks=False)
+    space = Space(
+        predecessors,
+        options,
+        max_lanes=len(predecessors),
+        max_lane_length=len(predecessors),
+        single_head=True,
+    )
+    result = search_exactly(space)
     return {
         "seconds": time.perf_counter() - start,
         "states": result.states,

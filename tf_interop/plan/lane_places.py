@@ -57,11 +57,12 @@ def find_places(
         keys = {offered[taken[each]][1] for each in order[:depth] if lane_of_step[each] == lane}
         tried = set()
         for position, of in enumerate(offered):
-            if of[0] != kind or of in tried or position in taken.values():
+            is_alone = position not in related
+            if of[0] != kind or position in taken.values() or (is_alone and of in tried):
                 continue
             if stage.lanes[lane].merged and (of[1] is None or keys - {of[1]}):
                 continue
-            if position not in related:
+            if is_alone:
                 tried.add(of)
             taken[step] = position
             if not (related and misplaced_step(padded, filled())) and fill(depth + 1):

@@ -129,9 +129,13 @@ class StageCosts:
         nodes = [node for lane in lanes for node in lane]
         if len({self._groups[node] for node in nodes}) > 1:
             return ()
-        names = tuple(sorted(tuple(self._names[node] for node in lane) for lane in lanes))
-        alike = self._measured.get(tuple(sorted(self._names[node] for node in nodes)), ())
-        key = names, tuple(number for number in alike if self._can_be_placed(number, lanes))
+        flat = tuple(sorted([self._names[node] for node in nodes]))
+        if len(nodes) == len(lanes):
+            names: _Names = tuple([(name,) for name in flat])
+        else:
+            names = tuple(sorted([tuple([self._names[node] for node in lane]) for lane in lanes]))
+        alike = self._measured.get(flat, ())
+        key = names, tuple([number for number in alike if self._can_be_placed(number, lanes)])
         found = self._known.get(key)
         if found is None:
             if len(nodes) == 1:

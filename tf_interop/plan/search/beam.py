@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from tf_interop.plan.search.space import (
     OnProgress,
@@ -30,6 +30,9 @@ from tf_interop.plan.search.space import (
 
 # Stages are made of so many of the nodes that are ready, those with the longest way to the end.
 _MAX_READY = 8
+
+_Way = tuple[float, int, int]
+"""An option: what it saves against its nodes alone, its memory, its place."""
 
 
 def search_in_bounds(
@@ -82,11 +85,11 @@ class _Beam:
         self._space = space
         self._width = width
         self._alone_us = [space.alone_us(1 << node) for node in range(len(space))]
-        self._savings: dict[int, list[float]] = {}
+        self._ways: dict[int, list[_Way]] = {}
         # The time from the start of a node to the end of the graph, on the longest way.
         self._urgency = [0.0] * len(space)
         for node in reversed(range(len(space))):
-            rest = max((self._urgency[each] for each in bits_of(space.readers[node])), default=0.0)
+            rest = max((self._urgency[each] for each in space.readers[node]), default=0.0)
             self._urgency[node] = self._alone_us[node] + rest
         self._may_continue = space.max_lane_length > 1 and any(space.followers)
         self._transitions = 0
@@ -126,36 +129,40 @@ class _Beam:
     def _one_after_another(self, state: _State) -> list[_State]:
         """The end of all nodes in their own order; none where one of them finds no memory."""
         for node in range(len(self._space)):
-            following = self._after(state, 1 << node, self._space.available(state.done))
-            if following is None:
+            way = _best(self._ways_of(1 << node), self._space.available(state.done))
+            if way is None:
                 return []
-            state = following
+            state = self._after(state, 1 << node, way)
         return [state]
 
     def _follow(self, state: _State) -> Iterator[_State]:
         available = self._space.available(state.done)
+        ways_of = self._ways
         for stage in self._stages(state):
-            following = self._after(state, stage, available)
-            if following is not None:
-                yield following
+            ways = ways_of.get(stage)
+            if ways is None:
+                ways = self._ways_of(stage)
+            if ways:
+                way = _best(ways, available)
+                if way is not None:
+                    yield self._after(state, stage, way)
 
     def _stages(self, state: _State) -> Iterator[int]:
         ready = list(bits_of(state.ready))
         for node in ready:
             yield 1 << node
         urgent = sorted(ready, key=lambda node: (-self._urgency[node], node))[:_MAX_READY]
-        urgent.sort()
+        masks = [1 << node for node in sorted(urgent)]
         for size in range(2, min(self._space.max_lanes, len(urgent)) + 1):
-            for nodes in itertools.combinations(urgent, size):
-                yield sum(1 << node for node in nodes)
+            for lanes in itertools.combinations(masks, size):
+                yield sum(lanes)
                 if self._may_continue:
-                    yield from self._continued(state.done, nodes)
+                    yield from self._continued(state.done, list(lanes))
 
-    def _continued(self, done: int, nodes: Sequence[int]) -> Iterator[int]:
+    def _continued(self, done: int, lanes: list[int]) -> Iterator[int]:
         """Stages of more nodes: again and again the lane that ends first goes on, if one can."""
         space = self._space
-        lanes = [1 << node for node in nodes]
-        ends_us = [self._alone_us[node] for node in nodes]
+        ends_us = [self._alone_us[lane.bit_length() - 1] for lane in lanes]
         while True:
             for place in sorted(range(len(lanes)), key=ends_us.__getitem__):
                 lane = lanes[place]
@@ -176,24 +183,33 @@ class _Beam:
                 return
             yield sum(lanes)
 
-    def _after(self, state: _State, stage: int, available: int | None) -> _State | None:
-        """The state after a stage; None where it finds no memory, or saves nothing."""
-        option = self._space.choose(stage, available)
-        if option is None:
-            return None
-        savings_us = self._savings.get(stage)
-        if savings_us is None:
+    def _ways_of(self, stage: int) -> list[_Way]:
+        """The options of a stage; of several nodes those that save something."""
+        ways = self._ways.get(stage)
+        if ways is None:
             alone_us = sum(self._alone_us[node] for node in bits_of(stage))
-            savings_us = [alone_us - each.latency_us for each in self._space.options(stage)]
-            self._savings[stage] = savings_us
-        saved_us = savings_us[option]
-        if saved_us <= 0 and stage & (stage - 1):
-            return None
+            ways = self._ways[stage] = [
+                (alone_us - option.latency_us, option.memory_bytes, place)
+                for place, option in enumerate(self._space.options(stage))
+                if option.latency_us < alone_us or not stage & (stage - 1)
+            ]
+        return ways
+
+    def _after(self, state: _State, stage: int, way: _Way) -> _State:
         self._transitions += 1
+        readers, direct = self._space.readers, self._space.direct
         done = state.done | stage
-        ready = state.ready & ~stage
+        waiting = ~done
+        ready = state.ready
         for node in bits_of(stage):
-            for reader in bits_of(self._space.readers[node] & ~done):
-                if not self._space.direct[reader] & ~done:
+            for reader in readers[node]:
+                if not direct[reader] & waiting:
                     ready |= 1 << reader
-        return _State(done, ready, state.saved_us + saved_us, stage, option, state)
+        saved_us, _, option = way
+        return _State(done, ready & waiting, state.saved_us + saved_us, stage, option, state)
+
+
+def _best(ways: list[_Way], available: int | None) -> _Way | None:
+    if available is None:
+        return ways[0] if ways else None
+    return next((way for way in ways if way[1] <= available), None)

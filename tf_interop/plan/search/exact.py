@@ -89,6 +89,8 @@ def search_exactly(
 
 def _reachable(space: Space, whole: int, max_transitions: int | None) -> list[int]:
     """All states that come up, smaller ones first."""
+    # Nodes that nothing in a state depends on are independent.
+    is_sure = space.max_lane_length == 1
     found = {whole}
     waiting = [whole]
     seen = 0
@@ -102,7 +104,7 @@ def _reachable(space: Space, whole: int, max_transitions: int | None) -> list[in
                     "nodes. Set limits on lanes, or use the bounded search."
                 )
             rest = state & ~ending
-            if rest and rest not in found and space.lanes(ending) is not None:
+            if rest and rest not in found and (is_sure or space.lanes(ending) is not None):
                 found.add(rest)
                 waiting.append(rest)
     return sorted(found, key=lambda state: (state.bit_count(), state))
@@ -136,5 +138,5 @@ def _endings_of_any_length(space: Space, state: int) -> Iterator[int]:
         node = candidates.bit_length() - 1
         without = candidates & ~(1 << node)
         undecided.append((without & ~space.ancestors[node], ending))
-        if not space.readers[node] & ending & ~space.followers[node]:
+        if not space.barred[node] & ending:
             undecided.append((without, ending | 1 << node))

@@ -98,7 +98,6 @@ class _Joiner:
         self._orders_left = max_orders
         self._on_progress = on_progress
         self._asked_left = _MOST_ASKED
-        self._readers = [tuple(bits_of(each)) for each in space.readers]
         self._order = [mask_of(itertools.chain(*lanes)) for lanes in found.stages]
         self._chosen = dict(zip(self._order, found.options, strict=True))
         self._changes = 0
@@ -125,14 +124,14 @@ class _Joiner:
         # For each step all nodes that cannot run before it has, and all that have to.
         self._after = dict.fromkeys(self._order, 0)
         self._before = dict.fromkeys(self._order, 0)
-        for step in self._order:
+        for step in self._order if self._space.max_lane_length > 1 else ():
             for node in bits_of(step):
                 for other in self._space.predecessors[node]:
                     if not step >> other & 1:
                         self._before[step] |= self._before[step_of[other]] | step_of[other]
         for step in reversed(self._order):
             for node in bits_of(step):
-                for reader in self._readers[node]:
+                for reader in self._space.readers[node]:
                     if not step >> reader & 1:
                         self._after[step] |= self._after[step_of[reader]] | step_of[reader]
 
@@ -248,7 +247,7 @@ class _Joiner:
             wished[step] = (at, number)
         steps = list(wished)
         sets = [tuple(bits_of(step)) for step in steps]
-        contraction = contract(self._readers, sets, wished=list(wished.values()))
+        contraction = contract(self._space.readers, sets, wished=list(wished.values()))
         return None if contraction.cycle else [steps[number] for number in contraction.order]
 
     def _choose(self, order: Sequence[int]) -> dict[int, int] | None:

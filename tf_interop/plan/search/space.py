@@ -94,7 +94,8 @@ class Space:
         direct: for each node those that it depends on directly, as bits.
         ancestors: all that it depends on.
         readers: those that depend on it directly.
-        followers: those of them that may come after it in a lane.
+        followers: those of them that may come after it in a lane, as bits.
+        barred: the others, which may be in no stage with it.
         max_lanes: of a stage.
         max_lane_length: the most nodes of a lane.
     """
@@ -132,19 +133,20 @@ class Space:
         self.direct = [mask_of(each) for each in predecessors]
         self._follows = [mask_of(each) for each in self.follows]
         self.ancestors: list[int] = []
-        self.readers = [0] * len(predecessors)
+        self.readers: list[list[int]] = [[] for _ in predecessors]
         self.followers = [0] * len(predecessors)
+        self.barred = [0] * len(predecessors)
         for node, direct in enumerate(self.direct):
             reached = direct
             for each in bits_of(direct):
                 reached |= self.ancestors[each]
-                self.readers[each] |= 1 << node
-                if self._follows[node] >> each & 1:
-                    self.followers[each] |= 1 << node
+                self.readers[each].append(node)
+                may_follow = self._follows[node] >> each & 1
+                (self.followers if may_follow else self.barred)[each] |= 1 << node
             self.ancestors.append(reached)
         descendants = [0] * len(predecessors)
         for node in reversed(range(len(predecessors))):
-            for reader in bits_of(self.readers[node]):
+            for reader in self.readers[node]:
                 descendants[node] |= descendants[reader] | 1 << reader
         self._related = [
             one | other for one, other in zip(self.ancestors, descendants, strict=True)
@@ -181,9 +183,11 @@ class Space:
 
     def lanes(self, nodes: int) -> Lanes | None:
         """The lanes of a stage of these nodes; None where they cannot be one."""
-        if nodes not in self._lanes:
-            self._lanes[nodes] = self._make_lanes(nodes)
-        return self._lanes[nodes]
+        try:
+            return self._lanes[nodes]
+        except KeyError:
+            lanes = self._lanes[nodes] = self._make_lanes(nodes)
+            return lanes
 
     def options(self, nodes: int) -> Sequence[StageOption]:
         """The ways to run a stage of these nodes, fastest first; remembered."""
@@ -239,8 +243,11 @@ class Space:
 
     def _make_lanes(self, mask: int) -> Lanes | None:
         nodes = list(bits_of(mask))
-        if not any(self.ancestors[node] & mask for node in nodes):
-            return tuple((node,) for node in nodes) if len(nodes) <= self.max_lanes else None
+        ancestors = 0
+        for node in nodes:
+            ancestors |= self.ancestors[node]
+        if not ancestors & mask:
+            return tuple([(node,) for node in nodes]) if len(nodes) <= self.max_lanes else None
         if self.max_lane_length == 1:
             return None
         parts: list[int] = []

@@ -1,0 +1,182 @@
+"""Whether a plan is legal for its problem and holds what it says of itself, found out anew.
+
+It takes nothing from the planner: it plays the plan through, step after step, and recomputes each
+value of its predictions. Only what a model says of a stage is not recomputed: there it checks what
+must hold of any model.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tf_interop.plan.make import PlanOptions, make_plan
+from tf_interop.plan.problem import ConvolutionCosts, PlanningProblem, ValueSource
+from tf_interop.plan.types import GraphPlan, PlannedStage
+from tf_interop.stage import Stage, Step
+
+
+def checked_plan(problem: PlanningProblem, options: PlanOptions | None = None) -> GraphPlan:
+    """Plans, and checks the plan."""
+    plan = make_plan(problem, options)
+    check_plan(plan, problem)
+    return plan
+
+
+def check_plan(plan: GraphPlan, problem: PlanningProblem) -> None:
+    """Fails where a plan does not follow from its problem."""
+    prediction = plan.prediction
+    assert prediction is not None
+    assert plan.fingerprint == problem.fingerprint
+    assert plan.batch_size == problem.batch_size
+    assert plan.convolution_count == max(problem.convolution_count, len(problem.nodes))
+    assert prediction.memory_budget_bytes == problem.memory_budget_bytes
+    player = _Player(problem)
+    latency_us = 0.0
+    peaks = [0]
+    for step in _in_order(plan):
+        if isinstance(step, PlannedStage):
+            assert step.prediction is not None
+            latency_us += step.prediction.latency_us
+            workspace_bytes = player.check_cost(step)
+            peaks.append(player.run(step.stage, workspace_bytes))
+            assert step.prediction.peak_bytes == peaks[-1]
+        else:
+            costs = player.costs_of[step.node]
+            candidate = costs.candidate(step.algorithm)
+            assert candidate is not None
+            assert step.latency_us == pytest.approx(candidate.latency_us)
+            latency_us += candidate.latency_us
+            stage = Stage.in_sequence([Step(step.node, step.algorithm)])
+            peaks.append(player.run(stage, candidate.workspace_bytes))
+            assert step.peak_bytes == peaks[-1]
+    assert sorted(player.done) == sorted(node.name for node in problem.nodes)
+    sequential_us, sequential_peak = _one_after_another(problem)
+    assert prediction.latency_us == pytest.approx(latency_us)
+    assert prediction.peak_bytes == max(peaks)
+    assert prediction.sequential_us == pytest.approx(sequential_us)
+    assert prediction.sequential_peak_bytes == sequential_peak
+    budget = math.inf if problem.memory_budget_bytes is None else problem.memory_budget_bytes
+    assert max(peaks) <= budget
+    assert sequential_peak > budget or latency_us <= sequential_us * (1 + 1e-9)
+
+
+def _in_order(plan: GraphPlan) -> list[object]:
+    before = [each.before_stage for each in plan.unstaged]
+    assert before == sorted(before)
+    assert all(0 <= each <= len(plan.stages) for each in before)
+    steps: list[object] = []
+    for number in range(len(plan.stages) + 1):
+        steps += [each for each in plan.unstaged if each.before_stage == number]
+        steps += plan.stages[number : number + 1]
+    return steps
+
+
+class _Player:
+    def __init__(self, problem: PlanningProblem) -> None:
+        by_name = {costs.name: costs for costs in problem.costs}
+        self._problem = problem
+        self._nodes = {node.name: node for node in problem.nodes}
+        self.costs_of: dict[str, ConvolutionCosts] = {
+            node.name: by_name[node.costs] for node in problem.nodes
+        }
+        self.done: list[str] = []
+
+    def run(self, stage: Stage[str], workspace_bytes: int) -> int:
+        """Checks that a stage can run now; what is alive then, in bytes."""
+        names = set(stage.operations)
+        assert len({self._nodes[name].group for name in names}) == 1
+        for lane in stage.lanes:
+            before: set[str] = set()
+            for name in lane.operations:
+                node = self._nodes[name]
+                assert name not in self.done
+                inside = names & set(node.predecessors)
+                assert inside <= before & set(node.follows)
+                assert set(node.predecessors) - inside <= set(self.done)
+                before |= set() if lane.merged else {name}
+            if lane.merged:
+                keys = {self._nodes[name].merge_key for name in lane.operations}
+                assert len(keys) == 1
+                assert None not in keys
+        alive = [
+            name
+            for name in self.done
+            if all(name not in node.predecessors for node in self._nodes.values())
+            or any(
+                name in node.predecessors and node.name not in self.done
+                for node in self._nodes.values()
+            )
+        ]
+        self.done += stage.operations
+        outputs = sum(self.costs_of[name].output_bytes for name in (*alive, *stage.operations))
+        return outputs + workspace_bytes
+
+    def check_cost(self, planned: PlannedStage) -> int:
+        """Checks what is said of a stage's time; its workspace, in bytes."""
+        prediction, stage = planned.prediction, planned.stage
+        assert prediction is not None
+        costs = [self.costs_of[name] for name in stage.operations]
+        alone_us = sum(min(each.latency_us for each in of.candidates) for of in costs)
+        assert prediction.sequential_us == pytest.approx(alone_us)
+        said = (prediction.latency_us, prediction.spread_us, prediction.workspace_bytes)
+        wanted = stage.map(lambda name: self.costs_of[name].name)
+        candidates = [
+            None if lane.merged else self.costs_of[step.operation].candidate(step.algorithm)
+            for lane in stage.lanes
+            for step in lane.steps
+        ]
+        if len(candidates) == 1:
+            assert candidates[0] is not None
+            assert said[0] == candidates[0].latency_us
+            assert said[2] == candidates[0].workspace_bytes
+            return said[2]
+        assert len(stage.lanes) > 1 or stage.lanes[0].merged
+        if prediction.source is ValueSource.MEASURED:
+            for measured in self._problem.stages:
+                whole_us = alone_us if measured.sequential_us is None else measured.sequential_us
+                scale = alone_us / whole_us
+                values = (measured.latency_us * scale, measured.spread_us * scale)
+                if measured.stage == wanted and said == pytest.approx(
+                    (*values, measured.workspace_bytes)
+                ):
+                    # As measured: scaling would round a draw into a win.
+                    assert measured.latency_us + measured.spread_us < whole_us
+                    return measured.workspace_bytes
+            pytest.fail(f"Nothing measured says {said} of {wanted}")
+        lanes = []
+        left = iter(candidates)
+        for lane in stage.lanes:
+            of_lane = [next(left) for _ in lane.steps]
+            assert all(each is not None and each.kernels for each in of_lane)
+            lanes.append([each for each in of_lane if each is not None])
+        assert self._problem.sm_limits is not None
+        longest_us = max(sum(each.latency_us for each in lane) for lane in lanes)
+        assert said[0] >= longest_us * (1 - 1e-9)
+        assert said[0] + said[1] < alone_us
+        workspace_bytes = sum(max(each.workspace_bytes for each in lane) for lane in lanes)
+        assert said[2] == workspace_bytes
+        return workspace_bytes
+
+
+def _one_after_another(problem: PlanningProblem) -> tuple[float, int]:
+    """Time and peak of all nodes in their order, each with its fastest algorithm that fits."""
+    budget = math.inf if problem.memory_budget_bytes is None else problem.memory_budget_bytes
+    player = _Player(problem)
+    latency_us, peak_bytes = 0.0, 0
+    for node in problem.nodes:
+        base = player.run(Stage.in_sequence([Step(node.name)]), 0)
+        candidates = player.costs_of[node.name].candidates
+        fitting = [each for each in candidates if base + each.workspace_bytes <= budget]
+        best = min(
+            fitting or candidates,
+            key=lambda each: (
+                (each.latency_us, each.workspace_bytes)
+                if fitting
+                else (each.workspace_bytes, each.latency_us)
+            ),
+        )
+        latency_us += best.latency_us
+        peak_bytes = max(peak_bytes, base + best.workspace_bytes)
+    return latency_us, peak_bytes
