@@ -11,12 +11,13 @@ from __future__ import annotations
 from tf_interop.plan.problem import (
     Candidate,
     ConvolutionCosts,
-    KnownStage,
+    MeasuredStage,
     PlanningProblem,
     ProblemNode,
 )
 from tf_interop.profile.entries import KernelMeasurement
 from tf_interop.profile.types import SmLimits
+from tf_interop.stage import Stage, Step
 
 GEMM, FFT = "IMPLICIT_PRECOMP_GEMM", "FFT_TILING"
 SM = SmLimits(registers=66783, shared_memory_bytes=98304, threads=2048, blocks=32)
@@ -53,7 +54,13 @@ def paper_problem() -> PlanningProblem:
         costs=tuple(ConvolutionCosts(name, 1 << 20, candidates) for name in ("3x3", "5x5")),
         nodes=(ProblemNode("layer_3x3", "3x3"), ProblemNode("layer_5x5", "5x5")),
         stages=tuple(
-            KnownStage(("3x3", "5x5"), algorithms, latency_us, 200.0, 2.0, 3 << 20)
+            MeasuredStage(
+                Stage.side_by_side(map(Step, ("3x3", "5x5"), algorithms)),
+                latency_us,
+                200.0,
+                2.0,
+                3 << 20,
+            )
             for algorithms, latency_us in together_us.items()
         ),
         sm_count=60,

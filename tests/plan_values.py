@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from tf_interop.plan.problem import FigureSource
+from tf_interop.plan.problem import ValueSource
 from tf_interop.plan.types import (
-    AloneConvolution,
     Alternative,
     GraphPlan,
     GraphPrediction,
     LaneExplanation,
-    LaneOptions,
-    MissedStage,
-    PinnedConvolution,
     Plan,
     PlannedStage,
+    RejectedStage,
     SmUse,
     StageExplanation,
     StagePrediction,
+    UnstagedConvolution,
 )
+from tf_interop.stage import Lane, Stage, Step
 
+STAGE = Stage(
+    (
+        Lane((Step("left/Conv2D", "eng4_k24=15"),), priority=-1, sm_count=64),
+        Lane((Step("a"), Step("b", "WINOGRAD"))),
+    )
+)
 PLAN = Plan(
     graphs=(
         GraphPlan(
@@ -26,17 +31,13 @@ PLAN = Plan(
             convolution_count=4,
             stages=(
                 PlannedStage(
-                    lanes=(
-                        (PinnedConvolution("left/Conv2D", "eng4_k24=15"),),
-                        (PinnedConvolution("a"), PinnedConvolution("b", "WINOGRAD")),
-                    ),
+                    STAGE,
                     why="always: depth 2",
-                    lane_options=(LaneOptions(priority=-1, sm_count=64), LaneOptions()),
                     prediction=StagePrediction(
                         latency_us=21.5,
                         spread_us=0.5,
                         sequential_us=30.0,
-                        source=FigureSource.MODELLED,
+                        source=ValueSource.MODELLED,
                         workspace_bytes=4096,
                         peak_bytes=8192,
                     ),
@@ -53,12 +54,11 @@ PLAN = Plan(
                         ),
                         alternatives=(
                             Alternative(
-                                ("eng4_k24=15", "FFT", "FFT"),
+                                STAGE.with_algorithms(("eng4_k24=15", "FFT", "FFT")),
                                 25.0,
-                                FigureSource.MEASURED,
+                                ValueSource.MEASURED,
                                 0,
                                 "not faster",
-                                lanes=(0, 1, 1),
                             ),
                         ),
                     ),
@@ -74,9 +74,9 @@ PLAN = Plan(
                 search="exact",
                 unmeasured_count=1,
             ),
-            alone=(AloneConvolution("c", "eng1", 30.0, 6144, before_stage=1),),
-            missed=(MissedStage(("a", "c"), "measured 3.0 us slower", count=2),),
-            step="training",
+            unstaged=(UnstagedConvolution("c", "eng1", 30.0, 6144, before_stage=1),),
+            rejected=(RejectedStage(("a", "c"), "measured 3.0 us slower", count=2),),
+            mode="training",
         ),
         GraphPlan(
             fingerprint="0000000000000001",
