@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Times how long the host takes to launch a pinned convolution, beside the bare cuDNN calls it makes.
+# Times how long the host takes to launch a pinned convolution, beside the bare cuDNN calls it makes,
+# and to run a stage that is prepared: finding it by its shapes, fork, launches and join.
 #
 #   scripts/benchmark_launch.sh [OUT]
 #
@@ -37,7 +38,7 @@ model = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_tex
 cores = len(os.sched_getaffinity(0))
 result = {
     "format": "tf_interop.launch_overhead",
-    "version": 1,
+    "version": 2,
     "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
     "machine": f"{model[1]}, {cores} cores" if model else f"{cores} cores",
     "command": "scripts/benchmark_launch.sh",
@@ -46,4 +47,7 @@ result = {
 pathlib.Path(sys.argv[1]).write_text(json.dumps(result, indent=2) + "\n")
 for launch in filter(None, result["launches"]):
     print(launch["name"] + ":", launch["overhead_ns"], "ns over the bare calls of", measured["libcudnn"])
+for stage in result["stages"]:
+    times = [stage[call]["median_ns"] for call in ("call", "call_with_new_addresses")]
+    print(stage["lanes"], "lanes:", times[0], "ns a call,", times[1], "ns where addresses change")
 ' "$out"

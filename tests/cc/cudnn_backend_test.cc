@@ -443,6 +443,57 @@ TEST_F(CudnnBackendTest, ReusesStreamGroups) {
   backend_->Release(std::move(second));
 }
 
+TEST_F(CudnnBackendTest, KeepsMoreStreamGroupsThanLieReady) {
+  std::vector<std::unique_ptr<StreamGroup>> groups(80);
+  for (auto& group : groups) ASSERT_TRUE(backend_->Acquire(&group).ok());
+  const int streams = FakeCudaCounts().live_streams;
+  for (int round = 0; round < 2; ++round) {
+    for (auto& group : groups) backend_->Release(std::move(group));
+    for (auto& group : groups) ASSERT_TRUE(backend_->Acquire(&group).ok());
+  }
+  EXPECT_EQ(FakeCudaCounts().live_streams, streams);
+  for (auto& group : groups) backend_->Release(std::move(group));
+}
+
+TEST_F(CudnnBackendTest, AGroupForTheCallersStreamHasNoneOfItsOwn) {
+  const int streams = FakeCudaCounts().live_streams;
+  std::unique_ptr<StreamGroup> group;
+  ASSERT_TRUE(backend_->Acquire(StreamGroupOptions::OnCallerStream(), &group).ok());
+  EXPECT_EQ(group->stream(), nullptr);
+  EXPECT_EQ(FakeCudaCounts().live_streams, streams);
+  backend_->Release(std::move(group));
+}
+
+// cuDNN's variant packs name addresses: one that was made for other addresses must not be taken.
+TEST_F(CudnnBackendTest, LaunchesOnWhateverAddressesItIsGiven) {
+  const Convolution c = MakeFused();
+  const auto prepared = PrepareOk(c);
+  // More problems at once than packs are kept, in turns.
+  std::vector<Problem> problems;
+  std::vector<Buffer> results, workspaces;
+  for (int i = 0; i < 11; ++i) problems.emplace_back(c);
+  for (Problem& problem : problems) {
+    results.push_back(problem.MakeResult());
+    workspaces.emplace_back(prepared->workspace_bytes());
+  }
+  int descriptors = 0;
+  std::unique_ptr<StreamGroup> group;
+  ASSERT_TRUE(backend_->Acquire(StreamGroupOptions::OnCallerStream(), &group).ok());
+  for (int round = 0; round < 3; ++round) {
+    if (round == 1) descriptors = FakeCudnnCounts().live_descriptors;
+    for (size_t i = 0; i < problems.size(); ++i) {
+      ASSERT_TRUE(backend_
+                      ->Launch(*prepared, problems[i].Buffers(&results[i]), workspaces[i].data(),
+                               group.get(), caller_)
+                      .ok());
+    }
+    FakeCudaSynchronize(caller_);
+    for (size_t i = 0; i < problems.size(); ++i) problems[i].ExpectCorrect(&results[i], kTolerance);
+  }
+  backend_->Release(std::move(group));
+  EXPECT_EQ(FakeCudnnCounts().live_descriptors, descriptors) << "packs beyond a few are freed";
+}
+
 TEST_F(CudnnBackendTest, LaunchesOnTheStreamThatItIsGiven) {
   const Convolution c = MakeConvolution();
   const auto prepared = PrepareOk(c);
