@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import sys
+import types
 from typing import TYPE_CHECKING, Any
 
 import wrapt
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
     from tf_interop.plan.file import save_plan as save_plan
     from tf_interop.plan.types import Plan as Plan
     from tf_interop.profile.file import load_profile as load_profile
-    from tf_interop.profile.file import save_profile as save_profile
     from tf_interop.profile.file import merge_profiles as merge_profiles
+    from tf_interop.profile.file import save_profile as save_profile
     from tf_interop.profile.types import Profile as Profile
     from tf_interop.profile.worklist import ConfigurationList as ConfigurationList
     from tf_interop.profile.worklist_file import (
@@ -80,6 +82,17 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _Package(types.ModuleType):
+    """Keeps `plan` the function: importing a module of the folder `plan` would bind the folder."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name != "plan" or not isinstance(value, types.ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def _register_plugin(_tensorflow: object) -> None:

@@ -24,7 +24,7 @@ from tf_interop.plan.explain import explain_plan
 from tf_interop.plan.make import PlanOptions, make_plan
 from tf_interop.plan.problem_of_graph import make_planning_problem
 from tf_interop.plan.search.space import SearchProgress
-from tf_interop.plan.types import GraphPlan, GraphPrediction, ModelStep, Plan
+from tf_interop.plan.types import GraphMode, GraphPlan, GraphPrediction, Plan
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import Profile
 from tf_interop.runtime.switch import check_fits_this_process
@@ -60,7 +60,7 @@ def plan(
             file.
         batch_sizes: to plan for, an entry of the plan each; they count for inputs whose first
             dimension is unknown.
-        training: whether to plan a training step of a Keras model, and not its inference.
+        training: whether to plan training of a Keras model, and not its inference.
         image_size: height and width, for inputs of rank 4 that leave them open.
         memory_budget_bytes: for the outputs of convolutions that are alive, and workspaces. None
             takes what the GPU has free now; on a CPU there is then no limit.
@@ -97,7 +97,10 @@ def plan(
     if deterministic is None:
         deterministic = tensorflow_internals.is_op_determinism_on()
     capability = loaded.device.compute_capability if target is None else target
-    step = _step_of(model_or_function_or_graph, training=training)
+    mode: GraphMode | None = None
+    # A function or a graph may hold either.
+    if keras_of(model_or_function_or_graph) is not None:
+        mode = "training" if training else "inference"
     entries: dict[tuple[str, int | None], GraphPlan] = {}
     for batch_size in batch_sizes:
         say(f"Tracing batch {batch_size}")
@@ -118,8 +121,8 @@ def plan(
             memory_budget_bytes=memory_budget_bytes,
             options=options,
         )
+        entry = dataclasses.replace(entry, mode=mode)
         # A model whose inputs have their batch size is the same graph for all of `batch_sizes`.
-        entry = dataclasses.replace(entry, step=step)
         entries.setdefault((entry.fingerprint, entry.batch_size), entry)
     return Plan(tuple(entries.values()), made_with=_made_with(loaded))
 
@@ -197,29 +200,22 @@ def _plan_graph(
     )
 
 
-def _step_of(model_or_function_or_graph: Any, *, training: bool) -> ModelStep | None:
-    # A function or a graph may hold either.
-    if keras_of(model_or_function_or_graph) is None:
-        return None
-    return "training" if training else "inference"
-
-
 def _check_fits(profile: Profile, target: str | None) -> None:
     if target is None:
         check_fits_this_process(profile)
         return
+
+    def describe(capability: str) -> str:
+        return f"a GPU of compute capability {capability}" if capability else "a CPU"
+
     expected = "" if target == CPU_TARGET else target
     got = profile.device.compute_capability
     if got != expected:
         raise ForeignProfileError(
-            f"Expected a profile of {_described(expected)}, got one of {profile.device.name}, "
-            f"{_described(got)}.",
+            f"Expected a profile of {describe(expected)}, got one of {profile.device.name}, "
+            f"{describe(got)}.",
             "there",
         )
-
-
-def _described(capability: str) -> str:
-    return f"a GPU of compute capability {capability}" if capability else "a CPU"
 
 
 def _made_with(profile: Profile) -> dict[str, str]:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from tf_interop.plan.cost.calibration import ModelCalibration, model_lanes
 from tf_interop.plan.cost.stage_costs import StageChoice, StageCosts
 from tf_interop.plan.live_memory import LiveMemory
-from tf_interop.plan.player import in_order, stage_of
+from tf_interop.plan.order import in_order, stage_of
 from tf_interop.plan.problem import MeasuredStage, PlanningProblem
 from tf_interop.plan.types import GraphPlan, PlannedStage, RejectedStage
 
