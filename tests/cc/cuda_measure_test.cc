@@ -7,12 +7,13 @@
 #include <memory>
 #include <string>
 
-#include "cc_kernels/core/cudnn/cuda_measuring_device.h"
-#include "cc_kernels/core/measure.h"
-#include "cc_kernels/core/measure_stage.h"
+#include "cc_kernels/core/measure/alone.h"
+#include "cc_kernels/core/measure/cuda_device.h"
+#include "cc_kernels/core/measure/stage.h"
 #include "tests/cc/convolution_cases.h"
 #include "tests/cc/fake_cuda.h"
 #include "tests/cc/fake_cudnn.h"
+#include "tests/cc/stage_fixture.h"
 #ifdef TF_INTEROP_HAS_CUPTI
 #include "tests/cc/fake_cupti.h"
 #endif
@@ -65,12 +66,11 @@ TEST_F(CudaMeasureTest, DescribesTheDevice) {
   EXPECT_EQ(described.cuda, "12.8");
   EXPECT_EQ(described.cudnn, std::to_string(CUDNN_MAJOR) + "." + std::to_string(CUDNN_MINOR) + "." +
                                  std::to_string(CUDNN_PATCHLEVEL));
-  ASSERT_TRUE(described.sm_limits.has_value());
-  EXPECT_EQ(described.sm_limits->registers, 65536);
-  EXPECT_EQ(described.sm_limits->shared_memory_bytes, 233472);
-  EXPECT_EQ(described.sm_limits->threads, 2048);
-  EXPECT_EQ(described.sm_limits->blocks, 32);
-  EXPECT_EQ(described.sm_limits->reserved_shared_memory_bytes, 1024);
+  EXPECT_EQ(described.registers, 65536);
+  EXPECT_EQ(described.shared_memory_bytes, 233472);
+  EXPECT_EQ(described.threads, 2048);
+  EXPECT_EQ(described.blocks, 32);
+  EXPECT_EQ(described.reserved_shared_memory_bytes, 1024);
 }
 
 #ifdef TF_INTEROP_HAS_CUPTI
@@ -101,20 +101,19 @@ TEST_F(CudaMeasureTest, AnotherToolThatHoldsCuptiLeavesTheMeasurement) {
 }
 #endif
 
-TEST_F(CudaMeasureTest, EveryKindLayoutAndTypeHasItsFigures) {
+TEST_F(CudaMeasureTest, EveryKindLayoutAndTypeIsMeasured) {
   for (const Convolution& c : WithEveryKindLayoutAndType({MakeConvolution()})) {
     SCOPED_TRACE(ToString(c));
     Measurement measured;
     const Status status = MeasureConvolution(device_.get(), c, "", options_, &cache_, &measured);
     ASSERT_TRUE(status.ok()) << status.message();
     EXPECT_NE(measured.algorithm.find("eng"), std::string::npos);
-    EXPECT_GT(measured.workspace_bytes, 0u);
+    EXPECT_GT(measured.workspace_bytes, 0);
     EXPECT_GT(measured.time.median_us, 0);
     EXPECT_GE(measured.time.spread_us, 0);
     EXPECT_TRUE(measured.is_deterministic);
-    EXPECT_GT(measured.copies, 1);
-    ASSERT_TRUE(measured.relative_error.has_value());
-    EXPECT_LT(*measured.relative_error, c.dtype == DataType::kFloat ? 1e-5 : 1e-2);
+    EXPECT_GE(measured.relative_error, 0);
+    EXPECT_LT(measured.relative_error, c.dtype == DataType::kFloat ? 1e-5 : 1e-2);
 
     Measurement pinned;
     ASSERT_TRUE(
@@ -124,11 +123,11 @@ TEST_F(CudaMeasureTest, EveryKindLayoutAndTypeHasItsFigures) {
   }
 }
 
-TEST_F(CudaMeasureTest, AStageHasBothFigures) {
+TEST_F(CudaMeasureTest, AStageHasAllTimes) {
   const Convolution c = MakeConvolution();
   FakeCuda().lane_delay_us = 100;  // a join that is missing would not see the lanes' delay
   StageMeasurement measured;
-  const StageRequest request = {{{"a", c, "", 0}, {"b", c, "", 1}}, {"eng0", "eng1"}, {}};
+  const StageRequest request = {StageOfLanes(2, c), {"eng0", "eng1"}};
   const Status status = MeasureStage(device_.get(), request, options_, &measured);
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(measured.algorithms.size(), 2u);

@@ -1,5 +1,5 @@
 // Tracing GPU kernels over the stand-in for libcupti.
-#include "cc_kernels/core/cudnn/cupti_tracer.h"
+#include "cc_kernels/core/measure/cupti_tracer.h"
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>

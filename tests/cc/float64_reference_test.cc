@@ -1,4 +1,4 @@
-#include "cc_kernels/core/float64_reference.h"
+#include "cc_kernels/core/measure/float64_reference.h"
 
 #include <gtest/gtest.h>
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "cc_kernels/core/host/host_backend.h"
-#include "cc_kernels/core/host/host_measuring_device.h"
-#include "cc_kernels/core/measure.h"
+#include "cc_kernels/core/measure/alone.h"
+#include "cc_kernels/core/measure/host_device.h"
 
 namespace tf_interop {
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "cc_kernels/core/cudnn/cuda_measuring_device.h"
-#include "cc_kernels/core/measure.h"
+#include "cc_kernels/core/measure/alone.h"
+#include "cc_kernels/core/measure/cuda_device.h"
 #include "tests/cc/convolution_cases.h"
 
 namespace tf_interop {
@@ -33,12 +33,11 @@ TEST_F(MeasureGpuTest, DescribesTheGpu) {
   EXPECT_NE(described.name, "");
   EXPECT_GT(described.sm_count, 0);
   EXPECT_GT(described.memory_bytes, int64_t{1} << 30);
-  ASSERT_TRUE(described.sm_limits.has_value());
   // Alike on every GPU since Maxwell.
-  EXPECT_EQ(described.sm_limits->registers, 65536);
-  EXPECT_GE(described.sm_limits->threads, 1024);
-  EXPECT_GE(described.sm_limits->blocks, 16);
-  EXPECT_GE(described.sm_limits->shared_memory_bytes, 64 << 10);
+  EXPECT_EQ(described.registers, 65536);
+  EXPECT_GE(described.threads, 1024);
+  EXPECT_GE(described.blocks, 16);
+  EXPECT_GE(described.shared_memory_bytes, 64 << 10);
 }
 
 TEST_F(MeasureGpuTest, EveryTraceHasTheKernelsOfOneRun) {
@@ -60,12 +59,11 @@ TEST_F(MeasureGpuTest, EveryTraceHasTheKernelsOfOneRun) {
       names += kernel.name + "\n";
       elapsed_us += kernel.elapsed_us;
       EXPECT_GT(kernel.registers_per_thread, 0) << kernel.name;
-      EXPECT_LE(kernel.block[0] * kernel.block[1] * kernel.block[2], described.sm_limits->threads)
+      EXPECT_LE(kernel.block[0] * kernel.block[1] * kernel.block[2], described.threads)
           << kernel.name;
       EXPECT_GE(kernel.block[0], 1) << kernel.name;
       EXPECT_GE(kernel.grid[0], 1) << kernel.name;
-      EXPECT_LE(kernel.shared_memory_bytes, described.sm_limits->shared_memory_bytes)
-          << kernel.name;
+      EXPECT_LE(kernel.shared_memory_bytes, described.shared_memory_bytes) << kernel.name;
     }
     EXPECT_GT(elapsed_us, 0);
     if (round == 0) {

@@ -1,6 +1,4 @@
 // Measuring stages on the host backend: lanes beside sequences, merged lanes, and failures.
-#include "cc_kernels/core/measure_stage.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,9 +14,11 @@
 #include <vector>
 
 #include "cc_kernels/core/host/host_backend.h"
+#include "cc_kernels/core/measure/stage.h"
 #include "tests/cc/convolution_cases.h"
 #include "tests/cc/measure_fixture.h"
 #include "tests/cc/reference_convolution.h"
+#include "tests/cc/stage_fixture.h"
 
 namespace tf_interop {
 namespace {
@@ -64,6 +64,37 @@ class PartitioningBackend : public HostBackend {
   std::set<int> priorities;
 };
 
+// Steps with algorithms, each on a lane of its own.
+Stage SideBySide(const std::vector<std::pair<Convolution, std::string>>& steps) {
+  Stage stage;
+  for (const auto& [convolution, algorithm] : steps) {
+    stage.lanes.push_back({{stage.steps.size()}});
+    const std::string name(1, static_cast<char>('a' + stage.steps.size()));
+    stage.steps.push_back({name, convolution, algorithm, nullptr});
+  }
+  return stage;
+}
+
+StageMeasurement Measured(MeasuringDevice* device, const StageRequest& request,
+                          const MeasureOptions& options = FewRuns()) {
+  StageMeasurement measured;
+  const Status status = MeasureStage(device, request, options, &measured);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return measured;
+}
+
+// Checks that the request is refused, before anything runs.
+void ExpectRefusal(CountingDevice* device, const StageRequest& request, StatusCode code,
+                   const std::string& words) {
+  StageMeasurement measured;
+  const Status status = MeasureStage(device, request, FewRuns(), &measured);
+  EXPECT_EQ(status.code(), code);
+  EXPECT_NE(status.message().find(words), std::string::npos) << status.message();
+  EXPECT_EQ(device->sections, 0);
+}
+
+using Names = std::vector<std::string>;
+
 TEST(MeasureStageTest, LanesOverlapAndTheSequenceDoesNot) {
   // Convolutions that find another one running. In sequence there is never one.
   std::atomic<int> running{0}, most{0};
@@ -76,24 +107,19 @@ TEST(MeasureStageTest, LanesOverlapAndTheSequenceDoesNot) {
   });
   CountingDevice device(&backend);
   const Convolution c = MakeConvolution();
-  StageMeasurement measured;
-  Status status = MeasureStage(
-      &device, {{{"a", c, "DIRECT", 0}, {"b", c, "IM2COL_GEMM", 1}}, {"DIRECT", "DIRECT"}, {}},
-      FewRuns(), &measured);
-  ASSERT_TRUE(status.ok()) << status.message();
+  StageMeasurement measured =
+      Measured(&device, {SideBySide({{c, "DIRECT"}, {c, "IM2COL_GEMM"}}), {"DIRECT", "DIRECT"}});
   EXPECT_EQ(most, 2);
   EXPECT_GE(measured.same_sequential.median_us, 40e3);
   EXPECT_GE(measured.sequential.median_us, 40e3);
   EXPECT_GE(measured.concurrent.median_us, 20e3);
   EXPECT_GE(measured.concurrent.spread_us, 0);
-  EXPECT_EQ(measured.algorithms, (std::vector<std::string>{"DIRECT", "IM2COL_GEMM"}));
-  EXPECT_EQ(measured.sequential_algorithms, (std::vector<std::string>{"DIRECT", "DIRECT"}));
+  EXPECT_EQ(measured.algorithms, (Names{"DIRECT", "IM2COL_GEMM"}));
+  EXPECT_EQ(measured.sequential_algorithms, (Names{"DIRECT", "DIRECT"}));
   EXPECT_EQ(device.sections, 12);  // three ways, one warm-up and three repetitions
 
   most = 0;
-  status = MeasureStage(&device, {{{"a", c, "DIRECT", 0}, {"b", c, "DIRECT", 0}}, {}, {}},
-                        FewRuns(), &measured);
-  ASSERT_TRUE(status.ok()) << status.message();
+  Measured(&device, {InSequence(SideBySide({{c, "DIRECT"}, {c, "DIRECT"}})), {}});
   EXPECT_EQ(most, 1);
 }
 
@@ -107,8 +133,7 @@ TEST(MeasureStageTest, TheSecondSequenceRunsItsOwnAlgorithms) {
     SlowDirect() : HostBackend(SerialFor) {}
     Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
                   void* workspace, StreamGroup* group, Stream stream) override {
-      const bool is_slow = prepared.algorithm() == "DIRECT";
-      if (is_slow) {
+      if (prepared.algorithm() == "DIRECT") {
         static_cast<HostStream*>(stream)->Enqueue([] {
           std::this_thread::sleep_for(std::chrono::milliseconds(30));
           return Status::Ok();
@@ -118,28 +143,23 @@ TEST(MeasureStageTest, TheSecondSequenceRunsItsOwnAlgorithms) {
     }
   } backend;
   CountingDevice device(&backend);
-  StageMeasurement measured;
-  const Status status =
-      MeasureStage(&device, {{{"a", c, "IM2COL_GEMM", 0}, {"b", slow, "", 1}}, {"", "DIRECT"}, {}},
-                   FewRuns(), &measured);
-  ASSERT_TRUE(status.ok()) << status.message();
-  EXPECT_EQ(measured.algorithms, (std::vector<std::string>{"IM2COL_GEMM", "IM2COL_GEMM"}));
-  EXPECT_EQ(measured.sequential_algorithms, (std::vector<std::string>{"IM2COL_GEMM", "DIRECT"}));
+  const StageMeasurement measured =
+      Measured(&device, {SideBySide({{c, "IM2COL_GEMM"}, {slow, ""}}), {"", "DIRECT"}});
+  EXPECT_EQ(measured.algorithms, (Names{"IM2COL_GEMM", "IM2COL_GEMM"}));
+  EXPECT_EQ(measured.sequential_algorithms, (Names{"IM2COL_GEMM", "DIRECT"}));
   EXPECT_GE(measured.sequential.median_us, 30e3);
   EXPECT_LT(measured.same_sequential.median_us, 30e3);
   EXPECT_LT(measured.concurrent.median_us, 30e3);
 }
 
-TEST(MeasureStageTest, OneFigureServesWhereBothSequencesAreTheSame) {
+TEST(MeasureStageTest, OneTimeServesWhereBothSequencesAreTheSame) {
   HostBackend backend(SerialFor);
   CountingDevice device(&backend);
   const Convolution c = MakeConvolution();
-  const std::vector<StageStep> steps = {{"a", c, "DIRECT", 0}, {"b", c, "", 1}};
-  for (const std::vector<std::string>& others :
-       {std::vector<std::string>(), std::vector<std::string>{"DIRECT", "IM2COL_GEMM"}}) {
+  const Stage stage = SideBySide({{c, "DIRECT"}, {c, ""}});
+  for (const Names& others : {Names(), Names{"DIRECT", "IM2COL_GEMM"}}) {
     device.sections = 0;
-    StageMeasurement measured;
-    ASSERT_TRUE(MeasureStage(&device, {steps, others, {}}, FewRuns(), &measured).ok());
+    const StageMeasurement measured = Measured(&device, {stage, others});
     EXPECT_EQ(device.sections, 8);
     EXPECT_EQ(measured.sequential.median_us, measured.same_sequential.median_us);
     EXPECT_EQ(measured.sequential_algorithms, measured.algorithms);
@@ -150,22 +170,17 @@ TEST(MeasureStageTest, LanesGetTheirOptionsAndSayHowManySmsTheyGot) {
   PartitioningBackend backend;
   CountingDevice device(&backend);
   const Convolution c = MakeConvolution();
-  StageMeasurement measured;
-  const std::vector<StageStep> steps = {{"a", c, "", 0}, {"b", c, "", 1}};
-  Status status = MeasureStage(&device, {steps, {}, {{-1, 12}, {-3, 20}}}, FewRuns(), &measured);
-  ASSERT_TRUE(status.ok()) << status.message();
-  EXPECT_EQ(measured.sm_counts, (std::vector<int>{16, 24}));
+  const Stage stage = SideBySide({{c, ""}, {c, ""}});
+  EXPECT_EQ(Measured(&device, {WithOptions(stage, {{-1, 12}, {-3, 20}}), {}}).sm_counts,
+            (std::vector<int>{16, 24}));
   EXPECT_EQ(backend.priorities, (std::set<int>{-3, -1, 0}));  // 0: of the sequences
   EXPECT_EQ(backend.leased, 0);
-
-  status = MeasureStage(&device, {steps, {}, {{-1, 0}, {-3, 0}}}, FewRuns(), &measured);
-  ASSERT_TRUE(status.ok()) << status.message();
-  EXPECT_TRUE(measured.sm_counts.empty());
+  EXPECT_TRUE(Measured(&device, {WithOptions(stage, {{-1, 0}, {-3, 0}}), {}}).sm_counts.empty());
 
   backend.refuses_partitions = true;
-  status = MeasureStage(&device, {steps, {}, {{0, 12}, {0, 20}}}, FewRuns(), &measured);
-  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-  EXPECT_EQ(status.message(), "no partitions here");
+  device.sections = 0;
+  ExpectRefusal(&device, {WithOptions(stage, {{0, 12}, {0, 20}}), {}}, StatusCode::kUnsupported,
+                "no partitions here");
   EXPECT_EQ(backend.leased, 0);
 }
 
@@ -175,13 +190,9 @@ TEST(MeasureStageTest, AStageWhoseLanesHaveNoGroupsIsNotMeasured) {
   backend.most_groups = 1;
   CountingDevice device(&backend);
   const Convolution c = MakeConvolution();
-  for (const std::vector<LaneOptions>& lanes :
-       {std::vector<LaneOptions>(), std::vector<LaneOptions>{{-1, 0}, {0, 0}}}) {
-    StageMeasurement measured;
-    const Status status = MeasureStage(&device, {{{"a", c, "", 0}, {"b", c, "", 1}}, {}, lanes},
-                                       FewRuns(), &measured);
-    EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
-    EXPECT_EQ(status.message(), "no more groups");
+  const Stage stage = SideBySide({{c, ""}, {c, ""}, {c, ""}});
+  for (const Stage& each : {stage, WithOptions(stage, {{-1, 0}, {0, 0}, {0, 0}})}) {
+    ExpectRefusal(&device, {each, {}}, StatusCode::kResourceExhausted, "no more groups");
     EXPECT_EQ(backend.leased, 0);
   }
 }
@@ -190,18 +201,11 @@ TEST(MeasureStageTest, WorkspacesOfLanesAddUpAndStepsOfALaneShareIt) {
   HostBackend backend(SerialFor);
   CountingDevice device(&backend);
   const Convolution c = MakeConvolution();
+  const Step gemm = {"a", c, "IM2COL_GEMM", nullptr};
   std::shared_ptr<const PreparedConvolution> prepared;
-  ASSERT_TRUE(backend.Prepare(c, "IM2COL_GEMM", size_t{1} << 30, &prepared).ok());
-  StageMeasurement measured;
-  ASSERT_TRUE(
-      MeasureStage(
-          &device,
-          {{{"a", c, "IM2COL_GEMM", 0}, {"b", c, "IM2COL_GEMM", 0}, {"c", c, "IM2COL_GEMM", 1}},
-           {},
-           {}},
-          FewRuns(), &measured)
-          .ok());
-  EXPECT_EQ(measured.workspace_bytes, 2 * prepared->workspace_bytes());
+  ASSERT_TRUE(backend.Prepare(c, "IM2COL_GEMM", kAnyWorkspace, &prepared).ok());
+  EXPECT_EQ(Measured(&device, {StageOf({gemm, gemm, gemm}, {0, 0, 1}), {}}).workspace_bytes,
+            2 * static_cast<int64_t>(prepared->workspace_bytes()));
 }
 
 TEST(MeasureStageTest, ASequenceMayNeedMoreWorkspaceThanTheLanes) {
@@ -210,16 +214,14 @@ TEST(MeasureStageTest, ASequenceMayNeedMoreWorkspaceThanTheLanes) {
   const Convolution c = MakeConvolution();
   Convolution large = c;
   large.batch *= 4;
-  StageMeasurement measured;
-  const Status status = MeasureStage(
+  const StageMeasurement measured = Measured(
       &device,
-      {{{"a", c, "DIRECT", 0}, {"b", large, "IM2COL_GEMM", 1}}, {"IM2COL_GEMM", "IM2COL_GEMM"}, {}},
-      FewRuns(), &measured);
-  ASSERT_TRUE(status.ok()) << status.message();
+      {SideBySide({{c, "DIRECT"}, {large, "IM2COL_GEMM"}}), {"IM2COL_GEMM", "IM2COL_GEMM"}});
   std::shared_ptr<const PreparedConvolution> direct, gemm;
-  ASSERT_TRUE(backend.Prepare(c, "DIRECT", size_t{1} << 30, &direct).ok());
-  ASSERT_TRUE(backend.Prepare(large, "IM2COL_GEMM", size_t{1} << 30, &gemm).ok());
-  EXPECT_EQ(measured.workspace_bytes, direct->workspace_bytes() + gemm->workspace_bytes());
+  ASSERT_TRUE(backend.Prepare(c, "DIRECT", kAnyWorkspace, &direct).ok());
+  ASSERT_TRUE(backend.Prepare(large, "IM2COL_GEMM", kAnyWorkspace, &gemm).ok());
+  EXPECT_EQ(measured.workspace_bytes,
+            static_cast<int64_t>(direct->workspace_bytes() + gemm->workspace_bytes()));
   // Lane 0 on its own needs less; the sequence runs there.
   EXPECT_EQ(std::count(device.sizes.begin(), device.sizes.end(), gemm->workspace_bytes()), 2);
 }
@@ -228,9 +230,10 @@ TEST(MeasureStageTest, ASequenceMayNeedMoreWorkspaceThanTheLanes) {
 class MergeNotingBackend : public HostBackend {
  public:
   MergeNotingBackend() : HostBackend(SerialFor) {}
-  Status Prepare(const Convolution& convolution, const std::string& algorithm, size_t limit,
+  Status Prepare(const Convolution& convolution, const std::string& algorithm,
+                 const PrepareOptions& options,
                  std::shared_ptr<const PreparedConvolution>* prepared) override {
-    TF_INTEROP_RETURN_IF_ERROR(HostBackend::Prepare(convolution, algorithm, limit, prepared));
+    TF_INTEROP_RETURN_IF_ERROR(HostBackend::Prepare(convolution, algorithm, options, prepared));
     channels_of_[prepared->get()] = convolution.output_channels;
     kept_.push_back(*prepared);
     return Status::Ok();
@@ -250,51 +253,44 @@ class MergeNotingBackend : public HostBackend {
   std::vector<std::shared_ptr<const PreparedConvolution>> kept_;
 };
 
-// `c` once with 6 and once with 2 output channels.
-std::vector<StageStep> StepsToMerge(const Convolution& c, const std::string& algorithm) {
-  std::vector<StageStep> steps = {{"a", c, algorithm, 0}, {"b", c, algorithm, 0}};
-  steps[1].convolution.output_channels = 2;
-  return steps;
+// `c` once with 6 and once with 2 output channels, on one merged lane, and others beside it.
+Stage Merging(const Convolution& c, const std::string& algorithm, size_t other_count = 0) {
+  Convolution narrow = c;
+  narrow.output_channels = 2;
+  Stage stage = SideBySide({{c, algorithm}, {narrow, algorithm}});
+  stage.lanes = {{{0, 1}, 0, 0, true}};
+  if (other_count > 0) stage.lanes.emplace_back();
+  for (size_t i = 0; i < other_count; ++i) {
+    stage.lanes[1].steps.push_back(stage.steps.size());
+    stage.steps.push_back({"other", c, "", nullptr});
+  }
+  return stage;
+}
+
+MeasureOptions OneRun() {
+  MeasureOptions options = FewRuns();
+  options.warmup_runs = 0;
+  options.repetitions = 1;
+  return options;
 }
 
 TEST(MeasureStageTest, AMergedLaneIsMeasuredBesideItsConvolutionsInSequence) {
   MergeNotingBackend backend;
   CountingDevice device(&backend);
-  StageMeasurement measured;
-  MeasureOptions options = FewRuns();
-  options.warmup_runs = 0;
-  options.repetitions = 1;
-  const Status status = MeasureStage(
-      &device,
-      {StepsToMerge(MakeConvolution(), "IM2COL_GEMM"), {"DIRECT", "DIRECT"}, {{0, 0, true}}},
-      options, &measured);
-  ASSERT_TRUE(status.ok()) << status.message();
+  const Stage stage = Merging(MakeConvolution(), "IM2COL_GEMM");
+  const StageMeasurement measured = Measured(&device, {stage, {"DIRECT", "DIRECT"}}, OneRun());
   EXPECT_EQ(backend.launched, (std::vector<int64_t>{8, 6, 2, 6, 2}));
-  EXPECT_EQ(measured.copies, 1);
   EXPECT_EQ(backend.images.size(), 1u);
-  EXPECT_EQ(measured.algorithms, (std::vector<std::string>{"IM2COL_GEMM", "IM2COL_GEMM"}));
-  EXPECT_EQ(measured.sequential_algorithms, (std::vector<std::string>{"DIRECT", "DIRECT"}));
-  PreparedStage stage;
-  ASSERT_TRUE(PrepareStage(&backend, StepsToMerge(MakeConvolution(), "IM2COL_GEMM"), {{0, 0, true}},
-                           size_t{1} << 30, &stage)
-                  .ok());
-  EXPECT_EQ(measured.workspace_bytes, stage.merged[0].merge.workspace_bytes());
+  EXPECT_EQ(measured.algorithms, (Names{"IM2COL_GEMM", "IM2COL_GEMM"}));
+  EXPECT_EQ(measured.sequential_algorithms, (Names{"DIRECT", "DIRECT"}));
+  EXPECT_EQ(measured.workspace_bytes,
+            static_cast<int64_t>(Prepared(&backend, stage).merged[0].merge.workspace_bytes()));
 }
 
 TEST(MeasureStageTest, ConvolutionsOfOtherLanesHaveImagesOfTheirOwn) {
   MergeNotingBackend backend;
   CountingDevice device(&backend);
-  std::vector<StageStep> steps = StepsToMerge(MakeConvolution(), "");
-  steps.push_back({"c", MakeConvolution(), "", 1});
-  steps.push_back({"d", MakeConvolution(), "", 1});
-  StageMeasurement measured;
-  MeasureOptions options = FewRuns();
-  options.warmup_runs = 0;
-  options.repetitions = 1;
-  const Status status =
-      MeasureStage(&device, {steps, {}, {{0, 0, true}, {0, 0, false}}}, options, &measured);
-  ASSERT_TRUE(status.ok()) << status.message();
-  EXPECT_EQ(measured.copies, 1);
+  Measured(&device, {Merging(MakeConvolution(), "", 2), {}}, OneRun());
   EXPECT_EQ(backend.images.size(), 3u);
 }
 
@@ -302,60 +298,42 @@ TEST(MeasureStageTest, ConvolutionsOfOtherLanesHaveImagesOfTheirOwn) {
 TEST(MeasureStageTest, AnAlgorithmForTheWiderConvolutionAloneCanBeMeasured) {
   class WideOnly : public MergeNotingBackend {
    public:
-    Status Prepare(const Convolution& convolution, const std::string& algorithm, size_t limit,
+    Status Prepare(const Convolution& convolution, const std::string& algorithm,
+                   const PrepareOptions& options,
                    std::shared_ptr<const PreparedConvolution>* prepared) override {
       if (algorithm == "DIRECT" && convolution.output_channels < 8) return Unsupported("narrow");
-      return MergeNotingBackend::Prepare(convolution, algorithm, limit, prepared);
+      return MergeNotingBackend::Prepare(convolution, algorithm, options, prepared);
     }
   } backend;
   CountingDevice device(&backend);
-  StageMeasurement measured;
-  const Status status =
-      MeasureStage(&device, {StepsToMerge(MakeConvolution(), "DIRECT"), {}, {{0, 0, true}}},
-                   FewRuns(), &measured);
-  ASSERT_TRUE(status.ok()) << status.message();
-  EXPECT_EQ(measured.algorithms, (std::vector<std::string>{"DIRECT", "DIRECT"}));
-  EXPECT_EQ(measured.sequential_algorithms,
-            (std::vector<std::string>{"IM2COL_GEMM", "IM2COL_GEMM"}));
+  const StageMeasurement measured = Measured(&device, {Merging(MakeConvolution(), "DIRECT"), {}});
+  EXPECT_EQ(measured.algorithms, (Names{"DIRECT", "DIRECT"}));
+  EXPECT_EQ(measured.sequential_algorithms, (Names{"IM2COL_GEMM", "IM2COL_GEMM"}));
 }
 
 TEST(MeasureStageTest, ALaneThatCannotBeMergedIsAFailureWithItsReason) {
   HostBackend backend(SerialFor);
   CountingDevice device(&backend);
-  std::vector<StageStep> misfits = StepsToMerge(MakeConvolution(), "");
-  misfits[1].convolution.filter_width = 1;
-  CompleteSame(&misfits[1].convolution);
-  std::vector<StageStep> algorithms = StepsToMerge(MakeConvolution(), "");
-  algorithms[1].algorithm = "DIRECT";
-  const std::vector<StageStep> alone = {{"a", MakeConvolution(), "", 0}};
-  const std::string names = "Convolutions 'a', 'b' merged: ";
-  for (const auto& [steps, reason] : std::vector<std::pair<std::vector<StageStep>, std::string>>{
-           {misfits, names + "Expected convolutions that differ in output channels only"},
-           {algorithms, names + "Expected one algorithm"},
-           {StepsToMerge(MakeConvolution(), "FFT"), names + "Expected an algorithm"},
-           {alone, "Convolutions 'a' merged: Expected two or more"}}) {
-    StageMeasurement measured;
-    const Status status = MeasureStage(&device, {steps, {}, {{0, 0, true}}}, FewRuns(), &measured);
-    EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-    EXPECT_NE(status.message().find(reason), std::string::npos) << status.message();
-    EXPECT_EQ(device.sections, 0);
+  Stage misfits = Merging(MakeConvolution(), "");
+  misfits.steps[1].convolution.filter_width = 1;
+  CompleteSame(&misfits.steps[1].convolution);
+  Stage algorithms = Merging(MakeConvolution(), "");
+  algorithms.steps[1].algorithm = "DIRECT";
+  const Stage alone = WithOptions(SideBySide({{MakeConvolution(), ""}}), {kMergedLane});
+  for (const Stage& stage : {misfits, algorithms, Merging(MakeConvolution(), "FFT")}) {
+    ExpectRefusal(&device, {stage, {}}, StatusCode::kUnsupported, "'a', 'b' merged");
   }
+  ExpectRefusal(&device, {alone, {}}, StatusCode::kUnsupported, "'a' merged");
 }
 
 TEST(MeasureStageTest, APinThatCannotBeHadIsAFailureWithItsReason) {
   HostBackend backend(SerialFor);
   CountingDevice device(&backend);
   const Convolution c = MakeConvolution();
-  StageMeasurement measured;
   for (const StageRequest& request :
-       {StageRequest{{{"a", c, "", 0}, {"b", c, "FFT", 1}}, {}, {}},
-        StageRequest{{{"a", c, "", 0}, {"b", c, "DIRECT", 1}}, {"", "FFT"}, {}}}) {
-    const Status status = MeasureStage(&device, request, FewRuns(), &measured);
-    EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-    EXPECT_NE(status.message().find("'b' with algorithm FFT: Expected an algorithm"),
-              std::string::npos)
-        << status.message();
-    EXPECT_EQ(device.sections, 0);
+       {StageRequest{SideBySide({{c, ""}, {c, "FFT"}}), {}},
+        StageRequest{SideBySide({{c, ""}, {c, "DIRECT"}}), {"", "FFT"}}}) {
+    ExpectRefusal(&device, request, StatusCode::kUnsupported, "'b' with algorithm FFT");
   }
 }
 
@@ -363,33 +341,32 @@ TEST(MeasureStageTest, AShortageOfMemoryIsToldFromAnAlgorithmThatCannotRun) {
   class ShortBackend : public HostBackend {
    public:
     ShortBackend() : HostBackend(SerialFor) {}
-    Status Prepare(const Convolution& convolution, const std::string& algorithm, size_t limit,
+    Status Prepare(const Convolution& convolution, const std::string& algorithm,
+                   const PrepareOptions& options,
                    std::shared_ptr<const PreparedConvolution>* prepared) override {
       if (algorithm == "DIRECT") return ResourceExhausted("no memory for a plan");
-      return HostBackend::Prepare(convolution, algorithm, limit, prepared);
+      return HostBackend::Prepare(convolution, algorithm, options, prepared);
     }
   } backend;
   CountingDevice device(&backend);
-  StageMeasurement measured;
-  const Status status = MeasureStage(&device, {{{"a", MakeConvolution(), "DIRECT", 0}}, {}, {}},
-                                     FewRuns(), &measured);
-  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
-  EXPECT_EQ(status.message(), "Convolution 'a' with algorithm DIRECT: no memory for a plan");
+  ExpectRefusal(&device, {SideBySide({{MakeConvolution(), "DIRECT"}}), {}},
+                StatusCode::kResourceExhausted, "no memory for a plan");
 }
 
 TEST(MeasureStageTest, RefusesWithAReason) {
   HostBackend backend(SerialFor);
   CountingDevice device(&backend);
-  const Convolution c = MakeConvolution();
-  for (const auto& [request, reason] : std::vector<std::pair<StageRequest, std::string>>{
-           {{}, "got none"},
-           {{{{"a", c, "", 3}}, {}, {}}, "Expected lanes numbered"},
-           {{{{"a", c, "", 0}}, {"DIRECT", "DIRECT"}, {}}, "none or all of 1 convolutions, got 2"},
-           {{{{"a", c, "", 0}}, {}, {{0, 0}, {0, 0}}}, "none or all of 1 lanes, got 2"}}) {
-    StageMeasurement measured;
-    const Status status = MeasureStage(&device, request, FewRuns(), &measured);
-    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-    EXPECT_NE(status.message().find(reason), std::string::npos) << status.message();
+  const Stage one = SideBySide({{MakeConvolution(), ""}});
+  Stage nowhere = one;
+  nowhere.lanes.emplace_back();
+  Stage empty = one;
+  empty.steps[0].convolution.batch = 0;
+  for (const auto& [request, words] :
+       std::vector<std::pair<StageRequest, std::string>>{{{}, "got none"},
+                                                         {{nowhere, {}}, "lane 1"},
+                                                         {{empty, {}}, "compute"},
+                                                         {{one, {"DIRECT", "DIRECT"}}, "got 2"}}) {
+    ExpectRefusal(&device, request, StatusCode::kInvalidArgument, words);
   }
 }
 

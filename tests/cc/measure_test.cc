@@ -1,11 +1,9 @@
-// Measuring on the host backend: what the figures are of, errors against double precision,
-// determinism, and failures.
-#include "cc_kernels/core/measure.h"
-
+// Measuring on the host backend: what is timed, errors against double precision, determinism, and
+// failures.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <chrono>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <set>
@@ -14,15 +12,17 @@
 #include <utility>
 #include <vector>
 
-#include "cc_kernels/core/float64_reference.h"
 #include "cc_kernels/core/host/host_backend.h"
-#include "cc_kernels/core/measure_stage.h"
+#include "cc_kernels/core/measure/alone.h"
+#include "cc_kernels/core/measure/float64_reference.h"
 #include "tests/cc/convolution_cases.h"
 #include "tests/cc/measure_fixture.h"
 #include "tests/cc/reference_convolution.h"
 
 namespace tf_interop {
 namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Half a unit in the last place of the type, and what the sums of its operands add.
 double RoundingOf(DataType dtype) {
@@ -43,6 +43,12 @@ double RoundingOf(DataType dtype) {
 class SpyingBackend : public HostBackend {
  public:
   SpyingBackend() : HostBackend(SerialFor) {}
+  Status Prepare(const Convolution& convolution, const std::string& algorithm,
+                 const PrepareOptions& options,
+                 std::shared_ptr<const PreparedConvolution>* prepared) override {
+    allows_tf32 = options.allow_tf32;
+    return HostBackend::Prepare(convolution, algorithm, options, prepared);
+  }
   Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
                 void* workspace, StreamGroup* group, Stream stream) override {
     results.insert(buffers.result);
@@ -56,7 +62,6 @@ class SpyingBackend : public HostBackend {
     });
     return Status::Ok();
   }
-  void set_allow_tf32(bool allow) override { allows_tf32 = allow; }
   bool allows_tf32 = true;
   bool writes_nothing = false;
   bool adds_noise = false;
@@ -68,17 +73,33 @@ class SpyingBackend : public HostBackend {
 };
 
 // Without anything left from another measurement.
-Status MeasureConvolution(MeasuringDevice* device, const Convolution& convolution,
-                          const std::string& algorithm, const MeasureOptions& options,
-                          Measurement* measurement) {
+Status Measure(MeasuringDevice* device, const Convolution& convolution,
+               const std::string& algorithm, const MeasureOptions& options,
+               Measurement* measurement) {
   ProblemCache cache;
-  return tf_interop::MeasureConvolution(device, convolution, algorithm, options, &cache,
-                                        measurement);
+  return MeasureConvolution(device, convolution, algorithm, options, &cache, measurement);
 }
 
-TEST(MeasureConvolutionTest, EveryKindLayoutTypeAndAlgorithmHasItsFigures) {
-  HostBackend backend(SerialFor);
-  CountingDevice device(&backend);
+class MeasureConvolutionTest : public testing::Test {
+ protected:
+  Measurement Measured(const Convolution& c, const std::string& algorithm = "") {
+    Measurement measured;
+    const Status status = Measure(&device_, c, algorithm, options_, &measured);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return measured;
+  }
+  Status Refusal(const Convolution& c, const std::string& algorithm = "") {
+    Measurement measured;
+    return Measure(&device_, c, algorithm, options_, &measured);
+  }
+
+  const Convolution c_ = MakeConvolution();
+  MeasureOptions options_ = FewRuns();
+  SpyingBackend backend_;
+  CountingDevice device_{&backend_};
+};
+
+TEST_F(MeasureConvolutionTest, EveryKindLayoutTypeAndAlgorithmIsMeasured) {
   std::vector<Convolution> cases = WithEveryKindLayoutAndType({MakeConvolution(), MakeVolume()});
   for (const Convolution& c : WithEveryEpilogue({MakeConvolution()})) cases.push_back(c);
   for (const Convolution& c :
@@ -88,301 +109,154 @@ TEST(MeasureConvolutionTest, EveryKindLayoutTypeAndAlgorithmHasItsFigures) {
   for (const Convolution& c : cases) {
     for (const char* algorithm : {"IM2COL_GEMM", "DIRECT"}) {
       SCOPED_TRACE(ToString(c) + " " + algorithm);
-      Measurement measured;
-      const Status status = MeasureConvolution(&device, c, algorithm, FewRuns(), &measured);
-      ASSERT_TRUE(status.ok()) << status.message();
+      const Measurement measured = Measured(c, algorithm);
       EXPECT_EQ(measured.algorithm, algorithm);
       EXPECT_GT(measured.time.median_us, 0);
       EXPECT_GE(measured.time.spread_us, 0);
       EXPECT_TRUE(measured.is_deterministic);
-      ASSERT_TRUE(measured.relative_error.has_value());
-      EXPECT_LT(*measured.relative_error, RoundingOf(c.dtype));
-      EXPECT_TRUE(c.dtype != DataType::kHalf || *measured.relative_error > 0);
+      EXPECT_GE(measured.relative_error, 0);
+      EXPECT_LT(measured.relative_error, RoundingOf(c.dtype));
+      EXPECT_TRUE(c.dtype != DataType::kHalf || measured.relative_error > 0);
       std::shared_ptr<const PreparedConvolution> prepared;
-      ASSERT_TRUE(backend.Prepare(c, algorithm, size_t{1} << 30, &prepared).ok());
-      EXPECT_EQ(measured.workspace_bytes, prepared->workspace_bytes());
+      ASSERT_TRUE(backend_.Prepare(c, algorithm, {size_t{1} << 30}, &prepared).ok());
+      EXPECT_EQ(measured.workspace_bytes, static_cast<int64_t>(prepared->workspace_bytes()));
     }
   }
 }
 
-TEST(MeasureConvolutionTest, NamesWhatTheBackendChose) {
-  HostBackend backend(SerialFor);
-  CountingDevice device(&backend);
-  Measurement measured;
-  ASSERT_TRUE(MeasureConvolution(&device, MakeConvolution(), "", FewRuns(), &measured).ok());
-  EXPECT_EQ(measured.algorithm, "IM2COL_GEMM");
-}
-
-TEST(ResolveAlgorithmTest, NamesWhatWouldBeMeasuredAndRunsNothing) {
-  SpyingBackend backend;
-  CountingDevice device(&backend);
-  const Convolution c = MakeConvolution();
-  for (const std::string& name : {std::string(), std::string("DIRECT")}) {
-    const int launches = backend.launches;
+TEST_F(MeasureConvolutionTest, ResolvingNamesWhatWouldBeMeasuredAndRunsNothing) {
+  for (const auto& [name, runs] : std::vector<std::pair<std::string, std::string>>{
+           {"", "IM2COL_GEMM"}, {"DIRECT", "DIRECT"}}) {
+    const int launches = backend_.launches;
     ResolvedAlgorithm resolved;
-    ASSERT_TRUE(ResolveAlgorithm(&device, c, name, FewRuns(), &resolved).ok());
-    EXPECT_EQ(backend.launches, launches);
-    Measurement measured;
-    ASSERT_TRUE(MeasureConvolution(&device, c, name, FewRuns(), &measured).ok());
-    EXPECT_EQ(resolved.algorithm, measured.algorithm);
-    EXPECT_EQ(resolved.reduces_precision, measured.reduces_precision);
+    ASSERT_TRUE(ResolveAlgorithm(&device_, c_, name, options_, &resolved).ok());
+    EXPECT_EQ(backend_.launches, launches);
+    const Measurement measured = Measured(c_, name);
+    EXPECT_EQ(resolved.algorithm, runs);
+    EXPECT_EQ(measured.algorithm, runs);
+    EXPECT_EQ(resolved.reduces_precision, measured.reduces_precision != 0);
   }
 }
 
-TEST(ResolveAlgorithmTest, RefusesAsMeasuringDoes) {
-  SpyingBackend backend;
-  CountingDevice device(&backend);
-  const Convolution c = MakeConvolution();
-  MeasureOptions options = FewRuns();
-  options.allow_tf32 = false;
-  ResolvedAlgorithm resolved;
-  Measurement measured;
-  const Status refusal = ResolveAlgorithm(&device, c, "eng1", options, &resolved);
-  EXPECT_EQ(refusal.code(), StatusCode::kUnsupported);
-  EXPECT_EQ(refusal.message(),
-            MeasureConvolution(&device, c, "eng1", options, &measured).message());
-  EXPECT_FALSE(backend.allows_tf32);
-  Convolution empty = c;
-  empty.batch = 0;
-  EXPECT_EQ(ResolveAlgorithm(&device, empty, "", options, &resolved).code(),
-            StatusCode::kInvalidArgument);
+TEST_F(MeasureConvolutionTest, TellsTheBackendWhetherTf32IsAllowed) {
+  for (const bool allow : {false, true}) {
+    options_.allow_tf32 = allow;
+    backend_.allows_tf32 = !allow;
+    Measured(c_);
+    EXPECT_EQ(backend_.allows_tf32, allow);
+    backend_.allows_tf32 = !allow;
+    ResolvedAlgorithm resolved;
+    ASSERT_TRUE(ResolveAlgorithm(&device_, c_, "", options_, &resolved).ok());
+    EXPECT_EQ(backend_.allows_tf32, allow);
+  }
 }
 
-TEST(MeasureConvolutionTest, TimesTheRepetitionsAndNotTheOtherRuns) {
-  // Slow for error, determinism and warm-up, then 4, 8, … 44 ms: the median is 24 and the spread
-  // 16 ms, plus what sleeping takes longer.
-  int runs = 0;
-  HostBackend backend(SerialFor, [&runs](const Convolution&) -> Status {
-    const int repetition = runs++ - 3;
-    std::this_thread::sleep_for(
-        std::chrono::milliseconds(repetition < 0 ? 100 : 4 + 4 * repetition));
-    return Status::Ok();
-  });
-  CountingDevice device(&backend);
-  MeasureOptions options = FewRuns();
-  options.repetitions = 11;
-  Measurement measured;
-  ASSERT_TRUE(MeasureConvolution(&device, MakeConvolution(), "", options, &measured).ok());
-  EXPECT_EQ(runs, 15);  // the last is for the trace
-  EXPECT_EQ(device.sections, 12);
-  EXPECT_GE(measured.time.median_us, 24e3);
-  EXPECT_GT(measured.time.spread_us, 0);
-}
-
-TEST(MeasureConvolutionTest, RotatesThroughCopiesThatExceedTheCache) {
-  const Convolution c = MakeConvolution();
-  const size_t bytes = 4 * (c.image_elements() + c.filter_elements() + c.output_elements());
-  MeasureOptions options = FewRuns();  // 4 timed runs
-  for (const auto& [cache_bytes, copies] : std::vector<std::pair<size_t, int64_t>>{
+TEST_F(MeasureConvolutionTest, RotatesThroughCopiesThatExceedTheCache) {
+  const auto bytes =
+      static_cast<int64_t>(4 * (c_.image_elements() + c_.filter_elements() + c_.output_elements()));
+  for (const auto& [cache_bytes, copies] : std::vector<std::pair<int64_t, size_t>>{
            {0, 1}, {bytes - 1, 1}, {bytes, 2}, {3 * bytes - 1, 3}, {1000 * bytes, 4}}) {
-    SpyingBackend backend;
-    CountingDevice device(&backend);
-    options.cache_bytes = cache_bytes;
-    Measurement measured;
-    ASSERT_TRUE(MeasureConvolution(&device, c, "", options, &measured).ok());
-    EXPECT_EQ(measured.copies, copies) << cache_bytes;
-    EXPECT_EQ(backend.results.size(), static_cast<size_t>(copies));
+    options_.cache_bytes = cache_bytes;
+    backend_.results.clear();
+    Measured(c_);  // 4 timed runs
+    EXPECT_EQ(backend_.results.size(), copies) << cache_bytes;
   }
 }
 
-TEST(MeasureConvolutionTest, AHeadStartIsNotTimedAndChangesNothing) {
-  HostBackend backend(SerialFor);
-  CountingDevice device(&backend);
-  MeasureOptions options = FewRuns();
-  options.head_start_bytes = 1 << 20;
-  Measurement measured;
-  ASSERT_TRUE(MeasureConvolution(&device, MakeConvolution(), "", options, &measured).ok());
-  EXPECT_LT(*measured.relative_error, 1e-5);
+TEST_F(MeasureConvolutionTest, AHeadStartIsNotTimedAndChangesNothing) {
+  options_.head_start_bytes = 1 << 20;
+  EXPECT_LT(Measured(c_).relative_error, 1e-5);
+  EXPECT_EQ(device_.sections, 4);
 }
 
-TEST(MeasureConvolutionTest, SeesAnAlgorithmThatIsNotDeterministic) {
-  SpyingBackend backend;
-  backend.adds_noise = true;
-  CountingDevice device(&backend);
-  Measurement measured;
-  ASSERT_TRUE(MeasureConvolution(&device, MakeConvolution(), "", FewRuns(), &measured).ok());
+TEST_F(MeasureConvolutionTest, SeesAnAlgorithmThatIsNotDeterministic) {
+  backend_.adds_noise = true;
+  const Measurement measured = Measured(c_);
   EXPECT_FALSE(measured.is_deterministic);
-  EXPECT_GT(*measured.relative_error, 1e-3);
+  EXPECT_GT(measured.relative_error, 1e-3);
 }
 
-TEST(MeasureConvolutionTest, SeesElementsThatAreNotWritten) {
-  SpyingBackend backend;
-  backend.writes_nothing = true;
-  CountingDevice device(&backend);
-  Measurement measured;
-  ASSERT_TRUE(MeasureConvolution(&device, MakeConvolution(), "", FewRuns(), &measured).ok());
-  EXPECT_EQ(*measured.relative_error, std::numeric_limits<double>::infinity());
+TEST_F(MeasureConvolutionTest, SeesElementsThatAreNotWrittenAlsoOverTheLimit) {
+  backend_.writes_nothing = true;
+  EXPECT_EQ(Measured(c_).relative_error, kInfinity);
+  options_.reference_limit_multiply_adds = 0;
+  EXPECT_EQ(Measured(c_).relative_error, kInfinity);
 }
 
-TEST(MeasureConvolutionTest, SeesThemOverTheLimitToo) {
-  SpyingBackend backend;
-  backend.writes_nothing = true;
-  CountingDevice device(&backend);
-  MeasureOptions options = FewRuns();
-  options.reference_limit_multiply_adds = 0;
-  Measurement measured;
-  ASSERT_TRUE(MeasureConvolution(&device, MakeConvolution(), "", options, &measured).ok());
-  EXPECT_EQ(*measured.relative_error, std::numeric_limits<double>::infinity());
-}
-
-TEST(MeasureConvolutionTest, OverTheLimitThereIsNoError) {
-  HostBackend backend(SerialFor);
-  CountingDevice device(&backend);
-  const Convolution c = MakeConvolution();
-  MeasureOptions options = FewRuns();
-  options.reference_limit_multiply_adds = MultiplyAdds(c);
-  Measurement measured;
-  ASSERT_TRUE(MeasureConvolution(&device, c, "", options, &measured).ok());
-  EXPECT_TRUE(measured.relative_error.has_value());
-  options.reference_limit_multiply_adds -= 1;
-  ASSERT_TRUE(MeasureConvolution(&device, c, "", options, &measured).ok());
-  EXPECT_FALSE(measured.relative_error.has_value());
+TEST_F(MeasureConvolutionTest, OverTheLimitThereIsNoError) {
+  options_.reference_limit_multiply_adds = MultiplyAdds(c_);
+  EXPECT_GE(Measured(c_).relative_error, 0);
+  options_.reference_limit_multiply_adds -= 1;
+  const Measurement measured = Measured(c_);
+  EXPECT_LT(measured.relative_error, 0);
   EXPECT_TRUE(measured.is_deterministic);
 }
 
-TEST(MeasureConvolutionTest, RefusesWithAReason) {
-  HostBackend backend(SerialFor);
-  CountingDevice device(&backend);
-  const auto refusal = [&device](const Convolution& c, const std::string& algorithm,
-                                 const MeasureOptions& options) {
-    Measurement measured;
-    const Status status = MeasureConvolution(&device, c, algorithm, options, &measured);
-    EXPECT_FALSE(status.ok());
-    return status.message();
+TEST_F(MeasureConvolutionTest, RefusesWithACodeThatTellsWhoseFaultItIs) {
+  const auto expect = [&](StatusCode code, const std::string& words, const Status& refusal,
+                          const Status& resolving) {
+    EXPECT_EQ(refusal.code(), code);
+    EXPECT_NE(refusal.message().find(words), std::string::npos) << refusal.message();
+    EXPECT_EQ(resolving.code(), code);
+    EXPECT_EQ(resolving.message(), refusal.message());
+    options_ = FewRuns();
   };
-  EXPECT_NE(refusal(MakeConvolution(), "FFT", FewRuns()).find("got FFT"), std::string::npos);
-  Convolution wrong = MakeConvolution();
+  const auto resolve = [&](const Convolution& c, const std::string& algorithm = "") {
+    ResolvedAlgorithm resolved;
+    return ResolveAlgorithm(&device_, c, algorithm, options_, &resolved);
+  };
+  expect(StatusCode::kUnsupported, "FFT", Refusal(c_, "FFT"), resolve(c_, "FFT"));
+  options_.workspace_limit_bytes = 16;
+  expect(StatusCode::kUnsupported, "16", Refusal(c_, "IM2COL_GEMM"), resolve(c_, "IM2COL_GEMM"));
+  Convolution wrong = c_;
   ++wrong.output_height;
-  EXPECT_NE(refusal(wrong, "", FewRuns()).find("Expected output height"), std::string::npos);
-  Convolution empty = MakeConvolution();
+  expect(StatusCode::kInvalidArgument, "output height", Refusal(wrong, "DIRECT"), resolve(wrong));
+  Convolution empty = c_;
   empty.batch = 0;
-  EXPECT_NE(refusal(empty, "", FewRuns()).find("something to compute"), std::string::npos);
-  MeasureOptions options = FewRuns();
-  options.repetitions = 0;
-  EXPECT_NE(refusal(MakeConvolution(), "", options).find("repetition"), std::string::npos);
-  options = FewRuns();
-  options.warmup_runs = std::numeric_limits<int64_t>::max();
-  EXPECT_NE(refusal(MakeConvolution(), "", options).find("warm-up runs"), std::string::npos);
-  options = FewRuns();
-  options.workspace_limit_bytes = 16;
-  EXPECT_NE(refusal(MakeConvolution(), "IM2COL_GEMM", options).find("the limit is 16"),
-            std::string::npos);
+  expect(StatusCode::kInvalidArgument, "compute", Refusal(empty), resolve(empty));
+  options_.repetitions = 0;
+  expect(StatusCode::kInvalidArgument, "repetition", Refusal(c_), resolve(c_));
+  options_.warmup_runs = std::numeric_limits<int64_t>::max();
+  expect(StatusCode::kInvalidArgument, "warm-up", Refusal(c_), resolve(c_));
+  EXPECT_EQ(backend_.launches, 0);
 }
 
-TEST(MeasureConvolutionTest, AFailureOnTheDeviceIsReportedAndMemoryIsFreed) {
-  int runs = 0;
-  HostBackend backend(SerialFor, [&runs](const Convolution&) -> Status {
-    return ++runs == 4 ? Internal("injected") : Status::Ok();
-  });
-  CountingDevice device(&backend);
-  Measurement measured;
-  EXPECT_EQ(MeasureConvolution(&device, MakeConvolution(), "", FewRuns(), &measured).message(),
-            "injected");
-  EXPECT_EQ(device.live, 0);
-  // What failed once is not left behind for the next measurement.
-  EXPECT_TRUE(MeasureConvolution(&device, MakeConvolution(), "", FewRuns(), &measured).ok());
-}
-
-TEST(MeasureConvolutionTest, FreesWhatItHasWhereMemoryIsShort) {
-  HostBackend backend(SerialFor);
-  CountingDevice device(&backend);
-  Measurement measured;
+TEST_F(MeasureConvolutionTest, FreesWhatItHasWhereMemoryIsShort) {
   for (int allowed = 0; allowed < 4; ++allowed) {
-    device.refuse_from = allowed;
-    const Status status =
-        MeasureConvolution(&device, MakeConvolution(), "IM2COL_GEMM", FewRuns(), &measured);
-    EXPECT_EQ(status.message(), "no memory") << allowed;
-    EXPECT_EQ(device.live, 0);
+    device_.refuse_from = allowed;
+    EXPECT_EQ(Refusal(c_, "IM2COL_GEMM").code(), StatusCode::kResourceExhausted) << allowed;
+    EXPECT_EQ(device_.live, 0);
   }
 }
 
-TEST(MeasureConvolutionTest, TracesOneRunBehindTheTimedOnes) {
-  SpyingBackend backend;
-  CountingDevice device(&backend);
-  Measurement measured;
-  ASSERT_TRUE(MeasureConvolution(&device, MakeConvolution(), "", FewRuns(), &measured).ok());
+TEST_F(MeasureConvolutionTest, TracesOneRunAfterTheTimedOnes) {
+  const Measurement measured = Measured(c_);
   EXPECT_EQ(measured.kernels.size(), 1u);
   EXPECT_EQ(measured.trace_error, "");
-  EXPECT_EQ(device.sections_at_trace, 4);
-  EXPECT_EQ(backend.launches, 2 + 4 + 1);
+  EXPECT_EQ(device_.sections_at_trace, 4);
+  EXPECT_EQ(backend_.launches, 2 + 4 + 1);
 
-  MeasureOptions options = FewRuns();
-  options.trace_kernels = false;
-  ASSERT_TRUE(MeasureConvolution(&device, MakeConvolution(), "", options, &measured).ok());
-  EXPECT_EQ(device.traces, 1);
-  EXPECT_TRUE(measured.kernels.empty());
+  options_.trace_kernels = false;
+  EXPECT_TRUE(Measured(c_).kernels.empty());
+  EXPECT_EQ(device_.traces, 1);
 }
 
-TEST(MeasureConvolutionTest, ATraceThatFailsLeavesTheRest) {
-  HostBackend backend(SerialFor);
-  CountingDevice device(&backend);
-  device.start_trace = Unavailable("another tool");
-  Measurement measured;
-  ASSERT_TRUE(MeasureConvolution(&device, MakeConvolution(), "", FewRuns(), &measured).ok());
+TEST_F(MeasureConvolutionTest, ATraceThatFailsLeavesTheRest) {
+  device_.start_trace = Unavailable("another tool");
+  Measurement measured = Measured(c_);
   EXPECT_EQ(measured.trace_error, "another tool");
-  EXPECT_EQ(device.traces, 0);
+  EXPECT_EQ(device_.traces, 0);
   EXPECT_GT(measured.time.median_us, 0);
 
-  device.start_trace = Status::Ok();
-  device.stop_trace = Unavailable("records were dropped");
-  ASSERT_TRUE(MeasureConvolution(&device, MakeConvolution(), "", FewRuns(), &measured).ok());
+  device_.start_trace = Status::Ok();
+  device_.stop_trace = Unavailable("records were dropped");
+  measured = Measured(c_);
   EXPECT_EQ(measured.trace_error, "records were dropped");
   EXPECT_TRUE(measured.kernels.empty());
 }
 
-TEST(MeasureConvolutionTest, ATraceIsEndedWhereItsRunFails) {
-  int runs = 0;
-  HostBackend backend(SerialFor, [&runs](const Convolution&) -> Status {
-    return ++runs == 7 ? Internal("injected") : Status::Ok();
-  });
-  CountingDevice device(&backend);
-  Measurement measured;
-  EXPECT_EQ(MeasureConvolution(&device, MakeConvolution(), "", FewRuns(), &measured).message(),
-            "injected");
-  EXPECT_EQ(device.traces, 1);
-}
-
-TEST(MeasureConvolutionTest, CodesTellWhoseFaultAFailureIs) {
-  HostBackend backend(SerialFor);
-  CountingDevice device(&backend);
-  Measurement measured;
-  MeasureOptions options = FewRuns();
-  const auto code = [&](const Convolution& c, const std::string& algorithm) {
-    return MeasureConvolution(&device, c, algorithm, options, &measured).code();
-  };
-  EXPECT_EQ(code(MakeConvolution(), "FFT"), StatusCode::kUnsupported);
-  Convolution wrong = MakeConvolution();
-  ++wrong.output_height;
-  EXPECT_EQ(code(wrong, "DIRECT"), StatusCode::kInvalidArgument);
-  options.workspace_limit_bytes = 16;
-  EXPECT_EQ(code(MakeConvolution(), "IM2COL_GEMM"), StatusCode::kUnsupported);
-  options.repetitions = 0;
-  EXPECT_EQ(code(MakeConvolution(), ""), StatusCode::kInvalidArgument);
-}
-
-TEST(MeasureConvolutionTest, TellsTheBackendWhetherTf32IsAllowed) {
-  SpyingBackend backend;
-  CountingDevice device(&backend);
-  Measurement measured;
-  MeasureOptions options = FewRuns();
-  for (const bool allow : {false, true}) {
-    options.allow_tf32 = allow;
-    backend.allows_tf32 = !allow;
-    ASSERT_TRUE(MeasureConvolution(&device, MakeConvolution(), "", options, &measured).ok());
-    EXPECT_EQ(backend.allows_tf32, allow);
-    backend.allows_tf32 = !allow;
-    StageMeasurement stage;
-    ASSERT_TRUE(
-        MeasureStage(&device, {{{"a", MakeConvolution(), "", 0}}, {}, {}}, options, &stage).ok());
-    EXPECT_EQ(backend.allows_tf32, allow);
-  }
-}
-
-TEST(MeasureConvolutionTest, AKeptProblemChangesNoFigure) {
-  HostBackend backend(SerialFor);
-  CountingDevice device(&backend);
-  const Convolution c = MakeConvolution();
-  Convolution other = c;
+TEST_F(MeasureConvolutionTest, AKeptProblemChangesNothing) {
+  Convolution other = c_;
   other.kind = ConvolutionKind::kBackwardInput;
   MeasureOptions other_seed = FewRuns();
   other_seed.seed = 7;
@@ -391,23 +265,64 @@ TEST(MeasureConvolutionTest, AKeptProblemChangesNoFigure) {
   ProblemCache cache;
   // What is kept is used again, is another's, is of another seed, and has no reference yet.
   for (const auto& [convolution, options] :
-       std::vector<std::pair<Convolution, MeasureOptions>>{{c, FewRuns()},
-                                                           {c, FewRuns()},
+       std::vector<std::pair<Convolution, MeasureOptions>>{{c_, FewRuns()},
+                                                           {c_, FewRuns()},
                                                            {other, no_reference},
                                                            {other, FewRuns()},
-                                                           {c, FewRuns()},
-                                                           {c, other_seed},
-                                                           {c, no_reference}}) {
+                                                           {c_, FewRuns()},
+                                                           {c_, other_seed},
+                                                           {c_, no_reference}}) {
     for (const char* algorithm : {"IM2COL_GEMM", "DIRECT"}) {
       SCOPED_TRACE(ToString(convolution) + " " + algorithm);
-      Measurement kept, anew;
+      Measurement kept;
       ASSERT_TRUE(
-          tf_interop::MeasureConvolution(&device, convolution, algorithm, options, &cache, &kept)
-              .ok());
-      ASSERT_TRUE(MeasureConvolution(&device, convolution, algorithm, options, &anew).ok());
-      EXPECT_EQ(kept.relative_error, anew.relative_error);
-      EXPECT_EQ(kept.relative_error.has_value(), options.reference_limit_multiply_adds > 0);
+          MeasureConvolution(&device_, convolution, algorithm, options, &cache, &kept).ok());
+      options_ = options;
+      EXPECT_EQ(kept.relative_error, Measured(convolution, algorithm).relative_error);
+      EXPECT_EQ(kept.relative_error >= 0, options.reference_limit_multiply_adds > 0);
     }
+  }
+}
+
+// A backend whose runs are told apart by their number.
+struct NumberedRuns {
+  explicit NumberedRuns(const std::function<Status(int)>& run)
+      : backend(SerialFor, [this, run](const Convolution&) { return run(count++); }) {}
+  int count = 0;
+  HostBackend backend;
+  CountingDevice device{&backend};
+};
+
+TEST(MeasureRunsTest, TimesTheRepetitionsAndNotTheOtherRuns) {
+  // Slow for error, determinism and warm-up, then 4, 8, … 44 ms: the median is 24 and the spread
+  // 16 ms, plus what sleeping takes longer.
+  NumberedRuns runs([](int number) {
+    const int repetition = number - 3;
+    const int milliseconds = repetition < 0 ? 100 : 4 + 4 * repetition;
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    return Status::Ok();
+  });
+  MeasureOptions options = FewRuns();
+  options.repetitions = 11;
+  Measurement measured;
+  ASSERT_TRUE(Measure(&runs.device, MakeConvolution(), "", options, &measured).ok());
+  EXPECT_EQ(runs.count, 15);  // the last is for the trace
+  EXPECT_EQ(runs.device.sections, 12);
+  EXPECT_GE(measured.time.median_us, 24e3);
+  EXPECT_GT(measured.time.spread_us, 0);
+}
+
+TEST(MeasureRunsTest, AFailureOnTheDeviceIsReportedAndMemoryIsFreed) {
+  for (const int failing : {3, 6}) {  // of the timed runs, and the one that is traced
+    NumberedRuns runs(
+        [failing](int number) { return number == failing ? Internal("injected") : Status::Ok(); });
+    Measurement measured;
+    const Status status = Measure(&runs.device, MakeConvolution(), "", FewRuns(), &measured);
+    EXPECT_EQ(status.message(), "injected");
+    EXPECT_EQ(runs.device.live, 0);
+    EXPECT_EQ(runs.device.traces, failing == 6);  // it is ended
+    // What failed once is not left for the next measurement.
+    EXPECT_TRUE(Measure(&runs.device, MakeConvolution(), "", FewRuns(), &measured).ok());
   }
 }
 
