@@ -61,6 +61,7 @@ class RandomGraph:
             case "conv":
                 size = self.random.choice([1, 3])
                 result = tf.nn.conv2d(x, self.digits(size, size, CHANNELS, CHANNELS), 1, "SAME")
+                result = tf.nn.relu(result) if size == 1 else result
             case "backward_input":
                 result = tf.raw_ops.Conv2DBackpropInput(
                     input_sizes=[2, SIZE, SIZE, CHANNELS],

@@ -7,8 +7,8 @@ from unnoticed import ROOT, run_python
 DEVICES = '''
     import numpy as np
     import tensorflow as tf
-    from tensorflow.core.framework import node_def_pb2
     import tf_interop
+    from tf_interop.graph.program import decode_stage
     from tf_interop.runtime.plugin import get_plugin
     from unnoticed import IMAGE, conv, stages_run
 
@@ -26,8 +26,7 @@ DEVICES = '''
                 if node.op != "TfInterop>ConvStage":
                     device_of[node.name] = node.device
                     continue
-                steps = [node_def_pb2.NodeDef.FromString(each).name
-                         for each in node.attr["steps"].list.s]
+                steps = [each.name for each in decode_stage(node).operations]
                 assert {device_of[name] for name in steps} == {node.device}
                 counts.setdefault(node.device[-len("CPU:0"):], {})[node.name] = len(steps)
         with get_plugin().observe(look):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
+from tensorflow.core.framework import graph_pb2, types_pb2
 from tensorflow.core.protobuf import rewriter_config_pb2
 from unnoticed import (
     FILTERS,
@@ -24,6 +24,7 @@ from unnoticed import (
 )
 
 import tf_interop
+from tf_interop.graph.program import decode_stage
 from tf_interop.runtime.plugin import get_plugin
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
@@ -94,7 +95,9 @@ def test_gives_the_same_numbers_and_makes_stages_with(name: str, value: Any) -> 
     tf.config.optimizer.set_experimental_options({name: value})
     assert_unnoticed(in_function(gradients(network)))
     widest = max(
-        len(stage.lanes) for report in tf_interop.status().graphs for stage in report.plan.stages
+        len(each.stage.lanes)
+        for report in tf_interop.status().graphs
+        for each in report.plan.stages
     )
     # The first convolutions of three branches and the depthwise one do not depend on each other.
     assert widest >= 4
@@ -107,8 +110,7 @@ def test_convolutions_that_mixed_precision_made_bfloat16_are_in_stages() -> None
     def note_types(graph_def: graph_pb2.GraphDef, _: str) -> None:
         for node in graph_def.node:
             if node.op == "TfInterop>ConvStage":
-                steps = map(node_def_pb2.NodeDef.FromString, node.attr["steps"].list.s)
-                seen.append({step.attr["T"].type for step in steps})
+                seen.append({each.attr["T"].type for each in decode_stage(node).operations})
 
     with get_plugin().observe(note_types):
         assert_unnoticed(in_function(network))

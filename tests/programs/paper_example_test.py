@@ -11,9 +11,9 @@ from tf_interop.plan.make import make_plan
 from tf_interop.plan.problem import (
     Candidate,
     ConvolutionCosts,
-    FigureSource,
     PlanningProblem,
     ProblemNode,
+    ValueSource,
 )
 from tf_interop.plan.types import GraphPlan
 from tf_interop.profile.entries import KernelMeasurement
@@ -123,12 +123,12 @@ def test_runs_the_complementary_algorithms_of_table_1_together(
     plan = plan_two_layers(precomp_kernel(precomp_launch, waves), fft_kernel(fft_launch, 1), lead)
     (stage,) = plan.stages
     # FFT_TILING goes first: it leaves registers, and PRECOMP_GEMM would leave none.
-    assert [pinned.algorithm for pinned in stage.convolutions] == [
+    assert [step.algorithm for step in stage.stage.steps] == [
         "FFT_TILING",
         "IMPLICIT_PRECOMP_GEMM",
     ]
     assert stage.prediction is not None
-    assert stage.prediction.source is FigureSource.MODELLED
+    assert stage.prediction.source is ValueSource.MODELLED
     assert stage.prediction.latency_us <= 0.83 * stage.prediction.sequential_us
 
 
@@ -143,7 +143,7 @@ def test_never_runs_precomp_gemm_of_table_1_beside_itself(
         precomp_kernel(launch, waves), fft_kernel(FFT_LAUNCHES[1], fft_waves), lead
     )
     for stage in plan.stages:
-        algorithms = [pinned.algorithm for pinned in stage.convolutions]
+        algorithms = [step.algorithm for step in stage.stage.steps]
         assert algorithms != ["IMPLICIT_PRECOMP_GEMM"] * 2
 
 
@@ -176,5 +176,5 @@ def test_the_budget_decides_between_the_algorithms_of_table_2(budget: int, algor
             memory_budget_bytes=budget,
         )
     )
-    pinned = [each.algorithm for stage in plan.stages for each in stage.convolutions]
-    assert [*pinned, *(each.algorithm for each in plan.alone)] == [algorithm]
+    pinned = [step.algorithm for stage in plan.stages for step in stage.stage.steps]
+    assert [*pinned, *(each.algorithm for each in plan.unstaged)] == [algorithm]

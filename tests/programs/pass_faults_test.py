@@ -20,6 +20,7 @@ from unnoticed import IMAGE, conv, in_function, stages_run
 import tf_interop
 from tf_interop.errors import TimeLimitError
 from tf_interop.graph import time_limit as time_limit_module
+from tf_interop.graph.program import decode_stage, encode_stage
 from tf_interop.graph.time_limit import check_time_limit, time_limit
 from tf_interop.runtime import graph_pass as conv_stage_pass
 from tf_interop.runtime import plugin as plugin_module
@@ -235,7 +236,7 @@ def test_a_signal_during_the_pass_reaches_the_program_and_not_the_pass(
 def stage_of(graph_def: graph_pb2.GraphDef) -> node_def_pb2.NodeDef:
     """The stage with two convolutions."""
     stages = [node for node in graph_def.node if node.op == "TfInterop>ConvStage"]
-    return max(stages, key=lambda node: len(node.attr["steps"].list.s))
+    return max(stages, key=lambda node: len(decode_stage(node).operations))
 
 
 def readers_of(graph_def: graph_pb2.GraphDef, name: str) -> list[tuple[node_def_pb2.NodeDef, int]]:
@@ -284,10 +285,10 @@ def read_itself(graph_def: graph_pb2.GraphDef) -> None:
 
 
 def change_the_padding(graph_def: graph_pb2.GraphDef) -> None:
-    steps = stage_of(graph_def).attr["steps"].list.s
-    step = node_def_pb2.NodeDef.FromString(steps[0])
-    step.attr["padding"].s = b"VALID"
-    steps[0] = step.SerializeToString(deterministic=True)
+    node = stage_of(graph_def)
+    stage = decode_stage(node)
+    stage.operations[0].attr["padding"].s = b"VALID"
+    node.attr["program"].CopyFrom(encode_stage(stage).attr["program"])
 
 
 def swap_the_inputs(graph_def: graph_pb2.GraphDef) -> None:

@@ -66,7 +66,7 @@ def test_makes_the_stage_that_was_measured_on_this_cpu(tmp_path: pathlib.Path) -
     result = _run_branches()
     [report] = tf_interop.status().graphs
     [stage] = report.plan.stages
-    assert [pinned.algorithm for pinned in stage.convolutions] == ["IM2COL_GEMM", "DIRECT"]
+    assert [step.algorithm for step in stage.stage.steps] == ["IM2COL_GEMM", "DIRECT"]
     assert stage.why == "profiled: 20.0 us against 30.0 us in sequence"
     np.testing.assert_array_equal(result, expected)
 

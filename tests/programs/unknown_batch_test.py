@@ -9,9 +9,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import tensorflow as tf
+from planning_graphs import make_stage
 
 import tf_interop
-from tf_interop.plan.types import GraphPlan, LaneOptions, PinnedConvolution, Plan, PlannedStage
+from tf_interop.plan.types import GraphPlan, Plan
 from tf_interop.runtime.plugin import get_plugin
 
 
@@ -39,12 +40,6 @@ def images(batch_size: int) -> np.ndarray:
     return np.random.default_rng(batch_size).integers(-2, 3, [batch_size, 9, 9, 3]).astype("f")
 
 
-def stage(*lanes: str, algorithm: str) -> PlannedStage:
-    return PlannedStage(
-        tuple(tuple(PinnedConvolution(name, algorithm) for name in lane.split()) for lane in lanes)
-    )
-
-
 def plan_for_two_batch_sizes() -> Plan:
     tf_interop.enable("always")
     make_branches()(images(1))
@@ -52,8 +47,8 @@ def plan_for_two_batch_sizes() -> Plan:
     get_plugin().forget_reports()
     return Plan(
         (
-            GraphPlan(report.plan.fingerprint, 3, (stage("a", "b", "c", algorithm="DIRECT"),), 2),
-            GraphPlan(report.plan.fingerprint, 3, (stage("a b", "c", algorithm="IM2COL_GEMM"),), 5),
+            GraphPlan(report.plan.fingerprint, 3, (make_stage("a:DIRECT", "b:DIRECT", "c"),), 2),
+            GraphPlan(report.plan.fingerprint, 3, (make_stage("a b:IM2COL_GEMM", "c"),), 5),
         )
     )
 
@@ -93,7 +88,7 @@ def test_the_plan_that_was_made_gives_the_same_stages_again(tmp_path: pathlib.Pa
     [graph] = made.graphs
     [only] = graph.stages
     assert [schedule.batch_size for schedule in only.schedules] == [2, 5]
-    assert [len(schedule.lanes) for schedule in only.schedules] == [3, 2]
+    assert [len(schedule.stage.lanes) for schedule in only.schedules] == [3, 2]
     tf_interop.save_plan(made, tmp_path / "plan.json")
     tf_interop.disable()
     get_plugin().forget_reports()
@@ -106,18 +101,17 @@ def test_the_plan_that_was_made_gives_the_same_stages_again(tmp_path: pathlib.Pa
 
 def test_one_batch_size_merges_where_others_do_not(tmp_path: pathlib.Path) -> None:
     [first, second] = plan_for_two_batch_sizes().graphs
-    merged = dataclasses.replace(
-        stage("b", "c a", algorithm="DIRECT"),
-        lane_options=(LaneOptions(), LaneOptions(merged=True)),
-    )
+    merged = make_stage("b:DIRECT", "+c:DIRECT a:DIRECT")
     merging = dataclasses.replace(first, stages=(merged,), batch_size=3)
     tf_interop.enable(plan=Plan((first, merging, second)))
     make_branches()(images(3))
     made = tf_interop.status().plan
     [only] = made.graphs[0].stages
-    assert [
-        [options.merged for options in schedule.lane_options] for schedule in only.schedules
-    ] == [[], [False, True], []]
+    assert [[lane.merged for lane in schedule.stage.lanes] for schedule in only.schedules] == [
+        [False] * 3,
+        [False, True],
+        [False] * 2,
+    ]
     tf_interop.save_plan(made, tmp_path / "plan.json")
     assert tf_interop.load_plan(tmp_path / "plan.json") == made
     for batch_size in (2, 3, 5):

@@ -57,9 +57,9 @@ def _fit(model: Any, *callbacks: Any) -> list[float]:
 def _wide_stages() -> list[set[str]]:
     """The op types of the stages with several lanes, of the last graph."""
     return [
-        {pinned.node.rsplit("/", 1)[-1] for lane in stage.lanes for pinned in lane}
+        {node.rsplit("/", 1)[-1] for node in stage.nodes}
         for stage in tf_interop.status().plan.graphs[-1].stages
-        if len(stage.lanes) > 1
+        if len(stage.stage.lanes) > 1
     ]
 
 

@@ -17,16 +17,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl import logging
+from planning_graphs import make_stage
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.python.framework import kernels
 
 import tf_interop
 from tf_interop.errors import LibraryError, PlanError
-from tf_interop.plan.types import GraphPlan, LaneOptions, PinnedConvolution, Plan, PlannedStage
+from tf_interop.plan.types import GraphPlan, Plan, PlannedStage
 from tf_interop.runtime import kernel_library
 from tf_interop.runtime import plugin as plugin_module
 from tf_interop.runtime.plugin import PassFailure, get_plugin
 from tf_interop.runtime.settings import Policy, Settings
+from tf_interop.stage import Stage
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIBRARY = get_plugin().library.build_info.path
@@ -57,9 +59,7 @@ def make_branches() -> tf.types.experimental.GenericFunction:
 def stages_of_last_graph() -> list[list[list[str]]]:
     """Names by stage and lane."""
     [report] = tf_interop.status().graphs
-    return [
-        [[pinned.node for pinned in lane] for lane in stage.lanes] for stage in report.plan.stages
-    ]
+    return [[list(lane.operations) for lane in each.stage.lanes] for each in report.plan.stages]
 
 
 def test_groups_branches_and_gives_the_same_numbers() -> None:
@@ -108,7 +108,7 @@ def test_a_plan_is_followed_to_the_lane(tmp_path: pathlib.Path) -> None:
     make_branches()(IMAGE)
     plan = tf_interop.status().plan
     [graph] = plan.graphs
-    one_lane = PlannedStage((graph.stages[0].convolutions,), "on one lane")
+    one_lane = PlannedStage(Stage.in_sequence(graph.stages[0].stage.steps), "on one lane")
     plan = dataclasses.replace(plan, graphs=(dataclasses.replace(graph, stages=(one_lane,)),))
     tf_interop.save_plan(plan, tmp_path / "plan.json")
 
@@ -129,8 +129,9 @@ def test_lane_options_of_a_plan_reach_the_op_and_are_counted_where_refused(
     make_branches()(IMAGE)
     plan = tf_interop.status().plan
     [graph] = plan.graphs
-    options = (LaneOptions(priority=-1, sm_count=8), LaneOptions())
-    stage = dataclasses.replace(graph.stages[0], lane_options=options)
+    first, second = graph.stages[0].stage.lanes
+    first = dataclasses.replace(first, priority=-1, sm_count=8)
+    stage = dataclasses.replace(graph.stages[0], stage=Stage((first, second)))
     plan = dataclasses.replace(plan, graphs=(dataclasses.replace(graph, stages=(stage,)),))
     tf_interop.save_plan(plan, tmp_path / "plan.json")
 
@@ -159,17 +160,13 @@ def plan_with(*stages: PlannedStage) -> Plan:
     return Plan((GraphPlan(report.plan.fingerprint, 3, stages),))
 
 
-def stage_of(*names: str, algorithm: str | None = None) -> PlannedStage:
-    return PlannedStage(tuple((PinnedConvolution(name, algorithm),) for name in names))
-
-
 @pytest.mark.parametrize(
     ("stages", "cause"),
     [
-        ((stage_of("a", "b"), stage_of("a")), "'a' in stage 0 and in stage 1"),
-        ((stage_of("b", "c"),), "'b'"),
-        ((stage_of("a", "nowhere"),), "'nowhere'"),
-        ((stage_of("a", "b", algorithm="FASTEST"),), "FASTEST"),
+        ((make_stage("a", "b"), make_stage("a")), "'a' in stage 0 and in stage 1"),
+        ((make_stage("b", "c"),), "'b'"),
+        ((make_stage("a", "nowhere"),), "'nowhere'"),
+        ((make_stage("a:FASTEST", "b"),), "FASTEST"),
     ],
     ids=["node_twice", "dependent", "unknown_node", "unknown_algorithm"],
 )
@@ -207,7 +204,7 @@ def test_a_plan_that_makes_a_cycle_changes_nothing() -> None:
     tf_interop.enable("always")
     expected = make_two_chains()(IMAGE)
     [report] = tf_interop.status().graphs
-    crossed = (stage_of("x1", "y2"), stage_of("y1", "x2"))
+    crossed = (make_stage("x1", "y2"), make_stage("y1", "x2"))
     tf_interop.enable(plan=Plan((GraphPlan(report.plan.fingerprint, 4, crossed),)))
     before = tf_interop.status().counters.stages_run
     np.testing.assert_array_equal(make_two_chains()(IMAGE), expected)
@@ -218,7 +215,7 @@ def test_a_plan_that_makes_a_cycle_changes_nothing() -> None:
 
 
 def test_a_plan_for_another_graph_changes_nothing_and_says_why() -> None:
-    plan = Plan((GraphPlan("0123456789abcdef", 2, (stage_of("p", "q"),)),))
+    plan = Plan((GraphPlan("0123456789abcdef", 2, (make_stage("p", "q"),)),))
     tf_interop.enable(plan=plan)
     make_branches()(IMAGE)
     [failure] = tf_interop.status().failures
