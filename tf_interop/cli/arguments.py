@@ -138,14 +138,7 @@ def allow_foreign_profile_option(command: Command) -> Command:
 
 def batches_option(help_text: str) -> Decorator:
     """`--batch`, one or more batch sizes."""
-    return click.option(
-        "--batch",
-        default="1",
-        show_default=True,
-        callback=_parse_batches,
-        metavar="N,…",
-        help=help_text,
-    )
+    return parsed_option("--batch", parse_batches, "N,…", help_text, default="1")
 
 
 def steps_options(to_do: str) -> Decorator:
@@ -170,7 +163,7 @@ def image_size_option(
     "application.",
 ) -> Decorator:
     """`--image-size`, height and width."""
-    return click.option("--image-size", callback=_parse_image_size, metavar="N|HxW", help=help_text)
+    return parsed_option("--image-size", _image_size_of, "N|HxW", help_text)
 
 
 def target_option(what: str, default: str) -> Decorator:
@@ -180,28 +173,45 @@ def target_option(what: str, default: str) -> Decorator:
         what: what is for that device, such as `What to plan for`.
         default: what is taken where the option is not given, in words.
     """
-    return click.option(
-        "--for",
-        "target",
-        callback=_parse_target,
-        metavar="cpu|CC",
-        help=f"{what}: cpu, or a GPU of a compute capability such as 9.0, which need not be here. "
-        f"[default: {default}]",
+    help_text = (
+        f"{what}: cpu, or a GPU of a compute capability such as 9.0, which need not be here. "
+        f"[default: {default}]"
     )
+    return parsed_option("--for", _target_of, "cpu|CC", help_text, "target")
 
 
 def time_option(
     name: str, parameter: str, help_text: str, *, default: str | None = None
 ) -> Decorator:
     """A time in seconds, from `90s`, `10m` or `1.5h`."""
+    return parsed_option(name, parse_budget, "TIME", help_text, parameter, default=default)
+
+
+def parsed_option(
+    name: str,
+    parse: Callable[[Any], Any],
+    metavar: str,
+    help_text: str,
+    parameter: str | None = None,
+    **settings: Any,
+) -> Decorator:
+    """An option whose text becomes a value.
+
+    Args:
+        name: the option's name.
+        parse: gives the value, and raises ValueError for what is wrong usage.
+        metavar: what the help calls it.
+        help_text: what it is.
+        parameter: the parameter's name, where it is another than the option's.
+        **settings: others of click.option.
+    """
     return click.option(
-        name,
-        parameter,
-        default=default,
-        show_default=default is not None,
-        callback=_parse_time,
-        metavar="TIME",
+        *filter(None, (name, parameter)),
+        callback=parsed_by(parse),
+        metavar=metavar,
         help=help_text,
+        show_default=settings.get("default") is not None,
+        **settings,
     )
 
 
@@ -298,9 +308,3 @@ def _target_of(text: str) -> str:
             f"Expected cpu or the compute capability of a GPU such as 9.0, got '{text}'."
         )
     return text
-
-
-_parse_batches = parsed_by(parse_batches)
-_parse_image_size = parsed_by(_image_size_of)
-_parse_target = parsed_by(_target_of)
-_parse_time = parsed_by(parse_budget)

@@ -23,7 +23,7 @@ from tf_interop.cli.arguments import (
     batches_option,
     count_option,
     image_size_option,
-    parsed_by,
+    parsed_option,
     profile_option,
     steps_options,
     time_option,
@@ -65,41 +65,39 @@ def _plans_of(values: Sequence[str]) -> PlanPaths:
 case_options = all_of(
     batches_option("Batch sizes."),
     steps_options("Measure"),
-    click.option(
+    parsed_option(
         "--precision",
+        functools.partial(_members_of, Precision),
+        "tf32,float32,float16,bfloat16",
+        "tf32: float32 with TensorFlow's switch for TF32 on, as it is by default. float32: with "
+        "the switch off. float16, bfloat16: Keras' mixed precision.",
         "precisions",
         default="tf32",
-        show_default=True,
-        callback=parsed_by(functools.partial(_members_of, Precision)),
-        metavar="tf32,float32,float16,bfloat16",
-        help="tf32: float32 with TensorFlow's switch for TF32 on, as it is by default. float32: "
-        "with the switch off. float16, bfloat16: Keras' mixed precision.",
     ),
     image_size_option(
         "Height and width in pixels, where the model leaves them open, is a Keras application, or "
         "a function with the argument image_size."
     ),
-    click.option(
+    parsed_option(
         "--variants",
+        functools.partial(_members_of, Variant),
+        "NAME,…",
+        "stock: TensorFlow as it is. xla: compiled by XLA. ours: with the plan's stages. pinning: "
+        "the plan's algorithms, one after another. concurrency: the plan's lanes, no algorithm "
+        "pinned.",
         default=",".join(each.value for each in Variant),
-        show_default=True,
-        callback=parsed_by(functools.partial(_members_of, Variant)),
-        metavar="NAME,…",
-        help="stock: TensorFlow as it is. xla: compiled by XLA. ours: with the plan's stages. "
-        "pinning: the plan's algorithms, one after another. concurrency: the plan's lanes, no "
-        "algorithm pinned.",
     ),
 )
 """What to compare."""
 
 plan_options = all_of(
-    click.option(
+    parsed_option(
         "--plan",
+        _plans_of,
+        "[PRECISION=]PLAN.json",
+        "A plan that holds all cases, or those of a precision.",
         "plan_paths",
         multiple=True,
-        callback=parsed_by(_plans_of),
-        metavar="[PRECISION=]PLAN.json",
-        help="A plan that holds all cases, or those of a precision.",
     ),
     profile_option("Plan each case by this profile, as tf-interop plan does."),
     click.option(

@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import pathlib
+import runpy
 import sys
 import traceback
 from collections.abc import Callable
 
 import click
+import wrapt
 
 import tf_interop
-from tf_interop.cli.arguments import (
-    allow_foreign_profile_option,
-    profile_option,
-    written_option,
-)
-from tf_interop.cli.exit_status import (
-    drop_stdout,
-    end_with,
-    errors_shown,
-    help_end,
-    print_error,
-)
+from tf_interop.cli.arguments import allow_foreign_profile_option, profile_option, written_option
+from tf_interop.cli.exit_status import drop_stdout, end_with, errors_shown, help_end, print_error
 from tf_interop.cli.result import print_json, stdout_on_stderr
-from tf_interop.cli.run_program import Program, enable_once_imported
 from tf_interop.errors import PlanError, TfInteropError
 from tf_interop.plan.file import load_plan, save_plan
 from tf_interop.profile.file import load_profile
-from tf_interop.runtime.run_record import RunRecord, save_run
+from tf_interop.runtime.run_record import save_run
 
 # TensorFlow takes seconds to import, and a program that is run wants to do that itself.
 
@@ -41,28 +33,32 @@ run --plan plan.json --save-run run.json train.py
 
 
 @dataclasses.dataclass(frozen=True)
-class _PreparedRun:
+class _Run:
     """What `run` does once the command line has been read, outside of click.
 
     Attributes:
-        program: the program.
+        target: a script (a file, or a folder or archive with a `__main__.py`), or a module.
+        is_module: whether `target` is a module, as after `python -m`.
+        arguments: the program's own arguments.
         report: whether to say at the end what the plugin did.
         plan_path: where to write the plan at the end; None for nowhere.
         record_path: where to write the record of the run; None for nowhere.
         as_json: whether to print that record on stdout, with what the program prints on stderr.
     """
 
-    program: Program
+    target: str
+    is_module: bool
+    arguments: tuple[str, ...]
     report: bool
     plan_path: pathlib.Path | None
     record_path: pathlib.Path | None
     as_json: bool
 
-    def run(self) -> None:
+    def __call__(self) -> None:
         """Runs the program; it decides how the process ends, unless a result is not written."""
         try:
             with stdout_on_stderr() if self.as_json else contextlib.nullcontext():
-                self.program.run()
+                self._run_program()
         except SystemExit as end:
             if not self._finish(has_failed=bool(end.code)) and not end.code:
                 raise SystemExit(1) from None
@@ -75,6 +71,20 @@ class _PreparedRun:
             raise
         if not self._finish(has_failed=False):
             raise SystemExit(1)
+
+    def _run_program(self) -> None:
+        """Runs the program as `__main__`. What it raises comes out, SystemExit too."""
+        sys.argv[:] = [self.target, *self.arguments]
+        # Under -P and -I Python puts nothing in front of the path, and there is nothing to replace.
+        if not getattr(sys.flags, "safe_path", sys.flags.isolated):
+            path = pathlib.Path(self.target)
+            sys.path[0] = str(path.resolve().parent) if path.is_file() else self.target
+            if self.is_module:
+                sys.path[0] = os.getcwd()  # noqa: PTH109 (an entry of sys.path is a string)
+        if self.is_module:
+            runpy.run_module(self.target, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(self.target, run_name="__main__")
 
     def _finish(self, *, has_failed: bool) -> bool:
         """Reports and saves as far as asked for; returns whether that went well."""
@@ -92,7 +102,9 @@ class _PreparedRun:
             if wants_record:
                 self._put_out_record(status)
             if self.plan_path is not None:
-                _save_stages(status, self.plan_path)
+                if not status.stage_count:
+                    raise PlanError(f"Expected stages to save in '{self.plan_path}', got none.")
+                save_plan(status.plan, self.plan_path)
         except TfInteropError as error:
             print_error(error.on_command_line)
             return False
@@ -101,11 +113,19 @@ class _PreparedRun:
     def _put_out_record(self, status: tf_interop.Status) -> None:
         from tf_interop.runtime.record_run import record_run
 
-        record = record_run(status, (self.program.target, *self.program.arguments))
+        record = record_run(status, (self.target, *self.arguments))
         if self.record_path is not None:
             save_run(record, self.record_path)
-        if self.as_json:
-            _print(record)
+        if not self.as_json:
+            return
+        try:
+            print_json(record)
+        except OSError as error:
+            drop_stdout()
+            raise TfInteropError(
+                f"Expected to write the record of the run on stdout, got: {error.strerror}. Give "
+                "--save-run a file."
+            ) from error
 
 
 def _is_raised_by_runpy(error: ImportError) -> bool:
@@ -116,23 +136,6 @@ def _is_raised_by_runpy(error: ImportError) -> bool:
         or frame.filename.startswith(package)
         for frame in traceback.extract_tb(error.__traceback__)
     )
-
-
-def _print(record: RunRecord) -> None:
-    try:
-        print_json(record)
-    except OSError as error:
-        drop_stdout()
-        raise TfInteropError(
-            f"Expected to write the record of the run on stdout, got: {error.strerror}. Give "
-            "--save-run a file."
-        ) from error
-
-
-def _save_stages(status: tf_interop.Status, path: pathlib.Path) -> None:
-    if not status.stage_count:
-        raise PlanError(f"Expected stages to save in '{path}', got none.")
-    save_plan(status.plan, path)
 
 
 @click.command(
@@ -221,15 +224,20 @@ def run(
             "--plan or --profile, or --policy always.",
             err=True,
         )
-    enable_once_imported(
-        policy,
-        plan,
-        profile,
-        allow_foreign_profile=allow_foreign_profile,
-        workspace_limit_mb=workspace_limit_mb,
-        on_error=end_with,
-    )
-    prepared = _PreparedRun(
-        Program(program, is_module, arguments), report, saved_plan_path, record_path, as_json
-    )
-    return prepared.run
+
+    def enable(_tensorflow: object) -> None:
+        try:
+            tf_interop.enable(
+                policy,
+                plan=plan,
+                profile=profile,
+                allow_foreign_profile=allow_foreign_profile,
+                workspace_limit_mb=workspace_limit_mb,
+            )
+        except TfInteropError as error:
+            end_with(error)
+
+    # Not before the program imports it: programs set environment variables for TensorFlow, such as
+    # CUDA_VISIBLE_DEVICES, ahead of the import.
+    wrapt.register_post_import_hook(enable, "tensorflow")
+    return _Run(program, is_module, arguments, report, saved_plan_path, record_path, as_json)
