@@ -19,7 +19,6 @@ from convolution_values import TINY
 from tf_interop.measure.backend import AlgorithmScope
 from tf_interop.profile.entries import FailureKind, entry_key
 from tf_interop.profile.file import load_profile
-from tf_interop.profile.journal import journal_path
 from tf_interop.profile.types import Profile, SmLimits
 from tf_interop.profile.worklist import (
     ConfigurationList,
@@ -27,6 +26,7 @@ from tf_interop.profile.worklist import (
     ListedStage,
 )
 from tf_interop.profile.worklist_file import save_configurations
+from tf_interop.stage import Lane, Stage, Step
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STAND_INS = pathlib.Path(os.environ.get("TF_INTEROP_STAND_INS", ""))
@@ -177,18 +177,19 @@ def test_legacy_algorithms_are_measured_with_and_without_tf32(tmp_path: pathlib.
 
 def test_measures_stages_with_sms_of_their_own_priorities_and_pins(tmp_path: pathlib.Path) -> None:
     stages = (
-        ListedStage((0, 1), (0, 1)),
-        ListedStage((0, 1), (0, 1), sm_counts=(60, 0), priorities=(-1, 0)),
-        ListedStage((0, 1), (0, 1), algorithms=("eng1", "split+nchw+FFT")),
-        ListedStage((0, 1), (0, 1), algorithms=("eng1", "split+FFT")),
+        Stage.side_by_side((Step(0), Step(1))),
+        Stage((Lane((Step(0),), priority=-1, sm_count=60), Lane((Step(1),)))),
+        Stage.side_by_side((Step(0, "eng1"), Step(1, "split+nchw+FFT"))),
+        Stage.side_by_side((Step(0, "eng1"), Step(1, "split+FFT"))),
     )
     convolutions = (ListedConvolution(TINY), ListedConvolution(FUSED))
-    save_configurations(ConfigurationList(convolutions, stages), tmp_path / "list.json")
+    listed = tuple(map(ListedStage, stages))
+    save_configurations(ConfigurationList(convolutions, listed), tmp_path / "list.json")
     options = ("--algorithms", "heuristic", "--pair-algorithms", "1")
     profile, measured_count = _profile(tmp_path, *options)
     by_pins = {
-        (tuple(each.algorithm for each in stage.convolutions), bool(stage.sm_counts)): stage
-        for stage in profile.stages
+        (tuple(step.algorithm for step in each.stage.steps), each.stage.has_lane_options): each
+        for each in profile.stages
     }
     assert len(by_pins) == 3
     fastest = tuple(
@@ -199,12 +200,11 @@ def test_measures_stages_with_sms_of_their_own_priorities_and_pins(tmp_path: pat
         assert algorithms in (fastest, ("eng1_k2=5", "split+nchw+FFT"))
     # The device has SMs in groups of eight.
     apart = by_pins[fastest, True]
-    assert (apart.asked_sm_counts, apart.sm_counts) == ((60, 0), (64, 68))
-    assert apart.priorities == (-1, 0)
+    assert apart.granted_sm_counts == (64, 68)
+    assert [(lane.sm_count, lane.priority) for lane in apart.stage.lanes] == [(60, -1), (0, 0)]
     [failure] = profile.stage_failures
     assert failure.kind is FailureKind.UNSUPPORTED
-    assert "FFT of NHWC" in failure.reason
-    assert [each.algorithm for each in failure.convolutions] == ["eng1_k2=5", "split+FFT"]
+    assert [step.algorithm for step in failure.stage.steps] == ["eng1_k2=5", "split+FFT"]
 
     again, measured_count = _profile(tmp_path, *options)
     assert (again, measured_count) == (profile, 0)
@@ -214,22 +214,21 @@ def test_goes_on_after_it_was_killed(tmp_path: pathlib.Path) -> None:
     save_configurations(ONE, tmp_path / "list.json")
     considered = ("--algorithms", "heuristic")
     process = _start(tmp_path, considered)
-    journal = journal_path(tmp_path / "profile.json")
+    path = tmp_path / "profile.json"
     deadline = time.monotonic() + 60
-    while not journal.exists() or journal.read_bytes().count(b"\n") < 4:
+    while not path.exists() or path.read_bytes().count(b"\n") < 4:
         assert time.monotonic() < deadline
         assert process.poll() is None, process.communicate()
         time.sleep(0.001)
     process.kill()
     process.communicate()
-    finished_count = journal.read_bytes().count(b"\n") - 1
+    finished_count = path.read_bytes().count(b"\n") - 1
 
     profile, measured_count = _profile(tmp_path, *considered)
     listed = _list_algorithms(tmp_path, AlgorithmScope.HEURISTIC)
     assert sorted(each.algorithm for each in profile.algorithms) == sorted(listed)
     assert len({entry_key(each) for each in profile.entries}) == len(profile.entries)
     assert measured_count == len(listed) - finished_count
-    assert not journal.exists()
 
 
 def test_has_the_kernels_of_each_algorithm(tmp_path: pathlib.Path) -> None:

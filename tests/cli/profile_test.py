@@ -21,16 +21,13 @@ import tf_interop
 from tf_interop.algorithm import HOST_ALGORITHMS
 from tf_interop.cli.main import cli
 from tf_interop.convolution import ConvolutionConfiguration
-from tf_interop.measure.core_backend import MeasuringBackend
+from tf_interop.measure.backend import Backend
 from tf_interop.profile.entries import (
     AlgorithmFailure,
-    Entry,
     FailureKind,
-    StageMeasurement,
     entry_key,
 )
 from tf_interop.profile.file import load_profile, save_profile
-from tf_interop.profile.journal import journal_path
 from tf_interop.profile.types import Profile
 from tf_interop.profile.worklist import (
     ConfigurationList,
@@ -41,6 +38,7 @@ from tf_interop.profile.worklist_file import (
     load_configurations,
     save_configurations,
 )
+from tf_interop.stage import Stage, Step
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -65,7 +63,10 @@ def _list(count: int) -> ConfigurationList:
     ]
     return ConfigurationList(
         tuple(map(ListedConvolution, configurations)),
-        tuple(ListedStage((place, place + 1), (0, 1)) for place in range(count - 1)),
+        tuple(
+            ListedStage(Stage.side_by_side((Step(place), Step(place + 1))))
+            for place in range(count - 1)
+        ),
     )
 
 
@@ -91,8 +92,8 @@ def _start(folder: pathlib.Path, *arguments: str, path: str = str(ROOT)) -> subp
     )
 
 
-def _wait_for_journal(process: subprocess.Popen[str], path: pathlib.Path, lines: int) -> None:
-    """Waits until the journal has so many lines."""
+def _wait_for_lines(process: subprocess.Popen[str], path: pathlib.Path, lines: int) -> None:
+    """Waits until the profile has so many lines."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
         if path.exists() and path.read_bytes().count(b"\n") >= lines:
@@ -110,11 +111,11 @@ def test_from_a_model_to_stages_that_the_pass_makes(fixture_folder: pathlib.Path
     assert result.exit_code == 0, result.output
     profile = load_profile("profile.json")
     assert len(profile.algorithms) == 6
-    assert {each.convolutions[0].algorithm for each in profile.stages} == set(HOST_ALGORITHMS)
+    assert {each.stage.steps[0].algorithm for each in profile.stages} == set(HOST_ALGORITHMS)
 
     # On a CPU nothing may win; say that one did.
     stages = tuple(
-        dataclasses.replace(each, concurrent_us=1.0, sequential_us=10.0, spread_us=0.0)
+        dataclasses.replace(each, latency_us=1.0, sequential_us=10.0, spread_us=0.0)
         for each in profile.stages[:1]
     )
     sys.path.insert(0, str(fixture_folder))
@@ -129,8 +130,8 @@ def test_from_a_model_to_stages_that_the_pass_makes(fixture_folder: pathlib.Path
     finally:
         tf_interop.disable()
     [stage] = graph.stages
-    assert [pinned.algorithm for pinned in stage.convolutions] == [
-        measured.algorithm for measured in stages[0].convolutions
+    assert [step.algorithm for step in stage.stage.steps] == [
+        step.algorithm for step in stages[0].stage.steps
     ]
 
 
@@ -158,23 +159,20 @@ def test_measures_a_list_where_tensorflow_cannot_be_imported(tmp_path: pathlib.P
 def test_goes_on_after_it_was_killed(tmp_path: pathlib.Path) -> None:
     save_configurations(_list(8), "list.json")
     command = ("list.json", "--backend", "host", "--repetitions", "60", "-o", "profile.json")
-    journal = journal_path(tmp_path / "profile.json")
     process = _start(tmp_path, *command)
-    _wait_for_journal(process, journal, 6)
+    _wait_for_lines(process, tmp_path / "profile.json", 6)
     process.kill()
     process.communicate()
-    assert not (tmp_path / "profile.json").exists()
-    finished = _entries_of(journal)
+    finished = load_profile("profile.json").entries
     assert len(finished) >= 5
     # As if it had been killed while writing.
-    with journal.open("ab") as file:
+    with (tmp_path / "profile.json").open("ab") as file:
         file.write(b'{"algorithm":{"configura')
 
     process = _start(tmp_path, *command)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert f"Going on with {len(finished)} measurements of before." in errors
-    assert not journal.exists()
     resumed = load_profile("profile.json")
     # What was finished is there as it was, and nothing was measured twice.
     by_key = {entry_key(entry): entry for entry in resumed.entries}
@@ -186,28 +184,10 @@ def test_goes_on_after_it_was_killed(tmp_path: pathlib.Path) -> None:
     assert _covered(resumed) == _covered(load_profile("whole.json"))
 
 
-def _entries_of(journal: pathlib.Path) -> list[Entry]:
-    """What a journal holds, read without opening it for a run."""
-    import msgspec
-
-    from tf_interop.profile.entries import AlgorithmMeasurement
-
-    types = {"algorithm": AlgorithmMeasurement, "stage": StageMeasurement}
-    lines = journal.read_bytes().split(b"\n")[1:-1]
-    return [
-        msgspec.convert(value, types[field])
-        for line in lines
-        for field, value in msgspec.json.decode(line).items()
-    ]
-
-
 def _covered(profile: Profile) -> tuple[set[object], list[object]]:
     """Algorithms, and stages apart from their algorithms: those depend on what was fastest."""
     algorithms = {(each.configuration, each.algorithm) for each in profile.algorithms}
-    stages = [
-        frozenset(measured.configuration for measured in stage.convolutions)
-        for stage in profile.stages
-    ]
+    stages = [frozenset(each.stage.operations) for each in profile.stages]
     return algorithms, sorted(stages, key=repr)
 
 
@@ -219,14 +199,13 @@ def test_a_signal_ends_it_with_what_was_measured(
     process = _start(
         tmp_path, "list.json", "--backend", "host", "--repetitions", "60", "-o", "profile.json"
     )
-    _wait_for_journal(process, journal_path(tmp_path / "profile.json"), 4)
+    _wait_for_lines(process, tmp_path / "profile.json", 4)
     process.send_signal(number)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + number, errors
     assert "Ended because it was stopped. Left: " in output
     assert "The same command goes on from here." in output
     assert 3 <= len(load_profile("profile.json").algorithms) < 40
-    assert not journal_path(tmp_path / "profile.json").exists()
 
 
 def test_ends_when_the_budget_is_over() -> None:
@@ -252,7 +231,7 @@ def test_ends_where_the_device_fails_and_goes_on_behind_that(
     options = ("--backend", "host", "--repetitions", "2", "-o", "profile.json")
 
     def fail(
-        _backend: MeasuringBackend,
+        _backend: Backend,
         configuration: ConvolutionConfiguration,
         algorithm: str,
         _options: object,
@@ -260,7 +239,7 @@ def test_ends_where_the_device_fails_and_goes_on_behind_that(
         return AlgorithmFailure(configuration, algorithm, True, FailureKind.FAILED, "no", "test")
 
     with monkeypatch.context() as patch:
-        patch.setattr(MeasuringBackend, "measure_algorithm", fail)
+        patch.setattr(Backend, "measure_algorithm", fail)
         result = _profile("list.json", *options)
     assert result.exit_code == 3
     assert "Ended because the device failed" in result.output
@@ -279,8 +258,7 @@ def test_refuses_to_go_on_with_a_profile_of_another_device() -> None:
     save_profile(dataclasses.replace(profile, device=device), "profile.json")
     result = _profile("list.json", *options)
     assert result.exit_code == 1
-    assert "Expected profile 'profile.json' to be of this device" in result.output
-    assert "got 'Another CPU'" in result.output
+    assert "'Another CPU'" in result.output
 
 
 def test_exports_a_list_and_measures_nothing() -> None:
@@ -311,7 +289,7 @@ def test_merges_compares_and_checks_profiles() -> None:
     pathlib.Path("both").write_text("{")
     result = _profile("check", "both")
     assert (result.exit_code, result.output.count("\n")) == (1, 1)
-    assert "The file is damaged" in result.output
+    assert "'both'" in result.output
 
 
 def test_imports_what_nsight_compute_found_out() -> None:
@@ -333,7 +311,7 @@ def test_imports_what_nsight_compute_found_out() -> None:
 
 
 def test_prints_the_schema() -> None:
-    assert json.loads(_profile("schema").output)["$ref"] == "#/$defs/Profile"
+    assert {"Header", "Line"} <= json.loads(_profile("schema").output)["$defs"].keys()
 
 
 def test_a_model_may_be_named_like_a_command() -> None:
@@ -343,26 +321,23 @@ def test_a_model_may_be_named_like_a_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "words"),
     [
-        (["ResNet50"], "Expected -o or --export-configurations, got neither"),
-        (["ResNet5", "-o", "p.json"], "Did you mean 'ResNet50'"),
-        (["ResNet50", "-o", "no/p.json"], "Expected a folder that exists, got 'no/p.json'"),
-        (["ResNet50", "-o", "p.json", "--batch", "0"], "Expected batch sizes such as 8 or 1,8,32"),
-        (["ResNet50", "-o", "p.json", "--budget", "ten"], "Expected a time such as 90s"),
-        (
-            ["ResNet50", "-o", "p.json", "--stages", "all"],
-            "Expected levels, pairs, merges, a plan's file",
-        ),
-        (["ResNet50", "-o", "p.json", "--for", "gpu"], "compute capability of a GPU such as 9.0"),
-        (["list.json", "-o", "p.json", "--batch", "8"], "Expected no --batch with a list"),
-        (["list.json", "-o", "p.json", "--stages", "x.json"], "--stages PLAN.json with a model"),
+        (["ResNet50"], "--export-configurations"),
+        (["ResNet5", "-o", "p.json"], "'ResNet50'"),
+        (["ResNet50", "-o", "no/p.json"], "'no/p.json'"),
+        (["ResNet50", "-o", "p.json", "--batch", "0"], "--batch"),
+        (["ResNet50", "-o", "p.json", "--budget", "ten"], "--budget"),
+        (["ResNet50", "-o", "p.json", "--stages", "all"], "--stages"),
+        (["ResNet50", "-o", "p.json", "--for", "gpu"], "--for"),
+        (["list.json", "-o", "p.json", "--batch", "8"], "--batch"),
+        (["list.json", "-o", "p.json", "--stages", "x.json"], "--stages"),
     ],
 )
-def test_refuses_wrong_usage(arguments: list[str], message: str) -> None:
+def test_refuses_wrong_usage(arguments: list[str], words: str) -> None:
     result = _profile(*arguments)
     assert result.exit_code == 2
-    assert message in " ".join(result.output.split())
+    assert words in " ".join(result.output.split())
 
 
 def test_says_how_it_is_used() -> None:

@@ -284,6 +284,14 @@ def test_refuses_what_is_no_file(tmp_path: pathlib.Path) -> None:
             pass
 
 
+@pytest.mark.parametrize("content", [b"notes", b"{ ", b'{"format":"tf_interop.plan"', b"a\nb\n"])
+def test_does_not_touch_what_is_no_profile(path: pathlib.Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(ProfileError):
+        append(path)
+    assert path.read_bytes() == content
+
+
 # Of the lines of `EVERY_KIND_OF_ENTRY`, behind the header.
 ALGORITHM, _, FAILURE, STAGE, STAGE_FAILURE = range(1, 6)
 

@@ -87,6 +87,7 @@ _FORMAT: VersionedFormat[Header] = VersionedFormat(
     error=ProfileError,
     remedy=_REMEDY,
 )
+_BEGINNING = b'{"format":"tf_interop.profile","version":1,'
 _HEADER_DECODER = msgspec.json.Decoder(Header)
 _LINE_DECODER = msgspec.json.Decoder(Line)
 
@@ -207,6 +208,11 @@ def open_profile(path: PathLike, device: ProfiledDevice) -> Iterator[ProfileWrit
         if whole:
             before = _parse(whole, path)
             _check_device(before.device, device, f"profile '{os.fspath(path)}'")
+        elif content[: len(_BEGINNING)] != _BEGINNING[: len(content)]:
+            # Half of something else is not to be lost.
+            raise ProfileError(
+                f"Expected '{os.fspath(path)}' to be a profile. Choose another file."
+            )
         os.ftruncate(file, min(len(content), len(whole)))
         if len(whole) > len(content):
             _append(path, file, b"\n")
@@ -249,7 +255,7 @@ def _parse(content: bytes, path: PathLike) -> Profile:
             ) from error
     if device is None:
         raise ProfileError(
-            f"Expected a header in profile '{os.fspath(path)}', got an empty file. Measure anew."
+            f"Expected a header in profile '{os.fspath(path)}', got no whole line. Measure anew."
         )
     return profile_of(device, entries)
 
