@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-
 from tf_interop.profile.entries import (
     AlgorithmMeasurement,
     Entry,
