@@ -14,6 +14,7 @@
 #include "cc_kernels/tf/stage_call.h"
 #include "cc_kernels/tf/stage_trace.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/platform/errors.h"
 #include "unsupported/Eigen/CXX11/Tensor"
 
 namespace tf_interop {
@@ -61,25 +62,32 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
       : AsyncOpKernel(context), node_(context) {}
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    bool is_enqueued = false;
+    const absl::Status status = Run(context, done, &is_enqueued);
+    if (is_enqueued) return;
+    // TensorFlow may run what comes next inside this call: nothing of the stage's is left by now.
+    if (!status.ok()) context->SetStatus(status);
+    done();
+  }
+
+ private:
+  // Runs the stage, or enqueues it with `done` at its end.
+  absl::Status Run(OpKernelContext* context, const DoneCallback& done, bool* is_enqueued) {
     const CountingFor counting(node_.counted_device());
     StageTrace trace(*this);
     HostBackend* const backend = BackendFor(&context->eigen_cpu_device());
     auto call = std::make_shared<StageCall>(&node_, context, backend);
-    OP_REQUIRES_OK_ASYNC(context, call->Prepare(), done);
+    TF_RETURN_IF_ERROR(call->Prepare());
     trace.Describe(*call);
-    if (call->runs_stock()) {
-      OP_REQUIRES_OK_ASYNC(context, call->RunStock(/*caller=*/nullptr), done);
-      call.reset();  // results have no other owner before the next op reads them
-      done();
-      return;
-    }
+    if (call->runs_stock()) return call->RunStock(/*caller=*/nullptr);
     std::unique_ptr<StreamGroup> acquired;
-    OP_REQUIRES_OK_ASYNC(context, ToAbslStatus(backend->Acquire(&acquired)), done);
+    TF_RETURN_IF_ERROR(ToAbslStatus(backend->Acquire(&acquired)));
     // Shared only because std::function has to be copyable.
     auto caller = std::make_shared<std::unique_ptr<StreamGroup>>(std::move(acquired));
     auto* const stream = static_cast<HostStream*>((*caller)->stream());
     const Status launched = call->Enqueue(stream);
-    stream->Enqueue([=]() mutable {
+    *is_enqueued = true;
+    stream->Enqueue([=, call = std::move(call)]() mutable {
       Status status = launched;
       status.Update(AmongSteps(call->prepared(), stream->TakeError()));
       call->MarkComplete();
@@ -91,9 +99,9 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
       backend->Release(std::move(*caller));
       return Status::Ok();
     });
+    return absl::OkStatus();
   }
 
- private:
   StageNode node_;
 };
 

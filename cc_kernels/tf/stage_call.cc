@@ -310,17 +310,23 @@ absl::Status StageCall::ComputeStock() {
     delete context_->release_output(static_cast<int>(i)).tensor;
   }
   results_.assign(program.steps.size(), Tensor());
+  std::vector<size_t> readers = program.reader_counts;  // that are still to come
   for (const size_t operation : program.order()) {
+    const StepProgram& step = program.steps[operation];
     if (resolved_->computes_nothing[operation]) {
       // oneDNN gives some of them a wrong shape, or an error.
       TF_RETURN_IF_ERROR(AllocateTemporary(operation));
       TF_RETURN_IF_ERROR(FillZero(&results_[operation]));
-      continue;
+    } else {
+      AllocatorAttributes attributes;
+      if (step.output >= 0) attributes = context_->output_alloc_attr(step.output);
+      TF_RETURN_IF_ERROR(ComputeByKernel(operation, attributes, &results_[operation]));
     }
-    AllocatorAttributes attributes;
-    const int output = program.steps[operation].output;
-    if (output >= 0) attributes = context_->output_alloc_attr(output);
-    TF_RETURN_IF_ERROR(ComputeByKernel(operation, attributes, &results_[operation]));
+    // As TensorFlow would, so that no more memory is needed than without the stage.
+    for (const Operand& operand : step.operands) {
+      if (operand.source != Operand::Source::kStep || --readers[operand.index] > 0) continue;
+      if (program.steps[operand.index].output < 0) results_[operand.index] = Tensor();
+    }
   }
   for (size_t i = 0; i < program.outputs.size(); ++i) {
     context_->set_output(static_cast<int>(i), results_[program.outputs[i]]);

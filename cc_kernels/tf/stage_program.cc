@@ -214,12 +214,14 @@ absl::Status ParseOperands(const StageTensors& tensors, size_t operation_count, 
   return absl::OkStatus();
 }
 
-// Once the types of all steps are known.
-absl::Status CheckOperandTypes(const StepProgram& step, const StageTensors& tensors,
-                               const std::vector<StepProgram>& steps) {
+// Once the types of all steps are known. Counts who reads which of them.
+absl::Status ReadOperands(const StepProgram& step, const StageTensors& tensors,
+                          StageProgram* program) {
+  const std::vector<StepProgram>& steps = program->steps;
   for (size_t i = 0; i < step.operands.size(); ++i) {
     const Operand& operand = step.operands[i];
     if (operand.source == Operand::Source::kSize) continue;
+    if (operand.source == Operand::Source::kStep) ++program->reader_counts[operand.index];
     const tensorflow::DataType got = operand.source == Operand::Source::kInput
                                          ? tensors.input_types[operand.index]
                                          : steps[operand.index].dtype;
@@ -366,7 +368,8 @@ absl::Status ParseStep(const Json& operation, const StageTensors& tensors, size_
 }
 
 absl::Status ParseSteps(const Json& operations, const StageTensors& tensors,
-                        std::vector<StepProgram>* steps) {
+                        StageProgram* program) {
+  std::vector<StepProgram>* const steps = &program->steps;
   std::vector<Json> items;
   TF_RETURN_IF_ERROR(operations.Items(&items));
   if (items.empty()) return operations.Expected("one operation or more");
@@ -379,8 +382,9 @@ absl::Status ParseSteps(const Json& operations, const StageTensors& tensors,
       return AtStep(step->name, "expected names that differ, got this one twice.");
     }
   }
+  program->reader_counts.assign(items.size(), 0);
   for (const StepProgram& step : *steps) {
-    TF_RETURN_IF_ERROR(CheckOperandTypes(step, tensors, *steps));
+    TF_RETURN_IF_ERROR(ReadOperands(step, tensors, program));
   }
   return absl::OkStatus();
 }
@@ -587,7 +591,7 @@ absl::Status ParseStageProgram(absl::string_view document, const StageTensors& t
       root.Fields({"version", "operations", "outputs", "constant_inputs", "schedules"}, &fields));
   int version = 0;
   TF_RETURN_IF_ERROR(fields[0].ToInteger(kVersion, kVersion, &version));
-  TF_RETURN_IF_ERROR(ParseSteps(fields[1], tensors, &program->steps));
+  TF_RETURN_IF_ERROR(ParseSteps(fields[1], tensors, program));
   TF_RETURN_IF_ERROR(ParseOutputs(fields[2], tensors, program));
   TF_RETURN_IF_ERROR(ParseConstantInputs(fields[3], tensors, &program->steps));
   return ParseSchedules(fields[4], program);

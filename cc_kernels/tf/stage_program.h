@@ -109,6 +109,7 @@ struct StageProgram {
   std::vector<StepProgram> steps;        // by operation
   std::vector<size_t> outputs;           // the operation of each output
   std::vector<size_t> intermediates;     // the other operations
+  std::vector<size_t> reader_counts;     // for each operation, the operands that are its result
   std::vector<StageSchedule> schedules;  // one or more, ascending
   size_t input_count = 0;                // of the list `inputs`, which the list `sizes` follows
 

@@ -58,20 +58,22 @@ absl::Status MakeKernel(OpKernelContext* context, NodeDef node, std::unique_ptr<
   return status;
 }
 
-// Checks that the kernel can be called as Run calls it.
-absl::Status CheckKernel(const StepProgram& step, OpKernel* kernel) {
+// Checks that the kernel can be called as Run calls it: sizes in host memory, which on a CPU all
+// memory is, and everything else on the device.
+absl::Status CheckKernel(const StepProgram& step, bool is_on_cpu, OpKernel* kernel) {
   bool is_as_expected = kernel->AsAsync() == nullptr &&
                         kernel->num_inputs() == static_cast<int>(step.operands.size()) &&
                         kernel->num_outputs() > 0 && kernel->output_type(0) == step.dtype &&
                         kernel->output_memory_types()[0] == tensorflow::DEVICE_MEMORY;
   for (size_t i = 0; is_as_expected && i < step.operands.size(); ++i) {
-    is_as_expected = step.operands[i].source == Operand::Source::kSize ||
-                     kernel->input_memory_types()[i] == tensorflow::DEVICE_MEMORY;
+    const bool is_size = step.operands[i].source == Operand::Source::kSize;
+    const bool is_on_host = kernel->input_memory_types()[i] == tensorflow::HOST_MEMORY;
+    is_as_expected = is_on_cpu || is_size == is_on_host;
   }
   if (is_as_expected) return absl::OkStatus();
   return absl::UnimplementedError(
       absl::StrCat("expected a kernel of ", kernel->type_string_view(),
-                   " with the step's operands and result on the device, got another."));
+                   " with the step's operands, sizes in host memory, got another."));
 }
 
 }  // namespace
@@ -97,7 +99,7 @@ absl::Status StockKernels::Find(OpKernelContext* context, size_t operation,
     if (is_on_cpu_) RenameForOneDnn(step, is_constant, &node);
     Kernel made;
     TF_RETURN_IF_ERROR(MakeKernel(context, std::move(node), &made));
-    TF_RETURN_IF_ERROR(CheckKernel(step, made.get()));
+    TF_RETURN_IF_ERROR(CheckKernel(step, is_on_cpu_, made.get()));
     *chosen = std::move(made);
   }
   *kernel = chosen->get();
