@@ -1,14 +1,14 @@
-"""Dependency graphs drawn at random, what their nodes cost, and what a schedule has to hold."""
+"""Dependency graphs drawn at random, what their stages cost, and what a schedule has to hold."""
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from hypothesis import strategies as st
 
-from tf_interop.plan.search.beam import Nodes, SetOptions
-from tf_interop.plan.search.interface import SearchResult, StageOption
+from tf_interop.plan.search.space import Lanes, SearchResult, Space, StageOption
 
 Dag = list[list[int]]
 
@@ -19,21 +19,55 @@ def dags(draw: st.DrawFn, most: int) -> Dag:
     return [[p for p in range(node) if draw(st.booleans())] for node in range(count)]
 
 
-def random_options(dag: Dag, seed: int) -> SetOptions:
-    def options(nodes: Nodes) -> list[StageOption]:
-        chance = random.Random(f"{seed} {nodes}")
-        if len(nodes) > 1 and chance.random() < 0.1:
-            return []
+def random_follows(dag: Dag, seed: int) -> Dag:
+    """Most of what each node depends on."""
+    chance = random.Random(seed)
+    return [[each for each in needs if chance.random() < 0.8] for needs in dag]
+
+
+def random_options(seed: int, spread: float = 0.0) -> Callable[[Lanes], list[StageOption]]:
+    """Ways to run stages; none where there is a single lane of several nodes."""
+
+    def options(lanes: Lanes) -> list[StageOption]:
+        nodes = sorted(itertools.chain(*lanes))
         alone = sum(random.Random(f"{seed} {node}").randint(5, 50) for node in nodes)
         if len(nodes) == 1:
             return [StageOption(alone, 20), StageOption(alone + 5, 10)]
+        chance = random.Random(f"{seed} {lanes}")
+        if len(lanes) == 1 or chance.random() < 0.1:
+            return []
         latency = round(alone * chance.uniform(0.5, 1.2))
-        return [StageOption(latency, 15 * len(nodes)), StageOption(latency + 3, 11 * len(nodes))]
+        return [
+            StageOption(latency, 15 * len(nodes), spread * latency),
+            StageOption(latency + 3, 11 * len(nodes), spread * latency),
+        ]
 
     return options
 
 
-def alive_bytes_left(dag: Dag, budget: int) -> Callable[[int], int]:
+def random_space(
+    dag: Dag,
+    seed: int,
+    *,
+    budget: int | None = None,
+    max_lanes: int = 4,
+    max_lane_length: int = 1,
+    spread: float = 0.0,
+    single_head: bool = False,
+) -> Space:
+    """A space of a DAG with stages that cost at random; the same seed gives the same."""
+    return Space(
+        dag,
+        random_options(seed, spread),
+        follows=random_follows(dag, seed),
+        available_bytes=None if budget is None else _alive_bytes_left(dag, budget),
+        max_lanes=max_lanes,
+        max_lane_length=max_lane_length,
+        single_head=single_head,
+    )
+
+
+def _alive_bytes_left(dag: Dag, budget: int) -> Callable[[int], int]:
     """Each node leaves a byte alive until all that read it have run."""
 
     def available(done: int) -> int:
@@ -47,10 +81,76 @@ def alive_bytes_left(dag: Dag, budget: int) -> Callable[[int], int]:
     return available
 
 
-def check_is_schedule(dag: Dag, result: SearchResult) -> None:
+def one_after_another_us(dag: Dag, seed: int) -> float:
+    options = random_options(seed)
+    return sum(options(((node,),))[0].latency_us for node in range(len(dag)))
+
+
+def check_is_schedule(
+    dag: Dag, result: SearchResult, seed: int = 0, budget: int | None = None
+) -> None:
+    """Checks the order, the lanes, what was chosen, and the sum of a random space's result."""
+    options = random_options(seed)
+    follows = random_follows(dag, seed)
+    available = None if budget is None else _alive_bytes_left(dag, budget)
     done: set[int] = set()
-    for lanes in result.stages:
-        for (node,) in lanes:
-            assert set(dag[node]) <= done
-        done |= {node for (node,) in lanes}
+    latency_us = 0.0
+    for lanes, number in zip(result.stages, result.options, strict=True):
+        for lane in lanes:
+            for place, node in enumerate(lane):
+                inside = set(dag[node]) - done
+                assert inside <= set(lane[:place])
+                assert inside <= set(follows[node])
+        option = options(lanes)[number]
+        mask = sum(1 << node for node in done)
+        assert available is None or option.memory_bytes <= available(mask)
+        latency_us += option.latency_us
+        done |= set(itertools.chain(*lanes))
     assert done == set(range(len(dag)))
+    assert abs(result.latency_us - latency_us) < 1e-6
+
+
+def every_schedule(
+    dag: Dag,
+    follows: Dag,
+    *,
+    max_lanes: int = 4,
+    max_lane_length: int = 5,
+    single_head: bool = False,
+) -> Iterator[list[Lanes]]:
+    """All sequences of stages, by trying every subset of what is left; apart from the search."""
+
+    def lanes_of(stage: Sequence[int]) -> Lanes | None:
+        parts: list[set[int]] = []
+        for node in stage:
+            inside = set(stage) & set(dag[node])
+            if not inside <= set(follows[node]):
+                return None
+            joined = {node}
+            for part in [part for part in parts if part & inside]:
+                parts.remove(part)
+                joined |= part
+            parts.append(joined)
+        heads = [sum(not part & set(dag[node]) for node in part) for part in parts]
+        if (
+            len(parts) > max_lanes
+            or max(map(len, parts)) > max_lane_length
+            or (single_head and max(heads) > 1)
+        ):
+            return None
+        return tuple(sorted(tuple(sorted(part)) for part in parts))
+
+    def extend(done: frozenset[int]) -> Iterator[list[Lanes]]:
+        rest = [node for node in range(len(dag)) if node not in done]
+        if not rest:
+            yield []
+        for size in range(1, len(rest) + 1):
+            for chosen in itertools.combinations(rest, size):
+                after = done | set(chosen)
+                if all(set(dag[node]) <= after for node in chosen):
+                    lanes = lanes_of(chosen)
+                    if lanes is not None:
+                        for others in extend(after):
+                            yield [lanes, *others]
+
+    return extend(frozenset())
