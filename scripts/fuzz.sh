@@ -22,7 +22,7 @@ fuzz() { # NAME COMMAND…
   fi
   echo "$1: $(grep -o 'Done .*' "$log")"
 }
-for reader in plan problem profile configurations journal nsight; do
+for reader in plan problem profile configurations nsight; do
   fuzz "$reader" tests/fuzz/fuzz_files.py "$reader"
 done
 fuzz pass tests/fuzz/fuzz_pass.py

@@ -11,20 +11,20 @@ from profile_values import GPU
 from tf_interop.errors import TfInteropError
 from tf_interop.plan.file import load_plan
 from tf_interop.plan.problem_file import load_problem
-from tf_interop.profile.file import load_profile
-from tf_interop.profile.journal import ProfileJournal
+from tf_interop.profile.file import load_profile, open_profile
 from tf_interop.profile.nsight_compute import read_nsight_csv
 from tf_interop.profile.worklist_file import load_configurations
 
 COLUMNS = ("ID", "Kernel Name", "Block Size", "Grid Size", "Metric Name", "Metric Unit")
 
 
-def open_journal(path: pathlib.Path) -> ProfileJournal:
-    return ProfileJournal.open(path, GPU)
+def go_on_with_profile(path: pathlib.Path) -> None:
+    with open_profile(path, GPU):
+        pass
 
 
 @pytest.mark.parametrize(
-    "load", [load_plan, load_problem, load_profile, load_configurations, open_journal]
+    "load", [load_plan, load_problem, load_profile, load_configurations, go_on_with_profile]
 )
 @pytest.mark.parametrize("opening", ["[", '{"format":'])
 def test_refuses_what_is_nested_beyond_pythons_stack(

@@ -2,7 +2,7 @@
 
     python tests/fuzz/fuzz_files.py READER [LIBFUZZER OPTIONS]
 
-READER is one of plan, problem, profile, configurations, journal, nsight. A reader may refuse a
+READER is one of plan, problem, profile, configurations, nsight. A reader may refuse a
 file with an error of this package. Whatever else it raises is a finding, and so is a file that it
 accepts and that is another one after it was written and read again.
 """
@@ -25,8 +25,7 @@ with atheris.instrument_imports(include=["tf_interop"]):
     from tf_interop.errors import TfInteropError
     from tf_interop.plan.file import load_plan, save_plan
     from tf_interop.plan.problem_file import load_problem, save_problem
-    from tf_interop.profile.file import load_profile, save_profile
-    from tf_interop.profile.journal import ProfileJournal
+    from tf_interop.profile.file import load_profile, open_profile, save_profile
     from tf_interop.profile.nsight_compute import read_nsight_csv
     from tf_interop.profile.worklist_file import (
         load_configurations,
@@ -60,15 +59,16 @@ def read_and_write(
         raise AssertionError(f"Expected {value} after writing it, got {again}.")
 
 
-def write_journal(path: Path) -> None:
-    with ProfileJournal.open(path, profile_values.GPU) as journal:
-        journal.append(profile_values.make_algorithm())
-        journal.append(profile_values.make_stage(*PAIR))
-
-
-def read_journal(path: Path) -> None:
-    with ProfileJournal.open(path, profile_values.GPU):
-        pass
+def go_on_with_profile(path: Path) -> None:
+    """Reads a profile, and opens it as a run does, which reads it to the same end."""
+    read = None
+    with contextlib.suppress(TfInteropError):
+        read = load_profile(path)
+    with open_profile(path, profile_values.GPU) as file:
+        opened = file.profile
+    if read is not None and opened.entries != read.entries:
+        raise AssertionError(f"Expected {read} to be opened, got {opened}.")
+    read_and_write(load_profile, save_profile, path)
 
 
 def make_problem() -> Any:
@@ -91,15 +91,13 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "problem": lambda path: save_problem(make_problem(), path),
     "profile": lambda path: save_profile(make_profile(), path),
     "configurations": lambda path: save_configurations(configuration_values.LIST, path),
-    "journal": write_journal,
     "nsight": lambda path: path.write_text(NSIGHT_CSV),
 }
 READERS: dict[str, Callable[[Path], None]] = {
     "plan": lambda path: read_and_write(load_plan, save_plan, path),
     "problem": lambda path: read_and_write(load_problem, save_problem, path),
-    "profile": lambda path: read_and_write(load_profile, save_profile, path),
+    "profile": go_on_with_profile,
     "configurations": lambda path: read_and_write(load_configurations, save_configurations, path),
-    "journal": read_journal,
     "nsight": read_nsight_csv,
 }
 
@@ -112,7 +110,7 @@ def damage(content: bytes, data: atheris.FuzzedDataProvider) -> bytes:
     place = data.ConsumeIntInRange(0, len(lines) - 1)
     with contextlib.suppress(ValueError):
         return edit_json("\n".join(lines), data)
-    # Not one document: the journal has one for each line, a table none.
+    # Not one document: a profile has one for each line, a table none.
     with contextlib.suppress(ValueError):
         lines[place] = edit_json(lines[place], data).decode("utf-8", "surrogateescape")
         return "\n".join(lines).encode("utf-8", "surrogateescape")

@@ -103,9 +103,8 @@ def test_every_source_of_the_core_is_built() -> None:
 # What a machine needs that measures without TensorFlow.
 MEASURING_MODULES = (
     "algorithm",
-    "measure.core_interface",
     "measure.core_library",
-    "measure.core_backend",
+    "measure.backend",
     "profile.nsight_compute",
     "measure.nvidia",
     "profile.occupancy",
@@ -113,8 +112,7 @@ MEASURING_MODULES = (
     "profile.types",
     "profile.check",
     "profile.file",
-    "profile.journal",
-    "profile.merge",
+    "profile.difference",
     "measure.device",
     "versioned_file",
     "doctor.examine",
