@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import html.parser
 from collections.abc import Callable
+from typing import Any
 
-from tf_interop.report.data import Report
-from tf_interop.report.page import render_report
+from tf_interop.plan.types import GraphPlan, Plan
+from tf_interop.report.page import render_page
 
 _VOID = {"meta", "br", "path", "rect", "line"}
 
@@ -66,11 +67,30 @@ class Tree(html.parser.HTMLParser):
         self._open[-1].children.append(data)
 
 
-def page_of(report: Report) -> Element:
-    """The page of a report."""
-    return Tree(render_report(report)).root
+def page_of(
+    plan: Plan | GraphPlan, made_with: dict[str, str] | None = None, **others: Any
+) -> Element:
+    """The page of a plan, or of one of a graph; the others are arguments of `render_page`."""
+    if isinstance(plan, GraphPlan):
+        plan = Plan((plan,), made_with=made_with or {})
+    return Tree(render_page(plan, **{"title": "A network", **others})).root
 
 
 def labels_of(element: Element) -> list[str]:
-    """What figures in an element are called: measured, modelled and so on."""
+    """What values in an element are called: measured, modelled and so on."""
     return [each.text for each in element.of_class("label")]
+
+
+def cards_of(page: Element) -> dict[str, Element]:
+    """The totals of a page, by name."""
+    return {each.of_class("name")[0].text: each for each in page.of_class("card")}
+
+
+def texts_of(page: Element, name: str) -> list[str]:
+    """The texts of all elements of a class."""
+    return [each.text for each in page.of_class(name)]
+
+
+def rows_of(table: Element) -> list[Element]:
+    """The rows of a table, without its heading."""
+    return table.of_tag("tbody")[0].of_tag("tr")

@@ -1,4 +1,4 @@
-"""The page of a report: whole, escaped, self-contained, and with the plan's figures."""
+"""The page of a report: whole, escaped, self-contained, and with the plan's values."""
 
 from __future__ import annotations
 
@@ -9,134 +9,100 @@ import re
 
 import pytest
 from convolution_values import CONFIGURATION
-from planning_values import make_problem
+from planning_values import make_lanes, make_problem, merge
 from profile_values import GPU, make_profile
-from report_page_tree import Tree, labels_of, page_of
+from report_page_tree import Tree, cards_of, labels_of, page_of, rows_of
 from report_values import (
     EVIL_NAME,
     network_plan,
     network_problem,
-    plan_without_figures,
+    plan_without_values,
     planned_graph,
     run_record,
 )
 
 from tf_interop.plan.explain import explain_plan
 from tf_interop.plan.make import make_plan
-from tf_interop.plan.types import (
-    BatchSchedule,
-    GraphPlan,
-    LaneOptions,
-    PinnedConvolution,
-    Plan,
-    PlannedStage,
-)
-from tf_interop.report.bars import sm_bars
-from tf_interop.report.data import Report, graph_titles, make_report
+from tf_interop.plan.types import BatchSchedule, GraphPlan, Plan, PlannedStage
+from tf_interop.report.bars import memory_bars, sm_bars, time_bars
+from tf_interop.report.drawing import draw_network
 from tf_interop.report.network import describe_filter, network_for, network_of_problem
-from tf_interop.report.page import render_report
+from tf_interop.report.page import render_page
 
-
-def _report(plan: Plan | None = None, *, with_network: bool = True, **others: object) -> Report:
-    networks = (network_of_problem(network_problem()),) if with_network else ()
-    return make_report(plan or network_plan(), title="A network", networks=networks, **others)  # type: ignore[arg-type]
+NETWORKS = (network_of_problem(network_problem()),)
 
 
 def test_totals_and_stages_are_those_of_the_plan() -> None:
     graph = planned_graph()
-    page = page_of(_report())
-    figures = {each.of_class("name")[0].text: each for each in page.of_class("figure")}
-    assert {name: each.of_class("number")[0].text for name, each in figures.items()} == {
+    page = page_of(network_plan(), networks=NETWORKS)
+    cards = cards_of(page)
+    assert {name: each.of_class("number")[0].text for name, each in cards.items()} == {
         "in stages": "222.0 µs",
         "one after another": "356.0 µs",
         "ratio": "1.60×",
         "stages": "2",
         "peak memory": "7.1 MB",
     }
-    assert labels_of(figures["in stages"]) == ["measured", "modelled"]
-    assert labels_of(figures["one after another"]) == ["measured"]
-    assert figures["stages"].of_class("note")[0].text == "5 of 8 convolutions"
-    assert figures["peak memory"].text.endswith("7.1 MB one after another; budget 33.6 MB")
-    panels = page.of_class("stage-panel")
-    assert len(panels) == len(graph.stages)
-    for panel, stage in zip(panels, graph.stages, strict=True):
-        assert stage.prediction is not None and stage.explanation is not None
-        assert float(panel.attributes["data-latency-us"]) == stage.prediction.latency_us
-        assert float(panel.attributes["data-sequential-us"]) == stage.prediction.sequential_us
-        assert labels_of(panel.of_class("heading")[0]) == [
-            stage.prediction.source.value,
-            "measured",
-        ]
+    assert labels_of(cards["in stages"]) == ["measured", "modelled"]
+    assert labels_of(cards["one after another"]) == ["measured"]
+    assert cards["stages"].of_class("note")[0].text == "5 of 8 convolutions"
+    assert cards["peak memory"].text.endswith("7.1 MB one after another; budget 33.6 MB")
+    for panel, planned in zip(page.of_class("stage-panel"), graph.stages, strict=True):
+        prediction, explanation = planned.prediction, planned.explanation
+        assert prediction is not None and explanation is not None
+        assert float(panel.attributes["data-latency-us"]) == prediction.latency_us
+        assert float(panel.attributes["data-sequential-us"]) == prediction.sequential_us
+        assert labels_of(panel.of_class("heading")[0]) == [prediction.source.value, "measured"]
         lanes = panel.of_class("lanes")[0].of_tag("li")
-        for lane, pinned, explained in zip(
-            lanes, stage.convolutions, stage.explanation.lanes, strict=True
+        for lane, step, explained in zip(
+            lanes, planned.stage.steps, explanation.lanes, strict=True
         ):
-            assert pinned.node in lane.text
-            assert lane.of_class("algorithm")[0].text == pinned.algorithm
+            assert step.operation in lane.text
+            assert lane.of_class("algorithm")[0].text == step.algorithm
             assert f"{explained.alone_us:.1f} µs alone" in lane.text
-        rows = panel.of_tag("table")[0].of_tag("tbody")[0].of_tag("tr")
-        for row, alternative in zip(rows, stage.explanation.alternatives, strict=True):
+        rows = rows_of(panel.of_tag("table")[0])
+        for row, alternative in zip(rows, explanation.alternatives, strict=True):
             assert f"{alternative.latency_us:.1f} µs" in row.text
             assert alternative.why_not in row.text
             assert labels_of(row) == [alternative.source.value]
 
 
 def test_bars_add_up_to_what_the_plan_says_and_stand_against_the_limits() -> None:
-    [first, second] = _report().graphs[0].stages
-    for stage in (first, second):
-        prediction, explanation = stage.planned.prediction, stage.planned.explanation
+    graph = planned_graph()
+    for planned in graph.stages:
+        prediction, explanation = planned.prediction, planned.explanation
         assert prediction is not None and explanation is not None
-        assert stage.times is not None and stage.memory is not None and stage.sm_use is not None
-        one_by_one, together, *alone = stage.times.rows
-        scale = together.segments[0].width / prediction.latency_us
-        assert sum(each.width for each in one_by_one.segments) == pytest.approx(
-            prediction.sequential_us * scale
-        )
-        assert [row.segments[0].width for row in alone] == pytest.approx(
-            [lane.alone_us * scale for lane in explanation.lanes]
-        )
-        assert together.spread == pytest.approx(
-            (
-                (prediction.latency_us - prediction.spread_us) * scale,
-                (prediction.latency_us + prediction.spread_us) * scale,
-            )
-        )
-        workspaces, with_outputs = stage.memory.rows
-        assert stage.memory.limit is not None
-        share = sum(each.width for each in with_outputs.segments) / stage.memory.limit
-        assert share == pytest.approx(prediction.peak_bytes / (32 << 20))
-        share = sum(each.width for each in workspaces.segments) / stage.memory.limit
-        assert share == pytest.approx(prediction.workspace_bytes / (32 << 20))
-        for bars in (stage.times, stage.memory, stage.sm_use):
-            for row in bars.rows:
-                end = 0.0
-                for segment in row.segments:
-                    assert segment.start == pytest.approx(end)
-                    end += segment.width
-                assert end <= 1
+        times, memory = time_bars(planned), memory_bars(planned, graph.prediction)
+        use = sm_bars(explanation.lanes)
+        assert times is not None and memory is not None and use is not None
+        totals = [sum(part.value for part in row.parts) for row in times.rows]
+        alone = [lane.alone_us for lane in explanation.lanes]
+        assert totals == [prediction.sequential_us, prediction.latency_us, *alone]
+        assert times.rows[1].spread == prediction.spread_us
+        totals = [sum(part.value for part in row.parts) for row in memory.rows]
+        assert totals == [prediction.workspace_bytes, prediction.peak_bytes]
+        assert memory.limit == 32 << 20
+        for bars in (times, memory, use):
+            assert all(sum(part.value for part in row.parts) <= bars.end for row in bars.rows)
+            assert bars.limit is None or bars.limit < bars.end
 
 
 def test_what_is_over_the_limit_of_an_sm_is_marked() -> None:
     explanation = planned_graph().stages[0].explanation
-    assert explanation is not None
+    assert explanation is not None and explanation.lanes[0].sm_use is not None
     lane = explanation.lanes[0]
-    assert lane.sm_use is not None
-    crowded = dataclasses.replace(
-        lane, sm_use=dataclasses.replace(lane.sm_use, registers=0.92, shared_memory=0.39)
-    )
+    use = dataclasses.replace(explanation.lanes[0].sm_use, registers=0.92, shared_memory=0.39)
+    crowded = dataclasses.replace(lane, sm_use=use)
     bars = sm_bars((crowded, crowded))
-    assert bars is not None and bars.limit is not None
-    rows = {row.label: row for row in bars.rows}
-    assert (rows["registers"].text, rows["registers"].is_over) == ("184 %", True)
-    assert (rows["shared memory"].text, rows["shared memory"].is_over) == ("78 %", False)
-    assert sum(each.width for each in rows["registers"].segments) > bars.limit
+    assert bars is not None
+    rows = {row.label: (row.text, row.is_over) for row in bars.rows}
+    assert rows["registers"] == ("184 %", True)
+    assert rows["shared memory"] == ("78 %", False)
     assert sm_bars((crowded, dataclasses.replace(crowded, sm_use=None))) is None
 
 
 def test_names_from_graphs_are_text_wherever_they_stand() -> None:
-    report = dataclasses.replace(_report(run=run_record()), title=EVIL_NAME)
-    page = render_report(report)
-    root = Tree(page).root
+    root = page_of(network_plan(), title=EVIL_NAME, networks=NETWORKS, run=run_record())
     assert len(root.of_tag("script")) == 1 and not root.of_tag("b")[0].attributes
     assert "alert(1)" not in root.of_tag("script")[0].text
     assert root.of_tag("h1")[0].text == EVIL_NAME
@@ -148,7 +114,7 @@ def test_names_from_graphs_are_text_wherever_they_stand() -> None:
 
 
 def test_the_page_needs_nothing_else_and_allows_only_its_own_script() -> None:
-    page = render_report(_report(run=run_record()))
+    page = render_page(network_plan(), title="x", networks=NETWORKS, run=run_record())
     root = Tree(page).root
     assert not re.search(r"https?://|url\(|@import|\bsrc=|<link|<img|<iframe", page)
     assert not root.all(
@@ -161,13 +127,13 @@ def test_the_page_needs_nothing_else_and_allows_only_its_own_script() -> None:
     ]
     assert policy.startswith("default-src 'none'; ") and "unsafe" not in policy
     for tag, directive in (("script", "script-src"), ("style", "style-src")):
-        [text] = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        [text] = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         assert f"{directive} 'sha256-{digest}'" in policy
 
 
-def test_simulated_figures_are_never_called_measured() -> None:
-    page = page_of(_report(network_plan(simulated="made up for a test")))
+def test_simulated_values_are_never_called_measured() -> None:
+    page = page_of(network_plan(simulated="made up for a test"), networks=NETWORKS)
     assert page.of_class("warning")[0].text.endswith("made up for a test")
     [main] = page.of_tag("main")
     assert set(labels_of(main)) == {"simulated", "modelled", "counted"}
@@ -175,40 +141,30 @@ def test_simulated_figures_are_never_called_measured() -> None:
 
 
 def test_stages_and_dependencies_are_drawn() -> None:
-    drawing = _report().graphs[0].network
-    assert not drawing.is_order_only
-    assert {node.label for node in drawing.nodes} == {"1×1", "3×3"}
-    assert len(drawing.edges) == sum(len(node.predecessors) for node in network_problem().nodes)
-    for stage in drawing.stages:
+    drawn = draw_network(planned_graph(), NETWORKS[0])
+    assert {node.label for node in drawn.nodes} == {"1×1", "3×3"}
+    assert len(drawn.edges) == sum(len(node.predecessors) for node in network_problem().nodes)
+    assert len(drawn.frames) == len(planned_graph().stages)
+    for frame in drawn.frames:
         inside = {
-            node.title
-            for node in drawing.nodes
-            if stage.x < node.x < stage.x + stage.width
-            and stage.y < node.y < stage.y + stage.height
+            node.name
+            for node in drawn.nodes
+            if frame.x < node.x < frame.x + frame.width
+            and frame.y < node.y < frame.y + frame.height
         }
-        names = {each.node for each in planned_graph().stages[stage.number].convolutions}
-        assert inside == {f"{name}: stage {stage.number}" for name in names}
+        assert inside == set(planned_graph().stages[frame.stage].nodes)
+    # In the order of the plan it is a line.
+    assert len(draw_network(planned_graph(), None).edges) == 4
 
 
-def test_without_dependencies_the_order_of_the_plan_is_drawn_and_said() -> None:
-    report = _report(with_network=False)
-    assert report.graphs[0].network.is_order_only
-    text = page_of(report).text
-    assert "A plan does not hold what depends on what" in text and "--model" in text
+def dependent_graph() -> GraphPlan:
+    """A lane of two steps beside one."""
+    problem = make_problem({"a": "", "b": "a", "c": ""}, dict.fromkeys("abc", 10.0), {"a>b c": 18})
+    return explain_plan(problem, make_plan(problem))
 
 
-def test_stages_without_figures_have_a_page_too() -> None:
-    page = page_of(_report(plan_without_figures()))
-    assert "No planner made these stages" in page.text
-    assert not page.of_class("timeline") and not page.of_class("bars")
-    [panel] = page.of_class("stage-panel")
-    assert "always: depth 1" in panel.text
-    assert "priority -1, 64 SMs of its own, merged into one wider convolution" in panel.text
-    assert "left_too" in panel.text
-
-
-def _merged_graph(*, latency_us: float, of_two_lanes_us: float) -> GraphPlan:
-    """Two convolutions of one image, measured merged and on two lanes, and one that is alone."""
+def merged_graph(*, latency_us: float, of_two_lanes_us: float) -> GraphPlan:
+    """Two convolutions of one image, measured merged and on two lanes, and an unstaged one."""
     problem = make_problem(
         {"a": "", "b": "", "c": ""},
         {"a": 10, "b": 20, "c": 10},
@@ -219,9 +175,15 @@ def _merged_graph(*, latency_us: float, of_two_lanes_us: float) -> GraphPlan:
     return explain_plan(problem, make_plan(problem))
 
 
+def test_a_lane_of_dependent_steps_shows_their_order() -> None:
+    [panel] = page_of(dependent_graph()).of_class("stage-panel")
+    first, second = panel.of_class("lanes")[0].of_tag("li")
+    assert first.text == "lane 0 · 20.0 µs alone, 5 bytes of workspace a GEMM → b GEMM"
+    assert "→" not in second.text
+
+
 def test_a_merged_lane_says_what_it_saves_and_nothing_that_was_not_measured() -> None:
-    graph = _merged_graph(latency_us=20, of_two_lanes_us=24)
-    [panel] = page_of(_report(Plan((graph,)), with_network=False)).of_class("stage-panel")
+    [panel] = page_of(merged_graph(latency_us=20, of_two_lanes_us=24)).of_class("stage-panel")
     assert "33 % less" in panel.text
     [lane] = panel.of_class("lane")
     assert lane.text == "lane 0 · merged into one wider convolution · 30.0 µs one after another"
@@ -229,34 +191,34 @@ def test_a_merged_lane_says_what_it_saves_and_nothing_that_was_not_measured() ->
 
 
 def test_an_alternative_says_what_it_merges() -> None:
-    graph = _merged_graph(latency_us=26, of_two_lanes_us=24)
-    [panel] = page_of(_report(Plan((graph,)), with_network=False)).of_class("stage-panel")
+    [panel] = page_of(merged_graph(latency_us=26, of_two_lanes_us=24)).of_class("stage-panel")
     [row] = [row for row in panel.of_tag("tr") if "WINOGRAD" in row.text]
     assert row.text.startswith("2 merged with WINOGRAD 26.0 µs")
 
 
-def test_stages_that_the_plan_does_not_have_are_listed_with_the_reason() -> None:
-    graph = _merged_graph(latency_us=20, of_two_lanes_us=24)
-    [table] = page_of(_report(Plan((graph,)), with_network=False)).of_class("missed")
-    rows = [row.text for row in table.of_tag("tbody")[0].of_tag("tr")]
-    assert graph.missed
-    assert rows == [f"{' '.join(each.nodes)} {each.count} {each.why_not}" for each in graph.missed]
+def test_rejected_stages_are_listed_with_the_reason() -> None:
+    graph = merged_graph(latency_us=20, of_two_lanes_us=24)
+    [table] = page_of(graph).of_class("rejected")
+    assert graph.rejected
+    assert [row.text for row in rows_of(table)] == [
+        f"{' '.join(each.nodes)} {each.count} {each.why_not}" for each in graph.rejected
+    ]
 
 
 def test_every_batch_size_of_a_stage_is_shown() -> None:
-    a, b = PinnedConvolution("a", "GEMM"), PinnedConvolution("b", "GEMM")
+    stage = make_lanes("a b")
+    asking = dataclasses.replace(stage.lanes[0], priority=-1)
     schedules = (
-        BatchSchedule(2, ((a, b),), (LaneOptions(merged=True),)),
-        BatchSchedule(8, ((a,), (b,)), (LaneOptions(priority=-1), LaneOptions())),
-        BatchSchedule(32, ((a, b),)),
+        BatchSchedule(2, merge("a b", "GEMM")),
+        BatchSchedule(8, dataclasses.replace(stage, lanes=(asking, stage.lanes[1]))),
+        BatchSchedule(32, make_lanes("a>b")),
     )
-    stage = PlannedStage(((a,), (b,)), lane_options=schedules[1].lane_options, schedules=schedules)
-    plan = Plan((GraphPlan("fedcba9876543210", 2, (stage,)),))
-    [table] = page_of(_report(plan, with_network=False)).of_class("schedules")
-    assert [row.text for row in table.of_tag("tbody")[0].of_tag("tr")] == [
+    graph = GraphPlan("fedcba9876543210", 2, (PlannedStage(stage, schedules=schedules),))
+    [table] = page_of(graph).of_class("schedules")
+    assert [row.text for row in rows_of(table)] == [
         "2 lane 0: a and b, merged into one wider convolution, with GEMM",
         "8 lane 0: a with GEMM, priority -1 lane 1: b with GEMM",
-        "32 lane 0: a with GEMM, then b with GEMM",
+        "32 lane 0: a with GEMM → b with GEMM",
         "any other in sequence",
     ]
 
@@ -267,25 +229,20 @@ def test_convolutions_of_volumes_are_labelled_with_all_sizes() -> None:
 
 
 def test_every_measured_algorithm_of_a_convolution_is_listed() -> None:
-    panel = page_of(_report()).of_class("stage-panel")[0]
+    panel = page_of(network_plan(), networks=NETWORKS).of_class("stage-panel")[0]
     [table] = panel.of_tag("details")[0].of_tag("table")
-    rows = [row.text for row in table.of_tag("tbody")[0].of_tag("tr")]
-    assert rows == [
+    assert [row.text for row in rows_of(table)] == [
         "IMPLICIT_PRECOMP_GEMM (pinned) 27.0 µs ± 0.5 µs 262.1 kB",
         "FFT_TILING 31.0 µs ± 0.5 µs 1.0 MB",
     ]
 
 
-def test_a_run_adds_measured_steps_of_this_graph_and_batch_size_and_refusals() -> None:
-    page = page_of(_report(run=run_record()))
-    steps = {
-        each.of_class("name")[0].text: each
-        for each in page.of_class("figure")
-        if "whole step" in each.text
-    }
-    assert set(steps) == {"whole step, stock TensorFlow", "whole step, tf_interop"}
-    assert steps["whole step, tf_interop"].of_class("number")[0].text == "1.901 ms"
-    assert "other operations included" in steps["whole step, tf_interop"].text
+def test_a_run_adds_timings_of_this_graph_and_batch_size_and_refusals() -> None:
+    page = page_of(network_plan(), networks=NETWORKS, run=run_record())
+    timings = {name: each for name, each in cards_of(page).items() if "whole call" in name}
+    assert set(timings) == {"whole call, stock TensorFlow", "whole call, tf_interop"}
+    assert timings["whole call, tf_interop"].of_class("number")[0].text == "1.901 ms"
+    assert "other operations included" in timings["whole call, tf_interop"].text
     assert "Expected float32, got int8." in page.text
     assert "2 times: no workspace" in page.text
     assert "3 stages made of 8 convolutions on GPU" in page.text
@@ -293,67 +250,75 @@ def test_a_run_adds_measured_steps_of_this_graph_and_batch_size_and_refusals() -
 
 def test_convolutions_that_the_network_refuses_are_listed_with_the_reason() -> None:
     [of_run] = run_record().graphs
-    network = dataclasses.replace(network_of_problem(network_problem()), refusals=of_run.refusals)
-    page = page_of(make_report(network_plan(), title="A network", networks=[network]))
+    network = dataclasses.replace(NETWORKS[0], refusals=of_run.refusals)
+    page = page_of(network_plan(), networks=[network])
     [row] = [row for row in page.of_tag("tr") if "<b>dw</b>" in row.text]
     assert row.text == "<b>dw</b> Conv2D dtype Expected float32, got int8."
 
 
 def test_a_profile_adds_the_device() -> None:
-    facts = dict(_report(profile=make_profile(device=GPU)).facts)
-    assert facts["device"] == "NVIDIA H200" and facts["SMs"] == "132"
-    assert facts["cuDNN"] == "9.10.2"
+    [facts] = page_of(network_plan(), profile=make_profile(device=GPU)).of_class("facts")
+    assert "device NVIDIA H200" in facts.text and "SMs 132" in facts.text
+    assert "cuDNN 9.10.2" in facts.text
 
 
 def test_graphs_are_told_apart() -> None:
-    [graph] = network_plan().graphs
+    graph = planned_graph()
     plan = Plan(
         (
-            graph,
-            dataclasses.replace(graph, batch_size=1),
-            dataclasses.replace(graph, fingerprint="f", convolution_count=20),
+            dataclasses.replace(graph, mode="inference"),
+            dataclasses.replace(graph, mode="training", batch_size=1),
+            dataclasses.replace(graph, mode="training", batch_size=1, convolution_count=20),
         )
     )
-    assert graph_titles(plan) == [
-        "batch 8, 8 convolutions", "batch 1", "batch 8, 20 convolutions"
-    ]  # fmt: skip
-    page = page_of(_report(plan))
-    anchors = [each.attributes["href"] for each in page.of_tag("nav")[0].of_tag("a")]
+    page = page_of(plan, networks=NETWORKS)
+    links = page.of_tag("nav")[0].of_tag("a")
+    assert [link.text for link in links] == [
+        "batch 8, inference",
+        "batch 1, training, 8 convolutions",
+        "batch 1, training, 20 convolutions",
+    ]
     sections = page.of_class("graph")
-    assert anchors == [f"#{each.attributes['id']}" for each in sections]
-    # The problem is of batch size 8 and the first graph's fingerprint.
-    assert [each.network.is_order_only for each in _report(plan).graphs] == [False, True, True]
+    assert [each.attributes["href"] for each in links] == [
+        f"#{each.attributes['id']}" for each in sections
+    ]
+    # The problem is of batch size 8.
+    in_order = ["in the order of the plan" in each.of_class("hint")[0].text for each in sections]
+    assert in_order == [False, True, True]
 
 
 def test_a_network_fits_under_other_numbers_of_the_model() -> None:
-    network = network_of_problem(network_problem())
-    renamed = dataclasses.replace(
-        network,
-        nodes=tuple(
-            dataclasses.replace(node, name=f"net_1/{number}")
-            for number, node in enumerate(network.nodes)
-        ),
+    nodes = tuple(
+        dataclasses.replace(node, name=f"net_1/{number}")
+        for number, node in enumerate(NETWORKS[0].nodes)
     )
+    renamed = dataclasses.replace(NETWORKS[0], nodes=nodes)
     graph = planned_graph()
-    places = {node.name: number for number, node in enumerate(network.nodes)}
-    as_in_plan = dataclasses.replace(
-        graph,
-        stages=tuple(
-            dataclasses.replace(
-                stage,
-                lanes=tuple(
-                    tuple(
-                        dataclasses.replace(each, node=f"net/{places[each.node]}") for each in lane
-                    )
-                    for lane in stage.lanes
-                ),
-            )
-            for stage in graph.stages
-        ),
-        alone=(),
+    name_of = {node.name: f"net/{number}" for number, node in enumerate(NETWORKS[0].nodes)}
+    stages = tuple(
+        dataclasses.replace(planned, stage=planned.stage.map(name_of.__getitem__))
+        for planned in graph.stages
     )
+    as_in_plan = dataclasses.replace(graph, stages=stages, unstaged=())
     found = network_for(as_in_plan, [renamed])
     assert found is not None
-    names = {each.node for stage in as_in_plan.stages for each in stage.convolutions}
-    assert names <= {node.name for node in found.nodes}
+    assert {name for each in stages for name in each.nodes} <= {node.name for node in found.nodes}
     assert network_for(graph, [renamed]) is None
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_shows_first_what_saves_most_and_else_the_widest(stage: int) -> None:
+    [stepper] = page_of(network_plan()).of_class("stepper")
+    assert stepper.attributes["data-first"] == "1"  # saves 103 against 31 µs
+    stages = [PlannedStage(make_lanes("a")), *map(PlannedStage, map(make_lanes, ("b c", "d e")))]
+    [stepper] = page_of(GraphPlan("f" * 16, 7, tuple(stages[1 - stage :]))).of_class("stepper")
+    assert stepper.attributes["data-first"] == str(stage)
+
+
+def test_a_plan_without_values_has_a_page_too() -> None:
+    page = page_of(plan_without_values())
+    assert not page.of_class("timeline") and not page.of_class("bars")
+    [panel] = page.of_class("stage-panel")
+    assert "always: depth 1" in panel.text
+    assert "priority -1, 64 SMs of its own · merged into one wider convolution" in panel.text
+    assert "left_too" in panel.text
