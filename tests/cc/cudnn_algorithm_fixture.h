@@ -75,10 +75,7 @@ class CudnnAlgorithmTest : public CudnnBackendTest {
     Buffer transformed(prepared.transformed_filter_bytes());
     ConvolutionBuffers buffers = problem.Buffers(&result);
     const void*& filter = buffers.inputs[c.kind == ConvolutionKind::kForward ? 1 : 0];
-    std::unique_ptr<StreamGroup> group;
-    ASSERT_TRUE(backend_->Acquire(&group).ok());
-    const Status transform =
-        backend_->TransformFilter(prepared, filter, transformed.data(), group.get(), caller_);
+    const Status transform = TransformFilter(prepared, filter, transformed.data());
     ASSERT_TRUE(transform.ok()) << transform.message();
     FakeCudaSynchronize(caller_);
     EXPECT_TRUE(transformed.IsIntact()) << "written beyond the transformed filter";
@@ -86,13 +83,11 @@ class CudnnAlgorithmTest : public CudnnBackendTest {
     buffers.transformed_filter = transformed.data();
     for (int launch = 0; launch < 2; ++launch) {
       std::memset(result.data(), 0xFF, c.result_elements() * SizeOf(c.dtype));
-      const Status launched =
-          backend_->Launch(prepared, buffers, workspace.data(), group.get(), caller_);
+      const Status launched = Launch(prepared, buffers, workspace.data());
       ASSERT_TRUE(launched.ok()) << launched.message();
       FakeCudaSynchronize(caller_);
       problem.ExpectCorrect(&result, kTolerance);
     }
-    backend_->Release(std::move(group));
     EXPECT_TRUE(workspace.IsIntact()) << "written beyond the workspace";
   }
 };

@@ -134,17 +134,37 @@ class CudnnBackendTest : public testing::Test {
     return status;
   }
 
+  // Calls `use` with a stream group for the caller's stream, leased for it.
+  template <typename Use>
+  Status WithGroup(const Use& use) {
+    std::unique_ptr<StreamGroup> group;
+    TF_INTEROP_RETURN_IF_ERROR(backend_->Acquire(StreamGroupOptions::OnCallerStream(), &group));
+    const Status status = use(group.get());
+    backend_->Release(std::move(group));
+    return status;
+  }
+
+  Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
+                void* workspace) {
+    return WithGroup([&](StreamGroup* group) {
+      return backend_->Launch(prepared, buffers, workspace, group, caller_);
+    });
+  }
+
+  Status TransformFilter(const PreparedConvolution& prepared, const void* filter,
+                         void* transformed) {
+    return WithGroup([&](StreamGroup* group) {
+      return backend_->TransformFilter(prepared, filter, transformed, group, caller_);
+    });
+  }
+
   // Launches on the caller's stream and compares every element.
   void ExpectMatchesReference(const Convolution& c, const PreparedConvolution& prepared) {
     SCOPED_TRACE(ToString(c) + " " + prepared.algorithm());
     Problem problem(c);
     Buffer result = problem.MakeResult();
     Buffer workspace(prepared.workspace_bytes());
-    std::unique_ptr<StreamGroup> group;
-    ASSERT_TRUE(backend_->Acquire(&group).ok());
-    const Status status = backend_->Launch(prepared, problem.Buffers(&result), workspace.data(),
-                                           group.get(), caller_);
-    backend_->Release(std::move(group));
+    const Status status = Launch(prepared, problem.Buffers(&result), workspace.data());
     ASSERT_TRUE(status.ok()) << status.message();
     FakeCudaSynchronize(caller_);
     problem.ExpectCorrect(&result, kTolerance);

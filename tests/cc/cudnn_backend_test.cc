@@ -301,10 +301,8 @@ TEST_F(CudnnBackendTest, ReportsFailuresOfLaunches) {
   Problem problem(c);
   Buffer result = problem.MakeResult();
   Buffer workspace(prepared->workspace_bytes());
-  std::unique_ptr<StreamGroup> group;
-  ASSERT_TRUE(backend_->Acquire(&group).ok());
   const auto launch = [&](const ConvolutionBuffers& buffers, void* space) {
-    return backend_->Launch(*prepared, buffers, space, group.get(), caller_);
+    return Launch(*prepared, buffers, space);
   };
   ConvolutionBuffers buffers = problem.Buffers(&result);
   ASSERT_TRUE(launch(buffers, workspace.data()).ok());
@@ -333,7 +331,6 @@ TEST_F(CudnnBackendTest, ReportsFailuresOfLaunches) {
   EXPECT_EQ(misaligned.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(misaligned.message().find("Expected input aligned to 16 bytes"), std::string::npos)
       << misaligned.message();
-  backend_->Release(std::move(group));
   FakeCudaSynchronize(caller_);
 }
 
@@ -477,20 +474,14 @@ TEST_F(CudnnBackendTest, LaunchesOnWhateverAddressesItIsGiven) {
     workspaces.emplace_back(prepared->workspace_bytes());
   }
   int descriptors = 0;
-  std::unique_ptr<StreamGroup> group;
-  ASSERT_TRUE(backend_->Acquire(StreamGroupOptions::OnCallerStream(), &group).ok());
   for (int round = 0; round < 3; ++round) {
     if (round == 1) descriptors = FakeCudnnCounts().live_descriptors;
     for (size_t i = 0; i < problems.size(); ++i) {
-      ASSERT_TRUE(backend_
-                      ->Launch(*prepared, problems[i].Buffers(&results[i]), workspaces[i].data(),
-                               group.get(), caller_)
-                      .ok());
+      ASSERT_TRUE(Launch(*prepared, problems[i].Buffers(&results[i]), workspaces[i].data()).ok());
     }
     FakeCudaSynchronize(caller_);
     for (size_t i = 0; i < problems.size(); ++i) problems[i].ExpectCorrect(&results[i], kTolerance);
   }
-  backend_->Release(std::move(group));
   EXPECT_EQ(FakeCudnnCounts().live_descriptors, descriptors) << "packs beyond a few are freed";
 }
 

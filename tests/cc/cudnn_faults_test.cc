@@ -77,13 +77,7 @@ TEST_F(CudnnFaultsTest, ASecondAttemptReadsNoFilterThatWasTransformedForTheFirst
   Buffer result = problem.MakeResult();
   Buffer workspace(prepared.workspace_bytes()), filter(prepared.transformed_filter_bytes());
   StageBuffers buffers = {{problem.Buffers(&result)}, {workspace.data()}, {}, nullptr};
-  std::unique_ptr<StreamGroup> group;
-  ASSERT_TRUE(backend_->Acquire(&group).ok());
-  ASSERT_TRUE(backend_
-                  ->TransformFilter(prepared, buffers.steps[0].inputs[1], filter.data(),
-                                    group.get(), caller_)
-                  .ok());
-  backend_->Release(std::move(group));
+  ASSERT_TRUE(TransformFilter(prepared, buffers.steps[0].inputs[1], filter.data()).ok());
   buffers.steps[0].transformed_filter = filter.data();
   FakeCudnn().engines_failing_execution = {1};
   const Status status = RunOrDescend(backend_, stage, options_, planned, buffers, caller_, calls_);

@@ -165,13 +165,9 @@ TEST_F(CudnnLegacyTest, ReportsFailuresOfLegacyLaunches) {
     Problem problem(c);
     Buffer result = problem.MakeResult();
     Buffer workspace(prepared->workspace_bytes());
-    std::unique_ptr<StreamGroup> group;
-    ASSERT_TRUE(backend_->Acquire(&group).ok());
     FakeCudnn().fail_execution = true;
-    const Status status = backend_->Launch(*prepared, problem.Buffers(&result), workspace.data(),
-                                           group.get(), caller_);
+    const Status status = Launch(*prepared, problem.Buffers(&result), workspace.data());
     FakeCudnn().fail_execution = false;
-    backend_->Release(std::move(group));
     EXPECT_EQ(status.code(), StatusCode::kInternal);
     for (const char* part : {"cudnnConvolution", "with 'WINOGRAD'", "execution switched off"}) {
       EXPECT_NE(status.message().find(part), std::string::npos) << status.message();

@@ -53,11 +53,7 @@ TEST_F(CudnnTransformedFilterTest, TransformsNoFilterThatIsReadAsItIsOrIsTheResu
     const auto prepared = PrepareOk(c);
     EXPECT_EQ(prepared->transformed_filter_bytes(), 0u);
     Buffer filter(1024), transformed(1024);
-    std::unique_ptr<StreamGroup> group;
-    ASSERT_TRUE(backend_->Acquire(&group).ok());
-    const Status status = backend_->TransformFilter(*prepared, filter.data(), transformed.data(),
-                                                    group.get(), caller_);
-    backend_->Release(std::move(group));
+    const Status status = TransformFilter(*prepared, filter.data(), transformed.data());
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     EXPECT_NE(status.message().find(prepared->algorithm()), std::string::npos) << status.message();
   }
@@ -70,20 +66,16 @@ TEST_F(CudnnTransformedFilterTest, RefusesFiltersThatAreNotAligned) {
   Buffer result = problem.MakeResult();
   Buffer workspace(prepared->workspace_bytes());
   Buffer transformed(prepared->transformed_filter_bytes() + 16);
-  std::unique_ptr<StreamGroup> group;
-  ASSERT_TRUE(backend_->Acquire(&group).ok());
   ConvolutionBuffers buffers = problem.Buffers(&result);
   const auto transform = [&](const void* filter, void* to) {
-    return backend_->TransformFilter(*prepared, filter, to, group.get(), caller_).code();
+    return TransformFilter(*prepared, filter, to).code();
   };
   EXPECT_EQ(transform(nullptr, transformed.data()), StatusCode::kInvalidArgument);
   EXPECT_EQ(transform(buffers.inputs[1], transformed.data() + 4), StatusCode::kInvalidArgument);
   buffers.transformed_filter = transformed.data() + 4;
-  const Status launch =
-      backend_->Launch(*prepared, buffers, workspace.data(), group.get(), caller_);
+  const Status launch = Launch(*prepared, buffers, workspace.data());
   EXPECT_EQ(launch.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(launch.message().find("transformed filter"), std::string::npos) << launch.message();
-  backend_->Release(std::move(group));
 }
 
 }  // namespace

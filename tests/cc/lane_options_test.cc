@@ -47,19 +47,13 @@ int64_t CountRefusals(const std::string& part) {
   return count;
 }
 
-class LaneOptionsTest : public testing::Test {
+class LaneOptionsTest : public CudnnBackendTest {
  protected:
-  // Every test has a device, and so a backend without stream groups, of its own.
   void SetUp() override {
+    CudnnBackendTest::SetUp();
 #if CUDA_VERSION < 12050
     GTEST_SKIP() << "the headers of this CUDA have no green contexts";
 #endif
-    FakeCuda() = FakeCudaSwitches();
-    FakeCudnn() = FakeCudnnSwitches();
-    setenv("TF_INTEROP_LIBCUDA", FakeCudaPath().c_str(), 1);
-    setenv("TF_INTEROP_LIBCUDNN", FakeCudnnPath().c_str(), 1);
-    context_ = FakeCudaMakeContext();
-    backend_ = BackendOf(context_);
     green_contexts_before_ = FakeCudaCounts().live_green_contexts;
     streams_before_ = FakeCudaCounts().live_streams;
     events_before_ = FakeCudaCounts().live_events;
@@ -67,7 +61,7 @@ class LaneOptionsTest : public testing::Test {
 
   void TearDown() override {
     FakeCudaCounts().green_contexts_left = FakeCudaCounts().streams_left = kUnlimited;
-    EXPECT_EQ(FakeCudaCurrentContext(), nullptr) << "a context was left current";
+    CudnnBackendTest::TearDown();
   }
 
   CudnnBackend* BackendOf(CUcontext context) {
@@ -100,10 +94,6 @@ class LaneOptionsTest : public testing::Test {
   }
   int Streams() const { return FakeCudaCounts().live_streams - streams_before_; }
   int Events() const { return FakeCudaCounts().live_events - events_before_; }
-
-  CUcontext context_ = nullptr;
-  CUstream caller_ = nullptr;
-  CudnnBackend* backend_ = nullptr;
 
  private:
   int green_contexts_before_ = 0, streams_before_ = 0, events_before_ = 0;
