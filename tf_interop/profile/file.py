@@ -42,7 +42,7 @@ from tf_interop.versioned_file import (
     VersionedFormat,
     check_all_fields_read,
     check_header,
-    write_atomically,
+    write_file,
 )
 
 
@@ -116,10 +116,7 @@ def save_profile(profile: Profile, path: PathLike) -> None:
         ProfileError: an entry is not legal, or the file cannot be written.
     """
     lines = [_header_line(profile.device), *(_entry_line(entry) for entry in profile.entries)]
-    try:
-        write_atomically(b"".join(lines), path)
-    except OSError as error:
-        raise _cannot_write(path, error) from error
+    write_file(b"".join(lines), path, "profile", ProfileError)
 
 
 def merge_profiles(profiles: Iterable[Profile]) -> Profile:

@@ -1,0 +1,272 @@
+"""What holds for every kind of file that this package writes."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import configuration_values
+import jsonschema
+import plan_values
+import planning_values
+import profile_values
+import pytest
+import report_values
+from benchmark_values import BENCHMARK
+
+from tf_interop.benchmark.file import benchmark_schema, load_benchmark, save_benchmark
+from tf_interop.errors import BenchmarkError, PlanError, ProfileError, TfInteropError
+from tf_interop.plan.file import load_plan, plan_schema, save_plan
+from tf_interop.plan.problem_file import load_problem, problem_schema, save_problem
+from tf_interop.profile.file import load_profile, profile_schema, save_profile
+from tf_interop.profile.worklist_file import (
+    configurations_schema,
+    load_configurations,
+    save_configurations,
+)
+from tf_interop.runtime.run_record import load_run, run_schema, save_run
+
+# Of words that are anyone's, each with a value.
+TABLES = {"made_with", "clocks_mhz", "fallbacks", "refused_lane_options", "failures"}
+Edit = Callable[[dict[str, Any]], object]
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """One kind of file.
+
+    Attributes:
+        name: what its field `format` says.
+        value: a value that has some of everything.
+        load: reads it.
+        save: writes it.
+        schema: gives the schema of its documents.
+        error: the class of its errors.
+    """
+
+    name: str
+    value: Any
+    load: Callable[[pathlib.Path], Any]
+    save: Callable[[Any, pathlib.Path], None]
+    schema: Callable[[], dict[str, Any]]
+    error: type[TfInteropError]
+
+
+PROBLEM = planning_values.make_problem(
+    {"a": "", "b": "", "c": "a b"}, {"a": 1.0, "b": 2.0, "c": 3.0}, {"a b": 2.5}
+)
+LIST = Format(
+    "tf_interop.configurations",
+    configuration_values.LIST,
+    load_configurations,
+    save_configurations,
+    configurations_schema,
+    ProfileError,
+)
+FORMATS = (
+    LIST,
+    Format("tf_interop.plan", plan_values.PLAN, load_plan, save_plan, plan_schema, PlanError),
+    Format(
+        "tf_interop.problem",
+        PROBLEM,
+        load_problem,
+        save_problem,
+        problem_schema,
+        PlanError,
+    ),
+    Format(
+        "tf_interop.benchmark",
+        BENCHMARK,
+        load_benchmark,
+        save_benchmark,
+        benchmark_schema,
+        BenchmarkError,
+    ),
+    Format(
+        "tf_interop.run", report_values.run_record(), load_run, save_run, run_schema, ProfileError
+    ),
+    Format(
+        "tf_interop.profile",
+        profile_values.make_profile(*profile_values.EVERY_KIND_OF_ENTRY),
+        load_profile,
+        save_profile,
+        profile_schema,
+        ProfileError,
+    ),
+)
+
+
+@pytest.fixture(name="form", params=FORMATS, ids=[form.name for form in FORMATS])
+def fixture_form(request: pytest.FixtureRequest) -> Format:
+    form: Format = request.param
+    return form
+
+
+@pytest.fixture(name="path")
+def fixture_path(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "file.json"
+
+
+def documents(form: Format, path: pathlib.Path) -> list[Any]:
+    """What a file of the form's value holds: one document, or one for each line."""
+    form.save(form.value, path)
+    content = path.read_text()
+    return (
+        [json.loads(line) for line in content.splitlines()]
+        if is_lines(form)
+        else [json.loads(content)]
+    )
+
+
+def is_lines(form: Format) -> bool:
+    return form.name == "tf_interop.profile"
+
+
+def objects(value: Any) -> Iterator[dict[str, Any]]:
+    """All objects of a document, at any depth, whose fields are not anyone's."""
+    if isinstance(value, dict):
+        yield value
+        value = [inner for name, inner in value.items() if name not in TABLES]
+    for inner in value:
+        if isinstance(inner, (dict, list)):
+            yield from objects(inner)
+
+
+def test_reads_back_what_it_wrote_in_the_same_bytes(form: Format, path: pathlib.Path) -> None:
+    form.save(form.value, path)
+    content = path.read_bytes()
+    assert form.load(path) == form.value
+    form.save(form.load(path), path)
+    assert path.read_bytes() == content
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_the_schema_accepts_what_is_written_and_no_other_field(
+    form: Format, path: pathlib.Path
+) -> None:
+    validator = jsonschema.Draft202012Validator(form.schema())
+    validator.check_schema(validator.schema)
+    first, *others = documents(form, path)
+    assert (first["format"], first["version"]) == (form.name, 1)
+    for document in (first, *others):
+        validator.validate(document)
+    for header in ({**first, "version": 2}, {**first, "format": "other"}, {**first, "more": 1}):
+        assert not validator.is_valid(header)
+    definitions = form.schema()["$defs"].values()
+    assert all(
+        not each.get("additionalProperties", False) for each in definitions if "properties" in each
+    )
+
+
+@pytest.mark.parametrize(
+    ("edit", "place"),
+    [
+        (lambda header: header.update(format="tf_interop.other"), "$.format"),
+        (lambda header: header.pop("format"), "$.format"),
+        (lambda header: header.update(version=2), "$.version"),
+        (lambda header: header.update(version=0), "$.version"),
+        (lambda header: header.update(version=True), "$.version"),
+        (lambda header: header.pop("version"), "$.version"),
+        (lambda header: header.update(misspelled=1), "misspelled"),
+    ],
+)
+def test_refuses_another_header(form: Format, path: pathlib.Path, edit: Edit, place: str) -> None:
+    header, *others = documents(form, path)
+    edit(header)
+    path.write_text("\n".join(map(json.dumps, (header, *others))) + "\n")
+    with pytest.raises(form.error) as raised:
+        form.load(path)
+    assert place in str(raised.value)
+    assert str(path) in str(raised.value)
+
+
+def test_refuses_a_field_that_nothing_reads_wherever_it_is(
+    form: Format, path: pathlib.Path
+) -> None:
+    whole = documents(form, path)
+    for document, _ in enumerate(whole):
+        for number, _ in enumerate(objects(whole[document])):
+            changed = copy.deepcopy(whole)
+            inner = list(objects(changed[document]))[number]
+            inner["misspelled"] = None
+            path.write_text("\n".join(map(json.dumps, changed)) + "\n")
+            with pytest.raises(form.error, match="misspelled"):
+                form.load(path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[1,]", b"[]", b"\xff\xfe", b"{} {}", b'{"a": NaN}']
+)
+def test_refuses_what_is_no_such_document(form: Format, path: pathlib.Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(form.error) as raised:
+        form.load(path)
+    assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.9, 0.99])
+def test_refuses_a_half_written_file(form: Format, path: pathlib.Path, share: float) -> None:
+    form.save(form.value, path)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    if is_lines(form) and share > 0.1:
+        assert set(form.load(path).entries) < set(form.value.entries)  # what is whole
+        return
+    with pytest.raises(form.error):
+        form.load(path)
+
+
+def test_refuses_to_read_or_write_where_there_is_no_file(
+    form: Format, tmp_path: pathlib.Path
+) -> None:
+    for path in (tmp_path / "missing.json", tmp_path):
+        with pytest.raises(form.error) as raised:
+            form.load(path)
+        assert str(path) in str(raised.value)
+    with pytest.raises(form.error, match="missing"):
+        form.save(form.value, tmp_path / "missing" / "file.json")
+
+
+@pytest.mark.parametrize("failing", ["fsync", "replace"])
+def test_keeps_the_old_file_when_writing_fails(
+    form: Format, path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    path.write_text("old")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, failing, fail)
+        with pytest.raises(form.error, match="No space left"):
+            form.save(form.value, path)
+    assert path.read_text() == "old"
+    assert list(path.parent.iterdir()) == [path]
+    form.save(form.value, path)
+    assert form.load(path) == form.value
+
+
+def test_content_is_on_disk_before_it_takes_the_name(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    fsync = os.fsync
+
+    def look_and_fsync(descriptor: int) -> None:
+        seen.append((path.exists(), os.fstat(descriptor).st_size))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", look_and_fsync)
+    LIST.save(LIST.value, path)
+    assert seen == [(False, path.stat().st_size)]
+
+
+def test_writes_through_a_link(tmp_path: pathlib.Path, path: pathlib.Path) -> None:
+    (tmp_path / "link.json").symlink_to(path)
+    LIST.save(LIST.value, tmp_path / "link.json")
+    assert (tmp_path / "link.json").is_symlink()
+    assert LIST.load(path) == LIST.value
