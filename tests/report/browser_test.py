@@ -9,15 +9,14 @@ import pytest
 from report_values import EVIL_NAME, network_plan, network_problem, planned_graph, run_record
 
 from tf_interop.plan.types import (
-    AloneConvolution,
     GraphPlan,
     GraphPrediction,
-    MissedStage,
     Plan,
+    RejectedStage,
+    UnstagedConvolution,
 )
-from tf_interop.report.data import make_report
 from tf_interop.report.network import network_of_problem
-from tf_interop.report.page import render_report
+from tf_interop.report.page import render_page
 
 PHONE = {"width": 390, "height": 844}
 DESKTOP = {"width": 1280, "height": 900}
@@ -76,14 +75,14 @@ LOW_CONTRAST = """
 def fixture_page_path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """Two graphs, the second without stages."""
     plan = Plan((*network_plan().graphs, GraphPlan("fedcba9876543210", 3, (), batch_size=1)))
-    report = make_report(
+    page = render_page(
         plan,
         title=f"A network {EVIL_NAME}",
         networks=[network_of_problem(network_problem())],
         run=run_record(),
     )
     path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(render_report(report))
+    path.write_text(page)
     return path
 
 
@@ -98,18 +97,18 @@ def fixture_lean_page_path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.
         (),
         batch_size=16,
         prediction=GraphPrediction(total_us, total_us, 10**6, 10**6, None, "exact", 2),
-        alone=tuple(
-            AloneConvolution(f"net/block_{number}/convolution", "GEMM", latency_us, 10**6, 0)
+        unstaged=tuple(
+            UnstagedConvolution(f"net/block_{number}/convolution", "GEMM", latency_us, 10**6, 0)
             for number, latency_us in enumerate(latencies_us)
         ),
-        missed=(MissedStage(("net/block_1/convolution", "net/block_2/convolution"), "slower"),),
-        step="training",
+        rejected=(RejectedStage(("net/block_1/convolution", "net/block_2/convolution"), "slower"),),
+        mode="training",
     )
     prediction = GraphPrediction(0, 0, 0, 0, None, "nothing to search", 11)
     nothing = GraphPlan("f" * 16, 11, (), batch_size=1, prediction=prediction)
     plan = Plan((partly, nothing), made_with={"backend": "host", "device": "a CPU"})
     path = tmp_path_factory.mktemp("report") / "lean.html"
-    path.write_text(render_report(make_report(plan, title="A network")))
+    path.write_text(render_page(plan, title="A network"))
     return path
 
 
@@ -152,7 +151,7 @@ def test_pressing_a_stage_shows_it_in_every_drawing(browser: Any, page_path: pat
         marked = tab.page.locator(".graph:visible .chosen[data-stage]")
         assert {each.get_attribute("data-stage") for each in marked.all()} == {chosen}
         # Of the network one, of one after another and of the stages one for each lane.
-        assert marked.count() == 1 + 2 * len(planned_graph().stages[int(chosen)].lanes)
+        assert marked.count() == 1 + 2 * len(planned_graph().stages[int(chosen)].stage.lanes)
     assert "stage 0, lane 1: a_reduce" in tab.page.locator(".said:visible").inner_text()
     tab.close()
 
@@ -223,7 +222,7 @@ def test_reads_well_where_little_is_known(
 ) -> None:
     tab = Tab(browser, lean_page_path, viewport, scheme)
     assert "A CPU, not a GPU." in tab.page.locator(".warning:visible").inner_text()
-    assert tab.page.locator(".missed:visible").count() == 1
+    assert tab.page.locator(".rejected:visible").count() == 1
     _expect_to_read_well(tab, viewport, 100)
     tab.page.locator("nav a", has_text="batch 1").last.click()
     lacking = tab.page.locator("#graph-1 .lacking")

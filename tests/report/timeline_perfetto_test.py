@@ -57,7 +57,7 @@ def open_in_perfetto(browser: Any, trace: dict[str, Any]) -> Any:
 
 
 def test_perfetto_shows_every_span_in_the_row_that_the_trace_gives_it(browser: Any) -> None:
-    trace = trace_of_plan(network_plan(), ["batch 8"])
+    trace = trace_of_plan(network_plan())
     names = {
         (event["name"], event["pid"], event["tid"]): event["args"]["name"]
         for event in trace["traceEvents"]

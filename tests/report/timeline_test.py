@@ -6,57 +6,55 @@ import dataclasses
 import itertools
 
 import pytest
-from report_values import EVIL_NAME, network_plan, plan_without_figures, planned_graph
+from planning_values import make_problem
+from report_values import network_plan, plan_without_values, planned_graph
 
-from tf_interop.plan.problem import FigureSource
-from tf_interop.plan.types import GraphPlan
-from tf_interop.report.timeline import has_times, planned_timeline, sequential_timeline
+from tf_interop.errors import PlanError
+from tf_interop.plan.explain import explain_plan
+from tf_interop.plan.make import make_plan
+from tf_interop.plan.order import in_order
+from tf_interop.plan.problem import ValueSource
+from tf_interop.plan.types import GraphPlan, UnstagedConvolution
+from tf_interop.report.network import planned_nodes
+from tf_interop.report.timeline import Timeline, timelines_of
 
 
-def _convolutions(graph: GraphPlan) -> set[str]:
-    staged = {each.node for stage in graph.stages for each in stage.convolutions}
-    return staged | {each.node for each in graph.alone}
+def timelines(graph: GraphPlan | None = None) -> tuple[Timeline, ...]:
+    return timelines_of(graph or planned_graph(), simulated=False)
+
+
+def nodes_of(timeline: Timeline) -> list[str]:
+    return [step.operation for span in timeline.spans for step in span.steps]
 
 
 def test_one_after_another_takes_what_the_plan_says_with_no_gap_and_no_overlap() -> None:
     graph = planned_graph()
-    timeline = sequential_timeline(graph)
+    sequence, _ = timelines()
     assert graph.prediction is not None
-    assert timeline.total_us == pytest.approx(graph.prediction.sequential_us)
-    assert {span.row for span in timeline.spans} == {0}
-    assert timeline.spans[0].start_us == 0
-    for before, after in itertools.pairwise(timeline.spans):
+    assert sequence.total_us == pytest.approx(graph.prediction.sequential_us)
+    assert {span.row for span in sequence.spans} == {0}
+    assert sequence.spans[0].start_us == 0
+    for before, after in itertools.pairwise(sequence.spans):
         assert after.start_us == pytest.approx(before.end_us)
-    assert {each.node for span in timeline.spans for each in span.convolutions} == _convolutions(
-        graph
-    )
-    assert {span.source for span in timeline.spans} == {FigureSource.MEASURED}
-
-
-def test_one_after_another_has_the_algorithm_that_is_fastest_alone_and_not_the_pinned_one() -> None:
-    [pinned] = [each for each in planned_graph().stages[0].convolutions if each.node == "a_reduce"]
-    assert pinned.algorithm == "FFT_TILING"
-    [span] = [
-        span
-        for span in sequential_timeline(planned_graph()).spans
-        if span.convolutions[0].node == "a_reduce"
-    ]
-    assert span.convolutions[0].algorithm == "IMPLICIT_PRECOMP_GEMM"
-    assert span.duration_us == 34.0
+    assert sorted(nodes_of(sequence)) == sorted(planned_nodes(graph))
+    assert {span.source for span in sequence.spans} == {ValueSource.MEASURED}
+    # With what is fastest alone, and not what is pinned.
+    [span] = [span for span in sequence.spans if span.steps[0].operation == "a_reduce"]
+    assert (span.steps[0].algorithm, span.duration_us) == ("IMPLICIT_PRECOMP_GEMM", 34.0)
+    pinned = {step.operation: step.algorithm for step in graph.stages[0].stage.steps}
+    assert pinned["a_reduce"] == "FFT_TILING"
 
 
 def test_lanes_of_a_stage_begin_together_and_what_follows_waits_for_all() -> None:
     graph = planned_graph()
-    timeline = planned_timeline(graph)
+    _, in_stages = timelines()
     assert graph.prediction is not None
-    assert timeline.total_us == pytest.approx(graph.prediction.latency_us)
-    assert timeline.rows == ("main stream", "lane 0", "lane 1", "lane 2")
-    assert {each.node for span in timeline.spans for each in span.convolutions} == _convolutions(
-        graph
-    )
+    assert in_stages.total_us == pytest.approx(graph.prediction.latency_us)
+    assert in_stages.rows == ("main stream", "lane 0", "lane 1", "lane 2")
+    assert sorted(nodes_of(in_stages)) == sorted(planned_nodes(graph))
     now_us = 0.0
     for _, group in itertools.groupby(
-        timeline.spans, key=lambda span: span.convolutions if span.stage is None else span.stage
+        in_stages.spans, key=lambda span: span.steps if span.stage is None else span.stage
     ):
         spans = list(group)
         assert {span.start_us for span in spans} == {now_us}
@@ -66,33 +64,45 @@ def test_lanes_of_a_stage_begin_together_and_what_follows_waits_for_all() -> Non
 
 def test_a_lane_is_busy_for_what_it_takes_alone() -> None:
     graph = planned_graph()
-    for span in planned_timeline(graph).spans:
+    for span in timelines()[1].spans:
         if span.stage is None or span.lane is None:
             assert span.row == 0 and span.busy_us == span.duration_us
             continue
-        stage = graph.stages[span.stage]
-        assert stage.explanation is not None and stage.prediction is not None
+        planned = graph.stages[span.stage]
+        assert planned.explanation is not None and planned.prediction is not None
         assert span.row == 1 + span.lane
-        assert span.duration_us == stage.prediction.latency_us
-        assert span.source is stage.prediction.source
-        assert span.busy_us == min(stage.explanation.lanes[span.lane].alone_us, span.duration_us)
-    assert EVIL_NAME in {each.node for each in graph.stages[1].convolutions}
+        assert span.duration_us == planned.prediction.latency_us
+        assert span.source is planned.prediction.source
+        assert span.busy_us == min(planned.explanation.lanes[span.lane].alone_us, span.duration_us)
+
+
+def test_steps_of_one_lane_are_one_span() -> None:
+    problem = make_problem({"a": "", "b": "a", "c": ""}, dict.fromkeys("abc", 10.0), {"a>b c": 21})
+    sequence, in_stages = timelines(explain_plan(problem, make_plan(problem)))
+    for timeline, duration_us in ((sequence, 20.0), (in_stages, 21.0)):
+        [span] = [span for span in timeline.spans if span.steps[0].operation == "a"]
+        assert [step.operation for step in span.steps] == ["a", "b"]
+        assert (span.duration_us, span.busy_us) == (duration_us, 20.0)
 
 
 def test_without_reasons_a_stage_is_one_span_of_its_sequence() -> None:
     graph = planned_graph()
     stages = tuple(dataclasses.replace(stage, explanation=None) for stage in graph.stages)
-    graph = dataclasses.replace(graph, stages=stages)
+    sequence, in_stages = timelines(dataclasses.replace(graph, stages=stages))
     assert graph.prediction is not None
-    timeline = sequential_timeline(graph)
-    assert timeline.total_us == pytest.approx(graph.prediction.sequential_us)
-    assert [span.stage for span in timeline.spans] == [None, 0, None, 1, None]
-    assert all(
-        span.busy_us is None for span in planned_timeline(graph).spans if span.stage is not None
-    )
+    assert sequence.total_us == pytest.approx(graph.prediction.sequential_us)
+    assert [span.stage for span in sequence.spans] == [None, 0, None, 1, None]
+    assert all(span.busy_us is None for span in in_stages.spans if span.stage is not None)
 
 
 def test_stages_that_no_planner_made_have_no_times() -> None:
-    assert has_times(network_plan().graphs[0])
-    assert not has_times(plan_without_figures().graphs[0])
-    assert not has_times(GraphPlan("f", 0, ()))
+    assert timelines(network_plan().graphs[0])
+    assert not timelines(plan_without_values().graphs[0])
+    assert not timelines(GraphPlan("f", 0, ()))
+
+
+@pytest.mark.parametrize("places", [(1, 0), (3,)])
+def test_refuses_unstaged_convolutions_that_are_not_in_order(places: tuple[int, ...]) -> None:
+    unstaged = tuple(UnstagedConvolution("a", None, 1.0, 1, place) for place in places)
+    with pytest.raises(PlanError, match="from 0 to 2"):
+        list(in_order(dataclasses.replace(planned_graph(), unstaged=unstaged)))
