@@ -108,7 +108,7 @@ Status DescendForMemory(Backend* backend, const Stage& stage, const PrepareOptio
       *lesser = LesserStage();
       last = ladder.Take(rung.rung, lane_count, lesser);
       if (!last.ok()) continue;
-      CountFallback(kNoMemory, std::string("it ") + rung.name);
+      CountFallback(kNoMemory, rung.name);
       return Status::Ok();
     }
   }
@@ -138,7 +138,7 @@ Status RunOrDescend(Backend* backend, const Stage& stage, const PrepareOptions& 
       last = RunStage(backend, lesser.stage, own, caller);
     }
     if (!last.ok()) continue;
-    CountFallback(kFailedLaunch, std::string("it ") + rung.name + ": " + first.message());
+    CountFallback(kFailedLaunch, rung.name + (": " + first.message()));
     return Status::Ok();
   }
   return Status(first.code(), first.message() + " The stage was run anew: " + last.message());

@@ -54,7 +54,7 @@ enum class Rung {
 
 struct RungDescription {
   Rung rung;
-  const char* name;  // for counters and messages: "it …"
+  const char* name;  // what the stage did, for counters
   bool for_memory;
   bool for_failed_launch;
 };
@@ -63,16 +63,17 @@ struct RungDescription {
 // that run one after another share one.
 inline constexpr RungDescription kLadder[] = {
     // All lanes, none of them merged.
-    {Rung::kUnmerged, "ran its merged lanes unmerged", true, false},
+    {Rung::kUnmerged, "its merged lanes ran unmerged", true, false},
     // Half as many lanes, with the plan's algorithms; half again as long as there are two or more.
-    {Rung::kFewerLanes, "ran on fewer lanes", true, false},
-    {Rung::kFewerLanesLeastWorkspace, "ran on fewer lanes, with algorithms that need less", true,
+    {Rung::kFewerLanes, "it ran on fewer lanes", true, false},
+    {Rung::kFewerLanesLeastWorkspace, "it ran on fewer lanes, with algorithms that need less", true,
      false},
     // One workspace, as large as the largest.
-    {Rung::kSequence, "ran in sequence", true, false},
-    {Rung::kSequenceOwnChoice, "ran in sequence, with the backend's own choices", false, true},
-    {Rung::kSequenceLeastWorkspace, "ran in sequence, with algorithms that need least", true, true},
-    {Rung::kStock, "ran as without a plan, step by step with stock kernels", true, true},
+    {Rung::kSequence, "it ran in sequence", true, false},
+    {Rung::kSequenceOwnChoice, "it ran in sequence, with the backend's own choices", false, true},
+    {Rung::kSequenceLeastWorkspace, "it ran in sequence, with algorithms that need least", true,
+     true},
+    {Rung::kStock, "it ran as without a plan, step by step with stock kernels", true, true},
 };
 
 // What the ladder asks of whoever calls a stage.

@@ -15,8 +15,9 @@ namespace {
 constexpr size_t kNoLane = ~size_t{0};
 
 // `status`, an error, with where it comes from.
-Status AtStep(const std::string& name, const std::string& algorithm, const Status& status) {
-  return Status(status.code(), "Convolution '" + name + "'" +
+Status AtStep(const std::string& name, const std::string& algorithm, const Status& status,
+              const char* what = "Convolution '") {
+  return Status(status.code(), what + name + "'" +
                                    (algorithm.empty() ? "" : " with algorithm " + algorithm) +
                                    ": " + status.message());
 }
@@ -358,7 +359,9 @@ class StageRun {
                               : LaunchMerged(launch.merged, workspace, group, stream);
     if (status.ok()) return status;
     const TraceLabel label = LabelOf(stage_, launch);
-    return AtStep(label.convolutions, label.algorithm, status);
+    const bool is_operation = stage_.steps[launch.step].operation != nullptr;
+    return AtStep(label.convolutions, label.algorithm, status,
+                  is_operation ? "Step '" : "Convolution '");
   }
 
   Status LaunchStep(size_t number, void* workspace, StreamGroup* group, Stream stream) {

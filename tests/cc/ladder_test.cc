@@ -273,7 +273,7 @@ Outcome RunThreeLanes(Failing* backend, Stock stock = Stock::kNone, bool has_mem
     };
   }
   const auto count = [](const RungDescription& rung) {
-    return CountFallbacks(std::string("ran anew: it ") + rung.name + ": ");
+    return CountFallbacks(std::string("ran anew: ") + rung.name + ": ");
   };
   for (size_t i = 0; i < std::size(kLadder); ++i) outcome.counted[i] = -count(kLadder[i]);
   outcome.status = RunOrDescend(backend, stage, kAnyWorkspace, prepared,
