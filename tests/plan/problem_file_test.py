@@ -27,39 +27,28 @@ def test_what_was_saved_reads_back(tmp_path: pathlib.Path, problem: PlanningProb
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("old", "new", "place"),
     [
-        ('"version": 1', '"version": 2', r"version 1, got 2 at `\$.version`"),
-        ('"costs": "b"', '"costs": "c"', r"costs for node 'b', got 'c' at `\$.nodes\[1\].costs`"),
-        ('"name": "b"', '"name": "a"', "each name once, got 'a' 2 times"),
-        ('"latency_us": 3', '"latency_us": -3', r"`float` > 0.0 at `\$.stages\[0\].latency_us`"),
-        ('"workspace_bytes": 10', '"workspace": 10', "only the fields .* got `workspace`"),
-        ('"merged": [true]', '"merged": [false]', "lane 0 of 2, not merged, at `"),
-        ('"merged": [true]', '"merged": [true, true]', "none or all of 1 lanes, got 2 at"),
-        ('"lanes": [0, 0]', '"lanes": [0, 1]', "merged for none or all of 2 lanes, got 1"),
-        ('"lanes": [0, 0]', '"lanes": [1, 0]', r"the convolutions of each together, got \[1, 0\]"),
-        ('"lanes": [0, 0]', '"lanes": [0, 2]', r"Expected lanes 0, 1, 2, .* got \[0, 2\]"),
-        ('"lanes": [0, 0]', '"lanes": [0]', "a lane for none or all of 2 convolutions, got 1"),
-        (
-            '["WINOGRAD", "WINOGRAD"]',
-            '["WINOGRAD", "FFT"]',
-            "one algorithm in merged lane 0, got .* 'FFT'",
-        ),
-        ('"merged": []', '"merged": [true, false]', "got lane 0 of 1, merged, at"),
+        ('"version": 1', '"version": 2', r"\$.version"),
+        ('"costs": "b"', '"costs": "c"', r"\$.nodes\[1\].costs"),
+        ('"name": "b"', '"name": "a"', r"\$.costs"),
+        ('"predecessors": ["a"]', '"predecessors": ["c"]', r"\$.nodes\[1\].predecessors"),
+        ('"predecessors": ["a"]', '"predecessors": []', r"\$.nodes\[1\].follows"),
+        ('"latency_us": 3', '"latency_us": -3', r"\$.stages\[0\].latency_us"),
+        ('"workspace_bytes": 10', '"workspace": 10', "`workspace`"),
+        ('"operation": "b"', '"operation": "c"', r"\$.stages\[0\].stage"),
+        ('"b", "algorithm": "WINOGRAD"', '"b", "algorithm": "FFT"', r"\$.stages\[1\].stage"),
     ],
 )
-def test_refuses_what_is_not_legal(
-    tmp_path: pathlib.Path, old: str, new: str, message: str
-) -> None:
+def test_refuses_what_is_not_legal(tmp_path: pathlib.Path, old: str, new: str, place: str) -> None:
     path = tmp_path / "problem.json"
     save_problem(PROBLEM, path)
     content = json.dumps(json.loads(path.read_text()))
     assert old in content
     path.write_text(content.replace(old, new))
-    with pytest.raises(PlanError, match=message):
+    with pytest.raises(PlanError, match=place):
         load_problem(path)
 
 
 def test_the_schema_names_the_format() -> None:
-    schema = json.dumps(problem_schema())
-    assert '"const": "tf_interop.problem"' in schema
+    assert '"const": "tf_interop.problem"' in json.dumps(problem_schema())

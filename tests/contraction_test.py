@@ -1,0 +1,88 @@
+"""Contraction of sets of nodes: what may be contracted, in which order, and why not."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tf_interop.contraction import contract, misplaced_step
+from tf_interop.stage import Lane, Stage, Step
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[list[list[int]], list[tuple[int, ...]]]:
+    """The readers of each node, and sets of some nodes."""
+    count = draw(st.integers(1, 8))
+    readers = [
+        [other for other in range(node + 1, count) if draw(st.integers(0, 2)) == 0]
+        for node in range(count)
+    ]
+    places = draw(st.lists(st.integers(0, 4), min_size=count, max_size=count))
+    sets = [tuple(n for n in range(count) if places[n] == number) for number in range(3)]
+    return readers, [each for each in sets if each]
+
+
+@settings(max_examples=500, deadline=None)
+@given(graphs(), st.randoms(use_true_random=False))
+def test_gives_an_order_or_a_cycle(graph, random) -> None:  # type: ignore[no-untyped-def]
+    readers, sets = graph
+    in_sets = set(itertools.chain(*sets))
+    units = [*sets, *((node,) for node in range(len(readers)) if node not in in_sets)]
+    unit_of = {node: number for number, nodes in enumerate(units) for node in nodes}
+    wished = random.sample(range(len(units)), len(units))
+    for contraction in (contract(readers, sets), contract(readers, sets, wished=wished)):
+        place = {unit: at for at, unit in enumerate(contraction.order)}
+        if contraction.cycle:
+            assert len(place) < len(units)
+            for (_, end), (start, _) in itertools.pairwise(
+                (*contraction.cycle, contraction.cycle[0])
+            ):
+                assert unit_of[end] == unit_of[start]
+            assert all(reader in readers[source] for source, reader in contraction.cycle)
+            assert all(unit_of[a] != unit_of[b] for a, b in contraction.cycle)
+            continue
+        assert sorted(place) == list(range(len(units)))
+        for node, followers in enumerate(readers):
+            for reader in followers:
+                one, other = unit_of[node], unit_of[reader]
+                assert one == other or place[one] < place[other]
+
+
+@pytest.mark.parametrize(
+    ("readers", "sets", "cycle"),
+    [
+        ([[1], [2], []], [(0, 2)], ((0, 1), (1, 2))),
+        ([[1], []], [(0, 1)], ()),
+        ([[3], [], [1], []], [(0, 1), (2, 3)], ((0, 3), (2, 1))),
+    ],
+    ids=["by_way_of_another_node", "directly", "sets_that_wait_for_each_other"],
+)
+def test_sets_that_wait_for_themselves(
+    readers: list[list[int]], sets: list[tuple[int, ...]], cycle: tuple[tuple[int, int], ...]
+) -> None:
+    assert contract(readers, sets).cycle == cycle
+
+
+def test_runs_what_is_wished_first_if_it_can() -> None:
+    readers: list[list[int]] = [[2], [], []]
+    assert contract(readers, [], wished=[2, 1, 0]).order == (1, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("lanes", "merged", "expected"),
+    [
+        (((0, 1), (2,)), False, None),
+        (((1, 0), (2,)), False, (0, 1)),
+        (((0,), (1,)), False, (0, 1)),
+        (((0, 1),), True, (0, 1)),
+        (((0, 2),), True, None),
+    ],
+)
+def test_a_step_comes_after_what_it_waits_for_in_its_lane(
+    lanes: tuple[tuple[int, ...], ...], merged: bool, expected: tuple[int, int] | None
+) -> None:
+    stage = Stage(tuple(Lane(tuple(map(Step, lane)), merged=merged) for lane in lanes))
+    assert misplaced_step([[1], [], []], stage) == expected
