@@ -13,6 +13,7 @@ import click
 import pytest
 from benchmark_values import BENCHMARK
 from click.testing import CliRunner
+from command_line import start_process
 from profile_values import make_algorithm, make_large_profile, make_profile
 from report_values import network_plan
 
@@ -21,25 +22,18 @@ from tf_interop.cli.main import cli
 from tf_interop.plan.file import save_plan
 from tf_interop.profile.file import load_profile, save_profile
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+AS_JSON = pytest.mark.parametrize("as_json", [[], ["--json"]], ids=["text", "json"])
 
 
 @pytest.fixture(autouse=True)
 def fixture_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{tmp_path}")
+    save_plan(network_plan(), "plan.json")
+    save_profile(make_profile(make_algorithm()), "profile.json")
+    save_benchmark(BENCHMARK, "results.json")
 
 
-def _start(*arguments: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tf_interop", *arguments],
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-@pytest.mark.parametrize("as_json", [[], ["--json"]], ids=["tables", "json"])
+@AS_JSON
 @pytest.mark.parametrize(
     "arguments",
     [["profile", "show", "large.json"], ["plan", "explain", "plan.json"], ["doctor", "--help"]],
@@ -47,31 +41,26 @@ def _start(*arguments: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[s
 )
 def test_a_reader_that_goes_away_is_no_error(arguments: list[str], as_json: list[str]) -> None:
     save_profile(make_large_profile(2000), "large.json")
-    save_plan(network_plan(), "plan.json")
     reading, writing = os.pipe()
     os.close(reading)
-    process = _start(*arguments, *as_json, stdout=writing)
+    process = start_process(*arguments, *as_json, stdout=writing)
     os.close(writing)
     _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (141, "")
 
 
 @pytest.mark.skipif(not pathlib.Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("as_json", [[], ["--json"]], ids=["tables", "json"])
+@AS_JSON
 def test_a_full_disk_behind_stdout_is_said_in_a_line(as_json: list[str]) -> None:
-    save_plan(network_plan(), "plan.json")
     with open("/dev/full", "w") as full:  # noqa: PTH123 (is no file)
-        process = _start("plan", "explain", "plan.json", *as_json, stdout=full.fileno())
+        process = start_process("plan", "explain", "plan.json", *as_json, stdout=full.fileno())
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert errors == (
-        "Error: Expected to write all output, got: No space left on device. Check where stdout "
-        "goes.\n"
-    )
+    [line] = errors.splitlines()
+    assert line.startswith("Error: ") and "No space left on device" in line
 
 
 def test_a_closed_stdout_is_no_error() -> None:
-    save_plan(network_plan(), "plan.json")
     for as_json in ("", "--json"):
         command = f"{sys.executable} -m tf_interop plan check plan.json {as_json} >&-"
         process = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
@@ -86,13 +75,12 @@ def build():
 """
 
 
-@pytest.mark.parametrize("as_json", [[], ["--json"]], ids=["tables", "json"])
+@AS_JSON
 def test_ctrl_c_ends_quietly_and_leaves_what_was_there(as_json: list[str]) -> None:
     pathlib.Path("slow_model.py").write_text(SLOW)
-    save_profile(make_profile(make_algorithm()), "profile.json")
     pathlib.Path("plan.json").write_text("what was there")
     arguments = ["slow_model:build", "--profile", "profile.json", "-o", "plan.json", *as_json]
-    process = _start("plan", *arguments)
+    process = start_process("plan", *arguments)
     deadline = time.monotonic() + 100
     while not pathlib.Path("begun").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -122,19 +110,27 @@ def fails_when_traced(image):
 @pytest.mark.parametrize(
     ("model", "code", "message"),
     [
-        ("user_code:raises", 2, "RuntimeError: no weights here (user_code.py, line 5)"),
+        ("user_code:raises", 2, "no weights here (user_code.py, line 5)"),
         ("user_code:nothing", 2, "got"),
         ("user_code:fails_when_traced", 1, "TypeError: in user code:"),
-        ("user_code:fails_when_trace", 2, "Did you mean 'fails_when_traced'?"),
-        ("syntax_error:build", 2, "SyntaxError: invalid syntax (syntax_error.py, line 1)"),
-        ("ResNet5", 2, "Did you mean 'ResNet50'"),
-        ("no_folder/model.keras", 2, "Expected a file or folder"),
-        ("empty_folder", 2, "to hold a SavedModel, got none"),
-        ("damaged.pb", 2, "Expected a GraphDef in 'damaged.pb'"),
-        ("damaged.keras", 2, "Expected a whole Keras model in 'damaged.keras'"),
+        ("user_code:fails_when_trace", 2, "'fails_when_traced'"),
+        ("syntax_error:build", 2, "syntax_error.py, line 1"),
+        ("ResNet5", 2, "'ResNet50'"),
+        ("no_folder/model.keras", 2, "model.keras"),
+        ("empty_folder", 2, "SavedModel"),
+        ("damaged.pb", 2, "GraphDef"),
+        ("damaged.keras", 2, "damaged.keras"),
     ],
 )
-@pytest.mark.parametrize("command", ["analyze", "plan", "profile", "report"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "analyze {}",
+        "plan {} --profile profile.json --allow-foreign-profile -o new.json",
+        "profile {} -o new.json",
+        "report plan.json --model {}",
+    ],
+)
 def test_what_is_wrong_with_a_model_is_said_without_a_traceback(
     command: str, model: str, code: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,15 +142,7 @@ def test_what_is_wrong_with_a_model_is_said_without_a_traceback(
     pathlib.Path("empty_folder").mkdir()
     for name in ("damaged.pb", "damaged.keras"):
         pathlib.Path(name).write_bytes(b"\xff" * 10)
-    save_plan(network_plan(), "plan.json")
-    save_profile(make_profile(make_algorithm()), "profile.json")
-    arguments = {
-        "analyze": [model],
-        "plan": [model, "--profile", "profile.json", "--allow-foreign-profile", "-o", "new.json"],
-        "profile": [model, "-o", "new.json"],
-        "report": ["plan.json", "--model", model],
-    }
-    result = CliRunner().invoke(cli, [command, *arguments[command], "--json"])
+    result = CliRunner().invoke(cli, [*command.replace("{}", model).split(), "--json"])
     assert (result.exit_code, result.stdout) == (code, ""), result.output
     assert message in " ".join(result.stderr.split())
     # Not an exception that Python would print.
@@ -203,7 +191,6 @@ def test_a_file_that_cannot_be_read_is_said_in_a_line(file: str, reader: str) ->
         pathlib.Path(file).write_bytes(content)
     elif content is not None:
         pathlib.Path(file).mkdir()
-    save_plan(network_plan(), "plan.json")
     arguments = reader.replace("{}", file).split()
     if reader.startswith("profile {}") and file == "folder":
         pytest.skip("a folder is a SavedModel there")
@@ -218,7 +205,6 @@ def test_a_file_that_cannot_be_read_is_said_in_a_line(file: str, reader: str) ->
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
 def test_files_that_may_not_be_read_or_written_are_said_in_a_line() -> None:
-    save_plan(network_plan(), "plan.json")
     pathlib.Path("closed").mkdir(mode=0o500)
     result = CliRunner().invoke(cli, ["report", "plan.json", "-o", "closed/page.html"])
     assert (result.exit_code, result.stdout) == (1, "")
@@ -232,7 +218,7 @@ def test_files_that_may_not_be_read_or_written_are_said_in_a_line() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        "profile merge one.json -o {}",
+        "profile merge profile.json -o {}",
         "report plan.json -o {}",
         "report plan.json --trace {}",
         "report plan.json --png {}",
@@ -243,9 +229,6 @@ def test_files_that_may_not_be_read_or_written_are_said_in_a_line() -> None:
 def test_a_disk_that_is_full_leaves_what_was_there(
     arguments: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_plan(network_plan(), "plan.json")
-    save_profile(make_profile(make_algorithm()), "one.json")
-    save_benchmark(BENCHMARK, "results.json")
     pathlib.Path("out.png").write_text("what was there")
 
     def fail(_descriptor: int) -> None:
@@ -262,14 +245,13 @@ def test_a_disk_that_is_full_leaves_what_was_there(
 
 
 def test_what_is_no_file_is_written_to_as_it_is() -> None:
-    save_profile(make_profile(make_algorithm()), "one.json")
     os.mkfifo("pipe")
     reader = subprocess.Popen(["cat", "pipe"], stdout=subprocess.PIPE)
-    result = CliRunner().invoke(cli, ["profile", "merge", "one.json", "-o", "pipe"])
+    result = CliRunner().invoke(cli, ["profile", "merge", "profile.json", "-o", "pipe"])
     assert result.exit_code == 0, result.output
     output, _ = reader.communicate(timeout=30)
     pathlib.Path("two.json").write_bytes(output)
-    assert load_profile("two.json") == load_profile("one.json")
+    assert load_profile("two.json") == load_profile("profile.json")
     assert pathlib.Path("pipe").is_fifo()
 
 
@@ -284,8 +266,6 @@ def test_what_is_no_file_is_written_to_as_it_is() -> None:
 def test_says_that_matplotlib_is_missing_before_it_begins(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_plan(network_plan(), "plan.json")
-    save_benchmark(BENCHMARK, "results.json")
     for name in ("matplotlib", "matplotlib.figure", "matplotlib.backend_bases"):
         monkeypatch.setitem(sys.modules, name, None)
     before = sorted(pathlib.Path().iterdir())
@@ -316,9 +296,8 @@ def test_says_what_a_misspelled_word_may_mean(arguments: list[str], message: str
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_prints_in_any_encoding(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", encoding)
-    save_plan(network_plan(), "plan.json")
     for arguments in (["plan", "explain", "plan.json"], ["profile", "--help"]):
-        process = _start(*arguments)
+        process = start_process(*arguments)
         output, errors = process.communicate(timeout=60)
         assert (process.returncode, errors) == (0, "")
         assert output
@@ -327,7 +306,7 @@ def test_prints_in_any_encoding(encoding: str, monkeypatch: pytest.MonkeyPatch) 
 def test_a_program_writes_to_stdout_as_under_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "latin-1:strict")
     pathlib.Path("program.py").write_text("import sys\nprint(sys.stdout.errors)")
-    process = _start("run", "program.py")
+    process = start_process("run", "program.py")
     assert process.communicate(timeout=60)[0] == "strict\n"
 
 
@@ -340,20 +319,7 @@ def test_a_program_writes_to_stdout_as_under_python(monkeypatch: pytest.MonkeyPa
 )
 def test_a_program_that_is_not_there_is_said_in_a_line(arguments: list[str], message: str) -> None:
     pathlib.Path("folder").mkdir()
-    process = _start("run", "--policy", "always", "--report", *arguments)
+    process = start_process("run", "--policy", "always", "--report", *arguments)
     output, errors = process.communicate(timeout=60)
     assert (process.returncode, output) == (2, "")
-    assert errors == f"Error: Expected a program to run, got: {message}.\n"
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["profile", "list.json", "-o", "/dev/null"],
-        ["benchmark", "ResNet50", "--variants", "stock", "-o", "/dev/null"],
-    ],
-)
-def test_does_not_go_on_with_what_is_no_file(arguments: list[str]) -> None:
-    result = CliRunner().invoke(cli, arguments)
-    assert result.exit_code == 2
-    assert "Expected a file, got '/dev/null', which is none" in result.output
+    assert errors.splitlines() == [f"Error: Expected a program to run, got: {message}."]

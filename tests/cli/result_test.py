@@ -171,12 +171,15 @@ def test_prints_one_document_with_the_fields_that_the_page_says(
         exit_code, text, errors = result.exit_code, result.stdout, result.stderr
     assert exit_code == (1 if name == "doctor" else 0), errors
     document = json.loads(text)
+    if isinstance(document, list):
+        assert "a list" in DOCUMENTS[name]
+        return
     assert set(document) == _fields(DOCUMENTS[name])
     for part, fields in PARTS.items():
         of, _, command_name = part.replace("`", "").partition(" of ")
         if command_name == name:
             assert document[of], part
-            assert all(set(each) == _fields(fields) for each in document[of]), part
+            assert {frozenset(each) for each in document[of]} == {frozenset(_fields(fields))}
 
 
 @pytest.mark.parametrize("name", ["plan explain", "benchmark show"])
