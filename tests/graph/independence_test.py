@@ -6,147 +6,106 @@ import itertools
 import random
 
 import pytest
-from graph_builder import GraphBuilder
 from planning_graphs import make_graph
 
 from tf_interop.errors import GraphError
-from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import Independence
-from tf_interop.graph.properties import GraphProperties
-from tf_interop.graph.view import GraphView
+
+LOOP = {
+    "enter": "Enter",
+    "merge": "Merge enter next",
+    "early": "Conv2D merge",
+    "beside": "Conv2D enter",
+    "late": "Conv2D early",
+    "next": "NextIteration late",
+}
 
 
-def _independence(graph: GraphBuilder) -> tuple[Independence, dict[str, int]]:
-    view = GraphView(graph.graph_def)
-    convolutions, refusals = find_convolutions(view, GraphProperties(view))
-    assert not refusals
-    positions = {node.name: position for position, node in enumerate(convolutions)}
-    return Independence(view, convolutions), positions
+def _ancestors(nodes: dict[str, str]) -> dict[str, set[str]]:
+    """For each convolution those that it depends on, by name."""
+    view, convolutions = make_graph(nodes)
+    names = [node.name for node in convolutions]
+    return {
+        name: {other for place, other in enumerate(names) if ancestors >> place & 1}
+        for name, ancestors in zip(names, Independence(view, convolutions).ancestors, strict=True)
+    }
 
 
-def _are_independent(independence: Independence, first: int, second: int) -> bool:
-    ancestors = independence.ancestors
-    return not (ancestors[first] >> second & 1 or ancestors[second] >> first & 1)
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        pytest.param(
+            {"a": "Conv2D", "x": "Relu a", "b": "Conv2D x", "c": "Conv2D"},
+            {"a": set(), "b": {"a"}, "c": set()},
+            id="chain_and_branch",
+        ),
+        pytest.param(
+            {"a": "Conv2D", "x": "NoOp ^a", "b": "Conv2D ^x"},
+            {"a": set(), "b": {"a"}},
+            id="control_dependency",
+        ),
+        pytest.param(
+            LOOP, {"early": set(), "beside": set(), "late": {"early"}}, id="not_by_a_back_edge"
+        ),
+        # Ready only after the back edge's source: the edge would count if it were looked at.
+        pytest.param(
+            {
+                "enter": "Enter",
+                "beside": "Conv2D enter",
+                "next": "NextIteration beside",
+                "later": "Neg enter",
+                "latest": "Neg later",
+                "merge": "Merge latest next",
+                "after": "Conv2D merge",
+            },
+            {"beside": set(), "after": set()},
+            id="not_by_a_back_edge_that_closes_no_loop",
+        ),
+    ],
+)
+def test_finds_ancestors(nodes: dict[str, str], expected: dict[str, set[str]]) -> None:
+    assert _ancestors(nodes) == expected
 
 
-def test_chain_and_branches() -> None:
-    graph = GraphBuilder()
-    graph.source("x")
-    graph.source("f")
-    graph.conv("a", "x", "f")
-    graph.add("relu", "Relu", "a")
-    graph.conv("b", "relu", "f")
-    graph.conv("c", "x", "f")
-    independence, at = _independence(graph)
-    assert not _are_independent(independence, at["a"], at["b"])
-    assert not _are_independent(independence, at["b"], at["a"])
-    assert _are_independent(independence, at["a"], at["c"])
-    assert _are_independent(independence, at["c"], at["b"])
-    assert independence.ancestors[at["b"]] == 1 << at["a"]
-    assert [independence.depths[at[name]] for name in "abc"] == [1, 2, 1]
+def test_counts_the_longest_chain_and_independent_pairs() -> None:
+    nodes = {"a": "Conv2D", "b": "Conv2D a", "c": "Conv2D", "d": "Conv2D c b"}
+    independence = Independence(*make_graph(nodes))
+    assert independence.depths == (1, 2, 1, 3)
     assert independence.independent_pair_count == 2
 
 
-def test_control_dependency_is_a_dependency() -> None:
-    graph = GraphBuilder()
-    graph.source("x")
-    graph.source("f")
-    graph.conv("a", "x", "f")
-    graph.add("assign", "NoOp", "^a")
-    graph.conv("b", "x", "f", "^assign")
-    independence, at = _independence(graph)
-    assert not _are_independent(independence, at["a"], at["b"])
-    assert independence.depths[at["b"]] == 2
-
-
-def test_back_edge_is_no_dependency() -> None:
-    graph = GraphBuilder()
-    graph.source("x")
-    graph.source("f")
-    graph.add("enter", "Enter", "x", frame_name="loop")
-    graph.add("enter_filter", "Enter", "f", frame_name="loop")
-    graph.add("merge", "Merge", "enter", "next")
-    graph.conv("early", "merge", "enter_filter")
-    graph.conv("beside", "enter", "enter_filter")
-    graph.conv("late", "early", "enter_filter")
-    graph.add("next", "NextIteration", "late")
-    independence, at = _independence(graph)
-    assert independence.ancestors[at["early"]] == 0
-    assert independence.ancestors[at["late"]] == 1 << at["early"]
-    assert _are_independent(independence, at["beside"], at["late"])
-
-
-def test_back_edge_that_closes_no_loop_is_no_dependency() -> None:
-    graph = GraphBuilder()
-    graph.source("x")
-    graph.source("f")
-    graph.add("enter", "Enter", "x", frame_name="loop")
-    graph.add("enter_filter", "Enter", "f", frame_name="loop")
-    graph.conv("beside", "enter", "enter_filter")
-    graph.add("next", "NextIteration", "beside")
-    # Ready only after the back edge's source, so that the edge would count if it were looked at.
-    graph.add("later", "Neg", "enter")
-    graph.add("later_still", "Neg", "later")
-    graph.add("latest", "Neg", "later_still")
-    graph.add("merge", "Merge", "latest", "next")
-    graph.conv("behind", "merge", "enter_filter")
-    independence, at = _independence(graph)
-    assert _are_independent(independence, at["beside"], at["behind"])
-
-
 def test_raises_on_cycle() -> None:
-    graph = GraphBuilder()
-    graph.source("f")
-    graph.conv("a", "b", "f")
-    graph.conv("b", "a", "f")
+    view, convolutions = make_graph({"a": "Conv2D b", "b": "Conv2D a"})
     with pytest.raises(GraphError, match="cycle"):
-        Independence(GraphView(graph.graph_def), ())
+        Independence(view, convolutions)
 
 
 @pytest.mark.parametrize("seed", range(50))
 def test_agrees_with_search_on_random_graphs(seed: int) -> None:
     choose = random.Random(seed)
-    graph = GraphBuilder()
-    graph.source("n0")
-    graph.source("f")
-    readers: dict[str, set[str]] = {}
-    names = ["n0"]
+    nodes = {"n0": "Placeholder"}
+    sources: dict[str, set[str]] = {"n0": set()}
     for number in range(1, choose.randrange(5, 40)):
         name = f"n{number}"
-        controls = {choose.choice(names) for _ in range(choose.randrange(3))}
-        data = choose.choice(names)
-        inputs = [data, *(["f"] if number % 2 else []), *(f"^{c}" for c in sorted(controls))]
-        if number % 2:
-            graph.conv(name, *inputs)
-        else:
-            graph.add(name, "Neg", *inputs)
-        for source in {data, *controls}:
-            readers.setdefault(source, set()).add(name)
-        names.append(name)
+        sources[name] = {choose.choice(list(nodes)) for _ in range(choose.randrange(1, 4))}
+        inputs = [choose.choice([each, f"^{each}"]) for each in sources[name]]
+        inputs.sort(key=lambda text: text.startswith("^"))
+        nodes[name] = " ".join(["Conv2D" if number % 2 else "Neg", *inputs])
 
-    def reached_from(name: str) -> set[str]:
-        reached: set[str] = set()
-        stack = [name]
-        while stack:
-            for reader in readers.get(stack.pop(), ()):
-                if reader not in reached:
-                    reached.add(reader)
-                    stack.append(reader)
-        return reached
+    def reached_by(name: str) -> set[str]:
+        return sources[name].union(*(reached_by(source) for source in sources[name]))
 
-    independence, at = _independence(graph)
-    pairs = 0
-    for first, second in itertools.combinations(at, 2):
-        expected = second not in reached_from(first) and first not in reached_from(second)
-        assert _are_independent(independence, at[first], at[second]) == expected
-        pairs += expected
-    assert independence.independent_pair_count == pairs
+    ancestors = _ancestors(nodes)
+    for name, found in ancestors.items():
+        assert found == reached_by(name) & ancestors.keys()
+    pairs = itertools.combinations(ancestors, 2)
+    expected = sum(a not in ancestors[b] and b not in ancestors[a] for a, b in pairs)
+    assert Independence(*make_graph(nodes)).independent_pair_count == expected
 
 
-def test_direct_predecessors_leave_out_those_behind_others() -> None:
+def test_direct_predecessors_leave_out_those_before_others() -> None:
     nodes = {"x": "Placeholder", "a": "Conv2D x", "b": "Conv2D a", "c": "Conv2D b a", "d": "Relu c"}
-    view, convolutions = make_graph({**nodes, "e": "Conv2D d a"})
-    independence = Independence(view, convolutions)
+    independence = Independence(*make_graph({**nodes, "e": "Conv2D d a"}))
     assert independence.direct_predecessors(range(4)) == [(), (0,), (1,), (2,)]
     # Without c, what reaches e through it still does.
     assert independence.direct_predecessors([0, 1, 3]) == [(), (0,), (1,)]

@@ -123,7 +123,7 @@ def test_rejects_cycle_and_names_its_nodes() -> None:
     graph.add("d", "NoOp", "^c")
     graph.add("after", "Neg", "d")
     view = GraphView(graph.graph_def)
-    with pytest.raises(GraphError, match="'[bcd]' -> '[bcd]' -> '[bcd]'"):
+    with pytest.raises(GraphError, match=r"'[bcd]' -> '[bcd]' -> '[bcd]'"):
         view.topological_order()
 
 

@@ -22,6 +22,7 @@ from tf_interop.graph.control_flow import ControlFlow
 from tf_interop.graph.convolution_ops import (
     CONVOLUTION_KINDS,
     FUSED_CONVOLUTIONS,
+    OPERAND_COUNTS,
     SIZES_POSITIONS,
     SUPPORTED_DTYPES,
     SUPPORTED_FUSED_OPS,
@@ -53,10 +54,39 @@ _XLA_SWITCHES = frozenset({"_XlaMustCompile", "_XlaCompile"})
 class _RefusalError(Exception):
     """Ends the reading of one node, inside this module only."""
 
-    def __init__(self, reason: RefusalReason, detail: str) -> None:
-        super().__init__(detail)
+    def __init__(
+        self, expected: str, got: object, reason: RefusalReason = RefusalReason.ATTRIBUTE
+    ) -> None:
+        super().__init__(f"Expected {expected}, got {got}.")
         self.reason = reason
-        self.detail = detail
+
+
+class _Attributes:
+    """Reads attributes without adding those that are missing, as indexing a protobuf map would."""
+
+    def __init__(self, attributes: Any) -> None:
+        self.raw = attributes
+
+    def get(self, name: str) -> Any | None:
+        return self.raw.get(name)
+
+    def required(self, name: str) -> Any:
+        value = self.get(name)
+        if value is None:
+            raise _RefusalError(f"an attribute '{name}'", "none")
+        return value
+
+    def text(self, name: str, default: str = "") -> str:
+        value = self.get(name)
+        return default if value is None else value.s.decode("utf-8", "replace")
+
+    def integer(self, name: str) -> int:
+        value = self.get(name)
+        return 0 if value is None else int(value.i)
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        value = self.get(name)
+        return () if value is None else tuple(value.list.i)
 
 
 def find_convolutions(
@@ -77,7 +107,7 @@ def find_convolutions(
         fetches: what the graph is run for, names of nodes or tensors; none where that is not known.
 
     Returns:
-        The convolutions, and the convolution nodes that are left alone with the reason for each.
+        The convolutions, and the convolution nodes that stay as they are, with the reason for each.
         Both are in topological order, by level in the graph and then by name, so that they do not
         depend on the order of the nodes in the GraphDef.
 
@@ -99,11 +129,15 @@ def find_convolutions(
     for index in indices:
         check_time_limit()
         try:
-            _check_runs(runs, index)
+            if runs is not None and not runs[index]:
+                raise _RefusalError(
+                    "a node that the fetches need", "another", RefusalReason.NOT_RUN
+                )
             convolutions.append(_match_convolution(view, properties, control_flow, index))
         except _RefusalError as refused:
-            name, op = view.names[index], view.ops[index]
-            refusals.append(Refusal(name, op, refused.reason, refused.detail))
+            refusals.append(
+                Refusal(view.names[index], view.ops[index], refused.reason, str(refused))
+            )
     return tuple(convolutions), tuple(refusals)
 
 
@@ -113,41 +147,48 @@ def _match_convolution(
     control_flow: ControlFlow,
     index: int,
 ) -> ConvolutionNode:
-    """Reads one node; raises _RefusalError where it must be left alone."""
-    op = view.ops[index]
-    device = view.nodes[index].device
-    attributes = view.nodes[index].attr
-    _check_input_count(view, index)
-    _check_not_compiled_by_xla(attributes)
-    device_type = device_type_of(device)
-    if device_type not in ("", "CPU", "GPU"):
-        raise _RefusalError(RefusalReason.DEVICE, f"Expected a CPU or a GPU, got '{device}'.")
+    """Reads one node; raises _RefusalError where it must stay as it is."""
+    op, device, fanins = view.ops[index], view.nodes[index].device, view.fanins[index]
+    count = len(fanins)
+    if count != OPERAND_COUNTS[op] and not (op in FUSED_CONVOLUTIONS and count >= 2):
+        raise GraphError(
+            f"Expected the inputs of {op}, got {count} tensors at node '{view.names[index]}'."
+        )
+    attributes = _Attributes(view.nodes[index].attr)
+    for key in attributes.raw:
+        if key in _XLA_MARKS or (key in _XLA_SWITCHES and attributes.raw[key].b):
+            raise _RefusalError(
+                "a node that TensorFlow runs", f"attribute '{key}'", RefusalReason.XLA
+            )
+    if device_type_of(device) not in ("", "CPU", "GPU"):
+        raise _RefusalError("a CPU or a GPU", f"'{device}'", RefusalReason.DEVICE)
+    depthwise = op.startswith("Depthwise")
     dtype = _dtype(attributes)
     layout = _layout(attributes, op)
-    _check_sizes_type(attributes)
-    fused_ops = _fused_ops(attributes, op, view.fanins[index]) if op in FUSED_CONVOLUTIONS else ()
-
-    depthwise = op.startswith("Depthwise")
+    # Conv3DBackpropInputV2 alone has a choice, and no gradient of TensorFlow's own makes it.
+    sizes_type = attributes.get("Tshape")
+    if sizes_type is not None and sizes_type.type != types_pb2.DT_INT32:
+        raise _RefusalError("input_sizes of DT_INT32", types_pb2.DataType.Name(sizes_type.type))
+    fused_ops = _fused_ops(attributes, op, count) if op in FUSED_CONVOLUTIONS else ()
     strides = _spatial_values(attributes, "strides", layout)
     dilations = _spatial_values(attributes, "dilations", layout)
-    if depthwise:
-        # TensorFlow's depthwise kernels refuse these (forward) or ignore them (backward).
-        if strides[0] != strides[1]:
-            raise _unexpected("equal strides of a depthwise convolution", strides)
-        if dilations != (1, 1):
-            raise _unexpected("a depthwise convolution without dilations", dilations)
-    if "_kernel" in attributes and attributes["_kernel"].s:
-        raise _unexpected("no label that chooses a kernel", attributes["_kernel"].s.decode())
-    if "use_cudnn_on_gpu" in attributes and not attributes["use_cudnn_on_gpu"].b:
-        raise _unexpected("use_cudnn_on_gpu to be true", "false")
-    padding = _required(attributes, "padding").s.decode("utf-8", "replace")
-    explicit_paddings = _explicit_paddings(attributes, padding, layout)
-
+    # TensorFlow's depthwise kernels refuse these (forward) or ignore them (backward).
+    if depthwise and (strides[0] != strides[1] or dilations != (1, 1)):
+        raise _RefusalError(
+            "equal strides and no dilations of a depthwise convolution", (strides, dilations)
+        )
+    if attributes.text("_kernel"):
+        raise _RefusalError("no label that chooses a kernel", attributes.text("_kernel"))
+    use_cudnn = attributes.get("use_cudnn_on_gpu")
+    if use_cudnn is not None and not use_cudnn.b:
+        raise _RefusalError("use_cudnn_on_gpu to be true", "false")
+    padding, explicit_paddings = _padding(attributes, layout)
     region = control_flow.region(index)
     if region is None:
         raise _RefusalError(
+            "inputs of one loop frame, and Switches that Merges join again",
+            "others",
             RefusalReason.CONTROL_FLOW,
-            "Expected inputs of one loop frame, and Switches that Merges join again, got others.",
         )
 
     image, filter_ = _image_and_filter_shapes(view, properties, index)
@@ -156,10 +197,14 @@ def _match_convolution(
         image, filter_, layout, depthwise, strides, dilations, padding, explicit_paddings
     )
     if not is_fully_known(output):
-        output = merge_shapes(_given_output_shape(view, properties, index), output)
+        if CONVOLUTION_KINDS[op] is ConvolutionKind.FORWARD:
+            given = properties.output_shape(index, 0)
+        else:
+            given = properties.input_shape(index, 2)
+        output = merge_shapes(given, output)
     for what, shape in (("image", image), ("filter", filter_), ("output", output)):
         if shape is not None and len(shape) != len(layout):
-            raise _unexpected(f"the {what} to have rank {len(layout)}", f"shape {shape}")
+            raise _RefusalError(f"the {what} to have rank {len(layout)}", f"shape {shape}")
 
     return ConvolutionNode(
         name=view.names[index],
@@ -186,163 +231,100 @@ def _match_convolution(
     )
 
 
-def _unexpected(expected: str, got: object) -> _RefusalError:
-    return _RefusalError(RefusalReason.ATTRIBUTE, f"Expected {expected}, got {got}.")
-
-
-def _required(attributes: Any, name: str) -> Any:
-    # Reading a missing key of a protobuf map would add it to the graph.
-    if name not in attributes:
-        raise _unexpected(f"an attribute '{name}'", "none")
-    return attributes[name]
-
-
-def _check_input_count(view: GraphView, index: int) -> None:
-    count = len(view.fanins[index])
-    op = view.ops[index]
-    if CONVOLUTION_KINDS[op] is not ConvolutionKind.FORWARD:
-        legal = count == 3
-    elif op in FUSED_CONVOLUTIONS:
-        legal = count >= 2
-    else:
-        legal = count == 2
-    if not legal:
-        raise GraphError(
-            f"Expected the inputs of {op}, got {count} tensors at node '{view.names[index]}'."
-        )
-
-
-def _check_runs(runs: bytearray | None, index: int) -> None:
-    if runs is not None and not runs[index]:
-        raise _RefusalError(
-            RefusalReason.NOT_RUN,
-            "Expected a node that the fetches need, got one that they do not.",
-        )
-
-
-def _check_not_compiled_by_xla(attributes: Any) -> None:
-    for key in attributes:
-        if key in _XLA_MARKS or (key in _XLA_SWITCHES and attributes[key].b):
-            raise _RefusalError(
-                RefusalReason.XLA, f"Expected a node that TensorFlow runs, got attribute '{key}'."
-            )
-
-
-def _dtype(attributes: Any) -> str:
-    dtype = _required(attributes, "T").type
+def _dtype(attributes: _Attributes) -> str:
+    dtype = attributes.required("T").type
     if dtype not in SUPPORTED_DTYPES:
-        names = list(SUPPORTED_DTYPES.values())
         raise _RefusalError(
+            f"one of {', '.join(SUPPORTED_DTYPES.values())}",
+            types_pb2.DataType.Name(dtype),
             RefusalReason.DTYPE,
-            f"Expected {', '.join(names[:-1])} or {names[-1]}, "
-            f"got {types_pb2.DataType.Name(dtype)}.",
         )
     return SUPPORTED_DTYPES[dtype]
+
+
+def _layout(attributes: _Attributes, op: str) -> str:
+    layouts = _LAYOUTS[_spatial_rank(op)]
+    layout = attributes.text("data_format", layouts[0])
+    if layout not in layouts:
+        raise _RefusalError(" or ".join(layouts), layout, RefusalReason.LAYOUT)
+    filter_layout = attributes.text("filter_format", "HWIO")
+    if filter_layout != "HWIO":
+        raise _RefusalError("a filter in HWIO", filter_layout, RefusalReason.LAYOUT)
+    return layout
 
 
 def _spatial_rank(op: str) -> int:
     return 3 if op in VOLUME_OPS else 2
 
 
-def _layout(attributes: Any, op: str) -> str:
-    layouts = _LAYOUTS[_spatial_rank(op)]
-    layout = layouts[0]
-    if "data_format" in attributes:
-        layout = attributes["data_format"].s.decode("utf-8", "replace")
-    if layout not in layouts:
-        raise _RefusalError(RefusalReason.LAYOUT, f"Expected {' or '.join(layouts)}, got {layout}.")
-    if "filter_format" in attributes and attributes["filter_format"].s != b"HWIO":
-        got = attributes["filter_format"].s.decode("utf-8", "replace")
-        raise _RefusalError(RefusalReason.LAYOUT, f"Expected a filter in HWIO, got {got}.")
-    return layout
-
-
-def _check_sizes_type(attributes: Any) -> None:
-    # Conv3DBackpropInputV2 alone has a choice, and no gradient of TensorFlow's own makes it.
-    if "Tshape" in attributes and attributes["Tshape"].type != types_pb2.DT_INT32:
-        got = types_pb2.DataType.Name(attributes["Tshape"].type)
-        raise _unexpected("input_sizes of DT_INT32, as a stage's are", got)
-
-
-def _fused_ops(attributes: Any, op: str, fanins: tuple[tuple[int, int], ...]) -> tuple[str, ...]:
-    fused: tuple[str, ...] = ()
-    if "fused_ops" in attributes:
-        fused = tuple(name.decode("utf-8", "replace") for name in attributes["fused_ops"].list.s)
+def _fused_ops(attributes: _Attributes, op: str, input_count: int) -> tuple[str, ...]:
+    listed = attributes.get("fused_ops")
+    fused = () if listed is None else tuple(n.decode("utf-8", "replace") for n in listed.list.s)
+    shown = f"[{', '.join(fused)}]"
     if fused not in SUPPORTED_FUSED_OPS:
+        raise _RefusalError("BiasAdd, alone or with an activation", shown, RefusalReason.FUSED_OPS)
+    counts = (attributes.required("num_args").i, attributes.integer("num_host_args"), input_count)
+    if counts != (1, 0, 3):
         raise _RefusalError(
+            f"{shown} with the bias as its one argument",
+            f"{counts[0]} arguments, {counts[1]} in host memory",
             RefusalReason.FUSED_OPS,
-            f"Expected BiasAdd, alone or with an activation, got [{', '.join(fused)}].",
-        )
-    argument_count = _required(attributes, "num_args").i
-    host_argument_count = 0
-    if "num_host_args" in attributes:
-        host_argument_count = attributes["num_host_args"].i
-    if argument_count != 1 or host_argument_count or len(fanins) != 3:
-        raise _RefusalError(
-            RefusalReason.FUSED_OPS,
-            f"Expected [{', '.join(fused)}] with the bias as its one argument, got "
-            f"{argument_count} arguments, {host_argument_count} in host memory.",
         )
     if op == "_FusedConv3D":
         # Its bias has its dtype. oneDNN may give it the paddings of a Pad.
-        if "padding_list" in attributes and attributes["padding_list"].list.i:
-            raise _unexpected("no padding_list", list(attributes["padding_list"].list.i))
+        if attributes.integers("padding_list"):
+            raise _RefusalError("no padding_list", attributes.integers("padding_list"))
         return fused
-    types = list(_required(attributes, "TArgs").list.type)
-    if types != [attributes["T"].type]:
+    types = list(attributes.required("TArgs").list.type)
+    if types != [attributes.required("T").type]:
         raise _RefusalError(
+            "a bias of the convolution's dtype",
+            f"[{', '.join(types_pb2.DataType.Name(dtype) for dtype in types)}]",
             RefusalReason.FUSED_OPS,
-            "Expected a bias of the convolution's dtype, got "
-            f"[{', '.join(types_pb2.DataType.Name(dtype) for dtype in types)}].",
         )
     return fused
 
 
-def _leaky_relu_alpha(attributes: Any, fused_ops: tuple[str, ...]) -> float:
+def _leaky_relu_alpha(attributes: _Attributes, fused_ops: tuple[str, ...]) -> float:
     if "LeakyRelu" not in fused_ops:
         return 0.0
-    if "leakyrelu_alpha" not in attributes:
-        return _DEFAULT_LEAKY_RELU_ALPHA
-    return float(attributes["leakyrelu_alpha"].f)
+    value = attributes.get("leakyrelu_alpha")
+    return _DEFAULT_LEAKY_RELU_ALPHA if value is None else float(value.f)
 
 
-def _spatial_values(attributes: Any, name: str, layout: str) -> tuple[int, ...]:
+def _spatial_values(attributes: _Attributes, name: str, layout: str) -> tuple[int, ...]:
     """The spatial dimensions of `strides` or `dilations`; only `strides` have no default."""
     axes = SPATIAL_AXES[layout]
-    if name == "dilations" and name not in attributes:
+    if name == "dilations" and attributes.get(name) is None:
         return (1,) * len(axes)
-    values = tuple(_required(attributes, name).list.i)
-    if len(values) != len(layout):
-        raise _unexpected(f"{len(layout)} {name}", values)
-    if values[0] != 1 or values[layout.index("C")] != 1:
-        raise _unexpected(f"{name} of 1 in batch and channels", values)
+    values = tuple(attributes.required(name).list.i)
+    if len(values) != len(layout) or values[0] != 1 or values[layout.index("C")] != 1:
+        raise _RefusalError(f"{len(layout)} {name}, of 1 in batch and channels", values)
     spatial = tuple(values[axis] for axis in axes)
     if min(spatial) < 1:
-        raise _unexpected(f"positive {name}", values)
+        raise _RefusalError(f"positive {name}", values)
     return spatial
 
 
-def _explicit_paddings(attributes: Any, padding: str, layout: str) -> tuple[int, ...]:
-    values: tuple[int, ...] = ()
-    if "explicit_paddings" in attributes:
-        values = tuple(attributes["explicit_paddings"].list.i)
+def _padding(attributes: _Attributes, layout: str) -> tuple[str, tuple[int, ...]]:
+    """The padding, and the explicit ones of height and width."""
+    padding = attributes.required("padding").s.decode("utf-8", "replace")
+    values = attributes.integers("explicit_paddings")
     if padding in ("SAME", "VALID"):
         if values:
-            raise _unexpected(f"no explicit_paddings with {padding}", values)
-        return ()
-    if len(layout) == 5:
-        raise _unexpected("padding SAME or VALID of volumes", padding)
-    if padding != "EXPLICIT":
-        raise _unexpected("padding SAME, VALID or EXPLICIT", padding)
-    if len(values) != 8:
-        raise _unexpected("8 explicit_paddings", values)
+            raise _RefusalError(f"no explicit_paddings with {padding}", values)
+        return padding, ()
+    if padding != "EXPLICIT" or len(layout) == 5:
+        raise _RefusalError("padding SAME or VALID, or EXPLICIT of images", padding)
     height, width = SPATIAL_AXES[layout]
     channel = layout.index("C")
-    if any(values[0:2]) or any(values[2 * channel : 2 * channel + 2]):
-        raise _unexpected("no explicit_paddings in batch and channels", values)
-    if min(values) < 0:
-        raise _unexpected("explicit_paddings that are not negative", values)
-    return (*values[2 * height : 2 * height + 2], *values[2 * width : 2 * width + 2])
+    if (
+        len(values) != 8
+        or any((*values[:2], *values[2 * channel : 2 * channel + 2]))
+        or min(values) < 0
+    ):
+        raise _RefusalError("8 explicit_paddings, of 0 in batch and channels", values)
+    return padding, (*values[2 * height : 2 * height + 2], *values[2 * width : 2 * width + 2])
 
 
 def _image_and_filter_shapes(
@@ -363,16 +345,10 @@ def _result_shape(view: GraphView, properties: GraphProperties, index: int) -> S
     rank = _spatial_rank(view.ops[index]) + 2
     if shape is not None and len(shape) != rank:
         # Conv2DBackpropInput takes (height, width) alone, too.
-        raise _unexpected(f"{rank} sizes", shape)
+        raise _RefusalError(f"{rank} sizes", shape)
     if is_fully_known(shape):
         return shape
     return merge_shapes(shape, properties.output_shape(index, 0))
-
-
-def _given_output_shape(view: GraphView, properties: GraphProperties, index: int) -> Shape | None:
-    if CONVOLUTION_KINDS[view.ops[index]] is ConvolutionKind.FORWARD:
-        return properties.output_shape(index, 0)
-    return properties.input_shape(index, 2)
 
 
 def _group_count(
@@ -381,12 +357,14 @@ def _group_count(
     rank = len(layout)
     channels = image[layout.index("C")] if image is not None and len(image) == rank else None
     per_group = filter_[rank - 2] if filter_ is not None and len(filter_) == rank else None
+    if channels is None:
+        return per_group if depthwise else None
     if depthwise:
-        if channels is not None and per_group is not None and channels != per_group:
-            raise _unexpected(f"a depthwise filter of {channels} channels", per_group)
-        return per_group if channels is None else channels
-    if channels is None or not per_group:
+        if per_group not in (None, channels):
+            raise _RefusalError(f"a depthwise filter of {channels} channels", per_group)
+        return channels
+    if not per_group:
         return None
     if channels % per_group:
-        raise _unexpected(f"filter channels that divide the image's {channels}", per_group)
+        raise _RefusalError(f"filter channels that divide the image's {channels}", per_group)
     return channels // per_group
