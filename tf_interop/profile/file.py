@@ -228,7 +228,7 @@ def _whole_lines(content: bytes) -> bytes:
         return content
     try:
         msgspec.json.decode(content[end:])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return content[:end]
     return content + b"\n"
 
