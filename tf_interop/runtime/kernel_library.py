@@ -11,7 +11,8 @@ import dataclasses
 import functools
 import json
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from tf_interop import tensorflow_internals
 from tf_interop.convolution import Shape
@@ -27,6 +28,22 @@ REBUILD_COMMAND = (
 
 _PASS_TYPE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 _SINK_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)
+_GRAPH, _TEXT = ctypes.c_void_p, ctypes.c_char_p
+
+# By function the types of its arguments, then of its result.
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "TfiRegisterPlugin": (_TEXT, _TEXT),
+    "TfiSetPass": (ctypes.c_void_p, ctypes.c_void_p, None),
+    "TfiGraphData": (_GRAPH, ctypes.c_void_p),
+    "TfiGraphSize": (_GRAPH, ctypes.c_size_t),
+    "TfiGraphDeviceType": (_GRAPH, _TEXT),
+    "TfiGraphNodesToPreserve": (_GRAPH, _TEXT),
+    "TfiGraphFetches": (_GRAPH, _TEXT),
+    "TfiOutputProperties": (_GRAPH, _TEXT, _SINK_TYPE, ctypes.c_int),
+    "TfiSetResult": (_GRAPH, _TEXT, ctypes.c_size_t, None),
+    "TfiSetWorkspaceLimit": (ctypes.c_int64, None),
+    "TfiReadCounters": (_SINK_TYPE, None),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,8 +122,7 @@ class HandedGraph:
         Returns:
             The shapes of its outputs, or None where TensorFlow does not know the node.
         """
-        collected: list[bytes] = []
-        sink = _SINK_TYPE(lambda data, size: collected.append(ctypes.string_at(data, size)))
+        collected, sink = _collecting_sink()
         count = self._library.functions.TfiOutputProperties(self._handle, node.encode(), sink)
         if count < 0:
             return None
@@ -127,27 +143,9 @@ class KernelLibrary:
         # One for the whole process, never freed: another thread may be about to call it whenever
         # the pass changes.
         self._callback = _PASS_TYPE(self._call)
-        functions.TfiRegisterPlugin.restype = ctypes.c_char_p
-        functions.TfiRegisterPlugin.argtypes = [ctypes.c_char_p]
-        functions.TfiSetPass.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
-        functions.TfiSetPass.restype = None
-        for getter, result in (
-            (functions.TfiGraphData, ctypes.c_void_p),
-            (functions.TfiGraphSize, ctypes.c_size_t),
-            (functions.TfiGraphDeviceType, ctypes.c_char_p),
-            (functions.TfiGraphNodesToPreserve, ctypes.c_char_p),
-            (functions.TfiGraphFetches, ctypes.c_char_p),
-        ):
-            getter.restype = result
-            getter.argtypes = [ctypes.c_void_p]
-        functions.TfiOutputProperties.restype = ctypes.c_int
-        functions.TfiOutputProperties.argtypes = [ctypes.c_void_p, ctypes.c_char_p, _SINK_TYPE]
-        functions.TfiSetResult.restype = None
-        functions.TfiSetResult.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
-        functions.TfiSetWorkspaceLimit.restype = None
-        functions.TfiSetWorkspaceLimit.argtypes = [ctypes.c_int64]
-        functions.TfiReadCounters.restype = None
-        functions.TfiReadCounters.argtypes = [_SINK_TYPE]
+        for name, (*arguments, result) in _SIGNATURES.items():
+            function = getattr(functions, name)
+            function.argtypes, function.restype = arguments, result
 
     def register_plugin(self, device_type: str) -> None:
         """Registers the plugin for a device type; does nothing where it is registered already.
@@ -182,50 +180,39 @@ class KernelLibrary:
 
     def read_counters(self) -> Counters:
         """What stages did so far."""
-        collected: list[bytes] = []
-        sink = _SINK_TYPE(lambda data, size: collected.append(ctypes.string_at(data, size)))
+        collected, sink = _collecting_sink()
         self.functions.TfiReadCounters(sink)
-        devices: dict[str, _DeviceCounts] = {}
+        devices: dict[str, Counters] = {}
         for entry in collected:
-            word, device, rest = entry.decode("utf-8", "replace").split(" ", 2)
-            counts = devices.setdefault(device, _DeviceCounts())
-            if word == "stages_run":
-                counts.stages_run = int(rest)
-            elif word == "filters_transformed":
-                counts.filters_transformed = int(rest)
+            what, device, rest = entry.decode("utf-8", "replace").split(" ", 2)
+            counters = devices.setdefault(device, Counters(0, {}))
+            count, _, reason = rest.partition(" ")
+            if what == "fallback":
+                counters.fallbacks[reason] = int(count)
+            elif what == "refused_lane_options":
+                counters.refused_lane_options[reason] = int(count)
+            elif what == "stages_run":
+                devices[device] = dataclasses.replace(counters, stages_run=int(count))
             else:
-                count, reason = rest.split(" ", 1)
-                table = counts.fallbacks if word == "fallback" else counts.refused_lane_options
-                table[reason] = int(count)
-        total = sum(devices.values(), _DeviceCounts())
-        by_device = {device: counts.frozen() for device, counts in devices.items()}
-        return dataclasses.replace(total.frozen(), devices=by_device)
-
-
-@dataclasses.dataclass
-class _DeviceCounts:
-    stages_run: int = 0
-    filters_transformed: int = 0
-    fallbacks: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    refused_lane_options: collections.Counter[str] = dataclasses.field(
-        default_factory=collections.Counter
-    )
-
-    def __add__(self, other: _DeviceCounts) -> _DeviceCounts:
-        return _DeviceCounts(
-            self.stages_run + other.stages_run,
-            self.filters_transformed + other.filters_transformed,
-            self.fallbacks + other.fallbacks,
-            self.refused_lane_options + other.refused_lane_options,
-        )
-
-    def frozen(self) -> Counters:
+                devices[device] = dataclasses.replace(counters, filters_transformed=int(count))
+        counted = devices.values()
         return Counters(
-            self.stages_run,
-            dict(self.fallbacks),
-            dict(self.refused_lane_options),
-            self.filters_transformed,
+            sum(each.stages_run for each in counted),
+            _added(each.fallbacks for each in counted),
+            _added(each.refused_lane_options for each in counted),
+            sum(each.filters_transformed for each in counted),
+            devices,
         )
+
+
+def _collecting_sink() -> tuple[list[bytes], Any]:
+    collected: list[bytes] = []
+    sink = _SINK_TYPE(lambda data, size: collected.append(ctypes.string_at(data, size)))
+    return collected, sink
+
+
+def _added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    return dict(sum(map(collections.Counter, counts), collections.Counter()))
 
 
 def _names(text: bytes) -> frozenset[str]:

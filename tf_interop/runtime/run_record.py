@@ -1,39 +1,10 @@
-"""What the plugin did in one run of a program, and what was measured of it, as a file.
-
-{
-  "date": "2026-11-21",
-  "device": "NVIDIA H100 80GB HBM3",
-  "command": "train.py --epochs 1",
-  "graphs": [
-    {
-      "fingerprint": "8c5ad1e0a2f14b07",
-      "batch_size": null,
-      "device_type": "GPU",
-      "convolution_count": 57,
-      "stage_count": 18,
-      "refusals": [{"node": "dw", "op": "Conv2D", "reason": "dtype", "detail": "…"}],
-      "why_unchanged": ""
-    }
-  ],
-  "stages_run": 1800,
-  "fallbacks": {},
-  "refused_lane_options": {},
-  "failures": {},
-  "timings": [
-    {"what": "stock TensorFlow", "fingerprint": "8c5ad1e0a2f14b07", "batch_size": 8,
-     "latency_us": 2100.0, "spread_us": 12.0}
-  ],
-  "format": "tf_interop.run",
-  "version": 1,
-  "made_with": {"tensorflow": "2.21.0"}
-}
-"""
+"""What the plugin did in one run of a program, and what was measured of it, as a file."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -51,7 +22,6 @@ from tf_interop.versioned_file import (
     VersionedFormat,
     load_versioned,
     save_versioned,
-    versioned_schema,
 )
 
 RUN_FORMAT = "tf_interop.run"
@@ -151,11 +121,6 @@ def save_run(record: RunRecord, path: PathLike) -> None:
         ProfileError: the record is not legal, or the file cannot be written.
     """
     save_versioned(record, path, _RUN_FILE)
-
-
-def run_schema() -> dict[str, Any]:
-    """JSON schema (2020-12) of run files."""
-    return versioned_schema(_RUN_FILE)
 
 
 def _check_run(record: RunRecord) -> None:

@@ -70,41 +70,49 @@ class Status:
 
     def __str__(self) -> str:
         """A summary with a table of the graphs."""
-        text = io.StringIO()
-        console = Console(file=text, width=110, highlight=False)
-        console.print(f"tf_interop is {'on' if self.is_on else 'off'}", markup=False, end="")
-        console.print(f", policy {self.policy}" if self.policy else "", markup=False)
+        console = Console(file=io.StringIO(), width=110, highlight=False)
+
+        def say(line: str) -> None:
+            console.print(f"  {line}", markup=False, soft_wrap=True)
+
+        policy = f", policy {self.policy}" if self.policy else ""
+        console.print(f"tf_interop is {'on' if self.is_on else 'off'}{policy}", markup=False)
         if self.why_off:
-            console.print(f"  {self.why_off}", markup=False, soft_wrap=True)
+            say(self.why_off)
         for device_type, reason in self.refused_device_types.items():
-            console.print(f"  not on {device_type}: {reason}", markup=False, soft_wrap=True)
+            say(f"not on {device_type}: {reason}")
         if self.current_graphs:
             console.print(_graph_table(self.current_graphs))
         current = {id(graph) for graph in self.current_graphs}
         if earlier := [graph for graph in self.graphs if id(graph) not in current]:
-            console.print("  under settings that hold no more:")
+            say("under settings that hold no more:")
             console.print(_graph_table(earlier))
         for failure in self.failures:
-            console.print(
-                f"  {failure.count} graphs left as they were: {failure.cause}",
-                markup=False,
-                soft_wrap=True,
-            )
-        for line in _describe_xla(self.xla_functions, self.xla_auto_clustering):
-            console.print(f"  {line}", markup=False, soft_wrap=True)
-        console.print(f"  stages run: {self.counters.stages_run}")
+            say(f"{failure.count} graphs left as they were: {failure.cause}")
+        for function in self.xla_functions:
+            count = function.convolution_count
+            say(f"left to XLA (jit_compile=True): {function.name}, {count} convolutions")
+        if self.xla_auto_clustering:
+            how = self.xla_auto_clustering
+            say(f"XLA is on for all graphs ({how}): stages stay outside of its clusters")
+        say(f"stages run: {self.counters.stages_run}")
         if self.counters.filters_transformed:
-            console.print(
-                f"  constant filters transformed once: {self.counters.filters_transformed}"
-            )
+            say(f"constant filters transformed once: {self.counters.filters_transformed}")
         # Which device it was matters only where there are several.
-        devices = self.counters.devices if len(self.counters.devices) > 1 else {}
+        devices = self.counters.devices
+        if len(devices) < 2:
+            devices = {"": self.counters}
         for device, counters in devices.items():
-            console.print(f"  {device}, stages run: {counters.stages_run}", markup=False)
-            _print_reasons(console, counters, f"{device}: ")
-        if not devices:
-            _print_reasons(console, self.counters, "")
-        return text.getvalue()
+            if device:
+                say(f"{device}, stages run: {counters.stages_run}")
+            prefix = f"{device}: " if device else ""
+            for what, reasons in (
+                ("fallback", counters.fallbacks),
+                ("lanes without the options of the plan", counters.refused_lane_options),
+            ):
+                for reason, count in reasons.items():
+                    say(f"{prefix}{what}, {count} times: {reason}")
+        return str(console.file.getvalue())  # type: ignore[attr-defined]
 
 
 _xla_function_finder = XlaFunctionFinder()
@@ -139,38 +147,14 @@ def status() -> Status:
     )
 
 
-def _describe_xla(functions: tuple[XlaFunction, ...], auto_clustering: str) -> list[str]:
-    lines = [
-        f"left to XLA (jit_compile=True): {function.name}, "
-        f"{function.convolution_count} convolutions"
-        for function in functions
-    ]
-    if auto_clustering:
-        lines.append(
-            f"XLA is on for all graphs ({auto_clustering}): stages stay outside of its clusters"
-        )
-    return lines
-
-
-def _print_reasons(console: Console, counters: Counters, prefix: str) -> None:
-    for what, reasons in (
-        ("fallback", counters.fallbacks),
-        ("lanes without the options of the plan", counters.refused_lane_options),
-    ):
-        for reason, count in reasons.items():
-            console.print(
-                f"  {prefix}{what}, {count} times: {reason}", markup=False, soft_wrap=True
-            )
-
-
 def _graph_table(graphs: Sequence[PassReport]) -> Table:
     table = Table()
     for column in ("device", "nodes", "convolutions", "stages", "widest", "pass", "left alone"):
         table.add_column(column, justify="left" if column in ("device", "left alone") else "right")
     for report in graphs:
         stages = report.plan.stages
-        left_alone = collections.Counter(refusal.reason.value for refusal in report.refusals)
-        reasons = [f"{count} {reason}" for reason, count in left_alone.items()]
+        refused = collections.Counter(refusal.reason.value for refusal in report.refusals)
+        reasons = [f"{count} {reason}" for reason, count in refused.items()]
         table.add_row(
             report.device_type,
             str(report.node_count),

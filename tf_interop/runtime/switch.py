@@ -116,17 +116,10 @@ def make_settings(
     pass_time_limit_s: float = DEFAULT_PASS_TIME_LIMIT_S,
     workspace_limit_mb: int | None = None,
 ) -> Settings:
-    """Checks the arguments of `enable` and reads the files that they name.
-
-    Raises:
-        ValueError: the policy is unknown, or does not go with a plan or profile, or a limit is
-            negative or the time limit 0.
-        PlanError: the plan file cannot be read.
-        ProfileError: the profile file cannot be read, or is of another device or cuDNN version.
-    """
-    known = [each.value for each in Policy]
-    if policy not in known:
-        raise ValueError(f"Expected policy to be one of {known}, got {policy!r}.")
+    """Checks the arguments of `enable` and reads the files that they name; raises as it does."""
+    policies = [each.value for each in Policy]
+    if policy not in policies:
+        raise ValueError(f"Expected policy to be one of {policies}, got {policy!r}.")
     if policy == Policy.ALWAYS.value and (plan is not None or profile is not None):
         raise ValueError(
             "Expected no plan and no profile with policy 'always', which looks at neither. "
