@@ -7,6 +7,7 @@ import itertools
 import random
 
 import pytest
+from checked_plan import checked_plan
 from planning_graphs import INCEPTION, make_graph
 from profile_values import (
     BACKWARD,
@@ -26,11 +27,10 @@ from tf_interop.graph.fingerprint import fingerprint_convolutions
 from tf_interop.graph.independence import Independence
 from tf_interop.plan.check import check_stages
 from tf_interop.plan.make import make_plan
-from tf_interop.plan.problem import KnownStage, PlanningProblem
+from tf_interop.plan.problem import MeasuredStage, PlanningProblem
 from tf_interop.plan.problem_file import check_problem
 from tf_interop.plan.problem_of_graph import make_planning_problem
 from tf_interop.plan.problem_of_profile import output_bytes, problem_of_profile
-from tf_interop.plan.types import LaneOptions
 from tf_interop.profile.types import Profile
 
 PROFILE = make_profile(make_algorithm(SMALL), make_algorithm(LARGE, latency_us=40.0))
@@ -136,14 +136,11 @@ def test_plans_are_legal_for_graphs_of_which_a_part_was_measured(seed: int) -> N
     pairs = itertools.combinations_with_replacement((SMALL, LARGE), 2)
     profile = make_profile(
         *PROFILE.algorithms,
-        *(
-            make_stage(*((each, "eng4_k2=1") for each in pair), concurrent_us=15.0)
-            for pair in pairs
-        ),
+        *(make_stage(*((each, "eng4_k2=1") for each in pair), latency_us=15.0) for pair in pairs),
     )
     view, convolutions = make_graph(nodes, configurations=configurations)
     problem = make_planning_problem(view, convolutions, Independence(view, convolutions), profile)
-    stages = make_plan(problem).stages
+    stages = checked_plan(problem).stages
     assert stages
     check_stages(stages, view, convolutions)
 
@@ -220,21 +217,14 @@ PAIR = ((SMALL, "eng4_k2=1"), (LARGE, "eng4_k2=1"))
 
 
 def test_stages_are_known_as_they_were_measured() -> None:
-    measured = make_stage(*PAIR, sm_counts=(64, 68), asked_sm_counts=(60, 70), priorities=(-1, 0))
+    measured = make_stage(*PAIR, sm_counts=(60, 70), granted_sm_counts=(64, 68), priorities=(-1, 0))
     profile = make_profile(*PROFILE.algorithms, measured)
     [stage] = _problem(INCEPTION, profile, configurations={"5x5": LARGE}).stages
+    names = {SMALL: "1x1", LARGE: "5x5"}
+    assert stage == MeasuredStage(measured.stage.map(names.__getitem__), 20.0, 30.0, 1.5, 8192)
     names = {costs.configuration: costs.name for costs in problem_of_profile(profile).costs}
-    assert stage == KnownStage(
-        costs=("1x1", "5x5"),
-        algorithms=("eng4_k2=1", "eng4_k2=1"),
-        latency_us=20.0,
-        sequential_us=30.0,
-        spread_us=1.5,
-        workspace_bytes=8192,
-        priorities=(-1, 0),
-        sm_counts=(60, 70),
-    )
-    assert problem_of_profile(profile).stages[0].costs == (names[SMALL], names[LARGE])
+    expected = measured.stage.map(names.__getitem__)
+    assert problem_of_profile(profile).stages[0].stage == expected
 
 
 @pytest.mark.parametrize(
@@ -253,36 +243,63 @@ def test_leaves_out_stages_that_would_not_run_so(stage) -> None:  # type: ignore
     assert _problem(INCEPTION, profile, configurations={"5x5": LARGE}).stages == ()
 
 
-def test_what_was_measured_merged_is_known_lane_after_lane() -> None:
-    # The wider convolution's algorithm was measured of none of its parts.
+@pytest.mark.parametrize(("algorithm", "count"), [("eng4_k2=1", 1), ("eng9", 0)])
+def test_what_is_merged_ran_with_an_algorithm_of_the_wider_convolution(
+    algorithm: str, count: int
+) -> None:
+    # FFT was measured of none of its parts; the lane beside it ran with what was measured alone.
     measured = make_stage(
-        *((SMALL, "FFT"), PAIR[1], (SMALL, "FFT")),
-        lanes=(0, 1, 0),
-        merged=(True, False),
-        priorities=(-1, 0),
+        *((SMALL, "FFT"), (LARGE, algorithm), (SMALL, "FFT")), lanes=(0, 1, 0), merged=(True, False)
     )
+    stages = problem_of_profile(make_profile(*PROFILE.algorithms, measured)).stages
+    assert len(stages) == count
+
+
+def test_a_lane_of_several_that_was_measured_is_known() -> None:
+    measured = make_stage(*PAIR, (SMALL, "eng4_k2=1"), lanes=(0, 0, 1))
     [stage] = problem_of_profile(make_profile(*PROFILE.algorithms, measured)).stages
-    assert (stage.costs, stage.lanes, stage.merged) == (("0", "0", "1"), (0, 0, 1), (True, False))
-    assert stage.algorithms == ("FFT", "FFT", "eng4_k2=1")
-    assert stage.priorities == (-1, 0)
-
-
-def test_a_lane_beside_what_is_merged_ran_with_what_was_measured_alone() -> None:
-    measured = make_stage(
-        (SMALL, "FFT"), (SMALL, "FFT"), (LARGE, "eng9"), lanes=(0, 0, 1), merged=(True, False)
-    )
-    assert problem_of_profile(make_profile(*PROFILE.algorithms, measured)).stages == ()
+    assert [lane.operations for lane in stage.stage.lanes] == [("0", "1"), ("0",)]
 
 
 def test_a_merged_stage_of_a_profile_becomes_one_of_the_plan() -> None:
     wide = [(SMALL, "FFT")] * 3
-    measured = make_stage(
-        *wide, lanes=(0, 0, 0), merged=(True,), concurrent_us=20, sequential_us=37
-    )
+    measured = make_stage(*wide, lanes=(0, 0, 0), merged=(True,), latency_us=20, sequential_us=37)
     problem = _problem(INCEPTION, make_profile(*PROFILE.algorithms, measured))
     [stage] = make_plan(problem).stages
-    assert [pinned.node for pinned in stage.convolutions] == ["1x1", "3x3_reduce", "5x5_reduce"]
-    assert stage.lane_options == (LaneOptions(merged=True),)
+    names = iter(("1x1", "3x3_reduce", "5x5_reduce"))
+    assert stage.stage == measured.stage.map(lambda _: next(names))
+
+
+def test_a_convolution_may_follow_one_that_it_reads_directly() -> None:
+    problem = _problem(
+        {
+            "a": "Conv2D",
+            "b": "Conv2D a",
+            "relu": "Relu b",
+            "c": "Conv2D relu",
+            "d": "Conv2D a ^wait",
+            "wait": "NoOp ^a",
+        }
+    )
+    follows = {node.name: node.follows for node in problem.nodes}
+    assert follows == {"a": (), "b": ("a",), "c": (), "d": ()}
+
+
+def test_a_chain_that_was_measured_beside_another_becomes_a_stage() -> None:
+    nodes = {
+        "input": "Placeholder",
+        "a": "Conv2D input",
+        "b": "Conv2D input",
+        "c": "Conv2D a",
+        "d": "Conv2D b",
+        "output": "ConcatV2 c d",
+    }
+    measured = make_stage(
+        *[(SMALL, "eng4_k2=1")] * 4, lanes=(0, 0, 1, 1), latency_us=20, sequential_us=50
+    )
+    profile = make_profile(*PROFILE.algorithms, measured)
+    [stage] = make_plan(_problem(nodes, profile)).stages
+    assert [lane.operations for lane in stage.stage.lanes] == [("a", "c"), ("b", "d")]
 
 
 def _merge_groups(
