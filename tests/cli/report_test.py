@@ -12,7 +12,7 @@ import sys
 import pytest
 from click.testing import CliRunner, Result
 from profile_values import GPU, SMALL, make_algorithm, make_profile
-from report_values import network_plan, network_problem, plan_without_figures, run_record
+from report_values import network_plan, network_problem, plan_without_values, run_record
 
 from tf_interop.cli.main import cli
 from tf_interop.plan.file import save_plan
@@ -99,7 +99,7 @@ def test_says_that_a_profile_is_of_another_batch_size_or_device() -> None:
     assert "made by a profile of NVIDIA H100, and this one is of NVIDIA H200" in words
 
 
-def test_says_as_json_what_was_written_and_what_the_figures_are() -> None:
+def test_says_as_json_what_was_written_and_what_the_values_are() -> None:
     save_plan(network_plan(simulated="made up"), "plan.json")
     result = _report("plan.json", "--json")
     assert json.loads(result.stdout) == {
@@ -112,6 +112,7 @@ def test_says_as_json_what_was_written_and_what_the_figures_are() -> None:
         ],
         "graphs": [
             {
+                "mode": None,
                 "fingerprint": "0123456789abcdef",
                 "batch_size": 8,
                 "convolutions": 8,
@@ -124,7 +125,7 @@ def test_says_as_json_what_was_written_and_what_the_figures_are() -> None:
             }
         ],
     }
-    save_plan(plan_without_figures(), "plan.json")
+    save_plan(plan_without_values(), "plan.json")
     [graph] = json.loads(_report("plan.json", "--json").stdout)["graphs"]
     assert graph["latency_us"] is None and graph["stages"] == 1
 
@@ -179,7 +180,7 @@ def test_from_a_keras_model_to_its_report_without_a_gpu(tmp_path: pathlib.Path) 
     # On this CPU nothing may win: the stages say that they do.
     profile = load_profile("profile.json")
     stages = tuple(
-        dataclasses.replace(each, concurrent_us=1.0, sequential_us=10.0, spread_us=0.0)
+        dataclasses.replace(each, latency_us=1.0, sequential_us=10.0, spread_us=0.0)
         for each in profile.stages
     )
     slow = tuple(dataclasses.replace(each, latency_us=20.0) for each in profile.algorithms)

@@ -30,7 +30,7 @@ from tf_interop.report.notices import foreign_device, profile_fit
 from tf_interop.report.timeline_trace import trace_of_plan
 from tf_interop.report.words import count_of, graph_titles, is_simulated, total_labels
 from tf_interop.runtime.run_record import load_run
-from tf_interop.versioned_file import write_atomically
+from tf_interop.versioned_file import write_file
 
 # TensorFlow, Jinja and matplotlib are imported only where they are needed.
 
@@ -133,9 +133,10 @@ def report(
 
             title = title or model or plan_path.name
             page = render_page(plan, title=title, networks=networks, profile=profile, run=run)
-            _write(output_path, page)
+            write_file(page.encode(), output_path, "page", PlanError)
         if trace_path is not None:
-            _write(trace_path, json.dumps(trace_of_plan(plan)))
+            trace = json.dumps(trace_of_plan(plan))
+            write_file(trace.encode(), trace_path, "trace", PlanError)
     written = {"page": output_path, "trace": trace_path, "picture": picture_path}
     notes = [] if profile is None else list(_compare_profile(plan, networks, profile))
     if output_path is not None and not networks:
@@ -203,12 +204,3 @@ def _check_fits(plan: Plan, networks: tuple[Network, ...], plan_path: pathlib.Pa
             f"Expected the graph {missing[0].fingerprint} of '{plan_path}', got {found}. Name the "
             "model that was planned, and what it was planned for with --for."
         )
-
-
-def _write(path: pathlib.Path, text: str) -> None:
-    try:
-        write_atomically(text.encode(), path)
-    except OSError as error:
-        raise PlanError(
-            f"Expected to write '{path}', got: {error.strerror}. Check the path."
-        ) from error

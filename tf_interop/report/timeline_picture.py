@@ -18,7 +18,7 @@ from tf_interop.report.words import (
     unit_of,
     what_is_lacking,
 )
-from tf_interop.versioned_file import write_atomically
+from tf_interop.versioned_file import write_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,12 +84,7 @@ def save_timeline_picture(plan: Plan, path: str | os.PathLike[str]) -> None:
     figure.suptitle("\n".join(notices), fontsize=9, wrap=True)
     picture = io.BytesIO()
     figure.savefig(picture, dpi=_DOTS_PER_INCH, format="png")
-    try:
-        write_atomically(picture.getvalue(), path)
-    except OSError as error:
-        raise PlanError(
-            f"Expected to write '{os.fspath(path)}', got: {error.strerror}. Check the path."
-        ) from error
+    write_file(picture.getvalue(), path, "picture", PlanError)
 
 
 def _draw(ax: Axes, timeline: Timeline, unit_us: float) -> None:
