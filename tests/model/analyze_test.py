@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -95,22 +95,16 @@ def test_resnet50_training_step(resnet: tf.keras.Model) -> None:
 
 
 def test_inception_v3_inference() -> None:
-    model = tf.keras.applications.InceptionV3(weights=None)
-    analysis = tf_interop.analyze(model)
+    analysis = tf_interop.analyze(tf.keras.applications.InceptionV3(weights=None))
     _assert_handed_graph(analysis, 1802, (94, 47, 4, 248))
-    assert analysis.conclusion.startswith(
-        "94 convolutions, 27 groups of 2 to 4 that could run at the same time: there may be"
-    )
-    assert "tf-interop profile" in analysis.conclusion
+    assert analysis.conclusion.startswith("94 convolutions, 27 groups of 2 to 4")
 
 
 def test_densenet121_own_graph() -> None:
     model = tf.keras.applications.DenseNet121(weights=None)
     analysis = tf_interop.analyze(model, as_grappler_hands_it_over=False)
-    assert analysis.conclusion == (
-        "No two convolutions are independent: nothing to gain for inference. In a training step "
-        "some may be: --training."
-    )
+    assert "nothing to gain for inference" in analysis.conclusion
+    assert "--training" in analysis.conclusion
     assert analysis.conclusion in " ".join(str(analysis).split())
     assert _shape(analysis.own_graph) == (120, 120, 1, 0)
     assert analysis.graphs == (analysis.own_graph,)
@@ -151,7 +145,7 @@ def test_says_why_the_handed_graph_is_missing(monkeypatch: pytest.MonkeyPatch) -
     analysis = tf_interop.analyze(model)
     assert analysis.handed_graph is None
     [note] = analysis.notes
-    assert note.endswith("was not looked at: Expected a library, found none.")
+    assert "found none" in note
     assert _shape(analysis.own_graph) == (2, 1, 2, 1)
     with pytest.raises(LibraryError, match="found none"):
         tf_interop.analyze(model, as_grappler_hands_it_over=True)
@@ -161,8 +155,8 @@ def test_model_without_convolutions() -> None:
     image = tf.keras.Input((4,))
     analysis = tf_interop.analyze(tf.keras.Model(image, tf.keras.layers.Dense(2)(image)))
     assert _shape(analysis.own_graph) == (0, 0, 0, 0)
-    assert analysis.conclusion.startswith("There is no convolution in the graph")
-    assert analysis.notes == ("Grappler handed over no graph that holds a convolution",)
+    assert "no convolution" in analysis.conclusion
+    assert analysis.handed_graph is None and analysis.notes
 
 
 def test_other_outputs_train_on_the_mean_of_squares() -> None:
@@ -172,9 +166,8 @@ def test_other_outputs_train_on_the_mean_of_squares() -> None:
     model = tf.keras.Model(image, {"maps": maps, "scores": scores})
     analysis = tf_interop.analyze(model, training=True)
     assert analysis.own_graph.counts_by_kind["backward-filter"] == 1
-    assert analysis.notes == (
-        "the training step's loss is the mean of squares of the model's outputs",
-    )
+    [note] = analysis.notes
+    assert "mean of squares" in note
 
 
 def test_several_inputs_in_the_structure_of_the_model() -> None:
@@ -199,36 +192,25 @@ def test_batch_size_that_the_model_fixes() -> None:
     model = tf.keras.Model(image, tf.keras.layers.Conv2D(4, 3)(image))
     analysis = tf_interop.analyze(model)
     assert analysis.name.endswith("batch 5")
-    assert analysis.notes == ("the model fixes the batch size at 5",)
+    assert len(analysis.notes) == 1
 
 
 def test_unknown_image_size_has_to_be_passed() -> None:
     model = _model(tf.keras, size=None)
-    with pytest.raises(ValueError, match=r"Pass image_size=\(height, width\)"):
+    with pytest.raises(ValueError, match="image_size="):
         tf_interop.analyze(model)
     analysis = tf_interop.analyze(model, image_size=(8, 9))
     assert [counts.convolution_count for counts in analysis.graphs] == [2, 2]
 
 
-def test_refuses_an_image_size_that_is_not_the_models() -> None:
-    with pytest.raises(ValueError, match=r"image_size to be left out.*\(9, 9\).*8, 8, 3"):
-        tf_interop.analyze(_model(tf.keras), image_size=(9, 9))
+class _Subclassed(tf.keras.Model):  # type: ignore[misc]
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return inputs
 
 
-def test_refuses_a_model_whose_inputs_are_not_known() -> None:
-    class Subclassed(tf.keras.Model):
-        def call(self, inputs: tf.Tensor) -> tf.Tensor:
-            return inputs
-
-    with pytest.raises(ValueError, match=r"known inputs.*whose inputs only its call\(\) knows"):
-        tf_interop.analyze(Subclassed())
-
-
-def test_refuses_to_train_what_has_no_variables() -> None:
+def _without_variables() -> Any:
     image = tf.keras.Input((8, 8, 3))
-    model = tf.keras.Model(image, tf.keras.layers.Flatten()(image))
-    with pytest.raises(ValueError, match="trainable variables"):
-        tf_interop.analyze(model, training=True)
+    return tf.keras.Model(image, tf.keras.layers.Flatten()(image))
 
 
 def _convolution_function(**options: Any) -> Any:
@@ -250,7 +232,7 @@ def test_function_runs_only_where_told_to() -> None:
     unrun = tf_interop.analyze(counted)
     assert unrun.handed_graph is None
     [note] = unrun.notes
-    assert "is run only when told to, by --as-grappler-hands-it-over" in note
+    assert "--as-grappler-hands-it-over" in note
     assert runs.numpy() == 0
     # The second time, too, although TensorFlow has optimized the function by then.
     for count in (1, 2):
@@ -277,7 +259,7 @@ def test_unknown_rank_analyzes_but_does_not_run() -> None:
         return tf.nn.conv2d(image, FILTER, 1, "SAME")
 
     assert tf_interop.analyze(convolution).own_graph.convolution_count == 1
-    with pytest.raises(ValueError, match="input 'image' to have a known rank"):
+    with pytest.raises(ValueError, match="'image'"):
         tf_interop.analyze(convolution, as_grappler_hands_it_over=True)
 
 
@@ -303,13 +285,12 @@ def test_says_what_is_compiled_by_xla() -> None:
     def outer(image: tf.Tensor) -> tf.Tensor:
         return compiled(tf.nn.conv2d(image, FILTER, 1, "SAME"))
 
-    assert tf_interop.analyze(compiled).notes == (
-        "the function is compiled by XLA: Grappler does not get to see it",
-    )
+    [note] = tf_interop.analyze(compiled).notes
+    assert "compiled by XLA" in note
     analysis = tf_interop.analyze(outer, as_grappler_hands_it_over=False)
     assert analysis.own_graph.convolution_count == 1
     [note] = analysis.notes
-    assert note.startswith("not counted: 1 in functions that cannot be inlined")
+    assert note.startswith("not counted: 1 ")
 
 
 def test_counts_refusals_of_integers() -> None:
@@ -321,9 +302,7 @@ def test_counts_refusals_of_integers() -> None:
     graph.conv("e", "d", "f")
     analysis = tf_interop.analyze(graph.graph_def)
     # They are independent, but in no stage.
-    assert analysis.conclusion == (
-        "No two convolutions that can be in a stage are independent: nothing to gain."
-    )
+    assert "that can be in a stage" in analysis.conclusion
     counts = analysis.own_graph
     [refusal] = counts.refusals
     assert (refusal.reason, refusal.count) == (RefusalReason.DTYPE, 4)
@@ -357,7 +336,7 @@ def test_graph_def_is_taken_as_it_is() -> None:
     assert counts.graph == "the graph as it was given"
     assert counts.node_count == len(graph_def.node)
     [note] = tf_interop.analyze(graph_def).notes
-    assert note.endswith("was not looked at: a GraphDef is not run")
+    assert "a GraphDef is not run" in note
     assert _shape(counts) == (1, 1, 1, 0)
 
 
@@ -400,27 +379,20 @@ def test_table_and_json_say_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [3, "ResNet50", lambda image: image], ids=["a number", "a name", "a function"]
+    ("make", "options", "message"),
+    [
+        (lambda: 3, {}, "int"),
+        (lambda: "ResNet50", {}, "str"),
+        (lambda: lambda image: image, {}, "function"),
+        (lambda: tf.function(lambda image: image), {}, "signature"),
+        (_convolution_function, {"training": True}, "training=True"),
+        (_convolution_function, {"batch_size": 0}, "batch_size"),
+        (tf.compat.v1.GraphDef, {"as_grappler_hands_it_over": True}, "GraphDef"),
+        (lambda: _model(tf.keras), {"image_size": (9, 9)}, r"\(9, 9\)"),
+        (_Subclassed, {}, "inputs"),
+        (_without_variables, {"training": True}, "trainable variables"),
+    ],
 )
-def test_refuses_other_values(value: object) -> None:
-    expected = (
-        f"Expected a Keras model, a concrete function or a GraphDef, got {type(value).__name__}"
-    )
-    with pytest.raises(ValueError, match=expected):
-        tf_interop.analyze(value)
-
-
-def test_refuses_a_function_without_signature() -> None:
-    with pytest.raises(ValueError, match=r"with an input signature.*get_concrete_function\(...\)"):
-        tf_interop.analyze(tf.function(lambda image: image))
-
-
-def test_refuses_arguments_that_do_not_go_together() -> None:
-    function = _convolution_function()
-    with pytest.raises(ValueError, match="training=True with a Keras model only"):
-        tf_interop.analyze(function, training=True)
-    graph_def = function.get_concrete_function().graph.as_graph_def()
-    with pytest.raises(ValueError, match="with what can be run, got a GraphDef"):
-        tf_interop.analyze(graph_def, as_grappler_hands_it_over=True)
-    with pytest.raises(ValueError, match="batch_size of 1 or more, got 0"):
-        tf_interop.analyze(function, batch_size=0)
+def test_refuses(make: Callable[[], object], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tf_interop.analyze(make(), **options)

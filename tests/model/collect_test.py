@@ -22,9 +22,9 @@ from tf_interop.model.collect import (
     StageSource,
     collect_configurations,
 )
+from tf_interop.model.device_graph import with_inferred_shapes
 from tf_interop.model.graphs import graphs_of
 from tf_interop.model.load import ModelArgumentError
-from tf_interop.model.device_graph import with_inferred_shapes
 from tf_interop.plan.types import GraphPlan, Plan, PlannedStage
 from tf_interop.profile.worklist import ConfigurationList
 from tf_interop.stage import Lane, Stage, Step
@@ -266,9 +266,9 @@ def test_says_what_it_leaves_out() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dtype": "mixed_float16"}, "--dtype with a model that is built here.*got 'no.keras'"),
-        ({"training": True}, "Expected --training with a Keras model, got 'no.pb'"),
-        ({}, "Expected a model with convolutions that can be measured, got none"),
+        ({"dtype": "mixed_float16"}, "--dtype .*'no.keras'"),
+        ({"training": True}, "--training .*'no.pb'"),
+        ({}, "no convolution to measure"),
     ],
     ids=["dtype", "training", "nothing"],
 )

@@ -33,58 +33,20 @@ def fixture_model() -> tf.keras.Model:
     return tf.keras.Sequential([tf.keras.Input((8, 8, 3)), tf.keras.layers.Conv2D(4, 3)])
 
 
-def _graph_def() -> graph_pb2.GraphDef:
-    graph_def = graph_pb2.GraphDef()
-    graph_def.node.add(name="image", op="Placeholder")
-    return graph_def
+GRAPH_DEF = graph_pb2.GraphDef()
+GRAPH_DEF.node.add(name="image", op="Placeholder")
 
 
 def _write_module(text: str) -> None:
     pathlib.Path("models_of_this_test.py").write_text(textwrap.dedent(text))
 
 
-def test_application_with_random_weights() -> None:
-    model = load_model("MobileNet")
-    assert model.input_shape == (None, 224, 224, 3)
-    assert any("conv" in layer.name for layer in model.layers)
-
-
-def test_application_at_an_image_size() -> None:
-    assert load_model("MobileNet", image_size=(64, 96)).input_shape == (None, 64, 96, 3)
-
-
-def test_function_gets_the_image_size_where_it_takes_one() -> None:
-    _write_module(
-        """
-        import tensorflow as tf
-
-        def sized(image_size=(8, 8)):
-            image = tf.keras.Input((*image_size, 3))
-            return tf.keras.Model(image, tf.keras.layers.ReLU()(image))
-
-        def unsized():
-            return sized()
-        """
-    )
-    for name, image_size, expected in (
-        ("sized", None, (8, 8)),
-        ("sized", (16, 24), (16, 24)),
-        ("unsized", (16, 24), (8, 8)),
-    ):
-        model = load_model(f"models_of_this_test:{name}", image_size=image_size)
-        assert model.input_shape == (None, *expected, 3)
-
-
-def test_application_goes_before_a_folder_of_its_name() -> None:
-    pathlib.Path("MobileNet").mkdir()
-    assert load_model("MobileNet", image_size=(32, 32)).name.startswith("mobilenet")
-    with pytest.raises(ModelArgumentError, match="to hold a SavedModel, got none"):
-        load_model("./MobileNet")
-
-
-def test_refuses_an_image_size_that_the_application_does_not_take() -> None:
-    with pytest.raises(ModelArgumentError, match=r"image size that ResNet50 takes.*at least 32x32"):
-        load_model("ResNet50", image_size=(8, 8))
+@pytest.mark.parametrize(("image_size", "expected"), [(None, (224, 224)), ((64, 96), (64, 96))])
+def test_application_with_random_weights(
+    image_size: tuple[int, int] | None, expected: tuple[int, int]
+) -> None:
+    pathlib.Path("MobileNet").mkdir()  # a folder of that name goes after it
+    assert load_model("MobileNet", image_size=image_size).input_shape == (None, *expected, 3)
 
 
 @pytest.mark.parametrize("suffix", [".keras", ".h5"])
@@ -95,19 +57,13 @@ def test_keras_file(model: tf.keras.Model, suffix: str) -> None:
     np.testing.assert_array_equal(loaded.get_weights()[0], model.get_weights()[0])
 
 
-def test_refuses_a_damaged_keras_file() -> None:
-    pathlib.Path("damaged.keras").write_bytes(b"no archive")
-    with pytest.raises(ModelArgumentError, match=r"whole Keras model in 'damaged.keras', got"):
-        load_model("damaged.keras")
-
-
 @pytest.mark.parametrize("suffix", [".keras", ".h5"])
 def test_runs_no_python_code_from_a_keras_file(suffix: str) -> None:
     model = tf.keras.Sequential(
         [tf.keras.Input((8, 8, 3)), tf.keras.layers.Lambda(lambda x: x + 1)]
     )
     model.save(f"model{suffix}")
-    with pytest.raises(ModelArgumentError, match=r"Lambda"):
+    with pytest.raises(ModelArgumentError, match="Lambda"):
         load_model(f"model{suffix}")
 
 
@@ -135,7 +91,7 @@ def test_runs_no_python_code_where_keras_would() -> None:
         timeout=300,
     )
     after = result.stdout.partition("saved\n")[2]
-    assert "Expected a model without Python code in 'model.h5', got a Lambda layer" in after
+    assert "Lambda" in after
     assert "code was run" not in after
 
 
@@ -146,6 +102,8 @@ def test_saved_model_gives_its_serving_signature(model: tf.keras.Model) -> None:
     # Its variables live on, although nothing else refers to what was loaded.
     [output] = tf.function(function)(tf.zeros((2, 8, 8, 3))).values()
     assert output.shape == (2, 6, 6, 4)
+    with pytest.raises(ModelArgumentError, match="name its folder"):
+        load_model("exported/saved_model.pb")
 
 
 def test_saved_model_gives_its_only_signature() -> None:
@@ -155,36 +113,14 @@ def test_saved_model_gives_its_only_signature() -> None:
     [output] = load_model("one")(tf.constant(3.0)).values()
     assert output.numpy() == 6
     tf.saved_model.save(module, "two", signatures={"a": module.double, "b": module.double})
-    with pytest.raises(ModelArgumentError, match=r"or one alone.*\['a', 'b'\].*module:function"):
+    with pytest.raises(ModelArgumentError, match=r"\['a', 'b'\]"):
         load_model("two")
 
 
-def test_refuses_a_saved_model_that_does_not_load() -> None:
-    pathlib.Path("damaged").mkdir()
-    pathlib.Path("damaged/saved_model.pb").write_bytes(b"no protobuf")
-    with pytest.raises(ModelArgumentError, match="SavedModel that loads from 'damaged'"):
-        load_model("damaged")
-
-
 def test_graph_def_file() -> None:
-    pathlib.Path("graph.pb").write_bytes(_graph_def().SerializeToString())
-    pathlib.Path("graph.pbtxt").write_text(text_format.MessageToString(_graph_def()))
-    assert load_model("graph.pb") == _graph_def()
-    assert load_model("graph.pbtxt") == _graph_def()
-
-
-@pytest.mark.parametrize("name", ["graph.pb", "graph.pbtxt"])
-@pytest.mark.parametrize("content", [b"no protobuf \xff", b""])
-def test_refuses_a_file_without_a_graph_def(name: str, content: bytes) -> None:
-    pathlib.Path(name).write_bytes(content)
-    with pytest.raises(ModelArgumentError, match=f"Expected a GraphDef in '{name}'"):
-        load_model(name)
-
-
-def test_refuses_the_file_inside_a_saved_model(model: tf.keras.Model) -> None:
-    model.export("exported", verbose=False)
-    with pytest.raises(ModelArgumentError, match="For a SavedModel name its folder"):
-        load_model("exported/saved_model.pb")
+    pathlib.Path("graph.pb").write_bytes(GRAPH_DEF.SerializeToString())
+    pathlib.Path("graph.pbtxt").write_text(text_format.MessageToString(GRAPH_DEF))
+    assert load_model("graph.pb") == load_model("graph.pbtxt") == GRAPH_DEF
 
 
 def test_function_of_a_module_in_the_working_directory() -> None:
@@ -192,36 +128,36 @@ def test_function_of_a_module_in_the_working_directory() -> None:
         """
         import tensorflow as tf
 
-        def build():
-            return tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(5)])
+        def sized(image_size=(8, 8)):
+            image = tf.keras.Input((*image_size, 3))
+            return tf.keras.Model(image, tf.keras.layers.ReLU()(image))
+
+        def unsized():
+            return sized()
 
         double = tf.function(lambda x: 2 * x, input_signature=[tf.TensorSpec(())])
         """
     )
-    assert load_model("models_of_this_test:build").output_shape == (None, 5)
+    for name, image_size, expected in (
+        ("sized", None, (8, 8)),
+        ("sized", (16, 24), (16, 24)),
+        ("unsized", (16, 24), (8, 8)),
+    ):
+        model = load_model(f"models_of_this_test:{name}", image_size=image_size)
+        assert model.input_shape == (None, *expected, 3)
     # A tf.function is what was asked for, and not called.
-    double = load_model("models_of_this_test:double")
-    assert double(tf.constant(3.0)).numpy() == 6
-
-
-def test_module_that_is_missing_or_misspelled() -> None:
-    _write_module("def build_model(): pass")
-    with pytest.raises(ModelArgumentError, match="module 'no_such_module' to import"):
-        load_model("no_such_module:build")
-    with pytest.raises(ModelArgumentError, match="Did you mean 'build_model'"):
-        load_model("models_of_this_test:build_modle")
+    assert load_model("models_of_this_test:double")(tf.constant(3.0)).numpy() == 6
+    with pytest.raises(ModelArgumentError, match="'unsized'"):
+        load_model("models_of_this_test:unsize")
 
 
 @pytest.mark.parametrize(
     ("code", "what"),
     [
-        ("import no_such_dependency", r"ModuleNotFoundError: No module named 'no_such_dependency'"),
-        ("def build(:", r"SyntaxError: invalid syntax \(models_of_this_test.py, line 1\)"),
-        (
-            "def build():\n    raise KeyError('filters')",
-            r"KeyError: 'filters' \(models_of_this_test.py, line 2\)",
-        ),
-        ("def build(depth): pass", r"TypeError: build\(\) missing 1 required .*: 'depth'\."),
+        ("import no_such_dependency", "ModuleNotFoundError: .*'no_such_dependency'"),
+        ("def build(:", r"SyntaxError: .*models_of_this_test.py, line 1"),
+        ("def build():\n    raise KeyError('filters')", "KeyError: 'filters' .*, line 2"),
+        ("def build(depth): pass", r"TypeError: .*'depth'"),
         ("exit(5)", "SystemExit: 5"),
     ],
 )
@@ -238,27 +174,35 @@ def test_memory_that_is_used_up_is_not_taken_for_a_fault_of_the_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argument", "meant"),
+    ("argument", "content", "message"),
     [
-        ("ResNet5", "ResNet50"),
-        ("inceptionv3", "InceptionV3"),
-        ("EfficientNet_B0", "EfficientNetB0"),
+        ("ResNet5", None, "'ResNet50'"),
+        ("inceptionv3", None, "'InceptionV3'"),
+        ("EfficientNet_B0", None, "'EfficientNetB0'"),
+        ("no_such_module:build", None, "'no_such_module'"),
+        ("missing.keras", None, "'missing.keras'"),
+        ("missing.pb", None, "'missing.pb'"),
+        ("folder/missing", None, "'folder/missing'"),
+        ("model.onnx", b"", "'model.onnx'"),
+        ("damaged.keras", b"no archive", "'damaged.keras'"),
+        ("damaged.pb", b"no protobuf \xff", "GraphDef"),
+        ("damaged.pbtxt", b"no protobuf \xff", "GraphDef"),
+        ("empty.pb", b"", "GraphDef"),
+        ("empty.pbtxt", b"", "GraphDef"),
+        ("damaged/saved_model.pb", b"no protobuf", "SavedModel"),
+        ("empty/model", b"", "SavedModel"),
     ],
 )
-def test_misspelled_application(argument: str, meant: str) -> None:
-    with pytest.raises(
-        ModelArgumentError, match=rf"Expected the name of .*Did you mean.*'{meant}'"
-    ):
+def test_refuses_what_is_no_model(argument: str, content: bytes | None, message: str) -> None:
+    path = pathlib.Path(argument)
+    if content is not None:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+        argument = argument if path.parent == pathlib.Path() else str(path.parent)
+    with pytest.raises(ModelArgumentError, match=message):
         load_model(argument)
 
 
-@pytest.mark.parametrize("argument", ["missing.keras", "missing.pb", "folder/missing"])
-def test_refuses_a_path_without_a_file(argument: str) -> None:
-    with pytest.raises(ModelArgumentError, match=f"file or folder at '{argument}', got none"):
-        load_model(argument)
-
-
-def test_refuses_a_file_of_another_kind() -> None:
-    pathlib.Path("model.onnx").touch()
-    with pytest.raises(ModelArgumentError, match=r"ends in one of \.keras.*got 'model.onnx'"):
-        load_model("model.onnx")
+def test_refuses_an_image_size_that_the_application_does_not_take() -> None:
+    with pytest.raises(ModelArgumentError, match="32x32"):
+        load_model("ResNet50", image_size=(8, 8))
