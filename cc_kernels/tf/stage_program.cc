@@ -207,9 +207,9 @@ absl::Status ParseOperands(const StageTensors& tensors, size_t operation_count, 
   for (size_t i = 0; i < expected; ++i) {
     const bool is_size = step->operands[i].source == Operand::Source::kSize;
     if (is_size == (is_gradient && static_cast<int>(i) == step->sizes_operand())) continue;
-    return AtStep(step->name,
-                  absl::StrCat("expected operand ", i, is_size ? " not" : "",
-                               " to be of sizes:, got '", step->node_def.input(i), "'."));
+    return AtStep(step->name, absl::StrCat("expected operand ", i, is_size ? " not" : "",
+                                           " to be of sizes:, got '",
+                                           step->node_def.input(static_cast<int>(i)), "'."));
   }
   return absl::OkStatus();
 }
@@ -226,9 +226,9 @@ absl::Status ReadOperands(const StepProgram& step, const StageTensors& tensors,
                                          ? tensors.input_types[operand.index]
                                          : steps[operand.index].dtype;
     if (got == step.dtype) continue;
-    return AtStep(step.name,
-                  absl::StrCat("expected operands of type ", DataTypeString(step.dtype), ", got ",
-                               DataTypeString(got), " at '", step.node_def.input(i), "'."));
+    return AtStep(step.name, absl::StrCat("expected operands of type ", DataTypeString(step.dtype),
+                                          ", got ", DataTypeString(got), " at '",
+                                          step.node_def.input(static_cast<int>(i)), "'."));
   }
   return absl::OkStatus();
 }

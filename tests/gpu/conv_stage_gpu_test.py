@@ -8,6 +8,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from stage_cases import DTYPES, Case, digits, matrix_of, run_stage
+from stage_program import (
+    arguments,
+    assert_refused,
+    in_graph,
+    lane,
+    operation,
+    program,
+    schedule,
+)
 from volume_cases import volume_cases_of
 
 import tf_interop
@@ -59,6 +68,37 @@ def test_gives_what_the_own_ops_give_for_volumes(
         for case, result in zip(cases, run_stage(conv_stage, cases), strict=True):
             assert "GPU" in result.device
             assert_close(result, case.own(), dtype, f"{case.op} {case.attributes}")
+
+
+@pytest.mark.parametrize("batch_size", [None, 7], ids=["planned", "without a plan"])
+def test_a_lane_of_dependent_steps(conv_stage: Any, batch_size: int | None) -> None:
+    plain = {"strides": [1] * 4, "padding": "SAME"}
+    image, first, second = (digits(shape) for shape in ([2, 7, 7, 4], [3, 3, 4, 8], [1, 1, 8, 4]))
+    operations = [
+        operation("first", "Conv2D", ["inputs:0", "inputs:1"], **plain),
+        operation("second", "Conv2D", ["steps:0", "inputs:2"], **plain),
+        operation("back", "Conv2DBackpropInput", ["sizes:0", "inputs:2", "steps:1"], **plain),
+        operation("beside", "Conv2D", ["inputs:0", "inputs:1"], **plain),
+    ]
+    document = program(
+        operations, schedule(lane(0, 1, 2), lane(3), batch_size=batch_size), outputs=[2, 1, 3]
+    )
+    with tf.device("/GPU:0"):
+        results = in_graph(
+            conv_stage, **arguments([image, first, second], [[2, 7, 7, 8]], document)
+        )
+        beside = tf.nn.conv2d(image, first, 1, "SAME")
+        chain = tf.nn.conv2d(beside, second, 1, "SAME")
+        back = tf.nn.conv2d_transpose(chain, second, [2, 7, 7, 8], 1, "SAME")
+    for result, expected in zip(results, (back, chain, beside), strict=True):
+        assert "GPU" in result.device
+        assert_close(result, expected, tf.float32, f"schedule for {batch_size}")
+
+
+def test_refuses_steps_that_are_for_a_cpu(conv_stage: Any) -> None:
+    document = program([operation("odd", "Relu", ["inputs:0"])])
+    with tf.device("/GPU:0"):
+        assert_refused(conv_stage, "step 'odd'", "Relu", **arguments([digits([2])], [], document))
 
 
 @pytest.mark.parametrize("activation", [None, "Relu", "Relu6", "LeakyRelu", "Elu"])

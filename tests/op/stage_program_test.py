@@ -198,7 +198,19 @@ def test_outputs_are_of_the_types_that_the_node_says(conv_stage: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "null", "NaN", '{"version": NaN}', "[" * 5000, '"\\ud800"', "\x00"]
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        "NaN",
+        '{"version": NaN}',
+        '{"version": 1e999}',
+        "[" * 5000,
+        '"\\ud800"',
+        "\x00",
+    ],
 )
 def test_refuses_what_is_no_document(conv_stage: Any, text: str) -> None:
     refuse(conv_stage, text, "ConvStage program")
