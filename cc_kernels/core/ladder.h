@@ -53,8 +53,8 @@ enum class Rung {
 };
 
 struct RungDescription {
-  Rung rung;
   const char* name;  // what the stage did, for counters
+  Rung rung;
   bool for_memory;
   bool for_failed_launch;
 };
@@ -63,17 +63,17 @@ struct RungDescription {
 // that run one after another share one.
 inline constexpr RungDescription kLadder[] = {
     // All lanes, none of them merged.
-    {Rung::kUnmerged, "its merged lanes ran unmerged", true, false},
+    {"its merged lanes ran unmerged", Rung::kUnmerged, true, false},
     // Half as many lanes, with the plan's algorithms; half again as long as there are two or more.
-    {Rung::kFewerLanes, "it ran on fewer lanes", true, false},
-    {Rung::kFewerLanesLeastWorkspace, "it ran on fewer lanes, with algorithms that need less", true,
+    {"it ran on fewer lanes", Rung::kFewerLanes, true, false},
+    {"it ran on fewer lanes, with algorithms that need less", Rung::kFewerLanesLeastWorkspace, true,
      false},
     // One workspace, as large as the largest.
-    {Rung::kSequence, "it ran in sequence", true, false},
-    {Rung::kSequenceOwnChoice, "it ran in sequence, with the backend's own choices", false, true},
-    {Rung::kSequenceLeastWorkspace, "it ran in sequence, with algorithms that need least", true,
+    {"it ran in sequence", Rung::kSequence, true, false},
+    {"it ran in sequence, with the backend's own choices", Rung::kSequenceOwnChoice, false, true},
+    {"it ran in sequence, with algorithms that need least", Rung::kSequenceLeastWorkspace, true,
      true},
-    {Rung::kStock, "it ran as without a plan, step by step with stock kernels", true, true},
+    {"it ran as without a plan, step by step with stock kernels", Rung::kStock, true, true},
 };
 
 // What the ladder asks of whoever calls a stage.

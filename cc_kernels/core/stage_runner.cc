@@ -12,8 +12,6 @@
 namespace tf_interop {
 namespace {
 
-constexpr size_t kNoLane = ~size_t{0};
-
 // `status`, an error, with where it comes from.
 Status AtStep(const std::string& name, const std::string& algorithm, const Status& status,
               const char* what = "Convolution '") {
@@ -247,28 +245,26 @@ class LeasedStreamGroups {
 
   // One for each lane, all as asked for or all without options; none where that fails.
   Status Acquire(const std::vector<StreamGroupOptions>& lanes) {
-    Status status;
-    for (const StreamGroupOptions& options : lanes) {
-      status = Add(options);
-      if (!status.ok()) break;
-    }
+    Status status = AddAll(lanes);
     if (status.ok() || !AskForOptions(lanes)) return status;
     CountRefusedLaneOptions(status.message());
-    return Acquire(std::vector<StreamGroupOptions>(lanes.size()));
+    return AddAll(std::vector<StreamGroupOptions>(lanes.size()));
   }
 
   StreamGroup* operator[](size_t lane) const { return groups_[lane].get(); }
   size_t size() const { return size_; }
 
  private:
-  Status Add(const StreamGroupOptions& options) {
-    const Status status = backend_->Acquire(options, &groups_[size_]);
-    if (status.ok()) {
+  Status AddAll(const std::vector<StreamGroupOptions>& lanes) {
+    for (const StreamGroupOptions& options : lanes) {
+      Status status = backend_->Acquire(options, &groups_[size_]);
+      if (!status.ok()) {
+        Release();
+        return status;
+      }
       ++size_;
-    } else {
-      Release();
     }
-    return status;
+    return Status::Ok();
   }
 
   void Release() {
@@ -289,7 +285,7 @@ class StageRun {
   Status Run(const std::vector<StageLaunch>& launches, bool* is_joined) {
     const BackendScope scope(backend_);
     TF_INTEROP_RETURN_IF_ERROR(scope.status());
-    const Status acquired = groups_.Acquire(stage_.lane_groups);
+    Status acquired = groups_.Acquire(stage_.lane_groups);
     if (!acquired.ok() && stage_.lane_groups.size() == 1) return acquired;
     if (!acquired.ok()) {
       CountFallback("no stream groups for the lanes of a stage, which ran in sequence",
@@ -354,9 +350,9 @@ class StageRun {
     const Stream own = group->stream();
     const Stream stream = own != nullptr ? own : caller_;
     void* const workspace = buffers_.lane_workspaces[launch.lane];
-    const Status status = launch.merged == StageLaunch::kNotMerged
-                              ? LaunchStep(launch.step, workspace, group, stream)
-                              : LaunchMerged(launch.merged, workspace, group, stream);
+    Status status = launch.merged == StageLaunch::kNotMerged
+                        ? LaunchStep(launch.step, workspace, group, stream)
+                        : LaunchMerged(launch.merged, workspace, group, stream);
     if (status.ok()) return status;
     const TraceLabel label = LabelOf(stage_, launch);
     const bool is_operation = stage_.steps[launch.step].operation != nullptr;
