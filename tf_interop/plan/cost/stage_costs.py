@@ -103,7 +103,7 @@ class StageCosts:
         self._choosable: dict[str, list[Candidate]] = {}
         # By whether a lane has several steps.
         self._modelled_count = {False: 0, True: 0}
-        self._over_limit_count = {False: 0, True: 0}
+        self._over_limit_count = 0
         self._parts_lose_count = 0
 
     @property
@@ -167,9 +167,9 @@ class StageCosts:
                 f"{self._parts_lose_count} sets of convolutions left out of which no smaller set "
                 "is worth a stage"
             )
-        if over_limit_count := sum(self._over_limit_count.values()):
+        if self._over_limit_count:
             parts.append(
-                f"{over_limit_count} sets left out after the limit of {self._max_modelled} "
+                f"{self._over_limit_count} sets left out after the limit of {self._max_modelled} "
                 "modelled combinations"
             )
         return ", ".join(parts)
@@ -217,13 +217,17 @@ class StageCosts:
 
     def _modelled(self, lanes: Lanes, names: _Names, alone_us: float) -> Iterator[StageChoice]:
         """Branch and bound over the candidates: what cannot win any more is not modelled."""
+        has_several = any(len(lane) > 1 for lane in lanes)
+        if self._modelled_count[has_several] >= self._max_modelled:
+            self._over_limit_count += 1
+            return
         worth_us = alone_us / (1 + self._calibration.spread)
         bounded = sorted(
             (bound_us, number, chosen)
             for number, chosen in self._combine(names)
             if (bound_us := self._bound_us(chosen)) < worth_us
         )
-        if not bounded or not self._may_model(lanes):
+        if not bounded or not self._does_a_part_win(lanes):
             return
         does_memory_matter = self._problem.memory_budget_bytes is not None
         left = _MOST_MODELLED_OF_PAIR >> (len(lanes) - 2) or 1
@@ -245,17 +249,12 @@ class StageCosts:
                 best = choice
             yield choice
 
-    def _may_model(self, lanes: Lanes) -> bool:
-        has_several = any(len(lane) > 1 for lane in lanes)
-        if self._modelled_count[has_several] >= self._max_modelled:
-            self._over_limit_count[has_several] += 1
-            return False
-        if len(lanes) > 2 and not any(
-            self.choices(part) for part in itertools.combinations(lanes, len(lanes) - 1)
-        ):
-            self._parts_lose_count += 1
-            return False
-        return True
+    def _does_a_part_win(self, lanes: Lanes) -> bool:
+        parts = itertools.combinations(lanes, len(lanes) - 1)
+        if len(lanes) == 2 or any(map(self.choices, parts)):
+            return True
+        self._parts_lose_count += 1
+        return False
 
     def _combine(self, names: _Names) -> Iterator[tuple[int, _Candidates]]:
         """Combinations of candidates, numbered; those that differ in order alone come once."""
