@@ -24,7 +24,7 @@ from tf_interop.plan.explain import explain_plan
 from tf_interop.plan.make import PlanOptions, make_plan
 from tf_interop.plan.problem_of_graph import make_planning_problem
 from tf_interop.plan.search.space import SearchProgress
-from tf_interop.plan.types import GraphMode, GraphPlan, GraphPrediction, Plan
+from tf_interop.plan.types import GraphMode, GraphPlan, Plan
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import Profile
 from tf_interop.runtime.switch import check_fits_this_process
@@ -165,10 +165,10 @@ def _plan_graph(
         )
 
     def say_progress(progress: SearchProgress) -> None:
+        done = f"{progress.nodes_done} of {progress.nodes} convolutions"
         if progress.joined is not None:
-            say(f"Planning {name}: joining stages, {progress.joined} changes made")
-            return
-        say(f"Planning {name}: {progress.nodes_done} of {progress.nodes} convolutions")
+            done = f"joining stages, {progress.joined} changes made"
+        say(f"Planning {name}: {done}")
 
     problem = make_planning_problem(
         view,
@@ -179,17 +179,7 @@ def _plan_graph(
         deterministic=deterministic,
         memory_budget_bytes=memory_budget_bytes,
     )
-    if problem.nodes:
-        planned = make_plan(problem, options, on_progress=say_progress)
-        planned = explain_plan(problem, planned, options)
-    else:
-        planned = GraphPlan(
-            problem.fingerprint,
-            problem.convolution_count,
-            stages=(),
-            batch_size=problem.batch_size,
-            prediction=GraphPrediction(0.0, 0.0, 0, 0, memory_budget_bytes, "nothing to search"),
-        )
+    planned = explain_plan(problem, make_plan(problem, options, on_progress=say_progress), options)
     # By the graph, and not by the problem that was made of it.
     check_stages(planned.stages, view, convolutions)
     assert planned.prediction is not None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from tf_interop.convolution import ConvolutionConfiguration, ConvolutionNode, batch_size_of
+from tf_interop.convolution import ConvolutionNode, batch_size_of
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.fingerprint import fingerprint_convolutions
 from tf_interop.graph.independence import Independence
@@ -13,8 +13,7 @@ from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.model.graphs import device_graph_of
 from tf_interop.model.keras_functions import keras_of
-from tf_interop.plan.problem import ConvolutionCosts
-from tf_interop.plan.problem_of_profile import problem_of_profile
+from tf_interop.plan.problem import Candidate
 from tf_interop.plan.types import Plan
 from tf_interop.profile.types import Profile
 from tf_interop.report.network import Network, NetworkNode, network_for
@@ -33,10 +32,10 @@ def networks_of_model(
 
     Args:
         model: what `tf_interop.plan` takes.
-        plan: whose batch sizes are traced; training steps only where an entry is not of inference.
+        plan: whose batch sizes are traced; training only where an entry is not of inference.
         image_size: height and width, for inputs of rank 4 that leave them open.
         compute_capability: of the GPU that the plan is for; None for a CPU.
-        profile: what the algorithms cost.
+        profile: what the algorithms take.
         say: told what is being done, in a few words.
 
     Raises:
@@ -54,7 +53,7 @@ def networks_of_model(
             )
             if not missing:
                 continue
-            say(f"Tracing batch {batch_size}{', a training step' if training else ''}")
+            say(f"Tracing batch {batch_size}{', training' if training else ''}")
             _, graph_def = device_graph_of(
                 model,
                 batch_size=batch_size,
@@ -68,24 +67,21 @@ def networks_of_model(
 
 def _network_of_graph(view: GraphView, profile: Profile | None) -> Network:
     convolutions, refusals = find_convolutions(view, GraphProperties(view))
-    costs = {} if profile is None else _costs_of(convolutions, profile)
     predecessors = Independence(view, convolutions).direct_predecessors(range(len(convolutions)))
+
+    def candidates_for(node: ConvolutionNode) -> tuple[Candidate, ...]:
+        measured = () if profile is None else profile.find_algorithms(node.configuration)
+        return tuple(
+            Candidate(each.algorithm, each.latency_us, each.workspace_bytes, each.spread_us)
+            for each in measured
+        )
+
     return Network(
         nodes=tuple(
-            NetworkNode(node.name, its, node.configuration, costs.get(node.configuration))
+            NetworkNode(node.name, its, node.configuration, candidates_for(node))
             for node, its in zip(convolutions, predecessors, strict=True)
         ),
         refusals=tuple(refusals),
         fingerprint=fingerprint_convolutions(convolutions),
         batch_size=batch_size_of([node.configuration for node in convolutions]),
     )
-
-
-def _costs_of(
-    convolutions: tuple[ConvolutionNode, ...] | list[ConvolutionNode], profile: Profile
-) -> Mapping[ConvolutionConfiguration, ConvolutionCosts]:
-    named: dict[ConvolutionConfiguration, str] = {}
-    for node in convolutions:
-        named.setdefault(node.configuration, node.name)
-    problem = problem_of_profile(profile, named)
-    return {each.configuration: each for each in problem.costs if each.configuration is not None}

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind, Refusal
 from tf_interop.graph.fingerprint import canonical_names
-from tf_interop.plan.problem import ConvolutionCosts, PlanningProblem
+from tf_interop.plan.problem import Candidate, PlanningProblem
 from tf_interop.plan.types import GraphPlan
 
 
@@ -23,13 +23,13 @@ class NetworkNode:
         name: of the node, as the plan has it.
         predecessors: places of the convolutions that it depends on, with none between.
         configuration: what it computes; None where that is not known.
-        costs: what its algorithms cost alone; None where that is not known.
+        candidates: its algorithms, fastest alone first, as far as they are known.
     """
 
     name: str
     predecessors: tuple[int, ...]
     configuration: ConvolutionConfiguration | None = None
-    costs: ConvolutionCosts | None = None
+    candidates: tuple[Candidate, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def network_of_problem(problem: PlanningProblem) -> Network:
     """The network of a planning problem."""
     return Network(
         tuple(
-            NetworkNode(node.name, predecessors, costs.configuration, costs)
+            NetworkNode(node.name, predecessors, costs.configuration, costs.fastest_first)
             for node, predecessors, costs in zip(
                 problem.nodes, problem.predecessors, problem.node_costs, strict=True
             )
