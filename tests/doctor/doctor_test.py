@@ -1,6 +1,6 @@
 """`tf-interop doctor`: what it finds, that nothing ends it, and its exit codes."""
 
-from __future__ import annotations
+from __future__ import dataclasses
 
 import json
 import os
@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Callable
 
+import profile_values
 import pytest
 import tensorflow as tf
 from click.testing import CliRunner
@@ -21,7 +22,7 @@ from tf_interop.doctor import machine as doctor_machine
 from tf_interop.doctor import tensorflow_checks as doctor_tensorflow
 from tf_interop.doctor.finding import Finding, Level, ok, problem, warning
 from tf_interop.errors import LibraryError
-from tf_interop.measure.nvidia import NvidiaGpu
+from tf_interop.profile.types import ProfiledDevice
 from tf_interop.runtime import plugin
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -179,11 +180,11 @@ def test_finds_settings_that_are_in_the_way(
     assert bool(finding.mend) == (level is not Level.OK)
 
 
-GPU = NvidiaGpu("NVIDIA H100", "9.0", 132, 80 << 30, "570.86", "12.8", {})
+GPU = dataclasses.replace(profile_values.GPU, name="NVIDIA H100", driver="570.86")
 
 
 def _set_gpus(
-    monkeypatch: pytest.MonkeyPatch, *gpus: NvidiaGpu, free: int | None = 1 << 36
+    monkeypatch: pytest.MonkeyPatch, *gpus: ProfiledDevice, free: int | None = 1 << 36
 ) -> None:
     monkeypatch.setattr(doctor_machine, "has_nvidia_gpu", lambda: True)
     monkeypatch.setattr(doctor_machine, "visible_gpus", lambda: gpus)
@@ -285,7 +286,7 @@ class _Plugin:
 
 @pytest.mark.parametrize(("gpus", "level"), [((GPU,), Level.PROBLEM), ((), Level.OK)])
 def test_another_plugin_for_a_device_type_is_a_problem_where_there_is_such_a_device(
-    monkeypatch: pytest.MonkeyPatch, gpus: tuple[NvidiaGpu, ...], level: Level
+    monkeypatch: pytest.MonkeyPatch, gpus: tuple[ProfiledDevice, ...], level: Level
 ) -> None:
     monkeypatch.setattr(plugin, "get_plugin", _Plugin)
     monkeypatch.setattr(doctor_tensorflow, "visible_gpus", lambda: gpus)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import enum
 import math
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from tf_interop.profile.entries import (
     StageFailure,
     StageMeasurement,
 )
-from tf_interop.profile.types import ProfiledDevice, SmLimits
+from tf_interop.profile.types import ProfiledDevice, SmLimits, today
 from tf_interop.stage import Stage
 
 if TYPE_CHECKING:
@@ -135,7 +134,7 @@ class Backend:
             cuda=cuda,
             clocks_mhz={},
             sm_limits=SmLimits(*limits) if described.threads else None,
-            date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+            date=today(),
         )
 
     def list_algorithms(

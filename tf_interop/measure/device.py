@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import os
 import pathlib
 import platform
 
 from tf_interop.errors import LibraryError
 from tf_interop.measure.core_library import load_core_library
-from tf_interop.measure.nvidia import NvidiaGpu, visible_gpus
-from tf_interop.profile.types import ProfiledDevice
+from tf_interop.measure.nvidia import visible_gpus
+from tf_interop.profile.types import ProfiledDevice, today
 
 # Of each processor a line "model name : …".
 _CPU_FILE = pathlib.Path("/proc/cpuinfo")
@@ -53,23 +52,7 @@ def running_device(backend: str) -> ProfiledDevice | None:
     if backend == "host":
         return this_cpu()
     gpus = visible_gpus()
-    return _as_running(gpus[0]) if gpus else None
-
-
-def _as_running(gpu: NvidiaGpu) -> ProfiledDevice:
-    return ProfiledDevice(
-        backend="cudnn",
-        name=gpu.name,
-        compute_capability=gpu.compute_capability,
-        sm_count=gpu.sm_count,
-        cudnn=_cudnn_version(),
-        memory_bytes=gpu.memory_bytes,
-        driver=gpu.driver,
-        cuda=gpu.cuda,
-        clocks_mhz=dict(gpu.clocks_mhz),
-        sm_limits=None,
-        date=_today(),
-    )
+    return dataclasses.replace(gpus[0], cudnn=_cudnn_version()) if gpus else None
 
 
 def this_cpu() -> ProfiledDevice:
@@ -87,7 +70,7 @@ def this_cpu() -> ProfiledDevice:
         cuda="",
         clocks_mhz={},
         sm_limits=None,
-        date=_today(),
+        date=today(),
     )
 
 
@@ -108,7 +91,3 @@ def _cudnn_version() -> str:
         return load_core_library().cudnn_version()
     except LibraryError:
         return ""
-
-
-def _today() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).date().isoformat()

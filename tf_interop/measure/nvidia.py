@@ -7,55 +7,20 @@ would settle for the whole process which of them it uses; a program may want to 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from tf_interop.profile.types import ProfiledDevice, today
+
 _T = TypeVar("_T")
 
 # CUDA cores of a streaming multiprocessor by compute capability: `_ConvertSMVer2Cores` in
 # helper_cuda.h of NVIDIA's cuda-samples. NVML counts cores alone.
-_CORES_PER_SM = {
-    "7.0": 64,
-    "7.2": 64,
-    "7.5": 64,
-    "8.0": 64,
-    "8.6": 128,
-    "8.7": 128,
-    "8.9": 128,
-    "9.0": 128,
-    "10.0": 128,
-    "10.1": 128,
-    "10.3": 128,
-    "11.0": 128,
-    "12.0": 128,
-    "12.1": 128,
-}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class NvidiaGpu:
-    """One GPU, as far as its driver tells.
-
-    Attributes:
-        name: as `nvidia-smi` prints it.
-        compute_capability: such as `9.0`; empty where it is not told.
-        sm_count: streaming multiprocessors; 0 where it is not told.
-        memory_bytes: all of its memory; 0 where it is not told.
-        driver: version of the driver.
-        cuda: the newest CUDA that the driver supports, such as `12.8`.
-        clocks_mhz: the clocks now, `sm` and `memory`, as far as they are told.
-    """
-
-    name: str
-    compute_capability: str
-    sm_count: int
-    memory_bytes: int
-    driver: str
-    cuda: str
-    clocks_mhz: dict[str, int]
+_CORES_PER_SM = dict.fromkeys(("7.0", "7.2", "7.5", "8.0"), 64) | dict.fromkeys(
+    ("8.6", "8.7", "8.9", "9.0", "10.0", "10.1", "10.3", "11.0", "12.0", "12.1"), 128
+)
 
 
 def has_nvidia_gpu() -> bool:
@@ -64,8 +29,11 @@ def has_nvidia_gpu() -> bool:
         return nvml is not None and bool(_ask(nvml.nvmlDeviceGetCount, 0))
 
 
-def visible_gpus() -> tuple[NvidiaGpu, ...]:
+def visible_gpus() -> tuple[ProfiledDevice, ...]:
     """The GPUs that CUDA would show this process, in its order as far as that can be told.
+
+    What a driver does not tell is 0 or empty; clocks are `sm` and `memory`, as they are now. NVML
+    knows neither cuDNN nor the limits of an SM.
 
     CUDA_VISIBLE_DEVICES is read as CUDA reads it. Numbers in it, and the order where it is not
     set, are those of `nvidia-smi`. CUDA's are the same where all GPUs of the machine are alike or
@@ -163,7 +131,7 @@ def _visible_handles(nvml: Any) -> list[Any]:
     return visible
 
 
-def _describe(nvml: Any, handle: Any) -> NvidiaGpu:
+def _describe(nvml: Any, handle: Any) -> ProfiledDevice:
     def ask(function: Callable[..., _T], default: _T, *arguments: object) -> _T:
         return _ask(functools.partial(function, handle, *arguments), default)
 
@@ -176,14 +144,18 @@ def _describe(nvml: Any, handle: Any) -> NvidiaGpu:
         for name, kind in (("sm", nvml.NVML_CLOCK_SM), ("memory", nvml.NVML_CLOCK_MEM))
     }
     memory = ask(nvml.nvmlDeviceGetMemoryInfo, None)
-    return NvidiaGpu(
+    return ProfiledDevice(
+        backend="cudnn",
         name=_text(ask(nvml.nvmlDeviceGetName, "")),
         compute_capability=capability,
         sm_count=ask(nvml.nvmlDeviceGetNumGpuCores, 0) // cores_per_sm if cores_per_sm else 0,
+        cudnn="",
         memory_bytes=0 if memory is None else int(memory.total),
         driver=_text(_ask(nvml.nvmlSystemGetDriverVersion, "")),
         cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
         clocks_mhz={name: clock for name, clock in clocks.items() if clock >= 0},
+        sm_limits=None,
+        date=today(),
     )
 
 

@@ -7,7 +7,6 @@ The calculation is that of NVIDIA's occupancy calculator, for compute capability
 from __future__ import annotations
 
 import dataclasses
-import enum
 import math
 
 from tf_interop.profile.entries import KernelMeasurement
@@ -23,23 +22,12 @@ _SM_PARTS = 4
 _UNLIMITED = 1 << 30
 
 
-class Limit(enum.Enum):
-    """What keeps more blocks from residing on an SM."""
-
-    REGISTERS = "registers"
-    SHARED_MEMORY = "shared memory"
-    THREADS = "threads"
-    BLOCKS = "blocks"
-    GRID = "grid"
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Occupancy:
     """What a kernel that runs alone takes of the SM with most of its blocks.
 
     Attributes:
         resident_blocks: blocks on it at a time; 0 for a kernel that cannot be launched.
-        limit: what keeps more from residing.
         registers: share of its registers, in the units that they are handed out in.
         shared_memory: share of its shared memory, reserved bytes included.
         threads: share of its thread slots, whole warps.
@@ -47,7 +35,6 @@ class Occupancy:
     """
 
     resident_blocks: int
-    limit: Limit
     registers: float
     shared_memory: float
     threads: float
@@ -88,19 +75,15 @@ def compute_occupancy(kernel: KernelMeasurement, limits: SmLimits, sm_count: int
         sm_count: SMs that the grid's blocks are spread over.
     """
     block = block_resources(kernel, limits)
-    fitting = {
-        Limit.REGISTERS: _blocks_by_registers(block, limits),
-        Limit.SHARED_MEMORY: _divide(limits.shared_memory_bytes, block.shared_memory_bytes),
-        Limit.THREADS: limits.threads // block.threads,
-        Limit.BLOCKS: limits.blocks,
-        Limit.GRID: -(-math.prod(kernel.grid) // sm_count),
-    }
-    # Of several that are equal the first, which is the one that names a cause.
-    limit = min(fitting, key=lambda each: fitting[each])
-    blocks = fitting[limit]
+    blocks = min(
+        _blocks_by_registers(block, limits),
+        _divide(limits.shared_memory_bytes, block.shared_memory_bytes),
+        limits.threads // block.threads,
+        limits.blocks,
+        -(-math.prod(kernel.grid) // sm_count),
+    )
     return Occupancy(
         resident_blocks=blocks,
-        limit=limit,
         registers=blocks * block.registers / limits.registers,
         shared_memory=blocks * block.shared_memory_bytes / limits.shared_memory_bytes,
         threads=blocks * block.threads / limits.threads,

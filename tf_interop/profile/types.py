@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import datetime
 import functools
 from collections.abc import Iterable, Mapping
 from typing import Annotated
@@ -81,6 +82,11 @@ class ProfiledDevice:
     clocks_mhz: dict[str, Count]
     sm_limits: SmLimits | None
     date: Day
+
+
+def today() -> str:
+    """The day in UTC, as a device has it."""
+    return datetime.datetime.now(datetime.timezone.utc).date().isoformat()
 
 
 # Without slots: the lookup tables are kept in the instance.
