@@ -1,7 +1,8 @@
 """`tf-interop doctor`: what it finds, that nothing ends it, and its exit codes."""
 
-from __future__ import dataclasses
+from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
