@@ -1,6 +1,6 @@
 """Times the graph pass on graphs as Grappler hands them over, and what it adds to a first call.
 
-Three figures, each a ratio or a time within one run on this machine:
+Three values, each a ratio or a time within one run on this machine:
 
   * the pass (parsing, finding, planning, rewriting, checking, serializing) on the training graphs
     of Keras applications, from ResNet50 to NASNetMobile;

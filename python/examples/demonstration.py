@@ -11,13 +11,12 @@ Example: python python/examples/demonstration.py --network googlenet --batch 4
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import pathlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
 
@@ -38,26 +37,10 @@ TRAINING_STEPS = 3
 TIMED_CALLS = 5
 LEARNING_RATE = 1e-3
 STAGES_SHOWN = 6
-
-
-@dataclasses.dataclass(frozen=True)
-class Network:
-    """A network of the demonstration.
-
-    Attributes:
-        name: as people write it.
-        image_size: height and width of its images.
-        build: makes the model for an image size.
-    """
-
-    name: str
-    image_size: int
-    build: Callable[[int], tf.keras.Model]
-
-
-NETWORKS = {
-    "googlenet": Network("GoogLeNet", 224, lambda size: googlenet((size, size, 3))),
-    "inception_v3": Network(
+# Name, height and width of its images, and what builds it for a size.
+NETWORKS: dict[str, tuple[str, int, Callable[[int], tf.keras.Model]]] = {
+    "googlenet": ("GoogLeNet", 224, lambda size: googlenet((size, size, 3))),
+    "inception_v3": (
         "Inception-v3",
         299,
         lambda size: tf.keras.applications.InceptionV3(weights=None, input_shape=(size, size, 3)),
@@ -74,45 +57,14 @@ class Run:
         losses: of the training steps.
         weights: after the training steps.
         inference_ms: median time of a call.
-        step_ms: median time of a training step.
+        training_ms: median time of a training step.
     """
 
     outputs: np.ndarray
     losses: list[float]
     weights: list[np.ndarray]
     inference_ms: float
-    step_ms: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """A network without the plugin, with it, and the two runs that say what differences are worth.
-
-    Attributes:
-        inference: what the pass did to the inference graph.
-        training: what it did to the graph of the training step.
-        stock: without the plugin.
-        staged: with the plugin.
-        nudged: without the plugin, every pixel changed in its last bit.
-        one_lane: with the plugin, the lanes of each stage run one after another.
-    """
-
-    inference: tf_interop.PassReport
-    training: tf_interop.PassReport
-    stock: Run
-    staged: Run
-    nudged: Run
-    one_lane: Run
-
-
-@contextlib.contextmanager
-def plugin_on(policy: str, plan: tf_interop.Plan | None = None) -> Iterator[None]:
-    """Turns the plugin on inside the `with` block."""
-    tf_interop.enable(policy=policy, plan=plan)
-    try:
-        yield
-    finally:
-        tf_interop.disable()
+    training_ms: float
 
 
 def on_one_lane(plan: tf_interop.Plan) -> tf_interop.Plan:
@@ -121,7 +73,8 @@ def on_one_lane(plan: tf_interop.Plan) -> tf_interop.Plan:
         dataclasses.replace(
             graph,
             stages=tuple(
-                dataclasses.replace(stage, lanes=(stage.convolutions,)) for stage in graph.stages
+                dataclasses.replace(each, stage=each.stage.in_sequence(each.stage.steps))
+                for each in graph.stages
             ),
         )
         for graph in plan.graphs
@@ -129,19 +82,24 @@ def on_one_lane(plan: tf_interop.Plan) -> tf_interop.Plan:
     return dataclasses.replace(plan, graphs=graphs)
 
 
-def make_functions(
-    model: tf.keras.Model, labels: tf.Tensor
-) -> tuple[tf.types.experimental.GenericFunction, tf.types.experimental.GenericFunction]:
-    """Inference and one training step of a model, each as one function."""
+def run(model: tf.keras.Model, images: tf.Tensor, plan: tf_interop.Plan | str | None) -> Run:
+    """Runs inference and training steps, and puts the model back as it was.
+
+    Args:
+        model: the network.
+        images: what it is run on.
+        plan: whose stages run; a policy in place of a plan; or None without the plugin.
+    """
     optimizer = tf.keras.optimizers.SGD(LEARNING_RATE)
     optimizer.build(model.trainable_variables)
+    labels = tf.range(len(images)) % 1000
 
     @tf.function
-    def infer(images: tf.Tensor) -> tf.Tensor:
+    def infer() -> tf.Tensor:
         return model(images, training=False)
 
     @tf.function
-    def train(images: tf.Tensor) -> tf.Tensor:
+    def train() -> tf.Tensor:
         with tf.GradientTape() as tape:
             outputs = model(images, training=True)
             loss = tf.reduce_mean(tf.keras.losses.sparse_categorical_crossentropy(labels, outputs))
@@ -149,36 +107,29 @@ def make_functions(
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
-    return infer, train
+    def median_ms(call: Callable[[], tf.Tensor]) -> float:
+        times = []
+        for _ in range(TIMED_CALLS):
+            start = time.perf_counter()
+            call().numpy()
+            times.append((time.perf_counter() - start) * 1e3)
+        return float(np.median(times))
 
-
-def median_ms(call: Callable[[], tf.Tensor]) -> float:
-    """Median time of a call that has been warmed up, in milliseconds."""
-    times = []
-    for _ in range(TIMED_CALLS):
-        start = time.perf_counter()
-        call().numpy()
-        times.append((time.perf_counter() - start) * 1e3)
-    return float(np.median(times))
-
-
-def run(model: tf.keras.Model, images: tf.Tensor, labels: tf.Tensor) -> Run:
-    """Runs inference and training steps, and puts the model back as it was."""
+    if isinstance(plan, str):
+        tf_interop.enable(policy=plan)
+    elif plan is not None:
+        tf_interop.enable(plan=plan)
     # All variables, not only weights: the state of dropout's random numbers is among them.
     before = [variable.numpy() for variable in model.variables]
-    infer, train = make_functions(model, labels)
-    outputs = infer(images).numpy()
-    losses = [float(train(images)) for _ in range(TRAINING_STEPS)]
-    result = Run(
-        outputs,
-        losses,
-        model.get_weights(),
-        median_ms(lambda: infer(images)),
-        median_ms(lambda: train(images)),
-    )
-    for variable, value in zip(model.variables, before, strict=True):
-        variable.assign(value)
-    return result
+    try:
+        outputs = infer().numpy()
+        losses = [float(train()) for _ in range(TRAINING_STEPS)]
+        weights = model.get_weights()
+        return Run(outputs, losses, weights, median_ms(infer), median_ms(train))
+    finally:
+        tf_interop.disable()
+        for variable, value in zip(model.variables, before, strict=True):
+            variable.assign(value)
 
 
 def largest_difference(first: list[np.ndarray], second: list[np.ndarray]) -> float:
@@ -186,58 +137,14 @@ def largest_difference(first: list[np.ndarray], second: list[np.ndarray]) -> flo
     return max(float(np.max(np.abs(a - b))) for a, b in zip(first, second, strict=True) if a.size)
 
 
-def same_bits(first: Run, second: Run) -> bool:
-    """Whether two runs gave the same outputs, losses and weights to the bit."""
-    return (
-        np.array_equal(first.outputs, second.outputs)
-        and first.losses == second.losses
-        and all(map(np.array_equal, first.weights, second.weights))
-    )
-
-
-def reports_of(model_name: str, seen: int) -> tuple[tf_interop.PassReport, tf_interop.PassReport]:
-    """What the pass did to inference and training graph since `seen` graphs were known."""
-    status = tf_interop.status()
-    reports = status.graphs[: len(status.graphs) - seen]
-    if len(reports) != 2 or status.failures:
-        raise click.ClickException(f"Expected stages in two graphs of {model_name}.\n{status}")
-    inference, training = sorted(reports, key=lambda report: report.node_count)
-    return inference, training
-
-
-def compare(network: Network, image_size: int, batch: int, console: Console) -> Comparison:
-    """Runs one network four times."""
-    tf.keras.utils.set_random_seed(0)
-    model = network.build(image_size)
-    images = tf.random.normal((batch, image_size, image_size, 3))
-    labels = tf.range(batch) % 1000
-
-    def status(what: str) -> contextlib.AbstractContextManager[object]:
-        return console.status(f"{network.name}, {what} …")
-
-    with status("stock TensorFlow"):
-        stock = run(model, images, labels)
-    with status("stock TensorFlow, pixels changed in the last bit"):
-        nudged_images = tf.constant(np.nextafter(images.numpy(), np.float32(np.inf)))
-        nudged = run(model, nudged_images, labels)
-    seen = len(tf_interop.status().graphs)
-    with status("with the plugin"), plugin_on("always"):
-        staged = run(model, images, labels)
-    inference, training = reports_of(network.name, seen)
-    plan = tf_interop.Plan((inference.plan, training.plan))
-    with status("with the plugin, on one lane"), plugin_on("profiled", on_one_lane(plan)):
-        one_lane = run(model, images, labels)
-    return Comparison(inference, training, stock, staged, nudged, one_lane)
-
-
 def show_stages(console: Console, name: str, report: tf_interop.PassReport) -> None:
     """Prints which convolutions of a graph run together."""
-    table = Table(title=f"{name}, inference: what runs at the same time", title_justify="left")
-    table.add_column("stage", justify="right")
-    table.add_column("its lanes")
-    wide = [(i, stage) for i, stage in enumerate(report.plan.stages) if len(stage.lanes) > 1]
+    table = Table("stage", "its lanes", title=f"{name}, inference: what runs at the same time")
+    wide = [
+        (i, each.stage) for i, each in enumerate(report.plan.stages) if len(each.stage.lanes) > 1
+    ]
     for number, stage in wide[:STAGES_SHOWN]:
-        names = [pinned.node.split("/", 1)[-1] for pinned in stage.convolutions]
+        names = (node.split("/", 1)[-1] for node in stage.operations)
         table.add_row(str(number), " | ".join(names))
     if len(wide) > STAGES_SHOWN:
         table.add_row("…", f"{len(wide) - STAGES_SHOWN} more, in the plan file")
@@ -246,108 +153,99 @@ def show_stages(console: Console, name: str, report: tf_interop.PassReport) -> N
 
 def count_stages(report: tf_interop.PassReport) -> str:
     """How many stages a graph has, and how many of them run convolutions at the same time."""
-    wide = [stage for stage in report.plan.stages if len(stage.lanes) > 1]
-    widest = max(len(stage.lanes) for stage in report.plan.stages)
-    return f"{len(report.plan.stages)}; {len(wide)} of 2 to {widest} lanes"
+    widths = [len(each.stage.lanes) for each in report.plan.stages]
+    return f"{len(widths)}; {sum(width > 1 for width in widths)} of 2 to {max(widths)} lanes"
 
 
-def show_comparison(console: Console, name: str, runs: Comparison) -> None:
-    """Prints the table of one network."""
-    table = Table(title=name, title_justify="left")
-    table.add_column("")
+def compare(name: str, image_size: int | None, batch: int, console: Console) -> tf_interop.Plan:
+    """Runs a network four times, prints what came of it, and gives the plan that was made."""
+    label, own_size, build = NETWORKS[name]
+    size = image_size or own_size
+    tf.keras.utils.set_random_seed(0)
+    model = build(size)
+    images = tf.random.normal((batch, size, size, 3))
+    with console.status(f"{label}, stock TensorFlow …"):
+        stock = run(model, images, None)
+        nudged = run(model, tf.constant(np.nextafter(images.numpy(), np.float32(np.inf))), None)
+    seen = len(tf_interop.status().graphs)
+    with console.status(f"{label}, with the plugin …"):
+        staged = run(model, images, "always")
+        status = tf_interop.status()
+        reports = status.graphs[: len(status.graphs) - seen]
+        if len(reports) != 2 or status.failures:
+            raise click.ClickException(f"Expected stages in two graphs of {label}.\n{status}")
+        both = sorted(reports, key=lambda report: report.node_count)
+        plan = tf_interop.Plan(tuple(each.plan for each in both), made_with=status.plan.made_with)
+        one_lane = run(model, images, on_one_lane(plan))
+    show_stages(console, label, both[0])
+    table = Table("", title=f"{label}, batch {batch}, {size}x{size}", title_justify="left")
     table.add_column("inference", justify="right")
     table.add_column("training step", justify="right")
-    both = (runs.inference, runs.training)
     table.add_row("nodes", *(str(report.node_count) for report in both))
     table.add_row("convolutions found", *(str(report.convolution_count) for report in both))
     table.add_row("left alone", *(str(len(report.refusals)) for report in both))
     table.add_row("stages", *map(count_stages, both), end_section=True)
-    for label, other in (
-        ("largest difference, with the plugin", runs.staged),
-        ("… in stock, by rounding alone", runs.nudged),
+    for what, other in (
+        ("largest difference, with the plugin", staged),
+        ("… in stock, by rounding alone", nudged),
     ):
         table.add_row(
-            label,
-            f"outputs {largest_difference([runs.stock.outputs], [other.outputs]):.1e}",
-            f"weights {largest_difference(runs.stock.weights, other.weights):.1e}",
+            what,
+            f"outputs {largest_difference([stock.outputs], [other.outputs]):.1e}",
+            f"weights {largest_difference(stock.weights, other.weights):.1e}",
         )
-    same = "yes" if same_bits(runs.staged, runs.one_lane) else "NO"
-    table.add_row("same bits on one lane as on several", same, same, end_section=True)
-    for label, timed in (
-        ("time without the plugin", runs.stock),
-        ("time with the plugin", runs.staged),
-        ("time with the plugin, on one lane", runs.one_lane),
+    same_outputs = np.array_equal(staged.outputs, one_lane.outputs)
+    same_weights = staged.losses == one_lane.losses and all(
+        map(np.array_equal, staged.weights, one_lane.weights)
+    )
+    same = ("yes" if each else "NO" for each in (same_outputs, same_weights))
+    table.add_row("same bits on one lane as on several", *same, end_section=True)
+    for what, timed in (
+        ("time without the plugin", stock),
+        ("time with the plugin", staged),
+        ("time with the plugin, on one lane", one_lane),
     ):
-        table.add_row(label, f"{timed.inference_ms:.0f} ms", f"{timed.step_ms:.0f} ms")
+        table.add_row(what, f"{timed.inference_ms:.0f} ms", f"{timed.training_ms:.0f} ms")
     console.print(table)
+    return plan
 
 
 @click.command(help=__doc__)
-@click.option(
-    "--network",
-    "names",
-    type=click.Choice(list(NETWORKS)),
-    multiple=True,
-    help="May be given several times; all without it.",
-)
+@click.option("--network", "names", type=click.Choice(list(NETWORKS)), multiple=True)
 @click.option("--batch", type=click.IntRange(min=1), default=2, show_default=True)
-@click.option(
-    "--image-size",
-    type=click.IntRange(min=75),
-    help="Height and width of the images; each network's own without it.",
-)
-@click.option(
-    "--dtype",
-    type=click.Choice(["float32", "mixed_float16"]),
-    default="float32",
-    show_default=True,
-    help="Keras' policy for the layers.",
-)
+@click.option("--image-size", type=click.IntRange(min=75), help="In place of each network's own.")
+@click.option("--dtype", type=click.Choice(["float32", "mixed_float16"]), default="float32")
 @click.option(
     "--plan-dir",
     type=click.Path(file_okay=False, path_type=pathlib.Path),
     default=pathlib.Path("plans"),
-    show_default=True,
     help="Folder for the plans that were made.",
 )
 def main(
-    names: tuple[str, ...],
-    batch: int,
-    image_size: int | None,
-    dtype: str,
-    plan_dir: pathlib.Path,
+    names: tuple[str, ...], batch: int, image_size: int | None, dtype: str, plan_dir: pathlib.Path
 ) -> None:
     """Runs the demonstration."""
-    console = Console()
+    console = Console(soft_wrap=True)
     tf.keras.mixed_precision.set_global_policy(dtype)
     has_gpu = bool(tf.config.list_physical_devices("GPU"))
     console.print(f"TensorFlow {tf.version.VERSION} on {'a GPU' if has_gpu else 'the CPU'}")
     plan_dir.mkdir(parents=True, exist_ok=True)
     for name in names or NETWORKS:
-        network = NETWORKS[name]
-        size = image_size or network.image_size
-        runs = compare(network, size, batch, console)
-        show_stages(console, network.name, runs.inference)
-        show_comparison(console, f"{network.name}, batch {batch}, {size}x{size}", runs)
-        plan_path = plan_dir / f"{name}.json"
-        made_with = tf_interop.status().plan.made_with
-        plan = tf_interop.Plan((runs.inference.plan, runs.training.plan), made_with=made_with)
-        tf_interop.save_plan(plan, plan_path)
-        console.print(f"The plan is in {plan_path}.\n", soft_wrap=True)
+        plan = compare(name, image_size, batch, console)
+        tf_interop.save_plan(plan, plan_dir / f"{name}.json")
+        console.print(f"The plan is in {plan_dir / name}.json.\n")
     console.print(
         "Stages are numbered as in the plan; those that are not shown run one convolution, with "
         "nothing beside it.\n"
         "By rounding alone: stock TensorFlow with the last bit of every pixel changed, against "
         "itself. Some networks make much of it: batch normalization over few images does.\n"
         f"Weights are those after {TRAINING_STEPS} steps of SGD; times are medians of "
-        f"{TIMED_CALLS} calls.",
-        soft_wrap=True,
+        f"{TIMED_CALLS} calls."
     )
     if not has_gpu:
         console.print(
             "On a CPU this shows that the numbers are right, not that it is faster: TensorFlow "
-            "runs independent convolutions of a CPU on several threads by itself.",
-            soft_wrap=True,
+            "runs independent convolutions of a CPU on several threads by itself."
         )
 
 

@@ -82,10 +82,10 @@ def _left_alone(networks: list[dict[str, Any]]) -> dict[str, dict[str, collectio
     found: dict[str, dict[str, collections.Counter[str]]] = {}
     for network in networks:
         for graph in _GRAPHS:
-            figures = network[graph]
-            reasons = {f"`{detail}`": count for detail, count in figures["details"].items()}
-            if figures["left_to_xla"]:
-                reasons[_XLA] = figures["left_to_xla"]
+            counts = network[graph]
+            reasons = {f"`{detail}`": count for detail, count in counts["details"].items()}
+            if counts["left_to_xla"]:
+                reasons[_XLA] = counts["left_to_xla"]
             for reason, count in reasons.items():
                 of_network = found.setdefault(reason, {}).setdefault(
                     network["network"], collections.Counter()

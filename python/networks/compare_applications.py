@@ -57,7 +57,7 @@ _SIZES = (32, 48, 64, 71, 75, 96, 128, 224, 299, 331)
 
 
 @dataclasses.dataclass(frozen=True)
-class GraphFigures:
+class GraphCounts:
     """What the plugin made of one graph.
 
     Attributes:
@@ -78,7 +78,7 @@ class GraphFigures:
 
 
 @dataclasses.dataclass(frozen=True)
-class NetworkFigures:
+class NetworkResult:
     """What came of one network.
 
     Attributes:
@@ -95,8 +95,8 @@ class NetworkFigures:
 
     network: str
     image_size: int
-    inference: GraphFigures
-    training: GraphFigures
+    inference: GraphCounts
+    training: GraphCounts
     outputs: float
     gradients: float | None
     seconds: float
@@ -157,7 +157,7 @@ def distances(first: list[np.ndarray], second: list[np.ndarray]) -> np.ndarray:
     return np.array([distance(a, b) for a, b in zip(first, second, strict=True)])
 
 
-def compare_network(keras_module: str, name: str) -> NetworkFigures:
+def compare_network(keras_module: str, name: str) -> NetworkResult:
     """Runs one network with the plugin on and off."""
     start = time.perf_counter()
     tf.keras.utils.set_random_seed(0)
@@ -196,11 +196,11 @@ def compare_network(keras_module: str, name: str) -> NetworkFigures:
         share_of_tolerance(moved, of_rounding)
         for moved, of_rounding in zip(staged, np.maximum(of_pixels, of_weights), strict=True)
     ]
-    return NetworkFigures(
+    return NetworkResult(
         network=name,
         image_size=size,
-        inference=_figures_of(inference, infer.get_concrete_function(images)),
-        training=_figures_of(training, train.get_concrete_function(images)),
+        inference=_count(inference, infer.get_concrete_function(images)),
+        training=_count(training, train.get_concrete_function(images)),
         outputs=shares[0],
         # Zero are gradients behind saturated gates. What comes through such a gate is a matter of
         # the last bit, in stock TensorFlow as well, and there is no scale to compare it by.
@@ -240,12 +240,12 @@ def _functions(model: Any) -> tuple[Any, Any, Any]:
     return infer, frozen_gradients, train
 
 
-def _figures_of(report: Any, function: Any) -> GraphFigures:
-    in_stages = sum(len(stage.convolutions) for stage in report.plan.stages)
+def _count(report: Any, function: Any) -> GraphCounts:
+    in_stages = sum(len(stage.stage.steps) for stage in report.plan.stages)
     refusals = collections.Counter(refusal.reason.value for refusal in report.refusals)
     details = collections.Counter(f"{refusal.op}: {refusal.detail}" for refusal in report.refusals)
     left_to_xla = _count_left_to_xla(function.graph.as_graph_def())
-    return GraphFigures(
+    return GraphCounts(
         convolutions=report.convolution_count + len(report.refusals) + left_to_xla,
         in_stages=in_stages,
         stages=len(report.plan.stages),
@@ -272,7 +272,7 @@ def _count_left_to_xla(graph_def: graph_pb2.GraphDef) -> int:
     return count(graph_def.node, compiled=False)
 
 
-def compare_in_new_process(keras_module: str, name: str) -> NetworkFigures:
+def compare_in_new_process(keras_module: str, name: str) -> NetworkResult:
     """Runs one network in a process that ends with it, which frees its memory."""
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as executor:
@@ -317,17 +317,18 @@ def main(
     for name in names or application_names(keras_module):
         if name in done:
             continue
-        figures = compare_in_new_process(keras_module, name)
+        compared = compare_in_new_process(keras_module, name)
+        inference, training = compared.inference, compared.training
         console.print(
-            f"{name}: {'same numbers' if figures.agrees else 'OTHER NUMBERS'}, "
-            f"{figures.outputs:.2f} and {_written(figures.gradients)} of what is allowed; in "
-            f"stages: inference {figures.inference.in_stages} of {figures.inference.convolutions}, "
-            f"training {figures.training.in_stages} of {figures.training.convolutions}; "
-            f"{figures.seconds} s",
+            f"{name}: {'same numbers' if compared.agrees else 'OTHER NUMBERS'}, "
+            f"{compared.outputs:.2f} and {_written(compared.gradients)} of what is allowed; in "
+            f"stages: inference {inference.in_stages} of {inference.convolutions}, "
+            f"training {training.in_stages} of {training.convolutions}; "
+            f"{compared.seconds} s",
             highlight=False,
             soft_wrap=True,
         )
-        result["networks"].append(dataclasses.asdict(figures))
+        result["networks"].append(dataclasses.asdict(compared))
         # After every network: all of them together take long.
         _write(result, output)
     others = [

@@ -78,12 +78,12 @@ def compare(
         that the plugin and that leaving out oneDNN make), and `share_of_tolerance`, which is above
         1 where the plugin moves a tensor too far.
     """
-    figures: dict[str, dict[str, float]] = {}
+    differences: dict[str, dict[str, float]] = {}
     for name, tensor in stock.items():
         ours, other = (distance(run[name], tensor) for run in (staged, without_onednn))
         if kind_of(name) == "momenta" and not np.any(tensor):
             raise click.ClickException(f"Expected gradients in every momentum, got none in {name}.")
-        kind = figures.setdefault(
+        kind = differences.setdefault(
             kind_of(name), {"tensors": 0, "plugin": 0.0, "onednn": 0.0, "share_of_tolerance": 0.0}
         )
         kind["tensors"] += 1
@@ -92,7 +92,7 @@ def compare(
         kind["share_of_tolerance"] = max(
             kind["share_of_tolerance"], share_of_tolerance(ours, other)
         )
-    return figures
+    return differences
 
 
 @click.command()
@@ -109,8 +109,8 @@ def main(runs: pathlib.Path, out: pathlib.Path, command: str) -> None:
     if not tensors["stock"].keys() == tensors["staged"].keys() == tensors["without_onednn"].keys():
         raise click.ClickException("Expected the same tensors in every checkpoint, got others.")
     as_tensors = [{"losses": np.array(losses[name])} for name in names]
-    figures = compare(*(tensors[name] for name in names))
-    figures["losses"] = compare(*as_tensors)["weights"]
+    differences = compare(*(tensors[name] for name in names))
+    differences["losses"] = compare(*as_tensors)["weights"]
 
     [graph] = load_plan(runs / "plan.json").graphs
     cpu = this_cpu()
@@ -125,21 +125,21 @@ def main(runs: pathlib.Path, out: pathlib.Path, command: str) -> None:
         "tf_interop": tf_interop.__version__,
         **{name: importlib.metadata.version(name) for name in packages},
         "stages": len(graph.stages),
-        "convolutions_in_stages": sum(len(stage.convolutions) for stage in graph.stages),
-        "widest": max(len(stage.lanes) for stage in graph.stages),
+        "convolutions_in_stages": sum(len(stage.stage.steps) for stage in graph.stages),
+        "widest": max(len(stage.stage.lanes) for stage in graph.stages),
         "losses": losses,
-        "relative_differences": figures,
+        "relative_differences": differences,
     }
     out.write_text(json.dumps(result, indent=2) + "\n")
     click.echo(f"{result['stages']} stages of {result['convolutions_in_stages']} convolutions")
     for step, of_step in enumerate(zip(*losses.values(), strict=True), start=1):
         click.echo(f"step {step}: loss " + ", ".join(map("{} {:.9g}".format, names, of_step)))
-    for kind, of_kind in figures.items():
+    for kind, of_kind in differences.items():
         click.echo(
             f"{kind}: the plugin moves them by {of_kind['plugin']:.1e} at most, leaving out oneDNN "
             f"by {of_kind['onednn']:.1e}; {of_kind['share_of_tolerance']:.2f} of the tolerance"
         )
-    too_far = [kind for kind, each in figures.items() if not each["share_of_tolerance"] <= 1]
+    too_far = [kind for kind, each in differences.items() if not each["share_of_tolerance"] <= 1]
     if too_far:
         click.echo(f"The plugin moves too far: {', '.join(too_far)}", err=True)
         sys.exit(1)

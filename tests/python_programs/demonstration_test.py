@@ -36,4 +36,4 @@ def test_shows_both_networks_and_writes_plans(tmp_path: pathlib.Path) -> None:
     for name, convolutions in counts.items():
         plan = tf_interop.load_plan(tmp_path / f"{name}.json")
         assert tuple(graph.convolution_count for graph in plan.graphs) == convolutions
-        assert any(len(stage.lanes) > 1 for graph in plan.graphs for stage in graph.stages)
+        assert any(len(stage.stage.lanes) > 1 for graph in plan.graphs for stage in graph.stages)
