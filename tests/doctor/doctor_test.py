@@ -181,7 +181,9 @@ def test_finds_settings_that_are_in_the_way(
     assert bool(finding.mend) == (level is not Level.OK)
 
 
-GPU = dataclasses.replace(profile_values.GPU, name="NVIDIA H100", driver="570.86")
+GPU = dataclasses.replace(
+    profile_values.GPU, name="NVIDIA H100", driver="570.86", memory_bytes=80 << 30
+)
 
 
 def _set_gpus(
