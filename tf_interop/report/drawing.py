@@ -20,7 +20,7 @@ _ROW_PITCH = 38
 _MARGIN = 14
 _STAGE_PADDING = 5
 # How far a line between two convolutions of one column goes out to the right.
-_BULGE = 10
+_BULGE = 20
 
 # Of a timeline: so wide that a span of this share of it can be pressed with a finger.
 _NARROWEST_SPAN = 12
