@@ -5,30 +5,29 @@ from __future__ import annotations
 import io
 
 import pytest
+from rich import progress
 from rich.console import Console
-from rich.progress import Progress, TextColumn
 
-from tf_interop.cli import profile_progress
-from tf_interop.cli.profile_progress import Bar, Lines, shown_progress
+from tf_interop.cli.profile_progress import Lines, in_bar, shown_progress
 from tf_interop.measure.jobs import Phase
+from tf_interop.measure.run import Progress
 
 
-class _Run:
-    seconds_left: float | None = 42.0
+def _now(phase: Phase, done: int, total: int, what: str = "", *, is_end: bool = False) -> Progress:
+    return Progress(phase, done, total, what, is_end, 42.0)
 
 
 def test_lines_come_with_each_phase_and_every_few_seconds(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     now = 0.0
-    lines = Lines(_Run(), clock=lambda: now)
-    lines.begin(Phase.OWN_CHOICE, 0, 3)
+    lines = Lines(clock=lambda: now)
     for number in range(3):
-        lines.begin(Phase.OWN_CHOICE, number, 3)
-        lines.measure(f"convolution {number}")
+        lines(_now(Phase.OWN_CHOICE, number, 3))
+        lines(_now(Phase.OWN_CHOICE, number, 3, f"convolution {number}"))
         now += 6
-    lines.end(Phase.OWN_CHOICE, 3, 3)
-    lines.begin(Phase.STAGES, 0, 1)
+    lines(_now(Phase.OWN_CHOICE, 3, 3, is_end=True))
+    lines(_now(Phase.STAGES, 0, 1))
     assert capsys.readouterr().err.splitlines() == [
         "convolutions, as the backend chooses: 0 of 3 done; 42 s left",
         "convolutions, as the backend chooses: 2 of 3 done; now convolution 2; 42 s left",
@@ -38,26 +37,24 @@ def test_lines_come_with_each_phase_and_every_few_seconds(
 
 
 def test_without_a_terminal_there_are_lines() -> None:
-    with shown_progress(_Run()) as listener:
-        assert isinstance(listener, Lines)
+    with shown_progress() as say:
+        assert isinstance(say, Lines)
 
 
 def test_a_bar_shows_the_phase_what_is_measured_and_the_time_left() -> None:
     text = io.StringIO()
     columns = (
-        TextColumn("{task.description} {task.completed}/{task.total}"),
-        TextColumn("{task.fields[left]}{task.fields[what]}"),
+        progress.TextColumn("{task.description} {task.completed}/{task.total}"),
+        progress.TextColumn("{task.fields[left]}{task.fields[what]}"),
     )
     console = Console(file=text, force_terminal=True, width=120)
-    with Progress(*columns, console=console, auto_refresh=False) as progress:
-        bar = Bar(_Run(), progress)
-        bar.begin(Phase.OWN_CHOICE, 0, 3)
-        bar.begin(Phase.STAGES, 1, 2)
-        bar.measure("x" * 200)
-        progress.refresh()
-        bar.end(Phase.STAGES, 2, 2)
-        progress.refresh()
-        assert len(progress.tasks) == 1
-    assert f"stages 1/2 42 s left, {'x' * profile_progress.MOST_COLUMNS}" in text.getvalue()
-    assert "stages 2/2 42 s left" in text.getvalue()
-    assert "as the backend chooses" not in text.getvalue().splitlines()[-1]
+    with progress.Progress(*columns, console=console, auto_refresh=False) as bar:
+        show = in_bar(bar)
+        show(_now(Phase.OWN_CHOICE, 0, 3))
+        show(_now(Phase.STAGES, 1, 2, "x" * 200))
+        bar.refresh()
+        show(_now(Phase.STAGES, 2, 2, is_end=True))
+        bar.refresh()
+    assert "stages 1/2 42 s left, " + "x" * 60 in text.getvalue()
+    assert "x" * 61 not in text.getvalue()
+    assert "stages 2/2" in text.getvalue()

@@ -17,7 +17,7 @@ from tf_interop.measure.backend import (
     ResolvedAlgorithm,
 )
 from tf_interop.measure.jobs import Phase, RunOptions
-from tf_interop.measure.run import End, Outcome, ProfileRun
+from tf_interop.measure.run import End, Outcome, ProfileRun, Progress
 from tf_interop.profile.entries import (
     AlgorithmFailure,
     AlgorithmMeasurement,
@@ -168,15 +168,9 @@ class FakeBackend:
         )
 
 
-class Silence:
-    def begin(self, phase: Phase, done: int, total: int) -> None:
-        assert 0 <= done < total
-
-    def measure(self, what: str) -> None:
-        assert what
-
-    def end(self, phase: Phase, done: int, total: int) -> None:
-        assert 0 < done <= total
+def _hear(now: Progress) -> None:
+    assert 0 <= now.done <= now.total
+    assert (now.done > 0) if now.is_end else (now.done < now.total)
 
 
 def _name(configuration: ConvolutionConfiguration) -> str:
@@ -203,7 +197,7 @@ def _run(
         should_stop=should_stop,
         clock=clock,
     )
-    return run.run(Silence()), kept
+    return run.run(_hear), kept
 
 
 def test_measures_own_choices_first_and_the_costliest_convolution_before_others() -> None:
@@ -571,15 +565,10 @@ def test_says_which_convolutions_have_no_algorithm() -> None:
 
 
 def test_says_of_each_phase_how_far_it_came() -> None:
-    ends: list[tuple[Phase, int, int]] = []
-
-    class Remembering(Silence):
-        def end(self, phase: Phase, done: int, total: int) -> None:
-            ends.append((phase, done, total))
-
-    ProfileRun(FakeBackend(), ConfigurationList(BOTH, (PAIR,)), RunOptions(pair_algorithms=1)).run(
-        Remembering()
-    )
-    assert ends == [(phase, 2, 2) for phase in Phase if phase is not Phase.STAGES] + [
-        (Phase.STAGES, 1, 1)
-    ]
+    said: list[Progress] = []
+    options = RunOptions(pair_algorithms=1)
+    ProfileRun(FakeBackend(), ConfigurationList(BOTH, (PAIR,)), options).run(said.append)
+    assert [(now.phase, now.done, now.total) for now in said if now.is_end] == [
+        (phase, 2, 2) for phase in Phase if phase is not Phase.STAGES
+    ] + [(Phase.STAGES, 1, 1)]
+    assert sum(bool(now.what) for now in said) == 9

@@ -277,8 +277,8 @@ def _measure_into(
             keep=file.append,
             should_stop=lambda: stop.signal is not None,
         )
-        with shown_progress(run) as listener:
-            outcome = run.run(listener)
+        with shown_progress() as say:
+            outcome = run.run(say)
     for note in outcome.notes:
         click.echo(note, err=True)
     exit_code = 0 if stop.signal is None else 128 + stop.signal

@@ -6,7 +6,6 @@ import dataclasses
 import enum
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from tf_interop.measure.backend import Backend
 from tf_interop.measure.jobs import Job, Phase, ProfileJobs, RunOptions, StageJob
@@ -55,17 +54,25 @@ class Outcome:
     notes: tuple[str, ...]
 
 
-class Listener(Protocol):
-    """Is told what goes on."""
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """How far a run has come.
 
-    def begin(self, phase: Phase, done: int, total: int) -> None:
-        """The `done`-th of `total` convolutions or stages of a phase begins."""
+    Attributes:
+        phase: what is being measured.
+        done: convolutions or stages of the phase that were looked through.
+        total: all of them.
+        what: the measurement that begins, or empty.
+        is_end: whether the phase ends, for now.
+        seconds_left: of the budget; None where there is none.
+    """
 
-    def measure(self, what: str) -> None:
-        """A measurement begins."""
-
-    def end(self, phase: Phase, done: int, total: int) -> None:
-        """A phase ends for now, with `done` of `total` convolutions or stages looked through."""
+    phase: Phase
+    done: int
+    total: int
+    what: str
+    is_end: bool
+    seconds_left: float | None
 
 
 class ProfileRun:
@@ -108,47 +115,51 @@ class ProfileRun:
         self._measured_count = 0
         self._failure_count = 0
 
-    @property
-    def seconds_left(self) -> float | None:
-        """Of the budget; None where there is none."""
-        if self._options.budget_seconds is None:
-            return None
-        return max(0.0, self._start + self._options.budget_seconds - self._clock())
+    def run(self, say: Callable[[Progress], None]) -> Outcome:
+        """Measures until everything is measured, the time is over, or it is told to stop.
 
-    def run(self, listener: Listener) -> Outcome:
-        """Measures until everything is measured, the time is over, or it is told to stop."""
-        end = self._run(listener)
+        Args:
+            say: is told what goes on.
+        """
+        end = self._run(say)
         # A device that was lost cannot say what it has for what was not begun.
         is_left_known = end not in (End.FINISHED, End.DEVICE_LOST)
         left = tuple(self._jobs.describe_left()) if is_left_known else ()
         return Outcome(end, self._measured_count, self._failure_count, left, self._jobs.notes)
 
-    def _run(self, listener: Listener) -> End:
+    def _run(self, say: Callable[[Progress], None]) -> End:
         for phase, share in self._phases():
             units = list(self._jobs.units(phase))
             done = 0
             for number, jobs in enumerate(units):
                 if self._is_over(share):
                     break
-                listener.begin(phase, number, len(units))
+                say(self._progress(phase, number, len(units)))
                 for job in jobs():
                     if self._should_stop():
                         return End.STOPPED
                     if self._is_over(share):
                         break
-                    listener.measure(str(job))
+                    say(self._progress(phase, number, len(units), str(job)))
                     self._measure(job)
                     if self._is_device_lost:
                         return End.DEVICE_LOST
                 else:
                     done += 1
             if done:
-                listener.end(phase, done, len(units))
+                say(self._progress(phase, done, len(units), is_end=True))
             if self._should_stop():
                 return End.STOPPED
         if self._options.budget_seconds is not None and any(self._jobs.pending()):
             return End.OUT_OF_TIME
         return End.FINISHED
+
+    def _progress(
+        self, phase: Phase, done: int, total: int, what: str = "", *, is_end: bool = False
+    ) -> Progress:
+        budget = self._options.budget_seconds
+        left = None if budget is None else max(0.0, self._start + budget - self._clock())
+        return Progress(phase, done, total, what, is_end, left)
 
     def _phases(self) -> list[tuple[Phase, float]]:
         """The phases, each with the share of the budget that is over when it ends."""
