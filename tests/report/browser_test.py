@@ -74,14 +74,10 @@ LOW_CONTRAST = """
 @pytest.fixture(name="page_path", scope="module")
 def fixture_page_path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """Two graphs, the second without stages."""
-    plan = Plan((*network_plan().graphs, GraphPlan("fedcba9876543210", 3, (), batch_size=1)))
-    page = render_page(
-        plan,
-        title=f"A network {EVIL_NAME}",
-        networks=[network_of_problem(network_problem())],
-        run=run_record(),
-    )
     path = tmp_path_factory.mktemp("report") / "report.html"
+    plan = Plan((*network_plan().graphs, GraphPlan("fedcba9876543210", 3, (), batch_size=1)))
+    networks = [network_of_problem(network_problem())]
+    page = render_page(plan, title=f"A {EVIL_NAME}", networks=networks, run=run_record())
     path.write_text(page)
     return path
 
@@ -91,6 +87,7 @@ def fixture_lean_page_path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.
     """Of a CPU: 40 convolutions of which 2 were not measured, in no stage; and nothing measured."""
     latencies_us = [100.0 * (1, 2, 8, 9)[number % 4] for number in range(37)] + [40_000.0]
     total_us = sum(latencies_us)
+    names = [f"net/block_{number}/convolution" for number in range(len(latencies_us))]
     partly = GraphPlan(
         "fedcba9876543210",
         40,
@@ -98,10 +95,10 @@ def fixture_lean_page_path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.
         batch_size=16,
         prediction=GraphPrediction(total_us, total_us, 10**6, 10**6, None, "exact", 2),
         unstaged=tuple(
-            UnstagedConvolution(f"net/block_{number}/convolution", "GEMM", latency_us, 10**6, 0)
-            for number, latency_us in enumerate(latencies_us)
+            UnstagedConvolution(name, "GEMM", latency_us, 10**6, 0)
+            for name, latency_us in zip(names, latencies_us, strict=True)
         ),
-        rejected=(RejectedStage(("net/block_1/convolution", "net/block_2/convolution"), "slower"),),
+        rejected=(RejectedStage((names[1], names[2]), "slower"),),
         mode="training",
     )
     prediction = GraphPrediction(0, 0, 0, 0, None, "nothing to search", 11)
@@ -182,6 +179,9 @@ def test_one_graph_shows_at_a_time(browser: Any, page_path: pathlib.Path) -> Non
     tab = Tab(browser, page_path, DESKTOP, "light")
     shown = tab.page.locator("section.graph:visible")
     assert [each.get_attribute("id") for each in shown.all()] == ["graph-0"]
+    # Of two timelines that fit none is to be zoomed.
+    assert tab.page.locator("svg.timeline:visible").count() == 2
+    assert tab.page.locator(".zoom:visible").count() == 0
     tab.page.locator("nav a", has_text="batch 1").click()
     assert [each.get_attribute("id") for each in shown.all()] == ["graph-1"]
     tab.close()
@@ -206,20 +206,18 @@ def _expect_to_read_well(tab: Tab, viewport: dict[str, int], least_texts: int) -
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
 def test_reads_well(
-    browser: Any, page_path: pathlib.Path, viewport: dict[str, int], scheme: str
+    browser: Any,
+    page_path: pathlib.Path,
+    lean_page_path: pathlib.Path,
+    viewport: dict[str, int],
+    scheme: str,
 ) -> None:
     tab = Tab(browser, page_path, viewport, scheme)
     _expect_to_read_well(tab, viewport, 100)
     background = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (max(map(int, background[4:-1].split(","))) < 60) == (scheme == "dark")
     tab.close()
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
-def test_reads_well_where_little_is_known(
-    browser: Any, lean_page_path: pathlib.Path, viewport: dict[str, int], scheme: str
-) -> None:
+    # And where little is known.
     tab = Tab(browser, lean_page_path, viewport, scheme)
     assert "A CPU, not a GPU." in tab.page.locator(".warning:visible").inner_text()
     assert tab.page.locator(".rejected:visible").count() == 1
@@ -259,15 +257,6 @@ def test_a_timeline_fits_and_is_zoomed_on_demand(
     assert all(each["width"] <= each["room"] for each in _shown_names(tab))
     zoom.click()
     assert scroll.evaluate(fits)
-    tab.close()
-
-
-def test_no_zoom_is_offered_where_it_would_show_no_more(
-    browser: Any, page_path: pathlib.Path
-) -> None:
-    tab = Tab(browser, page_path, DESKTOP, "light")
-    assert tab.page.locator("svg.timeline:visible").count() == 2
-    assert tab.page.locator(".zoom:visible").count() == 0
     tab.close()
 
 
