@@ -121,8 +121,9 @@ std::vector<double> WorkOfLanes(const Stage& stage, size_t lane_count) {
     for (const size_t i : stage.lanes[lane].steps) {
       const Convolution& c = stage.steps[i].convolution;
       if (stage.steps[i].operation != nullptr || !ComputesSomething(c)) continue;
-      work[RunningLane(lane)] += static_cast<double>(c.output_elements()) *
-                                 static_cast<double>(c.taps() * (c.image_channels / c.group_count));
+      const int64_t products = c.taps() * (c.image_channels / c.group_count);  // of an element
+      work[RunningLane(lane)] +=
+          static_cast<double>(c.output_elements()) * static_cast<double>(products);
     }
   }
   return work;

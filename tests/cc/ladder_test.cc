@@ -210,7 +210,7 @@ class Failing : public HostBackend {
 
   Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
                 void* workspace, StreamGroup* group, Stream stream) override {
-    const Status launched = HostBackend::Launch(prepared, buffers, workspace, group, stream);
+    Status launched = HostBackend::Launch(prepared, buffers, workspace, group, stream);
     if (!launch_(calls_++)) return launched;
     // As a launch that got halfway: something is in the result.
     static_cast<HostStream*>(stream)->Enqueue([buffers] {
@@ -220,7 +220,7 @@ class Failing : public HostBackend {
     return Internal("EXECUTION_FAILED");
   }
   Status Wait(Stream stream, Event* event) override {
-    const Status waits = HostBackend::Wait(stream, event);
+    Status waits = HostBackend::Wait(stream, event);
     if (stream != caller_) return waits;
     ++waits_of_caller_;
     // It joins all the same, so that the test's memory outlives the lanes.

@@ -224,16 +224,16 @@ class NotingBackend : public HostBackend {
  public:
   NotingBackend() : HostBackend(SerialFor) {}
   Status Record(Event* event, Stream stream) override {
-    calls.push_back({'r', stream});
+    calls.emplace_back('r', stream);
     return HostBackend::Record(event, stream);
   }
   Status Wait(Stream stream, Event* event) override {
-    calls.push_back({'w', stream});
+    calls.emplace_back('w', stream);
     return HostBackend::Wait(stream, event);
   }
   Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
                 void* workspace, StreamGroup* group, Stream stream) override {
-    calls.push_back({'l', stream});
+    calls.emplace_back('l', stream);
     return HostBackend::Launch(prepared, buffers, workspace, group, stream);
   }
   // Letters of the calls, those on the caller's stream as capitals.
