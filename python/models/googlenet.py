@@ -33,48 +33,26 @@ before the second; it does not give their constants, nor the paddings: here all 
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import tensorflow as tf
 
-LAYOUT = "channels_last"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class InceptionWidths:
-    """Output channels of the six convolutions of an Inception module: a row of Table 1."""
-
-    conv_1x1: int
-    reduce_3x3: int
-    conv_3x3: int
-    reduce_5x5: int
-    conv_5x5: int
-    pool_proj: int
-
-    @property
-    def output_channels(self) -> int:
-        """Channels of the four branches together."""
-        return self.conv_1x1 + self.conv_3x3 + self.conv_5x5 + self.pool_proj
-
-
-INCEPTION_WIDTHS: dict[str, InceptionWidths] = {
-    "3a": InceptionWidths(64, 96, 128, 16, 32, 32),
-    "3b": InceptionWidths(128, 128, 192, 32, 96, 64),
-    "4a": InceptionWidths(192, 96, 208, 16, 48, 64),
-    "4b": InceptionWidths(160, 112, 224, 24, 64, 64),
-    "4c": InceptionWidths(128, 128, 256, 24, 64, 64),
-    "4d": InceptionWidths(112, 144, 288, 32, 64, 64),
-    "4e": InceptionWidths(256, 160, 320, 32, 128, 128),
-    "5a": InceptionWidths(256, 160, 320, 32, 128, 128),
-    "5b": InceptionWidths(384, 192, 384, 48, 128, 128),
-}
-
 SMALLEST_SIZE = 32
 """Smallest height and width: modules 5a and 5b then see one pixel."""
-
-SMALLEST_SIZE_WITH_AUXILIARY = 65
-"""The same with the auxiliary classifiers, whose 5x5 pooling is not padded."""
+_LAYOUT = "channels_last"
+# 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5, pool.
+_WIDTHS = {
+    "3a": (64, 96, 128, 16, 32, 32),
+    "3b": (128, 128, 192, 32, 96, 64),
+    "4a": (192, 96, 208, 16, 48, 64),
+    "4b": (160, 112, 224, 24, 64, 64),
+    "4c": (128, 128, 256, 24, 64, 64),
+    "4d": (112, 144, 288, 32, 64, 64),
+    "4e": (256, 160, 320, 32, 128, 128),
+    "5a": (256, 160, 320, 32, 128, 128),
+    "5b": (384, 192, 384, 48, 128, 128),
+}
+_POOLED_AFTER = {"3b": "pool3_3x3_s2", "4e": "pool4_3x3_s2"}
 
 
 @tf.keras.utils.register_keras_serializable(package="googlenet")
@@ -93,33 +71,26 @@ class LocalResponseNormalization(tf.keras.layers.Layer):  # type: ignore[misc]
 
 
 def googlenet(
-    input_shape: tuple[int, int, int] = (224, 224, 3),
-    classes: int = 1000,
-    auxiliary: bool = False,
+    input_shape: tuple[int, int, int] = (224, 224, 3), classes: int = 1000
 ) -> tf.keras.Model:
-    """Builds GoogLeNet with random weights.
+    """Builds GoogLeNet with random weights, without the classifiers that only help training.
 
     Layers are named after the table, such as `inception_3a_5x5_reduce` (Keras allows no slash).
 
     Args:
-        input_shape: (height, width, channels) of an image; height and width at least 32, with
-            auxiliary classifiers 65.
+        input_shape: (height, width, channels) of an image; height and width at least 32.
         classes: how many classes to tell apart.
-        auxiliary: whether to add the two classifiers, on 4a and 4d, that help training. They add
-            two convolutions to the 57.
 
     Returns:
-        A model from images `[N, H, W, C]` to probabilities `[N, classes]`; with auxiliary
-        classifiers to a list of three of them: the main one, that on 4a, that on 4d.
+        A model from images `[N, H, W, C]` to probabilities `[N, classes]`.
 
     Raises:
         ValueError: the images are too small.
     """
-    smallest = SMALLEST_SIZE_WITH_AUXILIARY if auxiliary else SMALLEST_SIZE
-    if min(input_shape[:2]) < smallest:
+    if min(input_shape[:2]) < SMALLEST_SIZE:
         raise ValueError(
-            f"Expected an input_shape of at least ({smallest}, {smallest}, C) with "
-            f"auxiliary={auxiliary}, got {input_shape}. Use larger images."
+            f"Expected an input_shape of at least ({SMALLEST_SIZE}, {SMALLEST_SIZE}, C), got "
+            f"{input_shape}. Use larger images."
         )
     image = tf.keras.Input(input_shape, name="image")
     x = _convolution(image, 64, 7, "conv1_7x7_s2", strides=2)
@@ -129,24 +100,16 @@ def googlenet(
     x = _convolution(x, 192, 3, "conv2_3x3")
     x = LocalResponseNormalization(name="conv2_norm2")(x)
     x = _max_pool(x, "pool2_3x3_s2")
-    x = _inception(x, "3a")
-    x = _inception(x, "3b")
-    x = _max_pool(x, "pool3_3x3_s2")
-    x = after_4a = _inception(x, "4a")
-    x = _inception(x, "4b")
-    x = _inception(x, "4c")
-    x = after_4d = _inception(x, "4d")
-    x = _inception(x, "4e")
-    x = _max_pool(x, "pool4_3x3_s2")
-    x = _inception(x, "5a")
-    x = _inception(x, "5b")
-    x = tf.keras.layers.GlobalAveragePooling2D(data_format=LAYOUT, name="pool5")(x)
+    for module in _WIDTHS:
+        x = _inception(x, module)
+        if module in _POOLED_AFTER:
+            x = _max_pool(x, _POOLED_AFTER[module])
+    x = tf.keras.layers.GlobalAveragePooling2D(data_format=_LAYOUT, name="pool5")(x)
     x = tf.keras.layers.Dropout(0.4, name="pool5_dropout")(x)
-    outputs = [_classify(x, classes, "loss3")]
-    if auxiliary:
-        outputs.append(_auxiliary_classifier(after_4a, classes, "loss1"))
-        outputs.append(_auxiliary_classifier(after_4d, classes, "loss2"))
-    return tf.keras.Model(image, outputs if auxiliary else outputs[0], name="googlenet")
+    x = tf.keras.layers.Dense(classes, name="loss3_classifier")(x)
+    # float32 also under mixed precision: half softmax loses the small probabilities.
+    outputs = tf.keras.layers.Softmax(dtype="float32", name="loss3_softmax")(x)
+    return tf.keras.Model(image, outputs, name="googlenet")
 
 
 def _convolution(x: Any, filters: int, size: int, name: str, strides: int = 1) -> Any:
@@ -155,7 +118,7 @@ def _convolution(x: Any, filters: int, size: int, name: str, strides: int = 1) -
         size,
         strides=strides,
         padding="same",
-        data_format=LAYOUT,
+        data_format=_LAYOUT,
         activation="relu",
         name=name,
     )(x)
@@ -163,36 +126,21 @@ def _convolution(x: Any, filters: int, size: int, name: str, strides: int = 1) -
 
 def _max_pool(x: Any, name: str, strides: int = 2) -> Any:
     return tf.keras.layers.MaxPooling2D(
-        3, strides=strides, padding="same", data_format=LAYOUT, name=name
+        3, strides=strides, padding="same", data_format=_LAYOUT, name=name
     )(x)
 
 
 def _inception(x: Any, module: str) -> Any:
-    widths = INCEPTION_WIDTHS[module]
+    conv_1x1, reduce_3x3, conv_3x3, reduce_5x5, conv_5x5, pool_proj = _WIDTHS[module]
     name = f"inception_{module}"
-    conv_1x1 = _convolution(x, widths.conv_1x1, 1, f"{name}_1x1")
-    reduce_3x3 = _convolution(x, widths.reduce_3x3, 1, f"{name}_3x3_reduce")
-    conv_3x3 = _convolution(reduce_3x3, widths.conv_3x3, 3, f"{name}_3x3")
-    reduce_5x5 = _convolution(x, widths.reduce_5x5, 1, f"{name}_5x5_reduce")
-    conv_5x5 = _convolution(reduce_5x5, widths.conv_5x5, 5, f"{name}_5x5")
-    pool = _max_pool(x, f"{name}_pool", strides=1)
-    pool_proj = _convolution(pool, widths.pool_proj, 1, f"{name}_pool_proj")
-    return tf.keras.layers.Concatenate(axis=-1, name=f"{name}_output")(
-        [conv_1x1, conv_3x3, conv_5x5, pool_proj]
-    )
-
-
-def _auxiliary_classifier(x: Any, classes: int, name: str) -> Any:
-    """The classifier of section 5 of the paper, on the output of a module."""
-    x = tf.keras.layers.AveragePooling2D(5, strides=3, data_format=LAYOUT, name=f"{name}_pool")(x)
-    x = _convolution(x, 128, 1, f"{name}_conv")
-    x = tf.keras.layers.Flatten(data_format=LAYOUT, name=f"{name}_flatten")(x)
-    x = tf.keras.layers.Dense(1024, activation="relu", name=f"{name}_fc")(x)
-    x = tf.keras.layers.Dropout(0.7, name=f"{name}_dropout")(x)
-    return _classify(x, classes, name)
-
-
-def _classify(x: Any, classes: int, name: str) -> Any:
-    x = tf.keras.layers.Dense(classes, name=f"{name}_classifier")(x)
-    # float32 also under mixed precision: half softmax loses the small probabilities.
-    return tf.keras.layers.Softmax(dtype="float32", name=f"{name}_softmax")(x)
+    branches = [
+        _convolution(x, conv_1x1, 1, f"{name}_1x1"),
+        _convolution(
+            _convolution(x, reduce_3x3, 1, f"{name}_3x3_reduce"), conv_3x3, 3, f"{name}_3x3"
+        ),
+        _convolution(
+            _convolution(x, reduce_5x5, 1, f"{name}_5x5_reduce"), conv_5x5, 5, f"{name}_5x5"
+        ),
+        _convolution(_max_pool(x, f"{name}_pool", strides=1), pool_proj, 1, f"{name}_pool_proj"),
+    ]
+    return tf.keras.layers.Concatenate(axis=-1, name=f"{name}_output")(branches)
