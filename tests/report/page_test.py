@@ -11,7 +11,7 @@ import pytest
 from convolution_values import CONFIGURATION
 from planning_values import make_lanes, make_problem, merge
 from profile_values import GPU, make_profile
-from report_page_tree import Tree, cards_of, labels_of, page_of, rows_of
+from report_page_tree import Element, Tree, cards_of, labels_of, page_of, rows_of
 from report_values import (
     EVIL_NAME,
     network_plan,
@@ -157,52 +157,41 @@ def test_stages_and_dependencies_are_drawn() -> None:
     assert len(draw_network(planned_graph(), None).edges) == 4
 
 
-def dependent_graph() -> GraphPlan:
-    """A lane of two steps beside one."""
-    problem = make_problem({"a": "", "b": "a", "c": ""}, dict.fromkeys("abc", 10.0), {"a>b c": 18})
-    return explain_plan(problem, make_plan(problem))
-
-
-def merged_graph(*, latency_us: float, of_two_lanes_us: float) -> GraphPlan:
-    """Two convolutions of one image, measured merged and on two lanes, and an unstaged one."""
-    problem = make_problem(
-        {"a": "", "b": "", "c": ""},
-        {"a": 10, "b": 20, "c": 10},
-        {"a b": of_two_lanes_us},
-        merged={"a b": latency_us},
-        merge_keys={"a": "x", "b": "x"},
-    )
-    return explain_plan(problem, make_plan(problem))
+def panel_of(
+    nodes: dict[str, str], stages: dict[str, float], merged: dict[str, float]
+) -> tuple[GraphPlan, Element]:
+    """A plan with one stage, and the part of its page about that; a and b read one image."""
+    latencies_us = {"a": 10.0, "b": 20.0, "c": 10.0}
+    keys = {"a": "x", "b": "x"}
+    problem = make_problem(nodes, latencies_us, stages, merged=merged, merge_keys=keys)
+    graph = explain_plan(problem, make_plan(problem))
+    [panel] = page_of(graph).of_class("stage-panel")
+    return graph, panel
 
 
 def test_a_lane_of_dependent_steps_shows_their_order() -> None:
-    [panel] = page_of(dependent_graph()).of_class("stage-panel")
+    _, panel = panel_of({"a": "", "b": "a", "c": ""}, {"a>b c": 18}, {})
     first, second = panel.of_class("lanes")[0].of_tag("li")
-    assert first.text == "lane 0 · 20.0 µs alone, 5 bytes of workspace a GEMM → b GEMM"
+    assert first.text == "lane 0 · 30.0 µs alone, 5 bytes of workspace a GEMM → b GEMM"
     assert "→" not in second.text
 
 
-def test_a_merged_lane_says_what_it_saves_and_nothing_that_was_not_measured() -> None:
-    [panel] = page_of(merged_graph(latency_us=20, of_two_lanes_us=24)).of_class("stage-panel")
+def test_what_is_merged_and_what_is_rejected_is_shown_with_the_reason() -> None:
+    apart = {"a": "", "b": "", "c": ""}
+    graph, panel = panel_of(apart, {"a b": 24}, {"a b": 20})
     assert "33 % less" in panel.text
     [lane] = panel.of_class("lane")
     assert lane.text == "lane 0 · merged into one wider convolution · 30.0 µs one after another"
+    # Of the wider convolution alone nothing was measured.
     assert "lane 0 unmerged" in panel.text and "lane 0 alone" not in panel.text
-
-
-def test_an_alternative_says_what_it_merges() -> None:
-    [panel] = page_of(merged_graph(latency_us=26, of_two_lanes_us=24)).of_class("stage-panel")
-    [row] = [row for row in panel.of_tag("tr") if "WINOGRAD" in row.text]
-    assert row.text.startswith("2 merged with WINOGRAD 26.0 µs")
-
-
-def test_rejected_stages_are_listed_with_the_reason() -> None:
-    graph = merged_graph(latency_us=20, of_two_lanes_us=24)
     [table] = page_of(graph).of_class("rejected")
     assert graph.rejected
     assert [row.text for row in rows_of(table)] == [
         f"{' '.join(each.nodes)} {each.count} {each.why_not}" for each in graph.rejected
     ]
+    _, panel = panel_of(apart, {"a b": 24}, {"a b": 26})
+    [row] = [row for row in panel.of_tag("tr") if "WINOGRAD" in row.text]
+    assert row.text.startswith("2 merged with WINOGRAD 26.0 µs")
 
 
 def test_every_batch_size_of_a_stage_is_shown() -> None:
@@ -237,7 +226,7 @@ def test_every_measured_algorithm_of_a_convolution_is_listed() -> None:
     ]
 
 
-def test_a_run_adds_timings_of_this_graph_and_batch_size_and_refusals() -> None:
+def test_a_run_adds_timings_and_refusals_and_a_profile_the_device() -> None:
     page = page_of(network_plan(), networks=NETWORKS, run=run_record())
     timings = {name: each for name, each in cards_of(page).items() if "whole call" in name}
     assert set(timings) == {"whole call, stock TensorFlow", "whole call, tf_interop"}
@@ -246,20 +235,15 @@ def test_a_run_adds_timings_of_this_graph_and_batch_size_and_refusals() -> None:
     assert "Expected float32, got int8." in page.text
     assert "2 times: no workspace" in page.text
     assert "3 stages made of 8 convolutions on GPU" in page.text
-
-
-def test_convolutions_that_the_network_refuses_are_listed_with_the_reason() -> None:
+    # A traced model says of refusals itself.
     [of_run] = run_record().graphs
     network = dataclasses.replace(NETWORKS[0], refusals=of_run.refusals)
-    page = page_of(network_plan(), networks=[network])
+    page = page_of(network_plan(), networks=[network], profile=make_profile(device=GPU))
     [row] = [row for row in page.of_tag("tr") if "<b>dw</b>" in row.text]
     assert row.text == "<b>dw</b> Conv2D dtype Expected float32, got int8."
-
-
-def test_a_profile_adds_the_device() -> None:
-    [facts] = page_of(network_plan(), profile=make_profile(device=GPU)).of_class("facts")
-    assert "device NVIDIA H200" in facts.text and "SMs 132" in facts.text
-    assert "cuDNN 9.10.2" in facts.text
+    # And a profile of the device.
+    [facts] = page.of_class("facts")
+    assert all(fact in facts.text for fact in ("device NVIDIA H200", "SMs 132", "cuDNN 9.10.2"))
 
 
 def test_graphs_are_told_apart() -> None:
