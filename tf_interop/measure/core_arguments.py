@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from tf_interop.convolution import (
     SPATIAL_AXES,
     ConvolutionConfiguration,
     ConvolutionKind,
-    Shape,
 )
+from tf_interop.profile.check import check_configuration
 from tf_interop.stage import Stage
 
 _Key = TypeVar("_Key")
@@ -45,17 +45,17 @@ def convolution_fields(configuration: ConvolutionConfiguration) -> dict[str, Any
             such dtype, layout, padding or fused operation.
     """
     layout = _number_of(_LAYOUTS, "layout", configuration.layout)
+    check_configuration(configuration, "$")
     axes = SPATIAL_AXES[configuration.layout]
     channel_axis = configuration.layout.index("C")
-    image = _known("image", configuration.image_shape, configuration.layout)
-    filter_ = _known("filter", configuration.filter_shape, configuration.layout)
-    output = _known("output", configuration.output_shape, configuration.layout)
-    for field in ("strides", "dilations"):
-        if len(getattr(configuration, field)) != len(axes):
-            raise ValueError(
-                f"Expected {len(axes)} {field} in layout {configuration.layout}, got "
-                f"{getattr(configuration, field)}."
-            )
+    image, filter_, output = (
+        cast("tuple[int, ...]", shape)
+        for shape in (
+            configuration.image_shape,
+            configuration.filter_shape,
+            configuration.output_shape,
+        )
+    )
     image_sizes = [image[axis] for axis in axes]
     channels = image[channel_axis]
     _check_filter(configuration, filter_, channels, output[channel_axis])
@@ -143,16 +143,6 @@ def to_lanes(
         kept.append(make(ffi, "TfiStep[]", steps))
         lanes.append((kept[-1], len(steps), lane.priority, lane.sm_count, lane.merged))
     return make(ffi, "TfiLane[]", lanes), kept
-
-
-def _known(tensor: str, shape: Shape | None, layout: str) -> tuple[int, ...]:
-    known = tuple(size for size in shape or () if size is not None)
-    if shape is None or len(known) != len(shape) or len(shape) != len(layout):
-        raise ValueError(
-            f"Expected a configuration with the {tensor}'s shape known, of rank {len(layout)}, got "
-            f"{shape}."
-        )
-    return known
 
 
 def _with_depth(spatial: Sequence[_Value], depth: _Value) -> tuple[_Value, ...]:
