@@ -17,7 +17,7 @@ from tf_interop.profile.types import Profile
 from tf_interop.runtime import keras_internals
 from tf_interop.runtime.graph_pass import PassReport
 from tf_interop.runtime.kernel_library import Counters
-from tf_interop.runtime.plugin import PassFailure, Plugin, get_plugin
+from tf_interop.runtime.plugin import Plugin, get_plugin
 from tf_interop.runtime.settings import DEFAULT_PASS_TIME_LIMIT_S, Settings
 from tf_interop.runtime.status import status
 from tf_interop.runtime.switch import make_settings
@@ -26,23 +26,10 @@ from tf_interop.runtime.tensorboard import StageValues, StageValuesWriter
 
 @dataclasses.dataclass
 class _Call:
-    """One call of `fit`, `evaluate` or `predict`, and what has to be put back after it.
+    """One call of `fit`, `evaluate` or `predict`, and what there was before it.
 
-    Attributes:
-        plugin: the plugin.
-        model: the Keras model.
-        compilation: changes where the model is compiled during the call.
-        functions: the functions that the model came with.
-        is_xla_in_the_way: whether the model came with XLA on, and stages could be made without.
-        turns_xla_off: whether XLA is off for the call because of that.
-        settings: the plugin's settings before.
-        option: the option `use_plugin_optimizers` before.
-        reports: what the plugin had reported before.
-        failures: how often the pass had failed before, by cause.
-        counters: what stages had done when the epoch began.
-        values: writes for TensorBoard, where that was asked for.
-        depth: how many begin hooks wait for their end hook.
-        is_reported: whether the number of stages has been given to Keras.
+    `counters` are those of when the epoch began; `depth` counts the begin hooks that wait for their
+    end hook.
     """
 
     plugin: Plugin
@@ -65,12 +52,12 @@ class _Call:
         before = {id(report) for report in self.reports}
         return tuple(report for report in self.plugin.reports if id(report) not in before)
 
-    def find_new_failures(self) -> tuple[PassFailure, ...]:
-        counted = [
-            PassFailure(failure.cause, failure.count - self.failures.get(failure.cause, 0))
+    def find_new_failures(self) -> dict[str, int]:
+        counts = {
+            failure.cause: failure.count - self.failures.get(failure.cause, 0)
             for failure in self.plugin.failures
-        ]
-        return tuple(failure for failure in counted if failure.count > 0)
+        }
+        return {cause: count for cause, count in counts.items() if count > 0}
 
     def take_values(self) -> StageValues:
         """What stages came to since the last call of this, or since the call of Keras began."""
@@ -149,21 +136,20 @@ class ConvStages:
         """Checks the arguments and reads the files that they name; changes nothing yet.
 
         Args:
-            policy: see `tf_interop.enable`.
-            plan: a plan or its file, for the policy `"profiled"`.
-            profile: a profile or its file, for the policy `"profiled"`.
-            allow_foreign_profile: see `tf_interop.enable`.
-            pass_time_limit_s: see `tf_interop.enable`.
-            workspace_limit_mb: see `tf_interop.enable`.
+            policy: this and the next five as of `tf_interop.enable`.
+            plan: likewise.
+            profile: likewise.
+            allow_foreign_profile: likewise.
+            pass_time_limit_s: likewise.
+            workspace_limit_mb: likewise.
             log_dir: where to write values for TensorBoard, such as the `log_dir` of Keras'
                 TensorBoard callback; None for nowhere.
             verbose: 1 to print what was done, 0 to print nothing.
 
         Raises:
-            ValueError: the policy is unknown, or does not go with a plan or profile, a limit is
-                negative or the time limit 0, or `verbose` is neither 0 nor 1.
-            PlanError: the plan file cannot be read.
-            ProfileError: the profile file cannot be read, or is of another device or cuDNN version.
+            ValueError: as `tf_interop.enable`, or `verbose` is neither 0 nor 1.
+            PlanError: as `tf_interop.enable`.
+            ProfileError: likewise.
         """
         if verbose not in (0, 1):
             raise ValueError(f"Expected verbose to be 0 or 1, got {verbose!r}.")
@@ -271,15 +257,10 @@ class ConvStages:
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Counts begin hooks: validation inside `fit` calls those of `evaluate`."""
-        self._begin()
+        if self._call is not None:
+            self._call.depth += 1
 
-    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Counts begin hooks."""
-        self._begin()
-
-    def on_predict_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Counts begin hooks."""
-        self._begin()
+    on_test_begin = on_predict_begin = on_train_begin
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Puts the number of stages into the logs; writes values."""
@@ -287,16 +268,18 @@ class ConvStages:
         self._write_values(epoch)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Puts everything back."""
-        self._end(logs)
-
-    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         """Puts everything back, unless this was the validation inside `fit`."""
-        self._end(logs)
+        call = self._call
+        if call is None:
+            return
+        call.depth -= 1
+        if call.depth <= 0:
+            self._report(logs)
+            if call.values is not None and not call.values.has_written:
+                self._write_values(0)  # `evaluate` and `predict` have no epochs
+            self.restore()
 
-    def on_predict_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Puts everything back."""
-        self._end(logs)
+    on_test_end = on_predict_end = on_train_end
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Does nothing."""
@@ -314,21 +297,6 @@ class ConvStages:
 
     _implements_test_batch_hooks = _implements_train_batch_hooks
     _implements_predict_batch_hooks = _implements_train_batch_hooks
-
-    def _begin(self) -> None:
-        if self._call is not None:
-            self._call.depth += 1
-
-    def _end(self, logs: dict[str, Any] | None) -> None:
-        call = self._call
-        if call is None:
-            return
-        call.depth -= 1
-        if call.depth <= 0:
-            self._report(logs)
-            if call.values is not None and not call.values.has_written:
-                self._write_values(0)  # `evaluate` and `predict` have no epochs
-            self.restore()
 
     def _report(self, logs: dict[str, Any] | None) -> None:
         call = self._call
@@ -363,8 +331,8 @@ class ConvStages:
 
 def _summarize(graphs: tuple[PassReport, ...], call: _Call) -> str:
     failures = [
-        f"{_count(failure.count, 'graph')} left alone because the pass failed: {failure.cause}"
-        for failure in call.find_new_failures()
+        f"{_count(count, 'graph')} left alone because the pass failed: {cause}"
+        for cause, count in call.find_new_failures().items()
     ]
     stages = [stage for report in graphs for stage in report.plan.stages]
     if not stages:

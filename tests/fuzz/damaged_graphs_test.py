@@ -58,10 +58,11 @@ def damaged_graph(seed: int) -> graph_pb2.GraphDef:
 def test_the_whole_graph_gets_stages_and_can_be_imported() -> None:
     result = run_conv_stage_pass(whole_graph(), ALWAYS, "CPU")
     assert result.report is not None
-    assert sum(len(stage.lanes) for stage in result.report.plan.stages) >= 4
+    assert sum(len(each.stage.lanes) for each in result.report.plan.stages) >= 4
     get_plugin()  # registers the op
     assert result.graph_def is not None
     assert can_be_imported(result.graph_def)
+    assert "relu" not in {node.name for node in result.graph_def.node}
 
 
 @pytest.mark.parametrize("first", range(0, GRAPHS, GRAPHS_PER_TEST))

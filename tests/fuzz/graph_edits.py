@@ -16,6 +16,7 @@ OPS = (
     "Conv2DBackpropInput",
     "Conv2DBackpropFilter",
     "DepthwiseConv2dNative",
+    "Relu",
     "Const",
     "Placeholder",
     "Identity",
@@ -68,7 +69,8 @@ def whole_graph() -> graph_pb2.GraphDef:
         graph.node(name).attr["dtype"].type = types_pb2.DT_INT32
     graph.conv("image_gradient", "image_sizes", "filter", "c", op="Conv2DBackpropInput")
     graph.conv("filter_gradient", "a", "filter_sizes", "c", op="Conv2DBackpropFilter")
-    graph.add("sum", "AddN", "c", "depthwise", T=FLOAT, N=2)
+    graph.add("relu", "Relu", "depthwise", T=FLOAT)
+    graph.add("sum", "AddN", "c", "relu", T=FLOAT, N=2)
     graph.add("out", "Identity", "sum", "^image_gradient", T=FLOAT)
     graph.add("gradient", "Identity", "filter_gradient", T=FLOAT)
     return graph.graph_def

@@ -363,29 +363,3 @@ def test_the_plugin_is_turned_off_and_on_while_other_threads_trace() -> None:
         thread.join(TIMEOUT_S)
     assert not wrong, wrong[0]
     assert stages_run() > before
-
-
-def test_what_is_saved_loads_without_the_plugin(tmp_path: pathlib.Path) -> None:
-    module = tf.Module()
-    module.filter = tf.Variable(FILTERS[0])
-    module.compute = tf.function(
-        lambda image: tf.nn.conv2d(image, module.filter, 1, "SAME") + conv(image, 1),
-        input_signature=[tf.TensorSpec([None, 6, 6, 4], tf.float32, name="image")],
-        autograph=False,
-    )
-    tf_interop.enable("always")
-    before = stages_run()
-    np.save(tmp_path / "result.npy", module.compute(tf.constant(IMAGE)))
-    assert stages_run() > before
-    np.save(tmp_path / "image.npy", IMAGE)
-    tf.saved_model.save(module, str(tmp_path / "model"))
-    program = f"""
-    import sys
-    import numpy as np
-    import tensorflow as tf
-    module = tf.saved_model.load({str(tmp_path / "model")!r})
-    result = module.compute(tf.constant(np.load({str(tmp_path / "image.npy")!r})))
-    np.testing.assert_array_equal(result, np.load({str(tmp_path / "result.npy")!r}))
-    assert "tf_interop" not in sys.modules
-    """
-    run_python(program, folder=tmp_path)

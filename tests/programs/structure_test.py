@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -194,15 +193,6 @@ def test_check_numerics_sees_what_a_stage_gives() -> None:
         tf.debugging.disable_check_numerics()
 
 
-def test_the_profiler_names_the_stages(tmp_path: pathlib.Path) -> None:
-    tf_interop.enable("always")
-    function = in_function(branches)()
-    with tf.profiler.experimental.Profile(str(tmp_path)):
-        np.testing.assert_array_equal(function(tf.constant(IMAGE)), branches(tf.constant(IMAGE)))
-    [trace] = tmp_path.rglob("*.xplane.pb")
-    assert b"ConvStage" in trace.read_bytes()
-
-
 def keras_model(seed: int) -> Any:
     tf.keras.utils.set_random_seed(seed)
     image = tf.keras.Input((6, 6, 4))
@@ -252,40 +242,6 @@ def test_predict_in_two_threads_at_once(models: int) -> None:
     assert tf_interop.status().failures == ()
 
 
-def fit_in(policy: str) -> tuple[list[float], list[np.ndarray]]:
-    tf.keras.mixed_precision.set_global_policy(policy)
-    try:
-        model = keras_model(3)
-    finally:
-        tf.keras.mixed_precision.set_global_policy("float32")
-    model.compile(tf.keras.optimizers.SGD(0.05), "mse", jit_compile=False)
-    # It skips steps that overflow.
-    scales_loss = isinstance(model.optimizer, tf.keras.mixed_precision.LossScaleOptimizer)
-    assert scales_loss == (policy == "mixed_float16")
-    random = np.random.default_rng(0)
-    images = random.random((12, 6, 6, 4), np.float32)
-    labels = random.random((12, 2), np.float32)
-    history = model.fit(images, labels, batch_size=4, epochs=2, shuffle=False, verbose=0)
-    return history.history["loss"], model.get_weights()
-
-
-# Rounding to 11 and 8 bits at every layer; the updates are a twentieth of the gradients.
-@pytest.mark.parametrize(
-    ("policy", "tolerance"), [("mixed_float16", 1e-3), ("mixed_bfloat16", 1e-2)]
-)
-def test_mixed_precision_training(policy: str, tolerance: float) -> None:
-    tf_interop.disable()
-    expected_losses, expected_weights = fit_in(policy)
-    tf_interop.enable("always")
-    before = stages_run()
-    losses, weights = fit_in(policy)
-    assert stages_run() >= before + 6
-    assert tf_interop.status().failures == ()
-    np.testing.assert_allclose(losses, expected_losses, rtol=tolerance, atol=tolerance)
-    for ours, theirs in zip(weights, expected_weights, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
-
-
 def test_what_is_saved_with_the_plugin_loads_where_it_is_not_installed(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -319,21 +275,3 @@ def test_what_is_saved_with_the_plugin_loads_where_it_is_not_installed(
     before = stages_run()
     np.testing.assert_array_equal(loaded.compute(tf.constant(IMAGE)), result)
     assert stages_run() > before
-
-
-def test_several_models_at_once_and_in_turn() -> None:
-    functions: list[Callable[[], Program]] = [
-        in_function(lambda x: conv(x, 0) + conv(x, 1)),
-        in_function(lambda x: conv(x, 2) + conv(x, 3) + conv(x, 0)),
-    ]
-    tf_interop.enable("always")
-    made = [make() for make in functions]
-    image = tf.constant(IMAGE)
-    before = stages_run()
-    for _ in range(3):
-        np.testing.assert_array_equal(made[0](image), conv(image, 0) + conv(image, 1))
-        np.testing.assert_array_equal(
-            made[1](image), conv(image, 2) + conv(image, 3) + conv(image, 0)
-        )
-    assert stages_run() == before + 6
-    assert sorted(report.convolution_count for report in tf_interop.status().graphs) == [2, 3]

@@ -64,6 +64,7 @@ def _can_follow(view: GraphView, convolution: int, reader: int) -> bool:
         and not view.control_fanins[reader]
         and device_type_of(node.device) == "CPU"
         and node.device == before.device
+        and "T" in node.attr  # to read it where it is not there would add it to the graph
         and node.attr["T"].type == before.attr["T"].type
         and node.attr["T"].type in SUPPORTED_DTYPES
         and not any(key.lower().startswith("_xla") for key in node.attr)

@@ -168,7 +168,7 @@ def _match_convolution(
     # Conv3DBackpropInputV2 alone has a choice, and no gradient of TensorFlow's own makes it.
     sizes_type = attributes.get("Tshape")
     if sizes_type is not None and sizes_type.type != types_pb2.DT_INT32:
-        raise _RefusalError("input_sizes of DT_INT32", types_pb2.DataType.Name(sizes_type.type))
+        raise _RefusalError("input_sizes of DT_INT32", _type_name(sizes_type.type))
     fused_ops = _fused_ops(attributes, op, count) if op in FUSED_CONVOLUTIONS else ()
     strides = _spatial_values(attributes, "strides", layout)
     dilations = _spatial_values(attributes, "dilations", layout)
@@ -231,12 +231,16 @@ def _match_convolution(
     )
 
 
+def _type_name(dtype: int) -> str:
+    return types_pb2.DataType.Name(dtype) if dtype in types_pb2.DataType.values() else str(dtype)
+
+
 def _dtype(attributes: _Attributes) -> str:
     dtype = attributes.required("T").type
     if dtype not in SUPPORTED_DTYPES:
         raise _RefusalError(
             f"one of {', '.join(SUPPORTED_DTYPES.values())}",
-            types_pb2.DataType.Name(dtype),
+            _type_name(dtype),
             RefusalReason.DTYPE,
         )
     return SUPPORTED_DTYPES[dtype]
@@ -279,7 +283,7 @@ def _fused_ops(attributes: _Attributes, op: str, input_count: int) -> tuple[str,
     if types != [attributes.required("T").type]:
         raise _RefusalError(
             "a bias of the convolution's dtype",
-            f"[{', '.join(types_pb2.DataType.Name(dtype) for dtype in types)}]",
+            f"[{', '.join(_type_name(dtype) for dtype in types)}]",
             RefusalReason.FUSED_OPS,
         )
     return fused
