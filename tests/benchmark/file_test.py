@@ -10,13 +10,12 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-import jsonschema
 import pytest
 from benchmark_values import BENCHMARK, CASE, OURS_BLOCKS, STOCK_BLOCKS, make_block, with_ours
 from profile_values import GPU
 from rich.console import Console
 
-from tf_interop.benchmark.file import benchmark_schema, load_benchmark, save_benchmark
+from tf_interop.benchmark.file import load_benchmark, save_benchmark
 from tf_interop.benchmark.plot import write_plot
 from tf_interop.benchmark.result import (
     Benchmark,
@@ -45,17 +44,6 @@ def _csv_rows(benchmark: Benchmark, folder: pathlib.Path) -> dict[str, dict[str,
         return {row["variant"]: row for row in csv.DictReader(file)}
 
 
-def test_a_written_file_is_read_back_and_has_the_schema(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "results.json"
-    save_benchmark(BENCHMARK, path)
-    assert load_benchmark(path) == BENCHMARK
-    raw = json.loads(path.read_text())
-    jsonschema.validate(raw, benchmark_schema())
-    raw["results"][0]["variants"][0]["blocks"][0]["step_ms"] = []
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(raw, benchmark_schema())
-
-
 @pytest.mark.parametrize(
     ("damage", "place"),
     [
@@ -63,8 +51,6 @@ def test_a_written_file_is_read_back_and_has_the_schema(tmp_path: pathlib.Path) 
         (lambda raw: raw["results"][0]["variants"][0]["blocks"].reverse(), r"variants\[0\].blocks"),
         (lambda raw: raw["results"][0]["variants"][1].update(failure=None), r"variants\[1\]"),
         (lambda raw: raw["results"][0].update(variants=[{"variant": "xla"}] * 2), ".variants`"),
-        (lambda raw: raw["results"][0].update(speed=1), r"`speed` at `\$.results\[0\]`"),
-        (lambda raw: raw.update(version=2), "version"),
     ],
 )
 def test_refuses_what_is_not_legal(

@@ -14,6 +14,7 @@ The blocks of a page run one after another in one folder.
 
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
 import re
@@ -23,10 +24,10 @@ import sys
 
 import click
 import pytest
+from command_line import ROOT, parse
 
 from tf_interop.cli.main import cli
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
@@ -50,14 +51,9 @@ def blocks(language: str) -> list[pytest.param]:  # type: ignore[valid-type]
 def words_of(commands: str) -> list[list[str]]:
     """The words of each command, comments and settings of environment variables left out."""
     lines = commands.replace("\\\n", " ").splitlines()
-    split = [shlex.split(line, comments=True) for line in lines]
-    return [[*_without_settings(words)] for words in split if words]
-
-
-def _without_settings(words: list[str]) -> list[str]:
-    while words and re.match(r"[A-Z_]+=", words[0]):
-        words = words[1:]
-    return words
+    is_setting = re.compile(r"[A-Z_]+=").match
+    split = (shlex.split(line, comments=True) for line in lines)
+    return [[*itertools.dropwhile(is_setting, words)] for words in split if words]
 
 
 def arguments_of(words: list[str]) -> list[str] | None:
@@ -139,17 +135,6 @@ def test_commands_have_options_that_there_are(
             if word.endswith((".json", ".py", ".csv")):
                 pathlib.Path(word).touch()  # which commands before this one, or the reader, made
         parse(cli, arguments)
-
-
-def parse(command: click.Command, arguments: list[str]) -> None:
-    """Goes through the arguments as the command line does, without running the command."""
-    with command.make_context(command.name, list(arguments)) as context:
-        if isinstance(command, click.Group):
-            name, inner, rest = command.resolve_command(
-                context, [*context.protected_args, *context.args]
-            )
-            assert inner is not None, name
-            parse(inner, rest)
 
 
 def test_options_that_there_are_not_are_found() -> None:
