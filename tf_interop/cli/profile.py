@@ -7,7 +7,6 @@ import pathlib
 from typing import Any
 
 import click
-from rich.console import Console
 
 from tf_interop.cli.arguments import output_option
 from tf_interop.cli.profile_measure import EXIT_CODES, measure
@@ -28,9 +27,9 @@ from tf_interop.profile.nsight_compute import (
 )
 from tf_interop.profile.tables import (
     show_difference,
+    show_like_paper,
     show_nsight_import,
     show_profile,
-    show_profile_and_pairs,
 )
 from tf_interop.profile.types import Profile
 
@@ -75,8 +74,8 @@ def show(file: str, like_paper: bool) -> Result:
     loaded = load_profile(file)
     document = profile_document(loaded)
     if like_paper:
-        return Result(document, lambda: show_profile(loaded, Console(), like_paper=True))
-    return Result(document, lambda: show_profile_and_pairs(loaded))
+        return Result(document, lambda: show_like_paper(loaded))
+    return Result(document, lambda: show_profile(loaded))
 
 
 @command(
@@ -122,7 +121,7 @@ def merge(files: tuple[str, ...], output_path: pathlib.Path) -> Result:
 def diff(first: str, second: str) -> Result:
     """Says how the profile SECOND differs from FIRST, by more than the spread."""
     difference = diff_profiles(load_profile(first), load_profile(second))
-    return Result(difference, lambda: show_difference(difference, Console()))
+    return Result(difference, lambda: show_difference(difference))
 
 
 add_schema_command(profile, profile_schema, "profiles")

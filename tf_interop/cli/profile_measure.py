@@ -30,7 +30,7 @@ from tf_interop.model.progress import work_on_model
 from tf_interop.plan.file import load_plan
 from tf_interop.profile.file import open_profile
 from tf_interop.profile.summary import next_commands, show_summary
-from tf_interop.profile.tables import show_profile_and_pairs
+from tf_interop.profile.tables import show_profile
 from tf_interop.profile.types import Profile
 from tf_interop.profile.worklist import ConfigurationList, merge_lists
 from tf_interop.profile.worklist_file import (
@@ -169,7 +169,7 @@ _NOT_MEASURED = dict.fromkeys(("profile", "measured", "failed", "end", "left"))
 
 def _show_measured(measured: _Measured, next_commands: list[str], tables: bool) -> None:
     if tables:
-        show_profile_and_pairs(measured.profile)
+        show_profile(measured.profile)
     else:
         show_summary(measured.profile, measured.path)
     click.echo(_describe_outcome(measured.outcome, measured.path))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import itertools
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
@@ -21,10 +20,10 @@ from tf_interop.profile.entries import (
     fastest_first,
     wins,
 )
-from tf_interop.profile.nsight_compute import LaunchKey, NsightImport
+from tf_interop.profile.nsight_compute import NsightImport
 from tf_interop.profile.occupancy import compute_occupancy
 from tf_interop.profile.pairs import count_pairs
-from tf_interop.profile.paper import PaperKernel, PaperTables, load_paper_tables
+from tf_interop.profile.paper import PaperKernel, load_paper_tables
 from tf_interop.profile.types import Profile, ProfiledDevice
 from tf_interop.stage import Stage
 from tf_interop.tables import UNKNOWN, new_table, percent, print_on
@@ -32,36 +31,19 @@ from tf_interop.tables import UNKNOWN, new_table, percent, print_on
 _MOST_LAUNCHES = 20
 
 
-def show_profile(
-    profile: Profile, console: Console | None = None, *, like_paper: bool = False
-) -> None:
+def show_profile(profile: Profile, console: Console | None = None) -> None:
     """Prints what a profile holds: device, convolutions with their fastest algorithm, stages.
 
     Args:
         profile: any profile.
         console: where to print; by default stdout.
-        like_paper: whether to print it in the form of the paper's tables (see `show_like_paper`).
     """
-    if like_paper:
-        show_like_paper(profile, console)
-        return
     console = console or Console()
     print_on(console, describe_device(profile.device))
     if profile.algorithms or profile.algorithm_failures:
         print_on(console, _convolution_table(profile))
     if profile.stages or profile.stage_failures:
         print_on(console, _stage_table(profile))
-
-
-def show_profile_and_pairs(profile: Profile, console: Console | None = None) -> None:
-    """Prints what a profile holds, and what its pairs of convolutions come to.
-
-    Args:
-        profile: any profile.
-        console: where to print; by default stdout.
-    """
-    console = console or Console()
-    show_profile(profile, console)
     print_on(console, str(count_pairs(profile)))
 
 
@@ -79,8 +61,33 @@ def show_like_paper(profile: Profile, console: Console | None = None) -> None:
     console = console or Console()
     paper = load_paper_tables()
     print_on(console, describe_device(profile.device))
-    _print_paper_table_1(console, profile, paper)
-    _print_paper_table_2(console, profile, paper)
+    print_on(console, "\nTable 1: what the kernel that takes most time takes of one SM")
+    if not any(each.kernels for each in profile.algorithms):
+        print_on(console, _why_no_kernels(profile.device))
+    headings = ("of time", "registers", "shared", "threads", "blocks", "ALU", "stalls")
+    for configuration, measured in _by_configuration(profile):
+        if any(each.kernels for each in measured):
+            table = _paper_table(describe_convolution(configuration), headings)
+            for each in measured:
+                table.add_row(_algorithm_label(each), *_kernel_cells(each, profile.device))
+            print_on(console, table)
+    table = _paper_table(f"Paper, {paper.table_1.layers or 'its two layers'}", headings)
+    for row in paper.table_1.rows:
+        table.add_row(row.algorithm, UNKNOWN, *_paper_cells(row))
+    print_on(console, table)
+
+    print_on(console, "\nTable 2: time and workspace")
+    for configuration, measured in _by_configuration(profile):
+        table = _paper_table(describe_convolution(configuration), ("ms", "workspace"))
+        for each in measured:
+            time = f"{each.latency_us / 1000:.4f}"
+            table.add_row(_algorithm_label(each), time, decimal(each.workspace_bytes))
+        print_on(console, table)
+    layers = paper.table_2.layers or "one 5x5 convolution"
+    table = _paper_table(f"Paper, {layers}", ("ms", "workspace"))
+    for cost in paper.table_2.rows:
+        table.add_row(cost.algorithm, f"{cost.time_ms:g}", cost.workspace)
+    print_on(console, table)
     print_on(console, f"\nPaper: {paper.source}. {paper.note}")
 
 
@@ -94,39 +101,40 @@ def show_difference(difference: ProfileDifference, console: Console | None = Non
     console = console or Console()
     if difference.other_device is not None:
         print_on(console, f"The second profile is of another device: {difference.other_device}")
-    if difference.latency_changes:
-        table = new_table("Latencies further apart than both spreads")
-        table.add_column("convolution and algorithm", overflow="fold")
-        for heading in ("first us", "second us", "ratio"):
-            table.add_column(heading, justify="right")
-        for change in difference.latency_changes:
-            table.add_row(
-                _describe_entry(change.first),
-                f"{change.first.latency_us:.1f}",
-                f"{change.second.latency_us:.1f}",
-                f"{change.ratio:.2f}",
-            )
-        print_on(console, table)
-    if difference.outcome_changes:
-        table = new_table("Measured in one, failed in the other")
-        for heading in ("convolution and algorithm", "first", "second"):
-            table.add_column(heading, overflow="fold")
-        for outcome in difference.outcome_changes:
-            table.add_row(
-                _describe_entry(outcome.first), _outcome(outcome.first), _outcome(outcome.second)
-            )
-        print_on(console, table)
-    for name, entries in (
-        ("first", difference.only_first),
-        ("second", difference.only_second),
+    latencies = [
+        (
+            _describe_entry(each.first),
+            f"{each.first.latency_us:.1f}",
+            f"{each.second.latency_us:.1f}",
+            f"{each.ratio:.2f}",
+        )
+        for each in difference.latency_changes
+    ]
+    outcomes = [
+        (_describe_entry(each.first), _outcome(each.first), _outcome(each.second))
+        for each in difference.outcome_changes
+    ]
+    only = {
+        name: [(_describe_entry(each), _outcome(each)) for each in entries]
+        for name, entries in (
+            ("first", difference.only_first),
+            ("second", difference.only_second),
+        )
+    }
+    what = "convolution and algorithm"
+    for title, columns, numbers, rows in (
+        (
+            "Latencies further apart than both spreads",
+            (what,),
+            ("first us", "second us", "ratio"),
+            latencies,
+        ),
+        ("Measured in one, failed in the other", (what, "first", "second"), (), outcomes),
+        ("In the first only", (what, "outcome"), (), only["first"]),
+        ("In the second only", (what, "outcome"), (), only["second"]),
     ):
-        if entries:
-            table = new_table(f"In the {name} only")
-            table.add_column("convolution and algorithm", overflow="fold")
-            table.add_column("outcome", overflow="fold")
-            for entry in entries:
-                table.add_row(_describe_entry(entry), _outcome(entry))
-            print_on(console, table)
+        if rows:
+            print_on(console, _table(title, columns, numbers, rows))
     print_on(console, f"{difference.same_count} entries tell the same in both.")
 
 
@@ -143,8 +151,11 @@ def show_nsight_import(result: NsightImport, console: Console | None = None) -> 
         ("Launches that the profile has no kernel for", result.not_in_profile),
         ("Kernels of the profile without values", result.not_in_csv),
     ):
-        if launches:
-            print_on(console, _launch_table(title, launches))
+        rows = [(each.function, _sizes(each.grid), _sizes(each.block)) for each in launches]
+        if len(rows) > _MOST_LAUNCHES:
+            rows[_MOST_LAUNCHES:] = [(f"and {len(rows) - _MOST_LAUNCHES} more", "", "")]
+        if rows:
+            print_on(console, _table(title, ("function", "grid", "block"), (), rows))
 
 
 def describe_convolution(configuration: ConvolutionConfiguration) -> str:
@@ -197,88 +208,75 @@ def describe_device(device: ProfiledDevice) -> str:
     return "; ".join(filter(None, (hardware, ", ".join(software), clocks, device.date)))
 
 
-_Failures = dict[ConvolutionConfiguration, collections.Counter[str]]
+def _table(
+    title: str, columns: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]] = ()
+) -> Table:
+    """A table of these rows: columns of text, then those of numbers."""
+    table = new_table(title)
+    for heading in columns:
+        table.add_column(heading, overflow="fold")
+    for heading in numbers:
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
-def _measured(
-    profile: Profile, configuration: ConvolutionConfiguration
-) -> tuple[AlgorithmMeasurement, ...]:
-    """Fastest first; with TF32 and without, where an algorithm was measured with both."""
-    both = [profile.find_algorithms(configuration, allow_tf32=allow) for allow in (True, False)]
-    return fastest_first(dict.fromkeys(itertools.chain(*both)))
+def _by_configuration(
+    profile: Profile,
+) -> list[tuple[ConvolutionConfiguration, tuple[AlgorithmMeasurement, ...]]]:
+    """Each configuration, in the order of the profile, with what was measured, fastest first."""
+    measured: dict[ConvolutionConfiguration, list[AlgorithmMeasurement]] = {}
+    for entry in profile.algorithms:
+        measured.setdefault(entry.configuration, []).append(entry)
+    for failure in profile.algorithm_failures:
+        measured.setdefault(failure.configuration, [])
+    return [(configuration, fastest_first(each)) for configuration, each in measured.items()]
 
 
 def _convolution_table(profile: Profile) -> Table:
-    table = new_table("Convolutions")
-    table.add_column("convolution, fastest algorithm", overflow="fold")
-    table.add_column("us", justify="right")
-    table.add_column("spread", justify="right")
-    table.add_column("workspace", justify="right")
-    table.add_column("measured", justify="right")
-    table.add_column("failed", overflow="fold")
-    failures: _Failures = collections.defaultdict(collections.Counter)
+    failures: dict[ConvolutionConfiguration, collections.Counter[str]]
+    failures = collections.defaultdict(collections.Counter)
     for failure in profile.algorithm_failures:
         failures[failure.configuration][failure.kind.value] += 1
-    for configuration in _configurations(profile):
-        measured = _measured(profile, configuration)
-        failed = "\n".join(
-            f"{count} {kind}" for kind, count in sorted(failures[configuration].items())
-        )
+    table = _table(
+        "Convolutions",
+        ("convolution, fastest algorithm",),
+        ("us", "spread", "workspace", "measured"),
+    )
+    table.add_column("failed", overflow="fold")
+    for configuration, measured in _by_configuration(profile):
         label = describe_convolution(configuration)
-        if not measured:
-            table.add_row(label, UNKNOWN, UNKNOWN, UNKNOWN, "0", failed)
-            continue
-        fastest = measured[0]
-        table.add_row(
-            f"{label}\n  {_algorithm_label(fastest)}",
-            f"{fastest.latency_us:.1f}",
-            f"{fastest.spread_us:.1f}",
-            decimal(fastest.workspace_bytes),
-            str(len(measured)),
-            failed,
-        )
+        cells = (UNKNOWN,) * 3
+        if measured:
+            fastest = measured[0]
+            label += f"\n  {_algorithm_label(fastest)}"
+            times = (f"{fastest.latency_us:.1f}", f"{fastest.spread_us:.1f}")
+            cells = (*times, decimal(fastest.workspace_bytes))
+        failed = sorted(failures[configuration].items())
+        words = "\n".join(f"{count} {kind}" for kind, count in failed)
+        table.add_row(label, *cells, str(len(measured)), words)
     return table
 
 
 def _stage_table(profile: Profile) -> Table:
-    table = new_table("Stages: together, and in sequence with the same and the fastest algorithms")
-    table.add_column("convolutions", overflow="fold")
+    table = _table(
+        "Stages: together, and in sequence with the same and the fastest algorithms",
+        ("convolutions",),
+        ("together us", "same us", "fastest us", "spread", "ratio", "wins"),
+    )
     table.leading = 1
-    for heading in ("together us", "same us", "fastest us", "spread", "ratio", "wins"):
-        table.add_column(heading, justify="right")
-    for stage in profile.stages:
+    for each in profile.stages:
+        times = (each.latency_us, each.same_sequential_us, each.sequential_us, each.spread_us)
         table.add_row(
-            describe_stage(stage.stage),
-            f"{stage.latency_us:.1f}",
-            f"{stage.same_sequential_us:.1f}",
-            f"{stage.sequential_us:.1f}",
-            f"{stage.spread_us:.1f}",
-            f"{stage.sequential_us / stage.latency_us:.2f}",
-            "yes" if wins(stage) else "no",
+            describe_stage(each.stage),
+            *(f"{time:.1f}" for time in times),
+            f"{each.sequential_us / each.latency_us:.2f}",
+            "yes" if wins(each) else "no",
         )
     for failure in profile.stage_failures:
         table.add_row(f"{describe_stage(failure.stage)}\n  {failure.kind.value}: {failure.reason}")
     return table
-
-
-def _print_paper_table_1(console: Console, profile: Profile, paper: PaperTables) -> None:
-    headings = ("of time", "registers", "shared", "threads", "blocks", "ALU", "stalls")
-    print_on(console, "\nTable 1: what the kernel that takes most time takes of one SM")
-    if not any(each.kernels for each in profile.algorithms):
-        print_on(console, _why_no_kernels(profile.device))
-    for configuration in _configurations(profile):
-        table = _new_paper_table(describe_convolution(configuration), headings)
-        measured = _measured(profile, configuration)
-        if not any(each.kernels for each in measured):
-            continue
-        for measurement in measured:
-            cells = _kernel_cells(measurement, profile.device)
-            table.add_row(_algorithm_label(measurement), *cells)
-        print_on(console, table)
-    table = _new_paper_table(f"Paper, {paper.table_1.layers or 'its two layers'}", headings)
-    for row in paper.table_1.rows:
-        table.add_row(row.algorithm, UNKNOWN, *_paper_cells(row))
-    print_on(console, table)
 
 
 def _why_no_kernels(device: ProfiledDevice) -> str:
@@ -287,22 +285,7 @@ def _why_no_kernels(device: ProfiledDevice) -> str:
     return "SM resources and stalls are of kernels, and none was traced: measure --trace-kernels."
 
 
-def _print_paper_table_2(console: Console, profile: Profile, paper: PaperTables) -> None:
-    headings = ("ms", "workspace")
-    print_on(console, "\nTable 2: time and workspace")
-    for configuration in _configurations(profile):
-        table = _new_paper_table(describe_convolution(configuration), headings)
-        for measurement in _measured(profile, configuration):
-            time = f"{measurement.latency_us / 1000:.4f}"
-            table.add_row(_algorithm_label(measurement), time, decimal(measurement.workspace_bytes))
-        print_on(console, table)
-    table = _new_paper_table(f"Paper, {paper.table_2.layers or 'one 5x5 convolution'}", headings)
-    for row in paper.table_2.rows:
-        table.add_row(row.algorithm, f"{row.time_ms:g}", row.workspace)
-    print_on(console, table)
-
-
-def _new_paper_table(title: str, headings: Sequence[str]) -> Table:
+def _paper_table(title: str, headings: Sequence[str]) -> Table:
     """One of several tables that stand below each other, with columns of the same width."""
     table = new_table(title)
     table.add_column("algorithm", width=38, overflow="fold")
@@ -334,12 +317,6 @@ def _occupancy_cells(kernel: KernelMeasurement, device: ProfiledDevice) -> tuple
 def _paper_cells(row: PaperKernel) -> tuple[str, ...]:
     shares = (row.registers, row.shared_memory, row.threads, row.blocks)
     return tuple(percent(share) for share in (*shares, row.alu_utilization, row.memory_stall))
-
-
-def _configurations(profile: Profile) -> Iterable[ConvolutionConfiguration]:
-    """Each configuration once, in the order of the profile."""
-    measured = [entry.configuration for entry in profile.algorithms]
-    return dict.fromkeys(measured + [entry.configuration for entry in profile.algorithm_failures])
 
 
 def _algorithm_label(entry: AlgorithmMeasurement | AlgorithmFailure) -> str:
@@ -374,15 +351,3 @@ def _outcome(entry: Entry) -> str:
     if isinstance(entry, (AlgorithmMeasurement, StageMeasurement)):
         return f"{entry.latency_us:.1f} us"
     return f"{entry.kind.value}: {entry.reason}"
-
-
-def _launch_table(title: str, launches: Sequence[LaunchKey]) -> Table:
-    table = new_table(title)
-    table.add_column("function", overflow="fold")
-    table.add_column("grid")
-    table.add_column("block")
-    for launch in launches[:_MOST_LAUNCHES]:
-        table.add_row(launch.function, _sizes(launch.grid), _sizes(launch.block))
-    if len(launches) > _MOST_LAUNCHES:
-        table.add_row(f"and {len(launches) - _MOST_LAUNCHES} more")
-    return table
