@@ -85,13 +85,13 @@ class _Beam:
         self._space = space
         self._width = width
         self._alone_us = [space.alone_us(1 << node) for node in range(len(space))]
+        self._may_follow = space.may_follow
         self._ways: dict[int, list[_Way]] = {}
         # The time from the start of a node to the end of the graph, on the longest way.
         self._urgency = [0.0] * len(space)
         for node in reversed(range(len(space))):
             rest = max((self._urgency[each] for each in space.readers[node]), default=0.0)
             self._urgency[node] = self._alone_us[node] + rest
-        self._may_continue = space.max_lane_length > 1 and any(space.followers)
         self._transitions = 0
 
     def search(self, on_progress: OnProgress | None) -> SearchResult:
@@ -152,36 +152,43 @@ class _Beam:
         for node in ready:
             yield 1 << node
         urgent = sorted(ready, key=lambda node: (-self._urgency[node], node))[:_MAX_READY]
-        masks = [1 << node for node in sorted(urgent)]
+        urgent.sort()
+        masks = [1 << node for node in urgent]
+        more = [self._more(node, state.done) for node in urgent] if self._may_follow else []
         for size in range(2, min(self._space.max_lanes, len(urgent)) + 1):
-            for lanes in itertools.combinations(masks, size):
-                yield sum(lanes)
-                if self._may_continue:
-                    yield from self._continued(state.done, list(lanes))
+            for places in itertools.combinations(range(len(urgent)), size):
+                stage = sum([masks[place] for place in places])
+                yield stage
+                if more:
+                    following = itertools.chain(*[more[place] for place in places])
+                    for _, node in sorted(following):
+                        stage |= node
+                        yield stage
 
-    def _continued(self, done: int, lanes: list[int]) -> Iterator[int]:
-        """Stages of more nodes: again and again the lane that ends first goes on, if one can."""
+    def _more(self, node: int, done: int) -> list[tuple[float, int]]:
+        """The nodes that can go on with a lane: when those before have ended, and its bit."""
         space = self._space
-        ends_us = [self._alone_us[lane.bit_length() - 1] for lane in lanes]
-        while True:
-            for place in sorted(range(len(lanes)), key=ends_us.__getitem__):
-                lane = lanes[place]
-                if lane.bit_count() == space.max_lane_length:
-                    continue
-                followers = 0
-                for node in bits_of(lane):
-                    followers |= space.followers[node]
-                for node in bits_of(followers & ~lane):
-                    if not space.direct[node] & ~done & ~lane:
-                        lanes[place] |= 1 << node
-                        ends_us[place] += self._alone_us[node]
-                        break
-                else:
-                    continue
+        lane = 1 << node
+        end_us = self._alone_us[node]
+        more = []
+        while lane.bit_count() < space.max_lane_length:
+            followers = 0
+            for each in bits_of(lane):
+                followers |= space.followers[each]
+            following = next(
+                (
+                    each
+                    for each in bits_of(followers & ~lane)
+                    if not space.direct[each] & ~done & ~lane
+                ),
+                None,
+            )
+            if following is None:
                 break
-            else:
-                return
-            yield sum(lanes)
+            more.append((end_us, 1 << following))
+            lane |= 1 << following
+            end_us += self._alone_us[following]
+        return more
 
     def _ways_of(self, stage: int) -> list[_Way]:
         """The options of a stage; of several nodes those that save something."""

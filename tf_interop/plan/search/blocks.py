@@ -3,8 +3,8 @@
 Where all later nodes depend on all earlier ones the graph is cut. A stage over a cut would be a
 single lane, which saves nothing, and what is alive after it does not depend on how the stages
 before were made. So each block is a search of its own, and one block that is too wide for the exact
-search leaves it to all others. There the exact search is tried with lanes of one node, then a beam;
-what is found in bounds is improved by joining (`join_stages`).
+search leaves it to all others. There it is searched exactly with lanes of one node, or else by a
+beam, and what is found is improved by joining (`join_stages`).
 """
 
 from __future__ import annotations
@@ -91,10 +91,9 @@ def search_blocks(
             )
 
     for number, part in enumerate(parts):
-        found = _search_exactly(part, bounds, tell)
-        if found is None:
+        found, is_exact = _search(part, bounds, tell)
+        if not is_exact:
             in_bounds.append(number)
-            found = _search_in_bounds(part, bounds, tell)
         results.append(found)
         states += found.states
     # After all searches: what is asked for here must not use up what the exact ones may ask for.
@@ -133,18 +132,18 @@ def search_blocks(
     )
 
 
-def _search_exactly(part: Space, bounds: SearchBounds, tell: OnProgress) -> SearchResult | None:
-    try:
-        return search_exactly(part, max_transitions=bounds.max_transitions, on_progress=tell)
-    except SearchTooWideError:
-        return None
-
-
-def _search_in_bounds(part: Space, bounds: SearchBounds, tell: OnProgress) -> SearchResult:
+def _search(part: Space, bounds: SearchBounds, tell: OnProgress) -> tuple[SearchResult, bool]:
+    """The stages of a block, and whether there are none better."""
+    # What is too wide with lanes of one node is so with others too.
+    spaces = (part.with_lanes_of_one(), part) if part.may_follow else (part,)
     found = None
-    if part.max_lane_length > 1 and any(part.followers):
-        found = _search_exactly(part.with_lanes_of_one(), bounds, tell)
-    return found or search_in_bounds(part, width=bounds.width, on_progress=tell)
+    for space in spaces:
+        try:
+            found = search_exactly(space, max_transitions=bounds.max_transitions, on_progress=tell)
+        except SearchTooWideError:
+            return found or search_in_bounds(part, width=bounds.width, on_progress=tell), False
+    assert found is not None
+    return found, True
 
 
 def find_blocks(space: Space) -> list[range]:

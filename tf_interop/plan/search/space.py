@@ -158,6 +158,11 @@ class Space:
         """How many nodes there are."""
         return len(self.direct)
 
+    @property
+    def may_follow(self) -> bool:
+        """Whether a lane can have several nodes."""
+        return self.max_lane_length > 1 and any(self.followers)
+
     def part(self, start: int, stop: int) -> Space:
         """The nodes from `start` on, numbered from 0, when all before them have run."""
         available_bytes = self._available_bytes
