@@ -81,31 +81,6 @@ class RunOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class AlgorithmJob:
-    """One algorithm to measure.
-
-    Attributes:
-        configuration: what to compute.
-        algorithm: a name of what to compute it with.
-        tf32: whether TF32 is allowed.
-    """
-
-    configuration: ConvolutionConfiguration
-    algorithm: str
-    tf32: bool
-
-    @property
-    def key(self) -> AlgorithmKey:
-        """That of its entry, under the name that is asked for."""
-        return AlgorithmKey(self.configuration, self.algorithm, self.tf32)
-
-    def __str__(self) -> str:
-        return (
-            f"{describe_convolution(self.configuration)}, {self.algorithm}{_tf32_words(self.tf32)}"
-        )
-
-
-@dataclasses.dataclass(frozen=True)
 class StageJob:
     """One stage to measure.
 
@@ -124,14 +99,21 @@ class StageJob:
         """That of its entry."""
         return StageKey(self.stage, self.tf32)
 
-    def __str__(self) -> str:
-        steps = self.stage.steps
+
+Job = AlgorithmKey | StageJob
+"""One algorithm, by the name that is asked for, or one stage."""
+
+
+def describe_job(job: Job) -> str:
+    """What is measured, in one line."""
+    if isinstance(job, AlgorithmKey):
+        what = f"{describe_convolution(job.configuration)}, {job.algorithm}"
+    else:
+        steps = job.stage.steps
+        merged = ", merged" if any(lane.merged for lane in job.stage.lanes) else ""
         algorithms = " | ".join(str(each.algorithm) for each in steps)
-        merged = ", merged" if any(lane.merged for lane in self.stage.lanes) else ""
-        return f"{len(steps)} convolutions{merged}, {algorithms}{_tf32_words(self.tf32)}"
-
-
-Job = AlgorithmJob | StageJob
+        what = f"{len(steps)} convolutions{merged}, {algorithms}"
+    return what if job.tf32 else f"{what}, without TF32"
 
 
 class ProfileJobs:
@@ -195,13 +177,13 @@ class ProfileJobs:
         if stages:
             yield f"{stages} stages"
 
-    def resolve(self, job: AlgorithmJob) -> ResolvedAlgorithm | AlgorithmFailure:
+    def resolve(self, job: AlgorithmKey) -> ResolvedAlgorithm | AlgorithmFailure:
         """What would run under the name of a job, asked once for each."""
-        if job.key not in self._resolved:
-            self._resolved[job.key] = self._backend.resolve_algorithm(
+        if job not in self._resolved:
+            self._resolved[job] = self._backend.resolve_algorithm(
                 job.configuration, job.algorithm, self.measure_options(job)
             )
-        return self._resolved[job.key]
+        return self._resolved[job]
 
     def measure_options(self, job: Job) -> MeasureOptions:
         """How to measure a job."""
@@ -226,10 +208,10 @@ class ProfileJobs:
 
     def _algorithm_jobs(
         self, configuration: ConvolutionConfiguration, tf32: bool, phase: Phase
-    ) -> Iterator[AlgorithmJob]:
+    ) -> Iterator[AlgorithmKey]:
         for name in self._algorithms(configuration, tf32, phase):
             if not self._measured.has_algorithm(configuration, name, allow_tf32=tf32):
-                yield AlgorithmJob(configuration, name, tf32)
+                yield AlgorithmKey(configuration, name, tf32)
 
     def _algorithms(
         self, configuration: ConvolutionConfiguration, tf32: bool, phase: Phase
@@ -339,7 +321,7 @@ class ProfileJobs:
             return [[name] * len(fastest) for name in names]
         return [
             [
-                self._name_of_pinned(AlgorithmJob(step.operation, step.algorithm, tf32))
+                self._name_of_pinned(AlgorithmKey(step.operation, step.algorithm, tf32))
                 if step.algorithm
                 else name
                 for step, name in zip(lane.steps, fastest, strict=True)
@@ -355,17 +337,13 @@ class ProfileJobs:
             names = [name for name in self._options.algorithms if _is_of_kind(name, wider)]
         else:
             names = self._listed(wider, AlgorithmScope.HEURISTIC, tf32)
-        resolved = (self._name_of_pinned(AlgorithmJob(wider, name, tf32)) for name in names)
+        resolved = (self._name_of_pinned(AlgorithmKey(wider, name, tf32)) for name in names)
         return tuple(dict.fromkeys(resolved))[: self._options.pair_algorithms]
 
-    def _name_of_pinned(self, job: AlgorithmJob) -> str:
+    def _name_of_pinned(self, job: AlgorithmKey) -> str:
         """The name that a stage's measurement will have, or that was asked for if it cannot run."""
         resolved = self.resolve(job)
         return job.algorithm if isinstance(resolved, AlgorithmFailure) else resolved.algorithm
-
-
-def _tf32_words(tf32: bool) -> str:
-    return "" if tf32 else ", without TF32"
 
 
 def _is_of_kind(algorithm: str, configuration: ConvolutionConfiguration) -> bool:

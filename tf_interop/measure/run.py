@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from tf_interop.measure.backend import Backend
-from tf_interop.measure.jobs import Job, Phase, ProfileJobs, RunOptions, StageJob
+from tf_interop.measure.jobs import Job, Phase, ProfileJobs, RunOptions, StageJob, describe_job
 from tf_interop.measure.measured import Measurements
 from tf_interop.profile.entries import (
     AlgorithmFailure,
@@ -140,7 +140,7 @@ class ProfileRun:
                         return End.STOPPED
                     if self._is_over(share):
                         break
-                    say(self._progress(phase, number, len(units), str(job)))
+                    say(self._progress(phase, number, len(units), describe_job(job)))
                     self._measure(job)
                     if self._is_device_lost:
                         return End.DEVICE_LOST
@@ -192,7 +192,7 @@ class ProfileRun:
             return
         before = self._measured.find_resolved(job.configuration, resolved, allow_tf32=job.tf32)
         if before is not None:
-            self._measured.add_name(job.key, before)
+            self._measured.add_name(job, before)
             return
         self._take_measured(
             job,
@@ -227,7 +227,7 @@ class ProfileRun:
         self._keep(entry)
         self._measured.add(entry)
         # Under the name that was asked for, too, which need not be resolved again in this run.
-        self._measured.add_name(job.key, entry)
+        self._measured.add_name(job.key if isinstance(job, StageJob) else job, entry)
         if isinstance(entry, (AlgorithmMeasurement, StageMeasurement)):
             self._measured_count += 1
         else:
