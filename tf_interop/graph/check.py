@@ -96,12 +96,7 @@ def check_rewrite(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Move:
-    """Where a node of the graph before is a step now.
-
-    Attributes:
-        stage: the node of the stage.
-        port: the output that is the step's result; None where it is none.
-    """
+    """The stage that a node is a step of now, and the port of its result, if that is an output."""
 
     stage: int
     port: int | None
@@ -109,13 +104,7 @@ class _Move:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Correspondence:
-    """What in the rewritten graph stands for tensors and dependencies of the graph before.
-
-    Attributes:
-        before: the graph before.
-        after: the rewritten graph.
-        moved: the nodes of `before` that are gone.
-    """
+    """What stands for tensors and dependencies of `before`, of which `moved` are gone."""
 
     before: GraphView
     after: GraphView
@@ -270,14 +259,13 @@ def _check_constant_inputs(after: GraphView, stage: StageNode, preserved: Collec
 
 
 def _check_identity(before: GraphView, after: GraphView, index: int, move: _Move) -> None:
-    name = before.names[index]
-    index_after = after.index_of[name]
-    old, new = before.nodes[index], after.nodes[index_after]
-    _expect("Identity", new.op, "op", name, name)
-    _expect(old.device, new.device, "device", name, name)
-    _expect(old.attr["T"], new.attr["T"], "dtype", name, name)
-    _expect(((move.stage, move.port),), after.fanins[index_after], "input", name, name)
-    _check_controls(after, index_after, set())
+    old, stage = before.nodes[index], after.names[move.stage]
+    source = f"{stage}:{move.port}" if move.port else stage
+    expected = node_def_pb2.NodeDef(
+        name=old.name, op="Identity", input=[source], device=old.device, attr={"T": old.attr["T"]}
+    )
+    new = after.nodes[after.index_of[old.name]]
+    _expect(expected, new, "stage's output", old.name, old.name)
 
 
 def _check_reader(index: int, index_after: int, correspondence: _Correspondence) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import threading
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from tf_interop import tensorflow_internals
 from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS
@@ -32,15 +32,8 @@ class XlaFunction:
     convolution_count: int
 
 
-@dataclasses.dataclass(frozen=True)
-class _Definition:
-    """What matters here of a function's definition.
-
-    Attributes:
-        must_compile: whether it was made with `jit_compile=True`.
-        convolution_count: convolutions in it.
-        calls: the functions that its nodes name, once for each node.
-    """
+class _Definition(NamedTuple):
+    """What matters here of a function's definition; `calls` has a function for each node."""
 
     must_compile: bool
     convolution_count: int
@@ -51,70 +44,60 @@ class XlaFunctionFinder:
     """Looks through the functions of the process. It looks at each once."""
 
     def __init__(self) -> None:
-        self._definitions: dict[str, _Definition] = {}  # guarded by _lock
-        self._lock = threading.Lock()
+        self._definitions: dict[str, _Definition] = {}  # replaced, never changed
 
     def find(self) -> tuple[XlaFunction, ...]:
         """The functions with convolutions that XLA compiles, by name.
 
         One that a compiled function calls is counted with it.
         """
-        names = tensorflow_internals.function_names()
-        with self._lock:
-            known = self._definitions
         # No lock while TensorFlow is asked: what two threads find out twice is the same.
-        definitions = {}
-        for name in names:
-            definition = known.get(name)
+        before, definitions = self._definitions, {}
+        for name in tensorflow_internals.function_names():
+            definition = before.get(name)
             if definition is None:
                 function_def = tensorflow_internals.function_def_of(name)
                 if function_def is None:
                     continue
                 definition = _read_definition(function_def)
             definitions[name] = definition
-        with self._lock:
-            self._definitions = definitions
-        counted = _ConvolutionCount(definitions)
+        self._definitions = definitions
+        counts: dict[str, int] = {}
         found = [
-            XlaFunction(name, counted.of(name))
+            XlaFunction(name, _count_convolutions(name, definitions, counts))
             for name, definition in sorted(definitions.items())
             if definition.must_compile
         ]
         return tuple(function for function in found if function.convolution_count)
 
 
-class _ConvolutionCount:
-    """Counts the convolutions of functions, with those of the functions that they call."""
-
-    def __init__(self, definitions: dict[str, _Definition]) -> None:
-        self._definitions = definitions
-        self._counts: dict[str, int] = {}
-
-    def of(self, name: str) -> int:
-        definition = self._definitions.get(name)
-        if definition is None:
-            return 0
-        if name not in self._counts:
-            # Of one that calls itself, as an imported graph may hold, what comes up again is none.
-            self._counts[name] = 0
-            calls = sum(map(self.of, definition.calls))
-            self._counts[name] = definition.convolution_count + calls
-        return self._counts[name]
+def _count_convolutions(
+    name: str, definitions: Mapping[str, _Definition], counts: dict[str, int]
+) -> int:
+    """Of a function and of those that it calls."""
+    definition = definitions.get(name)
+    if definition is not None and name not in counts:
+        # Of one that calls itself, as an imported graph may hold, what comes up again is none.
+        counts[name] = 0
+        calls = sum(_count_convolutions(call, definitions, counts) for call in definition.calls)
+        counts[name] = definition.convolution_count + calls
+    return counts.get(name, 0)
 
 
 def _read_definition(function_def: Any) -> _Definition:
     attributes = function_def.attr
     calls = []
-    convolution_count = 0
     for node in function_def.node_def:
-        convolution_count += node.op in CONVOLUTION_KINDS
         for value in node.attr.values():
             if value.HasField("func"):
                 calls.append(value.func.name)
             elif value.HasField("list"):
                 calls += [function.name for function in value.list.func]
-    must_compile = _MUST_COMPILE in attributes and attributes[_MUST_COMPILE].b
-    return _Definition(must_compile, convolution_count, tuple(calls))
+    return _Definition(
+        _MUST_COMPILE in attributes and attributes[_MUST_COMPILE].b,
+        sum(node.op in CONVOLUTION_KINDS for node in function_def.node_def),
+        tuple(calls),
+    )
 
 
 def xla_auto_clustering() -> str:

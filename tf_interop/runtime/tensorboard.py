@@ -6,7 +6,6 @@ a program runs. `tf.summary.write` is TensorFlow's own, and takes what tells Ten
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 
@@ -50,45 +49,25 @@ class StageValuesWriter:
         """Whether there are values."""
         return self._writer is not None
 
-    def write(self, values: StageValues, step: int) -> None:
-        """Adds scalars.
+    def write(self, values: StageValues, epoch: int) -> None:
+        """Adds scalars."""
+        for name, value in dataclasses.asdict(values).items():
+            self._write(name, tf.constant(value, tf.float32), epoch, "scalars")
 
-        Args:
-            values: what to write.
-            step: the epoch.
-        """
-        with self._recording():
-            for name, value in dataclasses.asdict(values).items():
-                tf.summary.write(
-                    _PREFIX + name, tf.constant(value, tf.float32), step, _metadata("scalars")
-                )
-
-    def write_text(self, text: str, step: int) -> None:
-        """Adds a text that is shown as it is, line by line.
-
-        Args:
-            text: the text.
-            step: the epoch.
-        """
-        with self._recording():
-            tf.summary.write(
-                _PREFIX + "status", tf.constant(f"```\n{text}\n```"), step, _metadata("text")
-            )
+    def write_text(self, text: str, epoch: int) -> None:
+        """Adds a text that is shown as it is, line by line."""
+        self._write("status", tf.constant(f"```\n{text}\n```"), epoch, "text")
 
     def close(self) -> None:
         """Ends the file. Does nothing where there is none."""
         if self._writer is not None:
             self._writer.close()
 
-    def _recording(self) -> contextlib.AbstractContextManager[object]:
+    def _write(self, name: str, value: tf.Tensor, epoch: int, kind: str) -> None:
         if self._writer is None:
             self._writer = tf.summary.create_file_writer(self._folder)
-        recording: contextlib.AbstractContextManager[object] = self._writer.as_default()
-        return recording
-
-
-def _metadata(plugin: str) -> tf.compat.v1.SummaryMetadata:
-    metadata = tf.compat.v1.SummaryMetadata()
-    metadata.plugin_data.plugin_name = plugin
-    metadata.data_class = _DATA_CLASSES[plugin]
-    return metadata
+        metadata = tf.compat.v1.SummaryMetadata()
+        metadata.plugin_data.plugin_name = kind
+        metadata.data_class = _DATA_CLASSES[kind]
+        with self._writer.as_default():
+            tf.summary.write(_PREFIX + name, value, epoch, metadata)
