@@ -44,9 +44,7 @@ def faults_of(files: Files, package: pathlib.Path) -> list[str]:
     }
     found = {name for name in files if ".dist-info/" not in name}
     faults = [f"it lacks {name}" for name in sorted((sources | BUILT) - found)]
-    faults += [
-        f"it holds {name}, which is no part of it" for name in sorted(found - sources - BUILT)
-    ]
+    faults += [f"it holds the foreign {name}" for name in sorted(found - sources - BUILT)]
     if BUILD_INFO in files and not json.loads(files[BUILD_INFO])["cudnn_backend"]:
         faults.append("it was built without the cudnn backend: it would never use a GPU")
     if not any(name.endswith("/licenses/LICENSE") for name in files):
