@@ -42,19 +42,21 @@ void RenameForOneDnn(const StepProgram& step, bool has_constant_filter, NodeDef*
   }
 }
 
-absl::Status MakeKernel(OpKernelContext* context, NodeDef node, std::unique_ptr<OpKernel>* kernel) {
+absl::Status MakeKernel(OpKernelContext* context, bool is_on_cpu, NodeDef node,
+                        std::unique_ptr<OpKernel>* kernel) {
   const tensorflow::OpDef* op_def = nullptr;
   TF_RETURN_IF_ERROR(tensorflow::OpRegistry::Global()->LookUpOpDef(node.op(), &op_def));
   tensorflow::AddDefaultsToNodeDef(*op_def, &node);
   std::shared_ptr<const tensorflow::NodeProperties> properties;
   TF_RETURN_IF_ERROR(tensorflow::NodeProperties::CreateFromNodeDef(
       std::move(node), tensorflow::OpRegistry::Global(), &properties));
-  // Not by the call's FunctionLibraryRuntime: that of a function over several devices makes none.
+  // Not by the call's FunctionLibraryRuntime: that of a function over several devices makes none,
+  // and Grappler, which computes nodes that read constants alone, has none.
+  const tensorflow::DeviceType device(is_on_cpu ? tensorflow::DEVICE_CPU : tensorflow::DEVICE_GPU);
   absl::Status status;
-  tensorflow::DeviceBase* const device = context->device();
-  *kernel = tensorflow::CreateOpKernel(tensorflow::DeviceType(device->attributes().device_type()),
-                                       device, device->GetAllocator({}), properties,
-                                       TF_GRAPH_DEF_VERSION, &status);
+  *kernel = tensorflow::CreateOpKernel(device, context->device(),
+                                       context->get_allocator(tensorflow::AllocatorAttributes()),
+                                       properties, TF_GRAPH_DEF_VERSION, &status);
   return status;
 }
 
@@ -98,7 +100,7 @@ absl::Status StockKernels::Find(OpKernelContext* context, size_t operation,
     NodeDef node = step.node_def;
     if (is_on_cpu_) RenameForOneDnn(step, is_constant, &node);
     Kernel made;
-    TF_RETURN_IF_ERROR(MakeKernel(context, std::move(node), &made));
+    TF_RETURN_IF_ERROR(MakeKernel(context, is_on_cpu_, std::move(node), &made));
     TF_RETURN_IF_ERROR(CheckKernel(step, is_on_cpu_, made.get()));
     *chosen = std::move(made);
   }
