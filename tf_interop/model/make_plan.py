@@ -161,7 +161,7 @@ def _plan_graph(
     if not convolutions:
         raise ValueError(
             "Expected a model with convolutions that can be part of a stage, got none. tf-interop "
-            "analyze says what was left alone and why."
+            "analyze says what was refused and why."
         )
 
     def say_progress(progress: SearchProgress) -> None:
