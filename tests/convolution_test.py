@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from convolution_values import CONFIGURATION
 
 from tf_interop.convolution import (
-    ConvolutionConfiguration,
     ConvolutionKind,
     can_merge,
     merged_configuration,
@@ -38,23 +38,24 @@ def test_what_is_not_known_stays_unknown() -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
+    "change",
     [
-        dataclasses.replace(NARROW, filter_shape=(1, 3, 16, 8)),
-        dataclasses.replace(NARROW, filter_shape=None),
-        dataclasses.replace(NARROW, image_shape=(4, 28, 28, 16)),
-        dataclasses.replace(NARROW, strides=(2, 2)),
-        dataclasses.replace(NARROW, dilations=(2, 2)),
-        dataclasses.replace(NARROW, padding="VALID"),
-        dataclasses.replace(NARROW, layout="NCHW"),
-        dataclasses.replace(NARROW, dtype="float16"),
-        dataclasses.replace(NARROW, op="_FusedConv2D", fused_ops=("BiasAdd",)),
+        {"filter_shape": (1, 3, 16, 8)},
+        {"filter_shape": None},
+        {"image_shape": (4, 28, 28, 16)},
+        {"strides": (2, 2)},
+        {"dilations": (2, 2)},
+        {"padding": "VALID"},
+        {"layout": "NCHW"},
+        {"dtype": "float16"},
+        {"op": "_FusedConv2D", "fused_ops": ("BiasAdd",)},
     ],
 )
-def test_keeps_apart_what_differs_in_more_than_channels(other: ConvolutionConfiguration) -> None:
+def test_keeps_apart_what_differs_in_more_than_channels(change: dict[str, Any]) -> None:
+    other = dataclasses.replace(NARROW, **change)
     assert can_merge([CONFIGURATION, NARROW])
     assert not can_merge([CONFIGURATION, other])
-    with pytest.raises(ValueError, match="that differ in filters and output channels alone"):
+    with pytest.raises(ValueError, match="Expected two or more"):
         merged_configuration([CONFIGURATION, other])
 
 

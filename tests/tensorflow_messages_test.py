@@ -6,13 +6,12 @@ import os
 import pathlib
 import subprocess
 import sys
-import textwrap
 
 import pytest
 
 from tf_interop.tensorflow_messages import LOG_LEVEL
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 STARTS = "I0000 00:00:1795292847.034241    3447 port.cc:153] oneDNN custom operations are on."
 # What compiled code writes, as it does: past Python's stderr.
 PROGRAM = f"""
@@ -72,43 +71,31 @@ def test_a_benchmark_is_silent_while_it_imports_tensorflow() -> None:
     assert (process.returncode, process.stderr) == (0, "")
 
 
-def test_a_benchmark_without_tensorflow_says_so(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_a_benchmark_without_tensorflow_says_so(tmp_path: pathlib.Path) -> None:
     (tmp_path / "tensorflow.py").write_text("raise ImportError('TensorFlow is blocked')")
     process = _run("-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {BENCHMARK}")
-    assert "BenchmarkError: Expected to import TensorFlow, got: TensorFlow is" in process.stderr
+    assert "BenchmarkError: Expected to import TensorFlow" in process.stderr
 
 
-@pytest.mark.parametrize("command", ["analyze", "run"])
-def test_a_command_is_silent_and_a_program_says_what_it_says(
-    command: str, tmp_path: pathlib.Path
+@pytest.mark.parametrize(
+    ("arguments", "is_silent"),
+    [
+        (["analyze", "quiet_model:build"], True),
+        # A program says what it says: TensorFlow's, more or less of it by the machine.
+        (["run", "--policy", "always", "quiet_model.py"], False),
+    ],
+)
+def test_a_command_is_silent_and_a_program_is_not(
+    arguments: list[str], is_silent: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = tmp_path / "quiet_model.py"
-    program.write_text(
-        textwrap.dedent(
-            """
-            import tensorflow as tf
-
-            def build():
-                image = tf.keras.Input((8, 8, 3))
-                return tf.keras.Model(image, tf.keras.layers.Conv2D(4, 3)(image))
-            """
-        )
+    (tmp_path / "quiet_model.py").write_text(
+        "import tensorflow as tf\n"
+        "def build():\n"
+        "    image = tf.keras.Input((8, 8, 3))\n"
+        "    return tf.keras.Model(image, tf.keras.layers.Conv2D(4, 3)(image))\n"
     )
-    arguments = {
-        "analyze": (f"sys.path.insert(0, {str(tmp_path)!r})", ["analyze", "quiet_model:build"]),
-        "run": ("", ["run", "--policy", "always", str(program)]),
-    }
-    prepare, argv = arguments[command]
-    process = _run(
-        "-c",
-        f"import sys; {prepare}\nsys.argv[1:] = {argv!r}\n"
-        "from tf_interop.cli.main import main; main()",
-    )
+    monkeypatch.chdir(tmp_path)
+    process = _run("-m", "tf_interop", *arguments)
     assert process.returncode == 0, process.stderr
-    if command == "analyze":
-        assert process.stderr == ""
-    else:
-        # TensorFlow's, which says more or less by the machine, and always something at that level.
-        assert "port.cc" in process.stderr or "0000 00:00:" in process.stderr
+    said = "port.cc" in process.stderr or "0000 00:00:" in process.stderr
+    assert process.stderr == "" if is_silent else said
