@@ -44,8 +44,8 @@ LEGACY_ALGORITHMS: Mapping[ConvolutionKind, tuple[str, ...]] = MappingProxyType(
 HOST_ALGORITHMS: tuple[str, ...] = ("IM2COL_GEMM", "EIGEN_SPATIAL", "DIRECT")
 """Algorithms of the host backend; the second is for forward convolutions alone."""
 
-# An engine's global index and its knobs, as cudnn-frontend tags a plan: "eng4_k24=15_k6=0". Words in
-# front name what the runner does around the algorithm. What is accepted here is exactly what
+# An engine's global index and its knobs, as cudnn-frontend tags a plan: "eng4_k24=15_k6=0". Words
+# in front name what the runner does around the algorithm. What is accepted here is exactly what
 # ParseAlgorithm accepts (cc_kernels/core/cudnn/algorithm.cc).
 _FORMULATION = re.compile(r"(?:split\+)?(?:nchw\+)?")
 _NUMBER = r"(?:0|[1-9][0-9]*)"
