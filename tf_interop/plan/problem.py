@@ -99,7 +99,8 @@ class ProblemNode:
     Attributes:
         name: of the node in the graph.
         costs: the name of its ConvolutionCosts.
-        predecessors: names of the convolutions that it depends on, with none between.
+        predecessors: names of the convolutions that it depends on, with none between. Others may
+            be named too, where a lane with them would wait for itself.
         follows: those of `predecessors` that it reads directly, with nothing else on any
             convolution-free path between, so that both may be in one lane.
         group: only nodes of the same group may share a stage (device and control-flow region).

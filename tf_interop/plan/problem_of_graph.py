@@ -13,6 +13,7 @@ from tf_interop.graph.merge_keys import find_merge_keys
 from tf_interop.graph.view import GraphView
 from tf_interop.plan.problem import PlanningProblem, ProblemNode
 from tf_interop.plan.problem_of_profile import problem_of_profile
+from tf_interop.plan.search.space import bits_of, mask_of
 from tf_interop.profile.types import Profile
 
 
@@ -84,21 +85,44 @@ def _nodes(
     names = [node.name for node in chosen]
     merge_keys = find_merge_keys(view, chosen)
     follows = find_follows(view, convolutions)
+    indirect = _read_indirectly(view, [node.index for node in chosen])
+    ancestors: list[int] = []
     nodes = []
-    for node, places in zip(chosen, independence.direct_predecessors(planned), strict=True):
-        predecessors = tuple(names[place] for place in places)
-        read = follows.get(node.name, ())
+    for number, nearest in enumerate(independence.direct_predecessors(planned)):
+        node = chosen[number]
+        ancestors.append(mask_of(nearest))
+        for each in nearest:
+            ancestors[number] |= ancestors[each]
+        read = [each for each in nearest if names[each] in follows.get(node.name, ())]
+        # It may follow no lane that begins with what it waits for by way of others.
+        barred = 0
+        for each in read:
+            barred |= ancestors[each] & indirect[number]
         nodes.append(
             ProblemNode(
                 name=node.name,
                 costs=costs[node.configuration],
-                predecessors=predecessors,
-                follows=tuple(each for each in predecessors if each in read),
+                predecessors=tuple(names[each] for each in (*bits_of(barred), *nearest)),
+                follows=tuple(names[each] for each in read),
                 group=_group(node),
                 merge_key=merge_keys.get(node.name),
             )
         )
     return tuple(nodes)
+
+
+def _read_indirectly(view: GraphView, indices: Sequence[int]) -> list[int]:
+    """For each node those of `indices` that it reads by way of nodes that are none, as bits."""
+    place_of = {index: place for place, index in enumerate(indices)}
+    reaching = [0] * len(view)
+    for index in view.topological_order():
+        for source in view.sources(index):
+            place = place_of.get(source)
+            if place is None:
+                reaching[index] |= reaching[source]
+            elif index not in place_of:
+                reaching[index] |= 1 << place
+    return [reaching[index] for index in indices]
 
 
 def _group(node: ConvolutionNode) -> str:
