@@ -20,6 +20,7 @@ from tf_interop.plan.cost.stage_costs import StageChoice, StageCosts
 from tf_interop.plan.live_memory import LiveMemory
 from tf_interop.plan.order import in_order, stage_of
 from tf_interop.plan.problem import MeasuredStage, PlanningProblem
+from tf_interop.plan.search.space import Space, bits_of, mask_of
 from tf_interop.plan.types import GraphPlan, PlannedStage, RejectedStage
 
 _MOST_TOLD = 5
@@ -97,11 +98,7 @@ class _Schedule:
                 if isinstance(planned, PlannedStage):
                     self.stage_of[place[name]] = number
         self._memory = LiveMemory(problem)
-        self._predecessors = problem.predecessors
-        self._readers: list[list[int]] = [[] for _ in problem.nodes]
-        for node, predecessors in enumerate(problem.predecessors):
-            for predecessor in predecessors:
-                self._readers[predecessor].append(node)
+        self.space = Space(problem.predecessors, lambda _: ())
 
     def share_a_stage(self, nodes: _Nodes) -> bool:
         stages = {self.stage_of.get(node) for node in nodes}
@@ -109,20 +106,20 @@ class _Schedule:
 
     def turns_for(self, nodes: _Nodes) -> range:
         """Before what nodes could run together, with all others left where they are."""
-        before = [self._turn_of[each] for node in nodes for each in self._predecessors[node]]
-        after = [self._turn_of[each] for node in nodes for each in self._readers[node]]
+        before = [self._turn_of[each] for node in nodes for each in self.space.predecessors[node]]
+        after = [self._turn_of[each] for node in nodes for each in self.space.readers[node]]
         return range(max(before, default=-1) + 1, min(after, default=self._turns) + 1)
 
     def alive_bytes(self, turn: int, nodes: _Nodes) -> int:
         """Outputs that are alive before a turn, apart from those of `nodes`, which run there."""
         ran = (node for node, its in self._turn_of.items() if its < turn and node not in nodes)
-        return self._memory.alive_bytes(sum(1 << node for node in ran))
+        return self._memory.alive_bytes(mask_of(ran))
 
 
 def _kinds(problem: PlanningProblem, schedule: _Schedule) -> list[_Kind]:
     kinds: dict[object, _Kind] = {}
     fastest_us = [costs.fastest.latency_us for costs in problem.node_costs]
-    for nodes in _independent_sets(problem):
+    for nodes in _independent_sets(problem, schedule.space):
         if schedule.share_a_stage(nodes):
             continue
         names = sorted(problem.nodes[node].costs for node in nodes)
@@ -136,25 +133,15 @@ def _kinds(problem: PlanningProblem, schedule: _Schedule) -> list[_Kind]:
     return list(kinds.values())
 
 
-def _independent_sets(problem: PlanningProblem) -> Iterator[_Nodes]:
+def _independent_sets(problem: PlanningProblem, space: Space) -> Iterator[_Nodes]:
     """Pairs; and of three and more those of one depth, and those of them on one image."""
-    ancestors: list[int] = []
     depths: list[int] = []
     in_group: dict[str, int] = collections.defaultdict(int)
     levels: dict[object, list[int]] = collections.defaultdict(list)
-    for number, (node, predecessors) in enumerate(
-        zip(problem.nodes, problem.predecessors, strict=True)
-    ):
-        reached = 0
-        for each in predecessors:
-            reached |= ancestors[each] | 1 << each
-        ancestors.append(reached)
-        depths.append(1 + max((depths[each] for each in predecessors), default=0))
-        candidates = in_group[node.group] & ~reached
-        while candidates:
-            lowest = candidates & -candidates
-            candidates ^= lowest
-            yield lowest.bit_length() - 1, number
+    for number, node in enumerate(problem.nodes):
+        depths.append(1 + max((depths[each] for each in space.predecessors[number]), default=0))
+        for other in bits_of(in_group[node.group] & ~space.ancestors[number]):
+            yield other, number
         in_group[node.group] |= 1 << number
         levels[depths[number], node.group].append(number)
         if node.merge_key is not None:
