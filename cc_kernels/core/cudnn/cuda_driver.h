@@ -23,8 +23,12 @@ namespace tf_interop {
   X(cuCtxGetDevice)                     \
   X(cuCtxGetStreamPriorityRange)        \
   X(cuDeviceGet)                        \
+  X(cuDeviceGetAttribute)               \
+  X(cuDeviceGetName)                    \
   X(cuDevicePrimaryCtxRetain)           \
   X(cuDevicePrimaryCtxRelease)          \
+  X(cuDeviceTotalMem)                   \
+  X(cuDriverGetVersion)                 \
   X(cuMemAlloc)                         \
   X(cuMemFree)                          \
   X(cuMemcpy2DAsync)                    \

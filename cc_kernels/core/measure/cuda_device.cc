@@ -15,40 +15,11 @@
 namespace tf_interop {
 namespace {
 
-// What tells one device from another, which running convolutions needs nothing of.
-#define TF_INTEROP_CUDA_DESCRIPTION_ENTRY_POINTS(X) \
-  X(cuDeviceGetAttribute)                           \
-  X(cuDeviceGetName)                                \
-  X(cuDeviceTotalMem)                               \
-  X(cuDriverGetVersion)
-
-struct DescriptionCalls {
-  Status Find(const DynamicLibrary& library) {
-// cuda.h may rename an entry point to the version that its declaration fits.
-#define TF_INTEROP_STRING(name) #name
-#define TF_INTEROP_FIND(name) \
-  TF_INTEROP_RETURN_IF_ERROR(library.Find(TF_INTEROP_STRING(name), &this->name));
-    TF_INTEROP_CUDA_DESCRIPTION_ENTRY_POINTS(TF_INTEROP_FIND)
-#undef TF_INTEROP_FIND
-#undef TF_INTEROP_STRING
-    return Status::Ok();
-  }
-
-#define TF_INTEROP_DECLARE(name) decltype(&::name) name = nullptr;
-  TF_INTEROP_CUDA_DESCRIPTION_ENTRY_POINTS(TF_INTEROP_DECLARE)
-#undef TF_INTEROP_DECLARE
-};
-
-Status ReadDriverVersion(const CudaDriver& driver, int* version) {
-  DescriptionCalls calls;
-  TF_INTEROP_RETURN_IF_ERROR(calls.Find(driver.library));
-  return driver.Check(calls.cuDriverGetVersion(version), "cuDriverGetVersion");
-}
-
 #ifdef TF_INTEROP_HAS_CUPTI
 Status FindTracer(const CudaDriver& driver, CuptiTracer** tracer) {
   int driver_version = 0;
-  TF_INTEROP_RETURN_IF_ERROR(ReadDriverVersion(driver, &driver_version));
+  TF_INTEROP_RETURN_IF_ERROR(
+      driver.Check(driver.cuDriverGetVersion(&driver_version), "cuDriverGetVersion"));
   return CuptiTracer::Get(driver_version, tracer);
 }
 #endif
@@ -99,12 +70,6 @@ Status CudaMeasuringDevice::CreateStreamAndEvents() {
 
 Status CudaMeasuringDevice::Describe(DeviceDescription* description) {
   *description = DeviceDescription();
-  DescriptionCalls calls;
-  TF_INTEROP_RETURN_IF_ERROR(calls.Find(driver_.library));
-  const auto read = [&](CUdevice_attribute attribute, int32_t* value) -> Status {
-    return driver_.Check(calls.cuDeviceGetAttribute(value, attribute, device_),
-                         "cuDeviceGetAttribute");
-  };
   int32_t major = 0, minor = 0;
   for (const auto& [attribute, value] : std::initializer_list<std::pair<CUdevice_attribute, int*>>{
            {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major},
@@ -117,20 +82,22 @@ Status CudaMeasuringDevice::Describe(DeviceDescription* description) {
            {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, &description->blocks},
            {CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK,
             &description->reserved_shared_memory_bytes}}) {
-    TF_INTEROP_RETURN_IF_ERROR(read(attribute, value));
+    TF_INTEROP_RETURN_IF_ERROR(driver_.Check(
+        driver_.cuDeviceGetAttribute(value, attribute, device_), "cuDeviceGetAttribute"));
   }
   description->compute_capability = std::to_string(major) + "." + std::to_string(minor);
 
   char name[256] = "";
   TF_INTEROP_RETURN_IF_ERROR(
-      driver_.Check(calls.cuDeviceGetName(name, sizeof(name), device_), "cuDeviceGetName"));
+      driver_.Check(driver_.cuDeviceGetName(name, sizeof(name), device_), "cuDeviceGetName"));
   description->name = name;
   size_t memory_bytes = 0;
   TF_INTEROP_RETURN_IF_ERROR(
-      driver_.Check(calls.cuDeviceTotalMem(&memory_bytes, device_), "cuDeviceTotalMem"));
+      driver_.Check(driver_.cuDeviceTotalMem(&memory_bytes, device_), "cuDeviceTotalMem"));
   description->memory_bytes = static_cast<int64_t>(memory_bytes);
   int cuda_version = 0;
-  TF_INTEROP_RETURN_IF_ERROR(ReadDriverVersion(driver_, &cuda_version));
+  TF_INTEROP_RETURN_IF_ERROR(
+      driver_.Check(driver_.cuDriverGetVersion(&cuda_version), "cuDriverGetVersion"));
   description->cuda = CudaVersionText(cuda_version);
   const CudnnLibrary* cudnn = nullptr;
   TF_INTEROP_RETURN_IF_ERROR(CudnnLibrary::Get(&cudnn));
