@@ -4,7 +4,7 @@
     scripts/write_results.py           writes the page
     scripts/write_results.py --check   ends with 1 where the page is not what the files say
 
-A result file is written by the program that its `command` names. Every figure of the page is in one
+A result file is written by the program that its `command` names. Every value of the page is in one
 of them, and a file of a kind that this script does not know is an error, so that none is left out.
 """
 
@@ -35,7 +35,7 @@ _INTRODUCTION = """\
 
 <!-- Written by scripts/write_results.py from the files under results/. -->
 
-Every figure here is from a result file beside this page, and each file says on what machine, when,
+Every value here is from a result file beside this page, and each file says on what machine, when,
 with which versions and by which command it was made.
 """
 _NO_GPU = """\
@@ -43,6 +43,7 @@ _NO_GPU = """\
 faster there. What it has is what the plugin costs, and that results stay the same.
 """
 
+Write = Callable[[dict[str, Any]], str]
 _MUST_HAVE = ("format", "version", "date", "machine", "command")
 # What a result file says of the software that it was made with, where it does.
 _VERSIONS = (
@@ -180,122 +181,111 @@ def _why_slower(result: CaseResult) -> str | None:
     return "; ".join(reasons) or "as planned: what the profile promised did not come true"
 
 
-def _pass_time(result: dict[str, Any]) -> str:
-    rows = [
-        (
-            each["network"],
-            each["nodes"],
-            each["stages"],
-            f"{each['median_ms']:.0f} ms",
-            f"{each['first_ms']:.0f} ms",
-        )
-        for each in result["networks"]
-    ]
-    return (
-        _paragraph(
-            "What the graph pass takes for training graphs as TensorFlow hands them over, policy "
-            "`always`: median of several runs, and the first one. It runs twice before the first "
-            "call of a function."
-        )
-        + "\n\n"
-        + _table(("network", "nodes", "stages", "median", "first"), rows)
-    )
+def _rows_of(
+    key: str,
+    text: str | Write,
+    columns: dict[str, Callable[[Any], object]],
+) -> Write:
+    """A section with a paragraph and a table.
+
+    Args:
+        key: what of the result has a row each.
+        text: the paragraph, or what makes it of the result.
+        columns: what makes a cell of each, by the column's title.
+    """
+
+    def write(result: dict[str, Any]) -> str:
+        rows = [[cell(each) for cell in columns.values()] for each in result[key]]
+        paragraph = text if isinstance(text, str) else text(result)
+        return f"{_paragraph(paragraph)}\n\n{_table(columns, rows)}"
+
+    return write
 
 
-def _plan_time(result: dict[str, Any]) -> str:
-    rows = [
-        (
-            each["network"],
-            each["convolutions"],
-            each["stages"],
-            f"{each['seconds']:.2f} s",
-            f"{each['megabytes']:.0f} MB",
-        )
-        for each in result["networks"]
-    ]
-    return (
-        _paragraph(
-            "What the planner takes. The times that it plans for are "
-            f"{result['times_planned_for']}, so how much time the plans save says nothing and is "
-            "left out."
-        )
-        + "\n\n"
-        + _table(("network", "convolutions", "stages", "time", "memory"), rows)
-    )
+_pass_time = _rows_of(
+    "networks",
+    "What the graph pass takes for training graphs as TensorFlow hands them over, policy `always`: "
+    "median of several runs, and the first one. It runs twice before the first call of a function.",
+    {
+        "network": lambda each: each["network"],
+        "nodes": lambda each: each["nodes"],
+        "stages": lambda each: each["stages"],
+        "median": lambda each: f"{each['median_ms']:.0f} ms",
+        "first": lambda each: f"{each['first_ms']:.0f} ms",
+    },
+)
+_plan_time = _rows_of(
+    "networks",
+    lambda result: (
+        "What the planner takes. The times that it plans for are "
+        f"{result['times_planned_for']}, so how much time the plans save says nothing and is left "
+        "out."
+    ),
+    {
+        "network": lambda each: each["network"],
+        "convolutions": lambda each: each["convolutions"],
+        "stages": lambda each: each["stages"],
+        "time": lambda each: f"{each['seconds']:.2f} s",
+        "memory": lambda each: f"{each['megabytes']:.0f} MB",
+    },
+)
+_launch_overhead = _rows_of(
+    "launches",
+    "What launching one pinned convolution costs the host, beside the bare calls of cuDNN that it "
+    "makes: medians. libcuda and libcudnn are stand-ins that do no work, so this is the share of "
+    "this project alone.",
+    {
+        "a launch": lambda each: each["name"],
+        "time": lambda each: f"{each['launch']['median_ns']} ns",
+        "bare calls": lambda each: f"{each['bare_calls']['median_ns']} ns",
+        "difference": lambda each: f"{each['overhead_ns']} ns",
+    },
+)
+_applications = _rows_of(
+    "networks",
+    lambda result: (
+        f"{len(result['networks'])} of the {len(result['architectures'])} architectures of "
+        "keras.applications with the plugin on (policy `always`) and off: convolutions in stages, "
+        "and how far the plugin moved outputs and gradients at most, as a share of what rounding "
+        "explains: eight times as far as a change of the last bits moves them in stock TensorFlow, "
+        "and four roundings more."
+    ),
+    {
+        "network": lambda each: each["network"],
+        "inference": lambda each: _in_stages(each["inference"]),
+        "training step": lambda each: _in_stages(each["training"]),
+        "share of rounding": lambda each: f"{max(each['outputs'], each['gradients'] or 0):.2f}",
+    },
+)
 
 
-def _launch_overhead(result: dict[str, Any]) -> str:
-    rows = [
-        (
-            each["name"],
-            f"{each['launch']['median_ns']} ns",
-            f"{each['bare_calls']['median_ns']} ns",
-            f"{each['overhead_ns']} ns",
-        )
-        for each in result["launches"]
-    ]
-    return (
-        _paragraph(
-            "What launching one pinned convolution costs the host, beside the bare calls of cuDNN "
-            "that it makes: medians. libcuda and libcudnn are stand-ins that do no work, so this "
-            "is the share of this project alone."
-        )
-        + "\n\n"
-        + _table(("a launch", "time", "bare calls", "difference"), rows)
-    )
-
-
-def _applications(result: dict[str, Any]) -> str:
-    networks = result["networks"]
-    rows = [
-        (
-            each["network"],
-            *(f"{each[graph]['in_stages']} of {each[graph]['convolutions']}" for graph in _GRAPHS),
-            f"{max(each['outputs'], each['gradients'] or 0):.2f}",
-        )
-        for each in networks
-    ]
-    return (
-        _paragraph(
-            f"{len(networks)} of the {len(result['architectures'])} architectures of "
-            "keras.applications with the plugin on (policy `always`) and off: convolutions in "
-            "stages, and how far the plugin moved outputs and gradients at most, as a share of "
-            "what rounding explains: eight times as far as a change of the last bits moves them in "
-            "stock TensorFlow, and four roundings more."
-        )
-        + "\n\n"
-        + _table(("network", "inference", "training step", "share of rounding"), rows)
-    )
+def _in_stages(graph: dict[str, Any]) -> str:
+    return f"{graph['in_stages']} of {graph['convolutions']}"
 
 
 def _model_garden(result: dict[str, Any]) -> str:
-    rows = [
-        (
-            what,
-            each["tensors"],
-            f"{each['plugin']:.1e}",
-            f"{each['onednn']:.1e}",
-            f"{each['share_of_tolerance']:.2f}",
-        )
-        for what, each in result["relative_differences"].items()
-    ]
-    return (
-        _paragraph(
-            f"`{result['program']}`, unedited, with the plugin on (policy `always`: "
-            f"{result['convolutions_in_stages']} convolutions in {result['stages']} stages of up "
-            f"to {result['widest']} lanes) and off. Largest relative difference of any tensor by "
-            "the plugin, and by leaving out oneDNN. The share is, of the tensor where it is "
-            "largest, the plugin's difference over eight times that of leaving out oneDNN and "
-            "four roundings."
-        )
-        + "\n\n"
-        + _table(("tensors of", "tensors", "plugin", "without oneDNN", "share"), rows)
-    )
+    return _of_model_garden({**result, "kinds": result["relative_differences"].items()})
 
 
+_of_model_garden = _rows_of(
+    "kinds",
+    lambda result: (
+        f"`{result['program']}`, unedited, with the plugin on (policy `always`: "
+        f"{result['convolutions_in_stages']} convolutions in {result['stages']} stages of up to "
+        f"{result['widest']} lanes) and off. Largest relative difference of any tensor by the "
+        "plugin, and by leaving out oneDNN. The share is, of the tensor where it is largest, the "
+        "plugin's difference over eight times that of leaving out oneDNN and four roundings."
+    ),
+    {
+        "tensors of": lambda each: each[0],
+        "tensors": lambda each: each[1]["tensors"],
+        "plugin": lambda each: f"{each[1]['plugin']:.1e}",
+        "without oneDNN": lambda each: f"{each[1]['onednn']:.1e}",
+        "share": lambda each: f"{each[1]['share_of_tolerance']:.2f}",
+    },
+)
 _COMPARED = (Variant.XLA, Variant.OURS, Variant.PINNING, Variant.CONCURRENCY)
-_GRAPHS = ("inference", "training")
-_SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+_SECTIONS: dict[str, tuple[str, Write]] = {
     "tf_interop.applications": ("Same results: keras.applications", _applications),
     BENCHMARK_FORMAT: ("Stock TensorFlow, XLA and stages", _benchmark),
     "tf_interop.launch_overhead": ("What a launch costs the host", _launch_overhead),

@@ -1,4 +1,4 @@
-"""docs/results.md is what the result files say, and has no figure that is in none of them."""
+"""docs/results.md is what the result files say, and has no value that is in none of them."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ def test_every_result_file_has_a_section_with_its_origin() -> None:
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_every_figure_is_in_the_file(name: str) -> None:
+def test_every_value_is_in_the_file(name: str) -> None:
     page = write_results.PAGE.read_text()
     (section,) = [each for each in page.split("\n## ") if f"](results/{name})" in each]
     leaves = scalars(RESULTS[name])
     numbers = [leaf for leaf in leaves if isinstance(leaf, int | float)]
     tables = [line for line in section.splitlines() if line.startswith("| ")]
     cells = [cell for line in tables[2:] for cell in line.strip("| ").split(" | ")[1:]]
-    figures = [figure for cell in cells for figure in re.findall(r"[-\d.]+(?:e[-+]\d+)?", cell)]
-    assert figures
-    for figure in figures:
-        assert any(is_rounding_of(figure, number) for number in numbers), figure
+    values = [value for cell in cells for value in re.findall(r"[-\d.]+(?:e[-+]\d+)?", cell)]
+    assert values
+    for value in values:
+        assert any(is_rounding_of(value, number) for number in numbers), value
 
 
-def test_introduction_has_no_figure() -> None:
+def test_introduction_has_no_value() -> None:
     introduction = write_results.PAGE.read_text().split("\n## ")[0]
     assert not re.search(r"\d", introduction)
 
