@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -15,12 +14,7 @@ import tf_interop
 from tf_interop.plan.types import GraphPlan, Plan
 from tf_interop.runtime.plugin import get_plugin
 
-
-@pytest.fixture(autouse=True)
-def _off_again() -> Iterator[None]:
-    get_plugin().forget_reports()
-    yield
-    tf_interop.disable()
+pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
 
 def make_branches() -> tf.types.experimental.GenericFunction:

@@ -1,4 +1,4 @@
-"""Models of volumes and of double, from the traced function to training with stages."""
+"""Models of volumes, from the traced function to training with stages."""
 
 from __future__ import annotations
 
@@ -85,42 +85,6 @@ def test_a_model_of_volumes_predicts_with_fused_stages() -> None:
     result = model.predict(VOLUMES, verbose=0, callbacks=[ConvStages("always", verbose=0)])
     assert _wide_stages()
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_functions_of_double_give_the_same_digits() -> None:
-    def make() -> Any:
-        @tf.function(autograph=False)
-        def step(image: tf.Tensor, filters: list[tf.Tensor]) -> tuple[tf.Tensor, ...]:
-            with tf.GradientTape() as tape:
-                tape.watch(filters)
-                wide, narrow, depthwise = filters
-                branches = [
-                    tf.nn.conv2d(image, wide, 1, "SAME"),
-                    tf.nn.conv2d(image, narrow, 2, "SAME"),
-                    tf.nn.depthwise_conv2d(image, depthwise, [1, 1, 1, 1], "VALID"),
-                ]
-                loss = tf.add_n([tf.reduce_sum(branch * branch) for branch in branches])
-            return (loss, *tape.gradient(loss, filters))
-
-        return step
-
-    random = np.random.default_rng(2)
-    image = tf.constant(random.normal(size=(2, 9, 8, 3)))
-    filters = [
-        tf.constant(random.normal(size=shape))
-        for shape in ((3, 3, 3, 4), (1, 1, 3, 4), (3, 2, 3, 2))
-    ]
-    tf_interop.disable()
-    expected = make()(image, filters)
-    tf_interop.enable("always")
-    before = tf_interop.status().counters.stages_run
-    result = make()(image, filters)
-    assert tf_interop.status().counters.stages_run > before
-    assert all(not report.refusals for report in tf_interop.status().graphs)
-    for ours, theirs in zip(result, expected, strict=True):
-        assert ours.dtype == tf.float64
-        # Of sums of at most 144 terms of order one, each rounded by 1e-16.
-        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
 def test_volumes_are_collected_in_both_layouts(

@@ -43,37 +43,6 @@ def test_a_compiled_function_is_left_to_xla_and_listed_as_long_as_it_lives() -> 
     assert compiled("two_compiled_branches") == []
 
 
-def test_convolutions_of_functions_that_a_compiled_one_calls_are_counted_with_it() -> None:
-    @tf.function(autograph=False)
-    def called(image: tf.Tensor) -> tf.Tensor:
-        return conv(image, 0) + conv(image, 1)
-
-    @tf.function(jit_compile=True, autograph=False)
-    def compiled_caller(image: tf.Tensor) -> tf.Tensor:
-        return tf.cond(tf.reduce_sum(image) > 0, lambda: called(image), lambda: conv(image, 2))
-
-    @tf.function(autograph=False)
-    def outermost(image: tf.Tensor) -> tf.Tensor:
-        return compiled_caller(image) + called(image)
-
-    tf_interop.enable("always")
-    before = stages_run()
-    outermost(IMAGE)
-    assert stages_run() == before + 1, "the branches outside of the compiled function"
-    [function] = compiled("compiled_caller")
-    assert function.convolution_count == 3
-    assert compiled("outermost") == compiled("called_") == []
-
-
-def test_compiled_functions_without_convolutions_are_not_listed() -> None:
-    @tf.function(jit_compile=True)
-    def adds_one(image: tf.Tensor) -> tf.Tensor:
-        return image + 1
-
-    adds_one(IMAGE)
-    assert compiled("adds_one") == []
-
-
 @pytest.mark.parametrize("keras", [tf.keras, tf_keras], ids=["keras_3", "tf_keras"])
 def test_keras_models(keras: Any) -> None:
     image = keras.Input(IMAGE.shape[1:])
