@@ -24,31 +24,12 @@ from tf_interop.profile.file import load_profile, save_profile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-MODULE = """
-import tensorflow as tf
-
-def build():
-    image = tf.keras.Input((8, 8, 3))
-    branches = [
-        tf.keras.layers.Conv2D(4, side, padding="same", name=f"branch_{side}")(image)
-        for side in (3, 5)
-    ]
-    return tf.keras.Model(image, tf.keras.layers.Concatenate()(branches), name="branches")
-
-def build_other():
-    image = tf.keras.Input((8, 8, 3))
-    return tf.keras.Model(image, tf.keras.layers.Conv2D(4, 7, name="seven")(image), name="other")
-
-@tf.function(input_signature=[tf.TensorSpec((None, 8, 8, 3))])
-def function(image):
-    return tf.nn.conv2d(image, tf.ones((3, 3, 3, 4)), 1, "SAME")
-"""
+MODEL = "branched_models:build_branches"
 BY_PROFILE = ("--profile", "profile.json", "-o", "plan.json")
 
 
 @pytest.fixture(autouse=True)
 def fixture_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "planned_model.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
 
 
@@ -62,7 +43,14 @@ def words_of(result: Result) -> str:
 
 def save_profile_of_the_model(*options: str, stage_us: float = 1.0) -> None:
     """Measured on this CPU; on it nothing may win, so the stages say what they take."""
-    arguments = ("profile", "planned_model:build", "--backend", "host", "--repetitions", "2")
+    arguments = (
+        "profile",
+        MODEL,
+        "--backend",
+        "host",
+        "--repetitions",
+        "2",
+    )
     result = CliRunner().invoke(cli, [*arguments, *options, "-o", "profile.json"])
     assert result.exit_code == 0, result.output
     profile = load_profile("profile.json")
@@ -76,7 +64,7 @@ def save_profile_of_the_model(*options: str, stage_us: float = 1.0) -> None:
 
 def test_from_a_model_and_its_profile_to_a_plan_and_why() -> None:
     save_profile_of_the_model("--batch", "1,4")
-    options = ("planned_model:build", "--memory", "1MB", *BY_PROFILE)
+    options = (MODEL, "--memory", "1MB", *BY_PROFILE)
     result = plan(*options, "--batch", "1,4,5")
     assert result.exit_code == 0, result.output
     graphs = load_plan("plan.json").graphs
@@ -90,7 +78,7 @@ def test_from_a_model_and_its_profile_to_a_plan_and_why() -> None:
     assert words.endswith("plan.json: 2 stages")
     assert re.search("inference 5 2 0 – – – incomplete: – – 0 of 2 convolutions", words)
     assert "inference, batch 5: incomplete: 0 of 2 convolutions." in words
-    assert "lacks batch size 5. Measure: tf-interop profile planned_model:build" in words
+    assert f"lacks batch size 5. Measure: tf-interop profile {MODEL}" in words
 
     result = plan("explain", "plan.json")
     assert result.exit_code == 0, result.output
@@ -105,34 +93,34 @@ def test_from_a_model_and_its_profile_to_a_plan_and_why() -> None:
 
 def test_refuses_a_profile_of_another_model_or_batch_size() -> None:
     save_profile_of_the_model("--stages", "none")
-    result = plan("planned_model:build_other", *BY_PROFILE)
+    result = plan("branched_models:build_other", *BY_PROFILE)
     assert result.exit_code == 1
     assert "got 'profile.json', which holds none" in result.stderr
     assert "inference, batch 1: The profile has convolutions of this batch size" in result.stderr
-    command = "tf-interop profile planned_model:build_other --backend host -o profile.json\n"
+    command = "tf-interop profile branched_models:build_other --backend host -o profile.json\n"
     assert result.stderr.endswith(command)
-    result = plan("planned_model:build", "--batch", "4,8", *BY_PROFILE)
+    result = plan(MODEL, "--batch", "4,8", *BY_PROFILE)
     assert result.exit_code == 1
     assert "inference, batch 8: The profile lacks batch size 8." in result.stderr
-    assert "profile planned_model:build --batch 4,8 --backend host -o" in result.stderr
+    assert f"profile {MODEL} --batch 4,8 --backend host -o" in result.stderr
     assert not pathlib.Path("plan.json").exists()
 
 
 def test_says_of_training_that_it_was_measured_in_part() -> None:
     save_profile_of_the_model()
-    words = words_of(plan("planned_model:build", "--training", *BY_PROFILE))
+    words = words_of(plan(MODEL, "--training", *BY_PROFILE))
     assert "inference 1 2 1 4.0 40.0 10.00 100 %" in words
     assert "training 1 4 1 4.0 40.0 – incomplete:" in words
     assert "training, batch 1: incomplete: 2 of 4 convolutions." in words
     assert "The profile lacks training (--training)." in words
-    assert "Measure: tf-interop profile planned_model:build --training --backend host" in words
+    assert f"Measure: tf-interop profile {MODEL} --training --backend host" in words
     explained = words_of(plan("explain", "plan.json"))
     assert "4.0 us expected, incomplete: 2 of 4 convolutions, measured; 40.0 us" in explained
 
 
 def test_says_why_a_plan_has_no_stage() -> None:
     save_profile_of_the_model(stage_us=30.0)
-    words = words_of(plan("planned_model:build", *BY_PROFILE))
+    words = words_of(plan(MODEL, *BY_PROFILE))
     assert "inference, batch 1: no stage: the one measured set does not beat" in words
     assert words.endswith("plan.json: 0 stages")
     assert "no stage: the one measured set" in words_of(plan("check", "plan.json"))
@@ -140,12 +128,12 @@ def test_says_why_a_plan_has_no_stage() -> None:
 
 def test_speaks_of_options_and_not_of_python() -> None:
     save_profile(make_profile(make_algorithm()), "profile.json")
-    arguments = ("planned_model:function", "--training", "--allow-foreign-profile", *BY_PROFILE)
+    arguments = ("branched_models:function", "--training", "--allow-foreign-profile", *BY_PROFILE)
     result = plan(*arguments)
     assert result.exit_code == 2
     assert "Expected --training with a Keras model" in words_of(result)
     for arguments in ((), ("--for", "8.0")):
-        result = plan("planned_model:build", *BY_PROFILE, *arguments)
+        result = plan(MODEL, *BY_PROFILE, *arguments)
         assert result.exit_code == 1
         assert "--allow-foreign-profile" in result.output
         assert "allow_foreign_profile" not in result.output
@@ -154,7 +142,7 @@ def test_speaks_of_options_and_not_of_python() -> None:
 def test_plans_inference_and_training_like_the_profile_was_made() -> None:
     save_profile_of_the_model("--training", "--stages", "none")
     for options, counts in (((), [2, 4]), (("--no-inference",), [4])):
-        result = plan("planned_model:build", *BY_PROFILE, "--training", *options)
+        result = plan(MODEL, *BY_PROFILE, "--training", *options)
         assert result.exit_code == 0
         graphs = load_plan("plan.json").graphs
         assert [graph.convolution_count for graph in graphs] == counts
@@ -230,12 +218,13 @@ def test_says_why_there_is_nothing_to_compare() -> None:
         (["M", "--profile", "x", "-o", "p"], 1, "'x'"),
         (["nothing", "--profile", "empty.json", "-o", "p"], 2, "'nothing'"),
         (["explain", "x"], 1, "'x'"),
-        (["check", "planned_model.py"], 1, "'planned_model.py'"),
+        (["check", "planned.txt"], 1, "'planned.txt'"),
         (["compare-model", "x"], 1, "'x'"),
     ],
 )  # fmt: skip
 def test_says_what_is_wrong(arguments: list[str], exit_code: int, words: str) -> None:
     save_profile(make_profile(), "empty.json")
+    pathlib.Path("planned.txt").write_text("none")
     result = plan(*arguments)
     assert result.exit_code == exit_code
     assert words in words_of(result)

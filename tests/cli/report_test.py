@@ -23,23 +23,6 @@ from tf_interop.runtime.run_record import save_run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-MODULE = """
-import tensorflow as tf
-
-def build():
-    image = tf.keras.Input((8, 8, 3))
-    branches = [
-        tf.keras.layers.Conv2D(4, side, padding="same", name=f"branch_{side}")(image)
-        for side in (3, 5)
-    ]
-    joined = tf.keras.layers.Concatenate()(branches)
-    last = tf.keras.layers.Conv2D(4, 1, name="last")(joined)
-    return tf.keras.Model(image, last, name="branches")
-
-def build_another():
-    return tf.keras.Sequential([tf.keras.Input((8, 8, 3)), tf.keras.layers.Conv2D(4, 3)])
-"""
-
 
 @pytest.fixture(autouse=True)
 def fixture_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,9 +134,8 @@ def test_works_without_tensorflow() -> None:
     assert pathlib.Path("page.html").exists()
 
 
-def test_from_a_keras_model_to_its_report_without_a_gpu(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "reported_model.py").write_text(MODULE)
-    model = "reported_model:build"
+def test_from_a_keras_model_to_its_report_without_a_gpu() -> None:
+    model = "branched_models:build"
     run = CliRunner().invoke
     measured = ["--backend", "host", "--repetitions", "1", "--algorithms", "heuristic"]
     measured += ["--stages", "none", "--batch", "4", "--training", "-o", "profile.json"]
@@ -173,6 +155,6 @@ def test_from_a_keras_model_to_its_report_without_a_gpu(tmp_path: pathlib.Path) 
     assert "A plan does not hold what depends on what" not in page
     assert "5×5 ∂w" in page
 
-    result = _report("plan.json", "--model", "reported_model:build_another")
+    result = _report("plan.json", "--model", "branched_models:build_other")
     assert result.exit_code == 1
     assert "Name the model that was planned" in _words(result)

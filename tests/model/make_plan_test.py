@@ -9,6 +9,7 @@ import pathlib
 import numpy as np
 import pytest
 import tensorflow as tf
+from branched_models import build
 from profile_values import GPU, make_algorithm, make_profile, make_stage
 
 import tf_interop
@@ -30,18 +31,6 @@ from tf_interop.stage import Stage, Step
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
 
-def build() -> tf.keras.Model:
-    """Two branches, whose layers have names, then one more convolution."""
-    layers = tf.keras.layers
-    image = tf.keras.Input((8, 8, 3), name="image")
-    branches = [
-        layers.Conv2D(4, side, padding="same", name=f"branch_{side}")(image) for side in (3, 5)
-    ]
-    joined = layers.Concatenate(name="joined")(branches)
-    last = layers.Conv2D(2, 1, name="last")(joined)
-    return tf.keras.Model(image, layers.GlobalMaxPooling2D(name="pool")(last), name="branches")
-
-
 def _profile(
     *batch_sizes: int,
     training: bool = False,
@@ -50,7 +39,7 @@ def _profile(
 ) -> Profile:
     """Says of the model's convolutions what each takes, and that all its stages win."""
     listed = collect_configurations(
-        [f"{__name__}:build"],
+        ["branched_models:build"],
         CollectOptions(
             batch_sizes=batch_sizes,
             inference=not training,

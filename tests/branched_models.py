@@ -1,0 +1,36 @@
+"""Small models for tests that plan: two branches, whose layers have names, and what is none."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+layers = tf.keras.layers
+
+
+def build_branches() -> tf.keras.Model:
+    """Two convolutions of one image."""
+    image = tf.keras.Input((8, 8, 3), name="image")
+    branches = [
+        layers.Conv2D(4, side, padding="same", name=f"branch_{side}")(image) for side in (3, 5)
+    ]
+    return tf.keras.Model(image, layers.Concatenate(name="joined")(branches), name="branches")
+
+
+def build() -> tf.keras.Model:
+    """And one more convolution after both."""
+    branches = build_branches()
+    last = layers.Conv2D(2, 1, name="last")(branches.output)
+    pooled = layers.GlobalMaxPooling2D(name="pool")(last)
+    return tf.keras.Model(branches.input, pooled, name="branches")
+
+
+def build_other() -> tf.keras.Model:
+    """A convolution that the others do not have."""
+    image = tf.keras.Input((8, 8, 3))
+    return tf.keras.Model(image, layers.Conv2D(4, 7, name="seven")(image), name="other")
+
+
+@tf.function(input_signature=[tf.TensorSpec((None, 8, 8, 3))])
+def function(image: tf.Tensor) -> tf.Tensor:
+    """No model."""
+    return tf.nn.conv2d(image, tf.ones((3, 3, 3, 4)), 1, "SAME")
