@@ -10,14 +10,13 @@ import os
 import pathlib
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 
 import pytest
 from convolution_values import TINY
 
 from tf_interop.measure.backend import AlgorithmScope
-from tf_interop.profile.entries import FailureKind, entry_key
+from tf_interop.profile.entries import FailureKind
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import Profile, SmLimits
 from tf_interop.profile.worklist import (
@@ -208,27 +207,6 @@ def test_measures_stages_with_sms_of_their_own_priorities_and_pins(tmp_path: pat
 
     again, measured_count = _profile(tmp_path, *options)
     assert (again, measured_count) == (profile, 0)
-
-
-def test_goes_on_after_it_was_killed(tmp_path: pathlib.Path) -> None:
-    save_configurations(ONE, tmp_path / "list.json")
-    considered = ("--algorithms", "heuristic")
-    process = _start(tmp_path, considered)
-    path = tmp_path / "profile.json"
-    deadline = time.monotonic() + 60
-    while not path.exists() or path.read_bytes().count(b"\n") < 4:
-        assert time.monotonic() < deadline
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.001)
-    process.kill()
-    process.communicate()
-    finished_count = path.read_bytes().count(b"\n") - 1
-
-    profile, measured_count = _profile(tmp_path, *considered)
-    listed = _list_algorithms(tmp_path, AlgorithmScope.HEURISTIC)
-    assert sorted(each.algorithm for each in profile.algorithms) == sorted(listed)
-    assert len({entry_key(each) for each in profile.entries}) == len(profile.entries)
-    assert measured_count == len(listed) - finished_count
 
 
 def test_has_the_kernels_of_each_algorithm(tmp_path: pathlib.Path) -> None:

@@ -249,18 +249,6 @@ def test_ends_where_the_device_fails_and_goes_on_behind_that(
     assert (len(profile.algorithms), len(profile.algorithm_failures)) == (2, 1)
 
 
-def test_refuses_to_go_on_with_a_profile_of_another_device() -> None:
-    save_configurations(_list(1), "list.json")
-    options = ("--backend", "host", "--repetitions", "2", "-o", "profile.json")
-    assert _profile("list.json", *options).exit_code == 0
-    profile = load_profile("profile.json")
-    device = dataclasses.replace(profile.device, name="Another CPU")
-    save_profile(dataclasses.replace(profile, device=device), "profile.json")
-    result = _profile("list.json", *options)
-    assert result.exit_code == 1
-    assert "'Another CPU'" in result.output
-
-
 def test_exports_a_list_and_measures_nothing() -> None:
     result = _profile(
         "profiled_model:build", "--batch", "1,4", "--export-configurations", "list.json"

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import jsonschema
 import pytest
 from profile_values import (
     CPU,
@@ -39,7 +38,6 @@ from tf_interop.profile.file import (
     load_profile,
     merge_profiles,
     open_profile,
-    profile_schema,
     save_profile,
 )
 from tf_interop.profile.types import Profile
@@ -276,8 +274,6 @@ def test_refuses_another_device_by_name(path: pathlib.Path) -> None:
 
 
 def test_refuses_what_is_no_file(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(ProfileError, match="No such file"):
-        load_profile(tmp_path / "missing.json")
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "missing" / "profile.json", tmp_path / "pipe"):
         with pytest.raises(ProfileError), open_profile(path, GPU):
@@ -309,17 +305,12 @@ def _first_step(line: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("number", "edit", "place"),
     [
-        (0, lambda x: x.update(format="tf_interop.plan"), "$.format"),
-        (0, lambda x: x.update(version=2), "$.version"),
-        (0, lambda x: x.update(version=True), "$.version"),
-        (0, lambda x: x.update(comment=""), "`comment`"),
         (0, lambda x: x["device"].pop("name"), "`name`"),
         (0, lambda x: x["device"].update(backend="cuda"), "$.device.backend"),
         (0, lambda x: x["device"].update(date="21.11.2026"), "$.device.date"),
         (STAGE, lambda x: x["stage"].update(latency_us=0), "$.stage.latency_us"),
         (STAGE, lambda x: x["stage"].update(sequential_us=None), "$.stage.sequential_us"),
         (STAGE, lambda x: x["stage"].update(spread_us=-1), "$.stage.spread_us"),
-        (STAGE, lambda x: x["stage"].update(lanes=[0, 1]), "`lanes`"),
         (STAGE, lambda x: x["stage"]["stage"].update(lanes=[]), "$.stage.stage.lanes"),
         (STAGE, lambda x: _lanes(x)[1].update(steps=[]), "$.stage.stage.lanes[1].steps"),
         (STAGE, lambda x: _lanes(x)[1].update(merged=True), "at lane 1"),
@@ -358,7 +349,6 @@ def _first_step(line: dict[str, Any]) -> dict[str, Any]:
             "alu_utilization",
         ),
         (ALGORITHM, lambda x: x["algorithm"].update(algorithm="fastest"), "$.algorithm.algorithm"),
-        (ALGORITHM, lambda x: x.update(comment=""), "`comment`"),
         (ALGORITHM, lambda x: x.pop("algorithm"), "object"),
     ],
 )
@@ -443,23 +433,3 @@ def test_writes_no_null_for_what_is_not_finite(path: pathlib.Path, value: float)
     ]:
         with pytest.raises(ProfileError, match=field):
             append(path, entry)
-
-
-def test_lines_follow_the_schema(path: pathlib.Path) -> None:
-    validator = jsonschema.Draft202012Validator(profile_schema())
-    validator.check_schema(validator.schema)
-    save_profile(PROFILE, path)
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    for line in lines:
-        validator.validate(line)
-    header, algorithm = lines[:2]
-    kernel = algorithm["algorithm"]["kernels"][0]
-    for damaged in (
-        {},
-        {**header, "version": 2},
-        {**header, "comment": "fast"},
-        {**algorithm, "stage": None},
-        {"algorithm": {**algorithm["algorithm"], "latency_us": 0}},
-        {"algorithm": {**algorithm["algorithm"], "kernels": [{**kernel, "grid": [1]}]}},
-    ):
-        assert not validator.is_valid(damaged)

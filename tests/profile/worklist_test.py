@@ -48,7 +48,6 @@ def test_what_is_to_be_merged_is_saved(tmp_path: pathlib.Path) -> None:
             "$.stages[0].stage.lanes[1].steps[0].algorithm",
         ),
         ((*STAGE, 1, "merged"), True, "at lane 1"),
-        ((*STAGE, 1, "lane"), 1, "`lane` at `$.stages[0].stage.lanes[1]`"),
     ],
 )
 def test_refuses_what_is_not_legal(
