@@ -34,7 +34,7 @@ class Step(Generic[T]):
     Attributes:
         operation: what is computed.
         algorithm: the algorithm pinned for it; None leaves the choice to the runner, and is what a
-            step has that is no convolution. In a merged lane the algorithm of the wider convolution.
+            step has that is no convolution. In a merged lane that of the wider convolution.
     """
 
     operation: T

@@ -111,6 +111,41 @@ def test_a_plan_is_followed_to_the_lane(tmp_path: pathlib.Path) -> None:
     np.testing.assert_array_equal(result, make_branches()(IMAGE))
 
 
+def test_a_lane_of_a_plan_holds_a_chain_and_its_activations() -> None:
+    def make_chain() -> tf.types.experimental.GenericFunction:
+        @tf.function
+        def chain(image: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            a = tf.nn.conv2d(image, FILTERS[0], 1, "SAME", name="a")
+            b = tf.nn.conv2d(a, FILTERS[1], 1, "SAME", name="b")
+            c = tf.nn.conv2d(image, FILTERS[2], 1, "SAME", name="c")
+            # In no stage: Grappler hands over a second time what holds a convolution.
+            d = tf.nn.conv2d(c, FILTERS[0], 1, "SAME", name="d")
+            return tf.nn.relu(a), tf.nn.relu(b), c, tf.nn.relu(c), d
+
+        return chain
+
+    tf_interop.disable()
+    expected = make_chain()(IMAGE)
+    tf_interop.enable("always")
+    make_chain()(IMAGE)
+    [report] = tf_interop.status().graphs
+    plan = Plan((GraphPlan(report.plan.fingerprint, 4, (make_stage("a b", "c"),)),))
+    tf_interop.enable(plan=plan)
+    handed: list[set[str]] = []
+    with get_plugin().observe(
+        lambda graph_def, _: handed.append({node.op for node in graph_def.node})
+    ):
+        before = tf_interop.status().counters
+        for ours, theirs in zip(make_chain()(IMAGE), expected, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    status = tf_interop.status()
+    assert (status.failures, status.counters.fallbacks) == ((), before.fallbacks)
+    assert status.counters.stages_run == before.stages_run + 1
+    assert "Relu" in handed[0]
+    assert {"TfInterop>ConvStage", "Conv2D"} <= handed[-1]
+    assert "Relu" not in handed[-1]
+
+
 def test_lane_options_of_a_plan_reach_the_op_and_are_counted_where_refused(
     tmp_path: pathlib.Path,
 ) -> None:
