@@ -60,8 +60,6 @@ class Bench {
   // Runs on the next copy. `traced` is why there are no kernels; the result is the run's own.
   Status TraceRun(const Runnable& runnable, std::vector<TracedKernel>* kernels, Status* traced);
 
-  int64_t copies() const { return static_cast<int64_t>(copies_.size()); }
-
  private:
   Status RunOn(const Runnable& runnable, StageBuffers* copy);
   Status RunOnNextCopy(const Runnable& runnable);
