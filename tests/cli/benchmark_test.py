@@ -172,11 +172,9 @@ def _request(variant: Variant | None, model: str = "tiny_models:tiny", **others:
         (Mode.TRAINING, Precision.TF32, Variant.XLA),
     ],
 )
+@pytest.mark.usefixtures("models_to_import")
 def test_child_measures_each_kind(
-    tmp_path: pathlib.Path,
-    mode: Mode,
-    precision: Precision,
-    variant: Variant,
+    tmp_path: pathlib.Path, mode: Mode, precision: Precision, variant: Variant
 ) -> None:
     case = {"mode": mode, "precision": precision}
     plan = str(tmp_path / "plan.json") if variant.needs_plan else None
