@@ -17,8 +17,8 @@ from tf_interop.plan.cost.stage_costs import Lanes, StageChoice, StageCosts
 from tf_interop.plan.live_memory import LiveMemory
 from tf_interop.plan.problem import PlanningProblem
 from tf_interop.plan.problem_file import check_problem
-from tf_interop.plan.search.blocks import BlockSearchResult, SearchBounds, search_blocks
-from tf_interop.plan.search.space import OnProgress, SearchError, Space, StageOption
+from tf_interop.plan.search.blocks import SearchBounds, search_blocks
+from tf_interop.plan.search.space import OnProgress, SearchError, SearchResult, Space, StageOption
 from tf_interop.plan.types import (
     GraphPlan,
     GraphPrediction,
@@ -84,12 +84,7 @@ def make_plan(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Step:
-    """What runs at once: a stage, or a convolution alone.
-
-    Attributes:
-        lanes: of the places of its nodes.
-        choice: how they run.
-    """
+    """What runs at once: a stage, or a convolution alone."""
 
     lanes: Lanes
     choice: StageChoice
@@ -160,7 +155,7 @@ class _Planner:
             raise PlanError(self._describe_shortage()) from error
         steps = [
             _Step(lanes, self._costs.choices(lanes)[option])
-            for lanes, option in zip(result.found.stages, result.found.options, strict=True)
+            for lanes, option in zip(result.stages, result.options, strict=True)
         ]
         return steps, self._describe(result)
 
@@ -270,22 +265,22 @@ class _Planner:
             ),
         )
 
-    def _describe(self, result: BlockSearchResult) -> str:
+    def _describe(self, result: SearchResult) -> str:
         return "; ".join(
             (
                 self._describe_search(result),
-                f"{result.found.states} states, {result.found.transitions} transitions",
+                f"{result.states} states, {result.transitions} transitions",
                 self._costs.describe(),
                 _describe_calibration(self._calibration),
             )
         )
 
-    def _describe_search(self, result: BlockSearchResult) -> str:
+    def _describe_search(self, result: SearchResult) -> str:
         lanes = f"for stages of up to {self._options.max_lanes} lanes"
         if result.exact_nodes == len(self._problem.nodes):
             return f"exact {lanes}"
         bounds = f"bounded, width {self._options.width}, then joined {result.changes}"
-        if not result.is_joining_complete:
+        if not result.is_complete:
             bounds += " until a bound was reached"
         if not result.exact_nodes:
             return f"{bounds}, {lanes}"

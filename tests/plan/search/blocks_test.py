@@ -17,19 +17,24 @@ from random_dags import (
 )
 
 from tf_interop.plan.search.blocks import (
-    BlockSearchResult,
     SearchBounds,
     find_blocks,
     search_blocks,
 )
 from tf_interop.plan.search.exact import search_exactly
-from tf_interop.plan.search.space import Lanes, SearchProgress, Space, StageOption
+from tf_interop.plan.search.space import (
+    Lanes,
+    SearchProgress,
+    SearchResult,
+    Space,
+    StageOption,
+)
 
 # Three nodes between a first and a last one, twice, with five between the two.
 TWO_NARROW = [[], [0], [0], [1, 2], [3], [3], [3], [3], [3], [4, 5, 6, 7, 8], [9], [9], [10, 11]]
 
 
-def search(space: Space, most: int, max_orders: int = 100) -> BlockSearchResult:
+def search(space: Space, most: int, max_orders: int = 100) -> SearchResult:
     return search_blocks(space, SearchBounds(most, width=8, max_orders=max_orders))
 
 
@@ -52,8 +57,8 @@ def test_finds_what_the_exact_search_of_the_whole_graph_finds(
 ) -> None:
     space = random_space(dag, seed, budget=budget, max_lane_length=max_lane_length)
     result = search(space, most=10**6)
-    check_is_schedule(dag, result.found, seed, budget)
-    assert result.found.latency_us == pytest.approx(search_exactly(space).latency_us)
+    check_is_schedule(dag, result, seed, budget)
+    assert result.latency_us == pytest.approx(search_exactly(space).latency_us)
     assert result.exact_nodes == len(dag)
 
 
@@ -63,8 +68,8 @@ def test_any_mixture_is_a_schedule_and_never_slower_than_sequential(
     dag: Dag, seed: int, most: int, max_lane_length: int
 ) -> None:
     result = search(random_space(dag, seed, max_lane_length=max_lane_length), most)
-    check_is_schedule(dag, result.found, seed)
-    assert result.found.latency_us <= one_after_another_us(dag, seed)
+    check_is_schedule(dag, result, seed)
+    assert result.latency_us <= one_after_another_us(dag, seed)
 
 
 @settings(max_examples=200, deadline=None)
@@ -73,7 +78,7 @@ def test_lanes_of_several_lose_nothing_against_lanes_of_one(dag: Dag, seed: int,
     of_one = search(random_space(dag, seed), most)
     of_several = search(random_space(dag, seed, max_lane_length=3), most)
     if of_one.exact_nodes == len(dag):
-        assert of_several.found.latency_us <= of_one.found.latency_us
+        assert of_several.latency_us <= of_one.latency_us
 
 
 def test_one_wide_block_leaves_the_exact_search_to_the_others() -> None:
@@ -86,10 +91,10 @@ def test_one_wide_block_leaves_the_exact_search_to_the_others() -> None:
     assert _narrow(result) == _narrow(exact)
 
 
-def _narrow(result: BlockSearchResult) -> list[Lanes]:
+def _narrow(result: SearchResult) -> list[Lanes]:
     return [
         stage
-        for stage in result.found.stages
+        for stage in result.stages
         if not any(4 <= node <= 8 for lane in stage for node in lane)
     ]
 

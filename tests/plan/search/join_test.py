@@ -12,7 +12,7 @@ from random_dags import Dag, check_is_schedule, dags, random_options, random_spa
 
 from tf_interop.plan.search import join as joining
 from tf_interop.plan.search.beam import search_in_bounds
-from tf_interop.plan.search.join import JoinResult, join_stages
+from tf_interop.plan.search.join import join_stages
 from tf_interop.plan.search.space import Lanes, SearchResult, Space, StageOption, StageOptions
 
 Nodes = tuple[int, ...]
@@ -46,7 +46,7 @@ def join(
     max_orders: int = 100,
     max_lanes: int = 4,
     max_lane_length: int = 1,
-) -> JoinResult:
+) -> SearchResult:
     space = Space(dag, options, max_lanes=max_lanes, max_lane_length=max_lane_length)
     return join_stages(space, in_steps(space, steps), max_orders=max_orders)
 
@@ -139,7 +139,7 @@ CROSSED: Dag = [[], [], [0], [1], []]
 def test_joins(
     dag: Dag, steps: list[Nodes], latencies: dict[Nodes, float], expected: list[Nodes]
 ) -> None:
-    found = join(dag, steps, fixed(latencies)).found
+    found = join(dag, steps, fixed(latencies))
     assert sorted(steps_of(found)) == sorted(expected)
     done: set[int] = set()
     for step in steps_of(found):
@@ -154,8 +154,8 @@ def test_puts_a_node_after_another_in_its_lane() -> None:
     options = fixed({(0, 1): 18, (0, 1, 2): 22, (0, 1, 2, 3): 24})
     steps = [(0,), (1,), (2,), (3,)]
     result = join(dag, steps, options, max_lane_length=2)
-    assert result.found.stages == (((0, 2), (1, 3)),)
-    assert steps_of(join(dag, steps, options).found) == [(0, 1), (2,), (3,)]
+    assert result.stages == (((0, 2), (1, 3)),)
+    assert steps_of(join(dag, steps, options)) == [(0, 1), (2,), (3,)]
 
 
 def test_takes_no_more_nodes_than_there_may_be_lanes() -> None:
@@ -168,7 +168,7 @@ def test_changes_only_what_wins_by_more_than_the_spread(
     spread_us: float, expected: list[Nodes]
 ) -> None:
     options = fixed({(0, 1): 12, (0, 1, 2): 14}, spread_us)
-    assert steps_of(join(FREE[:3], [(0, 1), (2,)], options).found) == expected
+    assert steps_of(join(FREE[:3], [(0, 1), (2,)], options)) == expected
 
 
 def test_does_not_count_how_far_a_single_node_may_be_off() -> None:
@@ -178,7 +178,7 @@ def test_does_not_count_how_far_a_single_node_may_be_off() -> None:
             return [StageOption(10.0, 0, spread_us=100.0)]
         return [StageOption(18.0 if nodes == (0, 1) else 12.0)] if nodes[0] == 0 else []
 
-    found = join(FREE[:3], [(0, 1), (2,)], options, max_lanes=2).found
+    found = join(FREE[:3], [(0, 1), (2,)], options, max_lanes=2)
     assert steps_of(found) == [(1,), (0, 2)]
 
 
@@ -211,7 +211,7 @@ def test_joins_where_there_is_memory_for_all(
         return together if nodes_of(lanes) == (0, 2) else []
 
     space = Space([[], [], []], options, available_bytes=lambda done: available.get(done, 10))
-    found = join_stages(space, in_steps(space, [(0,), (1,), (2,)]), max_orders=100).found
+    found = join_stages(space, in_steps(space, [(0,), (1,), (2,)]), max_orders=100)
     assert (steps_of(found), found.options) == expected
 
 
@@ -258,12 +258,12 @@ def test_is_a_schedule_within_memory_and_never_worse(
     )
     before = search_in_bounds(space, width=1)
     result = join_stages(space, before, max_orders=200)
-    check_is_schedule(dag, result.found, seed, budget)
-    assert max(map(len, result.found.stages)) <= max_lanes
+    check_is_schedule(dag, result, seed, budget)
+    assert max(map(len, result.stages)) <= max_lanes
     if result.changes:
-        assert result.found.latency_us < before.latency_us
+        assert result.latency_us < before.latency_us
     else:
-        assert result.found is before
+        assert result.stages == before.stages
 
 
 @settings(max_examples=200, deadline=None)
@@ -275,7 +275,7 @@ def test_leaves_no_two_steps_apart_that_would_win_by_more_than_the_spread(
     result = join_stages(space, search_in_bounds(space, width=1), max_orders=1000)
     assert result.is_complete
     options = random_options(seed, spread)
-    steps = result.found.stages
+    steps = result.stages
     for one, other in itertools.combinations(steps, 2):
         together = space.lanes(sum(1 << node for node in nodes_of(one) + nodes_of(other)))
         won = options(together) if together is not None else []

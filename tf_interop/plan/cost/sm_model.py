@@ -181,49 +181,26 @@ def model_stage_us(stage: Stage[ModelKernel], limits: SmLimits, sm_count: int) -
 
 @dataclasses.dataclass(slots=True, eq=False)
 class _RunningKernel:
-    """A kernel of a stream that has been reached.
-
-    Attributes:
-        kernel: what was measured of it.
-        share: what one block uses.
-        unplaced: blocks that wait for an SM.
-        unfinished: blocks that have not ended.
-    """
+    """A kernel of a stream that has been reached."""
 
     kernel: ModelKernel
     share: BlockShare
-    unplaced: int
+    unplaced: int  # Blocks that wait for an SM.
     unfinished: int
 
 
 @dataclasses.dataclass(slots=True)
 class _Batch:
-    """Blocks of one kernel that were placed on one SM at the same time.
-
-    Attributes:
-        running: the kernel.
-        blocks: on each SM of the group.
-        left: the share of their work that is left.
-    """
+    """Blocks of one kernel that were placed on one SM at the same time."""
 
     running: _RunningKernel
-    blocks: int
-    left: float
+    blocks: int  # On each SM of the group.
+    left: float  # The share of their work that is left.
 
 
 @dataclasses.dataclass(slots=True)
 class _SmGroup:
-    """SMs that hold the same blocks.
-
-    Attributes:
-        count: of SMs.
-        batches: on each of them.
-        registers: that are left on each.
-        shared_memory_bytes: likewise.
-        threads: likewise.
-        blocks: likewise.
-        speed: at which their blocks advance, 1 being as if alone.
-    """
+    """SMs that hold the same blocks, and what is left on each."""
 
     count: int
     batches: list[_Batch]
@@ -231,18 +208,12 @@ class _SmGroup:
     shared_memory_bytes: int
     threads: int
     blocks: int
-    speed: float = 1.0
+    speed: float = 1.0  # Of their blocks, 1 being as if alone.
 
     @classmethod
     def empty(cls, count: int, limits: SmLimits) -> _SmGroup:
-        return cls(
-            count,
-            [],
-            limits.registers,
-            limits.shared_memory_bytes,
-            limits.threads,
-            limits.blocks,
-        )
+        left = (limits.registers, limits.shared_memory_bytes, limits.threads, limits.blocks)
+        return cls(count, [], *left)
 
     def split(self, count: int) -> _SmGroup:
         """Leaves so many SMs in this group; returns the others."""

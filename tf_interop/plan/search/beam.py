@@ -46,9 +46,6 @@ def search_in_bounds(
         width: states followed further, of those with equally many nodes done.
         on_progress: told how far the search is.
 
-    Returns:
-        The stages; `states` and `transitions` say how far the search looked.
-
     Raises:
         SearchError: a node finds no memory in any order that was tried.
     """
@@ -57,16 +54,7 @@ def search_in_bounds(
 
 @dataclasses.dataclass(slots=True)
 class _State:
-    """Nodes that have run, and how.
-
-    Attributes:
-        done: a bit for each node that has run.
-        ready: a bit for each node that can run next.
-        saved_us: against running every node alone.
-        stage: the nodes of the last stage.
-        option: the option of the last stage that was taken.
-        before: the state before that; None for the start.
-    """
+    """Nodes that have run, those that can run next, and the last stage, as bits."""
 
     done: int
     ready: int

@@ -41,26 +41,9 @@ class SearchBounds:
     max_orders: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class BlockSearchResult:
-    """What was found for all blocks, and how.
-
-    Attributes:
-        found: the stages of the whole graph; states and transitions of all blocks together.
-        exact_nodes: nodes in blocks that were searched exactly; the others were in bounds.
-        changes: made to what was found in bounds, by joining.
-        is_joining_complete: whether no change is left that saves anything.
-    """
-
-    found: SearchResult
-    exact_nodes: int
-    changes: int = 0
-    is_joining_complete: bool = True
-
-
 def search_blocks(
     space: Space, bounds: SearchBounds, *, on_progress: OnProgress | None = None
-) -> BlockSearchResult:
+) -> SearchResult:
     """Finds the stages of a graph.
 
     Args:
@@ -98,37 +81,32 @@ def search_blocks(
         states += found.states
     # After all searches: what is asked for here must not use up what the exact ones may ask for.
     changes = 0
-    is_joining_complete = True
     for number in in_bounds:
 
         def tell_joined(changes_here: int, before: int = changes) -> None:
             tell(SearchProgress(len(space), len(space), 0, before + changes_here))
 
         tell_joined(0)
-        joined = join_stages(
+        results[number] = join_stages(
             parts[number],
             results[number],
             max_orders=bounds.max_orders,
             on_progress=tell_joined,
         )
-        results[number] = joined.found
-        changes += joined.changes
-        is_joining_complete &= joined.is_complete
-    return BlockSearchResult(
-        found=SearchResult(
-            tuple(
-                shift(lanes, block.start)
-                for block, found in zip(blocks, results, strict=True)
-                for lanes in found.stages
-            ),
-            tuple(option for found in results for option in found.options),
-            sum(found.latency_us for found in results),
-            states,
-            sum(found.transitions for found in results),
+        changes += results[number].changes
+    return SearchResult(
+        stages=tuple(
+            shift(lanes, block.start)
+            for block, found in zip(blocks, results, strict=True)
+            for lanes in found.stages
         ),
+        options=tuple(option for found in results for option in found.options),
+        latency_us=sum(found.latency_us for found in results),
+        states=states,
+        transitions=sum(found.transitions for found in results),
         exact_nodes=len(space) - sum(len(blocks[number]) for number in in_bounds),
         changes=changes,
-        is_joining_complete=is_joining_complete,
+        is_complete=all(found.is_complete for found in results),
     )
 
 

@@ -32,28 +32,13 @@ _MOST_ASKED = 1_000_000
 _ASKED_PER_REPORT = 1_000
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class JoinResult:
-    """What came of joining.
-
-    Attributes:
-        found: the stages; states and transitions as they were.
-        changes: how many changes were made.
-        is_complete: whether no change is left that saves anything; else a bound was reached.
-    """
-
-    found: SearchResult
-    changes: int
-    is_complete: bool
-
-
 def join_stages(
     space: Space,
     found: SearchResult,
     *,
     max_orders: int,
     on_progress: Callable[[int], None] = lambda changes: None,
-) -> JoinResult:
+) -> SearchResult:
     """Joins steps, and moves nodes between them, where that saves time.
 
     Args:
@@ -64,25 +49,19 @@ def join_stages(
         on_progress: told now and then how many changes were made.
 
     Returns:
-        Stages that take no longer than those given. Equal ones for equal input.
+        Stages that take no longer than those given, with the changes that were made. Equal ones
+        for equal input.
     """
     return _Joiner(space, found, max_orders, on_progress).join()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class _Change:
-    """A change that may be worth it, to be made in this order. Steps are the bits of their nodes.
+    """A change that may be worth it; those that save most come first. Steps are bits."""
 
-    Attributes:
-        loss_us: what the sum of latencies grows by where there is memory for the fastest options;
-            negative where it falls.
-        before: two steps as they are.
-        after: the steps that would come of them; the first is that which grows.
-    """
-
-    loss_us: float
+    loss_us: float  # Negative where there is memory for the fastest options and it saves.
     before: tuple[int, int]
-    after: tuple[int, ...]
+    after: tuple[int, ...]  # The first is that which grows.
 
 
 class _Joiner:
@@ -103,7 +82,7 @@ class _Joiner:
         self._changes = 0
         self._note_order()
 
-    def join(self) -> JoinResult:
+    def join(self) -> SearchResult:
         # A change can make way for another that was tried before it.
         while self._has_work_left() and self._change_all():
             pass
@@ -111,7 +90,7 @@ class _Joiner:
         if self._changes:
             steps = ((step, self._chosen[step]) for step in self._order)
             found = self._space.result(steps, found.states, found.transitions)
-        return JoinResult(found, self._changes, self._has_work_left())
+        return dataclasses.replace(found, changes=self._changes, is_complete=self._has_work_left())
 
     def _has_work_left(self) -> bool:
         return self._orders_left > 0 and self._asked_left > 0
@@ -229,15 +208,7 @@ class _Joiner:
         return False
 
     def _order_with(self, change: _Change, place: int) -> list[int] | None:
-        """The order that there is, as far as it can stay, with the changed steps.
-
-        Args:
-            change: puts steps in the place of two others.
-            place: where the step that grows is to be, if what it waits for is before it.
-
-        Returns:
-            The steps; None where one of them would wait for itself.
-        """
+        """The order with the changed steps, the grown one near a place; None for a cycle."""
         grown, *rest = change.after
         # What is left of a step stays where that was.
         wished = {step: (at, 0) for step, at in self._place.items() if step not in change.before}

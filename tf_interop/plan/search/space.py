@@ -46,6 +46,9 @@ class SearchResult:
         latency_us: the sum of their latencies.
         states: states that were solved or followed.
         transitions: pairs of a state and a stage of it that were looked at.
+        exact_nodes: of blocks that were searched exactly; the others were in bounds.
+        changes: made to what was found in bounds, by joining.
+        is_complete: whether joining left no change that saves anything; else it reached a bound.
     """
 
     stages: tuple[Lanes, ...]
@@ -53,6 +56,9 @@ class SearchResult:
     latency_us: float
     states: int
     transitions: int
+    exact_nodes: int = 0
+    changes: int = 0
+    is_complete: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
