@@ -60,6 +60,9 @@ def private_attributes() -> set[str]:
     }
 
 
+_TAKES_OTHER_NAMES = ("getattr", "hasattr", "TypeVar", "startswith")
+
+
 def graph_names() -> set[str]:
     """Op types and node attributes whose names begin with an underscore: TensorFlow's own."""
     found = set()
@@ -68,7 +71,7 @@ def graph_names() -> set[str]:
             id(argument)
             for node in ast.walk(tree)
             if isinstance(node, ast.Call)
-            and getattr(node.func, "id", "") in ("getattr", "hasattr", "TypeVar")
+            and ast.unparse(node.func).split(".")[-1] in _TAKES_OTHER_NAMES
             for argument in node.args
         }
         found |= {
