@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tf_interop.convolution import ConvolutionConfiguration, has_known_shapes
 from tf_interop.errors import ProfileError
 from tf_interop.profile.check import check_stage
@@ -17,7 +15,6 @@ from tf_interop.versioned_file import (
     VersionedFormat,
     load_versioned,
     save_versioned,
-    versioned_schema,
 )
 
 
@@ -41,14 +38,6 @@ def save_configurations(configurations: ConfigurationList, path: PathLike) -> No
             written.
     """
     save_versioned(configurations, path, _LIST_FILE)
-
-
-def configurations_schema() -> dict[str, Any]:
-    """JSON schema (2020-12) of lists of configurations.
-
-    It states types, fields and bounds. Shapes and places in the list are beyond it.
-    """
-    return versioned_schema(_LIST_FILE)
 
 
 def _check_list(configurations: ConfigurationList) -> None:
