@@ -219,6 +219,8 @@ def test_convolutions_of_volumes_are_labelled_with_all_sizes() -> None:
 
 def test_every_measured_algorithm_of_a_convolution_is_listed() -> None:
     panel = page_of(network_plan(), networks=NETWORKS).of_class("stage-panel")[0]
+    # What each computes, and what was measured of it.
+    assert panel.of_class("note")[0].text.startswith("forward 8x28x28x16 * 1x1x16x32")
     [table] = panel.of_tag("details")[0].of_tag("table")
     assert [row.text for row in rows_of(table)] == [
         "IMPLICIT_PRECOMP_GEMM (pinned) 27.0 µs ± 0.5 µs 262.1 kB",
