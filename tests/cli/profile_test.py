@@ -318,6 +318,7 @@ def test_a_model_may_be_named_like_a_command() -> None:
         (["ResNet50", "-o", "p.json", "--budget", "ten"], "--budget"),
         (["ResNet50", "-o", "p.json", "--stages", "all"], "--stages"),
         (["ResNet50", "-o", "p.json", "--for", "gpu"], "--for"),
+        (["ResNet50", "-o", "p.json", "--algorithms", ","], "--algorithms"),
         (["list.json", "-o", "p.json", "--batch", "8"], "--batch"),
         (["list.json", "-o", "p.json", "--stages", "x.json"], "--stages"),
     ],

@@ -112,8 +112,7 @@ def measure(
             backend_name or ("cudnn" if visible_gpus() else "host")
         )
         options = RunOptions(
-            scope=algorithms if isinstance(algorithms, AlgorithmScope) else AlgorithmScope.ALL,
-            algorithms=() if isinstance(algorithms, AlgorithmScope) else algorithms,
+            algorithms=algorithms,
             tf32={"on": (True,), "off": (False,), "both": (True, False)}[tf32],
             pair_algorithms=pair_algorithms,
             measure=MeasureOptions(

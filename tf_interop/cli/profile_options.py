@@ -52,7 +52,10 @@ def _algorithms_of(value: str) -> AlgorithmScope | tuple[str, ...]:
     try:
         return AlgorithmScope(value)
     except ValueError:
-        return tuple(dict.fromkeys(name for name in value.split(",") if name))
+        names = tuple(dict.fromkeys(name for name in value.split(",") if name))
+    if not names:
+        raise ValueError(f"Expected algorithms, got '{value}'.")
+    return names
 
 
 collecting_options = all_of(

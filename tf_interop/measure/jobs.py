@@ -64,16 +64,14 @@ class RunOptions:
     """What to measure of a list, and how.
 
     Attributes:
-        scope: which algorithms of each convolution.
-        algorithms: names of algorithms; where there are any, these alone are measured.
+        algorithms: which algorithms of each convolution, or names of those that alone are measured.
         tf32: whether TF32 is allowed; both values one after the other where both are there.
         pair_algorithms: how many algorithms of each convolution of a pair are combined.
         measure: how to measure.
         budget_seconds: no measurement begins later than this; None for no limit.
     """
 
-    scope: AlgorithmScope = AlgorithmScope.ALL
-    algorithms: tuple[str, ...] = ()
+    algorithms: AlgorithmScope | tuple[str, ...] = AlgorithmScope.ALL
     tf32: tuple[bool, ...] = (True,)
     pair_algorithms: int = 3
     measure: MeasureOptions = dataclasses.field(default_factory=MeasureOptions)
@@ -216,15 +214,16 @@ class ProfileJobs:
     def _algorithms(
         self, configuration: ConvolutionConfiguration, tf32: bool, phase: Phase
     ) -> tuple[str, ...]:
-        if self._options.algorithms:
-            named = self._options.algorithms if phase is Phase.OWN_CHOICE else ()
+        asked = self._options.algorithms
+        if isinstance(asked, tuple):
+            named = asked if phase is Phase.OWN_CHOICE else ()
             return tuple(name for name in named if _is_of_kind(name, configuration))
         considered = self._listed(configuration, AlgorithmScope.HEURISTIC, tf32)
         if phase is Phase.OWN_CHOICE:
             return considered[:1]
-        if phase is Phase.CONSIDERED or self._options.scope is AlgorithmScope.HEURISTIC:
+        if phase is Phase.CONSIDERED or asked is AlgorithmScope.HEURISTIC:
             return considered
-        return self._listed(configuration, self._options.scope, tf32)
+        return self._listed(configuration, asked, tf32)
 
     def _listed(
         self, configuration: ConvolutionConfiguration, scope: AlgorithmScope, tf32: bool
@@ -333,7 +332,7 @@ class ProfileJobs:
     ) -> tuple[str, ...]:
         if pinned is not None:
             names: Sequence[str] = (pinned,)
-        elif self._options.algorithms:
+        elif isinstance(self._options.algorithms, tuple):
             names = [name for name in self._options.algorithms if _is_of_kind(name, wider)]
         else:
             names = self._listed(wider, AlgorithmScope.HEURISTIC, tf32)
