@@ -141,7 +141,7 @@ def batches_option(help_text: str) -> Decorator:
     return parsed_option("--batch", parse_batches, "N,…", help_text, default="1")
 
 
-def steps_options(to_do: str) -> Decorator:
+def mode_options(to_do: str) -> Decorator:
     """`--inference/--no-inference` and `--training`.
 
     Args:

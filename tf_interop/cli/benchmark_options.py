@@ -23,9 +23,9 @@ from tf_interop.cli.arguments import (
     batches_option,
     count_option,
     image_size_option,
+    mode_options,
     parsed_option,
     profile_option,
-    steps_options,
     time_option,
     written_option,
 )
@@ -64,7 +64,7 @@ def _plans_of(values: Sequence[str]) -> PlanPaths:
 
 case_options = all_of(
     batches_option("Batch sizes."),
-    steps_options("Measure"),
+    mode_options("Measure"),
     parsed_option(
         "--precision",
         functools.partial(_members_of, Precision),

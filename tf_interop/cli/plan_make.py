@@ -12,12 +12,12 @@ from tf_interop.cli.arguments import (
     allow_foreign_profile_option,
     batches_option,
     image_size_option,
+    mode_options,
     model_argument,
     output_option,
     parse_bytes,
     parsed_by,
     profile_option,
-    steps_options,
     target_option,
 )
 from tf_interop.cli.result import Result, command
@@ -80,7 +80,7 @@ class _ProfileOption(click.Option):
     "PLAN.json", "The plan, for tf-interop run --plan and enable(plan=…).", required=True
 )
 @batches_option("Batch sizes; the plan holds an entry for each.")
-@steps_options("Plan")
+@mode_options("Plan")
 @image_size_option()
 @click.option(
     "--memory",

@@ -11,8 +11,8 @@ from tf_interop.cli.arguments import (
     batches_option,
     count_option,
     image_size_option,
+    mode_options,
     parsed_by,
-    steps_options,
     target_option,
     time_option,
 )
@@ -65,7 +65,7 @@ collecting_options = all_of(
         type=click.Choice(["float32", "float64", "mixed_float16", "mixed_bfloat16"]),
         help="Keras' policy for a model that is built here.",
     ),
-    steps_options("Measure what is computed by"),
+    mode_options("Measure what is computed by"),
     image_size_option(),
     click.option(
         "--layout",

@@ -91,14 +91,14 @@ class Analysis:
         handed_graph: the graph as the plugin gets it, after all of Grappler's own passes; None
             where it was not looked at.
         notes: why it was not, and other things to know about the counts.
-        step: what is run of a Keras model, inference or a training step; None for other things.
+        mode: what is run of a Keras model, inference or a training step; None for other things.
     """
 
     name: str
     own_graph: GraphCounts
     handed_graph: GraphCounts | None = None
     notes: tuple[str, ...] = ()
-    step: str | None = None
+    mode: str | None = None
 
     @property
     def graphs(self) -> tuple[GraphCounts, ...]:
@@ -113,8 +113,8 @@ class Analysis:
             return "There is no convolution in the graph: nothing for tf_interop to do."
         if not graph.group_sizes:
             of_which = " that can be in a stage" if graph.refused_count else ""
-            where = "" if self.step is None else f" for {self.step}"
-            hint = " In a training step some may be: --training." if self.step == _INFERENCE else ""
+            where = "" if self.mode is None else f" for {self.mode}"
+            hint = " In a training step some may be: --training." if self.mode == _INFERENCE else ""
             return f"No two convolutions{of_which} are independent: nothing to gain{where}.{hint}"
         count, least, most = (measure(graph.group_sizes) for measure in (len, min, max))
         groups = f"{count} {'group' if count == 1 else 'groups'}"
