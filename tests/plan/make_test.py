@@ -195,42 +195,6 @@ def test_merges_where_that_was_measured_to_be_fastest() -> None:
         assert (stage.prediction.workspace_bytes, stage.prediction.peak_bytes) == (7, 27)
 
 
-@pytest.mark.parametrize(
-    ("merged_us", "spread_us", "expected"), [(16, 0, 1), (18, 1.9, 1), (18, 2, 0), (20, 0, 0)]
-)
-def test_merges_only_what_wins_by_more_than_the_spread(
-    merged_us: float, spread_us: float, expected: int
-) -> None:
-    problem = make_problem(
-        {"a": "", "b": ""},
-        {"a": 10, "b": 10},
-        merged={"a b": merged_us},
-        merge_keys=ON_ONE_IMAGE,
-        spread_us=spread_us,
-    )
-    assert len(make_plan(problem).stages) == expected
-
-
-def test_runs_at_the_same_time_what_is_faster_than_merged() -> None:
-    problem = make_problem(
-        {"a": "", "b": ""},
-        {"a": 10, "b": 10},
-        {"a b": 12},
-        merged={"a b": 15},
-        merge_keys=ON_ONE_IMAGE,
-    )
-    (stage,) = make_plan(problem).stages
-    assert stage.stage == make_lanes("a b")
-
-
-@pytest.mark.parametrize("merge_keys", [{}, {"a": "x"}, {"a": "x", "b": "y"}])
-def test_merges_nothing_that_reads_different_images(merge_keys: dict[str, str]) -> None:
-    problem = make_problem(
-        {"a": "", "b": ""}, {"a": 10, "b": 10}, merged={"a b": 1}, merge_keys=merge_keys
-    )
-    assert make_plan(problem).stages == ()
-
-
 def test_merges_those_that_read_one_image_of_several_that_cost_the_same() -> None:
     costs = (ConvolutionCosts("c", 0, (Candidate("GEMM", 10),)),)
     nodes = tuple(

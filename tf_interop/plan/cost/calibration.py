@@ -198,10 +198,7 @@ def demands_of_candidate(problem: PlanningProblem, candidate: Candidate) -> tupl
         return ()
     kernels = model_kernels(candidate, problem.sm_limits)
     try:
-        demands = [
-            dataclasses.astuple(demands_of(kernel, problem.sm_limits, problem.sm_count))
-            for kernel in kernels
-        ]
+        demands = [demands_of(kernel, problem.sm_limits, problem.sm_count) for kernel in kernels]
     except ValueError:
         # As above: the model does not hold for it.
         return ()

@@ -70,44 +70,25 @@ class ModelKernel:
         )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Demands:
+def demands_of(kernel: ModelKernel, limits: SmLimits, sm_count: int) -> tuple[float, ...]:
     """What a kernel takes of the device, each in the time that all of the device would take for it.
 
-    Kernels that run together take at least as long as the sum of any one of these.
-
-    Attributes:
-        registers_us: of the registers of all SMs.
-        shared_memory_us: of their shared memory.
-        threads_us: of their thread slots.
-        alu_us: of their arithmetic units.
-        dram_us: of DRAM's throughput.
-    """
-
-    registers_us: float
-    shared_memory_us: float
-    threads_us: float
-    alu_us: float
-    dram_us: float
-
-
-def demands_of(kernel: ModelKernel, limits: SmLimits, sm_count: int) -> Demands:
-    """What a kernel takes, in the sense of this model.
+    Returns:
+        Of registers, shared memory, thread slots, arithmetic units and DRAM, in microseconds.
+        Kernels that run together take at least as long as the sum of any one of these.
 
     Raises:
         ValueError: no block of it fits on an SM.
     """
     share = BlockShare.of(kernel, limits, sm_count)
     block_us = kernel.blocks * share.wave_us
-    return Demands(
-        registers_us=block_us * kernel.registers / (limits.registers * sm_count),
-        shared_memory_us=block_us
-        * kernel.shared_memory_bytes
-        / (limits.shared_memory_bytes * sm_count),
-        threads_us=block_us * kernel.threads / (limits.threads * sm_count),
-        alu_us=block_us * share.alu / sm_count,
-        dram_us=block_us * share.dram,
+    on_all_sms = (
+        kernel.registers / limits.registers,
+        kernel.shared_memory_bytes / limits.shared_memory_bytes,
+        kernel.threads / limits.threads,
+        share.alu,
     )
+    return (*(block_us * each / sm_count for each in on_all_sms), block_us * share.dram)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
