@@ -75,7 +75,7 @@ fi
 # However long the tests took: something is better than nothing.
 left=$((end - SECONDS))
 [ "$left" -ge 20 ] || left=20
-# Its log says what is being measured; RESULTS has the figures.
+# Its log says what is being measured; RESULTS has the values.
 step comparison "$python" python/benchmarks/compare_networks.py "$results" --budget "${left}s" \
   --backend "$backend" ${COMPARISON:-}
 [ -e "$results/results.json" ] || failed=$((failed + 1))

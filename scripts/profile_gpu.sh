@@ -56,7 +56,7 @@ for ((index = 0; index < ${#names[@]}; index++)); do
     share=20
   fi
   [ "$share" -ge 2 ] || break
-  # A device that failed works again in a new process, which goes on behind what it failed at.
+  # A device that failed works again in a new process, which goes on after what it failed at.
   started=$SECONDS
   step profile profile "${names[index]}" "$share"
   while [ "$?" = 3 ] && [ $((share -= SECONDS - started)) -ge 2 ]; do

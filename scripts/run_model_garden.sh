@@ -6,7 +6,7 @@
 #
 #   scripts/run_model_garden.sh [OUT]
 #
-# OUT (default docs/results/model_garden.json) gets the figures. Fails where the plugin made no stages
+# OUT (default docs/results/model_garden.json) gets the values. Fails where the plugin made no stages
 # or the numbers differ by more. The environment that `setup.sh dev` made (VENV) is left as it is: the
 # program and what it imports go into a folder of their own.
 #   GARDEN  that folder, filled where it is not there (default: build/model_garden)

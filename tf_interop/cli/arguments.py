@@ -56,7 +56,7 @@ def all_of(*options: Decorator) -> Decorator:
 
 
 def described_by(paragraph: str) -> Decorator:
-    """Puts a paragraph behind the docstring of a command, and so into its help."""
+    """Puts a paragraph after the docstring of a command, and so into its help."""
 
     def decorate(command: Command) -> Command:
         command.__doc__ = f"{inspect.cleandoc(command.__doc__ or '')}\n\n{paragraph}"

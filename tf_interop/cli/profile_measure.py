@@ -42,7 +42,7 @@ from tf_interop.profile.worklist_file import (
 
 EXIT_CODES = {
     0: "success; also where the budget was over before everything was measured",
-    3: "the device failed: the same command goes on behind what it failed at",
+    3: "the device failed: the same command goes on after what it failed at",
     130: "stopped by Ctrl-C, 143 by SIGTERM: what was measured is in the profile",
 }
 _EXAMPLES = """
