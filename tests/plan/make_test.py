@@ -489,7 +489,7 @@ def test_tells_how_far_it_is() -> None:
 
 
 def test_says_how_it_searched() -> None:
-    # A pair behind a first convolution.
+    # A pair after a first convolution.
     problem = make_problem({"a": "", "b": "a", "c": "a"}, {"a": 1, "b": 1, "c": 1})
     for options, words in (
         (EXACT, "exact for stages of up to 4"),

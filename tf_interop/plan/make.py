@@ -83,7 +83,7 @@ def make_plan(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Step:
+class _Unit:
     """What runs at once: a stage, or a convolution alone."""
 
     lanes: Lanes
@@ -103,29 +103,29 @@ class _Planner:
         self._memory = LiveMemory(problem)
 
     def plan(self, on_progress: OnProgress | None) -> GraphPlan:
-        steps, search = self._search(on_progress)
+        units, search = self._search(on_progress)
         in_sequence = self._in_sequence()
-        if not any(map(self._is_stage, steps)):
+        if not any(map(self._is_stage, units)):
             # The graph stays as it is then, and runs in its own order, where its memory fits.
-            in_own_order = sorted(steps, key=lambda step: step.nodes)
+            in_own_order = sorted(units, key=lambda unit: unit.nodes)
             if self._fits(max(self._peaks(in_own_order), default=0)):
-                steps = in_own_order
+                units = in_own_order
         stages: list[PlannedStage] = []
         unstaged: list[UnstagedConvolution] = []
-        peaks = self._peaks(steps)
-        for step, peak_bytes in zip(steps, peaks, strict=True):
-            if self._is_stage(step):
-                stages.append(self._planned_stage(step, peak_bytes))
+        peaks = self._peaks(units)
+        for unit, peak_bytes in zip(units, peaks, strict=True):
+            if self._is_stage(unit):
+                stages.append(self._planned_stage(unit, peak_bytes))
             else:
-                unstaged.append(self._unstaged(step, peak_bytes, len(stages)))
+                unstaged.append(self._unstaged(unit, peak_bytes, len(stages)))
         return GraphPlan(
             fingerprint=self._problem.fingerprint,
             convolution_count=max(self._problem.convolution_count, len(self._problem.nodes)),
             stages=tuple(stages),
             batch_size=self._problem.batch_size,
             prediction=GraphPrediction(
-                latency_us=sum(step.choice.latency_us for step in steps),
-                sequential_us=sum(step.choice.latency_us for step in in_sequence),
+                latency_us=sum(unit.choice.latency_us for unit in units),
+                sequential_us=sum(unit.choice.latency_us for unit in in_sequence),
                 peak_bytes=max(peaks, default=0),
                 sequential_peak_bytes=max(self._peaks(in_sequence), default=0),
                 memory_budget_bytes=self._problem.memory_budget_bytes,
@@ -134,8 +134,8 @@ class _Planner:
             unstaged=tuple(unstaged),
         )
 
-    def _search(self, on_progress: OnProgress | None) -> tuple[list[_Step], str]:
-        """The steps in the order in which they run, and how they were found."""
+    def _search(self, on_progress: OnProgress | None) -> tuple[list[_Unit], str]:
+        """The units in the order in which they run, and how they were found."""
         options = self._options
         budget = self._problem.memory_budget_bytes
         space = Space(
@@ -153,32 +153,32 @@ class _Planner:
             result = search_blocks(space, bounds, on_progress=on_progress)
         except SearchError as error:
             raise PlanError(self._describe_shortage()) from error
-        steps = [
-            _Step(lanes, self._costs.choices(lanes)[option])
+        units = [
+            _Unit(lanes, self._costs.choices(lanes)[option])
             for lanes, option in zip(result.stages, result.options, strict=True)
         ]
-        return steps, self._describe(result)
+        return units, self._describe(result)
 
     def _stage_options(self, lanes: Lanes) -> Sequence[StageOption]:
         return [
             StageOption(
-                choice.latency_us, self._memory_bytes(_Step(lanes, choice)), choice.spread_us
+                choice.latency_us, self._memory_bytes(_Unit(lanes, choice)), choice.spread_us
             )
             for choice in self._costs.choices(lanes)
         ]
 
-    def _memory_bytes(self, step: _Step) -> int:
-        """What a step needs beside what is alive before it."""
-        outputs = sum(self._problem.node_costs[node].output_bytes for node in step.nodes)
-        return outputs + step.choice.workspace_bytes
+    def _memory_bytes(self, unit: _Unit) -> int:
+        """What a unit needs beside what is alive before it."""
+        outputs = sum(self._problem.node_costs[node].output_bytes for node in unit.nodes)
+        return outputs + unit.choice.workspace_bytes
 
-    def _peaks(self, steps: Sequence[_Step]) -> list[int]:
-        """The memory of each of these steps, one after another."""
+    def _peaks(self, units: Sequence[_Unit]) -> list[int]:
+        """The memory of each of these units, one after another."""
         peaks = []
         done = 0
-        for step in steps:
-            peaks.append(self._memory.alive_bytes(done) + self._memory_bytes(step))
-            for node in step.nodes:
+        for unit in units:
+            peaks.append(self._memory.alive_bytes(done) + self._memory_bytes(unit))
+            for node in unit.nodes:
                 done |= 1 << node
         return peaks
 
@@ -186,24 +186,24 @@ class _Planner:
         budget = self._problem.memory_budget_bytes
         return budget is None or peak_bytes <= budget
 
-    def _in_sequence(self) -> list[_Step]:
+    def _in_sequence(self) -> list[_Unit]:
         """All nodes in their order, each with the fastest algorithm that fits.
 
         Where none fits in this order, the one that needs least.
         """
-        steps = []
+        units = []
         for node in range(len(self._problem.nodes)):
             alive_bytes = self._memory.alive_bytes((1 << node) - 1)
             lanes = ((node,),)
-            ways = [_Step(lanes, choice) for choice in self._costs.choices(lanes)]
+            ways = [_Unit(lanes, choice) for choice in self._costs.choices(lanes)]
             fitting = (way for way in ways if self._fits(alive_bytes + self._memory_bytes(way)))
-            steps.append(next(fitting, ways[-1]))
-        return steps
+            units.append(next(fitting, ways[-1]))
+        return units
 
     def _describe_shortage(self) -> str:
         """What one after another would need, each convolution with its least workspace."""
         lanes = [((node,),) for node in range(len(self._problem.nodes))]
-        least = [_Step(each, self._costs.choices(each)[-1]) for each in lanes]
+        least = [_Unit(each, self._costs.choices(each)[-1]) for each in lanes]
         peaks = self._peaks(least)
         node = peaks.index(max(peaks))
         output_bytes = self._problem.node_costs[node].output_bytes
@@ -216,28 +216,28 @@ class _Planner:
             "that need less."
         )
 
-    def _is_stage(self, step: _Step) -> bool:
+    def _is_stage(self, unit: _Unit) -> bool:
         """Also a single convolution is, where its fastest algorithm does not fit: for its pin."""
-        if len(step.nodes) > 1:
+        if len(unit.nodes) > 1:
             return True
-        (pinned,) = step.choice.stage.steps
-        fastest = self._problem.node_costs[step.nodes[0]].fastest
+        (pinned,) = unit.choice.stage.steps
+        fastest = self._problem.node_costs[unit.nodes[0]].fastest
         return pinned.algorithm is not None and pinned.algorithm != fastest.algorithm
 
-    def _unstaged(self, step: _Step, peak_bytes: int, before_stage: int) -> UnstagedConvolution:
+    def _unstaged(self, unit: _Unit, peak_bytes: int, before_stage: int) -> UnstagedConvolution:
         return UnstagedConvolution(
-            node=self._problem.nodes[step.nodes[0]].name,
-            algorithm=step.choice.stage.steps[0].algorithm,
-            latency_us=step.choice.latency_us,
+            node=self._problem.nodes[unit.nodes[0]].name,
+            algorithm=unit.choice.stage.steps[0].algorithm,
+            latency_us=unit.choice.latency_us,
             peak_bytes=peak_bytes,
             before_stage=before_stage,
         )
 
-    def _planned_stage(self, step: _Step, peak_bytes: int) -> PlannedStage:
-        choice = step.choice
-        fastest = [self._problem.node_costs[node].fastest for node in step.nodes]
+    def _planned_stage(self, unit: _Unit, peak_bytes: int) -> PlannedStage:
+        choice = unit.choice
+        fastest = [self._problem.node_costs[node].fastest for node in unit.nodes]
         sequential_us = sum(each.latency_us for each in fastest)
-        if len(step.nodes) > 1:
+        if len(unit.nodes) > 1:
             is_merged = any(lane.merged for lane in choice.stage.lanes)
             why = (
                 f"planned{', merged into a wider convolution' if is_merged else ''}: "
@@ -250,7 +250,7 @@ class _Planner:
                 f"bytes of workspace; {fastest[0].algorithm} takes {sequential_us:.1f} us with "
                 f"{fastest[0].workspace_bytes}"
             )
-        stage = self._costs.place(choice.stage, step.lanes)
+        stage = self._costs.place(choice.stage, unit.lanes)
         assert stage is not None
         return PlannedStage(
             stage=stage.map(lambda node: self._problem.nodes[node].name),

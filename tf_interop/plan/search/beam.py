@@ -1,7 +1,7 @@
 """Good stages of a DAG that is too wide for the exact search: a beam search from the front.
 
-A step runs one stage: one node that is ready, or several that are, each on a lane of its own. Where
-nodes may follow them in their lanes, the stage is also tried with the lanes that end first
+A stage runs at a time: one node that is ready, or several that are, each on a lane of its own.
+Where nodes may follow them in their lanes, the stage is also tried with the lanes that end first
 continued, one node after the other.
 
 Of the states with equally many nodes done only the most promising are followed further, and how
@@ -108,11 +108,11 @@ class _Beam:
                 "search. Give more memory, or candidates that need less."
             )
         state = max(ends, key=lambda end: end.saved_us)
-        steps = []
+        units = []
         while state.before is not None:
-            steps.append((state.stage, state.option))
+            units.append((state.stage, state.option))
             state = state.before
-        return self._space.result(reversed(steps), states, self._transitions)
+        return self._space.result(reversed(units), states, self._transitions)
 
     def _one_after_another(self, state: _State) -> list[_State]:
         """The end of all nodes in their own order; none where one of them finds no memory."""

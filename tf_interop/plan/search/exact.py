@@ -71,7 +71,7 @@ def search_exactly(
         best[state] = found
         if on_progress is not None and len(best) % _STATES_PER_REPORT == 0:
             on_progress(SearchProgress(0, len(space), len(best) - 1))
-    steps = []
+    units = []
     state = whole
     while state:
         last = best[state]
@@ -80,11 +80,11 @@ def search_exactly(
                 f"Expected a schedule for {len(space)} nodes, got none: every stage that holds "
                 "some of them is ruled out, or finds no memory."
             )
-        steps.append(last[1:])
+        units.append(last[1:])
         state &= ~last[1]
     if on_progress is not None:
         on_progress(SearchProgress(len(space), len(space), len(best) - 1))
-    return space.result(reversed(steps), len(best) - 1, transitions)
+    return space.result(reversed(units), len(best) - 1, transitions)
 
 
 def _reachable(space: Space, whole: int, max_transitions: int | None) -> list[int]:

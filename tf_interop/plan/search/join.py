@@ -2,13 +2,14 @@
 
 A beam follows few of the orders in which a wide graph can run, and forgets the others before it is
 known what they were good for. So convolutions stay alone that would win together, far from each
-other in the order that was found. Here the order comes last. One change at a time,
+other in the order that was found. Here the order comes last. With stages, and nodes alone, as the
+units that run one after another, one change at a time,
 
-    before:           [a] [b c] [d]          steps, in the order in which they run
-    two steps join:   [a d] [b c]            or [a] [b c d]
+    before:           [a] [b c] [d]          units, in the order in which they run
+    two units join:   [a d] [b c]            or [a] [b c d]
     a node moves:     [a b] [c] [d]
 
-and the change is legal where the steps that come of it still have an order: where none of them
+and the change is legal where the units that come of it still have an order: where none of them
 waits for itself by way of others. A node that joins may come after another in its lane. A change is
 made where the sum of all latencies falls by more than the stages that come of it may be off. What
 saves most is tried first, until nothing is left that saves. So the result is never slower than what
@@ -39,7 +40,7 @@ def join_stages(
     max_orders: int,
     on_progress: Callable[[int], None] = lambda changes: None,
 ) -> SearchResult:
-    """Joins steps, and moves nodes between them, where that saves time.
+    """Joins units, and moves nodes between them, where that saves time.
 
     Args:
         space: what was searched. All stages are chosen for anew with a change, because more or less
@@ -57,7 +58,7 @@ def join_stages(
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class _Change:
-    """A change that may be worth it; those that save most come first. Steps are bits."""
+    """A change that may be worth it; those that save most come first. Units are bits."""
 
     loss_us: float  # Negative where there is memory for the fastest options and it saves.
     before: tuple[int, int]
@@ -88,31 +89,31 @@ class _Joiner:
             pass
         found = self._found
         if self._changes:
-            steps = ((step, self._chosen[step]) for step in self._order)
-            found = self._space.result(steps, found.states, found.transitions)
+            units = ((unit, self._chosen[unit]) for unit in self._order)
+            found = self._space.result(units, found.states, found.transitions)
         return dataclasses.replace(found, changes=self._changes, is_complete=self._has_work_left())
 
     def _has_work_left(self) -> bool:
         return self._orders_left > 0 and self._asked_left > 0
 
     def _note_order(self) -> None:
-        """Takes down what follows from the order: places, sums, and which step waits for which."""
-        self._place = {step: place for place, step in enumerate(self._order)}
+        """Takes down what follows from the order: places, sums, and which unit waits for which."""
+        self._place = {unit: place for place, unit in enumerate(self._order)}
         self._latency_us = self._sum_us(self._order, self._chosen)
-        step_of = {node: step for step in self._order for node in bits_of(step)}
-        # For each step all nodes that cannot run before it has, and all that have to.
+        unit_of = {node: unit for unit in self._order for node in bits_of(unit)}
+        # For each unit all nodes that cannot run before it has, and all that have to.
         self._after = dict.fromkeys(self._order, 0)
         self._before = dict.fromkeys(self._order, 0)
-        for step in self._order if self._space.max_lane_length > 1 else ():
-            for node in bits_of(step):
+        for unit in self._order if self._space.max_lane_length > 1 else ():
+            for node in bits_of(unit):
                 for other in self._space.predecessors[node]:
-                    if not step >> other & 1:
-                        self._before[step] |= self._before[step_of[other]] | step_of[other]
-        for step in reversed(self._order):
-            for node in bits_of(step):
+                    if not unit >> other & 1:
+                        self._before[unit] |= self._before[unit_of[other]] | unit_of[other]
+        for unit in reversed(self._order):
+            for node in bits_of(unit):
                 for reader in self._space.readers[node]:
-                    if not step >> reader & 1:
-                        self._after[step] |= self._after[step_of[reader]] | step_of[reader]
+                    if not unit >> reader & 1:
+                        self._after[unit] |= self._after[unit_of[reader]] | unit_of[reader]
 
     def _change_all(self) -> bool:
         """Makes all changes that there are, the best first; returns whether there was one."""
@@ -125,7 +126,7 @@ class _Joiner:
         heapq.heapify(changes)
         while changes and self._has_work_left():
             change = heapq.heappop(changes)
-            if all(step in self._place for step in change.before) and self._make(change):
+            if all(unit in self._place for unit in change.before) and self._make(change):
                 for grown in change.after:
                     for other in self._order:
                         if other != grown:
@@ -134,7 +135,7 @@ class _Joiner:
         return self._changes > before
 
     def _changes_of(self, one: int, other: int) -> Iterator[_Change]:
-        """The changes to two steps that would save something if there was an order for them."""
+        """The changes to two units that would save something if there was an order for them."""
         one, other = min(one, other), max(one, other)
         space = self._space
         most = space.max_lanes * space.max_lane_length
@@ -146,7 +147,7 @@ class _Joiner:
                 for node in bits_of(source):
                     grown = target | 1 << node
                     if space.max_lane_length > 1 or space.are_independent(node, target):
-                        afters.append((grown, *self._steps_of(source & ~(1 << node))))
+                        afters.append((grown, *self._units_of(source & ~(1 << node))))
         now_us = self._chosen_option(one).latency_us + self._chosen_option(other).latency_us
         for after in afters:
             change = self._weigh(now_us, (one, other), after)
@@ -154,7 +155,7 @@ class _Joiner:
                 yield change
 
     def _may_join(self, one: int, other: int) -> bool:
-        """Whether nothing waits for one of two steps that the other waits for."""
+        """Whether nothing waits for one of two units that the other waits for."""
         for first, second in ((one, other), (other, one)):
             if self._after[first] & second:
                 has_between = self._after[first] & self._before[second] & ~(first | second)
@@ -172,13 +173,13 @@ class _Joiner:
         options = self._space.ask(after[0])
         if not options:
             return None
-        chosen = [options[0], *(self._space.options(step)[0] for step in after[1:])]
+        chosen = [options[0], *(self._space.options(unit)[0] for unit in after[1:])]
         loss_us = sum(option.latency_us for option in chosen) - now_us
         if loss_us + _spread_us(after, chosen) >= 0:
             return None
         return _Change(loss_us, before, after)
 
-    def _steps_of(self, rest: int) -> tuple[int, ...]:
+    def _units_of(self, rest: int) -> tuple[int, ...]:
         """What is left of a stage: a smaller one, or each node by itself where that is faster."""
         options = self._space.options(rest)
         if options and options[0].latency_us <= self._space.alone_us(rest):
@@ -188,7 +189,7 @@ class _Joiner:
     def _make(self, change: _Change) -> bool:
         """Makes a change if there is an order for it, and memory; returns whether it did."""
         self._orders_left -= 1
-        places = sorted(self._place[step] for step in change.before)
+        places = sorted(self._place[unit] for unit in change.before)
         # As late as what waits for it allows, or as early as what it waits for.
         for place in reversed(places):
             order = self._order_with(change, place)
@@ -198,7 +199,7 @@ class _Joiner:
             if chosen is None:
                 continue
             spread_us = _spread_us(
-                change.after, [self._space.options(step)[chosen[step]] for step in change.after]
+                change.after, [self._space.options(unit)[chosen[unit]] for unit in change.after]
             )
             if self._sum_us(order, chosen) + spread_us < self._latency_us:
                 self._order, self._chosen = order, chosen
@@ -208,43 +209,43 @@ class _Joiner:
         return False
 
     def _order_with(self, change: _Change, place: int) -> list[int] | None:
-        """The order with the changed steps, the grown one near a place; None for a cycle."""
+        """The order with the changed units, the grown one near a place; None for a cycle."""
         grown, *rest = change.after
-        # What is left of a step stays where that was.
-        wished = {step: (at, 0) for step, at in self._place.items() if step not in change.before}
+        # What is left of a unit stays where that was.
+        wished = {unit: (at, 0) for unit, at in self._place.items() if unit not in change.before}
         wished[grown] = (place, len(rest))
-        for number, step in enumerate(rest):
-            at = next(self._place[each] for each in change.before if each & step)
-            wished[step] = (at, number)
-        steps = list(wished)
-        sets = [tuple(bits_of(step)) for step in steps]
+        for number, unit in enumerate(rest):
+            at = next(self._place[each] for each in change.before if each & unit)
+            wished[unit] = (at, number)
+        units = list(wished)
+        sets = [tuple(bits_of(unit)) for unit in units]
         contraction = contract(self._space.readers, sets, wished=list(wished.values()))
-        return None if contraction.cycle else [steps[number] for number in contraction.order]
+        return None if contraction.cycle else [units[number] for number in contraction.order]
 
     def _choose(self, order: Sequence[int]) -> dict[int, int] | None:
-        """For each step its fastest option that fits; None where none does."""
+        """For each unit its fastest option that fits; None where none does."""
         chosen: dict[int, int] = {}
         done = 0
-        for step in order:
-            option = self._space.choose(step, self._space.available(done))
+        for unit in order:
+            option = self._space.choose(unit, self._space.available(done))
             if option is None:
                 return None
-            chosen[step] = option
-            done |= step
+            chosen[unit] = option
+            done |= unit
         return chosen
 
     def _sum_us(self, order: Sequence[int], chosen: Mapping[int, int]) -> float:
-        # The same for the same steps in any order: rounding is no gain.
-        return math.fsum(self._space.options(step)[chosen[step]].latency_us for step in order)
+        # The same for the same units in any order: rounding is no gain.
+        return math.fsum(self._space.options(unit)[chosen[unit]].latency_us for unit in order)
 
-    def _chosen_option(self, step: int) -> StageOption:
-        return self._space.options(step)[self._chosen[step]]
+    def _chosen_option(self, unit: int) -> StageOption:
+        return self._space.options(unit)[self._chosen[unit]]
 
 
-def _spread_us(steps: Sequence[int], options: Sequence[StageOption]) -> float:
-    """How far the latencies of those steps that are stages may be off."""
+def _spread_us(units: Sequence[int], options: Sequence[StageOption]) -> float:
+    """How far the latencies of those units that are stages may be off."""
     return sum(
         option.spread_us
-        for step, option in zip(steps, options, strict=True)
-        if step & (step - 1)  # Two nodes or more.
+        for unit, option in zip(units, options, strict=True)
+        if unit & (unit - 1)  # Two nodes or more.
     )

@@ -233,21 +233,21 @@ class Space:
         return sum(self.options(1 << node)[0].latency_us for node in bits_of(nodes))
 
     def result(
-        self, steps: Iterable[tuple[int, int]], states: int, transitions: int
+        self, units: Iterable[tuple[int, int]], states: int, transitions: int
     ) -> SearchResult:
         """The result of a search.
 
         Args:
-            steps: the nodes of each stage, and its option.
+            units: the nodes of each stage, and its option.
             states: that were solved or followed.
             transitions: that were looked at.
         """
-        steps = list(steps)
-        lanes = [self.lanes(nodes) for nodes, _ in steps]
+        units = list(units)
+        lanes = [self.lanes(nodes) for nodes, _ in units]
         return SearchResult(
             tuple(each for each in lanes if each is not None),
-            tuple(option for _, option in steps),
-            sum(self.options(nodes)[option].latency_us for nodes, option in steps),
+            tuple(option for _, option in units),
+            sum(self.options(nodes)[option].latency_us for nodes, option in units),
             states,
             transitions,
         )
