@@ -237,7 +237,7 @@ def two_images() -> tuple[tf.Tensor, tf.Tensor]:
     return v1.placeholder(tf.float32, [2, 6, 6, 4]), v1.placeholder(tf.float32, [2, 6, 6, 4])
 
 
-def test_session_fed_behind_a_convolution() -> None:
+def test_session_fed_after_a_convolution() -> None:
     """What only a fed tensor needs has no inputs; nothing may ask for them."""
 
     def run(session: Any) -> list[Any]:

@@ -172,7 +172,7 @@ def test_retracing_for_other_shapes_types_and_values() -> None:
 
 
 def test_check_numerics_sees_what_a_stage_gives() -> None:
-    """It puts its own ops behind each output of a traced function."""
+    """It puts its own ops after each output of a traced function."""
     tf_interop.enable("always")
     tf.debugging.enable_check_numerics()
     try:

@@ -8,7 +8,7 @@ tensor or control dependency, is dead too, up to a Merge:
                     --:1--> then branch -->
 
 A node that joined inputs from two branches would be dead whichever is taken, so what is to become
-one node must be in one *region*: the same loop frame, and behind the same gates, a gate being one
+one node must be in one *region*: the same loop frame, and after the same gates, a gate being one
 output of the Switches with one predicate.
 
 Nor may it join what comes before a loop and what comes after it. Back edges are left out of the
@@ -17,7 +17,7 @@ order of the nodes, and so is what a loop computes in one iteration and hands on
 
     early --> Enter --> body --> NextIteration - - > Merge --> Switch --> Exit --> late
 
-So a region is also behind the same loops, those that must have ended, and behind the same nodes
+So a region is also after the same loops, those that must have ended, and after the same nodes
 that may wait for others without an edge (`hidden_waits`).
 """
 
@@ -32,7 +32,7 @@ from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import MERGE_OPS, NEXT_ITERATION_OPS, GraphView, parse_input
 
 ROOT_REGION = ""
-"""Region of nodes that are in no loop, always alive, and behind nothing that may wait."""
+"""Region of nodes that are in no loop, always alive, and after nothing that may wait."""
 
 _SWITCH_OPS = frozenset({"Switch", "RefSwitch", "_SwitchN"})
 _ENTER_OPS = frozenset({"Enter", "RefEnter"})
@@ -122,7 +122,7 @@ class ControlFlow:
     def _find_loops_before(self, places: list[_Place | None]) -> list[int]:
         """For each node the loops that end before it runs, as a bit set.
 
-        What comes behind a loop is also behind those that come before anything that enters it. In
+        What comes after a loop is also after those that come before anything that enters it. In
         the order of the nodes a loop may be left before all of it has been entered, so one round is
         not always enough. Along every path the sets grow, and at every loop by that loop: that is
         why nodes with equal sets have no loop on any path between them.

@@ -6,9 +6,9 @@ likes, and in a partial run of a Session a value that is fed waits for one that 
 
     x --> a: Conv2D --> QueueEnqueueV2        QueueDequeueV2 --> b: Conv2D -->
 
-One node for `a` and `b` would wait for ever. So what becomes one node must be *behind* the same
+One node for `a` and `b` would wait for ever. So what becomes one node must be *after* the same
 nodes that may wait. That is enough: if, in a ring of stages that wait for each other, one waited
-for a dequeue, all of its members would, and so would all stages behind it; the graph would have
+for a dequeue, all of its members would, and so would all stages after it; the graph would have
 waited for ever without stages, too.
 """
 

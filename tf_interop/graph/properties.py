@@ -48,12 +48,12 @@ class GraphProperties:
     """What is known about the shapes of a graph's tensors. Shapes are read when they are asked for.
 
     Sources, in this order: the attributes `_input_shapes` of the reader and `_output_shapes` of the
-    producer, the value of a Const, the shape of the variable behind a ReadVariableOp; then, if they
-    leave a dimension open, inference. Of each dimension the source that knows it counts.
+    producer, the value of a Const, the shape of the variable that a ReadVariableOp reads; then, if
+    they leave a dimension open, inference. Of each dimension the source that knows it counts.
     """
 
     def __init__(self, view: GraphView, infer: ShapeInference | None = None) -> None:
-        """Prepares to answer for `view`.
+        """Prepares to look at `view`.
 
         Args:
             view: the graph.

@@ -14,7 +14,7 @@ _FUNCTION_NAMES = ("train_function", "test_function", "predict_function", "train
 def resolves_auto_to_xla(model: Any) -> bool:
     """Whether `compile(jit_compile="auto")` would turn XLA on for the model, here and now.
 
-    Keras 3 resolves "auto" in `compile` and keeps the answer alone, so a model does not tell
+    Keras 3 resolves "auto" in `compile` and keeps the result alone, so a model does not tell
     whether its `jit_compile=True` was asked for. tf_keras has no "auto" and resolves nothing.
     """
     resolve = getattr(model, "_resolve_auto_jit_compile", None)

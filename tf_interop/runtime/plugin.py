@@ -168,7 +168,7 @@ class Plugin:
                 handed.set_result(result.graph_def.SerializeToString(deterministic=True))
         except BaseException as error:
             # The user's program goes on with its graph as it was: also where memory is short, and
-            # where something asks the interpreter to exit, which is no answer to TensorFlow.
+            # where something asks the interpreter to exit, which TensorFlow can do nothing with.
             self._record_failure(error)
             return False
         if result.report is not None:
