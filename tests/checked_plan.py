@@ -11,9 +11,9 @@ import math
 
 import pytest
 
-from tf_interop.plan.make import PlanOptions, make_plan
-from tf_interop.plan.problem import ConvolutionCosts, PlanningProblem, ValueSource
-from tf_interop.plan.types import GraphPlan, PlannedStage
+from tf_interop.planning.make import PlanOptions, make_plan
+from tf_interop.planning.problem import ConvolutionCosts, PlanningProblem, ValueSource
+from tf_interop.planning.types import GraphPlan, PlannedStage
 from tf_interop.stage import Stage, Step
 
 

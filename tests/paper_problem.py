@@ -8,7 +8,7 @@ made up.
 
 from __future__ import annotations
 
-from tf_interop.plan.problem import (
+from tf_interop.planning.problem import (
     Candidate,
     ConvolutionCosts,
     MeasuredStage,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tf_interop.plan.problem import ValueSource
-from tf_interop.plan.types import (
+from tf_interop.planning.problem import ValueSource
+from tf_interop.planning.types import (
     Alternative,
     GraphPlan,
     GraphPrediction,

@@ -9,7 +9,7 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop.convolution import ConvolutionConfiguration, ConvolutionNode
 from tf_interop.graph.view import GraphView
-from tf_interop.plan.types import PlannedStage
+from tf_interop.planning.types import PlannedStage
 from tf_interop.stage import Lane, Stage, Step
 
 # A module of GoogLeNet, input to output.

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hypothesis import strategies as st
 from profile_values import HOPPER_SM
 
-from tf_interop.plan.problem import (
+from tf_interop.planning.problem import (
     Candidate,
     ConvolutionCosts,
     MeasuredStage,

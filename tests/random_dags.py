@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from hypothesis import strategies as st
 
-from tf_interop.plan.search.space import Lanes, SearchResult, Space, StageOption
+from tf_interop.planning.search.space import Lanes, SearchResult, Space, StageOption
 
 Dag = list[list[int]]
 

@@ -7,7 +7,7 @@ import html.parser
 from collections.abc import Callable
 from typing import Any
 
-from tf_interop.plan.types import GraphPlan, Plan
+from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.report.page import render_page
 
 _VOID = {"meta", "br", "path", "rect", "line"}

@@ -8,16 +8,16 @@ import functools
 from profile_values import HOPPER_SM, SMALL
 
 from tf_interop.convolution import Refusal, RefusalReason
-from tf_interop.plan.explain import explain_plan
-from tf_interop.plan.make import make_plan
-from tf_interop.plan.problem import (
+from tf_interop.planning.explain import explain_plan
+from tf_interop.planning.make import make_plan
+from tf_interop.planning.problem import (
     Candidate,
     ConvolutionCosts,
     MeasuredStage,
     PlanningProblem,
     ProblemNode,
 )
-from tf_interop.plan.types import GraphPlan, Plan, PlannedStage
+from tf_interop.planning.types import GraphPlan, Plan, PlannedStage
 from tf_interop.profile.entries import KernelMeasurement
 from tf_interop.runtime.run_record import RunGraph, RunRecord, Timing
 from tf_interop.stage import Lane, Stage, Step

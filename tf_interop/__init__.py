@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import sys
-import types
 from typing import TYPE_CHECKING, Any
 
 import wrapt
@@ -23,9 +21,9 @@ if TYPE_CHECKING:
         collect_configurations as collect_configurations,
     )
     from tf_interop.model.make_plan import plan as plan
-    from tf_interop.plan.file import load_plan as load_plan
-    from tf_interop.plan.file import save_plan as save_plan
-    from tf_interop.plan.types import Plan as Plan
+    from tf_interop.planning.file import load_plan as load_plan
+    from tf_interop.planning.file import save_plan as save_plan
+    from tf_interop.planning.types import Plan as Plan
     from tf_interop.profile.file import load_profile as load_profile
     from tf_interop.profile.file import merge_profiles as merge_profiles
     from tf_interop.profile.file import save_profile as save_profile
@@ -50,7 +48,7 @@ _MODULE_OF = {
     "CollectOptions": "tf_interop.model.collect",
     "ConfigurationList": "tf_interop.profile.worklist",
     "PassReport": "tf_interop.runtime.graph_pass",
-    "Plan": "tf_interop.plan.types",
+    "Plan": "tf_interop.planning.types",
     "Profile": "tf_interop.profile.types",
     "Status": "tf_interop.runtime.status",
     "analyze": "tf_interop.model.analyze",
@@ -58,12 +56,12 @@ _MODULE_OF = {
     "disable": "tf_interop.runtime.switch",
     "enable": "tf_interop.runtime.switch",
     "load_configurations": "tf_interop.profile.worklist_file",
-    "load_plan": "tf_interop.plan.file",
+    "load_plan": "tf_interop.planning.file",
     "load_profile": "tf_interop.profile.file",
     "merge_profiles": "tf_interop.profile.file",
     "plan": "tf_interop.model.make_plan",
     "save_configurations": "tf_interop.profile.worklist_file",
-    "save_plan": "tf_interop.plan.file",
+    "save_plan": "tf_interop.planning.file",
     "save_profile": "tf_interop.profile.file",
     "status": "tf_interop.runtime.status",
 }
@@ -82,17 +80,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-class _Package(types.ModuleType):
-    """Keeps `plan` the function: importing a module of the folder `plan` would bind the folder."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name != "plan" or not isinstance(value, types.ModuleType):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 def _register_plugin(_tensorflow: object) -> None:

@@ -12,7 +12,7 @@ from absl import logging
 
 from tf_interop import tensorflow_internals
 from tf_interop.errors import LibraryError
-from tf_interop.plan.types import Plan
+from tf_interop.planning.types import Plan
 from tf_interop.profile.types import Profile
 from tf_interop.runtime import keras_internals
 from tf_interop.runtime.graph_pass import PassReport

@@ -1,7 +1,7 @@
 """Times the planner on the convolutions of Keras applications, and how its time grows with width.
 
-  * whole networks: what it takes of one core to plan them, how much memory, and what the plan is predicted to
-    take beside one after another and beside stages of equal depth;
+  * whole networks: how long planning takes one core, how much memory, and what the plan is predicted
+    to take, beside one after another and beside stages of equal depth;
   * the first cell of NASNet-A with stages of any lanes, as the authors of IOS searched it;
   * chains that are independent of each other, from two to ten.
 
@@ -39,16 +39,16 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from tf_interop.plan.make import PlanOptions, make_plan
-from tf_interop.plan.problem import (
+from tf_interop.planning.make import PlanOptions, make_plan
+from tf_interop.planning.problem import (
     Candidate,
     ConvolutionCosts,
     MeasuredStage,
     PlanningProblem,
     ProblemNode,
 )
-from tf_interop.plan.search.exact import search_exactly
-from tf_interop.plan.search.space import Lanes, Space, StageOption
+from tf_interop.planning.search.exact import search_exactly
+from tf_interop.planning.search.space import Lanes, Space, StageOption
 from tf_interop.stage import Stage, Step
 
 DEFAULT_NETWORKS = (

@@ -31,7 +31,7 @@ from tf_interop.benchmark.result import (
     Variant,
 )
 from tf_interop.cli.main import cli
-from tf_interop.plan.file import load_plan, save_plan
+from tf_interop.planning.file import load_plan, save_plan
 from tf_interop.runtime.plugin import get_plugin
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

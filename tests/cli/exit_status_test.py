@@ -19,7 +19,7 @@ from report_values import network_plan
 
 from tf_interop.benchmark.file import save_benchmark
 from tf_interop.cli.main import cli
-from tf_interop.plan.file import save_plan
+from tf_interop.planning.file import save_plan
 from tf_interop.profile.file import load_profile, save_profile
 
 AS_JSON = pytest.mark.parametrize("as_json", [[], ["--json"]], ids=["text", "json"])

@@ -16,10 +16,10 @@ from paper_problem import FFT, FFT_KERNEL, GEMM, GEMM_KERNEL, SM, paper_problem
 from profile_values import GPU, LARGE, SMALL, make_algorithm, make_profile, make_stage
 
 from tf_interop.cli.main import cli
-from tf_interop.plan.explain import explain_plan
-from tf_interop.plan.file import load_plan, save_plan
-from tf_interop.plan.make import make_plan
-from tf_interop.plan.types import Plan
+from tf_interop.planning.explain import explain_plan
+from tf_interop.planning.file import load_plan, save_plan
+from tf_interop.planning.make import make_plan
+from tf_interop.planning.types import Plan
 from tf_interop.profile.file import load_profile, save_profile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -27,7 +27,7 @@ from tf_interop.cli import doctor as doctor_command
 from tf_interop.cli.main import cli
 from tf_interop.cli.result import Result, command
 from tf_interop.doctor.finding import problem
-from tf_interop.plan.file import save_plan
+from tf_interop.planning.file import save_plan
 from tf_interop.profile.file import save_profile
 from tf_interop.profile.worklist import ConfigurationList, ListedConvolution
 from tf_interop.profile.worklist_file import save_configurations

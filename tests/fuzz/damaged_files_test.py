@@ -9,8 +9,8 @@ import pytest
 from profile_values import GPU
 
 from tf_interop.errors import TfInteropError
-from tf_interop.plan.file import load_plan
-from tf_interop.plan.problem_file import load_problem
+from tf_interop.planning.file import load_plan
+from tf_interop.planning.problem_file import load_problem
 from tf_interop.profile.file import load_profile, open_profile
 from tf_interop.profile.nsight_compute import read_nsight_csv
 from tf_interop.profile.worklist_file import load_configurations

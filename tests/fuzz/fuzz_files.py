@@ -23,8 +23,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 with atheris.instrument_imports(include=["tf_interop"]):
     from tf_interop.errors import TfInteropError
-    from tf_interop.plan.file import load_plan, save_plan
-    from tf_interop.plan.problem_file import load_problem, save_problem
+    from tf_interop.planning.file import load_plan, save_plan
+    from tf_interop.planning.problem_file import load_problem, save_problem
     from tf_interop.profile.file import load_profile, open_profile, save_profile
     from tf_interop.profile.nsight_compute import read_nsight_csv
     from tf_interop.profile.worklist_file import (

@@ -18,7 +18,7 @@ import atheris
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-with atheris.instrument_imports(include=["tf_interop.graph", "tf_interop.plan"]):
+with atheris.instrument_imports(include=["tf_interop.graph", "tf_interop.planning"]):
     import tf_interop.runtime.graph_pass  # noqa: F401 (instrumented here, used below)
     from tf_interop.errors import TfInteropError
 

@@ -25,7 +25,7 @@ from tf_interop.model.collect import (
 from tf_interop.model.device_graph import with_inferred_shapes
 from tf_interop.model.graphs import graphs_of
 from tf_interop.model.load import ModelArgumentError
-from tf_interop.plan.types import GraphPlan, Plan, PlannedStage
+from tf_interop.planning.types import GraphPlan, Plan, PlannedStage
 from tf_interop.profile.worklist import ConfigurationList
 from tf_interop.stage import Lane, Stage, Step
 

@@ -19,10 +19,10 @@ from tf_interop.measure import nvidia
 from tf_interop.measure.device import this_cpu
 from tf_interop.model import make_plan as make_plan_of_model
 from tf_interop.model.collect import CollectOptions, collect_configurations
-from tf_interop.plan.file import load_plan, save_plan
-from tf_interop.plan.make import PlanOptions, make_plan
-from tf_interop.plan.problem import PlanningProblem
-from tf_interop.plan.types import GraphPlan, Plan, PlannedStage
+from tf_interop.planning.file import load_plan, save_plan
+from tf_interop.planning.make import PlanOptions, make_plan
+from tf_interop.planning.problem import PlanningProblem
+from tf_interop.planning.types import GraphPlan, Plan, PlannedStage
 from tf_interop.profile.entries import Entry
 from tf_interop.profile.file import save_profile
 from tf_interop.profile.types import Profile, ProfiledDevice

@@ -13,7 +13,7 @@ from tf_interop.model.missing_measurements import (
     describe_profile,
     profile_command,
 )
-from tf_interop.plan.types import GraphMode, GraphPlan, GraphPrediction
+from tf_interop.planning.types import GraphMode, GraphPlan, GraphPrediction
 from tf_interop.profile.types import Profile
 
 REQUEST = PlanRequest("model")

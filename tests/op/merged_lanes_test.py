@@ -31,7 +31,7 @@ from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.fingerprint import fingerprint_convolutions
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
-from tf_interop.plan.types import GraphPlan, Plan, PlannedStage
+from tf_interop.planning.types import GraphPlan, Plan, PlannedStage
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.stage import Lane, Stage, Step
 

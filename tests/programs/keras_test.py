@@ -19,7 +19,7 @@ import tf_interop
 from tf_interop import tensorflow_internals
 from tf_interop.errors import LibraryError, PlanError
 from tf_interop.keras import ConvStages
-from tf_interop.plan.file import save_plan
+from tf_interop.planning.file import save_plan
 from tf_interop.runtime import keras_internals
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.settings import Policy, Settings

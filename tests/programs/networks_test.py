@@ -23,7 +23,7 @@ import tensorflow as tf
 
 import tf_interop
 from python.models.googlenet import googlenet
-from tf_interop.plan.types import Plan, PlannedStage
+from tf_interop.planning.types import Plan, PlannedStage
 from tf_interop.stage import Stage
 
 TRAINING_STEPS = 3

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import pytest
 
-from tf_interop.plan.make import make_plan
-from tf_interop.plan.problem import (
+from tf_interop.planning.make import make_plan
+from tf_interop.planning.problem import (
     Candidate,
     ConvolutionCosts,
     PlanningProblem,
     ProblemNode,
     ValueSource,
 )
-from tf_interop.plan.types import GraphPlan
+from tf_interop.planning.types import GraphPlan
 from tf_interop.profile.entries import KernelMeasurement
 from tf_interop.profile.occupancy import compute_occupancy
 from tf_interop.profile.paper import load_paper_tables

@@ -11,7 +11,7 @@ import tensorflow as tf
 from planning_graphs import make_stage
 
 import tf_interop
-from tf_interop.plan.types import GraphPlan, Plan
+from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.runtime.plugin import get_plugin
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from report_values import EVIL_NAME, network_plan, network_problem, planned_graph, run_record
 
-from tf_interop.plan.types import (
+from tf_interop.planning.types import (
     GraphPlan,
     GraphPrediction,
     Plan,

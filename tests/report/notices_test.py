@@ -11,9 +11,9 @@ from profile_values import CPU, GPU, LARGE, SMALL, make_algorithm, make_profile
 from report_page_tree import Element, cards_of, labels_of, page_of, rows_of, texts_of
 from report_values import network_problem, plan_without_values, planned_graph, run_record
 
-from tf_interop.plan.explain import explain_plan
-from tf_interop.plan.make import make_plan
-from tf_interop.plan.types import GraphPlan, GraphPrediction, PlannedStage, UnstagedConvolution
+from tf_interop.planning.explain import explain_plan
+from tf_interop.planning.make import make_plan
+from tf_interop.planning.types import GraphPlan, GraphPrediction, PlannedStage, UnstagedConvolution
 from tf_interop.profile.types import Profile
 from tf_interop.report.network import Network, NetworkNode, network_of_problem
 from tf_interop.report.words import short_names

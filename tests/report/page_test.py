@@ -21,9 +21,9 @@ from report_values import (
     run_record,
 )
 
-from tf_interop.plan.explain import explain_plan
-from tf_interop.plan.make import make_plan
-from tf_interop.plan.types import BatchSchedule, GraphPlan, Plan, PlannedStage
+from tf_interop.planning.explain import explain_plan
+from tf_interop.planning.make import make_plan
+from tf_interop.planning.types import BatchSchedule, GraphPlan, Plan, PlannedStage
 from tf_interop.report.bars import memory_bars, sm_bars, time_bars
 from tf_interop.report.drawing import draw_network
 from tf_interop.report.network import describe_filter, network_for, network_of_problem

@@ -11,7 +11,7 @@ import pytest
 from report_values import network_plan, plan_without_values
 
 from tf_interop.errors import PlanError
-from tf_interop.plan.types import GraphPlan, GraphPrediction, Plan, UnstagedConvolution
+from tf_interop.planning.types import GraphPlan, GraphPrediction, Plan, UnstagedConvolution
 from tf_interop.report.timeline_picture import save_timeline_picture
 
 

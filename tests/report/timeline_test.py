@@ -10,11 +10,11 @@ from planning_values import make_problem
 from report_values import network_plan, plan_without_values, planned_graph
 
 from tf_interop.errors import PlanError
-from tf_interop.plan.explain import explain_plan
-from tf_interop.plan.make import make_plan
-from tf_interop.plan.order import in_order
-from tf_interop.plan.problem import ValueSource
-from tf_interop.plan.types import GraphPlan, UnstagedConvolution
+from tf_interop.planning.explain import explain_plan
+from tf_interop.planning.make import make_plan
+from tf_interop.planning.order import in_order
+from tf_interop.planning.problem import ValueSource
+from tf_interop.planning.types import GraphPlan, UnstagedConvolution
 from tf_interop.report.network import planned_nodes
 from tf_interop.report.timeline import Timeline, timelines_of
 

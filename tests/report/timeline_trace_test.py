@@ -9,7 +9,7 @@ import json
 import pytest
 from report_values import EVIL_NAME, network_plan, plan_without_values
 
-from tf_interop.plan.types import GraphPlan, GraphPrediction, Plan, UnstagedConvolution
+from tf_interop.planning.types import GraphPlan, GraphPrediction, Plan, UnstagedConvolution
 from tf_interop.report.timeline_trace import trace_of_plan
 
 

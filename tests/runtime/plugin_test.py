@@ -20,7 +20,7 @@ from unnoticed import run_python
 
 import tf_interop
 from tf_interop.errors import LibraryError, PlanError
-from tf_interop.plan.types import GraphPlan, Plan, PlannedStage
+from tf_interop.planning.types import GraphPlan, Plan, PlannedStage
 from tf_interop.runtime import kernel_library
 from tf_interop.runtime import plugin as plugin_module
 from tf_interop.runtime.plugin import PassFailure, get_plugin

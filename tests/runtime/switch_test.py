@@ -12,7 +12,7 @@ import tensorflow as tf
 from unnoticed import IMAGE, conv, in_function, stages_run, v1
 
 import tf_interop
-from tf_interop.plan.types import Plan
+from tf_interop.planning.types import Plan
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 

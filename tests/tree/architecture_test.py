@@ -13,7 +13,7 @@ FOLDERS = (
     "graph",
     "profile",
     "measure",
-    "plan",
+    "planning",
     "runtime",
     "model",
     "doctor",

@@ -38,9 +38,9 @@ from tf_interop.benchmark.result import (
 )
 from tf_interop.errors import BenchmarkError, TfInteropError
 from tf_interop.measure.nvidia import utilization_reader
-from tf_interop.plan.file import load_plan, save_plan
-from tf_interop.plan.types import Plan
-from tf_interop.plan.variants import without_concurrency, without_pinning
+from tf_interop.planning.file import load_plan, save_plan
+from tf_interop.planning.types import Plan
+from tf_interop.planning.variants import without_concurrency, without_pinning
 
 _SECONDS_BETWEEN_SAMPLES = 0.05
 # NVML averages over up to a second: of less it says what was before.

@@ -48,7 +48,7 @@ from tf_interop.cli.benchmark_options import (
 from tf_interop.cli.result import Result, command
 from tf_interop.errors import BenchmarkError
 from tf_interop.measure.device import running_device, this_cpu
-from tf_interop.plan.file import load_plan
+from tf_interop.planning.file import load_plan
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import ProfiledDevice
 from tf_interop.tensorflow_messages import tensorflow_hushed

@@ -10,12 +10,12 @@ from rich.console import Console
 from tf_interop.cli.plan_make import make
 from tf_interop.cli.result import Result, add_schema_command, command, command_group
 from tf_interop.errors import ProfileError
-from tf_interop.plan.cost.calibration import calibrate_model
-from tf_interop.plan.cost.calibration import compare_model as compare_with_model
-from tf_interop.plan.file import load_plan, plan_schema
-from tf_interop.plan.overview import show_plan, summarize_graph
-from tf_interop.plan.problem_of_profile import problem_of_profile
-from tf_interop.plan.tables import explain_stages, show_comparison
+from tf_interop.planning.cost.calibration import calibrate_model
+from tf_interop.planning.cost.calibration import compare_model as compare_with_model
+from tf_interop.planning.file import load_plan, plan_schema
+from tf_interop.planning.overview import show_plan, summarize_graph
+from tf_interop.planning.problem_of_profile import problem_of_profile
+from tf_interop.planning.tables import explain_stages, show_comparison
 from tf_interop.profile.file import load_profile
 
 _GROUP_EXAMPLES = """

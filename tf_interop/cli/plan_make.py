@@ -29,9 +29,9 @@ from tf_interop.model.missing_measurements import (
     profile_command,
 )
 from tf_interop.model.progress import work_on_model
-from tf_interop.plan.file import save_plan
-from tf_interop.plan.overview import name_graph, predicted, show_plan, summarize_graph
-from tf_interop.plan.types import Plan
+from tf_interop.planning.file import save_plan
+from tf_interop.planning.overview import name_graph, predicted, show_plan, summarize_graph
+from tf_interop.planning.types import Plan
 from tf_interop.profile.file import load_profile
 
 # TensorFlow is imported only once it is known that there is a model to trace.

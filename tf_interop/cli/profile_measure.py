@@ -27,7 +27,7 @@ from tf_interop.measure.jobs import RunOptions
 from tf_interop.measure.nvidia import visible_gpus
 from tf_interop.measure.run import End, Outcome, ProfileRun
 from tf_interop.model.progress import work_on_model
-from tf_interop.plan.file import load_plan
+from tf_interop.planning.file import load_plan
 from tf_interop.profile.file import open_profile
 from tf_interop.profile.summary import next_commands, show_summary
 from tf_interop.profile.tables import show_profile

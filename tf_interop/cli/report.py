@@ -19,10 +19,10 @@ from tf_interop.cli.arguments import (
 from tf_interop.cli.result import Result, command
 from tf_interop.errors import PlanError
 from tf_interop.model.progress import work_on_model
-from tf_interop.plan.file import load_plan
-from tf_interop.plan.overview import summarize_graph
-from tf_interop.plan.problem_file import load_problem
-from tf_interop.plan.types import Plan
+from tf_interop.planning.file import load_plan
+from tf_interop.planning.overview import summarize_graph
+from tf_interop.planning.problem_file import load_problem
+from tf_interop.planning.types import Plan
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import Profile
 from tf_interop.report.network import Network, network_for, network_of_problem

@@ -19,7 +19,7 @@ from tf_interop.cli.arguments import allow_foreign_profile_option, profile_optio
 from tf_interop.cli.exit_status import drop_stdout, end_with, errors_shown, help_end, print_error
 from tf_interop.cli.result import print_json, stdout_on_stderr
 from tf_interop.errors import PlanError, TfInteropError
-from tf_interop.plan.file import load_plan, save_plan
+from tf_interop.planning.file import load_plan, save_plan
 from tf_interop.profile.file import load_profile
 from tf_interop.runtime.run_record import save_run
 

@@ -39,8 +39,8 @@ from tf_interop.model.load import (
     is_built_here,
     load_model,
 )
-from tf_interop.plan.lookup import stages_from_plan
-from tf_interop.plan.types import Plan
+from tf_interop.planning.lookup import stages_from_plan
+from tf_interop.planning.types import Plan
 from tf_interop.profile.worklist import ConfigurationList, ListedConvolution, ListedStage
 from tf_interop.stage import Stage, Step
 

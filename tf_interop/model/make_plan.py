@@ -19,12 +19,12 @@ from tf_interop.measure.device import running_device
 from tf_interop.measure.nvidia import free_memory_bytes
 from tf_interop.model.graphs import device_graph_of
 from tf_interop.model.keras_functions import keras_of
-from tf_interop.plan.check import check_stages
-from tf_interop.plan.explain import explain_plan
-from tf_interop.plan.make import PlanOptions, make_plan
-from tf_interop.plan.problem_of_graph import make_planning_problem
-from tf_interop.plan.search.space import SearchProgress
-from tf_interop.plan.types import GraphMode, GraphPlan, Plan
+from tf_interop.planning.check import check_stages
+from tf_interop.planning.explain import explain_plan
+from tf_interop.planning.make import PlanOptions, make_plan
+from tf_interop.planning.problem_of_graph import make_planning_problem
+from tf_interop.planning.search.space import SearchProgress
+from tf_interop.planning.types import GraphMode, GraphPlan, Plan
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import Profile
 from tf_interop.runtime.switch import check_fits_this_process

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable
 
 from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind, batch_size_of
-from tf_interop.plan.types import GraphPlan
+from tf_interop.planning.types import GraphPlan
 from tf_interop.profile.types import Profile
 
 

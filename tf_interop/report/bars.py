@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tf_interop.plan.explain import SHARED_RESOURCES, sum_of_uses
-from tf_interop.plan.types import GraphPrediction, LaneExplanation, PlannedStage
+from tf_interop.planning.explain import SHARED_RESOURCES, sum_of_uses
+from tf_interop.planning.types import GraphPrediction, LaneExplanation, PlannedStage
 from tf_interop.report.words import microseconds, size
 from tf_interop.tables import percent
 

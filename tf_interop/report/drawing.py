@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tf_interop.plan.order import in_order, stage_of
-from tf_interop.plan.types import GraphPlan
+from tf_interop.planning.order import in_order, stage_of
+from tf_interop.planning.types import GraphPlan
 from tf_interop.report.layout import Place, lay_out, lay_out_in_order
 from tf_interop.report.network import Network, describe_filter
 from tf_interop.report.timeline import Timeline

@@ -13,8 +13,8 @@ from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.model.graphs import device_graph_of
 from tf_interop.model.keras_functions import keras_of
-from tf_interop.plan.problem import Candidate
-from tf_interop.plan.types import Plan
+from tf_interop.planning.problem import Candidate
+from tf_interop.planning.types import Plan
 from tf_interop.profile.types import Profile
 from tf_interop.report.network import Network, NetworkNode, network_for
 

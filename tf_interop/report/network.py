@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind, Refusal
 from tf_interop.graph.fingerprint import canonical_names
-from tf_interop.plan.problem import Candidate, PlanningProblem
-from tf_interop.plan.types import GraphPlan
+from tf_interop.planning.problem import Candidate, PlanningProblem
+from tf_interop.planning.types import GraphPlan
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

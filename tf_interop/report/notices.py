@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tf_interop.convolution import batch_size_of
-from tf_interop.plan.types import GraphPlan, Plan
+from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.profile.types import Profile
 from tf_interop.report.network import Network, planned_nodes
 from tf_interop.report.words import (

@@ -18,9 +18,9 @@ from types import MappingProxyType
 import jinja2
 import markupsafe
 
-from tf_interop.plan import tables
-from tf_interop.plan.problem import ValueSource
-from tf_interop.plan.types import GraphPlan, Plan
+from tf_interop.planning import tables
+from tf_interop.planning.problem import ValueSource
+from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.profile.tables import describe_convolution
 from tf_interop.profile.types import Profile
 from tf_interop.report import bars, drawing, words

@@ -11,9 +11,9 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-from tf_interop.plan.order import Planned, in_order, stage_of
-from tf_interop.plan.problem import ValueSource
-from tf_interop.plan.types import GraphPlan, PlannedStage, UnstagedConvolution
+from tf_interop.planning.order import Planned, in_order, stage_of
+from tf_interop.planning.problem import ValueSource
+from tf_interop.planning.types import GraphPlan, PlannedStage, UnstagedConvolution
 from tf_interop.report.words import total_labels, value_label
 from tf_interop.stage import Step
 

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from tf_interop.errors import PlanError
-from tf_interop.plan.types import Plan
+from tf_interop.planning.types import Plan
 from tf_interop.report.timeline import Timeline, timelines_of
 from tf_interop.report.words import (
     SIMULATED,

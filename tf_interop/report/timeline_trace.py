@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tf_interop.plan.types import Plan
+from tf_interop.planning.types import Plan
 from tf_interop.report.timeline import Span, Timeline, timelines_of
 from tf_interop.report.words import graph_titles, is_simulated, value_label, what_is_lacking
 

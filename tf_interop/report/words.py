@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from rich.filesize import decimal
 
-from tf_interop.plan.problem import ValueSource
-from tf_interop.plan.types import GraphPlan, Plan
+from tf_interop.planning.problem import ValueSource
+from tf_interop.planning.types import GraphPlan, Plan
 
 SIMULATED = "simulated"
 """The key of `Plan.made_with` that says how values were made where nothing was measured."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 
-from tf_interop.plan.types import Plan
+from tf_interop.planning.types import Plan
 from tf_interop.profile.types import Profile
 
 

@@ -16,8 +16,8 @@ from tf_interop.errors import ForeignProfileError, LibraryError
 from tf_interop.graph.xla_functions import xla_auto_clustering
 from tf_interop.measure.device import running_device, this_cpu
 from tf_interop.measure.nvidia import has_nvidia_gpu
-from tf_interop.plan.file import load_plan
-from tf_interop.plan.types import Plan
+from tf_interop.planning.file import load_plan
+from tf_interop.planning.types import Plan
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.foreign import why_foreign
 from tf_interop.profile.types import Profile

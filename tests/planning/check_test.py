@@ -1,0 +1,282 @@
+"""The legality check of stages: hand-made cases, then random ones against a matrix closure."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planning_graphs import CONFIGURATION, INCEPTION, make_graph, make_lanes, make_stage
+
+from tf_interop.convolution import ConvolutionKind
+from tf_interop.errors import GraphError, PlanError
+from tf_interop.planning.check import check_stages
+from tf_interop.planning.types import BatchSchedule, PlannedStage
+from tf_interop.stage import Lane, Stage, Step
+
+
+def _refusal(nodes: dict[str, str], *stages: PlannedStage, **keywords: Any) -> str:
+    view, convolutions = make_graph(nodes, **keywords)
+    with pytest.raises(PlanError) as raised:
+        check_stages(stages, view, convolutions)
+    return str(raised.value)
+
+
+def _check(nodes: dict[str, str], *stages: PlannedStage, **keywords: Any) -> None:
+    view, convolutions = make_graph(nodes, **keywords)
+    check_stages(stages, view, convolutions)
+
+
+CHAIN = {"a": "Conv2D", "b": "Conv2D a", "c": "Conv2D b a", "apart": "Conv2D"}
+PATH = {"a": "Conv2D", "x": "Relu a", "c": "Conv2D x", "y": "Relu c:0", "b": "Conv2D y"}
+LOOP = {
+    "start": "Enter",
+    "merge": "Merge start next",
+    "a": "Conv2D merge",
+    "b": "Conv2D merge",
+    "sum": "AddV2 a b",
+    "next": "NextIteration sum",
+}
+CROSSED = {"a": "Conv2D", "c": "Conv2D", "x": "Relu a", "d": "Conv2D x", "b": "Conv2D c"}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "stages"),
+    [
+        pytest.param(INCEPTION, [], id="none"),
+        pytest.param(
+            INCEPTION,
+            [make_stage("3x3", "5x5"), make_stage("1x1", "3x3_reduce 5x5_reduce", "pool_proj")],
+            id="both_levels",
+        ),
+        pytest.param(
+            INCEPTION,
+            [make_stage("3x3", "5x5_reduce"), make_stage("1x1", "5x5")],
+            id="unequal_depths_where_nothing_depends",
+        ),
+        pytest.param(INCEPTION, [make_stage("3x3")], id="one"),
+        pytest.param(INCEPTION, [make_stage("1x1:IMPLICIT_PRECOMP_GEMM")], id="algorithm"),
+        pytest.param(
+            INCEPTION,
+            [PlannedStage(Stage((Lane((Step("1x1"),), -1, 64), Lane((Step("3x3_reduce"),)))))],
+            id="lane_options",
+        ),
+        pytest.param(CHAIN, [make_stage("a b c", "apart")], id="chain_in_a_lane"),
+        pytest.param(CHAIN, [make_stage("a apart b")], id="chain_with_another_between"),
+        pytest.param({**CHAIN, "b": "Conv2D ^a"}, [make_stage("a b")], id="control_in_a_lane"),
+        pytest.param(CROSSED, [make_stage("a", "b")], id="one_of_two_that_would_wait"),
+        pytest.param(LOOP, [make_stage("a", "b")], id="of_one_iteration"),
+    ],
+)
+def test_takes(nodes: dict[str, str], stages: list[PlannedStage]) -> None:
+    _check(nodes, *stages)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "stages", "place"),
+    [
+        pytest.param(
+            INCEPTION,
+            [make_stage("5x5"), make_stage("3x3_reduce", "1x1", "3x3")],
+            "stage 1.*'3x3'.*'3x3_reduce'",
+            id="reader_on_another_lane",
+        ),
+        pytest.param(CHAIN, [make_stage("b a")], "stage 0.*'b'.*'a'", id="reader_before"),
+        pytest.param(CHAIN, [make_stage("a b", "c")], "stage 0.*'c'", id="end_of_a_chain_apart"),
+        pytest.param(
+            PATH, [make_stage("a b")], "'a' -> 'x' -> 'c' -> 'y' -> 'b'", id="through_other_nodes"
+        ),
+        pytest.param(
+            {"a": "Conv2D", "x": "NoOp ^a", "b": "Conv2D ^x"},
+            [make_stage("a", "b")],
+            "'a' -> 'x' -> 'b'",
+            id="through_control_edges",
+        ),
+        pytest.param(LOOP | {"b": "Conv2D a"}, [make_stage("a", "b")], "'b'.*'a'", id="iteration"),
+        pytest.param(
+            LOOP | {"b": "Conv2D merge ^next", "sum": "AddV2 a a"},
+            [make_stage("a", "b")],
+            "'a' -> 'sum' -> 'next' -> 'b'",
+            id="control_edge_out_of_a_next_iteration",
+        ),
+        pytest.param(
+            CROSSED,
+            [make_stage("a", "b"), make_stage("c", "d")],
+            "stage 1 .*stage 0 .*'a' -> 'x' -> 'd'.*'c' -> 'b'|"
+            "stage 0 .*stage 1 .*'c' -> 'b'.*'a' -> 'x' -> 'd'",
+            id="two_stages_that_wait_for_each_other",
+        ),
+        pytest.param(
+            {**dict.fromkeys("ace", "Conv2D"), "d": "Conv2D a", "f": "Conv2D c", "b": "Conv2D e"},
+            [make_stage("a", "b"), make_stage("c", "d"), make_stage("e", "f")],
+            "(that waits for stage.*){3}",
+            id="three_stages_in_a_ring",
+        ),
+        pytest.param(
+            {"n0": "Conv2D", **{f"n{i}": f"Relu n{i - 1}" for i in range(1, 20)}}
+            | {"n20": "Conv2D n19"},
+            [make_stage("n0", "n20")],
+            "'n0' -> 'n1' -> 'n2' -> 15 more -> 'n18' -> 'n19' -> 'n20'",
+            id="long_path",
+        ),
+        pytest.param(
+            INCEPTION,
+            [make_stage("1x1", "3x3"), make_stage("7x7", "5x5")],
+            "'7x7' in stage 1",
+            id="not_in_the_graph",
+        ),
+        pytest.param(INCEPTION, [make_stage("pool")], "'pool' in stage 0", id="no_convolution"),
+        pytest.param(
+            INCEPTION,
+            [make_stage("1x1", "3x3"), make_stage("5x5 1x1")],
+            "'1x1' in stage 0 and in stage 1",
+            id="twice",
+        ),
+        pytest.param(
+            INCEPTION, [make_stage("1x1"), PlannedStage(Stage(()))], "stage 1", id="no_lane"
+        ),
+        pytest.param(
+            INCEPTION,
+            [PlannedStage(Stage((Lane((Step("1x1"),), sm_count=-8),)))],
+            "-8.*stage 0",
+            id="negative_sm_count",
+        ),
+        pytest.param(INCEPTION, [make_stage("1x1:ALGO_3")], "ALGO_3.*'1x1'", id="algorithm"),
+        pytest.param(
+            INCEPTION,
+            [make_stage("+1x1 pool_proj", "3x3_reduce")],
+            "merged lane of stage 0.*1x1, pool_proj",
+            id="merged_of_two_images",
+        ),
+        pytest.param(
+            INCEPTION | {"3x3_reduce": "Conv2D input:1"},
+            [make_stage("+1x1 3x3_reduce")],
+            "merged",
+            id="merged_of_two_outputs_of_one_node",
+        ),
+    ],
+)
+def test_refuses(nodes: dict[str, str], stages: list[PlannedStage], place: str) -> None:
+    assert re.search(place, _refusal(nodes, *stages))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "place"),
+    [
+        (BatchSchedule(8, make_lanes("a b c")), "schedules"),
+        (BatchSchedule(8, make_lanes("a:NONSENSE", "b")), "NONSENSE"),
+        (BatchSchedule(8, make_lanes("+a b")), "merged"),
+        (BatchSchedule(8, make_lanes("b a")), "'b'.*'a'"),
+    ],
+)
+def test_refuses_a_schedule(schedule: BatchSchedule, place: str) -> None:
+    stage = dataclasses.replace(make_stage("a b"), schedules=(schedule,))
+    assert re.search(place, _refusal(CHAIN, stage))
+
+
+@pytest.mark.parametrize(("what", "values"), [("device", "devices"), ("region", "regions")])
+def test_refuses_two_devices_and_two_regions(what: str, values: str) -> None:
+    message = _refusal(INCEPTION, make_stage("1x1", "3x3"), **{values: {"3x3": "other"}})
+    assert re.search(f"{what} in stage 0, got '' for '1x1' and 'other' for '3x3'", message)
+
+
+def test_takes_a_merged_lane_of_filters_of_one_image() -> None:
+    wider = dataclasses.replace(
+        CONFIGURATION, filter_shape=(3, 3, 16, 8), output_shape=(8, 28, 28, 8)
+    )
+    for lane in ("+1x1 3x3_reduce 5x5_reduce", "+1x1:GEMM 3x3_reduce:GEMM 5x5_reduce:GEMM"):
+        _check(INCEPTION, make_stage(lane, "pool_proj"), configurations={"5x5_reduce": wider})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"filter_shape": (1, 1, 16, 32)},
+        {"filter_shape": None},
+        {"strides": (2, 2)},
+        {"dilations": (2, 2)},
+        {"padding": "VALID"},
+        {"dtype": "float16"},
+        {"layout": "NCHW"},
+        {"op": "_FusedConv2D", "fused_ops": ("BiasAdd",)},
+        {"group_count": 2},
+        {"depthwise": True},
+        {"kind": ConvolutionKind.BACKWARD_FILTER},
+    ],
+)
+def test_refuses_a_merged_lane_of_convolutions_that_differ(changes: dict[str, Any]) -> None:
+    other = dataclasses.replace(CONFIGURATION, **changes)
+    stage = make_stage("+1x1 3x3_reduce")
+    assert "merged" in _refusal(INCEPTION, stage, configurations={"3x3_reduce": other})
+
+
+def test_refuses_a_convolution_that_was_left_out() -> None:
+    view, convolutions = make_graph(INCEPTION)
+    with pytest.raises(PlanError, match="'1x1' in stage 0"):
+        check_stages([make_stage("1x1")], view, convolutions[1:])
+
+
+def test_leaves_a_cycle_of_the_graph_to_the_graph_check() -> None:
+    view, convolutions = make_graph({"a": "Conv2D y", "x": "Relu a", "y": "Relu x"})
+    with pytest.raises(GraphError, match="cycle"):
+        check_stages([make_stage("a")], view, convolutions)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Case:
+    nodes: dict[str, str]
+    stages: tuple[tuple[int, ...], ...]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> _Case:
+    count = draw(st.integers(2, 10))
+    sources: list[set[int]] = [
+        draw(st.sets(st.integers(0, node - 1), max_size=3)) if node else set()
+        for node in range(count)
+    ]
+    # Of each node: the stage it is in, or none; only then it needs to be a convolution.
+    stage_of = draw(st.lists(st.integers(-1, 2), min_size=count, max_size=count))
+    place = draw(st.permutations(range(count)))
+    controls = draw(st.sets(st.integers(0, count - 1)))
+    nodes = {}
+    for node in place:
+        inputs = [f"^n{each}" if node in controls else f"n{each}" for each in sources[node]]
+        nodes[f"n{node}"] = " ".join(["Relu" if stage_of[node] < 0 else "Conv2D", *inputs])
+    stages = tuple(
+        members
+        for stage in range(3)
+        if (members := tuple(node for node in place if stage_of[node] == stage))
+    )
+    return _Case(nodes, stages)
+
+
+def _is_legal(case: _Case) -> bool:
+    """Whether contraction leaves no cycle, by transitive closure of the contracted graph."""
+    unit_of = {name: name for name in case.nodes}
+    for number, members in enumerate(case.stages):
+        unit_of |= {f"n{node}": f"stage {number}" for node in members}
+    reaches = {
+        (unit_of[source.strip("^")], unit_of[name])
+        for name, text in case.nodes.items()
+        for source in text.split()[1:]
+    }
+    units = sorted(set(unit_of.values()))
+    for middle, first, last in itertools.product(units, units, units):
+        if (first, middle) in reaches and (middle, last) in reaches:
+            reaches.add((first, last))
+    return not any((unit, unit) in reaches for unit in units)
+
+
+@settings(max_examples=500, deadline=None)
+@given(case=cases())
+def test_agrees_with_the_closure(case: _Case) -> None:
+    stages = [make_stage(*(f"n{node}" for node in members)) for members in case.stages]
+    if _is_legal(case):
+        _check(case.nodes, *stages)
+    else:
+        _refusal(case.nodes, *stages)

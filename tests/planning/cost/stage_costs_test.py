@@ -1,0 +1,293 @@
+"""What stages cost: measured before modelled, the model trusted as far as it was right."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from planning_values import make_lanes, merge
+from profile_values import HOPPER_SM, KERNEL
+
+from tf_interop.planning.cost.calibration import (
+    UNCALIBRATED_SPREAD,
+    ModelCalibration,
+    calibrate_model,
+    compare_model,
+    model_kernels,
+)
+from tf_interop.planning.cost.stage_costs import StageChoice, StageCosts
+from tf_interop.planning.problem import (
+    Candidate,
+    ConvolutionCosts,
+    MeasuredStage,
+    PlanningProblem,
+    ProblemNode,
+    ValueSource,
+)
+from tf_interop.profile.occupancy import block_resources
+
+# Fits on half of the SMs, so that two of it take no longer than one.
+SMALL = dataclasses.replace(
+    KERNEL, grid=(60, 1, 1), time_share=1.0, alu_utilization=None, dram_utilization=None
+)
+# Fills all SMs: beside it nothing gains.
+LARGE = dataclasses.replace(SMALL, grid=(13200, 1, 1), block=(1024, 1, 1))
+
+
+def costs_of(name: str, *candidates: Candidate) -> ConvolutionCosts:
+    return ConvolutionCosts(name, 0, candidates)
+
+
+def gpu_problem(
+    *costs: ConvolutionCosts, stages: tuple[MeasuredStage, ...] = ()
+) -> PlanningProblem:
+    """A node for each of the costs, which all read one image."""
+    nodes = tuple(ProblemNode(each.name, each.name, merge_key="x") for each in costs)
+    return PlanningProblem(costs, nodes, stages, sm_count=132, sm_limits=HOPPER_SM)
+
+
+def measured(lanes: str, latency_us: float, **values: float) -> MeasuredStage:
+    return MeasuredStage(make_lanes(lanes), latency_us, **values)
+
+
+def stage_costs(problem: PlanningProblem, max_modelled: int = 1000) -> StageCosts:
+    return StageCosts(problem, calibrate_model(problem), max_modelled=max_modelled)
+
+
+def choices(costs: StageCosts, lanes: str) -> tuple[StageChoice, ...]:
+    """Those of lanes of nodes `a`, `b`, `c`, …, such as `a b>c`."""
+    numbers = [[ord(name) - ord("a") for name in lane.split(">")] for lane in lanes.split()]
+    return costs.choices(tuple(map(tuple, numbers)))
+
+
+def small(name: str, latency_us: float = 10.0) -> ConvolutionCosts:
+    return costs_of(name, Candidate("GEMM", latency_us, kernels=(SMALL,)))
+
+
+PAIR = gpu_problem(small("a"), small("b"))
+
+
+def test_models_what_was_not_measured() -> None:
+    (choice,) = choices(stage_costs(PAIR), "b a")
+    assert choice.source is ValueSource.MODELLED
+    assert choice.latency_us == pytest.approx(10)
+    assert choice.spread_us == pytest.approx(10 * UNCALIBRATED_SPREAD)
+
+
+def test_a_measured_stage_goes_before_the_model() -> None:
+    stage = measured("a b", 15)
+    (choice,) = choices(stage_costs(dataclasses.replace(PAIR, stages=(stage,))), "a b")
+    assert (choice.latency_us, choice.source) == (15, ValueSource.MEASURED)
+
+
+@pytest.mark.parametrize("order", ["a b", "b a"])
+def test_what_was_measured_to_lose_is_not_modelled_in_another_order(order: str) -> None:
+    stage = measured(order, 21)
+    assert choices(stage_costs(dataclasses.replace(PAIR, stages=(stage,))), "a b") == ()
+
+
+@pytest.mark.parametrize(("measured_us", "expected"), [(12.4, ["GEMM"]), (14.0, ["FFT"])])
+def test_a_model_has_to_beat_a_measured_stage_beyond_doubt(
+    measured_us: float, expected: list[str]
+) -> None:
+    # With FFT on "a", modelled, the stage takes 11 us, give or take 2.2.
+    problem = gpu_problem(
+        costs_of(
+            "a", Candidate("GEMM", 10, kernels=(LARGE,)), Candidate("FFT", 11, kernels=(SMALL,))
+        ),
+        small("b"),
+        stages=(measured("a b", measured_us),),
+    )
+    algorithms = [
+        step.algorithm
+        for choice in choices(stage_costs(problem), "a b")
+        for step in choice.stage.steps
+        if step.operation == "a"
+    ]
+    assert algorithms == expected
+
+
+def test_the_share_that_was_saved_counts_where_the_sequence_was_measured() -> None:
+    # Half of 30 us in that run is half of the 20 us that the two take alone.
+    stage = measured("a b", 15, sequential_us=30, spread_us=3)
+    (choice,) = choices(stage_costs(dataclasses.replace(PAIR, stages=(stage,))), "a b")
+    assert (choice.latency_us, choice.spread_us) == (10, 2)
+
+
+def test_a_draw_is_no_win_however_it_is_rounded() -> None:
+    # 20 and 4 of 24 us; scaled to the 16 us alone their sum is rounded to less than that.
+    stage = measured("a b", 20, sequential_us=24, spread_us=4)
+    problem = gpu_problem(small("a", 8), small("b", 8), stages=(stage,))
+    assert 20 * (16 / 24) + 4 * (16 / 24) < 16
+    assert choices(stage_costs(problem), "a b") == ()
+
+
+def test_gives_slower_choices_that_need_less_workspace() -> None:
+    fast, lean, neither = Candidate("GEMM", 10, 100), Candidate("FFT", 12, 5), Candidate("D", 13, 7)
+    found = choices(stage_costs(gpu_problem(costs_of("a", neither, lean, fast))), "a")
+    assert [choice.stage.steps[0].algorithm for choice in found] == ["GEMM", "FFT"]
+
+
+def test_considers_four_algorithms_of_each_of_three_convolutions() -> None:
+    # Only the slowest of four leaves room for others.
+    names = ("a", "b", "c")
+    problem = gpu_problem(
+        *(
+            costs_of(
+                name,
+                *(Candidate(f"LARGE{i}", 10 + i / 10, kernels=(LARGE,)) for i in range(3)),
+                Candidate("SMALL", 10.5, kernels=(SMALL,)),
+            )
+            for name in names
+        )
+    )
+    found = choices(stage_costs(problem), "a b c")
+    assert [step.algorithm for step in found[0].stage.steps] == ["SMALL"] * 3
+
+
+def test_larger_sets_are_modelled_only_where_a_part_of_them_wins() -> None:
+    problem = gpu_problem(
+        *(costs_of(name, Candidate("GEMM", 10, kernels=(LARGE,))) for name in "abc")
+    )
+    costs = stage_costs(problem)
+    assert choices(costs, "a b c") == ()
+    assert "modelled" in costs.describe()
+    # Registers leave the bound below what is worth it, but no pair wins.
+    known = tuple(measured(pair, 21) for pair in ("a b", "a c", "b c"))
+    losing = stage_costs(gpu_problem(small("a"), small("b"), small("c"), stages=known))
+    assert choices(losing, "a b c") == ()
+    assert "1 sets of convolutions left out of which no smaller set" in losing.describe()
+    winning = stage_costs(gpu_problem(small("a"), small("b"), small("c")))
+    assert choices(winning, "a b c")[0].latency_us == pytest.approx(20)
+
+
+def test_models_no_more_than_it_may_and_says_so() -> None:
+    costs = stage_costs(gpu_problem(small("a"), small("b"), small("c")), max_modelled=1)
+    assert choices(costs, "a b")
+    assert choices(costs, "a c") == choices(costs, "b c") == ()
+    assert choices(costs, "a b")
+    assert "2 sets left out after the limit of 1 modelled" in costs.describe()
+
+
+def known_pairs(*latencies_us: float) -> PlanningProblem:
+    """Pairs of small kernels that the model gives 10 us, and what was measured of them."""
+    names = [f"c{number}" for number in range(2 * len(latencies_us))]
+    return gpu_problem(
+        *map(small, names),
+        stages=tuple(
+            measured(f"{first} {second}", latency_us)
+            for first, second, latency_us in zip(names[::2], names[1::2], latencies_us, strict=True)
+        ),
+    )
+
+
+def test_calibrates_by_the_median_and_trusts_as_far_as_ratios_scatter() -> None:
+    calibration = calibrate_model(known_pairs(11, 12, 15))
+    assert calibration.factor == pytest.approx(1.2)
+    assert calibration.spread == pytest.approx(15 / 12 - 1)
+    assert calibration.stages == 3
+
+
+def test_does_not_calibrate_on_what_was_merged() -> None:
+    problem = known_pairs(11, 12, 15)
+    merged = tuple(
+        MeasuredStage(merge(" ".join(stage.stage.operations), "GEMM"), 40)
+        for stage in problem.stages
+    )
+    both = dataclasses.replace(problem, stages=(*problem.stages, *merged))
+    assert calibrate_model(both) == calibrate_model(problem)
+    assert compare_model(both) == compare_model(problem)
+
+
+def test_what_was_measured_merged_is_not_what_was_measured_side_by_side() -> None:
+    # Merged the two lose; the model says that on lanes of their own they win.
+    stage = MeasuredStage(merge("a b", "GEMM"), 19)
+    (choice,) = choices(stage_costs(dataclasses.replace(PAIR, stages=(stage,))), "a b")
+    assert (choice.source, len(choice.stage.lanes)) == (ValueSource.MODELLED, 2)
+
+
+def test_does_not_calibrate_on_fewer_than_three_stages() -> None:
+    assert calibrate_model(known_pairs(11, 12)) == ModelCalibration()
+
+
+def test_calibrates_on_some_of_many_stages() -> None:
+    problem = known_pairs(*[12.0] * 900)
+    calibration = calibrate_model(problem)
+    assert calibration.stages == 300
+    assert calibration.factor == pytest.approx(1.2)
+    assert len(compare_model(problem)) == 900
+
+
+def test_compares_measured_stages_with_the_model() -> None:
+    compared = compare_model(known_pairs(11, 12))
+    assert [each.ratio for each in compared] == pytest.approx([1.1, 1.2])
+
+
+def test_a_calibrated_stage_takes_no_less_than_its_longest_convolution() -> None:
+    problem = known_pairs(5, 5, 5)
+    assert calibrate_model(problem).factor == pytest.approx(0.5)
+    (choice,) = stage_costs(problem).choices(((0,), (2,)))
+    assert choice.latency_us == 10
+
+
+# "b" may follow "a".
+CHAIN = dataclasses.replace(
+    gpu_problem(small("a"), small("b"), small("c", 20)),
+    nodes=(
+        ProblemNode("a", "a"),
+        ProblemNode("b", "b", ("a",), ("a",)),
+        ProblemNode("c", "c"),
+    ),
+)
+
+
+def test_models_a_lane_of_several_as_its_kernels_one_after_another() -> None:
+    (choice,) = choices(stage_costs(CHAIN), "a>b c")
+    assert choice.source is ValueSource.MODELLED
+    assert choice.latency_us == pytest.approx(20)
+    assert sorted(lane.operations for lane in choice.stage.lanes) == [("a", "b"), ("c",)]
+    # A workspace for each lane, not for each step.
+    wide = tuple(
+        dataclasses.replace(
+            each, candidates=(dataclasses.replace(each.candidates[0], workspace_bytes=size),)
+        )
+        for each, size in zip(CHAIN.costs, (1, 20, 300), strict=True)
+    )
+    (choice,) = choices(stage_costs(dataclasses.replace(CHAIN, costs=wide)), "a>b c")
+    assert choice.workspace_bytes == 320
+
+
+@pytest.mark.parametrize(
+    ("lanes", "source"), [("a>b c", ValueSource.MEASURED), ("a b>c", ValueSource.MODELLED)]
+)
+def test_a_measured_stage_with_these_lanes_goes_before_the_model(
+    lanes: str, source: ValueSource
+) -> None:
+    costs = stage_costs(dataclasses.replace(CHAIN, stages=(measured(lanes, 25),)))
+    (choice,) = choices(costs, "a>b c")
+    assert choice.source is source
+
+
+def test_a_lane_of_several_by_itself_saves_nothing() -> None:
+    measured_so = dataclasses.replace(CHAIN, stages=(measured("a>b", 1),))
+    assert choices(stage_costs(measured_so), "a>b") == ()
+
+
+def test_lanes_of_several_have_a_limit_of_their_own() -> None:
+    costs = stage_costs(CHAIN, max_modelled=1)
+    assert choices(costs, "a>b c")
+    assert choices(costs, "a c")
+
+
+def test_the_model_takes_blocks_as_the_occupancy_calculator_does() -> None:
+    kernel = dataclasses.replace(
+        SMALL, block=(33, 1, 1), registers_per_thread=37, shared_memory_bytes=1
+    )
+    (modelled,) = model_kernels(Candidate("GEMM", 10, kernels=(kernel,)), HOPPER_SM)
+    block = block_resources(kernel, HOPPER_SM)
+    assert (modelled.registers, modelled.shared_memory_bytes, modelled.threads) == (
+        block.registers,
+        block.shared_memory_bytes,
+        block.threads,
+    )
+    assert (block.registers, block.shared_memory_bytes, block.threads) == (2560, 1152, 64)

@@ -1,0 +1,206 @@
+"""Plan files: what is written is read back; what is not legal is refused with its place.
+
+What holds for every kind of file is in `formats_test.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plan_values import PLAN
+
+from tf_interop.errors import PlanError
+from tf_interop.planning.file import load_plan, save_plan
+from tf_interop.planning.types import BatchSchedule, GraphPlan, Plan, PlannedStage
+from tf_interop.stage import LARGEST_INT, Lane, Stage, Step
+
+Edit = Callable[[dict[str, Any]], object]
+STEP = {"operation": "a", "algorithm": None}
+LANE = {"steps": [STEP], "priority": 0, "sm_count": 0, "merged": False}
+
+
+@pytest.fixture(name="path")
+def fixture_path(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "plan.json"
+
+
+@pytest.fixture(name="raw")
+def fixture_raw(path: pathlib.Path) -> dict[str, Any]:
+    """PLAN as it is written."""
+    save_plan(PLAN, path)
+    raw: dict[str, Any] = json.loads(path.read_text())
+    return raw
+
+
+def _stage(raw: dict[str, Any]) -> dict[str, Any]:
+    stage: dict[str, Any] = raw["graphs"][0]["stages"][0]
+    return stage
+
+
+def _lane(raw: dict[str, Any], number: int) -> dict[str, Any]:
+    lane: dict[str, Any] = _stage(raw)["stage"]["lanes"][number]
+    return lane
+
+
+def test_writes_a_stage_as_documented(raw: dict[str, Any]) -> None:
+    step = {"operation": "left/Conv2D", "algorithm": "eng4_k24=15"}
+    assert _stage(raw)["stage"] == {
+        "lanes": [
+            {"steps": [step], "priority": -1, "sm_count": 64, "merged": False},
+            {**LANE, "steps": [STEP, {"operation": "b", "algorithm": "WINOGRAD"}]},
+        ]
+    }
+    assert set(raw["graphs"][0]) == {
+        "fingerprint", "convolution_count", "stages", "batch_size", "prediction", "unstaged",
+        "rejected", "why_no_stage", "mode",
+    }  # fmt: skip
+
+
+def test_reads_fields_that_may_be_left_out(path: pathlib.Path) -> None:
+    graph = {
+        "fingerprint": "f",
+        "convolution_count": 1,
+        "stages": [{"stage": {"lanes": [{"steps": [{"operation": "a"}]}]}}],
+    }
+    path.write_text(json.dumps({"graphs": [graph], "format": "tf_interop.plan", "version": 1}))
+    stage = PlannedStage(Stage.in_sequence([Step("a")]))
+    assert load_plan(path) == Plan((GraphPlan("f", 1, (stage,)),))
+
+
+def test_one_graph_may_be_planned_for_several_batch_sizes(
+    path: pathlib.Path, raw: dict[str, Any]
+) -> None:
+    raw["graphs"][1].update(fingerprint=raw["graphs"][0]["fingerprint"], batch_size=9)
+    path.write_text(json.dumps(raw))
+    assert [graph.batch_size for graph in load_plan(path).graphs] == [8, 9]
+
+
+def test_equal_plans_give_equal_bytes(tmp_path: pathlib.Path) -> None:
+    backwards = Plan(graphs=PLAN.graphs, made_with=dict(reversed(PLAN.made_with.items())))
+    save_plan(PLAN, tmp_path / "one.json")
+    save_plan(backwards, tmp_path / "two.json")
+    assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
+
+
+NODE_NAMES = st.text(st.characters(codec="utf-8"), max_size=8)
+ALGORITHMS = st.sampled_from([None, "eng0", "eng1_k2=3", "FFT", "ALGO_3", "IM2COL_GEMM"])
+INTS = st.integers(0, LARGEST_INT)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    graphs = []
+    for fingerprint in draw(st.lists(NODE_NAMES, unique=True, max_size=3)):
+        names = draw(st.lists(NODE_NAMES, unique=True, max_size=9))
+        count = len(names) + draw(st.integers(0, 3))
+        stages = []
+        while names:
+            lanes = []
+            for size in draw(st.lists(st.integers(1, 3), min_size=1, max_size=3)):
+                lane, names = names[:size], names[size:]
+                if lane:
+                    steps = tuple(Step(name, draw(ALGORITHMS)) for name in lane)
+                    lanes.append(Lane(steps, -draw(INTS), draw(INTS)))
+            stage = Stage(tuple(lanes))
+            sizes = draw(st.lists(st.integers(1, LARGEST_INT), unique=True, max_size=2))
+            schedules = (BatchSchedule(size, stage) for size in sorted(sizes))
+            why = draw(st.text(max_size=5))
+            stages.append(PlannedStage(stage, why, schedules=tuple(schedules)))
+        graphs.append(GraphPlan(fingerprint, count, tuple(stages)))
+    return Plan(tuple(graphs), made_with=draw(st.dictionaries(NODE_NAMES, NODE_NAMES, max_size=2)))
+
+
+@settings(deadline=None)
+@given(plan=plans())
+def test_reads_back_every_plan(tmp_path_factory: pytest.TempPathFactory, plan: Plan) -> None:
+    path = tmp_path_factory.mktemp("plans") / "plan.json"
+    save_plan(plan, path)
+    assert load_plan(path) == plan
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [Stage(()), Stage((Lane(()),)), Stage.in_sequence([Step("a", "X")])],
+    ids=["no lane", "no step", "no algorithm"],
+)
+def test_refuses_to_write_what_it_would_not_read(path: pathlib.Path, stage: Stage[str]) -> None:
+    with pytest.raises(PlanError):
+        save_plan(Plan((GraphPlan("f", 1, (PlannedStage(stage),)),)), path)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("edit", "place"),
+    [
+        (lambda raw: raw["graphs"][1].update(convolution_count="1"), "graphs[1].convolution_count"),
+        (lambda raw: raw["graphs"][1].update(convolution_count=-1), "graphs[1].convolution_count"),
+        (lambda raw: raw["graphs"][0].pop("fingerprint"), "`$.graphs[0]`"),
+        (lambda raw: raw["graphs"][0].update(batch_size=0), "graphs[0].batch_size"),
+        (lambda raw: raw["graphs"][0].update(mode="evaluation"), "graphs[0].mode"),
+        (lambda raw: raw["graphs"][0].update(convolution_count=2), "at `$.graphs[0]`"),
+        (
+            lambda raw: raw["graphs"][1].update(fingerprint="8c5ad1e0a2f14b07", batch_size=8),
+            "graphs[1].fingerprint",
+        ),
+        (lambda raw: _lane(raw, 1)["steps"][1].update(algorithm="NONE"), "graphs[0].stages[0]"),
+        (lambda raw: _lane(raw, 1)["steps"][1].update(operation="a"), "graphs[0].stages[0].stage"),
+        (
+            lambda raw: raw["graphs"][0]["stages"].append({"stage": {"lanes": [LANE]}}),
+            "graphs[0].stages[1].stage",
+        ),
+        (lambda raw: _stage(raw)["stage"].update(lanes=[]), "stages[0].stage.lanes"),
+        (lambda raw: _lane(raw, 1).update(steps=[]), "stages[0].stage.lanes[1].steps"),
+        (lambda raw: _lane(raw, 1).update(sm_count=-1), "lanes[1].sm_count"),
+        (lambda raw: _lane(raw, 0).update(merged=True), "lane 0"),
+        (lambda raw: _lane(raw, 1).update(merged=True), "lane 1"),
+        (lambda raw: _stage(raw)["prediction"].update(source="guessed"), "prediction.source"),
+        (
+            lambda raw: raw["graphs"][0]["prediction"].update(memory_budget_bytes=8191),
+            "stages[0].prediction.peak_bytes",
+        ),
+        (lambda raw: _stage(raw)["explanation"]["lanes"].pop(), "explanation.lanes"),
+        (
+            lambda raw: _stage(raw)["explanation"]["alternatives"][0]["stage"]["lanes"].pop(),
+            "explanation.alternatives[0].stage",
+        ),
+        (
+            lambda raw: _stage(raw).update(
+                schedules=[{"batch_size": 2, "stage": {"lanes": [LANE]}}]
+            ),
+            "schedules[0].stage",
+        ),
+        (
+            lambda raw: _stage(raw).update(
+                schedules=[{"batch_size": size, "stage": _stage(raw)["stage"]} for size in (4, 2)]
+            ),
+            "schedules",
+        ),
+        (lambda raw: raw["graphs"][0]["unstaged"][0].update(node="a"), "unstaged[0].node"),
+        (
+            lambda raw: raw["graphs"][0]["unstaged"][0].update(before_stage=2),
+            "unstaged[0].before_stage",
+        ),
+        (lambda raw: raw["graphs"][0]["rejected"][0]["nodes"].pop(), "rejected[0].nodes"),
+    ],
+)
+def test_refuses_with_its_place(
+    path: pathlib.Path, raw: dict[str, Any], edit: Edit, place: str
+) -> None:
+    edit(raw)
+    path.write_text(json.dumps(raw))
+    with pytest.raises(PlanError) as raised:
+        load_plan(path)
+    assert place in str(raised.value)
+    assert str(path) in str(raised.value)
+
+
+def test_same_node_in_two_graphs_is_legal(path: pathlib.Path, raw: dict[str, Any]) -> None:
+    raw["graphs"][1]["stages"] = [{"stage": {"lanes": [LANE]}}]
+    path.write_text(json.dumps(raw))
+    assert load_plan(path).graphs[1].stages[0].nodes == ("a",)

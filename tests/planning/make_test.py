@@ -1,0 +1,547 @@
+"""The planner: optimal on every small problem, never slower than sequential, within its memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from checked_plan import check_plan, checked_plan
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planning_values import (
+    least_latency_us,
+    make_lanes,
+    make_problem,
+    merge,
+    problems,
+    problems_to_model,
+)
+
+from tf_interop.errors import PlanError
+from tf_interop.planning.make import PlanOptions, make_plan
+from tf_interop.planning.problem import (
+    Candidate,
+    ConvolutionCosts,
+    MeasuredStage,
+    PlanningProblem,
+    ProblemNode,
+    ValueSource,
+)
+from tf_interop.planning.search.space import SearchProgress
+from tf_interop.planning.types import GraphPlan
+from tf_interop.stage import Lane, Stage, Step
+
+EXACT = PlanOptions()
+# So wide that nothing is cut off.
+BOUNDED = PlanOptions(max_transitions=0, width=100_000)
+NARROW = PlanOptions(max_transitions=0, width=1)
+IN_BOUNDS = PlanOptions(max_transitions=0)
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def stages_of(plan: GraphPlan) -> list[set[str]]:
+    return [set(stage.nodes) for stage in plan.stages]
+
+
+@settings(max_examples=400, deadline=None)
+@given(problems(), st.integers(2, 4), st.sampled_from([1, 3]))
+def test_is_optimal_on_every_small_problem(
+    problem: PlanningProblem, max_lanes: int, max_lane_length: int
+) -> None:
+    least_us = least_latency_us(problem, max_lanes, max_lane_length)
+    options = PlanOptions(max_lanes=max_lanes, max_lane_length=max_lane_length)
+    if least_us == math.inf:
+        with pytest.raises(PlanError, match=r"convolution 'n\d'"):
+            make_plan(problem, options)
+        return
+    plan = checked_plan(problem, options)
+    assert plan.prediction is not None
+    assert plan.prediction.latency_us == pytest.approx(least_us)
+    assert plan.prediction.search.startswith("exact")
+
+
+@settings(max_examples=300, deadline=None)
+@given(problems(), st.integers(2, 4))
+def test_a_wide_beam_is_optimal_for_lanes_of_one(problem: PlanningProblem, max_lanes: int) -> None:
+    least_us = least_latency_us(problem, max_lanes, 1)
+    options = dataclasses.replace(BOUNDED, max_lanes=max_lanes, max_lane_length=1)
+    if least_us < math.inf:
+        plan = checked_plan(problem, options)
+        assert plan.prediction is not None
+        assert plan.prediction.latency_us == pytest.approx(least_us)
+
+
+@settings(max_examples=300, deadline=None)
+@given(problems() | problems_to_model(), st.sampled_from([EXACT, NARROW]))
+def test_follows_from_its_problem_and_is_never_slower_than_sequential(
+    problem: PlanningProblem, options: PlanOptions
+) -> None:
+    least_us = least_latency_us(problem, EXACT.max_lanes)
+    try:
+        plan = checked_plan(problem, options)
+    except PlanError:
+        assert options is NARROW or least_us == math.inf
+        return
+    assert plan.prediction is not None
+    if options is EXACT and least_us < math.inf:
+        assert plan.prediction.latency_us <= least_us + 1e-9
+    for stage in plan.stages:
+        if len(stage.nodes) > 1:
+            assert stage.prediction is not None
+            slowest_us = stage.prediction.latency_us + stage.prediction.spread_us
+            assert slowest_us < stage.prediction.sequential_us
+
+
+@settings(max_examples=200, deadline=None)
+@given(problems() | problems_to_model(), st.integers(2, 4))
+def test_joining_makes_no_plan_worse(problem: PlanningProblem, max_lanes: int) -> None:
+    options = dataclasses.replace(NARROW, max_lanes=max_lanes)
+    try:
+        before = make_plan(problem, dataclasses.replace(options, max_orders=0))
+    except PlanError:
+        return
+    plan = checked_plan(problem, options)
+    assert plan.prediction is not None
+    assert before.prediction is not None
+    assert plan.prediction.latency_us <= before.prediction.latency_us + 1e-9
+
+
+@settings(max_examples=200, deadline=None)
+@given(problems())
+def test_makes_no_stage_whose_win_is_within_the_spread(problem: PlanningProblem) -> None:
+    slowest_us = 4 * 40
+    stages = tuple(
+        dataclasses.replace(stage, sequential_us=None, spread_us=slowest_us)
+        for stage in problem.stages
+    )
+    plan = make_plan(dataclasses.replace(problem, stages=stages, memory_budget_bytes=None))
+    assert plan.stages == ()
+
+
+def test_makes_a_stage_that_wins_by_more_than_the_spread() -> None:
+    nodes = {"a": "", "b": ""}
+    for spread_us, expected in ((4.9, [{"a", "b"}]), (5.0, [])):
+        problem = make_problem(nodes, {"a": 10, "b": 10}, {"a b": 15}, spread_us=spread_us)
+        assert stages_of(make_plan(problem)) == expected
+
+
+def test_moves_a_weight_gradient_that_nothing_waits_for_into_a_later_stage() -> None:
+    # Backward through three layers: `by_filter_3` could run with `by_input_3` for no gain, but
+    # two layers later it fills a stage.
+    problem = make_problem(
+        {
+            "by_input_3": "",
+            "by_filter_3": "",
+            "by_input_2": "by_input_3",
+            "by_filter_2": "by_input_3",
+            "by_input_1": "by_input_2",
+        },
+        dict.fromkeys(
+            ("by_input_3", "by_filter_3", "by_input_2", "by_filter_2", "by_input_1"), 10.0
+        ),
+        {"by_input_2 by_filter_2": 12, "by_input_1 by_filter_3": 11},
+    )
+    for options in (EXACT, PlanOptions(max_transitions=0)):
+        plan = make_plan(problem, options)
+        assert stages_of(plan) == [
+            {"by_input_2", "by_filter_2"},
+            {"by_input_1", "by_filter_3"},
+        ]
+        assert [(each.node, each.before_stage) for each in plan.unstaged] == [("by_input_3", 0)]
+        assert plan.prediction is not None
+        assert plan.prediction.latency_us == 33
+
+
+def test_a_slower_algorithm_lets_a_neighbour_in() -> None:
+    costs = tuple(
+        ConvolutionCosts(name, 0, (Candidate("GEMM", 10), Candidate("FFT", 12)))
+        for name in ("a", "b")
+    )
+    problem = PlanningProblem(
+        costs,
+        (ProblemNode("a", "a"), ProblemNode("b", "b")),
+        (
+            MeasuredStage(make_lanes("a b"), 19),
+            MeasuredStage(make_lanes("a b").with_algorithms(("GEMM", "FFT")), 13),
+        ),
+    )
+    (stage,) = make_plan(problem).stages
+    assert [step.algorithm for step in stage.stage.steps] == ["GEMM", "FFT"]
+
+
+ON_ONE_IMAGE = {"a": "x", "b": "x"}
+
+
+def test_merges_where_that_was_measured_to_be_fastest() -> None:
+    problem = make_problem(
+        {"a": "", "b": ""},
+        {"a": 10, "b": 10},
+        {"a b": 15},
+        merged={"a b": 12},
+        merge_keys=ON_ONE_IMAGE,
+    )
+    for options in (EXACT, NARROW):
+        plan = make_plan(problem, options)
+        (stage,) = plan.stages
+        assert stage.stage == merge("a b")
+        assert "merged" in stage.why
+        assert stage.prediction is not None
+        # Outputs of 10 bytes each; the workspace as it was measured.
+        assert (stage.prediction.workspace_bytes, stage.prediction.peak_bytes) == (7, 27)
+
+
+def test_merges_those_that_read_one_image_of_several_that_cost_the_same() -> None:
+    costs = (ConvolutionCosts("c", 0, (Candidate("GEMM", 10),)),)
+    nodes = tuple(
+        ProblemNode(name, "c", merge_key=key) for name, key in (("a", "x"), ("b", "y"), ("c", "y"))
+    )
+    measured = Stage(
+        (
+            Lane((Step("c", "WINOGRAD"), Step("c", "WINOGRAD")), priority=-1, merged=True),
+            Lane((Step("c", "GEMM"),)),
+        )
+    )
+    (stage,) = checked_plan(PlanningProblem(costs, nodes, (MeasuredStage(measured, 12),))).stages
+    left = iter("bca")
+    assert stage.stage == measured.map(lambda _: next(left))
+
+
+def test_merges_where_lanes_of_their_own_do_not_fit() -> None:
+    # 20 bytes of outputs; two workspaces of 5, or one of 7.
+    problem = make_problem(
+        {"a": "", "b": ""},
+        {"a": 10, "b": 10},
+        {"a b": 11},
+        merged={"a b": 14},
+        merge_keys=ON_ONE_IMAGE,
+        memory_budget_bytes=30,
+    )
+    assert make_plan(problem).stages[0].stage == make_lanes("a b")
+    problem = dataclasses.replace(problem, memory_budget_bytes=29)
+    assert make_plan(problem).stages[0].stage == merge("a b")
+
+
+def test_a_stage_beside_what_is_merged_has_to_be_made_of_what_was_measured() -> None:
+    # The algorithm of "c" is no candidate any more.
+    problem = make_problem(
+        {"a": "", "b": "", "c": ""}, dict.fromkeys("abc", 10.0), merge_keys=ON_ONE_IMAGE
+    )
+    for algorithm, expected in (("FFT", 0), ("GEMM", 1)):
+        lanes = (*merge("a b").lanes, Lane((Step("c", algorithm),)))
+        measured = MeasuredStage(Stage(lanes), 5)
+        plan = make_plan(dataclasses.replace(problem, stages=(measured,)))
+        assert len(plan.stages) == expected
+
+
+# "s" opens the way for many, so that the beam runs it at once; "w", for which nothing waits, is
+# never among the most urgent before.
+_ROOTS = [f"r{number}" for number in range(20)]
+FORGOTTEN = {"s": "", **dict.fromkeys(_ROOTS, ""), "w": ""} | {f"{r}'": f"s {r}" for r in _ROOTS}
+
+
+def test_a_plan_has_a_pair_that_the_beam_never_looks_at() -> None:
+    problem = make_problem(FORGOTTEN, dict.fromkeys(FORGOTTEN, 10.0), {"s w": 12})
+    before = make_plan(problem, dataclasses.replace(IN_BOUNDS, max_orders=0))
+    assert stages_of(before) == []
+    plan = checked_plan(problem, IN_BOUNDS)
+    assert stages_of(plan) == [{"s", "w"}]
+    assert plan.prediction is not None
+    assert before.prediction is not None
+    assert "joined 1, for" in plan.prediction.search
+    assert "until a bound was reached" in before.prediction.search
+    apart = tuple(
+        dataclasses.replace(node, group="GPU:1") if node.name == "w" else node
+        for node in problem.nodes
+    )
+    assert make_plan(dataclasses.replace(problem, nodes=apart), IN_BOUNDS).stages == ()
+
+
+@pytest.mark.parametrize(("merge_key", "expected"), [("x", [merge("s w")]), ("y", [])])
+def test_joins_by_merging_only_what_reads_one_image(
+    merge_key: str, expected: list[Stage[str]]
+) -> None:
+    problem = make_problem(
+        FORGOTTEN,
+        dict.fromkeys(FORGOTTEN, 10.0),
+        merged={"s w": 12},
+        merge_keys={"s": "x", "w": merge_key},
+    )
+    assert [stage.stage for stage in make_plan(problem, IN_BOUNDS).stages] == expected
+
+
+CHAINS = {"a": "", "b": "", "c": "a", "d": "b"}
+
+
+@pytest.mark.parametrize("options", [EXACT, NARROW])
+def test_puts_what_depends_on_each_other_into_one_lane(options: PlanOptions) -> None:
+    problem = make_problem(
+        CHAINS, dict.fromkeys("abcd", 10.0), {"a b": 18, "c d": 19, "a>c b>d": 24}
+    )
+    (stage,) = checked_plan(problem, options).stages
+    assert stage.stage == make_lanes("a>c b>d")
+    apart = tuple(dataclasses.replace(node, follows=()) for node in problem.nodes)
+    plan = checked_plan(dataclasses.replace(problem, nodes=apart), options)
+    assert stages_of(plan) == [{"a", "b"}, {"c", "d"}]
+    of_one = dataclasses.replace(options, max_lane_length=1)
+    assert stages_of(checked_plan(problem, of_one)) == [{"a", "b"}, {"c", "d"}]
+
+
+def test_a_lane_of_several_by_itself_is_no_stage() -> None:
+    problem = make_problem({"a": "", "b": "a"}, {"a": 10, "b": 10}, {"a>b": 5})
+    assert checked_plan(problem).stages == ()
+
+
+def test_independent_ones_may_share_a_lane_where_that_was_measured() -> None:
+    problem = make_problem(
+        {"a": "", "b": "", "c": ""}, {"a": 10, "b": 10, "c": 20}, {"a>b c": 21, "a b c": 23}
+    )
+    (stage,) = checked_plan(problem).stages
+    assert stage.stage == make_lanes("a>b c")
+
+
+def test_pins_the_algorithm_of_a_convolution_whose_fastest_does_not_fit() -> None:
+    costs = ConvolutionCosts("a", 10, (Candidate("FFT", 36, 90), Candidate("GEMM", 46, 30)))
+    problem = PlanningProblem((costs,), (ProblemNode("n", "a"),), memory_budget_bytes=99)
+    (stage,) = make_plan(problem).stages
+    assert [step.algorithm for step in stage.stage.steps] == ["GEMM"]
+    assert "FFT takes 36.0 us" in stage.why
+    plan = make_plan(dataclasses.replace(problem, memory_budget_bytes=100))
+    assert plan.stages == ()
+    assert plan.unstaged[0].algorithm == "FFT"
+
+
+def test_keeps_an_output_until_all_that_read_it_have_run() -> None:
+    problem = make_problem({"a": "", "b": "a", "c": "a b"}, {"a": 1, "b": 1, "c": 1})
+    plan = make_plan(problem)
+    # Workspace 5 and output 10 each, besides what is read later.
+    assert [each.peak_bytes for each in plan.unstaged] == [15, 25, 35]
+
+
+def test_finds_another_order_where_the_given_one_does_not_fit() -> None:
+    # `big` first leaves too little for the chain of `a` and `b`.
+    costs = tuple(
+        ConvolutionCosts(name, size, (Candidate(None, 1, workspace),))
+        for name, size, workspace in (("big", 60, 0), ("a", 10, 40), ("b", 1, 0))
+    )
+    problem = PlanningProblem(
+        costs,
+        (ProblemNode("big", "big"), ProblemNode("a", "a"), ProblemNode("b", "b", ("a",))),
+        memory_budget_bytes=80,
+    )
+    plan = make_plan(problem)
+    assert plan.unstaged[0].node == "a"
+    assert plan.prediction is not None
+    assert plan.prediction.peak_bytes <= 80 < plan.prediction.sequential_peak_bytes
+
+
+def test_a_plan_without_stages_needs_the_memory_of_one_after_another() -> None:
+    # The search comes by `b` first, which needs less; but nothing makes TensorFlow run it first.
+    costs = tuple(
+        ConvolutionCosts(name, size, (Candidate(None, 1, 40),))
+        for name, size in (("a", 10), ("b", 60), ("c", 1))
+    )
+    problem = PlanningProblem(
+        costs,
+        (ProblemNode("a", "a"), ProblemNode("b", "b"), ProblemNode("c", "c", ("b",))),
+    )
+    plan = make_plan(problem)
+    assert not plan.stages
+    assert [each.node for each in plan.unstaged] == ["a", "b", "c"]
+    assert plan.prediction is not None
+    assert plan.prediction.peak_bytes == plan.prediction.sequential_peak_bytes == 111
+
+
+def test_says_what_memory_would_be_enough() -> None:
+    problem = make_problem({"a": "", "b": "a"}, {"a": 1, "b": 1}, memory_budget_bytes=24)
+    with pytest.raises(PlanError, match=r"convolution 'b'.*Give 25 bytes"):
+        make_plan(problem)
+    make_plan(dataclasses.replace(problem, memory_budget_bytes=25))
+
+
+def with_candidate(**changes: object) -> PlanningProblem:
+    (candidate,) = PAIR.costs[1].candidates
+    costs = dataclasses.replace(
+        PAIR.costs[1], candidates=(dataclasses.replace(candidate, **changes),)
+    )
+    return dataclasses.replace(PAIR, costs=(PAIR.costs[0], costs))
+
+
+PAIR = make_problem({"a": "", "b": "a"}, {"a": 1, "b": 1})
+CYCLE = (ProblemNode("a", "a", ("b",)), ProblemNode("b", "b", ("a",)))
+
+
+@pytest.mark.parametrize(
+    ("problem", "place"),
+    [
+        (dataclasses.replace(PAIR, nodes=CYCLE), "node 'a'.*nodes.0..predecessors"),
+        (
+            dataclasses.replace(PAIR, costs=(PAIR.costs[0], ConvolutionCosts("b", 1, ()))),
+            "costs.1..candidates",
+        ),
+        (with_candidate(latency_us=-1.0), "costs.1..candidates.0..latency_us"),
+        (with_candidate(latency_us=0.0), "latency_us"),
+        (with_candidate(latency_us=math.nan), "latency_us"),
+        (with_candidate(spread_us=math.inf), "spread_us"),
+        (with_candidate(workspace_bytes=-5), "workspace_bytes"),
+        (
+            dataclasses.replace(PAIR, stages=(MeasuredStage(make_lanes("a b"), -3.0),)),
+            "stages.0..latency_us",
+        ),
+        (dataclasses.replace(PAIR, memory_budget_bytes=0), "memory_budget_bytes"),
+    ],
+    ids=[
+        "cycle",
+        "no candidate",
+        "negative latency",
+        "no latency",
+        "latency not a number",
+        "infinite spread",
+        "negative workspace",
+        "negative latency of a stage",
+        "no budget",
+    ],
+)
+def test_refuses_what_is_not_legal(problem: PlanningProblem, place: str) -> None:
+    with pytest.raises(PlanError, match=place):
+        make_plan(problem)
+
+
+# "a" before the stage of "b" and "c", then "d".
+DIAMOND = make_problem(
+    {"a": "", "b": "a", "c": "a", "d": "b c"},
+    {"a": 10, "b": 10, "c": 20, "d": 10},
+    {"b c": 24, "a d": 3},
+    spread_us=1,
+    memory_budget_bytes=100,
+)
+
+
+def with_stage(**changes: object) -> dict[str, object]:
+    (stage,) = make_plan(DIAMOND).stages
+    return {"stages": (dataclasses.replace(stage, **changes),)}
+
+
+def with_stage_prediction(**changes: object) -> dict[str, object]:
+    prediction = make_plan(DIAMOND).stages[0].prediction
+    assert prediction is not None
+    return with_stage(prediction=dataclasses.replace(prediction, **changes))
+
+
+def with_prediction(**changes: object) -> dict[str, object]:
+    prediction = make_plan(DIAMOND).prediction
+    assert prediction is not None
+    return {"prediction": dataclasses.replace(prediction, **changes)}
+
+
+def with_unstaged(place: int, **changes: object) -> dict[str, object]:
+    unstaged = list(make_plan(DIAMOND).unstaged)
+    unstaged[place] = dataclasses.replace(unstaged[place], **changes)
+    return {"unstaged": tuple(unstaged)}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"prediction": None},
+        {"fingerprint": "other"},
+        {"unstaged": make_plan(DIAMOND).unstaged[:1]},
+        with_unstaged(0, before_stage=1),
+        with_unstaged(0, algorithm="FFT"),
+        with_unstaged(0, latency_us=9.0),
+        with_unstaged(1, peak_bytes=34),
+        with_stage(stage=make_lanes("b>c")),
+        with_stage(stage=make_lanes("c b")),
+        with_stage(stage=Stage((Lane((Step("b", "GEMM"),), -1), Lane((Step("c", "GEMM"),))))),
+        with_stage_prediction(latency_us=23.0),
+        with_stage_prediction(spread_us=0.5),
+        with_stage_prediction(sequential_us=31.0),
+        with_stage_prediction(workspace_bytes=9),
+        with_stage_prediction(peak_bytes=39),
+        with_stage_prediction(source=ValueSource.MODELLED),
+        with_prediction(latency_us=43.0),
+        with_prediction(peak_bytes=39),
+        with_prediction(sequential_us=51.0),
+        with_prediction(memory_budget_bytes=None),
+    ],
+)
+def test_the_check_of_a_plan_catches_one_that_was_changed(changes: dict[str, object]) -> None:
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        check_plan(dataclasses.replace(make_plan(DIAMOND), **changes), DIAMOND)
+
+
+def test_tells_how_far_it_is() -> None:
+    problem = make_problem({"a": "", "b": "a", "c": "b"}, dict.fromkeys("abc", 1.0))
+    for options in (EXACT, NARROW):
+        told: list[SearchProgress] = []
+        make_plan(problem, options, on_progress=told.append)
+        searched = [each for each in told if each.joined is None]
+        assert [each.nodes_done for each in searched] == [1, 2, 3]
+        assert {each.nodes for each in told} == {3}
+        assert searched[-1].states == 3
+        # What was searched in bounds is joined afterwards.
+        joined = [SearchProgress(3, 3, 3, 0)] * (3 if options is NARROW else 0)
+        assert told == searched + joined
+
+
+def test_says_how_it_searched() -> None:
+    # A pair after a first convolution.
+    problem = make_problem({"a": "", "b": "a", "c": "a"}, {"a": 1, "b": 1, "c": 1})
+    for options, words in (
+        (EXACT, "exact for stages of up to 4"),
+        (NARROW, "bounded, width 1, then joined 0, for stages"),
+        (PlanOptions(max_transitions=1), "partly exact (1 of 3 convolutions), else bounded, width"),
+    ):
+        prediction = make_plan(problem, options).prediction
+        assert prediction is not None
+        assert prediction.search.startswith(words)
+
+
+PROGRAM = """
+import pathlib, sys
+from planning_values import make_problem
+from tf_interop.planning.explain import explain_plan
+from tf_interop.planning.make import PlanOptions, make_plan
+from tf_interop.planning.types import Plan
+from tf_interop.planning.file import save_plan
+
+names = [f"n{i}" for i in range(12)]
+nodes = {name: names[i - 4] if i > 3 else "" for i, name in enumerate(names)}
+stages = {f"{a} {b}": 15.0 for a in names for b in names if a < b}
+merged = {f"{a} {b}": 14.0 for a, b in zip(names[1:], names[2:])}
+problem = make_problem(
+    nodes,
+    dict.fromkeys(names, 10.0),
+    stages,
+    merged=merged,
+    merge_keys={name: f"level {i // 4}" for i, name in enumerate(names)},
+    memory_budget_bytes=500,
+)
+plans = tuple(
+    explain_plan(problem, make_plan(problem, PlanOptions(max_transitions=most)))
+    for most in (0, 200_000)
+)
+for number, plan in enumerate(plans):
+    save_plan(Plan((plan,)), pathlib.Path(sys.argv[1]) / f"{number}.json")
+"""
+
+
+def test_equal_problems_give_equal_bytes_in_every_process(tmp_path: pathlib.Path) -> None:
+    contents = []
+    for seed in ("1", "2", "3"):
+        folder = tmp_path / seed
+        folder.mkdir()
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM, str(folder)],
+            check=True,
+            cwd=ROOT / "tests",
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
+        )
+        contents.append([(folder / f"{number}.json").read_bytes() for number in (0, 1)])
+    assert contents[0] == contents[1] == contents[2]
+    assert b'"merged": true' in contents[0][0]
+    assert b'"rejected": [\n' in contents[0][0]

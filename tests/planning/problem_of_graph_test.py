@@ -1,0 +1,371 @@
+"""From graph and profile to a problem: nothing that orders convolutions or costs time is lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+
+import pytest
+from checked_plan import checked_plan
+from planning_graphs import INCEPTION, make_graph
+from profile_values import (
+    BACKWARD,
+    CPU,
+    GPU,
+    HOPPER_SM,
+    KERNEL,
+    LARGE,
+    SMALL,
+    make_algorithm,
+    make_profile,
+    make_stage,
+)
+
+from tf_interop.convolution import ConvolutionConfiguration
+from tf_interop.graph.fingerprint import fingerprint_convolutions
+from tf_interop.graph.independence import Independence
+from tf_interop.planning.check import check_stages
+from tf_interop.planning.make import make_plan
+from tf_interop.planning.problem import MeasuredStage, PlanningProblem
+from tf_interop.planning.problem_file import check_problem
+from tf_interop.planning.problem_of_graph import make_planning_problem
+from tf_interop.planning.problem_of_profile import output_bytes, problem_of_profile
+from tf_interop.profile.types import Profile
+
+PROFILE = make_profile(make_algorithm(SMALL), make_algorithm(LARGE, latency_us=40.0))
+
+
+def _problem(
+    nodes: dict[str, str],
+    profile: Profile = PROFILE,
+    *,
+    configurations: dict[str, ConvolutionConfiguration] | None = None,
+    regions: dict[str, str] | None = None,
+    devices: dict[str, str] | None = None,
+    allow_tf32: bool = True,
+) -> PlanningProblem:
+    configurations = {
+        name: (configurations or {}).get(name, SMALL)
+        for name, text in nodes.items()
+        if text.startswith("Conv2D")
+    }
+    view, convolutions = make_graph(
+        nodes, configurations=configurations, regions=regions, devices=devices
+    )
+    problem = make_planning_problem(
+        view,
+        convolutions,
+        Independence(view, convolutions),
+        profile,
+        allow_tf32=allow_tf32,
+        memory_budget_bytes=1 << 30,
+    )
+    check_problem(problem)
+    return problem
+
+
+def _predecessors(problem: PlanningProblem) -> dict[str, tuple[str, ...]]:
+    return {node.name: node.predecessors for node in problem.nodes}
+
+
+def test_nodes_depend_on_the_nearest_convolutions_alone() -> None:
+    nodes = {
+        "d": "Conv2D c b ^a",
+        "a": "Conv2D",
+        "relu": "Relu a",
+        "b": "Conv2D relu",
+        "c": "Conv2D b ^wait",
+        "wait": "NoOp ^e",
+        "e": "Conv2D",
+    }
+    assert _predecessors(_problem(nodes)) == {
+        "a": (),
+        "b": ("a",),
+        "c": ("e", "b"),
+        "d": ("c",),
+        "e": (),
+    }
+
+
+def test_dependencies_hold_through_what_was_not_measured() -> None:
+    unknown = dataclasses.replace(SMALL, strides=(2, 2))
+    nodes = {"a": "Conv2D", "b": "Conv2D a", "c": "Conv2D b", "d": "Conv2D b", "e": "Conv2D"}
+    problem = _problem(nodes, configurations={"b": unknown, "e": unknown})
+    assert _predecessors(problem) == {"a": (), "c": ("a",), "d": ("a",)}
+    assert problem.convolution_count == 5
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_reaches_what_the_graph_reaches_and_names_no_predecessor_in_vain(seed: int) -> None:
+    generator = random.Random(seed)
+    unknown = dataclasses.replace(SMALL, strides=(2, 2))
+    nodes: dict[str, str] = {}
+    configurations = {}
+    for number in range(30):
+        sources = generator.sample(list(nodes), min(number, generator.randrange(4)))
+        op = generator.choice(("Conv2D", "Conv2D", "Relu"))
+        nodes[f"n{number}"] = " ".join((op, *sources))
+        if op == "Conv2D" and not generator.randrange(4):
+            configurations[f"n{number}"] = unknown
+    # The order in which a GraphDef lists its nodes means nothing.
+    nodes = dict(generator.sample(list(nodes.items()), len(nodes)))
+    problem = _problem(nodes, configurations=configurations)
+    planned = {node.name for node in problem.nodes}
+    reached = {name: _reached(name, nodes) & planned for name in planned}
+    for node in problem.nodes:
+        nearest = set(node.predecessors)
+        assert nearest.union(*(reached[each] for each in nearest)) == reached[node.name]
+        for each in nearest:
+            if any(each in reached[other] for other in nearest - {each}):
+                # Named only to keep it out of a lane with this one.
+                assert node.follows
+                assert each not in node.follows
+
+
+def _reached(name: str, nodes: dict[str, str]) -> set[str]:
+    sources = set(nodes[name].split()[1:])
+    return sources.union(*(_reached(each, nodes) for each in sources))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_plans_are_legal_for_graphs_of_which_a_part_was_measured(seed: int) -> None:
+    generator = random.Random(seed)
+    nodes: dict[str, str] = {}
+    for number in range(16):
+        sources = generator.sample(list(nodes), min(number, generator.randrange(3)))
+        nodes[f"n{number}"] = " ".join(("Conv2D", *sources))
+    configurations = {name: generator.choice((SMALL, SMALL, LARGE, BACKWARD)) for name in nodes}
+    pairs = itertools.combinations_with_replacement((SMALL, LARGE), 2)
+    profile = make_profile(
+        *PROFILE.algorithms,
+        *(make_stage(*((each, "eng4_k2=1") for each in pair), latency_us=15.0) for pair in pairs),
+    )
+    view, convolutions = make_graph(nodes, configurations=configurations)
+    problem = make_planning_problem(view, convolutions, Independence(view, convolutions), profile)
+    stages = checked_plan(problem).stages
+    assert stages
+    check_stages(stages, view, convolutions)
+
+
+def test_convolutions_of_one_configuration_share_their_costs() -> None:
+    problem = _problem(INCEPTION, configurations={"5x5": LARGE})
+    assert [costs.configuration for costs in problem.costs] == [SMALL, LARGE]
+    by_name = {node.name: problem.costs_by_name[node.costs] for node in problem.nodes}
+    assert by_name["5x5"].fastest.latency_us == 40.0
+    assert {by_name[name].fastest.latency_us for name in ("1x1", "3x3", "pool_proj")} == {12.5}
+    [candidate] = by_name["5x5"].candidates
+    assert (candidate.algorithm, candidate.workspace_bytes) == ("eng4_k2=1", 4096)
+    assert (candidate.spread_us, candidate.kernels) == (0.25, (KERNEL,))
+
+
+def test_says_what_graph_device_and_memory_it_is_of() -> None:
+    problem = _problem(INCEPTION, configurations={"5x5": LARGE})
+    _, convolutions = make_graph(
+        INCEPTION,
+        configurations={
+            name: LARGE if name == "5x5" else SMALL
+            for name, text in INCEPTION.items()
+            if text.startswith("Conv2D")
+        },
+    )
+    assert problem.fingerprint == fingerprint_convolutions(convolutions)
+    assert (problem.convolution_count, problem.batch_size) == (6, 8)
+    assert (problem.sm_count, problem.sm_limits) == (132, HOPPER_SM)
+    assert problem.memory_budget_bytes == 1 << 30
+    assert problem.made_with == {
+        "device": GPU.name, "profiled": GPU.date, "cudnn": GPU.cudnn
+    }  # fmt: skip
+    on_cpu = _problem(INCEPTION, dataclasses.replace(PROFILE, device=CPU))
+    assert (on_cpu.sm_count, on_cpu.sm_limits) == (None, None)
+
+
+def test_keeps_devices_and_regions_apart() -> None:
+    nodes = dict.fromkeys("abcd", "Conv2D")
+    problem = _problem(nodes, regions={"b": "then"}, devices={"c": "/device:GPU:1"})
+    groups = [node.group for node in problem.nodes]
+    assert len(set(groups)) == 3
+    assert groups[0] == groups[3]
+
+
+def test_bytes_of_the_result_are_of_what_is_computed() -> None:
+    assert output_bytes(SMALL) == 8 * 28 * 28 * 32 * 4
+    assert output_bytes(BACKWARD) == 8 * 28 * 28 * 16 * 4
+    kind = type(SMALL.kind).BACKWARD_FILTER
+    assert output_bytes(dataclasses.replace(SMALL, kind=kind)) == 16 * 32 * 4
+    assert output_bytes(dataclasses.replace(SMALL, dtype="bfloat16")) == 8 * 28 * 28 * 32 * 2
+
+
+def test_algorithms_are_those_of_the_switch_for_tf32() -> None:
+    profile = make_profile(
+        make_algorithm(algorithm="eng1", tf32=True, latency_us=5.0),
+        make_algorithm(algorithm="eng1", tf32=False, latency_us=4.0),
+        make_algorithm(algorithm="eng2", tf32=False, latency_us=9.0),
+        make_algorithm(algorithm="eng4", tf32=True, latency_us=6.0),
+        make_algorithm(algorithm="eng4", tf32=False, latency_us=7.0),
+        make_algorithm(algorithm="eng3", tf32=True, latency_us=1.0),
+    )
+
+    def latencies(*, allow_tf32: bool) -> dict[str | None, float]:
+        [costs] = problem_of_profile(profile, allow_tf32=allow_tf32).costs
+        return {each.algorithm: each.latency_us for each in costs.candidates}
+
+    assert latencies(allow_tf32=True) == {
+        "eng1": 5.0, "eng2": 9.0, "eng3": 1.0, "eng4": 6.0
+    }  # fmt: skip
+    assert latencies(allow_tf32=False) == {"eng1": 4.0, "eng2": 9.0, "eng4": 7.0}
+
+
+PAIR = ((SMALL, "eng4_k2=1"), (LARGE, "eng4_k2=1"))
+
+
+def test_stages_are_known_as_they_were_measured() -> None:
+    measured = make_stage(*PAIR, sm_counts=(60, 70), granted_sm_counts=(64, 68), priorities=(-1, 0))
+    profile = make_profile(*PROFILE.algorithms, measured)
+    [stage] = _problem(INCEPTION, profile, configurations={"5x5": LARGE}).stages
+    names = {SMALL: "1x1", LARGE: "5x5"}
+    assert stage == MeasuredStage(measured.stage.map(names.__getitem__), 20.0, 30.0, 1.5, 8192)
+    names = {costs.configuration: costs.name for costs in problem_of_profile(profile).costs}
+    expected = measured.stage.map(names.__getitem__)
+    assert problem_of_profile(profile).stages[0].stage == expected
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        pytest.param(make_stage(*PAIR, lanes=(0, 0)), id="one_lane"),
+        pytest.param(make_stage(PAIR[0]), id="one_convolution"),
+        pytest.param(make_stage((SMALL, None), PAIR[1]), id="the_runner_chose"),
+        pytest.param(make_stage((SMALL, "eng9"), PAIR[1]), id="algorithm_not_measured_alone"),
+        pytest.param(make_stage((BACKWARD, "eng4_k2=1"), PAIR[1]), id="other_convolution"),
+        pytest.param(make_stage(*PAIR, tf32=False), id="measured_without_tf32"),
+    ],
+)
+def test_leaves_out_stages_that_would_not_run_so(stage) -> None:  # type: ignore[no-untyped-def]
+    profile = make_profile(*PROFILE.algorithms, stage)
+    assert _problem(INCEPTION, profile, configurations={"5x5": LARGE}).stages == ()
+
+
+@pytest.mark.parametrize(("algorithm", "count"), [("eng4_k2=1", 1), ("eng9", 0)])
+def test_what_is_merged_ran_with_an_algorithm_of_the_wider_convolution(
+    algorithm: str, count: int
+) -> None:
+    # FFT was measured of none of its parts; the lane beside it ran with what was measured alone.
+    measured = make_stage(
+        *((SMALL, "FFT"), (LARGE, algorithm), (SMALL, "FFT")), lanes=(0, 1, 0), merged=(True, False)
+    )
+    stages = problem_of_profile(make_profile(*PROFILE.algorithms, measured)).stages
+    assert len(stages) == count
+
+
+def test_a_lane_of_several_that_was_measured_is_known() -> None:
+    measured = make_stage(*PAIR, (SMALL, "eng4_k2=1"), lanes=(0, 0, 1))
+    [stage] = problem_of_profile(make_profile(*PROFILE.algorithms, measured)).stages
+    assert [lane.operations for lane in stage.stage.lanes] == [("0", "1"), ("0",)]
+
+
+def test_a_merged_stage_of_a_profile_becomes_one_of_the_plan() -> None:
+    wide = [(SMALL, "FFT")] * 3
+    measured = make_stage(*wide, lanes=(0, 0, 0), merged=(True,), latency_us=20, sequential_us=37)
+    problem = _problem(INCEPTION, make_profile(*PROFILE.algorithms, measured))
+    [stage] = make_plan(problem).stages
+    names = iter(("1x1", "3x3_reduce", "5x5_reduce"))
+    assert stage.stage == measured.stage.map(lambda _: next(names))
+
+
+def test_a_convolution_may_follow_one_that_it_reads_directly() -> None:
+    problem = _problem(
+        {
+            "a": "Conv2D",
+            "b": "Conv2D a",
+            "relu": "Relu b",
+            "c": "Conv2D relu",
+            "d": "Conv2D a ^wait",
+            "wait": "NoOp ^a",
+        }
+    )
+    follows = {node.name: node.follows for node in problem.nodes}
+    assert follows == {"a": (), "b": ("a",), "c": (), "d": ()}
+
+
+def test_a_lane_holds_nothing_that_its_end_waits_for_by_way_of_others() -> None:
+    # c reads a through Relu too: an op for a, b and c would wait for Relu, and Relu for it.
+    nodes = {"a": "Conv2D", "relu": "Relu a", "b": "Conv2D a", "c": "Conv2D b relu"}
+    assert [(node.predecessors, node.follows) for node in _problem(nodes).nodes] == [
+        ((), ()), (("a",), ("a",)), (("a", "b"), ("b",))
+    ]  # fmt: skip
+
+
+def test_a_chain_that_was_measured_beside_another_becomes_a_stage() -> None:
+    nodes = {
+        "input": "Placeholder",
+        "a": "Conv2D input",
+        "b": "Conv2D input",
+        "c": "Conv2D a",
+        "d": "Conv2D b",
+        "output": "ConcatV2 c d",
+    }
+    measured = make_stage(
+        *[(SMALL, "eng4_k2=1")] * 4, lanes=(0, 0, 1, 1), latency_us=20, sequential_us=50
+    )
+    profile = make_profile(*PROFILE.algorithms, measured)
+    [stage] = make_plan(_problem(nodes, profile)).stages
+    assert [lane.operations for lane in stage.stage.lanes] == [("a", "c"), ("b", "d")]
+
+
+def _merge_groups(
+    nodes: dict[str, str], configurations: dict[str, ConvolutionConfiguration] | None = None
+) -> list[list[str]]:
+    profile = make_profile(*map(make_algorithm, {SMALL, LARGE, *(configurations or {}).values()}))
+    groups: dict[str, list[str]] = {}
+    for node in _problem(nodes, profile, configurations=configurations).nodes:
+        if node.merge_key is not None:
+            groups.setdefault(node.merge_key, []).append(node.name)
+    return sorted(groups.values())
+
+
+def test_convolutions_on_one_image_may_be_merged() -> None:
+    assert _merge_groups(INCEPTION) == [["1x1", "3x3_reduce", "5x5_reduce"]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"filter_shape": (3, 1, 16, 32)},
+        {"strides": (2, 2)},
+        {"dilations": (2, 2)},
+        {"padding": "VALID"},
+        {"layout": "NCHW"},
+        {"dtype": "float16"},
+        {"fused_ops": ("BiasAdd",)},
+        {"group_count": 2},
+        {"depthwise": True},
+        {"kind": BACKWARD.kind},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_keeps_apart_what_cannot_be_one_convolution(change: dict[str, object]) -> None:
+    other = dataclasses.replace(SMALL, **change)
+    assert _merge_groups(INCEPTION, {"1x1": other}) == [["3x3_reduce", "5x5_reduce"]]
+
+
+def test_convolutions_on_two_outputs_of_one_node_are_not_merged() -> None:
+    nodes = {"split": "Split", "a": "Conv2D split", "b": "Conv2D split:1", "c": "Conv2D split:1"}
+    assert _merge_groups(nodes) == [["b", "c"]]
+
+
+def test_more_filters_are_no_hindrance() -> None:
+    wider = dataclasses.replace(SMALL, filter_shape=(1, 1, 16, 64), output_shape=(8, 28, 28, 64))
+    groups = _merge_groups(INCEPTION, {"1x1": wider})
+    assert groups == [["1x1", "3x3_reduce", "5x5_reduce"]]
+
+
+def test_leaves_out_what_gives_other_bits_where_determinism_is_asked_for() -> None:
+    profile = make_profile(
+        make_algorithm(SMALL, "FFT", latency_us=5.0, deterministic=False),
+        make_algorithm(SMALL, "GEMM", latency_us=10.0),
+    )
+    [costs] = problem_of_profile(profile, deterministic=True).costs
+    assert [candidate.algorithm for candidate in costs.candidates] == ["GEMM"]
+    [costs] = problem_of_profile(profile).costs
+    assert [candidate.algorithm for candidate in costs.candidates] == ["FFT", "GEMM"]

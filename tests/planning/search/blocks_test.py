@@ -1,0 +1,148 @@
+"""The search by blocks: exact where it is within reach, whatever the other blocks are like."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_dags import (
+    Dag,
+    check_is_schedule,
+    dags,
+    one_after_another_us,
+    random_options,
+    random_space,
+)
+
+from tf_interop.planning.search.blocks import (
+    SearchBounds,
+    find_blocks,
+    search_blocks,
+)
+from tf_interop.planning.search.exact import search_exactly
+from tf_interop.planning.search.space import (
+    Lanes,
+    SearchProgress,
+    SearchResult,
+    Space,
+    StageOption,
+)
+
+# Three nodes between a first and a last one, twice, with five between the two.
+TWO_NARROW = [[], [0], [0], [1, 2], [3], [3], [3], [3], [3], [4, 5, 6, 7, 8], [9], [9], [10, 11]]
+
+
+def search(space: Space, most: int, max_orders: int = 100) -> SearchResult:
+    return search_blocks(space, SearchBounds(most, width=8, max_orders=max_orders))
+
+
+@st.composite
+def chained_dags(draw: st.DrawFn) -> Dag:
+    """Several DAGs one after the other."""
+    dag: Dag = []
+    for block in draw(st.lists(dags(most=4), min_size=1, max_size=3)):
+        before = list(range(len(dag)))
+        dag += [[*before, *(len(before) + each for each in needs)] for needs in block]
+    return dag
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    chained_dags(), st.integers(0, 2**32), st.sampled_from([None, 25, 50]), st.sampled_from([1, 3])
+)
+def test_finds_what_the_exact_search_of_the_whole_graph_finds(
+    dag: Dag, seed: int, budget: int | None, max_lane_length: int
+) -> None:
+    space = random_space(dag, seed, budget=budget, max_lane_length=max_lane_length)
+    result = search(space, most=10**6)
+    check_is_schedule(dag, result, seed, budget)
+    assert result.latency_us == pytest.approx(search_exactly(space).latency_us)
+    assert result.exact_nodes == len(dag)
+
+
+@settings(max_examples=200, deadline=None)
+@given(chained_dags(), st.integers(0, 2**32), st.integers(0, 20), st.sampled_from([1, 3]))
+def test_any_mixture_is_a_schedule_and_never_slower_than_sequential(
+    dag: Dag, seed: int, most: int, max_lane_length: int
+) -> None:
+    result = search(random_space(dag, seed, max_lane_length=max_lane_length), most)
+    check_is_schedule(dag, result, seed)
+    assert result.latency_us <= one_after_another_us(dag, seed)
+
+
+@settings(max_examples=200, deadline=None)
+@given(dags(most=8), st.integers(0, 2**32), st.integers(20, 100))
+def test_lanes_of_several_lose_nothing_against_lanes_of_one(dag: Dag, seed: int, most: int) -> None:
+    of_one = search(random_space(dag, seed), most)
+    of_several = search(random_space(dag, seed, max_lane_length=3), most)
+    if of_one.exact_nodes == len(dag):
+        assert of_several.latency_us <= of_one.latency_us
+
+
+def test_one_wide_block_leaves_the_exact_search_to_the_others() -> None:
+    space = random_space(TWO_NARROW, seed=1)
+    assert [len(block) for block in find_blocks(space)] == [1, 2, 1, 5, 1, 2, 1]
+    # Two nodes side by side have 5 transitions, five have more.
+    result = search(space, most=5)
+    assert result.exact_nodes == 8
+    exact = search(space, most=10**6)
+    assert _narrow(result) == _narrow(exact)
+
+
+def _narrow(result: SearchResult) -> list[Lanes]:
+    return [
+        stage
+        for stage in result.stages
+        if not any(4 <= node <= 8 for lane in stage for node in lane)
+    ]
+
+
+def test_blocks_hold_every_node_once_and_after_all_before() -> None:
+    chance = random.Random(3)
+    for _ in range(50):
+        count = chance.randint(1, 10)
+        dag = [[p for p in range(node) if chance.random() < 0.6] for node in range(count)]
+        space = random_space(dag, seed=0)
+        blocks = find_blocks(space)
+        assert [node for block in blocks for node in block] == list(range(count))
+        for node in range(1, count):
+            everything_before = (1 << node) - 1
+            is_cut = all(
+                space.ancestors[later] & everything_before == everything_before
+                for later in range(node, count)
+            )
+            assert is_cut == any(block.start == node for block in blocks)
+
+
+def test_tells_how_far_it_is_in_the_whole_graph() -> None:
+    told: list[SearchProgress] = []
+    space = random_space(TWO_NARROW, 1)
+    search_blocks(space, SearchBounds(5, width=8, max_orders=100), on_progress=told.append)
+    assert [each.nodes_done for each in told] == sorted(each.nodes_done for each in told)
+    assert told[-1].nodes_done == 13
+    assert {each.nodes for each in told} == {13}
+
+
+def test_asks_for_nothing_before_all_searches_are_done() -> None:
+    # Five nodes side by side are too wide; after them comes what is not.
+    dag = [[], [0], [0], [0], [0], [0], [1, 2, 3, 4, 5], [6], [6], [7, 8]]
+
+    def asked_for(max_orders: int) -> list[Lanes]:
+        asked: list[Lanes] = []
+
+        def options(lanes: Lanes) -> list[StageOption]:
+            asked.append(lanes)
+            return random_options(5)(lanes)
+
+        result = search_blocks(
+            Space(dag, options, max_lanes=2), SearchBounds(5, width=1, max_orders=max_orders)
+        )
+        assert result.exact_nodes == 5
+        return asked
+
+    searching = asked_for(max_orders=0)
+    asked = asked_for(max_orders=100)
+    assert len(asked) > len(searching)
+    assert asked[: len(searching)] == searching

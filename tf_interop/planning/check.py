@@ -1,0 +1,109 @@
+"""Checks, without a word from those who made them, that stages are legal for a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tf_interop.algorithm import check_algorithm
+from tf_interop.convolution import ConvolutionNode
+from tf_interop.errors import PlanError
+from tf_interop.graph.legality import why_illegal
+from tf_interop.graph.merge_keys import find_merge_keys
+from tf_interop.graph.view import GraphView
+from tf_interop.planning.types import PlannedStage
+from tf_interop.stage import Stage
+
+
+def check_stages(
+    stages: Sequence[PlannedStage], view: GraphView, convolutions: Sequence[ConvolutionNode]
+) -> None:
+    """Checks that stages may be built into a graph, all of them together.
+
+    Args:
+        stages: the stages; messages number them from 0.
+        view: the graph.
+        convolutions: its convolutions that may be part of a stage.
+
+    Raises:
+        PlanError: a stage is not valid by itself; a node is not one of `convolutions` or is named
+            twice; an algorithm is unknown for the kind of convolution; the nodes of a stage differ
+            in device or region; those of a merged lane do not read one image or differ in more than
+            their filters; a step depends on one that is not before it in its lane; or stages wait
+            for each other.
+        GraphError: the graph itself has a cycle.
+    """
+    node_of = {node.name: node for node in convolutions}
+    merge_keys = find_merge_keys(view, convolutions)
+    stage_of: dict[str, int] = {}
+    for number, stage in enumerate(stages):
+        try:
+            stage.validate()
+        except ValueError as error:
+            raise PlanError(f"{error} of stage {number}. Correct it.") from error
+        for name in stage.nodes:
+            if name not in node_of:
+                raise PlanError(
+                    f"Expected the names of convolutions that can be part of a stage, got "
+                    f"'{name}' in stage {number}. Plan this graph anew."
+                )
+            if name in stage_of:
+                raise PlanError(
+                    f"Expected each convolution once, got '{name}' in stage {stage_of[name]} and "
+                    f"in stage {number}. Take it out of one."
+                )
+            stage_of[name] = number
+        _check_together(number, [node_of[name] for name in stage.nodes])
+        for each in _ways(stage):
+            _check_algorithms(number, each, node_of)
+            _check_merged_lanes(number, each, merge_keys)
+    why = why_illegal(
+        view,
+        [[way.map(lambda name: node_of[name].index) for way in _ways(each)] for each in stages],
+    )
+    if why is not None:
+        raise PlanError(f"{why}. Put them into different stages.")
+
+
+def _ways(stage: PlannedStage) -> list[Stage[str]]:
+    return [stage.stage, *(schedule.stage for schedule in stage.schedules)]
+
+
+def _check_together(number: int, nodes: Sequence[ConvolutionNode]) -> None:
+    """Checks that nodes are on one device, and in one region: else one may run without another."""
+    first = nodes[0]
+    for node in nodes:
+        for what, expected, got in (
+            ("device", first.device, node.device),
+            ("control-flow region", first.region, node.region),
+        ):
+            if expected != got:
+                raise PlanError(
+                    f"Expected one {what} in stage {number}, got '{expected}' for '{first.name}' "
+                    f"and '{got}' for '{node.name}'. Split the stage."
+                )
+
+
+def _check_algorithms(
+    number: int, stage: Stage[str], node_of: Mapping[str, ConvolutionNode]
+) -> None:
+    for step in stage.steps:
+        if step.algorithm is None:
+            continue
+        try:
+            check_algorithm(step.algorithm, node_of[step.operation].configuration.kind)
+        except ValueError as error:
+            raise PlanError(
+                f"{error} for '{step.operation}' in stage {number}. Pin another."
+            ) from error
+
+
+def _check_merged_lanes(number: int, stage: Stage[str], merge_keys: Mapping[str, str]) -> None:
+    for lane in stage.lanes:
+        if lane.merged:
+            keys = {merge_keys.get(name) for name in lane.operations}
+            if len(keys) > 1 or None in keys:
+                raise PlanError(
+                    f"Expected forward convolutions of one image that differ in their filters only "
+                    f"in a merged lane of stage {number}, got {', '.join(lane.operations)}. Do not "
+                    "merge them."
+                )

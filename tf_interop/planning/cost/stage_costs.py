@@ -1,0 +1,408 @@
+"""What stages cost, and the best algorithms for each: measured where that was done, else modelled.
+
+A stage is worth making where it beats its convolutions one after another, each with the algorithm
+that is fastest alone, by more than the values may be off. What is not worth it is no option here:
+the search can then only find plans that are no slower than sequential.
+
+In order of trust:
+
+1. The stage was measured, with these algorithms.
+2. The model (`sm_model`), corrected by how it did on the measured stages of the same device: by the
+   median of measured over modelled, and trusted as far as those ratios scatter.
+3. The model as it is, trusted to `UNCALIBRATED_SPREAD`.
+
+Convolutions that read one image are merged into a wider one only where that was measured: the model
+knows no kernel of the wider one. Steps of one lane run one after another, so a single lane of them
+saves nothing and is no option.
+
+Which algorithms run together is a search of its own (branch and bound over the candidates of each
+convolution), because a slower algorithm may let a neighbour in.
+
+A model takes a hundred times as long to ask as a table. So of each set of lanes only the few
+combinations of algorithms with the lowest bounds are modelled, three or more lanes only where all
+but one of them are worth a stage, and none once a limit for the whole plan is reached. Lanes of
+several steps have a limit of their own, so that they take nothing from the others.
+`StageCosts.describe` says what was left out.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+
+from tf_interop.planning.cost.calibration import ModelCalibration, demands_of_candidate, model_stage
+from tf_interop.planning.lane_places import find_places
+from tf_interop.planning.problem import Candidate, MeasuredStage, PlanningProblem, ValueSource
+from tf_interop.stage import Lane, Stage, Step
+
+# Of the algorithms of a stage: so many combinations are bounded, those of the fastest candidates.
+_MOST_COMBINATIONS = 64
+# And so many are modelled of a pair of lanes, half as many of three lanes, and so on.
+_MOST_MODELLED_OF_PAIR = 8
+# A modelled stage this close to its bound is good enough: what could only be better by less is not
+# modelled.
+_NEAR_BOUND = 1.01
+
+Lanes = tuple[tuple[int, ...], ...]
+"""Nodes that may run together, by their places in the problem. Those of one lane depend on each
+other, and run one after another; lanes are independent."""
+
+_Names = tuple[tuple[str, ...], ...]
+_Candidates = tuple[tuple[Candidate, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StageChoice:
+    """One way to run a stage.
+
+    Attributes:
+        stage: of the names of ConvolutionCosts.
+        latency_us: what the stage takes, as far as sums over stages go: where its sequence was
+            measured in the same run, what its convolutions take alone less the share that was
+            saved.
+        spread_us: how far that may be off.
+        workspace_bytes: of all lanes together.
+        source: whether it was measured.
+    """
+
+    stage: Stage[str]
+    latency_us: float
+    spread_us: float
+    workspace_bytes: int
+    source: ValueSource
+
+
+class StageCosts:
+    """Says what the best ways are to run convolutions together. Remembers all it has said."""
+
+    def __init__(
+        self, problem: PlanningProblem, calibration: ModelCalibration, *, max_modelled: int
+    ) -> None:
+        """Prepares to say it.
+
+        Args:
+            problem: a legal one.
+            calibration: how far the model is to be trusted.
+            max_modelled: combinations of algorithms to be modelled of all lanes of one step
+                together, and as many more of lanes of several.
+        """
+        self._problem = problem
+        self._calibration = calibration
+        self._max_modelled = max_modelled
+        self._names = [node.costs for node in problem.nodes]
+        self._groups = [node.group for node in problem.nodes]
+        self._measured: dict[tuple[str, ...], list[int]] = collections.defaultdict(list)
+        for number, measured in enumerate(problem.stages):
+            if _can_be_made(problem, measured.stage):
+                names = tuple(sorted(measured.stage.operations))
+                self._measured[names].append(number)
+        self._known: dict[tuple[_Names, tuple[int, ...]], tuple[StageChoice, ...]] = {}
+        self._demands: dict[Candidate, tuple[float, ...]] = {}
+        self._choosable: dict[str, list[Candidate]] = {}
+        # By whether a lane has several steps.
+        self._modelled_count = {False: 0, True: 0}
+        self._over_limit_count = 0
+        self._parts_lose_count = 0
+
+    @property
+    def knows_lanes_of_several(self) -> bool:
+        """Whether there can be a choice with a lane of several steps that is not merged."""
+        return any(
+            len(lane.steps) > 1 and not lane.merged
+            for measured in self._problem.stages
+            for lane in measured.stage.lanes
+        ) or any(self._choosable_of(costs.name) for costs in self._problem.costs)
+
+    def choices(self, lanes: Lanes) -> tuple[StageChoice, ...]:
+        """The ways to run a stage that are worth it.
+
+        Args:
+            lanes: of one node or more, each after those of its lane that it depends on.
+
+        Returns:
+            Fastest first; each later one needs less workspace than those before it. For a single
+            convolution its algorithms, for several only what beats them one after another. A choice
+            may have fewer lanes than `lanes`, by merging some.
+        """
+        nodes = [node for lane in lanes for node in lane]
+        if len({self._groups[node] for node in nodes}) > 1:
+            return ()
+        flat = tuple(sorted([self._names[node] for node in nodes]))
+        if len(nodes) == len(lanes):
+            names: _Names = tuple([(name,) for name in flat])
+        else:
+            names = tuple(sorted([tuple([self._names[node] for node in lane]) for lane in lanes]))
+        alike = self._measured.get(flat, ())
+        key = names, tuple([number for number in alike if self._can_be_placed(number, lanes)])
+        found = self._known.get(key)
+        if found is None:
+            if len(nodes) == 1:
+                choices = self._alone(names[0][0])
+            else:
+                choices = self._together(lanes, *key) if len(lanes) > 1 else []
+            found = self._known[key] = _pareto(choices)
+        return found
+
+    def place(self, stage: Stage[str], lanes: Lanes) -> Stage[int] | None:
+        """The stage of nodes that a stage of costs is; None where these nodes cannot be it."""
+        nodes = [node for lane in lanes for node in lane]
+        of_nodes = [self._problem.nodes[node] for node in nodes]
+        readers: list[set[int]] = [set() for _ in nodes]
+        if len(lanes) < len(nodes):
+            for position, node in enumerate(nodes):
+                for predecessor in self._problem.predecessors[node]:
+                    if predecessor in nodes:
+                        readers[nodes.index(predecessor)].add(position)
+        offered = [(node.costs, node.merge_key) for node in of_nodes]
+        placed = find_places(stage, offered, readers)
+        return None if placed is None else placed.map(nodes.__getitem__)
+
+    def describe(self) -> str:
+        """What was modelled and what was left out, for reading."""
+        parts = [f"{sum(self._modelled_count.values())} combinations of algorithms modelled"]
+        if self._parts_lose_count:
+            parts.append(
+                f"{self._parts_lose_count} sets of convolutions left out of which no smaller set "
+                "is worth a stage"
+            )
+        if self._over_limit_count:
+            parts.append(
+                f"{self._over_limit_count} sets left out after the limit of {self._max_modelled} "
+                "modelled combinations"
+            )
+        return ", ".join(parts)
+
+    def _can_be_placed(self, number: int, lanes: Lanes) -> bool:
+        stage = self._problem.stages[number].stage
+        if len(stage.lanes) == len(lanes) == len(stage.operations):
+            return True
+        return self.place(stage, lanes) is not None
+
+    def _alone(self, name: str) -> list[StageChoice]:
+        return [
+            StageChoice(
+                Stage.in_sequence([Step(name, candidate.algorithm)]),
+                candidate.latency_us,
+                candidate.spread_us,
+                candidate.workspace_bytes,
+                ValueSource.MEASURED,
+            )
+            for candidate in self._problem.costs_by_name[name].candidates
+        ]
+
+    def _together(
+        self, lanes: Lanes, names: _Names, measured_numbers: Sequence[int]
+    ) -> list[StageChoice]:
+        alone_us = sum(
+            self._problem.costs_by_name[name].fastest.latency_us for lane in names for name in lane
+        )
+        measured: list[StageChoice] = []
+        winning: list[StageChoice] = []
+        for number in measured_numbers:
+            stage = self._problem.stages[number]
+            choice = _as_choice(stage, alone_us)
+            measured.append(choice)
+            if _wins(stage, alone_us):
+                winning.append(choice)
+        known = {algorithms_of(choice.stage) for choice in measured}
+        return winning + [
+            choice
+            for choice in self._modelled(lanes, names, alone_us)
+            if choice.latency_us + choice.spread_us < alone_us
+            and algorithms_of(choice.stage) not in known
+            and not any(_is_trusted_over(other, choice) for other in measured)
+        ]
+
+    def _modelled(self, lanes: Lanes, names: _Names, alone_us: float) -> Iterator[StageChoice]:
+        """Branch and bound over the candidates: what cannot win any more is not modelled."""
+        has_several = any(len(lane) > 1 for lane in lanes)
+        if self._modelled_count[has_several] >= self._max_modelled:
+            self._over_limit_count += 1
+            return
+        worth_us = alone_us / (1 + self._calibration.spread)
+        bounded = sorted(
+            (bound_us, number, chosen)
+            for number, chosen in self._combine(names)
+            if (bound_us := self._bound_us(chosen)) < worth_us
+        )
+        if not bounded or not self._does_a_part_win(lanes):
+            return
+        does_memory_matter = self._problem.memory_budget_bytes is not None
+        left = _MOST_MODELLED_OF_PAIR >> (len(lanes) - 2) or 1
+        best: StageChoice | None = None
+        for bound_us, _, chosen in bounded:
+            if (
+                best is not None
+                and bound_us * _NEAR_BOUND >= best.latency_us
+                and (not does_memory_matter or _workspace_bytes(chosen) >= best.workspace_bytes)
+            ):
+                continue
+            if not left:
+                return
+            left -= 1
+            choice = self._model_orders(names, chosen, bound_us)
+            if choice is None:
+                continue
+            if best is None or choice.latency_us < best.latency_us:
+                best = choice
+            yield choice
+
+    def _does_a_part_win(self, lanes: Lanes) -> bool:
+        parts = itertools.combinations(lanes, len(lanes) - 1)
+        if len(lanes) == 2 or any(map(self.choices, parts)):
+            return True
+        self._parts_lose_count += 1
+        return False
+
+    def _combine(self, names: _Names) -> Iterator[tuple[int, _Candidates]]:
+        """Combinations of candidates, numbered; those that differ in order alone come once."""
+        step_count = sum(map(len, names))
+        most = 1
+        while (most + 1) ** step_count <= _MOST_COMBINATIONS:
+            most += 1
+        ways = [
+            list(itertools.product(*(enumerate(self._choosable_of(name)[:most]) for name in lane)))
+            for lane in names
+        ]
+        for number, chosen in enumerate(itertools.product(*ways)):
+            places = [[place for place, _ in lane] for lane in chosen]
+            repeats = any(
+                name == following and place > later
+                for (name, place), (following, later) in itertools.pairwise(
+                    zip(names, places, strict=True)
+                )
+            )
+            if not repeats:
+                yield number, tuple(tuple(each for _, each in lane) for lane in chosen)
+
+    def _bound_us(self, chosen: _Candidates) -> float:
+        """What the calibrated model cannot be below."""
+        demands = [self._demands_of(candidate) for lane in chosen for candidate in lane]
+        longest_us = max(map(_latency_us, chosen))
+        together_us = max(map(sum, zip(*demands, strict=True)))
+        return max(longest_us, max(longest_us, together_us) * self._calibration.factor)
+
+    def _demands_of(self, candidate: Candidate) -> tuple[float, ...]:
+        if candidate not in self._demands:
+            self._demands[candidate] = demands_of_candidate(self._problem, candidate)
+        return self._demands[candidate]
+
+    def _model_orders(
+        self, names: _Names, chosen: _Candidates, bound_us: float
+    ) -> StageChoice | None:
+        """The better of longest first, and shortest first with priority."""
+        self._modelled_count[any(len(lane) > 1 for lane in names)] += 1
+        places = sorted(range(len(names)), key=lambda place: -_latency_us(chosen[place]))
+        # Where every lane has one kernel, the order of launch is all that priority would change.
+        has_later_kernels = any(sum(len(each.kernels) for each in lane) > 1 for lane in chosen)
+        best: StageChoice | None = None
+        for order, has_priority in ((places, False), (places[::-1], has_later_kernels)):
+            stage = Stage(
+                tuple(
+                    Lane(
+                        tuple(Step(each, each.algorithm) for each in chosen[place]),
+                        priority=number - len(order) + 1 if has_priority else 0,
+                    )
+                    for number, place in enumerate(order)
+                )
+            )
+            latency_us = model_stage(self._problem, stage, self._calibration)
+            if latency_us is None:
+                return None
+            if best is None or latency_us < best.latency_us:
+                best = StageChoice(
+                    stage=_named(stage, [name for place in order for name in names[place]]),
+                    latency_us=latency_us,
+                    spread_us=latency_us * self._calibration.spread,
+                    workspace_bytes=_workspace_bytes(chosen),
+                    source=ValueSource.MODELLED,
+                )
+            if best.latency_us <= bound_us * _NEAR_BOUND:
+                break
+        return best
+
+    def _choosable_of(self, name: str) -> list[Candidate]:
+        """Candidates that can be modelled, fastest first."""
+        if name not in self._choosable:
+            candidates = self._problem.costs_by_name[name].fastest_first
+            self._choosable[name] = [each for each in candidates if self._demands_of(each)]
+        return self._choosable[name]
+
+
+def _can_be_made(problem: PlanningProblem, stage: Stage[str]) -> bool:
+    """Whether a measured stage is more than a sequence, and runs candidates where it can."""
+    return (len(stage.lanes) > 1 or stage.lanes[0].merged) and all(
+        lane.merged or problem.costs_by_name[step.operation].candidate(step.algorithm)
+        for lane in stage.lanes
+        for step in lane.steps
+    )
+
+
+def _as_choice(measured: MeasuredStage, alone_us: float) -> StageChoice:
+    # The sum of times alone is not the time of the sequence; the share that was saved stays.
+    scale = 1.0 if measured.sequential_us is None else alone_us / measured.sequential_us
+    return StageChoice(
+        stage=measured.stage,
+        latency_us=measured.latency_us * scale,
+        spread_us=measured.spread_us * scale,
+        workspace_bytes=measured.workspace_bytes,
+        source=ValueSource.MEASURED,
+    )
+
+
+def _wins(measured: MeasuredStage, alone_us: float) -> bool:
+    """Whether a measured stage wins by more than its spread, by the values as measured."""
+    whole_us = alone_us if measured.sequential_us is None else measured.sequential_us
+    return measured.latency_us + measured.spread_us < whole_us
+
+
+def _named(stage: Stage[Candidate], names: Sequence[str]) -> Stage[str]:
+    left = iter(names)
+    return stage.map(lambda _: next(left))
+
+
+def _latency_us(lane: Sequence[Candidate]) -> float:
+    return sum(each.latency_us for each in lane)
+
+
+def _workspace_bytes(chosen: _Candidates) -> int:
+    """Each lane has one workspace for all its steps."""
+    return sum(max(each.workspace_bytes for each in lane) for lane in chosen)
+
+
+def algorithms_of(stage: Stage[str]) -> tuple[object, ...]:
+    """Which convolutions run with which algorithms, whatever the order of launch."""
+    lanes = (
+        (lane.merged, tuple((step.operation, step.algorithm or "") for step in lane.steps))
+        for lane in stage.lanes
+    )
+    return tuple(sorted(lanes))
+
+
+def _is_trusted_over(measured: StageChoice, modelled: StageChoice) -> bool:
+    """Whether the modelled stage may be slower than the measured one, and needs as much."""
+    return (
+        measured.latency_us < modelled.latency_us + modelled.spread_us
+        and measured.workspace_bytes <= modelled.workspace_bytes
+    )
+
+
+def _pareto(choices: Sequence[StageChoice]) -> tuple[StageChoice, ...]:
+    """Those that are faster than all that need as little workspace, fastest first."""
+    kept: list[StageChoice] = []
+    in_order = sorted(
+        choices,
+        key=lambda each: (
+            each.latency_us,
+            each.workspace_bytes,
+            each.stage.operations,
+            [step.algorithm or "" for step in each.stage.steps],
+            each.stage.lane_of_step,
+        ),
+    )
+    for choice in in_order:
+        if not kept or choice.workspace_bytes < kept[-1].workspace_bytes:
+            kept.append(choice)
+    return tuple(kept)

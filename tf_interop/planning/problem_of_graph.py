@@ -1,0 +1,129 @@
+"""Turns a graph and a profile into what the planner works from: a problem as plain data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from tf_interop.convolution import ConvolutionConfiguration, ConvolutionNode, batch_size_of
+from tf_interop.graph.chains import find_follows
+from tf_interop.graph.fingerprint import fingerprint_convolutions
+from tf_interop.graph.independence import Independence
+from tf_interop.graph.merge_keys import find_merge_keys
+from tf_interop.graph.view import GraphView
+from tf_interop.planning.problem import PlanningProblem, ProblemNode
+from tf_interop.planning.problem_of_profile import problem_of_profile
+from tf_interop.planning.search.space import bits_of, mask_of
+from tf_interop.profile.types import Profile
+
+
+def make_planning_problem(
+    view: GraphView,
+    convolutions: Sequence[ConvolutionNode],
+    independence: Independence,
+    profile: Profile,
+    *,
+    allow_tf32: bool = True,
+    deterministic: bool = False,
+    memory_budget_bytes: int | None = None,
+) -> PlanningProblem:
+    """The planning problem of a graph.
+
+    A convolution that the profile holds no algorithm of cannot be planned and is no node. What
+    depends on it still does on what it depends on.
+
+    Args:
+        view: the graph.
+        convolutions: its convolutions that can be part of a stage.
+        independence: of the same convolutions, in the same order.
+        profile: what they cost; a configuration is looked up by equality.
+        allow_tf32: TensorFlow's switch for TF32, as it will be when the plan is used.
+        deterministic: whether op determinism will be on then.
+        memory_budget_bytes: for outputs and workspaces; None for no limit.
+
+    Returns:
+        The problem. `convolution_count` counts all convolutions, `nodes` holds those measured.
+
+    Raises:
+        ValueError: `independence` is of other convolutions.
+        GraphError: the graph has a cycle.
+    """
+    if independence.convolutions != tuple(convolutions):
+        raise ValueError(
+            f"Expected the independence of these {len(convolutions)} convolutions, got that of "
+            f"{len(independence.convolutions)} others. Compute it for the same list."
+        )
+    named: dict[ConvolutionConfiguration, str] = {}
+    for node in convolutions:
+        named.setdefault(node.configuration, node.name)
+    without_nodes = problem_of_profile(
+        profile, named, allow_tf32=allow_tf32, deterministic=deterministic
+    )
+    return dataclasses.replace(
+        without_nodes,
+        nodes=_nodes(view, convolutions, independence, without_nodes),
+        memory_budget_bytes=memory_budget_bytes,
+        fingerprint=fingerprint_convolutions(convolutions),
+        convolution_count=len(convolutions),
+        batch_size=batch_size_of([node.configuration for node in convolutions]),
+    )
+
+
+def _nodes(
+    view: GraphView,
+    convolutions: Sequence[ConvolutionNode],
+    independence: Independence,
+    problem: PlanningProblem,
+) -> tuple[ProblemNode, ...]:
+    costs = {each.configuration: each.name for each in problem.costs}
+    place = {index: number for number, index in enumerate(view.topological_order())}
+    planned = sorted(
+        (position for position, node in enumerate(convolutions) if node.configuration in costs),
+        key=lambda position: place[convolutions[position].index],
+    )
+    chosen = [convolutions[position] for position in planned]
+    names = [node.name for node in chosen]
+    merge_keys = find_merge_keys(view, chosen)
+    follows = find_follows(view, convolutions)
+    indirect = _read_indirectly(view, [node.index for node in chosen])
+    ancestors: list[int] = []
+    nodes = []
+    for number, nearest in enumerate(independence.direct_predecessors(planned)):
+        node = chosen[number]
+        ancestors.append(mask_of(nearest))
+        for each in nearest:
+            ancestors[number] |= ancestors[each]
+        read = [each for each in nearest if names[each] in follows.get(node.name, ())]
+        # It may follow no lane that begins with what it waits for by way of others.
+        barred = 0
+        for each in read:
+            barred |= ancestors[each] & indirect[number]
+        nodes.append(
+            ProblemNode(
+                name=node.name,
+                costs=costs[node.configuration],
+                predecessors=tuple(names[each] for each in (*bits_of(barred), *nearest)),
+                follows=tuple(names[each] for each in read),
+                group=_group(node),
+                merge_key=merge_keys.get(node.name),
+            )
+        )
+    return tuple(nodes)
+
+
+def _read_indirectly(view: GraphView, indices: Sequence[int]) -> list[int]:
+    """For each node those of `indices` that it reads by way of nodes that are none, as bits."""
+    place_of = {index: place for place, index in enumerate(indices)}
+    reaching = [0] * len(view)
+    for index in view.topological_order():
+        for source in view.sources(index):
+            place = place_of.get(source)
+            if place is None:
+                reaching[index] |= reaching[source]
+            elif index not in place_of:
+                reaching[index] |= 1 << place
+    return [reaching[index] for index in indices]
+
+
+def _group(node: ConvolutionNode) -> str:
+    return "\n".join((node.device, node.region)) if node.device or node.region else ""

@@ -1,0 +1,136 @@
+"""The stages of a whole graph, block by block: exactly where that is within reach, else in bounds.
+
+Where all later nodes depend on all earlier ones the graph is cut. A stage over a cut would be a
+single lane, which saves nothing, and what is alive after it does not depend on how the stages
+before were made. So each block is a search of its own, and one block that is too wide for the exact
+search leaves it to all others. There it is searched exactly with lanes of one node, or else by a
+beam, and what is found is improved by joining (`join_stages`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+from tf_interop.planning.search.beam import search_in_bounds
+from tf_interop.planning.search.exact import search_exactly
+from tf_interop.planning.search.join import join_stages
+from tf_interop.planning.search.space import (
+    OnProgress,
+    SearchProgress,
+    SearchResult,
+    SearchTooWideError,
+    Space,
+    shift,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SearchBounds:
+    """How far to search.
+
+    Attributes:
+        max_transitions: of the exact search of one block; with more the block is searched in
+            bounds.
+        width: of the beam.
+        max_orders: changes for which joining looks for an order, of one block.
+    """
+
+    max_transitions: int
+    width: int
+    max_orders: int
+
+
+def search_blocks(
+    space: Space, bounds: SearchBounds, *, on_progress: OnProgress | None = None
+) -> SearchResult:
+    """Finds the stages of a graph.
+
+    Args:
+        space: the graph.
+        bounds: how far to search.
+        on_progress: told how far the search is. It goes back to the beginning of a block that turns
+            out to be too wide.
+
+    Raises:
+        SearchError: a node finds no memory.
+    """
+    blocks = find_blocks(space)
+    parts = [space.part(block.start, block.stop) for block in blocks]
+    results: list[SearchResult] = []
+    in_bounds: list[int] = []
+    states = 0
+
+    def tell(progress: SearchProgress) -> None:
+        if on_progress is not None:
+            before = blocks[len(results)].start if len(results) < len(blocks) else 0
+            on_progress(
+                SearchProgress(
+                    before + progress.nodes_done,
+                    len(space),
+                    states + progress.states,
+                    progress.joined,
+                )
+            )
+
+    for number, part in enumerate(parts):
+        found, is_exact = _search(part, bounds, tell)
+        if not is_exact:
+            in_bounds.append(number)
+        results.append(found)
+        states += found.states
+    # After all searches: what is asked for here must not use up what the exact ones may ask for.
+    changes = 0
+    for number in in_bounds:
+
+        def tell_joined(changes_here: int, before: int = changes) -> None:
+            tell(SearchProgress(len(space), len(space), 0, before + changes_here))
+
+        tell_joined(0)
+        results[number] = join_stages(
+            parts[number],
+            results[number],
+            max_orders=bounds.max_orders,
+            on_progress=tell_joined,
+        )
+        changes += results[number].changes
+    return SearchResult(
+        stages=tuple(
+            shift(lanes, block.start)
+            for block, found in zip(blocks, results, strict=True)
+            for lanes in found.stages
+        ),
+        options=tuple(option for found in results for option in found.options),
+        latency_us=sum(found.latency_us for found in results),
+        states=states,
+        transitions=sum(found.transitions for found in results),
+        exact_nodes=len(space) - sum(len(blocks[number]) for number in in_bounds),
+        changes=changes,
+        is_complete=all(found.is_complete for found in results),
+    )
+
+
+def _search(part: Space, bounds: SearchBounds, tell: OnProgress) -> tuple[SearchResult, bool]:
+    """The stages of a block, and whether there are none better."""
+    # What is too wide with lanes of one node is so with others too.
+    spaces = (part.with_lanes_of_one(), part) if part.may_follow else (part,)
+    found = None
+    for space in spaces:
+        try:
+            found = search_exactly(space, max_transitions=bounds.max_transitions, on_progress=tell)
+        except SearchTooWideError:
+            return found or search_in_bounds(part, width=bounds.width, on_progress=tell), False
+    assert found is not None
+    return found, True
+
+
+def find_blocks(space: Space) -> list[range]:
+    """Cuts a DAG wherever all later nodes depend on all earlier ones."""
+    count = len(space)
+    cuts: list[int] = [count] if count else []
+    common = (1 << count) - 1
+    for node in reversed(range(1, count)):
+        common &= space.ancestors[node]
+        if common & (1 << node) - 1 == (1 << node) - 1:
+            cuts.append(node)
+    return [range(start, stop) for start, stop in itertools.pairwise([0, *reversed(cuts)])]

@@ -1,0 +1,142 @@
+"""The best stages of a DAG, exactly: dynamic programming over what is left to run.
+
+Ding et al., "IOS: Inter-Operator Scheduler for CNN Acceleration" (MLSys 2021), section 4. A *state*
+is a set of nodes that can be what is left to schedule from the front: with a node it holds all that
+the node depends on. An *ending* of a state is a set of its nodes that nothing else in it depends
+on; taking one as the last stage leaves a smaller state. With
+
+    latency(S) = min over endings E of S of  latency(S without E) + stage_latency(E)
+
+each state is solved once. What is alive depends on what has run, not on how, so states stay as they
+are where memory is short.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from tf_interop.planning.search.space import (
+    OnProgress,
+    SearchError,
+    SearchProgress,
+    SearchResult,
+    SearchTooWideError,
+    Space,
+    bits_of,
+)
+
+_STATES_PER_REPORT = 256
+
+_Best = tuple[float, int, int]
+"""The latency of a state, the ending that gives it, and the option of that."""
+
+
+def search_exactly(
+    space: Space, *, max_transitions: int | None = None, on_progress: OnProgress | None = None
+) -> SearchResult:
+    """Finds the stages with the least latency.
+
+    Args:
+        space: what is searched.
+        max_transitions: gives up where there are more, those with endings that the space rules out
+            included, which have to be looked at too; None for no limit.
+        on_progress: told how far the search is.
+
+    Returns:
+        The stages and what was visited. Where several schedules take the same time, the one whose
+        last stage is found first: the same input gives the same stages in every process.
+
+    Raises:
+        SearchTooWideError: there are more than `max_transitions`.
+        SearchError: no schedule is allowed.
+    """
+    whole = (1 << len(space)) - 1
+    best: dict[int, _Best | None] = {0: (0.0, 0, 0)}
+    transitions = 0
+    for state in _reachable(space, whole, max_transitions):
+        found: _Best | None = None
+        for ending in _endings(space, state):
+            if space.lanes(ending) is None:
+                continue
+            transitions += 1
+            before = best[state & ~ending]
+            if before is None:
+                continue
+            option = space.choose(ending, space.available(state & ~ending))
+            if option is not None:
+                latency_us = before[0] + space.options(ending)[option].latency_us
+                if found is None or latency_us < found[0]:
+                    found = latency_us, ending, option
+        best[state] = found
+        if on_progress is not None and len(best) % _STATES_PER_REPORT == 0:
+            on_progress(SearchProgress(0, len(space), len(best) - 1))
+    units = []
+    state = whole
+    while state:
+        last = best[state]
+        if last is None:
+            raise SearchError(
+                f"Expected a schedule for {len(space)} nodes, got none: every stage that holds "
+                "some of them is ruled out, or finds no memory."
+            )
+        units.append(last[1:])
+        state &= ~last[1]
+    if on_progress is not None:
+        on_progress(SearchProgress(len(space), len(space), len(best) - 1))
+    return space.result(reversed(units), len(best) - 1, transitions)
+
+
+def _reachable(space: Space, whole: int, max_transitions: int | None) -> list[int]:
+    """All states that come up, smaller ones first."""
+    # Nodes that nothing in a state depends on are independent.
+    is_sure = space.max_lane_length == 1
+    found = {whole}
+    waiting = [whole]
+    seen = 0
+    while waiting:
+        state = waiting.pop()
+        for ending in _endings(space, state):
+            seen += 1
+            if max_transitions is not None and seen > max_transitions:
+                raise SearchTooWideError(
+                    f"Expected at most {max_transitions} transitions, got more, with {len(space)} "
+                    "nodes. Set limits on lanes, or use the bounded search."
+                )
+            rest = state & ~ending
+            if rest and rest not in found and (is_sure or space.lanes(ending) is not None):
+                found.add(rest)
+                waiting.append(rest)
+    return sorted(found, key=lambda state: (state.bit_count(), state))
+
+
+def _endings(space: Space, state: int) -> Iterator[int]:
+    """Endings of a state, each once: all that can be stages, and perhaps others."""
+    if space.max_lane_length > 1:
+        yield from _endings_of_any_length(space, state)
+        return
+    needed = 0
+    for node in bits_of(state):
+        needed |= space.direct[node]
+    last = [1 << node for node in bits_of(state & ~needed)]
+    for size in range(1, min(space.max_lanes, len(last)) + 1):
+        for nodes in itertools.combinations(last, size):
+            yield sum(nodes)
+
+
+def _endings_of_any_length(space: Space, state: int) -> Iterator[int]:
+    most = space.max_lanes * space.max_lane_length
+    undecided = [(state, 0)]
+    while undecided:
+        candidates, ending = undecided.pop()
+        if not candidates or ending.bit_count() == most:
+            if ending:
+                yield ending
+            continue
+        # The last candidate: all that depends on it has been taken. With it left out, nothing that
+        # it depends on can be in the ending either.
+        node = candidates.bit_length() - 1
+        without = candidates & ~(1 << node)
+        undecided.append((without & ~space.ancestors[node], ending))
+        if not space.barred[node] & ending:
+            undecided.append((without, ending | 1 << node))

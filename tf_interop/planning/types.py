@@ -1,0 +1,306 @@
+"""A plan: the stages of one or more graphs, with an algorithm pinned for every convolution."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Literal
+
+import msgspec
+
+from tf_interop.planning.problem import ValueSource
+from tf_interop.profile.entries import Share
+from tf_interop.stage import LARGEST_INT, Stage
+
+PLAN_FORMAT = "tf_interop.plan"
+PLAN_VERSION = 1
+
+
+Bytes = Annotated[int, msgspec.Meta(ge=0)]
+Microseconds = Annotated[float, msgspec.Meta(ge=0)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StagePrediction:
+    """What the planner expects of a stage.
+
+    Attributes:
+        latency_us: of the stage.
+        spread_us: how far that may be off.
+        sequential_us: of its convolutions one after another, each with the algorithm that is
+            fastest alone.
+        source: whether `latency_us` was measured; `sequential_us` always was.
+        workspace_bytes: of all lanes together.
+        peak_bytes: that, the stage's outputs, and outputs of earlier convolutions that are read
+            later.
+    """
+
+    latency_us: Microseconds
+    spread_us: Microseconds
+    sequential_us: Microseconds
+    source: ValueSource
+    workspace_bytes: Bytes
+    peak_bytes: Bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GraphPrediction:
+    """What the planner expects of all convolutions of a graph.
+
+    Attributes:
+        latency_us: the sum of all stages and of the convolutions in none.
+        sequential_us: of all convolutions one after another.
+        peak_bytes: the most of all stages, as in StagePrediction.
+        sequential_peak_bytes: the same of one after another.
+        memory_budget_bytes: what no stage may exceed; None for no limit.
+        search: how the stages were searched for, and how far.
+        unmeasured_count: convolutions of the graph that no algorithm was measured for. They are in
+            no stage, and in none of these values.
+    """
+
+    latency_us: Microseconds
+    sequential_us: Microseconds
+    peak_bytes: Bytes
+    sequential_peak_bytes: Bytes
+    memory_budget_bytes: Bytes | None
+    search: str
+    unmeasured_count: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SmUse:
+    """What an algorithm takes of one SM, alone: that of its kernels which takes the most time.
+
+    Attributes:
+        registers: share of an SM's registers that its resident blocks hold.
+        shared_memory: of its shared memory.
+        threads: of its thread slots.
+        blocks: of its block slots.
+        alu_utilization: share of the time in which the busiest arithmetic pipe works; None where it
+            was not measured.
+        dram_utilization: of DRAM's throughput; likewise.
+        memory_stall: share of the warps' stalls that wait for memory; likewise.
+    """
+
+    registers: Share
+    shared_memory: Share
+    threads: Share
+    blocks: Share
+    alu_utilization: Share | None = None
+    dram_utilization: Share | None = None
+    memory_stall: Share | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LaneExplanation:
+    """What was measured of a lane's convolutions alone.
+
+    A lane of several has the sum of their times, and the most workspace that one of them needs. The
+    algorithm of a merged lane is that of the wider convolution: there `alone_us` is with what is
+    fastest alone.
+
+    Attributes:
+        alone_us: with the algorithms that the plan pins.
+        workspace_bytes: of those algorithms.
+        fastest_algorithm: what is fastest alone; None for a lane of several.
+        fastest_us: with what is fastest alone.
+        sm_use: of the pinned algorithm; None where its kernels or the device are not known, and for
+            a lane of several.
+    """
+
+    alone_us: Microseconds
+    workspace_bytes: Bytes
+    fastest_algorithm: str | None
+    fastest_us: Microseconds
+    sm_use: SmUse | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another way to run the convolutions of a stage, and why it was not chosen.
+
+    Attributes:
+        stage: the same convolutions.
+        latency_us: of the stage.
+        source: whether that was measured.
+        workspace_bytes: of all lanes together.
+        why_not: the reason, for reading.
+    """
+
+    stage: Stage[str]
+    latency_us: Microseconds
+    source: ValueSource
+    workspace_bytes: Bytes
+    why_not: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StageExplanation:
+    """What a stage's algorithms were chosen by.
+
+    Attributes:
+        lanes: of each lane.
+        alternatives: some others, fastest first.
+    """
+
+    lanes: tuple[LaneExplanation, ...]
+    alternatives: tuple[Alternative, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RejectedStage:
+    """Convolutions that do not depend on each other and yet share no stage.
+
+    Attributes:
+        nodes: their names.
+        why_not: the reason, for reading.
+        count: how many such sets there are in the graph, of convolutions that cost the same.
+    """
+
+    nodes: Annotated[tuple[str, ...], msgspec.Meta(min_length=2)]
+    why_not: str
+    count: Annotated[int, msgspec.Meta(ge=1)] = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BatchSchedule:
+    """How the convolutions of a stage run at one batch size.
+
+    Attributes:
+        batch_size: that of the graph.
+        stage: the same convolutions.
+    """
+
+    batch_size: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_INT)]
+    stage: Stage[str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlannedStage:
+    """Convolutions that run as one stage.
+
+    Attributes:
+        stage: of the names of convolution nodes in the graph.
+        why: the reason for the stage in a few words, such as the policy that made it.
+        prediction: what the planner expects; None where no planner made the stage.
+        explanation: what it was chosen by; likewise.
+        schedules: how it runs at each of several batch sizes, ascending, where the graph's is not
+            known before it runs; `stage` is then that of one of them, and another batch size runs
+            in sequence. Empty where `stage` holds for every batch size.
+    """
+
+    stage: Stage[str]
+    why: str = ""
+    prediction: StagePrediction | None = None
+    explanation: StageExplanation | None = None
+    schedules: tuple[BatchSchedule, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The names of its convolutions, lane after lane."""
+        return self.stage.operations
+
+    def validate(self) -> None:
+        """Checks what holds for a stage of any graph.
+
+        Raises:
+            ValueError: the stage, a schedule or an alternative is not valid, or is not of the same
+                convolutions, each once; schedules are not in ascending order of their batch sizes;
+                or there is not one explanation for each lane. Names the field, such as
+                `.schedules[1].stage`.
+        """
+        sizes = [schedule.batch_size for schedule in self.schedules]
+        if sizes != sorted(set(sizes)) or min(sizes, default=1) < 1:
+            raise ValueError(f"Expected ascending batch sizes, got {sizes} at `.schedules`")
+        expected = sorted(set(self.nodes))
+        places = {".stage": self.stage}
+        for number, schedule in enumerate(self.schedules):
+            places[f".schedules[{number}].stage"] = schedule.stage
+        if self.explanation is not None:
+            for number, alternative in enumerate(self.explanation.alternatives):
+                places[f".explanation.alternatives[{number}].stage"] = alternative.stage
+            lanes = len(self.explanation.lanes)
+            if lanes != len(self.stage.lanes):
+                raise ValueError(
+                    f"Expected an entry for each of {len(self.stage.lanes)} lanes, got {lanes} at "
+                    "`.explanation.lanes`"
+                )
+        for place, stage in places.items():
+            try:
+                stage.validate()
+            except ValueError as error:
+                raise ValueError(f"{error} of `{place}`") from error
+            if sorted(stage.operations) != expected:
+                raise ValueError(
+                    f"Expected each of {expected} once, got {sorted(stage.operations)} at `{place}`"
+                )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class UnstagedConvolution:
+    """A convolution in no stage, as the planner expects it to run.
+
+    Attributes:
+        node: the name of the convolution node in the graph.
+        algorithm: that its latency is of. It is not pinned.
+        latency_us: what it takes.
+        peak_bytes: its workspace and output, and outputs of earlier convolutions that are read
+            later.
+        before_stage: the place of the stage that it runs before; the number of stages for one that
+            runs after all of them. Several before one stage run in their order.
+    """
+
+    node: str
+    algorithm: str | None
+    latency_us: Microseconds
+    peak_bytes: Bytes
+    before_stage: Annotated[int, msgspec.Meta(ge=0)]
+
+
+GraphMode = Literal["inference", "training"]
+"""What a graph computes of its model: its results, or a whole pass of training."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GraphPlan:
+    """The stages of one graph.
+
+    Attributes:
+        fingerprint: identifies the graph's convolutions (see `fingerprint_convolutions`).
+        convolution_count: convolutions that the finder saw in the graph.
+        stages: the stages; convolutions in none of them stay as they are.
+        batch_size: that the stages were planned for; None where it does not matter.
+        prediction: what the planner expects; None where no planner made the stages.
+        unstaged: the convolutions in no stage, in the order in which they are expected to run;
+            empty where no planner made the stages.
+        rejected: some of the stages that could have been and are not, the most promising first.
+        why_no_stage: why there is none, for reading; empty where there is one, and where no planner
+            made the plan.
+        mode: what the graph computes of its model; None where that is not known, as for a function.
+    """
+
+    fingerprint: str
+    convolution_count: Annotated[int, msgspec.Meta(ge=0)]
+    stages: tuple[PlannedStage, ...]
+    batch_size: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    prediction: GraphPrediction | None = None
+    unstaged: tuple[UnstagedConvolution, ...] = ()
+    rejected: tuple[RejectedStage, ...] = ()
+    why_no_stage: str = ""
+    mode: GraphMode | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """What a plan file holds.
+
+    Attributes:
+        graphs: one entry for each graph that the plan was made for.
+        format: always `tf_interop.plan`.
+        version: version of the format.
+        made_with: versions of the software that made it, such as {"tensorflow": "2.21.0"}.
+    """
+
+    graphs: tuple[GraphPlan, ...]
+    format: str = PLAN_FORMAT
+    version: int = PLAN_VERSION
+    made_with: dict[str, str] = dataclasses.field(default_factory=dict)
