@@ -28,7 +28,7 @@ import tensorflow as tf
 import tf_interop
 from python.networks.rounding import distance, share_of_tolerance
 from tf_interop.measure.device import this_cpu
-from tf_interop.plan.file import load_plan
+from tf_interop.planning.file import load_plan
 
 _MOMENTUM = ".OPTIMIZER_SLOT/optimizer/momentum/"
 _MOVING = ("/moving_mean/", "/moving_variance/")
