@@ -3,8 +3,9 @@
 #
 #   scripts/test_core.sh [thread|address]
 #
-# An argument names the sanitizer to build with. The environment that setup.sh made (VENV) gives CMake
-# and, with its TensorFlow, the headers.
+# An argument names the sanitizer to build with; then only the programs are built in which it could
+# find something (tests/cc/CMakeLists.txt). The environment that setup.sh made (VENV) gives
+# CMake and, with its TensorFlow, the headers.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$(realpath -m "${VENV:-.venv}")/bin:$PATH"

@@ -24,22 +24,44 @@ Sizes SizesOf(const TfiSizes& c) {
   return sizes;
 }
 
-Status CheckAtMost(const char* field, int64_t value) {
-  if (value <= kLargestSize) return Status::Ok();
-  return InvalidArgument(std::string("Expected ") + field + " to be at most " +
-                         std::to_string(kLargestSize) + ", got " + std::to_string(value) + ".");
-}
+// What each size has to be at least. Output sizes follow from the others.
+struct Bound {
+  const char* field;
+  int64_t TfiSizes::* size;
+  int64_t least;
+};
+constexpr Bound kBounds[] = {{"batch", &TfiSizes::batch, 0},
+                             {"image_depth", &TfiSizes::image_depth, 0},
+                             {"image_height", &TfiSizes::image_height, 0},
+                             {"image_width", &TfiSizes::image_width, 0},
+                             {"image_channels", &TfiSizes::image_channels, 1},
+                             {"filter_depth", &TfiSizes::filter_depth, 1},
+                             {"filter_height", &TfiSizes::filter_height, 1},
+                             {"filter_width", &TfiSizes::filter_width, 1},
+                             {"output_channels", &TfiSizes::output_channels, 0},
+                             {"stride_depth", &TfiSizes::stride_depth, 1},
+                             {"stride_height", &TfiSizes::stride_height, 1},
+                             {"stride_width", &TfiSizes::stride_width, 1},
+                             {"dilation_depth", &TfiSizes::dilation_depth, 1},
+                             {"dilation_height", &TfiSizes::dilation_height, 1},
+                             {"dilation_width", &TfiSizes::dilation_width, 1},
+                             {"pad_front", &TfiSizes::pad_front, 0},
+                             {"pad_back", &TfiSizes::pad_back, 0},
+                             {"pad_top", &TfiSizes::pad_top, 0},
+                             {"pad_bottom", &TfiSizes::pad_bottom, 0},
+                             {"pad_left", &TfiSizes::pad_left, 0},
+                             {"pad_right", &TfiSizes::pad_right, 0},
+                             {"group_count", &TfiSizes::group_count, 1}};
 
-Status CheckPositive(const char* field, int64_t value) {
-  if (value > 0) return CheckAtMost(field, value);
-  return InvalidArgument(std::string("Expected ") + field + " to be at least 1, got " +
-                         std::to_string(value) + ".");
-}
-
-Status CheckNotNegative(const char* field, int64_t value) {
-  if (value >= 0) return CheckAtMost(field, value);
-  return InvalidArgument(std::string("Expected ") + field + " not to be negative, got " +
-                         std::to_string(value) + ".");
+Status CheckBounds(const Convolution& c) {
+  for (const auto& [field, size, least] : kBounds) {
+    if (c.*size >= least && c.*size <= kLargestSize) continue;
+    const bool is_small = c.*size < least;
+    return InvalidArgument(
+        std::string("Expected ") + field + " to be at " + (is_small ? "least " : "most ") +
+        std::to_string(is_small ? least : kLargestSize) + ", got " + std::to_string(c.*size) + ".");
+  }
+  return Status::Ok();
 }
 
 // Checks one tensor, of which no size is negative.
@@ -87,12 +109,7 @@ Status CheckDepth(const Convolution& c) {
         ", dilation " + std::to_string(c.dilation_depth) + " and pads " +
         std::to_string(c.pad_front) + "+" + std::to_string(c.pad_back) + ".");
   }
-  TF_INTEROP_RETURN_IF_ERROR(CheckNotNegative("image_depth", c.image_depth));
-  TF_INTEROP_RETURN_IF_ERROR(CheckPositive("filter_depth", c.filter_depth));
-  TF_INTEROP_RETURN_IF_ERROR(CheckPositive("stride_depth", c.stride_depth));
-  TF_INTEROP_RETURN_IF_ERROR(CheckPositive("dilation_depth", c.dilation_depth));
-  TF_INTEROP_RETURN_IF_ERROR(CheckNotNegative("pad_front", c.pad_front));
-  return CheckNotNegative("pad_back", c.pad_back);
+  return Status::Ok();
 }
 
 // Sizes of the spatial dimensions, depth first where there is one, with an "x" between them.
@@ -139,45 +156,18 @@ bool Convolution::reads_nothing() const {
 }
 
 const char* ToString(ConvolutionKind kind) {
-  switch (kind) {
-    case ConvolutionKind::kForward:
-      return "forward";
-    case ConvolutionKind::kBackwardInput:
-      return "backward-input";
-    case ConvolutionKind::kBackwardFilter:
-      return "backward-filter";
-  }
-  return "unknown";
+  static constexpr const char* names[] = {"forward", "backward-input", "backward-filter"};
+  return names[static_cast<int>(kind)];
 }
 
 const char* ToString(DataType dtype) {
-  switch (dtype) {
-    case DataType::kFloat:
-      return "float";
-    case DataType::kHalf:
-      return "half";
-    case DataType::kBFloat16:
-      return "bfloat16";
-    case DataType::kDouble:
-      return "double";
-  }
-  return "unknown";
+  static constexpr const char* names[] = {"float", "half", "bfloat16", "double"};
+  return names[static_cast<int>(dtype)];
 }
 
 const char* ToString(Activation activation) {
-  switch (activation) {
-    case Activation::kNone:
-      return "none";
-    case Activation::kRelu:
-      return "Relu";
-    case Activation::kRelu6:
-      return "Relu6";
-    case Activation::kLeakyRelu:
-      return "LeakyRelu";
-    case Activation::kElu:
-      return "Elu";
-  }
-  return "unknown";
+  static constexpr const char* names[] = {"none", "Relu", "Relu6", "LeakyRelu", "Elu"};
+  return names[static_cast<int>(activation)];
 }
 
 std::string ToString(const Convolution& c) {
@@ -207,36 +197,13 @@ std::string ToString(const Convolution& c) {
 }
 
 size_t SizeOf(DataType dtype) {
-  switch (dtype) {
-    case DataType::kFloat:
-      return 4;
-    case DataType::kHalf:
-    case DataType::kBFloat16:
-      return 2;
-    case DataType::kDouble:
-      return 8;
-  }
-  return 0;
+  if (dtype == DataType::kDouble) return 8;
+  return dtype == DataType::kFloat ? 4 : 2;
 }
 
 Status Validate(const Convolution& c) {
   TF_INTEROP_RETURN_IF_ERROR(CheckDepth(c));
-  TF_INTEROP_RETURN_IF_ERROR(CheckNotNegative("batch", c.batch));
-  TF_INTEROP_RETURN_IF_ERROR(CheckNotNegative("image_height", c.image_height));
-  TF_INTEROP_RETURN_IF_ERROR(CheckNotNegative("image_width", c.image_width));
-  TF_INTEROP_RETURN_IF_ERROR(CheckPositive("image_channels", c.image_channels));
-  TF_INTEROP_RETURN_IF_ERROR(CheckPositive("filter_height", c.filter_height));
-  TF_INTEROP_RETURN_IF_ERROR(CheckPositive("filter_width", c.filter_width));
-  TF_INTEROP_RETURN_IF_ERROR(CheckNotNegative("output_channels", c.output_channels));
-  TF_INTEROP_RETURN_IF_ERROR(CheckPositive("stride_height", c.stride_height));
-  TF_INTEROP_RETURN_IF_ERROR(CheckPositive("stride_width", c.stride_width));
-  TF_INTEROP_RETURN_IF_ERROR(CheckPositive("dilation_height", c.dilation_height));
-  TF_INTEROP_RETURN_IF_ERROR(CheckPositive("dilation_width", c.dilation_width));
-  TF_INTEROP_RETURN_IF_ERROR(CheckNotNegative("pad_top", c.pad_top));
-  TF_INTEROP_RETURN_IF_ERROR(CheckNotNegative("pad_bottom", c.pad_bottom));
-  TF_INTEROP_RETURN_IF_ERROR(CheckNotNegative("pad_left", c.pad_left));
-  TF_INTEROP_RETURN_IF_ERROR(CheckNotNegative("pad_right", c.pad_right));
-  TF_INTEROP_RETURN_IF_ERROR(CheckPositive("group_count", c.group_count));
+  TF_INTEROP_RETURN_IF_ERROR(CheckBounds(c));
   if (c.image_channels % c.group_count != 0 || c.output_channels % c.group_count != 0) {
     return InvalidArgument("Expected image_channels " + std::to_string(c.image_channels) +
                            " and output_channels " + std::to_string(c.output_channels) +

@@ -6,6 +6,7 @@
 #ifndef TF_INTEROP_CORE_WORKSPACE_LIMIT_H_
 #define TF_INTEROP_CORE_WORKSPACE_LIMIT_H_
 
+#include <atomic>
 #include <cstddef>
 #include <limits>
 
@@ -13,9 +14,10 @@ namespace tf_interop {
 
 constexpr size_t kNoWorkspaceLimit = std::numeric_limits<size_t>::max();
 
-// Both are thread-safe. A limit holds for stages that run from now on; there is none at first.
-void SetStageWorkspaceLimit(size_t bytes);
-size_t StageWorkspaceLimit();
+// Thread-safe. A limit holds for stages that run from now on; there is none at first.
+inline std::atomic<size_t> stage_workspace_limit_bytes{kNoWorkspaceLimit};
+inline void SetStageWorkspaceLimit(size_t bytes) { stage_workspace_limit_bytes = bytes; }
+inline size_t StageWorkspaceLimit() { return stage_workspace_limit_bytes; }
 
 }  // namespace tf_interop
 

@@ -1,6 +1,5 @@
-// The cudnn backend on stand-ins for libcuda and libcudnn, which compute on the host: every kind,
-// layout, type, padding, stride, dilation, group count and epilogue against the definition of a
-// convolution, in every formulation; failures; pins; and use from several threads.
+// The cudnn backend on stand-ins for libcuda and libcudnn, which compute on the host: choices,
+// pins, failures, and use from several threads. What it computes is cudnn_convolution_test's.
 #include "cc_kernels/core/cudnn/cudnn_backend.h"
 
 #include <cuda.h>
@@ -17,12 +16,12 @@
 #include <thread>
 #include <vector>
 
+#include "cc_kernels/core/cudnn/algorithm.h"
 #include "cc_kernels/core/cudnn/cuda_driver.h"
 #include "cc_kernels/core/cudnn/cudnn_convolution.h"
 #include "cc_kernels/core/cudnn/cudnn_library.h"
 #include "cc_kernels/core/cudnn/dynamic_library.h"
-#include "cc_kernels/core/cudnn/formulation.h"
-#include "cc_kernels/core/cudnn/strided_copy.h"
+#include "cc_kernels/core/cudnn/tensor.h"
 #include "cc_kernels/core/stage_runner.h"
 #include "tests/cc/convolution_cases.h"
 #include "tests/cc/convolution_problem.h"
@@ -33,65 +32,6 @@
 
 namespace tf_interop {
 namespace {
-
-TEST_F(CudnnBackendTest, MatchesReferenceForEveryGeometry) {
-  for (const Convolution& c : WithEveryKindLayoutAndType(Geometries())) {
-    const bool is_plain_graph =
-        c.group_count == 1 && c.dilation_height == 1 && c.dilation_width == 1;
-    EXPECT_EQ(RunAndExpectMatch(c), is_plain_graph ? "eng3_k2=7_k14=3" : "eng1_k2=5");
-  }
-}
-
-TEST_F(CudnnBackendTest, MatchesReferenceForEveryEpilogue) {
-  for (const Convolution& c : WithEveryEpilogue({Geometries()[0], Geometries()[7]})) {
-    const std::string algorithm = RunAndExpectMatch(c);
-    EXPECT_EQ(algorithm.find('+'), std::string::npos) << algorithm;
-  }
-}
-
-// What is left is TensorFlow's own convolution, which pads into a copy.
-TEST_F(CudnnBackendTest, RefusesUnequalPaddingsThatNoEngineTakes) {
-  FakeCudnn().no_asymmetric_padding = true;
-  for (const Convolution& c : WithEveryKindLayoutAndType(Geometries())) {
-    const bool is_asymmetric = c.pad_top != c.pad_bottom || c.pad_left != c.pad_right;
-    if (is_asymmetric) {
-      EXPECT_EQ(PrepareError(c).code(), StatusCode::kUnsupported) << ToString(c);
-    } else {
-      RunAndExpectMatch(c);
-    }
-  }
-}
-
-TEST_F(CudnnBackendTest, SplitsEpilogueWhereNoFusedGraphIsSupported) {
-  FakeCudnn().no_fused_convolution = true;
-  for (const Convolution& c : WithEveryEpilogue({Geometries()[0], Geometries()[7]})) {
-    EXPECT_EQ(RunAndExpectMatch(c).rfind("split+eng", 0), 0u);
-  }
-}
-
-TEST_F(CudnnBackendTest, TransposesToNchwWhereNoEngineTakesNhwc) {
-  FakeCudnn().no_nhwc = true;
-  for (const Convolution& c : WithEveryKindLayoutAndType(Geometries())) {
-    const std::string algorithm = RunAndExpectMatch(c);
-    // A tensor of one channel is NHWC and NCHW at once.
-    if (c.layout == Layout::kNHWC && c.image_channels > 1) {
-      EXPECT_NE(algorithm.find("nchw+eng"), std::string::npos) << ToString(c);
-    }
-  }
-}
-
-TEST_F(CudnnBackendTest, CombinesAllFormulationsWhereItMust) {
-  FakeCudnn().no_fused_convolution = true;
-  FakeCudnn().no_nhwc = true;
-  for (const Convolution& c : WithEveryEpilogue({Geometries()[7]})) {
-    EXPECT_EQ(
-        RunAndExpectMatch(c).rfind(c.layout == Layout::kNHWC ? "split+nchw+eng" : "split+eng", 0),
-        0u);
-  }
-  for (const Convolution& c : WithEveryKindLayoutAndType({Geometries()[7]})) {
-    RunAndExpectMatch(c);
-  }
-}
 
 TEST_F(CudnnBackendTest, CopiesNoFilterThatHasTheRightOrderAlready) {
   Convolution c = MakeConvolution();
@@ -337,7 +277,7 @@ TEST_F(CudnnBackendTest, ReportsFailuresOfLaunches) {
 TEST_F(CudnnBackendTest, RefusesTensorsTooLargeToCopy) {
   const CudnnLibrary* library = nullptr;
   ASSERT_TRUE(CudnnLibrary::Get(&library).ok());
-  std::unique_ptr<const StridedCopy> copy;
+  std::shared_ptr<const StridedCopy> copy;
   const int64_t rows = 1 << 16;
   const Status status = StridedCopy::Make(
       *library, DataType::kFloat,

@@ -1,5 +1,5 @@
-// Algorithms of cuDNN's legacy API on stand-ins for libcuda and libcudnn: their numbers, and every
-// way in which cuDNN refuses or fails.
+// Algorithms of cuDNN's legacy API on stand-ins for libcuda and libcudnn: every way
+// in which cuDNN refuses or fails.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -10,9 +10,8 @@
 #include "cc_kernels/core/cudnn/algorithm_list.h"
 #include "cc_kernels/core/cudnn/cuda_driver.h"
 #include "cc_kernels/core/cudnn/cudnn_backend.h"
+#include "cc_kernels/core/cudnn/cudnn_convolution.h"
 #include "cc_kernels/core/cudnn/cudnn_library.h"
-#include "cc_kernels/core/cudnn/formulation.h"
-#include "cc_kernels/core/cudnn/prepare_cudnn_convolution.h"
 #include "tests/cc/convolution_cases.h"
 #include "tests/cc/cudnn_algorithm_fixture.h"
 #include "tests/cc/fake_cudnn.h"
@@ -21,34 +20,6 @@ namespace tf_interop {
 namespace {
 
 using CudnnLegacyTest = CudnnAlgorithmTest;
-
-TEST_F(CudnnLegacyTest, MatchesReferenceForEveryLegacyName) {
-  std::vector<Convolution> convolutions = WithEveryKindLayoutAndType(Geometries());
-  for (const Convolution& c : WithEveryKindLayoutAndBFloat16({Geometries()[0], Geometries()[9]})) {
-    convolutions.push_back(c);
-  }
-  for (const Convolution& c : convolutions) {
-    if (HasAsymmetricPadding(c)) continue;
-    for (const std::string& name : LegacyNamesOf(c.kind)) {
-      const auto prepared = PrepareOk(c, name);
-      ASSERT_NE(prepared, nullptr) << name;
-      EXPECT_EQ(prepared->algorithm().substr(prepared->algorithm().rfind('+') + 1), name);
-      ExpectMatchesReference(c, *prepared);
-    }
-  }
-}
-
-TEST_F(CudnnLegacyTest, MatchesReferenceForLegacyNamesWithEveryEpilogue) {
-  for (const Convolution& c : WithEveryEpilogue({Geometries()[0], Geometries()[1]})) {
-    if (HasAsymmetricPadding(c)) continue;
-    for (const char* name : {"IMPLICIT_PRECOMP_GEMM", "FFT"}) {
-      const auto prepared = PrepareOk(c, name);
-      ASSERT_NE(prepared, nullptr);
-      EXPECT_NE(prepared->algorithm().find("split+"), std::string::npos) << prepared->algorithm();
-      ExpectMatchesReference(c, *prepared);
-    }
-  }
-}
 
 TEST_F(CudnnLegacyTest, PinsLegacyNamesInTheFirstFormulationThatTakesThem) {
   EXPECT_EQ(PrepareOk(MakeConvolution(), "GEMM")->algorithm(), "GEMM");

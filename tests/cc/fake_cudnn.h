@@ -33,7 +33,6 @@ struct FakeCudnnSwitches {
   std::set<int64_t> unsupported_engines;
   bool no_asymmetric_padding = false;
   bool no_nhwc = false;
-  bool no_double = false;
   // What is found out when an operation graph is finalized.
   bool no_fused_convolution = false;
   bool no_pointwise_graph = false;

@@ -10,8 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
-#include <map>
 #include <string>
+#include <vector>
 
 #include "tests/cc/bfloat16_bits.h"
 #include "tests/cc/fake_cuda.h"
@@ -156,7 +156,12 @@ inline void ComputeConvolution(const StridedTensor& image, const StridedTensor& 
   const auto load = [](const StridedTensor& tensor, int64_t at) {
     return Load(tensor.type, tensor.data, at);
   };
-  std::map<int64_t, double> sums;
+  const StridedTensor& result = computed == Computed::kOutput  ? output
+                                : computed == Computed::kImage ? image
+                                                               : filter;
+  Five last = result.extents;
+  for (int64_t& place : last) --place;
+  std::vector<double> sums(At(result.strides, last) + 1);
   const auto add = [&](int64_t x, int64_t w, int64_t y) {
     switch (computed) {
       case Computed::kOutput:
@@ -186,9 +191,6 @@ inline void ComputeConvolution(const StridedTensor& image, const StridedTensor& 
       add(At(image.strides, x), At(filter.strides, w), At(output.strides, y));
     });
   });
-  const StridedTensor& result = computed == Computed::kOutput  ? output
-                                : computed == Computed::kImage ? image
-                                                               : filter;
   ForEachPlace(result.extents, [&](const Five& place) {
     const int64_t at = At(result.strides, place);
     Store(result.type, result.data, at, sums[at]);

@@ -1,21 +1,91 @@
-// Operation graphs of the stand-in for libcudnn, and the descriptors that they are made of.
+// Descriptors of the stand-in for libcudnn's graph API, and the operation graphs made of them.
 #ifndef TF_INTEROP_TESTS_CC_FAKE_CUDNN_GRAPH_H_
 #define TF_INTEROP_TESTS_CC_FAKE_CUDNN_GRAPH_H_
 
 #include <cudnn.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "tests/cc/fake_cudnn_compute.h"
-#include "tests/cc/fake_cudnn_descriptor.h"
 
 namespace tf_interop::fake_cudnn {
+
+struct Node;
+using NodePtr = std::shared_ptr<Node>;
+
+struct Attribute {
+  cudnnBackendAttributeType_t type = CUDNN_TYPE_INT64;
+  std::vector<char> bytes;
+  std::vector<NodePtr> nodes;
+};
+
+// What a descriptor holds. Setting a descriptor as an attribute shares what it held when it was
+// finalized, so that destroying it later changes nothing.
+struct Node {
+  cudnnBackendDescriptorType_t type;
+  bool is_final = false;
+  std::map<int, Attribute> attributes;
+  mutable std::atomic<bool> in_use{false};
+
+  explicit Node(cudnnBackendDescriptorType_t type) : type(type) {}
+
+  bool Has(int name) const { return attributes.count(name) != 0; }
+
+  template <typename T>
+  std::vector<T> All(int name) const {
+    const auto found = attributes.find(name);
+    if (found == attributes.end()) return {};
+    std::vector<T> values(found->second.bytes.size() / sizeof(T));
+    std::memcpy(static_cast<void*>(values.data()), found->second.bytes.data(),
+                found->second.bytes.size());
+    return values;
+  }
+
+  template <typename T>
+  T One(int name, T otherwise = T()) const {
+    const auto found = attributes.find(name);
+    if (found == attributes.end() || found->second.bytes.size() < sizeof(T)) return otherwise;
+    T value;
+    std::memcpy(static_cast<void*>(&value), found->second.bytes.data(), sizeof(T));
+    return value;
+  }
+
+  NodePtr Sub(int name) const {
+    const auto found = attributes.find(name);
+    return found == attributes.end() || found->second.nodes.empty() ? nullptr
+                                                                    : found->second.nodes[0];
+  }
+
+  template <typename T>
+  void Put(int name, cudnnBackendAttributeType_t type, const T& value) {
+    Attribute attribute;
+    attribute.type = type;
+    attribute.bytes.resize(sizeof(T));
+    std::memcpy(attribute.bytes.data(), &value, sizeof(T));
+    attributes[name] = std::move(attribute);
+  }
+
+  void PutNodes(int name, std::vector<NodePtr> nodes) {
+    Attribute attribute;
+    attribute.type = CUDNN_TYPE_BACKEND_DESCRIPTOR;
+    attribute.nodes = std::move(nodes);
+    attributes[name] = std::move(attribute);
+  }
+};
+
+struct Descriptor {
+  NodePtr node;
+};
 
 struct Tensor {
   int64_t id = 0;
@@ -70,12 +140,35 @@ std::map<int64_t, Tensor> TensorsOf(const Node& graph);
 // Null where it has none.
 const NodePtr* ConvolutionOf(const Node& graph);
 
-// What cuDNN checks of each kind of descriptor when it is finalized.
-cudnnStatus_t FinalizeTensor(const Node& node);
-cudnnStatus_t FinalizeConvolution(const Node& node);
-cudnnStatus_t FinalizeConvolutionOperation(const Node& node, const ConvolutionNames& names);
-cudnnStatus_t FinalizePointwiseOperation(const Node& node);
-cudnnStatus_t FinalizeGraph(Node* graph);
+// The memory of a graph's tensors while it is computed.
+class Memory {
+ public:
+  void Bind(int64_t id, void* data) { data_[id] = data; }
+
+  void* Of(const Tensor& tensor) {
+    if (!tensor.is_virtual) return data_.at(tensor.id);
+    // All bits set: a NaN in every type.
+    std::vector<unsigned char>& bytes = virtual_[tensor.id];
+    bytes.resize(tensor.Elements() * SizeOfType(tensor.type), 0xFF);
+    return bytes.data();
+  }
+
+ private:
+  std::map<int64_t, void*> data_;
+  std::map<int64_t, std::vector<unsigned char>> virtual_;
+};
+
+// Computes what an operation graph says.
+void RunGraph(const Node& graph, Memory* memory);
+
+// Of every graph; fake_cudnn.h says which there are.
+constexpr int64_t kEngineCount = 6;
+
+// What cuDNN checks of what concerns engines when it is finalized.
+cudnnStatus_t FinalizeEngine(Node* node);
+cudnnStatus_t FinalizeHeuristic(Node* node);
+cudnnStatus_t FinalizeConfig(const Node& node);
+cudnnStatus_t FinalizePlan(Node* node);
 
 }  // namespace tf_interop::fake_cudnn
 

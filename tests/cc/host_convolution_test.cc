@@ -5,14 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <random>
 #include <thread>
 #include <vector>
 
-#include "Eigen/Core"
 #include "cc_kernels/core/host/host_backend.h"
 #include "tests/cc/convolution_cases.h"
+#include "tests/cc/convolution_problem.h"
+#include "tests/cc/guarded_buffer.h"
 #include "tests/cc/reference_convolution.h"
 
 namespace tf_interop {
@@ -24,115 +24,26 @@ void ThreadedFor(int count, const std::function<void(int)>& work) {
   for (std::thread& thread : threads) thread.join();
 }
 
-template <typename T>
-std::vector<unsigned char> Encode(const std::vector<double>& values) {
-  std::vector<unsigned char> bytes(values.size() * sizeof(T));
-  for (size_t i = 0; i < values.size(); ++i) {
-    const T value = static_cast<T>(values[i]);
-    std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof(T));
-  }
-  return bytes;
+using Buffer = GuardedBuffer;
+
+// Sums are exact; Elu is not. Half has 11 significant bits.
+constexpr Tolerance kExact = {0, 1.0 / 2048}, kOfElu = {1e-6, 1.0 / 2048};
+
+Buffer Encode(DataType dtype, const std::vector<double>& values) {
+  return EncodeElements<Buffer>(dtype, values);
 }
 
-std::vector<unsigned char> Encode(DataType dtype, const std::vector<double>& values) {
-  switch (dtype) {
-    case DataType::kFloat:
-      return Encode<float>(values);
-    case DataType::kHalf:
-      return Encode<Eigen::half>(values);
-    case DataType::kBFloat16:
-      return Encode<Eigen::bfloat16>(values);
-    case DataType::kDouble:
-      return Encode<double>(values);
-  }
-  return {};
-}
-
-template <typename T>
-double Decode(const unsigned char* bytes, size_t i) {
-  T value;
-  std::memcpy(static_cast<void*>(&value), bytes + i * sizeof(value), sizeof(value));
-  return static_cast<double>(value);
-}
-
-double Decode(DataType dtype, const unsigned char* bytes, size_t i) {
-  switch (dtype) {
-    case DataType::kFloat:
-      return Decode<float>(bytes, i);
-    case DataType::kHalf:
-      return Decode<Eigen::half>(bytes, i);
-    case DataType::kBFloat16:
-      return Decode<Eigen::bfloat16>(bytes, i);
-    case DataType::kDouble:
-      return Decode<double>(bytes, i);
-  }
-  return 0;
-}
-
-// Of results that are whole numbers before they are rounded; Elu is not exact.
-double ToleranceOf(const Convolution& c) {
-  switch (c.dtype) {
-    case DataType::kFloat:
-      return c.activation == Activation::kElu ? 1e-6 : 0.0;
-    case DataType::kHalf:
-      return 1.0 / 2048;  // 11 significant bits
-    case DataType::kBFloat16:
-      return 1.0 / 256;  // 8
-    case DataType::kDouble:
-      return c.activation == Activation::kElu ? 1e-15 : 0.0;
-  }
-  return 0;
-}
-
-// Runs `c` on small whole numbers, whose sums are exact in float, and compares every element.
+// Runs `c` and compares every element.
 void ExpectMatchesReference(const Convolution& c, HostAlgorithm algorithm) {
   SCOPED_TRACE(ToString(c) + " " + HostAlgorithmName(algorithm));
   ASSERT_TRUE(Validate(c).ok()) << Validate(c).message();
-  ReferenceTensors reference = MakeReferenceTensors(c);
-  std::mt19937 random(17);
-  std::uniform_int_distribution<int> digits(-3, 3);
-  for (auto* tensor : {&reference.image, &reference.filter, &reference.output, &reference.bias}) {
-    for (double& value : *tensor) value = digits(random);
-  }
-  const auto image = Encode(c.dtype, reference.image);
-  const auto filter = Encode(c.dtype, reference.filter);
-  const auto output = Encode(c.dtype, reference.output);
-  const auto bias = Encode(c.dtype, reference.bias);
-  ConvolutionBuffers buffers;
-  const std::vector<double>* expected = nullptr;
-  switch (c.kind) {
-    case ConvolutionKind::kForward:
-      buffers.inputs[0] = image.data();
-      buffers.inputs[1] = filter.data();
-      buffers.inputs[2] = c.has_bias ? bias.data() : nullptr;
-      expected = &reference.output;
-      break;
-    case ConvolutionKind::kBackwardInput:
-      buffers.inputs[0] = filter.data();
-      buffers.inputs[1] = output.data();
-      expected = &reference.image;
-      break;
-    case ConvolutionKind::kBackwardFilter:
-      buffers.inputs[0] = image.data();
-      buffers.inputs[1] = output.data();
-      expected = &reference.filter;
-      break;
-  }
   if (!CanRun(algorithm, c)) return;
-  // Filled with a pattern that is NaN in every type, so that an element left out shows.
-  std::vector<unsigned char> result(c.result_elements() * SizeOf(c.dtype), 0xff);
-  buffers.result = result.data();
   const HostConvolution convolution(c, algorithm);
-  std::vector<unsigned char> workspace(convolution.workspace_bytes(), 0xff);
-  convolution.Run(buffers, workspace.data(), ThreadedFor);
-
-  RunReference(c, &reference);
-  const double tolerance = ToleranceOf(c);
-  for (size_t i = 0; i < expected->size(); ++i) {
-    const double value = Decode(c.dtype, result.data(), i);
-    ASSERT_LE(std::abs(value - (*expected)[i]), tolerance * std::max(1.0, std::abs((*expected)[i])))
-        << "element " << i << ": expected " << (*expected)[i] << ", got " << value;
-  }
+  ConvolutionProblem<Buffer> problem(c);
+  Buffer result = problem.MakeResult(), workspace(convolution.workspace_bytes());
+  convolution.Run(problem.Buffers(&result), workspace.data(), ThreadedFor);
+  problem.ExpectCorrect(&result, c.activation == Activation::kElu ? kOfElu : kExact);
+  EXPECT_TRUE(workspace.IsIntact()) << "written beyond the workspace";
 }
 
 // A convolution of one pixel and one filter: the sum of the products.
@@ -149,89 +60,91 @@ Convolution SumOf(DataType dtype, int64_t channels) {
 
 class HostConvolutionTest : public testing::TestWithParam<HostAlgorithm> {};
 
-TEST_P(HostConvolutionTest, MatchesDefinitionOverAllParameters) {
-  int cases = 0;
-  for (const auto kind : {ConvolutionKind::kForward, ConvolutionKind::kBackwardInput,
-                          ConvolutionKind::kBackwardFilter}) {
-    for (const auto dtype :
-         {DataType::kFloat, DataType::kHalf, DataType::kBFloat16, DataType::kDouble}) {
-      for (const auto layout : {Layout::kNHWC, Layout::kNCHW}) {
-        for (const int groups : {1, 2, 4}) {
-          for (const int stride : {1, 2}) {
-            for (const int dilation : {1, 2}) {
-              for (const int filter : {1, 3}) {
-                for (const int padding : {0, 1, 2}) {
-                  Convolution c;
-                  c.kind = kind;
-                  c.dtype = dtype;
-                  c.layout = layout;
-                  c.batch = 2;
-                  c.image_height = 9;
-                  c.image_width = 8;
-                  c.image_channels = 4;
-                  c.output_channels = 8;
-                  c.group_count = groups;
-                  c.stride_height = stride;
-                  c.stride_width = 3 - stride;
-                  c.dilation_height = dilation;
-                  c.filter_height = filter;
-                  c.filter_width = 2 * filter - 1;
-                  if (padding == 0) CompleteSame(&c);
-                  if (padding == 1) CompleteFromPads(&c);
-                  if (padding == 2) {
-                    c.pad_top = 3;
-                    c.pad_right = 2;
-                    c.pad_left = 1;
-                    CompleteFromPads(&c);
-                  }
-                  ExpectMatchesReference(c, GetParam());
-                  if (HasFatalFailure()) return;
-                  ++cases;
-                }
-              }
-            }
-          }
-        }
+TEST_P(HostConvolutionTest, MatchesDefinitionInEveryGeometry) {
+  for (const auto dtype :
+       {DataType::kFloat, DataType::kHalf, DataType::kBFloat16, DataType::kDouble}) {
+    for (const auto& geometries : {Geometries(), VolumeGeometries()}) {
+      for (const Convolution& c : WithEveryKindAndLayout(geometries, dtype)) {
+        ExpectMatchesReference(c, GetParam());
+        if (HasFatalFailure()) return;
       }
     }
   }
-  EXPECT_EQ(cases, 3 * 4 * 2 * 3 * 2 * 2 * 2 * 3);
 }
 
-TEST_P(HostConvolutionTest, MatchesDefinitionForVolumes) {
-  for (const auto dtype :
-       {DataType::kFloat, DataType::kHalf, DataType::kBFloat16, DataType::kDouble}) {
-    for (const Convolution& c : WithEveryKindAndLayout(VolumeGeometries(), dtype)) {
-      ExpectMatchesReference(c, GetParam());
-      if (HasFatalFailure()) return;
+// What each geometry above has by itself, in any combination.
+TEST_P(HostConvolutionTest, MatchesDefinitionInRandomGeometries) {
+  std::mt19937 random(17);
+  const auto pick = [&random](int64_t least, int64_t most) {
+    return std::uniform_int_distribution<int64_t>(least, most)(random);
+  };
+  std::vector<Convolution> geometries(100, MakeConvolution());
+  for (Convolution& c : geometries) {
+    c.image_height = pick(7, 11);
+    c.image_width = pick(7, 11);
+    c.filter_height = pick(1, 3);
+    c.filter_width = pick(1, 4);
+    c.stride_height = pick(1, 3);
+    c.stride_width = pick(1, 2);
+    c.dilation_height = pick(1, 2);
+    c.dilation_width = pick(1, 2);
+    c.image_channels = 4;
+    c.output_channels = 8;
+    c.group_count = int64_t{1} << pick(0, 2);
+    c.pad_top = pick(0, 3);
+    c.pad_bottom = pick(0, 3);
+    c.pad_left = pick(0, 3);
+    c.pad_right = pick(0, 3);
+    CompleteFromPads(&c);
+  }
+  for (const Convolution& c : WithEveryKindAndLayout(geometries, DataType::kFloat)) {
+    ExpectMatchesReference(c, GetParam());
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Larger than one block of the matrix product in every dimension; the blocks of a volume begin and
+// end inside planes.
+TEST_P(HostConvolutionTest, MatchesDefinitionAcrossBlocks) {
+  Convolution image = MakeConvolution(), volume = MakeVolume();
+  image.image_height = 16;
+  image.image_width = 13;
+  image.image_channels = 130;
+  image.output_channels = 140;
+  volume.image_depth = 3;
+  volume.image_height = 23;
+  volume.image_width = 9;
+  volume.image_channels = 65;
+  volume.output_channels = 66;
+  for (Convolution* c : {&image, &volume}) {
+    CompleteSame(c);
+    for (const auto kind : {ConvolutionKind::kForward, ConvolutionKind::kBackwardInput,
+                            ConvolutionKind::kBackwardFilter}) {
+      c->kind = kind;
+      ExpectMatchesReference(*c, GetParam());
     }
   }
 }
 
-// Blocks of the matrix product begin and end inside planes of an image.
-TEST_P(HostConvolutionTest, MatchesDefinitionForVolumesAcrossBlocks) {
-  for (const auto kind : {ConvolutionKind::kForward, ConvolutionKind::kBackwardInput,
-                          ConvolutionKind::kBackwardFilter}) {
-    Convolution c = MakeVolume(kind);
-    c.image_depth = 11;
-    c.image_height = 23;
-    c.image_width = 9;
-    c.image_channels = 65;
-    c.output_channels = 66;
-    CompleteSame(&c);
+TEST_P(HostConvolutionTest, AppliesBiasAndEveryActivation) {
+  for (Convolution c : WithEveryEpilogue({MakeConvolution(), MakeVolume()})) {
+    c.leaky_relu_alpha = 0.25f;
+    ExpectMatchesReference(c, GetParam());
+    if (c.dtype != DataType::kHalf) continue;
+    c.dtype = DataType::kDouble;
     ExpectMatchesReference(c, GetParam());
   }
 }
 
-TEST_P(HostConvolutionTest, AppliesBiasAndEveryActivationToVolumes) {
-  for (const auto dtype : {DataType::kFloat, DataType::kDouble}) {
-    for (const auto activation : {Activation::kNone, Activation::kRelu, Activation::kRelu6,
-                                  Activation::kLeakyRelu, Activation::kElu}) {
-      Convolution c = MakeVolume(ConvolutionKind::kForward, Layout::kNCHW, dtype);
-      c.leaky_relu_alpha = 0.25f;
-      c.has_bias = true;
-      c.activation = activation;
-      ExpectMatchesReference(c, GetParam());
+TEST_P(HostConvolutionTest, TakesDepthwiseWithAndWithoutMultiplier) {
+  for (const int multiplier : {1, 3}) {
+    Convolution c = MakeConvolution();
+    c.image_channels = c.group_count = 6;
+    c.output_channels = 6 * multiplier;
+    c.stride_height = c.stride_width = 2;
+    CompleteSame(&c);
+    for (const Convolution& each : WithEveryKindAndLayout({c}, DataType::kFloat)) {
+      ExpectMatchesReference(each, GetParam());
     }
   }
 }
@@ -253,61 +166,6 @@ TEST_P(HostConvolutionTest, ComputesDoubleInDouble) {
   }
 }
 
-TEST_P(HostConvolutionTest, AppliesBiasAndEveryActivation) {
-  for (const auto layout : {Layout::kNHWC, Layout::kNCHW}) {
-    for (const auto activation : {Activation::kNone, Activation::kRelu, Activation::kRelu6,
-                                  Activation::kLeakyRelu, Activation::kElu}) {
-      Convolution c;
-      c.layout = layout;
-      c.batch = 1;
-      c.image_height = c.image_width = 6;
-      c.image_channels = 3;
-      c.output_channels = 5;
-      c.filter_height = c.filter_width = 3;
-      c.has_bias = true;
-      c.activation = activation;
-      c.leaky_relu_alpha = 0.25f;
-      CompleteSame(&c);
-      ExpectMatchesReference(c, GetParam());
-    }
-  }
-}
-
-TEST_P(HostConvolutionTest, TakesDepthwiseWithAndWithoutMultiplier) {
-  for (const auto kind : {ConvolutionKind::kForward, ConvolutionKind::kBackwardInput,
-                          ConvolutionKind::kBackwardFilter}) {
-    for (const int multiplier : {1, 3}) {
-      Convolution c;
-      c.kind = kind;
-      c.batch = 2;
-      c.image_height = c.image_width = 7;
-      c.image_channels = c.group_count = 6;
-      c.output_channels = 6 * multiplier;
-      c.filter_height = c.filter_width = 3;
-      c.stride_height = c.stride_width = 2;
-      CompleteSame(&c);
-      ExpectMatchesReference(c, GetParam());
-    }
-  }
-}
-
-// Larger than one block of the matrix product in every dimension.
-TEST_P(HostConvolutionTest, MatchesDefinitionAcrossBlocks) {
-  for (const auto kind : {ConvolutionKind::kForward, ConvolutionKind::kBackwardInput,
-                          ConvolutionKind::kBackwardFilter}) {
-    Convolution c;
-    c.kind = kind;
-    c.batch = 2;
-    c.image_height = 48;
-    c.image_width = 33;
-    c.image_channels = 130;
-    c.output_channels = 140;
-    c.filter_height = c.filter_width = 3;
-    CompleteSame(&c);
-    ExpectMatchesReference(c, GetParam());
-  }
-}
-
 TEST_P(HostConvolutionTest, RoundsOnceToNearestEven) {
   // Sums that lie in the middle of two neighbours of the type.
   const struct {
@@ -322,14 +180,14 @@ TEST_P(HostConvolutionTest, RoundsOnceToNearestEven) {
   };
   for (const auto& each : cases) {
     const Convolution c = SumOf(each.dtype, each.image.size());
-    const auto image = Encode(c.dtype, each.image);
-    const auto filter = Encode(c.dtype, std::vector<double>(each.image.size(), 1.0));
-    std::vector<unsigned char> result(SizeOf(c.dtype));
+    Buffer image = Encode(c.dtype, each.image);
+    Buffer filter = Encode(c.dtype, std::vector<double>(each.image.size(), 1.0));
+    Buffer result(SizeOf(c.dtype));
     ConvolutionBuffers buffers{{image.data(), filter.data(), nullptr}, result.data()};
     const HostConvolution convolution(c, GetParam());
     std::vector<unsigned char> workspace(convolution.workspace_bytes());
     convolution.Run(buffers, workspace.data(), ThreadedFor);
-    EXPECT_EQ(Decode(c.dtype, result.data(), 0), each.expected) << ToString(c);
+    EXPECT_EQ(DecodeElement(c.dtype, result.data(), 0), each.expected) << ToString(c);
   }
 }
 
@@ -341,12 +199,12 @@ TEST_P(HostConvolutionTest, ReadsTheTransformedFilterInstead) {
       if (!CanRun(GetParam(), c)) continue;
       const HostConvolution convolution(c, GetParam());
       ASSERT_EQ(convolution.transformed_filter_bytes(), 3 * sizeof(float)) << ToString(c);
-      const auto filter = Encode(dtype, {2, 3, 4});
+      Buffer filter = Encode(dtype, {2, 3, 4});
       float transformed[3];
       convolution.TransformFilter(filter.data(), transformed);
-      const auto other_filter = Encode(dtype, {0, 0, 0});
-      const auto read = Encode(dtype, {1, 2, 4});  // the image, or an output of one channel
-      std::vector<unsigned char> result(3 * SizeOf(dtype));
+      Buffer other_filter = Encode(dtype, {0, 0, 0});
+      Buffer read = Encode(dtype, {1, 2, 4});  // the image, or an output of one channel
+      Buffer result(3 * SizeOf(dtype));
       ConvolutionBuffers buffers;
       const bool forward = kind == ConvolutionKind::kForward;
       buffers.inputs[forward ? 0 : 1] = read.data();
@@ -355,7 +213,7 @@ TEST_P(HostConvolutionTest, ReadsTheTransformedFilterInstead) {
       buffers.transformed_filter = transformed;
       std::vector<unsigned char> workspace(convolution.workspace_bytes());
       convolution.Run(buffers, workspace.data(), ThreadedFor);
-      EXPECT_EQ(Decode(dtype, result.data(), 0), forward ? 24 : 2) << ToString(c);
+      EXPECT_EQ(DecodeElement(dtype, result.data(), 0), forward ? 24 : 2) << ToString(c);
     }
   }
 }

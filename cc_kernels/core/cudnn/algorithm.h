@@ -74,6 +74,32 @@ std::string ToString(const Algorithm& algorithm);
 // Reads what ToString writes, and knobs in any order. Returns kInvalidArgument for anything else.
 Status ParseAlgorithm(const std::string& text, Algorithm* algorithm);
 
+// Whether the output is more than the plain convolution.
+bool HasEpilogue(const Convolution& convolution);
+
+// kInvalidArgument where `convolution` is not valid, or reads or computes nothing, which cuDNN has
+// no form for.
+Status CheckComputesSomething(const Convolution& convolution);
+
+// The formulations of `convolution`, in the order in which they are tried: plain, with a fused
+// epilogue where there is one; split; nchw; nchw and split. Those that would change nothing are
+// left out. Unequal paddings stay as they are in all of them: cuDNN's graph API takes what is
+// padded before and after apart from each other. Its legacy API does not, and its algorithms are
+// refused there.
+std::vector<Formulation> FormulationsOf(const Convolution& convolution);
+
+bool HasAsymmetricPadding(const Convolution& convolution);
+
+// What remains after transposing: convolution and epilogue, whether they are split or
+// not.
+Convolution FormulatedConvolution(const Convolution& convolution, const Formulation& formulation);
+
+Convolution WithoutEpilogue(const Convolution& convolution);
+
+// What the convolution's own executable computes, which is without the epilogue where that is split
+// off.
+Convolution ExecutedConvolution(const Convolution& convolution, const Formulation& formulation);
+
 }  // namespace tf_interop
 
 #endif  // TF_INTEROP_CORE_CUDNN_ALGORITHM_H_

@@ -6,8 +6,7 @@
 
 #include "cc_kernels/core/cudnn/algorithm.h"
 #include "cc_kernels/core/cudnn/cudnn_graph.h"
-#include "cc_kernels/core/cudnn/engine_config.h"
-#include "cc_kernels/core/cudnn/formulation.h"
+#include "cc_kernels/core/cudnn/execution_plan.h"
 #include "cc_kernels/core/cudnn/legacy_convolution.h"
 
 namespace tf_interop {

@@ -16,7 +16,7 @@ namespace tf_interop {
 // that depends on cuDNN's answers alone:
 //
 //   kHeuristic  what cuDNN's heuristics propose, best first, one formulation after the other in the
-//               order of formulation.h. An epilogue is split off only where nothing is proposed for
+//               order of algorithm.h. An epilogue is split off only where nothing is proposed for
 //               the fused graph.
 //   kAll        these, then every engine with the knobs that it has by itself (written without
 //               knobs unless cuDNN tells which), in every formulation, then the names of the legacy

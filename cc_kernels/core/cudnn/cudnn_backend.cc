@@ -13,7 +13,6 @@
 #include "cc_kernels/core/cudnn/cuda_driver.h"
 #include "cc_kernels/core/cudnn/cudnn_convolution.h"
 #include "cc_kernels/core/cudnn/cudnn_library.h"
-#include "cc_kernels/core/cudnn/prepare_cudnn_convolution.h"
 #include "cc_kernels/core/cudnn/sm_partition.h"
 
 namespace tf_interop {

@@ -3,6 +3,7 @@
 #define TF_INTEROP_CORE_CUDNN_CUDNN_CONVOLUTION_H_
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,7 +12,7 @@
 #include "cc_kernels/core/convolution.h"
 #include "cc_kernels/core/cudnn/cudnn_library.h"
 #include "cc_kernels/core/cudnn/executable.h"
-#include "cc_kernels/core/cudnn/strided_copy.h"
+#include "cc_kernels/core/cudnn/tensor.h"
 #include "cc_kernels/core/status.h"
 
 namespace tf_interop {
@@ -23,23 +24,17 @@ struct CudnnLaunch {
   void* workspace = nullptr;
 };
 
-// One piece of a launch: a copy, or an execution. Immutable and thread-safe.
-class CudnnStep {
- public:
-  virtual ~CudnnStep() = default;
-  virtual Status Enqueue(const CudnnLaunch& launch) const = 0;
-};
+// Enqueues one piece of a launch: a copy, or an execution. Thread-safe.
+using CudnnStep = std::function<Status(const CudnnLaunch&)>;
 
 // What a launch consists of.
 struct CudnnProgram {
   std::string algorithm;
+  bool reduces_precision = false;
   // From the caller's filter to what is read; null where the filter is read as the caller has it,
   // or is the result.
-  std::unique_ptr<const StridedCopy> filter_copy;
-  // The convolution and, where that is split off, its epilogue.
-  std::vector<std::unique_ptr<const Executable>> executables;
-  // In order; they refer to the two above.
-  std::vector<std::unique_ptr<const CudnnStep>> steps;
+  std::shared_ptr<const StridedCopy> filter_copy;
+  std::vector<CudnnStep> steps;  // in order
   size_t workspace_bytes = 0;
 };
 
@@ -51,7 +46,7 @@ class CudnnConvolution : public PreparedConvolution {
   // With room for the transformed filter, also where launches are given one.
   size_t workspace_bytes() const override { return program_.workspace_bytes; }
   const std::string& algorithm() const override { return program_.algorithm; }
-  bool reduces_precision() const override;
+  bool reduces_precision() const override { return program_.reduces_precision; }
   size_t transformed_filter_bytes() const override;
 
   // Enqueues all steps. The context of the launch's stream must be current. Returns
@@ -63,12 +58,20 @@ class CudnnConvolution : public PreparedConvolution {
 
  private:
   Status CheckPointers(const CudnnLaunch& launch) const;
-  // Whether this launch reads a filter that was transformed before.
-  bool TakesTransformedFilter(const CudnnLaunch& launch) const;
 
   const Convolution convolution_;
   const CudnnProgram program_;
 };
+
+// Prepares `convolution` with `algorithm`, or with cuDNN's own choice where that is empty. It is
+// tried in one formulation after the other (algorithm.h); the first that cuDNN has a plan for is
+// taken. The workspace of the plan and the copies together are within the limit; a limit of 0 and
+// no algorithm ask for the least that cuDNN can do with, since nearly every convolution needs its
+// filter transposed. The context of `handle` must be current. See Backend::Prepare for errors.
+Status PrepareCudnnConvolution(const CudnnLibrary& library, cudnnHandle_t handle,
+                               const Convolution& convolution, const std::string& algorithm,
+                               const PrepareOptions& options,
+                               std::shared_ptr<const CudnnConvolution>* prepared);
 
 }  // namespace tf_interop
 

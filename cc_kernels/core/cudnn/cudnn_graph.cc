@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "cc_kernels/core/cudnn/tensor_descriptor.h"
-#include "cc_kernels/core/cudnn/tensor_geometry.h"
+#include "cc_kernels/core/cudnn/algorithm.h"
+#include "cc_kernels/core/cudnn/tensor.h"
 
 namespace tf_interop {
 namespace {
@@ -232,10 +232,6 @@ class GraphBuilder {
 };
 
 }  // namespace
-
-bool HasEpilogue(const Convolution& convolution) {
-  return convolution.has_bias || convolution.activation != Activation::kNone;
-}
 
 Status BuildConvolutionGraph(const CudnnLibrary& library, cudnnHandle_t handle,
                              const Convolution& convolution, OperationGraph* graph) {

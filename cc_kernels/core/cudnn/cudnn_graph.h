@@ -25,9 +25,6 @@ enum TensorId : int64_t {
 // Every pointer bound to a tensor is a multiple of this. TensorFlow's allocator gives 64 or more.
 constexpr int64_t kTensorAlignment = 16;
 
-// Whether the output is more than the plain convolution.
-bool HasEpilogue(const Convolution& convolution);
-
 // A finalized operation graph, with the descriptors it was made of. Immutable.
 struct OperationGraph {
   std::map<int64_t, BackendDescriptor> tensors;  // by id

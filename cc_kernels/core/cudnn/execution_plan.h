@@ -1,14 +1,17 @@
-// What runs an operation graph: an engine with its knobs, compiled by cuDNN.
+// What runs an operation graph: engines, their configurations and the plans that cuDNN compiles of
+// them.
 #ifndef TF_INTEROP_CORE_CUDNN_EXECUTION_PLAN_H_
 #define TF_INTEROP_CORE_CUDNN_EXECUTION_PLAN_H_
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "cc_kernels/core/convolution.h"
 #include "cc_kernels/core/cudnn/algorithm.h"
 #include "cc_kernels/core/cudnn/backend_descriptor.h"
 #include "cc_kernels/core/cudnn/cudnn_graph.h"
@@ -17,6 +20,49 @@
 #include "cc_kernels/core/status.h"
 
 namespace tf_interop {
+
+// The heuristics to ask for the plan of a convolution, best first. The learned one (mode B) knows
+// plain convolutions alone, neither grouped nor dilated nor pointwise ones.
+std::vector<cudnnBackendHeurMode_t> HeuristicsFor(const Convolution& convolution);
+
+// The heuristics for a graph without a convolution.
+std::vector<cudnnBackendHeurMode_t> HeuristicsForEpilogue();
+
+// The configurations that one heuristic proposes, best first.
+Status ProposeConfigs(const CudnnLibrary& library, const OperationGraph& graph,
+                      cudnnBackendHeurMode_t heuristic, std::vector<BackendDescriptor>* configs);
+
+// The configuration of this name. Knobs that the tag leaves out are the engine's own business.
+// Fails where cuDNN can tell without compiling that the engine cannot run the graph in this way.
+Status MakeConfig(const CudnnLibrary& library, const OperationGraph& graph, const EngineTag& tag,
+                  BackendDescriptor* config);
+
+// Engine and knobs of a configuration.
+Status ReadTag(const CudnnLibrary& library, const BackendDescriptor& config, EngineTag* tag);
+
+// Whether the engine says that it uses tensor cores or converts its operands, which for float ones
+// means TF32 or less.
+Status ReadReducesPrecision(const CudnnLibrary& library, const BackendDescriptor& config,
+                            bool* reduces_precision);
+
+// Whether the engine gives the same bits every time: it does where it does not say otherwise.
+Status ReadIsDeterministic(const CudnnLibrary& library, const BackendDescriptor& config,
+                           bool* is_deterministic);
+
+// Engines have the indices from 0 up to this one. Most of them are made for other graphs or GPUs.
+Status CountEngines(const OperationGraph& graph, int64_t* count);
+
+// The values that a knob of an engine takes.
+struct KnobRange {
+  int64_t type = 0;  // cudnnBackendKnobType_t
+  int64_t minimum = 0;
+  int64_t maximum = 0;
+  int64_t stride = 1;
+};
+
+// The knobs of a configuration's engine, by ascending type.
+Status ReadKnobRanges(const CudnnLibrary& library, const BackendDescriptor& config,
+                      std::vector<KnobRange>* ranges);
 
 // It owns the graph it runs. The handle it was made with must stay alive.
 class ExecutionPlan : public Executable {
@@ -78,14 +124,14 @@ class ExecutionPlan : public Executable {
 Status ChoosePlan(const CudnnLibrary& library, cudnnHandle_t handle,
                   const std::shared_ptr<const OperationGraph>& graph,
                   const std::vector<cudnnBackendHeurMode_t>& heuristics,
-                  const ExecutableRequest& request, std::unique_ptr<const Executable>* plan);
+                  const ExecutableRequest& request, std::shared_ptr<const Executable>* plan);
 
 // The plan of one engine. Returns kUnsupported where it cannot run the graph, does not fit the
 // request, or does not take a knob's value: cuDNN drops knobs that an engine does not know without
 // a word, and what runs then is not what was measured.
 Status PinPlan(const CudnnLibrary& library, cudnnHandle_t handle,
                const std::shared_ptr<const OperationGraph>& graph, const EngineTag& engine,
-               const ExecutableRequest& request, std::unique_ptr<const Executable>* plan);
+               const ExecutableRequest& request, std::shared_ptr<const Executable>* plan);
 
 }  // namespace tf_interop
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "cc_kernels/core/cudnn/algorithm.h"
 #include "cc_kernels/core/cudnn/cudnn_graph.h"
-#include "cc_kernels/core/cudnn/formulation.h"
-#include "cc_kernels/core/cudnn/tensor_geometry.h"
+#include "cc_kernels/core/cudnn/tensor.h"
 
 namespace tf_interop {
 namespace {
@@ -111,7 +111,7 @@ LegacyConvolution::LegacyConvolution(const CudnnLibrary& library, const Convolut
 Status LegacyConvolution::Make(const CudnnLibrary& library, cudnnHandle_t handle,
                                const Convolution& convolution, const LegacyTag& tag,
                                const ExecutableRequest& request,
-                               std::unique_ptr<const Executable>* executable) {
+                               std::shared_ptr<const Executable>* executable) {
   TF_INTEROP_RETURN_IF_ERROR(library.CheckHasLegacyApi());
   TF_INTEROP_RETURN_IF_ERROR(CheckLegacyKind(tag, convolution));
   TF_INTEROP_RETURN_IF_ERROR(CheckLegacyForm(convolution));

@@ -12,7 +12,7 @@
 #include "cc_kernels/core/convolution.h"
 #include "cc_kernels/core/cudnn/cudnn_library.h"
 #include "cc_kernels/core/cudnn/executable.h"
-#include "cc_kernels/core/cudnn/tensor_descriptor.h"
+#include "cc_kernels/core/cudnn/tensor.h"
 #include "cc_kernels/core/status.h"
 
 namespace tf_interop {
@@ -39,7 +39,7 @@ class LegacyConvolution : public Executable {
   static Status Make(const CudnnLibrary& library, cudnnHandle_t handle,
                      const Convolution& convolution, const LegacyTag& tag,
                      const ExecutableRequest& request,
-                     std::unique_ptr<const Executable>* executable);
+                     std::shared_ptr<const Executable>* executable);
 
   AlgorithmTag tag() const override { return tag_; }
   size_t workspace_bytes() const override { return workspace_bytes_; }
