@@ -11,6 +11,7 @@
 #include "tests/cc/convolution_cases.h"
 #include "tests/cc/cudnn_algorithm_fixture.h"
 #include "tests/cc/fake_cudnn.h"
+#include "tests/cc/is_error.h"
 
 namespace tf_interop {
 namespace {
@@ -168,18 +169,15 @@ TEST_F(CudnnAlgorithmListTest, ProposesSplitEpilogueWhereNothingIsProposedForThe
 
 TEST_F(CudnnAlgorithmListTest, SaysWhyThereIsNothingToList) {
   FakeCudnn().no_proposals_from_operations = 1;
-  const Status status = ListError(MakeConvolution(), AlgorithmScope::kHeuristic);
-  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-  EXPECT_NE(status.message().find("forward float NHWC"), std::string::npos) << status.message();
+  EXPECT_TRUE(IsError(ListError(MakeConvolution(), AlgorithmScope::kHeuristic),
+                      StatusCode::kUnsupported, {"forward float NHWC"}));
   EXPECT_FALSE(List(MakeConvolution(), AlgorithmScope::kAll).empty());
 }
 
 TEST_F(CudnnAlgorithmListTest, ListsNothingWhereMemoryIsMissing) {
   FakeCudnn().fail_engine_allocation = true;
-  const Status status = ListError(MakeConvolution(), AlgorithmScope::kAll);
-  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
-  EXPECT_NE(status.message().find("no memory for the engine"), std::string::npos)
-      << status.message();
+  EXPECT_TRUE(IsError(ListError(MakeConvolution(), AlgorithmScope::kAll),
+                      StatusCode::kResourceExhausted, {"no memory for the engine"}));
 }
 
 TEST_F(CudnnAlgorithmListTest, ListsNothingForConvolutionsThatComputeNothing) {

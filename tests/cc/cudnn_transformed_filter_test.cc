@@ -11,6 +11,7 @@
 #include "tests/cc/convolution_cases.h"
 #include "tests/cc/cudnn_algorithm_fixture.h"
 #include "tests/cc/fake_cudnn.h"
+#include "tests/cc/is_error.h"
 
 namespace tf_interop {
 namespace {
@@ -73,9 +74,8 @@ TEST_F(CudnnTransformedFilterTest, RefusesFiltersThatAreNotAligned) {
   EXPECT_EQ(transform(nullptr, transformed.data()), StatusCode::kInvalidArgument);
   EXPECT_EQ(transform(buffers.inputs[1], transformed.data() + 4), StatusCode::kInvalidArgument);
   buffers.transformed_filter = transformed.data() + 4;
-  const Status launch = Launch(*prepared, buffers, workspace.data());
-  EXPECT_EQ(launch.code(), StatusCode::kInvalidArgument);
-  EXPECT_NE(launch.message().find("transformed filter"), std::string::npos) << launch.message();
+  EXPECT_TRUE(IsError(Launch(*prepared, buffers, workspace.data()), StatusCode::kInvalidArgument,
+                      {"transformed filter"}));
 }
 
 }  // namespace
