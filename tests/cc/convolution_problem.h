@@ -11,8 +11,7 @@
 #include <vector>
 
 #include "cc_kernels/core/convolution.h"
-#include "tests/cc/bfloat16_bits.h"
-#include "tests/cc/half_bits.h"
+#include "tests/cc/float_bits.h"
 #include "tests/cc/reference_convolution.h"
 
 namespace tf_interop {
@@ -61,6 +60,18 @@ inline double DecodeElement(DataType dtype, const unsigned char* data, size_t i)
   return dtype == DataType::kHalf ? HalfBitsToDouble(bits) : BFloat16BitsToDouble(bits);
 }
 
+template <typename Buffer>
+void ExpectElements(DataType dtype, const std::vector<double>& expected,
+                    const Tolerance& tolerances, Buffer* result) {
+  const double tolerance = tolerances.Of(dtype);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_NEAR(DecodeElement(dtype, result->data(), i), expected[i],
+                tolerance * std::max(1.0, std::fabs(expected[i])))
+        << "element " << i;
+  }
+  EXPECT_TRUE(result->IsIntact()) << "written beyond the result";
+}
+
 // A convolution with its operands, and what it should give. Buffer is memory that the device and
 // the test both reach: constructed with a number of bytes, movable, with data() and IsIntact().
 template <typename Buffer>
@@ -105,13 +116,7 @@ class ConvolutionProblem {
                                           : c_.kind == ConvolutionKind::kBackwardInput
                                               ? reference_.image
                                               : reference_.filter;
-    const double tolerance = tolerances.Of(c_.dtype);
-    for (size_t i = 0; i < expected.size(); ++i) {
-      ASSERT_NEAR(DecodeElement(c_.dtype, result->data(), i), expected[i],
-                  tolerance * std::max(1.0, std::fabs(expected[i])))
-          << "element " << i;
-    }
-    EXPECT_TRUE(result->IsIntact()) << "written beyond the result";
+    ExpectElements(c_.dtype, expected, tolerances, result);
   }
 
  private:

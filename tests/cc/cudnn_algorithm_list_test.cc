@@ -9,7 +9,7 @@
 
 #include "cc_kernels/core/cudnn/algorithm.h"
 #include "tests/cc/convolution_cases.h"
-#include "tests/cc/cudnn_algorithm_fixture.h"
+#include "tests/cc/cudnn_backend_fixture.h"
 #include "tests/cc/fake_cudnn.h"
 #include "tests/cc/is_error.h"
 
@@ -43,7 +43,7 @@ TEST(AlgorithmNameTest, OrdersKnobs) {
   EXPECT_EQ(ToString(algorithm), "eng4_k2=0_k13=1");
 }
 
-using CudnnAlgorithmListTest = CudnnAlgorithmTest;
+using CudnnAlgorithmListTest = CudnnBackendTest;
 
 TEST_F(CudnnAlgorithmListTest, ListsProposalsBestFirst) {
   EXPECT_EQ(List(MakeNchw(), AlgorithmScope::kHeuristic),

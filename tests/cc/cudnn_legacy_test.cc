@@ -13,14 +13,14 @@
 #include "cc_kernels/core/cudnn/cudnn_convolution.h"
 #include "cc_kernels/core/cudnn/cudnn_library.h"
 #include "tests/cc/convolution_cases.h"
-#include "tests/cc/cudnn_algorithm_fixture.h"
+#include "tests/cc/cudnn_backend_fixture.h"
 #include "tests/cc/fake_cudnn.h"
 #include "tests/cc/is_error.h"
 
 namespace tf_interop {
 namespace {
 
-using CudnnLegacyTest = CudnnAlgorithmTest;
+using CudnnLegacyTest = CudnnBackendTest;
 
 TEST_F(CudnnLegacyTest, PinsLegacyNamesInTheFirstFormulationThatTakesThem) {
   EXPECT_EQ(PrepareOk(MakeConvolution(), "GEMM")->algorithm(), "GEMM");

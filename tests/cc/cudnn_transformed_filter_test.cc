@@ -9,14 +9,14 @@
 #include "cc_kernels/core/cudnn/algorithm.h"
 #include "cc_kernels/core/cudnn/cudnn_graph.h"
 #include "tests/cc/convolution_cases.h"
-#include "tests/cc/cudnn_algorithm_fixture.h"
+#include "tests/cc/cudnn_backend_fixture.h"
 #include "tests/cc/fake_cudnn.h"
 #include "tests/cc/is_error.h"
 
 namespace tf_interop {
 namespace {
 
-using CudnnTransformedFilterTest = CudnnAlgorithmTest;
+using CudnnTransformedFilterTest = CudnnBackendTest;
 
 TEST_F(CudnnTransformedFilterTest, ReadsTransformedFilterInPlaceOfTransforming) {
   for (const Convolution& c : WithEveryKindLayoutAndType(Geometries())) {

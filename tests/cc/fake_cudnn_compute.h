@@ -13,9 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/cc/bfloat16_bits.h"
 #include "tests/cc/fake_cuda.h"
-#include "tests/cc/half_bits.h"
+#include "tests/cc/float_bits.h"
 
 struct cudnnContext {
   CUcontext context = nullptr;

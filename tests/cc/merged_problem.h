@@ -4,8 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <random>
 #include <string>
@@ -83,15 +81,8 @@ class MergedProblem {
 
   void ExpectCorrect(const Tolerance& tolerances) {
     for (size_t part = 0; part < parts_.size(); ++part) {
-      const DataType dtype = parts_[part].dtype;
-      const double tolerance = tolerances.Of(dtype);
-      for (size_t i = 0; i < expected_[part].size(); ++i) {
-        const double expected = expected_[part][i];
-        ASSERT_NEAR(DecodeElement(dtype, results_[part].data(), i), expected,
-                    tolerance * std::max(1.0, std::fabs(expected)))
-            << "part " << part << " element " << i;
-      }
-      EXPECT_TRUE(results_[part].IsIntact()) << "written beyond result " << part;
+      SCOPED_TRACE("part " + std::to_string(part));
+      ExpectElements(parts_[part].dtype, expected_[part], tolerances, &results_[part]);
     }
   }
 

@@ -103,8 +103,9 @@ class Assembly {
   size_t copies_bytes() const { return used_bytes_; }
 
   // Puts the steps in order. `epilogue` is null unless the formulation splits it off.
-  std::shared_ptr<const CudnnConvolution> Finish(std::shared_ptr<const Executable> convolution,
-                                                 std::shared_ptr<const Executable> epilogue) {
+  std::shared_ptr<const CudnnConvolution> Finish(
+      const std::shared_ptr<const Executable>& convolution,
+      const std::shared_ptr<const Executable>& epilogue) {
     program_.algorithm = ToString(Algorithm{formulation_, convolution->tag()});
     program_.reduces_precision =
         original_.dtype == DataType::kFloat && convolution->reduces_precision();
@@ -116,15 +117,15 @@ class Assembly {
     if (original_.has_bias) {
       (epilogue ? finished : convolved).emplace_back(kBiasTensor, places_.bias);
     }
-    AddExecution(std::move(convolution), std::move(convolved));
-    if (epilogue) AddExecution(std::move(epilogue), std::move(finished));
+    AddExecution(convolution, convolved);
+    if (epilogue) AddExecution(epilogue, finished);
     for (CudnnStep& step : after_) program_.steps.push_back(std::move(step));
     return std::make_shared<CudnnConvolution>(original_, std::move(program_));
   }
 
  private:
   // Executables run one after the other and share what comes after the copies.
-  void AddExecution(std::shared_ptr<const Executable> executable, Bindings bindings) {
+  void AddExecution(const std::shared_ptr<const Executable>& executable, const Bindings& bindings) {
     const size_t bytes = executable->workspace_bytes();
     program_.workspace_bytes = std::max(program_.workspace_bytes, used_bytes_ + bytes);
     const Place workspace = {Place::Base::kWorkspace, 0, used_bytes_};
@@ -287,7 +288,7 @@ Status PrepareFormulation(const PrepareContext& context, const Formulation& form
   if (formulation.splits_epilogue) {
     TF_INTEROP_RETURN_IF_ERROR(PrepareEpilogue(context, assembly.computed(), request, &epilogue));
   }
-  *prepared = assembly.Finish(std::move(convolution), std::move(epilogue));
+  *prepared = assembly.Finish(convolution, epilogue);
   return Status::Ok();
 }
 
