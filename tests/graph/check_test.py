@@ -258,6 +258,22 @@ def test_rejects_a_stage_of_what_is_before_and_after_a_value_that_is_fed() -> No
         check_rewrite(before, after, preserved, fetches=["fetched:0"])
 
 
+def test_rejects_a_step_that_reads_another_that_may_be_fed() -> None:
+    """The Session of TensorFlow 1 may feed what it also runs; a function's values are never fed."""
+    graph = GraphBuilder()
+    graph.source("x", op="Placeholder")
+    graph.source("f", op="Placeholder")
+    graph.conv("a", "x", "f")
+    graph.conv("b", "a", "f")
+    view = GraphView(graph.graph_def)
+    after = GraphView(_staged(graph.graph_def, "a b", preserved=["a"]))
+    with pytest.raises(GraphError, match="a Session may feed"):
+        check_rewrite(view, after, ["a"], fetches=["a", "b"])
+    graph.source("argument")
+    view = GraphView(graph.graph_def)
+    check_rewrite(view, GraphView(_staged(graph.graph_def, "a b", preserved=["a"])), ["a"])
+
+
 def test_rejects_a_stage_that_makes_a_cycle() -> None:
     graph = GraphBuilder()
     graph.source("x")

@@ -328,6 +328,7 @@ def test_takes_an_activation_of_a_convolution_that_others_read() -> None:
     ("changes", "preserve"),
     [
         pytest.param({}, ["relu"], id="preserved"),
+        pytest.param({}, ["a"], id="of_what_is_preserved"),
         pytest.param({"op": "Relu6"}, [], id="another_op"),
         pytest.param({"device": "/device:CPU:1"}, [], id="another_device"),
         pytest.param({"input": ["a", "^c"]}, [], id="waits_for_something"),

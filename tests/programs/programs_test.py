@@ -256,6 +256,18 @@ def test_session_fed_after_a_convolution() -> None:
     assert_session_unnoticed(run)
 
 
+def test_session_fed_what_it_also_runs() -> None:
+    """The activation reads what was fed, although the convolution before it runs."""
+
+    def run(session: Any) -> list[Any]:
+        p, q = two_images()
+        a, b = conv(p, 0), conv(q, 1)
+        total = tf.reduce_sum(tf.nn.relu(a))
+        return session.run([total, b, a.op], {p: IMAGE, q: IMAGE, a: -IMAGE})[:2]
+
+    assert_session_unnoticed(run)
+
+
 def test_session_runs_no_other_part_of_a_graph_that_is_not_pruned() -> None:
     def run(session: Any) -> list[Any]:
         p, q = two_images()

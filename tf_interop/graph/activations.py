@@ -4,8 +4,9 @@
     x --> b: Conv2D -->             ==>             lane 1: b    -->
 
 An activation is taken along where it reads nothing but the convolution, waits for nothing else, is
-on the same CPU and need not be preserved. Whatever waits for it waits for the convolution anyway,
-so what was legal for the stages stays legal.
+on the same CPU, and neither of the two need be preserved: a Session may feed another value in the
+place of the convolution, which the activation then has to read. Whatever waits for it waits for the
+convolution anyway, so what was legal for the stages stays legal.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def add_activations(
             and _can_follow(view, view.index_of[name], reader)
         )
         for name in schedules[0].stage.operations
-        if name not in merged
+        if name not in merged and name not in nodes_to_preserve
     }
     return tuple(
         dataclasses.replace(schedule, stage=_with_followers(schedule.stage, activations))

@@ -18,7 +18,7 @@ from tf_interop.graph.program import (
     operand_positions,
     step_operand,
 )
-from tf_interop.graph.session_feeds import find_fed
+from tf_interop.graph.session_feeds import find_fed, find_preserved_feeds
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView
 
@@ -47,7 +47,8 @@ def check_rewrite(
        stages; a step that is to be preserved is an Identity of its output.
     2. A step is its node: op, attributes, operands, device. The steps of a stage are in one
        control-flow region, and one that depends on another comes after it in its lane. What a stage
-       takes as constant is a Const that cannot be fed.
+       takes as constant is a Const that cannot be fed, and what a step reads of another cannot be
+       fed either.
     3. Who read a node reads the stage that has it as a step, at that step's output; every control
        dependency is still there, and there are no new ones.
     4. All else in the nodes is as it was, except that who was placed with a step is placed with its
@@ -79,9 +80,10 @@ def check_rewrite(
         {index: move for index, move in moves.items() if before.names[index] not in preserved},
     )
     control_flow = ControlFlow(before, find_fed(before, nodes_to_preserve, fetches))
+    feeds = find_preserved_feeds(before, nodes_to_preserve)
     for stage in stages:
         check_time_limit()
-        _check_stage(stage, correspondence, control_flow)
+        _check_stage(stage, correspondence, control_flow, feeds)
         _check_constant_inputs(after, stage, preserved)
     for index, move in moves.items():
         if before.names[index] in preserved:
@@ -203,7 +205,10 @@ def _check_names(
 
 
 def _check_stage(
-    stage: StageNode, correspondence: _Correspondence, control_flow: ControlFlow
+    stage: StageNode,
+    correspondence: _Correspondence,
+    control_flow: ControlFlow,
+    feeds: Collection[int],
 ) -> None:
     """Checks that `stage` has the operands, dependencies, device and region of its steps."""
     before, after = correspondence.before, correspondence.after
@@ -227,6 +232,11 @@ def _check_stage(
         for tensor, operand in zip(before.fanins[index], operands, strict=True):
             if operand in results:
                 _expect(tensor, results[operand], "operand", name, stage.name)
+                if tensor[0] in feeds:
+                    raise GraphError(
+                        f"Expected steps of '{stage.name}' to read no other that a Session may "
+                        f"feed, got '{name}' that reads '{before.names[tensor[0]]}'."
+                    )
             else:
                 got = after.fanins[index_after][positions[operand]]
                 _expect(correspondence.tensor(*tensor), got, "operand", name, stage.name)

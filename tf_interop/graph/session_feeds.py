@@ -37,6 +37,21 @@ def find_fed(
     return frozenset(index for index in fed if index is not None)
 
 
+def find_preserved_feeds(view: GraphView, nodes_to_preserve: Iterable[str]) -> frozenset[int]:
+    """The nodes to preserve, any of which the run of a Session may feed although it is fetched.
+
+    Args:
+        view: the graph.
+        nodes_to_preserve: names that have to stay in the graph.
+
+    Returns:
+        The nodes; none for the graph of a function.
+    """
+    if not _FUNCTION_OPS.isdisjoint(view.op_types):
+        return frozenset()
+    return frozenset(view.index_of[name] for name in nodes_to_preserve if name in view.index_of)
+
+
 def find_run(view: GraphView, fed: Collection[int], fetches: Collection[str]) -> bytearray | None:
     """Which nodes run for certain: those that the fetches need if all of `fed` are fed.
 
