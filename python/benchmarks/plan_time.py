@@ -1,6 +1,6 @@
 """Times the planner on the convolutions of Keras applications, and how its time grows with width.
 
-  * whole networks: how long planning takes one core, how much memory, and what the plan is predicted
+  * whole networks: the CPU time and the memory of planning them, and what the plan is predicted
     to take, beside one after another and beside stages of equal depth;
   * the first cell of NASNet-A with stages of any lanes, as the authors of IOS searched it;
   * chains that are independent of each other, from two to ten.
