@@ -25,6 +25,9 @@ SPATIAL_AXES = {"NHWC": (1, 2), "NCHW": (2, 3), "NDHWC": (1, 2, 3), "NCDHW": (2,
 """The layouts of images and of volumes, with the places of height and width, and of depth before
 them."""
 
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
+"""The dtypes that a stage computes in, with the size of a number."""
+
 _PerSpatialDimension = Annotated[tuple[int, ...], msgspec.Meta(min_length=2, max_length=3)]
 
 

@@ -212,6 +212,7 @@ def test_an_algorithm_that_cannot_run_is_a_failure(
         ({"filter_shape": None}, "filter_shape"),
         ({"dtype": "complex64"}, "complex64"),
         ({"strides": (1, 1, 1)}, "dilations"),
+        ({"strides": (0, 1)}, "strides"),
         ({"layout": "NDHWC"}, "layout"),
         ({"layout": "NCHW_VECT_C"}, "NCHW_VECT_C"),
         ({"padding": "REFLECT"}, "REFLECT"),

@@ -288,8 +288,13 @@ def test_does_not_touch_what_is_no_profile(path: pathlib.Path, content: bytes) -
     assert path.read_bytes() == content
 
 
-# Of the lines of `EVERY_KIND_OF_ENTRY`, behind the header.
+# Of the lines of `EVERY_KIND_OF_ENTRY`, after the header.
 ALGORITHM, _, FAILURE, STAGE, STAGE_FAILURE = range(1, 6)
+
+
+def _configuration(line: dict[str, Any]) -> dict[str, Any]:
+    configuration: dict[str, Any] = line["algorithm"]["configuration"]
+    return configuration
 
 
 def _lanes(line: dict[str, Any]) -> list[dict[str, Any]]:
@@ -309,6 +314,10 @@ def _first_step(line: dict[str, Any]) -> dict[str, Any]:
         (0, lambda x: x["device"].update(backend="cuda"), "$.device.backend"),
         (0, lambda x: x["device"].update(date="21.11.2026"), "$.device.date"),
         (STAGE, lambda x: x["stage"].update(latency_us=0), "$.stage.latency_us"),
+        (STAGE, lambda x: x["stage"].update(workspace_bytes=2**63), "$.stage.workspace_bytes"),
+        (ALGORITHM, lambda x: _configuration(x).update(dtype="int8"), "configuration.dtype"),
+        (ALGORITHM, lambda x: _configuration(x).update(layout="NHWX"), "configuration.layout"),
+        (ALGORITHM, lambda x: _configuration(x).update(strides=[0, 1]), "configuration.strides"),
         (STAGE, lambda x: x["stage"].update(sequential_us=None), "$.stage.sequential_us"),
         (STAGE, lambda x: x["stage"].update(spread_us=-1), "$.stage.spread_us"),
         (STAGE, lambda x: x["stage"]["stage"].update(lanes=[]), "$.stage.stage.lanes"),

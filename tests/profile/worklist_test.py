@@ -38,6 +38,7 @@ def test_what_is_to_be_merged_is_saved(tmp_path: pathlib.Path) -> None:
     [
         (("convolutions", 1, "configuration"), SMALL, "$.convolutions[1].configuration"),
         (("convolutions", 0, "configuration", "image_shape"), None, "$.convolutions[0]"),
+        (("convolutions", 0, "configuration", "strides"), (0, 0), "configuration.strides"),
         (("convolutions", 0, "count"), 0, "$.convolutions[0].count"),
         (STAGE, [], "$.stages[0].stage.lanes"),
         ((*STAGE, 1, "steps", 0, "operation"), 2, "$.stages[0].stage"),

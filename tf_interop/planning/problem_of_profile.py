@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind
+from tf_interop.convolution import DTYPE_BYTES, ConvolutionConfiguration, ConvolutionKind
 from tf_interop.planning.problem import (
     Candidate,
     ConvolutionCosts,
@@ -14,8 +14,6 @@ from tf_interop.planning.problem import (
 )
 from tf_interop.profile.entries import AlgorithmMeasurement, StageMeasurement
 from tf_interop.profile.types import Profile, is_measured_as_it_runs
-
-_DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
 
 _Costs = dict[ConvolutionConfiguration, ConvolutionCosts]
 
@@ -68,7 +66,7 @@ def output_bytes(configuration: ConvolutionConfiguration) -> int:
         ConvolutionKind.BACKWARD_FILTER: configuration.filter_shape,
     }[configuration.kind]
     assert shape is not None
-    return math.prod(size for size in shape if size is not None) * _DTYPE_BYTES[configuration.dtype]
+    return math.prod(size for size in shape if size is not None) * DTYPE_BYTES[configuration.dtype]
 
 
 def _costs_of(

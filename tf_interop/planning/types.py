@@ -15,7 +15,7 @@ PLAN_FORMAT = "tf_interop.plan"
 PLAN_VERSION = 1
 
 
-Bytes = Annotated[int, msgspec.Meta(ge=0)]
+Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Microseconds = Annotated[float, msgspec.Meta(ge=0)]
 
 

@@ -6,7 +6,12 @@ import math
 from collections.abc import Sequence
 
 from tf_interop.algorithm import check_algorithm
-from tf_interop.convolution import ConvolutionConfiguration, can_merge
+from tf_interop.convolution import (
+    DTYPE_BYTES,
+    SPATIAL_AXES,
+    ConvolutionConfiguration,
+    can_merge,
+)
 from tf_interop.profile.entries import (
     AlgorithmFailure,
     AlgorithmMeasurement,
@@ -78,12 +83,24 @@ def check_stage(stage: Stage[ConvolutionConfiguration], place: str) -> None:
 
 
 def check_configuration(configuration: ConvolutionConfiguration, place: str) -> None:
-    """Checks that all shapes are known: what was measured had some.
+    """Checks that dtype and layout are those of a stage, and that all shapes are known.
 
     Raises:
-        ValueError: a dimension is not known or not positive, or the fields do not agree on how many
-            there are; the message names the place.
+        ValueError: they are others, a dimension is not known or not positive, or the fields do not
+            agree on how many there are; the message names the place.
     """
+    for field, known in (("dtype", DTYPE_BYTES), ("layout", SPATIAL_AXES)):
+        if getattr(configuration, field) not in known:
+            raise ValueError(
+                f"Expected {field} to be one of {', '.join(known)}, got "
+                f"{getattr(configuration, field)} at `{place}.{field}`"
+            )
+    for field in ("strides", "dilations"):
+        if min(getattr(configuration, field)) < 1:
+            raise ValueError(
+                f"Expected positive {field}, got {getattr(configuration, field)} at "
+                f"`{place}.{field}`"
+            )
     rank = configuration.spatial_rank + 2
     lengths = {"dilations": rank - 2, "layout": rank}
     for field in ("image_shape", "filter_shape", "output_shape"):

@@ -12,11 +12,14 @@ import msgspec
 from tf_interop.convolution import ConvolutionConfiguration, merged_configuration
 from tf_interop.stage import Stage, Step
 
+LARGEST_COUNT = 2**63 - 1
+"""What the core's integers hold; a number beyond them could be no float either."""
+
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-Count = Annotated[int, msgspec.Meta(ge=0)]
-PositiveCount = Annotated[int, msgspec.Meta(ge=1)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_COUNT)]
+PositiveCount = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_COUNT)]
 Day = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
 
 

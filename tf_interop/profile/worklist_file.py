@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tf_interop.convolution import ConvolutionConfiguration, has_known_shapes
 from tf_interop.errors import ProfileError
-from tf_interop.profile.check import check_stage
+from tf_interop.profile.check import check_configuration, check_stage
 from tf_interop.profile.worklist import (
     LIST_FORMAT,
     LIST_VERSION,
@@ -46,6 +46,7 @@ def _check_list(configurations: ConfigurationList) -> None:
         place = f"$.convolutions[{index}].configuration"
         if not has_known_shapes(listed.configuration):
             raise ValueError(f"Expected known shapes and groups, got unknown ones at `{place}`")
+        check_configuration(listed.configuration, place)
         first = places.setdefault(listed.configuration, index)
         if first != index:
             raise ValueError(
