@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 
 import pytest
 from hypothesis import given, settings
@@ -123,6 +124,29 @@ def test_tells_how_far_it_is_in_the_whole_graph() -> None:
     assert [each.nodes_done for each in told] == sorted(each.nodes_done for each in told)
     assert told[-1].nodes_done == 13
     assert {each.nodes for each in told} == {13}
+
+
+class _Ways(list[StageOption]):
+    """A list that can be seen to be gone."""
+
+
+def test_a_block_that_was_searched_leaves_nothing_behind() -> None:
+    asked: list[weakref.ref[_Ways]] = []
+    left: list[int] = []
+
+    def options(lanes: Lanes) -> _Ways:
+        ways = _Ways(random_options(1)(lanes))
+        asked.append(weakref.ref(ways))
+        return ways
+
+    def note(progress: SearchProgress) -> None:
+        if progress.joined is not None:
+            left.append(sum(each() is not None for each in asked))
+
+    bounds = SearchBounds(5, width=8, max_orders=100)
+    search_blocks(Space(TWO_NARROW, options), bounds, on_progress=note)
+    assert asked
+    assert left[0] == 0
 
 
 def test_asks_for_nothing_before_all_searches_are_done() -> None:

@@ -16,8 +16,9 @@ What is found is compared with all nodes one after another, and the faster is gi
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from tf_interop.planning.search.space import (
     OnProgress,
@@ -26,6 +27,7 @@ from tf_interop.planning.search.space import (
     SearchResult,
     Space,
     bits_of,
+    mask_of,
 )
 
 # Stages are made of so many of the nodes that are ready, those with the longest way to the end.
@@ -54,14 +56,14 @@ def search_in_bounds(
 
 @dataclasses.dataclass(slots=True)
 class _State:
-    """Nodes that have run, those that can run next, and the last stage, as bits."""
+    """Nodes that have run, the last stage, and, of those followed, what can run next, as bits."""
 
     done: int
-    ready: int
     saved_us: float
     stage: int = 0
     option: int = 0
     before: _State | None = None
+    ready: int = 0
 
     def rank(self) -> tuple[float, int, int]:
         # `done` only makes the order the same in every process.
@@ -73,8 +75,7 @@ class _Beam:
         self._space = space
         self._width = width
         self._alone_us = [space.alone_us(1 << node) for node in range(len(space))]
-        self._may_follow = space.may_follow
-        self._ways: dict[int, list[_Way]] = {}
+        self._ways: dict[int, Sequence[_Way]] = {}
         # The time from the start of a node to the end of the graph, on the longest way.
         self._urgency = [0.0] * len(space)
         for node in reversed(range(len(space))):
@@ -84,21 +85,23 @@ class _Beam:
 
     def search(self, on_progress: OnProgress | None) -> SearchResult:
         count = len(self._space)
-        ready = sum(1 << node for node in range(count) if not self._space.direct[node])
-        start = _State(0, ready, 0.0)
+        start = _State(0, 0.0)
         layers: list[dict[int, _State]] = [{} for _ in range(count + 1)]
         layers[0][0] = start
         states = 0
         for size in range(count):
-            followed = sorted(layers[size].values(), key=_State.rank)[: self._width]
+            followed = self._most_promising(layers[size].values())
             layers[size].clear()
             states += len(followed)
             for state in followed:
-                for following in self._follow(state):
-                    layer = layers[following.done.bit_count()]
-                    known = layer.get(following.done)
-                    if known is None or following.saved_us > known.saved_us:
-                        layer[following.done] = following
+                for stage, (saved_us, _, option) in self._follow(state):
+                    self._transitions += 1
+                    saved_us += state.saved_us
+                    done = state.done | stage
+                    layer = layers[done.bit_count()]
+                    known = layer.get(done)
+                    if known is None or saved_us > known.saved_us:
+                        layer[done] = _State(done, saved_us, stage, option, state)
             if on_progress is not None:
                 on_progress(SearchProgress(size + 1, count, states))
         ends = [*layers[count].values(), *self._one_after_another(start)]
@@ -120,10 +123,33 @@ class _Beam:
             way = _best(self._ways_of(1 << node), self._space.available(state.done))
             if way is None:
                 return []
-            state = self._after(state, 1 << node, way)
+            self._transitions += 1
+            done = state.done | 1 << node
+            state = _State(done, state.saved_us + way[0], 1 << node, way[2], state)
         return [state]
 
-    def _follow(self, state: _State) -> Iterator[_State]:
+    def _most_promising(self, states: Collection[_State]) -> list[_State]:
+        """Those that are followed."""
+        # What is ready decides among equals alone, and takes longer to find than all else.
+        saved_us = heapq.nlargest(self._width, [state.saved_us for state in states])
+        best = [state for state in states if state.saved_us >= saved_us[-1]]
+        for state in best:
+            state.ready = self._ready_after(state)
+        return sorted(best, key=_State.rank)[: self._width]
+
+    def _ready_after(self, state: _State) -> int:
+        readers, direct = self._space.readers, self._space.direct
+        if state.before is None:
+            return mask_of(node for node, needed in enumerate(direct) if not needed)
+        ready = state.before.ready & ~state.stage
+        for node in bits_of(state.stage):
+            for reader in readers[node]:
+                if not direct[reader] & ~state.done:
+                    ready |= 1 << reader
+        return ready & ~state.done
+
+    def _follow(self, state: _State) -> Iterator[tuple[int, _Way]]:
+        """The stages that can run next, and how."""
         available = self._space.available(state.done)
         ways_of = self._ways
         for stage in self._stages(state):
@@ -133,7 +159,7 @@ class _Beam:
             if ways:
                 way = _best(ways, available)
                 if way is not None:
-                    yield self._after(state, stage, way)
+                    yield stage, way
 
     def _stages(self, state: _State) -> Iterator[int]:
         ready = list(bits_of(state.ready))
@@ -142,16 +168,19 @@ class _Beam:
         urgent = sorted(ready, key=lambda node: (-self._urgency[node], node))[:_MAX_READY]
         urgent.sort()
         masks = [1 << node for node in urgent]
-        more = [self._more(node, state.done) for node in urgent] if self._may_follow else []
-        for size in range(2, min(self._space.max_lanes, len(urgent)) + 1):
-            for places in itertools.combinations(range(len(urgent)), size):
-                stage = sum([masks[place] for place in places])
+        sizes = range(2, min(self._space.max_lanes, len(urgent)) + 1)
+        if not self._space.may_follow:
+            for size in sizes:
+                yield from map(sum, itertools.combinations(masks, size))
+            return
+        more = {1 << node: self._more(node, state.done) for node in urgent}
+        for size in sizes:
+            for nodes in itertools.combinations(masks, size):
+                stage = sum(nodes)
                 yield stage
-                if more:
-                    following = itertools.chain(*[more[place] for place in places])
-                    for _, node in sorted(following):
-                        stage |= node
-                        yield stage
+                for _, node in sorted(itertools.chain(*[more[node] for node in nodes])):
+                    stage |= node
+                    yield stage
 
     def _more(self, node: int, done: int) -> list[tuple[float, int]]:
         """The nodes that can go on with a lane: when those before have ended, and its bit."""
@@ -178,33 +207,22 @@ class _Beam:
             end_us += self._alone_us[following]
         return more
 
-    def _ways_of(self, stage: int) -> list[_Way]:
+    def _ways_of(self, stage: int) -> Sequence[_Way]:
         """The options of a stage; of several nodes those that save something."""
         ways = self._ways.get(stage)
         if ways is None:
             alone_us = sum(self._alone_us[node] for node in bits_of(stage))
-            ways = self._ways[stage] = [
-                (alone_us - option.latency_us, option.memory_bytes, place)
-                for place, option in enumerate(self._space.options(stage))
-                if option.latency_us < alone_us or not stage & (stage - 1)
-            ]
+            ways = self._ways[stage] = tuple(
+                [
+                    (alone_us - option.latency_us, option.memory_bytes, place)
+                    for place, option in enumerate(self._space.options(stage))
+                    if option.latency_us < alone_us or not stage & (stage - 1)
+                ]
+            )
         return ways
 
-    def _after(self, state: _State, stage: int, way: _Way) -> _State:
-        self._transitions += 1
-        readers, direct = self._space.readers, self._space.direct
-        done = state.done | stage
-        waiting = ~done
-        ready = state.ready
-        for node in bits_of(stage):
-            for reader in readers[node]:
-                if not direct[reader] & waiting:
-                    ready |= 1 << reader
-        saved_us, _, option = way
-        return _State(done, ready & waiting, state.saved_us + saved_us, stage, option, state)
 
-
-def _best(ways: list[_Way], available: int | None) -> _Way | None:
+def _best(ways: Sequence[_Way], available: int | None) -> _Way | None:
     if available is None:
         return ways[0] if ways else None
     return next((way for way in ways if way[1] <= available), None)

@@ -56,7 +56,6 @@ def search_blocks(
         SearchError: a node finds no memory.
     """
     blocks = find_blocks(space)
-    parts = [space.part(block.start, block.stop) for block in blocks]
     results: list[SearchResult] = []
     in_bounds: list[int] = []
     states = 0
@@ -73,8 +72,9 @@ def search_blocks(
                 )
             )
 
-    for number, part in enumerate(parts):
-        found, is_exact = _search(part, bounds, tell)
+    # Each search has a part of its own, so that what it remembers goes with it.
+    for number, block in enumerate(blocks):
+        found, is_exact = _search(space.part(block.start, block.stop), bounds, tell)
         if not is_exact:
             in_bounds.append(number)
         results.append(found)
@@ -88,7 +88,7 @@ def search_blocks(
 
         tell_joined(0)
         results[number] = join_stages(
-            parts[number],
+            space.part(blocks[number].start, blocks[number].stop),
             results[number],
             max_orders=bounds.max_orders,
             on_progress=tell_joined,
@@ -119,9 +119,12 @@ def _search(part: Space, bounds: SearchBounds, tell: OnProgress) -> tuple[Search
         try:
             found = search_exactly(space, max_transitions=bounds.max_transitions, on_progress=tell)
         except SearchTooWideError:
-            return found or search_in_bounds(part, width=bounds.width, on_progress=tell), False
-    assert found is not None
-    return found, True
+            break
+    else:
+        assert found is not None
+        return found, True
+    # Not above, where the error holds what the exact search remembered.
+    return found or search_in_bounds(part, width=bounds.width, on_progress=tell), False
 
 
 def find_blocks(space: Space) -> list[range]:

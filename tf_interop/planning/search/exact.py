@@ -54,10 +54,11 @@ def search_exactly(
     whole = (1 << len(space)) - 1
     best: dict[int, _Best | None] = {0: (0.0, 0, 0)}
     transitions = 0
+    is_sure = space.max_lane_length == 1
     for state in _reachable(space, whole, max_transitions):
         found: _Best | None = None
         for ending in _endings(space, state):
-            if space.lanes(ending) is None:
+            if not is_sure and space.lanes(ending) is None:
                 continue
             transitions += 1
             before = best[state & ~ending]
@@ -120,8 +121,7 @@ def _endings(space: Space, state: int) -> Iterator[int]:
         needed |= space.direct[node]
     last = [1 << node for node in bits_of(state & ~needed)]
     for size in range(1, min(space.max_lanes, len(last)) + 1):
-        for nodes in itertools.combinations(last, size):
-            yield sum(nodes)
+        yield from map(sum, itertools.combinations(last, size))
 
 
 def _endings_of_any_length(space: Space, state: int) -> Iterator[int]:

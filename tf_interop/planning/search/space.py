@@ -103,7 +103,7 @@ class Space:
         followers: those of them that may come after it in a lane, as bits.
         barred: the others, which may be in no stage with it.
         max_lanes: of a stage.
-        max_lane_length: the most nodes of a lane.
+        max_lane_length: the most nodes of a lane; 1 where no node may come after another.
     """
 
     def __init__(
@@ -150,6 +150,8 @@ class Space:
                 may_follow = self._follows[node] >> each & 1
                 (self.followers if may_follow else self.barred)[each] |= 1 << node
             self.ancestors.append(reached)
+        if not any(self.followers):
+            self.max_lane_length = 1
         descendants = [0] * len(predecessors)
         for node in reversed(range(len(predecessors))):
             for reader in self.readers[node]:
@@ -167,7 +169,7 @@ class Space:
     @property
     def may_follow(self) -> bool:
         """Whether a lane can have several nodes."""
-        return self.max_lane_length > 1 and any(self.followers)
+        return self.max_lane_length > 1
 
     def part(self, start: int, stop: int) -> Space:
         """The nodes from `start` on, numbered from 0, when all before them have run."""
@@ -204,14 +206,13 @@ class Space:
         """The ways to run a stage of these nodes, fastest first; remembered."""
         options = self._options.get(nodes)
         if options is None:
-            lanes = self.lanes(nodes)
-            options = self._options[nodes] = () if lanes is None else self._stage_options(lanes)
+            options = self._options[nodes] = self.ask(nodes)
         return options
 
     def ask(self, nodes: int) -> Sequence[StageOption]:
         """As `options`, but not remembered: of what there is far too much."""
         lanes = self._make_lanes(nodes)
-        return () if lanes is None else self._stage_options(lanes)
+        return () if lanes is None else self._stage_options(lanes) or ()
 
     def are_independent(self, node: int, nodes: int) -> bool:
         """Whether a node depends on none of others, and none of them on it."""
@@ -302,7 +303,7 @@ def mask_of(nodes: Iterable[int]) -> int:
 
 def shift(lanes: Lanes, by: int) -> Lanes:
     """The same lanes of nodes whose numbers are higher."""
-    return tuple(tuple(node + by for node in lane) for lane in lanes)
+    return tuple([tuple([node + by for node in lane]) for lane in lanes])
 
 
 def _shifted(neighbours: Sequence[Sequence[int]], start: int) -> list[list[int]]:
