@@ -82,8 +82,9 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
     if (call->runs_stock()) return call->RunStock(/*caller=*/nullptr);
     std::unique_ptr<StreamGroup> acquired;
     TF_RETURN_IF_ERROR(ToAbslStatus(backend->Acquire(&acquired)));
-    // Shared only because std::function has to be copyable.
-    auto caller = std::make_shared<std::unique_ptr<StreamGroup>>(std::move(acquired));
+    // Shared because std::function has to be copyable, and with this function: a stream without a
+    // thread, which runs the work inside its Enqueue, has to be there when that returns.
+    const auto caller = std::make_shared<std::unique_ptr<StreamGroup>>(std::move(acquired));
     auto* const stream = static_cast<HostStream*>((*caller)->stream());
     const Status launched = call->Enqueue(stream);
     *is_enqueued = true;
@@ -96,7 +97,7 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
       // TensorFlow may run what comes next, another stage too, inside this call: the stream must
       // not be handed out before its thread is free.
       done();
-      backend->Release(std::move(*caller));
+      if (stream->has_thread()) backend->Release(std::move(*caller));
       return Status::Ok();
     });
     return absl::OkStatus();
