@@ -96,7 +96,7 @@ def load_core_library() -> CoreLibrary:
     ffi = cffi.FFI()
     try:
         _, declarations = path.with_suffix(".h").read_text().split(_FIRST_MARK)
-        # The mark's line goes on behind the mark.
+        # The mark's line goes on after the mark.
         ffi.cdef(declarations.split(_LAST_MARK)[0].partition("\n")[2])
         functions = ffi.dlopen(str(path))
         version = functions.TFI_CORE_VERSION
