@@ -89,3 +89,12 @@ def test_takes_the_earliest_that_leave_a_place_to_all(
 ) -> None:
     placed = find_places(wanted, [(each[0], each[1:] or None) for each in offered])
     assert (placed and placed.operations) == places
+
+
+def test_tries_keys_that_are_alike_once() -> None:
+    """In every order of the keys this would take longer than anyone waits."""
+    lanes = [Lane((Step("a"),) * 2, merged=True)] * 19
+    wanted = Stage((*lanes, Lane((Step("a"),) * 3, merged=True)))
+    nodes: Offered = [("a", str(number // 2)) for number in range(40)]
+    assert find_places(wanted, [*nodes, ("a", "alone")]) is None
+    assert find_places(wanted, [*nodes, ("a", "19")]) is not None

@@ -49,6 +49,18 @@ def find_places(
         steps = iter(range(len(order)))
         return stage.map(lambda _: taken.get(step := next(steps), len(offered) + step))
 
+    def left(key: str | None) -> Hashable:
+        """What is left of a merge key's nodes: where as much is, one key does as well as another.
+
+        Without this, what does not fit would be tried in every order of the keys.
+        """
+        kinds = (
+            (kind, position if position in related else None)
+            for position, (kind, of_node) in enumerate(offered)
+            if of_node == key and position not in taken.values()
+        )
+        return key is None, frozenset(collections.Counter(kinds).items())
+
     def fill(depth: int) -> bool:
         if depth == len(order):
             return True
@@ -57,13 +69,15 @@ def find_places(
         keys = {offered[taken[each]][1] for each in order[:depth] if lane_of_step[each] == lane}
         tried = set()
         for position, of in enumerate(offered):
-            is_alone = position not in related
-            if of[0] != kind or position in taken.values() or (is_alone and of in tried):
+            if of[0] != kind or position in taken.values():
                 continue
             if stage.lanes[lane].merged and (of[1] is None or keys - {of[1]}):
                 continue
-            if is_alone:
-                tried.add(of)
+            if position not in related:
+                alike = left(of[1])
+                if alike in tried:
+                    continue
+                tried.add(alike)
             taken[step] = position
             if not (related and misplaced_step(padded, filled())) and fill(depth + 1):
                 return True
