@@ -97,9 +97,8 @@ std::vector<size_t> LaneCountsOf(Rung rung, const PreparedStage& planned) {
 
 }  // namespace
 
-Status DescendForMemory(Backend* backend, const Stage& stage, const PrepareOptions& options,
-                        const PreparedStage& planned, const LadderCalls& calls,
-                        LesserStage* lesser) {
+Status FindForMemory(Backend* backend, const Stage& stage, const PrepareOptions& options,
+                     const PreparedStage& planned, const LadderCalls& calls, LesserStage* lesser) {
   const Ladder ladder(backend, stage, options, calls);
   Status last;
   for (const RungDescription& rung : kLadder) {
@@ -107,12 +106,24 @@ Status DescendForMemory(Backend* backend, const Stage& stage, const PrepareOptio
     for (const size_t lane_count : LaneCountsOf(rung.rung, planned)) {
       *lesser = LesserStage();
       last = ladder.Take(rung.rung, lane_count, lesser);
-      if (!last.ok()) continue;
-      CountFallback(kNoMemory, rung.name);
-      return Status::Ok();
+      if (last.ok()) return last;
     }
   }
   return last;
+}
+
+void CountForMemory(Rung rung) {
+  for (const RungDescription& each : kLadder) {
+    if (each.rung == rung) CountFallback(kNoMemory, each.name);
+  }
+}
+
+Status DescendForMemory(Backend* backend, const Stage& stage, const PrepareOptions& options,
+                        const PreparedStage& planned, const LadderCalls& calls,
+                        LesserStage* lesser) {
+  TF_INTEROP_RETURN_IF_ERROR(FindForMemory(backend, stage, options, planned, calls, lesser));
+  CountForMemory(lesser->rung);
+  return Status::Ok();
 }
 
 Status RunOrDescend(Backend* backend, const Stage& stage, const PrepareOptions& options,

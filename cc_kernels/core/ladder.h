@@ -18,6 +18,8 @@
 // Lanes run without the stream priorities and SMs of the plan on every rung: they are for as many
 // lanes as were planned. Every rung that is taken is counted (counters.h), and the next call goes
 // by its plan again: one failure says nothing about the next.
+// A limit that the user has set is no failure: a stage over it is found once, and what was found is
+// kept and counted for each call.
 //
 // Running anew gives the right numbers whatever an attempt got done: no step writes what it or an
 // earlier step reads (stage.h), each writes the whole of its result, and an attempt is ordered
@@ -96,9 +98,16 @@ struct LesserStage {
   std::vector<void*> lane_workspaces;  // of `stage`
 };
 
-// Takes the first rung for memory below `planned`, the prepared `stage`, whose workspaces can be
+// Finds the first rung for memory below `planned`, the prepared `stage`, whose workspaces can be
 // had. One that cannot be prepared is passed over. kResourceExhausted where there is no stock and
-// not even the least can be had.
+// not even the least can be had. Counts nothing.
+Status FindForMemory(Backend* backend, const Stage& stage, const PrepareOptions& options,
+                     const PreparedStage& planned, const LadderCalls& calls, LesserStage* lesser);
+
+// Counts that a stage runs by `rung`, for memory.
+void CountForMemory(Rung rung);
+
+// Both: finds a rung and takes it.
 Status DescendForMemory(Backend* backend, const Stage& stage, const PrepareOptions& options,
                         const PreparedStage& planned, const LadderCalls& calls,
                         LesserStage* lesser);

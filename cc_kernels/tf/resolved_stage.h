@@ -7,11 +7,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "cc_kernels/core/backend.h"
+#include "cc_kernels/core/ladder.h"
 #include "cc_kernels/core/stage.h"
 #include "cc_kernels/core/stage_runner.h"
 #include "cc_kernels/core/transformed_filters.h"
@@ -45,6 +47,9 @@ struct ResolvedStage {
   // fallbacks (core/ladder.h), null where it is prepared, and the reason.
   const char* unplanned_kind = nullptr;
   std::string why_unplanned;
+  // By which rung it is prepared, where the plan is over the user's limit for workspaces; at stock
+  // nothing is prepared.
+  std::optional<Rung> rung;
   std::vector<ConstantFilter> constant_filters;
 };
 

@@ -80,12 +80,13 @@ size_t Total(const std::vector<size_t>& bytes) {
   return std::accumulate(bytes.begin(), bytes.end(), size_t{0});
 }
 
-// All numbers that decide what a call resolves to.
+// All numbers that decide what a call resolves to; `limit` is that of all workspaces together.
 absl::InlinedVector<int64_t, 128> SignatureOf(const OpInputList& inputs, const OpInputList& sizes,
-                                              const PrepareOptions& options, Backend* backend) {
+                                              const PrepareOptions& options, size_t limit,
+                                              Backend* backend) {
   absl::InlinedVector<int64_t, 128> signature = {
       static_cast<int64_t>(options.workspace_limit_bytes), options.allow_tf32,
-      options.deterministic, reinterpret_cast<int64_t>(backend)};
+      options.deterministic, static_cast<int64_t>(limit), reinterpret_cast<int64_t>(backend)};
   for (const Tensor& input : inputs) {
     signature.push_back(input.dims());
     for (int i = 0; i < input.dims(); ++i) signature.push_back(input.dim_size(i));
@@ -96,6 +97,23 @@ absl::InlinedVector<int64_t, 128> SignatureOf(const OpInputList& inputs, const O
     signature.insert(signature.end(), values.data(), values.data() + values.size());
   }
   return signature;
+}
+
+// Where the workspaces of a prepared stage are over the user's limit, which no call can change:
+// prepares the first lesser stage within it.
+absl::Status KeepWithin(size_t limit, Backend* backend, ResolvedStage* resolved) {
+  if (Total(resolved->prepared.lane_workspace_bytes) <= limit) return absl::OkStatus();
+  LadderCalls calls;
+  calls.get_workspaces = [&](const std::vector<size_t>& bytes, bool, std::vector<void*>*) {
+    return Total(bytes) <= limit;
+  };
+  calls.run_stock = [] { return Status::Ok(); };  // says that there is stock; each call has its own
+  LesserStage lesser;
+  TF_RETURN_IF_ERROR(ToAbslStatus(FindForMemory(backend, resolved->stage, resolved->options,
+                                                resolved->prepared, calls, &lesser)));
+  resolved->prepared = std::move(lesser.stage);
+  resolved->rung = lesser.rung;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -141,7 +159,8 @@ absl::Status StageNode::Resolve(OpKernelContext* context, Backend* backend,
   options.workspace_limit_bytes = WorkspaceLimitBytes();
   options.allow_tf32 = tensorflow::tensor_float_32_execution_enabled();
   options.deterministic = tensorflow::OpDeterminismRequired();
-  const auto signature = SignatureOf(inputs, sizes, options, backend);
+  const size_t limit = StageWorkspaceLimit();
+  const auto signature = SignatureOf(inputs, sizes, options, limit, backend);
   const SignatureView view(signature.data(), signature.size());
   *resolved = cache_.Find(view);
   if (*resolved != nullptr) return absl::OkStatus();
@@ -152,6 +171,9 @@ absl::Status StageNode::Resolve(OpKernelContext* context, Backend* backend,
   TF_RETURN_IF_ERROR(
       ResolveStage(program_, inputs, sizes, options, backend, make_operation, made.get()));
   if (made->unplanned_kind == nullptr) {
+    TF_RETURN_IF_ERROR(KeepWithin(limit, backend, made.get()));
+  }
+  if (made->unplanned_kind == nullptr && made->rung != Rung::kStock) {
     made->constant_filters = FindConstantFilters(context, program_, *made, backend);
   }
   *resolved = cache_.Insert(view, std::move(made));
@@ -164,7 +186,8 @@ StageCall::StageCall(StageNode* node, OpKernelContext* context, Backend* backend
 absl::Status StageCall::Prepare() {
   TF_RETURN_IF_ERROR(node_->Resolve(context_, backend_, &resolved_));
   results_.resize(node_->program().steps.size());
-  runs_stock_ = resolved_->unplanned_kind != nullptr;
+  runs_stock_ = resolved_->unplanned_kind != nullptr || resolved_->rung == Rung::kStock;
+  if (resolved_->rung.has_value()) CountForMemory(*resolved_->rung);
   if (!runs_stock_) {
     TF_RETURN_IF_ERROR(AllocateResults());
     TF_RETURN_IF_ERROR(AllocateWorkspaces());
@@ -362,8 +385,8 @@ LadderCalls StageCall::Ladder() {
 absl::Status StageCall::RunStock(Stream caller) {
   caller_ = caller;
   const LadderCalls calls = Ladder();
-  // What there was no memory for, the ladder has counted.
-  if (lesser_ != nullptr) return ToAbslStatus(calls.run_stock());
+  // What there was no memory for has been counted.
+  if (resolved_->unplanned_kind == nullptr) return ToAbslStatus(calls.run_stock());
   const Status ran =
       tf_interop::RunStock(calls, resolved_->unplanned_kind, resolved_->why_unplanned);
   if (ran.ok()) return absl::OkStatus();

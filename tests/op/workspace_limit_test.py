@@ -6,10 +6,12 @@ import pathlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from stage_program import arguments, operation, program
 
 import tf_interop
 from tf_interop.runtime.plugin import get_plugin
@@ -60,6 +62,33 @@ def test_a_stage_over_the_limit_needs_less_and_gives_the_same() -> None:
     tf_interop.enable("always")
     branches(IMAGE)
     assert _fallbacks() == after
+
+
+def test_a_stage_over_the_limit_is_prepared_once(conv_stage: Any) -> None:
+    plain = {"strides": [1, 1, 1, 1], "padding": "SAME"}
+    operands = ["inputs:0", "inputs:1"]
+    operations = [
+        operation(f"convolution_{i}", "Conv2D", operands, dtype=tf.float16, **plain)
+        for i in range(8)
+    ]
+    image = tf.ones([2, 16, 16, 4], tf.float16)
+    filter_ = tf.ones([3, 3, 4, 4], tf.float16)
+
+    @tf.function(autograph=False)
+    def stage(image: tf.Tensor) -> list[tf.Tensor]:
+        document = program(operations, constant_inputs=[1])
+        return conv_stage(**arguments([image, filter_], [], document))
+
+    tf_interop.enable("always", workspace_limit_mb=1)
+    before, transformed = _fallbacks(), tf_interop.status().counters.filters_transformed
+    for _ in range(3):
+        for result in stage(image):
+            assert np.all(result[:, 1:-1, 1:-1] == 36)
+    [(reason, count)] = _fallbacks().items() - before.items()
+    assert reason.endswith("it ran on fewer lanes")
+    assert count == before.get(reason, 0) + 3
+    # What is kept of the lesser stage has its filters transformed once, as that of the plan has.
+    assert tf_interop.status().counters.filters_transformed > transformed
 
 
 def test_the_limit_is_part_of_the_settings() -> None:
