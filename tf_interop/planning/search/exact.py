@@ -64,11 +64,11 @@ def search_exactly(
             before = best[state & ~ending]
             if before is None:
                 continue
-            option = space.choose(ending, space.available(state & ~ending))
-            if option is not None:
-                latency_us = before[0] + space.options(ending)[option].latency_us
+            choice = space.choose(ending, space.available(state & ~ending))
+            if choice is not None:
+                latency_us = before[0] + choice[1].latency_us
                 if found is None or latency_us < found[0]:
-                    found = latency_us, ending, option
+                    found = latency_us, ending, choice[0]
         best[state] = found
         if on_progress is not None and len(best) % _STATES_PER_REPORT == 0:
             on_progress(SearchProgress(0, len(space), len(best) - 1))
@@ -126,6 +126,7 @@ def _endings(space: Space, state: int) -> Iterator[int]:
 
 def _endings_of_any_length(space: Space, state: int) -> Iterator[int]:
     most = space.max_lanes * space.max_lane_length
+    ancestors, barred = space.ancestors, space.barred
     undecided = [(state, 0)]
     while undecided:
         candidates, ending = undecided.pop()
@@ -137,6 +138,6 @@ def _endings_of_any_length(space: Space, state: int) -> Iterator[int]:
         # it depends on can be in the ending either.
         node = candidates.bit_length() - 1
         without = candidates & ~(1 << node)
-        undecided.append((without & ~space.ancestors[node], ending))
-        if not space.barred[node] & ending:
+        undecided.append((without & ~ancestors[node], ending))
+        if not barred[node] & ending:
             undecided.append((without, ending | 1 << node))

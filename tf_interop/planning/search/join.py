@@ -227,10 +227,10 @@ class _Joiner:
         chosen: dict[int, int] = {}
         done = 0
         for unit in order:
-            option = self._space.choose(unit, self._space.available(done))
-            if option is None:
+            choice = self._space.choose(unit, self._space.available(done))
+            if choice is None:
                 return None
-            chosen[unit] = option
+            chosen[unit] = choice[0]
             done |= unit
         return chosen
 

@@ -156,9 +156,7 @@ class Space:
         for node in reversed(range(len(predecessors))):
             for reader in self.readers[node]:
                 descendants[node] |= descendants[reader] | 1 << reader
-        self._related = [
-            one | other for one, other in zip(self.ancestors, descendants, strict=True)
-        ]
+        self._descendants = descendants
         self._lanes: dict[int, Lanes | None] = {}
         self._options: dict[int, Sequence[StageOption]] = {}
 
@@ -206,27 +204,27 @@ class Space:
         """The ways to run a stage of these nodes, fastest first; remembered."""
         options = self._options.get(nodes)
         if options is None:
-            options = self._options[nodes] = self.ask(nodes)
+            lanes = self._lanes.get(nodes) or self._make_lanes(nodes)
+            options = self._options[nodes] = self._options_of(lanes)
         return options
 
     def ask(self, nodes: int) -> Sequence[StageOption]:
         """As `options`, but not remembered: of what there is far too much."""
-        lanes = self._make_lanes(nodes)
-        return () if lanes is None else self._stage_options(lanes) or ()
+        return self._options_of(self._make_lanes(nodes))
 
     def are_independent(self, node: int, nodes: int) -> bool:
         """Whether a node depends on none of others, and none of them on it."""
-        return not self._related[node] & nodes
+        return not (self.ancestors[node] | self._descendants[node]) & nodes
 
     def available(self, done: int) -> int | None:
         """Memory that is left when these nodes have run; None where it does not matter."""
         return None if self._available_bytes is None else self._available_bytes(done)
 
-    def choose(self, nodes: int, available: int | None) -> int | None:
-        """The place of the fastest option that needs no more memory."""
-        for place, option in enumerate(self.options(nodes)):
-            if available is None or option.memory_bytes <= available:
-                return place
+    def choose(self, nodes: int, available: int | None) -> tuple[int, StageOption] | None:
+        """The fastest option that needs no more memory, after its place."""
+        for choice in enumerate(self.options(nodes)):
+            if available is None or choice[1].memory_bytes <= available:
+                return choice
         return None
 
     def alone_us(self, nodes: int) -> float:
@@ -253,6 +251,9 @@ class Space:
             transitions,
         )
 
+    def _options_of(self, lanes: Lanes | None) -> Sequence[StageOption]:
+        return () if lanes is None else self._stage_options(lanes) or ()
+
     def _make_lanes(self, mask: int) -> Lanes | None:
         nodes = list(bits_of(mask))
         ancestors = 0
@@ -262,27 +263,32 @@ class Space:
             return tuple([(node,) for node in nodes]) if len(nodes) <= self.max_lanes else None
         if self.max_lane_length == 1:
             return None
-        parts: list[int] = []
+        descendants = 0
         for node in nodes:
-            inside = self.direct[node] & mask
-            # What comes between two nodes of a stage would wait for the stage, and it for that.
-            if inside & ~self._follows[node] or any(
-                self.ancestors[each] & mask for each in bits_of(self.direct[node] & ~mask)
-            ):
-                return None
-            part = 1 << node
-            for each in [each for each in parts if each & inside]:
-                parts.remove(each)
-                part |= each
-            if part.bit_count() > self.max_lane_length:
-                return None
-            parts.append(part)
-        if len(parts) > self.max_lanes or (self._single_head and not all(map(self._head, parts))):
+            descendants |= self._descendants[node]
+        # What comes between two nodes of a stage would wait for the stage, and it for that.
+        if ancestors & descendants & ~mask:
             return None
-        return tuple(tuple(bits_of(part)) for part in sorted(parts, key=lambda part: part & -part))
-
-    def _head(self, part: int) -> bool:
-        return sum(not self.direct[node] & part for node in bits_of(part)) == 1
+        parts: list[int] = []
+        heads = 0
+        for node in nodes:
+            part = 1 << node
+            inside = self.direct[node] & mask
+            if inside:
+                if inside & ~self._follows[node]:
+                    return None
+                for each in [each for each in parts if each & inside]:
+                    parts.remove(each)
+                    part |= each
+                if part.bit_count() > self.max_lane_length:
+                    return None
+            else:
+                heads += 1
+            parts.append(part)
+        if len(parts) > self.max_lanes or (self._single_head and len(parts) < heads):
+            return None
+        parts.sort(key=lambda part: part & -part)
+        return tuple([tuple(bits_of(part)) for part in parts])
 
 
 def bits_of(mask: int) -> Iterator[int]:
