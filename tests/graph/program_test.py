@@ -147,6 +147,11 @@ def _set(key: str, value: Json) -> Callable[[node_def_pb2.NodeDef], None]:
         (lambda node: node.input.pop(0), "tensors"),
         (lambda node: setattr(node.attr["num_sizes"], "i", -1), "-1 sizes"),
         (lambda node: setattr(node.attr["program"], "s", b"{"), "stage"),
+        (
+            lambda node: setattr(node.attr["program"], "s", b'{"more":' + b"[" * 100_000),
+            "recursion",
+        ),
+        (_set("more", 1), "`more`"),
         (_set("version", 2), "version"),
         (_set("operations", ["%"]), "operations"),
         (_set("operations", [base64.b64encode(b"\xff").decode()]), "stage"),

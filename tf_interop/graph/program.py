@@ -29,6 +29,7 @@ from tensorflow.core.framework import node_def_pb2, types_pb2
 from tf_interop.errors import GraphError
 from tf_interop.graph.convolution_ops import FILTER_POSITIONS, OPERAND_COUNTS, SIZES_POSITIONS
 from tf_interop.stage import LARGEST_INT, Stage, T
+from tf_interop.versioned_file import check_all_fields_read
 
 CONV_STAGE_OP = "TfInterop>ConvStage"
 
@@ -158,7 +159,7 @@ def decode_stage(node_def: node_def_pb2.NodeDef) -> StageNode:
         )
     try:
         return _decode(node_def)
-    except (ValueError, DecodeError) as error:
+    except (ValueError, DecodeError, RecursionError) as error:
         raise GraphError(f"{error} at the ConvStage node '{node_def.name}'.") from error
 
 
@@ -177,7 +178,11 @@ def _decode(node_def: node_def_pb2.NodeDef) -> StageNode:
         # To read an attribute that is not there would add it to the node.
         if attribute not in attributes:
             raise ValueError(f"Expected an attribute '{attribute}', got none")
-    document = msgspec.json.decode(attributes["program"].s, type=_Document)
+    program = attributes["program"].s
+    document = msgspec.json.decode(program, type=_Document)
+    # What this release wrote holds nothing else.
+    if msgspec.json.encode(document) != program:
+        check_all_fields_read(msgspec.json.decode(program), msgspec.to_builtins(document), "$")
     input_dtypes = tuple(attributes["Tin"].list.type)
     inputs = list(node_def.input)
     tensors = [text for text in inputs if not text.startswith("^")]
