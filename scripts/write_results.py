@@ -217,9 +217,9 @@ _pass_time = _rows_of(
 _plan_time = _rows_of(
     "networks",
     lambda result: (
-        "What the planner takes: CPU time, and memory of its process. The times that it plans for are "
-        f"{result['times_planned_for']}, so how much time the plans save says nothing and is left "
-        "out."
+        "What the planner takes: CPU time, and memory of its process. The times that it plans for "
+        f"are {result['times_planned_for']}, so how much time the plans save says nothing and is "
+        "left out."
     ),
     {
         "network": lambda each: each["network"],
