@@ -259,7 +259,7 @@ def test_with_less_memory_steps_keep_their_order(
     results = in_graph(conv_stage, **arguments(inputs, [], document))
     for result, place in zip(results, (4, 3), strict=True):
         np.testing.assert_array_equal(result, own()[place].numpy().astype(dtype.as_numpy_dtype))
-    [reason] = fallbacks().keys() - before.keys()
+    [reason] = [each for each, count in fallbacks().items() if count > before.get(each, 0)]
     assert "no memory for the workspaces of a stage" in reason
     assert rung in reason
 
