@@ -191,7 +191,7 @@ int TfiDescribe(TfiDevice* device, TfiDescription* description, TfiSink text, Tf
   return tf_interop::ReportOn(device, error, [&](tf_interop::MeasuringDevice* on) -> Status {
     tf_interop::DeviceDescription described;
     TF_INTEROP_RETURN_IF_ERROR(on->Describe(&described));
-    *description = described;
+    *description = static_cast<const TfiDescription&>(described);
     for (const std::string* each :
          {&described.name, &described.compute_capability, &described.cudnn, &described.cuda}) {
       tf_interop::Give(*each, text);
@@ -242,7 +242,7 @@ int TfiMeasureConvolution(TfiDevice* device, const TfiConvolution* convolution,
     tf_interop::Measurement measured;
     TF_INTEROP_RETURN_IF_ERROR(tf_interop::MeasureConvolution(
         on, c, algorithm, tf_interop::ToOptions(*options), &device->problems, &measured));
-    *measurement = measured;
+    *measurement = static_cast<const TfiMeasurement&>(measured);
     tf_interop::Give(measured.algorithm, ran);
     for (const auto& each : measured.kernels) kernel(each.name.c_str(), &each);
     if (!measured.trace_error.empty()) tf_interop::Give(measured.trace_error, trace_error);
@@ -259,7 +259,7 @@ int TfiMeasureStage(TfiDevice* device, const TfiLane* lanes, size_t lane_count,
     tf_interop::StageMeasurement measured;
     TF_INTEROP_RETURN_IF_ERROR(
         tf_interop::MeasureStage(on, request, tf_interop::ToOptions(*options), &measured));
-    *measurement = measured;
+    *measurement = static_cast<const TfiStageMeasurement&>(measured);
     std::fill_n(sm_counts, lane_count, 0);
     std::copy_n(measured.sm_counts.begin(), std::min(measured.sm_counts.size(), lane_count),
                 sm_counts);
