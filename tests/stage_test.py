@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import re
+
+import msgspec
+import pytest
+
+from tf_interop.stage import LARGEST_INT, Lane, Stage, Step
+
+STAGE = Stage(
+    (
+        Lane((Step("a", "GEMM"), Step("b"))),
+        Lane((Step("c", "FFT"),), priority=-1, sm_count=8),
+        Lane((Step("d", "GEMM"), Step("e", "GEMM")), merged=True),
+    )
+)
+
+
+def test_steps_are_lane_after_lane() -> None:
+    assert STAGE.operations == ("a", "b", "c", "d", "e")
+    assert STAGE.lane_of_step == (0, 0, 1, 2, 2)
+    assert STAGE.lanes[2].operations == ("d", "e")
+
+
+def test_one_lane_for_each_step_or_one_for_all() -> None:
+    steps = (Step("a"), Step("b"))
+    assert Stage.side_by_side(steps).lane_of_step == (0, 1)
+    assert Stage.in_sequence(steps).lane_of_step == (0, 0)
+
+
+def test_other_operations_keep_everything_else() -> None:
+    upper = STAGE.map(str.upper)
+    assert upper.operations == ("A", "B", "C", "D", "E")
+    assert upper.map(str.lower) == STAGE
+
+
+def test_other_algorithms_keep_everything_else() -> None:
+    changed = STAGE.with_algorithms("vwxyy")
+    assert [step.algorithm for step in changed.steps] == ["v", "w", "x", "y", "y"]
+    assert changed.with_algorithms(step.algorithm for step in STAGE.steps) == STAGE
+
+
+@pytest.mark.parametrize(
+    ("lane", "has_options"),
+    [(Lane((Step("a"),)), False), (Lane((Step("a"),), 1), True), (Lane((Step("a"),), 0, 8), True)],
+)
+def test_says_whether_a_lane_asks_for_something(lane: Lane[str], has_options: bool) -> None:
+    assert Stage((lane,)).has_lane_options is has_options
+
+
+def test_is_the_same_in_json() -> None:
+    assert msgspec.json.decode(msgspec.json.encode(STAGE), type=Stage[str]) == STAGE
+
+
+def test_accepts_a_valid_stage() -> None:
+    STAGE.validate()
+
+
+GOOD = Lane((Step("x"),))
+
+
+@pytest.mark.parametrize(
+    ("lane", "word"),
+    [
+        (Lane(()), "step"),
+        (Lane((Step("a"),), priority=LARGEST_INT + 1), "priority"),
+        (Lane((Step("a"),), priority=-LARGEST_INT - 1), "priority"),
+        (Lane((Step("a"),), sm_count=-1), "SM count"),
+        (Lane((Step("a"),), sm_count=LARGEST_INT + 1), "SM count"),
+        (Lane((Step("a", "GEMM"),), merged=True), "merged"),
+        (Lane((Step("a", "GEMM"), Step("b", "FFT")), merged=True), "merged"),
+    ],
+)
+def test_refuses_a_lane_by_its_place(lane: Lane[str], word: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(word) + ".* at lane 1"):
+        Stage((GOOD, lane)).validate()
+
+
+def test_refuses_no_lanes() -> None:
+    with pytest.raises(ValueError, match="a lane or more"):
+        Stage(()).validate()
