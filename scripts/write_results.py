@@ -229,7 +229,7 @@ _plan_time = _rows_of(
         "memory": lambda each: f"{each['megabytes']:.0f} MB",
     },
 )
-_launch_overhead = _rows_of(
+_launches = _rows_of(
     "launches",
     "What launching one pinned convolution costs the host, beside the bare calls of cuDNN that it "
     "makes: medians. libcuda and libcudnn are stand-ins that do no work, so this is the share of "
@@ -241,6 +241,23 @@ _launch_overhead = _rows_of(
         "difference": lambda each: f"{each['overhead_ns']} ns",
     },
 )
+_stage_calls = _rows_of(
+    "stages",
+    "What the whole call of a stage costs the host, from finding what was kept for it to the join: "
+    "medians over the same stand-ins, whose events and streams do no work either, for a small "
+    "convolution on each lane. The second time is of calls whose results lie elsewhere every time.",
+    {
+        "lanes": lambda each: each["lanes"],
+        "time": lambda each: f"{each['call']['median_ns']} ns",
+        "new addresses": lambda each: f"{each['call_with_new_addresses']['median_ns']} ns",
+    },
+)
+
+
+def _launch_overhead(result: dict[str, Any]) -> str:
+    return f"{_launches(result).rstrip()}\n\n{_stage_calls(result)}"
+
+
 _applications = _rows_of(
     "networks",
     lambda result: (
