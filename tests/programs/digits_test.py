@@ -66,6 +66,6 @@ def test_three_epochs_reach_the_same_accuracy() -> None:
     assert stages_run() - before > 2 * steps, "forward and backward stages in every step"
     assert tf_interop.status().failures == ()
     assert np.mean(predicted == labels) > 0.94
-    # All 400 were the same on the CPU that this was written on. TensorFlow's convolutions differ
-    # between CPUs by rounding, and an image on the edge between two digits may fall to either side.
-    assert np.sum(predicted != expected) <= 2
+    # Rounding differs between CPUs and grows over 132 updates: 0 to 4 of 400 images near the edge
+    # between two digits fell to the other side on the machines seen. A wrong gradient moves dozens.
+    assert np.mean(predicted != expected) <= 0.03
