@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
+
+from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS
 
 CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
@@ -85,6 +87,36 @@ class GraphBuilder:
     def node(self, name: str) -> node_def_pb2.NodeDef:
         """The node of a name."""
         return node_of(self.graph_def, name)
+
+
+def graph_of(nodes: Mapping[str, str], device: str = GPU) -> GraphBuilder:
+    """A graph of nodes that are written as their op and inputs, `{"a": "Conv2D x f ^c"}`.
+
+    What is read and is no node becomes a source. A convolution has the usual attributes. An Enter
+    is of the frame that its name begins with. `@` and a device at the end put a node on another.
+    """
+    graph = GraphBuilder(device)
+    words = {name: text.partition(" @") for name, text in nodes.items()}
+    for text, _, _ in words.values():
+        for read in text.split()[1:]:
+            source = read.removeprefix("^").partition(":")[0]
+            if source not in nodes and all(node.name != source for node in graph.graph_def.node):
+                graph.source(source)
+    for name, (text, _, at) in words.items():
+        op, *inputs = text.split()
+        if op in CONVOLUTION_KINDS:
+            add = graph.fused_conv if op.startswith("_Fused") else graph.conv
+            add(name, *inputs, op=op, device=at or None)
+        else:
+            frame = {"frame_name": name.partition("/")[0]} if op == "Enter" else {}
+            graph.add(name, op, *inputs, device=at or None, T=FLOAT, **frame)
+    return graph
+
+
+def same_graph(first: graph_pb2.GraphDef, second: graph_pb2.GraphDef) -> bool:
+    """Whether two graphs have the same bytes: to look at an attribute may add it."""
+    one, other = (each.SerializeToString(deterministic=True) for each in (first, second))
+    return bool(one == other)
 
 
 def node_of(graph_def: graph_pb2.GraphDef, name: str) -> node_def_pb2.NodeDef:

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
-from graph_builder import BFLOAT16, CPU, DOUBLE, FLOAT, GPU, HALF, GraphBuilder, add_shapes
-from tensorflow.core.framework import types_pb2
+from graph_builder import (
+    BFLOAT16,
+    CPU,
+    DOUBLE,
+    FLOAT,
+    GPU,
+    HALF,
+    GraphBuilder,
+    add_shapes,
+    graph_of,
+    same_graph,
+)
+from tensorflow.core.framework import graph_pb2, types_pb2
 
 from tf_interop.convolution import (
     ConvolutionConfiguration,
@@ -16,512 +28,337 @@ from tf_interop.convolution import (
     RefusalReason,
 )
 from tf_interop.errors import GraphError
-from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS, SIZES_POSITIONS
+from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.properties import GraphProperties, ShapeInference
 from tf_interop.graph.view import GraphView
 
+IMAGE, FILTER = (8, 28, 30, 16), (3, 5, 16, 32)
+FIRST = (8, 16, 28, 30)
+VOLUME, VOLUME_FILTER = (2, 7, 28, 30, 16), (2, 3, 5, 16, 32)
+ATTRIBUTE = RefusalReason.ATTRIBUTE
 
-def _find(
+
+def find(
     graph: GraphBuilder, infer: ShapeInference | None = None
 ) -> tuple[tuple[ConvolutionNode, ...], tuple[Refusal, ...]]:
+    """What is found, which leaves the graph alone."""
+    before = graph_pb2.GraphDef.FromString(graph.graph_def.SerializeToString())
     view = GraphView(graph.graph_def)
-    return find_convolutions(view, GraphProperties(view, infer))
+    found = find_convolutions(view, GraphProperties(view, infer))
+    assert same_graph(graph.graph_def, before)
+    return found
 
 
-def _only(graph: GraphBuilder, infer: ShapeInference | None = None) -> ConvolutionConfiguration:
-    convolutions, refusals = _find(graph, infer)
-    assert not refusals
-    assert len(convolutions) == 1
-    return convolutions[0].configuration
-
-
-def _only_refusal(graph: GraphBuilder) -> Refusal:
-    convolutions, refusals = _find(graph)
-    assert not convolutions
-    assert len(refusals) == 1
-    return refusals[0]
-
-
-def _operands(
-    image: tuple[int | None, ...] | None = (8, 28, 30, 16),
-    filter_: tuple[int | None, ...] | None = (3, 5, 16, 32),
-    device: str | None = None,
+def convolution(
+    op: str = "Conv2D",
+    image: tuple[int | None, ...] | None = IMAGE,
+    filter_: tuple[int | None, ...] | None = FILTER,
+    device: str = GPU,
+    **changes: Any,
 ) -> GraphBuilder:
-    graph = GraphBuilder() if device is None else GraphBuilder(device)
-    graph.source("x", image)
-    graph.source("f", filter_)
-    graph.source("bias")
+    """A graph of one convolution `c`; the shape of a gradient is in its sizes."""
+    graph = GraphBuilder(device)
+    kind = CONVOLUTION_KINDS[op]
+    add = graph.conv
+    if kind is ConvolutionKind.FORWARD:
+        inputs = [graph.source("x", image), graph.source("f", filter_)]
+        if op.startswith("_Fused"):
+            add = graph.fused_conv
+            inputs.append(graph.source("bias"))
+    elif kind is ConvolutionKind.BACKWARD_INPUT:
+        inputs = [graph.sizes("sizes", image), graph.source("f", filter_), graph.source("gradient")]
+    else:
+        inputs = [graph.source("x", image), graph.sizes("sizes", filter_), graph.source("gradient")]
+    add("c", *inputs, op=op, **changes)
     return graph
 
 
-def test_finds_forward() -> None:
-    graph = _operands()
-    graph.conv("c", "x", "f")
-    convolutions, refusals = _find(graph)
+def only(graph: GraphBuilder, infer: ShapeInference | None = None) -> ConvolutionConfiguration:
+    [node], refusals = find(graph, infer)
     assert not refusals
-    assert convolutions == (
-        ConvolutionNode(
-            name="c",
-            index=3,
-            device=graph.node("c").device,
-            region="",
-            configuration=ConvolutionConfiguration(
-                op="Conv2D",
-                kind=ConvolutionKind.FORWARD,
-                depthwise=False,
-                dtype="float32",
-                layout="NHWC",
-                image_shape=(8, 28, 30, 16),
-                filter_shape=(3, 5, 16, 32),
-                output_shape=(8, 28, 30, 32),
-                strides=(1, 1),
-                dilations=(1, 1),
-                padding="SAME",
-                group_count=1,
-            ),
-        ),
-    )
+    return node.configuration
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("image", "filter_", "expected"),
     [
-        ({"padding": "SAME", "strides": [1, 3, 4, 1]}, (8, 10, 8, 32)),
-        ({"padding": "VALID"}, (8, 26, 26, 32)),
-        ({"padding": "VALID", "strides": [1, 2, 3, 1]}, (8, 13, 9, 32)),
-        ({"padding": "VALID", "dilations": [1, 2, 3, 1]}, (8, 24, 18, 32)),
+        (IMAGE, FILTER, {"op": "Conv2D", "layout": "NHWC", "output_shape": (8, 28, 30, 32)}),
         (
-            {"padding": "EXPLICIT", "explicit_paddings": [0, 0, 1, 2, 3, 0, 0, 0]},
-            (8, 29, 29, 32),
+            VOLUME,
+            VOLUME_FILTER,
+            {"op": "Conv3D", "layout": "NDHWC", "output_shape": (2, 7, 28, 30, 32)},
         ),
     ],
+    ids=["image", "volume"],
 )
-def test_computes_output_shape(changes: dict[str, Any], expected: tuple[int, ...]) -> None:
-    graph = _operands()
-    graph.conv("c", "x", "f", **changes)
-    assert _only(graph).output_shape == expected
-
-
-def test_finds_nchw() -> None:
-    graph = _operands(image=(8, 16, 28, 30))
-    graph.conv(
-        "c",
-        "x",
-        "f",
-        data_format="NCHW",
-        strides=[1, 1, 2, 3],
-        dilations=[1, 1, 1, 2],
-        padding="EXPLICIT",
-        explicit_paddings=[0, 0, 0, 0, 1, 2, 3, 4],
-    )
-    configuration = _only(graph)
-    assert configuration.layout == "NCHW"
-    assert configuration.strides == (2, 3)
-    assert configuration.dilations == (1, 2)
-    assert configuration.explicit_paddings == (1, 2, 3, 4)
-    assert configuration.group_count == 1
-    # (28 + 3 - 3) // 2 + 1 and (30 + 7 - 9) // 3 + 1.
-    assert configuration.output_shape == (8, 32, 15, 10)
-
-
-@pytest.mark.parametrize("op", sorted(CONVOLUTION_KINDS))
-@pytest.mark.parametrize("device", [CPU, GPU])
-@pytest.mark.parametrize(
-    ("dtype", "name"), [(BFLOAT16, "bfloat16"), (DOUBLE, "float64")], ids=["bfloat16", "double"]
-)
-def test_finds_dtype(op: str, device: str, dtype: int, name: str) -> None:
-    graph = GraphBuilder(device)
-    for source in ("x", "f", "bias"):
-        graph.source(source)
-    if op == "_FusedConv2D":
-        graph.fused_conv("c", "x", "f", "bias", T=dtype, TArgs=[dtype])
-    elif op == "_FusedConv3D":
-        graph.fused_conv("c", "x", "f", "bias", op=op, T=dtype)
-    elif op in SIZES_POSITIONS:
-        graph.conv("c", "x", "f", "bias", op=op, T=dtype)
-    else:
-        graph.conv("c", "x", "f", op=op, T=dtype)
-    configuration = _only(graph)
-    assert (configuration.op, configuration.dtype) == (op, name)
-
-
-def test_finds_half_and_groups() -> None:
-    graph = _operands(filter_=(3, 3, 4, 32))
-    graph.conv("c", "x", "f", T=HALF)
-    configuration = _only(graph)
-    assert configuration.dtype == "float16"
-    assert configuration.group_count == 4
-
-
-def test_finds_attributes_left_at_their_defaults() -> None:
-    graph = _operands()
-    graph.conv("c", "x", "f", dilations=None, data_format=None, explicit_paddings=None)
-    configuration = _only(graph)
-    assert (configuration.layout, configuration.dilations) == ("NHWC", (1, 1))
-
-
-def test_finds_depthwise() -> None:
-    graph = _operands(filter_=(3, 3, 16, 2))
-    graph.conv("c", "x", "f", op="DepthwiseConv2dNative", strides=[1, 2, 2, 1])
-    configuration = _only(graph)
-    assert configuration.depthwise
-    assert configuration.group_count == 16
-    assert configuration.output_shape == (8, 14, 15, 32)
-
-
-def test_finds_backward_input() -> None:
-    graph = _operands(filter_=(3, 3, 16, 32))
-    graph.sizes("sizes", [8, 28, 30, 16])
-    graph.source("gradient")
-    graph.conv("c", "sizes", "f", "gradient", op="Conv2DBackpropInput", strides=[1, 2, 2, 1])
-    configuration = _only(graph)
-    assert configuration.kind is ConvolutionKind.BACKWARD_INPUT
-    assert configuration.image_shape == (8, 28, 30, 16)
-    assert configuration.filter_shape == (3, 3, 16, 32)
-    assert configuration.output_shape == (8, 14, 15, 32)
-    assert configuration.group_count == 1
-
-
-def test_finds_backward_filter() -> None:
-    graph = _operands(image=(None, 28, 30, 16))
-    graph.sizes("sizes", [3, 3, 1, 16])
-    graph.source("gradient", (8, None, None, None))
-    graph.conv("c", "x", "sizes", "gradient", op="Conv2DBackpropFilter")
-    configuration = _only(graph)
-    assert configuration.kind is ConvolutionKind.BACKWARD_FILTER
-    assert configuration.image_shape == (None, 28, 30, 16)
-    assert configuration.filter_shape == (3, 3, 1, 16)
-    assert configuration.output_shape == (8, 28, 30, 16)
-    assert configuration.group_count == 16
-
-
-@pytest.mark.parametrize(
-    ("op", "kind"),
-    [
-        ("DepthwiseConv2dNativeBackpropInput", ConvolutionKind.BACKWARD_INPUT),
-        ("DepthwiseConv2dNativeBackpropFilter", ConvolutionKind.BACKWARD_FILTER),
-    ],
-)
-def test_finds_depthwise_gradients(op: str, kind: ConvolutionKind) -> None:
-    graph = _operands(filter_=(3, 3, 16, 2))
-    graph.source("gradient")
-    if kind is ConvolutionKind.BACKWARD_INPUT:
-        graph.conv("c", graph.sizes("sizes", [8, 28, 30, 16]), "f", "gradient", op=op)
-    else:
-        graph.conv("c", "x", graph.sizes("sizes", [3, 3, 16, 2]), "gradient", op=op)
-    configuration = _only(graph)
-    assert configuration.depthwise
-    assert configuration.kind is kind
-    assert configuration.image_shape == (8, 28, 30, 16)
-    assert configuration.filter_shape == (3, 3, 16, 2)
-    assert configuration.output_shape == (8, 28, 30, 32)
-    assert configuration.group_count == 16
-
-
-def test_takes_shape_of_gradient_from_output_where_sizes_are_not_constant() -> None:
-    graph = _operands()
-    graph.source("sizes")
-    graph.source("gradient")
-    graph.conv("c", "sizes", "f", "gradient", op="Conv2DBackpropInput")
-    add_shapes(graph.node("c"), "_output_shapes", [(None, 28, 30, 16)])
-    assert _only(graph).image_shape == (None, 28, 30, 16)
-
-
-def test_finds_without_shapes() -> None:
-    graph = _operands(image=None, filter_=None)
-    graph.conv("c", "x", "f")
-    configuration = _only(graph)
-    assert configuration.image_shape is None
-    assert configuration.filter_shape is None
-    assert configuration.output_shape is None
-    assert configuration.group_count is None
-
-
-def test_infers_what_is_missing() -> None:
-    shapes = {"x": [(4, 8, 8, 16)], "f": [(1, 1, 16, 64)]}
-    graph = _operands(image=None, filter_=None)
-    graph.conv("c", "x", "f")
-    assert _only(graph, shapes.get).output_shape == (4, 8, 8, 64)
-
-
-@pytest.mark.parametrize(
-    "fused_ops",
-    [
-        ["BiasAdd"],
-        ["BiasAdd", "Relu"],
-        ["BiasAdd", "Relu6"],
-        ["BiasAdd", "LeakyRelu"],
-        ["BiasAdd", "Elu"],
-    ],
-)
-def test_finds_fused(fused_ops: list[str]) -> None:
-    graph = _operands()
-    graph.fused_conv("c", "x", "f", "bias", fused_ops=fused_ops, leakyrelu_alpha=0.25)
-    configuration = _only(graph)
-    assert configuration.fused_ops == tuple(fused_ops)
-    assert configuration.leaky_relu_alpha == (0.25 if "LeakyRelu" in fused_ops else 0)
-
-
-def test_leaky_relu_has_a_default() -> None:
-    graph = _operands()
-    graph.fused_conv("c", "x", "f", "bias", fused_ops=["BiasAdd", "LeakyRelu"])
-    assert _only(graph).leaky_relu_alpha == pytest.approx(0.2)
-
-
-@pytest.mark.parametrize(
-    "device", ["", CPU, "/device:GPU:3", "/gpu:0", "GPU:1", "/job:worker/task:1", "/job:w/cpu:*"]
-)
-def test_finds_on_device(device: str) -> None:
-    graph = _operands()
-    graph.conv("c", "x", "f", device=device)
-    convolutions, _ = _find(graph)
-    assert [node.device for node in convolutions] == [device]
-
-
-def test_takes_nchw_on_the_cpu() -> None:
-    graph = _operands(image=(8, 16, 28, 30), device=CPU)
-    graph.conv("c", "x", "f", data_format="NCHW")
-    assert _only(graph).layout == "NCHW"
-
-
-_ATTRIBUTE = RefusalReason.ATTRIBUTE
-
-
-@pytest.mark.parametrize(
-    ("reason", "changes"),
-    [
-        (RefusalReason.DEVICE, {"device": "/job:localhost/replica:0/task:0/device:TPU:0"}),
-        (RefusalReason.DEVICE, {"device": "/device:XLA_GPU:0"}),
-        (RefusalReason.DEVICE, {"device": "/tpu:0"}),
-        (RefusalReason.DTYPE, {"T": types_pb2.DT_INT32}),
-        (RefusalReason.DTYPE, {"T": types_pb2.DT_QINT8}),
-        (RefusalReason.LAYOUT, {"data_format": "NCHW_VECT_C"}),
-        (RefusalReason.LAYOUT, {"filter_format": "OIHW"}),
-        (RefusalReason.XLA, {"_XlaMustCompile": True}),
-        (RefusalReason.XLA, {"_XlaCompile": True}),
-        (RefusalReason.XLA, {"_XlaCluster": "cluster_0"}),
-        (RefusalReason.XLA, {"_xla_compile_id": "1"}),
-        (RefusalReason.XLA, {"_xla_cluster_id": "1"}),
-        (_ATTRIBUTE, {"_kernel": "from_another_library"}),
-        (_ATTRIBUTE, {"strides": [2, 1, 1, 1]}),
-        (_ATTRIBUTE, {"strides": [1, 1, 1, 2]}),
-        (_ATTRIBUTE, {"strides": [1, 1, 1]}),
-        (_ATTRIBUTE, {"strides": [1, 0, 1, 1]}),
-        (_ATTRIBUTE, {"strides": None}),
-        (_ATTRIBUTE, {"strides": [1, 2, 2, 1], "data_format": "NCHW"}),
-        (_ATTRIBUTE, {"dilations": [1, 1, 1, 2]}),
-        (_ATTRIBUTE, {"dilations": [2, 1, 1, 1]}),
-        (_ATTRIBUTE, {"padding": "EXPLICIT"}),
-        (_ATTRIBUTE, {"padding": "EXPLICIT", "explicit_paddings": [1, *[0] * 7]}),
-        (_ATTRIBUTE, {"padding": "EXPLICIT", "explicit_paddings": [*[0] * 7, 1]}),
-        (_ATTRIBUTE, {"padding": "EXPLICIT", "explicit_paddings": [0, 0, -1, *[0] * 5]}),
-        (_ATTRIBUTE, {"padding": "SAME", "explicit_paddings": [0, 0, 1, 1, 1, 1, 0, 0]}),
-        (_ATTRIBUTE, {"padding": "FULL"}),
-        (_ATTRIBUTE, {"padding": None}),
-        (_ATTRIBUTE, {"T": None}),
-        (_ATTRIBUTE, {"use_cudnn_on_gpu": False}),
-        (_ATTRIBUTE, {"op": "DepthwiseConv2dNative", "dilations": [1, 2, 2, 1]}),
-        (_ATTRIBUTE, {"op": "DepthwiseConv2dNative", "strides": [1, 1, 2, 1]}),
-    ],
-)
-def test_refuses(reason: RefusalReason, changes: dict[str, Any]) -> None:
-    graph = _operands(filter_=(3, 3, 16, 2))
-    graph.conv("c", "x", "f", **changes)
-    refusal = _only_refusal(graph)
-    assert (refusal.node, refusal.reason) == ("c", reason)
-
-
-@pytest.mark.parametrize(
-    ("image", "filter_", "op"),
-    [
-        ((8, 28, 30, 16), (3, 3, 5, 32), "Conv2D"),
-        ((8, 28, 16), (3, 3, 16, 32), "Conv2D"),
-        ((8, 28, 30, 16), (3, 3, 16), "Conv2D"),
-        ((8, 28, 30, 16), (3, 3, 8, 2), "DepthwiseConv2dNative"),
-    ],
-)
-def test_refuses_shapes_that_do_not_fit(
-    image: tuple[int, ...], filter_: tuple[int, ...], op: str
+def test_finds_a_convolution_without_attributes_that_have_defaults(
+    image: tuple[int, ...], filter_: tuple[int, ...], expected: dict[str, Any]
 ) -> None:
-    graph = _operands(image, filter_)
-    graph.conv("c", "x", "f", op=op)
-    assert _only_refusal(graph).reason is _ATTRIBUTE
-
-
-def test_refuses_sizes_of_height_and_width_alone() -> None:
-    graph = _operands()
-    graph.conv(
-        "c", graph.sizes("sizes", [28, 30]), "f", graph.source("g"), op="Conv2DBackpropInput"
-    )
-    assert _only_refusal(graph).reason is _ATTRIBUTE
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"fused_ops": ["FusedBatchNorm"]},
-        {"fused_ops": ["BiasAdd", "Tanh"]},
-        {"fused_ops": ["BiasAdd", "Add", "Relu"]},
-        {"fused_ops": []},
-        {"num_args": 2, "TArgs": [FLOAT, FLOAT]},
-        {"num_host_args": 1},
-        {"TArgs": [HALF]},
-        {"T": BFLOAT16},
-    ],
-)
-def test_refuses_fused_ops(changes: dict[str, Any]) -> None:
-    graph = _operands()
-    graph.fused_conv("c", "x", "f", "bias", **changes)
-    assert _only_refusal(graph).reason is RefusalReason.FUSED_OPS
-
-
-def test_finds_what_xla_must_not_compile() -> None:
-    graph = _operands()
-    graph.conv("c", "x", "f", _XlaMustCompile=False, _xla_inferred_shapes="")
-    assert _only(graph).op == "Conv2D"
-
-
-def test_refuses_unclear_control_flow() -> None:
-    graph = _operands()
-    graph.add("enter", "Enter", "x", frame_name="loop")
-    graph.conv("c", "enter", "f")
-    assert _only_refusal(graph).reason is RefusalReason.CONTROL_FLOW
-
-
-def test_regions_of_branches_differ() -> None:
-    graph = _operands()
-    graph.source("p")
-    graph.add("switch", "Switch", "x", "p")
-    graph.conv("outside", "x", "f")
-    graph.conv("else", "switch", "f")
-    graph.conv("then", "switch:1", "f")
-    convolutions, _ = _find(graph)
-    assert len({node.region for node in convolutions}) == 3
-
-
-@pytest.mark.parametrize("inputs", [("x",), ("x", "f", "bias")])
-def test_raises_on_wrong_number_of_inputs(inputs: tuple[str, ...]) -> None:
-    graph = _operands()
-    graph.conv("c", *inputs)
-    with pytest.raises(GraphError, match="node 'c'"):
-        _find(graph)
-
-
-def test_order_is_topological_and_not_that_of_the_graph() -> None:
-    graph = _operands()
-    graph.conv("a", "z", "f")
-    graph.conv("z", "x", "f")
-    graph.conv("m", "x", "f")
-    convolutions, _ = _find(graph)
-    assert [node.name for node in convolutions] == ["m", "z", "a"]
-    reversed_graph = GraphBuilder()
-    reversed_graph.graph_def.node.extend(reversed(graph.graph_def.node))
-    convolutions, _ = _find(reversed_graph)
-    assert [node.name for node in convolutions] == ["m", "z", "a"]
-
-
-def test_leaves_the_graph_alone() -> None:
-    graph = _operands()
-    graph.conv("bare", "x", "f", dilations=None, data_format=None, explicit_paddings=None)
-    graph.fused_conv("fused", "x", "f", "bias", num_host_args=None)
-    graph.conv("refused", "x", "f", padding=None)
-    before = graph.graph_def.SerializeToString(deterministic=True)
-    _find(graph)
-    assert graph.graph_def.SerializeToString(deterministic=True) == before
-
-
-VOLUME, VOLUME_FILTER = (2, 7, 28, 30, 16), (2, 3, 5, 16, 32)
-
-
-def test_finds_forward_of_volumes() -> None:
-    graph = _operands(VOLUME, VOLUME_FILTER)
-    graph.conv("c", "x", "f", op="Conv3D", strides=[1, 2, 1, 3, 1], dilations=[1, 1, 2, 1, 1])
-    assert _only(graph) == ConvolutionConfiguration(
-        op="Conv3D",
+    bare = dict.fromkeys(("dilations", "data_format", "explicit_paddings"))
+    graph = convolution(expected["op"], image, filter_, **bare)
+    ones = (1,) * (len(image) - 2)
+    configuration = ConvolutionConfiguration(
         kind=ConvolutionKind.FORWARD,
         depthwise=False,
         dtype="float32",
-        layout="NDHWC",
-        image_shape=VOLUME,
-        filter_shape=VOLUME_FILTER,
-        output_shape=(2, 4, 28, 10, 32),
-        strides=(2, 1, 3),
-        dilations=(1, 2, 1),
+        image_shape=image,
+        filter_shape=filter_,
+        strides=ones,
+        dilations=ones,
         padding="SAME",
         group_count=1,
+        **expected,
     )
+    [found], _ = find(graph)
+    assert found == ConvolutionNode("c", 2, GPU, "", configuration)
 
 
-@pytest.mark.parametrize("device", [CPU, GPU])
-def test_finds_volumes_with_channels_first(device: str) -> None:
-    graph = _operands((2, 16, 7, 28, 30), VOLUME_FILTER, device)
-    strides, dilations = [1, 1, 1, 2, 3], [1, 1, 2, 1, 1]
-    changes: Any = {"data_format": "NCDHW", "strides": strides, "dilations": dilations}
-    graph.conv("c", "x", "f", op="Conv3D", padding="VALID", **changes)
-    configuration = _only(graph)
-    assert configuration.layout == "NCDHW"
-    assert configuration.strides == (1, 2, 3)
-    assert configuration.dilations == (2, 1, 1)
-    # 7 - 2, (28 - 3) // 2 + 1 and (30 - 5) // 3 + 1.
-    assert configuration.output_shape == (2, 32, 5, 13, 9)
+PADS = [0, 0, 1, 2, 3, 0, 0, 0]
+FUSED = {"op": "_FusedConv2D"}
+FUSED_VOLUME = {"op": "_FusedConv3D", "image": VOLUME, "filter_": VOLUME_FILTER}
+LEAKY = {"fused_ops": ["BiasAdd", "LeakyRelu"]}
+FORWARD_3D = {"op": "Conv3D", "image": VOLUME, "filter_": VOLUME_FILTER}
 
 
-def test_finds_gradients_of_volumes() -> None:
-    graph = _operands(VOLUME, (2, 3, 5, 8, 32))
-    graph.sizes("image_sizes", VOLUME)
-    graph.sizes("filter_sizes", VOLUME_FILTER)
-    graph.conv("by_image", "image_sizes", "f", "bias", op="Conv3DBackpropInputV2")
-    graph.conv("by_filter", "x", "filter_sizes", "bias", op="Conv3DBackpropFilterV2")
-    found, _ = _find(graph)
-    by_filter, by_image = (node.configuration for node in found)
-    assert by_image.kind is ConvolutionKind.BACKWARD_INPUT
-    assert by_image.image_shape == VOLUME
-    assert by_image.output_shape == (2, 7, 28, 30, 32)
-    assert by_image.group_count == 2
-    assert by_filter.kind is ConvolutionKind.BACKWARD_FILTER
-    assert by_filter.filter_shape == VOLUME_FILTER
-    assert by_filter.group_count == 1
+# What the convolution is, other than the usual, and what its configuration then says.
+@pytest.mark.parametrize(
+    ("of", "expected"),
+    [
+        ({"strides": [1, 3, 4, 1]}, {"strides": (3, 4), "output_shape": (8, 10, 8, 32)}),
+        ({"padding": "VALID"}, {"padding": "VALID", "output_shape": (8, 26, 26, 32)}),
+        ({"padding": "VALID", "strides": [1, 2, 3, 1]}, {"output_shape": (8, 13, 9, 32)}),
+        ({"padding": "VALID", "dilations": [1, 2, 3, 1]}, {"output_shape": (8, 24, 18, 32)}),
+        (
+            {"padding": "EXPLICIT", "explicit_paddings": PADS},
+            {"explicit_paddings": (1, 2, 3, 0), "output_shape": (8, 29, 29, 32)},
+        ),
+        (
+            {
+                **{"image": FIRST, "data_format": "NCHW", "padding": "EXPLICIT"},
+                **{"strides": [1, 1, 2, 3], "dilations": [1, 1, 1, 2]},
+                "explicit_paddings": [0, 0, 0, 0, 1, 2, 3, 4],
+            },
+            {
+                **{"layout": "NCHW", "strides": (2, 3), "dilations": (1, 2), "group_count": 1},
+                "explicit_paddings": (1, 2, 3, 4),
+                # (28 + 3 - 3) // 2 + 1 and (30 + 7 - 9) // 3 + 1.
+                "output_shape": (8, 32, 15, 10),
+            },
+        ),
+        ({"image": FIRST, "data_format": "NCHW", "device": CPU}, {"layout": "NCHW"}),
+        ({"filter_": (3, 3, 4, 32), "T": HALF}, {"group_count": 4, "dtype": "float16"}),
+        ({"_XlaMustCompile": False, "_xla_inferred_shapes": ""}, {"op": "Conv2D"}),
+        (
+            {"image": None, "filter_": None},
+            dict.fromkeys(("image_shape", "filter_shape", "output_shape", "group_count")),
+        ),
+        (
+            {"op": "DepthwiseConv2dNative", "filter_": (3, 3, 16, 2), "strides": [1, 2, 2, 1]},
+            {"depthwise": True, "group_count": 16, "output_shape": (8, 14, 15, 32)},
+        ),
+        *(
+            (
+                {"op": f"DepthwiseConv2dNative{op}", "filter_": (3, 3, 16, 2)},
+                {
+                    **{"depthwise": True, "kind": kind, "group_count": 16, "image_shape": IMAGE},
+                    **{"filter_shape": (3, 3, 16, 2), "output_shape": (8, 28, 30, 32)},
+                },
+            )
+            for op, kind in [
+                ("BackpropInput", ConvolutionKind.BACKWARD_INPUT),
+                ("BackpropFilter", ConvolutionKind.BACKWARD_FILTER),
+            ]
+        ),
+        (
+            {"op": "Conv2DBackpropInput", "strides": [1, 2, 2, 1]},
+            {
+                **{"kind": ConvolutionKind.BACKWARD_INPUT, "image_shape": IMAGE},
+                **{"filter_shape": FILTER, "output_shape": (8, 14, 15, 32), "group_count": 1},
+            },
+        ),
+        (
+            {"op": "Conv2DBackpropFilter", "filter_": (3, 3, 1, 16)},
+            {
+                **{"kind": ConvolutionKind.BACKWARD_FILTER, "image_shape": IMAGE},
+                **{"filter_shape": (3, 3, 1, 16), "output_shape": (8, 28, 30, 16)},
+                "group_count": 16,
+            },
+        ),
+        *(
+            (FUSED | {"fused_ops": [*fused]}, {"fused_ops": fused, "leaky_relu_alpha": 0})
+            for fused in [("BiasAdd",), *(("BiasAdd", each) for each in ("Relu", "Relu6", "Elu"))]
+        ),
+        (FUSED | LEAKY | {"leakyrelu_alpha": 0.25}, {"leaky_relu_alpha": 0.25}),
+        (FUSED | LEAKY, {"leaky_relu_alpha": pytest.approx(0.2)}),
+        (
+            FORWARD_3D | {"strides": [1, 2, 1, 3, 1], "dilations": [1, 1, 2, 1, 1]},
+            {"strides": (2, 1, 3), "dilations": (1, 2, 1), "output_shape": (2, 4, 28, 10, 32)},
+        ),
+        *(
+            (
+                {
+                    **{"op": "Conv3D", "image": (2, 16, 7, 28, 30), "filter_": VOLUME_FILTER},
+                    **{"data_format": "NCDHW", "padding": "VALID", "device": device},
+                    **{"strides": [1, 1, 1, 2, 3], "dilations": [1, 1, 2, 1, 1]},
+                },
+                # 7 - 2, (28 - 3) // 2 + 1 and (30 - 5) // 3 + 1.
+                {"strides": (1, 2, 3), "dilations": (2, 1, 1), "output_shape": (2, 32, 5, 13, 9)},
+            )
+            for device in (CPU, GPU)
+        ),
+        (
+            {"op": "Conv3DBackpropInputV2", "image": VOLUME, "filter_": (2, 3, 5, 8, 32)},
+            {
+                **{"kind": ConvolutionKind.BACKWARD_INPUT, "image_shape": VOLUME},
+                **{"output_shape": (2, 7, 28, 30, 32), "group_count": 2},
+            },
+        ),
+        (
+            {"op": "Conv3DBackpropFilterV2", "image": VOLUME, "filter_": VOLUME_FILTER},
+            {"kind": ConvolutionKind.BACKWARD_FILTER, "filter_shape": VOLUME_FILTER},
+        ),
+        (FUSED_VOLUME | {"fused_ops": ["BiasAdd", "Elu"]}, {"fused_ops": ("BiasAdd", "Elu")}),
+    ],
+)
+def test_finds(of: dict[str, Any], expected: dict[str, Any]) -> None:
+    configuration = only(convolution(**of))
+    assert {name: getattr(configuration, name) for name in expected} == expected
 
 
-def test_finds_fused_of_volumes() -> None:
-    graph = _operands(VOLUME, VOLUME_FILTER)
-    graph.fused_conv("c", "x", "f", "bias", op="_FusedConv3D", fused_ops=["BiasAdd", "Elu"])
-    assert _only(graph).fused_ops == ("BiasAdd", "Elu")
-
-
-def test_finds_attributes_of_volumes_left_at_their_defaults() -> None:
-    graph = _operands(VOLUME, VOLUME_FILTER)
-    graph.conv("c", "x", "f", op="Conv3D", dilations=None, data_format=None)
-    configuration = _only(graph)
-    assert (configuration.layout, configuration.dilations) == ("NDHWC", (1, 1, 1))
+@pytest.mark.parametrize("op", sorted(CONVOLUTION_KINDS))
+def test_finds_every_op_in_every_dtype_on_every_device(op: str) -> None:
+    image, filter_ = (VOLUME, VOLUME_FILTER) if "3D" in op else (IMAGE, FILTER)
+    for device, (dtype, name) in itertools.product(
+        (CPU, GPU), ((BFLOAT16, "bfloat16"), (DOUBLE, "float64"))
+    ):
+        of_bias = {"TArgs": [dtype]} if op == "_FusedConv2D" else {}
+        found = only(convolution(op, image, filter_, device, T=dtype, **of_bias))
+        assert (found.op, found.dtype) == (op, name)
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"data_format": "NHWC"}, RefusalReason.LAYOUT),
-        ({"padding": "EXPLICIT"}, _ATTRIBUTE),
-        ({"strides": [1, 2, 2, 1]}, _ATTRIBUTE),
-        ({"dilations": [1, 2, 0, 2, 1]}, _ATTRIBUTE),
-        ({"strides": [1, 1, 1, 1, 2]}, _ATTRIBUTE),
-        ({"T": types_pb2.DT_INT8}, RefusalReason.DTYPE),
-    ],
+    "device", ["", "/device:GPU:3", "/gpu:0", "GPU:1", "/job:worker/task:1", "/job:w/cpu:*"]
 )
-def test_refuses_volumes(changes: dict[str, Any], reason: RefusalReason) -> None:
-    graph = _operands(VOLUME, VOLUME_FILTER)
-    graph.conv("c", "x", "f", op="Conv3D", **changes)
-    assert _only_refusal(graph).reason is reason
+def test_finds_on_device(device: str) -> None:
+    [node], _ = find(convolution(device=device))
+    assert node.device == device
 
 
-def test_refuses_volumes_of_other_ranks_sizes_and_paddings() -> None:
-    graph = _operands((2, 28, 30, 16), VOLUME_FILTER)
-    graph.conv("of_rank_4", "x", "f", op="Conv3D")
-    changes: Any = {"op": "Conv3DBackpropInputV2", "Tshape": types_pb2.DT_INT64}
-    graph.conv("of_int64", "bias", "f", "bias", **changes)
-    graph.fused_conv("padded", "bias", "f", "bias", op="_FusedConv3D", padding_list=[0, 1])
-    found, refusals = _find(graph)
+def test_takes_shapes_from_wherever_they_are_known() -> None:
+    shapes = {"x": [(4, 8, 8, 16)], "f": [(1, 1, 16, 64)]}
+    inferred = only(convolution(image=None, filter_=None), shapes.get)
+    assert inferred.output_shape == (4, 8, 8, 64)
+
+    graph = graph_of({"c": "Conv2DBackpropInput sizes f gradient"})
+    add_shapes(graph.node("c"), "_output_shapes", [(None, 28, 30, 16)])
+    assert only(graph).image_shape == (None, 28, 30, 16)
+
+    graph = convolution("Conv2DBackpropFilter", (None, 28, 30, 16), (3, 3, 1, 16))
+    add_shapes(graph.node("gradient"), "_output_shapes", [(8, None, None, None)])
+    configuration = only(graph)
+    assert configuration.image_shape == (None, 28, 30, 16)
+    assert configuration.output_shape == (8, 28, 30, 16)
+
+
+REFUSED: list[tuple[RefusalReason, dict[str, Any]]] = [
+    *(
+        (RefusalReason.DEVICE, {"device": device})
+        for device in ("/job:j/replica:0/task:0/device:TPU:0", "/device:XLA_GPU:0", "/tpu:0")
+    ),
+    *((RefusalReason.DTYPE, {"T": dtype}) for dtype in (types_pb2.DT_INT32, types_pb2.DT_QINT8)),
+    (RefusalReason.LAYOUT, {"data_format": "NCHW_VECT_C"}),
+    (RefusalReason.LAYOUT, {"filter_format": "OIHW"}),
+    *((RefusalReason.XLA, {key: True}) for key in ("_XlaMustCompile", "_XlaCompile")),
+    *(
+        (RefusalReason.XLA, {key: "1"})
+        for key in ("_XlaCluster", "_xla_compile_id", "_xla_cluster_id")
+    ),
+    (ATTRIBUTE, {"_kernel": "from_another_library"}),
+    *(
+        (ATTRIBUTE, {"strides": strides})
+        for strides in ([2, 1, 1, 1], [1, 1, 1, 2], [1, 1, 1], [1, 0, 1, 1], None)
+    ),
+    (ATTRIBUTE, {"strides": [1, 2, 2, 1], "data_format": "NCHW"}),
+    *((ATTRIBUTE, {"dilations": dilations}) for dilations in ([1, 1, 1, 2], [2, 1, 1, 1])),
+    *(
+        (ATTRIBUTE, {"padding": "EXPLICIT", "explicit_paddings": pads})
+        for pads in ([], [1, *[0] * 7], [*[0] * 7, 1], [0, 0, -1, *[0] * 5])
+    ),
+    (ATTRIBUTE, {"padding": "SAME", "explicit_paddings": [0, 0, 1, 1, 1, 1, 0, 0]}),
+    *((ATTRIBUTE, {"padding": padding}) for padding in ("FULL", None)),
+    (ATTRIBUTE, {"T": None}),
+    (ATTRIBUTE, {"use_cudnn_on_gpu": False}),
+    (ATTRIBUTE, {"op": "DepthwiseConv2dNative", "dilations": [1, 2, 2, 1]}),
+    (ATTRIBUTE, {"op": "DepthwiseConv2dNative", "strides": [1, 1, 2, 1]}),
+    # Shapes that do not fit; a gradient may have sizes of height and width alone.
+    (ATTRIBUTE, {"filter_": (3, 3, 5, 32)}),
+    (ATTRIBUTE, {"filter_": (3, 3, 16)}),
+    (ATTRIBUTE, {"image": (8, 28, 16)}),
+    (ATTRIBUTE, {"op": "DepthwiseConv2dNative", "filter_": (3, 3, 8, 2)}),
+    (ATTRIBUTE, {"op": "Conv2DBackpropInput", "image": (28, 30)}),
+    *(
+        (RefusalReason.FUSED_OPS, FUSED | change)
+        for change in (
+            *({"fused_ops": fused} for fused in (["FusedBatchNorm"], ["BiasAdd", "Tanh"], [])),
+            {"fused_ops": ["BiasAdd", "Add", "Relu"]},
+            {"num_args": 2, "TArgs": [FLOAT, FLOAT]},
+            {"num_host_args": 1},
+            {"TArgs": [HALF]},
+            {"T": BFLOAT16},
+        )
+    ),
+    (RefusalReason.LAYOUT, FORWARD_3D | {"data_format": "NHWC"}),
+    (RefusalReason.DTYPE, FORWARD_3D | {"T": types_pb2.DT_INT8}),
+    *(
+        (ATTRIBUTE, FORWARD_3D | change)
+        for change in (
+            {"padding": "EXPLICIT"},
+            *({"strides": strides} for strides in ([1, 2, 2, 1], [1, 1, 1, 1, 2])),
+            {"dilations": [1, 2, 0, 2, 1]},
+            {"image": (2, 28, 30, 16)},
+        )
+    ),
+    (
+        ATTRIBUTE,
+        {
+            **{"op": "Conv3DBackpropInputV2", "image": VOLUME, "filter_": VOLUME_FILTER},
+            "Tshape": types_pb2.DT_INT64,
+        },
+    ),
+    (ATTRIBUTE, FUSED_VOLUME | {"padding_list": [0, 1]}),
+]
+
+
+@pytest.mark.parametrize(("reason", "of"), REFUSED, ids=str)
+def test_refuses(reason: RefusalReason, of: dict[str, Any]) -> None:
+    depthwise = of.get("op", "").startswith("Depthwise")
+    found, [refusal] = find(convolution(**({"filter_": (3, 3, 16, 2)} if depthwise else {}) | of))
     assert not found
-    assert {each.node: each.reason for each in refusals} == dict.fromkeys(
-        ("of_rank_4", "of_int64", "padded"), _ATTRIBUTE
-    )
+    assert (refusal.node, refusal.reason) == ("c", reason)
+
+
+def test_refuses_unclear_control_flow() -> None:
+    _, [refusal] = find(graph_of({"enter": "Enter x", "c": "Conv2D enter f"}))
+    assert refusal.reason is RefusalReason.CONTROL_FLOW
+
+
+def test_regions_of_branches_differ() -> None:
+    nodes = {"outside": "Conv2D x f", "switch": "Switch x p"}
+    branches = {"else": "Conv2D switch f", "then": "Conv2D switch:1 f"}
+    found, _ = find(graph_of(nodes | branches))
+    assert len({node.region for node in found}) == 3
+
+
+@pytest.mark.parametrize("inputs", ["x", "x f bias"])
+def test_raises_on_wrong_number_of_inputs(inputs: str) -> None:
+    with pytest.raises(GraphError, match="node 'c'"):
+        find(graph_of({"c": f"Conv2D {inputs}"}))
+
+
+def test_order_is_topological_and_not_that_of_the_graph() -> None:
+    graph = graph_of({"a": "Conv2D z f", "z": "Conv2D x f", "m": "Conv2D x f"})
+    turned = GraphBuilder()
+    turned.graph_def.node.extend(reversed(graph.graph_def.node))
+    for each in (graph, turned):
+        assert [node.name for node in find(each)[0]] == ["m", "z", "a"]
