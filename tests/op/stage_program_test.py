@@ -1,7 +1,11 @@
-"""What the op says of programs that are not as they should be: an error that names the place."""
+"""What is said of programs that are not as they should be: an error that names the place.
+
+The op reads them in C++, and the graph's checks in Python: each refuses what the other does.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import json
@@ -24,11 +28,16 @@ from stage_program import (
     program,
     schedule,
 )
+from tensorflow.core.framework import node_def_pb2, types_pb2
+
+from tf_interop.errors import GraphError
+from tf_interop.graph.program import CONV_STAGE_OP, decode_stage
 
 PLAIN = {"strides": [1, 1, 1, 1], "padding": "SAME"}
 IMAGE = np.ones([2, 5, 5, 2], np.float32)
 FILTER = np.ones([3, 3, 2, 2], np.float32)
 INPUTS = [IMAGE, FILTER, FILTER]
+FLOAT = types_pb2.DT_FLOAT
 FIRST = operation("first", "Conv2D", ["inputs:0", "inputs:1"], **PLAIN)
 SECOND = operation("second", "Conv2D", ["inputs:0", "inputs:2"], **PLAIN)
 AFTER_FIRST = operation("second", "Conv2D", ["steps:0", "inputs:2"], **PLAIN)
@@ -38,92 +47,121 @@ def document() -> Document:
     return program([FIRST, SECOND], constant_inputs=[1, 2])
 
 
+def as_text(changed: Document | str) -> str:
+    return changed if isinstance(changed, str) else json.dumps(changed)
+
+
+def node(changed: Document | str) -> node_def_pb2.NodeDef:
+    """The node of a graph with a program."""
+    made = node_def_pb2.NodeDef(name="stage", op=CONV_STAGE_OP, input=["x", "f", "g"])
+    made.attr["Tin"].list.type.extend([FLOAT] * 3)
+    made.attr["Tout"].list.type.extend([FLOAT] * 2)
+    made.attr["num_sizes"].i = 0
+    made.attr["program"].s = as_text(changed).encode()
+    return made
+
+
 def test_takes_a_program(conv_stage: Any) -> None:
     for result in in_graph(conv_stage, **arguments(INPUTS, [], document())):
         np.testing.assert_array_equal(result, tf.nn.conv2d(IMAGE, FILTER, 1, "SAME"))
+    assert decode_stage(node(document())).outputs == (0, 1)
+
+
+def op_refuses(conv_stage: Any, changed: Document | str, *words: str, **changes: Any) -> None:
+    whole = arguments(INPUTS, [], document()) | {"program": as_text(changed)} | changes
+    assert_refused(conv_stage, "ConvStage", *words, **whole)
+
+
+def both_refuse(conv_stage: Any, changed: Document | str, *words: str) -> None:
+    """Asserts that both refuse it, the op with these words."""
+    op_refuses(conv_stage, changed, *words)
+    with pytest.raises(GraphError, match="at the ConvStage node 'stage'"):
+        decode_stage(node(changed))
 
 
 # Each is a path into the document, what comes to stand there, and what the error says of it.
 HUGE, NESTED = 10**30, [[[[[]]]]]
-PLACES: list[tuple[list[str | int], Any, str]] = [
-    (["version"], 2, "2"),
-    (["version"], "1", "'1'"),
-    (["version"], None, "null"),
-    (["version"], HUGE, "1e+30"),
-    (["operations"], {}, "an object"),
-    (["operations"], [], "a list of 0"),
-    (["operations", 0], 7, "7"),
-    (["operations", 0], "!", "'!'"),
-    (["operations", 1], "/w==", "'/w=='"),  # the byte 255 is no NodeDef
-    (["outputs"], [0], "a list of 1"),
-    (["outputs", 1], 0, "0"),
-    (["outputs", 1], 2, "2"),
-    (["outputs", 1], -1, "-1"),
-    (["outputs", 1], 0.5, "0.5"),
-    (["outputs", 1], HUGE, "1e+30"),
-    (["constant_inputs"], None, "null"),
-    (["constant_inputs", 1], 3, "3"),
-    (["constant_inputs", 0], 2, "2"),  # twice
-    (["schedules"], [], "a list of 0"),
-    (["schedules"], NESTED, "a list of 1"),
-    (["schedules", 0, "batch_size"], 0, "0"),
-    (["schedules", 0, "batch_size"], 1.5, "1.5"),
-    (["schedules", 0, "stage"], [], "a list of 0"),
-    (["schedules", 0, "stage", "lanes"], None, "null"),
-    (["schedules", 0, "stage", "lanes"], [], "a list of 0"),
-    (["schedules", 0, "stage", "lanes", 1, "steps"], [], "a list of 0"),
-    (["schedules", 0, "stage", "lanes", 1, "steps", 0, "operation"], 0, "0"),
-    (["schedules", 0, "stage", "lanes", 1, "steps", 0, "operation"], 2, "2"),
-    (["schedules", 0, "stage", "lanes", 1, "steps", 0, "operation"], "1", "'1'"),
-    (["schedules", 0, "stage", "lanes", 1, "steps", 0, "algorithm"], 4, "4"),
-    (["schedules", 0, "stage", "lanes", 1, "priority"], HUGE, "1e+30"),
-    (["schedules", 0, "stage", "lanes", 1, "priority"], True, "true"),
-    (["schedules", 0, "stage", "lanes", 1, "sm_count"], -8, "-8"),
-    (["schedules", 0, "stage", "lanes", 1, "merged"], 1, "1"),
-    (["schedules", 0, "stage", "lanes", 1, "merged"], True, "an object"),  # of one step
+PLACES: list[tuple[str, Any, str]] = [
+    ("version", 2, "2"),
+    ("version", "1", "'1'"),
+    ("version", None, "null"),
+    ("version", HUGE, "1e+30"),
+    ("operations", {}, "an object"),
+    ("operations", [], "a list of 0"),
+    ("operations 0", 7, "7"),
+    ("operations 0", "!", "'!'"),
+    ("operations 1", "/w==", "'/w=='"),  # the byte 255 is no NodeDef
+    ("outputs", [0], "a list of 1"),
+    ("outputs 1", 0, "0"),
+    ("outputs 1", 2, "2"),
+    ("outputs 1", -1, "-1"),
+    ("outputs 1", 0.5, "0.5"),
+    ("outputs 1", HUGE, "1e+30"),
+    ("constant_inputs", None, "null"),
+    ("constant_inputs 1", 3, "3"),
+    ("constant_inputs 0", 2, "2"),  # twice
+    ("schedules", [], "a list of 0"),
+    ("schedules", NESTED, "a list of 1"),
+    ("schedules 0 batch_size", 0, "0"),
+    ("schedules 0 batch_size", 1.5, "1.5"),
+    ("schedules 0 stage", [], "a list of 0"),
+    ("schedules 0 stage lanes", None, "null"),
+    ("schedules 0 stage lanes", [], "a list of 0"),
+    ("schedules 0 stage lanes 1 steps", [], "a list of 0"),
+    ("schedules 0 stage lanes 1 steps 0 operation", 0, "0"),
+    ("schedules 0 stage lanes 1 steps 0 operation", 2, "2"),
+    ("schedules 0 stage lanes 1 steps 0 operation", "1", "'1'"),
+    ("schedules 0 stage lanes 1 steps 0 algorithm", 4, "4"),
+    ("schedules 0 stage lanes 1 priority", HUGE, "1e+30"),
+    ("schedules 0 stage lanes 1 priority", True, "true"),
+    ("schedules 0 stage lanes 1 sm_count", -8, "-8"),
+    ("schedules 0 stage lanes 1 merged", 1, "1"),
+    ("schedules 0 stage lanes 1 merged", True, "an object"),  # of one step
 ]
 
 
-def change(changed: Document, path: list[str | int], value: Any) -> Document:
-    """The document with another value at a place."""
-    holder = functools.reduce(lambda each, key: each[key], path[:-1], changed)
-    holder[path[-1]] = value
-    return changed
+def keys_of(path: str) -> list[str | int]:
+    return [int(key) if key.isdigit() else key for key in path.split()]
+
+
+def inside(whole: Any, path: list[str | int]) -> Any:
+    return functools.reduce(lambda each, key: each[key], path, whole)
 
 
 def place_of(path: list[str | int]) -> str:
     return "$" + "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)
 
 
-def refuse(conv_stage: Any, changed: Document | str, *words: str, **changes: Any) -> None:
-    text = changed if isinstance(changed, str) else json.dumps(changed)
-    whole = arguments(INPUTS, [], document()) | {"program": text} | changes
-    assert_refused(conv_stage, "ConvStage", *words, **whole)
-
-
 @pytest.mark.parametrize(("path", "value", "got"), PLACES)
-def test_names_the_place(conv_stage: Any, path: list[str | int], value: Any, got: str) -> None:
-    refuse(conv_stage, change(document(), path, value), place_of(path[:-1]), f"got {got}")
+def test_names_the_place(conv_stage: Any, path: str, value: Any, got: str) -> None:
+    changed = document()
+    *holder, key = keys_of(path)
+    inside(changed, holder)[key] = value
+    both_refuse(conv_stage, changed, place_of(holder), f"got {got}")
 
 
 def test_every_field_is_needed_and_there_are_no_others(conv_stage: Any) -> None:
-    for path in ([], ["schedules", 0], ["schedules", 0, "stage", "lanes", 0]):
-        for key in functools.reduce(lambda each, key: each[key], path, document()):
+    for path in map(keys_of, ("", "schedules 0", "schedules 0 stage lanes 0")):
+        for key in inside(document(), path):
             missing = document()
-            del functools.reduce(lambda each, key: each[key], path, missing)[key]
-            refuse(conv_stage, missing, f"{place_of(path)}:", f"'{key}'")
-        further = change(document(), [*path, "further"], 1)
-        refuse(conv_stage, further, f"{place_of(path)}:", "further")
+            del inside(missing, path)[key]
+            op_refuses(conv_stage, missing, f"{place_of(path)}:", f"'{key}'")
+        further = document()
+        inside(further, path)["further"] = 1
+        both_refuse(conv_stage, further, f"{place_of(path)}:", "further")
 
 
 def lanes_of(*lanes: Document) -> Callable[[Document], None]:
     return lambda changed: changed.update(schedules=[schedule(*lanes)])
 
 
-def operation_of(place: int, **fields: Any) -> Callable[[Document], None]:
+def odd(*operands: str, **fields: Any) -> Callable[[Document], None]:
+    """Puts another operation in the place of the second."""
+
     def set_operation(changed: Document) -> None:
-        described = {"name": "odd", "op": "Conv2D", "operands": ["inputs:0", "inputs:1"], **PLAIN}
-        changed["operations"][place] = encoded(operation(**(described | fields)))
+        read = operands or ("inputs:0", "inputs:1")
+        described = {"name": "odd", "op": "Conv2D", "operands": read, **PLAIN}
+        changed["operations"][1] = encoded(operation(**(described | fields)))
 
     return set_operation
 
@@ -131,34 +169,20 @@ def operation_of(place: int, **fields: Any) -> Callable[[Document], None]:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (operation_of(1, op="Conv2D", name="first"), ["step 'first'", "names"]),
-        (operation_of(1, op="MatMul"), ["step 'odd'", "op", "MatMul"]),
-        (operation_of(1, dtype=tf.int32), ["step 'odd'", "T", "int32"]),
-        (operation_of(1, dtype=tf.half), ["step 'odd'", "inputs:0", "half", "float"]),
-        (operation_of(1, operands=["inputs:0"]), ["step 'odd'", "2 operands", "got 1"]),
-        (operation_of(1, operands=["inputs:0", "sizes:0"]), ["step 'odd'", "'sizes:0'"]),
-        (operation_of(1, operands=["inputs:0", "inputs:3"]), ["step 'odd'", "'inputs:3'"]),
-        (operation_of(1, operands=["inputs:0", "inputs:-1"]), ["step 'odd'", "'inputs:-1'"]),
-        (operation_of(1, operands=["inputs:0", "inputs:" + "9" * 40]), ["step 'odd'", "9999"]),
-        (operation_of(1, operands=["inputs:0", "steps:2"]), ["step 'odd'", "'steps:2'"]),
-        (operation_of(1, operands=["other:0", "inputs:1"]), ["step 'odd'", "'other:0'"]),
-        (operation_of(1, strides=[1, 0, 1, 1]), ["step 'odd'", "strides", "[1, 0, 1, 1]"]),
-        (operation_of(1, strides=[1] * 3), ["step 'odd'", "strides", "[1, 1, 1]"]),
-        (operation_of(1, padding="ODD"), ["step 'odd'", "ODD"]),
-        (operation_of(1, data_format="HWNC"), ["step 'odd'", "data_format", "HWNC"]),
-        (operation_of(1, op="Conv3D"), ["step 'odd'", "5 strides", "[1, 1, 1, 1]"]),
-        (operation_of(1, op="Conv3D", data_format="NHWC"), ["step 'odd'", "NDHWC", "NHWC"]),
-        (
-            operation_of(1, op="Conv3D", strides=[1] * 5, padding="EXPLICIT"),
-            ["step 'odd'", "padding", "EXPLICIT"],
+        (odd(name="first"), ["step 'first'", "names"]),
+        (odd(op="MatMul"), ["step 'odd'", "op", "MatMul"]),
+        (odd(dtype=tf.int32), ["step 'odd'", "T", "int32"]),
+        (odd(dtype=tf.half), ["step 'odd'", "inputs:0", "half", "float"]),
+        (odd("inputs:0"), ["step 'odd'", "2 operands", "got 1"]),
+        *(
+            (odd("inputs:0", operand), ["step 'odd'", f"'{operand}'"])
+            for operand in ("sizes:0", "inputs:3", "inputs:-1", "steps:2", "inputs:" + "9" * 40)
         ),
-        (
-            operation_of(1, op="_FusedConv2D", fused_ops=["Odd"]),
-            ["step 'odd'", "fused_ops", "[Odd]"],
-        ),
+        (odd("other:0", "inputs:1"), ["step 'odd'", "'other:0'"]),
+        (odd(op="Conv2DBackpropInput"), ["step 'odd'"]),
         # Steps of other lanes, later ones, itself.
-        (operation_of(1, operands=["steps:0", "inputs:1"]), ["step 'odd'", "steps:0", "'first'"]),
-        (operation_of(1, operands=["steps:1", "inputs:1"]), ["step 'odd'", "steps:1", "'odd'"]),
+        (odd("steps:0", "inputs:1"), ["step 'odd'", "steps:0", "'first'"]),
+        (odd("steps:1", "inputs:1"), ["step 'odd'", "steps:1", "'odd'"]),
         (lanes_of(lane(0), lane(0, 1)), ["schedules[0].stage.lanes[1].steps[0].operation"]),
         (lanes_of(lane(0)), ["schedules[0].stage.lanes", "'second'"]),
     ],
@@ -168,7 +192,28 @@ def test_names_the_step(
 ) -> None:
     damaged = document()
     damage(damaged)
-    refuse(conv_stage, damaged, *words)
+    both_refuse(conv_stage, damaged, *words)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"strides": [1, 0, 1, 1]}, ["strides", "[1, 0, 1, 1]"]),
+        ({"strides": [1] * 3}, ["strides", "[1, 1, 1]"]),
+        ({"padding": "ODD"}, ["ODD"]),
+        ({"data_format": "HWNC"}, ["data_format", "HWNC"]),
+        ({"op": "Conv3D"}, ["5 strides", "[1, 1, 1, 1]"]),
+        ({"op": "Conv3D", "data_format": "NHWC"}, ["NDHWC", "NHWC"]),
+        ({"op": "Conv3D", "strides": [1] * 5, "padding": "EXPLICIT"}, ["padding", "EXPLICIT"]),
+        ({"op": "_FusedConv2D", "fused_ops": ["Odd"]}, ["fused_ops", "[Odd]"]),
+    ],
+)
+def test_the_op_names_the_attribute(
+    conv_stage: Any, fields: dict[str, Any], words: list[str]
+) -> None:
+    damaged = document()
+    odd(**fields)(damaged)
+    op_refuses(conv_stage, damaged, "step 'odd'", *words)
 
 
 @pytest.mark.parametrize("lanes", [[lane(1, 0)], [lane(0), lane(1)]], ids=["later", "another lane"])
@@ -177,43 +222,56 @@ def test_a_step_reads_earlier_ones_of_its_lane_in_every_schedule(
 ) -> None:
     schedules = [schedule(lane(0, 1), batch_size=2), schedule(*lanes, batch_size=3)]
     chain = program([FIRST, AFTER_FIRST], *schedules)
-    refuse(conv_stage, chain, "step 'second'", "steps:0", "'first'")
+    both_refuse(conv_stage, chain, "step 'second'", "steps:0", "'first'")
 
 
 def test_steps_that_read_each_other_are_refused(conv_stage: Any) -> None:
     first = operation("first", "Conv2D", ["steps:1", "inputs:1"], **PLAIN)
     cycle = program([first, AFTER_FIRST], schedule(lane(0, 1)))
-    refuse(conv_stage, cycle, "step 'first'", "steps:1", "'second'")
+    both_refuse(conv_stage, cycle, "step 'first'", "steps:1", "'second'")
 
 
 @pytest.mark.parametrize("batch_sizes", [[None, 3], [3, None], [3, 3], [3, 2], [0, 2]])
 def test_batch_sizes_ascend(conv_stage: Any, batch_sizes: list[int | None]) -> None:
     lanes = [lane(0), lane(1)]
     several = program([FIRST, SECOND], *(schedule(*lanes, batch_size=b) for b in batch_sizes))
-    refuse(conv_stage, several, "$.schedules[", "batch_size")
+    both_refuse(conv_stage, several, "$.schedules[", "batch_size")
 
 
 def test_outputs_are_of_the_types_that_the_node_says(conv_stage: Any) -> None:
-    refuse(conv_stage, document(), "step 'second'", "half", Tout=[tf.float32, tf.half])
+    op_refuses(conv_stage, document(), "step 'second'", "half", Tout=[tf.float32, tf.half])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda damaged: setattr(damaged, "op", "Conv2D"),
+        lambda damaged: damaged.attr.pop("Tout"),
+        lambda damaged: damaged.attr["Tout"].list.type.append(FLOAT),
+        lambda damaged: damaged.attr["Tout"].list.type.__setitem__(0, types_pb2.DT_HALF),
+        lambda damaged: damaged.attr["Tin"].list.type.append(FLOAT),
+        lambda damaged: damaged.attr["Tin"].list.type.__setitem__(0, types_pb2.DT_INT32),
+        lambda damaged: damaged.input.pop(0),
+        lambda damaged: damaged.input.append("unused"),
+        lambda damaged: setattr(damaged.attr["num_sizes"], "i", -1),
+    ],
+)
+def test_a_node_agrees_with_its_program(damage: Callable[[Any], object]) -> None:
+    damaged = node(document())
+    damage(damaged)
+    with pytest.raises(GraphError, match="'stage'"):
+        decode_stage(damaged)
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "{",
-        "[]",
-        "null",
-        "NaN",
-        '{"version": NaN}',
-        '{"version": 1e999}',
-        "[" * 5000,
-        '"\\ud800"',
-        "\x00",
+        *("", "{", "[]", "null", "NaN", '{"version": NaN}', '{"version": 1e999}', '"\\ud800"'),
+        *("\x00", "[" * 5000, '{"more":' + "[" * 100_000),
     ],
 )
 def test_refuses_what_is_no_document(conv_stage: Any, text: str) -> None:
-    refuse(conv_stage, text, "ConvStage program")
+    both_refuse(conv_stage, text, "ConvStage program")
 
 
 def test_damaged_documents_never_end_the_process(conv_stage: Any) -> None:
@@ -229,18 +287,18 @@ def test_damaged_documents_never_end_the_process(conv_stage: Any) -> None:
         changed = copy.deepcopy(document())
         holder: Any = changed
         while True:
-            key = generator.choice(
-                list(holder) if isinstance(holder, dict) else list(range(len(holder)))
-            )
-            if not isinstance(holder[key], dict | list) or not holder[key]:
-                break
-            if generator.random() < 0.3:
+            keys = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
+            key = generator.choice(keys)
+            is_leaf = not isinstance(holder[key], dict | list) or not holder[key]
+            if is_leaf or generator.random() < 0.3:
                 break
             holder = holder[key]
         holder[key] = generator.choice(values)
         damaged.append(json.dumps(changed))
     refused = 0
     for each in damaged:
+        with contextlib.suppress(GraphError):
+            decode_stage(node(each))
         try:
             in_graph(conv_stage, **(arguments(INPUTS, [], document()) | {"program": each}))
         except REFUSED:
