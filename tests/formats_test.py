@@ -22,9 +22,9 @@ from benchmark_values import BENCHMARK
 from tf_interop.benchmark.file import benchmark_schema, load_benchmark, save_benchmark
 from tf_interop.errors import BenchmarkError, PlanError, ProfileError, TfInteropError
 from tf_interop.planning.file import load_plan, plan_schema, save_plan
-from tf_interop.planning.problem_file import load_problem, save_problem
+from tf_interop.planning.problem import load_problem, save_problem
 from tf_interop.profile.file import load_profile, profile_schema, save_profile
-from tf_interop.profile.worklist_file import load_configurations, save_configurations
+from tf_interop.profile.worklist import load_configurations, save_configurations
 from tf_interop.runtime.run_record import load_run, save_run
 
 # Of words that are anyone's, each with a value.

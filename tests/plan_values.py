@@ -11,11 +11,11 @@ from tf_interop.planning.types import (
     Plan,
     PlannedStage,
     RejectedStage,
-    SmUse,
     StageExplanation,
     StagePrediction,
     UnstagedConvolution,
 )
+from tf_interop.profile.occupancy import SmUse
 from tf_interop.stage import Lane, Stage, Step
 
 STAGE = Stage(

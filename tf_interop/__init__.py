@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from tf_interop.profile.file import save_profile as save_profile
     from tf_interop.profile.types import Profile as Profile
     from tf_interop.profile.worklist import ConfigurationList as ConfigurationList
-    from tf_interop.profile.worklist_file import (
+    from tf_interop.profile.worklist import (
         load_configurations as load_configurations,
     )
-    from tf_interop.profile.worklist_file import (
+    from tf_interop.profile.worklist import (
         save_configurations as save_configurations,
     )
     from tf_interop.runtime.graph_pass import PassReport as PassReport
@@ -55,12 +55,12 @@ _MODULE_OF = {
     "collect_configurations": "tf_interop.model.collect",
     "disable": "tf_interop.runtime.switch",
     "enable": "tf_interop.runtime.switch",
-    "load_configurations": "tf_interop.profile.worklist_file",
+    "load_configurations": "tf_interop.profile.worklist",
     "load_plan": "tf_interop.planning.file",
     "load_profile": "tf_interop.profile.file",
     "merge_profiles": "tf_interop.profile.file",
     "plan": "tf_interop.model.make_plan",
-    "save_configurations": "tf_interop.profile.worklist_file",
+    "save_configurations": "tf_interop.profile.worklist",
     "save_plan": "tf_interop.planning.file",
     "save_profile": "tf_interop.profile.file",
     "status": "tf_interop.runtime.status",

@@ -165,7 +165,6 @@ READERS = [
     "profile check {}",
     "profile merge {} -o new.json",
     "profile diff {} {}",
-    "profile import-ncu {} ncu.csv",
     "profile {} -o new.json",
     "plan explain {}",
     "plan check {}",

@@ -23,8 +23,8 @@ from tf_interop.profile.worklist import (
     ConfigurationList,
     ListedConvolution,
     ListedStage,
+    save_configurations,
 )
-from tf_interop.profile.worklist_file import save_configurations
 from tf_interop.stage import Lane, Stage, Step
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -129,7 +129,7 @@ def test_lists_engines_with_knobs_moved_that_are_measured_by_name(tmp_path: path
 def _list_algorithms(folder: pathlib.Path, scope: AlgorithmScope) -> list[str]:
     """In a process of its own, as the libraries stay open."""
     program = (
-        "from tf_interop.profile.worklist_file import load_configurations\n"
+        "from tf_interop.profile.worklist import load_configurations\n"
         "from tf_interop.measure.core_library import load_core_library\n"
         "from tf_interop.measure.backend import AlgorithmScope\n"
         "[listed] = load_configurations('list.json').convolutions\n"

@@ -15,7 +15,6 @@ import pytest
 import tensorflow as tf
 from click.testing import CliRunner, Result
 from convolution_values import TINY
-from profile_values import KERNEL, make_algorithm, make_profile
 
 import tf_interop
 from tf_interop.algorithm import HOST_ALGORITHMS
@@ -27,14 +26,12 @@ from tf_interop.profile.entries import (
     FailureKind,
     entry_key,
 )
-from tf_interop.profile.file import load_profile, save_profile
+from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import Profile
 from tf_interop.profile.worklist import (
     ConfigurationList,
     ListedConvolution,
     ListedStage,
-)
-from tf_interop.profile.worklist_file import (
     load_configurations,
     save_configurations,
 )
@@ -278,24 +275,6 @@ def test_merges_compares_and_checks_profiles() -> None:
     result = _profile("check", "both")
     assert (result.exit_code, result.output.count("\n")) == (1, 1)
     assert "'both'" in result.output
-
-
-def test_imports_what_nsight_compute_found_out() -> None:
-    save_profile(make_profile(make_algorithm(kernels=(KERNEL,))), "profile.json")
-    columns = (
-        "ID", "Kernel Name", "Grid Size", "Block Size",
-        "dram__throughput.avg.pct_of_peak_sustained_elapsed",
-    )  # fmt: skip
-    grid, block = str(KERNEL.grid), str(KERNEL.block)
-    for name, exit_code in ((KERNEL.name, 0), ("other", 1)):
-        rows = (columns, ("", "", "", "", "%"), ("0", name, grid, block, "25"))
-        text = "".join(",".join(f'"{cell}"' for cell in row) + "\n" for row in rows)
-        pathlib.Path("ncu.csv").write_text(text)
-        result = _profile("import-ncu", "profile.json", "ncu.csv", "-o", f"{exit_code}.json")
-        assert result.exit_code == exit_code, result.output
-    assert load_profile("0.json").algorithms[0].kernels[0].dram_utilization == 0.25
-    assert "got none of 1 launches" in " ".join(result.output.split())
-    assert not pathlib.Path("1.json").exists()
 
 
 def test_prints_the_schema() -> None:

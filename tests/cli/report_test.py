@@ -16,7 +16,7 @@ from report_values import network_plan, network_problem, plan_without_values, ru
 
 from tf_interop.cli.main import cli
 from tf_interop.planning.file import save_plan
-from tf_interop.planning.problem_file import save_problem
+from tf_interop.planning.problem import save_problem
 from tf_interop.planning.types import Plan
 from tf_interop.profile.file import save_profile
 from tf_interop.runtime.run_record import save_run

@@ -21,16 +21,15 @@ from convolution_values import TINY
 from paper_problem import FFT, FFT_KERNEL, GEMM, GEMM_KERNEL, SM
 from profile_values import GPU, KERNEL, LARGE, SMALL, make_algorithm, make_profile, make_stage
 from report_values import network_plan
+from tf_interop.cli.result import Result, command
 
 from tf_interop.benchmark.file import save_benchmark
 from tf_interop.cli import doctor as doctor_command
 from tf_interop.cli.main import cli
-from tf_interop.cli.result import Result, command
 from tf_interop.doctor.finding import problem
 from tf_interop.planning.file import save_plan
 from tf_interop.profile.file import save_profile
-from tf_interop.profile.worklist import ConfigurationList, ListedConvolution
-from tf_interop.profile.worklist_file import save_configurations
+from tf_interop.profile.worklist import ConfigurationList, ListedConvolution, save_configurations
 
 PAGE = ROOT / "docs" / "command_line.md"
 
@@ -69,7 +68,6 @@ ARGUMENTS = {
     "profile merge": "profile.json profile.json -o merged.json",
     "profile diff": "profile.json host_profile.json",
     "profile schema": "",
-    "profile import-ncu": "profile.json ncu.csv -o imported.json",
     "plan make": "result_model:build --profile host_profile.json -o new_plan.json",
     "plan explain": "plan.json",
     "plan check": "plan.json",
@@ -125,10 +123,6 @@ def fixture_folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     save_plan(network_plan(), folder / "plan.json")
     save_benchmark(BENCHMARK, folder / "results.json")
     save_configurations(ConfigurationList((ListedConvolution(TINY),)), folder / "list.json")
-    columns = ("ID", "Kernel Name", "Grid Size", "Block Size", "sm__throughput.avg")
-    rows = (columns, ("", "", "", "", "%"), ("0", KERNEL.name, KERNEL.grid, KERNEL.block, "25"))
-    text = "".join(",".join(f'"{cell}"' for cell in row) + "\n" for row in rows)
-    (folder / "ncu.csv").write_text(text)
     process = run_process(
         *f"profile result_model:build {HOST} -o host_profile.json".split(), folder=folder
     )

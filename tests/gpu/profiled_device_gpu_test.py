@@ -5,7 +5,7 @@ from __future__ import annotations
 from tf_interop.measure.core_library import load_core_library
 from tf_interop.measure.device import identify_device, running_device
 from tf_interop.measure.nvidia import visible_gpus
-from tf_interop.profile.foreign import why_foreign
+from tf_interop.profile.types import why_foreign
 
 
 def test_nvml_describes_the_gpu_that_the_core_measures_on() -> None:

@@ -13,7 +13,7 @@ from profile_values import GPU, HOPPER_SM
 from tf_interop.measure import device as profiled_device
 from tf_interop.measure.device import identify_device, running_device
 from tf_interop.measure.nvidia import free_memory_bytes, has_nvidia_gpu, visible_gpus
-from tf_interop.profile.foreign import why_foreign
+from tf_interop.profile.types import why_foreign
 
 
 @pytest.fixture(autouse=True)

@@ -22,9 +22,9 @@ from tf_interop.planning.types import (
     LaneExplanation,
     Plan,
     PlannedStage,
-    SmUse,
     StageExplanation,
 )
+from tf_interop.profile.occupancy import SmUse
 from tf_interop.stage import Lane, Stage, Step
 
 MEASURED, MODELLED = ValueSource.MEASURED, ValueSource.MODELLED

@@ -13,8 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from planning_values import make_problem, problems
 
 from tf_interop.errors import PlanError
-from tf_interop.planning.problem import PlanningProblem
-from tf_interop.planning.problem_file import load_problem, save_problem
+from tf_interop.planning.problem import PlanningProblem, load_problem, save_problem
 
 PROBLEM = make_problem({"a": "", "b": "a"}, {"a": 1, "b": 2}, {"a b": 3}, merged={"a b": 2})
 

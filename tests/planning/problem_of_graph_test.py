@@ -27,8 +27,7 @@ from tf_interop.graph.fingerprint import fingerprint_convolutions
 from tf_interop.graph.independence import Independence
 from tf_interop.planning.check import check_stages
 from tf_interop.planning.make import make_plan
-from tf_interop.planning.problem import MeasuredStage, PlanningProblem
-from tf_interop.planning.problem_file import check_problem
+from tf_interop.planning.problem import MeasuredStage, PlanningProblem, check_problem
 from tf_interop.planning.problem_of_graph import make_planning_problem
 from tf_interop.planning.problem_of_profile import output_bytes, problem_of_profile
 from tf_interop.profile.types import Profile

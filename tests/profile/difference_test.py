@@ -16,55 +16,47 @@ from profile_values import (
     make_stage,
 )
 
-from tf_interop.profile.difference import LatencyChange, diff_profiles
+from tf_interop.profile.difference import Change, ProfileDifference, diff_profiles
+from tf_interop.profile.entries import Entry
 
 
 def test_equal_profiles_do_not_differ() -> None:
     profile = make_profile(*EVERY_KIND_OF_ENTRY)
-    difference = diff_profiles(profile, profile)
-    assert difference.same_count == len(EVERY_KIND_OF_ENTRY)
-    assert difference.other_device is None
-    assert not difference.only_first
-    assert not difference.only_second
-    assert not difference.latency_changes
-    assert not difference.outcome_changes
+    count = len(EVERY_KIND_OF_ENTRY)
+    assert diff_profiles(profile, profile) == ProfileDifference(None, (), (), (), (), count)
 
 
 def test_tells_entries_of_one_profile_only() -> None:
     both, ours, theirs = make_algorithm(), make_algorithm(LARGE), make_stage((LARGE, "FFT"))
     difference = diff_profiles(make_profile(both, ours), make_profile(both, theirs))
-    assert difference.only_first == (ours,)
-    assert difference.only_second == (theirs,)
-    assert difference.same_count == 1
+    assert difference == ProfileDifference(None, (ours,), (theirs,), (), (), 1)
+
+
+def stage_in(latency_us: float) -> Entry:
+    return make_stage((SMALL, None), latency_us=latency_us, spread_us=0.75)
+
+
+def algorithm_in(latency_us: float) -> Entry:
+    return make_algorithm(latency_us=latency_us, spread_us=0.75)
 
 
 @pytest.mark.parametrize(
-    ("second_us", "differs"),
-    [(10.0, False), (11.5, False), (11.51, True), (8.5, False), (8.49, True)],
+    ("first", "second", "expected"),
+    [
+        *((algorithm_in(10), algorithm_in(us), "") for us in (10.0, 11.5, 8.5)),
+        *((algorithm_in(10), algorithm_in(us), "latency_changes") for us in (11.51, 8.49)),
+        (stage_in(20), stage_in(30), "latency_changes"),
+        (make_algorithm(), make_algorithm_failure(algorithm="eng4_k2=1"), "outcome_changes"),
+        (make_algorithm_failure(algorithm="eng4_k2=1"), make_algorithm(), "outcome_changes"),
+    ],
 )
-def test_latencies_differ_by_more_than_both_spreads(second_us: float, differs: bool) -> None:
-    first = make_algorithm(latency_us=10.0, spread_us=1.0)
-    second = make_algorithm(latency_us=second_us, spread_us=0.5)
+def test_tells_what_differs_by_more_than_both_spreads(
+    first: Entry, second: Entry, expected: str
+) -> None:
     difference = diff_profiles(make_profile(first), make_profile(second))
-    expected = (LatencyChange(first, second, second_us / 10.0),) if differs else ()
-    assert difference.latency_changes == expected
-    assert difference.same_count == (not differs)
-
-
-def test_compares_the_time_of_stages_from_fork_to_join() -> None:
-    first = make_stage((SMALL, None), latency_us=20.0, spread_us=0.5)
-    second = make_stage((SMALL, None), latency_us=30.0, spread_us=0.5)
-    (change,) = diff_profiles(make_profile(first), make_profile(second)).latency_changes
-    assert change.ratio == 1.5
-
-
-def test_tells_what_failed_in_one_and_not_in_the_other() -> None:
-    measured = make_algorithm(algorithm="FFT")
-    failed = make_algorithm_failure(algorithm="FFT")
-    difference = diff_profiles(make_profile(measured), make_profile(failed))
-    (change,) = difference.outcome_changes
-    assert (change.first, change.second) == (measured, failed)
-    assert difference.same_count == 0
+    changes = {expected: (Change(first, second),)} if expected else {"same_count": 1}
+    nothing = ProfileDifference(None, (), (), (), (), 0)
+    assert difference == dataclasses.replace(nothing, **changes)  # type: ignore[arg-type]
 
 
 def test_compares_profiles_of_two_devices_and_says_so() -> None:

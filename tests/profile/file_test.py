@@ -8,16 +8,15 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from profile_values import (
-    CPU,
     EVERY_KIND_OF_ENTRY,
     GPU,
     KERNEL,
@@ -26,7 +25,6 @@ from profile_values import (
     SMALL,
     make_algorithm,
     make_algorithm_failure,
-    make_large_profile,
     make_profile,
     make_stage,
     make_stage_failure,
@@ -46,6 +44,8 @@ ENTRIES = (*EVERY_KIND_OF_ENTRY, *MERGED)
 PROFILE = make_profile(*ENTRIES)
 LATER = dataclasses.replace(GPU, date="2026-12-01", driver="580.1")
 OTHER_DEVICE = dataclasses.replace(GPU, name="NVIDIA A100", cudnn="9.3.0")
+MERGING: dict[str, Any] = {"lanes": (0, 0), "merged": (True,)}
+INF, NAN = float("inf"), float("nan")
 ROOTS = [str(pathlib.Path(__file__).parents[1]), str(pathlib.Path(__file__).parents[2])]
 
 
@@ -62,31 +62,16 @@ def append(path: pathlib.Path, *entries: Entry) -> Profile:
         return file.profile
 
 
-@pytest.mark.parametrize("profile", [PROFILE, make_profile(device=CPU)], ids=["full", "empty"])
-def test_reads_back_what_it_wrote(path: pathlib.Path, profile: Profile) -> None:
-    profile.find_stages([SMALL])
-    save_profile(profile, path)
-    assert load_profile(path) == profile
-
-
 def test_is_one_document_a_line_and_appended_as_it_is_saved(path: pathlib.Path) -> None:
     append(path, *PROFILE.entries)
     appended = path.read_bytes()
     save_profile(PROFILE, path)
+    assert load_profile(path) == PROFILE
     assert path.read_bytes() == appended
     header, *lines = map(json.loads, appended.splitlines())
     assert (header["format"], header["version"]) == ("tf_interop.profile", 1)
     names = {"algorithm": 2, "algorithm_failure": 1, "stage": 2, "stage_failure": 2}
     assert [name for line in lines for name in line] == [n for n in names for _ in range(names[n])]
-
-
-def test_large_profiles_load_fast(path: pathlib.Path) -> None:
-    profile = make_large_profile(5000)
-    save_profile(profile, path)
-    start = time.perf_counter()
-    assert load_profile(path) == profile
-    # 0.4 s on two cores at 2.6 GHz.
-    assert time.perf_counter() - start < 5
 
 
 @pytest.mark.parametrize("split", range(len(ENTRIES) + 1))
@@ -290,117 +275,71 @@ def test_does_not_touch_what_is_no_profile(path: pathlib.Path, content: bytes) -
 
 # Of the lines of `EVERY_KIND_OF_ENTRY`, after the header.
 ALGORITHM, _, FAILURE, STAGE, STAGE_FAILURE = range(1, 6)
-
-
-def _configuration(line: dict[str, Any]) -> dict[str, Any]:
-    configuration: dict[str, Any] = line["algorithm"]["configuration"]
-    return configuration
-
-
-def _lanes(line: dict[str, Any]) -> list[dict[str, Any]]:
-    lanes: list[dict[str, Any]] = line["stage"]["stage"]["lanes"]
-    return lanes
-
-
-def _first_step(line: dict[str, Any]) -> dict[str, Any]:
-    step: dict[str, Any] = _lanes(line)[0]["steps"][0]
-    return step
+CONFIGURATION = "algorithm.configuration"
+LANES = "stage.stage.lanes"
 
 
 @pytest.mark.parametrize(
-    ("number", "edit", "place"),
+    ("number", "field", "value"),
     [
-        (0, lambda x: x["device"].pop("name"), "`name`"),
-        (0, lambda x: x["device"].update(backend="cuda"), "$.device.backend"),
-        (0, lambda x: x["device"].update(date="21.11.2026"), "$.device.date"),
-        (STAGE, lambda x: x["stage"].update(latency_us=0), "$.stage.latency_us"),
-        (STAGE, lambda x: x["stage"].update(workspace_bytes=2**63), "$.stage.workspace_bytes"),
-        (ALGORITHM, lambda x: _configuration(x).update(dtype="int8"), "configuration.dtype"),
-        (ALGORITHM, lambda x: _configuration(x).update(layout="NHWX"), "configuration.layout"),
-        (ALGORITHM, lambda x: _configuration(x).update(strides=[0, 1]), "configuration.strides"),
-        (STAGE, lambda x: x["stage"].update(sequential_us=None), "$.stage.sequential_us"),
-        (STAGE, lambda x: x["stage"].update(spread_us=-1), "$.stage.spread_us"),
-        (STAGE, lambda x: x["stage"]["stage"].update(lanes=[]), "$.stage.stage.lanes"),
-        (STAGE, lambda x: _lanes(x)[1].update(steps=[]), "$.stage.stage.lanes[1].steps"),
-        (STAGE, lambda x: _lanes(x)[1].update(merged=True), "at lane 1"),
-        (STAGE, lambda x: _lanes(x)[0].update(sm_count=-1), "$.stage.stage.lanes[0].sm_count"),
-        (STAGE, lambda x: _first_step(x).update(algorithm="ALGO_1"), "lanes[0].steps[0].algorithm"),
-        (
-            STAGE,
-            lambda x: _first_step(x)["operation"].update(image_shape=None),
-            "lanes[0].steps[0].operation.image_shape",
-        ),
-        (
-            STAGE,
-            lambda x: x["stage"].update(sequential_algorithms=["GEMM", "ALGO_1"]),
-            "sequential_algorithms[1]",
-        ),
-        (
-            STAGE,
-            lambda x: x["stage"].update(sequential_algorithms=["GEMM"]),
-            "$.stage.sequential_algorithms",
-        ),
-        (STAGE, lambda x: x["stage"].update(granted_sm_counts=[66]), "$.stage.granted_sm_counts"),
-        (FAILURE, lambda x: x["algorithm_failure"].update(kind="no"), "$.algorithm_failure.kind"),
-        (
-            ALGORITHM,
-            lambda x: x["algorithm"]["kernels"][0].update(time_share=0.9),
-            "$.algorithm.kernels",
-        ),
-        (
-            ALGORITHM,
-            lambda x: x["algorithm"]["kernels"][0].update(grid=[1, 0, 1]),
-            "$.algorithm.kernels[0].grid[1]",
-        ),
-        (
-            ALGORITHM,
-            lambda x: x["algorithm"]["kernels"][0].update(alu_utilization=70),
-            "alu_utilization",
-        ),
-        (ALGORITHM, lambda x: x["algorithm"].update(algorithm="fastest"), "$.algorithm.algorithm"),
-        (ALGORITHM, lambda x: x.pop("algorithm"), "object"),
+        (0, "device.backend", "cuda"),
+        (0, "device.date", "21.11.2026"),
+        (ALGORITHM, "algorithm.algorithm", "fastest"),
+        (ALGORITHM, "algorithm.kernels.0.grid.1", 0),
+        (ALGORITHM, "algorithm.kernels.0.alu_utilization", 70),
+        (ALGORITHM, f"{CONFIGURATION}.dtype", "int8"),
+        (ALGORITHM, f"{CONFIGURATION}.layout", "NHWX"),
+        (ALGORITHM, f"{CONFIGURATION}.strides", [0, 1]),
+        (ALGORITHM, f"{CONFIGURATION}.image_shape", [8, 28, 28, 16, 3]),
+        (ALGORITHM, f"{CONFIGURATION}.image_shape", [None, 28, 28, 16]),
+        (ALGORITHM, f"{CONFIGURATION}.image_shape", [-1, 28, 28, 16]),
+        (ALGORITHM, f"{CONFIGURATION}.filter_shape", None),
+        (ALGORITHM, f"{CONFIGURATION}.kind", "backward"),
+        (FAILURE, "algorithm_failure.kind", "no"),
+        (STAGE, "stage.latency_us", 0),
+        (STAGE, "stage.workspace_bytes", 2**63),
+        (STAGE, "stage.sequential_us", None),
+        (STAGE, "stage.spread_us", -1),
+        (STAGE, "stage.sequential_algorithms.1", "ALGO_1"),
+        (STAGE, "stage.sequential_algorithms", ["GEMM"]),
+        (STAGE, "stage.granted_sm_counts", [66]),
+        (STAGE, LANES, []),
+        (STAGE, f"{LANES}.1.steps", []),
+        (STAGE, f"{LANES}.0.sm_count", -1),
+        (STAGE, f"{LANES}.0.steps.0.algorithm", "ALGO_1"),
+        (STAGE, f"{LANES}.0.steps.0.operation.image_shape", None),
     ],
 )
 def test_refuses_a_line_by_number_and_place(
-    path: pathlib.Path, number: int, edit: Callable[[dict[str, Any]], object], place: str
+    path: pathlib.Path, number: int, field: str, value: object
 ) -> None:
     save_profile(make_profile(*EVERY_KIND_OF_ENTRY), path)
     lines = path.read_text().splitlines()
-    line = json.loads(lines[number])
-    edit(line)
+    inner = line = json.loads(lines[number])
+    *outer, last = (int(each) if each.isdigit() else each for each in field.split("."))
+    for each in outer:
+        inner = inner[each]
+    inner[last] = value
     lines[number] = json.dumps(line)
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(ProfileError) as raised:
         load_profile(path)
-    assert f"in line {number + 1} of profile '{path}'" in str(raised.value)
-    if place != "object":
-        assert place in str(raised.value)
+    place = re.sub(r"\.(\d+)", r"[\1]", field)
+    assert re.search(rf"`\$\.{re.escape(place)}`.* in line {number + 1} of", str(raised.value))
+    assert str(path) in str(raised.value)
     with pytest.raises(ProfileError), open_profile(path, GPU):
         pass
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("strides", [1]),
-        ("strides", [1, 1, 1]),
-        ("layout", "NDHWC"),
-        ("image_shape", [8, 28, 28, 16, 3]),
-        ("image_shape", [None, 28, 28, 16]),
-        ("image_shape", [-1, 28, 28, 16]),
-        ("filter_shape", None),
-        ("kind", "backward"),
-        ("stride", [2, 2]),
-    ],
-)
-def test_refuses_a_configuration_that_was_never_measured(
+@pytest.mark.parametrize(("field", "value"), [("strides", [1, 1, 1]), ("layout", "NDHWC")])
+def test_fields_agree_on_how_many_dimensions_there_are(
     path: pathlib.Path, field: str, value: object
 ) -> None:
     save_profile(make_profile(make_algorithm()), path)
     header, line = map(json.loads, path.read_text().splitlines())
     line["algorithm"]["configuration"][field] = value
     path.write_text(f"{json.dumps(header)}\n{json.dumps(line)}\n")
-    with pytest.raises(ProfileError, match=r"\$\.algorithm\.configuration.*in line 2"):
+    with pytest.raises(ProfileError, match=r"\d dimensions.*\$\.algorithm\.configuration"):
         load_profile(path)
 
 
@@ -412,33 +351,24 @@ def test_refuses_a_line_without_an_entry(path: pathlib.Path, line: bytes) -> Non
         load_profile(path)
 
 
-def test_merged_lanes_hold_what_can_be_merged_and_one_algorithm(path: pathlib.Path) -> None:
-    pair = ((SMALL, "FFT"), (LARGE, "FFT"))
-    for entry in (
-        make_stage_failure(*pair, lanes=(0, 0), merged=(True,)),
-        make_stage((SMALL, "FFT"), (SMALL, "GEMM"), lanes=(0, 0), merged=(True,)),
-    ):
-        with pytest.raises(ProfileError, match="merged lane"):
-            append(path, entry)
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan")])
-def test_writes_nothing_that_is_no_time(path: pathlib.Path, value: float) -> None:
-    for entry, place in [
-        (make_stage((SMALL, None), latency_us=value), r"\$\.stage\.latency_us"),
-        (make_algorithm(latency_us=value), r"\$\.algorithm\.latency_us"),
-    ]:
-        with pytest.raises(ProfileError, match=place):
-            save_profile(make_profile(entry), path)
-        assert not path.exists()
-
-
-@pytest.mark.parametrize("value", [float("inf"), float("nan")])
-def test_writes_no_null_for_what_is_not_finite(path: pathlib.Path, value: float) -> None:
-    busy = dataclasses.replace(KERNEL, alu_utilization=value)
-    for entry, field in [
-        (make_algorithm(relative_error=value), r"relative_error"),
-        (make_algorithm(kernels=(busy,)), r"kernels\[0\]\.alu_utilization"),
-    ]:
-        with pytest.raises(ProfileError, match=field):
-            append(path, entry)
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        (make_stage_failure((SMALL, "FFT"), (LARGE, "FFT"), **MERGING), "merged lane"),
+        (make_stage((SMALL, "FFT"), (SMALL, "GEMM"), **MERGING), "merged lane"),
+        (make_algorithm(kernels=(dataclasses.replace(KERNEL, time_share=0.9),)), "add up to 1"),
+        *((make_algorithm(latency_us=value), "latency_us") for value in (0.0, -1.0, INF, NAN)),
+        *((make_stage((SMALL, None), latency_us=value), "latency_us") for value in (0.0, NAN)),
+        # Null would say that it is not known.
+        *((make_algorithm(relative_error=value), "finite") for value in (INF, NAN)),
+        (make_algorithm(kernels=(dataclasses.replace(KERNEL, alu_utilization=NAN),)), "finite"),
+    ],
+)
+def test_writes_nothing_that_it_would_not_read(
+    path: pathlib.Path, entry: Entry, reason: str
+) -> None:
+    with pytest.raises(ProfileError, match=reason):
+        save_profile(make_profile(entry), path)
+    assert not path.exists()
+    with pytest.raises(ProfileError, match=reason):
+        append(path, entry)

@@ -10,29 +10,32 @@ from hypothesis import strategies as st
 from profile_values import HOPPER_SM, KERNEL
 
 from tf_interop.profile.entries import KernelMeasurement
-from tf_interop.profile.occupancy import compute_occupancy
+from tf_interop.profile.occupancy import compute_sm_use
 from tf_interop.profile.types import SmLimits
 
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 VOLTA_SM = SmLimits(registers=65536, shared_memory_bytes=98304, threads=2048, blocks=32)
-AMPERE_SM = SmLimits(
-    registers=65536,
-    shared_memory_bytes=167936,
-    threads=2048,
-    blocks=32,
-    reserved_shared_memory_bytes=1024,
-)
-MANY_BLOCKS = (100_000, 1, 1)
+AMPERE_SM = dataclasses.replace(HOPPER_SM, shared_memory_bytes=167936)
+KB = 1024
 
 
-def _kernel(threads: int, registers: int = 0, shared_memory_bytes: int = 0) -> KernelMeasurement:
-    return dataclasses.replace(
+def use_of(
+    limits: SmLimits,
+    threads: int,
+    registers: int = 0,
+    shared_memory_bytes: int = 0,
+    grid: tuple[int, int, int] = (100_000, 1, 1),
+) -> tuple[float, ...]:
+    """Blocks on an SM, and shares of its registers, shared memory and threads."""
+    kernel = dataclasses.replace(
         KERNEL,
-        grid=MANY_BLOCKS,
+        grid=grid,
         block=(threads, 1, 1),
         registers_per_thread=registers,
         shared_memory_bytes=shared_memory_bytes,
     )
+    use = compute_sm_use(kernel, limits, 132)
+    return use.blocks * limits.blocks, use.registers, use.shared_memory, use.threads
 
 
 # CUDA C++ Best Practices Guide, "Calculating Occupancy": 37 registers a thread on compute
@@ -44,20 +47,15 @@ def _kernel(threads: int, registers: int = 0, shared_memory_bytes: int = 0) -> K
 def test_registers_are_those_of_the_best_practices_guide(
     threads: int, registers: int, blocks: int, occupancy: float
 ) -> None:
-    computed = compute_occupancy(_kernel(threads, registers), VOLTA_SM, 80)
-    assert (computed.resident_blocks, computed.threads) == (blocks, occupancy)
+    found = use_of(VOLTA_SM, threads, registers)
+    assert (found[0], found[3]) == (blocks, occupancy)
 
 
 def test_registers_are_counted_as_handed_out() -> None:
     # 37 registers for 32 threads are 1184, handed out as 1280; 12 blocks of 4 warps.
-    computed = compute_occupancy(_kernel(128, 37), VOLTA_SM, 80)
-    assert computed.registers == 12 * 4 * 1280 / 65536
-
-
-def test_registers_are_of_one_part_of_the_sm() -> None:
+    assert use_of(VOLTA_SM, 128, 37)[1] == 12 * 4 * 1280 / 65536
     # 65536 / 3328 = 19 warps by the sum, but 16384 / 3328 = 4 on each of four parts.
-    computed = compute_occupancy(_kernel(32, 104), HOPPER_SM, 132)
-    assert computed.resident_blocks == 16
+    assert use_of(HOPPER_SM, 32, 104)[0] == 16
 
 
 # Hopper Tuning Guide, "Unified Shared Memory/L1/Texture Cache": 228 KB for each SM, 227 KB for a
@@ -78,45 +76,39 @@ def test_registers_are_of_one_part_of_the_sm() -> None:
 def test_shared_memory_is_that_of_the_tuning_guides(
     limits: SmLimits, kilobytes: int, blocks: int
 ) -> None:
-    computed = compute_occupancy(_kernel(32, 16, kilobytes << 10), limits, 132)
-    assert computed.resident_blocks == blocks
+    assert use_of(limits, 32, 16, kilobytes * KB)[0] == blocks
 
 
 # cudaOccSMemAllocationGranularity in cuda_occupancy.h: 256 bytes up to compute capability 7.
 @pytest.mark.parametrize(("limits", "unit"), [(VOLTA_SM, 256), (HOPPER_SM, 128)])
 def test_shared_memory_is_counted_as_handed_out(limits: SmLimits, unit: int) -> None:
-    computed = compute_occupancy(_kernel(1024, 16, 1), limits, 132)
-    assert computed.resident_blocks == 2
     handed_out = limits.reserved_shared_memory_bytes + unit
-    assert computed.shared_memory == 2 * handed_out / limits.shared_memory_bytes
-
-
-@pytest.mark.parametrize(("threads", "blocks"), [(32, 32), (1024, 2), (768, 2)])
-def test_threads_and_blocks_limit_small_kernels(threads: int, blocks: int) -> None:
-    computed = compute_occupancy(_kernel(threads, 16), HOPPER_SM, 132)
-    assert computed.resident_blocks == blocks
-    assert computed.blocks == blocks / 32
-
-
-def test_threads_are_whole_warps() -> None:
-    computed = compute_occupancy(_kernel(33, 16), HOPPER_SM, 132)
-    assert computed.threads == 32 * 64 / 2048
+    assert use_of(limits, 1024, 16, 1)[2] == 2 * handed_out / limits.shared_memory_bytes
 
 
 @pytest.mark.parametrize(
-    ("grid", "blocks"), [((132, 1, 1), 1), ((133, 1, 1), 2), ((11, 6, 4), 2), ((1, 1, 1), 1)]
+    ("threads", "grid", "blocks", "occupied"),
+    [
+        (32, (100_000, 1, 1), 32, 32 * 32),
+        (1024, (100_000, 1, 1), 2, 2048),
+        (768, (100_000, 1, 1), 2, 2 * 768),
+        # Whole warps.
+        (33, (100_000, 1, 1), 32, 32 * 64),
+        # A small grid fills less.
+        (128, (132, 1, 1), 1, 128),
+        (128, (133, 1, 1), 2, 256),
+        (128, (11, 6, 4), 2, 256),
+    ],
 )
-def test_a_small_grid_fills_less(grid: tuple[int, int, int], blocks: int) -> None:
-    kernel = dataclasses.replace(_kernel(128, 16), grid=grid)
-    computed = compute_occupancy(kernel, HOPPER_SM, 132)
-    assert computed.resident_blocks == blocks
-    assert computed.threads == blocks * 128 / 2048
+def test_threads_blocks_and_the_grid_limit_kernels(
+    threads: int, grid: tuple[int, int, int], blocks: int, occupied: int
+) -> None:
+    found = use_of(HOPPER_SM, threads, 16, grid=grid)
+    assert (found[0], found[3]) == (blocks, occupied / 2048)
 
 
 def test_what_cannot_be_launched_takes_nothing() -> None:
-    computed = compute_occupancy(_kernel(32, 16, 228 << 10), HOPPER_SM, 132)
-    assert computed.resident_blocks == 0
-    assert (computed.shared_memory, computed.threads) == (0, 0)
+    assert use_of(HOPPER_SM, 32, 16, 228 * KB) == (0, 0, 0, 0)
 
 
 kernels = st.builds(
@@ -131,28 +123,13 @@ kernels = st.builds(
 
 
 @settings(deadline=None)
-@given(kernel=kernels, limits=st.sampled_from([VOLTA_SM, AMPERE_SM, HOPPER_SM]))
-def test_no_kernel_takes_more_than_there_is_and_one_more_block_would(
-    kernel: KernelMeasurement, limits: SmLimits
+@given(kernels, st.sampled_from([VOLTA_SM, AMPERE_SM, HOPPER_SM]), st.integers(1, 100))
+def test_takes_no_more_than_there_is_and_fewer_blocks_that_need_more(
+    kernel: KernelMeasurement, limits: SmLimits, more: int
 ) -> None:
-    computed = compute_occupancy(kernel, limits, 132)
-    shares = (computed.registers, computed.shared_memory, computed.threads, computed.blocks)
+    use = compute_sm_use(kernel, limits, 132)
+    shares = (use.registers, use.shared_memory, use.threads, use.blocks)
     assert all(0 <= share <= 1 for share in shares)
-    # Registers are of one part of the SM: their sum may leave room that no warp finds.
-    kernel = dataclasses.replace(kernel, registers_per_thread=0)
-    computed = compute_occupancy(kernel, limits, 132)
-    blocks = computed.resident_blocks
-    has_all = blocks == -(-kernel.grid[0] * kernel.grid[1] // 132)
-    fullest = max(computed.shared_memory, computed.threads, computed.blocks)
-    assert has_all or blocks == 0 or fullest / blocks * (blocks + 1) > 1
-
-
-@settings(deadline=None)
-@given(kernel=kernels, more=st.integers(1, 100))
-def test_a_kernel_that_needs_more_resides_with_fewer_blocks(
-    kernel: KernelMeasurement, more: int
-) -> None:
-    blocks = compute_occupancy(kernel, HOPPER_SM, 132).resident_blocks
     for field in ("registers_per_thread", "shared_memory_bytes"):
         larger = dataclasses.replace(kernel, **{field: getattr(kernel, field) + more})
-        assert compute_occupancy(larger, HOPPER_SM, 132).resident_blocks <= blocks
+        assert compute_sm_use(larger, limits, 132).blocks <= use.blocks

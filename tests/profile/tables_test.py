@@ -25,13 +25,13 @@ from rich.console import Console
 
 from tf_interop.convolution import ConvolutionConfiguration
 from tf_interop.profile.difference import diff_profiles
-from tf_interop.profile.nsight_compute import LaunchKey, NsightImport
 from tf_interop.profile.tables import (
     describe_convolution,
+    next_commands,
     show_difference,
     show_like_paper,
-    show_nsight_import,
     show_profile,
+    show_summary,
 )
 from tf_interop.profile.types import Profile, ProfiledDevice
 
@@ -49,6 +49,10 @@ class _Screen:
         file = self.console.file
         assert isinstance(file, io.StringIO)
         return [line.rstrip() for line in file.getvalue().splitlines()]
+
+    def summary_of(self, profile: Profile) -> list[str]:
+        show_summary(profile, "my profile.json", self.console)
+        return self.lines
 
     def row(self, start: str) -> list[str]:
         """The words of the first line that begins so, after that."""
@@ -126,19 +130,10 @@ def test_shows_the_device(screen: _Screen) -> None:
     text = " ".join(screen.lines)
     for part in ("NVIDIA H200", "9.0", "132 SMs", "cuDNN 9.10.2", "570.86.15", "sm 1980 MHz"):
         assert part in text
-    assert "2026-11-20" in text
-
-
-def test_shows_an_algorithm_with_and_without_tf32(screen: _Screen) -> None:
-    both = (make_algorithm(algorithm="GEMM", tf32=tf32) for tf32 in (True, False))
-    show_like_paper(make_profile(*both), screen.console)
-    table_2 = screen.lines[screen.lines.index("Table 2: time and workspace") :]
-    assert sum(line.startswith("GEMM ") for line in table_2[:6]) == 2
-
-
-def test_leaves_out_what_nvml_did_not_tell(screen: _Screen) -> None:
-    device = dataclasses.replace(GPU, driver="", clocks_mhz={})
-    show_profile(make_profile(device=device), screen.console)
+    # NVML may be missing.
+    show_profile(
+        make_profile(device=dataclasses.replace(GPU, driver="", clocks_mhz={})), screen.console
+    )
     assert "cuDNN 9.10.2, CUDA 12.8; 2026-11-20" in " ".join(screen.lines)
 
 
@@ -147,18 +142,12 @@ def test_shows_the_kernel_that_takes_most_time_like_table_1(screen: _Screen) -> 
     # threads as 3840, and 48 KB with 1 KB reserved.
     longest = dataclasses.replace(KERNEL, time_share=0.8, alu_utilization=0.7, memory_stall=0.15)
     other = dataclasses.replace(KERNEL, block=(32, 1, 1), time_share=0.2)
-    show_like_paper(make_profile(make_algorithm(kernels=(other, longest))), screen.console)
+    unknown = make_algorithm(algorithm="GEMM", kernels=())
+    show_like_paper(make_profile(make_algorithm(kernels=(other, longest)), unknown), screen.console)
     registers = round(100 * 8 * 3840 / HOPPER_SM.registers)
     shared = round(100 * (49152 + 1024) / HOPPER_SM.shared_memory_bytes)
     expected = f"80 % {registers} % {shared} % 12 % 3 % 70 % 15 %"
     assert screen.row("eng4_k2=1 (TF32)") == expected.split()
-
-
-def test_what_is_not_known_is_a_dash_like_table_1(screen: _Screen) -> None:
-    traced = make_algorithm(algorithm="FFT", kernels=(KERNEL,))
-    show_like_paper(
-        make_profile(traced, make_algorithm(algorithm="GEMM", kernels=())), screen.console
-    )
     assert screen.row("GEMM (TF32)") == ["–"] * 7
 
 
@@ -180,13 +169,14 @@ def test_a_table_1_without_a_kernel_is_one_line_that_says_why(
 
 
 def test_shows_time_and_workspace_like_table_2(screen: _Screen) -> None:
-    profile = make_profile(make_algorithm(latency_us=1234.5, workspace_bytes=691_000_000))
-    show_like_paper(profile, screen.console)
-    start = screen.lines.index("Table 2: time and workspace")
-    assert any(
-        line.split() == ["eng4_k2=1", "(TF32)", "1.2345", "691.0", "MB"]
-        for line in screen.lines[start:]
-    )
+    costs = {"latency_us": 1234.5, "workspace_bytes": 691_000_000}
+    exact = make_algorithm(tf32=False, **costs)
+    show_like_paper(make_profile(make_algorithm(**costs), exact), screen.console)
+    rows = [
+        line.split() for line in screen.lines[screen.lines.index("Table 2: time and workspace") :]
+    ]
+    assert ["eng4_k2=1", "(TF32)", "1.2345", "691.0", "MB"] in rows
+    assert ["eng4_k2=1", "1.2345", "691.0", "MB"] in rows
 
 
 def test_shows_the_papers_own_values_as_such(screen: _Screen) -> None:
@@ -213,11 +203,8 @@ def test_shows_how_profiles_differ(screen: _Screen) -> None:
     )
     show_difference(diff_profiles(first, second), screen.console)
     text = "\n".join(screen.lines)
-    assert screen.row(f"{describe_convolution(SMALL)}, eng4_k2=1 (TF32)") == [
-        "10.0",
-        "30.0",
-        "3.00",
-    ]
+    row = screen.row(f"{describe_convolution(SMALL)}, eng4_k2=1 (TF32)")
+    assert row == ["10.0", "us", "30.0", "us"]
     for part in (
         "of another device: cudnn: expected '9.10.2', got '9.3.0'",
         "Measured in one, failed in the other",
@@ -229,14 +216,68 @@ def test_shows_how_profiles_differ(screen: _Screen) -> None:
     assert max(map(len, screen.lines)) <= 100
 
 
-def test_says_what_an_import_did_not_find(screen: _Screen) -> None:
-    launches = tuple(LaunchKey(f"kernel_{n}", (n + 1, 1, 1), (32, 1, 1)) for n in range(25))
-    result = NsightImport(make_profile(), launches[:1], launches, launches[2:3])
-    show_nsight_import(result, screen.console)
-    assert screen.lines[0] == "Values for 1 launches of kernels of the profile."
-    assert screen.row("kernel_19") == ["20x1x1", "32x1x1"]
-    assert "and 5 more" in screen.lines
-    assert not any(line.startswith("kernel_20") for line in screen.lines)
+def test_the_summary_counts_and_says_where_the_rest_is(screen: _Screen) -> None:
+    lines = screen.summary_of(
+        make_profile(
+            make_algorithm(algorithm="FFT"),
+            make_algorithm(algorithm="GEMM"),
+            make_algorithm_failure(LARGE),
+            make_stage((SMALL, "GEMM"), (LARGE, "GEMM"), latency_us=40.0, sequential_us=30.0),
+        )
+    )
+    assert "Measured: 1 convolutions, with 2 algorithms in all, and 1 stages; 1 failed." in lines
+    assert "No set of convolutions beat its sequence on this device." in lines
+    assert "All of it: tf-interop profile show 'my profile.json'" in lines
+    assert len(lines) < 7
+
+
+def test_shows_each_set_that_wins_by_more_than_the_spread_once(screen: _Screen) -> None:
+    times = {"spread_us": 1.0, "sequential_us": 30.0}
+    lines = screen.summary_of(
+        make_profile(
+            make_stage((SMALL, "FFT"), (LARGE, "FFT"), latency_us=25.0, **times),
+            make_stage((LARGE, "GEMM"), (SMALL, "GEMM"), latency_us=20.0, **times),
+            make_stage((SMALL, "GEMM"), (SMALL, "GEMM"), latency_us=15.0, **times),
+            make_stage((LARGE, "GEMM"), (LARGE, "GEMM"), latency_us=29.5, **times),
+        )
+    )
+    rows = [line for line in lines if line.startswith("0: ")]
+    assert [row.split()[-3:] for row in rows] == [
+        ["15.0", "30.0", "2.00"],
+        ["20.0", "30.0", "1.50"],
+    ]
+    assert describe_convolution(LARGE) in rows[1]
+    assert not any("No set" in line for line in lines)
+
+
+def test_shows_ten_sets_at_most(screen: _Screen) -> None:
+    stages = [
+        make_stage(*[(SMALL, "GEMM")] * count, latency_us=10.0, sequential_us=30.0)
+        for count in range(2, 14)
+    ]
+    lines = screen.summary_of(make_profile(*stages))
+    assert sum(line.startswith("0: ") for line in lines) == 10
+    assert any(line.startswith("And 2 more sets. All of it:") for line in lines)
+
+
+def test_next_is_to_plan_the_same_of_each_model() -> None:
+    collected = {"batch": (1,), "inference": True, "training": False, "image_size": None}
+    collected["target"] = None
+    assert next_commands(["ResNet50"], "p.json", collected) == [
+        "tf-interop plan ResNet50 --profile p.json -o plan.json"
+    ]
+    others = {
+        "batch": (1, 8),
+        "inference": False,
+        "training": True,
+        "image_size": (32, 64),
+        "target": "9.0",
+    }
+    assert next_commands(["a.json", "b.json", "x:y"], "p.json", others) == [
+        f"tf-interop plan {model} --profile p.json --batch 1,8 --no-inference --training "
+        "--image-size 32x64 --for 9.0 -o plan.json"
+        for model in ("MODEL", "x:y")
+    ]
 
 
 @pytest.mark.parametrize(

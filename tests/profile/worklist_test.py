@@ -15,9 +15,10 @@ from tf_interop.profile.worklist import (
     ConfigurationList,
     ListedConvolution,
     ListedStage,
+    load_configurations,
     merge_lists,
+    save_configurations,
 )
-from tf_interop.profile.worklist_file import load_configurations, save_configurations
 from tf_interop.stage import Lane, Stage, Step
 
 STAGE = ("stages", 0, "stage", "lanes")

@@ -105,10 +105,8 @@ MEASURING_MODULES = (
     "algorithm",
     "measure.core_library",
     "measure.backend",
-    "profile.nsight_compute",
     "measure.nvidia",
     "profile.occupancy",
-    "profile.paper",
     "profile.types",
     "profile.check",
     "profile.file",
@@ -121,7 +119,7 @@ MEASURING_MODULES = (
     "profile.tables",
     "cli.report",
     "report.page",
-    "report.timeline_trace",
+    "report.trace",
 )
 
 

@@ -27,15 +27,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tf_interop.benchmark.result import BENCHMARK_FORMAT, BENCHMARK_VERSION, Benchmark, Case
+from tf_interop.benchmark.result import Benchmark, Case
 from tf_interop.errors import BenchmarkError
-from tf_interop.versioned_file import (
-    PathLike,
-    VersionedFormat,
-    load_versioned,
-    save_versioned,
-    versioned_schema,
-)
+from tf_interop.versioned_file import PathLike, VersionedFormat
 
 
 def load_benchmark(path: PathLike) -> Benchmark:
@@ -48,7 +42,7 @@ def load_benchmark(path: PathLike) -> Benchmark:
         BenchmarkError: there is no such file, it is not whole, of another format or version, or not
             legal. Says where in the file.
     """
-    return load_versioned(path, _BENCHMARK_FILE)
+    return _BENCHMARK_FILE.load(path)
 
 
 def save_benchmark(benchmark: Benchmark, path: PathLike) -> None:
@@ -58,12 +52,12 @@ def save_benchmark(benchmark: Benchmark, path: PathLike) -> None:
         BenchmarkError: the benchmark is not legal (see `load_benchmark`), or the file cannot be
             written.
     """
-    save_versioned(benchmark, path, _BENCHMARK_FILE)
+    _BENCHMARK_FILE.save(benchmark, path)
 
 
 def benchmark_schema() -> dict[str, Any]:
     """JSON schema (2020-12) of benchmarks' files: types, fields and bounds."""
-    return versioned_schema(_BENCHMARK_FILE)
+    return _BENCHMARK_FILE.schema()
 
 
 def _check_benchmark(benchmark: Benchmark) -> None:
@@ -92,8 +86,6 @@ def _check_benchmark(benchmark: Benchmark) -> None:
 
 _BENCHMARK_FILE = VersionedFormat(
     noun="benchmark",
-    name=BENCHMARK_FORMAT,
-    version=BENCHMARK_VERSION,
     value_type=Benchmark,
     check=_check_benchmark,
     error=BenchmarkError,

@@ -29,8 +29,7 @@ from tf_interop.benchmark.result import (
     VariantResult,
 )
 from tf_interop.errors import BenchmarkError
-from tf_interop.profile.foreign import why_foreign
-from tf_interop.profile.types import ProfiledDevice
+from tf_interop.profile.types import ProfiledDevice, why_foreign
 
 RunChild = Callable[[Request, float], Outcome]
 """Runs a request in a process of its own, for some seconds at most."""

@@ -29,11 +29,10 @@ from tf_interop.planning.types import (
     GraphPlan,
     LaneExplanation,
     PlannedStage,
-    SmUse,
     StageExplanation,
     StagePrediction,
 )
-from tf_interop.profile.occupancy import compute_occupancy
+from tf_interop.profile.occupancy import SmUse, compute_sm_use
 from tf_interop.stage import Lane, Stage
 
 _MOST_ALTERNATIVES = 3
@@ -78,18 +77,8 @@ def sm_use_of(candidates: Sequence[Candidate], problem: PlanningProblem) -> SmUs
     kernel = max(kernels, key=lambda each: each.time_share, default=None)
     if kernel is None or problem.sm_limits is None or problem.sm_count is None:
         return None
-    taken = compute_occupancy(kernel, problem.sm_limits, problem.sm_count)
-    if not taken.resident_blocks:
-        return None
-    return SmUse(
-        registers=taken.registers,
-        shared_memory=taken.shared_memory,
-        threads=taken.threads,
-        blocks=taken.blocks,
-        alu_utilization=kernel.alu_utilization,
-        dram_utilization=kernel.dram_utilization,
-        memory_stall=kernel.memory_stall,
-    )
+    use = compute_sm_use(kernel, problem.sm_limits, problem.sm_count)
+    return use if use.blocks else None
 
 
 SHARED_RESOURCES = {

@@ -40,19 +40,8 @@ from typing import Any
 
 from tf_interop.algorithm import check_algorithm
 from tf_interop.errors import PlanError
-from tf_interop.planning.types import (
-    PLAN_FORMAT,
-    PLAN_VERSION,
-    GraphPlan,
-    Plan,
-)
-from tf_interop.versioned_file import (
-    PathLike,
-    VersionedFormat,
-    load_versioned,
-    save_versioned,
-    versioned_schema,
-)
+from tf_interop.planning.types import GraphPlan, Plan
+from tf_interop.versioned_file import PathLike, VersionedFormat
 
 
 def load_plan(path: PathLike) -> Plan:
@@ -67,7 +56,7 @@ def load_plan(path: PathLike) -> Plan:
         PlanError: there is no such file, it is not whole, of another format or version, or not
             legal. Says where in the file, what was expected and what to do.
     """
-    return load_versioned(path, _PLAN_FILE)
+    return _PLAN_FILE.load(path)
 
 
 def save_plan(plan: Plan, path: PathLike) -> None:
@@ -76,7 +65,7 @@ def save_plan(plan: Plan, path: PathLike) -> None:
     Raises:
         PlanError: the plan is not legal (see `load_plan`), or the file cannot be written.
     """
-    save_versioned(plan, path, _PLAN_FILE)
+    _PLAN_FILE.save(plan, path)
 
 
 def plan_schema() -> dict[str, Any]:
@@ -84,7 +73,7 @@ def plan_schema() -> dict[str, Any]:
 
     It states types, fields and lengths; the rest of what `load_plan` checks is beyond it.
     """
-    return versioned_schema(_PLAN_FILE)
+    return _PLAN_FILE.schema()
 
 
 def _check_plan(plan: Plan) -> None:
@@ -142,8 +131,6 @@ def _check_graph(graph: GraphPlan, place: str) -> None:
 
 _PLAN_FILE = VersionedFormat(
     noun="plan",
-    name=PLAN_FORMAT,
-    version=PLAN_VERSION,
     value_type=Plan,
     check=_check_plan,
     error=PlanError,

@@ -15,8 +15,7 @@ from tf_interop.errors import PlanError
 from tf_interop.planning.cost.calibration import ModelCalibration, calibrate_model
 from tf_interop.planning.cost.stage_costs import Lanes, StageChoice, StageCosts
 from tf_interop.planning.live_memory import LiveMemory
-from tf_interop.planning.problem import PlanningProblem
-from tf_interop.planning.problem_file import check_problem
+from tf_interop.planning.problem import PlanningProblem, check_problem
 from tf_interop.planning.search.blocks import SearchBounds, search_blocks
 from tf_interop.planning.search.space import (
     OnProgress,

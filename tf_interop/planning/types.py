@@ -8,12 +8,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from tf_interop.planning.problem import ValueSource
-from tf_interop.profile.entries import Share
+from tf_interop.profile.occupancy import SmUse
 from tf_interop.stage import LARGEST_INT, Stage
-
-PLAN_FORMAT = "tf_interop.plan"
-PLAN_VERSION = 1
-
 
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Microseconds = Annotated[float, msgspec.Meta(ge=0)]
@@ -64,30 +60,6 @@ class GraphPrediction:
     memory_budget_bytes: Bytes | None
     search: str
     unmeasured_count: Annotated[int, msgspec.Meta(ge=0)] = 0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SmUse:
-    """What an algorithm takes of one SM, alone: that of its kernels which takes the most time.
-
-    Attributes:
-        registers: share of an SM's registers that its resident blocks hold.
-        shared_memory: of its shared memory.
-        threads: of its thread slots.
-        blocks: of its block slots.
-        alu_utilization: share of the time in which the busiest arithmetic pipe works; None where it
-            was not measured.
-        dram_utilization: of DRAM's throughput; likewise.
-        memory_stall: share of the warps' stalls that wait for memory; likewise.
-    """
-
-    registers: Share
-    shared_memory: Share
-    threads: Share
-    blocks: Share
-    alu_utilization: Share | None = None
-    dram_utilization: Share | None = None
-    memory_stall: Share | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -301,6 +273,6 @@ class Plan:
     """
 
     graphs: tuple[GraphPlan, ...]
-    format: str = PLAN_FORMAT
-    version: int = PLAN_VERSION
+    format: str = "tf_interop.plan"
+    version: int = 1
     made_with: dict[str, str] = dataclasses.field(default_factory=dict)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from tf_interop.algorithm import check_algorithm
@@ -39,13 +38,11 @@ def check_entry(entry: Entry, place: str) -> None:
         check_configuration(entry.configuration, f"{place}.configuration")
         _check_algorithm(entry.algorithm, entry.configuration, f"{place}.algorithm")
         if isinstance(entry, AlgorithmMeasurement):
-            _check_finite(entry, ("latency_us", "spread_us", "relative_error"), place)
             _check_kernels(entry.kernels, f"{place}.kernels")
         return
     check_stage(entry.stage, f"{place}.stage")
     if not isinstance(entry, StageMeasurement):
         return
-    _check_finite(entry, ("latency_us", "same_sequential_us", "sequential_us", "spread_us"), place)
     operations = entry.stage.operations
     for field, values, expected in (
         ("sequential_algorithms", entry.sequential_algorithms, len(operations)),
@@ -131,19 +128,8 @@ def _check_algorithm(
 
 
 def _check_kernels(kernels: Sequence[KernelMeasurement], place: str) -> None:
-    for index, kernel in enumerate(kernels):
-        shares = ("time_share", "alu_utilization", "dram_utilization", "memory_stall")
-        _check_finite(kernel, shares, f"{place}[{index}]")
     total = sum(kernel.time_share for kernel in kernels)
     if kernels and abs(total - 1) > _SHARE_TOLERANCE:
         raise ValueError(
             f"Expected the time shares of all kernels to add up to 1, got {total:.4f} at `{place}`"
         )
-
-
-def _check_finite(entry: object, fields: Sequence[str], place: str) -> None:
-    # JSON has no infinity: written, it would be null, which says that it is not known.
-    for field in fields:
-        value = getattr(entry, field)
-        if value is not None and not math.isfinite(value):
-            raise ValueError(f"Expected a finite value, got {value} at `{place}.{field}`")

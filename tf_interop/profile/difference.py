@@ -4,37 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from tf_interop.profile.entries import (
-    AlgorithmMeasurement,
-    Entry,
-    EntryKey,
-    StageMeasurement,
-    entry_key,
-)
-from tf_interop.profile.foreign import why_foreign
-from tf_interop.profile.types import Profile
-
-Measurement = AlgorithmMeasurement | StageMeasurement
+from tf_interop.profile.entries import AlgorithmMeasurement, Entry, StageMeasurement, entry_key
+from tf_interop.profile.types import Profile, why_foreign
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class LatencyChange:
-    """What was measured in both profiles, with latencies further apart than their spreads.
-
-    Attributes:
-        first: the measurement in the first profile.
-        second: the one in the second.
-        ratio: the second latency over the first.
-    """
-
-    first: Measurement
-    second: Measurement
-    ratio: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class OutcomeChange:
-    """What was measured in one profile and failed in the other.
+class Change:
+    """An entry that two profiles tell differently.
 
     Attributes:
         first: the entry in the first profile.
@@ -53,7 +29,7 @@ class ProfileDifference:
         other_device: how the second one's device differs, as a sentence; None where it does not.
         only_first: entries that the second one lacks.
         only_second: entries that the first one lacks.
-        latency_changes: measurements that differ by more than both spreads together.
+        latency_changes: measurements whose latencies are further apart than both spreads together.
         outcome_changes: entries of which one is a measurement and one a failure.
         same_count: entries that are in both and tell the same.
     """
@@ -61,29 +37,28 @@ class ProfileDifference:
     other_device: str | None
     only_first: tuple[Entry, ...]
     only_second: tuple[Entry, ...]
-    latency_changes: tuple[LatencyChange, ...]
-    outcome_changes: tuple[OutcomeChange, ...]
+    latency_changes: tuple[Change, ...]
+    outcome_changes: tuple[Change, ...]
     same_count: int
 
 
 def diff_profiles(first: Profile, second: Profile) -> ProfileDifference:
-    """Compares two profiles, of one device or of two.
-
-    Args:
-        first: what is compared with.
-        second: what is compared.
-    """
-    ours, theirs = _by_key(first), _by_key(second)
-    latency_changes = []
-    outcome_changes = []
-    common = [(entry, theirs[key]) for key, entry in ours.items() if key in theirs]
-    for one, other in common:
-        if isinstance(one, Measurement) and isinstance(other, Measurement):
+    """Compares two profiles, of one device or of two."""
+    ours, theirs = ({entry_key(each): each for each in of.entries} for of in (first, second))
+    latency_changes, outcome_changes = [], []
+    common = [Change(entry, theirs[key]) for key, entry in ours.items() if key in theirs]
+    for change in common:
+        measured = [
+            each
+            for each in (change.first, change.second)
+            if isinstance(each, AlgorithmMeasurement | StageMeasurement)
+        ]
+        if len(measured) == 1:
+            outcome_changes.append(change)
+        elif measured:
+            one, other = measured
             if abs(one.latency_us - other.latency_us) > one.spread_us + other.spread_us:
-                ratio = other.latency_us / one.latency_us
-                latency_changes.append(LatencyChange(one, other, ratio))
-        elif isinstance(one, Measurement) or isinstance(other, Measurement):
-            outcome_changes.append(OutcomeChange(one, other))
+                latency_changes.append(change)
     return ProfileDifference(
         other_device=why_foreign(second.device, first.device),
         only_first=tuple(entry for key, entry in ours.items() if key not in theirs),
@@ -92,7 +67,3 @@ def diff_profiles(first: Profile, second: Profile) -> ProfileDifference:
         outcome_changes=tuple(outcome_changes),
         same_count=len(common) - len(latency_changes) - len(outcome_changes),
     )
-
-
-def _by_key(profile: Profile) -> dict[EntryKey, Entry]:
-    return {entry_key(entry): entry for entry in profile.entries}

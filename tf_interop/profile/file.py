@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
-import inspect
 import os
 import pathlib
 import stat
@@ -35,13 +34,13 @@ from tf_interop.profile.entries import (
     StageFailure,
     StageMeasurement,
 )
-from tf_interop.profile.foreign import why_foreign
-from tf_interop.profile.types import Profile, ProfiledDevice, profile_of
+from tf_interop.profile.types import Profile, ProfiledDevice, profile_of, why_foreign
 from tf_interop.versioned_file import (
     PathLike,
     VersionedFormat,
     check_all_fields_read,
-    check_header,
+    make_strict,
+    read_file,
     write_file,
 )
 
@@ -78,15 +77,7 @@ _FIELDS: dict[type, str] = {
     StageFailure: "stage_failure",
 }
 _REMEDY = "Remove the line, or measure anew."
-_FORMAT: VersionedFormat[Header] = VersionedFormat(
-    noun="profile",
-    name="tf_interop.profile",
-    version=1,
-    value_type=Header,
-    check=lambda header: None,
-    error=ProfileError,
-    remedy=_REMEDY,
-)
+_FORMAT = VersionedFormat(Header, "profile", ProfileError, _REMEDY)
 _BEGINNING = b'{"format":"tf_interop.profile","version":1,'
 _HEADER_DECODER = msgspec.json.Decoder(Header)
 _LINE_DECODER = msgspec.json.Decoder(Line)
@@ -99,14 +90,7 @@ def load_profile(path: PathLike) -> Profile:
         ProfileError: there is no such file, it is of another format or version, or a line is
             damaged, not legal or of another device. Names the line and what to do.
     """
-    try:
-        content = pathlib.Path(path).read_bytes()
-    except OSError as error:
-        raise ProfileError(
-            f"Expected a profile file at '{os.fspath(path)}', got: {error.strerror}. Check the "
-            "path."
-        ) from error
-    return _parse(content, path)
+    return _parse(read_file(path, "profile", ProfileError), path)
 
 
 def save_profile(profile: Profile, path: PathLike) -> None:
@@ -151,11 +135,7 @@ def profile_schema() -> dict[str, Any]:
     lines, definitions = msgspec.json.schema_components(
         (Header, Line), ref_template="#/$defs/{name}"
     )
-    for definition in definitions.values():
-        if "description" in definition:
-            definition["description"] = inspect.cleandoc(definition["description"])
-        if "properties" in definition:
-            definition["additionalProperties"] = False
+    make_strict(definitions.values())
     # Both fields have a default here, and tell a header from an entry there.
     definitions["Header"]["required"] = ["device", "format", "version"]
     definitions["Line"] |= {"minProperties": 1, "maxProperties": 1}
@@ -259,7 +239,7 @@ def _parse(content: bytes, path: PathLike) -> Profile:
 
 def _parse_header(line: bytes) -> Header:
     raw = msgspec.json.decode(line)
-    check_header(raw, _FORMAT)
+    _FORMAT.check_header(raw)
     header = _HEADER_DECODER.decode(line)
     check_all_fields_read(raw, msgspec.to_builtins(header), "$")
     return header
@@ -294,8 +274,9 @@ def _entry_line(entry: Entry) -> bytes:
     try:
         check_entry(entry, f"$.{field}")
         line = msgspec.json.encode({field: entry})
-        # What will be read: bounds of types are checked only there.
-        _LINE_DECODER.decode(line)
+        # Bounds of types are checked only by reading; and what is not finite is null in JSON.
+        if _LINE_DECODER.decode(line) != Line(**{field: entry}):
+            raise ValueError(f"Expected finite values, got others at `$.{field}`: {entry}")
     except (ValueError, msgspec.MsgspecError) as error:
         raise ProfileError(
             f"{error}, in an entry for a profile. This is an error of whatever measured."

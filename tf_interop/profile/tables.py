@@ -1,9 +1,11 @@
-"""Tables of what profiles hold, for people to read: at most 100 columns wide, or the terminal."""
+"""What profiles hold, for people to read: at most 100 columns wide, or the terminal."""
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.filesize import decimal
@@ -15,20 +17,31 @@ from tf_interop.profile.entries import (
     AlgorithmFailure,
     AlgorithmMeasurement,
     Entry,
-    KernelMeasurement,
     StageMeasurement,
     fastest_first,
     wins,
 )
-from tf_interop.profile.nsight_compute import NsightImport
-from tf_interop.profile.occupancy import compute_occupancy
-from tf_interop.profile.pairs import count_pairs
-from tf_interop.profile.paper import PaperKernel, load_paper_tables
+from tf_interop.profile.occupancy import compute_sm_use
 from tf_interop.profile.types import Profile, ProfiledDevice
 from tf_interop.stage import Stage
 from tf_interop.tables import UNKNOWN, new_table, percent, print_on
 
-_MOST_LAUNCHES = 20
+_MOST_WINNERS = 10
+
+# The paper's tables, as far as their values are known here: which GPU and which layers is not.
+_PAPER = (
+    "Pourghassemi et al., On the Limits of Parallelizing Convolutional Neural Networks on GPUs, "
+    "SPAA 2020, doi 10.1145/3350755.3400266"
+)
+_PAPER_TABLE_1 = (
+    ("PRECOMP_GEMM", None, 0.92, 0.39, None, None, 0.70, None),
+    ("FFT_TILING", None, 0.38, 0.75, None, None, 0.30, 0.15),
+)
+_PAPER_TABLE_2 = (
+    ("FFT", "36", "2.2 GB"),
+    ("WINOGRAD_NONFUSED", "46", "691 MB"),
+    ("PRECOMP_GEMM", "126", "4.8 GB"),
+)
 
 
 def show_profile(profile: Profile, console: Console | None = None) -> None:
@@ -44,7 +57,48 @@ def show_profile(profile: Profile, console: Console | None = None) -> None:
         print_on(console, _convolution_table(profile))
     if profile.stages or profile.stage_failures:
         print_on(console, _stage_table(profile))
-    print_on(console, str(count_pairs(profile)))
+    print_on(console, describe_pairs(profile))
+
+
+def show_summary(profile: Profile, path: str, console: Console | None = None) -> None:
+    """Prints how much a profile holds, and the sets of convolutions that are faster together.
+
+    Args:
+        profile: any profile.
+        path: its file, for what to do to see all of it.
+        console: where to print; by default stdout.
+    """
+    console = console or Console()
+    convolutions = {entry.configuration for entry in profile.algorithms}
+    failures = len(profile.algorithm_failures) + len(profile.stage_failures)
+    print_on(console, describe_device(profile.device))
+    print_on(
+        console,
+        f"Measured: {len(convolutions)} convolutions, with {len(profile.algorithms)} algorithms in "
+        f"all, and {len(profile.stages)} stages; {failures} failed.",
+    )
+    winners = _winners(profile.stages)
+    more = len(winners) - _MOST_WINNERS
+    if winners:
+        rows = (
+            (
+                describe_stage(each.stage),
+                f"{each.latency_us:.1f}",
+                f"{each.sequential_us:.1f}",
+                f"{_ratio(each):.2f}",
+            )
+            for each in winners[:_MOST_WINNERS]
+        )
+        title = "Faster together than in sequence, by more than the spread"
+        numbers = ("together us", "in sequence us", "times as fast")
+        print_on(console, _table(title, ("convolutions",), numbers, rows, leading=1))
+    elif profile.stages:
+        print_on(console, "No set of convolutions beat its sequence on this device.")
+    print_on(
+        console,
+        f"\n{f'And {more} more sets. ' if more > 0 else ''}All of it: tf-interop profile show "
+        f"{shlex.quote(path)}",
+    )
 
 
 def show_like_paper(profile: Profile, console: Console | None = None) -> None:
@@ -59,36 +113,30 @@ def show_like_paper(profile: Profile, console: Console | None = None) -> None:
         console: where to print; by default stdout.
     """
     console = console or Console()
-    paper = load_paper_tables()
+    measured = _by_configuration(profile)
     print_on(console, describe_device(profile.device))
+
     print_on(console, "\nTable 1: what the kernel that takes most time takes of one SM")
     if not any(each.kernels for each in profile.algorithms):
         print_on(console, _why_no_kernels(profile.device))
     headings = ("of time", "registers", "shared", "threads", "blocks", "ALU", "stalls")
-    for configuration, measured in _by_configuration(profile):
-        if any(each.kernels for each in measured):
-            table = _paper_table(describe_convolution(configuration), headings)
-            for each in measured:
-                table.add_row(_algorithm_label(each), *_kernel_cells(each, profile.device))
-            print_on(console, table)
-    table = _paper_table(f"Paper, {paper.table_1.layers or 'its two layers'}", headings)
-    for row in paper.table_1.rows:
-        table.add_row(row.algorithm, UNKNOWN, *_paper_cells(row))
-    print_on(console, table)
+    for configuration, entries in measured:
+        if any(each.kernels for each in entries):
+            rows = [(_label(each), *_kernel_shares(each, profile.device)) for each in entries]
+            print_on(console, _shares_table(describe_convolution(configuration), headings, rows))
+    print_on(console, _shares_table("Paper, its two layers", headings, _PAPER_TABLE_1))
 
     print_on(console, "\nTable 2: time and workspace")
-    for configuration, measured in _by_configuration(profile):
-        table = _paper_table(describe_convolution(configuration), ("ms", "workspace"))
-        for each in measured:
-            time = f"{each.latency_us / 1000:.4f}"
-            table.add_row(_algorithm_label(each), time, decimal(each.workspace_bytes))
-        print_on(console, table)
-    layers = paper.table_2.layers or "one 5x5 convolution"
-    table = _paper_table(f"Paper, {layers}", ("ms", "workspace"))
-    for cost in paper.table_2.rows:
-        table.add_row(cost.algorithm, f"{cost.time_ms:g}", cost.workspace)
-    print_on(console, table)
-    print_on(console, f"\nPaper: {paper.source}. {paper.note}")
+    for configuration, entries in measured:
+        costs = (
+            (_label(each), f"{each.latency_us / 1000:.4f}", decimal(each.workspace_bytes))
+            for each in entries
+        )
+        title = describe_convolution(configuration)
+        print_on(console, _paper_table(title, ("ms", "workspace"), costs))
+    title = "Paper, one 5x5 convolution"
+    print_on(console, _paper_table(title, ("ms", "workspace"), _PAPER_TABLE_2))
+    print_on(console, f"\nPaper: {_PAPER}.")
 
 
 def show_difference(difference: ProfileDifference, console: Console | None = None) -> None:
@@ -101,61 +149,86 @@ def show_difference(difference: ProfileDifference, console: Console | None = Non
     console = console or Console()
     if difference.other_device is not None:
         print_on(console, f"The second profile is of another device: {difference.other_device}")
-    latencies = [
-        (
-            _describe_entry(each.first),
-            f"{each.first.latency_us:.1f}",
-            f"{each.second.latency_us:.1f}",
-            f"{each.ratio:.2f}",
-        )
-        for each in difference.latency_changes
-    ]
-    outcomes = [
-        (_describe_entry(each.first), _outcome(each.first), _outcome(each.second))
-        for each in difference.outcome_changes
-    ]
-    only = {
-        name: [(_describe_entry(each), _outcome(each)) for each in entries]
-        for name, entries in (
-            ("first", difference.only_first),
-            ("second", difference.only_second),
-        )
-    }
-    what = "convolution and algorithm"
-    for title, columns, numbers, rows in (
-        (
-            "Latencies further apart than both spreads",
-            (what,),
-            ("first us", "second us", "ratio"),
-            latencies,
-        ),
-        ("Measured in one, failed in the other", (what, "first", "second"), (), outcomes),
-        ("In the first only", (what, "outcome"), (), only["first"]),
-        ("In the second only", (what, "outcome"), (), only["second"]),
+    both = ("first", "second")
+    for title, columns, changes in (
+        ("Latencies further apart than both spreads", both, difference.latency_changes),
+        ("Measured in one, failed in the other", both, difference.outcome_changes),
     ):
-        if rows:
-            print_on(console, _table(title, columns, numbers, rows))
+        rows = [(_outcome(each.first), _outcome(each.second)) for each in changes]
+        names = [_describe_entry(each.first) for each in changes]
+        _show_rows(console, title, columns, names, rows)
+    for title, entries in (
+        ("In the first only", difference.only_first),
+        ("In the second only", difference.only_second),
+    ):
+        names = [_describe_entry(each) for each in entries]
+        _show_rows(console, title, ("outcome",), names, [(_outcome(each),) for each in entries])
     print_on(console, f"{difference.same_count} entries tell the same in both.")
 
 
-def show_nsight_import(result: NsightImport, console: Console | None = None) -> None:
-    """Prints what an import of Nsight Compute's values found, and what it did not.
+def next_commands(models: Iterable[str], path: str, collecting: Mapping[str, Any]) -> list[str]:
+    """The commands that plan what was measured.
 
     Args:
-        result: what `add_nsight_values` gave.
-        console: where to print; by default stdout.
+        models: as the command line has them; for lists of configurations stands `MODEL`.
+        path: the profile.
+        collecting: the options by which the models were collected.
     """
-    console = console or Console()
-    print_on(console, f"Values for {len(result.matched)} launches of kernels of the profile.")
-    for title, launches in (
-        ("Launches that the profile has no kernel for", result.not_in_profile),
-        ("Kernels of the profile without values", result.not_in_csv),
-    ):
-        rows = [(each.function, _sizes(each.grid), _sizes(each.block)) for each in launches]
-        if len(rows) > _MOST_LAUNCHES:
-            rows[_MOST_LAUNCHES:] = [(f"and {len(rows) - _MOST_LAUNCHES} more", "", "")]
-        if rows:
-            print_on(console, _table(title, ("function", "grid", "block"), (), rows))
+    options = ["--profile", path]
+    if collecting["batch"] != (1,):
+        options += ["--batch", ",".join(map(str, collecting["batch"]))]
+    if not collecting["inference"]:
+        options.append("--no-inference")
+    if collecting["training"]:
+        options.append("--training")
+    if collecting["image_size"] is not None:
+        options += ["--image-size", "x".join(map(str, collecting["image_size"]))]
+    if collecting["target"] is not None:
+        options += ["--for", collecting["target"]]
+    planned = dict.fromkeys("MODEL" if model.endswith(".json") else model for model in models)
+    return [
+        shlex.join(["tf-interop", "plan", each, *options, "-o", "plan.json"]) for each in planned
+    ]
+
+
+def describe_pairs(profile: Profile) -> str:
+    """How often what is fastest alone is not in the fastest pair, in one sentence.
+
+    Pairs are two convolutions on lanes of their own that share all SMs alike. Those count that were
+    measured with several combinations of algorithms, one of them of what is fastest alone.
+    """
+    measured: dict[object, list[StageMeasurement]] = collections.defaultdict(list)
+    for each in profile.stages:
+        lanes = each.stage.lanes
+        if [len(lane.steps) for lane in lanes] == [1, 1] and not each.stage.has_lane_options:
+            measured[frozenset(each.stage.operations), each.tf32].append(each)
+
+    def is_of_fastest_alone(pair: StageMeasurement) -> bool:
+        found = (
+            (step, profile.find_algorithms(step.operation, allow_tf32=pair.tf32))
+            for step in pair.stage.steps
+        )
+        return all(alone and alone[0].algorithm == step.algorithm for step, alone in found)
+
+    pairs = others = beyond_spread = winning = 0
+    for ways in measured.values():
+        by_latency = sorted(ways, key=lambda each: each.latency_us)
+        alone = next(filter(is_of_fastest_alone, by_latency), None)
+        if alone is None or len(ways) == 1:
+            continue
+        fastest = by_latency[0]
+        pairs += 1
+        winning += wins(fastest)
+        if not is_of_fastest_alone(fastest):
+            others += 1
+            saved_us = alone.latency_us - fastest.latency_us
+            beyond_spread += saved_us > fastest.spread_us + alone.spread_us
+    if not pairs:
+        return "No pair was measured with several combinations of algorithms."
+    return (
+        f"Of {pairs} pairs {others} are fastest with an algorithm that is not the fastest alone "
+        f"({beyond_spread} by more than the spread); {winning} beat their sequence."
+    )
 
 
 def describe_convolution(configuration: ConvolutionConfiguration) -> str:
@@ -182,6 +255,39 @@ def describe_convolution(configuration: ConvolutionConfiguration) -> str:
     return " ".join(words + ["+" + op for op in configuration.fused_ops])
 
 
+def describe_device(device: ProfiledDevice) -> str:
+    """What was measured on, with its software, in one line."""
+    if device.backend == "host":
+        return f"{device.name}, {device.sm_count} cores, backend host, {device.date}"
+    clocks = ", ".join(f"{name} {clock} MHz" for name, clock in sorted(device.clocks_mhz.items()))
+    # NVML tells the driver; a container may be without it.
+    driver = f", driver {device.driver}" if device.driver else ""
+    hardware = (
+        f"{device.name}, compute capability {device.compute_capability}, {device.sm_count} SMs, "
+        f"{decimal(device.memory_bytes)}"
+    )
+    software = f"cuDNN {device.cudnn}, CUDA {device.cuda}{driver}"
+    return "; ".join(filter(None, (hardware, software, clocks, device.date)))
+
+
+def describe_stage(stage: Stage[ConvolutionConfiguration]) -> str:
+    """A line for each convolution of a stage, and how it is launched where that is not as usual."""
+    lines = [
+        f"{lane}: {describe_convolution(step.operation)}, {step.algorithm or 'any'}"
+        for lane, step in zip(stage.lane_of_step, stage.steps, strict=True)
+    ]
+    for words, values in (
+        ("SMs", [each.sm_count for each in stage.lanes]),
+        ("priorities", [each.priority for each in stage.lanes]),
+    ):
+        if any(values):
+            lines.append(f"{words} {', '.join(map(str, values))}")
+    merged = [str(number) for number, lane in enumerate(stage.lanes) if lane.merged]
+    if merged:
+        lines.append(f"merged into a wider convolution: {', '.join(merged)}")
+    return "\n".join(lines)
+
+
 def _sizes(shape: Sequence[int | None] | None) -> str:
     if shape is None:
         return "?"
@@ -192,27 +298,17 @@ def _square(sizes: Sequence[int]) -> str:
     return str(sizes[0]) if len(set(sizes)) == 1 else _sizes(sizes)
 
 
-def describe_device(device: ProfiledDevice) -> str:
-    """What was measured on, with its software, in one line."""
-    if device.backend == "host":
-        return f"{device.name}, {device.sm_count} cores, backend host, {device.date}"
-    clocks = ", ".join(f"{name} {clock} MHz" for name, clock in sorted(device.clocks_mhz.items()))
-    software = [f"cuDNN {device.cudnn}", f"CUDA {device.cuda}"]
-    # NVML tells the driver; a container may be without it.
-    if device.driver:
-        software.append(f"driver {device.driver}")
-    hardware = (
-        f"{device.name}, compute capability {device.compute_capability}, {device.sm_count} SMs, "
-        f"{decimal(device.memory_bytes)}"
-    )
-    return "; ".join(filter(None, (hardware, ", ".join(software), clocks, device.date)))
-
-
 def _table(
-    title: str, columns: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]] = ()
+    title: str,
+    columns: Sequence[str],
+    numbers: Sequence[str],
+    rows: Iterable[Sequence[str]] = (),
+    *,
+    leading: int = 0,
 ) -> Table:
     """A table of these rows: columns of text, then those of numbers."""
     table = new_table(title)
+    table.leading = leading
     for heading in columns:
         table.add_column(heading, overflow="fold")
     for heading in numbers:
@@ -220,6 +316,18 @@ def _table(
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def _show_rows(
+    console: Console,
+    title: str,
+    columns: Sequence[str],
+    names: Sequence[str],
+    rows: Sequence[Sequence[str]],
+) -> None:
+    if names:
+        rows = [(name, *row) for name, row in zip(names, rows, strict=True)]
+        print_on(console, _table(title, ("convolution and algorithm", *columns), (), rows))
 
 
 def _by_configuration(
@@ -250,7 +358,7 @@ def _convolution_table(profile: Profile) -> Table:
         cells = (UNKNOWN,) * 3
         if measured:
             fastest = measured[0]
-            label += f"\n  {_algorithm_label(fastest)}"
+            label += f"\n  {_label(fastest)}"
             times = (f"{fastest.latency_us:.1f}", f"{fastest.spread_us:.1f}")
             cells = (*times, decimal(fastest.workspace_bytes))
         failed = sorted(failures[configuration].items())
@@ -264,19 +372,34 @@ def _stage_table(profile: Profile) -> Table:
         "Stages: together, and in sequence with the same and the fastest algorithms",
         ("convolutions",),
         ("together us", "same us", "fastest us", "spread", "ratio", "wins"),
+        leading=1,
     )
-    table.leading = 1
     for each in profile.stages:
         times = (each.latency_us, each.same_sequential_us, each.sequential_us, each.spread_us)
         table.add_row(
             describe_stage(each.stage),
             *(f"{time:.1f}" for time in times),
-            f"{each.sequential_us / each.latency_us:.2f}",
+            f"{_ratio(each):.2f}",
             "yes" if wins(each) else "no",
         )
     for failure in profile.stage_failures:
         table.add_row(f"{describe_stage(failure.stage)}\n  {failure.kind.value}: {failure.reason}")
     return table
+
+
+def _winners(stages: Iterable[StageMeasurement]) -> list[StageMeasurement]:
+    """Of each set of convolutions its fastest stage, where that wins; the largest ratio first."""
+    fastest: dict[object, StageMeasurement] = {}
+    for stage in stages:
+        operations = collections.Counter(stage.stage.operations)
+        key = frozenset(operations.items()), stage.tf32
+        if key not in fastest or stage.latency_us < fastest[key].latency_us:
+            fastest[key] = stage
+    return sorted(filter(wins, fastest.values()), key=_ratio, reverse=True)
+
+
+def _ratio(stage: StageMeasurement) -> float:
+    return stage.sequential_us / stage.latency_us
 
 
 def _why_no_kernels(device: ProfiledDevice) -> str:
@@ -285,65 +408,42 @@ def _why_no_kernels(device: ProfiledDevice) -> str:
     return "SM resources and stalls are of kernels, and none was traced: measure --trace-kernels."
 
 
-def _paper_table(title: str, headings: Sequence[str]) -> Table:
+def _paper_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """One of several tables that stand below each other, with columns of the same width."""
     table = new_table(title)
     table.add_column("algorithm", width=38, overflow="fold")
     for heading in headings:
         table.add_column(heading, justify="right", width=max(len(heading), 6))
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
-def _kernel_cells(measurement: AlgorithmMeasurement, device: ProfiledDevice) -> tuple[str, ...]:
+def _shares_table(
+    title: str, headings: Sequence[str], rows: Iterable[tuple[Any, ...]]
+) -> Table:
+    """Of names and shares between 0 and 1."""
+    return _paper_table(title, headings, ((name, *map(percent, its)) for name, *its in rows))
+
+
+def _kernel_shares(
+    measurement: AlgorithmMeasurement, device: ProfiledDevice
+) -> tuple[float | None, ...]:
     kernel = max(measurement.kernels, key=lambda each: each.time_share, default=None)
-    if kernel is None:
-        return (UNKNOWN,) * 7
-    return (
-        percent(kernel.time_share),
-        *_occupancy_cells(kernel, device),
-        percent(kernel.alu_utilization),
-        percent(kernel.memory_stall),
-    )
+    if kernel is None or device.sm_limits is None:
+        return (None,) * 7
+    use = compute_sm_use(kernel, device.sm_limits, device.sm_count)
+    shares = (use.registers, use.shared_memory, use.threads, use.blocks)
+    return (kernel.time_share, *shares, use.alu_utilization, use.memory_stall)
 
 
-def _occupancy_cells(kernel: KernelMeasurement, device: ProfiledDevice) -> tuple[str, ...]:
-    if device.sm_limits is None:
-        return (UNKNOWN,) * 4
-    taken = compute_occupancy(kernel, device.sm_limits, device.sm_count)
-    shares = (taken.registers, taken.shared_memory, taken.threads, taken.blocks)
-    return tuple(percent(share) for share in shares)
-
-
-def _paper_cells(row: PaperKernel) -> tuple[str, ...]:
-    shares = (row.registers, row.shared_memory, row.threads, row.blocks)
-    return tuple(percent(share) for share in (*shares, row.alu_utilization, row.memory_stall))
-
-
-def _algorithm_label(entry: AlgorithmMeasurement | AlgorithmFailure) -> str:
+def _label(entry: AlgorithmMeasurement | AlgorithmFailure) -> str:
     return f"{entry.algorithm} (TF32)" if entry.tf32 else entry.algorithm
-
-
-def describe_stage(stage: Stage[ConvolutionConfiguration]) -> str:
-    """A line for each convolution of a stage, and how it is launched where that is not as usual."""
-    lines = [
-        f"{lane}: {describe_convolution(step.operation)}, {step.algorithm or 'any'}"
-        for lane, step in zip(stage.lane_of_step, stage.steps, strict=True)
-    ]
-    for words, values in (
-        ("SMs", [each.sm_count for each in stage.lanes]),
-        ("priorities", [each.priority for each in stage.lanes]),
-    ):
-        if any(values):
-            lines.append(f"{words} {', '.join(map(str, values))}")
-    merged = [str(number) for number, lane in enumerate(stage.lanes) if lane.merged]
-    if merged:
-        lines.append(f"merged into a wider convolution: {', '.join(merged)}")
-    return "\n".join(lines)
 
 
 def _describe_entry(entry: Entry) -> str:
     if isinstance(entry, (AlgorithmMeasurement, AlgorithmFailure)):
-        return f"{describe_convolution(entry.configuration)}, {_algorithm_label(entry)}"
+        return f"{describe_convolution(entry.configuration)}, {_label(entry)}"
     return describe_stage(entry.stage)
 
 

@@ -29,6 +29,7 @@ from tf_interop.profile.entries import (
 from tf_interop.stage import Step
 
 BackendName = Annotated[str, msgspec.Meta(pattern="^(cudnn|host)$")]
+_COMPARED = ("backend", "name", "compute_capability", "sm_count", "cudnn")
 _ConfigurationSet = frozenset[tuple[ConvolutionConfiguration, int]]
 
 
@@ -55,7 +56,7 @@ class SmLimits:
 class ProfiledDevice:
     """What was measured on; results do not carry over to another device or version.
 
-    The first five fields decide whether a profile fits a device (`foreign.py`).
+    The first five fields decide whether a profile fits a device (`why_foreign`).
 
     Attributes:
         backend: `cudnn`, or `host` for a CPU.
@@ -82,6 +83,31 @@ class ProfiledDevice:
     clocks_mhz: dict[str, Count]
     sm_limits: SmLimits | None
     date: Day
+
+
+def why_foreign(profiled: ProfiledDevice, here: ProfiledDevice) -> str | None:
+    """How a profile's device differs from another in what its values depend on.
+
+    Memory, driver, CUDA and clocks are there to be read; they are not compared.
+
+    Args:
+        profiled: what was measured on.
+        here: what is to be run on; its `sm_count` is not compared where it is 0.
+
+    Returns:
+        Every differing field with both values, or None where the profile fits.
+    """
+    differences = [
+        f"{field}: expected {_shown(getattr(here, field))}, got {_shown(getattr(profiled, field))}"
+        for field in _COMPARED
+        if getattr(here, field) != getattr(profiled, field)
+        and not (field == "sm_count" and here.sm_count == 0)
+    ]
+    return "; ".join(differences) or None
+
+
+def _shown(value: object) -> str:
+    return "none that is known" if value == "" else repr(value)
 
 
 def today() -> str:

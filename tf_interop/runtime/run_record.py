@@ -17,12 +17,7 @@ from tf_interop.profile.entries import (
     Positive,
     PositiveCount,
 )
-from tf_interop.versioned_file import (
-    PathLike,
-    VersionedFormat,
-    load_versioned,
-    save_versioned,
-)
+from tf_interop.versioned_file import PathLike, VersionedFormat
 
 RUN_FORMAT = "tf_interop.run"
 RUN_VERSION = 1
@@ -111,7 +106,7 @@ def load_run(path: PathLike) -> RunRecord:
         ProfileError: there is no such file, it is not whole, of another format or version, or not
             legal. Says where in the file, what was expected and what to do.
     """
-    return load_versioned(path, _RUN_FILE)
+    return _RUN_FILE.load(path)
 
 
 def save_run(record: RunRecord, path: PathLike) -> None:
@@ -120,7 +115,7 @@ def save_run(record: RunRecord, path: PathLike) -> None:
     Raises:
         ProfileError: the record is not legal, or the file cannot be written.
     """
-    save_versioned(record, path, _RUN_FILE)
+    _RUN_FILE.save(record, path)
 
 
 def _check_run(record: RunRecord) -> None:
@@ -131,8 +126,6 @@ def _check_run(record: RunRecord) -> None:
 
 _RUN_FILE = VersionedFormat(
     noun="run",
-    name=RUN_FORMAT,
-    version=RUN_VERSION,
     value_type=RunRecord,
     check=_check_run,
     error=ProfileError,

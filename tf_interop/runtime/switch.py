@@ -19,8 +19,7 @@ from tf_interop.measure.nvidia import has_nvidia_gpu
 from tf_interop.planning.file import load_plan
 from tf_interop.planning.types import Plan
 from tf_interop.profile.file import load_profile
-from tf_interop.profile.foreign import why_foreign
-from tf_interop.profile.types import Profile
+from tf_interop.profile.types import Profile, why_foreign
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.settings import DEFAULT_PASS_TIME_LIMIT_S, Policy, Settings
 
