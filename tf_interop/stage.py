@@ -109,6 +109,11 @@ class Stage(Generic[T]):
         """Whether a lane asks for a priority or for SMs of its own."""
         return any(lane.priority or lane.sm_count for lane in self.lanes)
 
+    @property
+    def is_merged(self) -> bool:
+        """Whether a lane is merged."""
+        return any(lane.merged for lane in self.lanes)
+
     def map(self, operation: Callable[[T], U]) -> Stage[U]:
         """The same stage of other operations.
 
