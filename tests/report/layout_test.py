@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from report_values import network_problem, planned_graph
 
-from tf_interop.report.layout import Layout, lay_out, lay_out_in_order
+from tf_interop.errors import PlanError
+from tf_interop.report.layout import NODE_WIDTH, draw_network, lay_out
+from tf_interop.report.network import network_of_problem
 
 
 @st.composite
@@ -23,60 +26,57 @@ def graphs(draw: st.DrawFn) -> tuple[list[list[int]], list[int | None]]:
     return predecessors, groups
 
 
-def _check(layout: Layout, predecessors: list[list[int]], groups: list[int | None]) -> None:
-    assert len(set(layout.places)) == len(layout.places)
-    for node, its in enumerate(predecessors):
-        for each in its:
-            assert layout.places[each][0] < layout.places[node][0]
-    for group in set(groups) - {None}:
-        places = sorted(
-            place for place, its in zip(layout.places, groups, strict=True) if its == group
-        )
-        assert len({column for column, _ in places}) == 1
-        # Nothing stands between them.
-        assert places[-1][1] - places[0][1] == len(places) - 1
-    for column, row in layout.places:
-        assert 0 <= column < layout.columns and 0 <= row <= layout.rows - 1
-
-
 @settings(deadline=None)
 @given(graphs())
 def test_dependencies_go_right_and_groups_stand_together(
     graph: tuple[list[list[int]], list[int | None]],
 ) -> None:
     predecessors, groups = graph
-    layout = lay_out(predecessors, groups)
-    _check(layout, predecessors, groups)
-    assert len(layout.edges) == sum(map(len, predecessors))
-    taken = set(layout.places)
-    for edge in layout.edges:
+    places, edges = lay_out(predecessors, groups)
+    taken = set(places)
+    assert len(taken) == len(places)
+    for node, its in enumerate(predecessors):
+        assert all(places[each].column < places[node].column for each in its)
+    for group in set(groups) - {None}:
+        together = sorted(place for place, its in zip(places, groups, strict=True) if its == group)
+        assert len({place.column for place in together}) == 1
+        # Nothing stands between them.
+        assert together[-1].row - together[0].row == len(together) - 1
+    assert len(edges) == sum(map(len, predecessors))
+    for edge in edges:
         assert edge[0] in taken and edge[-1] in taken
         # A line passes every column between, and never over a convolution.
-        assert [column for column, _ in edge] == list(range(edge[0][0], edge[-1][0] + 1))
+        assert [place.column for place in edge] == list(range(edge[0].column, edge[-1].column + 1))
         assert not taken & set(edge[1:-1])
-    assert lay_out(predecessors, groups) == layout
+    assert lay_out(predecessors, groups) == (places, edges)
 
 
 def test_branches_that_are_swapped_are_put_in_the_order_of_what_they_read() -> None:
-    layout = lay_out([[], [], [1], [0]], [None] * 4)
-    rows = [row for _, row in layout.places]
-    assert (rows[0] < rows[1]) == (rows[3] < rows[2])
+    places, _ = lay_out([[], [], [1], [0]], [None] * 4)
+    assert (places[0].row < places[1].row) == (places[3].row < places[2].row)
 
 
 def test_a_group_may_hold_what_depends_on_each_other() -> None:
-    layout = lay_out([[], [0]], ["lane", "lane"])
-    assert [column for column, _ in layout.places] == [0, 0]
-    assert layout.edges == (layout.places,)
+    places, edges = lay_out([[], [0]], ["lane", "lane"])
+    assert [place.column for place in places] == [0, 0]
+    assert edges == [places]
 
 
 def test_refuses_groups_that_wait_for_each_other() -> None:
-    with pytest.raises(ValueError, match="in no cycle"):
+    with pytest.raises(PlanError, match="in no cycle"):
         lay_out([[], [0], [], [2]], ["a", "b", "b", "a"])
 
 
-def test_without_dependencies_each_step_is_a_column() -> None:
-    layout = lay_out_in_order([1, 3, 2])
-    assert [column for column, _ in layout.places] == [0, 1, 1, 1, 2, 2]
-    assert [row for _, row in layout.places] == [1, 0, 1, 2, 0.5, 1.5]
-    assert layout.edges == (((0, 1), (1, 1)), ((1, 1), (2, 1)))
-    assert lay_out_in_order([]) == Layout((), (), 0, 0)
+def test_stages_and_dependencies_are_drawn() -> None:
+    graph, problem = planned_graph(), network_problem()
+    drawn = draw_network(graph, network_of_problem(problem))
+    assert {node.label for node in drawn.nodes} == {"1×1", "3×3"}
+    assert len(drawn.edges) == sum(len(node.predecessors) for node in problem.nodes)
+    for number, stage in enumerate(graph.stages):
+        inside = [node for node in drawn.nodes if node.stage == number]
+        assert {node.name for node in inside} == set(stage.nodes)
+    assert all(node.place.x + NODE_WIDTH < drawn.width for node in drawn.nodes)
+    # Of a plan alone only the order is known.
+    in_order = draw_network(graph, None)
+    assert {node.name for node in in_order.nodes} == {node.name for node in drawn.nodes}
+    assert not in_order.edges

@@ -1,4 +1,4 @@
-"""The page of a report: whole, escaped, self-contained, and with the plan's values."""
+"""The page of a report: whole, escaped, self-contained, with the plan's values and notices."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import base64
 import dataclasses
 import hashlib
 import re
+from typing import Any
 
 import pytest
 from convolution_values import CONFIGURATION
 from planning_values import make_lanes, make_problem, merge
-from profile_values import GPU, make_profile
-from report_page_tree import Element, Tree, cards_of, labels_of, page_of, rows_of
+from profile_values import CPU, GPU, LARGE, SMALL, make_algorithm, make_profile
+from report_page_tree import Element, Tree, cards_of, labels_of, page_of, rows_of, texts_of
 from report_values import (
     EVIL_NAME,
     network_plan,
@@ -21,37 +22,95 @@ from report_values import (
     run_record,
 )
 
-from tf_interop.planning.explain import explain_plan
+from tf_interop.planning.explain import explain_plan, sum_of_uses
 from tf_interop.planning.make import make_plan
-from tf_interop.planning.types import BatchSchedule, GraphPlan, Plan, PlannedStage
-from tf_interop.report.bars import memory_bars, sm_bars, time_bars
-from tf_interop.report.drawing import draw_network
-from tf_interop.report.network import describe_filter, network_for, network_of_problem
+from tf_interop.planning.types import (
+    BatchSchedule,
+    GraphPlan,
+    GraphPrediction,
+    Plan,
+    PlannedStage,
+    UnstagedConvolution,
+)
+from tf_interop.profile.types import Profile
+from tf_interop.report.network import (
+    Network,
+    NetworkNode,
+    describe_filter,
+    network_for,
+    network_of_problem,
+)
 from tf_interop.report.page import render_page
 
-NETWORKS = (network_of_problem(network_problem()),)
+NETWORK = network_of_problem(network_problem())
+
+# Of a training step of 32 convolutions, 2 are in the profile, and unstaged.
+PARTLY_MEASURED = GraphPlan(
+    "f" * 16,
+    32,
+    (),
+    batch_size=16,
+    prediction=GraphPrediction(784.4, 784.4, 10, 10, None, "exact", unmeasured_count=30),
+    unstaged=tuple(UnstagedConvolution(name, "GEMM", 392.2, 10, before_stage=0) for name in "ab"),
+    mode="training",
+)
+UNMEASURED = GraphPlan(
+    "f" * 16,
+    11,
+    (),
+    batch_size=1,
+    prediction=GraphPrediction(0, 0, 0, 0, None, "nothing to search", unmeasured_count=11),
+    mode="inference",
+)
+
+
+def numbers_of(page: Element) -> dict[str, str]:
+    """The totals of a page, by name; of one that stands for no value what it lacks."""
+    return {
+        name: (card.of_class("number") or card.of_class("lacking"))[0].text
+        for name, card in cards_of(page).items()
+    }
+
+
+def graph_of(
+    nodes: dict[str, str], stages: dict[str, float], merged: dict[str, float] | None = None
+) -> GraphPlan:
+    """A plan of convolutions, of which a and b read one image."""
+    latencies_us = {"a": 10.0, "b": 20.0, "c": 10.0}
+    keys = {"a": "x", "b": "x"}
+    problem = make_problem(nodes, latencies_us, stages, merged=merged or {}, merge_keys=keys)
+    return explain_plan(problem, make_plan(problem))
+
+
+def network_of_names(names: list[str], batch_size: int | None = None) -> Network:
+    return Network(tuple(NetworkNode(name, ()) for name in names), batch_size=batch_size)
 
 
 def test_totals_and_stages_are_those_of_the_plan() -> None:
     graph = planned_graph()
-    page = page_of(network_plan(), networks=NETWORKS)
+    page = page_of(network_plan(), networks=[NETWORK])
     cards = cards_of(page)
-    assert {name: each.of_class("number")[0].text for name, each in cards.items()} == {
+    assert numbers_of(page) == {
         "in stages": "222.0 µs",
         "one after another": "356.0 µs",
         "ratio": "1.60×",
         "stages": "2",
         "peak memory": "7.1 MB",
     }
-    assert labels_of(cards["in stages"]) == ["measured", "modelled"]
-    assert labels_of(cards["one after another"]) == ["measured"]
+    assert cards["in stages"].of_class("labels")[0].text == "sum of measured modelled"
+    assert cards["one after another"].of_class("labels")[0].text == "sum of measured"
+    assert labels_of(cards["ratio"]) == []
+    assert labels_of(cards["peak memory"]) == ["counted"]
+    spread_us = sum(each.prediction.spread_us for each in graph.stages if each.prediction)
+    assert f"± {spread_us:.1f} µs if all stages are off alike" in cards["in stages"].text
     assert cards["stages"].of_class("note")[0].text == "5 of 8 convolutions"
     assert cards["peak memory"].text.endswith("7.1 MB one after another; budget 33.6 MB")
+    assert all("sum of measured" in each.text for each in page.of_tag("h4")[:2])
+    assert len(page.of_class("node")) == 8 and len(page.of_class("around")) == 2
+    assert not page.of_class("lacking")
     for panel, planned in zip(page.of_class("stage-panel"), graph.stages, strict=True):
         prediction, explanation = planned.prediction, planned.explanation
         assert prediction is not None and explanation is not None
-        assert float(panel.attributes["data-latency-us"]) == prediction.latency_us
-        assert float(panel.attributes["data-sequential-us"]) == prediction.sequential_us
         assert labels_of(panel.of_class("heading")[0]) == [prediction.source.value, "measured"]
         lanes = panel.of_class("lanes")[0].of_tag("li")
         for lane, step, explained in zip(
@@ -69,40 +128,32 @@ def test_totals_and_stages_are_those_of_the_plan() -> None:
 
 def test_bars_add_up_to_what_the_plan_says_and_stand_against_the_limits() -> None:
     graph = planned_graph()
-    for planned in graph.stages:
+    panels = page_of(graph).of_class("stage-panel")
+    for panel, planned in zip(panels, graph.stages, strict=True):
         prediction, explanation = planned.prediction, planned.explanation
         assert prediction is not None and explanation is not None
-        times, memory = time_bars(planned), memory_bars(planned, graph.prediction)
-        use = sm_bars(explanation.lanes)
-        assert times is not None and memory is not None and use is not None
-        totals = [sum(part.value for part in row.parts) for row in times.rows]
+        totals = [
+            sum(
+                float(part.attributes["data-value"])
+                for part in bar.of_tag("rect")
+                if "data-value" in part.attributes
+            )
+            for bar in panel.of_class("bar")
+        ]
         alone = [lane.alone_us for lane in explanation.lanes]
-        assert totals == [prediction.sequential_us, prediction.latency_us, *alone]
-        assert times.rows[1].spread == prediction.spread_us
-        totals = [sum(part.value for part in row.parts) for row in memory.rows]
-        assert totals == [prediction.workspace_bytes, prediction.peak_bytes]
-        assert memory.limit == 32 << 20
-        for bars in (times, memory, use):
-            assert all(sum(part.value for part in row.parts) <= bars.end for row in bars.rows)
-            assert bars.limit is None or bars.limit < bars.end
-
-
-def test_what_is_over_the_limit_of_an_sm_is_marked() -> None:
-    explanation = planned_graph().stages[0].explanation
-    assert explanation is not None and explanation.lanes[0].sm_use is not None
-    lane = explanation.lanes[0]
-    use = dataclasses.replace(explanation.lanes[0].sm_use, registers=0.92, shared_memory=0.39)
-    crowded = dataclasses.replace(lane, sm_use=use)
-    bars = sm_bars((crowded, crowded))
-    assert bars is not None
-    rows = {row.label: (row.text, row.is_over) for row in bars.rows}
-    assert rows["registers"] == ("184 %", True)
-    assert rows["shared memory"] == ("78 %", False)
-    assert sm_bars((crowded, dataclasses.replace(crowded, sm_use=None))) is None
+        uses = sum_of_uses([lane.sm_use for lane in explanation.lanes])
+        times = [prediction.sequential_us, prediction.latency_us, *alone]
+        memory = [prediction.workspace_bytes, prediction.peak_bytes]
+        assert totals == pytest.approx([*times, *memory, *uses.values()])
+        # All but the bars of time.
+        assert len(panel.of_class("limit")) == len(totals) - len(times)
+        for bar, total in zip(panel.of_class("bar")[-len(uses) :], uses.values(), strict=True):
+            assert bool(bar.of_class("over")) == (total > 1)
+            assert bar.of_class("value")[0].text == f"{100 * total:.0f} %"
 
 
 def test_names_from_graphs_are_text_wherever_they_stand() -> None:
-    root = page_of(network_plan(), title=EVIL_NAME, networks=NETWORKS, run=run_record())
+    root = page_of(network_plan(), title=EVIL_NAME, networks=[NETWORK], run=run_record())
     assert len(root.of_tag("script")) == 1 and not root.of_tag("b")[0].attributes
     assert "alert(1)" not in root.of_tag("script")[0].text
     assert root.of_tag("h1")[0].text == EVIL_NAME
@@ -114,7 +165,7 @@ def test_names_from_graphs_are_text_wherever_they_stand() -> None:
 
 
 def test_the_page_needs_nothing_else_and_allows_only_its_own_script() -> None:
-    page = render_page(network_plan(), title="x", networks=NETWORKS, run=run_record())
+    page = render_page(network_plan(), title="x", networks=[NETWORK], run=run_record())
     root = Tree(page).root
     assert not re.search(r"https?://|url\(|@import|\bsrc=|<link|<img|<iframe", page)
     assert not root.all(
@@ -133,63 +184,33 @@ def test_the_page_needs_nothing_else_and_allows_only_its_own_script() -> None:
 
 
 def test_simulated_values_are_never_called_measured() -> None:
-    page = page_of(network_plan(simulated="made up for a test"), networks=NETWORKS)
+    page = page_of(network_plan(simulated="made up for a test"), networks=[NETWORK])
     assert page.of_class("warning")[0].text.endswith("made up for a test")
     [main] = page.of_tag("main")
     assert set(labels_of(main)) == {"simulated", "modelled", "counted"}
     assert "measured" not in main.text.replace("not measured", "")
 
 
-def test_stages_and_dependencies_are_drawn() -> None:
-    drawn = draw_network(planned_graph(), NETWORKS[0])
-    assert {node.label for node in drawn.nodes} == {"1×1", "3×3"}
-    assert len(drawn.edges) == sum(len(node.predecessors) for node in network_problem().nodes)
-    assert len(drawn.frames) == len(planned_graph().stages)
-    for frame in drawn.frames:
-        inside = {
-            node.name
-            for node in drawn.nodes
-            if frame.x < node.x < frame.x + frame.width
-            and frame.y < node.y < frame.y + frame.height
-        }
-        assert inside == set(planned_graph().stages[frame.stage].nodes)
-    # In the order of the plan it is a line.
-    assert len(draw_network(planned_graph(), None).edges) == 4
-
-
-def panel_of(
-    nodes: dict[str, str], stages: dict[str, float], merged: dict[str, float]
-) -> tuple[GraphPlan, Element]:
-    """A plan with one stage, and the part of its page about that; a and b read one image."""
-    latencies_us = {"a": 10.0, "b": 20.0, "c": 10.0}
-    keys = {"a": "x", "b": "x"}
-    problem = make_problem(nodes, latencies_us, stages, merged=merged, merge_keys=keys)
-    graph = explain_plan(problem, make_plan(problem))
-    [panel] = page_of(graph).of_class("stage-panel")
-    return graph, panel
-
-
-def test_a_lane_of_dependent_steps_shows_their_order() -> None:
-    _, panel = panel_of({"a": "", "b": "a", "c": ""}, {"a>b c": 18}, {})
-    first, second = panel.of_class("lanes")[0].of_tag("li")
+def test_what_a_lane_runs_is_shown() -> None:
+    [panel] = page_of(graph_of({"a": "", "b": "a", "c": ""}, {"a>b c": 18})).of_class("lanes")
+    first, second = panel.of_tag("li")
     assert first.text == "lane 0 · 30.0 µs alone, 5 bytes of workspace a GEMM → b GEMM"
     assert "→" not in second.text
-
-
-def test_what_is_merged_and_what_is_rejected_is_shown_with_the_reason() -> None:
     apart = {"a": "", "b": "", "c": ""}
-    graph, panel = panel_of(apart, {"a b": 24}, {"a b": 20})
+    graph = graph_of(apart, {"a b": 24}, {"a b": 20})
+    page = page_of(graph)
+    [panel] = page.of_class("stage-panel")
     assert "33 % less" in panel.text
     [lane] = panel.of_class("lane")
     assert lane.text == "lane 0 · merged into one wider convolution · 30.0 µs one after another"
     # Of the wider convolution alone nothing was measured.
     assert "lane 0 unmerged" in panel.text and "lane 0 alone" not in panel.text
-    [table] = page_of(graph).of_class("rejected")
+    [table] = page.of_class("rejected")
     assert graph.rejected
     assert [row.text for row in rows_of(table)] == [
         f"{' '.join(each.nodes)} {each.count} {each.why_not}" for each in graph.rejected
     ]
-    _, panel = panel_of(apart, {"a b": 24}, {"a b": 26})
+    [panel] = page_of(graph_of(apart, {"a b": 24}, {"a b": 26})).of_class("stage-panel")
     [row] = [row for row in panel.of_tag("tr") if "WINOGRAD" in row.text]
     assert row.text.startswith("2 merged with WINOGRAD 26.0 µs")
 
@@ -212,13 +233,8 @@ def test_every_batch_size_of_a_stage_is_shown() -> None:
     ]
 
 
-def test_convolutions_of_volumes_are_labelled_with_all_sizes() -> None:
-    volume = dataclasses.replace(CONFIGURATION, op="Conv3D", filter_shape=(1, 3, 5, 16, 32))
-    assert describe_filter(volume) == "1×3×5"
-
-
 def test_every_measured_algorithm_of_a_convolution_is_listed() -> None:
-    panel = page_of(network_plan(), networks=NETWORKS).of_class("stage-panel")[0]
+    panel = page_of(network_plan(), networks=[NETWORK]).of_class("stage-panel")[0]
     # What each computes, and what was measured of it.
     assert panel.of_class("note")[0].text.startswith("forward 8x28x28x16 * 1x1x16x32")
     [table] = panel.of_tag("details")[0].of_tag("table")
@@ -226,25 +242,27 @@ def test_every_measured_algorithm_of_a_convolution_is_listed() -> None:
         "IMPLICIT_PRECOMP_GEMM (pinned) 27.0 µs ± 0.5 µs 262.1 kB",
         "FFT_TILING 31.0 µs ± 0.5 µs 1.0 MB",
     ]
+    volume = dataclasses.replace(CONFIGURATION, op="Conv3D", filter_shape=(1, 3, 5, 16, 32))
+    assert describe_filter(volume) == "1×3×5"
 
 
 def test_a_run_adds_timings_and_refusals_and_a_profile_the_device() -> None:
-    page = page_of(network_plan(), networks=NETWORKS, run=run_record())
-    timings = {name: each for name, each in cards_of(page).items() if "whole call" in name}
-    assert set(timings) == {"whole call, stock TensorFlow", "whole call, tf_interop"}
-    assert timings["whole call, tf_interop"].of_class("number")[0].text == "1.901 ms"
-    assert "other operations included" in timings["whole call, tf_interop"].text
-    assert "Expected float32, got int8." in page.text
+    page = page_of(network_plan(), networks=[NETWORK], run=run_record())
+    timings = {name: text for name, text in numbers_of(page).items() if "whole call" in name}
+    assert timings == {
+        "whole call, stock TensorFlow": "2.100 ms",
+        "whole call, tf_interop": "1.901 ms",
+    }
     assert "2 times: no workspace" in page.text
     assert "3 stages made of 8 convolutions on GPU" in page.text
     # A traced model says of refusals itself.
     [of_run] = run_record().graphs
-    network = dataclasses.replace(NETWORKS[0], refusals=of_run.refusals)
-    page = page_of(network_plan(), networks=[network], profile=make_profile(device=GPU))
-    [row] = [row for row in page.of_tag("tr") if "<b>dw</b>" in row.text]
-    assert row.text == "<b>dw</b> Conv2D dtype Expected float32, got int8."
-    # And a profile of the device.
-    [facts] = page.of_class("facts")
+    network = dataclasses.replace(NETWORK, refusals=of_run.refusals)
+    traced = page_of(network_plan(), networks=[network], profile=make_profile(device=GPU))
+    for each in (page, traced):
+        [row] = [row for row in each.of_tag("tr") if "<b>dw</b>" in row.text]
+        assert row.text == "<b>dw</b> Conv2D dtype Expected float32, got int8."
+    [facts] = traced.of_class("facts")
     assert all(fact in facts.text for fact in ("device NVIDIA H200", "SMs 132", "cuDNN 9.10.2"))
 
 
@@ -257,7 +275,7 @@ def test_graphs_are_told_apart() -> None:
             dataclasses.replace(graph, mode="training", batch_size=1, convolution_count=20),
         )
     )
-    page = page_of(plan, networks=NETWORKS)
+    page = page_of(plan, networks=[NETWORK])
     links = page.of_tag("nav")[0].of_tag("a")
     assert [link.text for link in links] == [
         "batch 8, inference",
@@ -276,11 +294,11 @@ def test_graphs_are_told_apart() -> None:
 def test_a_network_fits_under_other_numbers_of_the_model() -> None:
     nodes = tuple(
         dataclasses.replace(node, name=f"net_1/{number}")
-        for number, node in enumerate(NETWORKS[0].nodes)
+        for number, node in enumerate(NETWORK.nodes)
     )
-    renamed = dataclasses.replace(NETWORKS[0], nodes=nodes)
+    renamed = dataclasses.replace(NETWORK, nodes=nodes)
     graph = planned_graph()
-    name_of = {node.name: f"net/{number}" for number, node in enumerate(NETWORKS[0].nodes)}
+    name_of = {node.name: f"net/{number}" for number, node in enumerate(NETWORK.nodes)}
     stages = tuple(
         dataclasses.replace(planned, stage=planned.stage.map(name_of.__getitem__))
         for planned in graph.stages
@@ -301,10 +319,156 @@ def test_shows_first_what_saves_most_and_else_the_widest(stage: int) -> None:
     assert stepper.attributes["data-first"] == str(stage)
 
 
-def test_a_plan_without_values_has_a_page_too() -> None:
-    page = page_of(plan_without_values())
+def test_a_partly_measured_plan_says_so_on_every_time() -> None:
+    page = page_of(PARTLY_MEASURED)
+    assert texts_of(page, "lacking") == ["incomplete: 2 of 32 convolutions measured"]
+    [notice] = [each for each in texts_of(page, "notice") if "Incomplete." in each]
+    assert "30 of 32 convolutions were not measured" in notice
+    assert notice.endswith("tf-interop profile MODEL --batch 16 --training -o profile.json")
+    page = page_of(dataclasses.replace(planned_graph(), convolution_count=10))
+    assert texts_of(page, "lacking") == ["incomplete: 8 of 10 convolutions measured"] * 2
+
+
+def test_all_convolutions_in_no_stage_are_counted_and_those_that_are_known_named() -> None:
+    page = page_of(PARTLY_MEASURED)
+    assert "32 convolutions in no stage, 30 of them not measured" in page.text
+    assert "The plan does not name 30 of them" in page.text
+    network = network_of_names(["a", "b", *(f"n{i}" for i in range(30))])
+    page = page_of(PARTLY_MEASURED, networks=[network])
+    rows = [row.text for row in rows_of(page.of_class("unstaged-list")[0])]
+    assert len(rows) == 32
+    assert rows[0] == "a GEMM 392.2 µs" and rows[-1] == "n29 – not measured"
+    assert "The plan does not name" not in page.text
+
+
+def test_where_nothing_was_measured_no_value_stands_and_what_to_do_does() -> None:
+    page = page_of(UNMEASURED)
+    assert numbers_of(page) == {"time": "nothing measured", "stages": "0"}
+    [notice] = texts_of(page, "notice")
+    assert notice.startswith("Nothing measured.")
+    assert notice.endswith("tf-interop profile MODEL --batch 1 -o profile.json")
+    assert "0.0 µs" not in page.text
+    assert "11 convolutions in no stage, 11 of them not measured" in page.text
+    assert not page.of_class("network") and not page.of_class("timeline")
+
+
+def test_a_plan_without_stages_says_why_and_shows_no_identity() -> None:
+    graph = graph_of({"a": "", "b": ""}, {"a b": 32})
+    assert not graph.stages
+    page = page_of(dataclasses.replace(graph, why_no_stage="none of 3 measured sets wins"))
+    [notice] = texts_of(page, "notice")
+    assert notice.startswith("No stage. None of 3 measured sets wins.")
+    assert "promising, a and b: measured 2.0 us slower than one after another" in notice
+    assert set(cards_of(page)) == {"one after another", "stages", "peak memory"}
+    assert len(page.of_class("timeline")) == 1
+    for each, is_open in ((page, True), (page_of(planned_graph()), False)):
+        [details] = [its for its in each.of_tag("details") if its.of_class("rejected")]
+        assert ("open" in details.attributes) == is_open
+
+
+@pytest.mark.parametrize(
+    ("graph", "expected"),
+    [
+        (
+            graph_of({"a": "", "b": ""}, {"a b": 32}),
+            "in the plan's order; 40 bytes in the graph's own",
+        ),
+        (planned_graph(), "40 bytes one after"),
+    ],
+)
+def test_two_peaks_are_told_apart(graph: GraphPlan, expected: str) -> None:
+    assert graph.prediction is not None
+    prediction = dataclasses.replace(graph.prediction, sequential_peak_bytes=40)
+    page = page_of(dataclasses.replace(graph, prediction=prediction))
+    assert expected in cards_of(page)["peak memory"].text
+
+
+CPU_RUN = dataclasses.replace(
+    run_record(),
+    graphs=tuple(dataclasses.replace(each, device_type="CPU") for each in run_record().graphs),
+)
+
+
+@pytest.mark.parametrize(
+    ("made_with", "shown", "warning"),
+    [
+        ({"backend": "host", "device": "a CPU"}, {}, ["A CPU, not a GPU.", "oneDNN"]),
+        ({}, {"profile": make_profile(device=CPU)}, ["A CPU, not a GPU."]),
+        ({"backend": "cudnn"}, {"profile": make_profile(device=GPU)}, []),
+        ({}, {"run": CPU_RUN}, ["The run was on a CPU"]),
+        ({}, {"run": run_record()}, []),
+        (
+            {"device": "NVIDIA H100"},
+            {"profile": make_profile(device=GPU)},
+            ["a profile of NVIDIA H100", "of NVIDIA H200"],
+        ),
+    ],
+)
+def test_a_page_says_which_device_it_is_of(
+    made_with: dict[str, str], shown: dict[str, Any], warning: list[str]
+) -> None:
+    page = page_of(planned_graph(), made_with, **shown)
+    warnings = " ".join(texts_of(page, "warning"))
+    assert bool(warnings) == bool(warning) and all(each in warnings for each in warning)
+    assert "backend" not in " ".join(texts_of(page, "facts"))
+
+
+def profile_of(*sides: int) -> Profile:
+    sized = (dataclasses.replace(SMALL, filter_shape=(side, side, 16, 32)) for side in sides)
+    return make_profile(*map(make_algorithm, sized), device=GPU)
+
+
+@pytest.mark.parametrize(
+    ("profile", "batch_size", "networks", "is_notice", "text"),
+    [
+        (profile_of(1), 8, (NETWORK,), True, "has 2 of 8 convolutions"),
+        (profile_of(1, 3), 8, (NETWORK,), False, "has 8 of 8 convolutions"),
+        (
+            make_profile(make_algorithm(LARGE), device=GPU),
+            1,
+            (),
+            True,
+            "has 0 of 8 convolutions of this graph: it is of batch size 8, the plan of 1",
+        ),
+        (make_profile(make_algorithm(LARGE), device=GPU), 8, (), False, "not known without"),
+    ],
+)
+def test_a_profile_says_how_many_of_the_convolutions_it_has(
+    profile: Profile, batch_size: int, networks: tuple[Network, ...], is_notice: bool, text: str
+) -> None:
+    graph = dataclasses.replace(planned_graph(), batch_size=batch_size)
+    page = page_of(graph, networks=networks, profile=profile)
+    assert text in page.text
+    assert any(text in each for each in texts_of(page, "notice")) == is_notice
+
+
+def test_stages_of_no_planner_say_first_that_no_times_are_known() -> None:
+    [graph] = plan_without_values().graphs
+    network = network_of_names(["left", "left_too", "right", "last"], batch_size=1)
+    page = page_of(graph, networks=[network])
+    times, sizes = texts_of(page, "notice")
+    assert times.startswith("No times are known.") and "depth 1 depends on no other" in times
+    assert sizes.startswith("Any batch size.") and "batch size 1" in sizes
     assert not page.of_class("timeline") and not page.of_class("bars")
     [panel] = page.of_class("stage-panel")
-    assert "always: depth 1" in panel.text
+    assert "always: depth 1" in panel.text and "left_too" in panel.text
     assert "priority -1, 64 SMs of its own · merged into one wider convolution" in panel.text
-    assert "left_too" in panel.text
+    assert "the plan pins no algorithm there" in page.text
+    assert "A plan does not hold what depends on what" not in page.text
+    assert "A plan does not hold what depends on what" in page_of(graph).text
+
+
+def test_times_on_one_scale_have_one_unit() -> None:
+    def sequential(planned: Any, sequential_us: float) -> Any:
+        prediction = dataclasses.replace(planned.prediction, sequential_us=sequential_us)
+        return dataclasses.replace(planned, prediction=prediction)
+
+    graph = sequential(planned_graph(), 2500.0)
+    stages = (
+        dataclasses.replace(sequential(stage, 1200.0), explanation=None) for stage in graph.stages
+    )
+    page = page_of(dataclasses.replace(graph, stages=tuple(stages)))
+    numbers = numbers_of(page)
+    assert (numbers["in stages"], numbers["one after another"]) == ("0.222 ms", "2.500 ms")
+    assert all(" ms" in each.text and " µs" not in each.text for each in page.of_tag("h4")[:2])
+    assert page.of_class("ticks")[1].of_tag("text")[1].text == "0.632 ms"

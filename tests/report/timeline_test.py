@@ -1,26 +1,33 @@
-"""When what runs, as a plan has it."""
+"""When what runs as a plan has it, and the same as a trace and as a picture."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
+import json
+import pathlib
+import sys
+from typing import Any
 
 import pytest
 from planning_values import make_problem
-from report_values import network_plan, plan_without_values, planned_graph
+from report_values import EVIL_NAME, network_plan, plan_without_values, planned_graph
 
 from tf_interop.errors import PlanError
 from tf_interop.planning.explain import explain_plan
 from tf_interop.planning.make import make_plan
 from tf_interop.planning.order import in_order
-from tf_interop.planning.problem import ValueSource
-from tf_interop.planning.types import GraphPlan, UnstagedConvolution
+from tf_interop.planning.types import GraphPlan, GraphPrediction, Plan, UnstagedConvolution
+from tf_interop.report.graphs import shown_graphs
 from tf_interop.report.network import planned_nodes
-from tf_interop.report.timeline import Timeline, timelines_of
+from tf_interop.report.picture import save_timeline_picture
+from tf_interop.report.timeline import Timeline
+from tf_interop.report.trace import trace_of_plan
 
 
 def timelines(graph: GraphPlan | None = None) -> tuple[Timeline, ...]:
-    return timelines_of(graph or planned_graph(), simulated=False)
+    return shown_graphs(Plan((graph or planned_graph(),)))[0].timelines
 
 
 def nodes_of(timeline: Timeline) -> list[str]:
@@ -37,7 +44,7 @@ def test_one_after_another_takes_what_the_plan_says_with_no_gap_and_no_overlap()
     for before, after in itertools.pairwise(sequence.spans):
         assert after.start_us == pytest.approx(before.end_us)
     assert sorted(nodes_of(sequence)) == sorted(planned_nodes(graph))
-    assert {span.source for span in sequence.spans} == {ValueSource.MEASURED}
+    assert {span.label for span in sequence.spans} == {"measured"}
     # With what is fastest alone, and not what is pinned.
     [span] = [span for span in sequence.spans if span.steps[0].operation == "a_reduce"]
     assert (span.steps[0].algorithm, span.duration_us) == ("IMPLICIT_PRECOMP_GEMM", 34.0)
@@ -72,7 +79,7 @@ def test_a_lane_is_busy_for_what_it_takes_alone() -> None:
         assert planned.explanation is not None and planned.prediction is not None
         assert span.row == 1 + span.lane
         assert span.duration_us == planned.prediction.latency_us
-        assert span.source is planned.prediction.source
+        assert span.label == planned.prediction.source.value
         assert span.busy_us == min(planned.explanation.lanes[span.lane].alone_us, span.duration_us)
 
 
@@ -106,3 +113,100 @@ def test_refuses_unstaged_convolutions_that_are_not_in_order(places: tuple[int, 
     unstaged = tuple(UnstagedConvolution("a", None, 1.0, 1, place) for place in places)
     with pytest.raises(PlanError, match="from 0 to 2"):
         list(in_order(dataclasses.replace(planned_graph(), unstaged=unstaged)))
+
+
+# Of 3 convolutions one was measured.
+PARTLY_MEASURED = GraphPlan(
+    "f" * 16,
+    3,
+    (),
+    8,
+    GraphPrediction(2500.0, 2500.0, 10, 10, None, "exact", unmeasured_count=2),
+    (UnstagedConvolution("a", "GEMM", 2500.0, 10, before_stage=0),),
+    mode="training",
+)
+
+
+def events_of(plan: Plan, kind: str, name: str = "") -> list[dict[str, Any]]:
+    events = json.loads(json.dumps(trace_of_plan(plan)))["traceEvents"]
+    return [each for each in events if each["ph"] == kind and name in each["name"]]
+
+
+def test_events_of_a_trace_are_named_and_overlap_in_no_row() -> None:
+    plan = network_plan()
+    spans = events_of(plan, "X")
+    named = {(each["pid"], each["tid"]) for each in events_of(plan, "M", "thread_name")}
+    rows = collections.defaultdict(list)
+    for each in spans:
+        assert set(each) == {"name", "cat", "ph", "pid", "tid", "ts", "dur", "args"}
+        rows[each["pid"], each["tid"]].append((each["ts"], each["ts"] + each["dur"]))
+    assert rows.keys() <= named
+    for row in rows.values():
+        for (_, end), (start, _) in itertools.pairwise(sorted(row)):
+            assert end <= start + 1e-9
+    processes = events_of(plan, "M", "process_name")
+    assert [each["args"]["name"] for each in processes] == [
+        "batch 8: one after another",
+        "batch 8: in stages",
+    ]
+    [span] = [each for each in spans if each["name"] == EVIL_NAME and each["pid"] == 2]
+    assert span["args"] == {
+        "algorithm": "IMPLICIT_PRECOMP_GEMM", "time is": "modelled", "stage": 1, "alone_us": 48.0,
+    }  # fmt: skip
+    assert (span["cat"], span["dur"]) == ("stage 1", 62.0)
+
+
+def test_a_trace_says_what_times_are_and_what_is_lacking() -> None:
+    simulated = network_plan(simulated="made up")
+    kinds = {each["args"]["time is"] for each in events_of(simulated, "X")}
+    assert kinds == {"simulated", "modelled"}
+    assert trace_of_plan(simulated)["otherData"]["simulated"] == "made up"
+    [process] = events_of(Plan((PARTLY_MEASURED,)), "M", "process_name")
+    assert process["args"]["name"] == (
+        "batch 8, training: one after another (incomplete: 1 of 3 convolutions measured)"
+    )
+    # Graphs without times are left out.
+    both = Plan((*plan_without_values().graphs, *network_plan().graphs))
+    assert {each["pid"] for each in events_of(both, "X")} == {1, 2}
+
+
+def test_draws_a_png_that_says_what_a_plan_lacks_and_what_it_is_of(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figure_module = pytest.importorskip("matplotlib.figure")
+    monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
+    figures = []
+
+    class Kept(figure_module.Figure):  # type: ignore[misc, name-defined]
+        def savefig(self, *arguments: Any, **options: Any) -> None:
+            figures.append(self)
+            super().savefig(*arguments, **options)
+
+    monkeypatch.setattr(figure_module, "Figure", Kept)
+    path = tmp_path / "timeline.png"
+    plan = Plan((PARTLY_MEASURED, planned_graph()), made_with={"backend": "host"})
+    save_timeline_picture(plan, path)
+    assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert "matplotlib.pyplot" not in sys.modules
+    [figure] = figures
+    axes, *of_other = figure.axes
+    assert len(of_other) == 2
+    title = axes.get_title(loc="left")
+    assert title.startswith("batch 8, training, one after another: 2.500 ms, sum of measured")
+    assert "incomplete: 1 of 3" in title
+    assert axes.get_xlabel() == "ms"
+    assert axes.get_xlim()[1] == pytest.approx(2.525)
+    assert "say nothing of any GPU" in figure.get_suptitle()
+
+
+def test_says_why_there_is_no_picture(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    with pytest.raises(PlanError, match="predicted times"):
+        save_timeline_picture(plan_without_values(), tmp_path / "timeline.png")
+    with pytest.raises(PlanError, match="No such file or directory"):
+        save_timeline_picture(network_plan(), tmp_path / "none" / "timeline.png")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(PlanError, match="matplotlib"):
+        save_timeline_picture(network_plan(), tmp_path / "timeline.png")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import click
 from rich.console import Console
@@ -25,10 +25,9 @@ from tf_interop.planning.problem_file import load_problem
 from tf_interop.planning.types import Plan
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import Profile
-from tf_interop.report.network import Network, network_for, network_of_problem
-from tf_interop.report.notices import foreign_device, profile_fit
-from tf_interop.report.timeline_trace import trace_of_plan
-from tf_interop.report.words import count_of, graph_titles, is_simulated, total_labels
+from tf_interop.report.graphs import ShownGraph, count_of, foreign_device, shown_graphs
+from tf_interop.report.network import Network, network_of_problem
+from tf_interop.report.trace import trace_of_plan
 from tf_interop.runtime.run_record import load_run
 from tf_interop.versioned_file import write_file
 
@@ -119,12 +118,13 @@ def report(
     networks = tuple(network_of_problem(load_problem(path)) for path in problem_paths)
     if model is not None:
         networks = _trace(model, plan, profile, image_size, target)
+    graphs = shown_graphs(plan, networks, profile)
     if networks:
-        _check_fits(plan, networks, plan_path)
+        _check_fits(graphs, networks, plan_path)
     with Console(stderr=True).status("Drawing"):
         # First of all, since it can fail for what is not installed.
         if picture_path is not None:
-            from tf_interop.report.timeline_picture import save_timeline_picture
+            from tf_interop.report.picture import save_timeline_picture
 
             save_timeline_picture(plan, picture_path)
         if output_path is not None:
@@ -138,7 +138,8 @@ def report(
             trace = json.dumps(trace_of_plan(plan))
             write_file(trace.encode(), trace_path, "trace", PlanError)
     written = {"page": output_path, "trace": trace_path, "picture": picture_path}
-    notes = [] if profile is None else list(_compare_profile(plan, networks, profile))
+    notes = [f"{each.title}: {each.profile_fit.text}" for each in graphs if each.profile_fit]
+    notes += filter(None, [foreign_device(plan, profile)])
     if output_path is not None and not networks:
         notes.append(_NO_NETWORK)
 
@@ -149,26 +150,12 @@ def report(
         for note in notes:
             click.echo(note)
 
-    simulated = is_simulated(plan)
-    graphs = [
-        summarize_graph(graph)
-        | {
-            "latency_is": " and ".join(total_labels(graph, simulated=simulated)) or None
-            if graph.prediction
-            else None
-        }
-        for graph in plan.graphs
+    summaries = [
+        summarize_graph(each.planned) | {"latency_is": " and ".join(each.total_labels) or None}
+        for each in graphs
     ]
     paths = {what: path and str(path) for what, path in written.items()}
-    return Result({**paths, "notes": notes, "graphs": graphs}, show)
-
-
-def _compare_profile(plan: Plan, networks: Sequence[Network], profile: Profile) -> Iterator[str]:
-    for title, graph in zip(graph_titles(plan), plan.graphs, strict=True):
-        yield f"{title}: {profile_fit(graph, network_for(graph, networks), profile).text}"
-    foreign = foreign_device(plan, profile)
-    if foreign:
-        yield foreign
+    return Result({**paths, "notes": notes, "graphs": summaries}, show)
 
 
 def _trace(
@@ -196,11 +183,12 @@ def _trace(
         )
 
 
-def _check_fits(plan: Plan, networks: tuple[Network, ...], plan_path: pathlib.Path) -> None:
-    missing = [graph for graph in plan.graphs if network_for(graph, networks) is None]
-    if plan.graphs and len(missing) == len(plan.graphs):
+def _check_fits(
+    graphs: Sequence[ShownGraph], networks: tuple[Network, ...], plan_path: pathlib.Path
+) -> None:
+    if graphs and all(each.network is None for each in graphs):
         found = ", ".join(f"{each.fingerprint or 'a problem'}" for each in networks)
         raise PlanError(
-            f"Expected the graph {missing[0].fingerprint} of '{plan_path}', got {found}. Name the "
-            "model that was planned, and what it was planned for with --for."
+            f"Expected the graph {graphs[0].planned.fingerprint} of '{plan_path}', got {found}. "
+            "Name the model that was planned, and what it was planned for with --for."
         )

@@ -1,4 +1,4 @@
-"""Places a network on a plane, from left to right, the convolutions of a stage below each other.
+"""Draws a network from left to right, the convolutions of a stage below each other.
 
 A column for each stage: no convolution stands left of one that it depends on, and those of one
 stage stand in one column. It is the method of Sugiyama, Tagawa and Toda (IEEE Transactions on
@@ -10,162 +10,228 @@ joined to it in the layer before, to and fro some times.
 from __future__ import annotations
 
 import collections
-import dataclasses
 import itertools
 import statistics
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 from tf_interop.contraction import contract
+from tf_interop.errors import PlanError
+from tf_interop.planning.order import in_order, stage_of
+from tf_interop.planning.types import GraphPlan
+from tf_interop.report.network import Network, describe_filter
 
 _SWEEPS = 6
 
-Place = tuple[int, float]
-"""Column and row; rows may be halves, where a column is shorter than the tallest one."""
+NODE_WIDTH = 46
+NODE_HEIGHT = 22
+_COLUMN_PITCH = 66
+_ROW_PITCH = 38
+_MARGIN = 14
+# How far a line between two convolutions of one column goes out to the right.
+_BULGE = 20
+
+_Point = int | tuple[int, int]
+"""A node, or where all lines from a node pass a column: the node and the column."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Layout:
-    """Where everything is.
+class Place(NamedTuple):
+    """Where a convolution or a line is; rows may be halves, in columns shorter than the tallest."""
+
+    column: int
+    row: float
+
+    @property
+    def x(self) -> float:
+        """Of the left corner, in pixels."""
+        return _MARGIN + self.column * _COLUMN_PITCH
+
+    @property
+    def y(self) -> float:
+        """Of the upper corner, in pixels."""
+        return _MARGIN + self.row * _ROW_PITCH
+
+
+class DrawnNode(NamedTuple):
+    """A convolution: its name, what stands in its box, its stage, and where it is."""
+
+    name: str
+    label: str
+    stage: int | None
+    place: Place
+
+
+class Drawing(NamedTuple):
+    """A network.
 
     Attributes:
-        places: of each node.
-        edges: of each dependency the places that its line goes through, from the node depended on.
-        columns: how many.
-        rows: how many the tallest column has.
+        nodes: the convolutions.
+        edges: the `d` of an SVG path for each dependency.
+        width: in pixels.
+        height: likewise.
     """
 
-    places: tuple[Place, ...]
-    edges: tuple[tuple[Place, ...], ...]
-    columns: int
-    rows: int
+    nodes: list[DrawnNode]
+    edges: list[str]
+    width: float
+    height: float
 
 
-def lay_out(predecessors: Sequence[Sequence[int]], groups: Sequence[Hashable | None]) -> Layout:
+def draw_network(graph: GraphPlan, network: Network | None) -> Drawing:
+    """Draws the convolutions of a graph.
+
+    Args:
+        graph: whose stages they are.
+        network: what depends on what; without it all of the plan stands in its order.
+    """
+    stages = {name: number for number, stage in enumerate(graph.stages) for name in stage.nodes}
+    labels = {
+        name: f"lane {number}"
+        for planned in graph.stages
+        for number, lane in enumerate(planned.stage.lanes)
+        for name in lane.operations
+    }
+    if network is None:
+        columns = [stage_of(planned).operations for _, planned in in_order(graph)]
+        names = [name for column in columns for name in column]
+        rows = max(map(len, columns), default=0)
+        places = [
+            Place(column, (rows - len(its)) / 2 + row)
+            for column, its in enumerate(columns)
+            for row in range(len(its))
+        ]
+        paths: list[list[Place]] = []
+    else:
+        names = [node.name for node in network.nodes]
+        labels |= {
+            node.name: label
+            for node in network.nodes
+            if (label := describe_filter(node.configuration))
+        }
+        places, paths = lay_out(
+            [node.predecessors for node in network.nodes], list(map(stages.get, names))
+        )
+    taken = [*places, *itertools.chain(*paths)]
+    return Drawing(
+        [
+            DrawnNode(name, labels.get(name, "·"), stages.get(name), place)
+            for name, place in zip(names, places, strict=True)
+        ],
+        list(map(line_through, paths)),
+        _MARGIN + NODE_WIDTH + max((place.x for place in taken), default=0),
+        _MARGIN + NODE_HEIGHT + max((place.y for place in taken), default=0),
+    )
+
+
+def lay_out(
+    predecessors: Sequence[Sequence[int]], groups: Sequence[Hashable | None]
+) -> tuple[list[Place], list[list[Place]]]:
     """Places nodes.
 
     Args:
         predecessors: for each node those that it depends on, places in this sequence. No node comes
             before one of them.
-        groups: nodes of one group, such as a stage, share a column; None is of no group. Groups
-            must not depend on each other in a cycle, as legal stages do not.
+        groups: nodes of one group, such as a stage, share a column; None is of no group.
+
+    Returns:
+        The place of each node, and of each dependency the places that its line goes through, from
+        the node depended on.
 
     Raises:
-        ValueError: groups do.
+        PlanError: groups depend on each other in a cycle, as legal stages do not.
     """
-    own_groups: list[Hashable] = [
-        ("node", node) if group is None else ("group", group) for node, group in enumerate(groups)
-    ]
-    cut = _Cut(predecessors, own_groups)
-    for sweep in range(_SWEEPS):
-        cut.order(to_the_left=bool(sweep % 2))
-    rows = max(map(len, cut.layers), default=0)
-    place_of: dict[int, Place] = {}
-    for column, layer in enumerate(cut.layers):
-        top = (rows - len(layer)) / 2
-        place_of |= {point: (column, top + row) for row, point in enumerate(layer)}
-    return Layout(
-        places=tuple(place_of[node] for node in range(len(predecessors))),
-        edges=tuple(tuple(place_of[point] for point in path) for path in cut.paths),
-        columns=len(cut.layers),
-        rows=rows,
-    )
-
-
-def lay_out_in_order(sizes: Sequence[int]) -> Layout:
-    """Places nodes of which only the order is known: a column for each stage, joined in order.
-
-    Args:
-        sizes: how many nodes each has.
-    """
-    rows = max(sizes, default=0)
-    places = [
-        (column, (rows - size) / 2 + row)
-        for column, size in enumerate(sizes)
-        for row in range(size)
-    ]
-    middle = (rows - 1) / 2
-    edges = [((column, middle), (column + 1, middle)) for column in range(len(sizes) - 1)]
-    return Layout(tuple(places), tuple(edges), len(sizes), rows)
-
-
-def _columns(predecessors: Sequence[Sequence[int]], groups: Sequence[Hashable]) -> list[int]:
-    """The column of each node: as far left as its group's dependencies let it be."""
-    members: dict[Hashable, list[int]] = collections.defaultdict(list)
-    readers: list[list[int]] = [[] for _ in groups]
-    for node, group in enumerate(groups):
-        members[group].append(node)
-        for each in predecessors[node]:
-            readers[each].append(node)
-    names = list(members)
-    contraction = contract(readers, list(members.values()))
-    if contraction.cycle:
-        late = groups[contraction.cycle[0][0]]
-        raise ValueError(f"Expected groups that depend on each other in no cycle, got one: {late}")
-    column_of: dict[Hashable, int] = {}
-    for unit in contraction.order:
-        sources = {groups[each] for node in members[names[unit]] for each in predecessors[node]}
-        columns = (column_of[source] for source in sources - {names[unit]})
-        column_of[names[unit]] = 1 + max(columns, default=-1)
-    return [column_of[group] for group in groups]
-
-
-class _Cut:
-    """The graph with a point for every column that an edge passes."""
-
-    def __init__(self, predecessors: Sequence[Sequence[int]], groups: Sequence[Hashable]) -> None:
-        columns = _columns(predecessors, groups)
-        self.layers: list[list[int]] = [[] for _ in range(max(columns, default=-1) + 1)]
-        self.paths: list[tuple[int, ...]] = []
-        self._group = list(groups)
-        self._points: dict[tuple[int, int], int] = {}
-        self._left: dict[int, list[int]] = collections.defaultdict(list)
-        self._right: dict[int, list[int]] = collections.defaultdict(list)
-        for node, column in enumerate(columns):
-            self.layers[column].append(node)
-        for node, its in enumerate(predecessors):
-            for each in its:
-                between = range(columns[each] + 1, columns[node])
-                self._join([each, *(self._point(each, column) for column in between), node])
-        self._height: dict[int, float] = {}
-        for layer in self.layers:
-            self._note_heights(layer)
-
-    def _join(self, path: Sequence[int]) -> None:
-        self.paths.append(tuple(path))
-        for left, right in itertools.pairwise(path):
+    group_of: dict[_Point, Hashable] = {
+        node: ("node", node) if group is None else group for node, group in enumerate(groups)
+    }
+    columns = _columns(predecessors, group_of)
+    paths: list[list[_Point]] = []
+    # Sets that keep their order, so that a plan has one drawing.
+    left: dict[_Point, dict[_Point, None]] = collections.defaultdict(dict)
+    right: dict[_Point, dict[_Point, None]] = collections.defaultdict(dict)
+    layers: list[dict[_Point, None]] = [{} for _ in range(max(columns, default=-1) + 1)]
+    for node, column in enumerate(columns):
+        layers[column][node] = None
+    for node, its in enumerate(predecessors):
+        for each in its:
+            between = range(columns[each] + 1, columns[node])
+            paths.append([each, *((each, column) for column in between), node])
+            for column in between:
+                layers[column][each, column] = None
             # Inside of a group nothing is left or right of another.
-            if self._group[left] != self._group[right] and right not in self._right[left]:
-                self._right[left].append(right)
-                self._left[right].append(left)
+            if columns[each] < columns[node]:
+                for before, after in itertools.pairwise(paths[-1]):
+                    left[after][before] = right[before][after] = None
 
-    def _point(self, start: int, column: int) -> int:
-        """Where lines from a node pass a column: one point for all, so that they run together."""
-        if (start, column) not in self._points:
-            self._points[start, column] = len(self._group)
-            self.layers[column].append(len(self._group))
-            self._group.append(("point", start, column))
-        return self._points[start, column]
+    def heights(layer: Sequence[_Point]) -> dict[_Point, float]:
+        return {point: row - (len(layer) - 1) / 2 for row, point in enumerate(layer)}
 
-    def order(self, *, to_the_left: bool) -> None:
-        """Orders the points of each layer so that few lines to the layer before it cross."""
-        neighbours = self._right if to_the_left else self._left
-        for layer in reversed(self.layers) if to_the_left else self.layers:
+    ordered = [list(layer) for layer in layers]
+    height: dict[_Point, float] = {}
+    for layer in ordered:
+        height |= heights(layer)
+    for sweep in range(_SWEEPS):
+        neighbours, towards = (right, -1) if sweep % 2 else (left, 1)
+        for layer in ordered[::towards]:
             wanted = {
-                point: statistics.fmean(self._height[each] for each in neighbours[point] or [point])
+                point: statistics.fmean(height[each] for each in neighbours[point] or [point])
                 for point in layer
             }
-            members: dict[Hashable, list[float]] = collections.defaultdict(list)
+            members = collections.defaultdict(list)
             for point in layer:
-                members[self._group[point]].append(wanted[point])
+                members[group_of.get(point, point)].append(wanted[point])
             # By group first, so that a stage stays together. Ties keep their order.
-            place_of = {
-                group: (statistics.fmean(heights), first)
-                for first, (group, heights) in enumerate(members.items())
+            rank = {
+                group: (statistics.fmean(its), first)
+                for first, (group, its) in enumerate(members.items())
             }
-            layer.sort(key=lambda point: (place_of[self._group[point]], wanted[point]))
-            self._note_heights(layer)
+            layer.sort(key=lambda point: (rank[group_of.get(point, point)], wanted[point]))
+            height |= heights(layer)
+    rows = max(map(len, ordered), default=0)
+    place_of = {
+        point: Place(column, height[point] + (rows - 1) / 2)
+        for column, layer in enumerate(ordered)
+        for point in layer
+    }
+    places = [place_of[node] for node in range(len(predecessors))]
+    return places, [[place_of[point] for point in path] for path in paths]
 
-    def _note_heights(self, layer: Iterable[int]) -> None:
-        points = list(layer)
-        for row, point in enumerate(points):
-            self._height[point] = row - (len(points) - 1) / 2
+
+def line_through(places: Sequence[Place]) -> str:
+    """The `d` of an SVG path, from the right of the first place to the left of the last.
+
+    It is level at every place. Within a column it goes to the right of the last.
+    """
+    x, y = places[0].x + NODE_WIDTH, places[0].y + NODE_HEIGHT / 2
+    words = [f"M{x:g} {y:g}"]
+    for place in places[1:]:
+        next_x, next_y = place.x, place.y + NODE_HEIGHT / 2
+        middle = (x + next_x) / 2
+        if place.column == places[0].column:
+            next_x, middle = x, x + _BULGE
+        words.append(f"C{middle:g} {y:g} {middle:g} {next_y:g} {next_x:g} {next_y:g}")
+        if place is not places[-1]:
+            next_x += NODE_WIDTH
+            words.append(f"H{next_x:g}")
+        x, y = next_x, next_y
+    return "".join(words)
+
+
+def _columns(predecessors: Sequence[Sequence[int]], group_of: dict[_Point, Hashable]) -> list[int]:
+    """The column of each node: as far left as its group's dependencies let it be."""
+    members: dict[Hashable, list[int]] = collections.defaultdict(list)
+    readers: list[list[int]] = [[] for _ in predecessors]
+    for node, its in enumerate(predecessors):
+        members[group_of[node]].append(node)
+        for each in its:
+            readers[each].append(node)
+    contraction = contract(readers, list(members.values()))
+    if contraction.cycle:
+        late = group_of[contraction.cycle[0][0]]
+        raise PlanError(f"Expected stages that wait for each other in no cycle, got one: {late}")
+    names = list(members)
+    column_of: dict[Hashable, int] = {}
+    for unit in contraction.order:
+        group = names[unit]
+        sources = {group_of[each] for node in members[group] for each in predecessors[node]}
+        column_of[group] = 1 + max((column_of[each] for each in sources - {group}), default=-1)
+    return [column_of[group_of[node]] for node in range(len(predecessors))]

@@ -46,30 +46,6 @@ function showGraph(hash) {
   }
 }
 
-// Names stand in spans that have room for them: on the full colour, where they can be read.
-function nameSpans(timeline) {
-  for (const span of timeline.querySelectorAll(".span")) {
-    const text = span.querySelector("text");
-    const room = (span.querySelector(".busy") ?? span).getBoundingClientRect().width;
-    text.classList.toggle("fits", text.getComputedTextLength() + 8 <= room);
-  }
-}
-
-// Zooming in helps where a drawing is wider than what there is for it.
-function offerZoom(panel) {
-  const button = panel.querySelector("button.zoom");
-  const [timeline] = panel.querySelectorAll(".timeline");
-  const isNarrow = timeline.clientWidth < Number(timeline.getAttribute("width"));
-  button.hidden = panel.classList.contains("fitted") && !isNarrow;
-}
-
-const onResize = new ResizeObserver((entries) => {
-  for (const { target } of entries) {
-    nameSpans(target);
-    offerZoom(target.closest(".panel"));
-  }
-});
-
 for (const graph of graphs) {
   graph.addEventListener("click", (event) => {
     const said = event.target.closest("[data-says]");
@@ -95,13 +71,6 @@ for (const graph of graphs) {
     button.addEventListener("click", () => {
       const fits = button.closest(".panel").classList.toggle("fitted");
       button.setAttribute("aria-pressed", String(fits));
-    });
-  }
-  for (const timeline of graph.querySelectorAll(".timeline")) onResize.observe(timeline);
-  for (const button of graph.querySelectorAll("button.zoom")) {
-    button.addEventListener("click", () => {
-      const fits = button.closest(".panel").classList.toggle("fitted");
-      button.setAttribute("aria-pressed", String(!fits));
     });
   }
   const stepper = graph.querySelector(".stepper");

@@ -8,16 +8,8 @@ from typing import TYPE_CHECKING
 
 from tf_interop.errors import PlanError
 from tf_interop.planning.types import Plan
-from tf_interop.report.timeline import Timeline, timelines_of
-from tf_interop.report.words import (
-    SIMULATED,
-    graph_titles,
-    is_of_host,
-    is_simulated,
-    microseconds,
-    unit_of,
-    what_is_lacking,
-)
+from tf_interop.report.graphs import MILLISECOND_US, SIMULATED, microseconds, shown_graphs
+from tf_interop.report.timeline import Timeline
 from tf_interop.versioned_file import write_file
 
 if TYPE_CHECKING:
@@ -30,7 +22,6 @@ _STAGE_COLORS = (
 )
 _UNSTAGED_COLOR = "#a3abb8"
 _ROW_HEIGHT = 0.8
-_DOTS_PER_INCH = 160
 
 
 def save_timeline_picture(plan: Plan, path: str | os.PathLike[str]) -> None:
@@ -51,39 +42,36 @@ def save_timeline_picture(plan: Plan, path: str | os.PathLike[str]) -> None:
             "Expected matplotlib to draw a picture with, found none. Install it: "
             "pip install 'tf-interop[report]'"
         ) from error
-    simulated = is_simulated(plan)
-    drawn = [
-        (title, timelines, what_is_lacking(graph, simulated=simulated))
-        for graph, title in zip(plan.graphs, graph_titles(plan), strict=True)
-        if (timelines := timelines_of(graph, simulated=simulated))
-    ]
+    drawn = [(graph, each) for graph in shown_graphs(plan) for each in graph.timelines]
     if not drawn:
         raise PlanError(
             "Expected a plan with predicted times, got one without. Make it with tf-interop plan."
         )
-    heights = [len(each.rows) + 1.6 for _, timelines, _ in drawn for each in timelines]
+    heights = [len(timeline.rows) + 1.6 for _, timeline in drawn]
     figure = Figure(figsize=(11, 0.6 + 0.3 * sum(heights)), layout="constrained")
-    axes = iter(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
-    for title, timelines, lacking in drawn:
-        longest_us = max(each.total_us for each in timelines)
-        unit, unit_us = unit_of(longest_us)
-        for each in timelines:
-            ax = next(axes)
-            _draw(ax, each, unit_us)
-            total = f"{microseconds(each.total_us, longest_us)}, sum of {' and '.join(each.labels)}"
-            lacks = f" ({lacking})" if lacking else ""
-            ax.set_title(f"{title}, {each.name}: {total}{lacks}", loc="left", fontsize=9)
-            ax.set_xlim(0, 1.01 * longest_us / unit_us)
-        of_lanes = "; of a stage the full colour is what a lane takes alone"
-        ax.set_xlabel(unit + (of_lanes if len(timelines) > 1 else ""))
-    notices = [f"Simulated: {plan.made_with[SIMULATED]}"] if simulated else []
-    if is_of_host(plan):
+    axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for ax, (graph, timeline) in zip(axes, drawn, strict=True):
+        longest_us = max(each.total_us for each in graph.timelines)
+        unit, unit_us = ("µs", 1) if longest_us < MILLISECOND_US else ("ms", MILLISECOND_US)
+        _draw(ax, timeline, unit_us)
+        lacks = f" ({graph.lacking})" if graph.lacking else ""
+        total = microseconds(timeline.total_us, longest_us)
+        words = f"{timeline.name}: {total}, sum of {' and '.join(timeline.labels)}{lacks}"
+        ax.set_title(f"{graph.title}, {words}", loc="left", fontsize=9)
+        ax.set_xlim(0, 1.01 * longest_us / unit_us)
+        if timeline is graph.timelines[-1]:
+            of_lanes = "; of a stage the full colour is what a lane takes alone"
+            ax.set_xlabel(unit + (of_lanes if graph.planned.stages else ""))
+    notices = []
+    if SIMULATED in plan.made_with:
+        notices.append(f"Simulated: {plan.made_with[SIMULATED]}")
+    if plan.made_with.get("backend") == "host":
         notices.append(
             "Times of tf_interop's own algorithms on a CPU; they say nothing of any GPU."
         )
     figure.suptitle("\n".join(notices), fontsize=9, wrap=True)
     picture = io.BytesIO()
-    figure.savefig(picture, dpi=_DOTS_PER_INCH, format="png")
+    figure.savefig(picture, dpi=160, format="png")
     write_file(picture.getvalue(), path, "picture", PlanError)
 
 
@@ -100,5 +88,4 @@ def _draw(ax: Axes, timeline: Timeline, unit_us: float) -> None:
     ax.set_yticks(range(len(timeline.rows)), timeline.rows, fontsize=8)
     ax.set_ylim(len(timeline.rows) - 0.4, -0.6)
     ax.tick_params(axis="x", labelsize=8)
-    for side in ("top", "right", "left"):
-        ax.spines[side].set_visible(False)
+    ax.spines[["top", "right", "left"]].set_visible(False)
