@@ -5,12 +5,11 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "cc_kernels/tf/onednn_names.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/node_properties.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/public/version.h"
-#include "tensorflow/core/util/util.h"
 
 namespace tf_interop {
 namespace {
@@ -25,21 +24,6 @@ absl::Status AtKernel(const StepProgram& step, const absl::Status& status) {
   return absl::Status(status.code(),
                       absl::StrCat("ConvStage step '", step.name,
                                    "' with TensorFlow's own kernel: ", status.message()));
-}
-
-// Gives the node the name and attributes that oneDNN's kernel goes by, if there is one and
-// TensorFlow takes it (mkl_op_registry::IsMklOp).
-void RenameForOneDnn(const StepProgram& step, bool has_constant_filter, NodeDef* node) {
-  if (!tensorflow::IsMKLEnabled()) return;
-  const bool is_half = step.dtype == tensorflow::DT_HALF || step.dtype == tensorflow::DT_BFLOAT16;
-  if (is_half && !tensorflow::IsDataTypeSupportedByOneDNNOnThisCPU(step.dtype)) return;
-  NodeDef renamed = *node;
-  renamed.set_op(absl::StrCat("_MklNative", absl::StripPrefix(node->op(), "_")));
-  tensorflow::AddNodeAttr("_kernel", "MklNameChangeOp", &renamed);
-  if (has_constant_filter) tensorflow::AddNodeAttr("is_filter_const", true, &renamed);
-  if (tensorflow::KernelDefAvailable(tensorflow::DeviceType(tensorflow::DEVICE_CPU), renamed)) {
-    *node = std::move(renamed);
-  }
 }
 
 absl::Status MakeKernel(OpKernelContext* context, bool is_on_cpu, NodeDef node,
@@ -98,7 +82,7 @@ absl::Status StockKernels::Find(OpKernelContext* context, size_t operation,
       filter == nullptr || is_constant ? &known->kernel : &known->for_other_filters;
   if (*chosen == nullptr) {
     NodeDef node = step.node_def;
-    if (is_on_cpu_) RenameForOneDnn(step, is_constant, &node);
+    if (is_on_cpu_) RenameForOneDnn(is_constant, &node);
     Kernel made;
     TF_RETURN_IF_ERROR(MakeKernel(context, is_on_cpu_, std::move(node), &made));
     TF_RETURN_IF_ERROR(CheckKernel(step, is_on_cpu_, made.get()));
