@@ -6,6 +6,7 @@ and nowhere else.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,12 +27,36 @@ def load_op_library(path: str) -> None:
     tf.load_library(path)
 
 
-def is_stateful(op: str) -> bool | None:
-    """Whether TensorFlow calls an op type stateful; None where it knows no op of that name."""
+def op_def(op: str) -> Any | None:
+    """The OpDef of an op type; None where TensorFlow knows no op of that name."""
     from tensorflow.python.framework import op_def_registry
 
-    op_def = op_def_registry.get(op)
-    return None if op_def is None else bool(op_def.is_stateful)
+    return op_def_registry.get(op)
+
+
+def is_stateful(op: str) -> bool | None:
+    """Whether TensorFlow calls an op type stateful; None where it knows no op of that name."""
+    found = op_def(op)
+    return None if found is None else bool(found.is_stateful)
+
+
+@functools.lru_cache(maxsize=1024)
+def cpu_kernel_types(op: str) -> tuple[dict[str, frozenset[int]], ...]:
+    """The dtypes that each kernel of an op type takes on a CPU, of kernels without a label.
+
+    Returns:
+        For each kernel the values that it allows for attributes that are types.
+    """
+    from tensorflow.python.framework import kernels
+
+    return tuple(
+        {
+            constraint.name: frozenset(constraint.allowed_values.list.type)
+            for constraint in kernel.constraint
+        }
+        for kernel in kernels.get_registered_kernels_for_op(op).kernel
+        if kernel.device_type == "CPU" and not kernel.label
+    )
 
 
 def shape_of_tensor_properties(serialized: bytes) -> Shape | None:

@@ -39,16 +39,17 @@ from tf_interop.graph.program import (
     sizes_operand,
     step_operand,
 )
+from tf_interop.graph.redirect import (
+    COLOCATED_WITH,
+    COLOCATION,
+    is_constant,
+    redirect_classes,
+    redirect_inputs,
+)
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView
 
 STAGE_NAME_PREFIX = "tf_interop/stage_"
-
-COLOCATION = "_class"
-"""The attribute of a node that says what it is placed with."""
-
-COLOCATED_WITH = b"loc:@"
-"""What an entry of it starts with, if it names a node."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,11 +104,11 @@ def rewrite_stages(
     readers = {reader for index in members for reader in view.fanouts[index]} - members
     for index in readers:
         inputs = graph_def.node[index].input
-        inputs[:] = _redirect_inputs(inputs, redirected)
+        inputs[:] = redirect_inputs(inputs, redirected)
     for index, node in enumerate(view.nodes):
         if COLOCATION in node.attr and index not in members:
             classes = graph_def.node[index].attr[COLOCATION].list.s
-            classes[:] = _redirect_classes(classes, redirected)
+            classes[:] = redirect_classes(classes, redirected)
     unused: list[int] = []
     for stage in new_stages:
         check_time_limit()
@@ -241,7 +242,7 @@ def _make_stage_def(
             else:
                 place, _, _ = inputs.setdefault(tensor, (len(inputs), text, node.attr["T"].type))
                 operands.append(input_operand(place))
-                if position == FILTER_POSITIONS.get(node.op) and _is_constant(
+                if position == FILTER_POSITIONS.get(node.op) and is_constant(
                     view, tensor, node.device, preserved
                 ):
                     constants.add(place)
@@ -274,26 +275,10 @@ def _make_stage_def(
     stage_def.device = view.nodes[stage.members[0]].device
     stage_def.experimental_debug_info.original_node_names.extend(names)
     own = {COLOCATED_WITH + name.encode() for name in (stage.name, *names)}
-    colocations = sorted(set(_redirect_classes(sorted(classes), redirected)) - own)
+    colocations = sorted(set(redirect_classes(sorted(classes), redirected)) - own)
     if colocations:
         stage_def.attr[COLOCATION].list.s.extend(colocations)
     return stage_def
-
-
-def _is_constant(
-    view: GraphView, tensor: tuple[int, int], device: str, preserved: Collection[str]
-) -> bool:
-    """Whether every call finds the same value in the same memory of `device` at `tensor`.
-
-    A Session may feed another value in the place of a node whose name must be preserved.
-    """
-    index, port = tensor
-    return (
-        view.ops[index] == "Const"
-        and port == 0
-        and view.nodes[index].device == device
-        and view.names[index] not in preserved
-    )
 
 
 def _free_name(view: GraphView, base: str) -> str:
@@ -302,32 +287,6 @@ def _free_name(view: GraphView, base: str) -> str:
         suffix += 1
         name = f"{base}_{suffix}"
     return name
-
-
-def _redirect_inputs(texts: Sequence[str], redirected: Mapping[str, str]) -> list[str]:
-    """Rewrites the inputs of a node; no stage comes up twice because of a control dependency."""
-    rewritten: list[str] = []
-    read: set[str] = set()
-    for text in texts:
-        target = redirected.get(text)
-        if target is None:
-            rewritten.append(text)
-            continue
-        name = target.removeprefix("^").partition(":")[0]
-        if not target.startswith("^") or name not in read:
-            rewritten.append(target)
-        read.add(name)
-    return rewritten
-
-
-def _redirect_classes(classes: Sequence[bytes], redirected: Mapping[str, str]) -> list[bytes]:
-    """Rewrites the entries of `_class`; a stage comes up once, however many of its steps did."""
-    targets = []
-    for entry in classes:
-        name = entry.removeprefix(COLOCATED_WITH).decode("utf-8", "replace")
-        target = redirected.get(f"^{name}") if entry.startswith(COLOCATED_WITH) else None
-        targets.append(entry if target is None else COLOCATED_WITH + target[1:].encode())
-    return list(classes) if targets == list(classes) else list(dict.fromkeys(targets))
 
 
 def _make_identity(step: node_def_pb2.NodeDef, output: str) -> node_def_pb2.NodeDef:
