@@ -5,13 +5,16 @@ All values are small whole numbers, so that every sum is exact and the compariso
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import os
 import pathlib
 import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -57,6 +60,30 @@ def conv(image: tf.Tensor, number: int, name: str | None = None) -> tf.Tensor:
 
 def stages_run() -> int:
     return tf_interop.status().counters.stages_run
+
+
+@contextlib.contextmanager
+def counted() -> Iterator[types.SimpleNamespace]:
+    """What stages did inside, by the names of `Counters`: numbers, and by reason those above 0."""
+    new = types.SimpleNamespace()
+    before = tf_interop.status().counters
+    yield new
+    after = tf_interop.status().counters
+    for name in ("stages_run", "filters_transformed"):
+        setattr(new, name, getattr(after, name) - getattr(before, name))
+    for name in ("fallbacks", "refused_lane_options"):
+        counts = {
+            reason: count - getattr(before, name).get(reason, 0)
+            for reason, count in getattr(after, name).items()
+        }
+        setattr(new, name, {reason: count for reason, count in counts.items() if count})
+
+
+def in_threads(call: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any]:
+    """Calls at once, each in a thread of its own; raises what one of them raises."""
+    arguments = list(arguments)
+    with concurrent.futures.ThreadPoolExecutor(len(arguments)) as pool:
+        return [each.result(TIMEOUT_S) for each in [pool.submit(call, one) for one in arguments]]
 
 
 def outcome(make: Callable[[], Program], image: np.ndarray) -> list[np.ndarray] | type[Exception]:

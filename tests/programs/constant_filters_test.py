@@ -6,15 +6,16 @@ The host backend transforms float16 and bfloat16 filters: it converts them to fl
 from __future__ import annotations
 
 import contextlib
-import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from stage_cases import Case, cases_of, program_of
-from stage_program import arguments
+from convolution_cases import digits, ordinary_cases, program_of, real_numbers
+from stage_program import arguments, lane, operation, program, schedule
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+from unnoticed import counted, in_threads
 
 import tf_interop
 from tf_interop.runtime.plugin import get_plugin
@@ -23,53 +24,24 @@ v1 = tf.compat.v1
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
-
-def normal(seed: int, *shape: int, dtype: tf.DType = tf.float16) -> np.ndarray:
-    values = np.random.default_rng(seed).standard_normal(shape)
-    return values.astype(dtype.as_numpy_dtype)
-
-
-def digits(seed: int, *shape: int, dtype: tf.DType = tf.float16) -> np.ndarray:
-    return np.random.default_rng(seed).integers(-2, 3, shape).astype(dtype.as_numpy_dtype)
-
-
-IMAGE = digits(0, 2, 6, 6, 4)
-FILTERS = [digits(seed, 3, 3, 4, 4) for seed in (1, 2)]
-
-
-def transformed() -> int:
-    return tf_interop.status().counters.filters_transformed
+IMAGE = digits([2, 6, 6, 4], tf.float16)
+FILTERS = [digits([3, 3, 4, 4], tf.float16, seed) for seed in (1, 2)]
+UNKNOWN_BATCH = tf.TensorSpec([None, 6, 6, 4], tf.float16)
 
 
 def branches(image: tf.Tensor, filters: list[Any]) -> list[tf.Tensor]:
     return [tf.nn.conv2d(image, filter_, 1, "SAME") for filter_ in filters]
 
 
-def stock(image: np.ndarray, filters: list[Any]) -> list[tf.Tensor]:
-    """What TensorFlow's own ops give: run eagerly, they never come by the plugin."""
-    return branches(tf.constant(image), [tf.constant(filter_) for filter_ in filters])
+def in_function(filters: list[Any], **options: Any) -> Callable[[Any], list[tf.Tensor]]:
+    """The branches as a function; filters that are arrays become Const nodes."""
+    return tf.function(lambda image: branches(image, filters), autograph=False, **options)
 
 
-def assert_equal(results: list[tf.Tensor], expected: list[tf.Tensor]) -> None:
-    for result, each in zip(results, expected, strict=True):
+def assert_branches(results: list[tf.Tensor], image: np.ndarray, filters: list[Any]) -> None:
+    """Asserts that these are the results of TensorFlow's own ops, which no plugin sees run."""
+    for result, each in zip(results, branches(image, filters), strict=True):
         np.testing.assert_array_equal(result, each)
-
-
-def stage_with_marks(conv_stage: Any, cases: list[Case], constant_inputs: list[int]) -> Any:
-    """A function of the cases' tensors, which runs them as one stage whose marks are given."""
-    inputs: list[Any] = []
-    sizes: list[Any] = []
-    document = program_of(cases, inputs, sizes) | {"constant_inputs": constant_inputs}
-
-    @tf.function
-    def stage(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        return conv_stage(**arguments(tensors, sizes, document))
-
-    return stage
-
-
-def is_size(operand: Any) -> bool:
-    return isinstance(operand, list)
 
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16], ids=lambda dtype: dtype.name)
@@ -77,119 +49,95 @@ def is_size(operand: Any) -> bool:
 def test_gives_the_bits_of_a_filter_that_is_not_constant(
     conv_stage: Any, layout: str, dtype: tf.DType
 ) -> None:
-    cases = list(cases_of(layout, dtype, "SAME", 1, 1, 1))
-    tensors = [
-        tf.constant(normal(seed, *operand.shape, dtype=dtype))
-        for seed, operand in enumerate(
-            operand for case in cases for operand in case.operands if not is_size(operand)
-        )
-    ]
+    cases = ordinary_cases(dtype, layout, numbers=real_numbers)
+    inputs: list[Any] = []
+    sizes: list[Any] = []
+    document = program_of(cases, inputs, sizes)
+
+    def stage(marks: list[int]) -> Any:
+        marked = document | {"constant_inputs": marks}
+        return tf.function(lambda *each: conv_stage(**arguments(each, sizes, marked)))
+
+    tensors = list(map(tf.constant, inputs))
+    expected = stage([])(*tensors)
     # Every input is marked; what is no filter of a forward or backward-input step is left alone.
-    marked = stage_with_marks(conv_stage, cases, list(range(len(tensors))))
-    expected = stage_with_marks(conv_stage, cases, [])(*tensors)
-    before = transformed()
-    for _ in range(3):
-        assert_equal(marked(*tensors), expected)
-    reads_filter = [case for case in cases if not case.op.endswith("BackpropFilter")]
-    assert transformed() == before + len(reads_filter)
+    all_marked = stage(list(range(len(tensors))))
+    with counted() as new:
+        for _ in range(3):
+            for ours, theirs in zip(all_marked(*tensors), expected, strict=True):
+                np.testing.assert_array_equal(ours, theirs)
+    assert new.filters_transformed == sum("BackpropFilter" not in case.op for case in cases)
 
 
 def test_transforms_constants_of_a_graph_once() -> None:
     tf_interop.enable("always")
-
-    @tf.function
-    def compute(image: tf.Tensor) -> list[tf.Tensor]:
-        return branches(image, FILTERS)  # arrays, which become Const nodes
-
-    before = transformed()
-    # Both have the same shape: one must not be taken for the other.
-    expected = stock(IMAGE, FILTERS)
-    for _ in range(4):
-        assert_equal(compute(tf.constant(IMAGE)), expected)
-    assert transformed() == before + 2
-
-
-def test_transforms_variables_that_were_frozen_once() -> None:
     variables = [tf.Variable(filter_) for filter_ in FILTERS]
-
-    @tf.function(input_signature=[tf.TensorSpec(IMAGE.shape, tf.float16)])
-    def compute(image: tf.Tensor) -> list[tf.Tensor]:
-        return branches(image, [variable.read_value() for variable in variables])
-
-    frozen = convert_variables_to_constants_v2(compute.get_concrete_function())
-    tf_interop.enable("always")
-    before = transformed()
-    for _ in range(3):
-        assert_equal(frozen(tf.constant(IMAGE)), stock(IMAGE, FILTERS))
-    assert transformed() == before + 2
+    function = in_function(variables, input_signature=[UNKNOWN_BATCH])
+    frozen = convert_variables_to_constants_v2(function.get_concrete_function())
+    # Both filters have the same shape: one must not be taken for the other.
+    for compute in (in_function(FILTERS), frozen):
+        with counted() as new:
+            for _ in range(4):
+                assert_branches(compute(tf.constant(IMAGE)), IMAGE, FILTERS)
+        assert new.filters_transformed == 2
 
 
 def test_sees_a_variable_change() -> None:
     variables = [tf.Variable(filter_) for filter_ in FILTERS]
     tf_interop.enable("always")
-
-    @tf.function
-    def compute(image: tf.Tensor) -> list[tf.Tensor]:
-        return branches(image, variables)
-
-    before = transformed()
-    for factor in (1, 2, 3):
-        changed = [factor * filter_ for filter_ in FILTERS]
-        for variable, value in zip(variables, changed, strict=True):
-            variable.assign(value)
-        assert_equal(compute(tf.constant(IMAGE)), stock(IMAGE, changed))
+    compute = in_function(variables)
+    with counted() as new:
+        for factor in (1, 2, 3):
+            changed = [factor * filter_ for filter_ in FILTERS]
+            for variable, value in zip(variables, changed, strict=True):
+                variable.assign(value)
+            assert_branches(compute(tf.constant(IMAGE)), IMAGE, changed)
     assert get_plugin().reports[-1].plan.stages
-    assert transformed() == before
-
-
-def test_transforms_anew_for_another_batch_size_and_keeps_both() -> None:
-    tf_interop.enable("always")
-
-    @tf.function(input_signature=[tf.TensorSpec([None, 6, 6, 4], tf.float16)])
-    def compute(image: tf.Tensor) -> list[tf.Tensor]:
-        return branches(image, FILTERS)
-
-    before = transformed()
-    for _ in range(3):
-        for batch in (1, 2):
-            image = IMAGE[:batch]
-            assert_equal(compute(tf.constant(image)), stock(image, FILTERS))
-    assert transformed() == before + 2 * 2
+    assert new.filters_transformed == 0
 
 
 def test_uses_none_that_was_made_under_the_other_switch_for_tf32() -> None:
     tf_interop.enable("always")
-
-    @tf.function
-    def compute(image: tf.Tensor) -> list[tf.Tensor]:
-        return branches(image, FILTERS)
-
-    before = transformed()
+    compute = in_function(FILTERS)
     try:
-        for allow, made in ((True, 2), (False, 4), (True, 4), (False, 4)):
+        for allow, made in ((True, 2), (False, 2), (True, 0), (False, 0)):
             tf.config.experimental.enable_tensor_float_32_execution(allow)
-            assert_equal(compute(tf.constant(IMAGE)), stock(IMAGE, FILTERS))
-            assert transformed() == before + made
+            with counted() as new:
+                assert_branches(compute(tf.constant(IMAGE)), IMAGE, FILTERS)
+            assert new.filters_transformed == made
     finally:
         tf.config.experimental.enable_tensor_float_32_execution(True)
 
 
-def test_takes_no_other_filter_for_a_marked_one(conv_stage: Any) -> None:
+@pytest.mark.parametrize(
+    "only",
+    [
+        schedule(lane(0), lane(1)),
+        schedule(lane(0, 1, merged=True)),
+        schedule(lane(0), lane(1), batch_size=3),
+    ],
+    ids=["planned", "merged", "without_a_plan"],
+)
+def test_takes_no_other_filter_for_a_marked_one(conv_stage: Any, only: Any) -> None:
     # No pass would mark what is computed. The kernel must not trust the mark alone: the memory of a
     # filter is free after the call, and the next call's filter comes to be there.
-    attributes = {"strides": [1, 1, 1, 1], "padding": "SAME"}
-    image = digits(0, 2, 6, 6, 32)
-    bases = [digits(seed, 3, 3, 32, 32) for seed in (1, 2)]
-    cases = [Case("Conv2D", (image, base), attributes) for base in bases]
-    stage = stage_with_marks(conv_stage, cases, [1, 3])
+    image = digits([2, 6, 6, 32], tf.float16)
+    bases = [digits([3, 3, 32, 32], tf.float16, seed) for seed in (1, 2)]
+    plain: Any = {"strides": [1, 1, 1, 1], "padding": "SAME", "dtype": tf.float16}
+    operations = [
+        operation(name, "Conv2D", ["inputs:0", f"inputs:{place}"], **plain)
+        for place, name in enumerate("ab", 1)
+    ]
+    document = program(operations, only, constant_inputs=[1, 2])
 
     @tf.function
     def compute(factor: tf.Tensor) -> list[tf.Tensor]:
-        return stage(image, factor * bases[0], image, factor * bases[1])
+        inputs = [image, factor * bases[0], factor * bases[1]]
+        return conv_stage(**arguments(inputs, [], document))
 
-    for factor in map(np.float16, range(1, 9)):
+    for factor in map(np.float16, (1, 1, *range(2, 9), 1)):
         results = compute(tf.constant(factor))
-        assert_equal(results, stock(image, [factor * base for base in bases]))
+        assert_branches(results, image, [factor * base for base in bases])
 
 
 def test_takes_a_value_that_a_session_feeds() -> None:
@@ -199,44 +147,27 @@ def test_takes_a_value_that_a_session_feeds() -> None:
         image = v1.placeholder(tf.float16, IMAGE.shape)
         filters = [tf.constant(filter_) for filter_ in FILTERS]
         outputs = branches(image, filters)
-    before = transformed()
-    with contextlib.closing(v1.Session(graph=graph)) as session:
+    with counted() as new, contextlib.closing(v1.Session(graph=graph)) as session:
         for seed in (9, 10, 11):
-            fed = digits(seed, 3, 3, 4, 4)
+            fed = digits([3, 3, 4, 4], tf.float16, seed)
             # Then in place: were the array's memory taken for a constant, the old value would stay.
             for value in (fed.copy(), 2 * fed):
                 fed[:] = value
                 results = session.run(outputs, {image: IMAGE, filters[0]: fed})
-                assert_equal(results, stock(IMAGE, [fed, FILTERS[1]]))
-    assert transformed() == before + 1  # the filter that is not fed
+                assert_branches(results, IMAGE, [fed, FILTERS[1]])
+    assert new.filters_transformed == 1  # the filter that is not fed
 
 
-def test_threads_that_call_at_once_get_their_own_results() -> None:
+def test_is_transformed_for_each_batch_size_and_kept_for_threads_that_call_at_once() -> None:
     tf_interop.enable("always")
-
-    @tf.function(input_signature=[tf.TensorSpec([None, 6, 6, 4], tf.float16)])
-    def compute(image: tf.Tensor) -> list[tf.Tensor]:
-        return branches(image, FILTERS)
-
+    compute = in_function(FILTERS, input_signature=[UNKNOWN_BATCH])
     compute.get_concrete_function()
-    images = [digits(seed, 1 + seed % 3, 6, 6, 4) for seed in range(8)]
-    expected = [stock(image, FILTERS) for image in images]
-    failures: list[AssertionError] = []
 
-    def call(image: np.ndarray, results: list[tf.Tensor]) -> None:
-        try:
-            for _ in range(10):
-                assert_equal(compute(tf.constant(image)), results)
-        except AssertionError as error:
-            failures.append(error)
+    def call(seed: int) -> None:
+        image = digits([1 + seed % 3, 6, 6, 4], tf.float16, seed)
+        for _ in range(10):
+            assert_branches(compute(tf.constant(image)), image, FILTERS)
 
-    before = transformed()
-    threads = [
-        threading.Thread(target=call, args=each) for each in zip(images, expected, strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
-    assert transformed() == before + 3 * 2  # for three batch sizes
+    with counted() as new:
+        in_threads(call, range(8))
+    assert new.filters_transformed == 3 * 2

@@ -1,8 +1,6 @@
-"""Convolutions of many kinds for tests of the ConvStage op, with references in float64.
+"""Convolutions of many kinds as cases of the ConvStage op, with references in float64.
 
-A reference is made of TensorFlow's plain convolutions in float64 alone, NHWC, without padding,
-dilation and groups: images are padded, filters spread, groups computed one by one. It knows nothing
-of what the op does about these.
+A reference is the sum that defines a convolution, tap after tap, and knows nothing of TensorFlow.
 """
 
 from __future__ import annotations
@@ -10,15 +8,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from stage_cases import Case
+from stage_program import Document, arguments, lane, operation, program, schedule
+from tensorflow.core.framework import node_def_pb2
 
 from tf_interop.convolution import ConvolutionKind
 from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS, SUPPORTED_DTYPES
+
+DTYPES = tuple(tf.as_dtype(dtype) for dtype in SUPPORTED_DTYPES)
 
 CHANNELS = 4
 FILTERS = 8
@@ -26,20 +27,113 @@ FILTERS = 8
 # What the ops of each number of spatial dimensions are tried with. TensorFlow has no explicit
 # padding of volumes.
 PADDINGS = {2: ("SAME", "VALID", "EXPLICIT"), 3: ("SAME", "VALID")}
-STRIDES = {
-    2: ((1, 1), (2, 2), (1, 2), (3, 1)),
-    3: ((1, 1, 1), (2, 2, 2), (1, 2, 3)),
-}
-DILATIONS = {
-    2: ((1, 1), (2, 2), (1, 3)),
-    3: ((1, 1, 1), (2, 2, 2), (1, 3, 2)),
-}
+STRIDES = {2: ((1, 1), (2, 2), (1, 2), (3, 1)), 3: ((1, 1, 1), (2, 2, 2), (1, 2, 3))}
+DILATIONS = {2: ((1, 1), (2, 2), (1, 3)), 3: ((1, 1, 1), (2, 2, 2), (1, 3, 2))}
 GROUPS = {2: (1, 2, 4), 3: (1, 2)}
 EXPLICIT_PADS = ((1, 2), (0, 3))
 LAYOUTS = {2: ("NHWC", "NCHW"), 3: ("NDHWC", "NCDHW")}
 MULTIPLIERS = (1, 2, 3)
 
-DTYPES = tuple(tf.as_dtype(dtype) for dtype in SUPPORTED_DTYPES)
+OPERANDS = {
+    ConvolutionKind.FORWARD: ("input", "filter"),
+    ConvolutionKind.BACKWARD_INPUT: ("input_sizes", "filter", "out_backprop"),
+    ConvolutionKind.BACKWARD_FILTER: ("input", "filter_sizes", "out_backprop"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A convolution: an op, its operands (a shape is a list) and its attributes."""
+
+    op: str
+    operands: tuple[Any, ...]
+    attributes: dict[str, Any]
+
+    def own(self) -> tf.Tensor:
+        """What TensorFlow's own op gives."""
+        operands = dict(zip(OPERANDS[CONVOLUTION_KINDS[self.op]], self.operands, strict=True))
+        return getattr(tf.raw_ops, self.op)(**operands, **self.attributes)
+
+    def own_in_graph(self) -> np.ndarray:
+        """The same in a graph, where oneDNN's kernels are taken for the ops."""
+        tensors = [each for each in self.operands if not isinstance(each, list)]
+
+        @tf.function(autograph=False)
+        def own(*values: tf.Tensor) -> tf.Tensor:
+            left = iter(values)
+            operands = (each if isinstance(each, list) else next(left) for each in self.operands)
+            return dataclasses.replace(self, operands=tuple(operands)).own()
+
+        return own(*map(tf.constant, tensors)).numpy()
+
+    def step(self, inputs: list[Any], sizes: list[Any]) -> node_def_pb2.NodeDef:
+        """The operation of this case; its operands are appended to the lists."""
+        name, operands = f"case_{len(inputs)}", []
+        for operand in self.operands:
+            is_size = isinstance(operand, list)
+            chosen = sizes if is_size else inputs
+            operands.append(f"{'sizes' if is_size else 'inputs'}:{len(chosen)}")
+            chosen.append(np.array(operand, np.int32) if is_size else operand)
+        attributes = dict(self.attributes)
+        if self.op.startswith("_Fused"):
+            attributes |= {"num_args": 1, "TArgs": [self.dtype]}
+        return operation(name, self.op, operands, self.dtype, **attributes)
+
+    @property
+    def dtype(self) -> tf.DType:
+        return next(tf.as_dtype(each.dtype) for each in self.operands if hasattr(each, "dtype"))
+
+
+def program_of(
+    cases: Sequence[Case],
+    inputs: list[Any],
+    sizes: list[Any],
+    lanes: Sequence[int] | None = None,
+    algorithm: str | None = None,
+) -> Document:
+    """A program of cases, each on a lane of its own unless `lanes` says which; see Case.step."""
+    of_lane: dict[int, list[tuple[int, Any]]] = {}
+    for place, number in enumerate(lanes or range(len(cases))):
+        of_lane.setdefault(number, []).append((place, algorithm))
+    operations = [case.step(inputs, sizes) for case in cases]
+    return program(operations, schedule(*(lane(*steps) for steps in of_lane.values())))
+
+
+def run_stage(
+    conv_stage: Any,
+    cases: Sequence[Case],
+    lanes: Sequence[int] | None = None,
+    algorithm: str | None = None,
+) -> list[tf.Tensor]:
+    """Runs cases as one stage."""
+
+    # In a graph: eager execution was seen to take a kernel that it had made for other steps.
+    @tf.function(autograph=False)
+    def stage() -> list[tf.Tensor]:
+        inputs: list[Any] = []
+        sizes: list[Any] = []
+        document = program_of(cases, inputs, sizes, lanes, algorithm)
+        return conv_stage(**arguments(as_constants(inputs), as_constants(sizes), document))
+
+    return stage()
+
+
+def as_constants(arrays: list[np.ndarray]) -> list[tf.Tensor]:
+    """Constants of the values; one for all that are equal, as constants take most of the time."""
+    made: dict[tuple[Any, ...], tf.Tensor] = {}
+    constants = []
+    for array in arrays:
+        key = (array.dtype, array.shape, array.tobytes())
+        if key not in made:
+            made[key] = tf.constant(array)
+        constants.append(made[key])
+    return constants
+
+
+def digits(shape: Sequence[int], dtype: tf.DType = tf.float32, seed: int = 0) -> np.ndarray:
+    """Small whole numbers, whose products and sums are exact in every dtype."""
+    random = np.random.default_rng((seed, *shape))
+    return random.integers(-2, 3, shape).astype(dtype.as_numpy_dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,21 +246,20 @@ class Parameters:
         )
 
 
-def parameters_of(rank: int, padding: str) -> tuple[Parameters, ...]:
+def parameters_of(rank: int, padding: str) -> list[Parameters]:
     """All convolutions of `rank` spatial dimensions with that padding."""
-    return tuple(
+    return [
         each
         for op in CONVOLUTION_KINDS
         if not op.startswith("_") and ("3D" in op) == (rank == 3)
         for each in _parameters_of_op(op, rank, padding)
         # TensorFlow refuses a filter that is larger than the padded image when it infers shapes.
         if min(each.output) >= 1
-    )
+    ]
 
 
 def _parameters_of_op(op: str, rank: int, padding: str) -> Iterator[Parameters]:
-    choices = itertools.product(GEOMETRIES[rank], STRIDES[rank])
-    for geometry, strides in choices:
+    for geometry, strides in itertools.product(GEOMETRIES[rank], STRIDES[rank]):
         if not op.startswith("Depthwise"):
             for dilations, groups in itertools.product(DILATIONS[rank], GROUPS[rank]):
                 yield Parameters(op, geometry, padding, strides, dilations, groups)
@@ -177,6 +270,26 @@ def _parameters_of_op(op: str, rank: int, padding: str) -> Iterator[Parameters]:
                 yield Parameters(op, geometry, padding, strides, ones, CHANNELS, multiplier)
 
 
+def ordinary_cases(
+    dtype: tf.DType = tf.float32,
+    layout: str = "NHWC",
+    padding: str = "SAME",
+    *,
+    stride: int = 1,
+    numbers: Callable[[Parameters], Operands] | None = None,
+) -> list[Case]:
+    """A case of each op, of whole numbers unless something else is said."""
+    rank = len(layout) - 2
+    return [
+        case_of(each, (numbers or whole_numbers)(each), dtype, layout)
+        for each in parameters_of(rank, padding)
+        if each.geometry.name == "ordinary"
+        and set(each.strides) == {stride}
+        and set(each.dilations) == {1}
+        and (each.groups == 1 or each.multiplier == 2)
+    ]
+
+
 @dataclasses.dataclass(frozen=True)
 class Operands:
     """Image, filter and output gradient, NHWC and HWIO; a case reads two of them."""
@@ -185,7 +298,7 @@ class Operands:
     filter: np.ndarray
     gradient: np.ndarray
 
-    def map(self, function: Any) -> Operands:
+    def map(self, function: Callable[[np.ndarray], np.ndarray]) -> Operands:
         return Operands(*(function(each) for each in (self.image, self.filter, self.gradient)))
 
 
@@ -216,68 +329,40 @@ def reference_on_whole_numbers(parameters: Parameters) -> np.ndarray:
     return reference(parameters, whole_numbers(parameters))
 
 
-def reference(parameters: Parameters, operands: Operands) -> np.ndarray:
+def reference(p: Parameters, operands: Operands) -> np.ndarray:
     """The result in float64, NHWC or HWIO."""
-    p = parameters
+    groups = p.groups  # a depthwise convolution has as many as channels
+    channels, filters = CHANNELS // groups, p.output_channels // groups
     padded = np.pad(operands.image, [(0, 0), *p.pads, (0, 0)])
-    # A depthwise convolution has as many groups as channels.
-    grouped_shape = (*p.geometry.filter, CHANNELS // p.groups, p.output_channels)
-    spread = _spread(operands.filter.reshape(grouped_shape), p.dilations)
-    results = [
-        _plain(p, padded_of_group, filter_of_group, gradient_of_group)
-        for padded_of_group, filter_of_group, gradient_of_group in zip(
-            np.split(padded, p.groups, axis=-1),
-            np.split(spread, p.groups, axis=-1),
-            np.split(operands.gradient, p.groups, axis=-1),
-            strict=True,
+    image = padded.reshape(*padded.shape[:-1], groups, channels)
+    filter_ = operands.filter.reshape(*p.geometry.filter, channels, groups, filters)
+    gradient = operands.gradient.reshape(*p.output_shape[:-1], groups, filters)
+    output, by_image, by_filter = map(np.zeros_like, (gradient, image, filter_))
+    for tap in np.ndindex(*p.geometry.filter):
+        reads = (
+            slice(None),
+            *(
+                slice(at * dilation, at * dilation + (size - 1) * stride + 1, stride)
+                for at, dilation, size, stride in zip(
+                    tap, p.dilations, p.output, p.strides, strict=True
+                )
+            ),
         )
-    ]
-    result = np.concatenate(results, axis=-1)
+        output += np.einsum("...gc,cgk->...gk", image[reads], filter_[tap])
+        by_image[reads] += np.einsum("...gk,cgk->...gc", gradient, filter_[tap])
+        batch = range(gradient.ndim - 2)
+        by_filter[tap] = np.einsum(
+            image[reads], [*batch, 10, 11], gradient, [*batch, 10, 12], [11, 10, 12]
+        )
     if p.kind is ConvolutionKind.FORWARD:
-        return result
-    if p.kind is ConvolutionKind.BACKWARD_INPUT:
-        inner = tuple(
-            slice(before, before + size)
-            for (before, _), size in zip(p.pads, p.geometry.image, strict=True)
-        )
-        return result[(slice(None), *inner)]
-    steps = tuple(slice(None, None, dilation) for dilation in p.dilations)
-    return result[steps].reshape(p.filter_shape)
-
-
-def _spread(filter_: np.ndarray, dilations: Sequence[int]) -> np.ndarray:
-    """The filter with `dilation - 1` zeros between its elements."""
-    sizes = [(size - 1) * d + 1 for size, d in zip(filter_.shape, dilations, strict=False)]
-    spread = np.zeros((*sizes, *filter_.shape[len(sizes) :]))
-    spread[tuple(slice(None, None, dilation) for dilation in dilations)] = filter_
-    return spread
-
-
-def _plain(
-    parameters: Parameters, padded: np.ndarray, filter_: np.ndarray, gradient: np.ndarray
-) -> np.ndarray:
-    """One group, without padding and dilation."""
-    kind = parameters.kind
-    if not (padded.size and filter_.size and gradient.size):
-        empty = {
-            ConvolutionKind.FORWARD: gradient,
-            ConvolutionKind.BACKWARD_INPUT: padded,
-            ConvolutionKind.BACKWARD_FILTER: filter_,
-        }
-        return np.zeros_like(empty[kind])
-    stem = f"Conv{len(parameters.strides)}D"
-    version = "V2" if stem == "Conv3D" else ""
-    attributes = {"strides": [1, *parameters.strides, 1], "padding": "VALID"}
-    if kind is ConvolutionKind.FORWARD:
-        op = getattr(tf.raw_ops, stem)
-        return op(input=padded, filter=filter_, **attributes).numpy()
-    if kind is ConvolutionKind.BACKWARD_INPUT:
-        op = getattr(tf.raw_ops, f"{stem}BackpropInput{version}")
-        sizes = padded.shape
-        return op(input_sizes=sizes, filter=filter_, out_backprop=gradient, **attributes).numpy()
-    op = getattr(tf.raw_ops, f"{stem}BackpropFilter{version}")
-    sizes = filter_.shape
-    return op(input=padded, filter_sizes=sizes, out_backprop=gradient, **attributes).numpy()
+        return output.reshape(p.output_shape)
+    if p.kind is ConvolutionKind.BACKWARD_FILTER:
+        return by_filter.reshape(p.filter_shape)
+    inner = (
+        slice(before, before + size)
+        for (before, _), size in zip(p.pads, p.geometry.image, strict=True)
+    )
+    return by_image.reshape(padded.shape)[(slice(None), *inner)]
 
 
 def case_of(parameters: Parameters, operands: Operands, dtype: tf.DType, layout: str) -> Case:
@@ -300,24 +385,6 @@ def case_of(parameters: Parameters, operands: Operands, dtype: tf.DType, layout:
         pads = _in_layout([(0, 0), *p.pads, (0, 0)], layout)
         attributes["explicit_paddings"] = list(itertools.chain.from_iterable(pads))
     return Case(p.op, chosen[p.kind], attributes)
-
-
-def own_result(parameters: Parameters, case: Case) -> np.ndarray | None:
-    """What TensorFlow's own op gives, or None where it has no kernel for the case."""
-    names = {
-        ConvolutionKind.FORWARD: ("input", "filter"),
-        ConvolutionKind.BACKWARD_INPUT: ("input_sizes", "filter", "out_backprop"),
-        ConvolutionKind.BACKWARD_FILTER: ("input", "filter_sizes", "out_backprop"),
-    }[parameters.kind]
-    operands = dict(zip(names, case.operands, strict=True))
-    try:
-        return getattr(tf.raw_ops, case.op)(**operands, **case.attributes).numpy()
-    except (
-        tf.errors.UnimplementedError,
-        tf.errors.InvalidArgumentError,
-        tf.errors.NotFoundError,  # cuDNN has no algorithm
-    ):
-        return None
 
 
 def to_layout(tensor: np.ndarray, layout: str) -> np.ndarray:

@@ -1,0 +1,336 @@
+"""Lanes of several steps on the CPU, as planned and without a plan for the batch size.
+
+Without one TensorFlow's own kernels run. Real numbers, whose sums differ with the order of their
+addends, then tell by their bits which kernel computed them; elsewhere tensors hold small whole
+numbers, so that the comparison is to the bit as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from convolution_cases import DTYPES, Case, digits, ordinary_cases, program_of, real_numbers
+from stage_program import (
+    Document,
+    arguments,
+    assert_names,
+    in_graph,
+    lane,
+    operation,
+    program,
+    schedule,
+)
+from tensorflow.core.framework import node_def_pb2
+from unnoticed import counted, in_threads
+
+import tf_interop
+
+PLAIN = {"strides": [1, 1, 1, 1], "padding": "SAME"}
+FILTERS = [digits([3, 3, 2, 4], seed=1), digits([1, 1, 4, 3], seed=2), digits([3, 3, 3, 2], seed=3)]
+IMAGE = digits([2, 6, 5, 2])
+UNPLANNED = "batch size 2 is not in the plan (3, 5)"
+NO_KERNEL = (tf.errors.UnimplementedError, tf.errors.InvalidArgumentError)
+
+
+def convolution(name: str, image: str, filter_: int, **changes: Any) -> node_def_pb2.NodeDef:
+    return operation(name, "Conv2D", [image, f"inputs:{filter_}"], **(PLAIN | changes))
+
+
+def chain(dtype: tf.DType = tf.float32) -> list[node_def_pb2.NodeDef]:
+    """Three convolutions in a row, with a Relu after the first, and one more beside them."""
+    return [
+        convolution("first", "inputs:0", 1, dtype=dtype),
+        operation("relu", "Relu", ["steps:0"], dtype),
+        convolution("second", "steps:1", 2, dtype=dtype),
+        convolution("third", "steps:2", 3, dtype=dtype),
+        convolution("beside", "inputs:0", 1, dtype=dtype, strides=[1, 2, 2, 1]),
+    ]
+
+
+LANES = (lane(0, 1, 2, 3), lane(4))
+
+
+def own(image: Any = IMAGE) -> list[tf.Tensor]:
+    """What TensorFlow's own ops give for each of `chain`."""
+    first = tf.nn.conv2d(image, FILTERS[0], 1, "SAME")
+    relu = tf.nn.relu(first)
+    second = tf.nn.conv2d(relu, FILTERS[1], 1, "SAME")
+    third = tf.nn.conv2d(second, FILTERS[2], 1, "SAME")
+    return [first, relu, second, third, tf.nn.conv2d(image, FILTERS[0], 2, "SAME")]
+
+
+def assert_runs(conv_stage: Any, document: Document, dtype: tf.DType = tf.float32) -> None:
+    as_numpy = dtype.as_numpy_dtype
+    inputs = [each.astype(as_numpy) for each in (IMAGE, *FILTERS)]
+    results = in_graph(conv_stage, **arguments(inputs, [], document))
+    for place, result in zip(document["outputs"], results, strict=True):
+        expected = own()[place].numpy().astype(as_numpy)
+        np.testing.assert_array_equal(result, expected, err_msg=str(place))
+
+
+@pytest.fixture(autouse=True)
+def fixture_without_plugin() -> Iterator[None]:
+    """TensorFlow's own graphs are the reference."""
+    tf_interop.disable()
+    yield
+    tf_interop.enable()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(
+    "outputs", [[0, 1, 2, 3, 4], [3, 4], [4, 3], [1, 4, 3], [0, 3, 4], [2]], ids=str
+)
+def test_gives_what_the_own_ops_give(conv_stage: Any, outputs: list[int], dtype: tf.DType) -> None:
+    with counted() as new:
+        assert_runs(conv_stage, program(chain(dtype), schedule(*LANES), outputs=outputs), dtype)
+    assert new.fallbacks == {}
+    turned = schedule(*LANES[::-1], batch_size=11)
+    with counted() as new:
+        assert_runs(conv_stage, program(chain(dtype), turned, outputs=outputs), dtype)
+    [reason] = new.fallbacks
+    assert "batch size 2 is not in the plan (11)" in reason
+
+
+def test_operations_may_stand_in_any_order_and_are_read_by_several_steps(conv_stage: Any) -> None:
+    operations = [
+        convolution("of_first", "steps:2", 2),
+        convolution("of_relu", "steps:3", 2),
+        convolution("first", "inputs:0", 1),
+        operation("relu", "Relu", ["steps:2"]),
+    ]
+    document = program(operations, schedule(lane(2, 0, 3, 1)))
+    results = in_graph(conv_stage, **arguments([IMAGE, *FILTERS], [], document))
+    first, relu, of_relu, *_ = own()
+    expected = (tf.nn.conv2d(first, FILTERS[1], 1, "SAME"), of_relu, first, relu)
+    for ours, theirs in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_gradients_in_a_lane(conv_stage: Any) -> None:
+    """Backward through two convolutions: a chain of input gradients; one by filter hangs on it."""
+    gradient = digits([2, 6, 5, 3], seed=4)
+    first = own()[0]
+    operations = [
+        operation("gi2", "Conv2DBackpropInput", ["sizes:0", "inputs:1", "inputs:2"], **PLAIN),
+        operation("gi1", "Conv2DBackpropInput", ["sizes:1", "inputs:0", "steps:0"], **PLAIN),
+        operation("gf1", "Conv2DBackpropFilter", ["inputs:3", "sizes:2", "steps:0"], **PLAIN),
+        operation("gf2", "Conv2DBackpropFilter", ["inputs:4", "sizes:3", "inputs:2"], **PLAIN),
+    ]
+    document = program(operations, schedule(lane(0, 2, 1), lane(3)), outputs=[1, 2, 3])
+    inputs = [FILTERS[0], FILTERS[1], gradient, IMAGE, first]
+    sizes = [list(first.shape), list(IMAGE.shape), [3, 3, 2, 4], [1, 1, 4, 3]]
+    results = in_graph(conv_stage, **arguments(inputs, sizes, document))
+    with tf.GradientTape() as tape:
+        watched = [tf.constant(each) for each in (IMAGE, *FILTERS[:2])]
+        tape.watch(watched)
+        hidden = tf.nn.conv2d(watched[0], watched[1], 1, "SAME")
+        result = tf.nn.conv2d(hidden, watched[2], 1, "SAME")
+    for ours, theirs in zip(results, tape.gradient(result, watched, gradient), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_zeros_are_read_like_other_results(conv_stage: Any) -> None:
+    # A gradient of an empty tensor is zeros, which the next step reads.
+    operations = [
+        operation("zeros", "Conv2DBackpropInput", ["sizes:0", "inputs:1", "inputs:2"], **PLAIN),
+        operation("relu", "Relu", ["steps:0"]),
+        operation("second", "Conv2D", ["steps:1", "inputs:0"], **PLAIN),
+    ]
+    inputs = [FILTERS[1], np.zeros([3, 3, 4, 0], np.float32), np.zeros([2, 6, 5, 0], np.float32)]
+    document = program(operations, schedule(lane(0, 1, 2)), outputs=[2])
+    [result] = in_graph(conv_stage, **arguments(inputs, [[2, 6, 5, 4]], document))
+    np.testing.assert_array_equal(result, np.zeros([2, 6, 5, 3]))
+
+
+def test_infers_shapes(conv_stage: Any) -> None:
+    with tf.Graph().as_default():
+        image = tf.compat.v1.placeholder(tf.float32, [None, 6, 5, 2])
+        document = program(chain(), schedule(*LANES[::-1]), outputs=[3, 1, 4])
+        outputs = conv_stage(**arguments([image, *FILTERS], [], document))
+    shapes = [each.shape.as_list() for each in outputs]
+    assert shapes == [[None, 6, 5, 2], [None, 6, 5, 4], [None, 3, 3, 4]]
+
+
+def test_a_pin_that_is_refused_in_the_middle_is_counted(conv_stage: Any) -> None:
+    lanes = (lane(0, 1, (2, "NONE_MIDDLE"), 3), lane(4))
+    with counted() as new:
+        assert_runs(conv_stage, program(chain(), schedule(*lanes)))
+    [reason] = new.fallbacks
+    assert "'second' with algorithm NONE_MIDDLE" in reason
+
+
+def test_a_step_whose_operands_do_not_fit_is_named(conv_stage: Any) -> None:
+    @tf.function(input_signature=[tf.TensorSpec(None)] * 4, autograph=False)
+    def stage(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        return conv_stage(**arguments(tensors, [], program(chain(), schedule(*LANES))))
+
+    with pytest.raises(tf.errors.InvalidArgumentError) as refused:
+        stage(IMAGE, FILTERS[0], digits([1, 1, 5, 3]), FILTERS[2])
+    assert_names(refused, "step 'second'", "[1,1,5,3]")
+
+
+@pytest.mark.parametrize("batch_size", [None, 7], ids=["planned", "without a plan"])
+def test_what_reads_constants_alone_is_computed_while_the_graph_is_optimized(
+    conv_stage: Any, batch_size: int | None
+) -> None:
+    document = program(chain(), schedule(*LANES, batch_size=batch_size))
+    stage = tf.function(lambda: conv_stage(**arguments([IMAGE, *FILTERS], [], document)))
+    with counted() as new:
+        for result, expected in zip(stage(), own(), strict=True):
+            np.testing.assert_array_equal(result, expected)
+    assert new.stages_run > 0
+    with counted() as new:
+        stage()
+    assert new.stages_run == 0
+
+
+def test_a_kernel_that_fails_in_the_middle_is_named(conv_stage: Any) -> None:
+    # On a CPU TensorFlow has no kernel for double in NCHW: nor would it run without the stage.
+    double: Any = {**PLAIN, "dtype": tf.float64}
+    operations = [
+        convolution("first", "inputs:0", 1, **double),
+        operation("relu", "Relu", ["steps:0"], tf.float64),
+        convolution("odd", "steps:1", 2, **double, data_format="NCHW"),
+    ]
+    inputs = [digits(shape, tf.float64) for shape in ([2, 4, 4, 4], [1, 1, 4, 4], [1, 1, 4, 4])]
+    planned = program(operations, schedule(lane(0, 1, 2)))
+    assert len(in_graph(conv_stage, **arguments(inputs, [], planned))) == 3
+    unplanned = program(operations, schedule(lane(0, 1, 2), batch_size=7))
+    with pytest.raises(NO_KERNEL) as failed:
+        in_graph(conv_stage, **arguments(inputs, [], unplanned))
+    assert_names(failed, "step 'odd'", "batch size 2")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rung"),
+    # The host backend converts half to float in a workspace, whatever the algorithm.
+    [(tf.float32, "with algorithms that need less"), (tf.float16, "step by step")],
+    ids=["float32", "float16"],
+)
+def test_with_less_memory_steps_keep_their_order(
+    conv_stage: Any, dtype: tf.DType, rung: str
+) -> None:
+    tf_interop.enable("always", workspace_limit_mb=0)
+    document = program(chain(dtype), schedule(*LANES), outputs=[4, 3])
+    with counted() as new:
+        assert_runs(conv_stage, document, dtype)
+    [reason] = new.fallbacks
+    assert "no memory for the workspaces of a stage" in reason
+    assert rung in reason
+
+
+def test_threads_that_call_at_once_get_their_own_results(conv_stage: Any) -> None:
+    stages = [schedule(*LANES, batch_size=size) for size in (1, 3)]
+    document = program(chain(), *stages, outputs=[3, 1, 4])
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 6, 5, 2])], autograph=False)
+    def stage(image: tf.Tensor) -> list[tf.Tensor]:
+        return conv_stage(**arguments([image, *FILTERS], [], document))
+
+    stage.get_concrete_function()
+    # The batch size 2 has no schedule.
+    images = [digits([1 + seed % 3, 6, 5, 2], seed=seed) for seed in range(6)]
+    expected = {
+        seed: [own(image)[place] for place in (3, 1, 4)] for seed, image in enumerate(images)
+    }
+
+    def call(seed: int) -> None:
+        for _ in range(20):
+            results = stage(tf.constant(images[seed]))
+            for ours, theirs in zip(results, expected[seed], strict=True):
+                np.testing.assert_array_equal(ours, theirs)
+
+    in_threads(call, range(6))
+
+
+def test_other_batch_sizes_run_by_their_schedules(conv_stage: Any) -> None:
+    # Pins that do not exist say, by falling back, which of them were asked for.
+    schedules = [
+        schedule(lane((0, "DIRECT")), lane((1, "NONE_A")), batch_size=3),
+        schedule(lane((0, "NONE_B")), lane((1, "NONE_C")), batch_size=5),
+    ]
+    operations = [convolution(f"step_{i}", "inputs:0", i) for i in (1, 2)]
+    filters = [np.ones([3, 3, 2, 4], np.float32)] * 2
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 6, 6, 2])], autograph=False)
+    def stage(images: tf.Tensor) -> list[tf.Tensor]:
+        return conv_stage(**arguments([images, *filters], [], program(operations, *schedules)))
+
+    expected = {3: ["NONE_A"], 5: ["NONE_B", "NONE_C"], 2: [UNPLANNED], 0: [], 1: ["size 1 "]}
+    for _ in range(2):  # the second time from what was kept
+        for batch_size, names in expected.items():
+            images = np.ones([batch_size, 6, 6, 2], np.float32)
+            with counted() as new:
+                results = stage(images)
+            assert sorted(new.fallbacks.values()) == [1] * len(names)
+            assert all(any(name in reason for reason in new.fallbacks) for name in names)
+            for result in results:
+                assert result.shape == [batch_size, 6, 6, 4]
+                # oneDNN's Conv2D gives an empty batch the image's own channels.
+                if batch_size:
+                    own_result = tf.nn.conv2d(images, filters[0], 1, "SAME")
+                    np.testing.assert_array_equal(result, own_result)
+
+
+def unplanned(conv_stage: Any, cases: list[Case], **changes: Any) -> Callable[..., Any]:
+    """A stage of cases whose schedules are for other batch sizes."""
+    inputs: list[Any] = []
+    sizes: list[Any] = []
+    document = program_of(cases, inputs, sizes) | changes
+    [only] = document["schedules"]
+    document["schedules"] = [only | {"batch_size": batch_size} for batch_size in (3, 5)]
+
+    @tf.function(autograph=False)
+    def stage(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        return conv_stage(**arguments(tensors, sizes, document))
+
+    return lambda *tensors: stage(*map(tf.constant, tensors or inputs))
+
+
+def real_case() -> Case:
+    return ordinary_cases(numbers=real_numbers)[0]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+def test_without_a_plan_gives_the_very_bits_of_the_own_ops(
+    conv_stage: Any, dtype: tf.DType
+) -> None:
+    cases = ordinary_cases(dtype, stride=2, numbers=real_numbers)
+    with counted() as new:
+        results = unplanned(conv_stage, cases)()
+    for case, result in zip(cases, results, strict=True):
+        assert result.numpy().tobytes() == case.own_in_graph().tobytes(), case.op
+    [(reason, count)] = new.fallbacks.items()
+    assert count == 1
+    assert UNPLANNED in reason
+
+
+def test_without_a_plan_a_fused_convolution(conv_stage: Any) -> None:
+    fused = {"strides": [1] * 4, "padding": "SAME", "fused_ops": ["BiasAdd", "Relu"]}
+    case, bias = real_case(), np.linspace(-1, 1, 8, dtype=np.float32)
+    [result] = unplanned(conv_stage, [Case("_FusedConv2D", (*case.operands, bias), fused)])()
+
+    @tf.function  # which TensorFlow fuses
+    def own_fused(image: tf.Tensor, filter_: tf.Tensor) -> tf.Tensor:
+        return tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(image, filter_, 1, "SAME"), bias))
+
+    np.testing.assert_array_equal(result, own_fused(*case.operands))
+
+
+def test_results_without_a_plan_are_read_by_the_next_op(conv_stage: Any) -> None:
+    # Which may write into them where nobody else holds them: kernels must not keep their results.
+    case = real_case()
+    stage = unplanned(conv_stage, [case])
+
+    @tf.function(autograph=False)
+    def twice() -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.nn.relu(stage()[0]), tf.nn.relu(stage()[0])
+
+    expected = tf.nn.relu(case.own_in_graph())
+    for _ in range(3):
+        for result in twice():
+            np.testing.assert_array_equal(result, expected)
