@@ -1,24 +1,30 @@
-"""Finds the units of a graph: chains of operations that may run back to back as one op.
+"""Finds the units of a graph: operations that may run back to back as one op.
 
-    x --> Conv2D --> BiasAdd --> Relu --+--> Conv2D --> Relu --> ...
-                                        +--> MaxPool --> Conv2D --> ...
+    scale --------v                      v-- scale
+    x --> Conv2D --> Mul --> Relu --+--> Conv2D --> Mul --> Relu --> ...
+                                    +--> MaxPool --> Conv2D --> ...
 
 Here are three units: the first ends where the graph branches. A unit begins at a *head* and is
-extended by a reader of its last step. What may be extended is a matter of three rules.
+extended by readers of its steps. What it may be extended by is a matter of three rules.
 
 *No cycle.* Nodes have a rank: their place in the order by level (the longest path that ends at a
-node), then by name. Beside steps of its own unit, a step after the head reads and waits for only
-what ranks before the head. Then contracting any of the units leaves no cycle. Proof: let an edge
-lead from a node `a` of unit A to a node `b` of another unit B, where a node in no unit counts as a
-unit of its own. No step ranks before its head, so head(A) does not rank after `a`. If `b` is the
-head of B, `a` ranks before it, as levels grow along edges. If not, `a` ranks before head(B) by the
-rule. Either way head(A) ranks before head(B): ranks of heads grow along all edges.
+node), then by name. Beside steps of its own unit, a step reads and waits for only what ranks before
+the head; and what is read from outside are results of the head or of steps that rank after it. Then
+contracting any of the units leaves no cycle. Proof: let an edge lead from a node `a` of unit A to a
+node `b` of another unit B, where a node in no unit counts as a unit of its own. By the rule head(A)
+does not rank after `a`. If `b` is the head of B, `a` ranks before it, as levels grow along edges.
+If not, `a` ranks before head(B) by the rule. Either way head(A) ranks before head(B): ranks of
+heads grow along all edges.
 
 *No wait.* Everything outside that reads a step of the unit, or waits for one, depends on the next
 step as well, so nothing that could have run earlier waits for the unit's end. What a shortcut adds
-at the end of a block, and what gradients read of the forward pass, come after it anyway.
+at the end of a block, and what gradients read of the forward pass, come after it anyway. A step
+with a small result (a mean of channels, a scale) is exempt: it takes less than a dispatch does.
 
 *One place.* The steps of a unit are on one device, and in one control-flow region.
+
+Last, a unit takes in small steps that only it reads, such as the scale of a normalization, which
+comes from variables.
 """
 
 from __future__ import annotations
@@ -29,7 +35,9 @@ from collections.abc import Collection, Iterable
 from tf_interop.graph.control_flow import ControlFlow
 from tf_interop.graph.device_names import device_type_of
 from tf_interop.graph.independence import NodeIndependence
+from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.session_feeds import find_fed, find_run
+from tf_interop.graph.small_results import find_small
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.unit_ops import (
     TRIVIAL_OPS,
@@ -44,11 +52,10 @@ from tf_interop.graph.view import GraphView
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Unit:
-    """A chain of operations that may run back to back.
+    """Operations that may run back to back.
 
     Attributes:
-        steps: their places in the view, in the order in which they run. The first is the head;
-            every other one reads the one before it.
+        steps: their places in the view, in the order in which they run.
     """
 
     steps: tuple[int, ...]
@@ -71,6 +78,7 @@ class UnitRefusal:
 
 def find_units(
     view: GraphView,
+    properties: GraphProperties | None = None,
     *,
     nodes_to_preserve: Collection[str] = (),
     fetches: Collection[str] = (),
@@ -79,6 +87,7 @@ def find_units(
 
     Args:
         view: the graph.
+        properties: the shapes of its tensors; None for what the graph itself says of them.
         nodes_to_preserve: names that have to stay in the graph.
         fetches: what the graph is run for, names of nodes or tensors; none where that is not known.
 
@@ -98,16 +107,14 @@ def find_units(
         for index in order
         if index in reasons
     )
-    growth = _Growth(view, order, regions)
-    units: list[Unit] = []
-    taken: set[int] = set()
-    for head in order:
-        if head in regions and head not in taken:
-            check_time_limit()
-            steps = growth.grow(head)
-            taken.update(steps)
-            if any(view.ops[step] not in TRIVIAL_OPS for step in steps):
-                units.append(Unit(steps))
+    if not regions:
+        return (), refusals
+    growth = _Growth(view, order, regions, properties or GraphProperties(view))
+    units = [
+        Unit(steps)
+        for steps in growth.all_units()
+        if any(view.ops[step] not in TRIVIAL_OPS for step in steps)
+    ]
     return tuple(units), refusals
 
 
@@ -189,58 +196,96 @@ def _find_steps(
 class _Growth:
     """Extends units step by step."""
 
-    def __init__(self, view: GraphView, order: list[int], regions: dict[int, str]) -> None:
+    def __init__(
+        self,
+        view: GraphView,
+        order: list[int],
+        regions: dict[int, str],
+        properties: GraphProperties,
+    ) -> None:
         self._view = view
+        self._order = order
         self._regions = regions
         self._rank = [0] * len(view)
         for rank, index in enumerate(order):
             self._rank[index] = rank
-        # Who depends on whom is asked of readers of what has several.
-        after_branches = {
-            reader
-            for index in regions
-            if len(view.readers[index]) > 1
-            for reader in view.readers[index]
-        }
-        chosen = [index for index in order if index in after_branches]
-        self._position = {index: position for position, index in enumerate(chosen)}
-        self._ancestors = NodeIndependence(view, chosen).ancestors
+        self._small = find_small(view, regions, properties)
+        self._ancestors = NodeIndependence(view, order).ancestors  # by rank
+        self._heads: list[int] = []
+        self._steps: list[list[int]] = []
+        self._unit_of: dict[int, int] = {}
 
-    def grow(self, head: int) -> tuple[int, ...]:
-        """The longest unit that begins with `head`."""
-        steps = [head]
-        outside = set(self._view.readers[head])
-        while (reader := self._next_step(steps, outside)) is not None:
+    def all_units(self) -> list[tuple[int, ...]]:
+        """The steps of all units, in running order; the units by the ranks of their heads."""
+        small = self._small
+        self._grow_from(head for head in self._order if not small[head])
+        self._take_in_small()
+        self._grow_from(self._order)
+        by_head = sorted(range(len(self._heads)), key=lambda unit: self._rank[self._heads[unit]])
+        return [tuple(sorted(self._steps[unit], key=self._rank.__getitem__)) for unit in by_head]
+
+    def _grow_from(self, heads: Iterable[int]) -> None:
+        for head in heads:
+            if head in self._regions and head not in self._unit_of:
+                check_time_limit()
+                unit = len(self._heads)
+                self._heads.append(head)
+                self._steps.append([head])
+                self._unit_of[head] = unit
+                self._grow(unit)
+
+    def _grow(self, unit: int) -> None:
+        view, steps = self._view, self._steps[unit]
+        outside = set(view.readers[steps[0]])
+        while (reader := self._next_step(unit, outside)) is not None:
             steps.append(reader)
+            self._unit_of[reader] = unit
             outside.remove(reader)
-            outside.update(self._view.readers[reader])
-        return tuple(steps)
+            outside.update(
+                other for other in view.readers[reader] if self._unit_of.get(other) != unit
+            )
 
-    def _next_step(self, steps: list[int], outside: Collection[int]) -> int | None:
-        """The step that extends a unit of `steps`, which the nodes `outside` wait for."""
-        view, rank = self._view, self._rank
-        head, last = steps[0], steps[-1]
-        readers = view.readers[last]
-        if not readers:
-            return None
-        # All others depend on the one that is taken, so it ranks before them.
-        reader = min(readers, key=rank.__getitem__)
-        if (
-            self._regions.get(reader) != self._regions[head]
-            or view.nodes[reader].device != view.nodes[head].device
-            or all(source != last for source, _ in view.fanins[reader])
-        ):
-            return None
-        if any(
-            rank[source] >= rank[head] and source not in steps for source in view.sources(reader)
-        ):
-            return None
-        # Where `last` has one reader, whatever depends on `last` depends on that.
-        if len(readers) > 1:
-            bit = 1 << self._position[reader]
-            if any(
-                other != reader and not self._ancestors[self._position[other]] & bit
-                for other in outside
+    def _next_step(self, unit: int, outside: Collection[int]) -> int | None:
+        """What extends a unit whose steps the nodes `outside` wait for."""
+        for reader in sorted(outside, key=self._rank.__getitem__):
+            if (
+                reader not in self._unit_of
+                and any(self._unit_of.get(each) == unit for each, _ in self._view.fanins[reader])
+                and self._may_join(reader, unit)
+                and (self._small[reader] or self._is_needed_by_all(reader, outside))
             ):
-                return None
-        return reader
+                return reader
+        return None
+
+    def _take_in_small(self) -> None:
+        """Gives small nodes that are in no unit to the one unit that reads them."""
+        for index in reversed(self._order):
+            if index in self._unit_of or not self._small[index] or index not in self._regions:
+                continue
+            readers = {self._unit_of.get(reader) for reader in self._view.readers[index]}
+            unit = readers.pop() if len(readers) == 1 else None
+            if unit is not None and self._may_join(index, unit):
+                self._steps[unit].append(index)
+                self._unit_of[index] = unit
+
+    def _may_join(self, index: int, unit: int) -> bool:
+        """Whether the rules of cycles and of places let a node into a unit."""
+        head = self._heads[unit]
+        return (
+            self._regions.get(index) == self._regions[head]
+            and self._view.nodes[index].device == self._view.nodes[head].device
+            and all(
+                self._unit_of.get(source) == unit or self._rank[source] < self._rank[head]
+                for source in self._view.sources(index)
+            )
+        )
+
+    def _is_needed_by_all(self, reader: int, outside: Collection[int]) -> bool:
+        """Whether all other nodes of `outside` depend on `reader`, but for those nobody reads."""
+        bit = 1 << self._rank[reader]
+        return all(
+            other == reader
+            or self._ancestors[self._rank[other]] & bit
+            or not self._view.readers[other]
+            for other in outside
+        )
