@@ -19,8 +19,8 @@ _PARAMETER_OPS = frozenset({"Const", "ReadVariableOp"})
 # What may be small though it reads what is not, or the reverse. Others are small where all that
 # they read is.
 _RESIZING_OPS = frozenset(
-    "Mean Sum Max Min Prod BiasAddGrad L2Loss Tile BroadcastTo Slice StridedSlice ConcatV2 Pack "
-    "MatMul _FusedMatMul Pad".split()
+    {"Mean", "Sum", "Max", "Min", "Prod", "BiasAddGrad", "L2Loss", "MatMul", "_FusedMatMul"}
+    | {"Tile", "BroadcastTo", "Slice", "StridedSlice", "ConcatV2", "Pack", "Pad"}
 )
 
 
