@@ -1,4 +1,4 @@
-"""The command line for tests: all of its commands, and processes that run it."""
+"""The command line for tests: all of its commands, inside this process and in their own."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import click
+from click.testing import CliRunner, Result
 
 from tf_interop.cli.main import cli
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+# Says for any module that it cannot be imported.
+BLOCKER = "raise ImportError('blocked')"
 
 
 def _walk(command: click.Command, *names: str) -> Iterator[tuple[str, click.Command]]:
@@ -39,8 +44,24 @@ def parse(command: click.Command, arguments: list[str]) -> None:
             parse(inner, rest)
 
 
+def invoke(command_line: str, *, exit_code: int = 0) -> Result:
+    """Runs a command in this process, and checks how it ends."""
+    result = CliRunner().invoke(cli, command_line.split())
+    assert result.exit_code == exit_code, result.output
+    return result
+
+
+def words_of(result: Result) -> str:
+    """What a command printed, however its lines were broken."""
+    return " ".join(result.output.split())
+
+
 def start_process(
-    *arguments: str, folder: pathlib.Path | None = None, stdout: int = subprocess.PIPE, **env: str
+    *arguments: str,
+    folder: pathlib.Path | None = None,
+    stdout: int = subprocess.PIPE,
+    blocked: tuple[str, ...] = (),
+    **env: str,
 ) -> subprocess.Popen[str]:
     """Starts a command in a folder, whose modules it can import.
 
@@ -48,23 +69,41 @@ def start_process(
         *arguments: what follows `tf-interop`.
         folder: where to run it; where the tests run by default.
         stdout: where its output goes.
+        blocked: modules that cannot be imported; their stand-ins lie in a folder of the folder.
         **env: environment variables.
     """
     folder = folder or pathlib.Path.cwd()
+    path = [str(ROOT), str(folder)]
+    for module in blocked:
+        (folder / "blocked").mkdir(exist_ok=True)
+        (folder / "blocked" / f"{module}.py").write_text(BLOCKER)
+        path = [str(folder / "blocked"), *path]
     return subprocess.Popen(
         [sys.executable, "-m", "tf_interop", *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", **env},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), **env},
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
     )
 
 
-def run_process(
-    *arguments: str, folder: pathlib.Path | None = None, **env: str
-) -> subprocess.CompletedProcess[str]:
-    """Runs a command as `start_process` does, and waits for its end."""
-    process = start_process(*arguments, folder=folder, **env)
+def end_of(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    """Waits until a process has ended."""
     output, errors = process.communicate(timeout=300)
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def run_process(*arguments: str, **options: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command as `start_process` does, and waits for its end."""
+    return end_of(start_process(*arguments, **options))  # type: ignore[arg-type]
+
+
+def wait_for(path: pathlib.Path, process: subprocess.Popen[str], lines: int = 0) -> None:
+    """Waits until a process has written a file, with so many lines."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if path.exists() and path.read_bytes().count(b"\n") >= lines:
+            return
+        time.sleep(0.001)
+    raise AssertionError(f"no {lines} lines in {path}: {process.communicate()}")

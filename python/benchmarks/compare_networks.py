@@ -33,7 +33,7 @@ import click
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from python.benchmarks.networks import NETWORKS, Network
-from tf_interop.cli.arguments import parse_batches, parse_budget, parsed_by
+from tf_interop.cli.options import BATCHES, TIME
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIRST = tuple(network.name for network in NETWORKS[:3])
@@ -213,7 +213,7 @@ def share_of(seconds_left: float, units_left: int) -> float:
 
 @click.command(help=__doc__)
 @click.argument("folder", type=click.Path(file_okay=False, path_type=pathlib.Path))
-@click.option("--budget", required=True, metavar="TIME", help="Such as 90s, 25m or 1.5h.")
+@click.option("--budget", required=True, type=TIME, help="Such as 90s, 25m or 1.5h.")
 @click.option(
     "--network",
     "names",
@@ -223,8 +223,7 @@ def share_of(seconds_left: float, units_left: int) -> float:
 )
 @click.option(
     "--batch",
-    callback=parsed_by(parse_batches),
-    metavar="N,…",
+    type=BATCHES,
     help="In place of the rounds: inference and training with these batch sizes.",
 )
 @click.option("--backend", type=click.Choice(["cudnn", "host"]), help="What profiles.")
@@ -234,7 +233,7 @@ def share_of(seconds_left: float, units_left: int) -> float:
 @click.option("--seconds", default=2.0, show_default=True, type=click.FloatRange(min=0))
 def main(
     folder: pathlib.Path,
-    budget: str,
+    budget: float,
     names: tuple[str, ...],
     batch: tuple[int, ...] | None,
     backend: str | None,
@@ -256,7 +255,7 @@ def main(
     ]
     comparison = Comparison(
         folder,
-        time.monotonic() + parse_budget(budget),
+        time.monotonic() + budget,
         ["--backend", backend] if backend else [],
         ["--repetitions", str(repetitions), "--steps", str(steps), "--seconds", str(seconds)],
         ["--image-size", image_size] if image_size else [],

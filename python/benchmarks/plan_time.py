@@ -105,17 +105,16 @@ def read_network(name: str) -> Dag:
     from tf_interop.graph.independence import Independence
     from tf_interop.graph.properties import GraphProperties
     from tf_interop.graph.view import GraphView
-    from tf_interop.model.graphs import graphs_of
+    from tf_interop.model.graphs import trace
 
     network, _, mode = name.partition(":")
-    graphs = graphs_of(
+    traced = trace(
         getattr(tf.keras.applications, network)(weights=None),
         batch_size=2,
         training=mode == "training",
         image_size=None,
-        as_grappler_hands_it_over=False,
     )
-    view = GraphView(graphs.own_graph)
+    view = GraphView(traced.graph_def)
     convolutions, _ = find_convolutions(view, GraphProperties(view))
     ancestors = Independence(view, convolutions).ancestors
     numbers = {

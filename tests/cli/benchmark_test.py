@@ -18,9 +18,7 @@ from benchmark_values import BENCHMARK
 from click.testing import CliRunner
 from plan_values import PLAN
 
-from tf_interop.benchmark.child import Outcome, Request, _failure_of
-from tf_interop.benchmark.file import load_benchmark, save_benchmark
-from tf_interop.benchmark.process import run_child
+from tf_interop.benchmark.child import Outcome, Request, _failure_of, run_child
 from tf_interop.benchmark.result import (
     Case,
     FailureKind,
@@ -29,6 +27,8 @@ from tf_interop.benchmark.result import (
     Mode,
     Precision,
     Variant,
+    load_benchmark,
+    save_benchmark,
 )
 from tf_interop.cli.main import cli
 from tf_interop.planning.file import load_plan, save_plan
@@ -99,7 +99,7 @@ def fixture_run(folder: pathlib.Path) -> subprocess.CompletedProcess[str]:
     stopped.send_signal(signal.SIGTERM)
     _, errors = stopped.communicate(timeout=60)
     assert stopped.returncode == 128 + signal.SIGTERM, errors
-    [(_, result)] = load_benchmark(folder / "results.json").variant_results
+    [result] = load_benchmark(folder / "results.json").results
     assert len(result.blocks) == 1
 
     process = _start(folder, *command)
@@ -111,9 +111,10 @@ def test_measures_what_runs_and_says_what_crashed(
     run: subprocess.CompletedProcess[str], folder: pathlib.Path
 ) -> None:
     assert run.returncode == 3, run.stderr
-    tiny, crashes = load_benchmark(folder / "results.json").results
-    assert (tiny.case.model, tiny.case.image_size) == ("tiny_models:tiny", (12, 12))
-    for result in tiny.variants:
+    benchmark = load_benchmark(folder / "results.json")
+    tiny, crashes = benchmark.by_case.values()
+    assert (tiny[0].case.model, tiny[0].case.image_size) == ("tiny_models:tiny", (12, 12))
+    for result in tiny:
         assert [block.repetition for block in result.blocks] == [0, 1]
         for block in result.blocks:
             assert len(block.step_ms) == 3
@@ -124,11 +125,11 @@ def test_measures_what_runs_and_says_what_crashed(
             assert block.gpu_utilization is None
             assert block.fallbacks == {}
     # The graph handed over is that of one device and has one stage; stock has none.
-    counts = [{block.stage_count for block in each.blocks} for each in tiny.variants]
+    counts = [{block.stage_count for block in each.blocks} for each in tiny]
     assert counts == [{0}, {1}]
-    ours = tiny.summarize(Variant.OURS)
+    ours = benchmark.summarize(tiny[1])
     assert ours is not None and ours.speedup is not None
-    crashed, unplanned = (each.failure for each in crashes.variants)
+    crashed, unplanned = (each.failure for each in crashes)
     assert crashed is not None and unplanned is not None
     assert crashed.kind is unplanned.kind is FailureKind.CRASHED
     assert "SIGABRT" in crashed.message and "port.cc" not in crashed.message
@@ -141,10 +142,7 @@ def test_files_and_tables_have_the_same_values(
     benchmark = load_benchmark(folder / "results.json")
     with (folder / "results.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    summaries = [
-        (each.variant.value, result.summarize(each.variant))
-        for result, each in benchmark.variant_results
-    ]
+    summaries = [(each.variant.value, benchmark.summarize(each)) for each in benchmark.results]
     assert [(row["variant"], row["median_ms"]) for row in rows] == [
         (variant, "" if summary is None else str(summary.median_ms))
         for variant, summary in summaries

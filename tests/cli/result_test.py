@@ -21,10 +21,10 @@ from convolution_values import TINY
 from paper_problem import FFT, FFT_KERNEL, GEMM, GEMM_KERNEL, SM
 from profile_values import GPU, KERNEL, LARGE, SMALL, make_algorithm, make_profile, make_stage
 from report_values import network_plan
-from tf_interop.cli.result import Result, command
 
-from tf_interop.benchmark.file import save_benchmark
+from tf_interop.benchmark.result import save_benchmark
 from tf_interop.cli import doctor as doctor_command
+from tf_interop.cli.command import Result, command
 from tf_interop.cli.main import cli
 from tf_interop.doctor.finding import problem
 from tf_interop.planning.file import save_plan
@@ -232,7 +232,7 @@ def test_stdout_is_itself_again_afterwards(monkeypatch: pytest.MonkeyPatch) -> N
     # Of an environment that turns buffers off a test would see nothing.
     monkeypatch.setenv("PYTHONUNBUFFERED", "")
     program = (
-        "import os\nfrom tf_interop.cli.result import stdout_on_stderr\n"
+        "import os\nfrom tf_interop.cli.command import stdout_on_stderr\n"
         "print('one')\n"
         "try:\n    with stdout_on_stderr():\n"
         "        print('two'); os.write(1, b'three\\n'); 1 / 0\n"

@@ -33,44 +33,40 @@ def fixture_fresh_cache() -> None:
 
 
 @pytest.mark.usefixtures("fresh_cache")
-def test_says_that_the_library_is_missing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
-    monkeypatch.setenv("TF_INTEROP_CORE_LIBRARY", str(tmp_path / "none.so"))
-    with pytest.raises(LibraryError, match=r"none\.so"):
-        core_library.load_core_library()
-
-
-@pytest.mark.usefixtures("fresh_cache")
-def test_says_that_the_library_does_not_load(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
-    (tmp_path / "text.so").write_text("no library")
-    installed = core_library.find_core_library()
-    assert installed is not None
-    (tmp_path / "text.h").write_bytes(installed.with_suffix(".h").read_bytes())
-    monkeypatch.setenv("TF_INTEROP_CORE_LIBRARY", str(tmp_path / "text.so"))
-    with pytest.raises(LibraryError, match=r"text\.so"):
-        core_library.load_core_library()
-
-
-@pytest.mark.usefixtures("fresh_cache")
 def test_refuses_another_version_of_the_interface(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core_library, "_VERSION", 1000)
     with pytest.raises(LibraryError, match="1000"):
         core_library.load_core_library()
 
 
+HEADER = core_library.find_library_file(
+    core_library.CORE_LIBRARY_NAME, "TF_INTEROP_CORE_LIBRARY"
+).with_suffix(".h")  # type: ignore[union-attr]
+
+
 @pytest.mark.usefixtures("fresh_cache")
-@pytest.mark.parametrize("header", [None, "", "no mark", "// ---- Python reads from here\nint f(;"])
-def test_refuses_a_library_without_its_header(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, header: str | None
+@pytest.mark.parametrize(
+    ("library", "header"),
+    [
+        (None, None),
+        ("no library", HEADER.read_text()),
+        # The library that is installed, and not its header.
+        ("", None), ("", ""), ("", "no mark"), ("", "// ---- Python reads from here\nint f(;"),
+    ],
+)  # fmt: skip
+def test_says_what_is_wrong_with_the_library(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
+    library: str | None,
+    header: str | None,
 ) -> None:
-    installed = core_library.find_core_library()
-    assert installed is not None
-    (tmp_path / installed.name).symlink_to(installed)
+    path = tmp_path / "another.so"
+    if library == "":
+        path.symlink_to(HEADER.with_suffix(".so"))
+    elif library is not None:
+        path.write_text(library)
     if header is not None:
-        (tmp_path / installed.with_suffix(".h").name).write_text(header)
-    monkeypatch.setenv("TF_INTEROP_CORE_LIBRARY", str(tmp_path / installed.name))
-    with pytest.raises(LibraryError):
+        path.with_suffix(".h").write_text(header)
+    monkeypatch.setenv("TF_INTEROP_CORE_LIBRARY", str(path))
+    with pytest.raises(LibraryError, match=r"another\.(so|h)"):
         core_library.load_core_library()

@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
 from convolution_values import TINY
+from profile_values import GPU, KERNEL
 
 from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind
-from tf_interop.measure.backend import (
-    AlgorithmList,
-    AlgorithmScope,
-    MeasureOptions,
-    ResolvedAlgorithm,
-)
-from tf_interop.measure.jobs import Phase, RunOptions
-from tf_interop.measure.run import End, Outcome, ProfileRun, Progress
+from tf_interop.measure.backend import AlgorithmScope, MeasureOptions
+from tf_interop.measure.jobs import Phase, RunOptions, combinations_for_pair
+from tf_interop.measure.run import End, Outcome, ProfileRun
 from tf_interop.profile.entries import (
     AlgorithmFailure,
+    AlgorithmKey,
     AlgorithmMeasurement,
     Entry,
     FailureKind,
     StageMeasurement,
 )
 from tf_interop.profile.tables import describe_convolution
-from tf_interop.profile.worklist import (
-    ConfigurationList,
-    ListedConvolution,
-    ListedStage,
-)
+from tf_interop.profile.worklist import ConfigurationList, ListedConvolution, ListedStage
 from tf_interop.stage import Lane, Stage, Step
 
 SMALL = dataclasses.replace(TINY, filter_shape=(1, 1, 3, 4))
@@ -39,7 +32,18 @@ HALF = dataclasses.replace(SMALL, dtype="float16")
 WIDER = dataclasses.replace(SMALL, filter_shape=(1, 1, 3, 6), output_shape=(1, 8, 8, 6))
 # The two of them merged.
 WIDEST = dataclasses.replace(SMALL, filter_shape=(1, 1, 3, 10), output_shape=(1, 8, 8, 10))
-BOTH = (ListedConvolution(SMALL), ListedConvolution(LARGE))
+NAMES = {SMALL: "small", LARGE: "large", HALF: "half", WIDER: "wider", WIDEST: "widest"}
+
+# Best first; what is faster alone is not what the backend thinks best.
+CONSIDERED = ("eng0", "eng1")
+ALL = (*CONSIDERED, "eng2", "GEMM")
+LATENCIES = {"eng0": 30.0, "eng1": 10.0, "eng2": 20.0, "GEMM": 40.0}
+
+
+def listed(
+    convolutions: Iterable[ConvolutionConfiguration], *stages: ListedStage
+) -> ConfigurationList:
+    return ConfigurationList(tuple(map(ListedConvolution, convolutions)), stages)
 
 
 def listed_stage(*lanes: int | tuple[int, ...], **of_lanes: Sequence[Any]) -> ListedStage:
@@ -61,102 +65,84 @@ def listed_stage(*lanes: int | tuple[int, ...], **of_lanes: Sequence[Any]) -> Li
     )
 
 
-PAIR = listed_stage(0, 1)
+BOTH = listed((SMALL, LARGE))
+PAIR = listed((SMALL, LARGE), listed_stage(0, 1))
+ONE = listed((SMALL,))
+TO_MERGE = (SMALL, WIDER, LARGE)
+MERGED = listed(TO_MERGE, listed_stage((0, 1)))
 
-# Best first; what is faster alone is not what the backend thinks best.
-CONSIDERED = ("eng0", "eng1")
-ALL = (*CONSIDERED, "eng2", "GEMM")
-LATENCIES = {"eng0": 30.0, "eng1": 10.0, "eng2": 20.0, "GEMM": 40.0}
 
-
+@dataclasses.dataclass
 class FakeBackend:
     """Has four algorithms of known times, of which the first rounds to TF32."""
 
-    def __init__(self) -> None:
-        self.measured: list[str] = []
-        self.resolved: list[str] = []
-        # What a name stands for; names without an entry stand for themselves.
-        self.stands_for: dict[str, str] = {}
-        # What rounds where it may.
-        self.rounds_if_allowed: set[str] = set()
-        self.refuses: set[str] = set()
-        self.fails_kind = FailureKind.OUT_OF_MEMORY
-        # After a failure of an algorithm of that name nothing works any more.
-        self.breaks: set[str] = set()
-        self.fails: set[str] = set()
-        self.granted_sm_counts: tuple[int, ...] = ()
-        self.before_each: Callable[[], None] = lambda: None
-        self.lists_nothing_for: set[ConvolutionConfiguration] = set()
+    # What a name stands for; names without an entry stand for themselves.
+    stands_for: dict[str, str] = dataclasses.field(default_factory=dict)
+    rounds_if_allowed: tuple[str, ...] = ()
+    refuses: tuple[str, ...] = ()
+    fails: tuple[str, ...] = ()
+    fails_kind: FailureKind = FailureKind.OUT_OF_MEMORY
+    # After a failure of an algorithm of that name nothing works any more.
+    breaks: tuple[str, ...] = ()
+    granted_sm_counts: tuple[int, ...] = ()
+    lists_nothing_for: tuple[ConvolutionConfiguration, ...] = ()
+    measured: list[str] = dataclasses.field(default_factory=list)
+    resolved: list[str] = dataclasses.field(default_factory=list)
 
     def list_algorithms(
-        self,
-        configuration: ConvolutionConfiguration,
-        scope: AlgorithmScope = AlgorithmScope.ALL,
-        *,
-        allow_tf32: bool = True,
-    ) -> AlgorithmList:
+        self, configuration: ConvolutionConfiguration, scope: AlgorithmScope, *, allow_tf32: bool
+    ) -> tuple[str, ...]:
         if configuration.kind is not ConvolutionKind.FORWARD:
-            return AlgorithmList((), "Expected a forward convolution.")
+            raise ValueError("Expected a forward convolution.")
         if configuration in self.lists_nothing_for:
-            return AlgorithmList((), "Expected memory, got none.")
+            raise ValueError("Expected memory, got none.")
         names = CONSIDERED if scope is AlgorithmScope.HEURISTIC else ALL
-        return AlgorithmList(tuple(n for n in names if allow_tf32 or n != "eng0"), None)
+        return tuple(n for n in names if allow_tf32 or n != "eng0")
+
+    def _key(
+        self, configuration: ConvolutionConfiguration, algorithm: str, options: MeasureOptions
+    ) -> AlgorithmKey:
+        name = self.stands_for.get(algorithm, algorithm)
+        rounds = name == "eng0" or (name in self.rounds_if_allowed and options.allow_tf32)
+        return AlgorithmKey(configuration, name, rounds and configuration.dtype == "float32")
 
     def resolve_algorithm(
-        self,
-        configuration: ConvolutionConfiguration,
-        algorithm: str,
-        options: MeasureOptions,
-    ) -> ResolvedAlgorithm | AlgorithmFailure:
-        self.resolved.append(f"{_name(configuration)} {algorithm}")
+        self, configuration: ConvolutionConfiguration, algorithm: str, options: MeasureOptions
+    ) -> AlgorithmKey | AlgorithmFailure:
+        self.resolved.append(f"{NAMES[configuration]} {algorithm}")
         if algorithm in self.refuses:
             return AlgorithmFailure(
                 configuration, algorithm, options.allow_tf32, FailureKind.UNSUPPORTED, "no", "fake"
             )
-        name = self.stands_for.get(algorithm, algorithm)
-        return ResolvedAlgorithm(name, self._rounds(configuration, name, options))
-
-    def _rounds(
-        self, configuration: ConvolutionConfiguration, name: str, options: MeasureOptions
-    ) -> bool:
-        may_round = name == "eng0" or (name in self.rounds_if_allowed and options.allow_tf32)
-        return configuration.dtype == "float32" and may_round
+        return self._key(configuration, algorithm, options)
 
     def measure_algorithm(
-        self,
-        configuration: ConvolutionConfiguration,
-        algorithm: str,
-        options: MeasureOptions,
+        self, configuration: ConvolutionConfiguration, algorithm: str, options: MeasureOptions
     ) -> AlgorithmMeasurement | AlgorithmFailure:
-        self.before_each()
         assert algorithm not in self.refuses
-        algorithm = self.stands_for.get(algorithm, algorithm)
-        self.measured.append(f"{_name(configuration)} {algorithm}")
-        if algorithm in self.breaks:
-            self.fails |= set(LATENCIES)
-        if algorithm in self.fails:
-            return AlgorithmFailure(
-                configuration, algorithm, options.allow_tf32, self.fails_kind, "no", "fake"
-            )
-        rounds = self._rounds(configuration, algorithm, options)
-        return AlgorithmMeasurement(
-            configuration, algorithm, rounds, LATENCIES[algorithm], 0.1, 0, None, True, (), "fake"
-        )
+        key = self._key(configuration, algorithm, options)
+        self.measured.append(f"{NAMES[configuration]} {key.algorithm}")
+        if key.algorithm in self.breaks:
+            self.fails = tuple(LATENCIES)
+        if key.algorithm in self.fails:
+            failed = configuration, key.algorithm, options.allow_tf32, self.fails_kind
+            return AlgorithmFailure(*failed, "no", "fake")
+        latency_us = LATENCIES[key.algorithm]
+        return AlgorithmMeasurement(*key, latency_us, 0.1, 0, None, True, (), "fake")
 
     def measure_stage(
         self,
         stage: Stage[ConvolutionConfiguration],
         options: MeasureOptions,
         *,
-        sequential_algorithms: Sequence[str | None] = (),
+        sequential_algorithms: Sequence[str | None],
     ) -> StageMeasurement:
-        self.before_each()
-        name = "+".join(f"{_name(each.operation)} {each.algorithm}" for each in stage.steps)
+        name = "+".join(f"{NAMES[each.operation]} {each.algorithm}" for each in stage.steps)
         is_merged = any(lane.merged for lane in stage.lanes)
         self.measured.append(f"merged {name}" if is_merged else name)
         return StageMeasurement(
-            stage=stage,
-            tf32=options.allow_tf32,
+            stage,
+            options.allow_tf32,
             latency_us=1.0,
             same_sequential_us=2.0,
             sequential_us=2.0,
@@ -168,16 +154,6 @@ class FakeBackend:
         )
 
 
-def _hear(now: Progress) -> None:
-    assert 0 <= now.done <= now.total
-    assert (now.done > 0) if now.is_end else (now.done < now.total)
-
-
-def _name(configuration: ConvolutionConfiguration) -> str:
-    names = {SMALL: "small", LARGE: "large", HALF: "half", WIDER: "wider", WIDEST: "widest"}
-    return names[configuration]
-
-
 def _run(
     backend: FakeBackend,
     configurations: ConfigurationList,
@@ -185,9 +161,13 @@ def _run(
     *,
     before: Sequence[Entry] = (),
     should_stop: Callable[[], bool] = lambda: False,
-    clock: Callable[[], float] = lambda: 0.0,
 ) -> tuple[Outcome, list[Entry]]:
+    """Each measurement takes a second."""
     kept: list[Entry] = []
+
+    def hear(_phase: str, done: int, total: int, _what: str) -> None:
+        assert 0 <= done <= total
+
     run = ProfileRun(
         backend,
         configurations,
@@ -195,171 +175,184 @@ def _run(
         before=before,
         keep=kept.append,
         should_stop=should_stop,
-        clock=clock,
+        clock=lambda: float(len(backend.measured)),
     )
-    return run.run(_hear), kept
+    return run.run(hear), kept
 
 
-def test_measures_own_choices_first_and_the_costliest_convolution_before_others() -> None:
+def _stages(entries: Iterable[Entry]) -> list[StageMeasurement]:
+    return [each for each in entries if isinstance(each, StageMeasurement)]
+
+
+@pytest.mark.parametrize(
+    ("configurations", "options", "measured"),
+    [
+        # Own choices first, and the costliest convolution before others.
+        (PAIR, {"pair_algorithms": 1}, [
+            "large eng0", "small eng0", "large eng1", "small eng1",
+            "large eng2", "large GEMM", "small eng2", "small GEMM", "small eng1+large eng1",
+        ]),
+        # With little time stages come before the last algorithms.
+        (PAIR, {"pair_algorithms": 1, "budget_seconds": 6}, [
+            "large eng0", "small eng0", "large eng1", "small eng1", "small eng1+large eng1",
+            "large eng2",
+        ]),
+        # What occurs often counts as often.
+        (ConfigurationList((ListedConvolution(LARGE), ListedConvolution(SMALL, 26))),
+         {"algorithms": AlgorithmScope.HEURISTIC},
+         ["small eng0", "large eng0", "small eng1", "large eng1"]),
+        # Names alone; ALGO_0 is for gradients.
+        (ONE, {"algorithms": ("GEMM", "ALGO_0", "eng2")}, ["small GEMM", "small eng2"]),
+        (listed(TO_MERGE[:2], listed_stage((0, 1))), {"algorithms": ("GEMM", "ALGO_0")},
+         ["wider GEMM", "small GEMM", "merged small GEMM+wider GEMM"]),
+    ],
+)  # fmt: skip
+def test_measures_the_most_useful_first(
+    configurations: ConfigurationList, options: dict[str, Any], measured: list[str]
+) -> None:
     backend = FakeBackend()
-    outcome, kept = _run(backend, ConfigurationList(BOTH, (PAIR,)), RunOptions(pair_algorithms=1))
-    assert backend.measured == [
-        "large eng0", "small eng0",
-        "large eng1", "small eng1",
-        "large eng2", "large GEMM", "small eng2", "small GEMM",
-        "small eng1+large eng1",
-    ]  # fmt: skip
-    assert outcome == Outcome(End.FINISHED, len(kept), 0, (), ())
+    _, kept = _run(backend, configurations, RunOptions(**options))
+    assert backend.measured == measured
+    assert len(kept) == len(measured)
 
 
-def test_a_convolution_that_occurs_often_counts_as_often() -> None:
-    backend = FakeBackend()
-    listed = (ListedConvolution(LARGE), ListedConvolution(SMALL, 26))
-    _run(backend, ConfigurationList(listed), RunOptions(AlgorithmScope.HEURISTIC))
-    assert backend.measured == ["small eng0", "large eng0", "small eng1", "large eng1"]
+@pytest.mark.parametrize(
+    ("configurations", "backend", "pair_algorithms", "measured"),
+    [
+        # 10 and 20 us alone; that of both fastest first, then by time.
+        (PAIR, {}, 2, [
+            "small eng1+large eng1", "small eng1+large eng2", "small eng2+large eng1",
+            "small eng2+large eng2",
+        ]),
+        # One convolution twice is not measured in both orders.
+        (listed((SMALL,), listed_stage(0, 0)), {}, 2, [
+            "small eng1+small eng1", "small eng1+small eng2", "small eng2+small eng2",
+        ]),
+        # What the backend would choose for the wider one, by the name of what runs.
+        (MERGED, {"stands_for": {"eng0": "eng2"}}, 3,
+         ["merged small eng2+wider eng2", "merged small eng1+wider eng1"]),
+        # Beside it what is fastest alone.
+        (listed(TO_MERGE, listed_stage((0, 1), 2)), {}, 1,
+         ["merged small eng0+wider eng0+large eng1"]),
+        # A plan pins algorithms of the wider convolution.
+        (listed(TO_MERGE, listed_stage((0, 1), 2, algorithms=("FFT", "FFT", "GEMM"))),
+         {"stands_for": {"FFT": "nchw+FFT"}}, 3,
+         ["merged small nchw+FFT+wider nchw+FFT+large GEMM"]),
+        # Of one level first what is not merged.
+        (listed(TO_MERGE, listed_stage((0, 1)), listed_stage((0, 1), 2), listed_stage(0, 1, 2)),
+         {}, 1,
+         ["small eng1+wider eng1+large eng1", "merged small eng0+wider eng0+large eng1",
+          "merged small eng0+wider eng0"]),
+        # A pin that cannot run is left to the backend to refuse.
+        (listed((SMALL, LARGE), listed_stage(0, 1, algorithms=("FFT", None))),
+         {"refuses": ("FFT",)}, 3, ["small FFT+large eng1"]),
+        # A wider convolution without algorithms is left out.
+        (MERGED, {"lists_nothing_for": (WIDEST,)}, 3, []),
+    ],
+)  # fmt: skip
+def test_chooses_algorithms_for_stages(
+    configurations: ConfigurationList,
+    backend: dict[str, Any],
+    pair_algorithms: int,
+    measured: list[str],
+) -> None:
+    fake = FakeBackend(**backend)
+    options = RunOptions(pair_algorithms=pair_algorithms)
+    outcome, kept = _run(fake, configurations, options)
+    assert [each for each in fake.measured if "+" in each] == measured
+    # Nothing is measured of the wider convolution alone.
+    assert not any(each.startswith("widest") for each in fake.measured)
+    assert outcome.end is End.FINISHED
+    assert all(describe_convolution(each) in str(outcome.notes) for each in fake.lists_nothing_for)
+    # Compared with each convolution by itself and what is fastest for it.
+    assert {name for each in _stages(kept) for name in each.sequential_algorithms} <= {
+        fake.stands_for.get("eng1", "eng1")
+    }
+    # All of it is there the second time, by the names that were asked for.
+    again = FakeBackend(**backend)
+    _run(again, configurations, options, before=kept)
+    assert again.measured == []
 
 
-def test_pairs_are_measured_with_combinations_of_what_is_fastest_alone() -> None:
-    backend = FakeBackend()
-    _run(backend, ConfigurationList(BOTH, (PAIR,)), RunOptions(pair_algorithms=2))
-    # 10 and 20 us alone; that of both fastest first, then by time.
-    assert [each for each in backend.measured if "+" in each] == [
-        "small eng1+large eng1", "small eng1+large eng2", "small eng2+large eng1",
-        "small eng2+large eng2",
-    ]  # fmt: skip
+# Fills an SM's registers with two blocks; fills its shared memory with two blocks.
+REGISTERS = dataclasses.replace(
+    KERNEL,
+    grid=(1000, 1, 1),
+    block=(128, 1, 1),
+    registers_per_thread=248,
+    shared_memory_bytes=1024,
+    time_share=1.0,
+)
+MEMORY = dataclasses.replace(REGISTERS, registers_per_thread=32, shared_memory_bytes=100 * 1024)
 
 
-def test_stages_of_one_convolution_twice_are_not_measured_in_both_orders() -> None:
-    backend = FakeBackend()
-    twice = ConfigurationList(BOTH[:1], (listed_stage(0, 0),))
-    _run(backend, twice, RunOptions(pair_algorithms=2))
-    assert [each for each in backend.measured if "+" in each] == [
-        "small eng1+small eng1", "small eng1+small eng2", "small eng2+small eng2",
-    ]  # fmt: skip
-
-
-def test_stages_are_compared_with_what_is_fastest_alone() -> None:
-    pinned = ListedStage(Stage((Lane((Step(0, "GEMM"), Step(1)), priority=-1),)))
-    _, kept = _run(FakeBackend(), ConfigurationList(BOTH, (pinned,)))
-    [stage] = [each for each in kept if isinstance(each, StageMeasurement)]
-    assert stage.stage == pinned.stage.map((SMALL, LARGE).__getitem__).with_algorithms(
-        ("GEMM", "eng1")
-    )
-    assert stage.sequential_algorithms == ("eng1", "eng1")
-
-
-TO_MERGE = (ListedConvolution(SMALL), ListedConvolution(WIDER), ListedConvolution(LARGE))
-
-
-def test_what_is_merged_is_measured_with_what_the_backend_would_choose_for_the_wider_one() -> None:
-    backend = FakeBackend()
-    backend.stands_for["eng0"] = "eng2"
-    listed = ConfigurationList(TO_MERGE, (listed_stage((0, 1)),))
-    _, kept = _run(backend, listed)
-    # That of the backend's first choice first, by the name of what runs.
-    assert [each for each in backend.measured if "+" in each] == [
-        "merged small eng2+wider eng2", "merged small eng1+wider eng1",
-    ]  # fmt: skip
-    assert backend.resolved[-2:] == ["widest eng0", "widest eng1"]
-    assert not any(each.startswith("widest") for each in backend.measured)
-    stages = [each for each in kept if isinstance(each, StageMeasurement)]
-    # Against each by itself with what is fastest alone.
-    assert stages[0].sequential_algorithms == ("eng1", "eng1")
-
-
-def test_lanes_beside_what_is_merged_run_with_what_is_fastest_alone() -> None:
-    backend = FakeBackend()
-    stage = listed_stage((0, 1), 2)
-    _run(backend, ConfigurationList(TO_MERGE, (stage,)), RunOptions(pair_algorithms=1))
-    assert backend.measured[-1] == "merged small eng0+wider eng0+large eng1"
-
-
-def test_a_plan_pins_algorithms_of_the_wider_convolution() -> None:
-    backend = FakeBackend()
-    backend.stands_for["FFT"] = "nchw+FFT"
-    stage = listed_stage((0, 1), 2, algorithms=("FFT", "FFT", "GEMM"))
-    _run(backend, ConfigurationList(TO_MERGE, (stage,)))
-    assert backend.measured[-1] == "merged small nchw+FFT+wider nchw+FFT+large GEMM"
-
-
-def test_named_algorithms_are_those_of_the_wider_convolution_too() -> None:
-    backend = FakeBackend()
-    listed = ConfigurationList(TO_MERGE[:2], (listed_stage((0, 1)),))
-    _run(backend, listed, RunOptions(algorithms=("GEMM", "ALGO_0")))
-    assert backend.measured == ["wider GEMM", "small GEMM", "merged small GEMM+wider GEMM"]
-
-
-def test_of_one_level_what_is_not_merged_comes_first() -> None:
-    backend = FakeBackend()
-    stages = (
-        listed_stage((0, 1)),
-        listed_stage((0, 1), 2),
-        listed_stage(0, 1, 2),
-    )
-    _run(backend, ConfigurationList(TO_MERGE, stages), RunOptions(pair_algorithms=1))
-    assert backend.measured[-3:] == [
-        "small eng1+wider eng1+large eng1",
-        "merged small eng0+wider eng0+large eng1",
-        "merged small eng0+wider eng0",
+def _alone(
+    configuration: ConvolutionConfiguration, of_engines: list[tuple[Any, ...]]
+) -> list[AlgorithmMeasurement]:
+    return [
+        AlgorithmMeasurement(
+            configuration, f"eng{number}", False, us, 0.1, 0, None, True, tuple(kernels), "made up"
+        )
+        for number, (us, *kernels) in enumerate(of_engines)
     ]
 
 
-def test_what_was_measured_merged_is_not_measured_again() -> None:
-    listed = ConfigurationList(TO_MERGE, (listed_stage((0, 1)),))
-    _, kept = _run(FakeBackend(), listed)
-    again = FakeBackend()
-    _run(again, listed, before=kept)
-    assert again.measured == []
-    # As two lanes it is another stage.
-    apart = ConfigurationList(TO_MERGE, (listed_stage(0, 1),))
-    _run(again, apart, RunOptions(pair_algorithms=1), before=kept)
-    assert again.measured == ["small eng1+wider eng1"]
-
-
-def test_a_wider_convolution_without_algorithms_is_noted_and_left_out() -> None:
-    backend = FakeBackend()
-    backend.lists_nothing_for.add(WIDEST)
-    listed = ConfigurationList(TO_MERGE[:2], (listed_stage((0, 1)),))
-    outcome, _ = _run(backend, listed)
-    assert not any("+" in each for each in backend.measured)
-    assert any(describe_convolution(WIDEST) in note for note in outcome.notes)
-    assert outcome.end is End.FINISHED
-
-
-def test_named_algorithms_alone_are_measured() -> None:
-    backend = FakeBackend()
-    options = RunOptions(algorithms=("GEMM", "ALGO_0", "eng2"))
-    _run(backend, ConfigurationList(BOTH[:1]), options)
-    # ALGO_0 is for gradients.
-    assert backend.measured == ["small GEMM", "small eng2"]
+@pytest.mark.parametrize(
+    ("first", "second", "combinations"),
+    [
+        # By time where no kernel is known.
+        ([(10,), (11,), (50,)], [(10,), (30,), (31,)], "00 10 01 02 11 12 20 21 22"),
+        # What fills different resources: by time alone the second would be "10".
+        ([(10, REGISTERS), (12, REGISTERS), (14, MEMORY)], [(10, REGISTERS), (13, MEMORY)],
+         "00 01 11 20"),
+        # What takes no time does not count.
+        ([(10, REGISTERS), (11, dataclasses.replace(REGISTERS, time_share=0.01),
+                            dataclasses.replace(MEMORY, time_share=0.99))],
+         [(10, REGISTERS), (10.5, REGISTERS)], "00 10"),
+    ],
+)  # fmt: skip
+def test_combines_first_what_would_end_first(
+    first: list[tuple[Any, ...]], second: list[tuple[Any, ...]], combinations: str
+) -> None:
+    pairs = combinations_for_pair(_alone(SMALL, first), _alone(LARGE, second), GPU, at_most_each=3)
+    names = " ".join(f"{a.algorithm[3:]}{b.algorithm[3:]}" for a, b in pairs)
+    assert names.startswith(combinations)
 
 
 def test_what_was_measured_is_not_measured_again() -> None:
-    listed = ConfigurationList(BOTH, (PAIR, listed_stage(0, 1, sm_counts=(60, 60))))
-    first = FakeBackend()
-    first.fails = {"GEMM"}
-    first.granted_sm_counts = (64, 56)
-    outcome, kept = _run(first, listed)
-    assert outcome.failure_count == 2
+    configurations = listed(
+        (SMALL, LARGE), listed_stage(0, 1), listed_stage(0, 1, sm_counts=(60, 60))
+    )
+
+    def new() -> FakeBackend:
+        return FakeBackend(fails=("GEMM",), granted_sm_counts=(64, 56))
+
+    first = new()
+    outcome, kept = _run(first, configurations)
+    assert outcome == Outcome(End.FINISHED, len(kept) - 2, 2, (), ())
     for cut in range(len(kept) + 1):
-        again = FakeBackend()
-        again.fails, again.granted_sm_counts = first.fails, first.granted_sm_counts
-        outcome, rest = _run(again, listed, before=kept[:cut])
+        again = new()
+        outcome, rest = _run(again, configurations, before=kept[:cut])
         assert again.measured == first.measured[cut:]
         assert outcome.end is End.FINISHED
         assert [*kept[:cut], *rest] == kept
 
 
-def test_a_stage_is_measured_again_where_a_faster_algorithm_was_found_since() -> None:
-    listed = ConfigurationList(BOTH, (listed_stage(0, 1, algorithms=("eng0", "eng0")),))
-    heuristic = RunOptions(algorithms=("eng0",))
-    _, kept = _run(FakeBackend(), listed, heuristic)
+def test_what_was_measured_merged_is_another_stage_as_two_lanes() -> None:
+    _, kept = _run(FakeBackend(), MERGED)
     backend = FakeBackend()
-    _, again = _run(backend, listed, before=kept)
+    apart = listed(TO_MERGE, listed_stage(0, 1))
+    _run(backend, apart, RunOptions(pair_algorithms=1), before=kept)
+    assert backend.measured == ["small eng1+wider eng1"]
+
+
+def test_a_stage_is_measured_again_where_a_faster_algorithm_was_found_since() -> None:
+    configurations = listed((SMALL, LARGE), listed_stage(0, 1, algorithms=("eng0", "eng0")))
+    _, kept = _run(FakeBackend(), configurations, RunOptions(algorithms=("eng0",)))
+    backend = FakeBackend()
+    _, again = _run(backend, configurations, before=kept)
     assert backend.measured[-1] == "small eng0+large eng0"
-    stage = again[-1]
-    assert isinstance(stage, StageMeasurement)
-    assert stage.sequential_algorithms == ("eng1", "eng1")
+    assert _stages(again)[-1].sequential_algorithms == ("eng1", "eng1")
 
 
 def test_without_tf32_only_what_rounds_is_left_out_and_halves_are_measured_once(
@@ -367,10 +360,9 @@ def test_without_tf32_only_what_rounds_is_left_out_and_halves_are_measured_once(
 ) -> None:
     monkeypatch.setitem(LATENCIES, "eng0", 5.0)
     backend = FakeBackend()
-    listed = (ListedConvolution(SMALL), ListedConvolution(HALF))
-    stages = (listed_stage(0, 0), listed_stage(1, 1))
+    configurations = listed((SMALL, HALF), listed_stage(0, 0), listed_stage(1, 1))
     options = RunOptions(AlgorithmScope.HEURISTIC, tf32=(True, False), pair_algorithms=1)
-    _, kept = _run(backend, ConfigurationList(listed, stages), options)
+    _, kept = _run(backend, configurations, options)
     # The list without TF32 has eng1 alone, which was found not to round; half has no TF32.
     assert sorted(backend.measured[:4]) == ["half eng0", "half eng1", "small eng0", "small eng1"]
     assert backend.measured[4:] == [
@@ -379,184 +371,90 @@ def test_without_tf32_only_what_rounds_is_left_out_and_halves_are_measured_once(
     assert [each.tf32 for each in kept[4:]] == [True, True, False]
 
 
-def test_ends_when_the_time_is_over_and_says_what_is_left() -> None:
-    backend = FakeBackend()
-    now = 0.0
-
-    def pass_a_second() -> None:
-        nonlocal now
-        now += 1
-
-    backend.before_each = pass_a_second
-    options = RunOptions(budget_seconds=3.5)
-    outcome, kept = _run(backend, ConfigurationList(BOTH), options, clock=lambda: now)
-    assert backend.measured == ["large eng0", "small eng0", "large eng1", "small eng1"]
-    assert outcome.end is End.OUT_OF_TIME
-    assert outcome.left == ("4 other algorithms",)
-
-    outcome, rest = _run(backend, ConfigurationList(BOTH), before=kept)
-    assert (outcome.end, len(rest)) == (End.FINISHED, 4)
-
-
-def test_with_little_time_stages_come_before_the_last_algorithms() -> None:
-    backend = FakeBackend()
-    now = 0.0
-
-    def pass_a_second() -> None:
-        nonlocal now
-        now += 1
-
-    backend.before_each = pass_a_second
-    options = RunOptions(budget_seconds=6, pair_algorithms=1)
-    _run(backend, ConfigurationList(BOTH, (PAIR,)), options, clock=lambda: now)
-    assert backend.measured == [
-        "large eng0", "small eng0", "large eng1", "small eng1", "small eng1+large eng1",
-        "large eng2",
-    ]  # fmt: skip
-
-
-def test_ends_after_the_measurement_in_hand_when_told_to_stop() -> None:
-    backend = FakeBackend()
-    outcome, kept = _run(
-        backend, ConfigurationList(BOTH), should_stop=lambda: len(backend.measured) == 3
-    )
-    assert (outcome.end, len(kept)) == (End.STOPPED, 3)
-    assert outcome.left == ("5 other algorithms",)
-
-
-def test_one_algorithm_of_two_names_is_measured_once() -> None:
-    listed = ConfigurationList(BOTH[:1])
-    backend = FakeBackend()
-    backend.stands_for = {"eng1": "eng2", "GEMM": "eng2"}
-    options = RunOptions(budget_seconds=1)
-    outcome, kept = _run(backend, listed, options)
-    assert backend.measured == ["small eng0", "small eng2"]
-    assert outcome == Outcome(End.FINISHED, 2, 0, (), ())
-
-    again = FakeBackend()
-    again.stands_for = backend.stands_for
-    outcome, _ = _run(again, listed, options, before=kept)
-    assert again.measured == []
-    assert outcome.end is End.FINISHED
-    # Resolving may take a while; what is known by its own name need not be.
-    assert again.resolved == ["small eng1", "small GEMM"]
-
-
-def test_a_name_that_cannot_run_fails_under_that_name_and_is_not_measured() -> None:
-    listed = ConfigurationList(BOTH[:1])
-    backend = FakeBackend()
-    backend.refuses = {"GEMM"}
-    outcome, kept = _run(backend, listed)
-    assert backend.measured == ["small eng0", "small eng1", "small eng2"]
-    assert outcome.failure_count == 1
-    assert isinstance(kept[-1], AlgorithmFailure)
-    assert kept[-1].algorithm == "GEMM"
-    again = FakeBackend()
-    _run(again, listed, before=kept)
-    assert again.resolved == []
-
-
-def test_what_fails_while_it_runs_is_not_tried_under_another_name() -> None:
-    listed = ConfigurationList(BOTH[:1])
-    backend = FakeBackend()
-    backend.stands_for = {"eng2": "FFT", "GEMM": "FFT"}
-    backend.fails = {"FFT"}
-    outcome, kept = _run(backend, listed)
-    assert backend.measured == ["small eng0", "small eng1", "small FFT"]
-    assert (outcome.failure_count, len(kept)) == (1, 3)
-
-
-def test_ends_where_a_failure_leaves_the_device_broken() -> None:
-    listed = ConfigurationList(BOTH[:1])
-    backend = FakeBackend()
-    backend.fails_kind = FailureKind.FAILED
-    backend.breaks = {"eng1"}
-    outcome, kept = _run(backend, listed)
-    # eng0 again, to see whether that still works.
-    assert backend.measured == ["small eng0", "small eng1", "small eng0"]
-    assert (outcome.end, len(kept)) == (End.DEVICE_LOST, 2)
-    assert outcome.left == ()
-
-    # In a new process, it goes on behind what broke it.
-    again = FakeBackend()
-    outcome, _ = _run(again, listed, before=kept)
-    assert again.measured == ["small eng2", "small GEMM"]
-    assert outcome.end is End.FINISHED
-
-
-def test_goes_on_where_a_failure_leaves_the_device_as_it_was() -> None:
-    backend = FakeBackend()
-    backend.fails_kind = FailureKind.FAILED
-    backend.fails = {"eng1"}
-    outcome, kept = _run(backend, ConfigurationList(BOTH[:1]))
-    assert backend.measured == [
-        "small eng0", "small eng1", "small eng0", "small eng2", "small GEMM",
-    ]  # fmt: skip
-    # What was run to see whether it works is not kept.
-    assert (outcome.end, len(kept), outcome.measured_count) == (End.FINISHED, 4, 3)
-
-
-def test_ends_where_the_first_of_all_fails() -> None:
-    backend = FakeBackend()
-    backend.fails_kind = FailureKind.FAILED
-    backend.fails = {"eng0"}
-    outcome, kept = _run(backend, ConfigurationList(BOTH[:1]))
-    assert (outcome.end, len(kept)) == (End.DEVICE_LOST, 1)
-
-
-def test_a_stage_is_told_by_what_its_pins_stand_for() -> None:
-    pinned = listed_stage(0, 1, algorithms=("GEMM", None))
-    listed = ConfigurationList(BOTH, (pinned,))
-    backend = FakeBackend()
-    backend.stands_for = {"GEMM": "eng2"}
-    _, kept = _run(backend, listed)
-    assert backend.measured[-1] == "small eng2+large eng1"
-    again = FakeBackend()
-    again.stands_for = backend.stands_for
-    _run(again, listed, before=kept)
-    assert again.measured == []
-
-
-def test_a_stage_with_a_pin_that_cannot_run_is_left_to_the_backend_to_refuse() -> None:
-    pinned = listed_stage(0, 1, algorithms=("FFT", None))
-    backend = FakeBackend()
-    backend.refuses = {"FFT"}
-    _run(backend, ConfigurationList(BOTH, (pinned,)))
-    assert backend.measured[-1] == "small FFT+large eng1"
-
-
 @pytest.mark.parametrize("tf32", [(True, False), (False, True)])
 def test_what_rounds_where_it_may_is_measured_with_and_without_tf32(
     tf32: tuple[bool, bool],
 ) -> None:
-    listed = ConfigurationList(BOTH[:1])
     before: list[Entry] = []
-    for allowed in tf32:
-        backend = FakeBackend()
-        backend.rounds_if_allowed = {"GEMM"}
+    for measures, allowed in ((True, tf32[0]), (True, tf32[1]), (False, True), (False, False)):
+        backend = FakeBackend(rounds_if_allowed=("GEMM",))
         options = RunOptions(algorithms=("eng1", "GEMM"), tf32=(allowed,))
-        _, kept = _run(backend, listed, options, before=before)
-        before += kept
-        assert backend.measured[-1] == "small GEMM"
+        before += _run(backend, ONE, options, before=before)[1]
+        assert backend.measured[-1:] == ["small GEMM"] * measures
+        assert measures or not backend.resolved
     # An engine that does not round is not measured twice.
     assert [(each.algorithm, each.tf32) for each in before] == [  # type: ignore[union-attr]
         ("eng1", False), ("GEMM", tf32[0]), ("GEMM", tf32[1]),
     ]  # fmt: skip
-    for allowed in tf32:
-        backend = FakeBackend()
-        backend.rounds_if_allowed = {"GEMM"}
-        options = RunOptions(algorithms=("eng1", "GEMM"), tf32=(allowed,))
-        _run(backend, listed, options, before=before)
-        assert (backend.measured, backend.resolved) == ([], [])
+
+
+def test_ends_when_the_time_is_over_and_says_what_is_left() -> None:
+    backend = FakeBackend()
+    outcome, kept = _run(backend, BOTH, RunOptions(budget_seconds=3.5))
+    assert backend.measured == ["large eng0", "small eng0", "large eng1", "small eng1"]
+    assert (outcome.end, outcome.left) == (End.OUT_OF_TIME, ("4 other algorithms",))
+    outcome, rest = _run(FakeBackend(), BOTH, before=kept)
+    assert (outcome.end, len(rest)) == (End.FINISHED, 4)
+
+
+def test_ends_after_the_measurement_in_hand_when_told_to_stop() -> None:
+    backend = FakeBackend()
+    outcome, kept = _run(backend, BOTH, should_stop=lambda: len(backend.measured) == 3)
+    assert (outcome.end, len(kept)) == (End.STOPPED, 3)
+    assert outcome.left == ("5 other algorithms",)
+
+
+@pytest.mark.parametrize(
+    ("backend", "measured", "failures", "resolved_again"),
+    [
+        # Resolving may take a while; what is known by its own name need not be.
+        ({"stands_for": {"eng1": "eng2", "GEMM": "eng2"}}, "eng0 eng2", 0, "eng1 GEMM"),
+        ({"refuses": ("GEMM",)}, "eng0 eng1 eng2", 1, ""),
+        # What fails while it runs is not tried under another name.
+        ({"stands_for": {"eng2": "FFT", "GEMM": "FFT"}, "fails": ("FFT",)},
+         "eng0 eng1 FFT", 1, "eng2 GEMM"),
+    ],
+)  # fmt: skip
+def test_one_algorithm_of_two_names_is_measured_once(
+    backend: dict[str, Any], measured: str, failures: int, resolved_again: str
+) -> None:
+    first, again = FakeBackend(**backend), FakeBackend(**backend)
+    outcome, kept = _run(first, ONE, RunOptions(budget_seconds=9))
+    assert first.measured == [f"small {name}" for name in measured.split()]
+    assert outcome == Outcome(End.FINISHED, len(kept) - failures, failures, (), ())
+    outcome, _ = _run(again, ONE, before=kept)
+    assert (again.measured, outcome.end) == ([], End.FINISHED)
+    assert again.resolved == [f"small {name}" for name in resolved_again.split()]
+
+
+@pytest.mark.parametrize(
+    ("backend", "measured", "end", "kept_count"),
+    [
+        # eng0 again, to see whether that still works; that is not kept.
+        ({"breaks": ("eng1",)}, "eng0 eng1 eng0", End.DEVICE_LOST, 2),
+        ({"fails": ("eng1",)}, "eng0 eng1 eng0 eng2 GEMM", End.FINISHED, 4),
+        ({"fails": ("eng0",)}, "eng0", End.DEVICE_LOST, 1),
+    ],
+)
+def test_ends_where_a_failure_leaves_the_device_broken(
+    backend: dict[str, Any], measured: str, end: End, kept_count: int
+) -> None:
+    fake = FakeBackend(fails_kind=FailureKind.FAILED, **backend)
+    outcome, kept = _run(fake, ONE)
+    assert fake.measured == [f"small {name}" for name in measured.split()]
+    assert (outcome.end, len(kept), outcome.left) == (end, kept_count, ())
+    # In a new process, it goes on after what broke it.
+    again = FakeBackend()
+    outcome, _ = _run(again, ONE, before=kept)
+    assert again.measured == [f"small {name}" for name in ALL[kept_count:]]
+    assert outcome.end is End.FINISHED
 
 
 def test_says_which_convolutions_have_no_algorithm() -> None:
     gradient = dataclasses.replace(
         SMALL, op="Conv2DBackpropInput", kind=ConvolutionKind.BACKWARD_INPUT
     )
-    listed = (ListedConvolution(gradient), ListedConvolution(SMALL))
-    stage = listed_stage(0, 1)
-    outcome, kept = _run(FakeBackend(), ConfigurationList(listed, (stage,)))
+    outcome, kept = _run(FakeBackend(), listed((gradient, SMALL), listed_stage(0, 1)))
     assert outcome.end is End.FINISHED
     assert {each.configuration for each in kept} == {SMALL}  # type: ignore[union-attr]
     [note] = outcome.notes
@@ -565,10 +463,12 @@ def test_says_which_convolutions_have_no_algorithm() -> None:
 
 
 def test_says_of_each_phase_how_far_it_came() -> None:
-    said: list[Progress] = []
-    options = RunOptions(pair_algorithms=1)
-    ProfileRun(FakeBackend(), ConfigurationList(BOTH, (PAIR,)), options).run(said.append)
-    assert [(now.phase, now.done, now.total) for now in said if now.is_end] == [
-        (phase, 2, 2) for phase in Phase if phase is not Phase.STAGES
-    ] + [(Phase.STAGES, 1, 1)]
-    assert sum(bool(now.what) for now in said) == 9
+    said: list[tuple[str, int, int, str]] = []
+    options = RunOptions(pair_algorithms=1, budget_seconds=100)
+    run = ProfileRun(FakeBackend(), PAIR, options, clock=lambda: 0.0)
+    run.run(lambda *now: said.append(now))
+    ends = [now[:3] for now in said if now[1] == now[2]]
+    counts = {phase.value: 2 for phase in Phase} | {Phase.STAGES.value: 1}
+    assert set(ends) == {(phase, count, count) for phase, count in counts.items()}
+    assert sum("s left now" in what for *_, what in said) == 9
+    assert all(what.startswith("100 s left") for *_, what in said)

@@ -261,13 +261,13 @@ def test_shows_ten_sets_at_most(screen: _Screen) -> None:
 
 
 def test_next_is_to_plan_the_same_of_each_model() -> None:
-    collected = {"batch": (1,), "inference": True, "training": False, "image_size": None}
+    collected = {"batch_sizes": (1,), "inference": True, "training": False, "image_size": None}
     collected["target"] = None
     assert next_commands(["ResNet50"], "p.json", collected) == [
         "tf-interop plan ResNet50 --profile p.json -o plan.json"
     ]
     others = {
-        "batch": (1, 8),
+        "batch_sizes": (1, 8),
         "inference": False,
         "training": True,
         "image_size": (32, 64),

@@ -6,9 +6,9 @@ import dataclasses
 
 import click
 
-from tf_interop.cli.arguments import count_option, image_size_option, model_argument
-from tf_interop.cli.result import Result, command
-from tf_interop.model.progress import work_on_model
+from tf_interop.cli.command import Result, command
+from tf_interop.cli.options import count_option, image_size_option, model_argument
+from tf_interop.cli.progress import work_on_model
 
 _ROWS = """The rows of the table:
   nodes              the operations of the graph
@@ -34,15 +34,15 @@ analyze my_package.models:build --image-size 299x299
 @model_argument
 @count_option(
     "--batch",
+    "batch_size",
     default=2,
     least=1,
-    help_text="The batch size, where the model leaves it open.",
+    help="The batch size, where the model leaves it open.",
 )
 @click.option("--training", is_flag=True, help="A training step and not inference.")
-@image_size_option()
+@image_size_option
 @click.option(
     "--as-grappler-hands-it-over/--own-graph-only",
-    "as_handed_over",
     default=None,
     help="Whether to run the model once, on zeros, and look at the graph after TensorFlow's own "
     "optimizations, as Grappler hands it to the plugin. Done for Keras models where the compiled "
@@ -50,10 +50,10 @@ analyze my_package.models:build --image-size 299x299
 )
 def analyze(
     model: str,
-    batch: int,
+    batch_size: int,
     training: bool,
     image_size: tuple[int, int] | None,
-    as_handed_over: bool | None,
+    as_grappler_hands_it_over: bool | None,
 ) -> Result:
     """Counts convolutions of MODEL and how many of them are independent.
 
@@ -69,10 +69,10 @@ def analyze(
         status.update(f"Analyzing {model}")
         analysis = analyze_model(
             loaded,
-            batch_size=batch,
+            batch_size=batch_size,
             training=training,
             image_size=image_size,
-            as_grappler_hands_it_over=as_handed_over,
+            as_grappler_hands_it_over=as_grappler_hands_it_over,
         )
         if keras_of(loaded) is None:
             # TensorFlow's name, such as signature_wrapper___call__, is not what the user calls it.

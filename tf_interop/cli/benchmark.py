@@ -2,26 +2,73 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
+import itertools
 import pathlib
+import platform
+import shlex
+import sys
+from collections.abc import Callable
+from typing import Any
 
 import click
 from rich.console import Console
 
-from tf_interop.benchmark.file import benchmark_schema, load_benchmark
-from tf_interop.benchmark.tables import show_benchmark
-from tf_interop.cli.benchmark_measure import EXIT_CODES, measure
-from tf_interop.cli.benchmark_options import other_forms_options, write_other_forms
-from tf_interop.cli.result import Result, add_schema_command, command, command_group
+import tf_interop
+from tf_interop.benchmark.child import run_child
+from tf_interop.benchmark.result import (
+    Benchmark,
+    Case,
+    MeasuringOptions,
+    Mode,
+    Precision,
+    Variant,
+    benchmark_schema,
+    load_benchmark,
+)
+from tf_interop.benchmark.run import BenchmarkRun, PlanSource, RunOptions, new_benchmark
+from tf_interop.benchmark.show import check_plot, show_benchmark, write_csv, write_plot
+from tf_interop.cli.command import ModelGroup, Result, command, signals_caught
+from tf_interop.cli.options import (
+    TIME,
+    Text,
+    allow_foreign_profile_option,
+    batches_option,
+    count_option,
+    image_size_option,
+    inference_option,
+    option,
+    output_option,
+    profile_option,
+    training_option,
+    written_option,
+)
+from tf_interop.cli.progress import shown_progress
+from tf_interop.errors import BenchmarkError
+from tf_interop.measure.device import running_device, this_cpu
+from tf_interop.planning.file import load_plan
+from tf_interop.profile.file import load_profile
+from tf_interop.profile.types import ProfiledDevice
+from tf_interop.tensorflow_messages import tensorflow_hushed
+
+_EXIT_CODES = {
+    0: "success; also where the budget was over before everything was measured",
+    3: "something crashed, timed out or ran out of memory; the results say what, and hold the rest",
+    130: "stopped by Ctrl-C, 143 by SIGTERM: what was measured is in the results",
+}
+_PlanPaths = dict[Precision | None, pathlib.Path]
+"""Plan files by precision; None is for all that have none of their own."""
 
 
-@command_group(
-    """
+@click.group(
+    cls=ModelGroup,
+    examples="""
 benchmark ResNet50 --profile profile.json --batch 1,32 -o results.json
 benchmark measure --help
 benchmark show results.json --plot results.png
 """,
-    default_command="measure",
-    exit_codes=EXIT_CODES,
+    exit_codes=_EXIT_CODES,
     short_help="Compares TensorFlow, XLA and the plugin.",
 )
 def benchmark() -> None:
@@ -31,7 +78,257 @@ def benchmark() -> None:
     """
 
 
-benchmark.add_command(measure)
+def _members_of(kind: type[Precision] | type[Variant], text: str) -> tuple[Any, ...]:
+    """Those of an enumeration's values that are named, such as `stock,ours`."""
+    known = {member.value: member for member in kind}
+    words = dict.fromkeys(text.split(","))
+    unknown = [word for word in words if word not in known]
+    if unknown:
+        raise ValueError(f"Expected some of {', '.join(known)}, got '{', '.join(unknown)}'.")
+    return tuple(known[word] for word in words)
+
+
+def _plans_of(_context: click.Context, _option: click.Parameter, texts: list[str]) -> _PlanPaths:
+    """Plan files from `tf32=plan.json` and the like, or `plan.json` for all others."""
+    plans: _PlanPaths = {}
+    known = {member.value: member for member in Precision}
+    for text in texts:
+        name, equals, path = text.partition("=")
+        precision = known.get(name) if equals else None
+        plan_path = pathlib.Path(text if precision is None else path)
+        if precision in plans:
+            raise click.BadParameter(
+                f"Expected one plan for each precision, got '{plans[precision]}' and '{plan_path}'."
+            )
+        plans[precision] = plan_path
+    return plans
+
+
+def _other_forms_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    plot = written_option(
+        "--plot",
+        "plot_path",
+        "OUT.png",
+        "Also draw a picture, of the kind that the suffix says; needs matplotlib (the extra "
+        "report).",
+    )
+    return written_option("--csv", "csv_path", "OUT.csv", "Also write a CSV file.")(plot(command))
+
+
+def _write_other_forms(
+    measured: Benchmark, csv_path: pathlib.Path | None, plot_path: pathlib.Path | None
+) -> None:
+    if csv_path is not None:
+        write_csv(measured, csv_path)
+    if plot_path is not None and measured.results:
+        write_plot(measured, plot_path)
+
+
+@command(
+    """
+benchmark ResNet50 --profile profile.json --batch 1,8,32 --training -o results.json
+benchmark ResNet50 --plan tf32=plan.json --plan float16=half.json \\
+    --precision tf32,float16 -o results.json --csv results.csv --plot results.png
+
+To see it work, on any machine:
+benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
+    --seconds 1 -o results.json
+""",
+    group=benchmark,
+    exit_codes=_EXIT_CODES,
+    short_help="Measures models in each variant, by turns.",
+)
+@click.argument("models", metavar="MODEL...", nargs=-1, required=True)
+@output_option(
+    "RESULTS.json",
+    "The results. A file that is there is gone on with.",
+    required=True,
+    is_gone_on_with=True,
+)
+@batches_option
+@inference_option
+@training_option
+@option(
+    "--precision",
+    "precisions",
+    type=Text("tf32,float32,float16,bfloat16", functools.partial(_members_of, Precision)),
+    default="tf32",
+    help="tf32: float32 with TensorFlow's switch for TF32 on, as it is by default. float32: with "
+    "the switch off. float16, bfloat16: Keras' mixed precision.",
+)
+@image_size_option
+@option(
+    "--variants",
+    type=Text("NAME,…", functools.partial(_members_of, Variant)),
+    default=",".join(each.value for each in Variant),
+    help="stock: TensorFlow as it is. xla: compiled by XLA. ours: with the plan's stages. pinning: "
+    "the plan's algorithms, one after another. concurrency: the plan's lanes, no algorithm "
+    "pinned.",
+)
+@click.option(
+    "--plan",
+    "plan_paths",
+    callback=_plans_of,
+    multiple=True,
+    metavar="[PRECISION=]PLAN.json",
+    help="A plan that holds all cases, or those of a precision.",
+)
+@profile_option("Plan each case by this profile, as tf-interop plan does.")
+@click.option(
+    "--policy",
+    type=click.Choice(["always"]),
+    help="Put every convolution into a stage, faster or not, in place of a plan.",
+)
+@allow_foreign_profile_option
+@count_option(
+    "--repetitions",
+    default=3,
+    least=1,
+    help="Processes for each variant of a case; the variants take turns.",
+)
+@count_option(
+    "--steps",
+    default=MeasuringOptions().steps,
+    least=1,
+    help="The fewest steps that a process times.",
+)
+@option(
+    "--seconds",
+    default=MeasuringOptions().seconds,
+    type=click.FloatRange(min=0),
+    help="The shortest time that a process goes on timing steps.",
+)
+@count_option(
+    "--warmup-steps",
+    default=MeasuringOptions().warmup_steps,
+    help="Steps after the first one that are not timed.",
+)
+@option("--timeout", "timeout_seconds", type=TIME, default="15m", help="When to end a process.")
+@click.option(
+    "--budget",
+    "budget_seconds",
+    type=TIME,
+    help="When to begin no further process, such as 90s, 10m or 1.5h.",
+)
+@click.option("--retry-failures", is_flag=True, help="Try again what failed before.")
+@_other_forms_options
+def measure(
+    models: tuple[str, ...],
+    output_path: pathlib.Path,
+    batch_sizes: tuple[int, ...],
+    inference: bool,
+    training: bool,
+    precisions: tuple[Precision, ...],
+    image_size: tuple[int, int] | None,
+    variants: tuple[Variant, ...],
+    plan_paths: _PlanPaths,
+    profile_path: pathlib.Path | None,
+    policy: str | None,
+    allow_foreign_profile: bool,
+    repetitions: int,
+    budget_seconds: float | None,
+    retry_failures: bool,
+    csv_path: pathlib.Path | None,
+    plot_path: pathlib.Path | None,
+    **measuring_options: Any,
+) -> Result:
+    """Measures a step of each MODEL in each variant, a new process for each turn.
+
+    MODEL is the name of a Keras application (ResNet50), a .keras or .h5 file, or module:function,
+    which gives a Keras model and is called with image_size=(height, width) where it has that
+    argument and --image-size is given.
+
+    What crashes, runs out of memory or takes too long is an entry of the results with its reason,
+    and the rest goes on. The results are on disk after every process: a run that was killed goes on
+    when the same command is given again.
+    """
+    if not inference and not training:
+        raise click.UsageError("Expected --inference or --training, got neither.")
+    if sum((bool(plan_paths), profile_path is not None, policy is not None)) > 1:
+        raise click.UsageError("Expected one of --plan, --profile and --policy, got several.")
+    modes = {Mode.INFERENCE: inference, Mode.TRAINING: training}
+    # Cases of one model are together: what is measured first is of use without what follows.
+    cases = tuple(
+        Case(model, mode, size, precision, image_size)
+        for model, precision, size, mode in itertools.product(
+            models, precisions, batch_sizes, modes
+        )
+        if modes[mode]
+    )
+
+    def source_of(case: Case) -> PlanSource | None:
+        plan_path = plan_paths.get(case.precision, plan_paths.get(None))
+        if plan_path is None and profile_path is None and policy is None:
+            return None
+        return PlanSource(plan_path, profile_path, allow_foreign_profile)
+
+    unplanned = [case.name for case in cases if source_of(case) is None]
+    if unplanned and any(variant.needs_plan for variant in variants):
+        raise click.UsageError(
+            f"Expected a plan for '{unplanned[0]}', got none. Pass --plan, --profile or "
+            "--policy always, or leave out the variants ours, pinning and concurrency."
+        )
+    # Before anything is measured: each of them would be the failure of every case, or of the end.
+    for path in plan_paths.values():
+        load_plan(path)
+    if profile_path is not None:
+        load_profile(profile_path)
+    if plot_path is not None:
+        check_plot(plot_path)
+    measuring = MeasuringOptions(**measuring_options)
+    options = RunOptions(
+        cases, variants, repetitions, measuring, source_of, budget_seconds, retry_failures
+    )
+    begun = new_benchmark(
+        *environment(), shlex.join(["tf-interop", *sys.argv[1:]]), measuring, output_path
+    )
+    with signals_caught() as signals, shown_progress() as say:
+        run = BenchmarkRun(
+            begun,
+            output_path,
+            options,
+            functools.partial(run_child, should_stop=lambda: bool(signals)),
+            should_stop=lambda: bool(signals),
+            listener=lambda what, done, total: say(what, done, total, ""),
+        )
+        run.run()
+    measured = run.benchmark
+    _write_other_forms(measured, csv_path, plot_path)
+    failure_count = sum(result.failure is not None for result in measured.results)
+
+    def show() -> None:
+        show_benchmark(measured, Console())
+        wanted = len(cases) * len(variants) * repetitions
+        blocks = sum(
+            len(measured.of(case, variant).blocks) for case in cases for variant in variants
+        )
+        click.echo(f"{output_path}: {blocks} of {wanted} blocks, {failure_count} failed")
+
+    exit_code = 3 if failure_count else 0
+    return Result(measured, show, 128 + signals[0] if signals else exit_code)
+
+
+def environment() -> tuple[ProfiledDevice, dict[str, str]]:
+    """What is measured on, and with which software."""
+    with Console(stderr=True).status("Importing TensorFlow"):
+        try:
+            with tensorflow_hushed():
+                from tf_interop import tensorflow_internals
+
+                version = tensorflow_internals.tensorflow_version()
+        except ImportError as error:
+            raise BenchmarkError(
+                f"Expected to import TensorFlow, got: {error}. Install it."
+            ) from error
+
+        gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
+        made_with = {
+            "tensorflow": version,
+            "keras": importlib.metadata.version("keras"),
+            "tf_interop": tf_interop.__version__,
+            "python": platform.python_version(),
+        }
+    return gpu or this_cpu(), made_with
 
 
 @command(
@@ -41,12 +338,12 @@ benchmark.add_command(measure)
     reads_files=True,
 )
 @click.argument("file", metavar="RESULTS")
-@other_forms_options
+@_other_forms_options
 def show(file: str, csv_path: pathlib.Path | None, plot_path: pathlib.Path | None) -> Result:
     """Shows what is in the file RESULTS: milliseconds for each step, and how they compare."""
     loaded = load_benchmark(file)
-    write_other_forms(loaded, csv_path, plot_path)
+    _write_other_forms(loaded, csv_path, plot_path)
     return Result(loaded, lambda: show_benchmark(loaded, Console()))
 
 
-add_schema_command(benchmark, benchmark_schema, "results")
+benchmark.add_schema(benchmark_schema, "results")

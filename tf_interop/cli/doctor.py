@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import click
+import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tf_interop.cli.result import Result, command
-from tf_interop.doctor.examine import examine, is_healthy, to_json
+from tf_interop.cli.command import Result, command
+from tf_interop.doctor.examine import examine
 from tf_interop.doctor.finding import Finding, Level
 from tf_interop.tables import new_table, print_on
 
-_MARKS = {
-    Level.OK: ("ok", "green"),
-    Level.WARNING: ("warning", "yellow"),
-    Level.PROBLEM: ("problem", "bold red"),
-}
+_STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}
 
 
 @command(
@@ -35,11 +32,10 @@ def doctor() -> Result:
     """
     with Console(stderr=True).status("Starting") as status:
         findings = examine(status.update)
-    return Result(
-        to_json(findings),
-        lambda: _show(findings),
-        exit_code=0 if is_healthy(findings) else 1,
-    )
+    # Warnings do not count.
+    is_healthy = all(each.level is not Level.PROBLEM for each in findings)
+    document = {"healthy": is_healthy, "findings": msgspec.to_builtins(findings)}
+    return Result(document, lambda: _show(findings), exit_code=0 if is_healthy else 1)
 
 
 def _show(findings: tuple[Finding, ...]) -> None:
@@ -50,10 +46,10 @@ def _show(findings: tuple[Finding, ...]) -> None:
     table.add_column()
     table.add_column(overflow="fold", ratio=1)
     for finding in findings:
-        mark, style = _MARKS[finding.level]
-        table.add_row(Text(mark, style=style), Text(finding.name), Text(finding.text))
+        mark = Text(finding.level.value, style=_STYLES[finding.level])
+        table.add_row(mark, Text(finding.name), Text(finding.text))
         if finding.mend:
             table.add_row("", "", Text(f"→ {finding.mend}", style="bold"))
     print_on(Console(), table)
     counts = [sum(each.level is level for each in findings) for level in Level]
-    click.echo(f"\n{counts[0]} ok, {counts[1]} warnings, {counts[2]} problems")
+    click.echo("\n{} ok, {} warnings, {} problems".format(*counts))

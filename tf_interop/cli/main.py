@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
+import signal
 
 import click
 
 import tf_interop
-from tf_interop.cli.exit_status import STOPPED, EndsReported, help_end, print_error
+from tf_interop.cli.command import CommandLine, help_end
 
 _COMMANDS = ("doctor", "analyze", "profile", "plan", "report", "benchmark", "run")
-"""Each is a module of this folder that holds a command of the same name."""
-
-
-class _CommandLine(EndsReported, click.Group):
-    """The outermost group. A command is imported when it is asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands in the order in which one needs them."""
-        return list(self.commands)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Imports a command; None where there is none of that name."""
-        if cmd_name not in _COMMANDS:
-            return None
-        command = getattr(importlib.import_module(f"tf_interop.cli.{cmd_name}"), cmd_name)
-        assert isinstance(command, click.Command)
-        return command
 
 
 @click.group(
-    cls=_CommandLine,
+    cls=CommandLine,
     commands={name: click.Command(name) for name in _COMMANDS},
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=help_end(
@@ -51,16 +33,6 @@ def cli() -> None:
 
 def main() -> None:
     """The entry point. Ends the process with the command's or the program's exit code."""
-    try:
-        result = cli.main(standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except click.Abort:
-        print_error("Stopped.")
-        sys.exit(STOPPED)
-    if callable(result):
-        # The program of `run`. Not inside click, which would take its exceptions for its own.
-        result()
-    elif isinstance(result, int):
-        sys.exit(result)
+    # What reads the output may go away, as `head` does: that ends the process, and is no error.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    cli.main()

@@ -3,32 +3,60 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
+from typing import Any
 
 import click
 from rich.console import Console
 
-from tf_interop.cli.plan_make import make
-from tf_interop.cli.result import Result, add_schema_command, command, command_group
+from tf_interop.cli.command import ModelGroup, Result, command
+from tf_interop.cli.options import (
+    SIZE,
+    allow_foreign_profile_option,
+    batches_option,
+    image_size_option,
+    inference_option,
+    model_argument,
+    output_option,
+    profile_option,
+    target_option,
+    tf32_option,
+    training_option,
+)
+from tf_interop.cli.progress import work_on_model
 from tf_interop.errors import ProfileError
+from tf_interop.model.missing_measurements import (
+    PlanRequest,
+    describe_lacking,
+    describe_profile,
+    profile_command,
+)
 from tf_interop.planning.cost.calibration import calibrate_model
 from tf_interop.planning.cost.calibration import compare_model as compare_with_model
-from tf_interop.planning.file import load_plan, plan_schema
-from tf_interop.planning.overview import show_plan, summarize_graph
+from tf_interop.planning.file import load_plan, plan_schema, save_plan
 from tf_interop.planning.problem_of_profile import problem_of_profile
-from tf_interop.planning.tables import explain_stages, show_comparison
+from tf_interop.planning.show import (
+    explain_stages,
+    name_graph,
+    predicted,
+    show_comparison,
+    show_plan,
+    summarize_graph,
+)
+from tf_interop.planning.types import Plan
 from tf_interop.profile.file import load_profile
 
-_GROUP_EXAMPLES = """
+# TensorFlow is imported only once it is known that there is a model to trace.
+
+
+@click.group(
+    cls=ModelGroup,
+    examples="""
 plan ResNet50 --profile profile.json --batch 32 -o plan.json
 plan make --help
 plan explain plan.json
 run --plan plan.json train.py
-"""
-
-
-@command_group(
-    _GROUP_EXAMPLES,
-    default_command="make",
+""",
     short_help="Plans which convolutions of a model run together, and says why.",
 )
 def plan() -> None:
@@ -38,7 +66,128 @@ def plan() -> None:
     """
 
 
-plan.add_command(make)
+class _ProfileOption(click.Option):
+    """`--profile`, which says how to make one."""
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        """Refuses that it is missing, with the command that measures what is asked for."""
+        try:
+            return super().process_value(ctx, value)
+        except click.MissingParameter as error:
+            # What was given has been read before what is missing.
+            given = ctx.params
+            request = PlanRequest(
+                given.get("model") or "MODEL",
+                given.get("batch_sizes") or (1,),
+                training=bool(given.get("training")),
+                image_size=given.get("image_size"),
+            )
+            how = f"Make one with: {profile_command(request)}"
+            raise click.MissingParameter(how, ctx, self) from error
+
+
+@command(
+    """
+plan InceptionV3 --profile profile.json --batch 1,8,32 -o plan.json
+plan my_package.models:build --profile profile.json --training -o plan.json
+plan ResNet50 --profile profile.json --memory 8GB -o plan.json
+
+For a GPU that is not here, by a profile from there:
+plan ResNet50 --profile profile.json --for 9.0 -o plan.json
+
+A model that is named like a command:
+plan make check --profile profile.json -o plan.json
+""",
+    group=plan,
+    short_help="Plans a model by its profile.",
+)
+@model_argument
+@profile_option(
+    "What tf-interop profile measured of MODEL with these batch sizes.",
+    cls=_ProfileOption,
+    required=True,
+)
+@output_option(
+    "PLAN.json", "The plan, for tf-interop run --plan and enable(plan=…).", required=True
+)
+@batches_option
+@inference_option
+@training_option
+@image_size_option
+@click.option(
+    "--memory",
+    "memory_budget_bytes",
+    type=SIZE,
+    help="For outputs of convolutions and workspaces, such as 8GB or 512MiB. [default: what the "
+    "GPU has free now; on a CPU no limit]",
+)
+@target_option("What to plan for", "what this process runs on")
+@tf32_option
+@click.option(
+    "--deterministic",
+    is_flag=True,
+    help="Leave out algorithms that do not give the same bits every time, as TensorFlow's op "
+    "determinism asks for.",
+)
+@allow_foreign_profile_option
+def make(
+    model: str,
+    profile_path: pathlib.Path,
+    output_path: pathlib.Path,
+    inference: bool,
+    training: bool,
+    **options: Any,
+) -> Result:
+    """Plans MODEL: puts convolutions into stages, and says what to expect of them."""
+    if not inference and not training:
+        raise click.UsageError("Expected --inference or --training, got neither.")
+    profile = load_profile(profile_path)
+    modes = {False: inference, True: training}
+    with work_on_model(model) as status:
+        from tf_interop.model.load import check_trains, load_model
+        from tf_interop.model.make_plan import plan as plan_model
+
+        loaded = load_model(model, image_size=options["image_size"])
+        if training:
+            check_trains(loaded, model)
+        plans = [
+            plan_model(loaded, profile, training=is_training, say=status.update, **options)
+            for is_training, is_wanted in modes.items()
+            if is_wanted
+        ]
+    graphs = tuple(graph for each in plans for graph in each.graphs)
+    made = Plan(graphs, made_with=plans[0].made_with)
+    request = PlanRequest(
+        model,
+        options["batch_sizes"],
+        inference,
+        training,
+        options["image_size"],
+        options["allow_tf32"],
+        options["deterministic"],
+    )
+    lacking = [describe_lacking(graph, profile, request) for graph in graphs]
+    is_elsewhere = options["target"] is not None or options["allow_foreign_profile"]
+    where = f" on {profile.device.name}" if is_elsewhere else ""
+    how_to_measure = f"Measure{where}: {profile_command(request, profile_path, profile)}"
+    if not any(map(predicted, graphs)):
+        lines = [
+            f"Expected a profile of '{model}', got '{profile_path}', which holds none of its "
+            f"convolutions. The profile has {describe_profile(profile)}.",
+            *(f"{name_graph(graph)}: {lack}" for graph, lack in zip(graphs, lacking, strict=True)),
+            how_to_measure,
+        ]
+        raise ProfileError("\n".join(lines))
+    save_plan(made, output_path)
+
+    def show() -> None:
+        show_plan(made, Console(), lacking)
+        if any(lacking):
+            # Not wrapped as the rest is: it is there to be copied.
+            click.echo(how_to_measure)
+        click.echo(f"{output_path}: {sum(len(graph.stages) for graph in graphs)} stages")
+
+    return Result({"plan": str(output_path), "graphs": [*map(summarize_graph, graphs)]}, show)
 
 
 @command(
@@ -90,13 +239,7 @@ def check(file: str) -> Result:
     reads_files=True,
 )
 @click.argument("file", metavar="PROFILE")
-@click.option(
-    "--tf32/--no-tf32",
-    "allow_tf32",
-    default=True,
-    show_default=True,
-    help="Which stages: measured with TF32 or without.",
-)
+@tf32_option
 def compare_model(file: str, allow_tf32: bool) -> Result:
     """Models every measured stage of PROFILE, and prints how far off that is.
 
@@ -131,4 +274,4 @@ def compare_model(file: str, allow_tf32: bool) -> Result:
     return Result(document, lambda: show_comparison(problem, compared, Console()))
 
 
-add_schema_command(plan, plan_schema, "plans")
+plan.add_schema(plan_schema, "plans")

@@ -2,49 +2,81 @@
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import pathlib
 from typing import Any
 
 import click
 
-from tf_interop.cli.arguments import output_option
-from tf_interop.cli.profile_measure import EXIT_CODES, measure
-from tf_interop.cli.result import Result, add_schema_command, command, command_group
-from tf_interop.errors import ProfileError
+from tf_interop.cli.command import ModelGroup, Result, command, signals_caught
+from tf_interop.cli.options import (
+    TIME,
+    Text,
+    batches_option,
+    count_option,
+    image_size_option,
+    inference_option,
+    models_argument,
+    option,
+    output_option,
+    target_option,
+    training_option,
+    written_option,
+)
+from tf_interop.cli.progress import shown_progress, work_on_model
+from tf_interop.measure.backend import AlgorithmScope, MeasureOptions
+from tf_interop.measure.core_library import load_core_library
+from tf_interop.measure.device import identify_device
+from tf_interop.measure.jobs import RunOptions
+from tf_interop.measure.nvidia import visible_gpus
+from tf_interop.measure.run import End, Outcome, ProfileRun
+from tf_interop.planning.file import load_plan
 from tf_interop.profile.difference import diff_profiles
 from tf_interop.profile.file import (
     load_profile,
     merge_profiles,
+    open_profile,
     profile_document,
     profile_schema,
     save_profile,
 )
-from tf_interop.profile.nsight_compute import (
-    LaunchKey,
-    add_nsight_values,
-    read_nsight_csv,
-)
 from tf_interop.profile.tables import (
+    next_commands,
     show_difference,
     show_like_paper,
-    show_nsight_import,
     show_profile,
+    show_summary,
 )
 from tf_interop.profile.types import Profile
+from tf_interop.profile.worklist import (
+    ConfigurationList,
+    load_configurations,
+    merge_lists,
+    save_configurations,
+)
 
-_GROUP_EXAMPLES = """
+# TensorFlow is imported only where a model has to be traced: a saved list is measured without it.
+
+_EXIT_CODES = {
+    0: "success; also where the budget was over before everything was measured",
+    3: "the device failed: the same command goes on after what it failed at",
+    130: "stopped by Ctrl-C, 143 by SIGTERM: what was measured is in the profile",
+}
+_COLLECTING = (
+    "batch_sizes", "dtype", "inference", "training", "image_size", "layout", "target",
+)  # fmt: skip
+"""Options that say nothing where a list was collected before."""
+
+
+@click.group(
+    cls=ModelGroup,
+    examples="""
 profile ResNet50 --batch 1,8 --budget 10m -o profile.json
 profile measure --help
 profile show profile.json
 profile diff before.json after.json
-"""
-
-
-@command_group(
-    _GROUP_EXAMPLES,
-    default_command="measure",
-    exit_codes=EXIT_CODES,
+""",
+    exit_codes=_EXIT_CODES,
     short_help="Measures convolutions and stages of models.",
 )
 def profile() -> None:
@@ -54,7 +86,282 @@ def profile() -> None:
     """
 
 
-profile.add_command(measure)
+def _stages_of(text: str) -> tuple[str, ...]:
+    words = text.split(",")
+    plans = [word for word in words if word.endswith(".json")]
+    unknown = set(words) - {*plans, "levels", "pairs", "merges", "none"}
+    if unknown or len(plans) > 1 or ("none" in words and len(words) > 1):
+        raise ValueError(
+            f"Expected levels, pairs, merges, a plan's file or several of these, or none, got "
+            f"'{text}'."
+        )
+    return tuple(word for word in words if word != "none")
+
+
+def _algorithms_of(text: str) -> AlgorithmScope | tuple[str, ...]:
+    try:
+        return AlgorithmScope(text)
+    except ValueError:
+        names = tuple(dict.fromkeys(name for name in text.split(",") if name))
+    if not names:
+        raise ValueError(f"Expected algorithms, got '{text}'.")
+    return names
+
+
+@command(
+    """
+profile InceptionV3 --batch 1,8,32 --training --budget 10m -o profile.json
+profile my_package.models:build --dtype mixed_float16 -o profile.json
+profile ResNet50 --stages plan.json -o profile.json
+
+On two machines, the second without TensorFlow:
+profile ResNet50 --for 9.0 --export-configurations list.json
+profile list.json --budget 10m -o profile.json
+
+A model that is named like a command:
+profile measure show -o profile.json
+""",
+    group=profile,
+    short_help="Measures convolutions alone and in stages.",
+)
+@models_argument
+@output_option(
+    "PROFILE.json", "The profile. One that is there is gone on with.", is_gone_on_with=True
+)
+@written_option(
+    "--export-configurations",
+    "list_path",
+    "LIST.json",
+    "Write the list of what would be measured. Without -o nothing is measured.",
+)
+@batches_option
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "float64", "mixed_float16", "mixed_bfloat16"]),
+    help="Keras' policy for a model that is built here.",
+)
+@inference_option
+@training_option
+@image_size_option
+@option(
+    "--layout",
+    type=click.Choice(["as-is", "NHWC", "NCHW", "both"]),
+    default="as-is",
+    help="The layout to measure in; as-is is the graph's own.",
+)
+@target_option("What the graph is made for", "this machine's GPU, else cpu")
+@option(
+    "--stages",
+    type=Text("levels,pairs,merges,PLAN.json|none", _stages_of),
+    default="levels,pairs,merges",
+    help="levels: the groups that a profile is looked up for. pairs: independent convolutions. "
+    "merges: convolutions on one image as one wider convolution. PLAN.json: the stages of a plan "
+    "for the model.",
+)
+@count_option(
+    "--max-pairs",
+    default=32,
+    help="The most pairs of one graph; those with most to gain are taken.",
+)
+@option(
+    "--algorithms",
+    type=Text("heuristic|all|knobs|NAME,…", _algorithms_of),
+    default="all",
+    help="heuristic: what the backend would consider. all: every algorithm. knobs: also with "
+    "settings moved. Or names.",
+)
+@count_option(
+    "--pair-algorithms",
+    default=3,
+    least=1,
+    help="How many algorithms of each convolution of a pair to combine.",
+)
+@click.option(
+    "--budget",
+    type=TIME,
+    help="When to stop, such as 90s, 10m or 1.5h. The most useful is measured first.",
+)
+@option(
+    "--tf32",
+    type=click.Choice(["on", "off", "both"]),
+    default="on",
+    help="Whether float32 may be computed in TF32.",
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["cudnn", "host"]),
+    help="What measures. [default: cudnn where there is a GPU, else host]",
+)
+@count_option(
+    "--repetitions",
+    default=20,
+    least=1,
+    help="How often to time each algorithm and stage; the median counts.",
+)
+@count_option("--warmup-runs", default=3, help="Runs before that are not timed.")
+@count_option(
+    "--workspace-limit",
+    default=1024,
+    metavar="MIB",
+    help="The largest workspace that one convolution may need, in MiB.",
+)
+@option(
+    "--trace-kernels/--no-trace-kernels",
+    default=True,
+    help="Whether to name the GPU kernels of each algorithm.",
+)
+@click.option(
+    "--tables",
+    is_flag=True,
+    help="Print all that the profile holds, as tf-interop profile show does.",
+)
+@click.pass_context
+def measure(
+    context: click.Context,
+    /,
+    models: tuple[str, ...],
+    output_path: pathlib.Path | None,
+    list_path: pathlib.Path | None,
+    tables: bool,
+    **options: Any,
+) -> Result:
+    """Measures the convolutions of MODELs, alone and in stages.
+
+    Every measurement is on disk before the next begins: a run that was killed goes on when the same
+    command is given again.
+    """
+    if output_path is None and list_path is None:
+        raise click.UsageError("Expected -o or --export-configurations, got neither.")
+    if all(model.endswith(".json") for model in models):
+        _refuse_collecting_options(context)
+    configurations = merge_lists([_list_of(model, options) for model in models])
+    if list_path is not None:
+        save_configurations(configurations, list_path)
+    document: dict[str, Any] = {
+        "configurations": list_path and str(list_path),
+        "convolutions": len(configurations.convolutions),
+        "stages": len(configurations.stages),
+    }
+    listed = "{configurations}: {convolutions} convolutions and {stages} stages".format(**document)
+    if output_path is None:
+        document |= dict.fromkeys(("profile", "measured", "failed", "end", "left"))
+        return Result(document, lambda: click.echo(listed))
+    measured, outcome, exit_code = _measure_into(output_path, configurations, options)
+    document |= {
+        "profile": str(output_path),
+        "measured": outcome.measured_count,
+        "failed": outcome.failure_count,
+        "end": outcome.end.name.lower(),
+        "left": outcome.left,
+    }
+
+    def show() -> None:
+        if list_path is not None:
+            click.echo(listed)
+        if tables:
+            show_profile(measured)
+        else:
+            show_summary(measured, str(output_path))
+        click.echo(
+            f"{output_path}: {outcome.measured_count} measured now, {outcome.failure_count} failed"
+        )
+        if outcome.end is not End.FINISHED:
+            left = f" Left: {', '.join(outcome.left)}." if outcome.left else ""
+            why = outcome.end.value
+            click.echo(f"Ended because {why}.{left} The same command goes on from here.")
+        if outcome.end in (End.FINISHED, End.OUT_OF_TIME):
+            for next_command in next_commands(models, str(output_path), options):
+                click.echo(f"Next: {next_command}")
+
+    return Result(document, show, exit_code)
+
+
+def _refuse_collecting_options(context: click.Context) -> None:
+    """A list is what it is; an option that would do nothing is a mistake."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in _COLLECTING and source is not click.core.ParameterSource.DEFAULT:
+            raise click.UsageError(
+                f"Expected no {parameter.opts[0]} with a list of configurations alone. It was "
+                "chosen when the list was made."
+            )
+    if any(word.endswith(".json") for word in context.params["stages"]):
+        raise click.UsageError("Expected --stages PLAN.json with a model, got lists alone.")
+
+
+def _list_of(model: str, options: dict[str, Any]) -> ConfigurationList:
+    if model.endswith(".json"):
+        loaded = load_configurations(model)
+        return loaded if options["stages"] else dataclasses.replace(loaded, stages=())
+    hint = "Install it, or make a list with --export-configurations where it is."
+    with work_on_model(model, hint=hint) as status:
+        from tf_interop.model.collect import CollectOptions, StageSource, collect_configurations
+
+        plans = [word for word in options["stages"] if word.endswith(".json")]
+        sources = [StageSource(word) for word in options["stages"] if word not in plans]
+        layout = options["layout"]
+        same = ("batch_sizes", "dtype", "inference", "training", "image_size", "max_pairs")
+        collected = collect_configurations(
+            [model],
+            CollectOptions(
+                layouts={"as-is": (), "both": ("NHWC", "NCHW")}.get(layout, (layout,)),
+                compute_capability=_compute_capability(options["target"], options["backend"]),
+                stage_sources=sources,
+                plan=load_plan(plans[0]) if plans else None,
+                **{name: options[name] for name in same},
+            ),
+            say=status.update,
+        )
+    for note in collected.notes:
+        click.echo(note, err=True)
+    return collected.configurations
+
+
+def _compute_capability(target: str | None, backend: str | None) -> str | None:
+    if target is not None:
+        return None if target == "cpu" else target
+    gpus = () if backend == "host" else visible_gpus()
+    return gpus[0].compute_capability if gpus else None
+
+
+def _measure_into(
+    path: pathlib.Path, configurations: ConfigurationList, options: dict[str, Any]
+) -> tuple[Profile, Outcome, int]:
+    """Measures, and appends to the profile; all that is in it then, the end and the exit code."""
+    name = options["backend"] or ("cudnn" if visible_gpus() else "host")
+    backend = load_core_library().open_backend(name)
+    device = identify_device(backend.describe())
+    run_options = RunOptions(
+        algorithms=options["algorithms"],
+        tf32={"on": (True,), "off": (False,), "both": (True, False)}[options["tf32"]],
+        pair_algorithms=options["pair_algorithms"],
+        measure=MeasureOptions(
+            warmup_runs=options["warmup_runs"],
+            repetitions=options["repetitions"],
+            workspace_limit_bytes=options["workspace_limit"] << 20,
+            trace_kernels=options["trace_kernels"],
+        ),
+        budget_seconds=options["budget"],
+    )
+    with open_profile(path, device) as file, signals_caught() as signals:
+        before = file.profile.entries
+        if before:
+            click.echo(f"Going on with {len(before)} measurements of before.", err=True)
+        run = ProfileRun(
+            backend,
+            configurations,
+            run_options,
+            before=before,
+            device=device,
+            keep=file.append,
+            should_stop=lambda: bool(signals),
+        )
+        with shown_progress() as say:
+            outcome = run.run(say)
+    for note in outcome.notes:
+        click.echo(note, err=True)
+    exit_code = 128 + signals[0] if signals else 0
+    return file.profile, outcome, 3 if outcome.end is End.DEVICE_LOST else exit_code
 
 
 @command(
@@ -72,10 +379,8 @@ def show(file: str, like_paper: bool) -> Result:
     convolutions one after another. Times are in microseconds. With --json the whole profile.
     """
     loaded = load_profile(file)
-    document = profile_document(loaded)
-    if like_paper:
-        return Result(document, lambda: show_like_paper(loaded))
-    return Result(document, lambda: show_profile(loaded))
+    show_it = show_like_paper if like_paper else show_profile
+    return Result(profile_document(loaded), lambda: show_it(loaded))
 
 
 @command(
@@ -87,8 +392,7 @@ def show(file: str, like_paper: bool) -> Result:
 @click.argument("file", metavar="PROFILE")
 def check(file: str) -> Result:
     """Checks that PROFILE is a legal profile; says where it is not."""
-    summary = _summarize(file, load_profile(file))
-    return Result(summary, lambda: click.echo(_describe(summary)))
+    return _summary_of(file, load_profile(file))
 
 
 @command(
@@ -104,10 +408,9 @@ def merge(files: tuple[str, ...], output_path: pathlib.Path) -> Result:
     profiles = [load_profile(file) for file in files]
     merged = merge_profiles(profiles)
     save_profile(merged, output_path)
-    summary = _summarize(str(output_path), merged)
     entries = " + ".join(str(len(each.entries)) for each in profiles)
     text = f"Merged {len(files)} profiles of {entries} entries into {len(merged.entries)}.\n"
-    return Result(summary, lambda: click.echo(text + _describe(summary)))
+    return _summary_of(str(output_path), merged, text)
 
 
 @command(
@@ -124,43 +427,12 @@ def diff(first: str, second: str) -> Result:
     return Result(difference, lambda: show_difference(difference))
 
 
-add_schema_command(profile, profile_schema, "profiles")
+profile.add_schema(profile_schema, "profiles")
 
 
-@command(
-    "profile import-ncu profile.json ncu.csv",
-    group=profile,
-    name="import-ncu",
-    short_help="Adds what Nsight Compute found out.",
-    reads_files=True,
-)
-@click.argument("file", metavar="PROFILE")
-@click.argument("csv")
-@output_option("PROFILE.json", "Where to write the profile. [default: PROFILE itself]")
-def import_ncu(file: str, csv: str, output_path: pathlib.Path | None) -> Result:
-    """Adds what Nsight Compute found out about kernels, from the CSV that `ncu --csv` prints.
-
-    Kernels are matched by function, grid and block. Fails where none of the CSV is in PROFILE.
-    """
-    imported = add_nsight_values(load_profile(file), read_nsight_csv(csv))
-    if not imported.matched:
-        raise ProfileError(
-            f"Expected kernels of profile '{file}' in '{csv}', got none of "
-            f"{len(imported.not_in_profile)} launches. Run ncu on what the profile measured."
-        )
-    written = file if output_path is None else str(output_path)
-    save_profile(imported.profile, written)
+def _summary_of(file: str, summarized: Profile, text: str = "") -> Result:
+    """What is said of a profile as a whole, after `text`."""
     document = {
-        "profile": written,
-        "matched": _launches(imported.matched),
-        "not_in_profile": _launches(imported.not_in_profile),
-        "not_in_csv": _launches(imported.not_in_csv),
-    }
-    return Result(document, functools.partial(show_nsight_import, imported))
-
-
-def _summarize(file: str, summarized: Profile) -> dict[str, Any]:
-    return {
         "profile": file,
         "device": summarized.device.name,
         "date": summarized.device.date,
@@ -168,15 +440,8 @@ def _summarize(file: str, summarized: Profile) -> dict[str, Any]:
         "stages": len(summarized.stages),
         "failures": len(summarized.algorithm_failures) + len(summarized.stage_failures),
     }
-
-
-def _describe(summary: dict[str, Any]) -> str:
-    return (
-        f"{summary['profile']}: {summary['algorithms']} measurements of algorithms and "
-        f"{summary['stages']} of stages, {summary['failures']} failures, on {summary['device']}, "
-        f"{summary['date']}"
-    )
-
-
-def _launches(keys: tuple[LaunchKey, ...]) -> list[dict[str, Any]]:
-    return [{"function": key.function, "grid": key.grid, "block": key.block} for key in keys]
+    text += (
+        "{profile}: {algorithms} measurements of algorithms and {stages} of stages, {failures} "
+        "failures, on {device}, {date}"
+    ).format(**document)
+    return Result(document, lambda: click.echo(text))

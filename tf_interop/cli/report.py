@@ -9,19 +9,19 @@ from collections.abc import Sequence
 import click
 from rich.console import Console
 
-from tf_interop.cli.arguments import (
+from tf_interop.cli.command import Result, command
+from tf_interop.cli.options import (
     image_size_option,
     output_option,
     profile_option,
     target_option,
     written_option,
 )
-from tf_interop.cli.result import Result, command
+from tf_interop.cli.progress import work_on_model
 from tf_interop.errors import PlanError
-from tf_interop.model.progress import work_on_model
 from tf_interop.planning.file import load_plan
-from tf_interop.planning.overview import summarize_graph
-from tf_interop.planning.problem_file import load_problem
+from tf_interop.planning.problem import load_problem
+from tf_interop.planning.show import summarize_graph
 from tf_interop.planning.types import Plan
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import Profile
@@ -88,7 +88,7 @@ _NO_NETWORK = (
     "The timelines as a picture; needs matplotlib (the extra report).",
 )
 @click.option("--title", help="The page's title. [default: the model's name, or the plan's file]")
-@image_size_option()
+@image_size_option
 @target_option("What the plan is for", "what the profile is of, else what this process runs on")
 def report(
     plan_path: pathlib.Path,

@@ -7,17 +7,29 @@ import dataclasses
 import os
 import pathlib
 import runpy
+import signal
 import sys
 import traceback
-from collections.abc import Callable
+from typing import Any
 
 import click
 import wrapt
 
 import tf_interop
-from tf_interop.cli.arguments import allow_foreign_profile_option, profile_option, written_option
-from tf_interop.cli.exit_status import drop_stdout, end_with, errors_shown, help_end, print_error
-from tf_interop.cli.result import print_json, stdout_on_stderr
+from tf_interop.cli.command import (
+    drop_stdout,
+    end_with,
+    help_end,
+    print_error,
+    print_json,
+    stdout_on_stderr,
+)
+from tf_interop.cli.options import (
+    allow_foreign_profile_option,
+    option,
+    profile_option,
+    written_option,
+)
 from tf_interop.errors import PlanError, TfInteropError
 from tf_interop.planning.file import load_plan, save_plan
 from tf_interop.profile.file import load_profile
@@ -37,18 +49,18 @@ class _Run:
     """What `run` does once the command line has been read, outside of click.
 
     Attributes:
-        target: a script (a file, or a folder or archive with a `__main__.py`), or a module.
-        is_module: whether `target` is a module, as after `python -m`.
-        arguments: the program's own arguments.
+        program: a script (a file, or a folder or archive with a `__main__.py`), or a module.
+        arguments: the program's own.
+        is_module: whether `program` is a module, as after `python -m`.
         report: whether to say at the end what the plugin did.
         plan_path: where to write the plan at the end; None for nowhere.
         record_path: where to write the record of the run; None for nowhere.
         as_json: whether to print that record on stdout, with what the program prints on stderr.
     """
 
-    target: str
-    is_module: bool
+    program: str
     arguments: tuple[str, ...]
+    is_module: bool
     report: bool
     plan_path: pathlib.Path | None
     record_path: pathlib.Path | None
@@ -56,6 +68,7 @@ class _Run:
 
     def __call__(self) -> None:
         """Runs the program; it decides how the process ends, unless a result is not written."""
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python begins
         try:
             with stdout_on_stderr() if self.as_json else contextlib.nullcontext():
                 self._run_program()
@@ -74,22 +87,21 @@ class _Run:
 
     def _run_program(self) -> None:
         """Runs the program as `__main__`. What it raises comes out, SystemExit too."""
-        sys.argv[:] = [self.target, *self.arguments]
+        sys.argv[:] = [self.program, *self.arguments]
         # Under -P and -I Python puts nothing in front of the path, and there is nothing to replace.
         if not getattr(sys.flags, "safe_path", sys.flags.isolated):
-            path = pathlib.Path(self.target)
-            sys.path[0] = str(path.resolve().parent) if path.is_file() else self.target
+            path = pathlib.Path(self.program)
+            sys.path[0] = str(path.resolve().parent) if path.is_file() else self.program
             if self.is_module:
                 sys.path[0] = os.getcwd()  # noqa: PTH109 (an entry of sys.path is a string)
         if self.is_module:
-            runpy.run_module(self.target, run_name="__main__", alter_sys=True)
+            runpy.run_module(self.program, run_name="__main__", alter_sys=True)
         else:
-            runpy.run_path(self.target, run_name="__main__")
+            runpy.run_path(self.program, run_name="__main__")
 
     def _finish(self, *, has_failed: bool) -> bool:
         """Reports and saves as far as asked for; returns whether that went well."""
-        wants_record = self.as_json or self.record_path is not None
-        if not self.report and self.plan_path is None and not wants_record:
+        if not (self.report or self.plan_path or self.record_path or self.as_json):
             return True
         if "tensorflow" not in sys.modules:
             if not has_failed:
@@ -99,7 +111,7 @@ class _Run:
         if self.report:
             click.echo(str(status), err=True, nl=False)
         try:
-            if wants_record:
+            if self.record_path is not None or self.as_json:
                 self._put_out_record(status)
             if self.plan_path is not None:
                 if not status.stage_count:
@@ -113,7 +125,7 @@ class _Run:
     def _put_out_record(self, status: tf_interop.Status) -> None:
         from tf_interop.runtime.record_run import record_run
 
-        record = record_run(status, (self.target, *self.arguments))
+        record = record_run(status, (self.program, *self.arguments))
         if self.record_path is not None:
             save_run(record, self.record_path)
         if not self.as_json:
@@ -143,11 +155,10 @@ def _is_raised_by_runpy(error: ImportError) -> bool:
     epilog=help_end(_EXAMPLES) + "\n  and the program's own, where it ends with another than 0",
     short_help="Runs a program, unchanged, with the plugin on.",
 )
-@click.option(
+@option(
     "--policy",
     type=click.Choice(["profiled", "always"]),
     default="profiled",
-    show_default=True,
     help="profiled: only stages that a plan names or a profile says win. always: every "
     "convolution, faster or not.",
 )
@@ -192,13 +203,10 @@ def run(
     allow_foreign_profile: bool,
     workspace_limit_mb: int | None,
     saved_plan_path: pathlib.Path | None,
-    record_path: pathlib.Path | None,
-    report: bool,
-    as_json: bool,
-    is_module: bool,
     program: str,
-    arguments: tuple[str, ...],
-) -> Callable[[], None]:
+    is_module: bool,
+    **options: Any,
+) -> _Run:
     """Runs the script PROGRAM, unchanged, with the plugin on.
 
     What follows PROGRAM belongs to it. It runs as under python: as __main__, with its own sys.argv,
@@ -215,9 +223,8 @@ def run(
             f"Expected a script at '{program}', got none. For a module put -m before it.",
             param_hint="PROGRAM",
         )
-    with errors_shown():
-        plan = None if plan_path is None else load_plan(plan_path)
-        profile = None if profile_path is None else load_profile(profile_path)
+    plan = None if plan_path is None else load_plan(plan_path)
+    profile = None if profile_path is None else load_profile(profile_path)
     if policy == "profiled" and plan is None and profile is None:
         click.echo(
             "tf_interop changes nothing: policy 'profiled' goes by a plan or a profile. Pass "
@@ -240,4 +247,4 @@ def run(
     # Not before the program imports it: programs set environment variables for TensorFlow, such as
     # CUDA_VISIBLE_DEVICES, ahead of the import.
     wrapt.register_post_import_hook(enable, "tensorflow")
-    return _Run(program, is_module, arguments, report, saved_plan_path, record_path, as_json)
+    return _Run(program, is_module=is_module, plan_path=saved_plan_path, **options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from tf_interop.errors import LibraryError
 from tf_interop.measure.core_arguments import convolution_fields, make, to_lanes
 from tf_interop.profile.entries import (
     AlgorithmFailure,
+    AlgorithmKey,
     AlgorithmMeasurement,
     FailureKind,
     KernelMeasurement,
@@ -33,6 +33,10 @@ _FAILURE_KINDS = {2: FailureKind.UNSUPPORTED, 3: FailureKind.OUT_OF_MEMORY}
 # of thousands of halves that are kept in half come to some hundredths of the largest element. What
 # is computed from other elements than it should be is off by as much as the elements are large.
 _LARGEST_ERROR = 0.1
+_WRONG_RESULT = (
+    "Expected a largest error of at most {} relative to the result in double precision, got {:.3g} "
+    "(infinite where elements are not finite or were not written)."
+)
 
 
 class AlgorithmScope(enum.Enum):
@@ -73,32 +77,6 @@ class MeasureOptions:
     seed: int = 0
     allow_tf32: bool = True
     trace_kernels: bool = True
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class AlgorithmList:
-    """The algorithms that may be able to compute a convolution.
-
-    Attributes:
-        algorithms: names, each once.
-        error: why there are none, or None.
-    """
-
-    algorithms: tuple[str, ...]
-    error: str | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ResolvedAlgorithm:
-    """What would be measured under a name; two names of one algorithm have the same.
-
-    Attributes:
-        algorithm: what its measurement would be filed under.
-        tf32: whether it may round float operands to TF32 or less.
-    """
-
-    algorithm: str
-    tf32: bool
 
 
 class Backend:
@@ -143,8 +121,8 @@ class Backend:
         scope: AlgorithmScope = AlgorithmScope.ALL,
         *,
         allow_tf32: bool = True,
-    ) -> AlgorithmList:
-        """Lists the algorithms to measure a convolution with.
+    ) -> tuple[str, ...]:
+        """Lists the algorithms to measure a convolution with, each once.
 
         Args:
             configuration: what to compute; all its shapes are known.
@@ -152,41 +130,31 @@ class Backend:
             allow_tf32: whether those that round float operands to TF32 may be among them.
 
         Raises:
-            ValueError: a shape is not known, or the core has no such convolution.
+            ValueError: there are none, a shape is not known, or the core has no such convolution.
         """
         names, sink = self._library.collect()
-        reason = self._call(
-            "TfiListAlgorithms",
-            self._convolution(configuration),
-            list(AlgorithmScope).index(scope),
-            allow_tf32,
-            sink,
-        )
-        return AlgorithmList(tuple(names), None) if reason is None else AlgorithmList((), reason[1])
+        place = list(AlgorithmScope).index(scope)
+        convolution = self._convolution(configuration)
+        failed = self._call("TfiListAlgorithms", convolution, place, allow_tf32, sink)
+        if failed is not None or not names:
+            raise ValueError("the backend lists none" if failed is None else failed[1])
+        return tuple(names)
 
     def resolve_algorithm(
-        self,
-        configuration: ConvolutionConfiguration,
-        algorithm: str,
-        options: MeasureOptions | None = None,
-    ) -> ResolvedAlgorithm | AlgorithmFailure:
+        self, configuration: ConvolutionConfiguration, algorithm: str, options: MeasureOptions
+    ) -> AlgorithmKey | AlgorithmFailure:
         """Says what `measure_algorithm` would run under a name, without running it.
 
-        Args:
-            configuration: what to compute; all its shapes are known.
-            algorithm: what to compute it with.
-            options: how to measure.
-
         Returns:
-            What would run, or a failure, with the name that was asked for, where nothing would.
+            What its measurement would be filed under; two names of one algorithm have the same. A
+            failure, with the name that was asked for, where nothing would run.
 
         Raises:
             ValueError: as `measure_algorithm`.
         """
-        options = options or MeasureOptions()
         tf32 = self._library.ffi.new("int32_t *")
         resolved, sink = self._library.collect()
-        reason = self._call(
+        failed = self._call(
             "TfiResolveAlgorithm",
             self._convolution(configuration),
             algorithm.encode(),
@@ -194,16 +162,16 @@ class Backend:
             tf32,
             sink,
         )
-        if reason is None:
-            return ResolvedAlgorithm(resolved[0], bool(tf32[0]))
+        if failed is None:
+            return AlgorithmKey(configuration, resolved[0], bool(tf32[0]))
         allow, source = options.allow_tf32, self._source(options)
-        return AlgorithmFailure(configuration, algorithm, allow, *reason, source)
+        return AlgorithmFailure(configuration, algorithm, allow, *failed, source)
 
     def measure_algorithm(
         self,
         configuration: ConvolutionConfiguration,
-        algorithm: str | None = None,
-        options: MeasureOptions | None = None,
+        algorithm: str | None,
+        options: MeasureOptions,
     ) -> AlgorithmMeasurement | AlgorithmFailure:
         """Measures one convolution with one algorithm, alone.
 
@@ -217,16 +185,15 @@ class Backend:
             ValueError: a shape is not known, the core has no such convolution, or the options make
                 no sense. An algorithm that the backend does not have is a failure.
         """
-        options = options or MeasureOptions()
         source = self._source(options)
         measured = self._library.ffi.new("TfiMeasurement *")
         ran, sink = self._library.collect()
         trace_errors, trace_sink = self._library.collect()
         kernels: list[tuple[KernelMeasurement, float]] = []
-        kernel_sink = self._library.sink(
+        kernel_sink = self._library.ffi.callback(
             "TfiKernelSink", lambda name, kernel: kernels.append(self._kernel(name, kernel))
         )
-        reason = self._call(
+        failed = self._call(
             "TfiMeasureConvolution",
             self._convolution(configuration),
             (algorithm or "").encode(),
@@ -236,11 +203,12 @@ class Backend:
             kernel_sink,
             trace_sink,
         )
-        if reason is None and measured.relative_error > _LARGEST_ERROR:
-            reason = FailureKind.WRONG_RESULT, _describe_error(measured.relative_error)
-        if reason is not None:
+        error = measured.relative_error
+        if failed is None and error > _LARGEST_ERROR:
+            failed = FailureKind.WRONG_RESULT, _WRONG_RESULT.format(_LARGEST_ERROR, error)
+        if failed is not None:
             name = algorithm or "".join(ran)
-            return AlgorithmFailure(configuration, name, options.allow_tf32, *reason, source)
+            return AlgorithmFailure(configuration, name, options.allow_tf32, *failed, source)
         total_us = sum(elapsed_us for _, elapsed_us in kernels)
         return AlgorithmMeasurement(
             configuration=configuration,
@@ -249,7 +217,7 @@ class Backend:
             latency_us=measured.time.median_us,
             spread_us=measured.time.spread_us,
             workspace_bytes=measured.workspace_bytes,
-            relative_error=None if measured.relative_error < 0 else measured.relative_error,
+            relative_error=None if error < 0 else error,
             deterministic=bool(measured.is_deterministic),
             kernels=tuple(
                 dataclasses.replace(kernel, time_share=elapsed_us / total_us)
@@ -261,7 +229,7 @@ class Backend:
     def measure_stage(
         self,
         stage: Stage[ConvolutionConfiguration],
-        options: MeasureOptions | None = None,
+        options: MeasureOptions,
         *,
         sequential_algorithms: Sequence[str | None] = (),
     ) -> StageMeasurement | StageFailure:
@@ -283,7 +251,6 @@ class Backend:
                 failure.
         """
         stage.validate()
-        options = options or MeasureOptions()
         source = self._source(options)
         ffi = self._library.ffi
         lanes, kept = to_lanes(ffi, stage, sequential_algorithms)
@@ -291,7 +258,7 @@ class Backend:
         sm_counts = ffi.new("int32_t[]", len(stage.lanes))
         ran, sink = self._library.collect()
         ran_in_sequence, sequence_sink = self._library.collect()
-        reason = self._call(
+        failed = self._call(
             "TfiMeasureStage",
             lanes,
             len(stage.lanes),
@@ -302,8 +269,8 @@ class Backend:
             sequence_sink,
         )
         del kept
-        if reason is not None:
-            return StageFailure(stage, options.allow_tf32, *reason, source)
+        if failed is not None:
+            return StageFailure(stage, options.allow_tf32, *failed, source)
         granted = tuple(sm_counts)
         asked = tuple(lane.sm_count for lane in stage.lanes)
         return StageMeasurement(
@@ -355,12 +322,3 @@ class Backend:
     def _source(self, options: MeasureOptions) -> str:
         given = ", ".join(f"{name}={value}" for name, value in dataclasses.asdict(options).items())
         return f"tf_interop core, backend {self.name}: {given}"
-
-
-def _describe_error(relative_error: float) -> str:
-    if math.isinf(relative_error):
-        return "Expected a finite result, got elements that are not finite or were not written."
-    return (
-        f"Expected a largest error of at most {_LARGEST_ERROR} relative to the result in double "
-        f"precision, got {relative_error:.3g}."
-    )

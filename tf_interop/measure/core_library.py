@@ -6,8 +6,6 @@ What goes through its C interface is read from the library's own header, which l
 from __future__ import annotations
 
 import functools
-import pathlib
-from collections.abc import Callable
 from typing import Any
 
 from tf_interop.errors import LibraryError
@@ -57,30 +55,20 @@ class CoreLibrary:
         return Backend(self, name, device[0])
 
     def collect(self) -> tuple[list[str], Any]:
-        """A list, and a sink of the library that puts strings into it."""
+        """A list, and a sink of the library that puts strings into it while it lives."""
         collected: list[str] = []
 
         def take(text: Any, size: int) -> None:
             collected.append(bytes(self.ffi.unpack(text, size)).decode(errors="replace"))
 
-        return collected, self.sink("TfiSink", take)
-
-    def sink(self, kind: str, take: Callable[..., None]) -> Any:
-        """What the library calls `take` through, as long as the result lives."""
-        return self.ffi.callback(kind, take)
-
-
-def find_core_library() -> pathlib.Path | None:
-    """The library's file, or None where it has not been built.
-
-    TF_INTEROP_CORE_LIBRARY names another file than the one that was installed with the package.
-    """
-    return find_library_file(CORE_LIBRARY_NAME, "TF_INTEROP_CORE_LIBRARY")
+        return collected, self.ffi.callback("TfiSink", take)
 
 
 @functools.cache
 def load_core_library() -> CoreLibrary:
     """Loads the library into this process, once.
+
+    TF_INTEROP_CORE_LIBRARY names another file than the one that was installed with the package.
 
     Raises:
         LibraryError: it or its header is missing, it does not load, has another version of the
@@ -88,7 +76,7 @@ def load_core_library() -> CoreLibrary:
     """
     import cffi  # here, as most programs need none of it
 
-    path = find_core_library()
+    path = find_library_file(CORE_LIBRARY_NAME, "TF_INTEROP_CORE_LIBRARY")
     if path is None or not path.is_file():
         raise LibraryError(
             f"Expected the compiled library {path or CORE_LIBRARY_NAME}, found none. {_REBUILD}"

@@ -21,32 +21,29 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from tf_interop.algorithm import check_algorithm
+from tf_interop.algorithm import check_algorithm, names_engine
 from tf_interop.convolution import ConvolutionConfiguration, merged_configuration, multiply_adds
-from tf_interop.measure.backend import (
-    AlgorithmList,
-    AlgorithmScope,
-    Backend,
-    MeasureOptions,
-    ResolvedAlgorithm,
-)
-from tf_interop.measure.choose_algorithms import combinations_for_pair
-from tf_interop.measure.measured import Measurements
+from tf_interop.measure.backend import AlgorithmScope, Backend, MeasureOptions
 from tf_interop.profile.entries import (
     AlgorithmFailure,
     AlgorithmKey,
     AlgorithmMeasurement,
+    Entry,
+    EntryKey,
+    KernelMeasurement,
     StageKey,
+    StageMeasurement,
+    as_with_tf32,
+    entry_key,
+    fastest_first,
 )
+from tf_interop.profile.occupancy import compute_sm_use
 from tf_interop.profile.tables import describe_convolution
-from tf_interop.profile.types import ProfiledDevice
-from tf_interop.profile.worklist import (
-    ConfigurationList,
-    ListedConvolution,
-    ListedStage,
-)
+from tf_interop.profile.types import ProfiledDevice, SmLimits
+from tf_interop.profile.worklist import ConfigurationList, ListedConvolution, ListedStage
 from tf_interop.stage import Lane, Stage
 
 
@@ -83,19 +80,12 @@ class StageJob:
     """One stage to measure.
 
     Attributes:
-        stage: what to run, with an algorithm for each step.
-        tf32: whether TF32 is allowed.
+        key: of its entry: the stage, with an algorithm for each step, and whether TF32 is allowed.
         sequential_algorithms: what is fastest alone for each step, to compare with.
     """
 
-    stage: Stage[ConvolutionConfiguration]
-    tf32: bool
+    key: StageKey
     sequential_algorithms: tuple[str, ...]
-
-    @property
-    def key(self) -> StageKey:
-        """That of its entry."""
-        return StageKey(self.stage, self.tf32)
 
 
 Job = AlgorithmKey | StageJob
@@ -105,49 +95,106 @@ Job = AlgorithmKey | StageJob
 def describe_job(job: Job) -> str:
     """What is measured, in one line."""
     if isinstance(job, AlgorithmKey):
-        what = f"{describe_convolution(job.configuration)}, {job.algorithm}"
+        what, tf32 = f"{describe_convolution(job.configuration)}, {job.algorithm}", job.tf32
     else:
-        steps = job.stage.steps
-        merged = ", merged" if any(lane.merged for lane in job.stage.lanes) else ""
-        algorithms = " | ".join(str(each.algorithm) for each in steps)
-        what = f"{len(steps)} convolutions{merged}, {algorithms}"
-    return what if job.tf32 else f"{what}, without TF32"
+        stage, tf32 = job.key
+        merged = ", merged" if any(lane.merged for lane in stage.lanes) else ""
+        algorithms = " | ".join(str(each.algorithm) for each in stage.steps)
+        what = f"{len(stage.steps)} convolutions{merged}, {algorithms}"
+    return what if tf32 else f"{what}, without TF32"
+
+
+class Measurements:
+    """What has been measured, and what failed.
+
+    Attributes:
+        last_measured: an algorithm that the device can run; None where there is none yet.
+    """
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        """Starts with entries of before."""
+        self.last_measured: AlgorithmMeasurement | None = None
+        self._entries: dict[EntryKey, Entry] = {}
+        self._alone: dict[ConvolutionConfiguration, dict[EntryKey, AlgorithmMeasurement]] = {}
+        for entry in entries:
+            self.add(entry)
+
+    def add(self, entry: Entry, *names: EntryKey) -> None:
+        """Adds what was measured; it stands for other names, too."""
+        key = entry_key(entry)
+        self._entries.update(dict.fromkeys((key, *names), entry))
+        if isinstance(entry, AlgorithmMeasurement):
+            self._alone.setdefault(entry.configuration, {})[key] = entry
+            self.last_measured = entry
+
+    def has_algorithm(self, job: AlgorithmKey) -> bool:
+        """Whether an algorithm was measured, or failed, by this name."""
+        if job in self._entries:
+            return True
+        # An engine rounds or does not, whatever is allowed. Other algorithms round where they may,
+        # so one that was measured without TF32 says nothing of how it runs with it.
+        if job.configuration.dtype == "float32" and not names_engine(job.algorithm):
+            return False
+        exact = self._entries.get(job._replace(tf32=False))
+        return isinstance(exact, AlgorithmMeasurement)
+
+    def find_resolved(self, resolved: AlgorithmKey, *, allow_tf32: bool) -> Entry | None:
+        """The measurement of what an algorithm was resolved to, or its failure."""
+        # A measurement says whether it rounds, a failure whether it was allowed to.
+        exact = self._entries.get(resolved)
+        if isinstance(exact, AlgorithmMeasurement):
+            return exact
+        return self._entries.get(resolved._replace(tf32=allow_tf32))
+
+    def has_stage(self, job: StageJob) -> bool:
+        """Whether a stage failed, or was measured beside the same sequence."""
+        entry = self._entries.get(job.key)
+        if not isinstance(entry, StageMeasurement):
+            return entry is not None
+        return entry.sequential_algorithms == job.sequential_algorithms
+
+    def fastest(
+        self, configuration: ConvolutionConfiguration, *, allow_tf32: bool
+    ) -> tuple[AlgorithmMeasurement, ...]:
+        """The measured algorithms, each once, fastest first."""
+        measured = fastest_first(self._alone.get(configuration, {}).values())
+        return as_with_tf32(measured, allow_tf32=allow_tf32)
 
 
 class ProfileJobs:
-    """The jobs of one run: what a list asks for, and is not measured yet."""
+    """The jobs of one run: what a list asks for, and is not measured yet.
+
+    Attributes:
+        measured: what was measured up to now; the run adds to it.
+        notes: convolutions that have no algorithms, and why, as far as that was asked.
+    """
 
     def __init__(
         self,
         backend: Backend,
         configurations: ConfigurationList,
         options: RunOptions,
-        measured: Measurements,
+        before: Iterable[Entry],
         device: ProfiledDevice | None,
     ) -> None:
-        """Prepares them; what there is to measure follows from what is measured by then.
+        """Prepares them.
 
         Args:
             backend: says which algorithms there are, and what their names stand for.
             configurations: what to measure.
             options: how.
-            measured: what was measured up to now; the run adds to it.
+            before: what was measured before.
             device: what is measured on, to choose combinations by; None where it is not known.
         """
+        self.measured = Measurements(before)
+        self.notes: dict[str, None] = {}
         self._backend = backend
         self._list = configurations
         self._options = options
-        self._measured = measured
         self._device = device
         self._names: dict[tuple[ConvolutionConfiguration, AlgorithmScope, bool], tuple[str, ...]]
         self._names = {}
-        self._resolved: dict[AlgorithmKey, ResolvedAlgorithm | AlgorithmFailure] = {}
-        self._notes: dict[str, None] = {}
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Convolutions that have no algorithms, and why, as far as that was asked."""
-        return tuple(self._notes)
+        self._resolved: dict[AlgorithmKey, AlgorithmKey | AlgorithmFailure] = {}
 
     def units(self, phase: Phase) -> Iterator[Callable[[], Iterator[Job]]]:
         """The convolutions or stages of a phase: each gives the jobs that are not done yet."""
@@ -156,12 +203,6 @@ class ProfileJobs:
             return
         for listed, tf32 in self._convolutions():
             yield functools.partial(self._algorithm_jobs, listed.configuration, tf32, phase)
-
-    def pending(self) -> Iterator[Job]:
-        """All jobs that are left."""
-        for phase in Phase:
-            for jobs in self.units(phase):
-                yield from jobs()
 
     def describe_left(self) -> Iterator[str]:
         """What is left to measure, a part for each phase."""
@@ -175,17 +216,17 @@ class ProfileJobs:
         if stages:
             yield f"{stages} stages"
 
-    def resolve(self, job: AlgorithmKey) -> ResolvedAlgorithm | AlgorithmFailure:
+    def resolve(self, job: AlgorithmKey) -> AlgorithmKey | AlgorithmFailure:
         """What would run under the name of a job, asked once for each."""
         if job not in self._resolved:
             self._resolved[job] = self._backend.resolve_algorithm(
-                job.configuration, job.algorithm, self.measure_options(job)
+                job.configuration, job.algorithm, self.measure_options(job.tf32)
             )
         return self._resolved[job]
 
-    def measure_options(self, job: Job) -> MeasureOptions:
-        """How to measure a job."""
-        return dataclasses.replace(self._options.measure, allow_tf32=job.tf32)
+    def measure_options(self, tf32: bool) -> MeasureOptions:
+        """How to measure, with TF32 or without."""
+        return dataclasses.replace(self._options.measure, allow_tf32=tf32)
 
     def _convolutions(self) -> list[tuple[ListedConvolution, bool]]:
         ordered = sorted(
@@ -208,16 +249,16 @@ class ProfileJobs:
         self, configuration: ConvolutionConfiguration, tf32: bool, phase: Phase
     ) -> Iterator[AlgorithmKey]:
         for name in self._algorithms(configuration, tf32, phase):
-            if not self._measured.has_algorithm(configuration, name, allow_tf32=tf32):
-                yield AlgorithmKey(configuration, name, tf32)
+            job = AlgorithmKey(configuration, name, tf32)
+            if not self.measured.has_algorithm(job):
+                yield job
 
     def _algorithms(
         self, configuration: ConvolutionConfiguration, tf32: bool, phase: Phase
     ) -> tuple[str, ...]:
         asked = self._options.algorithms
         if isinstance(asked, tuple):
-            named = asked if phase is Phase.OWN_CHOICE else ()
-            return tuple(name for name in named if _is_of_kind(name, configuration))
+            return _of_kind(asked, configuration) if phase is Phase.OWN_CHOICE else ()
         considered = self._listed(configuration, AlgorithmScope.HEURISTIC, tf32)
         if phase is Phase.OWN_CHOICE:
             return considered[:1]
@@ -231,15 +272,14 @@ class ProfileJobs:
         key = (configuration, scope, tf32)
         if key not in self._names:
             try:
-                listed = self._backend.list_algorithms(configuration, scope, allow_tf32=tf32)
+                self._names[key] = self._backend.list_algorithms(
+                    configuration, scope, allow_tf32=tf32
+                )
             except ValueError as error:
-                listed = AlgorithmList((), str(error))
-            if not listed.algorithms:
-                reason = listed.error or "the backend lists none"
-                self._notes[f"no algorithm for {describe_convolution(configuration)}: {reason}"] = (
+                self._names[key] = ()
+                self.notes[f"no algorithm for {describe_convolution(configuration)}: {error}"] = (
                     None
                 )
-            self._names[key] = listed.algorithms
         return self._names[key]
 
     def _stage_units(self) -> Iterator[Callable[[], Iterator[Job]]]:
@@ -251,13 +291,12 @@ class ProfileJobs:
             if self._matters(tf32, self._stage_of(stage).operations)
         ]
         jobs = [self._stage_jobs(stage, tf32) for stage, tf32 in stages]
-        for rank in range(max(map(len, jobs), default=0)):
-            for of_stage in jobs:
-                if rank < len(of_stage):
-                    yield functools.partial(self._unless_done, of_stage[rank])
+        for of_one_rank in itertools.zip_longest(*jobs):
+            for job in filter(None, of_one_rank):
+                yield functools.partial(self._unless_done, job)
 
     def _unless_done(self, job: StageJob) -> Iterator[StageJob]:
-        if not self._measured.has_stage(job.key, job.sequential_algorithms):
+        if not self.measured.has_stage(job):
             yield job
 
     def _stage_order(self, listed: ListedStage) -> tuple[bool, int, bool]:
@@ -272,12 +311,12 @@ class ProfileJobs:
 
     def _stage_jobs(self, listed: ListedStage, tf32: bool) -> list[StageJob]:
         stage = self._stage_of(listed)
-        alone = [self._measured.fastest(each, allow_tf32=tf32) for each in stage.operations]
+        alone = [self.measured.fastest(each, allow_tf32=tf32) for each in stage.operations]
         if not all(alone):
             return []
         fastest = tuple(each[0].algorithm for each in alone)
         return [
-            StageJob(stage.with_algorithms(choice), tf32, fastest)
+            StageJob(StageKey(stage.with_algorithms(choice), tf32), fastest)
             for choice in self._choices(stage, alone, tf32)
         ]
 
@@ -314,40 +353,92 @@ class ProfileJobs:
     def _choices_of_lane(
         self, lane: Lane[ConvolutionConfiguration], fastest: list[str], tf32: bool
     ) -> list[list[str]]:
-        if lane.merged:
-            wider = merged_configuration(lane.operations)
-            names = self._algorithms_of_wider(wider, lane.steps[0].algorithm, tf32)
-            return [[name] * len(fastest) for name in names]
-        return [
-            [
-                self._name_of_pinned(AlgorithmKey(step.operation, step.algorithm, tf32))
-                if step.algorithm
-                else name
-                for step, name in zip(lane.steps, fastest, strict=True)
+        if not lane.merged:
+            return [
+                [
+                    self._name_of(step.operation, step.algorithm, tf32) if step.algorithm else name
+                    for step, name in zip(lane.steps, fastest, strict=True)
+                ]
             ]
-        ]
-
-    def _algorithms_of_wider(
-        self, wider: ConvolutionConfiguration, pinned: str | None, tf32: bool
-    ) -> tuple[str, ...]:
+        wider, pinned = merged_configuration(lane.operations), lane.steps[0].algorithm
         if pinned is not None:
-            names: Sequence[str] = (pinned,)
+            names: tuple[str, ...] = (pinned,)
         elif isinstance(self._options.algorithms, tuple):
-            names = [name for name in self._options.algorithms if _is_of_kind(name, wider)]
+            names = _of_kind(self._options.algorithms, wider)
         else:
             names = self._listed(wider, AlgorithmScope.HEURISTIC, tf32)
-        resolved = (self._name_of_pinned(AlgorithmKey(wider, name, tf32)) for name in names)
-        return tuple(dict.fromkeys(resolved))[: self._options.pair_algorithms]
+        distinct = dict.fromkeys(self._name_of(wider, name, tf32) for name in names)
+        return [[name] * len(fastest) for name in distinct][: self._options.pair_algorithms]
 
-    def _name_of_pinned(self, job: AlgorithmKey) -> str:
+    def _name_of(self, configuration: ConvolutionConfiguration, name: str, tf32: bool) -> str:
         """The name that a stage's measurement will have, or that was asked for if it cannot run."""
-        resolved = self.resolve(job)
-        return job.algorithm if isinstance(resolved, AlgorithmFailure) else resolved.algorithm
+        return self.resolve(AlgorithmKey(configuration, name, tf32)).algorithm
 
 
-def _is_of_kind(algorithm: str, configuration: ConvolutionConfiguration) -> bool:
-    try:
-        check_algorithm(algorithm, configuration.kind)
-    except ValueError:
-        return False
-    return True
+def _of_kind(algorithms: Iterable[str], configuration: ConvolutionConfiguration) -> tuple[str, ...]:
+    """Those that there are for convolutions of this kind."""
+
+    def is_of_kind(algorithm: str) -> bool:
+        try:
+            check_algorithm(algorithm, configuration.kind)
+        except ValueError:
+            return False
+        return True
+
+    return tuple(filter(is_of_kind, algorithms))
+
+
+def combinations_for_pair(
+    first: Sequence[AlgorithmMeasurement],
+    second: Sequence[AlgorithmMeasurement],
+    device: ProfiledDevice | None,
+    *,
+    at_most_each: int,
+) -> list[tuple[AlgorithmMeasurement, AlgorithmMeasurement]]:
+    """Combinations of the fastest algorithms of two convolutions, the most promising first.
+
+    The first is that of the two fastest. Of the others comes first what would end first if the
+    shorter ran beside the longer as far as the resources of an SM allow; where these are not
+    known, if they ran one after the other.
+
+    Args:
+        first: measurements of one convolution, fastest first.
+        second: measurements of the other, fastest first.
+        device: what was measured on; None where that is not known.
+        at_most_each: how many algorithms of each convolution to take.
+    """
+    fastest, *others = itertools.product(first[:at_most_each], second[:at_most_each])
+    if first[0].configuration == second[0].configuration:
+        # Two lanes of one convolution: their order makes no difference worth measuring.
+        ranks = {each.algorithm: rank for rank, each in enumerate(first)}
+        others = [(a, b) for a, b in others if ranks[a.algorithm] <= ranks[b.algorithm]]
+    others.sort(key=lambda pair: _estimated_us(pair, device))
+    return [fastest, *others]
+
+
+def _estimated_us(
+    pair: tuple[AlgorithmMeasurement, AlgorithmMeasurement], device: ProfiledDevice | None
+) -> float:
+    shorter, longer = sorted(each.latency_us for each in pair)
+    if device is None or device.sm_limits is None or not all(each.kernels for each in pair):
+        return longer + shorter
+    ours, theirs = (
+        _average_shares(each.kernels, device.sm_limits, device.sm_count) for each in pair
+    )
+    # From 0, where both find room on an SM, to 1, where each fills a resource by itself.
+    fullest = max(a + b for a, b in zip(ours, theirs, strict=True))
+    return longer + shorter * min(1.0, max(0.0, fullest - 1))
+
+
+def _average_shares(
+    kernels: Sequence[KernelMeasurement], limits: SmLimits, sm_count: int
+) -> list[float]:
+    """Shares of an SM's registers, shared memory, threads and blocks, weighted by time."""
+    total = sum(kernel.time_share for kernel in kernels) or 1.0
+    shares = [0.0] * 4
+    for kernel in kernels:
+        alone = compute_sm_use(kernel, limits, sm_count)
+        of_resources = (alone.registers, alone.shared_memory, alone.threads, alone.blocks)
+        for index, share in enumerate(of_resources):
+            shares[index] += share * kernel.time_share / total
+    return shares

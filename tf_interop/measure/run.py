@@ -9,18 +9,19 @@ from collections.abc import Callable, Iterable
 
 from tf_interop.measure.backend import Backend
 from tf_interop.measure.jobs import Job, Phase, ProfileJobs, RunOptions, StageJob, describe_job
-from tf_interop.measure.measured import Measurements
 from tf_interop.profile.entries import (
     AlgorithmFailure,
     AlgorithmMeasurement,
     Entry,
     FailureKind,
     StageFailure,
-    StageMeasurement,
 )
 from tf_interop.profile.types import ProfiledDevice
 from tf_interop.profile.worklist import ConfigurationList
 
+Say = Callable[[str, int, int, str], object]
+"""Is told the phase, how many convolutions or stages of it were looked through and how many there
+are, and in a few words what is measured now and what time is left."""
 # Of the budget, where there are stages.
 _SHARE_BEFORE_STAGES = 0.6
 
@@ -52,27 +53,6 @@ class Outcome:
     failure_count: int
     left: tuple[str, ...]
     notes: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Progress:
-    """How far a run has come.
-
-    Attributes:
-        phase: what is being measured.
-        done: convolutions or stages of the phase that were looked through.
-        total: all of them.
-        what: the measurement that begins, or empty.
-        is_end: whether the phase ends, for now.
-        seconds_left: of the budget; None where there is none.
-    """
-
-    phase: Phase
-    done: int
-    total: int
-    what: str
-    is_end: bool
-    seconds_left: float | None
 
 
 class ProfileRun:
@@ -109,13 +89,12 @@ class ProfileRun:
         self._should_stop = should_stop
         self._clock = clock
         self._start = clock()
-        self._measured = Measurements(before)
-        self._jobs = ProfileJobs(backend, configurations, options, self._measured, device)
+        self._jobs = ProfileJobs(backend, configurations, options, before, device)
         self._is_device_lost = False
         self._measured_count = 0
         self._failure_count = 0
 
-    def run(self, say: Callable[[Progress], None]) -> Outcome:
+    def run(self, say: Say) -> Outcome:
         """Measures until everything is measured, the time is over, or it is told to stop.
 
         Args:
@@ -125,41 +104,41 @@ class ProfileRun:
         # A device that was lost cannot say what it has for what was not begun.
         is_left_known = end not in (End.FINISHED, End.DEVICE_LOST)
         left = tuple(self._jobs.describe_left()) if is_left_known else ()
-        return Outcome(end, self._measured_count, self._failure_count, left, self._jobs.notes)
+        notes = tuple(self._jobs.notes)
+        return Outcome(end, self._measured_count, self._failure_count, left, notes)
 
-    def _run(self, say: Callable[[Progress], None]) -> End:
+    def _run(self, say: Say) -> End:
         for phase, share in self._phases():
             units = list(self._jobs.units(phase))
-            done = 0
             for number, jobs in enumerate(units):
                 if self._is_over(share):
                     break
-                say(self._progress(phase, number, len(units)))
+                say(phase.value, number, len(units), self._time_left())
                 for job in jobs():
                     if self._should_stop():
                         return End.STOPPED
                     if self._is_over(share):
                         break
-                    say(self._progress(phase, number, len(units), describe_job(job)))
+                    what = f"now {describe_job(job)}"
+                    say(phase.value, number, len(units), self._time_left() + what)
                     self._measure(job)
                     if self._is_device_lost:
                         return End.DEVICE_LOST
-                else:
-                    done += 1
-            if done:
-                say(self._progress(phase, done, len(units), is_end=True))
+            else:
+                if units:
+                    say(phase.value, len(units), len(units), self._time_left())
             if self._should_stop():
                 return End.STOPPED
-        if self._options.budget_seconds is not None and any(self._jobs.pending()):
-            return End.OUT_OF_TIME
-        return End.FINISHED
+        if self._options.budget_seconds is None:
+            return End.FINISHED
+        left = (any(jobs()) for phase in Phase for jobs in self._jobs.units(phase))
+        return End.OUT_OF_TIME if any(left) else End.FINISHED
 
-    def _progress(
-        self, phase: Phase, done: int, total: int, what: str = "", *, is_end: bool = False
-    ) -> Progress:
+    def _time_left(self) -> str:
         budget = self._options.budget_seconds
-        left = None if budget is None else max(0.0, self._start + budget - self._clock())
-        return Progress(phase, done, total, what, is_end, left)
+        if budget is None:
+            return ""
+        return f"{max(0.0, self._start + budget - self._clock()):.0f} s left "
 
     def _phases(self) -> list[tuple[Phase, float]]:
         """The phases, each with the share of the budget that is over when it ends."""
@@ -179,26 +158,28 @@ class ProfileRun:
 
     def _measure(self, job: Job) -> None:
         if isinstance(job, StageJob):
-            entry = self._backend.measure_stage(
-                job.stage,
-                self._jobs.measure_options(job),
-                sequential_algorithms=job.sequential_algorithms,
+            stage, tf32 = job.key
+            self._take_measured(
+                job,
+                self._backend.measure_stage(
+                    stage,
+                    self._jobs.measure_options(tf32),
+                    sequential_algorithms=job.sequential_algorithms,
+                ),
             )
-            self._take_measured(job, entry)
             return
         resolved = self._jobs.resolve(job)
         if isinstance(resolved, AlgorithmFailure):
             self._take(job, resolved)
             return
-        before = self._measured.find_resolved(job.configuration, resolved, allow_tf32=job.tf32)
+        before = self._jobs.measured.find_resolved(resolved, allow_tf32=job.tf32)
         if before is not None:
-            self._measured.add_name(job, before)
+            self._jobs.measured.add(before, job)
             return
+        options = self._jobs.measure_options(job.tf32)
         self._take_measured(
             job,
-            self._backend.measure_algorithm(
-                job.configuration, resolved.algorithm, self._jobs.measure_options(job)
-            ),
+            self._backend.measure_algorithm(job.configuration, resolved.algorithm, options),
         )
 
     def _take_measured(self, job: Job, entry: Entry) -> None:
@@ -210,25 +191,20 @@ class ProfileRun:
 
     def _does_device_work(self) -> bool:
         """Whether it still runs what it ran before."""
-        ran = self._measured.last_measured
+        ran = self._jobs.measured.last_measured
         if ran is None:
             return False
         quick = dataclasses.replace(
-            self._options.measure,
-            warmup_runs=0,
-            repetitions=1,
-            trace_kernels=False,
-            allow_tf32=ran.tf32,
+            self._jobs.measure_options(ran.tf32), warmup_runs=0, repetitions=1, trace_kernels=False
         )
         again = self._backend.measure_algorithm(ran.configuration, ran.algorithm, quick)
         return isinstance(again, AlgorithmMeasurement)
 
     def _take(self, job: Job, entry: Entry) -> None:
         self._keep(entry)
-        self._measured.add(entry)
         # Under the name that was asked for, too, which need not be resolved again in this run.
-        self._measured.add_name(job.key if isinstance(job, StageJob) else job, entry)
-        if isinstance(entry, (AlgorithmMeasurement, StageMeasurement)):
-            self._measured_count += 1
-        else:
+        self._jobs.measured.add(entry, job.key if isinstance(job, StageJob) else job)
+        if isinstance(entry, (AlgorithmFailure, StageFailure)):
             self._failure_count += 1
+        else:
+            self._measured_count += 1

@@ -15,18 +15,20 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.convolution import Refusal, RefusalReason
+from tf_interop.errors import LibraryError
 from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import Independence, NodeIndependence
 from tf_interop.graph.levels import level_groups
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
-from tf_interop.model.graphs import HANDED_GRAPH, graphs_of
+from tf_interop.model.graphs import handed_graph_of, trace
 from tf_interop.model.keras_functions import keras_of
 
 ANALYSIS_FORMAT = "tf_interop.analysis"
 ANALYSIS_VERSION = 1
 _INFERENCE = "inference"
+_HANDED_GRAPH = "the graph after TensorFlow's own optimizations"
 _MOST_EXAMPLES = 3
 
 
@@ -191,20 +193,27 @@ def analyze(
         LibraryError: `as_grappler_hands_it_over` is True, and the compiled library is missing or
             does not fit.
     """
-    graphs = graphs_of(
-        model_or_function_or_graph,
-        batch_size=batch_size,
-        training=training,
-        image_size=image_size,
-        as_grappler_hands_it_over=as_grappler_hands_it_over,
+    traced = trace(
+        model_or_function_or_graph, batch_size=batch_size, training=training, image_size=image_size
     )
-    handed_graph = graphs.handed_graph
+    handed_graph, why_not = None, traced.why_not_run
+    if as_grappler_hands_it_over is False:
+        why_not = ""
+    elif as_grappler_hands_it_over or not why_not:
+        try:
+            handed_graph = handed_graph_of(traced)
+            if handed_graph is None:
+                why_not = "Grappler handed over none that holds a convolution"
+        except LibraryError as error:
+            if as_grappler_hands_it_over:
+                raise
+            why_not = str(error)
     is_keras = keras_of(model_or_function_or_graph) is not None
     return Analysis(
-        graphs.name,
-        _count(graphs.own_graph_is, graphs.own_graph),
-        None if handed_graph is None else _count(HANDED_GRAPH, handed_graph),
-        graphs.notes,
+        traced.name,
+        _count(traced.origin, traced.graph_def),
+        None if handed_graph is None else _count(_HANDED_GRAPH, handed_graph),
+        traced.notes + ((f"{_HANDED_GRAPH} was not looked at: {why_not}",) if why_not else ()),
         ("this training step" if training else _INFERENCE) if is_keras else None,
     )
 

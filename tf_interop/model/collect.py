@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import enum
 import pathlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -19,30 +19,23 @@ from tf_interop.convolution import (
     ConvolutionNode,
     Shape,
     has_known_shapes,
+    multiply_adds,
 )
 from tf_interop.errors import PlanError
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import Independence
+from tf_interop.graph.levels import lanes_by_merge_key, level_groups
 from tf_interop.graph.merge_keys import find_merge_keys
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
-from tf_interop.measure.list_stages import (
-    ConfigurationStage,
-    stages_of_levels,
-    stages_of_merges,
-    stages_of_pairs,
-)
 from tf_interop.model.graphs import device_graph_of
-from tf_interop.model.load import (
-    ModelArgumentError,
-    check_trains,
-    is_built_here,
-    load_model,
-)
+from tf_interop.model.load import ModelArgumentError, check_trains, is_built_here, load_model
 from tf_interop.planning.lookup import stages_from_plan
 from tf_interop.planning.types import Plan
 from tf_interop.profile.worklist import ConfigurationList, ListedConvolution, ListedStage
-from tf_interop.stage import Stage, Step
+from tf_interop.stage import Lane, Stage, Step
+
+_ConfigurationStage = Stage[ConvolutionConfiguration]
 
 
 class StageSource(enum.Enum):
@@ -124,16 +117,17 @@ def collect_configurations(
     """
     collector = _Collector(options)
     wanted = {False: options.inference, True: options.training}
-    modes = [training for training, is_wanted in wanted.items() if is_wanted]
     for model in models:
         say(f"Loading {model}")
         loaded = _load(model, options)
         if options.training:
             check_trains(loaded, model)
         for batch_size in options.batch_sizes:
-            for training in modes:
+            for training in (mode for mode, is_wanted in wanted.items() if is_wanted):
+                # A file without its folder.
+                short = model if ":" in model else pathlib.PurePath(model).name
                 what = "training step" if training else "inference"
-                origin = f"{_short_name(model)}, batch {batch_size}, {what}"
+                origin = f"{short}, batch {batch_size}, {what}"
                 if options.dtype not in (None, "float32"):
                     origin += f", {options.dtype}"
                 say(f"Tracing {origin}")
@@ -177,9 +171,8 @@ class _Collector:
 
     def __init__(self, options: CollectOptions) -> None:
         self._options = options
-        self._counts: collections.Counter[ConvolutionConfiguration] = collections.Counter()
-        self._origins: dict[ConvolutionConfiguration, dict[str, None]] = {}
-        self._stages: dict[object, tuple[ConfigurationStage, dict[str, None]]] = {}
+        self._origins: dict[ConvolutionConfiguration, list[str]] = {}
+        self._stages: dict[object, tuple[_ConfigurationStage, dict[str, None]]] = {}
         self._notes: list[str] = []
         self._plan_errors: list[PlanError] = []
         self._is_plan_used = False
@@ -196,13 +189,25 @@ class _Collector:
         if not known:
             self._notes.append(f"{origin}: no convolution to measure")
             return
-        stages = self._stages_of(view, found)
+        stages = [
+            (stage, source)
+            for stage, source in self._stages_of(view, found)
+            if all(map(has_known_shapes, stage.operations))
+        ]
+
         for layout in self._options.layouts or (None,):
+
+            def converted(
+                configuration: ConvolutionConfiguration, layout: str | None = layout
+            ) -> ConvolutionConfiguration:
+                return configuration if layout is None else in_layout(configuration, layout)
+
             for node in known:
-                self._add_convolution(_converted(node.configuration, layout), origin)
+                self._origins.setdefault(converted(node.configuration), []).append(origin)
             for stage, source in stages:
-                if all(map(has_known_shapes, stage.operations)):
-                    self._add_stage(stage, layout, f"{origin}, {source}")
+                listed = stage.map(converted)
+                _, origins = self._stages.setdefault(_key_of(listed), (listed, {}))
+                origins[f"{origin}, {source}"] = None
 
     def finish(self) -> Collected:
         """The list.
@@ -213,16 +218,16 @@ class _Collector:
         """
         if self._plan_errors and not self._is_plan_used:
             raise self._plan_errors[0]
-        if not self._counts:
+        if not self._origins:
             raise ValueError(
                 "Expected a model with convolutions that can be measured, got none: "
                 f"{'; '.join(self._notes)}."
             )
-        place_of = {configuration: place for place, configuration in enumerate(self._counts)}
+        place_of = {configuration: place for place, configuration in enumerate(self._origins)}
         configurations = ConfigurationList(
             convolutions=tuple(
-                ListedConvolution(configuration, count, tuple(self._origins[configuration]))
-                for configuration, count in self._counts.items()
+                ListedConvolution(configuration, len(origins), tuple(dict.fromkeys(origins)))
+                for configuration, origins in self._origins.items()
             ),
             stages=tuple(
                 ListedStage(stage.map(place_of.__getitem__), tuple(origins))
@@ -234,8 +239,8 @@ class _Collector:
 
     def _stages_of(
         self, view: GraphView, found: tuple[ConvolutionNode, ...]
-    ) -> list[tuple[ConfigurationStage, str]]:
-        stages: list[tuple[ConfigurationStage, str]] = []
+    ) -> Iterator[tuple[_ConfigurationStage, str]]:
+        """The stages to list of a graph, and where each comes from."""
         sources = self._options.stage_sources
         if self._options.plan is not None:
             try:
@@ -245,41 +250,96 @@ class _Collector:
             else:
                 self._is_plan_used = True
                 configuration_of = {node.name: node.configuration for node in found}
-                stages += [
-                    (each.stage.map(configuration_of.__getitem__), "plan") for each in planned
-                ]
+                for each in planned:
+                    yield each.stage.map(configuration_of.__getitem__), "plan"
         independence = Independence(view, found)
+        groups = [group for _, group in level_groups(found, independence)]
         if StageSource.LEVELS in sources:
-            stages += [(stage, "level") for stage in stages_of_levels(found, independence)]
+            for group in groups:
+                if len(group) > 1:
+                    yield _stage_of_lanes([node] for node in group), "level"
         if StageSource.PAIRS in sources and all(has_known_shapes(n.configuration) for n in found):
-            pairs = stages_of_pairs(found, independence, at_most=self._options.max_pairs)
-            stages += [(stage, "pair") for stage in pairs]
+            for stage in pairs_with_most_to_gain(found, independence, self._options.max_pairs):
+                yield stage, "pair"
         if StageSource.MERGES in sources:
-            merges = stages_of_merges(found, independence, find_merge_keys(view, found))
-            stages += [(stage, "merge") for stage in merges]
-        return stages
-
-    def _add_convolution(self, configuration: ConvolutionConfiguration, origin: str) -> None:
-        self._counts[configuration] += 1
-        self._origins.setdefault(configuration, {})[origin] = None
-
-    def _add_stage(self, stage: ConfigurationStage, layout: str | None, origin: str) -> None:
-        converted = stage.map(lambda each: _converted(each, layout))
-        _, origins = self._stages.setdefault(_key_of(converted), (converted, {}))
-        origins[origin] = None
+            for stage in stages_of_merges(groups, find_merge_keys(view, found)):
+                yield stage, "merge"
 
 
-def _key_of(stage: ConfigurationStage) -> object:
+def stages_of_merges(
+    groups: Iterable[Sequence[ConvolutionNode]], merge_keys: Mapping[str, str]
+) -> Iterator[_ConfigurationStage]:
+    """What could run as wider convolutions: by itself, and in one stage with the rest of its level.
+
+    Args:
+        groups: convolutions of equal depth.
+        merge_keys: of those that have one, by name (see `find_merge_keys`).
+
+    Yields:
+        For each level first all of a merge key as a stage of one merged lane, then, where the level
+        has others, all of it with every such set merged.
+    """
+    for group in groups:
+        by_lane = list(lanes_by_merge_key(group, merge_keys))
+        sets = [lane for lane in by_lane if len(lane) > 1]
+        for lane in sets:
+            yield _stage_of_lanes([lane])
+        if sets and len(by_lane) > 1:
+            yield _stage_of_lanes(by_lane)
+
+
+def pairs_with_most_to_gain(
+    convolutions: Sequence[ConvolutionNode], independence: Independence, at_most: int
+) -> list[_ConfigurationStage]:
+    """Distinct pairs of configurations that are independent somewhere in the graph.
+
+    A pair saves at most the time of its smaller convolution, as often as it occurs.
+    """
+    # By the number of its configuration, which is that of the first node that has it.
+    numbers: dict[ConvolutionConfiguration, int] = {}
+    kinds = [numbers.setdefault(node.configuration, len(numbers)) for node in convolutions]
+    sizes = [multiply_adds(configuration) for configuration in numbers]
+    gains: collections.Counter[tuple[int, int]] = collections.Counter()
+    for first, second in _independent_pairs(convolutions, independence):
+        low, high = sorted((kinds[first], kinds[second]))
+        gains[low, high] += min(sizes[low], sizes[high])
+    best = sorted(gains, key=lambda pair: (-gains[pair], pair))[:at_most]
+    configurations = list(numbers)
+    return [Stage.side_by_side(Step(configurations[kind]) for kind in pair) for pair in best]
+
+
+def _independent_pairs(
+    convolutions: Sequence[ConvolutionNode], independence: Independence
+) -> Iterator[tuple[int, int]]:
+    """Pairs that could share a stage: independent, on one device, in one region."""
+    places: dict[tuple[str, str], int] = {}
+    for index, node in enumerate(convolutions):
+        key = (node.device, node.region)
+        places[key] = places.get(key, 0) | 1 << index
+    for second, node in enumerate(convolutions):
+        earlier = (1 << second) - 1
+        candidates = places[node.device, node.region] & earlier & ~independence.ancestors[second]
+        while candidates:
+            first = candidates.bit_length() - 1
+            candidates ^= 1 << first
+            if not independence.ancestors[first] >> second & 1:
+                yield first, second
+
+
+def _stage_of_lanes(lanes: Iterable[Sequence[ConvolutionNode]]) -> _ConfigurationStage:
+    return Stage(
+        tuple(
+            Lane(tuple(Step(node.configuration) for node in lane), merged=len(lane) > 1)
+            for lane in lanes
+        )
+    )
+
+
+def _key_of(stage: _ConfigurationStage) -> object:
     """What tells stages apart: where nothing is pinned the order does not matter."""
     if stage != Stage.side_by_side(map(Step, stage.operations)):
         return stage
     return frozenset(collections.Counter(stage.operations).items())
-
-
-def _converted(
-    configuration: ConvolutionConfiguration, layout: str | None
-) -> ConvolutionConfiguration:
-    return configuration if layout is None else in_layout(configuration, layout)
 
 
 def _load(model: str, options: CollectOptions) -> Any:
@@ -290,21 +350,8 @@ def _load(model: str, options: CollectOptions) -> Any:
             f"Expected --dtype with a model that is built here, a Keras application or "
             f"module:function, got '{model}', whose dtypes are in the file. Leave --dtype out."
         )
-    with _dtype_policy(options.dtype):
-        return load_model(model, image_size=options.image_size)
-
-
-@contextlib.contextmanager
-def _dtype_policy(dtype: str) -> Iterator[None]:
     mixed_precision = tf.keras.mixed_precision
-    before = mixed_precision.global_policy()
-    mixed_precision.set_global_policy(dtype)
-    try:
-        yield
-    finally:
-        mixed_precision.set_global_policy(before)
-
-
-def _short_name(model: str) -> str:
-    """A model's name without its folder."""
-    return model if ":" in model else pathlib.PurePath(model).name
+    with contextlib.ExitStack() as stack:
+        stack.callback(mixed_precision.set_global_policy, mixed_precision.global_policy())
+        mixed_precision.set_global_policy(options.dtype)
+        return load_model(model, image_size=options.image_size)

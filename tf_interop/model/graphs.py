@@ -1,4 +1,4 @@
-"""The graphs of what a user calls a model: as traced or given, and as Grappler hands it over."""
+"""The graphs of what a user calls a model: as traced or given, and as Grappler hands them over."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.errors import GraphError, LibraryError
 from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS
 from tf_interop.graph.view import parse_input
-from tf_interop.model.device_graph import graph_for_device, unread_nodes
 from tf_interop.model.keras_functions import (
     fill_shape,
     keras_of,
@@ -26,76 +25,113 @@ from tf_interop.model.keras_functions import (
 from tf_interop.runtime.plugin import Plugin, get_plugin
 from tf_interop.runtime.settings import Settings
 
-HANDED_GRAPH = "the graph after TensorFlow's own optimizations"
-_NOT_LOOKED_AT = f"{HANDED_GRAPH} was not looked at:"
+_SHAPE_ATTRIBUTES = ("_output_shapes", "_input_shapes", "_handle_shapes", "_handle_dtypes")
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelGraphs:
-    """Graphs of one model, function or GraphDef.
+class TracedGraph:
+    """The graph of one model, function or GraphDef as it was traced or given.
 
     Attributes:
         name: the model's or function's name, and what is run of it.
-        own_graph: the graph as it was traced or given, with function calls inlined.
-        own_graph_is: which graph that is, for reading.
-        handed_graph: the graph as the plugin gets it, after all of Grappler's own passes; None
-            where it was not looked at.
-        fetches: names of the nodes that `own_graph` is run for; empty where that is not known.
-        variables: shapes and dtypes of the variables, by the name of the node of `own_graph` that
-            stands for them.
-        notes: why a graph was not looked at, and other things to know.
+        graph_def: the graph, with function calls inlined.
+        origin: which graph that is, for reading.
+        run: runs the function on zeros; None for a GraphDef. A model is afterwards as it was.
+        why_not_run: why `run` is called only where that is asked for; empty where it may be called.
+        fetches: names of the nodes that the graph is run for; empty where that is not known.
+        variables: shapes and dtypes of the variables, by the name of the node that stands for them.
+        notes: things to know about it.
     """
 
     name: str
-    own_graph: graph_pb2.GraphDef
-    own_graph_is: str
-    handed_graph: graph_pb2.GraphDef | None = None
+    graph_def: graph_pb2.GraphDef
+    origin: str
+    run: Callable[[], object] | None = None
+    why_not_run: str = ""
     fetches: tuple[str, ...] = ()
     variables: Mapping[str, tf.TensorSpec] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
-def graphs_of(
+def trace(
     model_or_function_or_graph: Any,
     *,
     batch_size: int,
     training: bool,
     image_size: tuple[int, int] | None,
-    as_grappler_hands_it_over: bool | None,
-) -> ModelGraphs:
-    """Gets the graphs.
+) -> TracedGraph:
+    """Traces a model or a function, and inlines function calls.
 
     The arguments are those of `tf_interop.analyze`.
 
     Raises:
         ValueError: an argument is of a wrong kind, or a shape is unknown that has to be known.
-        LibraryError: the graph is to be looked at as it is handed over, and the compiled library is
-            missing or does not fit.
+        GraphError: TensorFlow refuses the graph.
     """
     subject = model_or_function_or_graph
     if batch_size < 1:
         raise ValueError(f"Expected a batch_size of 1 or more, got {batch_size}.")
     if keras_of(subject) is not None:
-        return _graphs_of_model(
-            subject, batch_size, training, image_size, as_grappler_hands_it_over
-        )
-    if training:
+        traced = _trace_model(subject, batch_size, training, image_size)
+    elif training:
         raise ValueError(
             "Expected training=True with a Keras model only, got "
             f"{type(subject).__name__}. Pass the function that trains instead."
         )
-    if not isinstance(subject, graph_pb2.GraphDef):
-        function = _concrete_function(subject)
-        return _graphs_of_function(function, batch_size, image_size, as_grappler_hands_it_over)
-    if as_grappler_hands_it_over:
+    elif isinstance(subject, graph_pb2.GraphDef):
+        traced = TracedGraph(
+            "GraphDef",
+            _inline_calls(subject),
+            "the graph as it was given",
+            why_not_run="a GraphDef is not run",
+        )
+    else:
+        traced = _trace_function(_concrete_function(subject), batch_size, image_size)
+    hidden = sum(
+        node.op in CONVOLUTION_KINDS
+        for function in traced.graph_def.library.function
+        for node in function.node_def
+    )
+    if not hidden:
+        return traced
+    note = f"not counted: {hidden} in functions that cannot be inlined, such as those that XLA "
+    return dataclasses.replace(traced, notes=(*traced.notes, f"{note}compiles"))
+
+
+def handed_graph_of(traced: TracedGraph) -> graph_pb2.GraphDef | None:
+    """The graph that Grappler hands over when a function runs for the first time; it is run.
+
+    TensorFlow hands it over twice; the second has seen more of Grappler's passes, and is what is
+    run. A function that runs in another thread meanwhile may be taken for this one.
+
+    Returns:
+        None where no graph with a convolution was handed over.
+
+    Raises:
+        ValueError: it cannot be run.
+        LibraryError: the compiled library is missing or does not fit, or TensorFlow did not take
+            its plugin.
+    """
+    if traced.run is None:
         raise ValueError(
             "Expected as_grappler_hands_it_over=True with what can be run, got a GraphDef. "
             "Pass a concrete function."
         )
-    graphs = ModelGraphs("GraphDef", inline_calls(subject), "the graph as it was given")
-    if as_grappler_hands_it_over is None:
-        graphs = _with_notes(graphs, f"{_NOT_LOOKED_AT} a GraphDef is not run")
-    return _with_hidden_noted(graphs)
+    plugin = get_plugin()
+    if not plugin.device_types:
+        raise LibraryError(" ".join(plugin.refused_device_types.values()))
+    largest: graph_pb2.GraphDef | None = None
+    most = 1
+
+    def look_at(graph_def: graph_pb2.GraphDef, _device_type: str) -> None:
+        nonlocal largest, most
+        count = sum(node.op in CONVOLUTION_KINDS for node in graph_def.node)
+        if count >= most:
+            largest, most = graph_def, count
+
+    with _rewriting_nothing(plugin), plugin.observe(look_at):
+        traced.run()
+    return largest
 
 
 def device_graph_of(
@@ -108,7 +144,8 @@ def device_graph_of(
 ) -> tuple[str, graph_pb2.GraphDef]:
     """The graph as Grappler would hand it over for a device, and what it is called.
 
-    Nothing is run, and the device need not be here.
+    Nothing is run, and the device need not be here: layouts and fused operations depend on it, so
+    that a list of convolutions for a GPU can be made on a machine without one.
 
     Args:
         model_or_function_or_graph: what `tf_interop.analyze` takes.
@@ -117,144 +154,131 @@ def device_graph_of(
         image_size: height and width, for inputs of rank 4 that leave them open.
         compute_capability: of the GPU, such as `9.0`; None for a CPU.
 
+    Returns:
+        A name, and a graph whose nodes state the shapes of what they compute.
+
     Raises:
         ValueError: an argument is of a wrong kind, or a shape is unknown that has to be known.
         GraphError: TensorFlow refuses the graph.
     """
-    graphs = graphs_of(
-        model_or_function_or_graph,
-        batch_size=batch_size,
-        training=training,
-        image_size=image_size,
-        as_grappler_hands_it_over=False,
+    traced = trace(
+        model_or_function_or_graph, batch_size=batch_size, training=training, image_size=image_size
     )
-    graph_def = graph_for_device(
-        graphs.own_graph,
-        fetches=graphs.fetches,
-        variables=graphs.variables,
-        batch_size=batch_size,
-        image_size=image_size,
-        compute_capability=compute_capability,
-    )
-    return graphs.name, graph_def
+    graph_def = graph_pb2.GraphDef()
+    graph_def.CopyFrom(traced.graph_def)
+    for node in graph_def.node:
+        if node.name in traced.variables:
+            _become_variable(node, traced.variables[node.name])
+        elif node.op == "Placeholder":
+            _fill_placeholder(node, batch_size, image_size)
+    fetches = traced.fetches or _unread_nodes(traced.graph_def)
+    with _refusals_explained("a graph that TensorFlow can optimize"):
+        # Grappler chooses layouts by shapes: those of before may have left the batch open.
+        shaped = with_inferred_shapes(graph_def)
+        optimized = tensorflow_internals.optimize_for_device(shaped, fetches, compute_capability)
+    return traced.name, with_inferred_shapes(optimized)
 
 
-def inline_calls(
-    graph_def: graph_pb2.GraphDef, fetches: Collection[str] = ()
-) -> graph_pb2.GraphDef:
-    """Inlines the function calls of a graph.
+def with_inferred_shapes(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
+    """A graph whose nodes state the shapes that follow from its inputs, variables and constants.
 
     Args:
-        graph_def: the graph; it is not changed.
-        fetches: names of the nodes that it is run for; where there are none, those that no other
-            reads.
-
-    Returns:
-        The graph itself if it has no functions, else a new one, whose library holds the functions
-        that cannot be inlined.
+        graph_def: a flat graph, as traced, or as Grappler hands it over; it is not changed.
 
     Raises:
-        GraphError: TensorFlow refuses the graph.
+        ValueError: TensorFlow refuses the graph.
     """
-    if not graph_def.library.function:
-        return graph_def
-    try:
-        return tensorflow_internals.inline_function_calls(
-            graph_def, fetches or unread_nodes(graph_def)
-        )
-    except (tf.errors.OpError, ValueError) as error:
-        raise GraphError(
-            "Expected a graph whose function calls TensorFlow can inline, got: "
-            f"{str(error).rstrip('.')}. Import what registers its ops first, and check that every "
-            "function is in its library."
-        ) from error
+    stripped = graph_pb2.GraphDef()
+    stripped.CopyFrom(graph_def)
+    for node in stripped.node:
+        if node.op == "_Arg":
+            _become_input(node)
+        for name in _SHAPE_ATTRIBUTES:
+            if name in node.attr:
+                del node.attr[name]
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.graph_util.import_graph_def(stripped, name="")
+    return graph.as_graph_def(add_shapes=True)
 
 
-def count_convolution_nodes(graph_def: graph_pb2.GraphDef) -> int:
-    """Convolution nodes of a graph, without those in its function library."""
-    return sum(node.op in CONVOLUTION_KINDS for node in graph_def.node)
-
-
-def _graphs_of_model(
-    model: Any,
-    batch_size: int,
-    training: bool,
-    image_size: tuple[int, int] | None,
-    as_handed_over: bool | None,
-) -> ModelGraphs:
-    trace = trace_training_step if training else trace_inference
-    traced = trace(model, batch_size, image_size)
+def _trace_model(
+    model: Any, batch_size: int, training: bool, image_size: tuple[int, int] | None
+) -> TracedGraph:
+    traced = (trace_training_step if training else trace_inference)(model, batch_size, image_size)
     what = "one training step with SGD" if training else "inference"
     size = tf.nest.flatten(traced.inputs)[0].shape[0]
-    graphs = _own_graphs(f"{model.name}, {what}, batch {size}", traced.function)
-    graphs = _with_notes(graphs, *traced.notes)
-    if as_handed_over is False:
-        return graphs
 
     def run() -> None:
         with variables_kept(model):
             traced.function(tf.nest.map_structure(zeros, traced.inputs))
 
-    try:
-        return _with_handed_graph(graphs, run)
-    except LibraryError as error:
-        if as_handed_over:
-            raise
-        return _with_notes(graphs, f"{_NOT_LOOKED_AT} {error}")
+    graph = _graph_of(f"{model.name}, {what}, batch {size}", traced.function)
+    return dataclasses.replace(graph, run=run, notes=traced.notes)
 
 
-def _graphs_of_function(
-    function: Any,
-    batch_size: int,
-    image_size: tuple[int, int] | None,
-    as_handed_over: bool | None,
-) -> ModelGraphs:
-    graphs = _own_graphs(function.graph.name, function)
-    if tensorflow_internals.is_compiled_by_xla(function):
-        graphs = _with_notes(
-            graphs, "the function is compiled by XLA: Grappler does not get to see it"
+def _trace_function(
+    function: Any, batch_size: int, image_size: tuple[int, int] | None
+) -> TracedGraph:
+    def run() -> None:
+        arguments, keyword_arguments = tf.nest.map_structure(
+            lambda value: (
+                zeros(fill_shape(value, batch_size, image_size))
+                if isinstance(value, tf.TensorSpec)
+                else value
+            ),
+            function.structured_input_signature,
         )
-    elif as_handed_over is None:
-        graphs = _with_notes(
-            graphs,
-            f"{_NOT_LOOKED_AT} a function may do more than compute, and is run only when told to, "
-            "by --as-grappler-hands-it-over",
-        )
-    if not as_handed_over:
-        return graphs
-    arguments, keyword_arguments = tf.nest.map_structure(
-        lambda value: (
-            zeros(fill_shape(value, batch_size, image_size))
-            if isinstance(value, tf.TensorSpec)
-            else value
-        ),
-        function.structured_input_signature,
+        # A function that has run before is not optimized again; one around it is.
+        tf.function(lambda: function(*arguments, **keyword_arguments), autograph=False)()
+
+    why_not_run = (
+        "the function is compiled by XLA: Grappler does not get to see it"
+        if tensorflow_internals.is_compiled_by_xla(function)
+        else "a function may do more than compute, and is run only when told to, by "
+        "--as-grappler-hands-it-over"
     )
-
-    def call() -> Any:
-        return function(*arguments, **keyword_arguments)
-
-    # A function that has run before is not optimized again; one around it is.
-    return _with_handed_graph(graphs, tf.function(call, autograph=False).get_concrete_function())
+    graph = _graph_of(function.graph.name, function)
+    return dataclasses.replace(graph, run=run, why_not_run=why_not_run)
 
 
-def _own_graphs(name: str, function: Any) -> ModelGraphs:
+def _graph_of(name: str, function: Any) -> TracedGraph:
     fetches = tuple(tensorflow_internals.function_fetches(function))
-    graph_def = inline_calls(function.graph.as_graph_def(add_shapes=True), fetches)
+    graph_def = _inline_calls(function.graph.as_graph_def(add_shapes=True), fetches)
     variables = {
         tensor.op.name: spec
         for tensor in function.inputs
         if (spec := tensorflow_internals.variable_spec(tensor)) is not None
     }
-    return _with_hidden_noted(
-        ModelGraphs(
-            name,
-            _needed_for(fetches, graph_def),
-            "the function's own graph",
-            fetches=fetches,
-            variables=variables,
-        )
+    return TracedGraph(
+        name,
+        _needed_for(fetches, graph_def),
+        "the function's own graph",
+        fetches=fetches,
+        variables=variables,
     )
+
+
+def _inline_calls(
+    graph_def: graph_pb2.GraphDef, fetches: Collection[str] = ()
+) -> graph_pb2.GraphDef:
+    """Inlines the function calls of a graph; its library then holds what cannot be inlined."""
+    if not graph_def.library.function:
+        return graph_def
+    with _refusals_explained("a graph whose function calls TensorFlow can inline"):
+        fetches = fetches or _unread_nodes(graph_def)
+        return tensorflow_internals.inline_function_calls(graph_def, fetches)
+
+
+@contextlib.contextmanager
+def _refusals_explained(expected: str) -> Iterator[None]:
+    try:
+        yield
+    except (tf.errors.OpError, ValueError) as error:
+        raise GraphError(
+            f"Expected {expected}, got: {str(error).rstrip('.')}. Import what registers its ops "
+            "first, and check that every function is in its library."
+        ) from error
 
 
 def _needed_for(fetches: Collection[str], graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
@@ -276,68 +300,25 @@ def _needed_for(fetches: Collection[str], graph_def: graph_pb2.GraphDef) -> grap
     return pruned
 
 
-def _with_hidden_noted(graphs: ModelGraphs) -> ModelGraphs:
-    hidden = sum(
-        node.op in CONVOLUTION_KINDS
-        for function in graphs.own_graph.library.function
-        for node in function.node_def
-    )
-    if not hidden:
-        return graphs
-    return _with_notes(
-        graphs,
-        f"not counted: {hidden} in functions that cannot be inlined, such as those that XLA "
-        "compiles",
-    )
-
-
-def _with_handed_graph(graphs: ModelGraphs, run: Callable[[], object]) -> ModelGraphs:
-    """Adds the graph that Grappler hands over when `run` runs a function for the first time.
-
-    TensorFlow hands it over twice; the second has seen more of Grappler's passes, and is what is
-    run. A function that runs in another thread meanwhile may be taken for this one.
-
-    Raises:
-        LibraryError: the compiled library is missing or does not fit, or TensorFlow did not take
-            its plugin.
-    """
-    plugin = get_plugin()
-    if not plugin.device_types:
-        raise LibraryError(" ".join(plugin.refused_device_types.values()))
-    largest: graph_pb2.GraphDef | None = None
-    most = 1
-
-    def look_at(graph_def: graph_pb2.GraphDef, _device_type: str) -> None:
-        nonlocal largest, most
-        count = count_convolution_nodes(graph_def)
-        if count >= most:
-            largest, most = graph_def, count
-
-    with _rewriting_nothing(plugin), plugin.observe(look_at):
-        run()
-    if largest is None:
-        return _with_notes(graphs, "Grappler handed over no graph that holds a convolution")
-    return dataclasses.replace(graphs, handed_graph=largest)
+def _unread_nodes(graph_def: graph_pb2.GraphDef) -> list[str]:
+    """The names of the nodes that no other reads."""
+    read = {parse_input(text)[0] for node in graph_def.node for text in node.input}
+    return [node.name for node in graph_def.node if node.name not in read]
 
 
 @contextlib.contextmanager
 def _rewriting_nothing(plugin: Plugin) -> Iterator[None]:
     """Has the plugin called and leave graphs alone, whatever the user asked for."""
-    settings = plugin.settings
-    is_off = tensorflow_internals.plugin_optimizers_option() is False
+    settings, option = plugin.settings, tensorflow_internals.plugin_optimizers_option()
     plugin.settings = Settings()
     try:
-        if is_off:
+        if option is False:
             tensorflow_internals.set_plugin_optimizers_option(True)
         yield
     finally:
-        if is_off:
+        if option is False:
             tensorflow_internals.set_plugin_optimizers_option(False)
         plugin.settings = settings
-
-
-def _with_notes(graphs: ModelGraphs, *notes: str) -> ModelGraphs:
-    return dataclasses.replace(graphs, notes=(*graphs.notes, *notes))
 
 
 def _concrete_function(value: Any) -> Any:
@@ -363,3 +344,39 @@ def _concrete_function(value: Any) -> Any:
             "Expected a tf.function with an input signature, got one without. Pass what its "
             "get_concrete_function(...) gives."
         ) from error
+
+
+def _become_input(node: node_def_pb2.NodeDef) -> None:
+    """Makes what stands for a function's argument into what stands for itself, its shape kept."""
+    if node.attr["T"].type == tf.resource.as_datatype_enum:
+        shapes = node.attr["_handle_shapes"].list.shape
+        dtypes = node.attr["_handle_dtypes"].list.type
+        if len(shapes) == len(dtypes) == 1:
+            _become_variable(node, tf.TensorSpec(tf.TensorShape(shapes[0]), tf.as_dtype(dtypes[0])))
+        return
+    shapes = node.attr["_output_shapes"].list.shape
+    shape = tf.TensorShape(shapes[0] if shapes else None)
+    dtype = node.attr["T"].type
+    node.op = "Placeholder"
+    node.attr.clear()
+    node.attr["dtype"].type = dtype
+    node.attr["shape"].shape.CopyFrom(shape.as_proto())
+
+
+def _become_variable(node: node_def_pb2.NodeDef, spec: tf.TensorSpec) -> None:
+    node.op = "VarHandleOp"
+    node.attr.clear()
+    node.attr["dtype"].type = spec.dtype.as_datatype_enum
+    node.attr["shape"].shape.CopyFrom(spec.shape.as_proto())
+    node.attr["shared_name"].s = node.name.encode()
+
+
+def _fill_placeholder(
+    node: node_def_pb2.NodeDef, batch_size: int, image_size: tuple[int, int] | None
+) -> None:
+    dtype = tf.as_dtype(node.attr["dtype"].type)
+    shape = tf.TensorShape(node.attr["shape"].shape)
+    if dtype in (tf.resource, tf.variant) or shape.rank is None:
+        return
+    filled = fill_shape(tf.TensorSpec(shape, dtype, node.name), batch_size, image_size)
+    node.attr["shape"].shape.CopyFrom(filled.shape.as_proto())

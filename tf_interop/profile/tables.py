@@ -175,8 +175,8 @@ def next_commands(models: Iterable[str], path: str, collecting: Mapping[str, Any
         collecting: the options by which the models were collected.
     """
     options = ["--profile", path]
-    if collecting["batch"] != (1,):
-        options += ["--batch", ",".join(map(str, collecting["batch"]))]
+    if collecting["batch_sizes"] != (1,):
+        options += ["--batch", ",".join(map(str, collecting["batch_sizes"]))]
     if not collecting["inference"]:
         options.append("--no-inference")
     if collecting["training"]:

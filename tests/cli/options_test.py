@@ -1,4 +1,4 @@
-"""Arguments that several commands have, and groups with a default command."""
+"""What options make of their texts, groups that take a model, and what is said of progress."""
 
 from __future__ import annotations
 
@@ -8,26 +8,25 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from tf_interop.cli.arguments import (
+from tf_interop.cli.command import ModelGroup, Result, command
+from tf_interop.cli.options import (
+    SIZE,
+    TIME,
     batches_option,
     image_size_option,
     output_option,
-    parse_bytes,
-    parsed_option,
     target_option,
-    time_option,
 )
-from tf_interop.cli.main import cli
-from tf_interop.cli.result import Result, command, command_group
+from tf_interop.cli.progress import lines, shown_progress
 
 
 @click.command()
-@image_size_option()
+@image_size_option
 @target_option("What it is for", "nothing")
-@output_option("OUT", "The result.")
-@batches_option("Batch sizes.")
-@time_option("--time", "time", "A time.")
-@parsed_option("--bytes", parse_bytes, "SIZE", "A size.")
+@output_option("OUT", "The result.", is_gone_on_with=True)
+@batches_option
+@click.option("--time", type=TIME)
+@click.option("--bytes", type=SIZE)
 @click.pass_obj
 def _command(values: dict[str, object], **parsed: object) -> None:
     values.update(parsed)
@@ -36,20 +35,13 @@ def _command(values: dict[str, object], **parsed: object) -> None:
 @pytest.mark.parametrize(
     ("arguments", "value"),
     [
-        ("--image-size 299x224", (299, 224)),
-        ("--image-size 64", (64, 64)),
-        ("--for 9.0", "9.0"),
-        ("--for cpu", "cpu"),
-        ("--batch 8,1,8", (8, 1)),
-        ("--time 90", 90.0),
-        ("--time 10m", 600.0),
-        ("--time 1.5h", 5400.0),
-        ("--bytes 8GB", 8 * 10**9),
-        ("--bytes 512MiB", 512 << 20),
-        ("--bytes 4096", 4096),
+        ("--image-size 299x224", (299, 224)), ("--image-size 64", (64, 64)),
+        ("--for 9.0", "9.0"), ("--for cpu", "cpu"), ("--batch 8,1,8", (8, 1)),
+        ("--time 90", 90.0), ("--time 10m", 600.0), ("--time 1.5h", 5400.0),
+        ("--bytes 8GB", 8 * 10**9), ("--bytes 512MiB", 512 << 20), ("--bytes 4096", 4096),
         ("--bytes 1.5kB", 1500),
     ],
-)
+)  # fmt: skip
 def test_gives_commands_values_and_not_texts(arguments: str, value: object) -> None:
     values: dict[str, object] = {}
     result = CliRunner().invoke(_command, arguments.split(), obj=values)
@@ -60,9 +52,9 @@ def test_gives_commands_values_and_not_texts(arguments: str, value: object) -> N
 @pytest.mark.parametrize(
     "arguments",
     [
-        "--image-size 64x", "--for gpu", "-o none/out", "-o .", "--batch 0", "--batch 1,",
+        "--image-size 64x", "--for gpu", "-o none/out", "-o .", "-o /dev/null", "--batch 0",
         *(f"--time {text}" for text in ("m", "-1m", "0", "10d", "inf", "nan")),
-        *(f"--bytes {text}" for text in ("0", "8GBs", "much", "-1")),
+        *(f"--bytes {text}" for text in ("0", "8GBs", "much", "-1")), "--batch 1,",
     ],
 )  # fmt: skip
 def test_refuses_other_texts_by_the_options_name(
@@ -75,14 +67,7 @@ def test_refuses_other_texts_by_the_options_name(
     assert option in result.output and f"'{value}'" in result.output
 
 
-@pytest.mark.parametrize("command_line", ["profile list.json", "benchmark ResNet50 --variants xla"])
-def test_does_not_go_on_with_what_is_no_file(command_line: str) -> None:
-    result = CliRunner().invoke(cli, [*command_line.split(), "-o", "/dev/null"])
-    assert result.exit_code == 2
-    assert "'/dev/null'" in result.output
-
-
-@command_group("group model", default_command="make", short_help="A group.")
+@click.group(cls=ModelGroup, examples="group model", short_help="A group.")
 def group() -> None:
     pass
 
@@ -121,3 +106,34 @@ def test_does_not_take_a_misspelled_command_for_a_model(
     assert "'explain'" in result.output
     pathlib.Path("explian").mkdir()  # a SavedModel may be called anything
     assert CliRunner().invoke(group, ["explian"]).stdout == "make explian\n"
+
+
+def test_progress_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    now = 0.0
+    say = lines(clock=lambda: now)
+    for number in range(3):
+        say("pairs", number, 3, "")
+        say("pairs", number, 3, f"now pair {number}")
+        now += 6
+    say("pairs", 3, 3, "42 s left")
+    say("stages", 0, 1, "")
+    with shown_progress() as say:  # no terminal
+        say("others", 0, 2, "")
+    assert capsys.readouterr().err.splitlines() == [
+        "pairs: 0 of 3 done",
+        "pairs: 2 of 3 done",
+        "pairs: 3 of 3 done; 42 s left",
+        "stages: 0 of 1 done",
+        "others: 0 of 2 done",
+    ]
+
+
+def test_progress_is_a_bar_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    with shown_progress() as say:
+        say("stages", 1, 2, "x" * 200)
+    said = capsys.readouterr().err
+    assert "1/2" in said and "stages " + "x" * 60 in said and "x" * 61 not in said

@@ -1,16 +1,60 @@
-"""What a command says while it imports TensorFlow and works on a model, and of what fails then."""
+"""What a command says on stderr while it works, and of what fails in the code of a model."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import click
+from rich import progress
 from rich.console import Console
 from rich.status import Status
 
 from tf_interop.errors import TfInteropError
 from tf_interop.tensorflow_messages import tensorflow_hushed
+
+Say = Callable[[str, int, int, str], object]
+"""Is told what is being done, how many of it are done, how many there are, and what is in hand."""
+_SECONDS_BETWEEN_LINES = 10.0
+_MOST_COLUMNS = 60
+
+
+@contextlib.contextmanager
+def shown_progress() -> Iterator[Say]:
+    """Shows a bar for as long as the `with` block lasts, or lines where stderr is no terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lines()
+        return
+    columns = (
+        progress.SpinnerColumn(),
+        progress.BarColumn(bar_width=20),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("{task.description} {task.fields[detail]}", markup=False),
+    )
+    with progress.Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None, detail="")
+        yield lambda label, done, total, detail: bar.update(
+            task, description=label, completed=done, total=total, detail=detail[:_MOST_COLUMNS]
+        )
+
+
+def lines(clock: Callable[[], float] = time.monotonic) -> Say:
+    """A line when something begins and when it ends, and one every few seconds."""
+    last: tuple[str, float] = "", 0.0
+
+    def say(label: str, done: int, total: int, detail: str) -> None:
+        nonlocal last
+        now = clock()
+        if label != last[0] or done == total or now - last[1] >= _SECONDS_BETWEEN_LINES:
+            last = label, now
+            click.echo(
+                f"{label}: {done} of {total} done" + (f"; {detail}" * bool(detail)), err=True
+            )
+
+    return say
 
 
 @contextlib.contextmanager

@@ -1,0 +1,289 @@
+"""How a command is declared and how it ends: help, results as text or JSON, exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import functools
+import importlib
+import io
+import os
+import pathlib
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+import click
+import msgspec
+from rich.console import Console
+
+from tf_interop.errors import TfInteropError
+
+STOPPED = 128 + signal.SIGINT
+"""As a shell says of a program that Ctrl-C ended."""
+# Click keeps the lines of a paragraph that starts with this.
+_AS_IT_IS = "\b\n"
+_MEANINGS = {
+    0: "success",
+    1: "an error that tf_interop reports",
+    2: "wrong usage",
+    STOPPED: "stopped by Ctrl-C",
+}
+_NO_CODES: Mapping[int, str] = MappingProxyType({})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Result:
+    """What a command found out or did.
+
+    Attributes:
+        document: what `--json` prints: plain values or dataclasses, for msgspec to encode.
+        show: prints the same for people.
+        exit_code: what the process ends with once one of them is printed.
+    """
+
+    document: Any
+    show: Callable[[], object]
+    exit_code: int = 0
+
+
+def command(
+    examples: str,
+    *,
+    group: click.Group | None = None,
+    notes: str = "",
+    exit_codes: Mapping[int, str] = _NO_CODES,
+    reads_files: bool = False,
+    **settings: Any,
+) -> Callable[[Callable[..., Result]], click.Command]:
+    """Makes a function a command with `--json`, which prints its result in one form or the other.
+
+    Whatever the function, TensorFlow or the code of a model prints on stdout meanwhile goes to
+    stderr under `--json`, so that the document is alone there. After an error nothing is.
+
+    Args:
+        examples: as for `help_end`.
+        group: what the command belongs to.
+        notes: as for `help_end`.
+        exit_codes: as for `help_end`.
+        reads_files: whether to say on a terminal that files are being read: a profile of many
+            thousand measurements takes seconds.
+        **settings: those of click.command.
+    """
+
+    def declare(function: Callable[..., Result]) -> click.Command:
+        @functools.wraps(function)
+        def print_result(*arguments: Any, as_json: bool, **options: Any) -> None:
+            with contextlib.ExitStack() as stack:
+                if as_json:
+                    stack.enter_context(stdout_on_stderr())
+                if reads_files:
+                    stack.enter_context(Console(stderr=True).status("Reading"))
+                result = function(*arguments, **options)
+            if as_json:
+                print_json(result.document)
+            else:
+                result.show()
+            click.get_current_context().exit(result.exit_code)
+
+        make = click.command if group is None else group.command
+        epilog = help_end(examples, exit_codes, notes)
+        declared: click.Command = make(epilog=epilog, **settings)(print_result)
+        declared.params.append(
+            click.Option(
+                ["--json", "as_json"],
+                is_flag=True,
+                help="Print JSON: one document on stdout, everything else on stderr.",
+            )
+        )
+        return declared
+
+    return declare
+
+
+def help_end(examples: str, exit_codes: Mapping[int, str] = _NO_CODES, notes: str = "") -> str:
+    """The end of a help text: notes, examples and exit codes.
+
+    Args:
+        examples: a command a line, without `tf-interop`; a line that is indented goes on with the
+            one before. What is to stand above further ones follows an empty line and ends with a
+            colon.
+        exit_codes: meanings that are a command's own, in place of the usual ones or beside them.
+        notes: paragraphs before the examples, a line each.
+    """
+    first, *others = examples.strip().split("\n\n")
+    paragraphs = [f"Examples:\n{first}", *others]
+    shown = [re.sub(r"\n(?! )", "\n  tf-interop ", each) for each in paragraphs]
+    meanings = sorted({**_MEANINGS, **exit_codes}.items())
+    codes = "\n".join(["Exit codes:", *(f"  {code:<3}  {meaning}" for code, meaning in meanings)])
+    return "\n\n".join(_AS_IT_IS + each for each in (*filter(None, [notes]), *shown, codes))
+
+
+class ModelGroup(click.Group):
+    """A group whose first argument may be a model: then the first of its commands is meant."""
+
+    def __init__(
+        self,
+        *arguments: Any,
+        examples: str = "",
+        exit_codes: Mapping[int, str] = _NO_CODES,
+        **others: Any,
+    ) -> None:
+        """Makes the group; `examples` and `exit_codes` are as for `help_end`."""
+        super().__init__(*arguments, epilog=help_end(examples, exit_codes), **others)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands in the order in which they were added."""
+        return list(self.commands)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Puts the first command before arguments that name none."""
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            # A word that is nearly a command is not taken for a model, which no word alone is.
+            near = difflib.get_close_matches(args[0], self.commands, n=1, cutoff=0.75)
+            if near and re.fullmatch(r"[a-z-]+", args[0]) and not pathlib.Path(args[0]).exists():
+                message = f"No such command '{args[0]}'. Did you mean '{near[0]}'?"
+                raise click.UsageError(message, ctx)
+            args = [next(iter(self.commands)), *args]
+        return super().parse_args(ctx, args)
+
+    def add_schema(self, make_schema: Callable[[], object], what: str) -> None:
+        """Adds the command `schema`, which prints the JSON schema of `what`, such as `plans`."""
+
+        def schema() -> Result:
+            document = make_schema()
+            return Result(document, lambda: print_json(document))
+
+        example = f"{self.name} schema > {self.name}.schema.json"
+        command(example, group=self, help=f"Prints the JSON schema of {what}.")(schema)
+
+
+class CommandLine(click.Group):
+    """The outermost group.
+
+    A command is imported when it is asked for: each is a module of this folder that holds a command
+    of the same name. What a user can cause ends in a line on stderr, without a traceback.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands in the order in which one needs them."""
+        return list(self.commands)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports a command; None where there is none of that name."""
+        if cmd_name not in self.commands:
+            return None
+        found = getattr(importlib.import_module(f"tf_interop.cli.{cmd_name}"), cmd_name)
+        assert isinstance(found, click.Command)
+        return found
+
+    def main(self, *arguments: Any, **others: Any) -> NoReturn:
+        """Runs a command, and ends the process with its exit code."""
+        try:
+            with _unknown_characters_replaced():
+                result = super().main(*arguments, **{**others, "standalone_mode": False})
+                if sys.stdout is not None:
+                    sys.stdout.flush()
+        except click.Abort:
+            click.echo("Stopped.", err=True)
+            sys.exit(STOPPED)
+        except click.ClickException as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except TfInteropError as error:
+            end_with(error)
+        except OSError as error:
+            what = f"read or write '{error.filename}'", "Check the path."
+            if not error.filename:
+                drop_stdout()
+                what = "write all output", "Check where stdout goes."
+            print_error(f"Expected to {what[0]}, got: {error.strerror or error}. {what[1]}")
+            sys.exit(1)
+        # The program of `run`. Not inside click, which would take its exceptions for its own.
+        sys.exit(result() if callable(result) else result)
+
+
+@contextlib.contextmanager
+def _unknown_characters_replaced() -> Iterator[None]:
+    """Prints a question mark for what the encoding of stdout lacks, and does not fail."""
+    stdout = sys.stdout
+    if not isinstance(stdout, io.TextIOWrapper):
+        yield
+        return
+    before = stdout.errors
+    stdout.reconfigure(errors="replace")
+    yield
+    # Only where all is well: it writes what is left, and a program that is run follows.
+    stdout.reconfigure(errors=before)
+
+
+def drop_stdout() -> None:
+    """Has Python not try again, when it ends, to write what could not be written."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def print_error(text: str) -> None:
+    """Prints an error as click does."""
+    click.echo(f"Error: {text}", err=True)
+
+
+def end_with(error: TfInteropError) -> NoReturn:
+    """Ends the process with an error that tf_interop reports."""
+    print_error(error.on_command_line)
+    sys.exit(1)
+
+
+def print_json(document: Any) -> None:
+    """Prints a document on stdout, indented."""
+    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
+
+
+@contextlib.contextmanager
+def stdout_on_stderr() -> Iterator[None]:
+    """Has what is written to stdout come out on stderr, that of libraries and children, too."""
+    try:
+        sys.stderr.fileno()
+        descriptor = sys.stdout.fileno()
+    except (AttributeError, OSError, ValueError):
+        # One of them is closed, or stands for something within the process.
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+        return
+    sys.stdout.flush()  # what was written before goes where it was to go
+    kept = os.dup(descriptor)
+    try:
+        os.dup2(sys.stderr.fileno(), descriptor)
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, descriptor)
+        os.close(kept)
+
+
+@contextlib.contextmanager
+def signals_caught() -> Iterator[list[int]]:
+    """A list that Ctrl-C and SIGTERM are put into, to end a run after what is in hand.
+
+    A second one ends it at once.
+    """
+    caught: list[int] = []
+
+    def catch(number: int, _frame: object) -> None:
+        if caught:
+            raise KeyboardInterrupt
+        caught.append(number)
+        click.echo("Stopping …", err=True)
+
+    before = {number: signal.signal(number, catch) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,206 @@
+"""Arguments and options that several commands have, each once."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import os
+import pathlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+_MODEL_IS = """MODEL is the name of a Keras application (ResNet50), a .keras or .h5 file, the folder
+of a SavedModel, a GraphDef in a .pb or .pbtxt file, or module:function, which is called without
+arguments and gives a Keras model, a function or a GraphDef"""
+
+
+class Text(click.ParamType):  # type: ignore[type-arg]
+    """What a text stands for."""
+
+    def __init__(self, metavar: str, parse: Callable[[str], Any]) -> None:
+        """Makes the type.
+
+        Args:
+            metavar: what the help calls it.
+            parse: gives the value, and raises ValueError for what is wrong usage.
+        """
+        self.name = metavar
+        self._parse = parse
+
+    def get_metavar(self, *_: Any, **__: Any) -> str:
+        """What the help calls it."""
+        return self.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parses a text."""
+        try:
+            return self._parse(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class OutputFile(click.Path):
+    """A file to write, in a folder that is there."""
+
+    def __init__(self, *, is_gone_on_with: bool = False) -> None:
+        """Makes the type.
+
+        Args:
+            is_gone_on_with: whether a file that is there is read first; then it has to be one.
+        """
+        super().__init__(dir_okay=False, path_type=pathlib.Path)
+        self._is_gone_on_with = is_gone_on_with
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> pathlib.Path:
+        """Refuses, before anything is done, what could not be written at the end."""
+        path = pathlib.Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not path.resolve().parent.is_dir():
+            self.fail(f"Expected a folder that exists, got '{value}'.", param, ctx)
+        if self._is_gone_on_with and path.exists() and not path.is_file():
+            self.fail(f"Expected a file, got '{value}', which is none.", param, ctx)
+        return path
+
+
+def _batches_of(text: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
+        raise ValueError(f"Expected batch sizes such as 8 or 1,8,32, got '{text}'.")
+    return tuple(dict.fromkeys(int(each) for each in text.split(",")))
+
+
+def _seconds_of(text: str) -> float:
+    units = {"s": 1, "m": 60, "h": 3600}
+    number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
+    try:
+        seconds = float(number) * unit
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"Expected a time such as 90s, 10m or 1.5h, got '{text}'.")
+    return seconds
+
+
+def _bytes_of(text: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([kMGT])(i?))?B?", text)
+    size = 0
+    if match is not None:
+        base = 1024 if match[3] else 1000
+        size = int(float(match[1]) * base ** " kMGT".index(match[2] or " "))
+    if not size:
+        raise ValueError(f"Expected a size such as 8GB or 512MiB, got '{text}'.")
+    return size
+
+
+def _image_size_of(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"([1-9]\d*)(?:x([1-9]\d*))?", text)
+    if match is None:
+        raise ValueError(f"Expected a size such as 224 or 299x299, got '{text}'.")
+    return int(match[1]), int(match[2] or match[1])
+
+
+def _target_of(text: str) -> str:
+    if text != "cpu" and not re.fullmatch(r"\d+\.\d", text):
+        raise ValueError(
+            f"Expected cpu or the compute capability of a GPU such as 9.0, got '{text}'."
+        )
+    return text
+
+
+BATCHES = Text("N,…", _batches_of)
+"""Batch sizes such as `1,8,32`, each once."""
+TIME = Text("TIME", _seconds_of)
+"""Seconds, from `90`, `90s`, `10m` or `1.5h`."""
+SIZE = Text("SIZE", _bytes_of)
+"""Bytes, from `8GB`, `8GiB`, `691MB` or `4096`."""
+
+# A default is shown where there is one.
+option = functools.partial(click.option, show_default=True)
+
+
+def count_option(*names: str, default: int, least: int = 0, **settings: Any) -> Decorator:
+    """A number of something, of which there may be `least` or more."""
+    return option(*names, default=default, type=click.IntRange(min=least), **settings)
+
+
+def described_by(paragraph: str) -> Decorator:
+    """Puts a paragraph after the docstring of a command, and so into its help."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        command.__doc__ = f"{inspect.cleandoc(command.__doc__ or '')}\n\n{paragraph}"
+        return command
+
+    return decorate
+
+
+def model_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The argument MODEL, and in the help what it may be."""
+    return click.argument("model")(described_by(f"{_MODEL_IS}.")(command))
+
+
+def models_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """One or more of MODEL or lists of convolutions, and in the help what they may be."""
+    described = described_by(
+        f"{_MODEL_IS}; or a .json file that --export-configurations wrote, which needs no "
+        "TensorFlow."
+    )
+    return click.argument("models", metavar="MODEL...", nargs=-1, required=True)(described(command))
+
+
+def output_option(
+    metavar: str, help_text: str, *, required: bool = False, is_gone_on_with: bool = False
+) -> Decorator:
+    """`-o`, the file that a command is for; `is_gone_on_with` is as in `OutputFile`."""
+    kind = OutputFile(is_gone_on_with=is_gone_on_with)
+    names = ("-o", "--output", "output_path")
+    return click.option(*names, required=required, type=kind, metavar=metavar, help=help_text)
+
+
+def written_option(name: str, parameter: str, metavar: str, help_text: str) -> Decorator:
+    """A further file to write."""
+    return click.option(name, parameter, type=OutputFile(), metavar=metavar, help=help_text)
+
+
+def profile_option(help_text: str, **settings: Any) -> Decorator:
+    """`--profile`, what is gone by."""
+    names, kind = ("--profile", "profile_path"), click.Path(path_type=pathlib.Path)
+    return click.option(*names, type=kind, metavar="PROFILE.json", help=help_text, **settings)
+
+
+def target_option(what: str, default: str) -> Decorator:
+    """`--for`, the kind of device that `what` is for; `default` says what is taken without it."""
+    help_text = (
+        f"{what}: cpu, or a GPU of a compute capability such as 9.0, which need not be here. "
+        f"[default: {default}]"
+    )
+    return click.option("--for", "target", type=Text("cpu|CC", _target_of), help=help_text)
+
+
+allow_foreign_profile_option = click.option(
+    "--allow-foreign-profile",
+    is_flag=True,
+    help="Go by the profile even where it is of another device or cuDNN version.",
+)
+batches_option = option(
+    "--batch", "batch_sizes", type=BATCHES, default="1", help="Batch sizes, one or more."
+)
+inference_option = option("--inference/--no-inference", default=True, help="Inference.")
+training_option = click.option("--training", is_flag=True, help="A training step, too.")
+image_size_option = click.option(
+    "--image-size",
+    type=Text("N|HxW", _image_size_of),
+    help="Height and width in pixels, where the model leaves them open, is a Keras application, or "
+    "a function with the argument image_size.",
+)
+tf32_option = option(
+    "--tf32/--no-tf32",
+    "allow_tf32",
+    default=True,
+    help="TensorFlow's switch for TF32, as it will be when the plan is used.",
+)
