@@ -27,7 +27,7 @@ def load_op_library(path: str) -> None:
     tf.load_library(path)
 
 
-def op_def(op: str) -> Any | None:
+def op_def(op: str) -> Any:
     """The OpDef of an op type; None where TensorFlow knows no op of that name."""
     from tensorflow.python.framework import op_def_registry
 

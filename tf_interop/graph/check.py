@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterable
 
-from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.core.framework import node_def_pb2
 
 from tf_interop.contraction import misplaced_step
 from tf_interop.errors import GraphError
 from tf_interop.graph.control_flow import ControlFlow
+from tf_interop.graph.correspondence import (
+    Correspondence,
+    Move,
+    check_constant_inputs,
+    check_controls,
+    check_others,
+    check_reader,
+    expect_same,
+)
 from tf_interop.graph.program import (
     CONV_STAGE_OP,
     StageNode,
@@ -21,11 +29,6 @@ from tf_interop.graph.program import (
 from tf_interop.graph.session_feeds import find_fed, find_preserved_feeds
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView
-
-_COLOCATION = "_class"
-_COLOCATED_WITH = b"loc:@"
-
-_Output = tuple[int, int]
 
 
 def check_rewrite(
@@ -74,7 +77,7 @@ def check_rewrite(
     ]
     moves = _find_moves(before, after, stages)
     _check_names(before, after, stages, moves, preserved)
-    correspondence = _Correspondence(
+    correspondence = Correspondence(
         before,
         after,
         {index: move for index, move in moves.items() if before.names[index] not in preserved},
@@ -84,64 +87,16 @@ def check_rewrite(
     for stage in stages:
         check_time_limit()
         _check_stage(stage, correspondence, control_flow, feeds)
-        _check_constant_inputs(after, stage, preserved)
+        check_constant_inputs(after, after.index_of[stage.name], stage.constant_inputs, preserved)
     for index, move in moves.items():
         if before.names[index] in preserved:
             _check_identity(before, after, index, move)
 
     readers = {reader for index in correspondence.moved for reader in before.fanouts[index]}
     for index in sorted(readers - moves.keys()):
-        _check_reader(index, after.index_of[before.names[index]], correspondence)
+        check_reader(index, after.index_of[before.names[index]], correspondence)
     if not readers_only:
-        _check_others(readers | moves.keys(), correspondence)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Move:
-    """The stage that a node is a step of now, and the port of its result, if that is an output."""
-
-    stage: int
-    port: int | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Correspondence:
-    """What stands for tensors and dependencies of `before`, of which `moved` are gone."""
-
-    before: GraphView
-    after: GraphView
-    moved: dict[int, _Move]
-
-    def tensor(self, source: int, port: int) -> _Output:
-        """What stands for an output of node `source`.
-
-        Raises:
-            GraphError: it is an output that a step lacks, or no output of its stage.
-        """
-        name = self.before.names[source]
-        move = self.moved.get(source)
-        if move is None:
-            return self.after.index_of[name], port
-        if port or move.port is None:
-            raise GraphError(
-                f"Expected a reader of an output of stage '{self.after.names[move.stage]}', got "
-                f"one of output {port} of '{name}'."
-            )
-        return move.stage, move.port
-
-    def tensors(self, index: int) -> tuple[_Output, ...]:
-        """What stands for the tensors that node `index` reads."""
-        return tuple([self.tensor(*tensor) for tensor in self.before.fanins[index]])
-
-    def controls(self, index: int, *, inside: Collection[int] = ()) -> set[int]:
-        """What stands for the nodes that node `index` waits for, without those `inside`."""
-        return {
-            self.moved[source].stage
-            if source in self.moved
-            else self.after.index_of[self.before.names[source]]
-            for source in self.before.control_fanins[index]
-            if source not in inside
-        }
+        check_others(readers | moves.keys(), correspondence)
 
 
 def _check_structure(view: GraphView, nodes_to_preserve: Iterable[str]) -> list[StageNode]:
@@ -168,9 +123,9 @@ def _check_structure(view: GraphView, nodes_to_preserve: Iterable[str]) -> list[
 
 def _find_moves(
     before: GraphView, after: GraphView, stages: Iterable[StageNode]
-) -> dict[int, _Move]:
+) -> dict[int, Move]:
     """By node of `before`; an operation has the name of the node that it stands for."""
-    moves: dict[int, _Move] = {}
+    moves: dict[int, Move] = {}
     for stage in stages:
         ports = {operation: port for port, operation in enumerate(stage.outputs)}
         for place, operation in enumerate(stage.operations):
@@ -180,7 +135,9 @@ def _find_moves(
                     f"Expected the operations of '{stage.name}' to be nodes of the graph, each in "
                     f"one stage, got '{operation.name}'."
                 )
-            moves[index] = _Move(after.index_of[stage.name], ports.get(place))
+            moves[index] = Move(
+                after.index_of[stage.name], {0: ports[place]} if place in ports else {}
+            )
     return moves
 
 
@@ -206,7 +163,7 @@ def _check_names(
 
 def _check_stage(
     stage: StageNode,
-    correspondence: _Correspondence,
+    correspondence: Correspondence,
     control_flow: ControlFlow,
     feeds: Collection[int],
 ) -> None:
@@ -221,17 +178,17 @@ def _check_stage(
     for operation, index in zip(stage.operations, indices, strict=True):
         node = before.nodes[index]
         name = node.name
-        _expect(node.device, after.nodes[index_after].device, "device", name, stage.name)
+        expect_same(node.device, after.nodes[index_after].device, "device", name, stage.name)
         if region is None or control_flow.region(index) != region:
             raise GraphError(
                 f"Expected the steps of '{stage.name}' in one control-flow region, got "
                 f"'{before.names[indices[0]]}' and '{name}' in different or unclear ones."
             )
         operands = operation.input[:]
-        _expect(len(before.fanins[index]), len(operands), "operands", name, stage.name)
+        expect_same(len(before.fanins[index]), len(operands), "operands", name, stage.name)
         for tensor, operand in zip(before.fanins[index], operands, strict=True):
             if operand in results:
-                _expect(tensor, results[operand], "operand", name, stage.name)
+                expect_same(tensor, results[operand], "operand", name, stage.name)
                 if tensor[0] in feeds:
                     raise GraphError(
                         f"Expected steps of '{stage.name}' to read no other that a Session may "
@@ -239,11 +196,11 @@ def _check_stage(
                     )
             else:
                 got = after.fanins[index_after][positions[operand]]
-                _expect(correspondence.tensor(*tensor), got, "operand", name, stage.name)
+                expect_same(correspondence.tensor(*tensor), got, "operand", name, stage.name)
         expected = make_operation(node, operands)
-        _expect(expected, operation, "op and attributes", name, stage.name)
+        expect_same(expected, operation, "op and attributes", name, stage.name)
         controls |= correspondence.controls(index, inside=indices)
-    _check_controls(after, index_after, controls)
+    check_controls(after, index_after, controls)
     for schedule in stage.schedules:
         edge = misplaced_step(before.readers, schedule.stage.map(indices.__getitem__))
         if edge is not None:
@@ -254,97 +211,12 @@ def _check_stage(
             )
 
 
-def _check_constant_inputs(after: GraphView, stage: StageNode, preserved: Collection[str]) -> None:
-    """Checks that what a stage takes as constant is, and cannot be fed."""
-    index = after.index_of[stage.name]
-    for position in stage.constant_inputs:
-        source, _ = after.fanins[index][position]
-        node = after.nodes[source]
-        is_on_device = node.device == after.nodes[index].device
-        if node.op != "Const" or not is_on_device or node.name in preserved:
-            raise GraphError(
-                f"Expected constant inputs of '{stage.name}' to be Const nodes on its device that "
-                f"cannot be fed, got input {position}, '{node.name}' of op {node.op}."
-            )
-
-
-def _check_identity(before: GraphView, after: GraphView, index: int, move: _Move) -> None:
-    old, stage = before.nodes[index], after.names[move.stage]
-    source = f"{stage}:{move.port}" if move.port else stage
+def _check_identity(before: GraphView, after: GraphView, index: int, move: Move) -> None:
+    old, stage = before.nodes[index], after.names[move.node]
+    port = move.ports.get(0)
+    source = f"{stage}:{port}" if port else stage
     expected = node_def_pb2.NodeDef(
         name=old.name, op="Identity", input=[source], device=old.device, attr={"T": old.attr["T"]}
     )
     new = after.nodes[after.index_of[old.name]]
-    _expect(expected, new, "stage's output", old.name, old.name)
-
-
-def _check_reader(index: int, index_after: int, correspondence: _Correspondence) -> None:
-    """Checks a node that reads a step, or was placed with it."""
-    before, after = correspondence.before, correspondence.after
-    old, new = before.nodes[index], after.nodes[index_after]
-    name = before.names[index]
-    _expect(correspondence.tensors(index), after.fanins[index_after], "inputs", name, name)
-    _check_controls(after, index_after, correspondence.controls(index))
-    expected = node_def_pb2.NodeDef()
-    expected.CopyFrom(old)
-    expected.input[:] = new.input
-    if _COLOCATION in old.attr:
-        classes = {_redirect_class(entry, correspondence) for entry in old.attr[_COLOCATION].list.s}
-        got = set(new.attr[_COLOCATION].list.s) if _COLOCATION in new.attr else set()
-        _expect(classes, got, _COLOCATION, name, name)
-        expected.attr[_COLOCATION].CopyFrom(new.attr[_COLOCATION])
-    _expect(expected, new, "op, device and attributes", name, name)
-
-
-def _check_controls(view: GraphView, index: int, expected: set[int]) -> None:
-    """Checks that a node waits for `expected`, where it does not read them, and for no others."""
-    controls = set(view.control_fanins[index])
-    missing = expected - controls
-    if missing:
-        missing.difference_update(source for source, _ in view.fanins[index])
-    if missing or not controls <= expected:
-        raise GraphError(
-            "Expected control dependencies on "
-            f"{sorted(view.names[source] for source in expected)}, got "
-            f"{sorted(view.names[source] for source in controls)} at node '{view.names[index]}'."
-        )
-
-
-def _redirect_class(entry: bytes, correspondence: _Correspondence) -> bytes:
-    if not entry.startswith(_COLOCATED_WITH):
-        return entry
-    name = entry.removeprefix(_COLOCATED_WITH).decode("utf-8", "replace")
-    index = correspondence.before.index_of.get(name)
-    move = None if index is None else correspondence.moved.get(index)
-    return (
-        entry if move is None else _COLOCATED_WITH + correspondence.after.names[move.stage].encode()
-    )
-
-
-def _check_others(checked: Collection[int], correspondence: _Correspondence) -> None:
-    """Checks all but the nodes of `before` in `checked`; some may be placed with a stage."""
-    before, after = correspondence.before, correspondence.after
-    for index_after, (name, node) in enumerate(zip(after.names, after.nodes, strict=True)):
-        index = before.index_of.get(name)
-        if index is None or index in checked:
-            continue
-        if before.nodes[index] != node or _COLOCATION in node.attr:
-            _check_reader(index, index_after, correspondence)
-    for field in graph_pb2.GraphDef.DESCRIPTOR.fields:
-        if field.name == "node":
-            continue
-        if getattr(before.graph_def, field.name) != getattr(after.graph_def, field.name):
-            raise GraphError(f"Expected the graph's {field.name} as before, got another.")
-
-
-def _expect(expected: object, got: object, what: str, old: str, new: str) -> None:
-    if expected != got:
-        raise GraphError(
-            f"Expected the {what} of '{old}' as before the rewrite, {_short(expected)}, got "
-            f"{_short(got)} at node '{new}'."
-        )
-
-
-def _short(value: object) -> str:
-    text = " ".join(str(value).split())
-    return text if len(text) <= 200 else f"{text[:200]}..."
+    expect_same(expected, new, "stage's output", old.name, old.name)

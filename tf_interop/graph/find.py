@@ -33,22 +33,13 @@ from tf_interop.graph.properties import GraphProperties, is_fully_known, merge_s
 from tf_interop.graph.session_feeds import find_fed, find_run
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView
+from tf_interop.graph.xla_marks import xla_mark
 
 # TensorFlow's default, for graphs whose default attributes were stripped.
 _DEFAULT_LEAKY_RELU_ALPHA = 0.2
 
 # By spatial rank, TensorFlow's default first.
 _LAYOUTS = {2: ("NHWC", "NCHW"), 3: ("NDHWC", "NCDHW")}
-_XLA_MARKS = frozenset(
-    {
-        "_XlaCluster",
-        "_xla_compile_id",
-        "_xla_cluster_id",
-        "_xla_outside_compilation",
-        "_tpu_replicate",
-    }
-)
-_XLA_SWITCHES = frozenset({"_XlaMustCompile", "_XlaCompile"})
 
 
 class _RefusalError(Exception):
@@ -155,11 +146,9 @@ def _match_convolution(
             f"Expected the inputs of {op}, got {count} tensors at node '{view.names[index]}'."
         )
     attributes = _Attributes(view.nodes[index].attr)
-    for key in attributes.raw:
-        if key in _XLA_MARKS or (key in _XLA_SWITCHES and attributes.raw[key].b):
-            raise _RefusalError(
-                "a node that TensorFlow runs", f"attribute '{key}'", RefusalReason.XLA
-            )
+    mark = xla_mark(view.nodes[index])
+    if mark is not None:
+        raise _RefusalError("a node that TensorFlow runs", f"attribute '{mark}'", RefusalReason.XLA)
     if device_type_of(device) not in ("", "CPU", "GPU"):
         raise _RefusalError("a CPU or a GPU", f"'{device}'", RefusalReason.DEVICE)
     depthwise = op.startswith("Depthwise")

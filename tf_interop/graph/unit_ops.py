@@ -113,17 +113,6 @@ _FUNCTION_CALLS = re.compile(
 )
 _RANDOM_OPS = re.compile(r".*(Random|Multinomial|TruncatedNormal|NonDeterministic|Rng).*")
 
-_XLA_MARKS = frozenset(
-    {
-        "_XlaCluster",
-        "_xla_compile_id",
-        "_xla_cluster_id",
-        "_xla_outside_compilation",
-        "_tpu_replicate",
-    }
-)
-_XLA_SWITCHES = frozenset({"_XlaMustCompile", "_XlaCompile"})
-
 
 class UnitRefusalReason(enum.Enum):
     """Why a node is no step of a unit."""
@@ -141,14 +130,6 @@ class UnitRefusalReason(enum.Enum):
     PRESERVED = "preserved"
     XLA = "compiled by XLA"
     NOT_RUN = "not run"
-
-
-def xla_mark(node: node_def_pb2.NodeDef) -> str | None:
-    """The attribute that says that XLA compiles a node; None where there is none."""
-    for key in node.attr:
-        if key in _XLA_MARKS or (key in _XLA_SWITCHES and node.attr[key].b):
-            return str(key)
-    return None
 
 
 def why_no_step_op(op: str) -> UnitRefusalReason | None:

@@ -45,9 +45,9 @@ from tf_interop.graph.unit_ops import (
     has_reference_outputs,
     why_no_step_op,
     why_no_step_types,
-    xla_mark,
 )
 from tf_interop.graph.view import GraphView
+from tf_interop.graph.xla_marks import xla_mark
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
