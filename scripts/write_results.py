@@ -23,8 +23,8 @@ import msgspec
 # Where the package is not installed.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from tf_interop.benchmark.result import BENCHMARK_FORMAT, Benchmark, CaseResult, Variant
-from tf_interop.benchmark.tables import times_as_fast
+from tf_interop.benchmark.result import Benchmark, Case, Variant
+from tf_interop.benchmark.show import times_as_fast
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -97,12 +97,12 @@ def render(results: dict[str, dict[str, Any]]) -> str:
 
 
 def _is_of_a_gpu(result: dict[str, Any]) -> bool:
-    return result.get("format") == BENCHMARK_FORMAT and result["device"]["backend"] == "cudnn"
+    return result.get("format") == "tf_interop.benchmark" and result["device"]["backend"] == "cudnn"
 
 
 def _with_origin(result: dict[str, Any]) -> dict[str, Any]:
     """A result that says what it was made with as the others do."""
-    if result.get("format") != BENCHMARK_FORMAT:
+    if result.get("format") != "tf_interop.benchmark":
         return result
     device = result["device"]
     unit = "SMs" if device["backend"] == "cudnn" else "cores"
@@ -144,40 +144,41 @@ def _benchmark(result: dict[str, Any]) -> str:
         )
     ]
     benchmark = msgspec.convert(result, Benchmark)
+    device = benchmark.device
     rows = [
-        (
-            each.case.name_on(benchmark.device),
-            *(_compared(each, variant) for variant in (Variant.STOCK, *_COMPARED)),
-        )
-        for each in benchmark.results
+        (case.name_on(device), *(_compared(benchmark, case, each) for each in _VARIANTS))
+        for case in benchmark.by_case
     ]
-    parts.append(_table(("", "stock", *(variant.value for variant in _COMPARED)), rows))
+    parts.append(_table(("", *(variant.value for variant in _VARIANTS)), rows))
     slower = [
-        f"{each.case.name_on(benchmark.device)} ({reason})"
-        for each in benchmark.results
-        if (reason := _why_slower(each))
+        f"{case.name_on(device)} ({reason})"
+        for case in benchmark.by_case
+        if (reason := _why_slower(benchmark, case))
     ]
     if slower:
         parts.append(_paragraph(f"Slower than stock in every turn: {'; '.join(slower)}.") + "\n")
     return "\n\n".join(parts)
 
 
-def _compared(result: CaseResult, variant: Variant) -> str:
-    summary = result.summarize(variant)
+def _compared(benchmark: Benchmark, case: Case, variant: Variant) -> str:
+    result = benchmark.of(case, variant)
+    summary = benchmark.summarize(result)
     if summary is None:
-        failure = result.of(variant).failure
-        return "–" if failure is None else failure.kind.value
+        return "–" if result.failure is None else result.failure.kind.value
     if variant is Variant.STOCK:
         return f"{summary.median_ms:.1f} ms"
-    return times_as_fast(result, variant, to=" to ")
+    return times_as_fast(benchmark, result, to=" to ")
 
 
-def _why_slower(result: CaseResult) -> str | None:
+def _why_slower(benchmark: Benchmark, case: Case) -> str | None:
     """What is known of why a plan was slower in every turn; None where it was not."""
-    summary = result.summarize(Variant.OURS)
-    if summary is None or summary.speedup is None or summary.speedup.highest >= 1:
+    result = benchmark.of(case, Variant.OURS)
+    summary = benchmark.summarize(result)
+    if summary is None or summary.speedup is None:
         return None
-    reasons = sorted(result.of(Variant.OURS).fallbacks)
+    if (summary.highest_speedup or summary.speedup) >= 1:
+        return None
+    reasons = sorted(result.fallbacks)
     return "; ".join(reasons) or "as planned: what the profile promised did not come true"
 
 
@@ -301,10 +302,10 @@ _of_model_garden = _rows_of(
         "share": lambda each: f"{each[1]['share_of_tolerance']:.2f}",
     },
 )
-_COMPARED = (Variant.XLA, Variant.OURS, Variant.PINNING, Variant.CONCURRENCY)
+_VARIANTS = (Variant.STOCK, Variant.XLA, Variant.OURS, Variant.PINNING, Variant.CONCURRENCY)
 _SECTIONS: dict[str, tuple[str, Write]] = {
     "tf_interop.applications": ("Same results: keras.applications", _applications),
-    BENCHMARK_FORMAT: ("Stock TensorFlow, XLA and stages", _benchmark),
+    "tf_interop.benchmark": ("Stock TensorFlow, XLA and stages", _benchmark),
     "tf_interop.launch_overhead": ("What a launch costs the host", _launch_overhead),
     "tf_interop.model_garden": ("Same results: a program of the model garden", _model_garden),
     "tf_interop.pass_time": ("What the graph pass takes", _pass_time),

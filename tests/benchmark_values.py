@@ -10,15 +10,14 @@ from tf_interop.benchmark.result import (
     Benchmark,
     Block,
     Case,
-    CaseResult,
     Failure,
     FailureKind,
     MeasuringOptions,
     MemoryKind,
     Mode,
     Precision,
+    Result,
     Variant,
-    VariantResult,
 )
 
 CASE = Case("ResNet50", Mode.INFERENCE, 8, Precision.TF32)
@@ -52,24 +51,18 @@ BENCHMARK = Benchmark(
     commands=("tf-interop benchmark ResNet50 --plan plan.json -o results.json",),
     options=OPTIONS,
     results=(
-        CaseResult(
+        Result(CASE, Variant.STOCK, blocks=STOCK_BLOCKS),
+        Result(
             CASE,
-            (
-                VariantResult(Variant.STOCK, blocks=STOCK_BLOCKS),
-                VariantResult(
-                    Variant.XLA,
-                    failure=Failure(FailureKind.TIMED_OUT, "the process took longer than 60 s"),
-                ),
-                VariantResult(Variant.OURS, "ab12", blocks=OURS_BLOCKS),
-            ),
+            Variant.XLA,
+            failure=Failure(FailureKind.TIMED_OUT, "the process took longer than 60 s"),
         ),
+        Result(CASE, Variant.OURS, "ab12", blocks=OURS_BLOCKS),
     ),
 )
 
 
 def with_ours(*blocks: Block) -> Benchmark:
     """The benchmark with stock TensorFlow and other blocks of the plan."""
-    stock = VariantResult(Variant.STOCK, blocks=STOCK_BLOCKS)
-    ours = VariantResult(Variant.OURS, "ab12", blocks=blocks)
-    result = CaseResult(CASE, (stock, ours))
-    return dataclasses.replace(BENCHMARK, results=(result,))
+    ours = Result(CASE, Variant.OURS, "ab12", blocks=blocks)
+    return dataclasses.replace(BENCHMARK, results=(BENCHMARK.results[0], ours))

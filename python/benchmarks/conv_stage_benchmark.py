@@ -31,8 +31,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is impor
 import tensorflow as tf
 
 from python.benchmarks.networks import NETWORKS, Network
-from tf_interop.benchmark.child import Outcome, Request
-from tf_interop.benchmark.process import run_child
+from tf_interop.benchmark.child import Outcome, Request, run_child
 from tf_interop.benchmark.result import (
     Block,
     Case,

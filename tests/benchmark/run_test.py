@@ -11,15 +11,15 @@ from benchmark_values import CASE, OPTIONS, make_block
 from profile_values import CPU, GPU
 
 from tf_interop.benchmark.child import Outcome, Request
-from tf_interop.benchmark.file import load_benchmark
 from tf_interop.benchmark.result import (
     Benchmark,
     Case,
     Failure,
     FailureKind,
     Precision,
+    Result,
     Variant,
-    VariantResult,
+    load_benchmark,
 )
 from tf_interop.benchmark.run import (
     BenchmarkRun,
@@ -79,9 +79,8 @@ def run(path: pathlib.Path, chosen: RunOptions, children: Children, **others: ob
     return BenchmarkRun(begin(path), path, chosen, children, **others).run()  # type: ignore[arg-type]
 
 
-def results(path: pathlib.Path, case: Case = CASE) -> dict[Variant, VariantResult]:
-    [result] = [each for each in load_benchmark(path).results if each.case == case]
-    return {each.variant: each for each in result.variants}
+def results(path: pathlib.Path, case: Case = CASE) -> dict[Variant, Result]:
+    return {each.variant: each for each in load_benchmark(path).by_case[case]}
 
 
 def test_variants_take_turns_and_every_case_has_one_before_any_has_two(path: pathlib.Path) -> None:
@@ -93,10 +92,11 @@ def test_variants_take_turns_and_every_case_has_one_before_any_has_two(path: pat
     ]  # fmt: skip
     assert list(results(path)) == [STOCK, XLA]
     # 11 and 16 against 12 and 15.
-    summary = load_benchmark(path).results[0].summarize(XLA)
-    assert summary is not None and summary.speedup is not None
-    assert summary.speedup.lowest == pytest.approx(11 / 12)
-    assert summary.speedup.highest == pytest.approx(16 / 15)
+    benchmark = load_benchmark(path)
+    summary = benchmark.summarize(benchmark.of(CASE, XLA))
+    assert summary is not None
+    assert summary.lowest_speedup == pytest.approx(11 / 12)
+    assert summary.highest_speedup == pytest.approx(16 / 15)
 
 
 def test_goes_on_where_it_was_killed(path: pathlib.Path) -> None:
@@ -205,15 +205,17 @@ def test_refuses_another_plan_for_a_case_that_was_measured(path: pathlib.Path) -
     assert len(results(path)[OURS].blocks) == 1
 
 
-def test_budget_ends_the_run_before_a_process(path: pathlib.Path) -> None:
+def test_budget_ends_the_run_before_a_process(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = [0.0]
 
     def take_ten_seconds(_request: Request) -> None:
         now[0] += 10.0
 
+    monkeypatch.setattr("tf_interop.benchmark.run.time.monotonic", lambda: now[0])
     children = Children(take_ten_seconds)
-    chosen = options(STOCK, XLA, budget_seconds=15.0)
-    assert not run(path, chosen, children, clock=lambda: now[0])
+    assert not run(path, options(STOCK, XLA, budget_seconds=15.0), children)
     assert children.done == ["tf32 stock 0", "tf32 xla 0"]
 
 

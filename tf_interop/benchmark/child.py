@@ -1,10 +1,11 @@
 """One process of a benchmark: makes the plan of a case, or measures one block of one variant.
 
+A process of its own keeps what one variant leaves behind (memory, tuned algorithms, threads,
+compiled functions) from the next, and a crash from the benchmark. `run_child` starts it, as
+
     python -m tf_interop.benchmark.child REQUEST.json OUTCOME.json
 
-A process of its own keeps what one variant leaves behind (memory, tuned algorithms, threads,
-compiled functions) from the next, and a crash from the benchmark. It exits with 0 where it has
-written an outcome, which may be a failure.
+It exits with 0 where it has written an outcome, which may be a failure.
 """
 
 from __future__ import annotations
@@ -15,9 +16,13 @@ import datetime
 import math
 import os
 import pathlib
+import re
 import resource
+import signal
 import statistics
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -36,12 +41,15 @@ from tf_interop.benchmark.result import (
     Precision,
     Variant,
 )
+from tf_interop.child_process import child_environment, describe_end, module_command
 from tf_interop.errors import BenchmarkError, TfInteropError
 from tf_interop.measure.nvidia import utilization_reader
 from tf_interop.planning.file import load_plan, save_plan
-from tf_interop.planning.types import Plan
 from tf_interop.planning.variants import without_concurrency, without_pinning
+from tf_interop.tensorflow_messages import CHATTER
 
+_SECONDS_BETWEEN_LOOKS = 0.1
+_LINES_SHOWN = 5
 _SECONDS_BETWEEN_SAMPLES = 0.05
 # NVML averages over up to a second: of less it says what was before.
 _SHORTEST_SAMPLED_SECONDS = 1.0
@@ -80,6 +88,69 @@ class Outcome:
 
     block: Block | None = None
     failure: Failure | None = None
+
+
+def run_child(
+    request: Request,
+    timeout_seconds: float,
+    *,
+    should_stop: Callable[[], bool] = lambda: False,
+    module: str = "tf_interop.benchmark.child",
+) -> Outcome:
+    """Runs a request in a new process.
+
+    Args:
+        request: what to do.
+        timeout_seconds: when to kill it.
+        should_stop: asked while it runs; it is killed where that is True.
+        module: what to run; it takes the files of request and outcome.
+
+    Returns:
+        What it gave; a failure where it gave nothing; an empty outcome where it was stopped.
+    """
+    with tempfile.TemporaryDirectory(prefix="tf_interop_benchmark_") as name:
+        folder = pathlib.Path(name)
+        request_path, outcome_path = folder / "request.json", folder / "outcome.json"
+        request_path.write_bytes(msgspec.json.encode(request))
+        with (folder / "log.txt").open("wb") as log:
+            process = subprocess.Popen(
+                module_command(module, request_path, outcome_path),
+                env=child_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C is for the parent, which decides; and what the process starts ends with it.
+                start_new_session=True,
+            )
+        end = time.monotonic() + timeout_seconds
+        try:
+            while process.poll() is None and not should_stop() and time.monotonic() < end:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_SECONDS_BETWEEN_LOOKS)
+        finally:
+            # Once it has ended its number may be another process's.
+            has_ended = process.poll() is not None
+            if not has_ended:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        if outcome_path.exists() and has_ended:
+            return msgspec.json.decode(outcome_path.read_bytes(), type=Outcome)
+        if should_stop():
+            return Outcome()
+        if not has_ended:
+            message = f"the process took longer than {timeout_seconds:g} s"
+            return Outcome(failure=Failure(FailureKind.TIMED_OUT, message))
+        said = (folder / "log.txt").read_text(errors="replace")
+        return Outcome(failure=_crash(process.returncode, said))
+
+
+def _crash(code: int, said: str) -> Failure:
+    how = f"the process {describe_end(code)}"
+    if code == -signal.SIGKILL:
+        how += ", as the system does when its memory is used up"
+    lines = [line for line in said.splitlines() if line.strip() and not re.match(CHATTER, line)]
+    message = ": ".join(filter(None, [how, " | ".join(lines[-_LINES_SHOWN:])]))
+    return Failure(FailureKind.CRASHED, message)
 
 
 def main() -> None:
@@ -154,7 +225,12 @@ def _measure(request: Request, variant: Variant) -> Block:
     if request.plan_path is None:
         disable()
     else:
-        enable(plan=_plan_of(variant, load_plan(request.plan_path)))
+        plan = load_plan(request.plan_path)
+        if variant is Variant.PINNING:
+            plan = without_concurrency(plan)
+        elif variant is Variant.CONCURRENCY:
+            plan = without_pinning(plan)
+        enable(plan=plan)
     run = _function_of(model, case, compiled_by_xla=variant is Variant.XLA)
     first_step_ms = _time_ms(run)
     for _ in range(options.warmup_steps):
@@ -162,17 +238,25 @@ def _measure(request: Request, variant: Variant) -> Block:
     if has_gpu:
         tf.config.experimental.reset_memory_stats("GPU:0")
     with _utilization_sampled() as mean_utilization:
-        step_ms = _time_steps(run, options)
+        step_ms = [_time_ms(run)]
+        # Not by the clock: a step that was waited for is one that was timed.
+        while len(step_ms) < options.steps or math.fsum(step_ms) < options.seconds * 1e3:
+            step_ms.append(_time_ms(run))
         utilization = mean_utilization()
+    if has_gpu:
+        peak_bytes = int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
+    else:
+        # Linux counts in KiB.
+        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     seen = status()
     if variant.needs_plan and seen.failures and not seen.stage_count:
         # What ran was stock TensorFlow, and not because the plan says so.
         raise BenchmarkError(f"Expected stages, got none: {seen.failures[0].cause}")
     return Block(
         repetition=request.repetition,
-        step_ms=step_ms,
+        step_ms=tuple(step_ms),
         first_step_ms=first_step_ms,
-        memory_peak_bytes=_memory_peak_bytes(has_gpu=has_gpu),
+        memory_peak_bytes=peak_bytes,
         memory_kind=MemoryKind.GPU_ALLOCATOR if has_gpu else MemoryKind.PROCESS_RSS,
         gpu_utilization=utilization,
         stage_count=seen.stage_count,
@@ -205,12 +289,6 @@ def _load(case: Case) -> Any:
             "function that builds one, as module:function."
         )
     return model
-
-
-def _plan_of(variant: Variant, plan: Plan) -> Plan:
-    if variant is Variant.PINNING:
-        return without_concurrency(plan)
-    return without_pinning(plan) if variant is Variant.CONCURRENCY else plan
 
 
 def _function_of(model: Any, case: Case, *, compiled_by_xla: bool) -> Callable[[], None]:
@@ -246,27 +324,10 @@ def _noise(spec: Any) -> Any:
     return tf.random.stateless_normal(spec.shape, (0, 0), dtype=spec.dtype)
 
 
-def _time_steps(run: Callable[[], None], options: MeasuringOptions) -> tuple[float, ...]:
-    times = [_time_ms(run)]
-    # Not by the clock: a step that was waited for is one that was timed.
-    while len(times) < options.steps or math.fsum(times) < options.seconds * 1e3:
-        times.append(_time_ms(run))
-    return tuple(times)
-
-
 def _time_ms(run: Callable[[], None]) -> float:
     start = time.perf_counter_ns()
     run()
     return (time.perf_counter_ns() - start) / 1e6
-
-
-def _memory_peak_bytes(*, has_gpu: bool) -> int:
-    if has_gpu:
-        import tensorflow as tf
-
-        return int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
-    # Linux counts in KiB.
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 @contextlib.contextmanager

@@ -10,22 +10,19 @@ import collections
 import dataclasses
 import enum
 import statistics
-from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
 import numpy as np
 
+from tf_interop.errors import BenchmarkError
 from tf_interop.profile.entries import Share
 from tf_interop.profile.types import ProfiledDevice
-
-BENCHMARK_FORMAT = "tf_interop.benchmark"
-BENCHMARK_VERSION = 1
+from tf_interop.versioned_file import VersionedFormat
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Milliseconds = Annotated[float, msgspec.Meta(gt=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
-_NO_FALLBACKS: collections.Counter[str] = collections.Counter()
 
 
 class Variant(enum.Enum):
@@ -182,67 +179,19 @@ class Block:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Speedup:
-    """How many times as fast as stock TensorFlow, block against block of the same turn.
-
-    Attributes:
-        median: of all turns.
-        lowest: of all turns.
-        highest: of all turns.
-    """
-
-    median: float
-    lowest: float
-    highest: float
-
-    @property
-    def has_range(self) -> bool:
-        """Whether it is of several turns: one says nothing of how far turns differ."""
-        return self.lowest < self.highest
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Summary:
-    """The blocks of one variant of one case, in short.
-
-    Attributes:
-        median_ms: of all timed steps.
-        quartile_ms: the first and the third quartile of all timed steps.
-        block_range_ms: the lowest and the highest median of a block: what changes between
-            processes, and drifts.
-        first_step_ms: the median of the blocks.
-        memory_peak_bytes: the highest of the blocks.
-        gpu_utilization: the mean of the blocks that have one; None where none has.
-        examples_per_second: batch size over `median_ms`.
-        speedup: over stock TensorFlow; None where no turn has both, and for a plan without a stage:
-            what ran is stock TensorFlow itself.
-        ran_as_stock: whether the plan had no stage for it, so that any difference to stock is
-            noise.
-    """
-
-    median_ms: float
-    quartile_ms: tuple[float, float]
-    block_range_ms: tuple[float, float]
-    first_step_ms: float
-    memory_peak_bytes: int
-    gpu_utilization: float | None
-    examples_per_second: float
-    speedup: Speedup | None
-    ran_as_stock: bool
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class VariantResult:
+class Result:
     """What was measured of one variant of one case.
 
     Attributes:
-        variant: in which way it was run.
+        case: what was run.
+        variant: in which way.
         plan: the SHA-256 of the plan's file; None for a variant that needs none, and where there
             was none to be had.
         failure: why there are no further blocks; None where nothing failed.
         blocks: what each process measured, by repetition.
     """
 
+    case: Case
     variant: Variant
     plan: str | None = None
     failure: Failure | None = None
@@ -251,61 +200,60 @@ class VariantResult:
     @property
     def fallbacks(self) -> collections.Counter[str]:
         """How often stages did not do as planned in all blocks, by reason."""
-        return sum((collections.Counter(each.fallbacks) for each in self.blocks), _NO_FALLBACKS)
+        counts: collections.Counter[str] = collections.Counter()
+        for block in self.blocks:
+            counts.update(block.fallbacks)
+        return counts
+
+    @property
+    def ran_as_stock(self) -> bool:
+        """Whether the plan had no stage for it, so that any difference to stock is noise."""
+        has_stage = any(block.stage_count for block in self.blocks)
+        return self.variant.needs_plan and bool(self.blocks) and not has_stage
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class CaseResult:
-    """What was measured of one case.
+class Summary:
+    """The blocks of one variant of one case, in short; each field is a column of the CSV file.
 
     Attributes:
-        case: what was run.
-        variants: each way once, in the order in which they were begun.
+        median_ms: of all timed steps.
+        first_quartile_ms: of all timed steps.
+        third_quartile_ms: of all timed steps.
+        lowest_block_ms: the lowest median of a block. How far that is from the highest says what
+            changes between processes, and drifts.
+        highest_block_ms: the highest median of a block.
+        examples_per_second: batch size over `median_ms`.
+        speedup: how many times as fast as stock TensorFlow, block against block of the same turn:
+            the median of the turns. None where no turn has both, and for a plan without a stage:
+            what ran is stock TensorFlow itself.
+        lowest_speedup: of all turns; None where there is but one, or all are alike.
+        highest_speedup: likewise.
+        first_step_ms: the median of the blocks.
+        memory_peak_bytes: the highest of the blocks.
+        memory_kind: which memory that is.
+        gpu_utilization: the mean of the blocks that have one; None where none has.
+        blocks: how many.
+        stages: how many ran, such as `4`, or `0–4` where blocks differ.
+        fallbacks: how often stages did not do as planned.
     """
 
-    case: Case
-    variants: tuple[VariantResult, ...]
-
-    def of(self, variant: Variant) -> VariantResult:
-        """What was measured of a variant, which may be nothing."""
-        found = (each for each in self.variants if each.variant is variant)
-        return next(found, VariantResult(variant))
-
-    def summarize(self, variant: Variant) -> Summary | None:
-        """Medians, spreads and ratios; None where the variant has no block."""
-        blocks = self.of(variant).blocks
-        if not blocks:
-            return None
-        steps = [each for block in blocks for each in block.step_ms]
-        first, median, third = (float(each) for each in np.quantile(steps, (0.25, 0.5, 0.75)))
-        medians = [statistics.median(block.step_ms) for block in blocks]
-        utilizations = [each.gpu_utilization for each in blocks if each.gpu_utilization is not None]
-        ran_as_stock = variant.needs_plan and not any(block.stage_count for block in blocks)
-        return Summary(
-            median_ms=median,
-            quartile_ms=(first, third),
-            block_range_ms=(min(medians), max(medians)),
-            first_step_ms=statistics.median(block.first_step_ms for block in blocks),
-            memory_peak_bytes=max(block.memory_peak_bytes for block in blocks),
-            gpu_utilization=statistics.fmean(utilizations) if utilizations else None,
-            examples_per_second=self.case.batch_size / median * 1e3,
-            speedup=None if ran_as_stock else self._speedup(blocks),
-            ran_as_stock=ran_as_stock,
-        )
-
-    def _speedup(self, blocks: Iterable[Block]) -> Speedup | None:
-        # Of one turn: the two processes ran minutes apart at most, so that clocks, temperature and
-        # other users of the machine have changed the least between them.
-        stock = self.of(Variant.STOCK).blocks
-        stock_ms = {block.repetition: statistics.median(block.step_ms) for block in stock}
-        ratios = [
-            stock_ms[block.repetition] / statistics.median(block.step_ms)
-            for block in blocks
-            if block.repetition in stock_ms
-        ]
-        if not ratios:
-            return None
-        return Speedup(statistics.median(ratios), min(ratios), max(ratios))
+    median_ms: float
+    first_quartile_ms: float
+    third_quartile_ms: float
+    lowest_block_ms: float
+    highest_block_ms: float
+    examples_per_second: float
+    speedup: float | None
+    lowest_speedup: float | None
+    highest_speedup: float | None
+    first_step_ms: float
+    memory_peak_bytes: int
+    memory_kind: MemoryKind
+    gpu_utilization: float | None
+    blocks: int
+    stages: str
+    fallbacks: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -334,7 +282,7 @@ class Benchmark:
         made_with: versions of the software, such as {"tensorflow": "2.21.0"}.
         commands: every command that added to the file.
         options: how each block was measured.
-        results: one for each case, in the order in which they were begun.
+        results: one for each variant of each case, in the order in which they were begun.
         format: always `tf_interop.benchmark`.
         version: version of the format.
     """
@@ -343,11 +291,88 @@ class Benchmark:
     made_with: dict[str, str]
     commands: tuple[str, ...]
     options: MeasuringOptions
-    results: tuple[CaseResult, ...] = ()
-    format: str = BENCHMARK_FORMAT
-    version: int = BENCHMARK_VERSION
+    results: tuple[Result, ...] = ()
+    format: str = "tf_interop.benchmark"
+    version: int = 1
 
     @property
-    def variant_results(self) -> list[tuple[CaseResult, VariantResult]]:
-        """Each variant of each case, with its case."""
-        return [(result, measured) for result in self.results for measured in result.variants]
+    def by_case(self) -> dict[Case, list[Result]]:
+        """The results of each case."""
+        cases: dict[Case, list[Result]] = {}
+        for each in self.results:
+            cases.setdefault(each.case, []).append(each)
+        return cases
+
+    def of(self, case: Case, variant: Variant) -> Result:
+        """What was measured of a variant of a case, which may be nothing."""
+        found = (each for each in self.results if (each.case, each.variant) == (case, variant))
+        return next(found, Result(case, variant))
+
+    def summarize(self, result: Result) -> Summary | None:
+        """Medians, spreads and ratios of one of `results`; None where it has no block."""
+        blocks = result.blocks
+        if not blocks:
+            return None
+        medians = {block.repetition: statistics.median(block.step_ms) for block in blocks}
+        # Of one turn: the two processes ran minutes apart at most, so that clocks, temperature and
+        # other users of the machine have changed the least between them.
+        speedups = [
+            statistics.median(stock.step_ms) / medians[stock.repetition]
+            for stock in self.of(result.case, Variant.STOCK).blocks
+            if stock.repetition in medians and not result.ran_as_stock
+        ]
+        # One turn says nothing of how far turns differ.
+        has_range = bool(speedups) and min(speedups) < max(speedups)
+        steps = [each for block in blocks for each in block.step_ms]
+        first, median, third = (float(each) for each in np.quantile(steps, (0.25, 0.5, 0.75)))
+        utilizations = [each.gpu_utilization for each in blocks if each.gpu_utilization is not None]
+        stages = sorted({block.stage_count for block in blocks})
+        return Summary(
+            median_ms=median,
+            first_quartile_ms=first,
+            third_quartile_ms=third,
+            lowest_block_ms=min(medians.values()),
+            highest_block_ms=max(medians.values()),
+            examples_per_second=result.case.batch_size / median * 1e3,
+            speedup=statistics.median(speedups) if speedups else None,
+            lowest_speedup=min(speedups) if has_range else None,
+            highest_speedup=max(speedups) if has_range else None,
+            first_step_ms=statistics.median(block.first_step_ms for block in blocks),
+            memory_peak_bytes=max(block.memory_peak_bytes for block in blocks),
+            memory_kind=blocks[0].memory_kind,
+            gpu_utilization=statistics.fmean(utilizations) if utilizations else None,
+            blocks=len(blocks),
+            stages="–".join(map(str, dict.fromkeys((stages[0], stages[-1])))),
+            fallbacks=result.fallbacks.total(),
+        )
+
+
+def _check(benchmark: Benchmark) -> None:
+    """Legal is a file that holds each variant of a case once, of it each repetition in order."""
+    seen: set[tuple[Case, Variant]] = set()
+    for index, result in enumerate(benchmark.results):
+        place = f"`$.results[{index}]`"
+        if (result.case, result.variant) in seen:
+            raise ValueError(f"Expected each variant of a case once, got one again at {place}")
+        seen.add((result.case, result.variant))
+        repetitions = [block.repetition for block in result.blocks]
+        if repetitions != sorted(set(repetitions)):
+            raise ValueError(
+                f"Expected each repetition once and in order, got {repetitions} at {place}"
+            )
+        if not result.blocks and result.failure is None:
+            raise ValueError(f"Expected blocks or a failure, got neither at {place}")
+
+
+BENCHMARK_FILE = VersionedFormat(
+    noun="benchmark",
+    value_type=Benchmark,
+    check=_check,
+    error=BenchmarkError,
+    remedy="Remove the file and measure anew, or choose another one.",
+)
+"""Files of benchmarks: JSON with every timed step, so that any value can be made of it."""
+
+load_benchmark = BENCHMARK_FILE.load
+save_benchmark = BENCHMARK_FILE.save
+benchmark_schema = BENCHMARK_FILE.schema

@@ -18,15 +18,15 @@ import time
 from collections.abc import Callable
 
 from tf_interop.benchmark.child import Outcome, Request
-from tf_interop.benchmark.file import load_benchmark, save_benchmark
 from tf_interop.benchmark.result import (
     Benchmark,
     Case,
-    CaseResult,
     Failure,
     MeasuringOptions,
+    Result,
     Variant,
-    VariantResult,
+    load_benchmark,
+    save_benchmark,
 )
 from tf_interop.errors import BenchmarkError
 from tf_interop.profile.types import ProfiledDevice, why_foreign
@@ -110,7 +110,11 @@ def _as_timed(measuring: MeasuringOptions) -> MeasuringOptions:
 
 
 class BenchmarkRun:
-    """One run. It holds everything that is in the file, and keeps the file up to date."""
+    """A benchmark that is measured block by block.
+
+    Attributes:
+        benchmark: what has been measured so far, by this run and before.
+    """
 
     def __init__(
         self,
@@ -121,9 +125,8 @@ class BenchmarkRun:
         *,
         should_stop: Callable[[], bool] = lambda: False,
         listener: Listener = lambda what, done, total: None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepares a run.
+        """Prepares the run.
 
         Args:
             benchmark: what there is already.
@@ -132,32 +135,19 @@ class BenchmarkRun:
             run_child: runs a process.
             should_stop: asked before each process.
             listener: told before each process.
-            clock: in seconds.
         """
-        self._benchmark = benchmark
+        self.benchmark = benchmark
+        if options.retry_failures:
+            kept = (dataclasses.replace(each, failure=None) for each in benchmark.results)
+            self.benchmark = dataclasses.replace(
+                benchmark, results=tuple(each for each in kept if each.blocks)
+            )
         self._path = path
         self._options = options
         self._run_child = run_child
         self._should_stop = should_stop
         self._listener = listener
-        self._clock = clock
-        self._end = None if options.budget_seconds is None else clock() + options.budget_seconds
-        self._planned: set[Case] = set()
-        self._results: dict[Case, dict[Variant, VariantResult]] = {}
-        for result, measured in benchmark.variant_results:
-            kept = dataclasses.replace(measured, failure=None)
-            if not options.retry_failures:
-                kept = measured
-            if kept.blocks or kept.failure:
-                self._results.setdefault(result.case, {})[kept.variant] = kept
-
-    @property
-    def benchmark(self) -> Benchmark:
-        """What has been measured so far, by this run and before."""
-        results = tuple(
-            CaseResult(case, tuple(each.values())) for case, each in self._results.items()
-        )
-        return dataclasses.replace(self._benchmark, results=results)
+        self._plans: dict[Case, pathlib.Path | Failure] = {}
 
     def run(self) -> bool:
         """Measures what is not in the file yet.
@@ -168,9 +158,11 @@ class BenchmarkRun:
         Raises:
             BenchmarkError: the file cannot be written, or holds values of another plan.
         """
+        budget = self._options.budget_seconds
+        end = float("inf") if budget is None else time.monotonic() + budget
         for block in self._blocks():
             if self._is_wanted(*block):
-                if self._should_stop() or (self._end is not None and self._clock() >= self._end):
+                if self._should_stop() or time.monotonic() >= end:
                     return False
                 self._measure(*block)
         return True
@@ -187,70 +179,57 @@ class BenchmarkRun:
             for variant in variants[first:] + variants[:first]
         ]
 
-    def _result(self, case: Case, variant: Variant) -> VariantResult:
-        return self._results.get(case, {}).get(variant, VariantResult(variant))
-
     def _is_wanted(self, case: Case, variant: Variant, repetition: int) -> bool:
-        result = self._result(case, variant)
+        result = self.benchmark.of(case, variant)
         is_there = any(block.repetition == repetition for block in result.blocks)
         return result.failure is None and not is_there
 
     def _measure(self, case: Case, variant: Variant, repetition: int) -> None:
-        plan_path = None
-        if variant.needs_plan:
-            plan_path, failure = self._plan_for(case)
-            if plan_path is None:
-                # None of either: the run was stopped while it was planned.
-                if failure is not None:
-                    self._add(case, variant, None, Outcome(failure=failure))
-                return
-        request = Request(
-            case,
-            variant,
-            None if plan_path is None else str(plan_path),
-            repetition=repetition,
-            options=self._options.measuring,
-            needs_gpu=self._benchmark.device.backend == "cudnn",
-        )
-        outcome = self._start(f"{variant.value}, turn {repetition + 1}", request)
-        self._add(case, variant, plan_path, outcome)
+        plan = self._plan_for(case) if variant.needs_plan else None
+        if isinstance(plan, Failure):
+            self._add(case, variant, None, Outcome(failure=plan))
+        elif not self._should_stop():
+            request = Request(
+                case,
+                variant,
+                None if plan is None else str(plan),
+                repetition=repetition,
+                options=self._options.measuring,
+                needs_gpu=self.benchmark.device.backend == "cudnn",
+            )
+            outcome = self._start(f"{variant.value}, turn {repetition + 1}", request)
+            self._add(case, variant, plan, outcome)
 
     def _start(self, what: str, request: Request) -> Outcome:
         blocks = self._blocks()
         done = sum(not self._is_wanted(*block) for block in blocks)
-        name = request.case.name_on(self._benchmark.device)
+        name = request.case.name_on(self.benchmark.device)
         self._listener(f"{name}: {what}", done, len(blocks))
         return self._run_child(request, self._options.measuring.timeout_seconds)
 
-    def _plan_for(self, case: Case) -> tuple[pathlib.Path | None, Failure | None]:
+    def _plan_for(self, case: Case) -> pathlib.Path | Failure:
         """The plan of a case, or why there is none."""
         source = self._options.source_of(case)
         if source is None:
             raise BenchmarkError(f"Expected a plan for '{case.name}', got no source of one.")
         if source.plan_path is not None:
-            return source.plan_path, None
-        path = plan_folder(self._path) / f"{_as_file_name(case.name)}.json"
-        before = [
-            each for variant, each in self._results.get(case, {}).items() if variant.needs_plan
-        ]
-        # What lies there may be another plan of that name, not that of the values in the file.
-        if path.exists() and (
-            case in self._planned or _sha256(path) in {each.plan for each in before}
-        ):
-            return path, None
-        for each in before:
-            if each.plan is None and each.failure is not None:
-                return None, each.failure
-        path.parent.mkdir(exist_ok=True)
-        profile_path = None if source.profile_path is None else str(source.profile_path)
-        request = Request(case, None, str(path), profile_path, source.allow_foreign_profile)
-        failure = self._start("planning", request).failure
-        if failure is not None:
-            return None, dataclasses.replace(failure, message=f"no plan: {failure.message}")
-        if self._should_stop():
-            return None, None
-        self._planned.add(case)
-        return path, None
+            return source.plan_path
+        if case not in self._plans:
+            name = re.sub(r"[^A-Za-z0-9.]+", "_", case.name)[-100:]
+            path = plan_folder(self._path) / f"{name}.json"
+            # What lies there may be another plan of that name, not that of the values in the file.
+            used = {each.plan for each in self.benchmark.results if each.case == case}
+            failure = None
+            if not path.exists() or _sha256(path) not in used:
+                path.parent.mkdir(exist_ok=True)
+                profile = None if source.profile_path is None else str(source.profile_path)
+                request = Request(case, None, str(path), profile, source.allow_foreign_profile)
+                failure = self._start("planning", request).failure
+            self._plans[case] = path
+            if failure is not None:
+                message = f"no plan: {failure.message}"
+                self._plans[case] = dataclasses.replace(failure, message=message)
+        return self._plans[case]
 
     def _add(
         self, case: Case, variant: Variant, plan_path: pathlib.Path | None, outcome: Outcome
@@ -258,7 +237,7 @@ class BenchmarkRun:
         if outcome.block is None and outcome.failure is None:
             return
         plan = None if plan_path is None else _sha256(plan_path)
-        before = self._result(case, variant)
+        before = self.benchmark.of(case, variant)
         if before.blocks and before.plan != plan:
             raise BenchmarkError(
                 f"Expected the plan that '{case.name}' was measured with before (SHA-256 "
@@ -267,20 +246,17 @@ class BenchmarkRun:
             )
         added = before.blocks if outcome.block is None else (*before.blocks, outcome.block)
         blocks = tuple(sorted(added, key=lambda each: each.repetition))
-        results = self._results.setdefault(case, {})
-        results[variant] = VariantResult(variant, plan, outcome.failure, blocks)
+        result = Result(case, variant, plan, outcome.failure, blocks)
+        results = [result if each is before else each for each in self.benchmark.results]
+        if result not in results:
+            results.append(result)
+        self.benchmark = dataclasses.replace(self.benchmark, results=tuple(results))
         save_benchmark(self.benchmark, self._path)
 
 
 def plan_folder(path: pathlib.Path) -> pathlib.Path:
     """Where the plans lie that were made for a benchmark's file."""
     return path.with_name(f"{path.stem}.plans")
-
-
-def _as_file_name(text: str) -> str:
-    # The hash keeps names apart that differ in what is replaced.
-    plain = re.sub(r"[^A-Za-z0-9.]+", "_", text)[-100:]
-    return f"{plain}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def _sha256(path: pathlib.Path) -> str:

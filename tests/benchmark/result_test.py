@@ -1,0 +1,178 @@
+"""Benchmarks' files, and what is made of them: summaries, tables, CSV and pictures."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from benchmark_values import BENCHMARK, CASE, OURS_BLOCKS, make_block, with_ours
+from profile_values import GPU
+from rich.console import Console
+
+from tf_interop.benchmark.result import (
+    Benchmark,
+    Block,
+    Summary,
+    Variant,
+    load_benchmark,
+    save_benchmark,
+)
+from tf_interop.benchmark.show import CSV_COLUMNS, show_benchmark, write_csv, write_plot
+from tf_interop.errors import BenchmarkError
+
+NO_STAGE = tuple(dataclasses.replace(block, stage_count=0) for block in OURS_BLOCKS)
+
+
+def _shown(benchmark: Benchmark) -> str:
+    text = io.StringIO()
+    show_benchmark(benchmark, Console(file=text, width=100))
+    return text.getvalue()
+
+
+def _csv_rows(benchmark: Benchmark, folder: pathlib.Path) -> dict[str, dict[str, str]]:
+    write_csv(benchmark, folder / "results.csv")
+    with (folder / "results.csv").open(newline="") as file:
+        return {row["variant"]: row for row in csv.DictReader(file)}
+
+
+@pytest.mark.parametrize(
+    ("damage", "place"),
+    [
+        (lambda raw: raw.append(raw[0]), r"results\[3\]"),
+        (lambda raw: raw[0]["blocks"].reverse(), r"results\[0\]"),
+        (lambda raw: raw[1].update(failure=None), r"results\[1\]"),
+    ],
+)
+def test_refuses_what_is_not_legal(
+    tmp_path: pathlib.Path, damage: Callable[[Any], None], place: str
+) -> None:
+    path = tmp_path / "results.json"
+    save_benchmark(BENCHMARK, path)
+    raw = json.loads(path.read_text())
+    damage(raw["results"])
+    path.write_text(json.dumps(raw))
+    with pytest.raises(BenchmarkError, match=place):
+        load_benchmark(path)
+
+
+def _summary_of_ours(*blocks: Block) -> Summary:
+    benchmark = with_ours(*blocks)
+    summary = benchmark.summarize(benchmark.of(CASE, Variant.OURS))
+    assert summary is not None
+    return summary
+
+
+def test_a_summary_is_of_all_steps_of_all_blocks() -> None:
+    assert _summary_of_ours(
+        make_block(4, 4.0, 1.0, 3.0, memory_peak_bytes=7, gpu_utilization=0.5, first_step_ms=100.0),
+        make_block(
+            5,
+            2.0,
+            100.0,
+            memory_peak_bytes=9,
+            stage_count=2,
+            first_step_ms=300.0,
+            fallbacks={"": 3},
+        ),
+    ) == Summary(
+        median_ms=3.0,
+        first_quartile_ms=2.0,
+        third_quartile_ms=4.0,
+        # Of the medians of the blocks.
+        lowest_block_ms=3.0,
+        highest_block_ms=51.0,
+        examples_per_second=pytest.approx(8 / 0.003),
+        speedup=None,
+        lowest_speedup=None,
+        highest_speedup=None,
+        first_step_ms=200.0,
+        memory_peak_bytes=9,
+        memory_kind=OURS_BLOCKS[0].memory_kind,
+        gpu_utilization=0.5,
+        blocks=2,
+        stages="0–2",
+        fallbacks=3,
+    )
+    assert BENCHMARK.summarize(BENCHMARK.of(CASE, Variant.XLA)) is None
+
+
+@pytest.mark.parametrize(
+    ("blocks", "speedups", "shown"),
+    [
+        # The second turn is half as fast for all: over all blocks it would look like 15 / 6 = 2.5.
+        (OURS_BLOCKS, (2.25, 2.0, 2.5), "2.25 (2.00–2.50)"),
+        (
+            (make_block(0, 5.0, stage_count=1), make_block(7, 0.001)),
+            (2.2, None, None),
+            "2.20 (one turn)",
+        ),
+        ((make_block(7, 0.001, stage_count=1),), (None, None, None), " – "),
+        (NO_STAGE, (None, None, None), "as stock"),
+    ],
+)
+def test_a_speedup_is_of_the_turns_that_both_have(
+    blocks: tuple[Block, ...],
+    speedups: tuple[float | None, ...],
+    shown: str,
+    tmp_path: pathlib.Path,
+) -> None:
+    summary = _summary_of_ours(*blocks)
+    assert (summary.speedup, summary.lowest_speedup, summary.highest_speedup) == speedups
+    text = _shown(with_ours(*blocks))
+    [ours] = [line for line in text.splitlines() if line.startswith("ours ")]
+    assert shown in ours
+    assert ("one turn: no range" in text) == ("one turn" in shown)
+    row = _csv_rows(with_ours(*blocks), tmp_path)["ours"]
+    columns = ("speedup", "lowest_speedup", "highest_speedup")
+    assert [row[name] for name in columns] == [
+        "" if each is None else str(each) for each in speedups
+    ]
+
+
+def test_tables_and_csv_have_every_variant_and_say_what_is_missing(tmp_path: pathlib.Path) -> None:
+    text = _shown(BENCHMARK)
+    lines = text.splitlines()
+    [ours] = [line for line in lines if line.startswith("ours ")]
+    assert "6.00 ms" in ours and ours.split()[-1] == "4"
+    assert any(line.strip().startswith("xla: timed out") for line in lines)
+    assert any("3 times: no workspace" in line for line in lines)
+    assert "RSS" in text and "in 1 of 2 turns" not in text
+    assert "in 1 of 2 turns" in _shown(with_ours(NO_STAGE[0], OURS_BLOCKS[1]))
+    rows = _csv_rows(BENCHMARK, tmp_path)
+    assert list(rows) == ["stock", "xla", "ours"]
+    assert tuple(rows["ours"]) == CSV_COLUMNS
+    expected = {
+        "model": "ResNet50", "mode": "inference", "image_size": "", "median_ms": "6.0",
+        "memory_kind": "process_rss", "fallbacks": "3", "failure": "",
+    }  # fmt: skip
+    assert expected.items() <= rows["ours"].items()
+    assert (rows["xla"]["median_ms"], rows["xla"]["blocks"]) == ("", "0")
+    assert rows["xla"]["failure"].startswith("timed out")
+
+
+def test_a_table_of_a_cpu_says_so_and_knows_no_tf32() -> None:
+    on_cpu, on_gpu = _shown(BENCHMARK), _shown(dataclasses.replace(BENCHMARK, device=GPU))
+    assert "ResNet50, inference, batch 8, float32" in on_cpu
+    assert "ResNet50, inference, batch 8, tf32" in on_gpu
+    assert "Measured on a CPU" in on_cpu
+    assert "Measured on a CPU" not in on_gpu
+    sized = dataclasses.replace(CASE, image_size=(32, 64))
+    assert sized.name == "ResNet50, inference, batch 8, tf32, 32x64"
+
+
+def test_a_plot_is_of_the_kind_of_its_suffix(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("matplotlib")
+    write_plot(BENCHMARK, tmp_path / "results.png")
+    assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
+    write_plot(BENCHMARK, tmp_path / "results.svg")
+    assert (tmp_path / "results.svg").read_text().count('id="legend') == 1
+    with pytest.raises(BenchmarkError, match=r"results\.unknown"):
+        write_plot(BENCHMARK, tmp_path / "results.unknown")
+    with pytest.raises(BenchmarkError, match="Measure first"):
+        write_plot(dataclasses.replace(BENCHMARK, results=()), tmp_path / "results.png")

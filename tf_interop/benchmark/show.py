@@ -1,0 +1,260 @@
+"""Benchmarks for people: a table for each case, a line for each variant as CSV, and a picture."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import enum
+import io
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console
+
+from tf_interop.benchmark.result import Benchmark, Case, MemoryKind, Result, Summary, Variant
+from tf_interop.errors import BenchmarkError
+from tf_interop.tables import UNKNOWN, new_table, percent, print_on
+from tf_interop.versioned_file import write_file
+
+_ON_A_CPU = (
+    "Measured on a CPU: it shows how everything works. Whether stages are faster on a GPU, for "
+    "which they are made, it does not say."
+)
+_MEMORY_IS = {
+    MemoryKind.PROCESS_RSS: "memory: of the whole process (RSS). GPU busy: there is no GPU to ask.",
+    MemoryKind.GPU_ALLOCATOR: "memory: the peak of TensorFlow's GPU allocator while steps were "
+    "timed.",
+}
+CSV_COLUMNS = (
+    *(field.name for field in dataclasses.fields(Case)),
+    "variant",
+    *(field.name for field in dataclasses.fields(Summary)),
+    "failure",
+    "device",
+)
+
+# Of Okabe and Ito, which people see apart who do not see all colours.
+_COLOURS = dict(zip(Variant, ("#999999", "#E69F00", "#0072B2", "#56B4E9", "#009E73"), strict=True))
+_MOST_COLUMNS = 3
+_GROUP_WIDTH = 0.8
+
+
+def show_benchmark(benchmark: Benchmark, console: Console) -> None:
+    """Prints what was measured on, and a table for each case."""
+    device = benchmark.device
+    versions = ", ".join(f"{name} {version}" for name, version in benchmark.made_with.items())
+    print_on(console, f"{device.name}, {device.date}; {versions}")
+    if device.backend == "host":
+        print_on(console, _ON_A_CPU)
+    for case, results in benchmark.by_case.items():
+        table = new_table(case.name_on(device))
+        table.add_column("")
+        for column in ("median", "quartiles", "times as fast", "first step", "memory", "GPU busy"):
+            table.add_column(column, justify="right", no_wrap=True)
+        table.add_column("stages", justify="right")
+        for result in results:
+            table.add_row(result.variant.value, *_cells(benchmark, result))
+        print_on(console, table)
+        for note in _notes(results):
+            print_on(console, f"  {note}")
+    print_on(
+        console,
+        "\nmedian, quartiles: of all timed steps. times as fast: as stock, turn by turn, with the "
+        "lowest and the highest turn.",
+    )
+    others = [each for each in benchmark.results if each.variant is not Variant.STOCK]
+    if any("one turn" in times_as_fast(benchmark, each) for each in others):
+        print_on(
+            console,
+            "one turn: no range, so that a difference may be chance. More --repetitions give one.",
+        )
+    if any(each.ran_as_stock for each in others):
+        print_on(
+            console,
+            "as stock: the plan has no stage for it, so that the same program ran; what its times "
+            "differ from those of stock is chance.",
+        )
+    kinds = {block.memory_kind for each in benchmark.results for block in each.blocks}
+    for kind, text in _MEMORY_IS.items():
+        if kind in kinds:
+            print_on(console, text)
+
+
+def times_as_fast(benchmark: Benchmark, result: Result, *, to: str = "–") -> str:
+    """How a variant of a case compares with stock TensorFlow, such as `2.25 (2.00–2.50)`.
+
+    Args:
+        benchmark: with what was measured of stock TensorFlow.
+        result: of the variant.
+        to: stands between the lowest and the highest turn.
+    """
+    summary = benchmark.summarize(result)
+    if summary is None or summary.speedup is None:
+        return "as stock" if result.ran_as_stock else UNKNOWN
+    if summary.lowest_speedup is not None:
+        return (
+            f"{summary.speedup:.2f} ({summary.lowest_speedup:.2f}{to}{summary.highest_speedup:.2f})"
+        )
+    # Of stock itself every turn is 1.
+    return f"{summary.speedup:.2f}" + (" (one turn)" if result.variant is not Variant.STOCK else "")
+
+
+def write_csv(benchmark: Benchmark, path: pathlib.Path) -> None:
+    """Writes a CSV file with a line for each variant of each case.
+
+    Raises:
+        BenchmarkError: the file cannot be written.
+    """
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, CSV_COLUMNS)
+    writer.writeheader()
+    for result in benchmark.results:
+        summary, failure = benchmark.summarize(result), result.failure
+        row = {
+            **dataclasses.asdict(result.case),
+            "variant": result.variant,
+            **({"blocks": 0} if summary is None else dataclasses.asdict(summary)),
+            "failure": failure and f"{failure.kind.value}: {failure.message}",
+            "device": benchmark.device.name,
+        }
+        writer.writerow({name: _as_csv(value) for name, value in row.items()})
+    write_file(text.getvalue().encode(), path, "CSV file", BenchmarkError)
+
+
+def write_plot(benchmark: Benchmark, path: pathlib.Path) -> None:
+    """Draws a panel for each model, mode and precision, with the batch sizes side by side.
+
+    Args:
+        benchmark: what to draw; a variant without values, or without stock TensorFlow to compare
+            it with, is left out, and the panel says so.
+        path: the picture; its suffix says which kind, such as `.png` or `.svg`.
+
+    Raises:
+        BenchmarkError: matplotlib is not installed, there is nothing to draw, or the file cannot be
+            written.
+    """
+    check_plot(path)
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    device = benchmark.device
+    panels: dict[str, list[Result]] = {}
+    for result in benchmark.results:
+        one_batch = dataclasses.replace(result.case, batch_size=1)
+        title = one_batch.name_on(device).rpartition(":")[2].replace(", batch 1,", ",")
+        panels.setdefault(title, []).append(result)
+    if not panels:
+        raise BenchmarkError(f"Expected results to draw in '{path}', got none. Measure first.")
+    columns = min(len(panels), _MOST_COLUMNS)
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(4.2 * columns, 3.0 * rows + 0.8), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for panel, (title, results) in zip(axes, panels.items(), strict=False):
+        panel.set_title(title, fontsize=9)
+        _draw(panel, benchmark, results)
+    for unused in axes[len(panels) :]:
+        unused.set_axis_off()
+    tensorflow = benchmark.made_with.get("tensorflow", "")
+    figure.suptitle(f"{device.name}, TensorFlow {tensorflow}, {device.date}", fontsize=10)
+    drawn = {each.variant for each in benchmark.results if each.blocks}
+    variants = [variant for variant in Variant if variant in drawn]
+    figure.legend(
+        handles=[Patch(color=_COLOURS[variant], label=variant.value) for variant in variants],
+        loc="outside lower center",
+        ncols=min(len(variants), 3 * columns),
+        fontsize=8,
+        frameon=False,
+    )
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=150, format=_kind_of(path))
+    write_file(picture.getvalue(), path, "plot", BenchmarkError)
+
+
+def check_plot(path: pathlib.Path) -> None:
+    """Checks that a plot can be drawn, before there is anything to draw.
+
+    Raises:
+        BenchmarkError: matplotlib is not installed, or draws no pictures of this kind.
+    """
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ImportError as error:
+        raise BenchmarkError(
+            f"Expected matplotlib for the plot '{path}', got none. Install it, as with pip install "
+            "tf-interop[report]."
+        ) from error
+    kinds = FigureCanvasBase.get_supported_filetypes()
+    if _kind_of(path) not in kinds:
+        raise BenchmarkError(
+            f"Expected a picture that ends in one of {', '.join(f'.{kind}' for kind in kinds)}, "
+            f"got '{path}'. Choose another name."
+        )
+
+
+def _cells(benchmark: Benchmark, result: Result) -> tuple[str, ...]:
+    summary = benchmark.summarize(result)
+    if summary is None:
+        return (UNKNOWN,) * 7
+    return (
+        f"{summary.median_ms:.2f} ms",
+        f"{summary.first_quartile_ms:.2f}–{summary.third_quartile_ms:.2f}",
+        times_as_fast(benchmark, result),
+        f"{summary.first_step_ms / 1e3:.1f} s",
+        f"{summary.memory_peak_bytes / 1e6:.0f} MB",
+        percent(summary.gpu_utilization),
+        summary.stages,
+    )
+
+
+def _notes(results: list[Result]) -> Iterator[str]:
+    for result in results:
+        name, blocks = result.variant.value, result.blocks
+        if result.failure is not None:
+            yield f"{name}: {result.failure.kind.value}: {result.failure.message}"
+        without = sum(not block.stage_count for block in blocks)
+        if result.variant.needs_plan and 0 < without < len(blocks):
+            yield f"{name}: without a stage, as stock, in {without} of {len(blocks)} turns"
+        for reason, count in result.fallbacks.items():
+            yield f"{name}: not as planned, {count} times: {reason}"
+
+
+def _as_csv(value: object) -> object:
+    if isinstance(value, tuple):
+        return "x".join(map(str, value))
+    return value.value if isinstance(value, enum.Enum) else value
+
+
+def _kind_of(path: pathlib.Path) -> str:
+    return path.suffix[1:].lower() or "png"
+
+
+def _draw(panel: Any, benchmark: Benchmark, results: list[Result]) -> None:
+    batches = sorted({result.case.batch_size for result in results})
+    there = {result.variant for result in results}
+    variants = [each for each in Variant if each in there]
+    width = _GROUP_WIDTH / len(variants)
+    missing = []
+    for result in results:
+        batch, variant = result.case.batch_size, result.variant
+        summary = benchmark.summarize(result)
+        if summary is None or summary.speedup is None:
+            why = " (as stock)" if result.ran_as_stock else ""
+            missing.append(f"{variant.value} at {batch}{why}")
+            continue
+        speedup, lowest, highest = summary.speedup, summary.lowest_speedup, summary.highest_speedup
+        whiskers = None
+        if lowest is not None and highest is not None:
+            whiskers = [[speedup - lowest], [highest - speedup]]
+        panel.bar(
+            batches.index(batch) + width * (variants.index(variant) - (len(variants) - 1) / 2),
+            speedup,
+            width,
+            color=_COLOURS[variant],
+            yerr=whiskers,
+            error_kw={"linewidth": 0.8},
+        )
+    panel.axhline(1.0, color="black", linewidth=0.6)
+    panel.set_xticks(range(len(batches)), [str(batch) for batch in batches])
+    panel.set_xlabel("batch size" + (f"; missing: {', '.join(missing)}" if missing else ""))
+    panel.set_ylabel("times as fast as stock")
