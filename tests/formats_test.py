@@ -19,7 +19,7 @@ import pytest
 import report_values
 from benchmark_values import BENCHMARK
 
-from tf_interop.benchmark.file import benchmark_schema, load_benchmark, save_benchmark
+from tf_interop.benchmark.result import benchmark_schema, load_benchmark, save_benchmark
 from tf_interop.errors import BenchmarkError, PlanError, ProfileError, TfInteropError
 from tf_interop.planning.file import load_plan, plan_schema, save_plan
 from tf_interop.planning.problem import load_problem, save_problem
