@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import dataclasses
 import logging
 import pathlib
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,12 +13,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
+from unnoticed import in_threads, stages_run
 
 import tf_interop
 from tf_interop import tensorflow_internals
 from tf_interop.errors import LibraryError, PlanError
 from tf_interop.keras import ConvStages
-from tf_interop.planning.file import save_plan
+from tf_interop.model.collect import CollectOptions, collect_configurations
+from tf_interop.planning.types import Plan
+from tf_interop.profile.tables import describe_convolution
 from tf_interop.runtime import keras_internals
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.settings import Policy, Settings
@@ -29,17 +31,21 @@ from tf_interop.runtime.tensorboard import StageValuesWriter
 # smaller.
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.random((10, 8, 8, 3), dtype=np.float32)
+VOLUMES = RANDOM.random((10, 4, 8, 8, 3), dtype=np.float32)
 LABELS = RANDOM.random((10, 2), dtype=np.float32)
 BATCH_SIZE = 4
-
-OPTION_VALUES = pytest.mark.parametrize("option", [None, True, False])
+VALIDATION = {"validation_data": (IMAGES[:5], LABELS[:5])}
 
 
 # TensorFlow's own convolutions on the CPU come from oneDNN, which adds up in another order than the
 # host backend: the results differ by rounding. The sums have at most 8 * 8 * 4 terms of order one,
 # so that a few of float32's 6e-8 are to be expected, and three steps carry them on.
-def _assert_close(actual: Any, expected: Any) -> None:
-    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+def _assert_close(actual: Any, expected: Any, rtol: float = 1e-5, atol: float = 1e-6) -> None:
+    if isinstance(actual, list):
+        for one, other in zip(actual, expected, strict=True):
+            _assert_close(one, other, rtol, atol)
+        return
+    np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol)
 
 
 @pytest.fixture(params=[tf.keras, tf_keras], ids=["keras_3", "tf_keras"], name="keras")
@@ -49,58 +55,50 @@ def fixture_keras(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def fixture_plugin_as_at_the_start() -> Iterator[None]:
-    plugin = get_plugin()
-    plugin.settings = Settings()
-    plugin.forget_reports()
+def fixture_plugin_as_at_the_start(plugin_as_after_import: None) -> Iterator[None]:
     tensorflow_internals.set_plugin_optimizers_option(None)
     yield
-    plugin.settings = Settings()
     tensorflow_internals.set_plugin_optimizers_option(None)
 
 
-def _model(keras: Any, *, branches: int = 2, **compile_options: Any) -> Any:
-    """A model with a 3x3 and a 5x5 convolution that are independent, the same every time."""
+def _model(keras: Any, data: np.ndarray = IMAGES, *, branches: int = 2, **options: Any) -> Any:
+    """A model with convolutions of sides 3 and 5 that are independent, the same every time."""
     # Named, because a plan goes by names, and Keras numbers what has none.
-    images = keras.Input((8, 8, 3))
+    layers = keras.layers
+    conv = layers.Conv2D if data is IMAGES else layers.Conv3D
+    inputs = keras.Input(data.shape[1:])
     outputs = [
-        keras.layers.Conv2D(4, size, padding="same", activation="relu", name=f"{size}x{size}")(
-            images
-        )
+        conv(4, size, padding="same", activation="relu", name=f"{size}x{size}")(inputs)
         for size in (3, 5)[:branches]
     ]
-    x = keras.layers.Concatenate()(outputs) if branches > 1 else outputs[0]
-    x = keras.layers.GlobalAveragePooling2D()(x)
-    model = keras.Model(images, keras.layers.Dense(2)(x), name="branches")
+    x = layers.Concatenate()(outputs) if branches > 1 else outputs[0]
+    pool = layers.GlobalAveragePooling2D if data is IMAGES else layers.GlobalAveragePooling3D
+    model = keras.Model(inputs, layers.Dense(2)(pool()(x)), name="branches")
     random = np.random.default_rng(1)
     model.set_weights([random.normal(0, 0.3, weight.shape) for weight in model.get_weights()])
-    model.compile(optimizer="sgd", loss="mse", **compile_options)
+    model.compile(optimizer="sgd", loss="mse", **options)
     return model
 
 
-def _fit(model: Any, *callbacks: Any, epochs: int = 1, **options: Any) -> dict[str, list[Any]]:
+def _fit(
+    model: Any, *callbacks: Any, epochs: int = 1, data: np.ndarray = IMAGES, **options: Any
+) -> dict[str, list[Any]]:
+    fixed = {"batch_size": BATCH_SIZE, "shuffle": False, "verbose": 0, "epochs": epochs}
     history: dict[str, list[Any]] = model.fit(
-        IMAGES,
-        LABELS,
-        batch_size=BATCH_SIZE,
-        epochs=epochs,
-        shuffle=False,
-        verbose=0,
-        callbacks=list(callbacks),
-        **options,
+        data, LABELS, callbacks=list(callbacks), **fixed, **options
     ).history
     return history
 
 
-def _stages_run() -> int:
-    return tf_interop.status().counters.stages_run
+def _predict(model: Any, *callbacks: Any, data: np.ndarray = IMAGES, verbose: int = 0) -> Any:
+    return model.predict(data, batch_size=BATCH_SIZE, verbose=verbose, callbacks=list(callbacks))
 
 
 @contextlib.contextmanager
 def _runs_stages(expected: bool) -> Iterator[None]:
-    before = _stages_run()
+    before = stages_run()
     yield
-    assert (_stages_run() > before) is expected
+    assert (stages_run() > before) is expected
 
 
 def _hook(keras: Any, name: str, function: Any) -> Any:
@@ -110,88 +108,107 @@ def _hook(keras: Any, name: str, function: Any) -> Any:
     return callback
 
 
-def test_fit_gives_the_same_losses_and_weights(keras: Any) -> None:
-    plain, staged = _model(keras), _model(keras)
+@pytest.mark.parametrize("data", [IMAGES, VOLUMES], ids=["images", "volumes"])
+def test_fit_gives_the_same_losses_and_weights(keras: Any, data: np.ndarray) -> None:
+    plain, staged = _model(keras, data), _model(keras, data)
+    expected = _fit(plain, epochs=2, data=data)
+    with _runs_stages(True):
+        history = _fit(staged, ConvStages("always"), epochs=2, data=data)
+    _assert_close(history["loss"], expected["loss"])
+    _assert_close(staged.get_weights(), plain.get_weights())
+    _assert_close(_predict(staged, ConvStages("always"), data=data), _predict(plain, data=data))
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_mixed_precision_trains_as_without_stages(keras: Any, policy: str) -> None:
+    keras.mixed_precision.set_global_policy(policy)
+    try:
+        plain, staged = _model(keras), _model(keras)
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
     expected = _fit(plain, epochs=2)
     with _runs_stages(True):
-        history = _fit(staged, ConvStages("always"), epochs=2)
-    _assert_close(history["loss"], expected["loss"])
-    for weight, expected_weight in zip(staged.get_weights(), plain.get_weights(), strict=True):
-        _assert_close(weight, expected_weight)
+        history = _fit(staged, ConvStages("always", verbose=0), epochs=2)
+    assert all(not report.refusals for report in get_plugin().reports)
+    # One rounding of a bfloat16 (8 significant bits) or a half (11) either way, now and then.
+    tolerance = 2.0**-7 if policy == "mixed_bfloat16" else 2.0**-10
+    _assert_close(history["loss"], expected["loss"], tolerance)
+    _assert_close(staged.get_weights(), plain.get_weights(), tolerance, tolerance / 4)
 
 
-def test_evaluate_and_predict_give_the_same(keras: Any) -> None:
+def test_volumes_are_collected_in_both_layouts(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _model(tf.keras, VOLUMES).save("volumes.keras")
+    options = CollectOptions(batch_sizes=(2,), training=True, layouts=("NHWC", "NCHW"))
+    listed = collect_configurations(["volumes.keras"], options).configurations.convolutions
+    described = [describe_convolution(each.configuration) for each in listed]
+    assert "forward 2x4x8x8x3 * 3x3x3x3x4 NDHWC float32 +BiasAdd +Relu" in described
+    assert "forward 2x3x4x8x8 * 3x3x3x3x4 NCDHW float32 +BiasAdd +Relu" in described
+
+
+def test_evaluate_gives_the_same_and_other_callbacks_see_the_number_of_stages(keras: Any) -> None:
     model = _model(keras)
-    options = {"batch_size": BATCH_SIZE, "verbose": 0}
-    expected_loss = model.evaluate(IMAGES, LABELS, **options)
-    expected = model.predict(IMAGES, **options)
+    expected = model.evaluate(IMAGES, LABELS, verbose=0)
+    seen: list[Any] = []
+    hooks = [
+        _hook(keras, f"on_{what}_end", lambda logs=None: seen.append(logs["conv_stages"]))
+        for what in ("test", "predict")
+    ]
+    stages = ConvStages("always")
     with _runs_stages(True):
-        loss = model.evaluate(IMAGES, LABELS, callbacks=[ConvStages("always")], **options)
-    with _runs_stages(True):
-        outputs = model.predict(IMAGES, callbacks=[ConvStages("always")], **options)
+        loss = model.evaluate(IMAGES, LABELS, verbose=0, callbacks=[stages, hooks[0]])
     # A number, as without the callback: what it puts into the logs is no part of the result.
-    _assert_close(loss, expected_loss)
-    _assert_close(outputs, expected)
+    _assert_close(loss, expected)
+    _predict(model, stages, hooks[1])
+    assert seen == [1, 1]
 
 
 def test_history_holds_the_number_of_stages_for_each_epoch(keras: Any) -> None:
+    run: list[int] = [stages_run()]
+    count = _hook(keras, "on_epoch_end", lambda epoch, logs=None: run.append(stages_run()))
     callback = ConvStages("always")
-    validation_data = (IMAGES[:5], LABELS[:5])
-    history = _fit(_model(keras), callback, epochs=2, validation_data=validation_data)
+    history = _fit(_model(keras), callback, count, epochs=2, **VALIDATION)
     # Two in the training step, the convolutions and their gradients by filter; one in validation.
     assert history["conv_stages"] == [3, 3]
     assert set(history) == {"loss", "val_loss", "conv_stages"}
-    assert len(history["val_loss"]) == 2
     assert callback.stage_count == 3
     assert sorted(report.convolution_count for report in callback.graphs) == [2, 4]
-
-
-def test_other_callbacks_see_the_number_of_stages_of_evaluate_and_predict(keras: Any) -> None:
-    model = _model(keras)
-    seen: list[Any] = []
-    see_test = _hook(keras, "on_test_end", lambda logs=None: seen.append(logs["conv_stages"]))
-    see_predict = _hook(keras, "on_predict_end", lambda logs=None: seen.append(logs["conv_stages"]))
-    stages = ConvStages("always")
-    result = model.evaluate(
-        IMAGES, LABELS, verbose=0, callbacks=[stages, see_test], return_dict=True
-    )
-    model.predict(IMAGES, verbose=0, callbacks=[stages, see_predict])
-    assert seen == [1, 1]
-    assert set(result) == {"loss"}
+    # Validation does not end the call: three steps of two stages each, two of one.
+    assert np.diff(run).tolist() == [8, 8]
 
 
 def test_counts_only_graphs_of_the_call(keras: Any) -> None:
     callback = ConvStages("always")
     model = _model(keras)
-    assert _fit(model, callback)["conv_stages"] == [2]
-    # The same graph again: made and counted anew.
-    assert _fit(model, callback)["conv_stages"] == [2]
-    assert _fit(_model(keras, branches=1), callback)["conv_stages"] == [2]
+    # The second time the same graph: made and counted anew.
+    for each in (model, model, _model(keras, branches=1)):
+        assert _fit(each, callback)["conv_stages"] == [2]
     assert _fit(model, ConvStages())["conv_stages"] == [0]
 
 
 def test_plan_of_an_earlier_run_gives_the_same_stages(keras: Any) -> None:
     always = ConvStages("always", verbose=0)
-    validation_data = (IMAGES, LABELS)
-    expected = _fit(_model(keras), always, validation_data=validation_data)
+    expected = _fit(_model(keras), always, **VALIDATION)
     plan = tf_interop.status().plan
     get_plugin().forget_reports()
     planned = ConvStages(plan=plan, verbose=0)
-    history = _fit(_model(keras), planned, validation_data=validation_data)
-    assert history["conv_stages"] == expected["conv_stages"] == [3]
-    assert history["loss"] == expected["loss"]
+    assert _fit(_model(keras), planned, **VALIDATION) == expected
+    assert expected["conv_stages"] == [3]
     assert {report.plan.fingerprint for report in planned.graphs} == {
         report.plan.fingerprint for report in always.graphs
     }
 
 
-@OPTION_VALUES
-def test_restores_settings_option_and_functions(keras: Any, option: bool | None) -> None:
-    plugin = get_plugin()
-    model = _model(keras)
+@pytest.mark.parametrize("option", [None, True, False])
+def test_makes_stages_in_its_call_alone_and_restores_what_was_there(
+    keras: Any, option: bool | None
+) -> None:
+    plugin, model = get_plugin(), _model(keras)
     plugin.settings = settings = Settings()
     tensorflow_internals.set_plugin_optimizers_option(option)
-    model.predict(IMAGES, verbose=0)
+    _predict(model)
     functions = keras_internals.functions_of(model)
     assert functions["predict_function"] is not None
     during: list[Any] = []
@@ -199,36 +216,18 @@ def test_restores_settings_option_and_functions(keras: Any, option: bool | None)
     def look(logs: Any = None) -> None:
         during.append((plugin.settings.policy, tensorflow_internals.plugin_optimizers_option()))
 
-    _fit(model, ConvStages("always"), _hook(keras, "on_train_begin", look))
+    with _runs_stages(True):
+        _fit(model, ConvStages("always"), _hook(keras, "on_train_begin", look))
     assert during == [(Policy.ALWAYS, True)]
     assert plugin.settings is settings
     assert tensorflow_internals.plugin_optimizers_option() is option
     assert keras_internals.functions_of(model) == functions
     assert functions["train_function"] is None
-
-
-@pytest.mark.parametrize("option", [None, True])
-def test_makes_stages_in_its_call_alone(keras: Any, option: bool | None) -> None:
-    tensorflow_internals.set_plugin_optimizers_option(option)
-    model = _model(keras)
     with _runs_stages(False):
         _fit(model)
-    # The function of the first fit has been optimized without stages.
+    # The function of this fit has been optimized without stages.
     with _runs_stages(True):
         _fit(model, ConvStages("always"))
-    with _runs_stages(False):
-        _fit(model)
-        model.evaluate(IMAGES, LABELS, verbose=0)
-
-
-def test_validation_does_not_end_the_call(keras: Any) -> None:
-    run: list[int] = []
-    count = _hook(keras, "on_epoch_end", lambda epoch, logs=None: run.append(_stages_run()))
-    before = _stages_run()
-    validation_data = (IMAGES[:5], LABELS[:5])
-    _fit(_model(keras), ConvStages("always"), count, epochs=2, validation_data=validation_data)
-    # Three training steps of two stages each, two validation steps of one.
-    assert [run[0] - before, run[1] - run[0]] == [8, 8]
 
 
 class _BatchError(Exception):
@@ -239,18 +238,13 @@ def _fail(*_: Any, **__: Any) -> None:
     raise _BatchError
 
 
-def _failed_fit(keras: Any, model: Any, callback: ConvStages) -> None:
-    with pytest.raises(_BatchError):
-        _fit(model, callback, _hook(keras, "on_train_batch_end", _fail))
-
-
 @pytest.mark.parametrize("how", ["restore", "with", "next_use"])
 def test_puts_back_what_a_failed_call_has_left(keras: Any, how: str) -> None:
-    plugin = get_plugin()
-    model = _model(keras)
-    with ConvStages("always") if how == "with" else contextlib.nullcontext() as entered:
-        callback = entered or ConvStages("always")
-        _failed_fit(keras, model, callback)
+    plugin, model = get_plugin(), _model(keras)
+    callback = ConvStages("always")
+    with callback if how == "with" else contextlib.nullcontext():
+        with pytest.raises(_BatchError):
+            _fit(model, callback, _hook(keras, "on_train_batch_end", _fail))
         assert plugin.settings.policy is Policy.ALWAYS
         assert model.train_function is not None
     if how == "restore":
@@ -266,13 +260,19 @@ def test_puts_back_what_a_failed_call_has_left(keras: Any, how: str) -> None:
     assert plugin.settings is others
 
 
+def _compile_anew(keras: Any, model: Any, **options: Any) -> Any:
+    """A callback that compiles the model after an epoch."""
+    return _hook(
+        keras,
+        "on_epoch_end",
+        lambda epoch, logs=None: model.compile(optimizer="sgd", **options),
+    )
+
+
 def test_drops_functions_of_a_model_that_is_compiled_during_the_call(keras: Any) -> None:
     def fit_and_compile(model: Any, *callbacks: Any) -> Any:
-        def compile_anew(epoch: int, logs: Any = None) -> None:
-            model.compile(optimizer="sgd", loss="mae")
-
         _fit(model)
-        _fit(model, *callbacks, _hook(keras, "on_epoch_end", compile_anew))
+        _fit(model, *callbacks, _compile_anew(keras, model, loss="mae"))
         return model
 
     model = fit_and_compile(_model(keras), ConvStages("always"))
@@ -280,8 +280,7 @@ def test_drops_functions_of_a_model_that_is_compiled_during_the_call(keras: Any)
     assert model.train_function is None
     with _runs_stages(False):
         history = _fit(model)
-    expected = _fit(fit_and_compile(_model(keras)))
-    _assert_close(history["loss"], expected["loss"])
+    _assert_close(history["loss"], _fit(fit_and_compile(_model(keras)))["loss"])
 
 
 def test_call_inside_a_hook_with_a_callback_of_its_own(keras: Any) -> None:
@@ -289,7 +288,7 @@ def test_call_inside_a_hook_with_a_callback_of_its_own(keras: Any) -> None:
     inner, outer = ConvStages("always"), ConvStages("always")
 
     def predict(epoch: int, logs: Any = None) -> None:
-        model.predict(IMAGES, verbose=0, callbacks=[inner])
+        _predict(model, inner)
         assert get_plugin().settings.policy is Policy.ALWAYS
 
     _fit(model, outer, _hook(keras, "on_epoch_end", predict), epochs=2)
@@ -299,20 +298,20 @@ def test_call_inside_a_hook_with_a_callback_of_its_own(keras: Any) -> None:
 
 
 def test_calls_in_two_threads_at_once_run(keras: Any) -> None:
-    models = [_model(keras), _model(keras)]
     expected = _fit(_model(keras), epochs=3)["loss"]
-    losses: list[list[float]] = []
+    models = [_model(keras), _model(keras)]
+    fits = in_threads(lambda model: _fit(model, ConvStages("always", verbose=0), epochs=3), models)
+    for history in fits:
+        _assert_close(history["loss"], expected)
 
-    def fit(model: Any) -> None:
-        losses.append(_fit(model, ConvStages("always", verbose=0), epochs=3)["loss"])
 
-    threads = [threading.Thread(target=fit, args=(model,)) for model in models]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(losses) == 2
-    _assert_close(losses, [expected, expected])
+def _jit_compile_during(model: Any, callback: ConvStages) -> bool:
+    """What the model's `jit_compile` is in a fit with the callback."""
+    during: list[bool] = []
+    look = _hook(tf.keras, "on_train_begin", lambda logs=None: during.append(model.jit_compile))
+    _fit(model, callback, look)
+    [value] = during
+    return value
 
 
 def test_turns_xla_off_where_auto_has_turned_it_on(
@@ -321,39 +320,19 @@ def test_turns_xla_off_where_auto_has_turned_it_on(
     # As on a machine with a GPU, where `jit_compile="auto"` becomes True.
     monkeypatch.setattr(tf.keras.Model, "_resolve_auto_jit_compile", lambda self: True)
     model = _model(tf.keras)
-    assert model.jit_compile is True
-    during: list[bool] = []
-    look = _hook(tf.keras, "on_train_begin", lambda logs=None: during.append(model.jit_compile))
+    callback = ConvStages("always")
     with _runs_stages(True):
-        assert _fit(model, ConvStages("always"), look)["conv_stages"] == [2]
-    assert during == [False]
+        assert _jit_compile_during(model, callback) is False
+    assert callback.stage_count == 2
     assert model.jit_compile is True
     assert model.train_function is None
     assert capsys.readouterr().out.count("XLA is off for model") == 1
-
-
-def test_model_compiled_during_the_call_keeps_its_jit_compile(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(keras_internals, "resolves_auto_to_xla", lambda model: True)
-    model = _model(tf.keras, jit_compile=True)
-
-    def compile_anew(epoch: int, logs: Any = None) -> None:
-        model.compile(optimizer="sgd", loss="mse", jit_compile=False)
-
-    _fit(model, ConvStages("always"), _hook(tf.keras, "on_epoch_end", compile_anew))
+    # Where nothing could be made without, it stays on.
+    assert _jit_compile_during(model, ConvStages()) is True
+    # A model that is compiled during the call keeps what it got there.
+    options = {"loss": "mse", "jit_compile": False}
+    _fit(model, ConvStages("always"), _compile_anew(tf.keras, model, **options))
     assert model.jit_compile is False
-
-
-def test_leaves_xla_on_where_nothing_could_be_made_without(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(keras_internals, "resolves_auto_to_xla", lambda model: True)
-    model = _model(tf.keras, jit_compile=True)
-    during: list[bool] = []
-    look = _hook(tf.keras, "on_train_begin", lambda logs=None: during.append(model.jit_compile))
-    _fit(model, ConvStages(), look)
-    assert during == [True]
 
 
 def test_leaves_explicit_xla_alone(
@@ -363,74 +342,59 @@ def test_leaves_explicit_xla_alone(
     with caplog.at_level(logging.WARNING, "absl"), _runs_stages(False):
         assert _fit(model, ConvStages("always"))["conv_stages"] == [0]
     assert model.jit_compile is True
-    (warning,) = [each for each in caplog.messages if "jit_compile=True" in each]
+    [warning] = [each for each in caplog.messages if "jit_compile=True" in each]
     assert "Compile it with jit_compile=False" in warning
     assert "XLA compiles the model's functions (jit_compile=True)" in capsys.readouterr().out
 
 
 def _summaries(log_dir: pathlib.Path) -> list[tuple[int, str, str, Any]]:
-    """Step, tag, TensorBoard's plugin and value of everything in the one event file, in order."""
-    (file,) = (log_dir / "conv_stages").iterdir()
-    events = [
-        tf.compat.v1.Event.FromString(record.numpy()) for record in tf.data.TFRecordDataset([file])
-    ]
+    """Step, name, TensorBoard's plugin and value of everything in the one event file, in order."""
+    [file] = (log_dir / "conv_stages").iterdir()
     return [
         (
             event.step,
-            value.tag,
+            value.tag.removeprefix("conv_stages/"),
             value.metadata.plugin_data.plugin_name,
             tf.make_ndarray(value.tensor).item(),
         )
-        for event in events
+        for record in tf.data.TFRecordDataset([str(file)])
+        for event in [tf.compat.v1.Event.FromString(record.numpy())]
         for value in event.summary.value
     ]
 
 
 def test_writes_values_of_each_epoch(keras: Any, tmp_path: pathlib.Path) -> None:
-    before = _stages_run()
-    _fit(_model(keras), ConvStages("always", log_dir=tmp_path), epochs=2)
+    _fit(_model(keras), ConvStages("always", log_dir=tmp_path / "fit"), epochs=2)
+    summaries = _summaries(tmp_path / "fit")
     # Forward, and the filters' gradients: three batches an epoch.
-    assert _stages_run() - before == 12
-    summaries = _summaries(tmp_path)
-    scalars = [each for each in summaries if each[2] == "scalars"]
-    assert scalars == [
-        (epoch, f"conv_stages/{name}", "scalars", value)
-        for epoch in (0, 1)
-        for name, value in [
-            ("stages", 2.0),
-            ("convolutions_in_stages", 4.0),
-            ("stages_run", 6.0),
-            ("fallbacks", 0.0),
-        ]
+    values = {"stages": 2.0, "convolutions_in_stages": 4.0, "stages_run": 6.0, "fallbacks": 0.0}
+    assert [each for each in summaries if each[2] == "scalars"] == [
+        (epoch, name, "scalars", value) for epoch in (0, 1) for name, value in values.items()
     ]
-    (text,) = [each for each in summaries if each[2] == "text"]
-    assert text[:2] == (0, "conv_stages/status")
+    [text] = [each for each in summaries if each[2] == "text"]
+    assert text[:2] == (0, "status")
     assert b"tf_interop is on, policy always" in text[3]
 
-
-def test_counts_fallbacks_of_an_epoch(tmp_path: pathlib.Path) -> None:
-    model = _model(tf.keras)
-    _fit(model, ConvStages("always"))
-    path = tmp_path / "plan.json"
-    save_plan(tf_interop.status().plan, path)
-    plan = json.loads(path.read_text())
-    for graph in plan["graphs"]:
-        for stage in graph["stages"]:
-            for lane in stage["stage"]["lanes"]:
-                for step in lane["steps"]:
-                    step["algorithm"] = "FFT"  # which the host backend does not have
-    path.write_text(json.dumps(plan))
-    _fit(_model(tf.keras), ConvStages(plan=path, log_dir=tmp_path))
-    (fallbacks,) = [each[3] for each in _summaries(tmp_path) if each[1].endswith("fallbacks")]
-    assert fallbacks > 0
-
-
-def test_writes_values_of_a_prediction(keras: Any, tmp_path: pathlib.Path) -> None:
-    callback = ConvStages("always", log_dir=tmp_path, verbose=0)
-    _model(keras).predict(IMAGES, verbose=0, callbacks=[callback])
-    values = {tag: value for step, tag, _, value in _summaries(tmp_path) if step == 0}
-    assert values["conv_stages/stages"] == 1
-    assert values["conv_stages/stages_run"] > 0
+    # An algorithm that the host backend does not have falls back.
+    plan = tf_interop.status().plan
+    graphs = [
+        dataclasses.replace(
+            graph,
+            stages=tuple(
+                dataclasses.replace(
+                    each, stage=each.stage.with_algorithms(["FFT"] * len(each.stage.steps))
+                )
+                for each in graph.stages
+            ),
+        )
+        for graph in plan.graphs
+    ]
+    plan = dataclasses.replace(plan, graphs=tuple(graphs))
+    callback = ConvStages(plan=plan, log_dir=tmp_path / "predict", verbose=0)
+    _fit(_model(keras), callback)
+    values = {name: value for _, name, _, value in _summaries(tmp_path / "predict")}
+    assert values["stages"] == 2
+    assert values["fallbacks"] > 0
 
 
 def test_puts_everything_back_where_the_values_cannot_be_written(
@@ -440,14 +404,12 @@ def test_puts_everything_back_where_the_values_cannot_be_written(
         raise OSError("no space left on device")
 
     monkeypatch.setattr(StageValuesWriter, "close", fail)
-    plugin, model = get_plugin(), _model(tf.keras)
-    callback = ConvStages("always", log_dir=tmp_path, verbose=0)
+    model = _model(tf.keras)
     with pytest.raises(OSError, match="no space left"):
-        _fit(model, callback)
-    assert plugin.settings == Settings()
+        _predict(model, ConvStages("always", log_dir=tmp_path, verbose=0))
+    assert {name: value for _, name, _, value in _summaries(tmp_path)}["stages"] == 1
+    assert get_plugin().settings == Settings()
     assert tensorflow_internals.plugin_optimizers_option() is None
-    with _runs_stages(False):
-        _fit(model)
 
 
 @pytest.mark.parametrize(
@@ -482,17 +444,27 @@ def test_raises_when_the_library_is_missing(keras: Any, monkeypatch: pytest.Monk
     assert tensorflow_internals.plugin_optimizers_option() is None
 
 
-def _lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    return [line for line in capsys.readouterr().out.splitlines() if "ConvStages" in line]
-
-
 def test_prints_one_line(keras: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    _fit(_model(keras), ConvStages("always"), epochs=2, validation_data=(IMAGES, LABELS))
-    assert _lines(capsys) == ["ConvStages: 3 stages from 6 convolutions"]
-    _model(keras).predict(IMAGES, verbose=1, callbacks=[ConvStages("always")])
-    assert _lines(capsys) == ["ConvStages: 1 stage from 2 convolutions"]
+    def lines() -> list[str]:
+        return [line for line in capsys.readouterr().out.splitlines() if "ConvStages" in line]
+
+    _fit(_model(keras), ConvStages("always"), epochs=2, **VALIDATION)
+    assert lines() == ["ConvStages: 3 stages from 6 convolutions"]
+    _predict(_model(keras), ConvStages("always"), verbose=1)
+    assert lines() == ["ConvStages: 1 stage from 2 convolutions"]
+    plan = Plan(tuple(report.plan for report in tf_interop.status().graphs[:1]))
     _fit(_model(keras), ConvStages("always", verbose=0))
-    assert _lines(capsys) == []
+    assert lines() == []
+    # Where there are no stages it says why.
+    _fit(_model(keras), ConvStages())
+    [line] = lines()
+    assert line.startswith("ConvStages: no stages: policy 'profiled' makes none without a plan")
+    _fit(_model(keras, run_eagerly=True), ConvStages("always"))
+    [line] = lines()
+    assert line.endswith("the model runs eagerly (run_eagerly=True)")
+    _fit(_model(keras), ConvStages(plan=plan))
+    [line] = lines()
+    assert "PlanError: Expected a plan for this graph" in line
 
 
 def test_prints_what_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -501,51 +473,14 @@ def test_prints_what_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
     x = tf.keras.layers.Lambda(
         lambda x: tf.nn.conv2d(tf.cast(x, tf.int32), tf.ones((3, 3, 2, 2), tf.int32), 1, "SAME")
     )(x)
-    model = tf.keras.Model(images, x)
-    model.predict(IMAGES, verbose=0, callbacks=[ConvStages("always")])
-    assert _lines(capsys) == [
-        "ConvStages: 1 stage from 1 convolution (1 left alone: 1 dtype)",
-    ]
-
-
-def test_prints_why_there_are_no_stages(keras: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    _fit(_model(keras), ConvStages())
-    (line,) = _lines(capsys)
-    assert line.startswith("ConvStages: no stages: policy 'profiled' makes none without a plan")
-
-    _fit(_model(keras, run_eagerly=True), ConvStages("always"))
-    (line,) = _lines(capsys)
-    assert line.endswith("the model runs eagerly (run_eagerly=True)")
-
-    _model(keras).predict(IMAGES, verbose=0, callbacks=[ConvStages("always", verbose=0)])
-    _fit(_model(keras), ConvStages(plan=tf_interop.status().plan))  # of prediction alone
-    (line,) = _lines(capsys)
-    assert "PlanError: Expected a plan for this graph" in line
-
-
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-def test_mixed_precision_trains_as_without_stages(keras: Any, policy: str) -> None:
-    keras.mixed_precision.set_global_policy(policy)
-    try:
-        stock, model = _model(keras), _model(keras)
-    finally:
-        keras.mixed_precision.set_global_policy("float32")
-    expected = _fit(stock, epochs=2)
-    with _runs_stages(expected=True):
-        history = _fit(model, ConvStages("always", verbose=0), epochs=2)
-    assert all(not report.refusals for report in get_plugin().reports)
-    # One rounding of a bfloat16 (8 significant bits) or a half (11) either way, now and then.
-    tolerance = 2.0**-7 if policy == "mixed_bfloat16" else 2.0**-10
-    np.testing.assert_allclose(history["loss"], expected["loss"], rtol=tolerance)
-    for ours, theirs in zip(model.get_weights(), stock.get_weights(), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance / 4)
+    _predict(tf.keras.Model(images, x), ConvStages("always"))
+    expected = "ConvStages: 1 stage from 1 convolution (1 left alone: 1 dtype)"
+    assert expected in capsys.readouterr().out.splitlines()
 
 
 def test_has_no_batch_hooks_to_wait_for(keras: Any) -> None:
     callbacks = keras.callbacks.CallbackList([ConvStages("always")])
-    if keras is tf_keras:
-        assert not callbacks._should_call_train_batch_hooks
-        assert not callbacks._should_call_test_batch_hooks
-        assert not callbacks._should_call_predict_batch_hooks
     for name in ("train", "test", "predict"):
+        if keras is tf_keras:
+            assert not getattr(callbacks, f"_should_call_{name}_batch_hooks")
         getattr(callbacks, f"on_{name}_batch_begin")(0)
