@@ -40,11 +40,11 @@ Program = Callable[[tf.Tensor], Any]
 
 
 def run_python(program: str, folder: pathlib.Path = ROOT, **environment: str) -> str:
-    """Runs a program in a process of its own. Returns what it printed."""
+    """Runs a program, which may use these helpers, in a process. Returns what it printed."""
     result = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
         cwd=folder,
-        env=os.environ | environment,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT}/tests"} | environment,
         capture_output=True,
         text=True,
         timeout=240,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from unnoticed import ROOT, run_python
+from unnoticed import run_python
 
 DETERMINISTIC = """
 import numpy as np, tensorflow as tf, tf_interop
@@ -87,7 +87,7 @@ print("ran without threads")
 def test_a_stage_runs_on_the_thread_that_calls_it() -> None:
     # What is freed is overwritten, so that whoever reads it is found out.
     try:
-        ran = run_python(WITHOUT_THREADS, PYTHONPATH=f"{ROOT}/tests", MALLOC_PERTURB_="165")
+        ran = run_python(WITHOUT_THREADS, MALLOC_PERTURB_="165")
     except AssertionError as error:
         # TensorFlow ends the process where it gets no thread for a pool of its own, which it
         # seldom asks for so late.
