@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
+# Tests of stages need no GPU. Those of narrow units take it away.
+os.environ.setdefault("TF_INTEROP_HOST_STAGES", "1")
 
 # Tests use the programs under python/ and the helpers beside them, which are not installed.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from tf_interop.convolution import ConvolutionNode, batch_size_of
@@ -39,25 +39,45 @@ def stages_from_plan(
         PlanError: the plan holds nothing for this graph. It compares the graph with the entry
             that shares the most nodes.
     """
-    fingerprint = fingerprint_convolutions(convolutions)
-    entries = [graph for graph in plan.graphs if graph.fingerprint == fingerprint]
-    if not entries:
-        raise PlanError(
-            f"Expected a plan for this graph (fingerprint {fingerprint}), got one "
-            f"{_describe_difference(plan, convolutions)}. Plan this graph anew, or use the plan "
-            "with the model it was made for."
-        )
+    entries = find_entries(plan, convolutions)
     batch_size = batch_size_of(node.configuration for node in convolutions)
     if batch_size is None:
         of_every_size = next((graph for graph in entries if graph.batch_size is None), None)
         if of_every_size is not None:
             return _with_names_of(of_every_size, convolutions).stages
         return stages_for_batch_sizes([_with_names_of(graph, convolutions) for graph in entries])
-    taken = min(entries, key=lambda graph: _distance(graph.batch_size, batch_size))
+    taken = nearest_entry(entries, batch_size)
     stages = _with_names_of(taken, convolutions).stages
     if taken.batch_size in (None, batch_size):
         return stages
     return tuple(_for_other_batch_size(stage, taken.batch_size, batch_size) for stage in stages)
+
+
+def find_entries(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> tuple[GraphPlan, ...]:
+    """What a plan holds for a graph: one entry, or one for each of several batch sizes.
+
+    Args:
+        plan: a plan, possibly of several graphs.
+        convolutions: the convolutions of the graph.
+
+    Raises:
+        PlanError: the plan holds nothing for this graph. It compares the graph with the entry
+            that shares the most nodes.
+    """
+    fingerprint = fingerprint_convolutions(convolutions)
+    entries = tuple(graph for graph in plan.graphs if graph.fingerprint == fingerprint)
+    if not entries:
+        raise PlanError(
+            f"Expected a plan for this graph (fingerprint {fingerprint}), got one "
+            f"{_describe_difference(plan, convolutions)}. Plan this graph anew, or use the plan "
+            "with the model it was made for."
+        )
+    return entries
+
+
+def nearest_entry(entries: Iterable[GraphPlan], batch_size: int) -> GraphPlan:
+    """Of entries for one graph that which goes for a batch size, as in `stages_from_plan`."""
+    return min(entries, key=lambda graph: _distance(graph.batch_size, batch_size))
 
 
 def _distance(planned: int | None, batch_size: int) -> tuple[int, float, int]:

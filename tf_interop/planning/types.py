@@ -248,6 +248,7 @@ class GraphPlan:
         why_no_stage: why there is none, for reading; empty where there is one, and where no planner
             made the plan.
         mode: what the graph computes of its model; None where that is not known, as for a function.
+        narrow_units: canonical names of the units that run on one core each, on a CPU.
     """
 
     fingerprint: str
@@ -259,6 +260,7 @@ class GraphPlan:
     rejected: tuple[RejectedStage, ...] = ()
     why_no_stage: str = ""
     mode: GraphMode | None = None
+    narrow_units: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Replaces independent convolutions of a graph by `ConvStage` nodes.
+"""Replaces independent convolutions of a graph by `ConvStage` nodes; on a CPU makes units narrow.
 
     before                        after
 
@@ -6,14 +6,14 @@
     x ── Conv2D b ── …               └  (lanes a, b)       └─ stage_0:1  ── …
 
 The pass reads: check graph, find, plan, check plan, rewrite, check graph. Each part is a function
-of its own elsewhere; this module only calls them in order.
+of its own elsewhere; this module only calls them in order. What it does on CPUs is in `unit_pass`.
 
 Preconditions, each checked where it is needed:
   1. the graph is well-formed and acyclic;
   2. the steps of a stage are on one device, in one control-flow region, and depend on each other
      only along a lane;
   3. all stages together leave the graph acyclic;
-  4. no stage of this device type is in the graph yet.
+  4. no stage or unit of this device type is in the graph yet.
 
 Guaranteed: names that have to be preserved, fetch names, control dependencies, devices and the
 function library are kept. A second run changes nothing. The same graph gives the same bytes.
@@ -25,7 +25,7 @@ import contextlib
 import dataclasses
 import gc
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from tensorflow.core.framework import graph_pb2
 
@@ -42,6 +42,7 @@ from tf_interop.graph.program import CONV_STAGE_OP, Schedule
 from tf_interop.graph.properties import GraphProperties, ShapeInference
 from tf_interop.graph.rewrite import rewrite_stages
 from tf_interop.graph.time_limit import check_time_limit, time_limit
+from tf_interop.graph.unit_node import UNIT_OP
 from tf_interop.graph.view import GraphView
 from tf_interop.planning.check import check_stages
 from tf_interop.planning.from_profile import group_always, group_profiled
@@ -50,6 +51,7 @@ from tf_interop.planning.types import GraphPlan, PlannedStage
 from tf_interop.planning.unmeasured import leave_out_unmeasured
 from tf_interop.profile.types import Profile
 from tf_interop.runtime.settings import Policy, Settings
+from tf_interop.runtime.unit_pass import make_units_narrow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,9 +63,11 @@ class PassReport:
         node_count: nodes of the graph.
         convolution_count: convolutions that could be part of a stage.
         refusals: convolution nodes that stay as they are, with the reason.
-        plan: the graph's fingerprint and the stages that were made.
+        plan: the graph's fingerprint, and the stages or the narrow units that were made.
         milliseconds: how long the pass took.
-        why_unchanged: empty where stages were made, else why not.
+        why_unchanged: empty where stages or narrow units were made, else why not.
+        unit_count: units of the graph, narrow or not; 0 where stages are made.
+        narrow_op_count: nodes that narrow units took the place of.
     """
 
     device_type: str
@@ -73,6 +77,8 @@ class PassReport:
     plan: GraphPlan
     milliseconds: float
     why_unchanged: str = ""
+    unit_count: int = 0
+    narrow_op_count: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +88,7 @@ class PassResult:
     Attributes:
         graph_def: the new graph, or None where nothing changed.
         report: what was done, or None where the graph holds no convolution for the device type, or
-            stages that were made before.
+            stages or units that were made before.
     """
 
     graph_def: graph_pb2.GraphDef | None
@@ -122,7 +128,7 @@ def run_conv_stage_pass(
         TimeLimitError: it took longer than the settings allow.
     """
     start = time.perf_counter()
-    if _has_stage(graph_def, device_type):
+    if _was_rewritten(graph_def, device_type):
         return PassResult(None, None)
     with _without_garbage_collection(), time_limit(settings.pass_time_limit_s):
         view = GraphView(graph_def)
@@ -144,35 +150,68 @@ def run_conv_stage_pass(
             return PassResult(None, None)
 
         check_time_limit()
-        taken = convolutions
-        if settings.policy is Policy.ALWAYS:
-            taken, unmeasured = leave_out_unmeasured(convolutions, profile, device_type)
-            refusals += unmeasured
-        stages = _plan_stages(
-            settings, profile, view, taken, allow_tf32=allow_tf32, deterministic=deterministic
-        )
-        rewritten = None
-        if stages:
-            check_time_limit()
-            check_stages(stages, view, convolutions)
-            made = [add_activations(view, _schedules(each), nodes_to_preserve) for each in stages]
-            rewritten = rewrite_stages(view, made, nodes_to_preserve)
-            check_time_limit()
-            check_rewrite(
-                view, GraphView(rewritten), nodes_to_preserve, fetches=fetches, readers_only=True
+        if settings.makes_units(device_type):
+            properties = GraphProperties(view, infer_output_shapes)
+            units = make_units_narrow(
+                view, properties, settings, convolutions, nodes_to_preserve, fetches
+            )
+            rewritten = units.graph_def
+            report = PassReport(
+                device_type=device_type,
+                node_count=len(view),
+                convolution_count=len(convolutions),
+                refusals=units.refusals,
+                plan=GraphPlan(
+                    fingerprint_convolutions(convolutions),
+                    len(convolutions),
+                    (),
+                    narrow_units=units.names,
+                ),
+                milliseconds=0.0,
+                why_unchanged=units.why_unchanged,
+                unit_count=units.found_count,
+                narrow_op_count=units.op_count,
+            )
+        else:
+            taken = convolutions
+            if settings.policy is Policy.ALWAYS:
+                taken, unmeasured = leave_out_unmeasured(convolutions, profile, device_type)
+                refusals += unmeasured
+            stages = _plan_stages(
+                settings, profile, view, taken, allow_tf32=allow_tf32, deterministic=deterministic
+            )
+            rewritten = None
+            if stages:
+                check_time_limit()
+                check_stages(stages, view, convolutions)
+                rewritten = _make_stages(view, stages, nodes_to_preserve, fetches)
+            report = PassReport(
+                device_type=device_type,
+                node_count=len(view),
+                convolution_count=len(taken),
+                refusals=refusals,
+                # Of all of them: with this plan in place of the policy, none is left out.
+                plan=GraphPlan(fingerprint_convolutions(convolutions), len(convolutions), stages),
+                milliseconds=0.0,
+                why_unchanged="" if stages else _why_no_stages(settings, device_type, taken),
             )
         check_time_limit()
-    report = PassReport(
-        device_type=device_type,
-        node_count=len(view),
-        convolution_count=len(taken),
-        refusals=refusals,
-        # Of all of them: with this plan in place of the policy, none is left out.
-        plan=GraphPlan(fingerprint_convolutions(convolutions), len(convolutions), stages),
-        milliseconds=(time.perf_counter() - start) * 1e3,
-        why_unchanged="" if stages else _why_no_stages(settings, device_type, taken),
-    )
-    return PassResult(rewritten, report)
+    milliseconds = (time.perf_counter() - start) * 1e3
+    return PassResult(rewritten, dataclasses.replace(report, milliseconds=milliseconds))
+
+
+def _make_stages(
+    view: GraphView,
+    stages: Sequence[PlannedStage],
+    nodes_to_preserve: Collection[str],
+    fetches: Collection[str],
+) -> graph_pb2.GraphDef:
+    """The graph with these stages, checked."""
+    made = [add_activations(view, _schedules(each), nodes_to_preserve) for each in stages]
+    rewritten = rewrite_stages(view, made, nodes_to_preserve)
+    check_time_limit()
+    check_rewrite(view, GraphView(rewritten), nodes_to_preserve, fetches=fetches, readers_only=True)
+    return rewritten
 
 
 def _schedules(stage: PlannedStage) -> list[Schedule[str]]:
@@ -196,10 +235,11 @@ def _without_garbage_collection() -> Iterator[None]:
         gc.enable()
 
 
-def _has_stage(graph_def: graph_pb2.GraphDef, device_type: str) -> bool:
+def _was_rewritten(graph_def: graph_pb2.GraphDef, device_type: str) -> bool:
     # Before anything is indexed: Grappler hands every graph over a second time.
     return any(
-        node.op == CONV_STAGE_OP and _is_on(node.device, device_type) for node in graph_def.node
+        node.op in (CONV_STAGE_OP, UNIT_OP) and _is_on(node.device, device_type)
+        for node in graph_def.node
     )
 
 

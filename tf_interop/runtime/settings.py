@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import os
 
 from tf_interop.planning.types import Plan
 from tf_interop.profile.types import Profile
 
 
 class Policy(enum.Enum):
-    """Which convolutions are put into stages.
+    """Which convolutions are put into stages, and which units run on one core.
 
-    PROFILED: only stages that a plan names or that a profile says win.
-    ALWAYS: every convolution; independent ones share a stage. For verification, and for the CPU,
-        where nothing has been measured.
+    PROFILED: only what a plan names or a profile says wins.
+    ALWAYS: on a GPU every convolution, where independent ones share a stage; on a CPU every unit
+        runs on one core. For verification.
     """
 
     PROFILED = "profiled"
@@ -41,6 +42,8 @@ class Settings:
             takes longer for stays as it is.
         workspace_limit_mb: what the workspaces of one stage may take together, in MiB; None for no
             limit. It holds for stages that were made before, too.
+        has_host_stages: whether a CPU gets stages, as a GPU does, in place of narrow units. They
+            are slower; tests of stages that have no GPU set TF_INTEROP_HOST_STAGES=1.
     """
 
     policy: Policy = Policy.PROFILED
@@ -49,6 +52,13 @@ class Settings:
     allow_foreign_profile: bool = False
     pass_time_limit_s: float = DEFAULT_PASS_TIME_LIMIT_S
     workspace_limit_mb: int | None = None
+    has_host_stages: bool = dataclasses.field(
+        default_factory=lambda: os.environ.get("TF_INTEROP_HOST_STAGES") == "1"
+    )
+
+    def makes_units(self, device_type: str) -> bool:
+        """Whether a device of this type gets narrow units and no stages."""
+        return device_type == "CPU" and not self.has_host_stages
 
     def profile_for(self, device_type: str) -> Profile | None:
         """The profile, where it may be used for convolutions on a device of this type.

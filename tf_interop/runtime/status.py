@@ -57,11 +57,16 @@ class Status:
         return sum(len(report.plan.stages) for report in self.graphs)
 
     @property
+    def narrow_unit_count(self) -> int:
+        """Units of all graphs together that run on one core each."""
+        return sum(len(report.plan.narrow_units) for report in self.graphs)
+
+    @property
     def plan(self) -> Plan:
-        """The stages of all graphs as a plan that `enable(plan=…)` takes."""
+        """The stages and narrow units of all graphs as a plan that `enable(plan=…)` takes."""
         plans: dict[str, GraphPlan] = {}
         for report in reversed(self.graphs):
-            if report.plan.stages:
+            if report.plan.stages or report.plan.narrow_units:
                 plans.setdefault(report.plan.fingerprint, report.plan)
         return Plan(
             tuple(plans.values()),

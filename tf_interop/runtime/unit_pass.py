@@ -1,0 +1,176 @@
+"""Makes units of a graph narrow, on CPUs: each becomes one op that runs on one core.
+
+    before                              after
+
+    x ── Conv2D a ── Relu b ── …        x ─┬─ Unit b (steps a, b) ── …
+    x ── Conv2D c ── Relu d ── …           └─ Unit d (steps c, d) ── …
+
+TensorFlow's executor runs ops that do not wait for each other at the same time, so narrow units
+that are independent run side by side, each on a core of its own. What is in no narrow unit stays as
+it is, on all cores.
+
+The steps are those of the pass on GPUs: find, choose, rewrite, check. Which units are narrow is for
+the settings to say: all of them with the policy `always`, else those that a plan names for the
+graph and its batch size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+
+from tensorflow.core.framework import graph_pb2
+
+from tf_interop.convolution import ConvolutionNode, Refusal, RefusalReason, batch_size_of
+from tf_interop.errors import PlanError
+from tf_interop.graph.check_units import check_units
+from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS
+from tf_interop.graph.fingerprint import canonical_names
+from tf_interop.graph.properties import GraphProperties
+from tf_interop.graph.rewrite_units import rewrite_units
+from tf_interop.graph.time_limit import check_time_limit
+from tf_interop.graph.units import Unit, find_units, unit_name
+from tf_interop.graph.view import GraphView
+from tf_interop.planning.lookup import find_entries, nearest_entry
+from tf_interop.planning.types import Plan
+from tf_interop.runtime.settings import Policy, Settings
+
+
+@dataclasses.dataclass(frozen=True)
+class NarrowUnits:
+    """What became of the units of a graph.
+
+    Attributes:
+        graph_def: the graph with narrow units, or None where there are none.
+        names: canonical names of the units that are narrow, at some batch size at least.
+        op_count: the nodes that they took the place of.
+        found_count: units that there are, narrow or not.
+        refusals: convolutions that are in no unit, with the reason.
+        why_unchanged: empty where units were made narrow, else why not.
+    """
+
+    graph_def: graph_pb2.GraphDef | None
+    names: tuple[str, ...]
+    op_count: int
+    found_count: int
+    refusals: tuple[Refusal, ...]
+    why_unchanged: str = ""
+
+
+def make_units_narrow(
+    view: GraphView,
+    properties: GraphProperties,
+    settings: Settings,
+    convolutions: Sequence[ConvolutionNode],
+    nodes_to_preserve: Collection[str],
+    fetches: Collection[str],
+) -> NarrowUnits:
+    """Finds the units of a graph, and makes those narrow that the settings ask for.
+
+    Args:
+        view: the graph.
+        properties: the shapes of its tensors.
+        settings: a policy, or a plan.
+        convolutions: of the graph; a plan knows it by them.
+        nodes_to_preserve: names that have to stay.
+        fetches: what the graph is run for, names of nodes or tensors; none where that is not known.
+
+    Raises:
+        PlanError: the plan is for another graph, or for other units of this one.
+        GraphError: the graph is not well-formed.
+        TimeLimitError: it took longer than the settings allow.
+    """
+    units, refused = find_units(
+        view, properties, nodes_to_preserve=nodes_to_preserve, fetches=fetches
+    )
+    refusals = tuple(
+        Refusal(each.node, each.op, _reason(each.reason.value), f"Not run: {each.reason.value}.")
+        for each in refused
+        if each.op in CONVOLUTION_KINDS
+    )
+    names = canonical_names(unit_name(view, unit) for unit in units)
+    of_name = {names[unit_name(view, unit)]: unit for unit in units}
+    if settings.policy is Policy.ALWAYS:
+        chosen: Mapping[str, tuple[int, ...]] = dict.fromkeys(of_name, ())
+    elif settings.plan is not None:
+        chosen = narrow_units_from_plan(settings.plan, convolutions, of_name.keys())
+    else:
+        chosen = {}
+    if not chosen:
+        return NarrowUnits(None, (), 0, len(units), refusals, _why_none(settings, units))
+
+    check_time_limit()
+    taken: list[Unit] = [of_name[name] for name in chosen]
+    rewritten = rewrite_units(
+        view,
+        taken,
+        nodes_to_preserve,
+        batch_sizes=list(chosen.values()),
+        output_shapes=properties.output_shape,
+    )
+    check_time_limit()
+    check_units(view, GraphView(rewritten), nodes_to_preserve, fetches=fetches, readers_only=True)
+    op_count = sum(len(unit.steps) for unit in taken)
+    return NarrowUnits(rewritten, tuple(chosen), op_count, len(units), refusals)
+
+
+def narrow_units_from_plan(
+    plan: Plan, convolutions: Sequence[ConvolutionNode], names: Collection[str]
+) -> dict[str, tuple[int, ...]]:
+    """The units of a graph that a plan makes narrow.
+
+    Of entries for several batch sizes it takes the one that `stages_from_plan` takes; where the
+    graph's batch size is not known, and all entries are for one, a unit is narrow at the batch
+    sizes whose entries name it.
+
+    Args:
+        plan: a plan, possibly of several graphs.
+        convolutions: the convolutions of the graph.
+        names: canonical names of its units.
+
+    Returns:
+        For each narrow unit the batch sizes for which it is; none where it always is.
+
+    Raises:
+        PlanError: the plan holds nothing for this graph, or names units that it does not have.
+    """
+    entries = find_entries(plan, convolutions)
+    batch_size = batch_size_of(node.configuration for node in convolutions)
+    sizes: dict[str, set[int]] = {}
+    is_always = True
+    if batch_size is None and all(entry.batch_size is not None for entry in entries):
+        is_always = False
+    elif batch_size is None:
+        entries = tuple(entry for entry in entries if entry.batch_size is None)
+    else:
+        entries = (nearest_entry(entries, batch_size),)
+    for entry in entries:
+        for name in entry.narrow_units:
+            sizes.setdefault(name, set()).add(entry.batch_size or 0)
+    missing = sizes.keys() - set(names)
+    if missing:
+        raise PlanError(
+            f"Expected the plan's {len(sizes)} narrow units among the {len(names)} of this graph, "
+            f"got {len(missing)} that it does not have, such as '{min(missing)}'. Plan this graph "
+            "anew."
+        )
+    # In the order in which they were found, whatever the plan's is.
+    return {
+        name: () if is_always else tuple(sorted(sizes[name])) for name in names if name in sizes
+    }
+
+
+def _why_none(settings: Settings, units: Collection[Unit]) -> str:
+    if not units:
+        return "no operation of the graph can be in a unit"
+    if settings.plan is not None:
+        return "the plan leaves this graph as it is"
+    return "only a plan says which units are narrow on a CPU, and none was given"
+
+
+def _reason(value: str) -> RefusalReason:
+    """The reason of a convolution's refusal that is nearest to a unit's."""
+    try:
+        return RefusalReason(value)
+    except ValueError:
+        return RefusalReason.ATTRIBUTE
