@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import os
 import pathlib
 import signal
 import subprocess
-import sys
-import time
 from typing import Any
 
 import pytest
 import tensorflow as tf
 from benchmark_values import BENCHMARK
-from click.testing import CliRunner
+from command_line import end_of, invoke, start_process, wait_for
 from plan_values import PLAN
 
 from tf_interop.benchmark.child import Outcome, Request, _failure_of, run_child
@@ -30,11 +27,8 @@ from tf_interop.benchmark.result import (
     load_benchmark,
     save_benchmark,
 )
-from tf_interop.cli.main import cli
 from tf_interop.planning.file import load_plan, save_plan
 from tf_interop.runtime.plugin import get_plugin
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 MODELS = """
 import os
@@ -52,10 +46,11 @@ def crashes():
 def function():
     return tf.function(tf.sin, input_signature=[tf.TensorSpec([2])])
 """
-OPTIONS = (
-    "--policy", "always", "--variants", "stock,ours", "--repetitions", "2", "--batch", "2",
-    "--steps", "3", "--seconds", "0", "--warmup-steps", "1", "--image-size", "12",
-)  # fmt: skip
+COMMAND = (
+    "benchmark tiny_models:tiny tiny_models:crashes --policy always --variants stock,ours "
+    "--repetitions 2 --batch 2 --steps 3 --seconds 0 --warmup-steps 1 --image-size 12 "
+    "-o results.json --csv results.csv --plot results.svg"
+)
 
 
 @pytest.fixture(scope="module", name="folder")
@@ -70,41 +65,22 @@ def fixture_models_to_import(folder: pathlib.Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.syspath_prepend(folder)
 
 
-def _start(folder: pathlib.Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tf_interop", "benchmark", *arguments],
-        cwd=folder,
-        env={
-            **os.environ,
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}",
-            "TF_INTEROP_LIBRARY": str(get_plugin().library.build_info.path),
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 @pytest.fixture(scope="module", name="run")
 def fixture_run(folder: pathlib.Path) -> subprocess.CompletedProcess[str]:
     """A run that is stopped after its first block, and gone on with by the same command."""
-    command = (
-        "tiny_models:tiny", "tiny_models:crashes", *OPTIONS,
-        "-o", "results.json", "--csv", "results.csv", "--plot", "results.svg",
-    )  # fmt: skip
-    stopped = _start(folder, *command)
-    deadline = time.monotonic() + 120
-    while not (folder / "results.json").exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
+    library = str(get_plugin().library.build_info.path)
+
+    def start() -> subprocess.Popen[str]:
+        return start_process(*COMMAND.split(), folder=folder, TF_INTEROP_LIBRARY=library)
+
+    stopped = start()
+    wait_for(folder / "results.json", stopped)
     stopped.send_signal(signal.SIGTERM)
-    _, errors = stopped.communicate(timeout=60)
-    assert stopped.returncode == 128 + signal.SIGTERM, errors
+    ended = end_of(stopped)
+    assert ended.returncode == 128 + signal.SIGTERM, ended.stderr
     [result] = load_benchmark(folder / "results.json").results
     assert len(result.blocks) == 1
-
-    process = _start(folder, *command)
-    output, errors = process.communicate(timeout=280)
-    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+    return end_of(start())
 
 
 def test_measures_what_runs_and_says_what_crashed(
@@ -218,39 +194,9 @@ def test_memory_that_is_used_up_is_a_kind_of_its_own() -> None:
     assert len(failure.message) < 1000
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["ResNet50"], "a plan for 'ResNet50, inference, batch 1, tf32'"),
-        (["ResNet50", "--plan", "float16=p.json"], "a plan for 'ResNet50"),
-        (["ResNet50", "--plan", "p.json", "--profile", "q.json"], "got several"),
-        (["ResNet50", "--plan", "p.json", "--plan", "q.json"], "one plan for each precision"),
-        (["ResNet50", "--variants", "stock,fast"], "'fast'"),
-        (["ResNet50", "--precision", "half"], "'half'"),
-        (["ResNet50", "--no-inference"], "--training"),
-        (["ResNet50", "--budget", "soon"], "'soon'"),
-    ],
-)
-def test_refuses_wrong_usage(arguments: list[str], message: str, tmp_path: pathlib.Path) -> None:
-    result = CliRunner().invoke(cli, ["benchmark", *arguments, "-o", str(tmp_path / "r.json")])
-    assert result.exit_code == 2
-    assert message in " ".join(result.output.split())
-
-
-def test_refuses_a_plan_that_cannot_be_read_before_it_measures(tmp_path: pathlib.Path) -> None:
-    result = CliRunner().invoke(
-        cli,
-        ["benchmark", "ResNet50", "--plan", "tf32=none.json", "-o", str(tmp_path / "r.json")],
-    )
-    assert result.exit_code == 1
-    assert "none.json" in result.output
-    assert not (tmp_path / "r.json").exists()
-
-
 def test_shows_a_file(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "results.json"
     save_benchmark(BENCHMARK, path)
-    shown = CliRunner().invoke(cli, ["benchmark", "show", str(path), "--csv", f"{path}.csv"])
-    assert shown.exit_code == 0, shown.output
+    shown = invoke(f"benchmark show {path} --csv {path}.csv")
     assert "2.25 (2.00–2.50)" in shown.stdout
     assert pathlib.Path(f"{path}.csv").read_text().count("\n") == 4

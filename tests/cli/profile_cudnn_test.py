@@ -10,9 +10,9 @@ import os
 import pathlib
 import subprocess
 import sys
-from collections.abc import Sequence
 
 import pytest
+from command_line import ROOT, end_of, start_process
 from convolution_values import TINY
 
 from tf_interop.measure.backend import AlgorithmScope
@@ -27,11 +27,10 @@ from tf_interop.profile.worklist import (
 )
 from tf_interop.stage import Lane, Stage, Step
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 STAND_INS = pathlib.Path(os.environ.get("TF_INTEROP_STAND_INS", ""))
 LIBRARIES = {
-    "TF_INTEROP_LIBCUDA": STAND_INS / "libfake_cuda.so",
-    "TF_INTEROP_LIBCUDNN": STAND_INS / "libfake_cudnn.so",
+    "TF_INTEROP_LIBCUDA": str(STAND_INS / "libfake_cuda.so"),
+    "TF_INTEROP_LIBCUDNN": str(STAND_INS / "libfake_cudnn.so"),
 }
 # Built where the headers of CUPTI are found.
 CUPTI = STAND_INS / "libfake_cupti.so"
@@ -57,32 +56,13 @@ FORWARD_ALGORITHMS = {
 }
 
 
-def _environment() -> dict[str, str]:
-    libraries = {name: str(path) for name, path in LIBRARIES.items()}
-    return {**os.environ, "PYTHONPATH": str(ROOT), **libraries}
-
-
-def _start(
-    folder: pathlib.Path, arguments: Sequence[str], **environment: str
-) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tf_interop", "profile", "list.json", "-o", "profile.json"]
-    quick = ["--backend", "cudnn", "--repetitions", "1", "--warmup-runs", "0"]
-    return subprocess.Popen(
-        [*command, *quick, *arguments],
-        cwd=folder,
-        env={**_environment(), **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def _profile(folder: pathlib.Path, *arguments: str, **environment: str) -> tuple[Profile, int]:
+def _profile(folder: pathlib.Path, options: str = "", **environment: str) -> tuple[Profile, int]:
     """The profile after the command, and how much of it was measured by it."""
-    process = _start(folder, arguments, **environment)
-    output, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    measured = next(line for line in output.splitlines() if line.startswith("profile.json: "))
+    command = "profile list.json -o profile.json --backend cudnn --repetitions 1 --warmup-runs 0"
+    arguments = [*command.split(), *options.split()]
+    ended = end_of(start_process(*arguments, folder=folder, **LIBRARIES, **environment))
+    assert ended.returncode == 0, ended.stderr
+    measured = next(line for line in ended.stdout.splitlines() if line.startswith("profile.json: "))
     return load_profile(folder / "profile.json"), int(measured.split()[1])
 
 
@@ -122,7 +102,7 @@ def test_lists_engines_with_knobs_moved_that_are_measured_by_name(tmp_path: path
     assert len(set(listed)) == len(listed)
     assert "eng1_k2=0" in moved
     assert all("_k" in name for name in moved)
-    profile, _ = _profile(tmp_path, "--algorithms", ",".join(moved[:2]))
+    profile, _ = _profile(tmp_path, f"--algorithms {','.join(moved[:2])}")
     assert _names(profile) == [(name, False) for name in sorted(moved[:2])]
 
 
@@ -135,12 +115,12 @@ def _list_algorithms(folder: pathlib.Path, scope: AlgorithmScope) -> list[str]:
         "[listed] = load_configurations('list.json').convolutions\n"
         "backend = load_core_library().open_backend('cudnn')\n"
         f"scope = AlgorithmScope({scope.value!r})\n"
-        "print(*backend.list_algorithms(listed.configuration, scope).algorithms)\n"
+        "print(*backend.list_algorithms(listed.configuration, scope))\n"
     )
     return subprocess.run(
         [sys.executable, "-c", program],
         cwd=folder,
-        env=_environment(),
+        env={**os.environ, "PYTHONPATH": str(ROOT), **LIBRARIES},
         capture_output=True,
         check=True,
         text=True,
@@ -151,7 +131,7 @@ def test_names_of_one_algorithm_are_one_measurement(tmp_path: pathlib.Path) -> N
     save_configurations(ONE, tmp_path / "list.json")
     for _ in range(2):
         profile, measured_count = _profile(
-            tmp_path, "--algorithms", "eng1,eng1_k2=5,FFT,nchw+FFT,nchw+FFT_TILING,eng7"
+            tmp_path, "--algorithms eng1,eng1_k2=5,FFT,nchw+FFT,nchw+FFT_TILING,eng7"
         )
         assert _names(profile) == [
             ("eng1_k2=5", False), ("nchw+FFT", True), ("nchw+FFT_TILING", True),
@@ -164,13 +144,13 @@ def test_names_of_one_algorithm_are_one_measurement(tmp_path: pathlib.Path) -> N
 
 def test_legacy_algorithms_are_measured_with_and_without_tf32(tmp_path: pathlib.Path) -> None:
     save_configurations(ONE, tmp_path / "list.json")
-    named = ("--algorithms", "eng1,GEMM")
-    profile, _ = _profile(tmp_path, *named, "--tf32", "off")
+    named = "--algorithms eng1,GEMM"
+    profile, _ = _profile(tmp_path, f"{named} --tf32 off")
     assert _names(profile) == [("GEMM", False), ("eng1_k2=5", False)]
-    profile, measured_count = _profile(tmp_path, *named)
+    profile, measured_count = _profile(tmp_path, named)
     assert _names(profile) == [("GEMM", False), ("GEMM", True), ("eng1_k2=5", False)]
     assert measured_count == 1
-    _, measured_count = _profile(tmp_path, *named, "--tf32", "both")
+    _, measured_count = _profile(tmp_path, f"{named} --tf32 both")
     assert measured_count == 0
 
 
@@ -184,8 +164,8 @@ def test_measures_stages_with_sms_of_their_own_priorities_and_pins(tmp_path: pat
     convolutions = (ListedConvolution(TINY), ListedConvolution(FUSED))
     listed = tuple(map(ListedStage, stages))
     save_configurations(ConfigurationList(convolutions, listed), tmp_path / "list.json")
-    options = ("--algorithms", "heuristic", "--pair-algorithms", "1")
-    profile, measured_count = _profile(tmp_path, *options)
+    options = "--algorithms heuristic --pair-algorithms 1"
+    profile, measured_count = _profile(tmp_path, options)
     by_pins = {
         (tuple(step.algorithm for step in each.stage.steps), each.stage.has_lane_options): each
         for each in profile.stages
@@ -205,7 +185,7 @@ def test_measures_stages_with_sms_of_their_own_priorities_and_pins(tmp_path: pat
     assert failure.kind is FailureKind.UNSUPPORTED
     assert [step.algorithm for step in failure.stage.steps] == ["eng1_k2=5", "split+FFT"]
 
-    again, measured_count = _profile(tmp_path, *options)
+    again, measured_count = _profile(tmp_path, options)
     assert (again, measured_count) == (profile, 0)
 
 
@@ -215,8 +195,7 @@ def test_has_the_kernels_of_each_algorithm(tmp_path: pathlib.Path) -> None:
     save_configurations(ONE, tmp_path / "list.json")
     profile, _ = _profile(
         tmp_path,
-        "--algorithms",
-        "eng0",
+        "--algorithms eng0",
         TF_INTEROP_LIBCUPTI=str(CUPTI),
         TF_INTEROP_FAKE_CUPTI_KERNEL="implicit_gemm",
     )

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
-from click.testing import CliRunner, Result
+from command_line import end_of, invoke, start_process, words_of
 from profile_values import GPU, SMALL, make_algorithm, make_profile
 from report_values import network_plan, network_problem, plan_without_values, run_record
 
-from tf_interop.cli.main import cli
 from tf_interop.planning.file import save_plan
 from tf_interop.planning.problem import save_problem
 from tf_interop.planning.types import Plan
 from tf_interop.profile.file import save_profile
 from tf_interop.runtime.run_record import save_run
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -30,24 +24,15 @@ def fixture_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> N
     save_plan(network_plan(), "plan.json")
 
 
-def _report(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["report", *arguments])
-
-
-def _words(result: Result) -> str:
-    return " ".join(result.output.split())
-
-
 def test_writes_a_page_a_trace_and_a_picture(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("matplotlib")
     save_problem(network_problem(), "problem.json")
     save_profile(make_profile(device=GPU), "profile.json")
     save_run(run_record(), "run.json")
-    result = _report(
-        "plan.json", "--problem", "problem.json", "--profile", "profile.json", "--run", "run.json",
-        "-o", "page.html", "--trace", "trace.json", "--png", "timeline.png", "--title", "A title",
-    )  # fmt: skip
-    assert result.exit_code == 0, result.output
+    result = invoke(
+        "report plan.json --problem problem.json --profile profile.json --run run.json "
+        "-o page.html --trace trace.json --png timeline.png --title Title"
+    )
     assert result.stdout.splitlines() == [
         "page.html: page of 1 graph",
         "trace.json: trace of 1 graph",
@@ -55,32 +40,31 @@ def test_writes_a_page_a_trace_and_a_picture(tmp_path: pathlib.Path) -> None:
         "batch 8: The profile has 0 of 8 convolutions of this graph.",
     ]
     page = pathlib.Path("page.html").read_text()
-    assert "<h1>A title</h1>" in page and "3×3" in page and "1.901 ms" in page
+    assert "<h1>Title</h1>" in page and "3×3" in page and "1.901 ms" in page
     assert json.loads(pathlib.Path("trace.json").read_text())["traceEvents"]
     assert pathlib.Path("timeline.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_plan_alone_is_enough() -> None:
-    assert _report("plan.json", "--trace", "trace.json").exit_code == 0
+    invoke("report plan.json --trace trace.json")
     assert not pathlib.Path("report.html").exists()
-    result = _report("plan.json")
-    assert result.exit_code == 0, result.output
+    result = invoke("report plan.json")
     assert "A plan does not hold what depends on what" in pathlib.Path("report.html").read_text()
-    assert "--model" in _words(result)
+    assert "--model" in words_of(result)
 
 
 def test_says_that_a_profile_is_of_another_batch_size_or_device() -> None:
     save_profile(make_profile(make_algorithm(SMALL), device=GPU), "profile.json")
     graph = dataclasses.replace(network_plan().graphs[0], batch_size=1)
     save_plan(Plan((graph,), made_with={"device": "NVIDIA H100"}), "plan.json")
-    words = _words(_report("plan.json", "--profile", "profile.json"))
+    words = words_of(invoke("report plan.json --profile profile.json"))
     assert "batch 1: The profile has 0 of 8 convolutions of this graph: it is of batch" in words
     assert "made by a profile of NVIDIA H100, and this one is of NVIDIA H200" in words
 
 
 def test_says_as_json_what_was_written_and_what_the_values_are() -> None:
     save_plan(network_plan(simulated="made up"), "plan.json")
-    result = _report("plan.json", "--json")
+    result = invoke("report plan.json --json")
     document = json.loads(result.stdout)
     assert len(document.pop("notes")) == 1
     graph = {
@@ -97,64 +81,47 @@ def test_says_as_json_what_was_written_and_what_the_values_are() -> None:
     }
     assert document == {"page": "report.html", "trace": None, "picture": None, "graphs": [graph]}
     save_plan(plan_without_values(), "plan.json")
-    [graph] = json.loads(_report("plan.json", "--json").stdout)["graphs"]
+    [graph] = json.loads(invoke("report plan.json --json").stdout)["graphs"]
     assert graph["latency_us"] is None and graph["stages"] == 1
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "message"),
+    ("options", "code", "message"),
     [
-        (("none.json",), 1, "Expected a plan file at 'none.json', got: No such file"),
-        (("plan.json", "--problem", "plan.json"), 1, "Expected"),
-        (("plan.json", "--problem", "other.json"), 1, "Expected the graph 0123456789abcdef"),
-        (("plan.json", "--model", "m", "--problem", "p"), 2, "--model or --problem, got both"),
-        (("plan.json", "-o", "none/page.html"), 2, "Expected a folder that exists"),
-        (("plan.json", "--run", "plan.json"), 1, "tf_interop.run"),
-        (("plan.json", "--for", "GPU"), 2, "compute capability"),
-        (("plan.json", "--model", "none.keras"), 2, "got none. Check the path"),
+        ("--problem other.json", 1, "Expected the graph 0123456789abcdef"),
+        ("--run plan.json", 1, "tf_interop.run"),
+        ("--for GPU", 2, "compute capability"),
     ],
 )
-def test_says_what_is_wrong(arguments: tuple[str, ...], code: int, message: str) -> None:
+def test_says_what_is_wrong(options: str, code: int, message: str) -> None:
     save_problem(dataclasses.replace(network_problem(), fingerprint="f" * 16), "other.json")
-    result = _report(*arguments)
-    assert result.exit_code == code
-    assert message in _words(result)
+    assert message in words_of(invoke(f"report plan.json {options}", exit_code=code))
     assert not pathlib.Path("report.html").exists()
 
 
 def test_works_without_tensorflow() -> None:
-    program = (
-        "import sys; sys.modules['tensorflow'] = None\n"
-        "sys.argv[1:] = ['report', 'plan.json', '--trace', 'trace.json', '-o', 'page.html']\n"
-        "from tf_interop.cli.main import main\nmain()"
-    )
-    subprocess.run(
-        [sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
+    command = "report plan.json --trace trace.json -o page.html"
+    ended = end_of(start_process(*command.split(), blocked=("tensorflow",)))
+    assert ended.returncode == 0, ended.stderr
     assert pathlib.Path("page.html").exists()
 
 
 def test_from_a_keras_model_to_its_report_without_a_gpu() -> None:
     model = "branched_models:build"
-    run = CliRunner().invoke
-    measured = ["--backend", "host", "--repetitions", "1", "--algorithms", "heuristic"]
-    measured += ["--stages", "none", "--batch", "4", "--training", "-o", "profile.json"]
-    assert run(cli, ["profile", model, *measured]).exit_code == 0
-    by_profile = ["--profile", "profile.json"]
-    planned = ["plan", model, *by_profile, "--batch", "4", "--training", "-o", "plan.json"]
-    assert run(cli, planned).exit_code == 0
-
-    result = _report("plan.json", "--model", model, *by_profile)
-    assert result.exit_code == 0, result.output
+    invoke(
+        f"profile {model} --backend host --repetitions 1 --algorithms heuristic --stages none "
+        "--batch 4 --training -o profile.json"
+    )
+    invoke(f"plan {model} --profile profile.json --batch 4 --training -o plan.json")
+    result = invoke(f"report plan.json --model {model} --profile profile.json")
     page = pathlib.Path("report.html").read_text()
     assert f"<h1>{model}</h1>" in page
     # Inference and training, both of them found and named.
     assert ">batch 4, inference</a>" in page and ">batch 4, training</a>" in page
     assert "A CPU, not a GPU." in page
-    assert "batch 4, training: The profile has 7 of 7 convolutions" in _words(result)
+    assert "batch 4, training: The profile has 7 of 7 convolutions" in words_of(result)
     assert "A plan does not hold what depends on what" not in page
     assert "5×5 ∂w" in page
 
-    result = _report("plan.json", "--model", "branched_models:build_other")
-    assert result.exit_code == 1
-    assert "Name the model that was planned" in _words(result)
+    result = invoke("report plan.json --model branched_models:build_other", exit_code=1)
+    assert "Name the model that was planned" in words_of(result)

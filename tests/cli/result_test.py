@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import pathlib
-import pty
 import re
 import shutil
 import subprocess
@@ -26,7 +24,7 @@ from tf_interop.benchmark.result import save_benchmark
 from tf_interop.cli import doctor as doctor_command
 from tf_interop.cli.command import Result, command
 from tf_interop.cli.main import cli
-from tf_interop.doctor.finding import problem
+from tf_interop.doctor.examine import problem
 from tf_interop.planning.file import save_plan
 from tf_interop.profile.file import save_profile
 from tf_interop.profile.worklist import ConfigurationList, ListedConvolution, save_configurations
@@ -184,20 +182,15 @@ def test_a_document_that_is_a_file_is_all_of_it(name: str, work: pathlib.Path) -
 
 
 @pytest.mark.usefixtures("work")
-def test_stdout_is_empty_after_an_error() -> None:
+def test_what_a_model_prints_is_not_in_the_document() -> None:
+    process = run_process("analyze", "result_model:build", "--own-graph-only", "--json")
+    assert json.loads(process.stdout)["format"] == "tf_interop.analysis"
+    assert {"printed", "written", "echoed"} <= set(process.stderr.splitlines())
     # The model is built, and printed on, before it is found that no GPU's profile fits.
     options = "--profile profile.json -o new_plan.json --json"
     process = run_process("plan", "result_model:build", *options.split())
     assert (process.returncode, process.stdout) == (1, ""), process.stderr
     assert process.stderr.splitlines()[-1].startswith("Error: Expected")
-    assert "echoed" in process.stderr.splitlines()
-
-
-@pytest.mark.usefixtures("work")
-def test_what_a_model_prints_is_not_in_the_document() -> None:
-    process = run_process("analyze", "result_model:build", "--own-graph-only", "--json")
-    assert json.loads(process.stdout)["format"] == "tf_interop.analysis"
-    assert {"printed", "written", "echoed"} <= set(process.stderr.splitlines())
 
 
 def test_what_a_program_prints_is_not_in_the_record(work: pathlib.Path) -> None:
@@ -246,16 +239,12 @@ def test_stdout_is_itself_again_afterwards(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.usefixtures("work")
-def test_says_on_a_terminal_that_it_reads() -> None:
-    terminal, side_of_process = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tf_interop", "profile", "check", "profile.json", "--json"],
-        stdout=subprocess.PIPE,
-        stderr=side_of_process,
-        env={**os.environ, "TERM": "xterm", "PYTHONPATH": str(ROOT)},
-    )
-    output, _ = process.communicate(timeout=60)
-    os.close(side_of_process)
-    assert b"Reading" in os.read(terminal, 4096)
-    os.close(terminal)
-    assert json.loads(output)["profile"] == "profile.json"
+def test_says_on_a_terminal_that_it_reads(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with pytest.raises(SystemExit):
+        cli.main(["profile", "check", "profile.json", "--json"])
+    said = capsys.readouterr()
+    assert json.loads(said.out)["profile"] == "profile.json"
+    assert "Reading" in said.err

@@ -9,6 +9,7 @@ import pathlib
 import subprocess
 import sys
 import textwrap
+import types
 from collections.abc import Callable
 
 import profile_values
@@ -21,7 +22,7 @@ from tf_interop.cli.main import cli
 from tf_interop.doctor import examine as doctor
 from tf_interop.doctor import machine as doctor_machine
 from tf_interop.doctor import tensorflow_checks as doctor_tensorflow
-from tf_interop.doctor.finding import Finding, Level, ok, problem, warning
+from tf_interop.doctor.examine import Finding, Level, ok, problem, warning
 from tf_interop.errors import LibraryError
 from tf_interop.profile.types import ProfiledDevice
 from tf_interop.runtime import plugin
@@ -30,7 +31,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 CHECKS = """
 import os, signal, sys, time
-from tf_interop.doctor.finding import Checks, ok
+from tf_interop.doctor.examine import Checks, ok
 
 CHECKS = Checks()
 
@@ -127,9 +128,7 @@ def test_works_without_tensorflow() -> None:
             sys.modules[module] = None
         import importlib.metadata
         importlib.metadata.packages_distributions = lambda: {}
-        from tf_interop.doctor import examine as doctor
         from tf_interop.doctor import machine as doctor_machine
-        assert not doctor._is_tensorflow_there()
         for name in doctor_machine.CHECKS:
             for finding in doctor_machine.CHECKS.run(name):
                 print(finding.name, finding.level.value, finding.text, sep=": ")
@@ -200,27 +199,13 @@ def test_says_what_the_driver_tells_of_gpus(monkeypatch: pytest.MonkeyPatch) -> 
     assert driver.text == "570.86, for CUDA up to 12.8"
     assert gpu.text == "NVIDIA H100, compute capability 9.0, 132 SMs, 85.9 GB"
     assert memory == Finding("free memory", Level.OK, "68.7 GB on GPU 0")
-
-
-@pytest.mark.parametrize("free", [None, 1 << 20])
-def test_warns_of_little_memory(monkeypatch: pytest.MonkeyPatch, free: int | None) -> None:
-    _set_gpus(monkeypatch, GPU, free=free)
-    assert _check("NVIDIA driver")[-1].level is Level.WARNING
-
-
-def test_gpus_that_are_hidden_are_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    for free in (None, 1 << 20):
+        _set_gpus(monkeypatch, GPU, free=free)
+        assert _check("NVIDIA driver")[-1].level is Level.WARNING
     _set_gpus(monkeypatch)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     [finding] = _check("NVIDIA driver")
     assert finding.level is Level.PROBLEM and "CUDA_VISIBLE_DEVICES='-1'" in finding.text
-
-
-class _Core:
-    def __init__(self, version: str) -> None:
-        self._version = version
-
-    def cudnn_version(self) -> str:
-        return self._version
 
 
 @pytest.mark.parametrize(
@@ -230,7 +215,8 @@ class _Core:
 def test_cudnn_is_needed_where_there_is_a_gpu(
     monkeypatch: pytest.MonkeyPatch, version: str, has_gpu: bool, level: Level
 ) -> None:
-    monkeypatch.setattr(doctor_machine, "load_core_library", lambda: _Core(version))
+    core = types.SimpleNamespace(cudnn_version=lambda: version)
+    monkeypatch.setattr(doctor_machine, "load_core_library", lambda: core)
     monkeypatch.setattr(doctor_machine, "has_nvidia_gpu", lambda: has_gpu)
     [finding] = _check("cuDNN")
     assert finding.level is level
@@ -249,35 +235,29 @@ def test_a_missing_library_says_how_to_build_it(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("before", "name", "level"),
+    ("options", "name", "level"),
     [
-        ("tf.config.optimizer.set_jit(True)", "XLA clusters", Level.WARNING),
-        (
-            "tf.config.optimizer.set_experimental_options({'use_plugin_optimizers': False})",
-            "use_plugin_optimizers",
-            Level.WARNING,
-        ),
-        (
-            "tf.config.optimizer.set_experimental_options({'disable_meta_optimizer': True})",
-            "graph optimizers",
-            Level.PROBLEM,
-        ),
+        ({}, "XLA clusters", Level.WARNING),
+        ({"use_plugin_optimizers": False}, "use_plugin_optimizers", Level.WARNING),
+        ({"disable_meta_optimizer": True}, "graph optimizers", Level.PROBLEM),
     ],
 )
 def test_finds_options_of_tensorflow_that_are_in_the_way(
-    before: str, name: str, level: Level
+    options: dict[str, bool], name: str, level: Level
 ) -> None:
-    kept = tf.config.optimizer.get_experimental_options(), tf.config.optimizer.get_jit()
-    exec(before, {"tf": tf})
+    optimizer = tf.config.optimizer
+    kept = optimizer.get_experimental_options()
+    optimizer.set_experimental_options(options)
+    optimizer.set_jit(True)
     try:
         findings = [
             *doctor_tensorflow.CHECKS.run("use_plugin_optimizers"),
             *doctor_tensorflow.CHECKS.run("XLA clusters"),
         ]
     finally:
-        tf.config.optimizer.set_jit(bool(kept[1]))
-        tf.config.optimizer.set_experimental_options(
-            {"disable_meta_optimizer": False, "use_plugin_optimizers": True} | kept[0]
+        optimizer.set_jit(False)
+        optimizer.set_experimental_options(
+            {"disable_meta_optimizer": False, "use_plugin_optimizers": True} | kept
         )
     assert [each.level for each in findings if each.name == name] == [level]
 

@@ -8,8 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tf_interop.cli.command import Result, command
-from tf_interop.doctor.examine import examine
-from tf_interop.doctor.finding import Finding, Level
+from tf_interop.doctor.examine import Finding, Level, examine
 from tf_interop.tables import new_table, print_on
 
 _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}

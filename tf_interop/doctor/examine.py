@@ -6,23 +6,93 @@ ends a process, such as a library that was built for another one, is then a find
 
 from __future__ import annotations
 
-import importlib
+import dataclasses
+import enum
+import importlib.util
 import pathlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
 from tf_interop.child_process import child_environment, describe_end, module_command
-from tf_interop.doctor.finding import Finding, Level, went_wrong
-from tf_interop.doctor.machine import tensorflow_distributions
 
-MACHINE = "tf_interop.doctor.machine"
-TENSORFLOW = "tf_interop.doctor.tensorflow_checks"
 _TIMEOUT_SECONDS = 180
+_REPORT_IT = "Where that does not say what to do: report it, with what --json prints."
+
+
+class Level(enum.Enum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    """It works, and not as one may expect."""
+    PROBLEM = "problem"
+    """Something does not work."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        name: what was looked at.
+        level: how bad it is.
+        text: what was found.
+        mend: what to do about it; empty for what is well.
+    """
+
+    name: str
+    level: Level
+    text: str
+    mend: str = ""
+
+
+def ok(text: str, name: str = "") -> Finding:
+    """A finding that all is well; `name` where it is another than the check's."""
+    return Finding(name, Level.OK, text)
+
+
+def warning(text: str, mend: str, name: str = "") -> Finding:
+    """A finding that something is not as one may expect."""
+    return Finding(name, Level.WARNING, text, mend)
+
+
+def problem(text: str, mend: str = _REPORT_IT, name: str = "") -> Finding:
+    """A finding that something does not work."""
+    return Finding(name, Level.PROBLEM, text, mend)
+
+
+_Find = Callable[[], Finding | Iterable[Finding]]
+
+
+class Checks(dict[str, _Find]):
+    """Questions to this machine by what they look at; in a module of checks the name `CHECKS`.
+
+    @CHECKS("Python")
+    def _python() -> Finding: …
+    """
+
+    def __call__(self, name: str) -> Callable[[_Find], _Find]:
+        """Declares a check."""
+
+        def declare(find: _Find) -> _Find:
+            self[name] = find
+            return find
+
+        return declare
+
+    def run(self, name: str) -> Iterator[Finding]:
+        """What a check finds; what it raises is a finding, too."""
+        try:
+            found = self[name]()
+            for finding in [found] if isinstance(found, Finding) else found:
+                yield dataclasses.replace(finding, name=finding.name or name)
+        # Whatever is wrong with the machine is what was asked for.
+        except Exception as error:
+            yield problem(f"{type(error).__name__}: {error}", name=name)
 
 
 def examine(say: Callable[[str], None] = lambda text: None) -> tuple[Finding, ...]:
@@ -32,21 +102,11 @@ def examine(say: Callable[[str], None] = lambda text: None) -> tuple[Finding, ..
         say: told what is being looked at, in a few words.
     """
     say("Looking at the machine")
-    findings = run_module(MACHINE)
-    if _is_tensorflow_there():
+    findings = run_module("tf_interop.doctor.machine")
+    if importlib.util.find_spec("tensorflow") is not None:
         say("Looking at TensorFlow")
-        findings += run_module(TENSORFLOW)
+        findings += run_module("tf_interop.doctor.tensorflow_checks")
     return tuple(findings)
-
-
-def to_json(findings: Iterable[Finding]) -> dict[str, Any]:
-    """The findings as JSON."""
-    return {"healthy": is_healthy(findings), "findings": msgspec.to_builtins(findings)}
-
-
-def is_healthy(findings: Iterable[Finding]) -> bool:
-    """Whether there is no problem; warnings do not count."""
-    return all(each.level is not Level.PROBLEM for each in findings)
 
 
 def run_module(module: str, timeout_seconds: float = _TIMEOUT_SECONDS) -> list[Finding]:
@@ -61,6 +121,7 @@ def run_module(module: str, timeout_seconds: float = _TIMEOUT_SECONDS) -> list[F
     """
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "findings"
+        path.touch()
         try:
             process = subprocess.run(
                 module_command(__name__, module, path),
@@ -73,24 +134,8 @@ def run_module(module: str, timeout_seconds: float = _TIMEOUT_SECONDS) -> list[F
         except subprocess.TimeoutExpired as error:
             end, errors = f"did not end within {timeout_seconds:g} seconds", error.stderr or b""
         except OSError as error:
-            return [went_wrong(f"could not be started: {error}", "checks")]
-        lines = path.read_bytes().splitlines() if path.exists() else []
-    return _findings(lines, end, errors.decode("utf-8", "replace"))
-
-
-def _write_findings(module: str, path: str) -> None:
-    """Runs the checks of a module in this process, and writes what each finds at once."""
-    checks = importlib.import_module(module).CHECKS
-    with pathlib.Path(path).open("wb", buffering=0) as file:
-        for name in checks:
-            # First the name of what runs next; null where all is done.
-            file.write(msgspec.json.encode(name) + b"\n")
-            for finding in checks.run(name):
-                file.write(msgspec.json.encode(finding) + b"\n")
-        file.write(b"null\n")
-
-
-def _findings(lines: list[bytes], end: str, errors: str) -> list[Finding]:
+            return [problem(f"could not be started: {error}", name="checks")]
+        lines = path.read_bytes().splitlines()
     findings = []
     running: str | None = "checks"
     for line in lines:
@@ -103,18 +148,22 @@ def _findings(lines: list[bytes], end: str, errors: str) -> list[Finding]:
         else:
             running = value
     if running is not None:
-        last = errors.strip().splitlines()[-1:]
+        last = errors.decode("utf-8", "replace").strip().splitlines()[-1:]
         text = ": ".join([f"the process of this check {end}", *last])
-        findings.append(went_wrong(text, running))
+        findings.append(problem(text, name=running))
     return findings
 
 
-def _is_tensorflow_there() -> bool:
-    try:
-        return bool(tensorflow_distributions())
-    except Exception:
-        # The check of the same name says why.
-        return False
+def _write_findings(module: str, path: str) -> None:
+    """Runs the checks of a module in this process, and writes what each finds at once."""
+    checks = importlib.import_module(module).CHECKS
+    with pathlib.Path(path).open("wb", buffering=0) as file:
+        for name in checks:
+            # First the name of what runs next; null where all is done.
+            file.write(msgspec.json.encode(name) + b"\n")
+            for finding in checks.run(name):
+                file.write(msgspec.json.encode(finding) + b"\n")
+        file.write(b"null\n")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from rich.filesize import decimal
 
-from tf_interop.doctor.finding import Checks, Finding, ok, problem, warning
+from tf_interop.doctor.examine import Checks, Finding, ok, problem, warning
 from tf_interop.library_file import find_library_file
 from tf_interop.measure.core_library import CORE_LIBRARY_NAME, load_core_library
 from tf_interop.measure.nvidia import free_memory_bytes, has_nvidia_gpu, visible_gpus
@@ -27,15 +27,6 @@ _LITTLE_MEMORY_BYTES = 1 << 30
 CHECKS = Checks()
 
 
-def tensorflow_distributions() -> dict[str, str]:
-    """The installed packages that bring TensorFlow, with their versions; nothing is imported."""
-    found = {}
-    for name in importlib.metadata.packages_distributions().get("tensorflow", []):
-        if name.startswith(("tensorflow", "tf")):
-            found[name] = importlib.metadata.version(name)
-    return found
-
-
 @CHECKS("Python")
 def _python() -> Finding:
     version = ".".join(map(str, sys.version_info[:3]))
@@ -49,7 +40,12 @@ def _python() -> Finding:
 
 @CHECKS("TensorFlow")
 def _tensorflow_package() -> Finding:
-    found = tensorflow_distributions()
+    # The installed packages that bring TensorFlow; nothing is imported.
+    found = {
+        name: importlib.metadata.version(name)
+        for name in importlib.metadata.packages_distributions().get("tensorflow", [])
+        if name.startswith(("tensorflow", "tf"))
+    }
     listed = ", ".join(f"{name} {version}" for name, version in found.items())
     if not found:
         return problem(
@@ -94,18 +90,15 @@ def _driver() -> Iterator[Finding]:
         words += [f"{gpu.sm_count} SMs"] if gpu.sm_count else []
         words += [decimal(gpu.memory_bytes)] if gpu.memory_bytes else []
         yield ok(", ".join(words), f"GPU {number}")
-    yield _free_memory("free memory")
-
-
-def _free_memory(name: str) -> Finding:
-    free = free_memory_bytes()
+    free, name = free_memory_bytes(), "free memory"
     if free is None:
         remedy = "Give tf-interop plan the memory that there is, with --memory."
-        return warning("the driver does not tell", remedy, name)
-    text = f"{decimal(free)} on GPU 0"
-    if free < _LITTLE_MEMORY_BYTES:
-        return warning(text, "End what else uses the GPU: nvidia-smi lists it.", name)
-    return ok(text, name)
+        yield warning("the driver does not tell", remedy, name)
+    elif free < _LITTLE_MEMORY_BYTES:
+        remedy = "End what else uses the GPU: nvidia-smi lists it."
+        yield warning(f"{decimal(free)} on GPU 0", remedy, name)
+    else:
+        yield ok(f"{decimal(free)} on GPU 0", name)
 
 
 @CHECKS("cuDNN")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tf_interop import tensorflow_internals
-from tf_interop.doctor.finding import Checks, Finding, ok, problem, warning
+from tf_interop.doctor.examine import Checks, Finding, ok, problem, warning
 from tf_interop.errors import LibraryError
 from tf_interop.measure.nvidia import visible_gpus
 from tf_interop.runtime.kernel_library import (
