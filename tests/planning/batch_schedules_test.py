@@ -8,10 +8,9 @@ import pathlib
 from planning_graphs import CONFIGURATION, make_graph, make_lanes, make_stage
 
 from tf_interop.graph.fingerprint import fingerprint_convolutions
-from tf_interop.planning.batch_schedules import stages_for_batch_sizes
 from tf_interop.planning.check import check_stages
 from tf_interop.planning.file import load_plan, save_plan
-from tf_interop.planning.lookup import stages_from_plan
+from tf_interop.planning.lookup import stages_for_batch_sizes, stages_from_plan
 from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.types import (
     BatchSchedule,

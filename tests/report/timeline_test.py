@@ -17,7 +17,6 @@ from report_values import EVIL_NAME, network_plan, plan_without_values, planned_
 from tf_interop.errors import PlanError
 from tf_interop.planning.explain import explain_plan
 from tf_interop.planning.make import make_plan
-from tf_interop.planning.order import in_order
 from tf_interop.planning.types import GraphPlan, GraphPrediction, Plan, UnstagedConvolution
 from tf_interop.report.graphs import shown_graphs
 from tf_interop.report.network import planned_nodes
@@ -106,13 +105,6 @@ def test_stages_that_no_planner_made_have_no_times() -> None:
     assert timelines(network_plan().graphs[0])
     assert not timelines(plan_without_values().graphs[0])
     assert not timelines(GraphPlan("f", 0, ()))
-
-
-@pytest.mark.parametrize("places", [(1, 0), (3,)])
-def test_refuses_unstaged_convolutions_that_are_not_in_order(places: tuple[int, ...]) -> None:
-    unstaged = tuple(UnstagedConvolution("a", None, 1.0, 1, place) for place in places)
-    with pytest.raises(PlanError, match="from 0 to 2"):
-        list(in_order(dataclasses.replace(planned_graph(), unstaged=unstaged)))
 
 
 # Of 3 convolutions one was measured.

@@ -114,14 +114,16 @@ def _check_graph(graph: GraphPlan, place: str) -> None:
                 f"Expected no more than the budget of {budget} bytes, got "
                 f"{stage.prediction.peak_bytes} at `{here}.prediction.peak_bytes`"
             )
+    before = 0
     for number, unstaged in enumerate(graph.unstaged):
         here = f"{place}.unstaged[{number}]"
         add(unstaged.node, f"{here}.node")
-        if unstaged.before_stage > len(graph.stages):
+        if not before <= unstaged.before_stage <= len(graph.stages):
             raise ValueError(
-                f"Expected at most {len(graph.stages)}, the number of stages, got "
-                f"{unstaged.before_stage} at `{here}.before_stage`"
+                f"Expected {before} or more and at most {len(graph.stages)}, the number of stages, "
+                f"got {unstaged.before_stage} at `{here}.before_stage`"
             )
+        before = unstaged.before_stage
     if len(seen) > graph.convolution_count:
         raise ValueError(
             f"Expected at most {graph.convolution_count} nodes, as many as the graph has "

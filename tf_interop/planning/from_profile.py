@@ -18,7 +18,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from tf_interop.convolution import ConvolutionNode, Shape, batch_size_of
+from tf_interop.convolution import (
+    ConvolutionNode,
+    Refusal,
+    RefusalReason,
+    Shape,
+    batch_size_of,
+)
 from tf_interop.graph.independence import Independence
 from tf_interop.graph.levels import lanes_by_merge_key, level_groups
 from tf_interop.graph.time_limit import check_time_limit
@@ -113,6 +119,49 @@ def group_profiled(
     return tuple(stages)
 
 
+def leave_out_unmeasured(
+    convolutions: Sequence[ConvolutionNode], profile: Profile | None, device_type: str
+) -> tuple[tuple[ConvolutionNode, ...], tuple[Refusal, ...]]:
+    """Splits convolutions into those that the device runs and those that nobody knows of.
+
+    TensorFlow's own GPU kernels and ours ask cuDNN in different words (other layouts, other
+    formulations), and which engines cuDNN has for double and for volumes depends on its version and
+    on the GPU. A convolution that no engine takes would fail its step, where TensorFlow's op runs.
+    So a stage may hold one of these on a GPU only if it was measured there. Plans and measured
+    stages are such a proof already; stages of the policy "always" are not.
+
+    Args:
+        convolutions: the convolutions of a graph.
+        profile: measurements on the device, if there are any.
+        device_type: `CPU`, where the host backend runs all of them, or `GPU`.
+
+    Returns:
+        The convolutions that may be put into stages, in order, and a refusal for each other one.
+    """
+    if device_type != "GPU":
+        return tuple(convolutions), ()
+    measured = {each.configuration for each in profile.algorithms} if profile is not None else set()
+    kept: list[ConvolutionNode] = []
+    refusals: list[Refusal] = []
+    for node in convolutions:
+        configuration = node.configuration
+        needs_proof = configuration.dtype == "float64" or configuration.spatial_rank == 3
+        if not needs_proof or configuration in measured:
+            kept.append(node)
+            continue
+        what = "volumes" if configuration.spatial_rank == 3 else configuration.dtype
+        refusals.append(
+            Refusal(
+                node.name,
+                configuration.op,
+                RefusalReason.NOT_MEASURED,
+                f"Expected a profile in which this GPU ran the convolution, as one of {what} needs "
+                "it, got none.",
+            )
+        )
+    return tuple(kept), tuple(refusals)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Measured:
     """What a profile says of groups of convolutions.
@@ -177,9 +226,8 @@ def _saved_us(measurement: StageMeasurement) -> float:
 
 
 def _why(measurement: StageMeasurement) -> str:
-    is_merged = any(lane.merged for lane in measurement.stage.lanes)
     return (
-        f"profiled{', merged into a wider convolution' if is_merged else ''}: "
+        f"profiled{', merged into a wider convolution' if measurement.stage.is_merged else ''}: "
         f"{measurement.latency_us:.1f} us against {measurement.sequential_us:.1f} us in sequence"
     )
 

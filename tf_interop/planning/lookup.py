@@ -9,10 +9,11 @@ from typing import TypeVar
 from tf_interop.convolution import ConvolutionNode, batch_size_of
 from tf_interop.errors import PlanError
 from tf_interop.graph.fingerprint import canonical_names, fingerprint_convolutions
-from tf_interop.planning.batch_schedules import stages_for_batch_sizes
 from tf_interop.planning.types import Alternative, BatchSchedule, GraphPlan, Plan, PlannedStage
+from tf_interop.stage import Stage, Step
 
 _HasStage = TypeVar("_HasStage", Alternative, BatchSchedule, PlannedStage)
+_ByMembers = Mapping[frozenset[str], PlannedStage]
 
 
 def stages_from_plan(
@@ -26,7 +27,7 @@ def stages_from_plan(
     2. one that is for no batch size in particular;
     3. the nearest by ratio, of two that are equally near the larger;
     4. all of them, where the graph's batch size is not known, as under Keras' `fit`: the stages
-       then pick by the batch size of each call (see batch_schedules).
+       then pick by the batch size of each call (see `stages_for_batch_sizes`).
 
     What was expected of a stage is not expected of it at another batch size: there it comes without
     prediction and explanation, and `why` says what it was planned for.
@@ -39,18 +40,19 @@ def stages_from_plan(
         PlanError: the plan holds nothing for this graph. It compares the graph with the entry
             that shares the most nodes.
     """
-    entries = find_entries(plan, convolutions)
+    entries = [_with_names_of(each, convolutions) for each in find_entries(plan, convolutions)]
     batch_size = batch_size_of(node.configuration for node in convolutions)
     if batch_size is None:
         of_every_size = next((graph for graph in entries if graph.batch_size is None), None)
-        if of_every_size is not None:
-            return _with_names_of(of_every_size, convolutions).stages
-        return stages_for_batch_sizes([_with_names_of(graph, convolutions) for graph in entries])
+        return of_every_size.stages if of_every_size else stages_for_batch_sizes(entries)
     taken = nearest_entry(entries, batch_size)
-    stages = _with_names_of(taken, convolutions).stages
     if taken.batch_size in (None, batch_size):
-        return stages
-    return tuple(_for_other_batch_size(stage, taken.batch_size, batch_size) for stage in stages)
+        return taken.stages
+    why = f"of the plan for batch size {taken.batch_size}, the nearest to {batch_size}"
+    return tuple(
+        dataclasses.replace(stage, why=why, prediction=None, explanation=None)
+        for stage in taken.stages
+    )
 
 
 def find_entries(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> tuple[GraphPlan, ...]:
@@ -80,19 +82,76 @@ def nearest_entry(entries: Iterable[GraphPlan], batch_size: int) -> GraphPlan:
     return min(entries, key=lambda graph: _distance(graph.batch_size, batch_size))
 
 
+def stages_for_batch_sizes(entries: Sequence[GraphPlan]) -> tuple[PlannedStage, ...]:
+    """The stages for a graph whose batch size is not known, with a schedule for every batch size.
+
+    A convolution can be in one stage only, so one of the plans says which convolutions share one:
+    its stages are made, and at the other batch sizes
+
+    - a stage that the plan for that batch size has too, of the same convolutions, runs as it says;
+    - any other runs in sequence, each convolution with the algorithm that the plan takes for it
+      alone. That plan may put them into other stages; but nothing says how they do in these.
+
+    The plan that is taken is the one whose stages save most over all batch sizes, each batch size
+    counted by the share of its own time that is saved: nobody knows how often each of them will
+    come. Where plans predict nothing, or of several as good, it is that of the largest batch size.
+
+    Args:
+        entries: one or more, each of a batch size of its own, with names of one graph.
+    """
+    by_size = {each.batch_size or 0: each for each in entries}
+    stages_of: dict[int, _ByMembers] = {
+        size: {frozenset(stage.nodes): stage for stage in by_size[size].stages}
+        for size in sorted(by_size)
+    }
+    taken = max(
+        stages_of,
+        key=lambda size: (
+            sum(_saved_share(stages_of[size], by_size[each], stages_of[each]) for each in by_size),
+            size,
+        ),
+    )
+    sizes = ", ".join(map(str, stages_of))
+    why = f"of the plan for batch size {sizes}"
+    if len(stages_of) > 1:
+        why = f"of the plan for batch sizes {sizes}, grouped as for {taken}"
+
+    def schedule(size: int, members: frozenset[str], stage: PlannedStage) -> BatchSchedule:
+        own = stages_of[size].get(members)
+        if own is not None:
+            return BatchSchedule(size, own.stage)
+        algorithms = {each.node: each.algorithm for each in by_size[size].unstaged}
+        steps = (Step(node, algorithms.get(node)) for node in stage.nodes)
+        return BatchSchedule(size, Stage.in_sequence(steps))
+
+    return tuple(
+        PlannedStage(
+            stage.stage,
+            why,
+            schedules=tuple(schedule(size, members, stage) for size in stages_of),
+        )
+        for members, stage in stages_of[taken].items()
+    )
+
+
+def _saved_share(made: _ByMembers, entry: GraphPlan, stages: _ByMembers) -> float:
+    """The share of an entry's time that those of its stages save that are made."""
+    if entry.prediction is None or not entry.prediction.sequential_us:
+        return 0.0
+    saved_us = sum(
+        stage.prediction.sequential_us - stage.prediction.latency_us
+        for members, stage in stages.items()
+        if members in made and stage.prediction is not None
+    )
+    return saved_us / entry.prediction.sequential_us
+
+
 def _distance(planned: int | None, batch_size: int) -> tuple[int, float, int]:
     """How far an entry's batch size is from a graph's; the least is taken."""
     if planned is None:
         return 1, 0.0, 0
     ratio = max(planned, batch_size) / min(planned, batch_size)
     return (0 if planned == batch_size else 2), ratio, -planned
-
-
-def _for_other_batch_size(
-    stage: PlannedStage, planned: int | None, batch_size: int
-) -> PlannedStage:
-    why = f"of the plan for batch size {planned}, the nearest to {batch_size}"
-    return dataclasses.replace(stage, why=why, prediction=None, explanation=None)
 
 
 def _with_names_of(graph: GraphPlan, convolutions: Sequence[ConvolutionNode]) -> GraphPlan:
@@ -106,23 +165,23 @@ def _with_names_of(graph: GraphPlan, convolutions: Sequence[ConvolutionNode]) ->
         node: name_of.get(canonical, node)
         for node, canonical in canonical_names(sorted(planned)).items()
     }
-    return dataclasses.replace(
-        graph,
-        stages=tuple(_renamed(stage, names) for stage in graph.stages),
-        unstaged=tuple(dataclasses.replace(each, node=names[each.node]) for each in graph.unstaged),
-    )
 
-
-def _renamed(stage: PlannedStage, names: Mapping[str, str]) -> PlannedStage:
     def renamed(value: _HasStage) -> _HasStage:
         return dataclasses.replace(value, stage=value.stage.map(names.__getitem__))
 
-    explanation = stage.explanation
-    if explanation is not None:
-        alternatives = tuple(map(renamed, explanation.alternatives))
-        explanation = dataclasses.replace(explanation, alternatives=alternatives)
-    schedules = tuple(map(renamed, stage.schedules))
-    return dataclasses.replace(renamed(stage), explanation=explanation, schedules=schedules)
+    stages = []
+    for stage in map(renamed, graph.stages):
+        explanation = stage.explanation
+        if explanation is not None:
+            alternatives = tuple(map(renamed, explanation.alternatives))
+            explanation = dataclasses.replace(explanation, alternatives=alternatives)
+        schedules = tuple(map(renamed, stage.schedules))
+        stages.append(dataclasses.replace(stage, explanation=explanation, schedules=schedules))
+    return dataclasses.replace(
+        graph,
+        stages=tuple(stages),
+        unstaged=tuple(dataclasses.replace(each, node=names[each.node]) for each in graph.unstaged),
+    )
 
 
 def _describe_difference(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str:
@@ -141,7 +200,10 @@ def _describe_difference(plan: Plan, convolutions: Sequence[ConvolutionNode]) ->
         f"the graph has {len(planned & found)} of the {len(planned)} names that the plan has"
     )
     if planned - found:
-        return f"{difference}, and lacks {_some(sorted(planned - found))}"
+        lacking = sorted(planned - found)
+        shown = ", ".join(f"'{name}'" for name in lacking[:3])
+        more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
+        return f"{difference}, and lacks {shown}{more}"
     if planned and closest.convolution_count == len(convolutions):
         difference += (
             ", so an op type, dtype, layout, filter shape, stride, dilation, padding or fused "
@@ -153,8 +215,3 @@ def _describe_difference(plan: Plan, convolutions: Sequence[ConvolutionNode]) ->
 def _planned_names(graph: GraphPlan) -> set[str]:
     in_stages = {node for stage in graph.stages for node in stage.nodes}
     return in_stages | {each.node for each in graph.unstaged}
-
-
-def _some(names: Sequence[str], at_most: int = 3) -> str:
-    shown = ", ".join(f"'{name}'" for name in names[:at_most])
-    return f"{shown} and {len(names) - at_most} more" if len(names) > at_most else shown

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from tf_interop.errors import PlanError
 from tf_interop.planning.cost.calibration import ModelCalibration, calibrate_model
 from tf_interop.planning.cost.stage_costs import Lanes, StageChoice, StageCosts
-from tf_interop.planning.live_memory import LiveMemory
 from tf_interop.planning.problem import PlanningProblem, check_problem
 from tf_interop.planning.search.blocks import SearchBounds, search_blocks
 from tf_interop.planning.search.space import (
@@ -105,7 +104,6 @@ class _Planner:
         self._options = options
         self._calibration = calibrate_model(problem)
         self._costs = StageCosts(problem, self._calibration, max_modelled=options.max_modelled)
-        self._memory = LiveMemory(problem)
 
     def plan(self, on_progress: OnProgress | None) -> GraphPlan:
         units, search = self._search(on_progress)
@@ -149,7 +147,7 @@ class _Planner:
             follows=self._problem.follows,
             available_bytes=None
             if budget is None
-            else lambda done: budget - self._memory.alive_bytes(done),
+            else lambda done: budget - self._problem.alive_bytes(done),
             max_lanes=options.max_lanes,
             max_lane_length=options.max_lane_length if self._costs.knows_lanes_of_several else 1,
         )
@@ -182,7 +180,7 @@ class _Planner:
         peaks = []
         done = 0
         for unit in units:
-            peaks.append(self._memory.alive_bytes(done) + self._memory_bytes(unit))
+            peaks.append(self._problem.alive_bytes(done) + self._memory_bytes(unit))
             for node in unit.nodes:
                 done |= 1 << node
         return peaks
@@ -198,7 +196,7 @@ class _Planner:
         """
         units = []
         for node in range(len(self._problem.nodes)):
-            alive_bytes = self._memory.alive_bytes((1 << node) - 1)
+            alive_bytes = self._problem.alive_bytes((1 << node) - 1)
             lanes = ((node,),)
             ways = [_Unit(lanes, choice) for choice in self._costs.choices(lanes)]
             fitting = (way for way in ways if self._fits(alive_bytes + self._memory_bytes(way)))
@@ -243,9 +241,8 @@ class _Planner:
         fastest = [self._problem.node_costs[node].fastest for node in unit.nodes]
         sequential_us = sum(each.latency_us for each in fastest)
         if len(unit.nodes) > 1:
-            is_merged = any(lane.merged for lane in choice.stage.lanes)
             why = (
-                f"planned{', merged into a wider convolution' if is_merged else ''}: "
+                f"planned{', merged into a wider convolution' if choice.stage.is_merged else ''}: "
                 f"{choice.latency_us:.1f} us {choice.source.value} against {sequential_us:.1f} us "
                 "one after another"
             )

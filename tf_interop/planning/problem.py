@@ -190,6 +190,36 @@ class PlanningProblem:
         """For each node the places of its predecessors."""
         return self._places([node.predecessors for node in self.nodes])
 
+    @functools.cached_property
+    def _readers(self) -> tuple[int, ...]:
+        """For each node those that depend on it directly, as bits."""
+        readers = [0] * len(self.nodes)
+        for node, predecessors in enumerate(self.predecessors):
+            for predecessor in predecessors:
+                readers[predecessor] |= 1 << node
+        return tuple(readers)
+
+    @functools.cached_property
+    def _known_alive_bytes(self) -> dict[int, int]:
+        return {0: 0}
+
+    def alive_bytes(self, done: int) -> int:
+        """Outputs that something reads that has not run; and those that nothing reads.
+
+        Args:
+            done: the nodes that have run, as bits.
+        """
+        alive = self._known_alive_bytes.get(done)
+        if alive is None:
+            alive = self._known_alive_bytes[done] = sum(
+                costs.output_bytes
+                for node, (costs, readers) in enumerate(
+                    zip(self.node_costs, self._readers, strict=True)
+                )
+                if done >> node & 1 and (not readers or readers & ~done)
+            )
+        return alive
+
     def _places(self, names: Sequence[tuple[str, ...]]) -> tuple[tuple[int, ...], ...]:
         place = {node.name: index for index, node in enumerate(self.nodes)}
         return tuple(tuple(place[name] for name in each) for each in names)

@@ -9,7 +9,7 @@ import msgspec
 
 from tf_interop.planning.problem import ValueSource
 from tf_interop.profile.occupancy import SmUse
-from tf_interop.stage import LARGEST_INT, Stage
+from tf_interop.stage import LARGEST_INT, Stage, Step
 
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Microseconds = Annotated[float, msgspec.Meta(ge=0)]
@@ -227,6 +227,14 @@ class UnstagedConvolution:
     peak_bytes: Bytes
     before_stage: Annotated[int, msgspec.Meta(ge=0)]
 
+    @property
+    def stage(self) -> Stage[str]:
+        """It as a stage of one step."""
+        return Stage.in_sequence([Step(self.node, self.algorithm)])
+
+
+Planned = PlannedStage | UnstagedConvolution
+
 
 GraphMode = Literal["inference", "training"]
 """What a graph computes of its model: its results, or a whole pass of training."""
@@ -261,6 +269,15 @@ class GraphPlan:
     why_no_stage: str = ""
     mode: GraphMode | None = None
     narrow_units: tuple[str, ...] = ()
+
+    @property
+    def in_order(self) -> tuple[tuple[int, Planned], ...]:
+        """What runs one after another, with its number: that of a stage that is or comes next."""
+        units: list[tuple[int, bool, Planned]] = [
+            *((each.before_stage, False, each) for each in self.unstaged),
+            *((number, True, stage) for number, stage in enumerate(self.stages)),
+        ]
+        return tuple((each[0], each[2]) for each in sorted(units, key=lambda each: each[:2]))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from tf_interop.contraction import contract
 from tf_interop.errors import PlanError
-from tf_interop.planning.order import in_order, stage_of
 from tf_interop.planning.types import GraphPlan
 from tf_interop.report.network import Network, describe_filter
 
@@ -92,7 +91,7 @@ def draw_network(graph: GraphPlan, network: Network | None) -> Drawing:
         for name in lane.operations
     }
     if network is None:
-        columns = [stage_of(planned).operations for _, planned in in_order(graph)]
+        columns = [planned.stage.operations for _, planned in graph.in_order]
         names = [name for column in columns for name in column]
         rows = max(map(len, columns), default=0)
         places = [

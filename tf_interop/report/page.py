@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import jinja2
 import markupsafe
 
-from tf_interop.planning import tables
+from tf_interop.planning import show
 from tf_interop.planning.explain import SHARED_RESOURCES, sum_of_uses
 from tf_interop.planning.types import Plan
 from tf_interop.profile.tables import describe_convolution
@@ -65,7 +65,7 @@ def render_page(
         "layout": layout,
         "resources": SHARED_RESOURCES,
         "sum_of_uses": sum_of_uses,
-        "tables": tables,
+        "tables": show,
     }
     style, script = (_asset(name) for name in ("report.css", "report.js"))
     return environment.get_template("report.html").render(

@@ -11,7 +11,6 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator
 
-from tf_interop.planning.order import in_order
 from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.types import GraphPlan, PlannedStage, UnstagedConvolution
 from tf_interop.stage import Step
@@ -93,7 +92,7 @@ def timelines_of(graph: GraphPlan, label: Callable[[ValueSource], str]) -> tuple
     measured = label(ValueSource.MEASURED)
     sequence: list[Span] = []
     in_stages: list[Span] = []
-    for number, planned in in_order(graph):
+    for number, planned in graph.in_order:
         start_us, stage_start_us = (
             spans[-1].end_us if spans else 0.0 for spans in (sequence, in_stages)
         )

@@ -98,26 +98,6 @@ def calibrate_model(problem: PlanningProblem) -> ModelCalibration:
     return ModelCalibration(factor, spread, len(ratios))
 
 
-def model_lanes(
-    problem: PlanningProblem,
-    lanes: Sequence[Sequence[Candidate]],
-    calibration: ModelCalibration,
-) -> float | None:
-    """What lanes take together, each with its candidates one after another.
-
-    Returns:
-        The better of longest first and shortest first; None where kernels or device are not known.
-    """
-    in_order = sorted(lanes, key=lambda lane: -sum(each.latency_us for each in lane))
-    modelled = []
-    for order in (in_order, in_order[::-1]):
-        stage = Stage(
-            tuple(Lane(tuple(Step(each, each.algorithm) for each in lane)) for lane in order)
-        )
-        modelled.append(model_stage(problem, stage, calibration))
-    return min((each for each in modelled if each is not None), default=None)
-
-
 def model_stage(
     problem: PlanningProblem,
     stage: Stage[Candidate],

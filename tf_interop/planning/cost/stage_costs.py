@@ -30,7 +30,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tf_interop.planning.cost.calibration import ModelCalibration, demands_of_candidate, model_stage
 from tf_interop.planning.lane_places import find_places
@@ -44,6 +44,8 @@ _MOST_MODELLED_OF_PAIR = 8
 # A modelled stage this close to its bound is good enough: what could only be better by less is not
 # modelled.
 _NEAR_BOUND = 1.01
+# Algorithms of a convolution that are tried for all of a stage, to say why they are not taken.
+_MOST_USUAL = 3
 
 Lanes = tuple[tuple[int, ...], ...]
 """Nodes that may run together, by their places in the problem. Those of one lane depend on each
@@ -145,6 +147,40 @@ class StageCosts:
             found = self._known[key] = _pareto(choices)
         return found
 
+    def measured(self, lanes: Lanes) -> list[StageChoice]:
+        """All that was measured of a stage of these nodes, also what does not win.
+
+        Of a single node that is what its fastest algorithm takes.
+        """
+        names = tuple(sorted(self._names[node] for lane in lanes for node in lane))
+        if len(names) == 1:
+            return self._alone(names[0])[:1]
+        alone_us = self._alone_us(names)
+        return [
+            _as_choice(self._problem.stages[number], alone_us)
+            for number in self._measured.get(names, ())
+            if self._can_be_placed(number, lanes)
+        ]
+
+    def usual(self, lanes: Lanes) -> list[StageChoice]:
+        """What the model says of the usual choices of algorithms, as far as it says anything.
+
+        These are what is fastest alone for each node, and one algorithm for all.
+        """
+        names = tuple(tuple(self._names[node] for node in lane) for lane in lanes)
+        costs = [[self._problem.costs_by_name[name] for name in lane] for lane in names]
+        if len(lanes) == 1:
+            return []
+        combinations = [[[each.fastest for each in lane] for lane in costs]]
+        for candidate in costs[0][0].fastest_first[:_MOST_USUAL]:
+            found = [[each.candidate(candidate.algorithm) for each in lane] for lane in costs]
+            if all(each is not None for lane in found for each in lane):
+                combinations.append(found)  # type: ignore[arg-type]
+        modelled = (
+            self._model_orders(names, tuple(map(tuple, chosen)), 0.0) for chosen in combinations
+        )
+        return [each for each in modelled if each is not None]
+
     def place(self, stage: Stage[str], lanes: Lanes) -> Stage[int] | None:
         """The stage of nodes that a stage of costs is; None where these nodes cannot be it."""
         nodes = [node for lane in lanes for node in lane]
@@ -189,31 +225,28 @@ class StageCosts:
                 candidate.workspace_bytes,
                 ValueSource.MEASURED,
             )
-            for candidate in self._problem.costs_by_name[name].candidates
+            for candidate in self._problem.costs_by_name[name].fastest_first
         ]
 
     def _together(
         self, lanes: Lanes, names: _Names, measured_numbers: Sequence[int]
     ) -> list[StageChoice]:
-        alone_us = sum(
-            self._problem.costs_by_name[name].fastest.latency_us for lane in names for name in lane
-        )
-        measured: list[StageChoice] = []
-        winning: list[StageChoice] = []
-        for number in measured_numbers:
-            stage = self._problem.stages[number]
-            choice = _as_choice(stage, alone_us)
-            measured.append(choice)
-            if _wins(stage, alone_us):
-                winning.append(choice)
-        known = {algorithms_of(choice.stage) for choice in measured}
-        return winning + [
+        alone_us = self._alone_us(itertools.chain(*names))
+        measured = [
+            (_wins(stage, alone_us), _as_choice(stage, alone_us))
+            for stage in (self._problem.stages[number] for number in measured_numbers)
+        ]
+        known = {algorithms_of(choice.stage) for _, choice in measured}
+        return [choice for wins, choice in measured if wins] + [
             choice
             for choice in self._modelled(lanes, names, alone_us)
             if choice.latency_us + choice.spread_us < alone_us
             and algorithms_of(choice.stage) not in known
-            and not any(_is_trusted_over(other, choice) for other in measured)
+            and not any(_is_trusted_over(other, choice) for _, other in measured)
         ]
+
+    def _alone_us(self, names: Iterable[str]) -> float:
+        return sum(self._problem.costs_by_name[name].fastest.latency_us for name in names)
 
     def _modelled(self, lanes: Lanes, names: _Names, alone_us: float) -> Iterator[StageChoice]:
         """Branch and bound over the candidates: what cannot win any more is not modelled."""

@@ -1,9 +1,10 @@
-"""Why plans are as they are, and how the model does, for people to read."""
+"""Plans for people to read: what they come to, why they are as they are, and how the model does."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.filesize import decimal
@@ -11,19 +12,19 @@ from rich.table import Table
 
 from tf_interop.planning.cost.calibration import ModelComparison, calibrate_model
 from tf_interop.planning.explain import SHARED_RESOURCES, sum_of_uses
-from tf_interop.planning.overview import describe_graph
-from tf_interop.planning.problem import PlanningProblem
+from tf_interop.planning.problem import PlanningProblem, ValueSource
 from tf_interop.planning.types import (
+    GraphPlan,
+    GraphPrediction,
     LaneExplanation,
     Plan,
     PlannedStage,
-    RejectedStage,
     StageExplanation,
     StagePrediction,
 )
 from tf_interop.profile.tables import describe_convolution
-from tf_interop.stage import Lane, Stage, Step
-from tf_interop.tables import new_table, percent, print_on
+from tf_interop.stage import Lane, Stage
+from tf_interop.tables import UNKNOWN, new_table, percent, print_on
 
 _SM_COLUMNS = {
     "registers": "registers",
@@ -36,6 +37,42 @@ _SM_COLUMNS = {
 _ANY = "any"
 
 
+def show_plan(plan: Plan, console: Console, lacking: Sequence[str] | None = None) -> None:
+    """Prints a table with a row for each graph, and below it what was not measured, and why.
+
+    Args:
+        plan: any plan.
+        console: where to print.
+        lacking: what the profile lacks of each graph, as a sentence; empty where it lacks nothing.
+            None where that is not known.
+    """
+    table = new_table("Plan: microseconds and memory, in stages and one after another")
+    table.add_column("graph", overflow="fold")
+    for heading in ("batch", "conv.", "stages", "us", "one by one", "ratio"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("measured", justify="right", max_width=12)
+    for heading in ("peak", "one by one"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for graph in plan.graphs:
+        table.add_row(
+            graph.mode or graph.fingerprint,
+            _ANY if graph.batch_size is None else str(graph.batch_size),
+            str(graph.convolution_count),
+            str(len(graph.stages)),
+            *_prediction_cells(graph),
+        )
+    print_on(console, table)
+    print_on(
+        console,
+        "\nOne by one: every convolution alone, with what is fastest alone; measured. The column "
+        "measured\nis the share of us that was; the rest is modelled. Memory: outputs of "
+        "convolutions, workspaces.",
+    )
+    for graph, what in zip(plan.graphs, lacking or [""] * len(plan.graphs), strict=True):
+        for line in _remarks(graph, what):
+            print_on(console, f"{name_graph(graph)}: {line}")
+
+
 def explain_stages(plan: Plan, console: Console) -> None:
     """Prints, stage by stage, what it was chosen by.
 
@@ -45,17 +82,21 @@ def explain_stages(plan: Plan, console: Console) -> None:
     """
     is_sm_known = False
     for graph in plan.graphs:
-        print_on(console, describe_graph(graph))
+        lines = [*_describe_graph(graph), *(f"  {line}" for line in _remarks(graph))]
+        print_on(console, "\n".join(lines))
         for number, planned in enumerate(graph.stages):
             print_on(console, f"\nStage {number}: {_describe_values(planned)}")
-            print_on(console, _describe_runs(planned))
+            print_on(console, "\n".join(_describe_runs(planned)))
             if planned.explanation is not None and planned.prediction is not None:
                 print_on(console, _lane_table(planned.explanation.lanes))
                 for line in _reasons(planned.stage, planned.explanation, planned.prediction):
                     print_on(console, f"  {line}")
                 is_sm_known |= any(lane.sm_use for lane in planned.explanation.lanes)
         if graph.rejected:
-            print_on(console, _describe_rejected(graph.rejected))
+            print_on(console, "\nNot together, the most promising first:")
+        for each in graph.rejected:
+            alike = f" ({each.count - 1} more of the same costs)" if each.count > 1 else ""
+            print_on(console, f"  {' and '.join(each.nodes)}{alike}: {each.why_not}")
         print_on(console, "")
     if is_sm_known:
         print_on(
@@ -84,8 +125,7 @@ def show_comparison(
     table.leading = 1
     errors = []
     for each in compared:
-        error = each.modelled_us / each.measured.latency_us - 1
-        errors.append(error)
+        errors.append(each.modelled_us / each.measured.latency_us - 1)
         table.add_row(
             "\n".join(
                 f"{_describe_costs(problem, step.operation)}, {step.algorithm}"
@@ -93,7 +133,7 @@ def show_comparison(
             ),
             f"{each.measured.latency_us:.1f}",
             f"{each.modelled_us:.1f}",
-            f"{100 * error:+.0f} %",
+            f"{100 * errors[-1]:+.0f} %",
         )
     print_on(console, table)
     sizes = sorted(map(abs, errors))
@@ -114,28 +154,56 @@ def show_comparison(
         print_on(console, "Too few to correct the model by: plans take it as it is.")
 
 
+def name_graph(graph: GraphPlan) -> str:
+    """What tells the graphs of a plan apart, such as `inference, batch 8`."""
+    batch = "" if graph.batch_size is None else f", batch {graph.batch_size}"
+    return f"{graph.mode or graph.fingerprint}{batch}"
+
+
+def summarize_graph(graph: GraphPlan) -> dict[str, Any]:
+    """The values of one entry of a plan; None where it predicts nothing of any convolution."""
+    prediction = predicted(graph)
+    return {
+        "mode": graph.mode,
+        "fingerprint": graph.fingerprint,
+        "batch_size": graph.batch_size,
+        "convolutions": graph.convolution_count,
+        "unmeasured": None if graph.prediction is None else graph.prediction.unmeasured_count,
+        "stages": len(graph.stages),
+        **{
+            field: None if prediction is None else getattr(prediction, field)
+            for field in ("latency_us", "sequential_us", "peak_bytes")
+        },
+    }
+
+
+def predicted(graph: GraphPlan) -> GraphPrediction | None:
+    """What is expected of a graph; None where nothing is, as none of its convolutions is known."""
+    prediction = graph.prediction
+    if prediction is None or 0 < graph.convolution_count <= prediction.unmeasured_count:
+        return None
+    return prediction
+
+
 def describe_lanes(stage: Stage[str]) -> list[str]:
     """What each lane runs and asks for, in words."""
     lines = []
     for number, lane in enumerate(stage.lanes):
-        options = describe_options(lane)
-        runs = " → ".join(map(_describe_step, lane.steps))
+        runs = " → ".join(f"{step.operation} with {step.algorithm or _ANY}" for step in lane.steps)
         if lane.merged:
             names = " and ".join(lane.operations)
             algorithm = lane.steps[0].algorithm or _ANY
             runs = f"{names}, merged into one wider convolution, with {algorithm}"
+        options = describe_options(lane)
         lines.append(f"lane {number}: {runs}{options and f', {options}'}")
     return lines
 
 
 def describe_options(lane: Lane[str]) -> str:
     """What a lane asks of the device, in words; empty for nothing."""
-    words = []
-    if lane.priority:
-        words.append(f"priority {lane.priority}")
-    if lane.sm_count:
-        words.append(f"{lane.sm_count} SMs of its own")
-    return ", ".join(words)
+    priority = f"priority {lane.priority}" if lane.priority else ""
+    sms = f"{lane.sm_count} SMs of its own" if lane.sm_count else ""
+    return ", ".join(filter(None, (priority, sms)))
 
 
 def describe_algorithms(lane: Lane[str]) -> str:
@@ -143,6 +211,86 @@ def describe_algorithms(lane: Lane[str]) -> str:
     if lane.merged:
         return f"{len(lane.steps)} merged with {lane.steps[0].algorithm or _ANY}"
     return " → ".join(step.algorithm or _ANY for step in lane.steps)
+
+
+def _describe_graph(graph: GraphPlan) -> Iterator[str]:
+    batch = "any batch size" if graph.batch_size is None else f"batch size {graph.batch_size}"
+    yield (
+        f"Graph {graph.fingerprint}, {batch}: {len(graph.stages)} stages for "
+        f"{graph.convolution_count} convolutions"
+    )
+    prediction = predicted(graph)
+    if prediction is None:
+        return
+    share = _measured_share(graph, prediction)
+    words = "measured" if share in (None, 1) else "modelled"
+    if share and share < 1:
+        words = f"{percent(share)} of it measured, the rest modelled"
+    if prediction.unmeasured_count:
+        words = f"{_incomplete(graph)}, {words}"
+    budget = prediction.memory_budget_bytes
+    yield (
+        f"  {prediction.latency_us:.1f} us expected, {words}; {prediction.sequential_us:.1f} us "
+        "one after another, measured"
+    )
+    yield (
+        f"  memory at most {decimal(prediction.peak_bytes)}; "
+        f"{decimal(prediction.sequential_peak_bytes)} one after another; "
+        + ("no budget" if budget is None else f"budget {decimal(budget)}")
+    )
+    yield f"  search: {prediction.search}"
+
+
+def _prediction_cells(graph: GraphPlan) -> tuple[str, ...]:
+    prediction = predicted(graph)
+    if prediction is None:
+        measured = UNKNOWN if graph.prediction is None else _incomplete(graph)
+        return (UNKNOWN, UNKNOWN, UNKNOWN, measured, UNKNOWN, UNKNOWN)
+    # Of a part of the graph it would be no ratio of the graph.
+    ratio, measured = UNKNOWN, _incomplete(graph)
+    if not prediction.unmeasured_count:
+        measured = percent(_measured_share(graph, prediction))
+        if prediction.latency_us:
+            ratio = f"{prediction.sequential_us / prediction.latency_us:.2f}"
+    return (
+        f"{prediction.latency_us:.1f}",
+        f"{prediction.sequential_us:.1f}",
+        ratio,
+        measured,
+        decimal(prediction.peak_bytes),
+        decimal(prediction.sequential_peak_bytes),
+    )
+
+
+def _incomplete(graph: GraphPlan) -> str:
+    unmeasured = 0 if graph.prediction is None else graph.prediction.unmeasured_count
+    measured = graph.convolution_count - unmeasured
+    return f"incomplete: {measured} of {graph.convolution_count} convolutions"
+
+
+def _measured_share(graph: GraphPlan, prediction: GraphPrediction) -> float | None:
+    """Of the predicted time; unstaged convolutions were measured."""
+    if not prediction.latency_us:
+        return None
+    modelled_us = sum(
+        stage.prediction.latency_us
+        for stage in graph.stages
+        if stage.prediction is not None and stage.prediction.source is ValueSource.MODELLED
+    )
+    return max(0.0, 1 - modelled_us / prediction.latency_us)
+
+
+def _remarks(graph: GraphPlan, lacking: str = "") -> Iterator[str]:
+    """What was not measured of a graph, and why there is no stage."""
+    if graph.prediction is not None and graph.prediction.unmeasured_count:
+        yield (
+            f"{_incomplete(graph)}. What is not in the profile is in no stage and in none of these "
+            "values. "
+            + (lacking or "Profile the model with this mode and this batch size to plan them.")
+        )
+    if not graph.stages and predicted(graph) is not None:
+        why = graph.why_no_stage or "none is faster by more than the values may be off"
+        yield f"no stage: {why}"
 
 
 def _describe_values(planned: PlannedStage) -> str:
@@ -158,19 +306,15 @@ def _describe_values(planned: PlannedStage) -> str:
     )
 
 
-def _describe_runs(planned: PlannedStage) -> str:
+def _describe_runs(planned: PlannedStage) -> Iterator[str]:
     """The lanes of a stage, those of each batch size where they are not the same for all."""
     if not planned.schedules:
-        return "\n".join(f"  {line}" for line in describe_lanes(planned.stage))
-    lines = []
+        yield from (f"  {line}" for line in describe_lanes(planned.stage))
+        return
     for schedule in planned.schedules:
-        lines.append(f"  batch size {schedule.batch_size}:")
-        lines += [f"    {line}" for line in describe_lanes(schedule.stage)]
-    return "\n".join([*lines, "  any other batch size: in sequence"])
-
-
-def _describe_step(step: Step[str]) -> str:
-    return f"{step.operation} with {step.algorithm or _ANY}"
+        yield f"  batch size {schedule.batch_size}:"
+        yield from (f"    {line}" for line in describe_lanes(schedule.stage))
+    yield "  any other batch size: in sequence"
 
 
 def _lane_table(explained: Sequence[LaneExplanation]) -> Table:
@@ -204,11 +348,9 @@ def _reasons(
                 f"another they take {explained.alone_us:.1f} us"
             )
         elif explained.fastest_us < explained.alone_us:
-            fastest = (
-                f"alone {explained.fastest_algorithm or _ANY}"
-                if len(lane.steps) == 1
-                else "each with what is fastest alone it"
-            )
+            fastest = "each with what is fastest alone it"
+            if len(lane.steps) == 1:
+                fastest = f"alone {explained.fastest_algorithm or _ANY}"
             yield f"Lane {number}: {fastest} is faster, {explained.fastest_us:.1f} us"
     yield from _complement(explanation.lanes)
     yield (
@@ -225,12 +367,12 @@ def _reasons(
 
 def _complement(lanes: Sequence[LaneExplanation]) -> Iterator[str]:
     """What each lane takes most of, and when it leaves the arithmetic units to others."""
-    most = []
-    for lane in lanes:
-        shares = {field: getattr(lane.sm_use, field, None) or 0.0 for field in SHARED_RESOURCES}
-        most.append(max(shares.items(), key=lambda each: each[1]))
     if len(lanes) < 2 or not all(lane.sm_use for lane in lanes):
         return
+    most = []
+    for lane in lanes:
+        shares = {field: getattr(lane.sm_use, field) or 0.0 for field in SHARED_RESOURCES}
+        most.append(max(shares.items(), key=lambda each: each[1]))
     if len({field for field, _ in most}) == 1:
         yield f"All lanes take more of the {SHARED_RESOURCES[most[0][0]]} than of anything else"
     else:
@@ -245,15 +387,6 @@ def _complement(lanes: Sequence[LaneExplanation]) -> Iterator[str]:
                 f"Lane {number} waits for memory in {percent(lane.sm_use.memory_stall)} of its "
                 "stalls; meanwhile the ALUs are free for the others"
             )
-
-
-def _describe_rejected(rejected: Sequence[RejectedStage]) -> str:
-    lines = ["\nNot together, the most promising first:"]
-    for each in rejected:
-        names = " and ".join(each.nodes)
-        alike = f" ({each.count - 1} more of the same costs)" if each.count > 1 else ""
-        lines.append(f"  {names}{alike}: {each.why_not}")
-    return "\n".join(lines)
 
 
 def _describe_costs(problem: PlanningProblem, name: str) -> str:
