@@ -45,10 +45,9 @@ from tf_interop.graph.time_limit import check_time_limit, time_limit
 from tf_interop.graph.unit_node import UNIT_OP
 from tf_interop.graph.view import GraphView
 from tf_interop.planning.check import check_stages
-from tf_interop.planning.from_profile import group_always, group_profiled
+from tf_interop.planning.from_profile import group_always, group_profiled, leave_out_unmeasured
 from tf_interop.planning.lookup import stages_from_plan
 from tf_interop.planning.types import GraphPlan, PlannedStage
-from tf_interop.planning.unmeasured import leave_out_unmeasured
 from tf_interop.profile.types import Profile
 from tf_interop.runtime.settings import Policy, Settings
 from tf_interop.runtime.unit_pass import make_units_narrow
