@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compares every architecture of keras.applications with the plugin on and off, on the CPU, and writes
-# the values and the page of limits anew. Takes most of an hour on two cores; a few networks are in the
+# the values and the page of results anew. Takes most of an hour on two cores; a few networks are in the
 # tests. Fails where a network gives other numbers.
 #
 #   scripts/check_applications.sh [OPTIONS OF compare_applications.py]
@@ -11,4 +11,4 @@ cd "$(dirname "$0")/.."
 export PATH="$(realpath -m "${VENV:-.venv}")/bin:$PATH"
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
 python python/networks/compare_applications.py -o docs/results/applications.json "$@"
-python python/networks/applications_table.py
+scripts/write_results.py

@@ -1,13 +1,11 @@
 """Times the planner on the convolutions of Keras applications, and how its time grows with width.
 
-  * whole networks: the CPU time and the memory of planning them, and what the plan is predicted
-    to take, beside one after another and beside stages of equal depth;
-  * the first cell of NASNet-A with stages of any lanes, as the authors of IOS searched it;
+  * whole networks: the CPU time and the memory of planning them;
   * chains that are independent of each other, from two to ten.
 
 The graphs are real. Times are simulated: each convolution and each stage that is asked for has a
-random time, the same in every run, as a table of measurements would. So what is said of planned
-against sequential times is about the search, and nothing about networks.
+random time, the same in every run, as a table of measurements would. So
+how much time the plans save says nothing.
 
 Example: python python/benchmarks/plan_time.py --network InceptionV3 -o docs/results/plan_time.json
 """
@@ -20,16 +18,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is impor
 
 import concurrent.futures
 import dataclasses
-import datetime
-import importlib.metadata
 import itertools
-import json
 import multiprocessing
 import pathlib
-import platform
 import random
 import resource
-import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -39,6 +32,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+# This program runs from a checkout, which is not on Python's path.
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+from python.benchmarks.result_file import write_result
 from tf_interop.planning.make import PlanOptions, make_plan
 from tf_interop.planning.problem import (
     Candidate,
@@ -47,8 +44,6 @@ from tf_interop.planning.problem import (
     PlanningProblem,
     ProblemNode,
 )
-from tf_interop.planning.search.exact import search_exactly
-from tf_interop.planning.search.space import Lanes, Space, StageOption
 from tf_interop.stage import Stage, Step
 
 DEFAULT_NETWORKS = (
@@ -195,24 +190,8 @@ def _sets_to_measure(dag: Dag) -> set[tuple[str, ...]]:
     }
 
 
-def level_by_level_us(dag: Dag, problem: PlanningProblem) -> float:
-    """What stages of equal depth take, made only where they win."""
-    stage_us = {
-        tuple(sorted(stage.stage.operations)): stage.latency_us
-        for stage in problem.stages
-        if stage.sequential_us is None or stage.latency_us + stage.spread_us < stage.sequential_us
-    }
-    total_us = 0.0
-    for level in dag.levels():
-        for start in range(0, len(level), MAX_LANES):
-            names = tuple(sorted(dag.costs[node] for node in level[start : start + MAX_LANES]))
-            alone_us = sum(problem.costs_by_name[name].fastest.latency_us for name in names)
-            total_us += stage_us.get(names, alone_us)
-    return total_us
-
-
 def plan_network(dag: Dag) -> dict[str, Any]:
-    """Plans in this process; what it took of a core and what came of it."""
+    """Plans in this process; what it took of a core, and how it was searched."""
     problem = make_problem(dag)
     start = time.process_time()
     plan = make_plan(problem)
@@ -225,47 +204,7 @@ def plan_network(dag: Dag) -> dict[str, Any]:
         "seconds": seconds,
         "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "stages": len(plan.stages),
-        "planned_us": plan.prediction.latency_us,
-        "level_by_level_us": level_by_level_us(dag, problem),
-        "sequential_us": plan.prediction.sequential_us,
         "search": plan.prediction.search,
-    }
-
-
-def search_nasnet_cell() -> dict[str, Any]:
-    """The first cell of NASNet-A: a reduced previous input, five separable pairs, three poolings.
-
-    Ding et al., "IOS: Inter-Operator Scheduler for CNN Acceleration", MLSys 2021, table 1.
-    """
-    predecessors: list[list[int]] = []
-
-    def add(*sources: int) -> int:
-        predecessors.append(list(sources))
-        return len(predecessors) - 1
-
-    previous = add(add(), add())
-    current = add()
-    ends = [add(add(source)) for source in (current, current, previous, previous, current)]
-    add(*ends, add(current), add(previous), add(previous))
-
-    def options(lanes: Lanes) -> list[StageOption]:
-        nodes = sorted(node for lane in lanes for node in lane)
-        chance = random.Random(f"{SEED} {nodes}")
-        return [StageOption(sum(chance.uniform(5, 20) for _ in nodes))]
-
-    start = time.process_time()
-    space = Space(
-        predecessors,
-        options,
-        max_lanes=len(predecessors),
-        max_lane_length=len(predecessors),
-        single_head=True,
-    )
-    result = search_exactly(space)
-    return {
-        "seconds": time.process_time() - start,
-        "states": result.states,
-        "transitions": result.transitions,
     }
 
 
@@ -286,36 +225,17 @@ def in_new_process(function: Any, *arguments: Any) -> Any:
         return executor.submit(function, *arguments).result()
 
 
-def machine() -> str:
-    """The CPU's name and the number of its cores that this process may use."""
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return f"{line.split(':')[1].strip()}, {len(os.sched_getaffinity(0))} cores"
-    return platform.processor()
-
-
 def _table(title: str, first: str, rows: Sequence[dict[str, Any]]) -> Table:
     table = Table(title=title)
-    for column in (
-        first,
-        "convolutions",
-        "time",
-        "memory",
-        "planned",
-        "level by level",
-        "sequential",
-        "search",
-    ):
+    for column in (first, "convolutions", "stages", "time", "memory", "search"):
         table.add_column(column, justify="left" if column == "search" else "right")
     for row in rows:
         table.add_row(
             str(row[first]),
             str(row["convolutions"]),
+            str(row["stages"]),
             f"{row['seconds']:.2f} s",
             f"{row['megabytes']:.0f} MB",
-            f"{row['planned_us'] / 1e3:.2f} ms",
-            f"{row['level_by_level_us'] / 1e3:.2f} ms",
-            f"{row['sequential_us'] / 1e3:.2f} ms",
             row["search"].partition(" ")[0].rstrip(","),
         )
     return table
@@ -335,32 +255,19 @@ def main(names: tuple[str, ...], widest: int, output: pathlib.Path | None) -> No
             dag = in_new_process(read_network, name)
             networks.append({"network": name, **in_new_process(plan_network, dag)})
     console.print(_table("Whole networks", "network", networks))
-    cell = search_nasnet_cell()
-    console.print(
-        f"The first cell of NASNet-A: {cell['states']} states and {cell['transitions']} "
-        f"transitions in {cell['seconds']:.2f} s."
-    )
     widths = []
     for width in range(2, widest + 1):
         with console.status(f"{width} chains"):
             row = in_new_process(plan_network, chains(width, length=6))
             widths.append({"chains": width, **row})
     console.print(_table("Independent chains of 6 convolutions", "chains", widths))
-    if output is not None:
-        result = {
-            "format": "tf_interop.plan_time",
-            "version": 1,
-            "date": datetime.date.today().isoformat(),
-            "machine": machine(),
-            "command": shlex.join(["python", *sys.argv]),
-            "python": platform.python_version(),
-            "tensorflow": importlib.metadata.version("tensorflow"),
-            "times_planned_for": "simulated",
-            "networks": networks,
-            "nasnet_a_first_cell": cell,
-            "independent_chains": widths,
-        }
-        output.write_text(json.dumps(result, indent=2) + "\n")
+    write_result(
+        output,
+        "plan_time",
+        times_planned_for="simulated",
+        networks=networks,
+        independent_chains=widths,
+    )
 
 
 if __name__ == "__main__":

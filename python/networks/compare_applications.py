@@ -21,14 +21,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is impor
 import collections
 import concurrent.futures
 import dataclasses
-import datetime
-import importlib
-import importlib.metadata
 import inspect
 import json
 import multiprocessing
 import pathlib
-import shlex
 import sys
 import time
 from collections.abc import Iterable
@@ -44,7 +40,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 import tf_interop
-from python.benchmarks.pass_time import machine
+from python.benchmarks.result_file import write_result
 from python.networks.rounding import distance, share_of_tolerance
 
 BATCH = 2
@@ -65,7 +61,6 @@ class GraphCounts:
         in_stages: how many of them are in stages.
         stages: the stages.
         left_to_xla: how many are in functions with `jit_compile=True`, which the plugin never sees.
-        refusals: how many were left alone, by reason.
         details: how many were left alone, by op and detail of the reason.
     """
 
@@ -73,7 +68,6 @@ class GraphCounts:
     in_stages: int
     stages: int
     left_to_xla: int
-    refusals: dict[str, int]
     details: dict[str, int]
 
 
@@ -90,7 +84,6 @@ class NetworkResult:
         gradients: the same of the gradient that it moves furthest; None where some are zero without
             the plugin, so that they cannot be compared.
         seconds: how long all of it took.
-        zero_gradients: how many are zero without the plugin.
     """
 
     network: str
@@ -100,7 +93,6 @@ class NetworkResult:
     outputs: float
     gradients: float | None
     seconds: float
-    zero_gradients: int = 0
 
     @property
     def agrees(self) -> bool:
@@ -108,19 +100,17 @@ class NetworkResult:
         return self.outputs <= 1 and (self.gradients is None or self.gradients <= 1)
 
 
-def application_names(keras_module: str) -> list[str]:
-    """The names of all architectures that `keras_module` (`keras` or `tf_keras`) has."""
-    applications = importlib.import_module(f"{keras_module}.applications")
-    return [name for name, _ in inspect.getmembers(applications, inspect.isfunction)]
+def application_names() -> list[str]:
+    """The names of all architectures of keras.applications."""
+    return [name for name, _ in inspect.getmembers(tf.keras.applications, inspect.isfunction)]
 
 
-def build_smallest(keras_module: str, name: str) -> Any:
+def build_smallest(name: str) -> Any:
     """Builds a network for the smallest images that it takes."""
-    application = getattr(importlib.import_module(f"{keras_module}.applications"), name)
     refused: Exception | None = None
     for size in _SIZES:
         try:
-            return application(
+            return getattr(tf.keras.applications, name)(
                 weights=None,
                 input_shape=(size, size, 3),
                 classes=CLASSES,
@@ -157,12 +147,12 @@ def distances(first: list[np.ndarray], second: list[np.ndarray]) -> np.ndarray:
     return np.array([distance(a, b) for a, b in zip(first, second, strict=True)])
 
 
-def compare_network(keras_module: str, name: str) -> NetworkResult:
+def compare_network(name: str) -> NetworkResult:
     """Runs one network with the plugin on and off."""
     start = time.perf_counter()
     tf.keras.utils.set_random_seed(0)
     tf_interop.disable()
-    model = build_smallest(keras_module, name)
+    model = build_smallest(name)
     set_random_weights(model)
     size = model.input_shape[1]
     pixels = np.random.default_rng(1).uniform(0, 255, (BATCH, size, size, 3)).astype(np.float32)
@@ -206,7 +196,6 @@ def compare_network(keras_module: str, name: str) -> NetworkResult:
         # the last bit, in stock TensorFlow as well, and there is no scale to compare it by.
         gradients=None if zero_gradients else max(shares[1:]),
         seconds=round(time.perf_counter() - start, 1),
-        zero_gradients=zero_gradients,
     )
 
 
@@ -242,7 +231,6 @@ def _functions(model: Any) -> tuple[Any, Any, Any]:
 
 def _count(report: Any, function: Any) -> GraphCounts:
     in_stages = sum(len(stage.stage.steps) for stage in report.plan.stages)
-    refusals = collections.Counter(refusal.reason.value for refusal in report.refusals)
     details = collections.Counter(f"{refusal.op}: {refusal.detail}" for refusal in report.refusals)
     left_to_xla = _count_left_to_xla(function.graph.as_graph_def())
     return GraphCounts(
@@ -250,7 +238,6 @@ def _count(report: Any, function: Any) -> GraphCounts:
         in_stages=in_stages,
         stages=len(report.plan.stages),
         left_to_xla=left_to_xla,
-        refusals=dict(sorted(refusals.items())),
         details=dict(sorted(details.items())),
     )
 
@@ -272,84 +259,47 @@ def _count_left_to_xla(graph_def: graph_pb2.GraphDef) -> int:
     return count(graph_def.node, compiled=False)
 
 
-def compare_in_new_process(keras_module: str, name: str) -> NetworkResult:
-    """Runs one network in a process that ends with it, which frees its memory."""
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as executor:
-        return executor.submit(compare_network, keras_module, name).result()
-
-
 @click.command(help=__doc__)
 @click.option("--network", "names", multiple=True, help="One of them instead of all.")
-@click.option(
-    "--keras",
-    "keras_module",
-    type=click.Choice(["keras", "tf_keras"]),
-    default="keras",
-    show_default=True,
-    help="Whose applications.",
-)
 @click.option("-o", "--output", type=click.Path(path_type=pathlib.Path), help="JSON file to write.")
 @click.option("--resume", is_flag=True, help="Keep the networks that the JSON file has.")
-def main(
-    names: tuple[str, ...], keras_module: str, output: pathlib.Path | None, resume: bool
-) -> None:
+def main(names: tuple[str, ...], output: pathlib.Path | None, resume: bool) -> None:
     """Runs the comparison."""
     if resume and output is None:
         raise click.UsageError("Expected --output with --resume, got none.")
     console = Console()
-    result: dict[str, Any] = {
-        "format": "tf_interop.applications",
-        "version": 1,
-        "date": datetime.date.today().isoformat(),
-        "machine": machine(),
-        "command": shlex.join(["python", *sys.argv]),
-        "tf_interop": tf_interop.__version__,
-        "tensorflow": tf.version.VERSION,
-        keras_module: importlib.metadata.version(keras_module),
-        "architectures": application_names(keras_module),
-        "networks": [],
-    }
+    networks: list[dict[str, Any]] = []
     if resume and output is not None and output.exists():
-        result["networks"] = json.loads(output.read_text())["networks"]
-    done = {each["network"] for each in result["networks"]}
-    _write(result, output)
-    for name in names or application_names(keras_module):
+        networks = json.loads(output.read_text())["networks"]
+    done = {each["network"] for each in networks}
+    for name in names or application_names():
         if name in done:
             continue
-        compared = compare_in_new_process(keras_module, name)
+        # In a process that ends with it, which frees its memory.
+        context = multiprocessing.get_context("spawn")
+        with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as executor:
+            compared = executor.submit(compare_network, name).result()
         inference, training = compared.inference, compared.training
+        gradients = "not compared" if compared.gradients is None else f"{compared.gradients:.2f}"
         console.print(
-            f"{name}: {'same numbers' if compared.agrees else 'OTHER NUMBERS'}, "
-            f"{compared.outputs:.2f} and {_written(compared.gradients)} of what is allowed; in "
-            f"stages: inference {inference.in_stages} of {inference.convolutions}, "
-            f"training {training.in_stages} of {training.convolutions}; "
-            f"{compared.seconds} s",
+            f"{name}: {'same numbers' if compared.agrees else 'OTHER NUMBERS'}; of what is allowed "
+            f"outputs {compared.outputs:.2f}, gradients {gradients}; in stages: inference "
+            f"{inference.in_stages} of {inference.convolutions}, training {training.in_stages} of "
+            f"{training.convolutions}; {compared.seconds} s",
             highlight=False,
             soft_wrap=True,
         )
-        result["networks"].append(dataclasses.asdict(compared))
+        networks = sorted(
+            [*networks, dataclasses.asdict(compared)], key=lambda each: str(each["network"])
+        )
         # After every network: all of them together take long.
-        _write(result, output)
+        write_result(output, "applications", architectures=application_names(), networks=networks)
     others = [
-        each["network"]
-        for each in result["networks"]
-        if not (each["outputs"] <= 1 and (each["gradients"] or 0) <= 1)
+        each["network"] for each in networks if each["outputs"] > 1 or (each["gradients"] or 0) > 1
     ]
     if others:
         console.print(f"With the plugin these give other numbers: {', '.join(others)}")
         sys.exit(1)
-
-
-def _written(share: float | None) -> str:
-    return "gradients not compared" if share is None else f"{share:.2f}"
-
-
-def _write(result: dict[str, Any], output: pathlib.Path | None) -> None:
-    if output is None:
-        return
-    networks = sorted(result["networks"], key=lambda each: each["network"])
-    output.write_text(json.dumps({**result, "networks": networks}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

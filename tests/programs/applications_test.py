@@ -6,13 +6,14 @@ Those that networks_test.py has are not here again.
 from __future__ import annotations
 
 import json
-from typing import Any
+import pathlib
 
 import numpy as np
 import pytest
 
-from python.networks.applications_table import PAGE, RESULT, render, with_table
 from python.networks.compare_applications import application_names, compare_network, distances
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # Convolutions of inference and of a training step, and how many are left alone.
 NETWORKS = {
@@ -27,7 +28,7 @@ NETWORKS = {
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.usefixtures("plugin_as_after_import")
 def test_gives_the_same_numbers(name: str) -> None:
-    figures = compare_network("keras", name)
+    figures = compare_network(name)
     assert figures.outputs <= 1
     assert figures.gradients is not None and figures.gradients <= 1
     convolutions, left_alone = NETWORKS[name]
@@ -35,7 +36,7 @@ def test_gives_the_same_numbers(name: str) -> None:
     assert tuple(graph.convolutions for graph in graphs) == convolutions
     assert tuple(graph.convolutions - graph.in_stages for graph in graphs) == left_alone
     for graph in graphs:
-        assert graph.in_stages + graph.left_to_xla + sum(graph.refusals.values()) == (
+        assert graph.in_stages + graph.left_to_xla + sum(graph.details.values()) == (
             graph.convolutions
         )
 
@@ -53,44 +54,12 @@ def test_numbers_whose_squares_overflow_have_a_distance() -> None:
     )
 
 
-def committed() -> dict[str, Any]:
-    return json.loads(RESULT.read_text())  # type: ignore[no-any-return]
-
-
 def test_the_committed_figures_are_of_all_that_keras_has_and_agree() -> None:
-    result = committed()
-    assert result["architectures"] == application_names("keras")
+    result = json.loads((ROOT / "docs" / "results" / "applications.json").read_text())
+    assert result["architectures"] == application_names()
     names = [each["network"] for each in result["networks"]]
     assert len(names) == len(set(names))
     assert set(names) == set(result["architectures"])
     assert all(
         each["outputs"] <= 1 and (each["gradients"] or 0) <= 1 for each in result["networks"]
     )
-
-
-def test_the_page_of_limits_says_what_was_found() -> None:
-    page = PAGE.read_text()
-    assert with_table(page, committed()) == page
-
-
-def test_the_page_names_what_is_left_alone_in_which_network() -> None:
-    graph = {"convolutions": 5, "in_stages": 2, "left_to_xla": 1, "details": {"Conv2D: Got X.": 2}}
-    none = {"convolutions": 3, "in_stages": 3, "left_to_xla": 0, "details": {}}
-    network = {"network": "Some", "outputs": 0.25, "gradients": 0.5, "inference": graph}
-    lines = render(
-        {
-            "machine": "a CPU",
-            "date": "2026-01-01",
-            "command": "compare",
-            "tensorflow": "2.21.0",
-            "keras": "3",
-            "architectures": ["Other", "Some"],
-            "networks": [{**network, "training": none}, {**network, "training": graph}],
-        }
-    )
-    text = lines.replace("\n", " ")
-    assert "Of the 2 architectures 2 were run, and 2 give the same" in text
-    assert "TensorFlow 2.21.0, Keras 3, `compare`)" in text
-    assert "Not run: Other." in text
-    assert "4 of 10 convolutions of inference and 5 of 8 convolutions of training steps" in text
-    assert "| `Conv2D: Got X.` | Some | 4 | 2 |" in lines
