@@ -164,6 +164,26 @@ def device_graph_of(
     traced = trace(
         model_or_function_or_graph, batch_size=batch_size, training=training, image_size=image_size
     )
+    return traced.name, optimize_graph(
+        traced,
+        batch_size=batch_size,
+        image_size=image_size,
+        compute_capability=compute_capability,
+    )
+
+
+def optimize_graph(
+    traced: TracedGraph,
+    *,
+    batch_size: int,
+    image_size: tuple[int, int] | None,
+    compute_capability: str | None,
+) -> graph_pb2.GraphDef:
+    """A traced graph as Grappler would hand it over for a device.
+
+    Its variables are VarHandleOps, and its nodes state the shapes of what they compute. The
+    arguments and errors are those of `device_graph_of`.
+    """
     graph_def = graph_pb2.GraphDef()
     graph_def.CopyFrom(traced.graph_def)
     for node in graph_def.node:
@@ -176,7 +196,7 @@ def device_graph_of(
         # Grappler chooses layouts by shapes: those of before may have left the batch open.
         shaped = with_inferred_shapes(graph_def)
         optimized = tensorflow_internals.optimize_for_device(shaped, fetches, compute_capability)
-    return traced.name, with_inferred_shapes(optimized)
+    return with_inferred_shapes(optimized)
 
 
 def with_inferred_shapes(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
