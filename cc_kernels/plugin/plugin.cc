@@ -15,8 +15,10 @@
 #include "cc_kernels/core/counters.h"
 #include "cc_kernels/core/workspace_limit.h"
 #include "cc_kernels/plugin/tensorflow_registry.h"
+#include "cc_kernels/tf/onednn_names.h"
 #include "tensorflow/c/c_api.h"
 #include "tensorflow/c/experimental/grappler/grappler.h"
+#include "tensorflow/core/framework/node_def.pb.h"
 
 struct TfiGraph {
   const TF_Buffer* input;
@@ -253,6 +255,15 @@ void TfiReadCounters(TfiSink sink) {
 void TfiSetWorkspaceLimit(int64_t bytes) {
   tf_interop::SetStageWorkspaceLimit(bytes < 0 ? tf_interop::kNoWorkspaceLimit
                                                : static_cast<size_t>(bytes));
+}
+
+int TfiRenameForOneDnn(const void* node, size_t size, int has_constant_filter, TfiSink sink) {
+  tensorflow::NodeDef renamed;
+  if (!renamed.ParseFromArray(node, static_cast<int>(size))) return 0;
+  tf_interop::RenameForOneDnn(has_constant_filter != 0, &renamed);
+  const std::string serialized = renamed.SerializeAsString();
+  sink(serialized.data(), serialized.size());
+  return 1;
 }
 
 int TfiCpuIsSupported(void) {

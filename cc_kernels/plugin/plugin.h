@@ -66,6 +66,12 @@ TFI_EXPORT void TfiReadCounters(TfiSink sink);
 // limit. Holds for stages that run from now on, on all devices.
 TFI_EXPORT void TfiSetWorkspaceLimit(int64_t bytes);
 
+// Gives the serialized NodeDef of the kernel that a step of a TfInterop>Unit runs for a node, which
+// is the node or what cc_kernels/tf/onednn_names.h makes of it. Returns 1, or 0 where the bytes are
+// no NodeDef.
+TFI_EXPORT int TfiRenameForOneDnn(const void* node, size_t size, int has_constant_filter,
+                                  TfiSink sink);
+
 // Whether this CPU has the instructions that the library was compiled for.
 TFI_EXPORT int TfiCpuIsSupported(void);
 

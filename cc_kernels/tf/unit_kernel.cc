@@ -144,12 +144,15 @@ absl::Status UnitReader::ReadStep(const NodeDef& node) {
   }
   NodeDef complete = node;
   tensorflow::AddDefaultsToNodeDef(*op_def, &complete);
-  TF_RETURN_IF_ERROR(tensorflow::ValidateNodeDef(complete, *op_def));
   tensorflow::DataTypeVector input_types;
   tensorflow::DataTypeVector output_types;
   TF_RETURN_IF_ERROR(tensorflow::InOutTypesForNode(complete, *op_def, &input_types, &output_types));
 
   Step step;
+  if (node.input_size() != static_cast<int>(input_types.size())) {
+    return InvalidArgument("Expected ", input_types.size(), " operands of ", node.op(), ", got ",
+                           node.input_size(), ".");
+  }
   for (int i = 0; i < node.input_size(); ++i) {
     DataType dtype = tensorflow::DT_INVALID;
     TF_RETURN_IF_ERROR(ReadOperand(node.input(i), &step.reads.emplace_back().operand, &dtype));
@@ -161,7 +164,7 @@ absl::Status UnitReader::ReadStep(const NodeDef& node) {
   const bool has_constant_filter = step.reads.size() > 1 && IsConstant(step.reads[1].operand);
   NodeDef renamed = node;
   RenameForOneDnn(has_constant_filter, &renamed);
-  // A kernel of oneDNN's may refuse what the op's own takes.
+  // Fused ops that oneDNN's kernel does not know it refuses when it is made.
   absl::Status status = MakeKernel(renamed, &step.kernel);
   if (!status.ok() && renamed.op() != node.op()) status = MakeKernel(node, &step.kernel);
   TF_RETURN_IF_ERROR(status);
@@ -208,6 +211,7 @@ absl::Status UnitReader::MakeKernel(NodeDef node, std::unique_ptr<OpKernel>* ker
   const tensorflow::OpDef* op_def = nullptr;
   TF_RETURN_IF_ERROR(tensorflow::OpRegistry::Global()->LookUpOpDef(node.op(), &op_def));
   tensorflow::AddDefaultsToNodeDef(*op_def, &node);
+  TF_RETURN_IF_ERROR(tensorflow::ValidateNodeDef(node, *op_def));
   std::shared_ptr<const tensorflow::NodeProperties> properties;
   TF_RETURN_IF_ERROR(tensorflow::NodeProperties::CreateFromNodeDef(
       std::move(node), tensorflow::OpRegistry::Global(), &properties));

@@ -43,6 +43,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "TfiSetResult": (_GRAPH, _TEXT, ctypes.c_size_t, None),
     "TfiSetWorkspaceLimit": (ctypes.c_int64, None),
     "TfiReadCounters": (_SINK_TYPE, None),
+    "TfiRenameForOneDnn": (_TEXT, ctypes.c_size_t, ctypes.c_int, _SINK_TYPE, ctypes.c_int),
 }
 
 
@@ -177,6 +178,21 @@ class KernelLibrary:
     def set_workspace_limit(self, limit_bytes: int | None) -> None:
         """Limits what the workspaces of one stage take together, from now on; None for no limit."""
         self.functions.TfiSetWorkspaceLimit(-1 if limit_bytes is None else limit_bytes)
+
+    def rename_for_one_dnn(self, node: bytes, has_constant_filter: bool) -> bytes:
+        """The node whose kernel a step of a unit runs: oneDNN's, where TensorFlow takes it.
+
+        Args:
+            node: a serialized NodeDef.
+            has_constant_filter: whether its second input is a constant.
+
+        Raises:
+            ValueError: the bytes are no NodeDef.
+        """
+        collected, sink = _collecting_sink()
+        if not self.functions.TfiRenameForOneDnn(node, len(node), has_constant_filter, sink):
+            raise ValueError(f"Expected a serialized NodeDef, got {len(node)} other bytes")
+        return collected[0]
 
     def read_counters(self) -> Counters:
         """What stages did so far."""

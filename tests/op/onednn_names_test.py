@@ -1,0 +1,322 @@
+"""The kernels that a unit takes for its steps are those that TensorFlow runs.
+
+TensorFlow's choice is read from graphs that it ran: a function's graph before and after the pass
+that renames nodes for oneDNN.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from stage_program import operation
+from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.python.eager import context
+from tensorflow.python.framework import test_util
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+import tf_interop
+from tf_interop.runtime.kernel_library import load_kernel_library
+
+NodeDef = node_def_pb2.NodeDef
+
+
+@pytest.fixture(autouse=True)
+def without_plugin() -> Iterator[None]:
+    tf_interop.disable()
+    yield
+    tf_interop.enable()
+
+
+def run_and_read(function: Callable[..., Any], *arguments: Any) -> tuple[dict[str, NodeDef], ...]:
+    """Runs a function; gives the nodes of its graph before and after the passes of the runtime."""
+    context.context().enable_graph_collection()
+    try:
+        function(*arguments)
+        functions = context.context().export_run_metadata().function_graphs
+    finally:
+        context.context().disable_graph_collection()
+    before, after = {}, {}
+    for each in functions:
+        before |= {node.name: node for node in each.post_optimization_graph.node}
+        after |= {node.name: node for graph in each.partition_graphs for node in graph.node}
+    return before, after
+
+
+def has_constant_filter(nodes: dict[str, NodeDef], node: NodeDef) -> bool:
+    inputs = [nodes.get(name.partition(":")[0]) for name in node.input if name[0] != "^"]
+    return len(inputs) > 1 and inputs[1] is not None and inputs[1].op == "Const"
+
+
+# What of TensorFlow's kernels a unit does not have: merged from two nodes, or with a tensor that a
+# forward node hands to its gradient.
+MERGED = ("PadWith", "WithBias", "MaxPoolGrad", "MaxPool3DGrad")
+
+
+@dataclasses.dataclass
+class Compared:
+    """What came of the nodes of a graph.
+
+    Attributes:
+        renamed: how many nodes with a kernel of oneDNN's there are, by op.
+        constant_filters: how many of them have a constant filter.
+        differing: nodes for which a unit takes another kernel, as a text.
+        merged: by op, how many nodes TensorFlow merged with others.
+    """
+
+    renamed: collections.Counter[str]
+    constant_filters: int
+    differing: list[str]
+    merged: collections.Counter[str]
+
+
+def compare(before: dict[str, NodeDef], after: dict[str, NodeDef]) -> Compared:
+    library = load_kernel_library()
+    result = Compared(collections.Counter(), 0, [], collections.Counter())
+    assert before
+    for name, node in before.items():
+        constant_filter = has_constant_filter(before, node)
+        ours = NodeDef.FromString(
+            library.rename_for_one_dnn(node.SerializeToString(), constant_filter)
+        )
+        run = after.get(name)
+        if run is None or any(part in run.op for part in MERGED):
+            result.merged[node.op] += 1
+            continue
+        keys = ("_kernel", "is_filter_const")
+        if (run.op, *(run.attr[key] for key in keys)) != (
+            ours.op,
+            *(ours.attr[key] for key in keys),
+        ):
+            result.differing.append(f"{node.op}: TensorFlow runs {run}, a unit {ours}")
+        if run.op.startswith("_Mkl"):
+            result.renamed[node.op] += 1
+            result.constant_filters += run.attr["is_filter_const"].b
+    return result
+
+
+IMAGE, FILTER, DEPTHWISE = [1, 8, 8, 4], [3, 3, 4, 4], [3, 3, 4, 1]
+VOLUME, CUBE = [1, 4, 4, 4, 4], [3, 3, 3, 4, 4]
+PLAIN = {"strides": [1] * 4, "padding": "SAME"}
+PADDED = {
+    "strides": [1] * 4,
+    "padding": "EXPLICIT",
+    "explicit_paddings": [0, 0, 1, 1, 1, 1, 0, 0],
+}
+IN_3D = {"strides": [1] * 5, "padding": "SAME"}
+POOL = {"ksize": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "padding": "SAME"}
+POOL_3D = {"ksize": [1, 2, 2, 2, 1], "strides": [1, 2, 2, 2, 1], "padding": "SAME"}
+FLOATS = (tf.float32, tf.bfloat16, tf.float16, tf.float64)
+CHANNELS = [[4]] * 4  # of a batch normalization
+
+# Op, shapes or values of the inputs (an array is a value), types, attributes.
+Case = tuple[str, Sequence[Any], Sequence[tf.DType], dict[str, Any]]
+CASES: list[Case] = [
+    ("Conv2D", [IMAGE, FILTER], FLOATS, PLAIN),
+    ("Conv2D", [IMAGE, FILTER], FLOATS[:1], PADDED),
+    ("Conv2DBackpropInput", [np.int32(IMAGE), FILTER, IMAGE], FLOATS[:2], PLAIN),
+    ("Conv2DBackpropInput", [np.int32(IMAGE), FILTER, IMAGE], FLOATS[:1], PADDED),
+    ("Conv2DBackpropFilter", [IMAGE, np.int32(FILTER), IMAGE], FLOATS[:2], PLAIN),
+    ("Conv2DBackpropFilter", [IMAGE, np.int32(FILTER), IMAGE], FLOATS[:1], PADDED),
+    ("Conv3D", [VOLUME, CUBE], FLOATS, IN_3D),
+    ("Conv3DBackpropInputV2", [np.int32(VOLUME), CUBE, VOLUME], FLOATS[:1], IN_3D),
+    ("Conv3DBackpropFilterV2", [VOLUME, np.int32(CUBE), VOLUME], FLOATS[:1], IN_3D),
+    ("DepthwiseConv2dNative", [IMAGE, DEPTHWISE], FLOATS, PLAIN),
+    ("DepthwiseConv2dNative", [IMAGE, DEPTHWISE], FLOATS[:1], PADDED),
+    (
+        "DepthwiseConv2dNativeBackpropInput",
+        [np.int32(IMAGE), DEPTHWISE, IMAGE],
+        FLOATS[:1],
+        PADDED,
+    ),
+    ("_FusedConv2D", [IMAGE, FILTER, [4]], FLOATS[:1], PLAIN | {"fused_ops": ["BiasAdd"]}),
+    ("_FusedConv2D", [IMAGE, FILTER, [4]], FLOATS[:1], PLAIN | {"fused_ops": ["BiasAdd", "Elu"]}),
+    (
+        "_FusedConv2D",
+        [IMAGE, FILTER, [4], IMAGE],
+        FLOATS[:1],
+        PLAIN | {"fused_ops": ["BiasAdd", "Add", "Relu"]},
+    ),
+    (
+        "_FusedConv2D",
+        [IMAGE, FILTER, *CHANNELS],
+        FLOATS[:1],
+        PLAIN | {"fused_ops": ["FusedBatchNorm", "Relu6"]},
+    ),
+    ("_FusedConv3D", [VOLUME, CUBE, [4]], FLOATS[:1], IN_3D | {"fused_ops": ["BiasAdd", "Relu"]}),
+    (
+        "_FusedDepthwiseConv2dNative",
+        [IMAGE, DEPTHWISE, [4]],
+        FLOATS[:1],
+        PLAIN | {"fused_ops": ["BiasAdd", "Relu6"]},
+    ),
+    ("_FusedMatMul", [[8, 8], [8, 8], [8]], FLOATS[:2], {"fused_ops": ["BiasAdd", "Relu"]}),
+    ("_FusedMatMul", [[8, 8], [8, 8], [8]], FLOATS[:1], {"fused_ops": ["BiasAdd", "GeluExact"]}),
+    (
+        "_FusedMatMul",
+        [[8, 8], [8, 8], [8]],
+        FLOATS[:1],
+        {"fused_ops": ["BiasAdd"], "transpose_a": True},
+    ),
+    ("MatMul", [[8, 8], [8, 8]], FLOATS, {}),
+    ("BatchMatMul", [[2, 8, 8], [2, 8, 8]], FLOATS, {}),
+    ("BatchMatMulV2", [[2, 8, 8], [2, 8, 8]], FLOATS, {}),
+    ("Einsum", [[4, 3], [3, 2]], FLOATS, {"equation": "ab,bc->ac", "N": 2}),
+    ("Softmax", [[8, 8]], FLOATS, {}),
+    ("Transpose", [[4, 3, 2], np.int32([2, 1, 0])], (*FLOATS, tf.int32, tf.complex64), {}),
+    ("ConjugateTranspose", [[4, 3, 2], np.int32([2, 1, 0])], FLOATS, {}),
+    ("AvgPool", [IMAGE], FLOATS, POOL),
+    ("AvgPoolGrad", [np.int32(IMAGE), [1, 4, 4, 4]], FLOATS[:2], POOL),
+    ("AvgPool3D", [VOLUME], FLOATS[:2], POOL_3D),
+    ("AvgPool3DGrad", [np.int32(VOLUME), [1, 2, 2, 2, 4]], FLOATS[:1], POOL_3D),
+    ("MaxPool", [IMAGE], FLOATS, POOL),
+    ("MaxPool", [IMAGE], FLOATS[:1], POOL | PADDED | {"ksize": [1, 2, 2, 1]}),
+    (
+        "MaxPool",
+        [IMAGE],
+        FLOATS[:1],
+        {"ksize": [1, 1, 1, 2], "strides": [1, 1, 1, 2], "padding": "VALID"},
+    ),
+    ("MaxPool3D", [VOLUME], FLOATS[:2], POOL_3D),
+    ("MaxPoolGrad", [IMAGE, [1, 4, 4, 4], [1, 4, 4, 4]], FLOATS[:1], POOL),
+    ("FusedBatchNorm", [IMAGE, *CHANNELS], FLOATS[:1], {"is_training": False}),
+    ("FusedBatchNormV2", [IMAGE, *CHANNELS], FLOATS[:2], {"is_training": False}),
+    ("FusedBatchNormV3", [IMAGE, *CHANNELS], FLOATS[:3], {"is_training": True}),
+    (
+        "FusedBatchNormV3",
+        [VOLUME, *CHANNELS],
+        FLOATS[:1],
+        {"is_training": False, "data_format": "NDHWC"},
+    ),
+    ("FusedBatchNormGradV3", [IMAGE, IMAGE, *CHANNELS], FLOATS[:2], {"is_training": True}),
+    (
+        "_FusedBatchNormEx",
+        [IMAGE, *CHANNELS],
+        FLOATS[:1],
+        {"is_training": False, "activation_mode": "Relu"},
+    ),
+    ("Relu", [IMAGE], FLOATS, {}),
+    ("LeakyRelu", [IMAGE], FLOATS, {}),
+    ("AddV2", [IMAGE, IMAGE], FLOATS, {}),
+    ("ConcatV2", [IMAGE, IMAGE, np.int32(3)], FLOATS, {"N": 2}),
+    ("LRN", [IMAGE], FLOATS[:1], {"depth_radius": 2}),
+    ("BiasAdd", [IMAGE, [4]], FLOATS, {}),
+    ("Pad", [IMAGE, np.int32([[0, 0]] * 4)], FLOATS[:1], {}),
+]
+
+
+def node_of(op: str, inputs: Sequence[Any], dtype: tf.DType, attributes: dict[str, Any]) -> NodeDef:
+    fused = len(inputs) - 2
+    if op.startswith("_FusedConv2D"):
+        attributes = attributes | {"num_args": fused, "TArgs": [dtype] * fused}
+    elif op.startswith("_Fused") and "BatchNorm" not in op:
+        attributes = attributes | {"num_args": fused}
+    node = operation("case", op, [f"i{i}" for i in range(len(inputs))], dtype, **attributes)
+    if "BatchNorm" in op and op[-1] in "x23":
+        node.attr["U"].type = tf.float32.as_datatype_enum
+    return node
+
+
+@pytest.mark.parametrize(
+    ("case", "dtype"),
+    [
+        pytest.param(case, dtype, id=f"{case[0]}-{number}-{dtype.name}")
+        for number, case in enumerate(CASES)
+        for dtype in case[2]
+    ],
+)
+def test_a_unit_takes_the_kernel_that_tensorflow_runs(case: Case, dtype: tf.DType) -> None:
+    op, inputs, _, attributes = case
+    own = graph_pb2.GraphDef(node=[node_of(op, inputs, dtype, attributes)])
+    tensors = []
+    for place, each in enumerate(inputs):
+        is_statistic = "BatchNorm" in op and each == [4]
+        tensor = (
+            tf.constant(each)
+            if isinstance(each, np.ndarray | np.generic)
+            else tf.ones(each, tf.float32 if is_statistic else dtype)
+        )
+        tensors.append(tensor)
+        placeholder = own.node.add(name=f"i{place}", op="Placeholder")
+        placeholder.attr["dtype"].type = tensor.dtype.as_datatype_enum
+
+    @tf.function(autograph=False)
+    def run(*tensors: tf.Tensor) -> Any:
+        fed = {f"i{i}:0": tensor for i, tensor in enumerate(tensors)}
+        return tf.graph_util.import_graph_def(own, fed, ["case:0"], name="")
+
+    try:
+        before, after = run_and_read(run, *tensors)
+    except tf.errors.InvalidArgumentError as error:
+        assert "No OpKernel was registered" in str(error)
+        pytest.skip("TensorFlow has no kernel for it")
+    assert "case" in after
+    assert not compare(before, after).differing
+
+
+def training_step(model: Any) -> Callable[..., Any]:
+    def step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            result = tf.cast(model(images, training=True), tf.float32)
+            loss = tf.reduce_mean(tf.keras.losses.categorical_crossentropy(labels, result))
+        variables = model.trainable_variables
+        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            variable.assign_sub(0.1 * gradient)
+        return loss
+
+    return tf.function(step, autograph=False)
+
+
+def small_model(dtype: str) -> Any:
+    """Convolutions with a bias, that TensorFlow merges with their gradients, and a pooling."""
+    layers = tf.keras.layers
+    inputs = tf.keras.Input((16, 16, 3))
+    padded = layers.ZeroPadding2D(1, dtype=dtype)(inputs)
+    features = layers.Conv2D(8, 3, activation="relu", dtype=dtype)(padded)
+    pooled = layers.MaxPooling2D(dtype=dtype)(features)
+    features = layers.Conv2D(8, 3, padding="same", dtype=dtype)(pooled)
+    flat = layers.Flatten(dtype=dtype)(features)
+    return tf.keras.Model(inputs, layers.Dense(10, activation="softmax", dtype=dtype)(flat))
+
+
+MODELS: dict[str, tuple[int, Callable[[int], Any]]] = {
+    "small": (16, lambda size: small_model("float32")),
+    "small in bfloat16": (16, lambda size: small_model("bfloat16")),
+} | {
+    name: (
+        size,
+        lambda size, name=name: getattr(tf.keras.applications, name)(
+            weights=None, input_shape=(size, size, 3), classes=10
+        ),
+    )
+    for name, size in (
+        ("MobileNetV2", 32),
+        ("InceptionV3", 75),
+        ("DenseNet121", 32),
+        ("NASNetMobile", 32),
+    )
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_units_take_the_kernels_of_whole_models(name: str) -> None:
+    size, make = MODELS[name]
+    model = make(size)
+    images, labels = tf.ones([2, size, size, 3]), tf.one_hot([1, 2], 10)
+    inference = tf.function(lambda images: model(images, training=False), autograph=False)
+    frozen = convert_variables_to_constants_v2(inference.get_concrete_function(images))
+    of_frozen = compare(*run_and_read(tf.function(lambda x: frozen(x), autograph=False), images))
+    of_training = compare(*run_and_read(training_step(model), images, labels))
+    assert not of_frozen.differing
+    assert not of_training.differing
+    if name.startswith("small") and test_util.IsMklEnabled():
+        assert of_frozen.renamed["MaxPool"] == of_training.renamed["MaxPool"] == 1
+        assert of_frozen.constant_filters == 1
+        assert of_frozen.merged == {"Pad": 1, "Conv2D": 1}
+        of_gradients = {"Conv2DBackpropFilter": 2, "BiasAddGrad": 2, "MaxPoolGrad": 1}
+        assert of_training.merged == of_gradients
