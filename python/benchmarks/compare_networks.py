@@ -18,12 +18,13 @@ Example: python python/benchmarks/compare_networks.py results --budget 25m
 
 from __future__ import annotations
 
-import dataclasses
+import importlib.util
 import os
 import pathlib
 import subprocess
 import sys
 import time
+from typing import NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
 
@@ -32,12 +33,12 @@ import click
 # This program runs from a checkout, which is not on Python's path.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-from python.benchmarks.networks import NETWORKS, Network
+from python.benchmarks.networks import NETWORKS
+from tf_interop.benchmark.result import Precision
 from tf_interop.cli.options import BATCHES, TIME
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FIRST = tuple(network.name for network in NETWORKS[:3])
-OTHERS = tuple(network.name for network in NETWORKS[3:])
+FIRST, OTHERS = tuple(NETWORKS)[:3], tuple(NETWORKS)[3:]
 INFERENCE = ("--inference",)
 TRAINING = ("--no-inference", "--training")
 PROFILED_SHARE = 0.4
@@ -47,16 +48,8 @@ GRACE_SECONDS = 60.0
 # A variant that runs out of memory is a result, too.
 BENCHMARK_HOLDS_FAILURES = 3
 
-KERAS_POLICY = {
-    "tf32": "float32",
-    "float32": "float32",
-    "float16": "mixed_float16",
-    "bfloat16": "mixed_bfloat16",
-}
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Round:
+class Round(NamedTuple):
     """What is measured before the next round begins.
 
     Attributes:
@@ -69,7 +62,7 @@ class Round:
     networks: tuple[str, ...]
     batches: tuple[int, ...]
     steps: tuple[str, ...]
-    precision: str = "tf32"
+    precision: Precision = Precision.TF32
 
 
 ROUNDS = (
@@ -78,132 +71,51 @@ ROUNDS = (
     Round(FIRST, (8, 128), INFERENCE),
     Round(FIRST, (1, 8, 128), TRAINING),
     Round(OTHERS, (1, 32), INFERENCE),
-    Round(FIRST, (1, 8, 32, 128), INFERENCE, "float16"),
+    Round(FIRST, (1, 8, 32, 128), INFERENCE, Precision.FLOAT16),
     Round(OTHERS, (32,), TRAINING),
-    Round(FIRST, (1, 8, 32, 128), TRAINING, "float16"),
-    Round(FIRST, (1, 32), INFERENCE, "float32"),
-    Round(FIRST, (32,), TRAINING, "float32"),
+    Round(FIRST, (1, 8, 32, 128), TRAINING, Precision.FLOAT16),
+    Round(FIRST, (1, 32), INFERENCE, Precision.FLOAT32),
+    Round(FIRST, (32,), TRAINING, Precision.FLOAT32),
     Round(OTHERS, (8, 128), INFERENCE),
-    Round(OTHERS, (1, 32), INFERENCE, "float16"),
+    Round(OTHERS, (1, 32), INFERENCE, Precision.FLOAT16),
     Round(FIRST, (2, 4, 16, 64, 256), INFERENCE),
     Round(FIRST, (64, 256), TRAINING),
 )
 
 
-class Comparison:
-    """Runs the commands, and says what they did."""
-
-    def __init__(
-        self,
-        folder: pathlib.Path,
-        end: float,
-        profile_options: list[str],
-        benchmark_options: list[str],
-        common_options: list[str],
-    ) -> None:
-        self._folder = folder
-        self._end = end
-        self._profile_options = profile_options
-        self._benchmark_options = benchmark_options
-        self._common_options = common_options
-        # Nor is it on the path of the commands.
-        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-        self._environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        }
-        self.failed = 0
-
-    @property
-    def seconds_left(self) -> float:
-        """Until the budget is over."""
-        return self._end - time.monotonic()
-
-    def measure(self, network: Network, wanted: Round, seconds: float) -> None:
-        """Profiles and benchmarks a network in a share of the time."""
-        common = [
-            network.model,
-            "--batch",
-            ",".join(map(str, wanted.batches)),
-            *wanted.steps,
-            *self._common_options,
-        ]
-        begin = time.monotonic()
-        label = f"{network.name}, batch {','.join(map(str, wanted.batches))}, {wanted.precision}"
-        profile = self._folder / "profile.json"
-        self._run(
-            f"profile {label}, {'training' if '--training' in wanted.steps else 'inference'}",
-            [
-                "profile",
-                *common,
-                *("--dtype", KERAS_POLICY[wanted.precision]),
-                *("--tf32", "off" if wanted.precision == "float32" else "on"),
-                *self._profile_options,
-                *("--budget", f"{max(seconds * PROFILED_SHARE, SHORTEST_SECONDS):.0f}s"),
-                *("-o", str(profile)),
-            ],
-            seconds,
+def run_command(folder: pathlib.Path, seconds: float, *arguments: object) -> bool:
+    """Runs a command of tf-interop, says how it ended, and whether that is as it should be."""
+    words = list(map(str, arguments))
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+    }
+    begin = time.monotonic()
+    with (folder / "commands.log").open("a") as log, (folder / "tables.txt").open("a") as tables:
+        print("tf-interop", *words, file=log, flush=True)
+        if words[0] == "benchmark":
+            # It prints those of all results that there are.
+            tables.truncate(0)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tf_interop", *words],
+            stdout=tables if words[0] == "benchmark" else log,
+            stderr=log,
+            env=environment,
         )
-        left = max(seconds - (time.monotonic() - begin), SHORTEST_SECONDS)
-        # What needs no plan is of use without a profile.
-        source = ["--profile", str(profile)] if profile.exists() else ["--variants", "stock,xla"]
-        self._run(
-            f"benchmark {label}",
-            [
-                "benchmark",
-                *common,
-                *source,
-                *("--precision", wanted.precision),
-                *self._benchmark_options,
-                *("--budget", f"{left:.0f}s"),
-                *("-o", str(self._folder / "results.json")),
-            ],
-            left,
-        )
-        self._show()
-
-    def _run(self, label: str, arguments: list[str], seconds: float) -> None:
-        log_path = self._folder / "commands.log"
-        begin = time.monotonic()
-        with log_path.open("a") as log:
-            print("tf-interop", *arguments, file=log, flush=True)
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tf_interop", *arguments],
-                stdout=log,
-                stderr=log,
-                env=self._environment,
-            )
+        for wait_seconds, end in (
+            (seconds + GRACE_SECONDS, process.terminate),
+            (GRACE_SECONDS, process.kill),
+        ):
             try:
-                code = process.wait(seconds + GRACE_SECONDS)
+                process.wait(wait_seconds)
+                break
             except subprocess.TimeoutExpired:
-                process.terminate()
-                try:
-                    code = process.wait(GRACE_SECONDS)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    code = process.wait()
-        took = time.monotonic() - begin
-        is_fine = code == 0 or (code == BENCHMARK_HOLDS_FAILURES and arguments[0] == "benchmark")
-        if not is_fine:
-            self.failed += 1
-        click.echo(f"{'ok    ' if is_fine else f'exit {code}'}  {label} ({took:.0f} s)")
-
-    def _show(self) -> None:
-        results = self._folder / "results.json"
-        if not results.exists():
-            return
-        command = [sys.executable, "-m", "tf_interop", "benchmark", "show", str(results)]
-        outputs = ["--csv", str(self._folder / "results.csv")]
-        with (self._folder / "tables.txt").open("w") as tables:
-            subprocess.run([*command, *outputs], stdout=tables, env=self._environment, check=False)
-        # By itself: matplotlib may not be there.
-        subprocess.run(
-            [*command, "--plot", str(self._folder / "results.png")],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=self._environment,
-            check=False,
-        )
+                end()
+        code = process.wait()
+    is_fine = code == 0 or (code == BENCHMARK_HOLDS_FAILURES and words[0] == "benchmark")
+    took = f"{time.monotonic() - begin:.0f} s"
+    click.echo(f"{'ok    ' if is_fine else f'exit {code}'}  {' '.join(words)} ({took})")
+    return is_fine
 
 
 def share_of(seconds_left: float, units_left: int) -> float:
@@ -218,7 +130,7 @@ def share_of(seconds_left: float, units_left: int) -> float:
     "--network",
     "names",
     multiple=True,
-    type=click.Choice([network.name for network in NETWORKS]),
+    type=click.Choice(list(NETWORKS)),
     help="Take these alone.",
 )
 @click.option(
@@ -243,31 +155,47 @@ def main(
     seconds: float,
 ) -> None:
     """Runs the comparison; ends with 1 where a command failed."""
+    end = time.monotonic() + budget
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    networks = [network for network in NETWORKS if not names or network.name in names]
+    networks = [network for network in NETWORKS if not names or network in names]
     rounds = ROUNDS
     if batch:
-        every = tuple(network.name for network in networks)
-        rounds = (Round(every, batch, INFERENCE), Round(every, batch, TRAINING))
-    units = [
-        (each, network) for each in rounds for network in networks if network.name in each.networks
-    ]
-    comparison = Comparison(
-        folder,
-        time.monotonic() + budget,
-        ["--backend", backend] if backend else [],
-        ["--repetitions", str(repetitions), "--steps", str(steps), "--seconds", str(seconds)],
-        ["--image-size", image_size] if image_size else [],
-    )
-    for index, (each, network) in enumerate(units):
-        if comparison.seconds_left < SHORTEST_SECONDS and index > 0:
+        rounds = (Round(OTHERS + FIRST, batch, INFERENCE), Round(OTHERS + FIRST, batch, TRAINING))
+    units = [(each, name) for each in rounds for name in networks if name in each.networks]
+    profile = folder / "profile.json"
+    outputs = ["-o", folder / "results.json", "--csv", folder / "results.csv"]
+    if importlib.util.find_spec("matplotlib"):
+        outputs += ["--plot", folder / "results.png"]
+    is_fine = True
+    for index, (wanted, name) in enumerate(units):
+        left = end - time.monotonic()
+        if left < SHORTEST_SECONDS and index > 0:
             click.echo(f"time is over: {len(units) - index} of {len(units)} left")
             break
         # However short the time is: something is better than nothing.
-        share = share_of(comparison.seconds_left, len(units) - index)
-        comparison.measure(network, each, max(share, SHORTEST_SECONDS))
-    sys.exit(1 if comparison.failed else 0)
+        share = max(share_of(left, len(units) - index), SHORTEST_SECONDS)
+        common = [NETWORKS[name], "--batch", ",".join(map(str, wanted.batches)), *wanted.steps]
+        common += ["--image-size", image_size] if image_size else []
+        is_fine &= run_command(
+            folder,
+            share,
+            *("profile", *common, "--dtype", wanted.precision.keras_policy),
+            *("--tf32", "off" if wanted.precision is Precision.FLOAT32 else "on"),
+            *(("--backend", backend) if backend else ()),
+            *("--budget", f"{max(share * PROFILED_SHARE, SHORTEST_SECONDS):.0f}s", "-o", profile),
+        )
+        rest = max(share - (left - (end - time.monotonic())), SHORTEST_SECONDS)
+        is_fine &= run_command(
+            folder,
+            rest,
+            *("benchmark", *common),
+            # What needs no plan is of use without a profile.
+            *(("--profile", profile) if profile.exists() else ("--variants", "stock,xla")),
+            *("--precision", wanted.precision.value, "--repetitions", repetitions),
+            *("--steps", steps, "--seconds", seconds, "--budget", f"{rest:.0f}s", *outputs),
+        )
+    sys.exit(0 if is_fine else 1)
 
 
 if __name__ == "__main__":

@@ -17,21 +17,21 @@ Example, with CONV_STAGE_BENCHMARK={"policy": "always", "image_size": 64}:
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
 import re
 import statistics
 import tempfile
-from collections.abc import Callable
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
 
 import tensorflow as tf
 
-from python.benchmarks.networks import NETWORKS, Network
-from tf_interop.benchmark.child import Outcome, Request, run_child
+from python.benchmarks.networks import NETWORKS
+from tf_interop.benchmark.child import Request, run_child
 from tf_interop.benchmark.result import (
     Block,
     Case,
@@ -88,38 +88,42 @@ class ConvStageBenchmark(tf.test.Benchmark):  # type: ignore[misc]
         given = {name: value for name, value in arguments.items() if name in known}
         self._options = Options(**given | json.loads(os.environ.get(OPTIONS_VARIABLE, "{}")))
         self._output_dir = os.environ.get(OUTPUT_VARIABLE) or output_dir
-        self._measuring = MeasuringOptions(
-            self._options.warmup_steps, self._options.steps, self._options.seconds
-        )
 
-    def _run_and_report(self, method: str, network: Network, mode: Mode, variant: Variant) -> None:
-        batch_size, side = self._options.batch_size, self._options.image_size
-        case = Case(
-            network.model,
-            mode,
-            batch_size,
-            Precision(self._options.precision),
-            None if side is None else (side, side),
+    def _run_and_report(self, method: str, case: Case, variant: Variant) -> None:
+        options = self._options
+        case = dataclasses.replace(
+            case,
+            batch_size=options.batch_size,
+            precision=Precision(options.precision),
+            image_size=options.image_size and (options.image_size, options.image_size),
         )
+        measuring = MeasuringOptions(options.warmup_steps, options.steps, options.seconds)
         with tempfile.TemporaryDirectory() as folder:
-            plan = self._plan_of(case, pathlib.Path(folder)) if variant.needs_plan else None
-            block = self._run(Request(case, variant, plan, options=self._measuring))
+            plan = options.plan if variant.needs_plan else None
+            if variant.needs_plan and plan is None:
+                if options.profile is None and options.policy != "always":
+                    raise ValueError(
+                        "Expected a plan, a profile or the policy 'always' for stages, got none. "
+                        f"Pass one in {OPTIONS_VARIABLE} or PerfZero's --constructor_args."
+                    )
+                plan = f"{folder}/plan.json"
+                _run(Request(case, None, plan, options.profile))
+            block = _run(Request(case, variant, plan, options=measuring))
         assert block is not None
         median_ms = statistics.median(block.step_ms)
-        metrics = [
-            {"name": "exp_per_second", "value": batch_size / median_ms * 1e3},
-            {"name": "startup_time", "value": block.first_step_ms / 1e3},
-        ]
         report = {
             "iters": len(block.step_ms),
             "wall_time": sum(block.step_ms) / 1e3,
-            "metrics": metrics,
+            "metrics": [
+                {"name": "exp_per_second", "value": case.batch_size / median_ms * 1e3},
+                {"name": "startup_time", "value": block.first_step_ms / 1e3},
+            ],
             "extras": {
                 "median_ms": median_ms,
                 "memory_peak_bytes": block.memory_peak_bytes,
                 "memory_kind": block.memory_kind.value,
                 "stages": block.stage_count,
-                "batch_size": batch_size,
+                "batch_size": case.batch_size,
                 "precision": case.precision.value,
             },
         }
@@ -129,47 +133,27 @@ class ConvStageBenchmark(tf.test.Benchmark):  # type: ignore[misc]
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(report, indent=2) + "\n")
 
-    def _plan_of(self, case: Case, folder: pathlib.Path) -> str:
-        if self._options.plan is not None:
-            return self._options.plan
-        if self._options.profile is None and self._options.policy != "always":
-            raise ValueError(
-                "Expected a plan, a profile or the policy 'always' for stages, got none. Pass one "
-                f"in {OPTIONS_VARIABLE} or PerfZero's --constructor_args."
-            )
-        path = str(folder / "plan.json")
-        self._run(Request(case, None, path, self._options.profile))
-        return path
 
-    def _run(self, request: Request) -> Block | None:
-        outcome: Outcome = run_child(request, self._measuring.timeout_seconds)
-        if outcome.failure is not None:
-            raise RuntimeError(f"{outcome.failure.kind.value}: {outcome.failure.message}")
-        return outcome.block
+def _run(request: Request) -> Block | None:
+    outcome = run_child(request, request.options.timeout_seconds)
+    if outcome.failure is not None:
+        raise RuntimeError(f"{outcome.failure.kind.value}: {outcome.failure.message}")
+    return outcome.block
 
 
-def _add_methods() -> None:
-    for network in NETWORKS:
-        # "Inception-v3" and "ResNet-50" as names of Python.
-        name = re.sub(r"\W+", "_", network.name).lower()
-        for mode in Mode:
-            for variant in Variant:
-                method = f"benchmark__{name}__{mode.value}__{variant.value}"
-                setattr(ConvStageBenchmark, method, _method(method, network, mode, variant))
+def _add_method(network: str, mode: Mode, variant: Variant) -> None:
+    # "Inception-v3" and "ResNet-50" as names of Python.
+    name = re.sub(r"\W+", "_", network).lower()
+    method = f"benchmark__{name}__{mode.value}__{variant.value}"
 
-
-def _method(
-    name: str, network: Network, mode: Mode, variant: Variant
-) -> Callable[[ConvStageBenchmark], None]:
     def benchmark(self: ConvStageBenchmark) -> None:
-        self._run_and_report(name, network, mode, variant)
+        self._run_and_report(method, Case(NETWORKS[network], mode, 1, Precision.TF32), variant)
 
-    benchmark.__name__ = name
-    benchmark.__doc__ = f"{network.name}, {mode.value}, {variant.value}."
-    return benchmark
+    setattr(ConvStageBenchmark, method, benchmark)
 
 
-_add_methods()
+for _network, _mode, _variant in itertools.product(NETWORKS, Mode, Variant):
+    _add_method(_network, _mode, _variant)
 
 if __name__ == "__main__":
     tf.test.main()

@@ -7,8 +7,6 @@ Those of `tf.keras.applications` have their names there; the others are function
 
 from __future__ import annotations
 
-import dataclasses
-
 import tensorflow as tf
 
 from python.models.googlenet import googlenet as build_googlenet
@@ -33,27 +31,15 @@ def randwire(image_size: tuple[int, int] = IMAGE_SIZE) -> tf.keras.Model:
     return build_randwire((*image_size, 3))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Network:
-    """A network that is compared.
-
-    Attributes:
-        name: as people write it.
-        model: as the commands take it.
-    """
-
-    name: str
-    model: str
-
-
-NETWORKS = (
-    Network("GoogLeNet", f"{__name__}:googlenet"),
-    Network("Inception-v3", "InceptionV3"),
-    Network("ResNet-50", "ResNet50"),
-    Network("SqueezeNet", f"{__name__}:squeezenet"),
-    Network("NASNetMobile", "NASNetMobile"),
-    Network("RandWire", f"{__name__}:randwire"),
-    Network("DenseNet-121", "DenseNet121"),
-    Network("NASNetLarge", "NASNetLarge"),
-)
-"""In order of value: what published measurements of concurrent convolutions are of comes first."""
+NETWORKS = {
+    "GoogLeNet": f"{__name__}:googlenet",
+    "Inception-v3": "InceptionV3",
+    "ResNet-50": "ResNet50",
+    "SqueezeNet": f"{__name__}:squeezenet",
+    "NASNetMobile": "NASNetMobile",
+    "RandWire": f"{__name__}:randwire",
+    "DenseNet-121": "DenseNet121",
+    "NASNetLarge": "NASNetLarge",
+}
+"""What the commands take for each, in order of value: what published measurements of concurrent
+convolutions are of comes first."""
