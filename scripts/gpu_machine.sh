@@ -4,7 +4,7 @@
 #   backend  cudnn or host
 #   python   the Python to run
 build=$PWD/build/gpu
-gpu_tests=(cudnn_gpu_test partition_gpu_test measure_gpu_test)
+gpu_tests=(gpu_test)
 failed=0
 
 step() {  # step NAME COMMAND…: runs it, its output at the end of RESULTS/NAME.log; returns its status

@@ -24,7 +24,7 @@ ENGINES = (
 REFUSED = (
     "eng", "eng04", "eng4_", "eng4_k2", "eng4_k2=", "eng4_k2=1_k2=0", "eng4_k2=1.5", "eng4_k2=+1",
     "ENG4", "ConvFwd_eng4", "eng٤", "nchw+split+eng4", "pad+eng4", "eng4_sms=1", "winograd",
-    "PRECOMP_GEMM", "CUDNN_CONVOLUTION_FWD_ALGO_GEMM", "ALGO_2", "nchw+", "nchw+IM2COL_GEMM",
+    "PRECOMP_GEMM", "CUDNN_CONVOLUTION_FWD_ALGO_GEMM", "ALGO_2", "nchw+", "nchw+BUFFERED",
     "WINOGRAD_k2=1", "eng4_k2=-0", "eng4_k2147483648=1", "eng4_k2=9223372036854775808",
     "eng9223372036854775808",
 )  # fmt: skip

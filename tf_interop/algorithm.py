@@ -41,8 +41,8 @@ LEGACY_ALGORITHMS: Mapping[ConvolutionKind, tuple[str, ...]] = MappingProxyType(
 )
 """cuDNN's legacy algorithms of each kind: its enumerators without their common prefix."""
 
-HOST_ALGORITHMS: tuple[str, ...] = ("IM2COL_GEMM", "EIGEN_SPATIAL", "DIRECT")
-"""Algorithms of the host backend; the second is for forward convolutions alone."""
+HOST_ALGORITHMS: tuple[str, ...] = ("BUFFERED", "DIRECT")
+"""Algorithms of the host backend."""
 
 # An engine's global index and its knobs, as cudnn-frontend tags a plan: "eng4_k24=15_k6=0". Words
 # in front name what the runner does around the algorithm. What is accepted here is exactly what

@@ -17,11 +17,10 @@
 #include <utility>
 #include <vector>
 
-#include "cc_kernels/core/cudnn/cuda_driver.h"
-#include "cc_kernels/core/cudnn/cudnn_library.h"
+#include "cc_kernels/core/cudnn/libraries.h"
+#include "cc_kernels/core/lru_cache.h"
 #include "cc_kernels/core/measure/cuda_device.h"
 #include "cc_kernels/core/stage.h"
-#include "cc_kernels/core/stage_cache.h"
 #include "cc_kernels/core/stage_runner.h"
 
 namespace tf_interop {
@@ -246,7 +245,7 @@ Status BenchmarkStage(MeasuringDevice* device, int lane_count, std::string* json
     TF_INTEROP_RETURN_IF_ERROR(Allocate(device, c, kept->prepared.lane_workspace_bytes[i],
                                         &allocated.steps[i], &allocated.lane_workspaces[i]));
   }
-  StageCache<KeptStage> cache;
+  LruCache<std::vector<int64_t>, std::shared_ptr<const KeptStage>> cache(8);
   std::vector<int64_t> signature;
   ReadSignature(kept->stage, kOptions, &signature);
   const Stage inputs = kept->stage;
@@ -254,7 +253,7 @@ Status BenchmarkStage(MeasuringDevice* device, int lane_count, std::string* json
   size_t next_place = 0;
   const auto call_on = [&](size_t place) {
     ReadSignature(inputs, kOptions, &signature);
-    const std::shared_ptr<const KeptStage> found = cache.Find(signature);
+    const std::shared_ptr<const KeptStage> found = cache.Find(signature).value_or(nullptr);
     if (found == nullptr) return Internal("Expected a stage that is kept, got none.");
     StageBuffers buffers = allocated;  // bound anew by each call
     for (ConvolutionBuffers& step : buffers.steps) {

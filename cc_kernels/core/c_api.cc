@@ -10,19 +10,18 @@
 #include <utility>
 #include <vector>
 
-#include "cc_kernels/core/host/host_backend.h"
-#include "cc_kernels/core/measure/alone.h"
-#include "cc_kernels/core/measure/host_device.h"
-#include "cc_kernels/core/measure/stage.h"
+#include "cc_kernels/core/host/backend.h"
+#include "cc_kernels/core/measure/device.h"
+#include "cc_kernels/core/measure/timing.h"
 #ifdef TF_INTEROP_HAS_CUDNN
-#include "cc_kernels/core/cudnn/cudnn_library.h"
+#include "cc_kernels/core/cudnn/libraries.h"
 #include "cc_kernels/core/measure/cuda_device.h"
 #endif
 
 struct TfiDevice {
   std::unique_ptr<tf_interop::HostBackend> host_backend;
   std::unique_ptr<tf_interop::MeasuringDevice> device;
-  tf_interop::ProblemCache problems;
+  tf_interop::KeptProblem problem;
   std::mutex mutex;  // held while anything uses the device
 };
 
@@ -61,10 +60,11 @@ int ReportOn(TfiDevice* device, TfiSink error, const Work& work) {
 }
 
 Status OpenHost(TfiDevice* opened) {
-  opened->host_backend = std::make_unique<HostBackend>(SerialFor);
-  std::unique_ptr<HostMeasuringDevice> device;
-  TF_INTEROP_RETURN_IF_ERROR(HostMeasuringDevice::Create(opened->host_backend.get(), &device));
-  opened->device = std::move(device);
+  std::unique_ptr<HostStream> stream;
+  TF_INTEROP_RETURN_IF_ERROR(HostStream::Create(&stream));
+  opened->host_backend = std::make_unique<HostBackend>();
+  opened->device =
+      std::make_unique<HostMeasuringDevice>(opened->host_backend.get(), std::move(stream));
   return Status::Ok();
 }
 
@@ -241,7 +241,7 @@ int TfiMeasureConvolution(TfiDevice* device, const TfiConvolution* convolution,
     TF_INTEROP_RETURN_IF_ERROR(tf_interop::ToConvolution(*convolution, &c));
     tf_interop::Measurement measured;
     TF_INTEROP_RETURN_IF_ERROR(tf_interop::MeasureConvolution(
-        on, c, algorithm, tf_interop::ToOptions(*options), &device->problems, &measured));
+        on, c, algorithm, tf_interop::ToOptions(*options), &device->problem, &measured));
     *measurement = static_cast<const TfiMeasurement&>(measured);
     tf_interop::Give(measured.algorithm, ran);
     for (const auto& each : measured.kernels) kernel(each.name.c_str(), &each);

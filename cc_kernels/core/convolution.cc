@@ -1,8 +1,6 @@
 #include "cc_kernels/core/convolution.h"
 
-#include <array>
 #include <cstring>
-#include <functional>
 #include <initializer_list>
 #include <limits>
 #include <sstream>
@@ -14,15 +12,6 @@ namespace {
 constexpr int64_t kLargestSize = std::numeric_limits<int>::max();
 // So few that bytes of a tensor, and of several together in float, can be counted in 64 bits.
 constexpr int64_t kMostElements = int64_t{1} << 56;
-
-using Sizes = std::array<int64_t, sizeof(TfiSizes) / sizeof(int64_t)>;
-
-// All sizes, in the order of the struct, which holds nothing else.
-Sizes SizesOf(const TfiSizes& c) {
-  Sizes sizes;
-  std::memcpy(sizes.data(), &c, sizeof(TfiSizes));
-  return sizes;
-}
 
 // What each size has to be at least. Output sizes follow from the others.
 struct Bound {
@@ -126,8 +115,11 @@ const char* LayoutName(const Convolution& c) {
 }  // namespace
 
 bool Convolution::operator==(const Convolution& other) const {
-  return SizesOf(*this) == SizesOf(other) && kind == other.kind && dtype == other.dtype &&
-         layout == other.layout && has_bias == other.has_bias && activation == other.activation &&
+  // The sizes are a struct that holds nothing else.
+  return std::memcmp(static_cast<const TfiSizes*>(this), static_cast<const TfiSizes*>(&other),
+                     sizeof(TfiSizes)) == 0 &&
+         kind == other.kind && dtype == other.dtype && layout == other.layout &&
+         has_bias == other.has_bias && activation == other.activation &&
          leaky_relu_alpha == other.leaky_relu_alpha;
 }
 
@@ -230,21 +222,6 @@ Status Validate(const Convolution& c) {
                                  c.image_channels / c.group_count, c.output_channels}));
   return CheckElements(
       "an output", {c.batch, c.output_depth, c.output_height, c.output_width, c.output_channels});
-}
-
-size_t ConvolutionHash::operator()(const Convolution& c) const {
-  size_t hash = std::hash<float>()(c.leaky_relu_alpha);
-  const auto mix = [&hash](int64_t value) {
-    // The 64-bit golden ratio spreads neighbouring sizes over the buckets (as in boost).
-    hash ^= std::hash<int64_t>()(value) + 0x9e3779b97f4a7c15ULL + (hash << 6) + (hash >> 2);
-  };
-  for (const int64_t value : SizesOf(c)) mix(value);
-  for (const int64_t value :
-       {static_cast<int64_t>(c.kind), static_cast<int64_t>(c.dtype), static_cast<int64_t>(c.layout),
-        static_cast<int64_t>(c.has_bias), static_cast<int64_t>(c.activation)}) {
-    mix(value);
-  }
-  return hash;
 }
 
 }  // namespace tf_interop

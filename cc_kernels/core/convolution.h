@@ -63,6 +63,7 @@ struct Convolution : TfiSizes {
 
   // True where a tensor that is read holds nothing, so that the result (if it has elements) is 0.
   bool reads_nothing() const;
+  bool computes_something() const { return result_elements() != 0 && !reads_nothing(); }
 };
 
 // One line for messages, with every field that is not at its default. The layout of volumes is
@@ -80,10 +81,6 @@ size_t SizeOf(DataType dtype);
 // filter, strides, dilations and pads, and no product of sizes that anything here computes is
 // beyond 64 bits. Returns kInvalidArgument that names the field, what was expected and what came.
 Status Validate(const Convolution& convolution);
-
-struct ConvolutionHash {
-  size_t operator()(const Convolution& convolution) const;
-};
 
 // The tensors of one convolution, in the order of the TensorFlow op that it stands for:
 //   forward          inputs: image, filter, bias (where has_bias)   result: output

@@ -1,49 +1,57 @@
-// A map that keeps what was used last.
+// What was used last, by the numbers and names that decide it.
 #ifndef TF_INTEROP_CORE_LRU_CACHE_H_
 #define TF_INTEROP_CORE_LRU_CACHE_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <list>
-#include <unordered_map>
+#include <mutex>
+#include <optional>
 #include <utility>
 
 namespace tf_interop {
 
-// Holds at most `limit` values, and forgets the one that was not used for the longest time. Not
-// thread-safe.
-template <typename Key, typename Value, typename Hash>
+// Holds at most `limit` values, and forgets the one that was not used for the longest time. Keys
+// are compared as a whole, and never by a hash alone. Thread-safe: its lock is held while keys are
+// compared. Find allocates nothing.
+template <typename Key, typename Value>
 class LruCache {
  public:
   explicit LruCache(size_t limit) : limit_(limit) {}
 
-  // Null where there is none; valid until the next Insert. Counts as a use.
-  const Value* Find(const Key& key) {
-    const auto found = places_.find(key);
-    if (found == places_.end()) return nullptr;
-    entries_.splice(entries_.begin(), entries_, found->second);
-    return &found->second->second;
+  // Counts as a use.
+  std::optional<Value> Find(const Key& key) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!MoveToFront(key)) return std::nullopt;
+    return entries_.front().second;
   }
 
-  // Keeps the value that is there already, if any. Gives what was forgotten for it, so that a
-  // caller who holds a lock can let go of that first.
-  const Value* Insert(const Key& key, Value value, Value* forgotten) {
-    if (const Value* known = Find(key)) return known;
-    if (entries_.size() == limit_) {
-      *forgotten = std::move(entries_.back().second);
-      places_.erase(entries_.back().first);
-      entries_.pop_back();
+  // Keeps and gives the value that is there already, if any: two threads may make the same.
+  Value Insert(Key key, Value value) {
+    std::list<std::pair<const Key, Value>> forgotten;  // goes after the lock
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!MoveToFront(key)) {
+      if (entries_.size() == limit_) {
+        forgotten.splice(forgotten.begin(), entries_, std::prev(entries_.end()));
+      }
+      entries_.emplace_front(std::move(key), std::move(value));
     }
-    entries_.emplace_front(key, std::move(value));
-    places_.emplace(key, entries_.begin());
-    return &entries_.front().second;
+    return entries_.front().second;
   }
 
  private:
-  using Entries = std::list<std::pair<const Key, Value>>;
+  // Whether there is an entry of this key, which is the first one then. Requires mutex_.
+  bool MoveToFront(const Key& key) {
+    const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                    [&key](const auto& entry) { return entry.first == key; });
+    if (found == entries_.end()) return false;
+    entries_.splice(entries_.begin(), entries_, found);
+    return true;
+  }
 
   const size_t limit_;
-  Entries entries_;  // the last used first
-  std::unordered_map<Key, typename Entries::iterator, Hash> places_;
+  std::mutex mutex_;
+  std::list<std::pair<const Key, Value>> entries_;  // the last used first; guarded by mutex_
 };
 
 }  // namespace tf_interop

@@ -20,10 +20,6 @@ Status AtStep(const std::string& name, const std::string& algorithm, const Statu
                                    ": " + status.message());
 }
 
-bool ComputesSomething(const Convolution& c) {
-  return c.result_elements() != 0 && !c.reads_nothing();
-}
-
 // Prepares a step whose convolution is valid.
 Status PrepareStep(Backend* backend, const Step& step, const PrepareOptions& options,
                    std::vector<std::string>* fallbacks, PreparedStep* prepared) {
@@ -31,7 +27,7 @@ Status PrepareStep(Backend* backend, const Step& step, const PrepareOptions& opt
   prepared->operation = step.operation;
   if (step.operation != nullptr) return Status::Ok();
   const Convolution& c = step.convolution;
-  if (!ComputesSomething(c)) {
+  if (!c.computes_something()) {
     prepared->zero_bytes = c.result_elements() * SizeOf(c.dtype);
     return Status::Ok();
   }
@@ -68,7 +64,7 @@ void MergeLane(Backend* backend, const Stage& stage, const Lane& lane,
     const Step& step = stage.steps[i];
     if (step.operation != nullptr) {
       status = Unsupported("Expected convolutions to merge, got '" + step.name + "'.");
-    } else if (!ComputesSomething(step.convolution)) {
+    } else if (!step.convolution.computes_something()) {
       continue;
     }
     merged.steps.push_back(i);
@@ -120,7 +116,7 @@ std::vector<double> WorkOfLanes(const Stage& stage, size_t lane_count) {
   for (size_t lane = 0; lane < stage.lanes.size(); ++lane) {
     for (const size_t i : stage.lanes[lane].steps) {
       const Convolution& c = stage.steps[i].convolution;
-      if (stage.steps[i].operation != nullptr || !ComputesSomething(c)) continue;
+      if (stage.steps[i].operation != nullptr || !c.computes_something()) continue;
       const int64_t products = c.taps() * (c.image_channels / c.group_count);  // of an element
       work[RunningLane(lane)] +=
           static_cast<double>(c.output_elements()) * static_cast<double>(products);

@@ -1,44 +1,24 @@
 // ConvStage on the CPU, over the host backend.
-#define EIGEN_USE_THREADS
-
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 
 #include "cc_kernels/core/counters.h"
-#include "cc_kernels/core/host/host_backend.h"
-#include "cc_kernels/core/host/host_stream.h"
-#include "cc_kernels/core/lock_free.h"
+#include "cc_kernels/core/host/backend.h"
+#include "cc_kernels/core/host/stream.h"
 #include "cc_kernels/tf/stage_call.h"
 #include "cc_kernels/tf/stage_trace.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/platform/errors.h"
-#include "unsupported/Eigen/CXX11/Tensor"
 
 namespace tf_interop {
 namespace {
 
 using tensorflow::OpKernelContext;
-// So much that each of the host backend's workers gets a task of its own.
-constexpr double kCyclesPerWorker = 1e9;
 
-// The backend that spreads its work over `device`, the threads of a CPU device for work inside an
-// op. CPU devices live until the process ends, and so do their backends.
-HostBackend* BackendFor(const Eigen::ThreadPoolDevice* device) {
-  static auto* const backends = new GrowingList<const Eigen::ThreadPoolDevice*, HostBackend*>();
-  if (HostBackend* const* known = backends->Find(device)) return *known;
-  static auto* const mutex = new std::mutex();
-  std::lock_guard<std::mutex> lock(*mutex);
-  if (HostBackend* const* known = backends->Find(device)) return *known;
-  auto* const backend = new HostBackend([device](int count, const std::function<void(int)>& work) {
-    device->parallelFor(count, Eigen::TensorOpCost(0, 0, kCyclesPerWorker),
-                        [&work](Eigen::Index begin, Eigen::Index end) {
-                          for (Eigen::Index i = begin; i < end; ++i) work(static_cast<int>(i));
-                        });
-  });
-  backends->Add(device, backend);
+// One for the process, never destroyed: stages may run until its very end.
+HostBackend* TheBackend() {
+  static auto* const backend = new HostBackend();
   return backend;
 }
 
@@ -75,7 +55,7 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
   absl::Status Run(OpKernelContext* context, const DoneCallback& done, bool* is_enqueued) {
     const CountingFor counting(node_.counted_device());
     StageTrace trace(*this);
-    HostBackend* const backend = BackendFor(&context->eigen_cpu_device());
+    HostBackend* const backend = TheBackend();
     auto call = std::make_shared<StageCall>(&node_, context, backend);
     TF_RETURN_IF_ERROR(call->Prepare());
     trace.Describe(*call);

@@ -1,11 +1,8 @@
 // ConvStage on a GPU, over the cudnn backend.
 #include <cuda.h>
 
-#include <mutex>
-
 #include "cc_kernels/core/counters.h"
-#include "cc_kernels/core/cudnn/cudnn_backend.h"
-#include "cc_kernels/core/lock_free.h"
+#include "cc_kernels/core/cudnn/backend.h"
 #include "cc_kernels/tf/stage_call.h"
 #include "cc_kernels/tf/stage_trace.h"
 #include "tensorflow/core/framework/device_base.h"
@@ -35,7 +32,7 @@ class ConvStageGpu : public tensorflow::OpKernel {
     StageTrace trace(*this);
     const CUstream stream = CudaStream(context);
     CudnnBackend* backend = nullptr;
-    OP_REQUIRES_OK(context, ToAbslStatus(BackendFor(stream, &backend)));
+    OP_REQUIRES_OK(context, ToAbslStatus(CudnnBackend::ForStream(stream, &backend)));
     StageCall call(&node_, context, backend);
     OP_REQUIRES_OK(context, call.Prepare());
     trace.Describe(call);
@@ -44,21 +41,7 @@ class ConvStageGpu : public tensorflow::OpKernel {
   }
 
  private:
-  // TensorFlow's streams, of which a device has one, live until the process ends.
-  Status BackendFor(CUstream stream, CudnnBackend** backend) {
-    if (CudnnBackend* const* known = backends_.Find(stream)) {
-      *backend = *known;
-      return Status::Ok();
-    }
-    TF_INTEROP_RETURN_IF_ERROR(CudnnBackend::ForStream(stream, backend));
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (backends_.Find(stream) == nullptr) backends_.Add(stream, *backend);
-    return Status::Ok();
-  }
-
   StageNode node_;
-  std::mutex mutex_;  // of whoever adds to:
-  GrowingList<CUstream, CudnnBackend*> backends_;
 };
 
 REGISTER_KERNEL_BUILDER(

@@ -8,7 +8,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
-#include "cc_kernels/core/host/host_stream.h"
+#include "cc_kernels/core/host/stream.h"
 #include "cc_kernels/core/workspace_limit.h"
 #include "cc_kernels/tf/constant_filters.h"
 #include "tensorflow/core/platform/errors.h"
@@ -80,13 +80,12 @@ size_t Total(const std::vector<size_t>& bytes) {
   return std::accumulate(bytes.begin(), bytes.end(), size_t{0});
 }
 
-// All numbers that decide what a call resolves to; `limit` is that of all workspaces together.
-absl::InlinedVector<int64_t, 128> SignatureOf(const OpInputList& inputs, const OpInputList& sizes,
-                                              const PrepareOptions& options, size_t limit,
-                                              Backend* backend) {
-  absl::InlinedVector<int64_t, 128> signature = {
-      static_cast<int64_t>(options.workspace_limit_bytes), options.allow_tf32,
-      options.deterministic, static_cast<int64_t>(limit), reinterpret_cast<int64_t>(backend)};
+// `limit` is that of all workspaces together.
+CallSignature SignatureOf(const OpInputList& inputs, const OpInputList& sizes,
+                          const PrepareOptions& options, size_t limit, Backend* backend) {
+  CallSignature signature = {static_cast<int64_t>(options.workspace_limit_bytes),
+                             options.allow_tf32, options.deterministic, static_cast<int64_t>(limit),
+                             reinterpret_cast<int64_t>(backend)};
   for (const Tensor& input : inputs) {
     signature.push_back(input.dims());
     for (int i = 0; i < input.dims(); ++i) signature.push_back(input.dim_size(i));
@@ -160,9 +159,8 @@ absl::Status StageNode::Resolve(OpKernelContext* context, Backend* backend,
   options.allow_tf32 = tensorflow::tensor_float_32_execution_enabled();
   options.deterministic = tensorflow::OpDeterminismRequired();
   const size_t limit = StageWorkspaceLimit();
-  const auto signature = SignatureOf(inputs, sizes, options, limit, backend);
-  const SignatureView view(signature.data(), signature.size());
-  *resolved = cache_.Find(view);
+  const CallSignature signature = SignatureOf(inputs, sizes, options, limit, backend);
+  *resolved = cache_.Find(signature).value_or(nullptr);
   if (*resolved != nullptr) return absl::OkStatus();
   auto made = std::make_shared<ResolvedStage>();
   const auto make_operation = [](size_t operation) {
@@ -176,7 +174,7 @@ absl::Status StageNode::Resolve(OpKernelContext* context, Backend* backend,
   if (made->unplanned_kind == nullptr && made->rung != Rung::kStock) {
     made->constant_filters = FindConstantFilters(context, program_, *made, backend);
   }
-  *resolved = cache_.Insert(view, std::move(made));
+  *resolved = cache_.Insert(signature, std::move(made));
   return absl::OkStatus();
 }
 

@@ -4,15 +4,17 @@
 #define TF_INTEROP_TF_STAGE_CALL_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "cc_kernels/core/backend.h"
 #include "cc_kernels/core/counters.h"
 #include "cc_kernels/core/ladder.h"
-#include "cc_kernels/core/stage_cache.h"
+#include "cc_kernels/core/lru_cache.h"
 #include "cc_kernels/core/stage_runner.h"
 #include "cc_kernels/core/status.h"
 #include "cc_kernels/core/transformed_filters.h"
@@ -25,6 +27,9 @@
 namespace tf_interop {
 
 absl::Status ToAbslStatus(const Status& status);
+
+// All numbers that decide what a call resolves to.
+using CallSignature = absl::InlinedVector<int64_t, 128>;
 
 // What the calls of one ConvStage kernel share. Thread-safe.
 class StageNode {
@@ -50,7 +55,7 @@ class StageNode {
   StageProgram program_;
   TransformedFilters filters_;
   StockKernels stock_kernels_;
-  StageCache<ResolvedStage> cache_;
+  LruCache<CallSignature, std::shared_ptr<const ResolvedStage>> cache_{8};
 };
 
 // One call of a stage: what it runs, on which memory. Tensors in it keep workspaces, results and

@@ -1,8 +1,61 @@
 #include "tests/cc/convolution_cases.h"
 
-#include "tests/cc/reference_convolution.h"
+#include <algorithm>
 
 namespace tf_interop {
+namespace {
+
+// How the sizes of a geometry come about: from SAME padding, or from the pads that it has.
+enum class Padding { kSame, kOwn };
+
+struct Change {
+  Padding padding;
+  void (*apply)(Convolution*);
+};
+
+std::vector<Convolution> Changed(Convolution base, const std::vector<Change>& changes) {
+  base.pad_front = base.pad_back = base.pad_top = base.pad_bottom = 0;
+  base.pad_left = base.pad_right = 0;
+  std::vector<Convolution> all;
+  for (const auto& [padding, apply] : changes) {
+    Convolution& c = all.emplace_back(base);
+    apply(&c);
+    (padding == Padding::kSame ? CompleteSame : CompleteFromPads)(&c);
+  }
+  return all;
+}
+
+}  // namespace
+
+void CompleteSame(Convolution* c) {
+  const auto complete = [](int64_t image, int64_t filter, int64_t stride, int64_t dilation,
+                           int64_t* output, int64_t* before, int64_t* after) {
+    *output = (image + stride - 1) / stride;
+    const int64_t total =
+        std::max<int64_t>((*output - 1) * stride + (filter - 1) * dilation + 1 - image, 0);
+    *before = total / 2;
+    *after = total - *before;
+  };
+  complete(c->image_depth, c->filter_depth, c->stride_depth, c->dilation_depth, &c->output_depth,
+           &c->pad_front, &c->pad_back);
+  complete(c->image_height, c->filter_height, c->stride_height, c->dilation_height,
+           &c->output_height, &c->pad_top, &c->pad_bottom);
+  complete(c->image_width, c->filter_width, c->stride_width, c->dilation_width, &c->output_width,
+           &c->pad_left, &c->pad_right);
+}
+
+void CompleteFromPads(Convolution* c) {
+  const auto complete = [](int64_t image, int64_t filter, int64_t stride, int64_t dilation,
+                           int64_t pads) {
+    return (image + pads - (filter - 1) * dilation - 1) / stride + 1;
+  };
+  c->output_depth = complete(c->image_depth, c->filter_depth, c->stride_depth, c->dilation_depth,
+                             c->pad_front + c->pad_back);
+  c->output_height = complete(c->image_height, c->filter_height, c->stride_height,
+                              c->dilation_height, c->pad_top + c->pad_bottom);
+  c->output_width = complete(c->image_width, c->filter_width, c->stride_width, c->dilation_width,
+                             c->pad_left + c->pad_right);
+}
 
 Convolution MakeConvolution(ConvolutionKind kind, Layout layout, DataType dtype) {
   Convolution c;
@@ -35,114 +88,97 @@ Convolution MakeFused(Layout layout, DataType dtype) {
   return c;
 }
 
+Convolution MakeAsymmetric(ConvolutionKind kind) {
+  Convolution c = MakeConvolution(kind);
+  c.stride_height = c.stride_width = 2;
+  CompleteSame(&c);
+  return c;
+}
+
+Convolution MakePointwise(int64_t pixels, int64_t image_channels, int64_t output_channels) {
+  Convolution c;
+  c.batch = c.image_height = c.filter_height = c.filter_width = 1;
+  c.image_width = pixels;
+  c.image_channels = image_channels;
+  c.output_channels = output_channels;
+  CompleteSame(&c);
+  return c;
+}
+
 std::vector<Convolution> Geometries() {
-  std::vector<Convolution> all;
-  const auto add = [&all](auto change, bool same) {
-    Convolution c = MakeConvolution();
-    c.pad_top = c.pad_bottom = c.pad_left = c.pad_right = 0;
-    change(&c);
-    if (same) {
-      CompleteSame(&c);
-    } else {
-      CompleteFromPads(&c);
-    }
-    all.push_back(c);
-  };
-  add([](Convolution*) {}, true);
-  add([](Convolution*) {}, false);
-  add([](Convolution* c) { c->filter_height = c->filter_width = 1; }, false);
-  add([](Convolution* c) { c->filter_height = 2, c->filter_width = 1; }, true);
-  add([](Convolution* c) { c->stride_height = c->stride_width = 2; }, true);
-  add([](Convolution* c) { c->stride_height = 3, c->stride_width = 1; }, false);
-  add([](Convolution* c) { c->dilation_height = 2; }, true);
-  add(
-      [](Convolution* c) {
-        c->dilation_width = 2;
-        c->pad_top = 0, c->pad_bottom = 2, c->pad_left = 3, c->pad_right = 1;
-      },
-      false);
-  add([](Convolution* c) { c->pad_top = c->pad_bottom = 2, c->pad_right = 1; }, false);
-  add([](Convolution* c) { c->group_count = 2; }, true);
-  add(
-      [](Convolution* c) {
-        c->group_count = 4, c->output_channels = 8;
-        c->stride_height = c->stride_width = 2;
-      },
-      true);
-  add([](Convolution* c) { c->group_count = 4, c->output_channels = 4; }, false);
-  add([](Convolution* c) { c->output_channels = 1; }, true);
-  add([](Convolution* c) { c->image_channels = 1; }, true);
-  add([](Convolution* c) { c->batch = 1, c->image_height = c->image_width = 3; }, false);
-  return all;
+  using C = Convolution;
+  return Changed(
+      MakeConvolution(),
+      {{Padding::kSame, [](C*) {}},
+       {Padding::kOwn, [](C*) {}},
+       {Padding::kOwn, [](C* c) { c->filter_height = c->filter_width = 1; }},
+       {Padding::kSame, [](C* c) { c->filter_height = 2, c->filter_width = 1; }},
+       {Padding::kSame, [](C* c) { c->stride_height = c->stride_width = 2; }},
+       {Padding::kOwn, [](C* c) { c->stride_height = 3, c->stride_width = 1; }},
+       {Padding::kSame, [](C* c) { c->dilation_height = 2; }},
+       {Padding::kOwn,
+        [](C* c) { c->dilation_width = c->pad_bottom = 2, c->pad_left = 3, c->pad_right = 1; }},
+       {Padding::kOwn, [](C* c) { c->pad_top = c->pad_bottom = 2, c->pad_right = 1; }},
+       {Padding::kSame, [](C* c) { c->group_count = 2; }},
+       {Padding::kSame,
+        [](C* c) {
+          c->group_count = 4, c->output_channels = 8, c->stride_height = c->stride_width = 2;
+        }},
+       {Padding::kOwn, [](C* c) { c->group_count = 4, c->output_channels = 4; }},
+       {Padding::kSame, [](C* c) { c->output_channels = 1; }},
+       {Padding::kSame, [](C* c) { c->image_channels = 1; }},
+       {Padding::kOwn, [](C* c) { c->batch = 1, c->image_height = c->image_width = 3; }}});
 }
 
 std::vector<Convolution> VolumeGeometries() {
-  std::vector<Convolution> all;
-  const auto add = [&all](auto change, bool same) {
-    Convolution c = MakeVolume();
-    c.pad_front = c.pad_back = c.pad_top = c.pad_bottom = c.pad_left = c.pad_right = 0;
-    change(&c);
-    if (same) {
-      CompleteSame(&c);
-    } else {
-      CompleteFromPads(&c);
-    }
-    all.push_back(c);
-  };
-  add([](Convolution*) {}, true);
-  add([](Convolution*) {}, false);
-  add([](Convolution* c) { c->filter_depth = c->filter_height = c->filter_width = 1; }, false);
-  add([](Convolution* c) { c->filter_depth = 1; }, true);
-  add([](Convolution* c) { c->image_depth = c->filter_depth = 1; }, true);
-  add([](Convolution* c) { c->stride_depth = 3, c->stride_height = 2; }, true);
-  add([](Convolution* c) { c->filter_depth = 1, c->stride_depth = 2; }, false);
-  add([](Convolution* c) { c->dilation_depth = 2, c->dilation_width = 2; }, true);
-  add([](Convolution* c) { c->pad_front = 1, c->pad_back = 2, c->pad_bottom = 1; }, false);
-  add([](Convolution* c) { c->pad_front = 2, c->pad_top = 1, c->pad_left = 3; }, false);
-  add([](Convolution* c) { c->pad_front = c->pad_back = c->pad_left = c->pad_right = 1; }, false);
-  add([](Convolution* c) { c->filter_depth = 9, c->filter_width = 7; }, true);
-  add([](Convolution* c) { c->image_depth = c->image_height = c->image_width = 1; }, true);
-  add([](Convolution* c) { c->group_count = 2; }, true);
-  add([](Convolution* c) { c->image_channels = c->output_channels = 1; }, true);
-  return all;
+  using C = Convolution;
+  return Changed(
+      MakeVolume(),
+      {{Padding::kSame, [](C*) {}},
+       {Padding::kOwn, [](C*) {}},
+       {Padding::kOwn, [](C* c) { c->filter_depth = c->filter_height = c->filter_width = 1; }},
+       {Padding::kSame, [](C* c) { c->filter_depth = 1; }},
+       {Padding::kSame, [](C* c) { c->image_depth = c->filter_depth = 1; }},
+       {Padding::kSame, [](C* c) { c->stride_depth = 3, c->stride_height = 2; }},
+       {Padding::kOwn, [](C* c) { c->filter_depth = 1, c->stride_depth = 2; }},
+       {Padding::kSame, [](C* c) { c->dilation_depth = c->dilation_width = 2; }},
+       {Padding::kOwn, [](C* c) { c->pad_front = 1, c->pad_back = 2, c->pad_bottom = 1; }},
+       {Padding::kOwn, [](C* c) { c->pad_front = 2, c->pad_top = 1, c->pad_left = 3; }},
+       {Padding::kSame, [](C* c) { c->filter_depth = 9, c->filter_width = 7; }},
+       {Padding::kSame, [](C* c) { c->image_depth = c->image_height = c->image_width = 1; }},
+       {Padding::kSame, [](C* c) { c->group_count = 2; }},
+       {Padding::kSame, [](C* c) { c->image_channels = c->output_channels = 1; }}});
 }
 
 std::vector<Convolution> WithEveryKindAndLayout(const std::vector<Convolution>& geometries,
-                                                DataType dtype) {
+                                                const std::vector<DataType>& dtypes) {
   std::vector<Convolution> all;
-  for (const Convolution& geometry : geometries) {
-    for (const auto kind : {ConvolutionKind::kForward, ConvolutionKind::kBackwardInput,
-                            ConvolutionKind::kBackwardFilter}) {
-      for (const Layout layout : {Layout::kNHWC, Layout::kNCHW}) {
-        Convolution c = geometry;
-        c.kind = kind;
-        c.layout = layout;
-        c.dtype = dtype;
-        all.push_back(c);
+  for (const DataType dtype : dtypes) {
+    for (const Convolution& geometry : geometries) {
+      for (const auto kind : kKinds) {
+        for (const Layout layout : {Layout::kNHWC, Layout::kNCHW}) {
+          Convolution& c = all.emplace_back(geometry);
+          c.kind = kind;
+          c.layout = layout;
+          c.dtype = dtype;
+        }
       }
     }
   }
   return all;
 }
 
-std::vector<Convolution> WithEveryKindLayoutAndType(const std::vector<Convolution>& geometries) {
-  std::vector<Convolution> all = WithEveryKindAndLayout(geometries, DataType::kFloat);
-  const std::vector<Convolution> halves = WithEveryKindAndLayout(geometries, DataType::kHalf);
-  all.insert(all.end(), halves.begin(), halves.end());
-  return all;
-}
-
 std::vector<Convolution> WithEveryEpilogue(const std::vector<Convolution>& geometries) {
   std::vector<Convolution> all;
-  for (const Convolution& geometry : WithEveryKindLayoutAndType(geometries)) {
+  for (const Convolution& geometry :
+       WithEveryKindAndLayout(geometries, {DataType::kFloat, DataType::kHalf, DataType::kDouble})) {
     if (geometry.kind != ConvolutionKind::kForward) continue;
     for (const bool has_bias : {false, true}) {
       for (const Activation activation : {Activation::kNone, Activation::kRelu, Activation::kRelu6,
                                           Activation::kLeakyRelu, Activation::kElu}) {
-        Convolution c = geometry;
+        Convolution& c = all.emplace_back(geometry);
         c.has_bias = has_bias;
         c.activation = activation;
-        if (has_bias || activation != Activation::kNone) all.push_back(c);
       }
     }
   }

@@ -1,252 +1,196 @@
 // The cudnn backend on stand-ins for libcuda and libcudnn, which compute on the host: choices,
 // pins, failures, and use from several threads. What it computes is cudnn_convolution_test's.
-#include "cc_kernels/core/cudnn/cudnn_backend.h"
-
 #include <cuda.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstdlib>
-#include <cstring>
+#include <deque>
 #include <filesystem>
 #include <future>
-#include <random>
+#include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "cc_kernels/core/cudnn/algorithm.h"
-#include "cc_kernels/core/cudnn/cuda_driver.h"
-#include "cc_kernels/core/cudnn/cudnn_convolution.h"
-#include "cc_kernels/core/cudnn/cudnn_library.h"
-#include "cc_kernels/core/cudnn/dynamic_library.h"
+#include "cc_kernels/core/cudnn/backend.h"
+#include "cc_kernels/core/cudnn/libraries.h"
 #include "cc_kernels/core/cudnn/tensor.h"
-#include "cc_kernels/core/stage_runner.h"
-#include "tests/cc/convolution_cases.h"
-#include "tests/cc/convolution_problem.h"
-#include "tests/cc/cudnn_backend_fixture.h"
-#include "tests/cc/fake_cuda.h"
-#include "tests/cc/fake_cudnn.h"
-#include "tests/cc/is_error.h"
-#include "tests/cc/reference_convolution.h"
+#include "tests/cc/cudnn_fixture.h"
 
 namespace tf_interop {
 namespace {
 
-TEST_F(CudnnBackendTest, CopiesNoFilterThatHasTheRightOrderAlready) {
-  Convolution c = MakeConvolution();
-  c.group_count = c.image_channels;
-  c.output_channels = c.image_channels;
-  c.filter_height = c.filter_width = 1;
-  CompleteSame(&c);
-  const int before = FakeCudnnCounts().copies;
-  RunAndExpectMatch(c);
-  EXPECT_EQ(FakeCudnnCounts().copies, before);
-}
+using CudnnBackendTest = CudnnTest;
 
-TEST_F(CudnnBackendTest, TransposesFilterIntoWorkspace) {
-  const Convolution c = MakeConvolution();
-  const int before = FakeCudnnCounts().copies;
-  RunAndExpectMatch(c);
-  EXPECT_EQ(FakeCudnnCounts().copies, before + 1);
-}
+// What is asked for, of which cuDNN, and what is prepared or why not.
+struct PrepareCase {
+  Convolution c;
+  std::string algorithm;
+  void (*change)(FakeCudnnSwitches*);
+  std::string runs;  // empty: kUnsupported with these parts
+  Names parts = {};
+  size_t limit = kAmpleWorkspace;
+  bool allow_tf32 = true;
+  bool deterministic = false;
+};
 
-TEST_F(CudnnBackendTest, ChoosesNextProposalWhereEnginesFail) {
-  FakeCudnn().unsupported_engines = {3};
-  EXPECT_EQ(RunAndExpectMatch(MakeConvolution()), "eng1_k2=5");
-  FakeCudnn().unsupported_engines = {3, 1};
-  Convolution c = MakeConvolution();
-  c.batch = 1;
-  EXPECT_EQ(RunAndExpectMatch(c), "eng2");
-  FakeCudnn().unsupported_engines = {3, 1, 2};
-  c.batch = 3;
-  EXPECT_EQ(RunAndExpectMatch(c), "eng0");
-}
-
-TEST_F(CudnnBackendTest, RefusesWithReasonsWhereNoEngineWorks) {
-  FakeCudnn().unsupported_engines = {0, 1, 2, 3};
-  EXPECT_TRUE(IsError(PrepareError(MakeFused()), StatusCode::kUnsupported,
-                      {"forward float NHWC", "[plain]", "[split]", "[nchw]", "[split+nchw]",
-                       "engine switched off", "CUDNN_LOGLEVEL_DBG=3"}));
-}
-
-TEST_F(CudnnBackendTest, RefusesSplitEpilogueWithoutPointwiseGraphs) {
-  FakeCudnn().no_fused_convolution = true;
-  FakeCudnn().no_pointwise_graph = true;
-  EXPECT_TRUE(
-      IsError(PrepareError(MakeFused()), StatusCode::kUnsupported, {"no pointwise graphs"}));
-}
-
-TEST_F(CudnnBackendTest, KeepsWorkspaceWithinLimit) {
-  const Convolution c = MakeConvolution();
-  const size_t filter_bytes = 1024;  // 3 * 3 * 4 * 6 floats, rounded up to 256
-  EXPECT_EQ(PrepareOk(c, "", filter_bytes + (1 << 20))->workspace_bytes(),
-            filter_bytes + (1 << 20));
-  EXPECT_EQ(PrepareOk(c, "", filter_bytes + (1 << 20) - 1)->algorithm(), "eng1_k2=5");
-  EXPECT_EQ(PrepareOk(c, "", filter_bytes + 4095)->algorithm(), "eng2");
-  EXPECT_EQ(PrepareOk(c, "", filter_bytes)->workspace_bytes(), filter_bytes);
-  EXPECT_TRUE(IsError(PrepareError(c, "", filter_bytes - 1), StatusCode::kUnsupported,
-                      {"got 1024 for copies of tensors alone"}));
-}
-
-TEST_F(CudnnBackendTest, TakesLeastWorkspaceForLimitOfZero) {
-  const auto prepared = PrepareOk(MakeConvolution(), "", 0);
-  EXPECT_EQ(prepared->algorithm(), "eng0");
-  EXPECT_EQ(prepared->workspace_bytes(), 1024u);
-  ExpectMatchesReference(MakeConvolution(), *prepared);
-  FakeCudnn().unsupported_engines = {0};
-  const Convolution asymmetric = MakeAsymmetric();
-  EXPECT_EQ(PrepareOk(asymmetric, "", 0)->algorithm(), "eng2");
-}
-
-TEST_F(CudnnBackendTest, AvoidsTensorCoresForFloatWhereTf32IsOff) {
-  const Convolution c = MakeConvolution();
-  Convolution half = c;
+TEST_F(CudnnBackendTest, TakesTheFirstProposalOrThePinThatIsAllowed) {
+  using F = FakeCudnnSwitches;
+  const auto none = [](F*) {};
+  const size_t copies = 1024;  // the filter, 3 * 3 * 4 * 6 floats, rounded up to 256
+  const std::string best = "eng3_k2=7_k14=3";
+  Convolution half = MakeConvolution();
   half.dtype = DataType::kHalf;
-  EXPECT_EQ(PrepareOk(c)->algorithm(), "eng3_k2=7_k14=3");
-  options_.allow_tf32 = false;
-  EXPECT_EQ(PrepareOk(c)->algorithm(), "eng1_k2=5");
-  EXPECT_EQ(PrepareOk(half)->algorithm(), "eng3_k2=7_k14=3");
-  EXPECT_TRUE(IsError(PrepareError(c, "eng3_k2=7_k14=3"), StatusCode::kUnsupported, {"TF32"}));
-  options_.allow_tf32 = true;
-  EXPECT_EQ(PrepareOk(c)->algorithm(), "eng3_k2=7_k14=3");
-}
-
-TEST_F(CudnnBackendTest, TakesWhatGivesTheSameBitsEveryTimeWhereThatIsAskedFor) {
-  const Convolution c = MakeConvolution();
-  FakeCudnn().nondeterministic_engines = {3};
-  EXPECT_EQ(PrepareOk(c)->algorithm(), "eng3_k2=7_k14=3");
-  options_.deterministic = true;
-  EXPECT_EQ(PrepareOk(c)->algorithm(), "eng1_k2=5");
-  EXPECT_TRUE(IsError(PrepareError(c, "eng3_k2=7_k14=3"), StatusCode::kUnsupported,
-                      {"enable_op_determinism"}));
-  options_.deterministic = false;
-  EXPECT_EQ(PrepareOk(c)->algorithm(), "eng3_k2=7_k14=3");
-}
-
-TEST_F(CudnnBackendTest, RefusesTheLegacyAlgorithmsThatAddUpInAnyOrder) {
-  options_.deterministic = true;
-  Convolution c = MakeConvolution();
-  EXPECT_NE(PrepareOk(c, "IMPLICIT_GEMM"), nullptr);
-  c.kind = ConvolutionKind::kBackwardInput;
-  EXPECT_EQ(PrepareError(c, "ALGO_0").code(), StatusCode::kUnsupported);
-  EXPECT_NE(PrepareOk(c, "ALGO_1"), nullptr);
-  c.kind = ConvolutionKind::kBackwardFilter;
-  EXPECT_EQ(PrepareError(c, "ALGO_0").code(), StatusCode::kUnsupported);
-  EXPECT_EQ(PrepareError(c, "ALGO_3").code(), StatusCode::kUnsupported);
-  EXPECT_NE(PrepareOk(c, "ALGO_1"), nullptr);
-  options_.deterministic = false;
-  EXPECT_NE(PrepareOk(c, "ALGO_3"), nullptr);
-}
-
-TEST_F(CudnnBackendTest, PinsWhatItReports) {
-  const Convolution c = MakeFused();
-  for (const char* algorithm : {"eng0", "eng1_k2=9", "eng3_k2=1_k14=7", "split+eng2", "nchw+eng0",
-                                "split+nchw+eng1_k2=4"}) {
-    const auto prepared = PrepareOk(c, algorithm);
+  const std::vector<PrepareCase> cases = {
+      {MakeConvolution(), "", none, best},
+      {MakeConvolution(), "", [](F* f) { f->unsupported_engines = {3}; }, "eng1_k2=5"},
+      {MakeConvolution(), "", [](F* f) { f->unsupported_engines = {1, 3}; }, "eng2"},
+      {MakeConvolution(), "", [](F* f) { f->unsupported_engines = {1, 2, 3}; }, "eng0"},
+      {MakeFused(),
+       "",
+       [](F* f) { f->unsupported_engines = {0, 1, 2, 3}; },
+       "",
+       {"forward float NHWC", "[plain]", "[split]", "[nchw]", "[split+nchw]", "engine switched off",
+        "CUDNN_LOGLEVEL_DBG=3"}},
+      {MakeFused(),
+       "",
+       [](F* f) { f->no_fused_convolution = f->no_pointwise_graph = true; },
+       "",
+       {"no pointwise graphs"}},
+      // Workspace limits.
+      {MakeConvolution(), "", none, best, {}, copies + (1 << 20)},
+      {MakeConvolution(), "", none, "eng1_k2=5", {}, copies + (1 << 20) - 1},
+      {MakeConvolution(), "", none, "eng2", {}, copies + 4095},
+      {MakeConvolution(), "", none, "eng0", {}, copies},
+      {MakeConvolution(), "", none, "", {"got 1024 for copies of tensors alone"}, copies - 1},
+      {MakeConvolution(), "", none, "eng0", {}, 0},  // what needs least
+      {MakeAsymmetric(), "", [](F* f) { f->unsupported_engines = {0}; }, "eng2", {}, 0},
+      {MakeConvolution(),
+       "eng2",
+       none,
+       "",
+       {"Expected at most 1023 bytes of workspace for 'eng2', got 1024"},
+       copies + 1023},
+      // TF32 and determinism.
+      {MakeConvolution(), "", none, "eng1_k2=5", {}, kAmpleWorkspace, false},
+      {half, "", none, best, {}, kAmpleWorkspace, false},
+      {MakeConvolution(), best, none, "", {"TF32"}, kAmpleWorkspace, false},
+      {MakeConvolution(), "", [](F* f) { f->nondeterministic_engines = {3}; }, best},
+      {MakeConvolution(),
+       "",
+       [](F* f) { f->nondeterministic_engines = {3}; },
+       "eng1_k2=5",
+       {},
+       kAmpleWorkspace,
+       true,
+       true},
+      {MakeConvolution(),
+       best,
+       [](F* f) { f->nondeterministic_engines = {3}; },
+       "",
+       {"enable_op_determinism"},
+       kAmpleWorkspace,
+       true,
+       true},
+      // Pins.
+      {MakeFused(), "eng1_k2=9", none, "eng1_k2=9"},
+      {MakeFused(), "eng3_k2=1_k14=7", none, "eng3_k2=1_k14=7"},
+      {MakeFused(), "split+eng2", none, "split+eng2"},
+      {MakeFused(), "split+nchw+eng1_k2=4", none, "split+nchw+eng1_k2=4"},
+      {MakeConvolution(), "eng3_k14=2", none, "eng3_k2=7_k14=2"},
+      {MakeConvolution(), "eng2", [](F* f) { f->no_nhwc = true; }, "nchw+eng2"},
+      {MakeConvolution(), "eng1_k2=5_k33=1", none, "", {"knob 33 is not there in place of 1"}},
+      {MakeConvolution(),
+       "eng1_k2=9",
+       [](F* f) { f->ignored_knob = 2; },
+       "",
+       {"knob 2 is 5 in place of 9"}},
+      {MakeConvolution(), "eng1", [](F* f) { f->unsupported_engines = {1}; }, "", {"'eng1'"}},
+      {MakeConvolution(), "eng99", none, "", {"'eng99'"}},
+      {MakeConvolution(), "split+eng2", none, "", {"got 'split'"}},
+  };
+  for (const PrepareCase& each : cases) {
+    UseNewContext();
+    FakeCudnn() = F();
+    each.change(&FakeCudnn());
+    options_.allow_tf32 = each.allow_tf32;
+    options_.deterministic = each.deterministic;
+    const int descriptors = FakeCudnnCounts().live_descriptors;
+    if (each.runs.empty()) {
+      EXPECT_TRUE(IsError(PrepareError(each.c, each.algorithm, each.limit),
+                          StatusCode::kUnsupported, each.parts));
+      EXPECT_EQ(FakeCudnnCounts().live_descriptors, descriptors);
+      continue;
+    }
+    const auto prepared = PrepareOk(each.c, each.algorithm, each.limit);
     ASSERT_NE(prepared, nullptr);
-    EXPECT_EQ(prepared->algorithm(), algorithm);
-    ExpectMatchesReference(c, *prepared);
-    EXPECT_EQ(PrepareOk(c, prepared->algorithm()), prepared);
+    EXPECT_EQ(prepared->algorithm(), each.runs);
+    const bool is_float = each.c.dtype == DataType::kFloat;
+    EXPECT_EQ(prepared->reduces_precision(), is_float && each.runs.find("eng3") == 0);
+    EXPECT_TRUE(each.limit == 0 || prepared->workspace_bytes() <= each.limit);
+    ExpectMatches(each.c, *prepared);
+    EXPECT_EQ(PrepareOk(each.c, prepared->algorithm())->algorithm(), each.runs);
   }
 }
 
-TEST_F(CudnnBackendTest, ReportsKnobsThatThePinLeftOut) {
-  EXPECT_EQ(PrepareOk(MakeConvolution(), "eng3_k14=2")->algorithm(), "eng3_k2=7_k14=2");
+TEST_F(CudnnBackendTest, RefusesUnknownNamesAndConvolutionsThatComputeNothingAsInvalid) {
+  Convolution empty = MakeConvolution(), wrong = MakeConvolution();
+  empty.batch = 0;
+  wrong.output_height += 1;
+  EXPECT_EQ(PrepareError(MakeConvolution(), "precomp_gemm").code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(PrepareError(empty).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(PrepareError(wrong).code(), StatusCode::kInvalidArgument);
 }
 
-TEST_F(CudnnBackendTest, PinsUnnamedFormulationToTheFirstThatWorks) {
-  FakeCudnn().no_nhwc = true;
-  EXPECT_EQ(PrepareOk(MakeConvolution(), "eng2")->algorithm(), "nchw+eng2");
-}
-
-TEST_F(CudnnBackendTest, RefusesPinWithKnobThatTheEngineDrops) {
-  EXPECT_TRUE(IsError(PrepareError(MakeConvolution(), "eng1_k2=5_k33=1"), StatusCode::kUnsupported,
-                      {"knob 33 is not there in place of 1"}));
-  FakeCudnn().ignored_knob = 2;
-  EXPECT_TRUE(IsError(PrepareError(MakeConvolution(), "eng1_k2=9"), StatusCode::kUnsupported,
-                      {"knob 2 is 5 in place of 9"}));
-}
-
-TEST_F(CudnnBackendTest, RefusesPinThatCannotRunHere) {
-  FakeCudnn().unsupported_engines = {1};
-  EXPECT_EQ(PrepareError(MakeConvolution(), "eng1").code(), StatusCode::kUnsupported);
-  EXPECT_EQ(PrepareError(MakeConvolution(), "eng99").code(), StatusCode::kUnsupported);
-  EXPECT_TRUE(IsError(PrepareError(MakeConvolution(), "eng2", 1024 + 1023),
-                      StatusCode::kUnsupported,
-                      {"Expected at most 1023 bytes of workspace for 'eng2', got 1024"}));
-  EXPECT_TRUE(IsError(PrepareError(MakeConvolution(), "split+eng2"), StatusCode::kUnsupported,
-                      {"got 'split'"}));
-}
-
-TEST_F(CudnnBackendTest, RefusesUnknownNamesAsInvalid) {
-  for (const char* name : {"eng", "eng4_", "eng4_k2", "eng04", "eng4_k2=", "eng4_k2=1_k2=1",
-                           "eng+1", "nchw+split+eng1", "pad+eng1", "eng1_sms=8", "eng4 ",
-                           "precomp_gemm", "eng4_k99999999999=1", "eng99999999999999999999"}) {
-    EXPECT_EQ(PrepareError(MakeConvolution(), name).code(), StatusCode::kInvalidArgument) << name;
-  }
-}
-
-TEST_F(CudnnBackendTest, RefusesConvolutionsThatComputeNothing) {
-  Convolution c = MakeConvolution();
-  c.batch = 0;
-  EXPECT_EQ(PrepareError(c).code(), StatusCode::kInvalidArgument);
-  c = MakeConvolution();
-  c.output_height += 1;
-  EXPECT_EQ(PrepareError(c).code(), StatusCode::kInvalidArgument);
-}
-
-TEST_F(CudnnBackendTest, KeepsRefusals) {
-  FakeCudnn().unsupported_engines = {0, 1, 2, 3};
-  const Status first = PrepareError(MakeConvolution());
-  FakeCudnn().unsupported_engines = {};
-  EXPECT_EQ(PrepareError(MakeConvolution()).message(), first.message());
-}
-
-TEST_F(CudnnBackendTest, TriesAnewAfterLackOfMemory) {
+TEST_F(CudnnBackendTest, KeepsRefusalsAndTriesAnewAfterLackOfMemory) {
   FakeCudnn().fail_plan_allocation = true;
   EXPECT_TRUE(IsError(PrepareError(MakeConvolution()), StatusCode::kResourceExhausted,
                       {"no memory for the plan"}));
   FakeCudnn().fail_plan_allocation = false;
-  RunAndExpectMatch(MakeConvolution());
-}
-
-TEST_F(CudnnBackendTest, SaysWhatToDoWhereHandlesCannotBeMade) {
+  FakeCudnn().unsupported_engines = {0, 1, 2, 3};
+  const Status first = PrepareError(MakeConvolution());
+  EXPECT_EQ(first.code(), StatusCode::kUnsupported);
+  FakeCudnn().unsupported_engines = {};
+  EXPECT_EQ(PrepareError(MakeConvolution()).message(), first.message());
+  UseNewContext();
   FakeCudnn().fail_handle = true;
   EXPECT_TRUE(
       IsError(PrepareError(MakeConvolution()), StatusCode::kUnavailable, {"set_memory_growth"}));
+  FakeCudnn().fail_handle = false;
+  RunAndExpectMatch(MakeConvolution());
+}
+
+TEST_F(CudnnBackendTest, PlansOfShapesThatChangeForEverAreForgotten) {
+  const auto prepare = [&](int64_t batch) {
+    Convolution c = MakeConvolution();
+    c.batch = batch;
+    return PrepareOk(c);
+  };
+  constexpr int64_t kMost = CudnnBackend::kMostPrepared;
+  for (int64_t batch = 1; batch <= kMost; ++batch) prepare(batch);
+  const int live = FakeCudnnCounts().live_descriptors;
+  std::weak_ptr<const PreparedConvolution> first = prepare(1);  // the last used of all
+  std::weak_ptr<const PreparedConvolution> second = prepare(2);
+  for (int64_t batch = kMost + 1; batch <= 2 * kMost - 2; ++batch) prepare(batch);
+  EXPECT_FALSE(first.expired());
+  prepare(1);
+  prepare(2 * kMost - 1);
+  EXPECT_FALSE(first.expired());
+  EXPECT_TRUE(second.expired());
+  EXPECT_LE(FakeCudnnCounts().live_descriptors, live);
 }
 
 TEST_F(CudnnBackendTest, ReportsFailuresOfLaunches) {
-  const Convolution c = MakeAsymmetric();
-  const auto prepared = PrepareOk(c);
-  Problem problem(c);
-  Buffer result = problem.MakeResult();
-  Buffer workspace(prepared->workspace_bytes());
-  const auto launch = [&](const ConvolutionBuffers& buffers, void* space) {
-    return Launch(*prepared, buffers, space);
-  };
-  ConvolutionBuffers buffers = problem.Buffers(&result);
-  ASSERT_TRUE(launch(buffers, workspace.data()).ok());
-
+  const auto prepared = PrepareOk(MakeConvolution());
+  Problem problem(MakeConvolution());
+  void* const workspace = problem.NewBuffer(prepared->workspace_bytes()).data();
   FakeCudnn().fail_execution = true;
-  const Status execution = launch(buffers, workspace.data());
-  EXPECT_TRUE(IsError(execution, StatusCode::kInternal,
+  EXPECT_TRUE(IsError(Launch(*prepared, problem.buffers(), workspace), StatusCode::kInternal,
                       {"cudnnBackendExecute of 'eng3_k2=7_k14=3'", "CUDNN_STATUS_EXECUTION_FAILED",
                        "execution switched off", "CUDNN_LOGLEVEL_DBG=3"}));
-  FakeCudnn().fail_execution = false;
   FakeCuda().fail_memset = true;
-  EXPECT_TRUE(IsError(backend_->FillZero(result.data(), 4, caller_), StatusCode::kInternal,
+  EXPECT_TRUE(IsError(backend_->FillZero(workspace, 4, caller_), StatusCode::kInternal,
                       {"cuMemsetD8Async failed with CUDA_ERROR_LAUNCH_FAILED"}));
-  FakeCuda().fail_memset = false;
-
-  EXPECT_EQ(launch(buffers, nullptr).code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(launch(buffers, workspace.data() + 4).code(), StatusCode::kInvalidArgument);
-  buffers.inputs[0] = static_cast<const char*>(buffers.inputs[0]) + 4;
-  EXPECT_TRUE(IsError(launch(buffers, workspace.data()), StatusCode::kInvalidArgument,
-                      {"Expected input aligned to 16 bytes"}));
-  FakeCudaSynchronize(caller_);
 }
 
 TEST_F(CudnnBackendTest, RefusesTensorsTooLargeToCopy) {
@@ -261,203 +205,123 @@ TEST_F(CudnnBackendTest, RefusesTensorsTooLargeToCopy) {
       StatusCode::kUnsupported, {"2^31"}));
 }
 
-TEST_F(CudnnBackendTest, FreesEveryDescriptorOfAFailedPreparation) {
-  FakeCudnn().unsupported_engines = {0, 1, 2, 3};
-  const int before = FakeCudnnCounts().live_descriptors;
-  EXPECT_EQ(PrepareError(MakeFused()).code(), StatusCode::kUnsupported);
-  EXPECT_EQ(PrepareError(MakeConvolution(), "eng1_k2=9").code(), StatusCode::kUnsupported);
-  EXPECT_EQ(FakeCudnnCounts().live_descriptors, before);
-}
-
-TEST(CudnnLibraryTest, RefusesAnOlderVersion) {
-  setenv("TF_INTEROP_FAKE_CUDNN_VERSION", "8907", 1);
-  CudnnLibrary library;
-  const Status status = CudnnLibrary::Open(FakeCudnnPath(), &library);
-  unsetenv("TF_INTEROP_FAKE_CUDNN_VERSION");
-  EXPECT_TRUE(IsError(status, StatusCode::kUnavailable,
-                      {"Expected cuDNN 9.0 or newer, got 8.9.7", "TF_INTEROP_LIBCUDNN"}));
-}
-
-TEST(CudnnLibraryTest, RefusesALibraryThatIsNotThere) {
+TEST(LibrariesTest, RefusesWhatIsNotThereOlderOrAnotherLibrary) {
   CudnnLibrary cudnn;
-  EXPECT_TRUE(IsError(CudnnLibrary::Open("/nowhere/libcudnn.so.9", &cudnn),
-                      StatusCode::kUnavailable, {"/nowhere/libcudnn.so.9", "Install cuDNN 9"}));
   CudaDriver cuda;
-  EXPECT_TRUE(IsError(CudaDriver::Open("/nowhere/libcuda.so.1", &cuda), StatusCode::kUnavailable,
-                      {"NVIDIA's driver"}));
+  setenv("TF_INTEROP_FAKE_CUDNN_VERSION", "8907", 1);
+  EXPECT_TRUE(IsError(cudnn.Open(PathOf(&FakeCudnn)), StatusCode::kUnavailable,
+                      {"Expected cuDNN 9.0 or newer, got 8.9.7", "TF_INTEROP_LIBCUDNN"}));
+  unsetenv("TF_INTEROP_FAKE_CUDNN_VERSION");
+  EXPECT_TRUE(IsError(cudnn.Open("/nowhere/libcudnn.so.9"), StatusCode::kUnavailable,
+                      {"/nowhere/libcudnn.so.9", "Install cuDNN 9"}));
+  EXPECT_TRUE(
+      IsError(cuda.Open("/nowhere/libcuda.so.1"), StatusCode::kUnavailable, {"NVIDIA's driver"}));
+  EXPECT_TRUE(
+      IsError(cuda.Open("libm.so.6"), StatusCode::kUnavailable, {"'cuInit", "in 'libm.so.6'"}));
 }
 
-TEST(CudnnLibraryTest, RefusesALibraryWithoutTheEntryPoints) {
-  CudaDriver cuda;
-  EXPECT_TRUE(IsError(CudaDriver::Open("libm.so.6", &cuda), StatusCode::kUnavailable,
-                      {"Expected 'cuInit' in 'libm.so.6'"}));
-}
-
-TEST(LibraryCandidatesTest, TakesTheOverrideAlone) {
+TEST(LibrariesTest, TakesTheOverrideAloneAndLooksBesideLoadedPythonPackages) {
   setenv("TF_INTEROP_TEST_LIBRARY", "/opt/lib.so", 1);
   EXPECT_EQ(LibraryCandidates("TF_INTEROP_TEST_LIBRARY", "lib.so", "a/lib.so"),
-            std::vector<std::string>{"/opt/lib.so"});
+            Names{"/opt/lib.so"});
   unsetenv("TF_INTEROP_TEST_LIBRARY");
-  EXPECT_EQ(LibraryCandidates("TF_INTEROP_TEST_LIBRARY", "lib.so", "").front(), "lib.so");
-}
-
-TEST(LibraryCandidatesTest, LooksBesideLoadedPythonPackages) {
   const auto folder =
       std::filesystem::path(::testing::TempDir()) / "candidates" / "site-packages" / "";
   std::filesystem::create_directories(folder / "package");
   const auto library = folder / "package" / "libpackage.so";
-  std::filesystem::copy_file(FakeCudaPath(), library,
+  std::filesystem::copy_file(PathOf(&FakeCudaMakeContext), library,
                              std::filesystem::copy_options::overwrite_existing);
   ASSERT_NE(dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL), nullptr) << dlerror();
   EXPECT_EQ(LibraryCandidates("TF_INTEROP_TEST_LIBRARY", "lib.so", "nvidia/lib.so"),
-            (std::vector<std::string>{"lib.so", folder.string() + "nvidia/lib.so"}));
-}
-
-TEST(FormulationsTest, LeavesOutWhatChangesNothing) {
-  const auto words = [](const Convolution& c) {
-    std::vector<std::string> all;
-    for (const Formulation& formulation : FormulationsOf(c)) all.push_back(ToString(formulation));
-    return all;
-  };
-  using Words = std::vector<std::string>;
-  EXPECT_EQ(words(MakeConvolution(ConvolutionKind::kForward, Layout::kNCHW)), Words{"plain"});
-  EXPECT_EQ(words(MakeConvolution()), (Words{"plain", "nchw"}));
-  EXPECT_EQ(words(MakeAsymmetric()), (Words{"plain", "nchw"}));
-  EXPECT_EQ(words(MakeFused()), (Words{"plain", "split", "nchw", "split+nchw"}));
+            (Names{"lib.so", folder.string() + "nvidia/lib.so"}));
 }
 
 TEST_F(CudnnBackendTest, HasOneBackendForAContext) {
-  CudnnBackend* again = nullptr;
-  ASSERT_TRUE(CudnnBackend::ForStream(FakeCudaMakeStream(context_), &again).ok());
+  CudnnBackend *again = nullptr, *other = nullptr;
+  ASSERT_TRUE(IsOk(CudnnBackend::ForStream(FakeCudaMakeStream(context_), &again)));
+  ASSERT_TRUE(IsOk(CudnnBackend::ForStream(FakeCudaMakeStream(FakeCudaMakeContext()), &other)));
   EXPECT_EQ(again, backend_);
-  CudnnBackend* other = nullptr;
-  ASSERT_TRUE(CudnnBackend::ForStream(FakeCudaMakeStream(FakeCudaMakeContext()), &other).ok());
   EXPECT_NE(other, backend_);
 }
 
-TEST_F(CudnnBackendTest, ReusesStreamGroups) {
-  std::unique_ptr<StreamGroup> first, second;
-  ASSERT_TRUE(backend_->Acquire(&first).ok());
-  ASSERT_TRUE(backend_->Acquire(&second).ok());
-  EXPECT_NE(first->stream(), second->stream());
-  const Stream stream = first->stream();
-  backend_->Release(std::move(first));
-  ASSERT_TRUE(backend_->Acquire(&first).ok());
-  EXPECT_EQ(first->stream(), stream);
-  backend_->Release(std::move(first));
-  backend_->Release(std::move(second));
-}
-
-TEST_F(CudnnBackendTest, KeepsMoreStreamGroupsThanLieReady) {
+TEST_F(CudnnBackendTest, ReusesStreamGroupsAndHasNoStreamForThoseOnTheCallers) {
   std::vector<std::unique_ptr<StreamGroup>> groups(80);
-  for (auto& group : groups) ASSERT_TRUE(backend_->Acquire(&group).ok());
-  const int streams = FakeCudaCounts().live_streams;
+  std::set<Stream> streams;
   for (int round = 0; round < 2; ++round) {
+    for (auto& group : groups) {
+      ASSERT_TRUE(IsOk(backend_->Acquire(StreamGroupOptions(), &group)));
+      streams.insert(group->stream());
+    }
+    EXPECT_EQ(streams.size(), groups.size());
     for (auto& group : groups) backend_->Release(std::move(group));
-    for (auto& group : groups) ASSERT_TRUE(backend_->Acquire(&group).ok());
   }
-  EXPECT_EQ(FakeCudaCounts().live_streams, streams);
-  for (auto& group : groups) backend_->Release(std::move(group));
-}
-
-TEST_F(CudnnBackendTest, AGroupForTheCallersStreamHasNoneOfItsOwn) {
-  const int streams = FakeCudaCounts().live_streams;
-  std::unique_ptr<StreamGroup> group;
-  ASSERT_TRUE(backend_->Acquire(StreamGroupOptions::OnCallerStream(), &group).ok());
-  EXPECT_EQ(group->stream(), nullptr);
-  EXPECT_EQ(FakeCudaCounts().live_streams, streams);
-  backend_->Release(std::move(group));
+  const int live = FakeCudaCounts().live_streams;
+  EXPECT_TRUE(IsOk(WithGroup([](StreamGroup* group) {
+    EXPECT_EQ(group->stream(), nullptr);
+    return Status::Ok();
+  })));
+  EXPECT_EQ(FakeCudaCounts().live_streams, live);
 }
 
 // cuDNN's variant packs name addresses: one that was made for other addresses must not be taken.
 TEST_F(CudnnBackendTest, LaunchesOnWhateverAddressesItIsGiven) {
-  const Convolution c = MakeFused();
-  const auto prepared = PrepareOk(c);
+  const auto prepared = PrepareOk(MakeFused());
   // More problems at once than packs are kept, in turns.
-  std::vector<Problem> problems;
-  std::vector<Buffer> results, workspaces;
-  for (int i = 0; i < 11; ++i) problems.emplace_back(c);
-  for (Problem& problem : problems) {
-    results.push_back(problem.MakeResult());
-    workspaces.emplace_back(prepared->workspace_bytes());
+  std::deque<Problem> problems;
+  std::vector<void*> workspaces;
+  for (int i = 0; i < 11; ++i) {
+    problems.emplace_back(MakeFused());
+    workspaces.push_back(problems[i].NewBuffer(prepared->workspace_bytes()).data());
   }
   int descriptors = 0;
   for (int round = 0; round < 3; ++round) {
     if (round == 1) descriptors = FakeCudnnCounts().live_descriptors;
     for (size_t i = 0; i < problems.size(); ++i) {
-      ASSERT_TRUE(Launch(*prepared, problems[i].Buffers(&results[i]), workspaces[i].data()).ok());
+      problems[i].SpoilResults();
+      ASSERT_TRUE(IsOk(Launch(*prepared, problems[i].buffers(), workspaces[i])));
     }
     FakeCudaSynchronize(caller_);
-    for (size_t i = 0; i < problems.size(); ++i) problems[i].ExpectCorrect(&results[i], kTolerance);
+    for (Problem& problem : problems) problem.ExpectCorrect(kTolerance);
   }
   EXPECT_EQ(FakeCudnnCounts().live_descriptors, descriptors) << "packs beyond a few are freed";
 }
 
 TEST_F(CudnnBackendTest, LaunchesOnTheStreamThatItIsGiven) {
-  const Convolution c = MakeConvolution();
-  const auto prepared = PrepareOk(c);
+  const auto prepared = PrepareOk(MakeConvolution());
   std::unique_ptr<StreamGroup> group;
-  ASSERT_TRUE(backend_->Acquire(&group).ok());
+  ASSERT_TRUE(IsOk(backend_->Acquire(StreamGroupOptions(), &group)));
   const auto own = static_cast<CUstream>(group->stream());
   // Whatever goes to the stream that is held up cannot finish before the other one's work has.
   for (CUstream held_up : {caller_, own, caller_}) {
     CUstream stream = held_up == own ? caller_ : own;
     std::promise<void> finished;
     FakeCudaEnqueue(held_up, [&finished] { finished.get_future().wait(); });
-    Problem problem(c);
-    Buffer result = problem.MakeResult();
-    Buffer workspace(prepared->workspace_bytes());
+    Problem problem(MakeConvolution());
+    void* const workspace = problem.NewBuffer(prepared->workspace_bytes()).data();
     ASSERT_TRUE(
-        backend_->Launch(*prepared, problem.Buffers(&result), workspace.data(), group.get(), stream)
-            .ok());
+        IsOk(backend_->Launch(*prepared, problem.buffers(), workspace, group.get(), stream)));
     FakeCudaEnqueue(stream, [&finished] { finished.set_value(); });
     FakeCudaSynchronize(held_up);
     FakeCudaSynchronize(stream);
-    problem.ExpectCorrect(&result, kTolerance);
+    problem.ExpectCorrect(kTolerance);
   }
   backend_->Release(std::move(group));
 }
 
 TEST_F(CudnnBackendTest, FillsWithZeros) {
-  Buffer buffer(40);
-  ASSERT_TRUE(backend_->FillZero(buffer.data(), 40, caller_).ok());
-  ASSERT_TRUE(backend_->FillZero(nullptr, 0, caller_).ok());
+  GuardedBuffer buffer(40);
+  ASSERT_TRUE(IsOk(backend_->FillZero(buffer.data(), 40, caller_)));
+  ASSERT_TRUE(IsOk(backend_->FillZero(nullptr, 0, caller_)));
   FakeCudaSynchronize(caller_);
   EXPECT_EQ(std::vector<unsigned char>(buffer.data(), buffer.data() + 40),
             std::vector<unsigned char>(40, 0));
   EXPECT_TRUE(buffer.IsIntact());
 }
 
-TEST_F(CudnnBackendTest, RunsStageBetweenForkAndJoin) {
-  FakeCuda().lane_delay_us = 200;
-  RunStageOnce(backend_, caller_,
-               {MakeConvolution(), MakeAsymmetric(), MakeFused(), MakeConvolution()});
-}
-
-TEST_F(CudnnBackendTest, RunsStagesFromSeveralThreads) {
-  FakeCuda().lane_delay_us = 50;
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([this] {
-      CUstream caller = FakeCudaMakeStream(context_);
-      for (int round = 0; round < 5; ++round) {
-        RunStageOnce(backend_, caller,
-                     {MakeConvolution(), MakeConvolution(), MakeAsymmetric(), MakeFused()});
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
-
 TEST_F(CudnnBackendTest, GivesAllThreadsTheSamePlan) {
   FakeCudnn().plan_delay_us = 2000;
-  constexpr int kThreads = 4;
-  std::vector<std::shared_ptr<const PreparedConvolution>> prepared(kThreads);
-  std::vector<std::thread> threads;
-  for (int i = 0; i < kThreads; ++i) {
-    threads.emplace_back([&, i] { prepared[i] = PrepareOk(MakeAsymmetric()); });
-  }
-  for (std::thread& thread : threads) thread.join();
+  std::vector<std::shared_ptr<const PreparedConvolution>> prepared(4);
+  InThreads(4, [&](int i) { prepared[i] = PrepareOk(MakeAsymmetric()); });
   for (const auto& each : prepared) EXPECT_EQ(each, prepared[0]);
   const int plans = FakeCudnnCounts().plans_finalized;
   EXPECT_EQ(PrepareOk(MakeAsymmetric()), prepared[0]);
@@ -465,9 +329,9 @@ TEST_F(CudnnBackendTest, GivesAllThreadsTheSamePlan) {
 }
 
 TEST_F(CudnnBackendTest, LaunchesOnePlanFromSeveralThreads) {
-  const Convolution c = MakeFused();
-  const auto prepared = PrepareOk(c);
-  ExpectMatchesFromSeveralThreads(c, *prepared);
+  for (const char* algorithm : {"", "GEMM"}) {
+    ExpectMatchesFromSeveralThreads(MakeFused(), *PrepareOk(MakeFused(), algorithm));
+  }
 }
 
 }  // namespace

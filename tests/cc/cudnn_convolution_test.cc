@@ -7,35 +7,30 @@
 #include <vector>
 
 #include "cc_kernels/core/cudnn/algorithm.h"
-#include "tests/cc/convolution_cases.h"
-#include "tests/cc/cudnn_backend_fixture.h"
-#include "tests/cc/fake_cudnn.h"
-#include "tests/cc/reference_convolution.h"
+#include "tests/cc/cudnn_fixture.h"
 
 namespace tf_interop {
 namespace {
 
-using CudnnConvolutionTest = CudnnBackendTest;
+using CudnnConvolutionTest = CudnnTest;
 
-// Images and volumes, in float, half and double.
+// Images and volumes, in float, half and double; a few in bfloat16.
 std::vector<Convolution> AllCases() {
-  std::vector<Convolution> cases;
-  for (const auto& geometries : {Geometries(), VolumeGeometries()}) {
-    for (const DataType dtype : {DataType::kFloat, DataType::kHalf, DataType::kDouble}) {
-      const auto some = WithEveryKindAndLayout(geometries, dtype);
-      cases.insert(cases.end(), some.begin(), some.end());
-    }
-  }
+  const std::vector<DataType> dtypes = {DataType::kFloat, DataType::kHalf, DataType::kDouble};
+  std::vector<Convolution> cases = WithEveryKindAndLayout(Geometries(), dtypes);
+  const auto add = [&cases](const std::vector<Convolution>& some) {
+    cases.insert(cases.end(), some.begin(), some.end());
+  };
+  add(WithEveryKindAndLayout(VolumeGeometries(), dtypes));
+  add(WithEveryKindAndLayout({MakeConvolution(), MakeVolume(), MakeAsymmetric()},
+                             {DataType::kBFloat16}));
   return cases;
 }
 
 std::vector<Convolution> EveryEpilogue() {
   std::vector<Convolution> cases;
-  for (Convolution c : WithEveryEpilogue({Geometries()[0], Geometries()[7], MakeVolume()})) {
-    cases.push_back(c);
-    if (c.dtype != DataType::kHalf) continue;
-    c.dtype = DataType::kDouble;
-    cases.push_back(c);
+  for (const Convolution& c : WithEveryEpilogue({Geometries()[0], Geometries()[7], MakeVolume()})) {
+    if (HasEpilogue(c)) cases.push_back(c);
   }
   return cases;
 }
@@ -43,6 +38,10 @@ std::vector<Convolution> EveryEpilogue() {
 // A tensor of one channel, or of one pixel, is of both layouts at once.
 bool IsTransposed(const Convolution& c) {
   return c.layout == Layout::kNHWC && c.image_channels > 1 && c.image_pixels() > 1;
+}
+
+bool StartsWith(const std::string& text, const std::string& prefix) {
+  return text.rfind(prefix, 0) == 0;
 }
 
 TEST_F(CudnnConvolutionTest, MatchesReferenceForEveryGeometry) {
@@ -54,16 +53,28 @@ TEST_F(CudnnConvolutionTest, MatchesReferenceForEveryGeometry) {
   }
 }
 
-TEST_F(CudnnConvolutionTest, FusesEveryEpilogue) {
-  for (const Convolution& c : EveryEpilogue()) {
-    EXPECT_EQ(RunAndExpectMatch(c).find('+'), std::string::npos) << ToString(c);
+TEST_F(CudnnConvolutionTest, TransposesToNchwWhereNoEngineTakesNhwc) {
+  FakeCudnn().no_nhwc = true;
+  for (const Convolution& c : AllCases()) {
+    EXPECT_TRUE(StartsWith(RunAndExpectMatch(c), IsTransposed(c) ? "nchw+eng" : "")) << ToString(c);
   }
+  const int before = FakeCudnnCounts().copies;
+  RunAndExpectMatch(MakeVolume());
+  EXPECT_EQ(FakeCudnnCounts().copies - before, 3) << "filter, image and output, each in one";
 }
 
-TEST_F(CudnnConvolutionTest, SplitsEpilogueWhereNoFusedGraphIsSupported) {
-  FakeCudnn().no_fused_convolution = true;
-  for (const Convolution& c : EveryEpilogue()) {
-    EXPECT_EQ(RunAndExpectMatch(c).rfind("split+eng", 0), 0u) << ToString(c);
+TEST_F(CudnnConvolutionTest, FusesSplitsAndTransposesEveryEpilogueAsEnginesAllow) {
+  for (const bool fuses : {true, false}) {
+    for (const bool takes_nhwc : {true, false}) {
+      UseNewContext();
+      FakeCudnn().no_fused_convolution = !fuses;
+      FakeCudnn().no_nhwc = !takes_nhwc;
+      for (const Convolution& c : EveryEpilogue()) {
+        const std::string split = fuses ? "" : "split+";
+        const std::string nchw = takes_nhwc || !IsTransposed(c) ? "eng" : "nchw+eng";
+        EXPECT_TRUE(StartsWith(RunAndExpectMatch(c), split + nchw)) << ToString(c);
+      }
+    }
   }
 }
 
@@ -77,76 +88,79 @@ TEST_F(CudnnConvolutionTest, RefusesUnequalPaddingsThatNoEngineTakes) {
   RunAndExpectMatch(MakeConvolution());
 }
 
-TEST_F(CudnnConvolutionTest, TransposesToNchwWhereNoEngineTakesNhwc) {
-  FakeCudnn().no_nhwc = true;
-  for (const Convolution& c : AllCases()) {
-    const std::string algorithm = RunAndExpectMatch(c);
-    if (IsTransposed(c)) {
-      EXPECT_EQ(algorithm.rfind("nchw+eng", 0), 0u) << ToString(c);
-    }
-  }
-}
-
-TEST_F(CudnnConvolutionTest, TransposesAndSplitsWhereItMust) {
-  FakeCudnn().no_fused_convolution = true;
-  FakeCudnn().no_nhwc = true;
-  for (const Convolution& c : EveryEpilogue()) {
-    EXPECT_EQ(RunAndExpectMatch(c).rfind(IsTransposed(c) ? "split+nchw+eng" : "split+eng", 0), 0u)
-        << ToString(c);
-  }
-}
-
-// cuDNN copies four dimensions; depth, height and width stay together.
-TEST_F(CudnnConvolutionTest, TransposesVolumesInOneCopy) {
-  FakeCudnn().no_nhwc = true;
-  const int before = FakeCudnnCounts().copies;
-  RunAndExpectMatch(MakeVolume());
-  EXPECT_EQ(FakeCudnnCounts().copies - before, 3) << "filter, image and output";
-}
-
 TEST_F(CudnnConvolutionTest, RunsEveryLegacyName) {
-  std::vector<Convolution> cases = WithEveryKindLayoutAndType(Geometries());
-  const auto add = [&cases](const std::vector<Convolution>& geometries, DataType dtype) {
-    const auto some = WithEveryKindAndLayout(geometries, dtype);
-    cases.insert(cases.end(), some.begin(), some.end());
-  };
-  add(VolumeGeometries(), DataType::kFloat);
-  add({MakeConvolution(), MakeVolume()}, DataType::kDouble);
-  add({Geometries()[0], Geometries()[9]}, DataType::kBFloat16);
-  for (const Convolution& c : cases) {
+  for (const Convolution& c : AllCases()) {
     for (const std::string& name : LegacyNamesOf(c.kind)) {
       if (HasAsymmetricPadding(c)) {
         EXPECT_EQ(PrepareError(c, name).code(), StatusCode::kUnsupported);
         continue;
       }
-      const auto prepared = PrepareOk(c, name);
-      ASSERT_NE(prepared, nullptr) << name;
-      EXPECT_EQ(prepared->algorithm().substr(prepared->algorithm().rfind('+') + 1), name);
-      ExpectMatchesReference(c, *prepared);
+      const std::string ran = RunAndExpectMatch(c, name);
+      EXPECT_EQ(ran.substr(ran.rfind('+') + 1), name);
     }
   }
-}
-
-TEST_F(CudnnConvolutionTest, RunsLegacyNamesWithEveryEpilogue) {
   for (const Convolution& c : EveryEpilogue()) {
     if (HasAsymmetricPadding(c)) continue;
     for (const char* name : {"IMPLICIT_PRECOMP_GEMM", "FFT"}) {
-      const auto prepared = PrepareOk(c, name);
-      ASSERT_NE(prepared, nullptr);
-      EXPECT_NE(prepared->algorithm().find("split+"), std::string::npos) << prepared->algorithm();
-      ExpectMatchesReference(c, *prepared);
+      EXPECT_TRUE(StartsWith(RunAndExpectMatch(c, name), "split+"));
     }
   }
 }
 
-TEST_F(CudnnConvolutionTest, DoubleIsNeverOfReducedPrecision) {
-  options_.allow_tf32 = false;
-  Convolution c = MakeVolume(ConvolutionKind::kForward, Layout::kNCHW, DataType::kDouble);
-  c.filter_depth = 3;
-  CompleteSame(&c);
-  EXPECT_FALSE(PrepareOk(c, "eng3")->reduces_precision());
-  EXPECT_FALSE(PrepareOk(c, "IMPLICIT_GEMM")->reduces_precision());
-  EXPECT_EQ(FakeCudnnCounts().last_legacy_math_type, CUDNN_DEFAULT_MATH);
+TEST_F(CudnnConvolutionTest, CopiesAFilterOnlyWhereItsOrderDiffersAndNotWhereItWasTransformed) {
+  for (const Convolution& c : WithEveryKindAndLayout(Geometries())) {
+    for (const char* name : {"eng1", "ALGO_1", "IMPLICIT_PRECOMP_GEMM"}) {
+      std::shared_ptr<const PreparedConvolution> prepared;
+      if (!backend_->Prepare(c, name, options_, &prepared).ok()) continue;
+      const int before = FakeCudnnCounts().copies;
+      ExpectMatches(c, *prepared);
+      const int of_launch = FakeCudnnCounts().copies - before;
+      if (prepared->transformed_filter_bytes() == 0) continue;
+      EXPECT_EQ(prepared->transformed_filter_bytes(), c.filter_elements() * SizeOf(c.dtype));
+      ExpectMatches(c, *prepared, /*transforms=*/true);
+      EXPECT_EQ(FakeCudnnCounts().copies - before - of_launch, 1 + 2 * (of_launch - 1))
+          << "one transformation, and two launches without one";
+    }
+  }
+  Convolution fused = MakeAsymmetric();
+  fused.has_bias = true;
+  for (const char* name : {"eng1", "split+eng1", "nchw+eng1", "split+nchw+eng1"}) {
+    ExpectMatches(fused, *PrepareOk(fused, name), /*transforms=*/true);
+  }
+  Convolution ordered = MakeConvolution();
+  ordered.group_count = ordered.output_channels = ordered.image_channels;
+  ordered.filter_height = ordered.filter_width = 1;
+  CompleteSame(&ordered);
+  const int before = FakeCudnnCounts().copies;
+  RunAndExpectMatch(ordered);
+  EXPECT_EQ(FakeCudnnCounts().copies, before);
+  for (const Convolution& c : {ordered, MakeConvolution(ConvolutionKind::kBackwardFilter)}) {
+    const auto prepared = PrepareOk(c);
+    EXPECT_EQ(prepared->transformed_filter_bytes(), 0u);
+    GuardedBuffer filter(1024), transformed(1024);
+    EXPECT_TRUE(IsError(TransformFilter(*prepared, filter.data(), transformed.data()),
+                        StatusCode::kInvalidArgument, {prepared->algorithm()}));
+  }
+}
+
+TEST_F(CudnnConvolutionTest, RefusesPointersThatAreMissingOrNotAligned) {
+  const auto prepared = PrepareOk(MakeConvolution());
+  Problem problem(MakeConvolution());
+  unsigned char* const workspace = problem.NewBuffer(prepared->workspace_bytes() + 16).data();
+  unsigned char* const other = problem.NewBuffer(prepared->transformed_filter_bytes() + 16).data();
+  const ConvolutionBuffers buffers = problem.buffers();
+  ConvolutionBuffers shifted = buffers, transformed = buffers;
+  shifted.inputs[0] = static_cast<const char*>(shifted.inputs[0]) + 4;
+  transformed.transformed_filter = other + 4;
+  for (const auto& [status, part] : std::vector<std::pair<Status, std::string>>{
+           {Launch(*prepared, buffers, nullptr), "workspace"},
+           {Launch(*prepared, buffers, workspace + 4), "workspace"},
+           {Launch(*prepared, shifted, workspace), "input aligned to 16 bytes"},
+           {Launch(*prepared, transformed, workspace), "transformed filter"},
+           {TransformFilter(*prepared, nullptr, other), "filter"},
+           {TransformFilter(*prepared, buffers.inputs[1], other + 4), "transformed filter"}}) {
+    EXPECT_TRUE(IsError(status, StatusCode::kInvalidArgument, {part}));
+  }
 }
 
 }  // namespace

@@ -1,37 +1,37 @@
-// Stages of small convolutions on the host backend, with the memory that they work on.
+// Stages of small convolutions, and a host backend that says what is done with it.
 #ifndef TF_INTEROP_TESTS_CC_STAGE_FIXTURE_H_
 #define TF_INTEROP_TESTS_CC_STAGE_FIXTURE_H_
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <cctype>
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
-#include "cc_kernels/core/backend.h"
-#include "cc_kernels/core/host/host_backend.h"
-#include "cc_kernels/core/host/host_stream.h"
-#include "cc_kernels/core/stage.h"
+#include "cc_kernels/core/counters.h"
+#include "cc_kernels/core/host/backend.h"
+#include "cc_kernels/core/host/stream.h"
 #include "cc_kernels/core/stage_runner.h"
-#include "tests/cc/all_counters.h"
-#include "tests/cc/reference_convolution.h"
+#include "tests/cc/convolution_cases.h"
+#include "tests/cc/problem.h"
 
 namespace tf_interop {
 
 constexpr PrepareOptions kAnyWorkspace = {~size_t{0}};
 
-// A 1x1 convolution of one channel: with filter 1 it copies its image, so that every element of the
-// result says what the lane has read.
-inline Convolution CopyConvolution(int64_t pixels) {
-  Convolution c;
-  c.batch = 1;
-  c.image_height = c.output_height = 1;
-  c.image_width = c.output_width = pixels;
-  c.image_channels = c.output_channels = 1;
-  c.filter_height = c.filter_width = 1;
-  return c;
+// Steps "a", "b", "c" and so on.
+inline std::vector<Step> StepsOf(const std::vector<Convolution>& cs,
+                                 const std::string& algorithm = "") {
+  std::vector<Step> steps;
+  for (const Convolution& c : cs) {
+    steps.push_back({std::string(1, static_cast<char>('a' + steps.size())), c, algorithm, nullptr});
+  }
+  return steps;
 }
 
 // Steps with the lane of each.
@@ -46,14 +46,16 @@ inline Stage StageOf(std::vector<Step> steps, const std::vector<int>& step_lanes
   return stage;
 }
 
-// A stage with a lane for each of `count` convolutions "0", "1", …
+// Each on a lane of its own.
+inline Stage SideBySide(const std::vector<Convolution>& cs, const std::string& algorithm = "") {
+  std::vector<int> lanes;
+  for (size_t i = 0; i < cs.size(); ++i) lanes.push_back(static_cast<int>(i));
+  return StageOf(StepsOf(cs, algorithm), lanes);
+}
+
+// A lane for each of `count` convolutions.
 inline Stage StageOfLanes(int count, const Convolution& c, const std::string& algorithm = "") {
-  Stage stage;
-  for (int i = 0; i < count; ++i) {
-    stage.steps.push_back({std::to_string(i), c, algorithm, nullptr});
-    stage.lanes.push_back({{static_cast<size_t>(i)}});
-  }
-  return stage;
+  return SideBySide(std::vector<Convolution>(count, c), algorithm);
 }
 
 // What the lanes of a test's stage ask for, in short.
@@ -74,18 +76,25 @@ inline Stage WithOptions(Stage stage, const std::vector<LaneOptions>& lanes) {
   return stage;
 }
 
+// `c` once for each number of output channels.
+inline std::vector<Convolution> WithOutputChannels(const Convolution& c,
+                                                   const std::vector<int64_t>& channels) {
+  std::vector<Convolution> parts(channels.size(), c);
+  for (size_t i = 0; i < parts.size(); ++i) parts[i].output_channels = channels[i];
+  return parts;
+}
+
+// All of them on one lane, which is to be merged.
+inline Stage MergedStage(const std::vector<Convolution>& parts, const std::string& algorithm = "") {
+  const std::vector<int> one_lane(parts.size(), 0);
+  return WithOptions(StageOf(StepsOf(parts, algorithm), one_lane), {kMergedLane});
+}
+
 inline PreparedStage Prepared(Backend* backend, const Stage& stage,
                               const PrepareOptions& options = kAnyWorkspace) {
   PreparedStage prepared;
-  const Status status = PrepareStage(backend, stage, options, &prepared);
-  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_TRUE(IsOk(PrepareStage(backend, stage, options, &prepared)));
   return prepared;
-}
-
-inline std::unique_ptr<HostStream> NewCaller() {
-  std::unique_ptr<HostStream> caller;
-  EXPECT_TRUE(HostStream::Create(&caller).ok());
-  return caller;
 }
 
 inline std::vector<std::string> AlgorithmsOf(const PreparedStage& stage) {
@@ -94,58 +103,153 @@ inline std::vector<std::string> AlgorithmsOf(const PreparedStage& stage) {
   return algorithms;
 }
 
-// How often something with these words was counted as a fallback.
-inline int64_t CountFallbacks(const std::string& words) {
+// What was counted for all devices together.
+inline Counters ReadCounters() {
+  Counters all;
+  for (const auto& [device, counts] : ReadCountersByDevice()) {
+    all.stages_run += counts.stages_run;
+    all.filters_transformed += counts.filters_transformed;
+    for (const auto& [reason, count] : counts.fallbacks) all.fallbacks[reason] += count;
+    for (const auto& [reason, count] : counts.refused_lane_options) {
+      all.refused_lane_options[reason] += count;
+    }
+  }
+  return all;
+}
+
+// How often something with these words was counted as a fallback, and as refused lane options.
+inline int64_t CountWith(const std::string& words, const std::map<std::string, int64_t>& counts) {
   int64_t count = 0;
-  for (const auto& [reason, times] : ReadCounters().fallbacks) {
+  for (const auto& [reason, times] : counts) {
     if (reason.find(words) != std::string::npos) count += times;
   }
   return count;
 }
+inline int64_t CountFallbacks(const std::string& words) {
+  return CountWith(words, ReadCounters().fallbacks);
+}
+inline int64_t CountRefusals(const std::string& words) {
+  return CountWith(words, ReadCounters().refused_lane_options);
+}
 
-// What steps that read one image and have filters of one size work on. Results begin poisoned.
-class StageMemory {
+inline std::unique_ptr<HostStream> NewCaller() {
+  std::unique_ptr<HostStream> caller;
+  EXPECT_TRUE(IsOk(HostStream::Create(&caller)));
+  return caller;
+}
+
+// Runs a stage as TensorFlow would: its first image appears on the caller's stream just before, and
+// vanishes on it just after. `enqueue` puts a function on that stream, whose end is waited for by
+// `synchronize`.
+template <typename Enqueue, typename Synchronize>
+Status RunBetween(Backend* backend, const PreparedStage& stage, Problem* problem, Stream caller,
+                  const Enqueue& enqueue, const Synchronize& synchronize) {
+  problem->HideImage();
+  enqueue([problem] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    problem->ShowImage();
+  });
+  const StageBuffers buffers = problem->Bind(stage.lane_workspace_bytes);
+  const Status status = RunStage(backend, stage, buffers, caller);
+  enqueue([problem] { problem->HideImage(); });
+  synchronize();
+  problem->ShowImage();
+  return status;
+}
+
+inline Status RunBetween(HostBackend* backend, const PreparedStage& stage, Problem* problem,
+                         HostStream* caller) {
+  return RunBetween(
+      backend, stage, problem, caller,
+      [caller](auto work) {
+        caller->Enqueue([work] {
+          work();
+          return Status::Ok();
+        });
+      },
+      [caller] { caller->Synchronize(); });
+}
+
+inline Status RunBetween(HostBackend* backend, const PreparedStage& stage, Problem* problem) {
+  const std::unique_ptr<HostStream> caller = NewCaller();
+  return RunBetween(backend, stage, problem, caller.get());
+}
+
+// Notes what is done with it. Each function may refuse a call, or change what is asked for.
+class SpyBackend : public HostBackend {
  public:
-  static constexpr float kPoison = -1.0f;
+  explicit SpyBackend(HostLaunchHook hook = nullptr) : HostBackend(std::move(hook)) {}
 
-  StageMemory(size_t step_count, const Convolution& c, float image_value, float filter_value = 1.0f)
-      : image(c.image_elements(), image_value),
-        filter(c.filter_elements(), filter_value),
-        results(step_count, std::vector<float>(c.output_elements(), kPoison)) {}
+  std::function<Status(const Convolution&, const PrepareOptions&, std::string* algorithm)>
+      on_prepare;
+  std::function<Status(const PreparedConvolution&, const ConvolutionBuffers&, Stream)> on_launch;
+  std::function<Status(Stream)> on_wait;
+  std::function<Status()> on_copy;
+  std::function<Status(StreamGroupOptions*)> on_acquire;
 
-  // With workspaces of these sizes.
-  StageBuffers Bind(const std::vector<size_t>& lane_bytes) {
-    StageBuffers buffers;
-    for (auto& result : results) {
-      buffers.steps.push_back({{image.data(), filter.data(), nullptr}, result.data()});
-    }
-    AddWorkspaces(lane_bytes, &buffers.lane_workspaces);
-    return buffers;
+  // Letters of what goes to a stream (record, wait, launch, copy), those for `caller` as capitals.
+  std::string calls;
+  Stream caller = nullptr;
+  std::vector<std::string> launched;  // the algorithms
+  std::vector<const void*> images;    // of what was launched
+  int leased = 0;                     // groups that are out
+
+  size_t CountCalls(char letter) const {
+    size_t count = 0;
+    for (const char call : calls) count += std::tolower(call) == letter;
+    return count;
   }
 
-  // Those of before stay.
-  void AddWorkspaces(const std::vector<size_t>& lane_bytes, std::vector<void*>* workspaces) {
-    workspaces->clear();
-    for (const size_t bytes : lane_bytes) {
-      workspaces->push_back(
-          workspaces_.emplace_back(std::make_unique<std::vector<char>>(bytes))->data());
-    }
+  Status Prepare(const Convolution& convolution, const std::string& algorithm,
+                 const PrepareOptions& options,
+                 std::shared_ptr<const PreparedConvolution>* prepared) override {
+    std::string asked = algorithm;
+    if (on_prepare) TF_INTEROP_RETURN_IF_ERROR(on_prepare(convolution, options, &asked));
+    return HostBackend::Prepare(convolution, asked, options, prepared);
   }
-
-  int CountWrong(float value) const {
-    int wrong = 0;
-    for (const auto& result : results) {
-      wrong += static_cast<int>(
-          std::count_if(result.begin(), result.end(), [&](float x) { return x != value; }));
-    }
-    return wrong;
+  using Backend::Acquire;
+  Status Acquire(const StreamGroupOptions& options, std::unique_ptr<StreamGroup>* group) override {
+    StreamGroupOptions asked = options;
+    if (on_acquire) TF_INTEROP_RETURN_IF_ERROR(on_acquire(&asked));
+    TF_INTEROP_RETURN_IF_ERROR(HostBackend::Acquire(asked, group));
+    ++leased;
+    return Status::Ok();
   }
-
-  std::vector<float> image, filter;
-  std::vector<std::vector<float>> results;
+  void Release(std::unique_ptr<StreamGroup> group) override {
+    --leased;
+    HostBackend::Release(std::move(group));
+  }
+  Status Record(Event* event, Stream stream) override {
+    Note('r', stream);
+    return HostBackend::Record(event, stream);
+  }
+  Status Wait(Stream stream, Event* event) override {
+    Note('w', stream);
+    const Status status = on_wait ? on_wait(stream) : Status::Ok();
+    // It waits all the same, so that a test's memory outlives the lanes.
+    TF_INTEROP_RETURN_IF_ERROR(HostBackend::Wait(stream, event));
+    return status;
+  }
+  Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
+                void* workspace, StreamGroup* group, Stream stream) override {
+    Note('l', stream);
+    launched.push_back(prepared.algorithm());
+    images.push_back(buffers.inputs[0]);
+    if (on_launch) TF_INTEROP_RETURN_IF_ERROR(on_launch(prepared, buffers, stream));
+    return HostBackend::Launch(prepared, buffers, workspace, group, stream);
+  }
+  Status CopyRows(const void* source, size_t source_pitch, void* destination,
+                  size_t destination_pitch, size_t row_bytes, size_t rows, Stream stream) override {
+    if (on_copy) TF_INTEROP_RETURN_IF_ERROR(on_copy());
+    Note('c', stream);
+    return HostBackend::CopyRows(source, source_pitch, destination, destination_pitch, row_bytes,
+                                 rows, stream);
+  }
 
  private:
-  std::vector<std::unique_ptr<std::vector<char>>> workspaces_;
+  void Note(char letter, Stream stream) {
+    calls += stream == caller ? static_cast<char>(std::toupper(letter)) : letter;
+  }
 };
 
 }  // namespace tf_interop

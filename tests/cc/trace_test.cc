@@ -10,10 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "cc_kernels/core/host/host_backend.h"
-#include "cc_kernels/core/host/host_stream.h"
-#include "cc_kernels/core/stage_runner.h"
-#include "tests/cc/merged_problem.h"
+#include "tests/cc/stage_fixture.h"
 
 namespace tf_interop {
 namespace {
@@ -61,39 +58,25 @@ class RecordingTracer : public Tracer {
   std::vector<Recorded> recorded_;
 };
 
-Convolution SmallConvolution() {
-  Convolution c;
-  c.batch = 1;
-  c.image_height = c.image_width = c.output_height = c.output_width = 4;
-  c.image_channels = c.output_channels = 2;
-  c.filter_height = c.filter_width = 1;
-  return c;
-}
-
 // Runs the stage to its end and checks its results.
-void RunToTheEnd(const Stage& planned) {
+void RunToTheEnd(const Stage& planned, bool share_image = false) {
   std::vector<Convolution> parts;
   for (const Step& step : planned.steps) parts.push_back(step.convolution);
-  MergedProblem<> problem(parts);
-  HostBackend backend(SerialFor);
+  Problem problem(parts, share_image);
+  HostBackend backend;
   const PreparedStage stage = Prepared(&backend, planned);
-  std::vector<GuardedBuffer> workspaces;
-  std::vector<void*> pointers;
-  for (const size_t bytes : stage.lane_workspace_bytes) {
-    pointers.push_back(workspaces.emplace_back(bytes).data());
-  }
   const std::unique_ptr<HostStream> caller = NewCaller();
-  const Status status = RunStage(&backend, stage, problem.Bind(pointers), caller.get());
-  ASSERT_TRUE(status.ok()) << status.message();
+  ASSERT_TRUE(
+      IsOk(RunStage(&backend, stage, problem.Bind(stage.lane_workspace_bytes), caller.get())));
   caller->Synchronize();
-  EXPECT_TRUE(caller->TakeError().ok());
-  problem.ExpectCorrect(Tolerance());
+  EXPECT_TRUE(IsOk(caller->TakeError()));
+  problem.ExpectCorrect();
 }
 
 TEST(Trace, NamesEachLaunchWhereItIsMadeAndWhereItRuns) {
   RecordingTracer tracer(/*is_active=*/true);
-  std::vector<Step> steps = StepsOf({SmallConvolution(), SmallConvolution()}, "DIRECT");
-  steps[1].algorithm = "EIGEN_SPATIAL";
+  std::vector<Step> steps = StepsOf({MakeConvolution(), MakeConvolution()}, "DIRECT");
+  steps[1].algorithm = "BUFFERED";
   RunToTheEnd(StageOf(steps, {0, 1}));
   std::set<std::thread::id> lane_threads;
   for (const int lane : {0, 1}) {
@@ -101,7 +84,7 @@ TEST(Trace, NamesEachLaunchWhereItIsMadeAndWhereItRuns) {
     for (const RecordingTracer::Recorded& each : tracer.recorded()) {
       if (each.label.lane != lane) continue;
       EXPECT_EQ(each.label.convolutions, lane == 0 ? "a" : "b");
-      EXPECT_EQ(each.label.algorithm, lane == 0 ? "DIRECT" : "EIGEN_SPATIAL");
+      EXPECT_EQ(each.label.algorithm, lane == 0 ? "DIRECT" : "BUFFERED");
       EXPECT_TRUE(each.is_over);
       threads.insert(each.thread);
     }
@@ -116,38 +99,32 @@ TEST(Trace, NamesEachLaunchWhereItIsMadeAndWhereItRuns) {
 
 TEST(Trace, NamesAllConvolutionsOfAMergedLane) {
   RecordingTracer tracer(/*is_active=*/true);
-  RunToTheEnd(MergedStage(WithOutputChannels(SmallConvolution(), {2, 3})));
+  RunToTheEnd(MergedStage(WithOutputChannels(MakeConvolution(), {2, 3})), /*share_image=*/true);
   ASSERT_FALSE(tracer.recorded().empty());
   for (const RecordingTracer::Recorded& each : tracer.recorded()) {
     EXPECT_EQ(each.label.convolutions, "a + b");
-    EXPECT_EQ(each.label.algorithm, "IM2COL_GEMM");
+    EXPECT_EQ(each.label.algorithm, "BUFFERED");
   }
-}
-
-TEST(Trace, RecordsNothingWhileTheTracerIsNotActive) {
-  RecordingTracer tracer(/*is_active=*/false);
-  RunToTheEnd(StageOfLanes(1, SmallConvolution()));
-  EXPECT_TRUE(tracer.recorded().empty());
 }
 
 TEST(Trace, MakesLabelsOnlyWhereSomethingIsRecorded) {
   int made = 0;
-  const auto make = [&] {
-    ++made;
-    return TraceLabel();
+  const auto scope = [&made] {
+    const TraceScope scope([&made] {
+      ++made;
+      return TraceLabel();
+    });
   };
-  {
-    const TraceScope scope(make);
-  }
+  scope();
   {
     RecordingTracer tracer(/*is_active=*/false);
-    const TraceScope scope(make);
+    scope();
+    RunToTheEnd(StageOfLanes(1, MakeConvolution()));
+    EXPECT_TRUE(tracer.recorded().empty());
   }
   EXPECT_EQ(made, 0);
   RecordingTracer tracer(/*is_active=*/true);
-  {
-    const TraceScope scope(make);
-  }
+  scope();
   EXPECT_EQ(made, 1);
 }
 

@@ -122,11 +122,10 @@ def _measure_stage(
 
 @pytest.mark.parametrize("scope", AlgorithmScope)
 def test_lists_the_algorithms_of_the_host(host: Backend, scope: AlgorithmScope) -> None:
-    assert host.list_algorithms(FORWARD, scope) == ("IM2COL_GEMM", "EIGEN_SPATIAL", "DIRECT")
-    assert host.list_algorithms(BACKWARD_FILTER, scope) == ("IM2COL_GEMM", "DIRECT")
+    assert host.list_algorithms(FORWARD, scope) == ("BUFFERED", "DIRECT")
 
 
-@pytest.mark.parametrize("algorithm", ["IM2COL_GEMM", "DIRECT"])
+@pytest.mark.parametrize("algorithm", ["BUFFERED", "DIRECT"])
 @pytest.mark.parametrize(
     "configuration",
     [
@@ -149,7 +148,7 @@ def test_measures(host: Backend, configuration: ConvolutionConfiguration, algori
 
 
 def test_resolves_a_name_without_running_it(host: Backend) -> None:
-    for asked, runs in (("", "IM2COL_GEMM"), ("DIRECT", "DIRECT")):
+    for asked, runs in (("", "BUFFERED"), ("DIRECT", "DIRECT")):
         key = AlgorithmKey(FORWARD, runs, False)
         assert host.resolve_algorithm(FORWARD, asked, FEW_RUNS) == key
         assert _measure(host, FORWARD, asked).algorithm == runs
@@ -161,7 +160,7 @@ def test_resolves_a_name_without_running_it(host: Backend) -> None:
 
 @pytest.mark.parametrize(
     ("configuration", "algorithm", "change"),
-    [(FORWARD, "FFT", {}), (HALF, "DIRECT", {"workspace_limit_bytes": 64})],
+    [(FORWARD, "FFT", {}), (HALF, "BUFFERED", {"workspace_limit_bytes": 64})],
 )
 def test_an_algorithm_that_cannot_run_is_a_failure(
     host: Backend,
@@ -228,13 +227,13 @@ def test_a_stage_has_its_times(host: Backend) -> None:
         Lane((Step(HALF, "DIRECT"),)),
         Lane((Step(NCHW, "DIRECT"), Step(FUSED)), priority=-1),
     )
-    result = _measure_stage(host, *lanes, sequential_algorithms=["IM2COL_GEMM", None, "DIRECT"])
+    result = _measure_stage(host, *lanes, sequential_algorithms=["BUFFERED", None, "DIRECT"])
     assert min(result.latency_us, result.same_sequential_us, result.sequential_us) > 0
     assert result.spread_us >= 0
     # What was chosen has its name.
-    ran = ("DIRECT", "DIRECT", "IM2COL_GEMM")
+    ran = ("DIRECT", "DIRECT", "BUFFERED")
     assert result.stage == Stage(lanes).with_algorithms(ran)
-    assert result.sequential_algorithms == ("IM2COL_GEMM", "IM2COL_GEMM", "DIRECT")
+    assert result.sequential_algorithms == ("BUFFERED", "BUFFERED", "DIRECT")
     assert result.granted_sm_counts == ()
     assert result.tf32
     # The lanes' largest, added.
@@ -275,7 +274,7 @@ def test_a_merged_lane_is_measured_beside_its_sequence(host: Backend) -> None:
     lanes = [Lane((DIRECT, Step(narrow, "DIRECT")), merged=True), Lane((Step(NCHW),))]
     result = _measure_stage(host, *lanes)
     assert result.stage.lanes[0] == lanes[0]
-    assert result.sequential_algorithms == ("DIRECT", "DIRECT", "IM2COL_GEMM")
+    assert result.sequential_algorithms == ("DIRECT", "DIRECT", "BUFFERED")
     # What is joined takes workspace: filters and outputs, each on 256 bytes.
     wide = dataclasses.replace(FORWARD, filter_shape=(3, 3, 4, 8), output_shape=(2, 5, 4, 8))
     joined = 1280 + 1280  # 3 x 3 x 4 x 8 and 2 x 5 x 4 x 8 floats
@@ -298,7 +297,7 @@ def test_a_merged_lane_of_volumes_is_measured(host: Backend, layout: str, dtype:
             strides=(1, 1, 1),
         )
 
-    steps = tuple(Step(of_channels(count), "IM2COL_GEMM") for count in (6, 1, 3))
+    steps = tuple(Step(of_channels(count), "BUFFERED") for count in (6, 1, 3))
     _measure_stage(host, Lane(steps, merged=True))
 
 

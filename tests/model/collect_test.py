@@ -218,7 +218,7 @@ def test_lists_the_stages_of_a_plan_with_what_it_pins() -> None:
     first, second, third = level.operations
     stage = Stage(
         (
-            Lane((Step(third, "IM2COL_GEMM"), Step(first)), sm_count=64),
+            Lane((Step(third, "BUFFERED"), Step(first)), sm_count=64),
             Lane((Step(second, "DIRECT"),), priority=-1),
         )
     )

@@ -47,7 +47,7 @@ def _profile(
             compute_capability=compute_capability,
         ),
     ).configurations
-    algorithms = ("eng1", "eng2") if device else ("IM2COL_GEMM", "DIRECT")
+    algorithms = ("eng1", "eng2") if device else ("BUFFERED", "DIRECT")
     entries: list[Entry] = [
         make_algorithm(each.configuration, algorithm, latency_us=latency_us, kernels=())
         for each in listed.convolutions
@@ -83,7 +83,7 @@ def test_the_pass_finds_the_plan_and_makes_its_stages(tmp_path: pathlib.Path) ->
     save_plan(plan, tmp_path / "plan.json")
     [graph] = plan.graphs
     [stage] = graph.stages
-    assert [step.algorithm for step in stage.stage.steps] == ["IM2COL_GEMM", "DIRECT"]
+    assert [step.algorithm for step in stage.stage.steps] == ["BUFFERED", "DIRECT"]
     assert stage.prediction is not None
     assert stage.prediction.latency_us == 12.0
     assert stage.explanation is not None

@@ -85,7 +85,7 @@ def test_equal_plans_give_equal_bytes(tmp_path: pathlib.Path) -> None:
 
 
 NODE_NAMES = st.text(st.characters(codec="utf-8"), max_size=8)
-ALGORITHMS = st.sampled_from([None, "eng0", "eng1_k2=3", "FFT", "ALGO_3", "IM2COL_GEMM"])
+ALGORITHMS = st.sampled_from([None, "eng0", "eng1_k2=3", "FFT", "ALGO_3", "BUFFERED"])
 INTS = st.integers(0, LARGEST_INT)
 
 

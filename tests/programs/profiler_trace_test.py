@@ -64,8 +64,8 @@ def test_names_stages_and_lanes(tmp_path: pathlib.Path) -> None:
 
     lanes = [event for event in events if event[0].startswith("lane ")]
     assert {name for name, _, _ in lanes} == {
-        "lane 0: left [IM2COL_GEMM]",
-        "lane 1: right [IM2COL_GEMM]",
+        "lane 0: left [BUFFERED]",
+        "lane 1: right [BUFFERED]",
     }
     for lane in (0, 1):
         threads = [thread for name, thread, _ in lanes if name.startswith(f"lane {lane}")]
@@ -74,7 +74,7 @@ def test_names_stages_and_lanes(tmp_path: pathlib.Path) -> None:
         assert stage_thread in threads
     of_right = next(each for name, _, each in lanes if "right" in name)
     assert of_right["lane"] == "1"
-    assert (of_right["convolutions"], of_right["algorithm"]) == ("right", "IM2COL_GEMM")
+    assert (of_right["convolutions"], of_right["algorithm"]) == ("right", "BUFFERED")
 
 
 def test_names_no_stage_where_there_is_none(tmp_path: pathlib.Path) -> None:

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "cc_kernels/core/cudnn/algorithm.h"
-#include "cc_kernels/core/cudnn/cudnn_graph.h"
 #include "cc_kernels/core/cudnn/execution_plan.h"
+#include "cc_kernels/core/cudnn/graph.h"
 #include "cc_kernels/core/cudnn/legacy_convolution.h"
 
 namespace tf_interop {

@@ -7,7 +7,7 @@
 
 #include "cc_kernels/core/backend.h"
 #include "cc_kernels/core/convolution.h"
-#include "cc_kernels/core/cudnn/cudnn_library.h"
+#include "cc_kernels/core/cudnn/libraries.h"
 #include "cc_kernels/core/status.h"
 
 namespace tf_interop {

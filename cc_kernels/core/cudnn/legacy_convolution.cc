@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "cc_kernels/core/cudnn/algorithm.h"
-#include "cc_kernels/core/cudnn/cudnn_graph.h"
+#include "cc_kernels/core/cudnn/graph.h"
 #include "cc_kernels/core/cudnn/tensor.h"
 
 namespace tf_interop {
@@ -140,64 +140,52 @@ Status LegacyConvolution::MakeDescriptors(const Convolution& convolution,
 
 Status LegacyConvolution::MakeFilter(const Convolution& convolution) {
   cudnnFilterDescriptor_t made = nullptr;
-  TF_INTEROP_RETURN_IF_ERROR(
-      library_.Check(library_.cudnnCreateFilterDescriptor(&made), "cudnnCreateFilterDescriptor"));
+  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(library_, cudnnCreateFilterDescriptor, &made));
   filter_.reset(made);
   // K, C per group, and the spatial dimensions.
   const std::vector<int> extents = AsInts(FilterGeometry(convolution).extents);
-  return library_.Check(
-      library_.cudnnSetFilterNdDescriptor(
-          made, CudnnType(convolution.dtype),
-          convolution.layout == Layout::kNHWC ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW,
-          static_cast<int>(extents.size()), extents.data()),
-      "cudnnSetFilterNdDescriptor");
+  return TF_INTEROP_CALL(
+      library_, cudnnSetFilterNdDescriptor, made, CudnnType(convolution.dtype),
+      convolution.layout == Layout::kNHWC ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW,
+      static_cast<int>(extents.size()), extents.data());
 }
 
 Status LegacyConvolution::MakeConvolution(const Convolution& c, bool allow_reduced_precision) {
   cudnnConvolutionDescriptor_t made = nullptr;
-  TF_INTEROP_RETURN_IF_ERROR(library_.Check(library_.cudnnCreateConvolutionDescriptor(&made),
-                                            "cudnnCreateConvolutionDescriptor"));
+  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(library_, cudnnCreateConvolutionDescriptor, &made));
   convolution_.reset(made);
   const std::vector<int> pads = AsInts(SpatialOf(c, c.pad_front, c.pad_top, c.pad_left));
   const std::vector<int> strides =
       AsInts(SpatialOf(c, c.stride_depth, c.stride_height, c.stride_width));
   const std::vector<int> dilations =
       AsInts(SpatialOf(c, c.dilation_depth, c.dilation_height, c.dilation_width));
-  TF_INTEROP_RETURN_IF_ERROR(library_.Check(
-      library_.cudnnSetConvolutionNdDescriptor(made, c.spatial_rank, pads.data(), strides.data(),
-                                               dilations.data(), CUDNN_CROSS_CORRELATION,
-                                               CudnnComputeType(c.dtype)),
-      "cudnnSetConvolutionNdDescriptor"));
-  TF_INTEROP_RETURN_IF_ERROR(
-      library_.Check(library_.cudnnSetConvolutionGroupCount(made, static_cast<int>(c.group_count)),
-                     "cudnnSetConvolutionGroupCount"));
-  return library_.Check(
-      library_.cudnnSetConvolutionMathType(made, MathTypeOf(c.dtype, allow_reduced_precision)),
-      "cudnnSetConvolutionMathType");
+  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(
+      library_, cudnnSetConvolutionNdDescriptor, made, c.spatial_rank, pads.data(), strides.data(),
+      dilations.data(), CUDNN_CROSS_CORRELATION, CudnnComputeType(c.dtype)));
+  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(library_, cudnnSetConvolutionGroupCount, made,
+                                             static_cast<int>(c.group_count)));
+  return TF_INTEROP_CALL(library_, cudnnSetConvolutionMathType, made,
+                         MathTypeOf(c.dtype, allow_reduced_precision));
 }
 
 Status LegacyConvolution::AskWorkspace(cudnnHandle_t handle) {
   switch (kind_) {
     case ConvolutionKind::kForward:
-      return library_.Check(
-          library_.cudnnGetConvolutionForwardWorkspaceSize(
-              handle, image_.get(), filter_.get(), convolution_.get(), output_.get(),
-              static_cast<cudnnConvolutionFwdAlgo_t>(algorithm_), &workspace_bytes_),
-          "cudnnGetConvolutionForwardWorkspaceSize");
+      return TF_INTEROP_CALL(library_, cudnnGetConvolutionForwardWorkspaceSize, handle,
+                             image_.get(), filter_.get(), convolution_.get(), output_.get(),
+                             static_cast<cudnnConvolutionFwdAlgo_t>(algorithm_), &workspace_bytes_);
     case ConvolutionKind::kBackwardInput:
-      return library_.Check(
-          library_.cudnnGetConvolutionBackwardDataWorkspaceSize(
-              handle, filter_.get(), output_.get(), convolution_.get(), image_.get(),
-              static_cast<cudnnConvolutionBwdDataAlgo_t>(algorithm_), &workspace_bytes_),
-          "cudnnGetConvolutionBackwardDataWorkspaceSize");
+      return TF_INTEROP_CALL(library_, cudnnGetConvolutionBackwardDataWorkspaceSize, handle,
+                             filter_.get(), output_.get(), convolution_.get(), image_.get(),
+                             static_cast<cudnnConvolutionBwdDataAlgo_t>(algorithm_),
+                             &workspace_bytes_);
     case ConvolutionKind::kBackwardFilter:
       break;
   }
-  return library_.Check(
-      library_.cudnnGetConvolutionBackwardFilterWorkspaceSize(
-          handle, image_.get(), output_.get(), convolution_.get(), filter_.get(),
-          static_cast<cudnnConvolutionBwdFilterAlgo_t>(algorithm_), &workspace_bytes_),
-      "cudnnGetConvolutionBackwardFilterWorkspaceSize");
+  return TF_INTEROP_CALL(library_, cudnnGetConvolutionBackwardFilterWorkspaceSize, handle,
+                         image_.get(), output_.get(), convolution_.get(), filter_.get(),
+                         static_cast<cudnnConvolutionBwdFilterAlgo_t>(algorithm_),
+                         &workspace_bytes_);
 }
 
 Status LegacyConvolution::Execute(cudnnHandle_t handle, const TensorBindings& bindings,

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "cc_kernels/core/convolution.h"
-#include "cc_kernels/core/cudnn/cudnn_library.h"
-#include "cc_kernels/core/cudnn/executable.h"
+#include "cc_kernels/core/cudnn/execution_plan.h"
+#include "cc_kernels/core/cudnn/libraries.h"
 #include "cc_kernels/core/cudnn/tensor.h"
 #include "cc_kernels/core/status.h"
 

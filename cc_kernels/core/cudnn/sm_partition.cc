@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "cc_kernels/core/cudnn/cuda_driver.h"
+#include "cc_kernels/core/cudnn/libraries.h"
 
 namespace tf_interop {
 
@@ -26,12 +26,10 @@ std::string Join(const std::vector<Count>& counts) {
 
 // The device that `context`, which is current, is the primary context of.
 Status FindDevice(const CudaDriver& driver, CUcontext context, CUdevice* device) {
-  TF_INTEROP_RETURN_IF_ERROR(driver.Check(driver.cuCtxGetDevice(device), "cuCtxGetDevice"));
+  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver, cuCtxGetDevice, device));
   CUcontext primary = nullptr;
-  TF_INTEROP_RETURN_IF_ERROR(
-      driver.Check(driver.cuDevicePrimaryCtxRetain(&primary, *device), "cuDevicePrimaryCtxRetain"));
-  TF_INTEROP_RETURN_IF_ERROR(
-      driver.Check(driver.cuDevicePrimaryCtxRelease(*device), "cuDevicePrimaryCtxRelease"));
+  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver, cuDevicePrimaryCtxRetain, &primary, *device));
+  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver, cuDevicePrimaryCtxRelease, *device));
   if (primary == context) return Status::Ok();
   return Unsupported(
       "Expected lanes with SM counts in the device's primary context, got another one. Ask for no "
@@ -50,20 +48,17 @@ struct SmGroups {
 Status SplitDevice(const CudaDriver& driver, CUdevice device, SmGroups* split) {
   CUdevResource all = {};
   TF_INTEROP_RETURN_IF_ERROR(
-      driver.Check(driver.cuDeviceGetDevResource(device, &all, CU_DEV_RESOURCE_TYPE_SM),
-                   "cuDeviceGetDevResource"));
+      TF_INTEROP_CALL(driver, cuDeviceGetDevResource, device, &all, CU_DEV_RESOURCE_TYPE_SM));
   unsigned int count = 0;
-  TF_INTEROP_RETURN_IF_ERROR(driver.Check(
-      driver.cuDevSmResourceSplitByCount(/*result=*/nullptr, &count, &all, /*remaining=*/nullptr,
-                                         /*useFlags=*/0, /*minCount=*/1),
-      "cuDevSmResourceSplitByCount"));
+  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(
+      driver, cuDevSmResourceSplitByCount, /*result=*/nullptr, &count, &all, /*remaining=*/nullptr,
+      /*useFlags=*/0, /*minCount=*/1));
   split->groups.assign(std::max(count, 1u), CUdevResource{});
   count = static_cast<unsigned int>(split->groups.size());
   CUdevResource rest = {};
-  TF_INTEROP_RETURN_IF_ERROR(
-      driver.Check(driver.cuDevSmResourceSplitByCount(split->groups.data(), &count, &all, &rest,
-                                                      /*useFlags=*/0, /*minCount=*/1),
-                   "cuDevSmResourceSplitByCount"));
+  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver, cuDevSmResourceSplitByCount,
+                                             split->groups.data(), &count, &all, &rest,
+                                             /*useFlags=*/0, /*minCount=*/1));
   split->groups.resize(count);
   if (count == 0) return Unsupported("Expected a GPU whose SMs can be divided, got one group.");
   if (rest.type == CU_DEV_RESOURCE_TYPE_SM && rest.sm.smCount > 0) split->rest = {rest};
@@ -103,20 +98,18 @@ Status DivideGroups(const SmGroups& split, const std::vector<int>& counts,
 Status CreateGreenContext(const CudaDriver& driver, CUdevice device,
                           std::vector<CUdevResource> share, std::unique_ptr<GreenContext>* green) {
   CUdevResourceDesc descriptor = nullptr;  // the driver has no call to free one
-  TF_INTEROP_RETURN_IF_ERROR(
-      driver.Check(driver.cuDevResourceGenerateDesc(&descriptor, share.data(),
-                                                    static_cast<unsigned int>(share.size())),
-                   "cuDevResourceGenerateDesc"));
+  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver, cuDevResourceGenerateDesc, &descriptor,
+                                             share.data(),
+                                             static_cast<unsigned int>(share.size())));
   CUgreenCtx handle = nullptr;
-  TF_INTEROP_RETURN_IF_ERROR(driver.Check(
-      driver.cuGreenCtxCreate(&handle, descriptor, device, CU_GREEN_CTX_DEFAULT_STREAM),
-      "cuGreenCtxCreate"));
+  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver, cuGreenCtxCreate, &handle, descriptor, device,
+                                             CU_GREEN_CTX_DEFAULT_STREAM));
   CUcontext context = nullptr;
   CUdevResource given = {};
-  Status status = driver.Check(driver.cuCtxFromGreenCtx(&context, handle), "cuCtxFromGreenCtx");
+  Status status = TF_INTEROP_CALL(driver, cuCtxFromGreenCtx, &context, handle);
   if (status.ok()) {
-    status = driver.Check(driver.cuGreenCtxGetDevResource(handle, &given, CU_DEV_RESOURCE_TYPE_SM),
-                          "cuGreenCtxGetDevResource");
+    status =
+        TF_INTEROP_CALL(driver, cuGreenCtxGetDevResource, handle, &given, CU_DEV_RESOURCE_TYPE_SM);
   }
   // From here on it is destroyed with the object, also where there is no use for it.
   auto created =
@@ -133,9 +126,8 @@ GreenContext::~GreenContext() {
 }
 
 Status GreenContext::CreateStream(int priority, CUstream_st** stream) {
-  return driver_.Check(
-      driver_.cuGreenCtxStreamCreate(stream, handle_, CU_STREAM_NON_BLOCKING, priority),
-      "cuGreenCtxStreamCreate");
+  return TF_INTEROP_CALL(driver_, cuGreenCtxStreamCreate, stream, handle_, CU_STREAM_NON_BLOCKING,
+                         priority);
 }
 
 Status SmPartition::Create(const CudaDriver& driver, CUctx_st* context,

@@ -98,13 +98,10 @@ Status MakeTensorDescriptor(const CudnnLibrary& library, DataType dtype,
   const std::vector<int> extents(geometry.extents.begin(), geometry.extents.end());
   const std::vector<int> strides(geometry.strides.begin(), geometry.strides.end());
   cudnnTensorDescriptor_t made = nullptr;
-  TF_INTEROP_RETURN_IF_ERROR(
-      library.Check(library.cudnnCreateTensorDescriptor(&made), "cudnnCreateTensorDescriptor"));
+  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(library, cudnnCreateTensorDescriptor, &made));
   *descriptor = TensorDescriptor(made, DestroyTensorDescriptor{&library});
-  return library.Check(
-      library.cudnnSetTensorNdDescriptor(made, CudnnType(dtype), static_cast<int>(extents.size()),
-                                         extents.data(), strides.data()),
-      "cudnnSetTensorNdDescriptor");
+  return TF_INTEROP_CALL(library, cudnnSetTensorNdDescriptor, made, CudnnType(dtype),
+                         static_cast<int>(extents.size()), extents.data(), strides.data());
 }
 
 bool IsIdentity(const CopyShape& shape) {
@@ -139,9 +136,8 @@ StridedCopy::StridedCopy(const CudnnLibrary& library, DataType dtype, TensorDesc
 Status StridedCopy::Enqueue(cudnnHandle_t handle, const void* source, void* destination) const {
   const ScalingFactor one(dtype_, 1);
   const ScalingFactor zero(dtype_, 0);
-  return library_.Check(library_.cudnnTransformTensor(handle, one.get(), source_.get(), source,
-                                                      zero.get(), destination_.get(), destination),
-                        "cudnnTransformTensor");
+  return TF_INTEROP_CALL(library_, cudnnTransformTensor, handle, one.get(), source_.get(), source,
+                         zero.get(), destination_.get(), destination);
 }
 
 }  // namespace tf_interop

@@ -6,23 +6,13 @@
 #include <string>
 #include <utility>
 
-#include "cc_kernels/core/cudnn/cuda_driver.h"
-#include "cc_kernels/core/cudnn/cudnn_library.h"
+#include "cc_kernels/core/cudnn/libraries.h"
 #ifdef TF_INTEROP_HAS_CUPTI
 #include "cc_kernels/core/measure/cupti_tracer.h"
 #endif
 
 namespace tf_interop {
 namespace {
-
-#ifdef TF_INTEROP_HAS_CUPTI
-Status FindTracer(const CudaDriver& driver, CuptiTracer** tracer) {
-  int driver_version = 0;
-  TF_INTEROP_RETURN_IF_ERROR(
-      driver.Check(driver.cuDriverGetVersion(&driver_version), "cuDriverGetVersion"));
-  return CuptiTracer::Get(driver_version, tracer);
-}
-#endif
 
 // 12080 is 12.8.
 std::string CudaVersionText(int version) {
@@ -37,10 +27,9 @@ Status CudaMeasuringDevice::Create(std::unique_ptr<CudaMeasuringDevice>* device)
   const CudaDriver* driver = nullptr;
   TF_INTEROP_RETURN_IF_ERROR(CudaDriver::Get(&driver));
   CUdevice first = 0;
-  TF_INTEROP_RETURN_IF_ERROR(driver->Check(driver->cuDeviceGet(&first, 0), "cuDeviceGet"));
+  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(*driver, cuDeviceGet, &first, 0));
   CUcontext context = nullptr;
-  TF_INTEROP_RETURN_IF_ERROR(
-      driver->Check(driver->cuDevicePrimaryCtxRetain(&context, first), "cuDevicePrimaryCtxRetain"));
+  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(*driver, cuDevicePrimaryCtxRetain, &context, first));
   std::unique_ptr<CudaMeasuringDevice> created(new CudaMeasuringDevice(*driver, first, context));
   TF_INTEROP_RETURN_IF_ERROR(created->CreateStreamAndEvents());
   TF_INTEROP_RETURN_IF_ERROR(CudnnBackend::ForStream(created->stream_, &created->backend_));
@@ -49,23 +38,29 @@ Status CudaMeasuringDevice::Create(std::unique_ptr<CudaMeasuringDevice>* device)
 }
 
 CudaMeasuringDevice::~CudaMeasuringDevice() {
+  // A failure to free is nothing that a caller could act on.
+  (void)InContext([&] {
+    for (CUevent event : {start_, stop_}) {
+      if (event != nullptr) (void)driver_.cuEventDestroy(event);
+    }
+    return Status::Ok();
+  });
+}
+
+template <typename Work>
+Status CudaMeasuringDevice::InContext(const Work& work) {
   ScopedContext scope(driver_, context_);
-  if (!scope.status().ok()) return;
-  for (CUevent event : {start_, stop_}) {
-    // A failure to free is nothing that a caller could act on.
-    if (event != nullptr) (void)driver_.cuEventDestroy(event);
-  }
+  TF_INTEROP_RETURN_IF_ERROR(scope.status());
+  return work();
 }
 
 Status CudaMeasuringDevice::CreateStreamAndEvents() {
-  ScopedContext scope(driver_, context_);
-  TF_INTEROP_RETURN_IF_ERROR(scope.status());
-  TF_INTEROP_RETURN_IF_ERROR(
-      driver_.Check(driver_.cuStreamCreateWithPriority(&stream_, CU_STREAM_NON_BLOCKING, 0),
-                    "cuStreamCreateWithPriority"));
-  TF_INTEROP_RETURN_IF_ERROR(
-      driver_.Check(driver_.cuEventCreate(&start_, CU_EVENT_DEFAULT), "cuEventCreate"));
-  return driver_.Check(driver_.cuEventCreate(&stop_, CU_EVENT_DEFAULT), "cuEventCreate");
+  return InContext([&]() -> Status {
+    TF_INTEROP_RETURN_IF_ERROR(
+        TF_INTEROP_CALL(driver_, cuStreamCreateWithPriority, &stream_, CU_STREAM_NON_BLOCKING, 0));
+    TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver_, cuEventCreate, &start_, CU_EVENT_DEFAULT));
+    return TF_INTEROP_CALL(driver_, cuEventCreate, &stop_, CU_EVENT_DEFAULT);
+  });
 }
 
 Status CudaMeasuringDevice::Describe(DeviceDescription* description) {
@@ -82,22 +77,20 @@ Status CudaMeasuringDevice::Describe(DeviceDescription* description) {
            {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, &description->blocks},
            {CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK,
             &description->reserved_shared_memory_bytes}}) {
-    TF_INTEROP_RETURN_IF_ERROR(driver_.Check(
-        driver_.cuDeviceGetAttribute(value, attribute, device_), "cuDeviceGetAttribute"));
+    TF_INTEROP_RETURN_IF_ERROR(
+        TF_INTEROP_CALL(driver_, cuDeviceGetAttribute, value, attribute, device_));
   }
   description->compute_capability = std::to_string(major) + "." + std::to_string(minor);
 
   char name[256] = "";
   TF_INTEROP_RETURN_IF_ERROR(
-      driver_.Check(driver_.cuDeviceGetName(name, sizeof(name), device_), "cuDeviceGetName"));
+      TF_INTEROP_CALL(driver_, cuDeviceGetName, name, sizeof(name), device_));
   description->name = name;
   size_t memory_bytes = 0;
-  TF_INTEROP_RETURN_IF_ERROR(
-      driver_.Check(driver_.cuDeviceTotalMem(&memory_bytes, device_), "cuDeviceTotalMem"));
+  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver_, cuDeviceTotalMem, &memory_bytes, device_));
   description->memory_bytes = static_cast<int64_t>(memory_bytes);
   int cuda_version = 0;
-  TF_INTEROP_RETURN_IF_ERROR(
-      driver_.Check(driver_.cuDriverGetVersion(&cuda_version), "cuDriverGetVersion"));
+  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver_, cuDriverGetVersion, &cuda_version));
   description->cuda = CudaVersionText(cuda_version);
   const CudnnLibrary* cudnn = nullptr;
   TF_INTEROP_RETURN_IF_ERROR(CudnnLibrary::Get(&cudnn));
@@ -106,79 +99,78 @@ Status CudaMeasuringDevice::Describe(DeviceDescription* description) {
 }
 
 Status CudaMeasuringDevice::Allocate(size_t bytes, void** data) {
-  ScopedContext scope(driver_, context_);
-  TF_INTEROP_RETURN_IF_ERROR(scope.status());
-  CUdeviceptr address = 0;
-  TF_INTEROP_RETURN_IF_ERROR(driver_.Check(driver_.cuMemAlloc(&address, bytes), "cuMemAlloc"));
-  *data = reinterpret_cast<void*>(address);
-  return Status::Ok();
+  return InContext([&]() -> Status {
+    CUdeviceptr address = 0;
+    TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver_, cuMemAlloc, &address, bytes));
+    *data = reinterpret_cast<void*>(address);
+    return Status::Ok();
+  });
 }
 
 void CudaMeasuringDevice::Free(void* data) {
-  ScopedContext scope(driver_, context_);
   // A failure to free is nothing that a caller could act on.
-  if (scope.status().ok()) (void)driver_.cuMemFree(Address(data));
+  (void)InContext([&] { return TF_INTEROP_CALL(driver_, cuMemFree, Address(data)); });
 }
 
 // Copies are enqueued on the stream, which does not wait for the default stream: a plain copy of
 // pageable memory may return before it has arrived on the device.
 Status CudaMeasuringDevice::CopyToDevice(const void* from, size_t bytes, void* to) {
-  {
-    ScopedContext scope(driver_, context_);
-    TF_INTEROP_RETURN_IF_ERROR(scope.status());
-    TF_INTEROP_RETURN_IF_ERROR(driver_.Check(
-        driver_.cuMemcpyHtoDAsync(Address(to), from, bytes, stream_), "cuMemcpyHtoDAsync"));
-  }
+  TF_INTEROP_RETURN_IF_ERROR(InContext([&] {
+    return TF_INTEROP_CALL(driver_, cuMemcpyHtoDAsync, Address(to), from, bytes, stream_);
+  }));
   return Synchronize();
 }
 
 Status CudaMeasuringDevice::CopyFromDevice(const void* from, size_t bytes, void* to) {
-  {
-    ScopedContext scope(driver_, context_);
-    TF_INTEROP_RETURN_IF_ERROR(scope.status());
-    TF_INTEROP_RETURN_IF_ERROR(driver_.Check(
-        driver_.cuMemcpyDtoHAsync(to, Address(from), bytes, stream_), "cuMemcpyDtoHAsync"));
-  }
+  TF_INTEROP_RETURN_IF_ERROR(InContext([&] {
+    return TF_INTEROP_CALL(driver_, cuMemcpyDtoHAsync, to, Address(from), bytes, stream_);
+  }));
   return Synchronize();
 }
 
-Status CudaMeasuringDevice::Record(CUevent_st* event) {
-  ScopedContext scope(driver_, context_);
-  TF_INTEROP_RETURN_IF_ERROR(scope.status());
-  return driver_.Check(driver_.cuEventRecord(event, stream_), "cuEventRecord");
+Status CudaMeasuringDevice::StartTimer() {
+  return InContext([&] { return TF_INTEROP_CALL(driver_, cuEventRecord, start_, stream_); });
 }
 
-Status CudaMeasuringDevice::StartTimer() { return Record(start_); }
-
-Status CudaMeasuringDevice::StopTimer() { return Record(stop_); }
+Status CudaMeasuringDevice::StopTimer() {
+  return InContext([&] { return TF_INTEROP_CALL(driver_, cuEventRecord, stop_, stream_); });
+}
 
 Status CudaMeasuringDevice::ReadTimer(double* elapsed_us) {
   TF_INTEROP_RETURN_IF_ERROR(Synchronize());
-  ScopedContext scope(driver_, context_);
-  TF_INTEROP_RETURN_IF_ERROR(scope.status());
   float elapsed_ms = 0;
-  TF_INTEROP_RETURN_IF_ERROR(
-      driver_.Check(driver_.cuEventElapsedTime(&elapsed_ms, start_, stop_), "cuEventElapsedTime"));
+  TF_INTEROP_RETURN_IF_ERROR(InContext(
+      [&] { return TF_INTEROP_CALL(driver_, cuEventElapsedTime, &elapsed_ms, start_, stop_); }));
   *elapsed_us = elapsed_ms * 1e3;
   return Status::Ok();
 }
 
+Status CudaMeasuringDevice::Synchronize() {
+  return InContext([&] { return TF_INTEROP_CALL(driver_, cuStreamSynchronize, stream_); });
+}
+
 #ifdef TF_INTEROP_HAS_CUPTI
 
+Status CudaMeasuringDevice::FindTracer(CuptiTracer** tracer) {
+  int driver_version = 0;
+  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver_, cuDriverGetVersion, &driver_version));
+  return CuptiTracer::Get(driver_version, tracer);
+}
+
 Status CudaMeasuringDevice::StartTrace() {
-  ScopedContext scope(driver_, context_);
-  TF_INTEROP_RETURN_IF_ERROR(scope.status());
-  CuptiTracer* tracer = nullptr;
-  TF_INTEROP_RETURN_IF_ERROR(FindTracer(driver_, &tracer));
-  return tracer->Start();
+  return InContext([&]() -> Status {
+    CuptiTracer* tracer = nullptr;
+    TF_INTEROP_RETURN_IF_ERROR(FindTracer(&tracer));
+    return tracer->Start();
+  });
 }
 
 Status CudaMeasuringDevice::StopTrace(std::vector<TracedKernel>* kernels) {
-  ScopedContext scope(driver_, context_);
-  TF_INTEROP_RETURN_IF_ERROR(scope.status());
-  CuptiTracer* tracer = nullptr;
-  TF_INTEROP_RETURN_IF_ERROR(FindTracer(driver_, &tracer));
-  return tracer->Stop(kernels);
+  return InContext([&]() -> Status {
+    CuptiTracer* tracer = nullptr;
+    TF_INTEROP_RETURN_IF_ERROR(FindTracer(&tracer));
+    return tracer->Stop(kernels);
+  });
 }
 
 #else
@@ -192,11 +184,5 @@ Status CudaMeasuringDevice::StartTrace() {
 Status CudaMeasuringDevice::StopTrace(std::vector<TracedKernel>*) { return StartTrace(); }
 
 #endif
-
-Status CudaMeasuringDevice::Synchronize() {
-  ScopedContext scope(driver_, context_);
-  TF_INTEROP_RETURN_IF_ERROR(scope.status());
-  return driver_.Check(driver_.cuStreamSynchronize(stream_), "cuStreamSynchronize");
-}
 
 }  // namespace tf_interop

@@ -7,12 +7,14 @@
 #include <memory>
 #include <vector>
 
-#include "cc_kernels/core/cudnn/cudnn_backend.h"
+#include "cc_kernels/core/cudnn/backend.h"
 #include "cc_kernels/core/measure/device.h"
 
 struct CUevent_st;  // what CUevent points to
 
 namespace tf_interop {
+
+class CuptiTracer;
 
 // The stream lives until the process ends, as all that the cudnn backend owns: its cuDNN handles
 // still name the stream after the last measurement. Make one for a process.
@@ -47,7 +49,10 @@ class CudaMeasuringDevice : public MeasuringDevice {
       : driver_(driver), device_(device), context_(context) {}
 
   Status CreateStreamAndEvents();
-  Status Record(CUevent_st* event);
+  Status FindTracer(CuptiTracer** tracer);
+  // Calls `work` while the context is current.
+  template <typename Work>
+  Status InContext(const Work& work);
 
   const CudaDriver& driver_;
   const int device_;  // a CUdevice

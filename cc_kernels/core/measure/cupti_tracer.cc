@@ -11,10 +11,75 @@
 #include <new>
 #include <string>
 #include <utility>
+#include <vector>
 
-#include "cc_kernels/core/measure/cupti_library.h"
+#include "cc_kernels/core/cudnn/libraries.h"
 
 namespace tf_interop {
+
+#define TF_INTEROP_CUPTI_ENTRY_POINTS(X) \
+  X(cuptiActivityDisable)                \
+  X(cuptiActivityEnable)                 \
+  X(cuptiActivityFlushAll)               \
+  X(cuptiActivityGetNextRecord)          \
+  X(cuptiActivityGetNumDroppedRecords)   \
+  X(cuptiActivityRegisterCallbacks)      \
+  X(cuptiGetResultString)
+
+namespace {
+
+constexpr int kOldestMajor = 12;
+
+std::vector<std::string> CuptiCandidates(int driver_version) {
+  std::vector<std::string> all;
+  for (int major = std::max(driver_version / 1000, kOldestMajor); major >= kOldestMajor; --major) {
+    const std::string name = "libcupti.so." + std::to_string(major);
+    // NVIDIA's wheels have a folder for each library up to CUDA 12, and one for all from 13 on.
+    const std::string package = major == 12 ? "cuda_cupti" : "cu" + std::to_string(major);
+    const std::vector<std::string> usual =
+        LibraryCandidates("TF_INTEROP_LIBCUPTI", name, "nvidia/" + package + "/lib/" + name);
+    if (usual.front() != name) return usual;  // the variable is set
+    all.insert(all.end(), usual.begin(), usual.end());
+    // The toolkit keeps it where the loader may not look.
+    for (const std::string& folder : {"-" + std::to_string(major), std::string()}) {
+      all.push_back("/usr/local/cuda" + folder + "/lib64/" + name);
+      all.push_back("/usr/local/cuda" + folder + "/extras/CUPTI/lib64/" + name);
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+// The part of CUPTI that tracing uses, opened at run time. Immutable once open; thread-safe.
+struct CuptiLibrary {
+  // Opens the CUPTI in TF_INTEROP_LIBCUPTI where that is set, else one whose major version is the
+  // driver's or an older one from 12 on: an older CUPTI works with a newer driver, a newer one does
+  // not with an older driver.
+  Status Open(int driver_version) {
+    TF_INTEROP_RETURN_IF_ERROR(library.Open(
+        CuptiCandidates(driver_version),
+        "Install CUPTI (pip install nvidia-cuda-cupti-cu12, or the CUDA toolkit), or set "
+        "TF_INTEROP_LIBCUPTI to its path."));
+    return library.Find({TF_INTEROP_CUPTI_ENTRY_POINTS(TF_INTEROP_ENTRY_POINT)});
+  }
+
+  // Ok, or kUnavailable with CUPTI's name for `result`. `call` names what was called.
+  Status Check(CUptiResult result, const char* call) const {
+    if (result == CUPTI_SUCCESS) return Status::Ok();
+    const char* name = nullptr;
+    if (cuptiGetResultString(result, &name) != CUPTI_SUCCESS || name == nullptr) {
+      name = "unknown error";
+    }
+    return Unavailable(std::string(call) + " failed with " + name + " (" +
+                       std::to_string(static_cast<int>(result)) + ").");
+  }
+
+  TF_INTEROP_CUPTI_ENTRY_POINTS(TF_INTEROP_DECLARE)
+
+  DynamicLibrary library;
+};
+
 namespace {
 
 // CUPTI writes the record of its own version, whatever headers this file is compiled with: since
@@ -122,8 +187,7 @@ void CUPTIAPI GiveBuffer(uint8_t** buffer, size_t* size, size_t* max_records) {
 Status CheckNoneDropped(const CuptiLibrary& library, CUcontext context, uint32_t stream) {
   size_t dropped = 0;
   TF_INTEROP_RETURN_IF_ERROR(
-      library.Check(library.cuptiActivityGetNumDroppedRecords(context, stream, &dropped),
-                    "cuptiActivityGetNumDroppedRecords"));
+      TF_INTEROP_CALL(library, cuptiActivityGetNumDroppedRecords, context, stream, &dropped));
   if (dropped == 0) return Status::Ok();
   return Unavailable("Expected all kernels from CUPTI, got " + std::to_string(dropped) +
                      " records less.");
@@ -147,19 +211,14 @@ void CUPTIAPI TakeBuffer(CUcontext context, uint32_t stream, uint8_t* buffer, si
   std::free(buffer);
 }
 
-struct OpenedCupti {
-  explicit OpenedCupti(int driver_version) : status(CuptiLibrary::Open(driver_version, &library)) {}
-  CuptiLibrary library;
-  Status status;
-};
-
 }  // namespace
 
 Status CuptiTracer::Get(int driver_version, CuptiTracer** tracer) {
-  static const auto* opened = new OpenedCupti(driver_version);
-  static auto* the_tracer = new CuptiTracer(opened->library);
+  static auto* const library = new CuptiLibrary();
+  static const auto* const opened = new Status(library->Open(driver_version));
+  static auto* const the_tracer = new CuptiTracer(*library);
   *tracer = the_tracer;
-  return opened->status;
+  return *opened;
 }
 
 Status CuptiTracer::Start() {
@@ -172,20 +231,18 @@ Status CuptiTracer::Start() {
     collected.is_out_of_memory = false;
   }
   TF_INTEROP_RETURN_IF_ERROR(
-      library_.Check(library_.cuptiActivityRegisterCallbacks(GiveBuffer, TakeBuffer),
-                     "cuptiActivityRegisterCallbacks"));
+      TF_INTEROP_CALL(library_, cuptiActivityRegisterCallbacks, GiveBuffer, TakeBuffer));
   // Unlike plain KERNEL, this kind leaves kernels of several streams to run at the same time.
-  return library_.Check(library_.cuptiActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL),
-                        "cuptiActivityEnable");
+  return TF_INTEROP_CALL(library_, cuptiActivityEnable, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
 }
 
 Status CuptiTracer::Stop(std::vector<TracedKernel>* kernels) {
   kernels->clear();
   // Disabled also where flushing fails, or later runs would be slow.
-  Status status = library_.Check(library_.cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED),
-                                 "cuptiActivityFlushAll");
-  status.Update(library_.Check(library_.cuptiActivityDisable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL),
-                               "cuptiActivityDisable"));
+  Status status =
+      TF_INTEROP_CALL(library_, cuptiActivityFlushAll, CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
+  status.Update(
+      TF_INTEROP_CALL(library_, cuptiActivityDisable, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
   Collected& collected = TheCollected();
   std::lock_guard<std::mutex> lock(collected.mutex);
   status.Update(collected.status);

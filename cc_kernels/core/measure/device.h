@@ -1,14 +1,19 @@
 // What measuring needs of a device beyond its backend: what it is, memory, a caller's stream, the
-// time that passes between two points of that stream, and a trace of the GPU kernels that run.
+// time that passes between two points of that stream, and a trace of the GPU kernels that run. And
+// the CPU as such a device; cuda_device.h has the other.
 #ifndef TF_INTEROP_CORE_MEASURE_DEVICE_H_
 #define TF_INTEROP_CORE_MEASURE_DEVICE_H_
 
+#include <chrono>
 #include <cstddef>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cc_kernels/core/backend.h"
 #include "cc_kernels/core/c_api.h"
+#include "cc_kernels/core/host/stream.h"
 #include "cc_kernels/core/status.h"
 
 namespace tf_interop {
@@ -70,7 +75,7 @@ class MeasuringDevice {
   // done in a timed section. Returns the reason where kernels cannot be traced; a device that has
   // none traces none.
   virtual Status StartTrace() { return Status::Ok(); }
-  // Ends what StartTrace began, behind Synchronize, and gives the kernels in the order in which
+  // Ends what StartTrace began, after Synchronize, and gives the kernels in the order in which
   // they started. Returns the reason where some of them may be missing.
   virtual Status StopTrace(std::vector<TracedKernel>* kernels) {
     kernels->clear();
@@ -79,6 +84,36 @@ class MeasuringDevice {
 
   // Waits for all that is on the stream. Returns the first error of work that ran there.
   virtual Status Synchronize() = 0;
+};
+
+// The CPU: memory of the process, and a steady clock that is read by work on the stream.
+class HostMeasuringDevice : public MeasuringDevice {
+ public:
+  // `backend` is one whose streams are HostStreams; it outlives the device. `stream` is the
+  // caller's, with a thread.
+  HostMeasuringDevice(Backend* backend, std::unique_ptr<HostStream> stream)
+      : backend_(backend), stream_(std::move(stream)) {}
+
+  Backend* backend() override { return backend_; }
+  // That it is a CPU; whoever asks can tell its model without this library.
+  Status Describe(DeviceDescription* description) override;
+  MeasuringDefaults defaults() const override { return {size_t{32} << 20, 0}; }
+  Stream stream() const override { return stream_.get(); }
+  Status Allocate(size_t bytes, void** data) override;
+  void Free(void* data) override;
+  Status CopyToDevice(const void* from, size_t bytes, void* to) override;
+  Status CopyFromDevice(const void* from, size_t bytes, void* to) override;
+  Status StartTimer() override;
+  Status StopTimer() override;
+  Status ReadTimer(double* elapsed_us) override;
+  Status Synchronize() override;
+
+ private:
+  Backend* const backend_;
+  // Written on the stream's thread, read after Synchronize.
+  std::chrono::steady_clock::time_point start_, stop_;
+  // The last member, so that its thread ends before what it writes to.
+  const std::unique_ptr<HostStream> stream_;
 };
 
 }  // namespace tf_interop

@@ -1,0 +1,407 @@
+#include "cc_kernels/core/cudnn/backend.h"
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <typeinfo>
+#include <unordered_map>
+#include <utility>
+
+#include "cc_kernels/core/cudnn/algorithm_list.h"
+#include "cc_kernels/core/cudnn/convolution.h"
+#include "cc_kernels/core/cudnn/libraries.h"
+#include "cc_kernels/core/cudnn/sm_partition.h"
+
+namespace tf_interop {
+namespace {
+
+class CudaEvent : public Event {
+ public:
+  explicit CudaEvent(const CudaDriver& driver) : driver_(driver) {}
+  // With the context current that the event is to be recorded in.
+  Status Create() {
+    // Without timing, recording and waiting cost less.
+    return TF_INTEROP_CALL(driver_, cuEventCreate, &event_, CU_EVENT_DISABLE_TIMING);
+  }
+
+  // With the same context current.
+  void Destroy() {
+    // A failure to free is nothing that a caller could act on.
+    if (event_ != nullptr) (void)driver_.cuEventDestroy(event_);
+  }
+
+  CUevent get() const { return event_; }
+
+ private:
+  const CudaDriver& driver_;
+  CUevent event_ = nullptr;
+};
+
+// A stream of its own, a cuDNN handle, and the two events of the stream contract.
+class CudnnStreamGroup : public StreamGroup {
+ public:
+  // `green` is null for a stream of the backend's own context, or of the caller. `pool` is nothing
+  // to the group itself.
+  CudnnStreamGroup(const CudaDriver& driver, const CudnnLibrary& library, CUcontext context,
+                   GreenContext* green, void* pool)
+      : driver_(driver),
+        library_(library),
+        context_(context),
+        green_(green),
+        pool_(pool),
+        fork_event_(driver),
+        join_event_(driver) {}
+
+  ~CudnnStreamGroup() override {
+    {
+      ScopedContext scope(driver_, context_);
+      if (!scope.status().ok()) return;
+      fork_event_.Destroy();
+    }
+    ScopedContext scope(driver_, execution());
+    if (!scope.status().ok()) return;
+    // A failure to free is nothing that a caller could act on.
+    if (handle_ != nullptr) (void)library_.cudnnDestroy(handle_);
+    join_event_.Destroy();
+    if (stream_ != nullptr) (void)driver_.cuStreamDestroy(stream_);
+  }
+
+  // A group for the caller's stream has no stream, and so no event at its end.
+  Status Create(bool uses_caller_stream, int priority) {
+    {
+      // It is recorded on the caller's stream.
+      ScopedContext scope(driver_, context_);
+      TF_INTEROP_RETURN_IF_ERROR(scope.status());
+      TF_INTEROP_RETURN_IF_ERROR(fork_event_.Create());
+    }
+    ScopedContext scope(driver_, execution());
+    TF_INTEROP_RETURN_IF_ERROR(scope.status());
+    if (!uses_caller_stream) {
+      TF_INTEROP_RETURN_IF_ERROR(CreateStream(priority));
+      TF_INTEROP_RETURN_IF_ERROR(join_event_.Create());
+    }
+    return CreateHandle();
+  }
+
+  Stream stream() const override { return stream_; }
+  Event* fork_event() override { return &fork_event_; }
+  Event* join_event() override { return &join_event_; }
+
+  int sm_count() const override { return green_ == nullptr ? 0 : green_->sm_count(); }
+
+  void* pool() const { return pool_; }
+  cudnnHandle_t handle() const { return handle_; }
+
+  // Makes what is launched with the handle go to `stream`. Setting the stream costs more than
+  // looking whether it is set.
+  Status Direct(CUstream stream) {
+    if (is_directed_ && handle_stream_ == stream) return Status::Ok();
+    is_directed_ = false;
+    TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(library_, cudnnSetStream, handle_, stream));
+    handle_stream_ = stream;
+    is_directed_ = true;
+    return Status::Ok();
+  }
+
+ private:
+  ExecutionContext execution() const {
+    return green_ == nullptr ? ExecutionContext{context_, nullptr} : green_->execution();
+  }
+
+  Status CreateStream(int priority) {
+    if (green_ != nullptr) return green_->CreateStream(priority, &stream_);
+    // Non-blocking: work on the legacy default stream must not hold the lanes up.
+    return TF_INTEROP_CALL(driver_, cuStreamCreateWithPriority, &stream_, CU_STREAM_NON_BLOCKING,
+                           priority);
+  }
+
+  Status CreateHandle() {
+    // One at a time: cuDNN asks that its first handle be complete before others are created.
+    static auto* mutex = new std::mutex();
+    std::lock_guard<std::mutex> lock(*mutex);
+    Status status = TF_INTEROP_CALL(library_, cudnnCreate, &handle_);
+    if (status.ok()) return status;
+    handle_ = nullptr;
+    return Status(status.code(),
+                  status.message() +
+                      " A handle needs device memory that TensorFlow's allocator does not hold: "
+                      "if it holds all of it, turn on "
+                      "tf.config.experimental.set_memory_growth or set a memory limit.");
+  }
+
+  const CudaDriver& driver_;
+  const CudnnLibrary& library_;
+  const CUcontext context_;
+  GreenContext* const green_;
+  void* const pool_;
+  CUstream stream_ = nullptr;
+  cudnnHandle_t handle_ = nullptr;
+  CUstream handle_stream_ = nullptr;
+  bool is_directed_ = false;
+  CudaEvent fork_event_;
+  CudaEvent join_event_;
+};
+
+// A lack of memory, or of a library that an engine needs, may pass.
+bool IsLasting(const Status& status) {
+  return status.code() != StatusCode::kResourceExhausted &&
+         status.code() != StatusCode::kUnavailable;
+}
+
+Status CheckOwn(const PreparedConvolution& convolution, const StreamGroup& group) {
+  // Cheaper than dynamic_cast, for every launch.
+  if (typeid(convolution) == typeid(CudnnConvolution) &&
+      typeid(group) == typeid(CudnnStreamGroup)) {
+    return Status::Ok();
+  }
+  return InvalidArgument(
+      "Expected a convolution and a stream group of the cudnn backend, got another backend's.");
+}
+
+}  // namespace
+
+CudnnBackend::CudnnBackend(const CudaDriver& driver, const CudnnLibrary& library, CUctx_st* context)
+    : driver_(driver), library_(library), context_(context) {}
+
+CudnnBackend::~CudnnBackend() = default;
+
+Status CudnnBackend::ForStream(CUstream_st* caller, CudnnBackend** backend) {
+  const CudaDriver* driver = nullptr;
+  const CudnnLibrary* library = nullptr;
+  TF_INTEROP_RETURN_IF_ERROR(CudaDriver::Get(&driver));
+  TF_INTEROP_RETURN_IF_ERROR(CudnnLibrary::Get(&library));
+  CUcontext context = nullptr;
+  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(*driver, cuStreamGetCtx, caller, &context));
+
+  static auto* mutex = new std::mutex();
+  static auto* backends = new std::unordered_map<CUcontext, CudnnBackend*>();
+  std::lock_guard<std::mutex> lock(*mutex);
+  CudnnBackend*& entry = (*backends)[context];
+  if (entry == nullptr) entry = new CudnnBackend(*driver, *library, context);
+  *backend = entry;
+  return Status::Ok();
+}
+
+bool CudnnBackend::PrepareKey::operator==(const PrepareKey& other) const {
+  return convolution == other.convolution && algorithm == other.algorithm &&
+         options == other.options;
+}
+
+Status CudnnBackend::Prepare(const Convolution& convolution, const std::string& algorithm,
+                             const PrepareOptions& options,
+                             std::shared_ptr<const PreparedConvolution>* prepared) {
+  const PrepareKey key = {convolution, algorithm, options};
+  std::optional<PrepareOutcome> outcome = prepared_.Find(key);
+  if (!outcome) {
+    // Compiling a plan may take seconds; other convolutions need not wait for it.
+    outcome = PrepareAnew(key);
+    if (!IsLasting(outcome->status)) return outcome->status;
+    outcome = prepared_.Insert(key, std::move(*outcome));
+  }
+  *prepared = outcome->prepared;
+  return outcome->status;
+}
+
+Status CudnnBackend::WithHandle(const std::function<Status(cudnnContext*)>& use) {
+  ScopedContext scope(driver_, context_);
+  TF_INTEROP_RETURN_IF_ERROR(scope.status());
+  std::unique_ptr<StreamGroup> group;
+  TF_INTEROP_RETURN_IF_ERROR(Acquire(StreamGroupOptions::OnCallerStream(), &group));
+  const Status status = use(static_cast<CudnnStreamGroup*>(group.get())->handle());
+  Release(std::move(group));
+  return status;
+}
+
+CudnnBackend::PrepareOutcome CudnnBackend::PrepareAnew(const PrepareKey& key) {
+  std::shared_ptr<const CudnnConvolution> prepared;
+  const Status status = WithHandle([&](cudnnHandle_t handle) {
+    return PrepareCudnnConvolution(library_, handle, key.convolution, key.algorithm, key.options,
+                                   &prepared);
+  });
+  if (!status.ok()) return {status, nullptr};
+  // Whoever holds it last, on any thread, destroys cuDNN's descriptors with the context current
+  // that they belong to.
+  const CudnnConvolution* const plan = prepared.get();
+  const auto destroy = [this, owned = std::move(prepared)](const CudnnConvolution*) mutable {
+    ScopedContext scope(driver_, context_);
+    owned.reset();
+  };
+  return {status, std::shared_ptr<const CudnnConvolution>(plan, destroy)};
+}
+
+Status CudnnBackend::ListAlgorithms(const Convolution& convolution, AlgorithmScope scope,
+                                    bool allow_tf32, std::vector<std::string>* algorithms) {
+  return WithHandle([&](cudnnHandle_t handle) {
+    return ListCudnnAlgorithms(library_, handle, convolution, scope, allow_tf32, algorithms);
+  });
+}
+
+Status CudnnBackend::Acquire(const StreamGroupOptions& options,
+                             std::unique_ptr<StreamGroup>* group) {
+  GroupPool* pool = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(groups_mutex_);
+    TF_INTEROP_RETURN_IF_ERROR(FindPool(options, &pool));
+    if (!pool->idle.empty()) {
+      *group = std::move(pool->idle.back());
+      pool->idle.pop_back();
+      return Status::Ok();
+    }
+  }
+  auto made = std::make_unique<CudnnStreamGroup>(driver_, library_, context_, pool->green, pool);
+  TF_INTEROP_RETURN_IF_ERROR(made->Create(pool->uses_caller_stream, pool->priority));
+  if (pool->green != nullptr) {
+    std::lock_guard<std::mutex> lock(groups_mutex_);
+    green_streams_[made->stream()] = pool->green;
+    has_green_streams_ = true;
+  }
+  *group = std::move(made);
+  return Status::Ok();
+}
+
+void CudnnBackend::Release(std::unique_ptr<StreamGroup> group) {
+  if (!group) return;
+  auto* const pool = static_cast<GroupPool*>(static_cast<CudnnStreamGroup*>(group.get())->pool());
+  std::lock_guard<std::mutex> lock(groups_mutex_);
+  pool->idle.push_back(std::move(group));
+}
+
+Status CudnnBackend::FindPool(const StreamGroupOptions& options, GroupPool** pool) {
+  GreenContext* green = nullptr;
+  int priority = 0;
+  if (!options.uses_caller_stream) {
+    priority = options.priority;
+    TF_INTEROP_RETURN_IF_ERROR(ClampPriority(&priority));
+    const std::vector<int>& counts = options.partition;
+    const int lane = options.partition_index;
+    if (!counts.empty() && (lane < 0 || static_cast<size_t>(lane) >= counts.size())) {
+      return InvalidArgument("Expected the place of a lane among " + std::to_string(counts.size()) +
+                             " SM counts, got " + std::to_string(lane) + ".");
+    }
+    if (!counts.empty()) {
+      TF_INTEROP_RETURN_IF_ERROR(FindGreenContext(counts, static_cast<size_t>(lane), &green));
+    }
+  }
+  *pool = &pools_[{green, priority, options.uses_caller_stream}];
+  (*pool)->green = green;
+  (*pool)->priority = priority;
+  (*pool)->uses_caller_stream = options.uses_caller_stream;
+  return Status::Ok();
+}
+
+Status CudnnBackend::FindGreenContext(const std::vector<int>& counts, size_t lane,
+                                      GreenContext** green) {
+  auto found = partitions_.find(counts);
+  if (found == partitions_.end()) {
+    PartitionOutcome made;
+    made.status = SmPartition::Create(driver_, context_, counts, &made.partition);
+    if (!made.status.ok() && !IsLasting(made.status)) return made.status;
+    found = partitions_.emplace(counts, std::move(made)).first;
+  }
+  const PartitionOutcome& outcome = found->second;
+  if (outcome.status.ok()) *green = outcome.partition->of_lane(lane);
+  return outcome.status;
+}
+
+// Streams that differ only in what the device makes the same are interchangeable.
+Status CudnnBackend::ClampPriority(int* priority) {
+  if (*priority == 0) return Status::Ok();
+  if (priorities_ == nullptr) {
+    ScopedContext scope(driver_, context_);
+    TF_INTEROP_RETURN_IF_ERROR(scope.status());
+    PriorityRange range;
+    TF_INTEROP_RETURN_IF_ERROR(
+        TF_INTEROP_CALL(driver_, cuCtxGetStreamPriorityRange, &range.lowest, &range.highest));
+    priorities_ = std::make_unique<PriorityRange>(range);
+  }
+  *priority = std::min(std::max(*priority, priorities_->highest), priorities_->lowest);
+  return Status::Ok();
+}
+
+ExecutionContext CudnnBackend::ExecutionOf(Stream stream) {
+  if (!has_green_streams_) return {context_, nullptr};
+  std::lock_guard<std::mutex> lock(groups_mutex_);
+  const auto found = green_streams_.find(stream);
+  return found == green_streams_.end() ? ExecutionContext{context_, nullptr}
+                                       : found->second->execution();
+}
+
+Status CudnnBackend::Enter(void** outer) {
+  CUcontext outer_context = nullptr;
+  const Status status = EnterContext(driver_, context_, &outer_context);
+  *outer = outer_context;
+  return status;
+}
+
+void CudnnBackend::Leave(void* outer) { LeaveContext(driver_, static_cast<CUcontext>(outer)); }
+
+Status CudnnBackend::Record(Event* event, Stream stream) {
+  ScopedContext scope(driver_, ExecutionOf(stream));
+  TF_INTEROP_RETURN_IF_ERROR(scope.status());
+  return TF_INTEROP_CALL(driver_, cuEventRecord, static_cast<CudaEvent*>(event)->get(),
+                         static_cast<CUstream>(stream));
+}
+
+Status CudnnBackend::Wait(Stream stream, Event* event) {
+  ScopedContext scope(driver_, ExecutionOf(stream));
+  TF_INTEROP_RETURN_IF_ERROR(scope.status());
+  return TF_INTEROP_CALL(driver_, cuStreamWaitEvent, static_cast<CUstream>(stream),
+                         static_cast<CudaEvent*>(event)->get(), CU_EVENT_WAIT_DEFAULT);
+}
+
+Status CudnnBackend::Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
+                            void* workspace, StreamGroup* group, Stream stream) {
+  return OnHandle(prepared, group, stream,
+                  [&](const CudnnConvolution& convolution, cudnnHandle_t handle) {
+                    return convolution.Enqueue({handle, buffers, workspace});
+                  });
+}
+
+Status CudnnBackend::TransformFilter(const PreparedConvolution& prepared, const void* filter,
+                                     void* transformed, StreamGroup* group, Stream stream) {
+  return OnHandle(prepared, group, stream,
+                  [&](const CudnnConvolution& convolution, cudnnHandle_t handle) {
+                    return convolution.EnqueueFilterTransform(handle, filter, transformed);
+                  });
+}
+
+template <typename Use>
+Status CudnnBackend::OnHandle(const PreparedConvolution& prepared, StreamGroup* group,
+                              Stream stream, const Use& use) {
+  TF_INTEROP_RETURN_IF_ERROR(CheckOwn(prepared, *group));
+  ScopedContext scope(driver_, ExecutionOf(stream));
+  TF_INTEROP_RETURN_IF_ERROR(scope.status());
+  auto* const leased = static_cast<CudnnStreamGroup*>(group);
+  TF_INTEROP_RETURN_IF_ERROR(leased->Direct(static_cast<CUstream>(stream)));
+  return use(static_cast<const CudnnConvolution&>(prepared), leased->handle());
+}
+
+Status CudnnBackend::FillZero(void* data, size_t bytes, Stream stream) {
+  if (bytes == 0) return Status::Ok();
+  ScopedContext scope(driver_, ExecutionOf(stream));
+  TF_INTEROP_RETURN_IF_ERROR(scope.status());
+  return TF_INTEROP_CALL(driver_, cuMemsetD8Async, reinterpret_cast<CUdeviceptr>(data), 0, bytes,
+                         static_cast<CUstream>(stream));
+}
+
+Status CudnnBackend::CopyRows(const void* source, size_t source_pitch, void* destination,
+                              size_t destination_pitch, size_t row_bytes, size_t rows,
+                              Stream stream) {
+  if (row_bytes == 0 || rows == 0) return Status::Ok();
+  ScopedContext scope(driver_, ExecutionOf(stream));
+  TF_INTEROP_RETURN_IF_ERROR(scope.status());
+  CUDA_MEMCPY2D copy = {};
+  copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  copy.srcDevice = reinterpret_cast<CUdeviceptr>(source);
+  copy.srcPitch = source_pitch;
+  copy.dstDevice = reinterpret_cast<CUdeviceptr>(destination);
+  copy.dstPitch = destination_pitch;
+  copy.WidthInBytes = row_bytes;
+  copy.Height = rows;
+  return TF_INTEROP_CALL(driver_, cuMemcpy2DAsync, &copy, static_cast<CUstream>(stream));
+}
+
+}  // namespace tf_interop

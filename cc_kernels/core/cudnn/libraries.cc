@@ -1,0 +1,244 @@
+#include "cc_kernels/core/cudnn/libraries.h"
+
+#include <dlfcn.h>
+#include <link.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+namespace tf_interop {
+namespace {
+
+constexpr size_t kOldestCudnn = 90000;
+
+std::string LastLoaderError() {
+  const char* error = dlerror();
+  return error == nullptr ? "no reason given" : error;
+}
+
+// Appends the Python package folder that the library at `info` lies in, if any.
+int AppendPackageFolder(struct dl_phdr_info* info, size_t, void* folders) {
+  const std::string path = info->dlpi_name;
+  for (const char* name : {"/site-packages/", "/dist-packages/"}) {
+    const size_t found = path.rfind(name);
+    if (found == std::string::npos) continue;
+    auto* all = static_cast<std::vector<std::string>*>(folders);
+    std::string folder = path.substr(0, found + std::string(name).size());
+    if (std::find(all->begin(), all->end(), folder) == all->end()) {
+      all->push_back(std::move(folder));
+    }
+  }
+  return 0;
+}
+
+// The library of the process. Never destroyed: it is used until the very end.
+template <typename Library>
+Status OpenOnce(const Library** library) {
+  struct Opened {
+    Library library;
+    Status status = library.Open("");
+  };
+  static const auto* const opened = new Opened();
+  *library = &opened->library;
+  return opened->status;
+}
+
+StatusCode CodeOf(CUresult result) {
+  switch (result) {
+    case CUDA_ERROR_OUT_OF_MEMORY:
+      return StatusCode::kResourceExhausted;
+    case CUDA_ERROR_NOT_SUPPORTED:
+      return StatusCode::kUnsupported;
+    case CUDA_ERROR_NOT_INITIALIZED:
+    case CUDA_ERROR_DEINITIALIZED:
+    case CUDA_ERROR_NO_DEVICE:
+    case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
+      return StatusCode::kUnavailable;
+    default:
+      return StatusCode::kInternal;
+  }
+}
+
+StatusCode CodeOf(cudnnStatus_t status) {
+  switch (status) {
+    case CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED:
+    case CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED:
+      return StatusCode::kResourceExhausted;
+    default:
+      break;
+  }
+  switch (CUDNN_STATUS_CATEGORY(static_cast<int>(status))) {
+    case 1000:
+      return StatusCode::kUnavailable;
+    case CUDNN_STATUS_NOT_SUPPORTED:
+      return StatusCode::kUnsupported;
+    default:
+      return StatusCode::kInternal;
+  }
+}
+
+// "9.3.1" for 90301.
+std::string CudnnVersionText(size_t version) {
+  // Up to cuDNN 8 another unit was used: 8907 for 8.9.7.
+  const size_t major_unit = version >= kOldestCudnn ? 10000 : 1000;
+  return std::to_string(version / major_unit) + "." + std::to_string(version % major_unit / 100) +
+         "." + std::to_string(version % 100);
+}
+
+// Of the scopes that this thread is in; null outside of all.
+thread_local CUcontext innermost_context = nullptr;
+
+}  // namespace
+
+Status DynamicLibrary::Open(const std::vector<std::string>& candidates, const std::string& advice) {
+  std::string reasons;
+  for (const std::string& candidate : candidates) {
+    // Local, so that a cuDNN of another version in the process keeps its own symbols.
+    handle_ = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL);
+    path_ = candidate;
+    if (handle_ != nullptr) return Status::Ok();
+    reasons += (reasons.empty() ? "" : "; ") + LastLoaderError();
+  }
+  return Unavailable("Expected a shared library that can be opened, got: " + reasons + ". " +
+                     advice);
+}
+
+Status DynamicLibrary::Find(const std::vector<EntryPoint>& entry_points) const {
+  const std::string missing = FindSome(entry_points);
+  if (missing.empty()) return Status::Ok();
+  return Unavailable("Expected '" + missing + "' in '" + path_ +
+                     "', got no such symbols. Install a newer version of this library.");
+}
+
+std::string DynamicLibrary::FindSome(const std::vector<EntryPoint>& entry_points) const {
+  std::string missing;
+  for (const EntryPoint& entry_point : entry_points) {
+    void* const address = dlsym(handle_, entry_point.name);
+    std::memcpy(entry_point.pointer, &address, sizeof(address));
+    if (address == nullptr)
+      missing += (missing.empty() ? "" : ", ") + std::string(entry_point.name);
+  }
+  return missing;
+}
+
+std::vector<std::string> LibraryCandidates(const char* override_variable, const std::string& name,
+                                           const std::string& package_path) {
+  const char* override_path = std::getenv(override_variable);
+  if (override_path != nullptr && *override_path != '\0') return {override_path};
+  std::vector<std::string> candidates = {name};
+  if (package_path.empty()) return candidates;
+  std::vector<std::string> folders;
+  dl_iterate_phdr(AppendPackageFolder, &folders);
+  for (const std::string& folder : folders) candidates.push_back(folder + package_path);
+  return candidates;
+}
+
+Status CudaDriver::Get(const CudaDriver** driver) { return OpenOnce(driver); }
+
+Status CudaDriver::Open(const std::string& path) {
+  TF_INTEROP_RETURN_IF_ERROR(library.Open(
+      path.empty() ? LibraryCandidates("TF_INTEROP_LIBCUDA", "libcuda.so.1", "")
+                   : std::vector<std::string>{path},
+      "Install NVIDIA's driver, or set TF_INTEROP_LIBCUDA to the path of libcuda.so.1."));
+  TF_INTEROP_RETURN_IF_ERROR(library.Find({TF_INTEROP_CUDA_ENTRY_POINTS(TF_INTEROP_ENTRY_POINT)}));
+  missing_of_green_contexts =
+      library.FindSome({TF_INTEROP_CUDA_GREEN_CONTEXT_ENTRY_POINTS(TF_INTEROP_ENTRY_POINT)});
+  return TF_INTEROP_CALL(*this, cuInit, 0);
+}
+
+Status CudaDriver::Check(CUresult result, const char* call) const {
+  if (result == CUDA_SUCCESS) return Status::Ok();
+  const char* name = nullptr;
+  const char* text = nullptr;
+  if (cuGetErrorName(result, &name) != CUDA_SUCCESS || name == nullptr) name = "unknown error";
+  if (cuGetErrorString(result, &text) != CUDA_SUCCESS || text == nullptr) text = "no description";
+  return Status(CodeOf(result), std::string(call) + " failed with " + name + " (" +
+                                    std::to_string(static_cast<int>(result)) + "): " + text + ".");
+}
+
+Status CudaDriver::CheckHasGreenContexts() const {
+#if CUDA_VERSION >= 12050
+  if (missing_of_green_contexts.empty()) return Status::Ok();
+  return Unsupported(
+      "Expected a driver with green contexts, as those of CUDA 12.5 and newer are, '" +
+      library.path() + "' lacks " + missing_of_green_contexts +
+      ". Install a newer NVIDIA driver, or ask for no SM counts.");
+#else
+  return Unsupported("Expected a library built with the headers of CUDA 12.5 or newer, got " +
+                     std::to_string(CUDA_VERSION / 1000) + "." +
+                     std::to_string(CUDA_VERSION % 1000 / 10) +
+                     ", which have no green contexts. Build it anew, or ask for no SM counts.");
+#endif
+}
+
+Status EnterContext(const CudaDriver& driver, CUcontext context, CUcontext* outer) {
+  *outer = innermost_context;
+  if (innermost_context == context) return Status::Ok();
+  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver, cuCtxPushCurrent, context));
+  innermost_context = context;
+  return Status::Ok();
+}
+
+void LeaveContext(const CudaDriver& driver, CUcontext outer) {
+  if (innermost_context == outer) return;
+  innermost_context = outer;
+  CUcontext popped = nullptr;
+  // Nothing can be done about a failure here, and the next call on the context reports it.
+  (void)driver.cuCtxPopCurrent(&popped);
+}
+
+ScopedContext::ScopedContext(const CudaDriver& driver, const ExecutionContext& execution)
+    : driver_(driver),
+      turn_(execution.turn != nullptr ? std::unique_lock<std::mutex>(*execution.turn)
+                                      : std::unique_lock<std::mutex>()),
+      status_(EnterContext(driver, execution.context, &outer_)) {}
+
+ScopedContext::~ScopedContext() {
+  if (status_.ok()) LeaveContext(driver_, outer_);
+}
+
+Status CudnnLibrary::Get(const CudnnLibrary** library) { return OpenOnce(library); }
+
+Status CudnnLibrary::Open(const std::string& path) {
+  TF_INTEROP_RETURN_IF_ERROR(
+      library.Open(path.empty() ? LibraryCandidates("TF_INTEROP_LIBCUDNN", "libcudnn.so.9",
+                                                    "nvidia/cudnn/lib/libcudnn.so.9")
+                                : std::vector<std::string>{path},
+                   "Install cuDNN 9 (it comes with pip install tensorflow[and-cuda]), or set "
+                   "TF_INTEROP_LIBCUDNN to the path of libcudnn.so.9."));
+  // The version first: an older cuDNN lacks entry points, and that message would not help.
+  TF_INTEROP_RETURN_IF_ERROR(library.Find({TF_INTEROP_ENTRY_POINT(cudnnGetVersion)}));
+  if (cudnnGetVersion() < kOldestCudnn) {
+    return Unavailable("Expected cuDNN 9.0 or newer, got " + version() + " from '" +
+                       library.path() +
+                       "'. Install cuDNN 9, or set TF_INTEROP_LIBCUDNN to its path.");
+  }
+  missing_of_legacy_api =
+      library.FindSome({TF_INTEROP_CUDNN_LEGACY_ENTRY_POINTS(TF_INTEROP_ENTRY_POINT)});
+  return library.Find({TF_INTEROP_CUDNN_ENTRY_POINTS(TF_INTEROP_ENTRY_POINT)});
+}
+
+Status CudnnLibrary::CheckHasLegacyApi() const {
+  if (missing_of_legacy_api.empty()) return Status::Ok();
+  return Unsupported("Expected '" + missing_of_legacy_api + "' in '" + library.path() +
+                     "' (cuDNN " + version() +
+                     "), which is not there: algorithms of cuDNN's legacy API cannot run. Pin "
+                     "engines of its graph API.");
+}
+
+std::string CudnnLibrary::version() const { return CudnnVersionText(cudnnGetVersion()); }
+
+Status CudnnLibrary::Check(cudnnStatus_t status, std::string_view call) const {
+  if (status == CUDNN_STATUS_SUCCESS) return Status::Ok();
+  char last_error[1024] = "";
+  cudnnGetLastErrorString(last_error, sizeof(last_error));
+  last_error[sizeof(last_error) - 1] = '\0';
+  const std::string detail = *last_error == '\0' ? "" : std::string(": ") + last_error;
+  return Status(CodeOf(status), std::string(call) + " failed with " + cudnnGetErrorString(status) +
+                                    " (" + std::to_string(static_cast<int>(status)) + ")" + detail +
+                                    ". Set CUDNN_LOGLEVEL_DBG=3 and CUDNN_LOGDEST_DBG=stderr to "
+                                    "see cuDNN's log.");
+}
+
+}  // namespace tf_interop

@@ -1,0 +1,219 @@
+#include "cc_kernels/core/host/backend.h"
+
+#include <unistd.h>
+
+#include <cstring>
+#include <utility>
+
+#include "cc_kernels/core/host/reference_convolution.h"
+
+namespace tf_interop {
+namespace {
+
+// Two of the widest stages (kMaxLanes) at once.
+constexpr int kMaxThreads = 64;
+
+class HostStreamGroup : public StreamGroup {
+ public:
+  // `stream` is null for a group on the caller's.
+  explicit HostStreamGroup(std::unique_ptr<HostStream> stream) : stream_(std::move(stream)) {}
+  Stream stream() const override { return stream_.get(); }
+  bool has_thread() const { return stream_ != nullptr && stream_->has_thread(); }
+  Event* fork_event() override { return &fork_event_; }
+  Event* join_event() override { return &join_event_; }
+
+ private:
+  std::unique_ptr<HostStream> stream_;
+  HostEvent fork_event_;
+  HostEvent join_event_;
+};
+
+constexpr char kBuffered[] = "BUFFERED", kDirect[] = "DIRECT";
+
+class HostPrepared : public PreparedConvolution {
+ public:
+  HostPrepared(const Convolution& convolution, std::string algorithm)
+      : convolution_(convolution), algorithm_(std::move(algorithm)) {}
+
+  const Convolution& convolution() const { return convolution_; }
+  const std::string& algorithm() const override { return algorithm_; }
+  size_t workspace_bytes() const override {
+    return algorithm_ == kBuffered ? convolution_.result_elements() * sizeof(double) : 0;
+  }
+  size_t transformed_filter_bytes() const override {
+    const bool reads_filter = convolution_.kind != ConvolutionKind::kBackwardFilter;
+    if (!reads_filter || SizeOf(convolution_.dtype) != 2) return 0;
+    return convolution_.filter_elements() * sizeof(double);
+  }
+
+  void Run(const ConvolutionBuffers& buffers, void* workspace) const {
+    const Convolution& c = convolution_;
+    const std::vector<int64_t> elements = InputElements(c);
+    const size_t filter = c.kind == ConvolutionKind::kForward ? 1 : 0;
+    std::vector<std::vector<double>> decoded(elements.size());
+    std::vector<const double*> inputs;
+    for (size_t i = 0; i < elements.size(); ++i) {
+      if (i == filter && buffers.transformed_filter != nullptr) {
+        inputs.push_back(static_cast<const double*>(buffers.transformed_filter));
+        continue;
+      }
+      decoded[i] = Decode(c.dtype, buffers.inputs[i], elements[i]);
+      inputs.push_back(decoded[i].data());
+    }
+    std::vector<double> sums;
+    if (algorithm_ == kDirect) sums.resize(c.result_elements());
+    double* const result = algorithm_ == kDirect ? sums.data() : static_cast<double*>(workspace);
+    Convolve(c, inputs, result);
+    Encode(c.dtype, result, c.result_elements(), buffers.result);
+  }
+
+ private:
+  const Convolution convolution_;
+  const std::string algorithm_;
+};
+
+HostStream* AsHostStream(Stream stream) { return static_cast<HostStream*>(stream); }
+
+}  // namespace
+
+HostBackend::HostBackend(HostLaunchHook hook) : hook_(std::move(hook)), owner_(getpid()) {}
+
+Status HostBackend::Prepare(const Convolution& convolution, const std::string& algorithm,
+                            const PrepareOptions& options,
+                            std::shared_ptr<const PreparedConvolution>* prepared) {
+  TF_INTEROP_RETURN_IF_ERROR(Validate(convolution));
+  if (!algorithm.empty() && algorithm != kBuffered && algorithm != kDirect) {
+    return InvalidArgument("Expected an algorithm of the host backend (BUFFERED or DIRECT), got " +
+                           algorithm + ".");
+  }
+  auto ready =
+      std::make_shared<HostPrepared>(convolution, algorithm.empty() ? kBuffered : algorithm);
+  if (ready->workspace_bytes() > options.workspace_limit_bytes) {
+    if (!algorithm.empty()) {
+      return Unsupported("Algorithm " + algorithm + " needs a workspace of " +
+                         std::to_string(ready->workspace_bytes()) + " bytes, the limit is " +
+                         std::to_string(options.workspace_limit_bytes) + ".");
+    }
+    ready = std::make_shared<HostPrepared>(convolution, kDirect);
+  }
+  *prepared = std::move(ready);
+  return Status::Ok();
+}
+
+void HostBackend::DropStreamsOfParent() {
+  if (owner_ == getpid()) return;
+  // Their threads exist in the parent only: joining them here would wait for ever.
+  for (auto& group : idle_) (void)group.release();
+  idle_.clear();
+  thread_count_ = 0;
+  owner_ = getpid();
+}
+
+Status HostBackend::ListAlgorithms(const Convolution&, AlgorithmScope, bool,
+                                   std::vector<std::string>* algorithms) {
+  *algorithms = {kBuffered, kDirect};
+  return Status::Ok();
+}
+
+Status HostBackend::Acquire(const StreamGroupOptions& options,
+                            std::unique_ptr<StreamGroup>* group) {
+  if (options.uses_caller_stream) {
+    *group = std::make_unique<HostStreamGroup>(nullptr);
+    return Status::Ok();
+  }
+  if (!options.partition.empty()) {
+    return Unsupported(
+        "Expected lanes without SM counts on the host backend, which has no SMs to divide. Use a "
+        "plan without them on the CPU.");
+  }
+  bool may_start_thread = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    DropStreamsOfParent();
+    if (!idle_.empty()) {
+      *group = std::move(idle_.back());
+      idle_.pop_back();
+      return Status::Ok();
+    }
+    may_start_thread = thread_count_ < kMaxThreads;
+    if (may_start_thread) ++thread_count_;
+  }
+  std::unique_ptr<HostStream> stream;
+  if (may_start_thread && !HostStream::Create(&stream).ok()) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    --thread_count_;
+  }
+  if (stream == nullptr) stream = HostStream::CreateWithoutThread();
+  *group = std::make_unique<HostStreamGroup>(std::move(stream));
+  return Status::Ok();
+}
+
+void HostBackend::Release(std::unique_ptr<StreamGroup> group) {
+  if (!static_cast<const HostStreamGroup*>(group.get())->has_thread()) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  DropStreamsOfParent();
+  idle_.push_back(std::move(group));
+}
+
+Status HostBackend::Record(Event* event, Stream stream) {
+  HostStream* const host_stream = AsHostStream(stream);
+  std::shared_ptr<Latch> latch = static_cast<HostEvent*>(event)->Record();
+  host_stream->Enqueue([latch, host_stream] {
+    latch->Open(host_stream->TakeError());
+    return Status::Ok();
+  });
+  return Status::Ok();
+}
+
+Status HostBackend::Wait(Stream stream, Event* event) {
+  std::shared_ptr<Latch> latch = static_cast<HostEvent*>(event)->latch();
+  if (latch == nullptr) return InvalidArgument("Expected a recorded event, got a new one.");
+  AsHostStream(stream)->Enqueue([latch] { return latch->Wait(); });
+  return Status::Ok();
+}
+
+Status HostBackend::Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
+                           void* workspace, StreamGroup*, Stream stream) {
+  // A copy of the description (no tensor data): `prepared` may go before the work has run.
+  const auto& convolution = static_cast<const HostPrepared&>(prepared);
+  AsHostStream(stream)->Enqueue([this, convolution, buffers, workspace]() -> Status {
+    if (hook_) TF_INTEROP_RETURN_IF_ERROR(hook_(convolution.convolution()));
+    convolution.Run(buffers, workspace);
+    return Status::Ok();
+  });
+  return Status::Ok();
+}
+
+Status HostBackend::TransformFilter(const PreparedConvolution& prepared, const void* filter,
+                                    void* transformed, StreamGroup*, Stream stream) {
+  const Convolution c = static_cast<const HostPrepared&>(prepared).convolution();
+  AsHostStream(stream)->Enqueue([c, filter, transformed] {
+    Decode(c.dtype, filter, c.filter_elements(), static_cast<double*>(transformed));
+    return Status::Ok();
+  });
+  return Status::Ok();
+}
+
+Status HostBackend::FillZero(void* data, size_t bytes, Stream stream) {
+  AsHostStream(stream)->Enqueue([data, bytes] {
+    std::memset(data, 0, bytes);
+    return Status::Ok();
+  });
+  return Status::Ok();
+}
+
+Status HostBackend::CopyRows(const void* source, size_t source_pitch, void* destination,
+                             size_t destination_pitch, size_t row_bytes, size_t rows,
+                             Stream stream) {
+  AsHostStream(stream)->Enqueue([=] {
+    const auto* from = static_cast<const unsigned char*>(source);
+    auto* to = static_cast<unsigned char*>(destination);
+    for (size_t row = 0; row < rows; ++row) {
+      std::memcpy(to + row * destination_pitch, from + row * source_pitch, row_bytes);
+    }
+    return Status::Ok();
+  });
+  return Status::Ok();
+}
+
+}  // namespace tf_interop

@@ -1,0 +1,124 @@
+#include "cc_kernels/core/host/stream.h"
+
+#include <exception>
+#include <new>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "cc_kernels/core/trace.h"
+
+namespace tf_interop {
+namespace {
+
+Status RunGuarded(const std::function<Status()>& work) {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return ResourceExhausted("Out of host memory in work on a host stream.");
+  } catch (const std::exception& error) {
+    return Internal(std::string("Work on a host stream failed: ") + error.what());
+  }
+}
+
+// `work`, under the label that the calling thread has now.
+std::function<Status()> Labelled(std::function<Status()> work) {
+  std::shared_ptr<const TraceLabel> label = CurrentTraceLabel();
+  if (label == nullptr) return work;
+  return [label = std::move(label), work = std::move(work)] {
+    const TraceScope scope([&] { return *label; });
+    return work();
+  };
+}
+
+}  // namespace
+
+void Latch::Open(Status outcome) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    is_open_ = true;
+    outcome_ = std::move(outcome);
+  }
+  opened_.notify_all();
+}
+
+Status Latch::Wait() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  opened_.wait(lock, [this] { return is_open_; });
+  return outcome_;
+}
+
+Status HostStream::Create(std::unique_ptr<HostStream>* stream) {
+  std::unique_ptr<HostStream> created(new HostStream());
+  try {
+    created->thread_ = std::thread([raw = created.get()] { raw->Run(); });
+  } catch (const std::system_error& error) {
+    return ResourceExhausted(std::string("No thread for a host stream: ") + error.what());
+  }
+  *stream = std::move(created);
+  return Status::Ok();
+}
+
+std::unique_ptr<HostStream> HostStream::CreateWithoutThread() {
+  return std::unique_ptr<HostStream>(new HostStream());
+}
+
+HostStream::~HostStream() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    closing_ = true;
+  }
+  changed_.notify_all();
+  if (has_thread()) thread_.join();
+}
+
+void HostStream::Enqueue(std::function<Status()> work) {
+  if (!has_thread()) {
+    const Status status = RunGuarded(work);
+    std::lock_guard<std::mutex> lock(mutex_);
+    error_.Update(status);
+    return;
+  }
+  std::function<Status()> labelled = Labelled(std::move(work));
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    queue_.push_back(std::move(labelled));
+  }
+  changed_.notify_one();
+}
+
+void HostStream::Synchronize() {
+  // Shared, because the stream's thread may still be inside Open when Wait returns here.
+  auto reached = std::make_shared<Latch>();
+  Enqueue([reached] {
+    reached->Open(Status::Ok());
+    return Status::Ok();
+  });
+  (void)reached->Wait();
+}
+
+Status HostStream::TakeError() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(error_, Status::Ok());
+}
+
+void HostStream::Run() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return closing_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    const std::function<Status()> work = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    const Status status = RunGuarded(work);
+    lock.lock();
+    error_.Update(status);
+  }
+}
+
+std::shared_ptr<Latch> HostEvent::Record() {
+  latch_ = std::make_shared<Latch>();
+  return latch_;
+}
+
+}  // namespace tf_interop

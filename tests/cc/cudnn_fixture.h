@@ -1,0 +1,211 @@
+// A cudnn backend on the stand-ins for libcuda and libcudnn, with nothing prepared.
+#ifndef TF_INTEROP_TESTS_CC_CUDNN_FIXTURE_H_
+#define TF_INTEROP_TESTS_CC_CUDNN_FIXTURE_H_
+
+#include <cuda.h>
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc_kernels/core/cudnn/backend.h"
+#include "tests/cc/convolution_cases.h"
+#include "tests/cc/fake_cuda.h"
+#include "tests/cc/fake_cudnn.h"
+#include "tests/cc/problem.h"
+#include "tests/cc/stage_fixture.h"
+#include "tests/cc/threads.h"
+
+namespace tf_interop {
+
+inline constexpr size_t kAmpleWorkspace = size_t{64} << 20;
+
+// Leaky slopes and exponentials are rounded; a split epilogue rounds to half in between.
+inline constexpr Tolerance kTolerance = {1e-6, 2e-3};
+
+// The stand-ins are linked into this program for their controls; the library under test opens the
+// same files by path.
+template <typename Function>
+std::string PathOf(Function* function) {
+  Dl_info info;
+  return dladdr(reinterpret_cast<void*>(function), &info) != 0 ? info.dli_fname : "";
+}
+
+// Resets the stand-ins, and has the library open them.
+inline void UseFakes() {
+  FakeCuda() = FakeCudaSwitches();
+  FakeCudnn() = FakeCudnnSwitches();
+  setenv("TF_INTEROP_LIBCUDA", PathOf(&FakeCudaMakeContext).c_str(), 1);
+  setenv("TF_INTEROP_LIBCUDNN", PathOf(&FakeCudnn).c_str(), 1);
+}
+
+// As TensorFlow runs a stage; compares every result.
+inline Status RunOnFakes(CudnnBackend* backend, const PreparedStage& stage, Problem* problem,
+                         CUstream caller) {
+  const Status status = RunBetween(
+      backend, stage, problem, caller, [caller](auto work) { FakeCudaEnqueue(caller, work); },
+      [caller] { FakeCudaSynchronize(caller); });
+  if (status.ok()) problem->ExpectCorrect(kTolerance);
+  return status;
+}
+
+using Names = std::vector<std::string>;
+
+inline bool Holds(const Names& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+inline Convolution MakeNchw(ConvolutionKind kind = ConvolutionKind::kForward) {
+  return MakeConvolution(kind, Layout::kNCHW);
+}
+
+class CudnnTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    UseFakes();
+    UseNewContext();
+    FakeCudnnCounts().handle_races = 0;
+    FakeCudnnCounts().plan_races = 0;
+    FakeCudnnCounts().destroyed_outside_contexts = 0;
+  }
+
+  void TearDown() override {
+    FakeCudaSynchronize(caller_);
+    EXPECT_EQ(FakeCudaCurrentContext(), nullptr) << "a context was left current";
+    EXPECT_EQ(FakeCudnnCounts().handle_races, 0);
+    EXPECT_EQ(FakeCudnnCounts().plan_races, 0);
+    EXPECT_EQ(FakeCudnnCounts().destroyed_outside_contexts, 0);
+  }
+
+  // And so a backend with nothing prepared.
+  void UseNewContext() { UseContext(FakeCudaMakeContext()); }
+  void UseContext(CUcontext context) {
+    context_ = context;
+    caller_ = FakeCudaMakeStream(context_);
+    ASSERT_TRUE(IsOk(CudnnBackend::ForStream(caller_, &backend_)));
+  }
+
+  PrepareOptions WithLimit(size_t bytes) const {
+    PrepareOptions options = options_;
+    options.workspace_limit_bytes = bytes;
+    return options;
+  }
+
+  std::shared_ptr<const PreparedConvolution> PrepareOk(const Convolution& c,
+                                                       const std::string& algorithm = "",
+                                                       size_t limit = kAmpleWorkspace) {
+    std::shared_ptr<const PreparedConvolution> prepared;
+    EXPECT_TRUE(IsOk(backend_->Prepare(c, algorithm, WithLimit(limit), &prepared))) << ToString(c);
+    return prepared;
+  }
+
+  Status PrepareError(const Convolution& c, const std::string& algorithm = "",
+                      size_t limit = kAmpleWorkspace) {
+    std::shared_ptr<const PreparedConvolution> prepared;
+    const Status status = backend_->Prepare(c, algorithm, WithLimit(limit), &prepared);
+    EXPECT_FALSE(status.ok());
+    EXPECT_EQ(prepared, nullptr);
+    return status;
+  }
+
+  // Calls `use` with a stream group for the caller's stream, leased for it.
+  template <typename Use>
+  Status WithGroup(const Use& use) {
+    std::unique_ptr<StreamGroup> group;
+    TF_INTEROP_RETURN_IF_ERROR(backend_->Acquire(StreamGroupOptions::OnCallerStream(), &group));
+    const Status status = use(group.get());
+    backend_->Release(std::move(group));
+    return status;
+  }
+
+  Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
+                void* workspace) {
+    return WithGroup([&](StreamGroup* group) {
+      return backend_->Launch(prepared, buffers, workspace, group, caller_);
+    });
+  }
+
+  Status TransformFilter(const PreparedConvolution& prepared, const void* filter,
+                         void* transformed) {
+    return WithGroup([&](StreamGroup* group) {
+      return backend_->TransformFilter(prepared, filter, transformed, group, caller_);
+    });
+  }
+
+  // Launches on the caller's stream and compares every element. `transforms` has the filter
+  // transformed first, and the original not read; it is launched twice.
+  void ExpectMatches(const Convolution& c, const PreparedConvolution& prepared,
+                     bool transforms = false) {
+    SCOPED_TRACE(ToString(c) + " " + prepared.algorithm());
+    Problem problem(c);
+    ConvolutionBuffers buffers = problem.buffers();
+    void* const workspace = problem.NewBuffer(prepared.workspace_bytes()).data();
+    if (transforms) {
+      const void*& filter = buffers.inputs[c.kind == ConvolutionKind::kForward ? 1 : 0];
+      void* const transformed = problem.NewBuffer(prepared.transformed_filter_bytes()).data();
+      ASSERT_TRUE(IsOk(TransformFilter(prepared, filter, transformed)));
+      filter = nullptr;
+      buffers.transformed_filter = transformed;
+    }
+    for (int launch = 0; launch < (transforms ? 2 : 1); ++launch) {
+      problem.SpoilResults();
+      ASSERT_TRUE(IsOk(Launch(prepared, buffers, workspace)));
+      FakeCudaSynchronize(caller_);
+      problem.ExpectCorrect(kTolerance);
+    }
+  }
+
+  // Prepares and launches; returns the algorithm that ran.
+  std::string RunAndExpectMatch(const Convolution& c, const std::string& algorithm = "") {
+    const auto prepared = PrepareOk(c, algorithm);
+    if (!prepared) return "";
+    ExpectMatches(c, *prepared);
+    return prepared->algorithm();
+  }
+
+  // Launches what is prepared from four threads at once, and compares every result.
+  void ExpectMatchesFromSeveralThreads(const Convolution& c, const PreparedConvolution& prepared) {
+    InThreads(4, [&](int) {
+      Problem problem(c);
+      void* const workspace = problem.NewBuffer(prepared.workspace_bytes()).data();
+      for (int round = 0; round < 50; ++round) {
+        problem.SpoilResults();
+        std::unique_ptr<StreamGroup> group;
+        ASSERT_TRUE(IsOk(backend_->Acquire(StreamGroupOptions(), &group)));
+        const auto stream = static_cast<CUstream>(group->stream());
+        ASSERT_TRUE(
+            IsOk(backend_->Launch(prepared, problem.buffers(), workspace, group.get(), stream)));
+        FakeCudaSynchronize(stream);
+        backend_->Release(std::move(group));
+        problem.ExpectCorrect(kTolerance);
+      }
+    });
+  }
+
+  Names List(const Convolution& c, AlgorithmScope scope) {
+    Names names;
+    EXPECT_TRUE(IsOk(backend_->ListAlgorithms(c, scope, options_.allow_tf32, &names)));
+    return names;
+  }
+
+  Status ListError(const Convolution& c, AlgorithmScope scope) {
+    Names names;
+    const Status status = backend_->ListAlgorithms(c, scope, options_.allow_tf32, &names);
+    EXPECT_TRUE(names.empty());
+    return status;
+  }
+
+  CUcontext context_ = nullptr;
+  CUstream caller_ = nullptr;
+  CudnnBackend* backend_ = nullptr;
+  PrepareOptions options_ = {kAmpleWorkspace};
+};
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_TESTS_CC_CUDNN_FIXTURE_H_

@@ -1,0 +1,483 @@
+// Stages on the cudnn backend, over stand-ins for libcuda and libcudnn: between fork and join, on
+// priorities and SM partitions, merged, and where an engine, memory or cuDNN itself fails.
+#include <cuda.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc_kernels/core/cudnn/libraries.h"
+#include "cc_kernels/core/cudnn/sm_partition.h"
+#include "cc_kernels/core/ladder.h"
+#include "cc_kernels/core/transformed_filters.h"
+#include "tests/cc/cudnn_fixture.h"
+
+namespace tf_interop {
+namespace {
+
+constexpr int kUnlimited = 1 << 30;
+
+StreamGroupOptions OnSms(const std::vector<int>& partition, int index, int priority = 0) {
+  StreamGroupOptions options;
+  options.partition = partition;
+  options.partition_index = index;
+  options.priority = priority;
+  return options;
+}
+
+StreamGroupOptions Priority(int priority) { return OnSms({}, 0, priority); }
+
+// A stream group that goes back to the pool with its last owner.
+using Lease = std::shared_ptr<StreamGroup>;
+
+CUstream StreamOf(const Lease& group) { return static_cast<CUstream>(group->stream()); }
+
+class LaneOptionsTest : public CudnnTest {
+ protected:
+  void SetUp() override {
+    CudnnTest::SetUp();
+#if CUDA_VERSION < 12050
+    GTEST_SKIP() << "the headers of this CUDA have no green contexts";
+#endif
+    green_contexts_before_ = FakeCudaCounts().live_green_contexts;
+    streams_before_ = FakeCudaCounts().live_streams;
+    events_before_ = FakeCudaCounts().live_events;
+  }
+
+  void TearDown() override {
+    FakeCudaCounts().green_contexts_left = FakeCudaCounts().streams_left = kUnlimited;
+    CudnnTest::TearDown();
+  }
+
+  Lease AcquireOk(const StreamGroupOptions& options) {
+    std::unique_ptr<StreamGroup> group;
+    EXPECT_TRUE(IsOk(backend_->Acquire(options, &group)));
+    return Lease(group.release(), [backend = backend_](StreamGroup* leased) {
+      backend->Release(std::unique_ptr<StreamGroup>(leased));
+    });
+  }
+
+  Status AcquireError(const StreamGroupOptions& options) {
+    std::unique_ptr<StreamGroup> group;
+    const Status status = backend_->Acquire(options, &group);
+    EXPECT_EQ(group, nullptr);
+    return status;
+  }
+
+  int GreenContexts() const {
+    return FakeCudaCounts().live_green_contexts - green_contexts_before_;
+  }
+  int Streams() const { return FakeCudaCounts().live_streams - streams_before_; }
+  int Events() const { return FakeCudaCounts().live_events - events_before_; }
+
+ private:
+  int green_contexts_before_ = 0, streams_before_ = 0, events_before_ = 0;
+};
+
+TEST_F(LaneOptionsTest, RoundsCountsUpAndReportsWhatTheDeviceGives) {
+  const std::vector<int> counts = {57, 8, 0};
+  const auto first = AcquireOk(OnSms(counts, 0));
+  const auto second = AcquireOk(OnSms(counts, 1));
+  const auto rest = AcquireOk(OnSms(counts, 2));
+  EXPECT_EQ(first->sm_count(), 64);
+  EXPECT_EQ(second->sm_count(), 8);
+  EXPECT_EQ(rest->sm_count(), 60);  // the four that make no whole group among them
+  EXPECT_EQ(FakeCudaSmsOf(StreamOf(first)), std::make_pair(0, 63));
+  EXPECT_EQ(FakeCudaSmsOf(StreamOf(second)), std::make_pair(64, 71));
+  EXPECT_EQ(FakeCudaSmsOf(StreamOf(rest)), std::make_pair(72, 131));
+  EXPECT_EQ(AcquireOk({})->sm_count(), 0);
+}
+
+TEST_F(LaneOptionsTest, FollowsTheGranularityOfTheDevice) {
+  FakeCuda().sm_count = 30;
+  FakeCuda().sm_granularity = 4;
+  EXPECT_EQ(AcquireOk(OnSms({5, 0}, 0))->sm_count(), 8);
+  EXPECT_EQ(AcquireOk(OnSms({5, 0}, 1))->sm_count(), 22);
+  EXPECT_EQ(AcquireOk(OnSms({28, 0}, 1))->sm_count(), 2);
+}
+
+TEST_F(LaneOptionsTest, LanesWithoutACountShareWhatIsLeft) {
+  const std::vector<int> counts = {0, 16, 0};
+  const auto first = AcquireOk(OnSms(counts, 0));
+  const auto last = AcquireOk(OnSms(counts, 2));
+  EXPECT_NE(first->stream(), last->stream());
+  EXPECT_EQ(first->sm_count(), 116);
+  EXPECT_EQ(FakeCudaSmsOf(StreamOf(first)), FakeCudaSmsOf(StreamOf(last)));
+  EXPECT_EQ(GreenContexts(), 2);
+}
+
+TEST_F(LaneOptionsTest, MakesAPartitionOnceAndKeepsItsStreams) {
+  auto group = AcquireOk(OnSms({60, 64}, 0));
+  const Stream stream = group->stream();
+  EXPECT_EQ(GreenContexts(), 2);
+  group.reset();
+  auto other_lane = AcquireOk(OnSms({60, 64}, 1));
+  EXPECT_NE(other_lane->stream(), stream);
+  auto plain = AcquireOk({});
+  EXPECT_NE(plain->stream(), stream);
+  group = AcquireOk(OnSms({60, 64}, 0));
+  EXPECT_EQ(group->stream(), stream);
+  EXPECT_EQ(GreenContexts(), 2);
+  EXPECT_EQ(Streams(), 3);
+}
+
+TEST_F(LaneOptionsTest, RefusesCountsThatDoNotFitOnceRoundedUp) {
+  EXPECT_TRUE(IsError(AcquireError(OnSms({60, 65}, 0)), StatusCode::kUnsupported,
+                      {"[60, 65]", "[64, 72]", "groups of 8", "132 SMs in 16"}));
+  EXPECT_EQ(AcquireError(OnSms({2147483647, 0}, 1)).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(GreenContexts(), 0);
+}
+
+TEST_F(LaneOptionsTest, RefusesToLeaveNothingForALaneWithoutACount) {
+  FakeCuda().sm_count = 128;
+  EXPECT_EQ(AcquireOk(OnSms({64, 64}, 1))->sm_count(), 64);
+  EXPECT_EQ(AcquireError(OnSms({64, 64, 0}, 0)).code(), StatusCode::kUnsupported);
+}
+
+TEST_F(LaneOptionsTest, RefusesAPlaceThatThePartitionDoesNotHave) {
+  EXPECT_EQ(AcquireError(OnSms({64, 0}, 2)).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(AcquireError(OnSms({64, 0}, -1)).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(AcquireError(OnSms({64, -8}, 0)).code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(LaneOptionsTest, NamesTheEntryPointsThatADriverLacks) {
+  CudaDriver driver;
+  ASSERT_TRUE(IsOk(driver.Open(DRIVER_WITHOUT_GREEN_CONTEXTS)));
+  std::unique_ptr<SmPartition> partition;
+  EXPECT_TRUE(IsError(SmPartition::Create(driver, context_, {8, 0}, &partition),
+                      StatusCode::kUnsupported,
+                      {"cuGreenCtxCreate", "cuDevSmResourceSplitByCount", "newer NVIDIA"}));
+}
+
+TEST_F(LaneOptionsTest, RefusesAGpuWithoutGreenContextsOnceAndForAll) {
+  FakeCuda().no_green_contexts = true;
+  const Status status = AcquireError(OnSms({8, 0}, 0));
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  FakeCuda().no_green_contexts = false;
+  EXPECT_EQ(AcquireError(OnSms({8, 0}, 1)).message(), status.message());
+}
+
+TEST_F(LaneOptionsTest, RefusesAContextThatIsNotThePrimaryOne) {
+  UseContext(FakeCudaMakeSecondContext(context_));
+  EXPECT_TRUE(
+      IsError(AcquireError(OnSms({8, 0}, 0)), StatusCode::kUnsupported, {"primary context"}));
+}
+
+TEST_F(LaneOptionsTest, LackOfMemoryHalfwayLeavesNothingAndIsTriedAnew) {
+  FakeCudaCounts().green_contexts_left = 2;
+  const Status status = AcquireError(OnSms({8, 8, 0}, 0));
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(GreenContexts(), 0);
+  FakeCudaCounts().green_contexts_left = kUnlimited;
+  EXPECT_EQ(AcquireOk(OnSms({8, 8, 0}, 0))->sm_count(), 8);
+}
+
+TEST_F(LaneOptionsTest, AGroupThatCannotBeMadeLeavesNoStreamsAndEvents) {
+  const auto another = AcquireOk(OnSms({8, 0}, 0, -1));
+  ASSERT_EQ(Streams(), 1);
+  ASSERT_EQ(Events(), 2);
+  FakeCudaCounts().streams_left = 0;
+  EXPECT_EQ(AcquireError(OnSms({8, 0}, 0)).code(), StatusCode::kResourceExhausted);
+  FakeCudaCounts().streams_left = kUnlimited;
+  FakeCudnn().fail_handle = true;
+  EXPECT_FALSE(AcquireError(OnSms({8, 0}, 1)).ok());
+  EXPECT_EQ(Streams(), 1);
+  EXPECT_EQ(Events(), 2);
+}
+
+TEST_F(LaneOptionsTest, ClampsPrioritiesToWhatTheDeviceHas) {
+  auto highest = AcquireOk(Priority(-100));
+  EXPECT_EQ(FakeCudaPriorityOf(StreamOf(highest)), -5);
+  EXPECT_EQ(FakeCudaPriorityOf(StreamOf(AcquireOk(Priority(-2)))), -2);
+  EXPECT_EQ(FakeCudaPriorityOf(StreamOf(AcquireOk(Priority(7)))), 0);
+  EXPECT_EQ(FakeCudaPriorityOf(StreamOf(AcquireOk(OnSms({8, 0}, 1, -3)))), -3);
+  const Stream stream = highest->stream();
+  highest.reset();
+  EXPECT_NE(AcquireOk(Priority(-4))->stream(), stream);
+  EXPECT_EQ(AcquireOk(Priority(-5))->stream(), stream);
+}
+
+// Three convolutions, the last of which has a result that is filled with zeros.
+std::vector<Convolution> ThreeConvolutions() {
+  Convolution gradient = MakeConvolution(ConvolutionKind::kBackwardFilter);
+  gradient.batch = 0;
+  return {MakeConvolution(), MakeConvolution(), gradient};
+}
+
+// Runs a stage as TensorFlow would, on lanes of their own, and compares its results.
+void RunOnLanes(CudnnBackend* backend, CUstream caller, const std::vector<Convolution>& cs,
+                const std::vector<LaneOptions>& lanes = {}) {
+  Problem problem(cs);
+  const PreparedStage stage =
+      Prepared(backend, WithOptions(SideBySide(cs), lanes), {kAmpleWorkspace});
+  EXPECT_TRUE(IsOk(RunOnFakes(backend, stage, &problem, caller)));
+}
+
+TEST_F(LaneOptionsTest, AStageOnAPartitionIsForkedAndJoined) {
+  FakeCuda().lane_delay_us = 200;
+  const int64_t refusals = CountRefusals("");
+  RunOnLanes(backend_, caller_, ThreeConvolutions(), {{-5, 64}, {0, 8}, {0, 0}});
+  EXPECT_EQ(CountRefusals(""), refusals);
+  EXPECT_EQ(GreenContexts(), 3);
+  EXPECT_EQ(Streams(), 3) << "one for each lane";
+  EXPECT_EQ(FakeCudaPriorityOf(StreamOf(AcquireOk(OnSms({64, 8, 0}, 0, -5)))), -5);
+  EXPECT_EQ(Streams(), 3) << "they are back";
+}
+
+TEST_F(LaneOptionsTest, ThreadsTakeTurnsOnAPartition) {
+  FakeCuda().lane_delay_us = 20;
+  const int64_t refusals = CountRefusals("");
+  InThreads(4, [this](int) {
+    CUstream caller = FakeCudaMakeStream(context_);
+    for (int round = 0; round < 20; ++round) {
+      RunOnLanes(backend_, caller, ThreeConvolutions(), {{0, 64}, {-1, 0}, {0, 0}});
+    }
+  });
+  EXPECT_EQ(CountRefusals(""), refusals);
+  EXPECT_EQ(GreenContexts(), 2);
+}
+
+TEST_F(LaneOptionsTest, AStageWhosePartitionDoesNotFitRunsWithoutAndIsCounted) {
+  FakeCuda().lane_delay_us = 200;
+  const int64_t refusals = CountRefusals("[128, 8, 0]");
+  for (int round = 0; round < 2; ++round) {
+    RunOnLanes(backend_, caller_, ThreeConvolutions(), {{0, 128}, {0, 8}, {0, 0}});
+  }
+  EXPECT_EQ(CountRefusals("[128, 8, 0]"), refusals + 2);
+  EXPECT_EQ(GreenContexts(), 0);
+}
+
+TEST_F(LaneOptionsTest, AStageWhoseGroupsCannotAllBeMadeReturnsThemAndRunsWithout) {
+  {
+    const Lease plain[] = {AcquireOk({}), AcquireOk({}), AcquireOk({})};
+  }
+  FakeCudaCounts().streams_left = 1;
+  const int64_t refusals = CountRefusals("OUT_OF_MEMORY");
+  RunOnLanes(backend_, caller_, ThreeConvolutions(), {{0, 64}, {0, 8}, {0, 0}});
+  EXPECT_EQ(CountRefusals("OUT_OF_MEMORY"), refusals + 1);
+  EXPECT_EQ(Streams(), 4);
+  // The one that could be made is in the pool.
+  EXPECT_EQ(AcquireOk(OnSms({64, 8, 0}, 0))->sm_count(), 64);
+}
+
+// As where TensorFlow holds all memory: a cuDNN handle needs some of its own.
+TEST_F(LaneOptionsTest, AStageThatHasTooFewHandlesRunsInSequenceAndWithNoneFails) {
+  Lease of_prepare = AcquireOk(StreamGroupOptions::OnCallerStream());
+  const auto prepared = [this](const std::vector<LaneOptions>& lanes) {
+    return Prepared(backend_, WithOptions(SideBySide(ThreeConvolutions()), lanes), options_);
+  };
+  of_prepare.reset();
+  const int streams = Streams();
+  for (const std::vector<LaneOptions>& lanes :
+       {std::vector<LaneOptions>(), std::vector<LaneOptions>{{0, 64}, {0, 8}, {0, 0}}}) {
+    FakeCudnn().fail_handle = false;
+    const PreparedStage stage = prepared(lanes);
+    FakeCudnn().fail_handle = true;
+    Problem problem(ThreeConvolutions());
+    EXPECT_TRUE(IsOk(RunOnFakes(backend_, stage, &problem, caller_)));
+    of_prepare = AcquireOk(StreamGroupOptions::OnCallerStream());
+    EXPECT_FALSE(RunOnFakes(backend_, stage, &problem, caller_).ok());
+    of_prepare.reset();
+    EXPECT_EQ(Streams(), streams);
+  }
+}
+
+// ---- Stages without options.
+
+class CudnnStageTest : public CudnnTest {
+ protected:
+  static Stage Lanes(const std::string& first, const std::string& second) {
+    Stage stage = SideBySide({MakeConvolution(), MakeFused()});
+    stage.steps[0].algorithm = first;
+    stage.steps[1].algorithm = second;
+    return stage;
+  }
+
+  // Prepares and runs a stage, also anew, and compares its results where it succeeds.
+  Status Run(const Stage& stage, size_t limit = kAmpleWorkspace) {
+    PreparedStage prepared;
+    TF_INTEROP_RETURN_IF_ERROR(PrepareStage(backend_, stage, WithLimit(limit), &prepared));
+    fallbacks_ = prepared.fallbacks;
+    Problem problem(stage);
+    return RunPrepared(stage, prepared, problem.Bind(prepared.lane_workspace_bytes), &problem);
+  }
+
+  Status RunPrepared(const Stage& stage, const PreparedStage& prepared, const StageBuffers& buffers,
+                     Problem* problem) {
+    LadderCalls calls;
+    calls.get_workspaces = [problem](const std::vector<size_t>& bytes, bool,
+                                     std::vector<void*>* places) {
+      *places = problem->NewWorkspaces(bytes);
+      return true;
+    };
+    const Status status =
+        RunOrDescend(backend_, stage, options_, prepared, buffers, caller_, calls);
+    FakeCudaSynchronize(caller_);
+    if (status.ok()) problem->ExpectCorrect(kTolerance);
+    return status;
+  }
+
+  Names fallbacks_;
+};
+
+TEST_F(CudnnStageTest, RunsBetweenForkAndJoinFromSeveralThreads) {
+  FakeCuda().lane_delay_us = 50;
+  InThreads(4, [this](int) {
+    CUstream caller = FakeCudaMakeStream(context_);
+    for (int round = 0; round < 5; ++round) {
+      RunOnLanes(backend_, caller,
+                 {MakeConvolution(), MakeConvolution(), MakeAsymmetric(), MakeFused()});
+    }
+  });
+}
+
+TEST_F(CudnnStageTest, AnEngineThatFailsInOneLaneIsReplaced) {
+  // cuDNN's own choice, and what needs least.
+  for (const int engine : {3, 0}) {
+    FakeCudnn().engines_failing_execution = {engine};
+    const std::string failing = "eng" + std::to_string(engine);
+    EXPECT_TRUE(IsOk(Run(Lanes(failing, "eng1"))));
+    EXPECT_TRUE(IsOk(Run(Lanes("eng1", failing))));
+  }
+}
+
+TEST_F(CudnnStageTest, ASecondAttemptReadsNoFilterThatWasTransformedForTheFirst) {
+  // In NCHW the filter is transformed to another layout than in NHWC.
+  const Stage stage = StageOfLanes(1, MakeConvolution(), "nchw+eng1");
+  const PreparedStage planned = Prepared(backend_, stage, options_);
+  const PreparedConvolution& prepared = *planned.steps[0].convolution;
+  Problem problem(stage);
+  StageBuffers buffers = problem.Bind(planned.lane_workspace_bytes);
+  void* const filter = problem.NewBuffer(prepared.transformed_filter_bytes()).data();
+  ASSERT_TRUE(IsOk(TransformFilter(prepared, buffers.steps[0].inputs[1], filter)));
+  buffers.steps[0].transformed_filter = filter;
+  FakeCudnn().engines_failing_execution = {1};
+  EXPECT_TRUE(IsOk(RunPrepared(stage, planned, buffers, &problem)));
+}
+
+TEST_F(CudnnStageTest, AnErrorThatStaysNamesNodeAlgorithmAndCudnnsMessage) {
+  FakeCudnn().fail_execution = true;
+  EXPECT_TRUE(IsError(Run(Lanes("eng1", "eng2")), StatusCode::kInternal,
+                      {"'a' with algorithm eng1", "CUDNN_STATUS_EXECUTION_FAILED",
+                       "execution switched off", "run anew"}));
+  // What comes after it works again.
+  FakeCudnn().fail_execution = false;
+  EXPECT_TRUE(IsOk(Run(Lanes("eng1", "eng2"))));
+}
+
+TEST_F(CudnnStageTest, APinThatIsRefusedIsReplacedAndNoted) {
+  FakeCudnn().unsupported_engines = {3};
+  EXPECT_TRUE(IsOk(Run(Lanes("eng3", "eng1"))));
+  ASSERT_EQ(fallbacks_.size(), 1u);
+  EXPECT_NE(fallbacks_[0].find("'a' with algorithm eng3"), std::string::npos) << fallbacks_[0];
+  FakeCudnn().unsupported_engines = {};
+  FakeCudnn().nondeterministic_engines = {2};
+  options_.deterministic = true;
+  EXPECT_TRUE(IsOk(Run(Lanes("eng2", "eng1"))));
+  ASSERT_EQ(fallbacks_.size(), 1u);
+  EXPECT_NE(fallbacks_[0].find("enable_op_determinism"), std::string::npos) << fallbacks_[0];
+}
+
+// TensorFlow's own convolutions do not count transposed filters against the limit.
+TEST_F(CudnnStageTest, ALimitBelowWhatTransposingTakesIsNoError) {
+  EXPECT_TRUE(IsOk(Run(Lanes("", "eng1"), /*limit=*/100)));
+  ASSERT_EQ(fallbacks_.size(), 3u);  // the pin, and both choices within the limit
+  EXPECT_NE(fallbacks_[0].find("at most 100 bytes of workspace"), std::string::npos);
+}
+
+// ---- Merged lanes: one plan for all of them, and copies in order on the stream of the lane.
+
+TEST_F(CudnnStageTest, OnePlanComputesAllConvolutionsOfAMergedLane) {
+  FakeCuda().lane_delay_us = 100;
+  for (const Layout layout : {Layout::kNHWC, Layout::kNCHW}) {
+    for (const DataType dtype : {DataType::kFloat, DataType::kHalf, DataType::kBFloat16}) {
+      // The last has most work, and so the caller's stream.
+      const auto parts = WithOutputChannels(MakeFused(layout, dtype), {6, 1, 9, 17});
+      Problem problem(parts, /*share_image=*/true);
+      const PreparedStage stage = Prepared(
+          backend_, WithOptions(StageOf(StepsOf(parts), {0, 0, 0, 1}), {kMergedLane}), options_);
+      EXPECT_TRUE(stage.fallbacks.empty());
+      const int executions = FakeCudnnCounts().executions;
+      ASSERT_TRUE(IsOk(RunOnFakes(backend_, stage, &problem, caller_)));
+      EXPECT_EQ(FakeCudnnCounts().executions, executions + 2);
+    }
+  }
+  EXPECT_EQ(FakeCudaRowCopiesOn(caller_), 0) << "copies belong on the stream of the lane";
+  FakeCuda().fail_copy = true;  // is reported, and the lane is joined
+  const auto parts = WithOutputChannels(MakeConvolution(), {6, 2, 3});
+  Problem problem(parts, /*share_image=*/true);
+  const Stage lanes = WithOptions(StageOf(StepsOf(parts), {0, 0, 1}), {kMergedLane});
+  EXPECT_TRUE(IsError(RunOnFakes(backend_, Prepared(backend_, lanes, options_), &problem, caller_),
+                      StatusCode::kInternal, {"cuMemcpy2DAsync"}));
+}
+
+TEST_F(CudnnStageTest, TheAlgorithmOfTheStepsIsPinnedForTheWiderConvolution) {
+  const auto parts = WithOutputChannels(MakeConvolution(), {6, 2});
+  FakeCudnn().unsupported_engines = {1};
+  for (const std::string algorithm : {"", "eng2", "GEMM", "eng1"}) {
+    const bool is_refused = algorithm == "eng1";
+    Problem problem(parts, /*share_image=*/true);
+    const PreparedStage stage = Prepared(backend_, MergedStage(parts, algorithm), options_);
+    EXPECT_EQ(stage.merged.size(), is_refused ? 0u : 1u);
+    EXPECT_EQ(stage.unmerged.size(), is_refused ? 1u : 0u);
+    EXPECT_EQ(stage.fallbacks.size(), is_refused ? 2u : 0u) << "each step by itself";
+    if (!is_refused && !algorithm.empty()) {
+      EXPECT_EQ(stage.merged[0].merge.convolution->algorithm(), algorithm);
+    }
+    const int copies = FakeCudaRowCopiesOn(caller_);
+    EXPECT_TRUE(IsOk(RunOnFakes(backend_, stage, &problem, caller_)));
+    EXPECT_EQ(FakeCudaRowCopiesOn(caller_) - copies, is_refused ? 0 : 4) << "one lane is here";
+  }
+}
+
+TEST_F(CudnnStageTest, AMergedLaneRunsOnSmsOfItsOwn) {
+#if CUDA_VERSION < 12050
+  GTEST_SKIP() << "the headers of this CUDA have no green contexts";
+#endif
+  FakeCuda().lane_delay_us = 100;
+  const auto parts = WithOutputChannels(MakeConvolution(), {6, 2, 3});
+  const Stage lanes = StageOf(StepsOf(parts), {0, 0, 1});
+  Problem problem(parts, /*share_image=*/true);
+  const PreparedStage stage =
+      Prepared(backend_, WithOptions(lanes, {{0, 64, true}, {0, 8, false}}), options_);
+  EXPECT_TRUE(IsOk(RunOnFakes(backend_, stage, &problem, caller_)));
+}
+
+TEST_F(CudnnStageTest, ConstantFiltersOfAMergedLaneAreJoinedOnce) {
+  const auto parts = WithOutputChannels(MakeConvolution(), {6, 2});
+  Problem problem(parts, /*share_image=*/true);
+  const PreparedStage stage = Prepared(backend_, MergedStage(parts), options_);
+  const PreparedMerge& merge = stage.merged[0].merge;
+  ASSERT_GT(merge.convolution->transformed_filter_bytes(), 0u);
+  StageBuffers buffers = problem.Bind(stage.lane_workspace_bytes);
+  const TransformedFilterKey key = {{buffers.steps[0].inputs[1], buffers.steps[1].inputs[1]},
+                                    {6, 2},
+                                    merge.merged.wide,
+                                    merge.convolution->algorithm(),
+                                    true,
+                                    backend_};
+  TransformedFilters filters;
+  const auto join = [&] {
+    return filters.FindOrJoin(
+        0, key, merge, buffers.lane_workspaces[0], caller_,
+        [&](size_t bytes) { return FilterMemory{problem.NewBuffer(bytes).data(), nullptr}; });
+  };
+  const auto joined = join();
+  ASSERT_NE(joined, nullptr);
+  EXPECT_EQ(join(), joined);
+  EXPECT_EQ(FakeCudaRowCopiesOn(caller_), 2);
+  const int transforms = FakeCudnnCounts().copies;
+  // Would be refused if they were read.
+  buffers.steps[0].inputs[1] = buffers.steps[1].inputs[1] = nullptr;
+  buffers.joined_filters = {joined->data()};
+  ASSERT_TRUE(IsOk(RunStage(backend_, stage, buffers, caller_)));
+  FakeCudaSynchronize(caller_);
+  problem.ExpectCorrect(kTolerance);
+  EXPECT_EQ(FakeCudaRowCopiesOn(caller_), 4);  // and two of results
+  EXPECT_EQ(FakeCudnnCounts().copies, transforms) << "the launch transformed a filter";
+}
+
+}  // namespace
+}  // namespace tf_interop

@@ -1,0 +1,420 @@
+// The cudnn backend and measuring on a GPU: every kind, layout, type, geometry, epilogue and
+// algorithm against the definition of a convolution, stages of several lanes with and without
+// priorities and SM partitions, and the kernels that CUPTI sees. Skips, and says so, where there is
+// no GPU.
+//
+// Each algorithm that was chosen is recorded as a property of its test, for the log.
+#include <cuda.h>
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc_kernels/core/cudnn/libraries.h"
+#include "cc_kernels/core/measure/cuda_device.h"
+#include "cc_kernels/core/measure/timing.h"
+#include "tests/cc/stage_fixture.h"
+
+namespace tf_interop {
+namespace {
+
+// Sums of the test's numbers are exact in TF32 and half too, but Winograd and FFT engines round.
+constexpr Tolerance kTolerance = {2e-3, 5e-3};
+
+decltype(&::cuMemAllocManaged) alloc_managed = nullptr;
+decltype(&::cuMemFree) free_managed = nullptr;
+
+// Memory that host and device both reach, filled with bytes that read as NaN.
+class Buffer {
+ public:
+  explicit Buffer(size_t bytes) {
+    // At least one byte: CUDA refuses to allocate none.
+    EXPECT_EQ(alloc_managed(&data_, bytes + 1, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+    std::memset(data(), 0xFF, bytes + 1);
+  }
+  Buffer(const Buffer&) = delete;
+  ~Buffer() { free_managed(data_); }
+  unsigned char* data() const { return reinterpret_cast<unsigned char*>(data_); }
+  bool IsIntact() const { return true; }  // compute-sanitizer looks for writes beyond
+
+ private:
+  CUdeviceptr data_ = 0;
+};
+
+using GpuProblem = ProblemIn<Buffer>;
+
+// Made once: its stream lives until the process ends.
+Status FindDevice(CudaMeasuringDevice** device) {
+  struct Found {
+    std::unique_ptr<CudaMeasuringDevice> device;
+    Status status = CudaMeasuringDevice::Create(&device);
+  };
+  static const Found* const found = new Found();
+  *device = found->device.get();
+  return found->status;
+}
+
+class GpuTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const Status status = FindDevice(&device_);
+    if (status.code() == StatusCode::kUnavailable) GTEST_SKIP() << "no GPU: " << status.message();
+    ASSERT_TRUE(IsOk(status));
+    const CudaDriver* driver = nullptr;
+    ASSERT_TRUE(IsOk(CudaDriver::Get(&driver)));
+    caller_ = device_->stream();
+    backend_ = device_->backend();
+    CUcontext context = nullptr;
+    ASSERT_EQ(driver->cuStreamGetCtx(static_cast<CUstream>(caller_), &context), CUDA_SUCCESS);
+    scope_ = std::make_unique<ScopedContext>(*driver, context);
+    ASSERT_TRUE(IsOk(scope_->status()));
+    void* const library = dlopen("libcuda.so.1", RTLD_NOW);
+    ASSERT_NE(library, nullptr);
+    alloc_managed = reinterpret_cast<decltype(alloc_managed)>(dlsym(library, "cuMemAllocManaged"));
+    ASSERT_NE(alloc_managed, nullptr);
+    free_managed = driver->cuMemFree;
+  }
+
+  void TearDown() override {
+    for (const auto& [engine, count] : chosen_) RecordProperty(engine, count);
+    scope_.reset();
+  }
+
+  // Calls `use` with a stream group for the caller's stream, and waits for what it enqueued.
+  template <typename Use>
+  Status WithGroup(const Use& use) {
+    std::unique_ptr<StreamGroup> group;
+    TF_INTEROP_RETURN_IF_ERROR(backend_->Acquire(StreamGroupOptions::OnCallerStream(), &group));
+    Status status = use(group.get());
+    backend_->Release(std::move(group));
+    status.Update(device_->Synchronize());
+    return status;
+  }
+
+  // Launches on the caller's stream; `problem` has the results. `transforms` has the filter
+  // transformed first, and the original not read.
+  Status Launch(const Convolution& c, const PreparedConvolution& prepared, GpuProblem* problem,
+                bool transforms = false) {
+    ConvolutionBuffers buffers = problem->buffers();
+    void* const workspace = problem->NewBuffer(prepared.workspace_bytes()).data();
+    return WithGroup([&](StreamGroup* group) -> Status {
+      if (transforms) {
+        const void*& filter = buffers.inputs[c.kind == ConvolutionKind::kForward ? 1 : 0];
+        void* const to = problem->NewBuffer(prepared.transformed_filter_bytes()).data();
+        TF_INTEROP_RETURN_IF_ERROR(backend_->TransformFilter(prepared, filter, to, group, caller_));
+        filter = nullptr;
+        buffers.transformed_filter = to;
+      }
+      return backend_->Launch(prepared, buffers, workspace, group, caller_);
+    });
+  }
+
+  // Prepares and launches by the backend's own choice, and by its name, as a plan would pin it.
+  void ExpectMatches(const Convolution& c) {
+    std::string algorithm;
+    for (int pinned = 0; pinned < 2; ++pinned) {
+      SCOPED_TRACE(ToString(c) + " pinned '" + algorithm + "'");
+      std::shared_ptr<const PreparedConvolution> prepared;
+      ASSERT_TRUE(IsOk(backend_->Prepare(c, algorithm, options_, &prepared)));
+      algorithm = prepared->algorithm();
+      ++chosen_[algorithm.substr(0, algorithm.find("_k"))];
+      GpuProblem problem(c);
+      ASSERT_TRUE(IsOk(Launch(c, *prepared, &problem)));
+      problem.ExpectCorrect(kTolerance);
+    }
+  }
+
+  // Runs a stage whose lanes read one image: with zeros that the caller's stream writes just
+  // before, and with an image that it overwrites just after.
+  void ExpectForkAndJoin(const Stage& planned) {
+    const PreparedStage stage = Prepared(backend_, planned, options_);
+    std::vector<Convolution> cs;
+    for (const Step& step : planned.steps) cs.push_back(step.convolution);
+    GpuProblem problem(cs, /*share_image=*/true);
+    const StageBuffers buffers = problem.Bind(stage.lane_workspace_bytes);
+    void* const image = const_cast<void*>(buffers.steps[0].inputs[0]);
+    const auto fill_zero = [&] {
+      return backend_->FillZero(image, problem.image_bytes(), caller_);
+    };
+    for (int round = 0; round < 25; ++round) {
+      problem.SpoilResults();
+      problem.HideImage();
+      ASSERT_TRUE(IsOk(fill_zero()));
+      ASSERT_TRUE(IsOk(RunStage(backend_, stage, buffers, caller_)));
+      ASSERT_TRUE(IsOk(device_->Synchronize()));
+      for (size_t i = 0; i < cs.size(); ++i) {
+        ASSERT_EQ(problem.ResultOf(i), std::vector<double>(cs[i].result_elements(), 0.0));
+      }
+      problem.SpoilResults();
+      problem.ShowImage();
+      ASSERT_TRUE(IsOk(RunStage(backend_, stage, buffers, caller_)));
+      ASSERT_TRUE(IsOk(fill_zero()));
+      ASSERT_TRUE(IsOk(device_->Synchronize()));
+      ASSERT_EQ(problem.CountWrong(kTolerance), 0);
+    }
+  }
+
+  CudaMeasuringDevice* device_ = nullptr;
+  Backend* backend_ = nullptr;
+  Stream caller_ = nullptr;
+  PrepareOptions options_ = {size_t{256} << 20};
+  std::map<std::string, int> chosen_;
+  std::unique_ptr<ScopedContext> scope_;
+};
+
+Convolution OfSize(int64_t pixels, int64_t image_channels, int64_t output_channels,
+                   int64_t filter = 3) {
+  Convolution c = MakeConvolution();
+  c.image_height = c.image_width = pixels;
+  c.image_channels = image_channels;
+  c.output_channels = output_channels;
+  c.filter_height = c.filter_width = filter;
+  CompleteSame(&c);
+  return c;
+}
+
+TEST_F(GpuTest, MatchesReferenceForEveryGeometryAndWhenPinned) {
+  const std::vector<DataType> dtypes = {DataType::kFloat, DataType::kHalf, DataType::kDouble};
+  for (const auto& geometries : {Geometries(), VolumeGeometries()}) {
+    for (const Convolution& c : WithEveryKindAndLayout(geometries, dtypes)) ExpectMatches(c);
+  }
+}
+
+TEST_F(GpuTest, MatchesReferenceForEveryEpilogueAndWhenPinned) {
+  for (const Convolution& c : WithEveryEpilogue({MakeConvolution()})) {
+    if (c.dtype != DataType::kDouble) ExpectMatches(c);
+  }
+}
+
+TEST_F(GpuTest, MatchesReferenceAtTheSizesOfARealModule) {
+  for (const int64_t filter : {1, 3, 5}) {
+    for (const Convolution& c : WithEveryKindAndLayout({OfSize(28, 32, 64, filter)})) {
+      ExpectMatches(c);
+    }
+  }
+}
+
+// Every algorithm by its name.
+class GpuAlgorithmTest : public GpuTest {
+ protected:
+  static std::vector<Convolution> EveryKindLayoutAndType() {
+    return WithEveryKindAndLayout({OfSize(14, 16, 32)},
+                                  {DataType::kFloat, DataType::kHalf, DataType::kBFloat16});
+  }
+
+  // Prepares and runs every algorithm of a list. A refusal is printed, a wrong number fails.
+  void TryAll(const Convolution& c, AlgorithmScope scope) {
+    std::vector<std::string> names;
+    EXPECT_TRUE(IsOk(backend_->ListAlgorithms(c, scope, options_.allow_tf32, &names)));
+    int right = 0, wrong = 0;
+    for (const std::string& name : names) {
+      std::shared_ptr<const PreparedConvolution> prepared;
+      GpuProblem problem(c);
+      Status status = backend_->Prepare(c, name, options_, &prepared);
+      if (status.ok()) status = Launch(c, *prepared, &problem);
+      if (!status.ok()) {
+        EXPECT_EQ(status.code(), StatusCode::kUnsupported) << name << ": " << status.message();
+        // After the text of the convolution, which is printed below.
+        const size_t reason = status.message().find("got:");
+        std::cout << "  refused '" << name
+                  << "': " << status.message().substr(reason == std::string::npos ? 0 : reason, 300)
+                  << "\n";
+        continue;
+      }
+      // Operands are quarters whose sums are exact in TF32 and half. What is left are Winograd's
+      // and Fourier's transforms, which are rounded to the precision of the operands (24, 11 or 8
+      // bits) at magnitudes some ten times those of the sums, and those are below 20 here. A wrong
+      // stride, padding or layout is off by the sums themselves.
+      const Tolerance tolerance = {prepared->reduces_precision() ? 5e-2 : 1e-3, 5e-2};
+      const bool is_right = problem.CountWrong(tolerance) == 0;
+      EXPECT_TRUE(is_right) << ToString(c) << " with '" << name << "'";
+      ++(is_right ? right : wrong);
+    }
+    std::cout << ToString(c) << (options_.allow_tf32 ? "" : ", TF32 off") << ": " << right
+              << " right, " << wrong << " wrong, " << names.size() - right - wrong << " refused\n";
+    EXPECT_GT(right, 0);
+  }
+};
+
+TEST_F(GpuAlgorithmTest, EveryListedAlgorithmMatchesReferenceOrIsRefused) {
+  for (const bool allow_tf32 : {true, false}) {
+    options_.allow_tf32 = allow_tf32;
+    for (const Convolution& c : EveryKindLayoutAndType()) {
+      if (allow_tf32 || c.dtype == DataType::kFloat) TryAll(c, AlgorithmScope::kAll);
+    }
+  }
+}
+
+TEST_F(GpuAlgorithmTest, EveryListedAlgorithmOfFusedAsymmetricConvolutionMatchesReference) {
+  Convolution c = MakeFused();
+  c.image_height = c.image_width = 14;
+  c.image_channels = 16;
+  c.output_channels = 32;
+  c.stride_height = c.stride_width = 2;
+  CompleteSame(&c);
+  ASSERT_NE(c.pad_top, c.pad_bottom);
+  TryAll(c, AlgorithmScope::kAll);
+}
+
+TEST_F(GpuAlgorithmTest, EveryKnobOfOneConvolutionMatchesReferenceOrIsRefused) {
+  Convolution c = OfSize(14, 16, 32);
+  c.dtype = DataType::kHalf;
+  TryAll(c, AlgorithmScope::kKnobs);
+}
+
+TEST_F(GpuAlgorithmTest, ReadsFilterThatWasTransformedOnce) {
+  for (const Convolution& c : EveryKindLayoutAndType()) {
+    std::shared_ptr<const PreparedConvolution> prepared;
+    ASSERT_TRUE(IsOk(backend_->Prepare(c, "", options_, &prepared)));
+    if (prepared->transformed_filter_bytes() == 0) {
+      EXPECT_EQ(c.kind, ConvolutionKind::kBackwardFilter);
+      continue;
+    }
+    GpuProblem problem(c);
+    ASSERT_TRUE(IsOk(Launch(c, *prepared, &problem, /*transforms=*/true)));
+    problem.ExpectCorrect({5e-2, 5e-2});
+  }
+}
+
+// Rows of all widths at distances that no allocator of pitched memory would give.
+TEST_F(GpuTest, CopiesRowsAtAnyDistance) {
+  for (const size_t row_bytes : {2, 6, 30, 256, 1030}) {
+    const size_t rows = 1000, pitch = row_bytes + 14;
+    Buffer source(rows * row_bytes), there(rows * pitch), back(rows * row_bytes);
+    for (size_t i = 0; i < rows * row_bytes; ++i) source.data()[i] = i % 251;
+    ASSERT_TRUE(IsOk(backend_->CopyRows(source.data(), row_bytes, there.data() + 4, pitch,
+                                        row_bytes, rows - 1, caller_)));
+    ASSERT_TRUE(IsOk(backend_->CopyRows(there.data() + 4, pitch, back.data(), row_bytes, row_bytes,
+                                        rows - 1, caller_)));
+    ASSERT_TRUE(IsOk(device_->Synchronize()));
+    EXPECT_EQ(std::memcmp(back.data(), source.data(), (rows - 1) * row_bytes), 0) << row_bytes;
+    EXPECT_EQ(there.data()[0], 0xFF);
+    EXPECT_EQ(there.data()[4 + row_bytes], 0xFF) << "written between the rows";
+  }
+}
+
+TEST_F(GpuTest, StagesAreForkedAndJoined) {
+  const Convolution c = OfSize(56, 64, 64);
+  ExpectForkAndJoin(StageOf(StepsOf(std::vector<Convolution>(8, c)), {0, 0, 1, 1, 2, 2, 3, 3}));
+}
+
+TEST_F(GpuTest, AMergedLaneBesideAnotherIsForkedAndJoined) {
+  for (const Layout layout : {Layout::kNHWC, Layout::kNCHW}) {
+    for (const DataType dtype : {DataType::kFloat, DataType::kHalf, DataType::kBFloat16}) {
+      const auto parts = WithOutputChannels(
+          MakeConvolution(ConvolutionKind::kForward, layout, dtype), {6, 2, 8, 4});
+      const Stage planned = WithOptions(StageOf(StepsOf(parts), {0, 0, 0, 1}), {kMergedLane});
+      EXPECT_TRUE(Prepared(backend_, planned, options_).fallbacks.empty());
+      ExpectForkAndJoin(planned);
+    }
+  }
+}
+
+class GpuPartitionTest : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    std::vector<int> given;
+    const Status divided = Divide({1, 0}, &given);
+    if (divided.code() == StatusCode::kUnsupported) GTEST_SKIP() << divided.message();
+    ASSERT_TRUE(IsOk(divided));
+    granularity_ = given[0];
+    sm_count_ = given[0] + given[1];
+    refusals_ = CountRefusals("");
+  }
+
+  // What each lane gets for these counts.
+  Status Divide(const std::vector<int>& counts, std::vector<int>* given) {
+    for (size_t lane = 0; lane < counts.size(); ++lane) {
+      StreamGroupOptions options;
+      options.partition = counts;
+      options.partition_index = static_cast<int>(lane);
+      std::unique_ptr<StreamGroup> group;
+      TF_INTEROP_RETURN_IF_ERROR(backend_->Acquire(options, &group));
+      given->push_back(group->sm_count());
+      backend_->Release(std::move(group));
+    }
+    return Status::Ok();
+  }
+
+  void ExpectRight(const std::vector<LaneOptions>& lanes) {
+    const Convolution c = OfSize(56, 64, 64);
+    ExpectForkAndJoin(WithOptions(StageOfLanes(static_cast<int>(lanes.size()), c), lanes));
+  }
+
+  int granularity_ = 0, sm_count_ = 0;
+  int64_t refusals_ = 0;
+};
+
+TEST_F(GpuPartitionTest, GivesNoLaneLessThanItAskedForAndRefusesMoreThanThereIs) {
+  RecordProperty("granularity", granularity_);
+  for (const std::vector<int>& counts :
+       {std::vector<int>{sm_count_ / 2, 0}, {sm_count_ / 4, sm_count_ / 3, 0}, {0, 8, 0}}) {
+    std::vector<int> given;
+    ASSERT_TRUE(IsOk(Divide(counts, &given)));
+    for (size_t lane = 0; lane < counts.size(); ++lane) {
+      std::cout << "asked for " << counts[lane] << ", given " << given[lane] << "\n";
+      EXPECT_GE(given[lane], counts[lane]);
+      EXPECT_LT(given[lane], counts[lane] > 0 ? counts[lane] + granularity_ : sm_count_);
+    }
+  }
+  std::vector<int> given;
+  EXPECT_EQ(Divide({sm_count_, sm_count_}, &given).code(), StatusCode::kUnsupported);
+}
+
+TEST_F(GpuPartitionTest, StagesWithPartitionsAndPrioritiesAreRight) {
+  ExpectRight({{0, sm_count_ / 2}, {0, sm_count_ / 4}, {0, 0}});
+  ExpectRight({{-100, 0}, {-1, 0}, {100, 0}});
+  ExpectRight({{-100, sm_count_ / 2}, {0, 0}, {-1, 0}});
+  EXPECT_EQ(CountRefusals(""), refusals_);
+  ExpectRight({{0, sm_count_}, {0, sm_count_}});
+  EXPECT_GT(CountRefusals(""), refusals_) << "a partition that does not fit";
+}
+
+TEST_F(GpuTest, DescribesTheGpuAndTracesTheKernelsOfOneRun) {
+  DeviceDescription described;
+  ASSERT_TRUE(IsOk(device_->Describe(&described)));
+  RecordProperty("device", described.name);
+  RecordProperty("cudnn", described.cudnn);
+  RecordProperty("cuda", described.cuda);
+  EXPECT_NE(described.name, "");
+  EXPECT_GT(described.sm_count, 0);
+  EXPECT_GT(described.memory_bytes, int64_t{1} << 30);
+  // Alike on every GPU since Maxwell.
+  EXPECT_EQ(described.registers, 65536);
+  EXPECT_GE(described.threads, 1024);
+  EXPECT_GE(described.blocks, 16);
+  EXPECT_GE(described.shared_memory_bytes, 64 << 10);
+  // Traced repeatedly: what CUPTI leaves behind must not end up in the next trace.
+  KeptProblem kept;
+  std::string first;
+  for (int round = 0; round < 3; ++round) {
+    Measurement measured;
+    ASSERT_TRUE(IsOk(MeasureConvolution(device_, MakeConvolution(), "", {}, &kept, &measured)));
+    if (!measured.trace_error.empty()) GTEST_SKIP() << measured.trace_error;
+    std::string names;
+    double elapsed_us = 0;
+    for (const TracedKernel& kernel : measured.kernels) {
+      names += kernel.name + "\n";
+      elapsed_us += kernel.elapsed_us;
+      EXPECT_GT(kernel.registers_per_thread, 0) << kernel.name;
+      EXPECT_GE(kernel.grid[0], 1) << kernel.name;
+      EXPECT_LE(kernel.block[0] * kernel.block[1] * kernel.block[2], described.threads);
+      EXPECT_LE(kernel.shared_memory_bytes, described.shared_memory_bytes) << kernel.name;
+    }
+    EXPECT_GT(elapsed_us, 0);
+    if (round == 0) first = names;
+    EXPECT_EQ(names, first);
+  }
+  RecordProperty("kernels", first);
+}
+
+}  // namespace
+}  // namespace tf_interop

@@ -1,0 +1,63 @@
+#include "cc_kernels/core/lru_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "tests/cc/threads.h"
+
+namespace tf_interop {
+namespace {
+
+using Key = std::vector<int64_t>;
+using Cache = LruCache<Key, std::shared_ptr<const int>>;
+
+std::shared_ptr<const int> Value(int value) { return std::make_shared<const int>(value); }
+
+int Found(Cache* cache, const Key& key) {
+  const auto found = cache->Find(key);
+  return found ? **found : -1;
+}
+
+TEST(LruCacheTest, FindsWhatWasKeptForTheSameKey) {
+  Cache cache(8);
+  EXPECT_EQ(*cache.Insert({1, 2, 3}, Value(7)), 7);
+  EXPECT_EQ(*cache.Insert({1, 2, 3}, Value(8)), 7) << "what is there stays";
+  EXPECT_EQ(Found(&cache, {1, 2, 3}), 7);
+  for (const Key& other : {Key{1, 2, 4}, Key{1, 2}, Key{1, 2, 3, 0}, Key{}}) {
+    EXPECT_EQ(Found(&cache, other), -1);
+  }
+}
+
+TEST(LruCacheTest, ForgetsWhatWasNotUsedForTheLongestTime) {
+  Cache cache(3);
+  for (const int i : {0, 1, 2}) cache.Insert({i}, Value(i));
+  const std::shared_ptr<const int> used = *cache.Find({0});
+  const std::weak_ptr<const int> forgotten = *cache.Find({1});
+  for (const int i : {2, 0}) cache.Find({i});
+  cache.Insert({3}, Value(3));
+  EXPECT_EQ(Found(&cache, {1}), -1);
+  EXPECT_TRUE(forgotten.expired());
+  for (const int i : {0, 2, 3}) EXPECT_EQ(Found(&cache, {i}), i);
+  for (const int i : {4, 5, 6}) cache.Insert({i}, Value(i));
+  EXPECT_EQ(Found(&cache, {0}), -1);
+  EXPECT_EQ(*used, 0) << "who was given one keeps it";
+}
+
+TEST(LruCacheTest, ThreadsShareIt) {
+  Cache cache(4);
+  std::atomic<int> wrong{0};
+  InThreads(2, [&](int) {
+    for (int i = 0; i < 20000; ++i) {
+      const auto found = cache.Find({i % 6, 5});
+      wrong += *(found ? *found : cache.Insert({i % 6, 5}, Value(i % 6))) != i % 6;
+    }
+  });
+  EXPECT_EQ(wrong, 0);
+}
+
+}  // namespace
+}  // namespace tf_interop

@@ -1,0 +1,271 @@
+// Lanes whose convolutions run as one wider convolution, on the host backend: what is merged, what
+// is not and why, and that results are those of the convolutions by themselves.
+#include "cc_kernels/core/merged_convolution.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/cc/stage_fixture.h"
+
+namespace tf_interop {
+namespace {
+
+// Runs a stage on workspaces of exactly the size that it asks for, and compares its results.
+Status RunToEnd(HostBackend* backend, const PreparedStage& stage, Problem* problem,
+                const std::vector<const void*>& joined_filters = {},
+                const std::vector<ConvolutionBuffers>& steps = {}) {
+  StageBuffers buffers = problem->Bind(stage.lane_workspace_bytes);
+  buffers.joined_filters = joined_filters;
+  if (!steps.empty()) buffers.steps = steps;
+  const std::unique_ptr<HostStream> caller = NewCaller();
+  TF_INTEROP_RETURN_IF_ERROR(RunStage(backend, stage, buffers, caller.get()));
+  caller->Synchronize();
+  problem->ExpectCorrect();
+  return Status::Ok();
+}
+
+TEST(MergeConvolutionsTest, DescribesTheWiderConvolutionAndItsMemory) {
+  Convolution c = MakeConvolution(ConvolutionKind::kForward, Layout::kNHWC, DataType::kHalf);
+  c.has_bias = true;
+  MergedConvolution merged;
+  ASSERT_TRUE(IsOk(MergeConvolutions(WithOutputChannels(c, {6, 1, 9}), &merged)));
+  c.output_channels = 16;
+  EXPECT_EQ(merged.wide, c);
+  EXPECT_EQ(merged.filter.rows, 3u * 3 * 4);
+  EXPECT_EQ(merged.filter.row_bytes, 32u);
+  EXPECT_EQ(merged.filter.part_row_bytes, (std::vector<size_t>{12, 2, 18}));
+  EXPECT_EQ(merged.bias.rows, 1u);
+  EXPECT_EQ(merged.output.rows, 2u * 6 * 5);
+  EXPECT_EQ(merged.filter.workspace_offset, 0u);
+  EXPECT_EQ(merged.bias.workspace_offset, 1280u);  // 36 rows of 32 bytes, on 256 bytes
+  EXPECT_EQ(merged.output.workspace_offset, 1536u);
+  EXPECT_EQ(merged.joined_bytes, 1536u + 2048u);
+  c.layout = Layout::kNCHW;  // a plane for each channel
+  ASSERT_TRUE(IsOk(MergeConvolutions(WithOutputChannels(c, {6, 2}), &merged)));
+  EXPECT_EQ(merged.output.rows, 2u);
+  EXPECT_EQ(merged.output.part_row_bytes, (std::vector<size_t>{6 * 30 * 2, 2 * 30 * 2}));
+}
+
+TEST(MergedConvolutionTest, GivesWhatTheConvolutionsGiveByThemselves) {
+  std::vector<Convolution> cases = WithEveryEpilogue({MakeConvolution()});
+  for (const Convolution& c : Geometries()) {
+    if (c.group_count == 1) cases.push_back(c);
+  }
+  for (const Layout layout : {Layout::kNHWC, Layout::kNCHW}) {
+    cases.push_back(MakeFused(layout, DataType::kBFloat16));
+  }
+  for (const Convolution& c : cases) {
+    const auto parts = WithOutputChannels(c, {6, 1, 9});
+    Problem problem(parts, /*share_image=*/true);
+    SpyBackend backend;
+    const PreparedStage stage = Prepared(&backend, MergedStage(parts, "DIRECT"));
+    EXPECT_TRUE(stage.fallbacks.empty());
+    EXPECT_TRUE(IsOk(RunToEnd(&backend, stage, &problem)));
+    EXPECT_EQ(backend.launched, std::vector<std::string>{"DIRECT"});
+    EXPECT_EQ(backend.CountCalls('c'), c.has_bias ? 9u : 6u) << "filters, biases and results";
+  }
+}
+
+// A copy that did not wait for the image's writer, or that the caller did not wait for, would show.
+TEST(MergedConvolutionTest, RunsBesideOtherLanesInsideForkAndJoin) {
+  const auto parts = WithOutputChannels(MakeConvolution(), {6, 2, 5, 3, 4});
+  const Stage planned = WithOptions(StageOf(StepsOf(parts), {0, 1, 1, 2, 2}),
+                                    {LaneOptions(), kMergedLane, kMergedLane});
+  SpyBackend backend([](const Convolution&) {
+    std::this_thread::sleep_for(std::chrono::microseconds(300));
+    return Status::Ok();
+  });
+  const PreparedStage stage = Prepared(&backend, planned);
+  ASSERT_EQ(stage.merged.size(), 2u);
+  for (int round = 0; round < 20; ++round) {
+    Problem problem(parts, /*share_image=*/true);
+    ASSERT_TRUE(IsOk(RunBetween(&backend, stage, &problem)));
+    problem.ExpectCorrect();
+  }
+  EXPECT_EQ(backend.launched.size(), 60u);  // three launches in each round
+}
+
+// Why a lane is not merged, whose second convolution or whose stage is changed; "" where it is.
+TEST(MergedConvolutionTest, WhatDoesNotFitTogetherIsNotMergedAndNamesItsLane) {
+  using C = Convolution;
+  const auto with = [](void (*change)(C*)) {
+    std::vector<Convolution> parts = WithOutputChannels(MakeConvolution(), {6, 2});
+    change(&parts[1]);
+    CompleteSame(&parts[1]);
+    return MergedStage(parts);
+  };
+  const auto both = [](void (*change)(C*)) {
+    Convolution c = MakeConvolution();
+    change(&c);
+    CompleteSame(&c);
+    return MergedStage({c, c});
+  };
+  Stage algorithms = MergedStage(WithOutputChannels(MakeConvolution(), {6, 2}));
+  algorithms.steps[1].algorithm = "DIRECT";
+  const Stage pinned = MergedStage(WithOutputChannels(MakeConvolution(), {6, 2}), "BUFFERED");
+  HostBackend host;
+  const PreparedStage ample = Prepared(&host, pinned);
+  const size_t bytes = ample.merged[0].merge.workspace_bytes();
+  EXPECT_EQ(bytes, ample.lane_workspace_bytes[0]);
+  EXPECT_GT(bytes, ample.merged[0].merge.merged.joined_bytes);
+  const std::string differ = "differ in output channels only";
+  const std::string ungrouped = "forward convolutions without groups";
+  const struct {
+    Stage stage;
+    std::string reason;
+    size_t limit = kAnyWorkspace.workspace_limit_bytes;
+  } cases[] = {
+      {with([](C*) {}), ""},
+      {with([](C* c) { c->filter_width = 1; }), differ},
+      {with([](C* c) { c->stride_height = 2; }), differ},
+      {with([](C* c) { c->dilation_width = 2; }), differ},
+      {with([](C* c) { c->image_width = 7; }), differ},
+      {with([](C* c) { c->dtype = DataType::kHalf; }), differ},
+      {with([](C* c) { c->layout = Layout::kNCHW; }), differ},
+      {with([](C* c) { c->has_bias = true; }), differ},
+      {with([](C* c) { c->activation = Activation::kRelu; }), differ},
+      {both([](C* c) { c->group_count = 2; }), ungrouped},
+      {both([](C* c) { c->kind = ConvolutionKind::kBackwardInput; }), ungrouped},
+      // Rows that are further apart than CUDA copies, and more channels than there may be.
+      {both([](C* c) { c->image_height = c->image_width = 30000, c->layout = Layout::kNCHW; }),
+       "bytes to merge, got"},
+      {both([](C* c) { c->image_channels = 1, c->output_channels = 1 << 30; }), "output_channels"},
+      {algorithms, "got '' and 'DIRECT'"},
+      {MergedStage(WithOutputChannels(MakeConvolution(), {6, 2}), "FFT"), "got FFT"},
+      {pinned, "", bytes},
+      {pinned, "the limit is", bytes - 1},
+      {pinned, "leave too little of the limit of 100", 100},
+  };
+  for (const auto& each : cases) {
+    const PreparedStage prepared = Prepared(&host, each.stage, {each.limit});
+    const std::string reason = prepared.unmerged.empty() ? "" : prepared.unmerged.front();
+    EXPECT_EQ(prepared.merged.empty(), !each.reason.empty());
+    EXPECT_NE(reason.find(each.reason), std::string::npos) << reason;
+    EXPECT_EQ(reason.empty(), each.reason.empty()) << reason;
+    EXPECT_TRUE(reason.empty() || reason.find("that of convolution 'a': ") == 0) << reason;
+  }
+}
+
+// So that a merged lane takes no memory for what it does not run.
+TEST(MergedConvolutionTest, StepsByThemselvesTakeNoMoreWorkspaceThanMerged) {
+  SpyBackend backend;
+  backend.on_prepare = [](const Convolution& c, const PrepareOptions&, std::string* algorithm) {
+    if (c.output_channels == 8) *algorithm = "DIRECT";
+    return Status::Ok();
+  };
+  Convolution c = MakeConvolution();
+  c.dtype = DataType::kHalf;  // sums are larger than joined filters and outputs
+  const PreparedStage stage =
+      Prepared(&backend, MergedStage(WithOutputChannels(c, {7, 1}), "BUFFERED"));
+  EXPECT_TRUE(stage.fallbacks.empty());
+  ASSERT_EQ(stage.merged.size(), 1u);
+  EXPECT_EQ(stage.lane_workspace_bytes[0], stage.merged[0].merge.workspace_bytes());
+  EXPECT_EQ(stage.merged[0].fallbacks_unmerged.size(), 1u);
+  EXPECT_EQ(AlgorithmsOf(stage), (std::vector<std::string>{"DIRECT", "BUFFERED"}));
+}
+
+TEST(MergedConvolutionTest, ImagesThatAreNotOneBufferAreConvolvedByThemselvesAndCounted) {
+  const auto parts = WithOutputChannels(MakeConvolution(), {6, 2, 3});
+  Problem problem(parts, /*share_image=*/true);
+  std::vector<ConvolutionBuffers> steps = problem.Bind({}).steps;
+  GuardedBuffer& other_image = problem.NewBuffer(problem.image_bytes());
+  std::memcpy(other_image.data(), steps[2].inputs[0], problem.image_bytes());
+  steps[2].inputs[0] = other_image.data();
+  SpyBackend backend;
+  const PreparedStage stage = Prepared(&backend, MergedStage(parts, "DIRECT"));
+  const std::string reason =
+      "a lane ran unmerged: that of convolution 'a': Its convolutions read different images";
+  const int64_t before = CountFallbacks(reason);
+  EXPECT_TRUE(IsOk(RunToEnd(&backend, stage, &problem, {}, steps)));
+  EXPECT_EQ(backend.launched.size(), 3u);
+  EXPECT_EQ(backend.CountCalls('c'), 0u);
+  EXPECT_EQ(CountFallbacks(reason), before + 1);
+}
+
+TEST(MergedConvolutionTest, WhatHasNothingToComputeIsLeftOutAndIsNoFallback) {
+  Convolution no_images = MakeConvolution(), no_pixels = MakeConvolution();
+  no_images.batch = 0;
+  no_pixels.image_height = 0;
+  no_pixels.pad_top = no_pixels.pad_bottom = 2;
+  CompleteFromPads(&no_pixels);
+  ASSERT_GT(no_pixels.output_elements(), 0);
+  const struct {
+    std::vector<Convolution> parts;
+    std::vector<size_t> merged;
+  } cases[] = {{WithOutputChannels(MakeConvolution(), {6, 0, 3}), {0, 2}},
+               {WithOutputChannels(no_images, {6, 2}), {}},
+               {WithOutputChannels(no_pixels, {6, 2}), {}}};
+  for (const auto& [parts, merged] : cases) {
+    Problem problem(parts, /*share_image=*/true);
+    SpyBackend backend;
+    const PreparedStage stage = Prepared(&backend, MergedStage(parts));
+    EXPECT_TRUE(stage.fallbacks.empty());
+    EXPECT_EQ(stage.merged.empty(), merged.empty());
+    EXPECT_TRUE(merged.empty() || stage.merged[0].steps == merged);
+    EXPECT_TRUE(IsOk(RunToEnd(&backend, stage, &problem)));
+    EXPECT_EQ(backend.launched.size(), merged.empty() ? 0u : 1u);
+  }
+}
+
+TEST(MergedConvolutionTest, LanesBeyondTheLimitAreMergedAndRunAfterOthers) {
+  const auto parts = WithOutputChannels(MakeConvolution(), std::vector<int64_t>(kMaxLanes + 2, 2));
+  std::vector<int> step_lanes(kMaxLanes + 2, kMaxLanes);
+  for (int i = 0; i <= kMaxLanes; ++i) step_lanes[i] = i;
+  Stage planned = StageOf(StepsOf(parts), step_lanes);
+  planned.lanes[kMaxLanes].merged = true;
+  Problem problem(parts, /*share_image=*/true);
+  SpyBackend backend;
+  const PreparedStage stage = Prepared(&backend, planned);
+  ASSERT_EQ(stage.merged.size(), 1u);
+  EXPECT_GE(stage.lane_workspace_bytes[0], stage.merged[0].merge.workspace_bytes());
+  EXPECT_TRUE(IsOk(RunToEnd(&backend, stage, &problem)));
+  EXPECT_EQ(backend.launched.size(), static_cast<size_t>(kMaxLanes) + 1);
+}
+
+TEST(MergedConvolutionTest, AJoinedFilterIsReadInPlaceOfTheFilters) {
+  for (const DataType dtype : {DataType::kFloat, DataType::kHalf}) {
+    const auto parts = WithOutputChannels(
+        MakeConvolution(ConvolutionKind::kForward, Layout::kNHWC, dtype), {6, 2});
+    Problem problem(parts, /*share_image=*/true);
+    SpyBackend backend;
+    const PreparedStage stage = Prepared(&backend, MergedStage(parts));
+    const PreparedMerge& merge = stage.merged[0].merge;
+    std::vector<ConvolutionBuffers> steps = problem.Bind({}).steps;
+    // The host reads halves as doubles.
+    EXPECT_EQ(merge.joined_filter_bytes(),
+              merge.merged.wide.filter_elements() * (dtype == DataType::kHalf ? 8u : 4u));
+    GuardedBuffer& joined = problem.NewBuffer(merge.joined_filter_bytes());
+    GuardedBuffer& workspace = problem.NewBuffer(merge.workspace_bytes());
+    const std::unique_ptr<HostStream> caller = NewCaller();
+    ASSERT_TRUE(IsOk(EnqueueJoinedFilter(&backend, merge, {steps[0].inputs[1], steps[1].inputs[1]},
+                                         workspace.data(), joined.data(), nullptr, caller.get())));
+    caller->Synchronize();
+    steps[0].inputs[1] = steps[1].inputs[1] = nullptr;  // a launch that read them would crash
+    backend.calls.clear();
+    EXPECT_TRUE(IsOk(RunToEnd(&backend, stage, &problem, {joined.data()}, steps)));
+    EXPECT_EQ(backend.CountCalls('c'), 2u) << "of results alone";
+    EXPECT_TRUE(IsError(RunToEnd(&backend, stage, &problem, {nullptr, nullptr}),
+                        StatusCode::kInvalidArgument, {"all of 1 merged lanes, got 2"}));
+  }
+}
+
+TEST(MergedConvolutionTest, ACopyThatFailsNamesItsLane) {
+  const auto parts = WithOutputChannels(MakeConvolution(), {6, 2});
+  for (size_t failing = 0; failing < 4; ++failing) {
+    Problem problem(parts, /*share_image=*/true);
+    SpyBackend backend;
+    backend.on_copy = [&] {
+      return backend.CountCalls('c') == failing ? Internal("no copy") : Status::Ok();
+    };
+    const PreparedStage stage = Prepared(&backend, MergedStage(parts, "DIRECT"));
+    EXPECT_EQ(RunToEnd(&backend, stage, &problem).message(),
+              "Convolution 'a + b' with algorithm DIRECT: no copy");
+  }
+}
+
+}  // namespace
+}  // namespace tf_interop

@@ -1,0 +1,517 @@
+// Measuring on the host backend: what is timed, errors against double precision, determinism,
+// lanes beside sequences, and failures.
+#include "cc_kernels/core/measure/timing.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <limits>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/cc/stage_fixture.h"
+
+namespace tf_interop {
+namespace {
+
+using Names = std::vector<std::string>;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Counts device memory, timed sections and traces, and can refuse memory.
+class CountingDevice : public HostMeasuringDevice {
+ public:
+  explicit CountingDevice(Backend* backend) : HostMeasuringDevice(backend, NewCaller()) {}
+  ~CountingDevice() override { EXPECT_EQ(live, 0) << "device memory was not freed"; }
+
+  Status Allocate(size_t bytes, void** data) override {
+    if (refuse_from-- <= 0) return ResourceExhausted("no memory");
+    TF_INTEROP_RETURN_IF_ERROR(HostMeasuringDevice::Allocate(bytes, data));
+    sizes.push_back(bytes);
+    ++live;
+    return Status::Ok();
+  }
+  void Free(void* data) override {
+    --live;
+    HostMeasuringDevice::Free(data);
+  }
+  Status ReadTimer(double* elapsed_us) override {
+    ++sections;
+    return HostMeasuringDevice::ReadTimer(elapsed_us);
+  }
+  Status StartTrace() override {
+    sections_at_trace = sections;
+    return start_trace;
+  }
+  Status StopTrace(std::vector<TracedKernel>* kernels) override {
+    ++traces;
+    *kernels = {TracedKernel()};
+    return stop_trace;
+  }
+
+  Status start_trace, stop_trace;
+  int traces = 0, sections = 0, sections_at_trace = -1, live = 0;
+  int refuse_from = std::numeric_limits<int>::max();
+  std::vector<size_t> sizes;  // of all that was ever allocated
+};
+
+class TimingTest : public testing::Test {
+ protected:
+  TimingTest() {
+    options_.warmup_runs = 1;
+    options_.repetitions = 3;
+    options_.cache_bytes = 0;
+  }
+
+  // Without anything left from another measurement.
+  Status Measure(const Convolution& c, const std::string& algorithm, Measurement* measured) {
+    KeptProblem kept;
+    return MeasureConvolution(&device_, c, algorithm, options_, &kept, measured);
+  }
+  Measurement Measured(const Convolution& c, const std::string& algorithm = "") {
+    Measurement measured;
+    EXPECT_TRUE(IsOk(Measure(c, algorithm, &measured)));
+    return measured;
+  }
+  StageMeasurement Measured(const StageRequest& request) {
+    StageMeasurement measured;
+    EXPECT_TRUE(IsOk(MeasureStage(&device_, request, options_, &measured)));
+    return measured;
+  }
+  // Checks that nothing runs and no group is kept.
+  void ExpectRefused(const StageRequest& request, StatusCode code, const std::string& words) {
+    StageMeasurement measured;
+    EXPECT_TRUE(IsError(MeasureStage(&device_, request, options_, &measured), code, {words}));
+    EXPECT_EQ(device_.sections, 0);
+    EXPECT_EQ(backend_.leased, 0);
+  }
+  // What each run does, by its number.
+  void OnRun(const std::function<Status(int)>& run) {
+    run_ = run;
+    backend_.on_launch = [this](const PreparedConvolution&, const ConvolutionBuffers&,
+                                Stream stream) {
+      static_cast<HostStream*>(stream)->Enqueue([this] { return run_(runs_++); });
+      return Status::Ok();
+    };
+  }
+  static Status Sleep(int milliseconds) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    return Status::Ok();
+  }
+
+  const Convolution c_ = MakeConvolution();
+  MeasureOptions options_;
+  SpyBackend backend_;
+  CountingDevice device_{&backend_};
+  std::function<Status(int)> run_;
+  std::atomic<int> runs_{0};
+};
+
+TEST_F(TimingTest, EveryKindTypeAndAlgorithmIsMeasured) {
+  const double rounding[] = {1e-5, 1e-3, 8e-3, 1e-14};  // by DataType
+  for (const Convolution& c : WithEveryKindAndLayout(
+           {MakeConvolution(), MakeVolume()},
+           {DataType::kFloat, DataType::kHalf, DataType::kBFloat16, DataType::kDouble})) {
+    for (const char* algorithm : {"BUFFERED", "DIRECT"}) {
+      SCOPED_TRACE(ToString(c) + " " + algorithm);
+      const Measurement measured = Measured(c, algorithm);
+      EXPECT_EQ(measured.algorithm, algorithm);
+      EXPECT_GT(measured.time.median_us, 0);
+      EXPECT_GE(measured.time.spread_us, 0);
+      EXPECT_TRUE(measured.is_deterministic);
+      EXPECT_GE(measured.relative_error, 0);
+      EXPECT_LT(measured.relative_error, rounding[static_cast<int>(c.dtype)]);
+      EXPECT_TRUE(c.dtype != DataType::kHalf || measured.relative_error > 0);
+      EXPECT_EQ(measured.workspace_bytes > 0, std::string(algorithm) == "BUFFERED");
+    }
+  }
+}
+
+TEST_F(TimingTest, ResolvingNamesWhatWouldBeMeasuredAndRunsNothing) {
+  bool allows_tf32 = false;
+  backend_.on_prepare = [&](const Convolution&, const PrepareOptions& options, std::string*) {
+    allows_tf32 = options.allow_tf32;
+    return Status::Ok();
+  };
+  for (const auto& [name, runs] :
+       std::vector<std::pair<std::string, std::string>>{{"", "BUFFERED"}, {"DIRECT", "DIRECT"}}) {
+    options_.allow_tf32 = name.empty();
+    const size_t launches = backend_.launched.size();
+    ResolvedAlgorithm resolved;
+    ASSERT_TRUE(IsOk(ResolveAlgorithm(&device_, c_, name, options_, &resolved)));
+    EXPECT_EQ(backend_.launched.size(), launches);
+    EXPECT_EQ(resolved.algorithm, runs);
+    EXPECT_EQ(Measured(c_, name).algorithm, runs);
+    EXPECT_EQ(allows_tf32, name.empty());
+  }
+}
+
+TEST_F(TimingTest, RotatesThroughCopiesThatExceedTheCache) {
+  const auto bytes =
+      static_cast<int64_t>(4 * (c_.image_elements() + c_.filter_elements() + c_.output_elements()));
+  for (const auto& [cache_bytes, copies] : std::vector<std::pair<int64_t, size_t>>{
+           {0, 1}, {bytes - 1, 1}, {bytes, 2}, {3 * bytes - 1, 3}, {1000 * bytes, 4}}) {
+    options_.cache_bytes = cache_bytes;
+    options_.head_start_bytes = 1 << 20;  // is not timed and changes nothing
+    backend_.images.clear();
+    EXPECT_LT(Measured(c_).relative_error, 1e-5);  // 4 timed runs
+    EXPECT_EQ(std::set<const void*>(backend_.images.begin(), backend_.images.end()).size(), copies);
+  }
+}
+
+TEST_F(TimingTest, SeesWhatIsNotDeterministicAndWhatIsNotWritten) {
+  float noise = 0;
+  bool writes_nothing = false;
+  class Spoiling : public HostBackend {
+   public:
+    Spoiling(float* noise, bool* writes_nothing) : noise_(noise), writes_nothing_(writes_nothing) {}
+    Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
+                  void* workspace, StreamGroup* group, Stream stream) override {
+      if (*writes_nothing_) return Status::Ok();
+      TF_INTEROP_RETURN_IF_ERROR(HostBackend::Launch(prepared, buffers, workspace, group, stream));
+      static_cast<HostStream*>(stream)->Enqueue([buffers, by = ++*noise_] {
+        static_cast<float*>(buffers.result)[0] += by;
+        return Status::Ok();
+      });
+      return Status::Ok();
+    }
+
+   private:
+    float* const noise_;
+    bool* const writes_nothing_;
+  } backend(&noise, &writes_nothing);
+  CountingDevice device(&backend);
+  const auto measured = [&] {
+    KeptProblem kept;
+    Measurement measured;
+    EXPECT_TRUE(IsOk(MeasureConvolution(&device, c_, "", options_, &kept, &measured)));
+    return measured;
+  };
+  EXPECT_FALSE(measured().is_deterministic);
+  EXPECT_GT(measured().relative_error, 1e-3);
+  writes_nothing = true;
+  EXPECT_EQ(measured().relative_error, kInfinity);
+  options_.reference_limit_multiply_adds = 0;  // also over the limit
+  EXPECT_EQ(measured().relative_error, kInfinity);
+}
+
+TEST_F(TimingTest, OverTheLimitThereIsNoError) {
+  options_.reference_limit_multiply_adds =
+      static_cast<double>(c_.output_elements() * c_.taps() * c_.image_channels);
+  EXPECT_GE(Measured(c_).relative_error, 0);
+  options_.reference_limit_multiply_adds -= 1;
+  EXPECT_LT(Measured(c_).relative_error, 0);
+}
+
+TEST_F(TimingTest, RefusesWithACodeThatTellsWhoseFaultItIs) {
+  Convolution wrong = c_, empty = c_;
+  ++wrong.output_height;
+  empty.batch = 0;
+  const MeasureOptions usual = options_;
+  MeasureOptions small = usual, none = usual, many = usual;
+  small.workspace_limit_bytes = 16;
+  none.repetitions = 0;
+  many.warmup_runs = std::numeric_limits<int64_t>::max();
+  const struct {
+    Convolution c;
+    std::string algorithm;
+    MeasureOptions options;
+    StatusCode code;
+    std::string words;
+  } cases[] = {
+      {c_, "FFT", usual, StatusCode::kUnsupported, "FFT"},
+      {c_, "BUFFERED", small, StatusCode::kUnsupported, "16"},
+      {wrong, "DIRECT", usual, StatusCode::kInvalidArgument, "output height"},
+      {empty, "", usual, StatusCode::kInvalidArgument, "compute"},
+      {c_, "", none, StatusCode::kInvalidArgument, "repetition"},
+      {c_, "", many, StatusCode::kInvalidArgument, "warm-up"},
+  };
+  for (const auto& each : cases) {
+    options_ = each.options;
+    Measurement measured;
+    ResolvedAlgorithm resolved;
+    EXPECT_TRUE(IsError(Measure(each.c, each.algorithm, &measured), each.code, {each.words}));
+    EXPECT_TRUE(IsError(ResolveAlgorithm(&device_, each.c, each.algorithm, options_, &resolved),
+                        each.code, {each.words}));
+  }
+  EXPECT_TRUE(backend_.launched.empty());
+}
+
+TEST_F(TimingTest, FreesWhatItHasWhereMemoryIsShort) {
+  for (int allowed = 0; allowed < 4; ++allowed) {
+    device_.refuse_from = allowed;
+    Measurement measured;
+    EXPECT_EQ(Measure(c_, "BUFFERED", &measured).code(), StatusCode::kResourceExhausted);
+    EXPECT_EQ(device_.live, 0) << allowed;
+  }
+}
+
+TEST_F(TimingTest, TracesOneRunAfterTheTimedOnesAndGoesOnWithoutATrace) {
+  Measurement measured = Measured(c_);
+  EXPECT_EQ(measured.kernels.size(), 1u);
+  EXPECT_EQ(measured.trace_error, "");
+  EXPECT_EQ(device_.sections_at_trace, 4);
+  EXPECT_EQ(backend_.launched.size(), 2u + 4 + 1);
+  options_.trace_kernels = false;
+  EXPECT_TRUE(Measured(c_).kernels.empty());
+  EXPECT_EQ(device_.traces, 1);
+
+  options_.trace_kernels = true;
+  device_.stop_trace = Unavailable("records were dropped");
+  measured = Measured(c_);
+  EXPECT_EQ(measured.trace_error, "records were dropped");
+  EXPECT_TRUE(measured.kernels.empty());
+  device_.start_trace = Unavailable("another tool");
+  measured = Measured(c_);
+  EXPECT_EQ(measured.trace_error, "another tool");
+  EXPECT_EQ(device_.traces, 2);
+  EXPECT_GT(measured.time.median_us, 0);
+}
+
+TEST_F(TimingTest, AKeptProblemChangesNothing) {
+  const Convolution other = MakeConvolution(ConvolutionKind::kBackwardInput);
+  MeasureOptions other_seed = options_, no_reference = options_;
+  other_seed.seed = 7;
+  no_reference.reference_limit_multiply_adds = 0;
+  const MeasureOptions usual = options_;
+  KeptProblem kept;
+  // What is kept is used again, is another's, is of another seed, and has no reference yet.
+  for (const auto& [convolution, options] :
+       std::vector<std::pair<Convolution, MeasureOptions>>{{c_, usual},
+                                                           {c_, usual},
+                                                           {other, no_reference},
+                                                           {other, usual},
+                                                           {c_, usual},
+                                                           {c_, other_seed},
+                                                           {c_, no_reference}}) {
+    options_ = options;
+    Measurement again;
+    ASSERT_TRUE(IsOk(MeasureConvolution(&device_, convolution, "", options, &kept, &again)));
+    EXPECT_EQ(again.relative_error, Measured(convolution).relative_error);
+    EXPECT_EQ(again.relative_error >= 0, options.reference_limit_multiply_adds > 0);
+  }
+}
+
+TEST_F(TimingTest, TimesTheRepetitionsAndNotTheOtherRuns) {
+  // Slow for error, determinism and warm-up, then 4, 8, … 44 ms: the median is 24 and the spread
+  // 16 ms, plus what sleeping takes longer.
+  OnRun([](int run) { return Sleep(run < 3 ? 100 : 4 + 4 * (run - 3)); });
+  options_.repetitions = 11;
+  const Measurement measured = Measured(c_);
+  EXPECT_EQ(runs_, 15);  // the last is for the trace
+  EXPECT_EQ(device_.sections, 12);
+  EXPECT_GE(measured.time.median_us, 24e3);
+  EXPECT_GT(measured.time.spread_us, 0);
+}
+
+TEST_F(TimingTest, AFailureOnTheDeviceIsReportedAndMemoryIsFreed) {
+  for (const int failing : {3, 6}) {  // of the timed runs, and the one that is traced
+    runs_ = device_.traces = 0;
+    OnRun([failing](int run) { return run == failing ? Internal("injected") : Status::Ok(); });
+    Measurement measured;
+    EXPECT_EQ(Measure(c_, "", &measured).message(), "injected");
+    EXPECT_EQ(device_.live, 0);
+    EXPECT_EQ(device_.traces, failing == 6) << "it is ended";
+    Measured(c_);  // what failed once is not left for the next
+  }
+}
+
+// ---- Stages.
+
+TEST_F(TimingTest, LanesOverlapAndTheSequenceDoesNot) {
+  // Convolutions that find another one running. In sequence there is never one.
+  std::atomic<int> running{0}, most{0};
+  OnRun([&](int) {
+    const int now = ++running;
+    if (now > most) most = now;
+    const Status slept = Sleep(20);
+    --running;
+    return slept;
+  });
+  Stage stage = StageOfLanes(2, c_, "DIRECT");
+  Measured({InSequence(stage), {}});
+  EXPECT_EQ(most, 1);
+  device_.sections = 0;
+  stage.steps[1].algorithm = "BUFFERED";
+  const StageMeasurement measured = Measured({stage, {"DIRECT", "DIRECT"}});
+  EXPECT_EQ(most, 2);
+  EXPECT_GE(measured.same_sequential.median_us, 40e3);
+  EXPECT_GE(measured.sequential.median_us, 40e3);
+  EXPECT_GE(measured.concurrent.median_us, 20e3);
+  EXPECT_EQ(measured.algorithms, (Names{"DIRECT", "BUFFERED"}));
+  EXPECT_EQ(measured.sequential_algorithms, (Names{"DIRECT", "DIRECT"}));
+  EXPECT_EQ(device_.sections, 12);  // three ways, one warm-up and three repetitions
+}
+
+TEST_F(TimingTest, TheSecondSequenceRunsItsOwnAlgorithms) {
+  // The only convolution that takes long is the one that the second sequence alone computes so.
+  backend_.on_launch = [](const PreparedConvolution& prepared, const ConvolutionBuffers&,
+                          Stream stream) {
+    if (prepared.algorithm() == "DIRECT") {
+      static_cast<HostStream*>(stream)->Enqueue([] { return Sleep(30); });
+    }
+    return Status::Ok();
+  };
+  const StageMeasurement measured = Measured({StageOfLanes(2, c_), {"", "DIRECT"}});
+  EXPECT_EQ(measured.algorithms, (Names{"BUFFERED", "BUFFERED"}));
+  EXPECT_EQ(measured.sequential_algorithms, (Names{"BUFFERED", "DIRECT"}));
+  EXPECT_GE(measured.sequential.median_us, 30e3);
+  EXPECT_LT(measured.same_sequential.median_us, 30e3);
+  EXPECT_LT(measured.concurrent.median_us, 30e3);
+}
+
+TEST_F(TimingTest, OneTimeServesWhereBothSequencesAreTheSame) {
+  Stage stage = StageOfLanes(2, c_);
+  stage.steps[0].algorithm = "DIRECT";
+  for (const Names& others : {Names(), Names{"DIRECT", "BUFFERED"}}) {
+    device_.sections = 0;
+    const StageMeasurement measured = Measured({stage, others});
+    EXPECT_EQ(device_.sections, 8);
+    EXPECT_EQ(measured.sequential.median_us, measured.same_sequential.median_us);
+    EXPECT_EQ(measured.sequential_algorithms, measured.algorithms);
+  }
+}
+
+// Groups that have the SMs that were asked for, rounded up to eights.
+class PartitioningBackend : public HostBackend {
+ public:
+  class Group : public StreamGroup {
+   public:
+    Group(std::unique_ptr<StreamGroup> group, int sm_count)
+        : group_(std::move(group)), sm_count_(sm_count) {}
+    Stream stream() const override { return group_->stream(); }
+    Event* fork_event() override { return group_->fork_event(); }
+    Event* join_event() override { return group_->join_event(); }
+    int sm_count() const override { return sm_count_; }
+    std::unique_ptr<StreamGroup> Take() { return std::move(group_); }
+
+   private:
+    std::unique_ptr<StreamGroup> group_;
+    const int sm_count_;
+  };
+  Status Acquire(const StreamGroupOptions& options, std::unique_ptr<StreamGroup>* group) override {
+    priorities.insert(options.priority);
+    std::unique_ptr<StreamGroup> made;
+    TF_INTEROP_RETURN_IF_ERROR(HostBackend::Acquire(StreamGroupOptions(), &made));
+    const int asked = options.partition.empty() ? 0 : options.partition[options.partition_index];
+    *group = std::make_unique<Group>(std::move(made), (asked + 7) / 8 * 8);
+    return Status::Ok();
+  }
+  void Release(std::unique_ptr<StreamGroup> group) override {
+    HostBackend::Release(static_cast<Group*>(group.get())->Take());
+  }
+  std::set<int> priorities;
+};
+
+TEST_F(TimingTest, LanesGetTheirOptionsAndSayHowManySmsTheyGot) {
+  PartitioningBackend backend;
+  CountingDevice device(&backend);
+  const Stage stage = StageOfLanes(2, c_);
+  StageMeasurement measured;
+  ASSERT_TRUE(IsOk(
+      MeasureStage(&device, {WithOptions(stage, {{-1, 12}, {-3, 20}}), {}}, options_, &measured)));
+  EXPECT_EQ(measured.sm_counts, (std::vector<int>{16, 24}));
+  EXPECT_EQ(backend.priorities, (std::set<int>{-3, -1, 0}));  // 0: of the sequences
+  EXPECT_TRUE(Measured({WithOptions(stage, {{-1, 0}, {-3, 0}}), {}}).sm_counts.empty());
+}
+
+// It would run in sequence, and be taken for a stage that does not overlap.
+TEST_F(TimingTest, AStageWhoseLanesDoNotGetTheirGroupsIsNotMeasured) {
+  const Stage stage = StageOfLanes(3, c_);
+  ExpectRefused({WithOptions(stage, {{0, 12}, {0, 20}}), {}}, StatusCode::kUnsupported, "no SMs");
+  backend_.on_acquire = [this](StreamGroupOptions*) {
+    return backend_.leased == 1 ? ResourceExhausted("no more groups") : Status::Ok();
+  };
+  for (const Stage& each : {stage, WithOptions(stage, {{-1, 0}, {0, 0}, {0, 0}})}) {
+    ExpectRefused({each, {}}, StatusCode::kResourceExhausted, "no more groups");
+  }
+}
+
+TEST_F(TimingTest, WorkspacesOfLanesAddUpAndASequenceMayNeedMore) {
+  const size_t of_one = c_.result_elements() * sizeof(double);
+  EXPECT_EQ(Measured({StageOf(StepsOf({c_, c_, c_}), {0, 0, 1}), {}}).workspace_bytes,
+            static_cast<int64_t>(2 * of_one));
+  Convolution large = c_;
+  large.batch *= 4;
+  Stage stage = SideBySide({large, c_}, "DIRECT");
+  EXPECT_EQ(Measured({stage, {"BUFFERED", "BUFFERED"}}).workspace_bytes, 0);
+  EXPECT_EQ(std::count(device_.sizes.begin(), device_.sizes.end(), 4 * of_one), 1);
+}
+
+// Two convolutions of 6 and 2 output channels on one merged lane, and others beside it.
+Stage Merging(const std::string& algorithm, int other_count = 0) {
+  std::vector<Convolution> cs = WithOutputChannels(MakeConvolution(), {6, 2});
+  cs.resize(2 + other_count, MakeConvolution());
+  std::vector<int> lanes(2 + other_count, 1);
+  lanes[0] = lanes[1] = 0;
+  return WithOptions(StageOf(StepsOf(cs, algorithm), lanes), {kMergedLane});
+}
+
+TEST_F(TimingTest, AMergedLaneIsMeasuredBesideItsConvolutionsInSequence) {
+  options_.warmup_runs = 0;
+  options_.repetitions = 1;
+  const Stage stage = Merging("BUFFERED");
+  const StageMeasurement measured = Measured({stage, {"DIRECT", "DIRECT"}});
+  EXPECT_EQ(backend_.launched, (Names{"BUFFERED", "BUFFERED", "BUFFERED", "DIRECT", "DIRECT"}));
+  EXPECT_EQ(std::set<const void*>(backend_.images.begin(), backend_.images.end()).size(), 1u);
+  EXPECT_EQ(measured.algorithms, (Names{"BUFFERED", "BUFFERED"}));
+  EXPECT_EQ(measured.sequential_algorithms, (Names{"DIRECT", "DIRECT"}));
+  EXPECT_EQ(measured.workspace_bytes,
+            static_cast<int64_t>(Prepared(&backend_, stage).merged[0].merge.workspace_bytes()));
+  backend_.images.clear();
+  Measured({Merging("", 2), {}});  // convolutions of other lanes have images of their own
+  EXPECT_EQ(std::set<const void*>(backend_.images.begin(), backend_.images.end()).size(), 3u);
+}
+
+// In sequence the backend chooses.
+TEST_F(TimingTest, AnAlgorithmForTheWiderConvolutionAloneCanBeMeasured) {
+  backend_.on_prepare = [](const Convolution& c, const PrepareOptions&, std::string* algorithm) {
+    return *algorithm == "DIRECT" && c.output_channels < 8 ? Unsupported("narrow") : Status::Ok();
+  };
+  const StageMeasurement measured = Measured({Merging("DIRECT"), {}});
+  EXPECT_EQ(measured.algorithms, (Names{"DIRECT", "DIRECT"}));
+  EXPECT_EQ(measured.sequential_algorithms, (Names{"BUFFERED", "BUFFERED"}));
+}
+
+TEST_F(TimingTest, AStageThatCannotRunAsPinnedIsAFailureWithItsReason) {
+  const Stage one = StageOfLanes(1, c_), two = StageOfLanes(2, c_);
+  Stage misfits = Merging(""), algorithms = Merging(""), pin = two, nowhere = one, empty = one;
+  misfits.steps[1].convolution.filter_width = 1;
+  CompleteSame(&misfits.steps[1].convolution);
+  algorithms.steps[1].algorithm = "DIRECT";
+  pin.steps[1].algorithm = "FFT";
+  nowhere.lanes.emplace_back();
+  empty.steps[0].convolution.batch = 0;
+  const auto unsupported = StatusCode::kUnsupported, invalid = StatusCode::kInvalidArgument;
+  const struct {
+    StageRequest request;
+    StatusCode code;
+    std::string words;
+  } cases[] = {
+      {{misfits, {}}, unsupported, "'a', 'b' merged"},
+      {{algorithms, {}}, unsupported, "'a', 'b' merged"},
+      {{Merging("FFT"), {}}, unsupported, "'a', 'b' merged"},
+      {{WithOptions(one, {kMergedLane}), {}}, unsupported, "'a' merged"},
+      {{pin, {}}, unsupported, "'b' with algorithm FFT"},
+      {{two, {"", "FFT"}}, unsupported, "'b' with algorithm FFT"},
+      {{}, invalid, "got none"},
+      {{nowhere, {}}, invalid, "lane 1"},
+      {{empty, {}}, invalid, "compute"},
+      {{one, {"DIRECT", "DIRECT"}}, invalid, "got 2"},
+  };
+  for (const auto& each : cases) ExpectRefused(each.request, each.code, each.words);
+  backend_.on_prepare = [](const Convolution&, const PrepareOptions&, std::string* algorithm) {
+    return *algorithm == "DIRECT" ? ResourceExhausted("no memory for a plan") : Status::Ok();
+  };
+  ExpectRefused({StageOfLanes(1, c_, "DIRECT"), {}}, StatusCode::kResourceExhausted,
+                "no memory for a plan");
+}
+
+}  // namespace
+}  // namespace tf_interop
