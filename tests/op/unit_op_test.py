@@ -1,0 +1,444 @@
+"""A chain of operations as one op, on one core: the very bits of TensorFlow's own ops."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from stage_program import operation
+from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.python.framework import test_util
+
+import tf_interop
+from tf_interop.runtime.kernel_library import load_kernel_library
+
+NodeDef = node_def_pb2.NodeDef
+RANDOM = np.random.default_rng(3)
+PLAIN = {"strides": [1, 1, 1, 1], "padding": "SAME"}
+POOL = {"ksize": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "padding": "VALID"}
+
+
+@pytest.fixture(autouse=True)
+def without_optimization() -> Iterator[None]:
+    """Graphs run as they are written, those of the reference too."""
+    tf_interop.disable()
+    options = tf.config.optimizer.get_experimental_options()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    yield
+    tf.config.optimizer.set_experimental_options(options | {"disable_meta_optimizer": False})
+    tf_interop.enable()
+
+
+@pytest.fixture(scope="session")
+def unit() -> Any:
+    """The op as a function."""
+    return tf.load_op_library(str(load_kernel_library().build_info.path)).tf_interop_unit
+
+
+def chain(dtype: tf.DType = tf.float32) -> list[NodeDef]:
+    """Convolution, bias, activation, pooling, convolution."""
+    return [
+        operation("first", "Conv2D", ["inputs:0", "inputs:1"], dtype, **PLAIN),
+        operation("bias", "BiasAdd", ["steps:0:0", "inputs:2"], dtype),
+        operation("relu", "Relu", ["steps:1:0"], dtype),
+        operation("pool", "MaxPool", ["steps:2:0"], dtype, **POOL),
+        operation("last", "Conv2D", ["steps:3:0", "inputs:3"], dtype, **PLAIN),
+    ]
+
+
+def values_of_chain(batch_size: int = 2) -> list[np.ndarray]:
+    shapes = ([batch_size, 12, 12, 8], [3, 3, 8, 16], [16], [1, 1, 16, 8])
+    return [RANDOM.standard_normal(shape).astype(np.float32) for shape in shapes]
+
+
+def in_graph(
+    unit: Any,
+    steps: Sequence[NodeDef],
+    results: Sequence[str],
+    dtype: tf.DType = tf.float32,
+    constant: Sequence[Any] = (),
+    **attributes: Any,
+) -> Callable[..., list[tf.Tensor]]:
+    """A function of the op's inputs, of which the last are constants of its graph."""
+    serialized = [step.SerializeToString() for step in steps]
+
+    @tf.function(autograph=False)
+    def run(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        inputs = [*tensors, *map(tf.constant, constant)]
+        given = {"Tout": [dtype] * len(results)} | attributes
+        return unit(inputs=inputs, steps=serialized, results=results, **given)
+
+    return run
+
+
+def stock(
+    steps: Sequence[NodeDef], results: Sequence[str], constant: Sequence[Any] = ()
+) -> Callable[..., list[tf.Tensor]]:
+    """The same as nodes of a graph."""
+
+    def tensor_of(operand: str) -> str:
+        kind, *numbers = operand.split(":")
+        return f"i{numbers[0]}:0" if kind == "inputs" else f"s{numbers[0]}:{numbers[1]}"
+
+    @tf.function(autograph=False)
+    def run(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        graph = graph_pb2.GraphDef()
+        inputs = {}
+        for place, value in enumerate([*tensors, *map(tf.constant, constant)]):
+            node = graph.node.add(name=f"i{place}", op="Placeholder")
+            node.attr["dtype"].type = value.dtype.as_datatype_enum
+            inputs[f"i{place}:0"] = tf.convert_to_tensor(value)
+        for place, step in enumerate(steps):
+            node = graph.node.add()
+            node.CopyFrom(step)
+            node.name = f"s{place}"
+            node.input[:] = map(tensor_of, step.input)
+        names = [tensor_of(result) for result in results]
+        return tf.graph_util.import_graph_def(graph, inputs, names, name="")
+
+    return run
+
+
+def assert_same_bits(left: Sequence[tf.Tensor], right: Sequence[tf.Tensor]) -> None:
+    assert len(left) == len(right) > 0
+    for one, other in zip(left, right, strict=True):
+        assert one.shape == other.shape
+        assert one.numpy().tobytes() == other.numpy().tobytes()
+
+
+@pytest.mark.parametrize(
+    "dtype", [tf.float32, tf.bfloat16, tf.float16], ids=lambda dtype: dtype.name
+)
+def test_gives_the_very_bits_of_the_own_ops(unit: Any, dtype: tf.DType) -> None:
+    # The convolution's result among them, or TensorFlow merges it with its bias, and rounds once.
+    results = ["steps:4:0", "steps:0:0"]
+    run = in_graph(unit, chain(dtype), results, dtype)
+    own = stock(chain(dtype), results)
+    for batch_size in (2, 1, 5):
+        values = [tf.cast(value, dtype) for value in values_of_chain(batch_size)]
+        assert_same_bits(run(*values), own(*values))
+
+
+@pytest.mark.skipif(not test_util.IsMklEnabled(), reason="oneDNN is off")
+def test_a_fused_convolution_in_bfloat16(unit: Any) -> None:
+    # Which TensorFlow has under oneDNN's name only.
+    fused = {"fused_ops": ["BiasAdd", "Relu"], "num_args": 1, "TArgs": [tf.bfloat16]}
+    step = operation(
+        "fused", "_FusedConv2D", ["inputs:0", "inputs:1", "inputs:2"], tf.bfloat16, **PLAIN, **fused
+    )
+    values = [tf.cast(value, tf.bfloat16) for value in values_of_chain()[:3]]
+    own = stock(
+        [*chain(tf.bfloat16)[:2], operation("relu", "Relu", ["steps:1:0"], tf.bfloat16)],
+        ["steps:2:0"],
+    )
+    [result] = in_graph(unit, [step], ["steps:0:0"], tf.bfloat16)(*values)
+    np.testing.assert_allclose(
+        tf.cast(result, tf.float32), tf.cast(own(*values)[0], tf.float32), rtol=0.05, atol=0.1
+    )
+
+
+def test_constant_filters(unit: Any) -> None:
+    _, *constant = values_of_chain()
+    run = in_graph(unit, chain(), ["steps:4:0"], constant=constant, constant_inputs=[1, 2, 3])
+    own = stock(chain(), ["steps:4:0"], constant=constant)
+    for batch_size in (1, 2, 3, 1):
+        images = np.float32(batch_size) * values_of_chain(batch_size)[0]
+        assert_same_bits(run(images), own(images))
+
+
+def test_results_of_any_kind(unit: Any) -> None:
+    results = ["steps:0:0", "inputs:0", "steps:4:0", "steps:4:0", "steps:2:0", "inputs:0"]
+    values = values_of_chain()
+    assert_same_bits(in_graph(unit, chain(), results)(*values), stock(chain(), results)(*values))
+
+
+def test_a_result_of_several_and_one_that_nothing_reads(unit: Any) -> None:
+    statistics = ["inputs:1", "inputs:2", "inputs:3", "inputs:4"]
+    norm = operation("norm", "FusedBatchNormV3", ["inputs:0", *statistics], is_training=True)
+    norm.attr["U"].type = tf.float32.as_datatype_enum
+    scaled = operation("scaled", "Mul", ["steps:0:0", "inputs:1"])
+    image, empty = values_of_chain()[0], np.zeros([0], np.float32)
+    values = [image, np.ones([8], np.float32), np.ones([8], np.float32), empty, empty]
+    results = ["steps:1:0", "steps:0:2", "steps:0:1"]
+    own = stock([norm, scaled], results)(*values)
+    assert_same_bits(in_graph(unit, [norm, scaled], results, batch_sizes=[77])(*values), own)
+    # Sums over a batch are divided among the cores.
+    for result, expected in zip(in_graph(unit, [norm, scaled], results)(*values), own, strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_no_tensor_that_others_hold_is_written(unit: Any) -> None:
+    # Element-wise kernels write into an operand that nobody else holds.
+    steps = [
+        operation("negated", "Neg", ["inputs:0"]),
+        operation("doubled", "AddV2", ["steps:0:0", "steps:0:0"]),
+        operation("again", "AddV2", ["steps:1:0", "inputs:0"]),
+        operation("relu", "Relu", ["steps:2:0"]),
+        operation("sum", "AddV2", ["steps:3:0", "steps:1:0"]),
+    ]
+    results = ["steps:2:0", "steps:4:0"]
+    run = in_graph(unit, steps, results)
+    alone = in_graph(unit, [operation("relu", "Relu", ["inputs:0"])], ["steps:0:0"])
+    value = RANDOM.standard_normal([64]).astype(np.float32)
+    own = stock(steps, results)(value)
+
+    @tf.function(autograph=False)
+    def shared(value: tf.Tensor) -> list[tf.Tensor]:
+        held = -value  # which the executor holds for its later readers alone
+        written = alone(held)
+        with tf.control_dependencies(written):
+            return [held + 0.0, *written, *run(held)]
+
+    given = tf.constant(value)
+    for _ in range(3):
+        assert_same_bits(run(given), own)
+        np.testing.assert_array_equal(given, value)
+        np.testing.assert_array_equal(tf.nn.relu(given), np.maximum(value, 0))
+        held, written, *_ = shared(given)
+        np.testing.assert_array_equal(held, -value)
+        np.testing.assert_array_equal(written, np.maximum(-value, 0))
+
+
+def test_a_constant_is_not_written(unit: Any) -> None:
+    value = RANDOM.standard_normal([64]).astype(np.float32)
+    relu = operation("relu", "Relu", ["inputs:0"])
+    run = in_graph(unit, [relu], ["steps:0:0"], constant=[value])
+    for _ in range(3):
+        np.testing.assert_array_equal(run()[0], np.maximum(value, 0))
+
+
+def test_other_batch_sizes_run_on_all_cores(unit: Any) -> None:
+    _, *filters = values_of_chain()
+    run = in_graph(unit, chain(), ["steps:4:0"], batch_sizes=[1, 3])
+    own = stock(chain(), ["steps:4:0"])
+    for batch_size in (1, 2, 3, 4, 1):
+        images = values_of_chain(batch_size)[0]
+        assert_same_bits(run(images, *filters), own(images, *filters))
+
+
+def test_narrow_and_wide_on_one_thread(unit: Any) -> None:
+    # oneDNN's primitives are a thread's, and made for a number of threads.
+    values = values_of_chain()
+    narrow = in_graph(unit, chain(), ["steps:4:0"])
+    wide = in_graph(unit, chain(), ["steps:4:0"], batch_sizes=[77])
+    own = stock(chain(), ["steps:4:0"])
+
+    @tf.function(autograph=False)
+    def in_turn(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        results: list[tf.Tensor] = []
+        for run in (narrow, wide, own, narrow, wide):
+            with tf.control_dependencies(results):
+                results += run(*tensors)
+        return results
+
+    for _ in range(3):
+        assert_same_bits(in_turn(*values), own(*values) * 5)
+
+
+def test_shapes_are_those_of_the_attribute(unit: Any) -> None:
+    shapes = [tf.TensorShape([None, 6, 6, 8]), tf.TensorShape(None)]
+    results = ["steps:4:0", "steps:1:0"]
+    image, *filters = values_of_chain()
+    traced = in_graph(unit, chain(), results, output_shapes=shapes).get_concrete_function(
+        tf.TensorSpec([None, 12, 12, 8]), *filters
+    )
+    assert [each.shape for each in traced.outputs] == shapes
+    unknown = in_graph(unit, chain(), results).get_concrete_function(image, *filters)
+    assert [each.shape for each in unknown.outputs] == [tf.TensorShape(None)] * 2
+
+
+def test_several_threads_get_their_own_results(unit: Any) -> None:
+    _, *filters = values_of_chain()
+    run = in_graph(unit, chain(), ["steps:4:0"], constant=filters, constant_inputs=[1, 2, 3])
+    own = stock(chain(), ["steps:4:0"], constant=filters)
+    images = [values_of_chain(batch_size)[0] for batch_size in (1, 2, 3, 1)]
+    expected = [own(each) for each in images]
+    failures: list[AssertionError] = []
+
+    def call(image: np.ndarray, own: list[tf.Tensor]) -> None:
+        try:
+            for _ in range(30):
+                assert_same_bits(run(image), own)
+        except AssertionError as error:
+            failures.append(error)
+
+    threads = [
+        threading.Thread(target=call, args=each) for each in zip(images, expected, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_in_an_input_pipeline(unit: Any) -> None:
+    values = values_of_chain()
+    run = in_graph(unit, chain(), ["steps:4:0"], constant=values[1:])
+    images = np.stack([values_of_chain()[0] for _ in range(6)])
+    data = tf.data.Dataset.from_tensor_slices(images).map(run, num_parallel_calls=2)
+    own = stock(chain(), ["steps:4:0"], constant=values[1:])
+    for image, result in zip(images, data, strict=True):
+        assert_same_bits(list(result), own(image))
+
+
+def test_sessions_whose_pool_is_made_for_each_call(unit: Any) -> None:
+    # There the device is a wrapper that lives as long as the call.
+    tf1 = tf.compat.v1
+    values = values_of_chain()
+    steps = [step.SerializeToString() for step in chain()]
+    with tf.Graph().as_default():
+        inputs = [tf1.placeholder(tf.float32, value.shape) for value in values]
+        narrow, wide = (
+            unit(
+                inputs=inputs,
+                Tout=[tf.float32],
+                steps=steps,
+                results=["steps:4:0"],
+                batch_sizes=batch_sizes,
+            )
+            for batch_sizes in ([], [77])
+        )
+        with tf1.Session() as session:
+            options = tf1.RunOptions()
+            options.experimental.use_run_handler_pool = True
+            call = session.make_callable([*narrow, *wide], inputs, accept_options=True)
+            for number in range(3000):
+                results = call(*values, options=options)
+                if number == 500:
+                    before = threads_and_bytes()
+            after = threads_and_bytes()
+    [own] = stock(chain(), ["steps:4:0"])(*values)
+    for result in results:
+        np.testing.assert_array_equal(result, own)
+    assert after[0] <= before[0]
+    assert after[1] - before[1] < 20 << 20
+
+
+def threads_and_bytes() -> tuple[int, int]:
+    status = pathlib.Path("/proc/self/status").read_text()
+    threads, kilobytes = (
+        int(re.search(rf"{key}:\s+(\d+)", status)[1])  # type: ignore[index]
+        for key in ("Threads", "VmRSS")
+    )
+    return threads, kilobytes << 10
+
+
+def test_a_profile_shows_each_step(unit: Any, tmp_path: pathlib.Path) -> None:
+    run = in_graph(unit, chain(), ["steps:4:0"])
+    values = values_of_chain()
+    run(*values)
+    tf.profiler.experimental.start(str(tmp_path))
+    run(*values)
+    tf.profiler.experimental.stop()
+    [profile] = tmp_path.rglob("*.xplane.pb")
+    for name in (b"first:", b"bias:BiasAdd", b"relu:Relu", b"pool:", b"last:"):
+        assert name in profile.read_bytes()
+
+
+REFUSED = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, ValueError)
+
+
+def refused(unit: Any, change: Callable[[list[NodeDef], dict[str, Any]], None]) -> str:
+    steps, attributes = chain(), {"results": ["steps:4:0"], "Tout": [tf.float32]}
+    change(steps, attributes)
+    given = {"steps": [step.SerializeToString() for step in steps]} | attributes
+    inputs = [tf.constant(value) for value in values_of_chain()]
+    with pytest.raises(REFUSED) as error:
+        tf.function(lambda: unit(inputs=inputs, **given), autograph=False)()
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "operand", "words"),
+    [
+        (0, "steps:1:0", ["'steps:1:0'", "the 0 steps before", "step 'first'"]),
+        (2, "steps:2:0", ["'steps:2:0'", "the 2 steps before", "step 'relu'"]),
+        (2, "steps:1:1", ["'steps:1:1'"]),
+        (4, "steps:3:1", ["'steps:3:1'"]),  # of oneDNN's kernel, not of the op
+        (2, "inputs:4", ["'inputs:4'", "4 inputs"]),
+        (2, "inputs:-1", ["'inputs:-1'"]),
+        (2, "inputs:" + "9" * 30, ["'inputs:999"]),
+        (2, "inputs:0:0", ["'inputs:0:0'"]),
+        (2, "steps:1", ["'steps:1'"]),
+        (2, "bias", ["'bias'"]),
+        (2, "", ["''"]),
+    ],
+)
+def test_names_an_operand_that_is_none(
+    unit: Any, place: int, operand: str, words: list[str]
+) -> None:
+    def change(steps: list[NodeDef], _: dict[str, Any]) -> None:
+        steps[place].input[0] = operand
+
+    message = refused(unit, change)
+    for word in ("Expected 'inputs:<i>'", *words):
+        assert word in message
+
+
+def put(step: NodeDef) -> Callable[[list[NodeDef], dict[str, Any]], None]:
+    return lambda steps, _: steps.__setitem__(2, step)
+
+
+def setting(**attributes: Any) -> Callable[[list[NodeDef], dict[str, Any]], None]:
+    return lambda _, given: given.update(attributes)
+
+
+VARIABLE = operation("odd", "VariableV2", [])
+READER = operation("odd", "RandomStandardNormal", ["inputs:0"])
+CALL = NodeDef(name="odd", op="CollectiveReduce", input=["inputs:0"])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (put(operation("odd", "NoSuchOp", [])), ["NoSuchOp", "step 'odd'"]),
+        (put(operation("odd", "Relu", [])), ["1 operands of Relu", "got 0", "step 'odd'"]),
+        (put(operation("odd", "Relu", ["inputs:0"] * 2)), ["got 2", "step 'odd'"]),
+        (put(operation("odd", "Relu", ["inputs:0"], tf.half)), ["half", "got 'inputs:0', a float"]),
+        (put(operation("odd", "Conv2D", ["inputs:0", "inputs:1"])), ["strides", "step 'odd'"]),
+        (put(operation("odd", "Relu", ["inputs:0"], tf.string)), ["step 'odd'"]),
+        (put(READER), ["without state", "RandomStandardNormal", "step 'odd'"]),
+        (setting(results=["steps:4:0"] * 2), ["results of 1 outputs", "got 2"]),
+        (setting(results=["steps:5:0"]), ["'steps:5:0'"]),
+        (setting(Tout=[tf.half]), ["Expected a half as result 0", "a float"]),
+        (setting(steps=[b"\xff"]), ["a serialized NodeDef at step 0"]),
+        (setting(constant_inputs=[4]), ["constant_inputs from 0 to 3", "got 4"]),
+        (setting(output_shapes=[[], []]), ["output_shapes of 1 outputs", "got 2"]),
+    ],
+)
+def test_says_what_is_wrong_with_an_attribute(
+    unit: Any, change: Callable[[list[NodeDef], dict[str, Any]], None], words: list[str]
+) -> None:
+    message = refused(unit, change)
+    for word in words:
+        assert word in message
+
+
+def test_a_step_fails_as_the_own_op_does(unit: Any) -> None:
+    steps = [
+        operation("before", "Relu", ["inputs:0"]),
+        operation("failing", "MatMul", ["steps:0:0", "inputs:1"]),
+        operation("after", "Relu", ["steps:1:0"]),
+    ]
+    left, right = np.ones([2, 3], np.float32), np.ones([4, 5], np.float32)
+    run = in_graph(unit, steps, ["steps:2:0"])
+    # Shapes that tracing does not know, or it would refuse them.
+    shapes = [tf.TensorSpec([None, None])] * 2
+    own = stock(steps, ["steps:2:0"]).get_concrete_function(*shapes)
+    for _ in range(2):
+        with pytest.raises(tf.errors.OpError) as of_stock:
+            own(tf.constant(left), tf.constant(right))
+        with pytest.raises(type(of_stock.value)) as error:
+            run(left, right)
+        [phrase] = re.findall(r"(Matrix size-incompatible.*\])", str(of_stock.value))
+        assert phrase in str(error.value)
+        assert "[at step 'failing' of the unit]" in str(error.value)
+    fitting = np.ones([3, 5], np.float32)
+    assert_same_bits(run(left, fitting), own(tf.constant(left), tf.constant(fitting)))
