@@ -4,8 +4,8 @@
   * chains that are independent of each other, from two to ten.
 
 The graphs are real. Times are simulated: each convolution and each stage that is asked for has a
-random time, the same in every run, as a table of measurements would. So
-how much time the plans save says nothing.
+random time, the same in every run, as a table of measurements would. So how much time the plans
+save says nothing.
 
 Example: python python/benchmarks/plan_time.py --network InceptionV3 -o docs/results/plan_time.json
 """
@@ -17,7 +17,6 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
 
 import concurrent.futures
-import dataclasses
 import itertools
 import multiprocessing
 import pathlib
@@ -58,40 +57,7 @@ OUTPUT_BYTES = 1 << 20
 SEED = 1
 
 
-@dataclasses.dataclass(frozen=True)
-class Dag:
-    """Convolutions of a graph.
-
-    Attributes:
-        costs: for each the name of what it costs; equal configurations have one.
-        groups: for each its device and control-flow region.
-        predecessors: for each those that it depends on, with none between.
-    """
-
-    costs: tuple[str, ...]
-    groups: tuple[str, ...]
-    predecessors: tuple[tuple[int, ...], ...]
-
-    def ancestors(self) -> list[int]:
-        """For each node all that it depends on, as bits."""
-        found: list[int] = []
-        for predecessors in self.predecessors:
-            found.append(0)
-            for each in predecessors:
-                found[-1] |= found[each] | 1 << each
-        return found
-
-    def levels(self) -> list[list[int]]:
-        """The nodes of each depth and group."""
-        depths: list[int] = []
-        levels: dict[tuple[int, str], list[int]] = {}
-        for node, predecessors in enumerate(self.predecessors):
-            depths.append(1 + max((depths[each] for each in predecessors), default=0))
-            levels.setdefault((depths[node], self.groups[node]), []).append(node)
-        return [levels[key] for key in sorted(levels)]
-
-
-def read_network(name: str) -> Dag:
+def read_network(name: str) -> tuple[ProblemNode, ...]:
     """The convolutions of a Keras application, for inference or `:training`."""
     # Here, because the processes that plan are to be measured without TensorFlow.
     import tensorflow as tf
@@ -111,88 +77,89 @@ def read_network(name: str) -> Dag:
     )
     view = GraphView(traced.graph_def)
     convolutions, _ = find_convolutions(view, GraphProperties(view))
-    ancestors = Independence(view, convolutions).ancestors
-    numbers = {
-        configuration: f"c{number}"
-        for number, configuration in enumerate(
-            dict.fromkeys(each.configuration for each in convolutions)
+    predecessors = Independence(view, convolutions).direct_predecessors(range(len(convolutions)))
+    configurations = list(dict.fromkeys(each.configuration for each in convolutions))
+    return tuple(
+        ProblemNode(
+            f"n{number}",
+            # Equal configurations cost the same.
+            f"c{configurations.index(node.configuration)}",
+            tuple(f"n{each}" for each in its),
+            group=f"{node.device} {node.region}",
         )
-    }
-    return Dag(
-        tuple(numbers[each.configuration] for each in convolutions),
-        tuple(f"{each.device} {each.region}" for each in convolutions),
-        tuple(_nearest(each, ancestors) for each in ancestors),
+        for number, (node, its) in enumerate(zip(convolutions, predecessors, strict=True))
     )
 
 
-def _nearest(of_node: int, ancestors: Sequence[int]) -> tuple[int, ...]:
-    """The ancestors of a node that no other of them depends on."""
-    all_of_them = [node for node in range(len(ancestors)) if of_node >> node & 1]
-    farther = 0
-    for node in all_of_them:
-        farther |= ancestors[node]
-    return tuple(node for node in all_of_them if not farther >> node & 1)
+def chains(width: int, length: int) -> tuple[ProblemNode, ...]:
+    """Chains that are independent of each other, all convolutions different."""
+    return tuple(
+        ProblemNode(
+            f"n{number}", f"c{number:03}", (f"n{number - width}",) if number >= width else ()
+        )
+        for number in range(width * length)
+    )
 
 
-def make_problem(dag: Dag) -> PlanningProblem:
-    """The DAG with simulated times.
+def make_problem(nodes: Sequence[ProblemNode]) -> PlanningProblem:
+    """The convolutions with simulated times.
 
     Stages are there for all independent pairs, and for three and four of one or two levels.
     """
     latencies_us = {
-        name: random.Random(f"{SEED} {name}").uniform(10, 200) for name in sorted(set(dag.costs))
+        name: random.Random(f"{SEED} {name}").uniform(10, 200)
+        for name in sorted({node.costs for node in nodes})
     }
     stages = []
-    for names in sorted(_sets_to_measure(dag)):
+    for names in sorted(_sets_to_measure(nodes)):
         chance = random.Random(f"{SEED} {names}")
         alone_us = [latencies_us[name] for name in names]
         latency_us = max(*alone_us, sum(alone_us) * chance.uniform(0.6, 1.1))
         stage = Stage.side_by_side(Step(name, "GEMM") for name in names)
         stages.append(MeasuredStage(stage, latency_us, sum(alone_us), 0.01 * latency_us))
-    return PlanningProblem(
-        costs=tuple(
-            ConvolutionCosts(
-                name,
-                OUTPUT_BYTES,
-                (
-                    Candidate("GEMM", latency_us, OUTPUT_BYTES, 0.01 * latency_us),
-                    Candidate("DIRECT", 1.3 * latency_us, 0, 0.01 * latency_us),
-                ),
-            )
-            for name, latency_us in latencies_us.items()
-        ),
-        nodes=tuple(
-            ProblemNode(
-                f"n{node}", costs, tuple(f"n{each}" for each in dag.predecessors[node]), group=group
-            )
-            for node, (costs, group) in enumerate(zip(dag.costs, dag.groups, strict=True))
-        ),
-        stages=tuple(stages),
-    )
-
-
-def _sets_to_measure(dag: Dag) -> set[tuple[str, ...]]:
-    ancestors = dag.ancestors()
-
-    def are_independent(nodes: Sequence[int]) -> bool:
-        return not any(
-            ancestors[one] >> other & 1 or ancestors[other] >> one & 1
-            for one, other in itertools.combinations(nodes, 2)
+    costs = tuple(
+        ConvolutionCosts(
+            name,
+            OUTPUT_BYTES,
+            (
+                Candidate("GEMM", latency_us, OUTPUT_BYTES, 0.01 * latency_us),
+                Candidate("DIRECT", 1.3 * latency_us, 0, 0.01 * latency_us),
+            ),
         )
+        for name, latency_us in latencies_us.items()
+    )
+    return PlanningProblem(costs, tuple(nodes), tuple(stages))
 
-    levels = dag.levels()
-    sets = [*itertools.combinations(range(len(dag.costs)), 2)]
-    for level, following in zip(levels, [*levels[1:], []], strict=True):
+
+def _sets_to_measure(nodes: Sequence[ProblemNode]) -> set[tuple[str, ...]]:
+    """The costs of the convolutions of each stage."""
+    ancestors: dict[str, set[str]] = {}
+    depths: dict[str, int] = {}
+    levels: dict[tuple[int, str], list[ProblemNode]] = {}
+    for node in nodes:
+        ancestors[node.name] = set(node.predecessors).union(
+            *(ancestors[each] for each in node.predecessors)
+        )
+        depths[node.name] = 1 + max((depths[each] for each in node.predecessors), default=0)
+        levels.setdefault((depths[node.name], node.group), []).append(node)
+    ordered = [levels[key] for key in sorted(levels)]
+    sets = [*itertools.combinations(nodes, 2)]
+    for level, following in zip(ordered, [*ordered[1:], []], strict=True):
         for size in range(3, MAX_LANES + 1):
             sets += itertools.combinations([*level, *following], size)
     return {
-        tuple(sorted(dag.costs[node] for node in nodes)) for nodes in sets if are_independent(nodes)
+        tuple(sorted(node.costs for node in its))
+        for its in sets
+        if not any(
+            one.name in ancestors[other.name] or other.name in ancestors[one.name]
+            for one, other in itertools.combinations(its, 2)
+        )
     }
 
 
-def plan_network(dag: Dag) -> dict[str, Any]:
+def plan_network(nodes: Sequence[ProblemNode]) -> dict[str, Any]:
     """Plans in this process; what it took of a core, and how it was searched."""
-    problem = make_problem(dag)
+    problem = make_problem(nodes)
     start = time.process_time()
     plan = make_plan(problem)
     seconds = time.process_time() - start
@@ -206,16 +173,6 @@ def plan_network(dag: Dag) -> dict[str, Any]:
         "stages": len(plan.stages),
         "search": plan.prediction.search,
     }
-
-
-def chains(width: int, length: int) -> Dag:
-    """Chains that are independent of each other, all convolutions different."""
-    count = width * length
-    return Dag(
-        tuple(f"c{node:03}" for node in range(count)),
-        ("",) * count,
-        tuple((node - width,) if node >= width else () for node in range(count)),
-    )
 
 
 def in_new_process(function: Any, *arguments: Any) -> Any:
@@ -252,8 +209,8 @@ def main(names: tuple[str, ...], widest: int, output: pathlib.Path | None) -> No
     networks = []
     for name in names:
         with console.status(name):
-            dag = in_new_process(read_network, name)
-            networks.append({"network": name, **in_new_process(plan_network, dag)})
+            nodes = in_new_process(read_network, name)
+            networks.append({"network": name, **in_new_process(plan_network, nodes)})
     console.print(_table("Whole networks", "network", networks))
     widths = []
     for width in range(2, widest + 1):
