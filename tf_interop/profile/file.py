@@ -275,7 +275,7 @@ def _entry_line(entry: Entry) -> bytes:
         check_entry(entry, f"$.{field}")
         line = msgspec.json.encode({field: entry})
         # Bounds of types are checked only by reading; and what is not finite is null in JSON.
-        if _LINE_DECODER.decode(line) != Line(**{field: entry}):
+        if getattr(_LINE_DECODER.decode(line), field) != entry:
             raise ValueError(f"Expected finite values, got others at `$.{field}`: {entry}")
     except (ValueError, msgspec.MsgspecError) as error:
         raise ProfileError(

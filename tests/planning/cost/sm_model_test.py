@@ -8,111 +8,92 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profile_values import KERNEL
 
-from tf_interop.planning.cost.sm_model import ModelKernel, demands_of, model_stage_us
+from tf_interop.planning.cost.sm_model import Device, ModelKernel, model_lanes_us
+from tf_interop.profile.entries import KernelMeasurement
 from tf_interop.profile.types import SmLimits
-from tf_interop.stage import Lane, Stage, Step
 
-LIMITS = SmLimits(registers=65536, shared_memory_bytes=233472, threads=2048, blocks=32)
 SMS = 132
+DEVICE = Device(SmLimits(65536, 233472, 2048, 32), SMS)
+Timed = tuple[KernelMeasurement, float]
 
-kernels = st.builds(
-    ModelKernel,
-    blocks=st.integers(1, 3000),
-    registers=st.integers(1024, 65536),
-    shared_memory_bytes=st.integers(0, 233472),
-    threads=st.sampled_from([64, 128, 256, 512, 1024]),
-    latency_us=st.floats(1, 1000),
-    alu_utilization=st.none() | st.floats(0, 1),
-    dram_utilization=st.none() | st.floats(0, 1),
+kernels = st.tuples(
+    st.builds(
+        KernelMeasurement,
+        name=st.just("kernel"),
+        grid=st.tuples(st.integers(1, 3000), st.just(1), st.just(1)),
+        block=st.tuples(st.sampled_from([64, 128, 256]), st.just(1), st.just(1)),
+        registers_per_thread=st.integers(8, 255),
+        shared_memory_bytes=st.integers(0, 233472),
+        time_share=st.just(1.0),
+        alu_utilization=st.none() | st.floats(0, 1),
+        dram_utilization=st.none() | st.floats(0, 1),
+    ),
+    st.floats(1, 1000),
 )
 
 
-def kernel(**changes: float | None) -> ModelKernel:
+def kernel(latency_us: float = 100, blocks: int = 4 * SMS, **changes: float | None) -> Timed:
     """A kernel with four blocks to an SM, which fill all of them once."""
-    usual = ModelKernel(
-        blocks=4 * SMS,
-        registers=16384,
+    usual = dataclasses.replace(
+        KERNEL,
+        grid=(blocks, 1, 1),
+        block=(128, 1, 1),
+        registers_per_thread=128,
         shared_memory_bytes=0,
-        threads=128,
-        latency_us=100,
         alu_utilization=0.4,
         dram_utilization=0.1,
     )
-    return dataclasses.replace(usual, **changes)
+    return dataclasses.replace(usual, **changes), latency_us
 
 
-def model_us(
-    lanes: Sequence[Sequence[ModelKernel]],
-    sm_counts: Sequence[int] = (0,) * 4,
-    priorities: Sequence[int] = (0,) * 4,
-) -> float:
-    stage = Stage(
-        tuple(
-            Lane(tuple(map(Step, lane)), priority, sm_count)
-            for lane, sm_count, priority in zip(lanes, sm_counts, priorities, strict=False)
-        )
-    )
-    return model_stage_us(stage, LIMITS, SMS)
+def modelled(timed: Timed) -> ModelKernel:
+    found = ModelKernel.of(*timed, DEVICE)
+    assert found is not None
+    return found
+
+
+def model_us(lanes: Sequence[Sequence[Timed]], priorities: Sequence[int] = (0,) * 4) -> float:
+    return model_lanes_us([list(map(modelled, lane)) for lane in lanes], priorities, DEVICE)
 
 
 @settings(max_examples=200, deadline=None)
-@given(kernels)
-def test_a_kernel_alone_takes_what_was_measured(each: ModelKernel) -> None:
-    assert model_us([[each]]) == pytest.approx(each.latency_us)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.lists(kernels, min_size=1, max_size=2), min_size=2, max_size=3))
-def test_lanes_take_no_less_than_the_longest_alone(lanes: list[list[ModelKernel]]) -> None:
-    together = model_us(lanes)
-    longest = max(sum(each.latency_us for each in lane) for lane in lanes)
-    assert together >= longest * (1 - 1e-9)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(kernels, min_size=1, max_size=4))
-def test_is_never_faster_than_what_the_kernels_take_of_the_device(
-    each: list[ModelKernel],
+@given(st.lists(st.lists(kernels, min_size=1, max_size=2), min_size=1, max_size=3))
+def test_is_never_faster_than_a_lane_alone_or_what_the_kernels_take_of_the_device(
+    lanes: list[list[Timed]],
 ) -> None:
-    together = model_us([[one] for one in each])
-    demands = [demands_of(one, LIMITS, SMS) for one in each]
+    together = model_us(lanes)
+    assert together >= max(sum(us for _, us in lane) for lane in lanes) * (1 - 1e-9)
+    demands = [modelled(each).demands(DEVICE) for lane in lanes for each in lane]
     for of_one_kind in zip(*demands, strict=True):
         assert together >= sum(of_one_kind) * (1 - 1e-6)
+    for each in lanes[0]:
+        assert model_us([[each]]) == pytest.approx(each[1])
 
 
-def test_kernels_on_different_sms_run_at_the_same_time() -> None:
-    small = kernel(blocks=60, alu_utilization=None, dram_utilization=None)
-    assert model_us([[small], [small]]) == pytest.approx(100)
-
-
-def test_kernels_that_fill_the_registers_wait_for_each_other() -> None:
-    assert model_us([[kernel()], [kernel()]]) == pytest.approx(200)
-
-
-def test_kernels_that_leave_room_share_an_sm() -> None:
-    half = kernel(blocks=2 * SMS, alu_utilization=0.4)
-    assert model_us([[half], [half]]) == pytest.approx(100)
-
-
-def test_arithmetic_units_that_are_asked_too_much_slow_both_down() -> None:
-    half = kernel(blocks=2 * SMS, alu_utilization=0.75)
-    assert model_us([[half], [half]]) == pytest.approx(150)
-
-
-def test_dram_that_is_asked_too_much_slows_both_down() -> None:
-    small = kernel(blocks=60, alu_utilization=0.1, dram_utilization=0.8)
-    assert model_us([[small], [small]]) == pytest.approx(160)
-
-
-def test_what_was_not_measured_is_taken_to_be_busy() -> None:
-    half = kernel(blocks=2 * SMS, alu_utilization=None, dram_utilization=None)
-    assert model_us([[half], [half]]) == pytest.approx(200)
+@pytest.mark.parametrize(
+    ("each", "expected"),
+    [
+        # On different SMs.
+        (kernel(blocks=60, alu_utilization=None, dram_utilization=None), 100),
+        # They fill the registers.
+        (kernel(), 200),
+        # They leave room; then they ask too much of the arithmetic units, and of DRAM.
+        (kernel(blocks=2 * SMS, alu_utilization=0.4), 100),
+        (kernel(blocks=2 * SMS, alu_utilization=0.75), 150),
+        (kernel(blocks=60, alu_utilization=0.1, dram_utilization=0.8), 160),
+        # What was not measured is taken to be busy.
+        (kernel(blocks=2 * SMS, alu_utilization=None, dram_utilization=None), 200),
+    ],
+)
+def test_two_alike_together(each: Timed, expected: float) -> None:
+    assert model_us([[each], [each]]) == pytest.approx(expected)
 
 
 def test_a_later_kernel_fills_what_the_last_wave_leaves() -> None:
     # Five blocks to an SM are one wave of four and one of one.
-    waves = kernel(blocks=5 * SMS, latency_us=200, alu_utilization=0.3)
+    waves = kernel(200, blocks=5 * SMS, alu_utilization=0.3)
     filler = kernel(blocks=3 * SMS, alu_utilization=0.3)
     assert model_us([[waves], [filler]]) == pytest.approx(200)
     assert model_us([[filler], [waves]]) == pytest.approx(300, rel=0.35)
@@ -120,35 +101,28 @@ def test_a_later_kernel_fills_what_the_last_wave_leaves() -> None:
 
 def test_priority_goes_before_launch_order() -> None:
     many_waves = kernel(blocks=40 * SMS)
-    half = kernel(blocks=2 * SMS, latency_us=50, alu_utilization=0.1)
+    half = kernel(50, blocks=2 * SMS, alu_utilization=0.1)
     lanes = [[many_waves], [half, half]]
     # The chain gets no SM until the last wave of the first lane has ended, or half of each at once.
     assert model_us(lanes) == pytest.approx(200)
     assert model_us(lanes, priorities=[0, -1]) == pytest.approx(150)
 
 
-def test_partitions_keep_lanes_apart() -> None:
-    together = model_us([[kernel()], [kernel()]], sm_counts=[66, 66])
-    # Each has half the SMs, so twice the waves.
-    assert together == pytest.approx(200)
-    uneven = model_us([[kernel()], [kernel()]], sm_counts=[44, 0])
-    assert uneven == pytest.approx(300)
-
-
 def test_complementary_algorithms_beat_two_of_the_same() -> None:
     """The pair of the paper's Table 1: three blocks of one fill the registers, two leave room."""
     precomp = kernel(
-        blocks=30 * SMS, registers=20096, shared_memory_bytes=30350, alu_utilization=0.7
+        blocks=30 * SMS, registers_per_thread=157, shared_memory_bytes=30350, alu_utilization=0.7
     )
-    tiling = kernel(blocks=30 * SMS, registers=8300, shared_memory_bytes=58368, alu_utilization=0.3)
+    tiling = kernel(
+        blocks=30 * SMS, registers_per_thread=64, shared_memory_bytes=58368, alu_utilization=0.3
+    )
     same = model_us([[precomp], [precomp]])
     different = model_us([[precomp], [tiling]], priorities=[0, -1])
     assert same > 190
     assert different < same
 
 
-def test_says_what_does_not_fit() -> None:
-    with pytest.raises(ValueError, match="fits on an SM"):
-        model_us([[kernel(registers=70000)]])
-    with pytest.raises(ValueError, match="132"):
-        model_us([[kernel()], [kernel()]], sm_counts=[132, 0])
+def test_blocks_are_as_the_occupancy_calculator_has_them() -> None:
+    each = modelled(kernel(block=(33, 1, 1), registers_per_thread=37, shared_memory_bytes=1))  # type: ignore[arg-type]
+    assert (each.registers, each.shared_memory_bytes, each.threads) == (2560, 256, 64)
+    assert ModelKernel.of(*kernel(shared_memory_bytes=240_000), DEVICE) is None

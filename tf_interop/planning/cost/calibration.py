@@ -13,12 +13,9 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from tf_interop.planning.cost.sm_model import ModelKernel, demands_of, model_stage_us
+from tf_interop.planning.cost.sm_model import Device, ModelKernel, model_lanes_us
 from tf_interop.planning.problem import Candidate, MeasuredStage, PlanningProblem
-from tf_interop.profile.entries import KernelMeasurement
-from tf_interop.profile.occupancy import block_resources
-from tf_interop.profile.types import SmLimits
-from tf_interop.stage import Lane, Stage, Step
+from tf_interop.stage import Stage
 
 UNCALIBRATED_SPREAD = 0.2
 """Share of a modelled latency that it may be off, where no measured stage says better. A choice to
@@ -55,11 +52,6 @@ class ModelComparison:
     measured: MeasuredStage
     modelled_us: float
 
-    @property
-    def ratio(self) -> float:
-        """Measured over modelled."""
-        return self.measured.latency_us / self.modelled_us
-
 
 def compare_model(
     problem: PlanningProblem, stages: Sequence[MeasuredStage] | None = None
@@ -75,8 +67,11 @@ def compare_model(
     """
     compared = []
     for measured in problem.stages if stages is None else stages:
-        stage = _candidates_of(problem, measured.stage)
-        modelled_us = None if stage is None else model_stage(problem, stage)
+        lanes = [
+            [problem.costs_by_name[step.operation].candidate(step.algorithm) for step in lane.steps]
+            for lane in measured.stage.lanes
+        ]
+        modelled_us = model_stage(problem, measured.stage, lanes)
         if modelled_us is not None:
             compared.append(ModelComparison(measured, modelled_us))
     return tuple(compared)
@@ -88,7 +83,8 @@ def calibrate_model(problem: PlanningProblem) -> ModelCalibration:
     Of many stages every second, third, … is taken, so that it does not take longer than planning.
     """
     stride = math.ceil(len(problem.stages) / _MOST_FOR_CALIBRATION) or 1
-    ratios = [each.ratio for each in compare_model(problem, problem.stages[::stride])]
+    compared = compare_model(problem, problem.stages[::stride])
+    ratios = [each.measured.latency_us / each.modelled_us for each in compared]
     if len(ratios) < _FEWEST_FOR_CALIBRATION:
         return ModelCalibration()
     factor = statistics.median(ratios)
@@ -99,87 +95,51 @@ def calibrate_model(problem: PlanningProblem) -> ModelCalibration:
 
 
 def model_stage(
-    problem: PlanningProblem,
-    stage: Stage[Candidate],
-    calibration: ModelCalibration | None = None,
+    problem: PlanningProblem, stage: Stage[str], candidates: Sequence[Sequence[Candidate | None]]
 ) -> float | None:
     """What a stage takes by the model.
 
     Args:
         problem: says what the device is.
-        stage: of the candidates that it runs.
-        calibration: what the model is corrected by.
+        stage: of the names of costs.
+        candidates: what each step of each lane runs; None for what is not known.
 
     Returns:
         Microseconds; None where a kernel or the device is not known well enough, or a lane is
-        merged.
+        merged or has SMs of its own.
     """
-    if problem.sm_limits is None or problem.sm_count is None:
+    device = device_of(problem)
+    if device is None or any(lane.merged or lane.sm_count for lane in stage.lanes):
         return None
     lanes = []
-    for lane in stage.lanes:
-        kernels = [model_kernels(candidate, problem.sm_limits) for candidate in lane.operations]
-        if lane.merged or not all(kernels):
+    for lane in candidates:
+        kernels = [model_kernels(candidate, device) for candidate in lane]
+        if not all(kernels):
             return None
-        steps = tuple(Step(kernel) for each in kernels for kernel in each)
-        lanes.append(Lane(steps, lane.priority, lane.sm_count))
-    try:
-        modelled_us = model_stage_us(Stage(tuple(lanes)), problem.sm_limits, problem.sm_count)
-    except ValueError:
-        # A kernel that fits on no SM as far as these limits go, or partitions that cannot be had.
-        return None
-    if calibration is None:
-        return modelled_us
-    # No stage ends before its longest lane alone, whatever the calibration says.
-    longest_us = max(sum(each.latency_us for each in lane.operations) for lane in stage.lanes)
-    return max(modelled_us * calibration.factor, longest_us)
+        lanes.append([kernel for each in kernels for kernel in each])
+    return model_lanes_us(lanes, [lane.priority for lane in stage.lanes], device)
 
 
-def _candidates_of(problem: PlanningProblem, stage: Stage[str]) -> Stage[Candidate] | None:
-    """The candidates that a measured stage ran, or None where one of them is not there."""
-    candidates = [
-        problem.costs_by_name[step.operation].candidate(step.algorithm) for step in stage.steps
-    ]
-    if None in candidates:
+def device_of(problem: PlanningProblem) -> Device | None:
+    """What the kernels of a problem run on; None where that is not known, and for a CPU."""
+    if problem.sm_limits is None or problem.sm_count is None:
         return None
-    in_order = iter([each for each in candidates if each is not None])
-    return stage.map(lambda _: next(in_order))
+    return Device(problem.sm_limits, problem.sm_count)
 
 
 @functools.lru_cache(maxsize=4096)
-def model_kernels(candidate: Candidate, limits: SmLimits) -> tuple[ModelKernel, ...]:
-    """A candidate's kernels as the model wants them; their times add up to the candidate's."""
-    shares = sum(kernel.time_share for kernel in candidate.kernels)
-    if not shares:
+def model_kernels(candidate: Candidate | None, device: Device) -> tuple[ModelKernel, ...]:
+    """A candidate's kernels as the model wants them; their times add up to the candidate's.
+
+    Empty where one of them is not known, or fits on no SM.
+    """
+    kernels = () if candidate is None else candidate.kernels
+    shares = sum(kernel.time_share for kernel in kernels)
+    if candidate is None or not shares:
         return ()
-    return tuple(
-        _model_kernel(kernel, candidate.latency_us * kernel.time_share / shares, limits)
-        for kernel in candidate.kernels
+    found = tuple(
+        ModelKernel.of(kernel, candidate.latency_us * kernel.time_share / shares, device)
+        for kernel in kernels
         if kernel.time_share
     )
-
-
-def _model_kernel(kernel: KernelMeasurement, latency_us: float, limits: SmLimits) -> ModelKernel:
-    block = block_resources(kernel, limits)
-    return ModelKernel(
-        blocks=math.prod(kernel.grid),
-        registers=block.registers,
-        shared_memory_bytes=block.shared_memory_bytes,
-        threads=block.threads,
-        latency_us=latency_us,
-        alu_utilization=kernel.alu_utilization,
-        dram_utilization=kernel.dram_utilization,
-    )
-
-
-def demands_of_candidate(problem: PlanningProblem, candidate: Candidate) -> tuple[float, ...]:
-    """What all kernels of a candidate take of the device; empty where it cannot be modelled."""
-    if problem.sm_limits is None or problem.sm_count is None:
-        return ()
-    kernels = model_kernels(candidate, problem.sm_limits)
-    try:
-        demands = [demands_of(kernel, problem.sm_limits, problem.sm_count) for kernel in kernels]
-    except ValueError:
-        # As above: the model does not hold for it.
-        return ()
-    return tuple(sum(each) for each in zip(*demands, strict=True))
+    return tuple(each for each in found if each is not None) if None not in found else ()

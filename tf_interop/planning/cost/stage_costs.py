@@ -32,7 +32,12 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
-from tf_interop.planning.cost.calibration import ModelCalibration, demands_of_candidate, model_stage
+from tf_interop.planning.cost.calibration import (
+    ModelCalibration,
+    device_of,
+    model_kernels,
+    model_stage,
+)
 from tf_interop.planning.lane_places import find_places
 from tf_interop.planning.problem import Candidate, MeasuredStage, PlanningProblem, ValueSource
 from tf_interop.stage import Lane, Stage, Step
@@ -318,9 +323,14 @@ class StageCosts:
         return max(longest_us, max(longest_us, together_us) * self._calibration.factor)
 
     def _demands_of(self, candidate: Candidate) -> tuple[float, ...]:
-        if candidate not in self._demands:
-            self._demands[candidate] = demands_of_candidate(self._problem, candidate)
-        return self._demands[candidate]
+        """What all its kernels take of the device; empty where it cannot be modelled."""
+        demands = self._demands.get(candidate)
+        if demands is None:
+            device = device_of(self._problem)
+            kernels = () if device is None else model_kernels(candidate, device)
+            each = [kernel.demands(device) for kernel in kernels if device is not None]
+            demands = self._demands[candidate] = tuple(map(sum, zip(*each, strict=True)))
+        return demands
 
     def _model_orders(
         self, names: _Names, chosen: _Candidates, bound_us: float
@@ -330,27 +340,34 @@ class StageCosts:
         places = sorted(range(len(names)), key=lambda place: -_latency_us(chosen[place]))
         # Where every lane has one kernel, the order of launch is all that priority would change.
         has_later_kernels = any(sum(len(each.kernels) for each in lane) > 1 for lane in chosen)
+        longest_us = max(map(_latency_us, chosen))
         best: StageChoice | None = None
         for order, has_priority in ((places, False), (places[::-1], has_later_kernels)):
+            priorities = [place - len(order) + 1 for place in range(len(order))]
             stage = Stage(
                 tuple(
                     Lane(
-                        tuple(Step(each, each.algorithm) for each in chosen[place]),
-                        priority=number - len(order) + 1 if has_priority else 0,
+                        tuple(
+                            Step(name, each.algorithm)
+                            for name, each in zip(names[place], chosen[place], strict=True)
+                        ),
+                        priority if has_priority else 0,
                     )
-                    for number, place in enumerate(order)
+                    for place, priority in zip(order, priorities, strict=True)
                 )
             )
-            latency_us = model_stage(self._problem, stage, self._calibration)
-            if latency_us is None:
+            modelled_us = model_stage(self._problem, stage, [chosen[place] for place in order])
+            if modelled_us is None:
                 return None
+            # No stage ends before its longest lane alone, whatever the calibration says.
+            latency_us = max(modelled_us * self._calibration.factor, longest_us)
             if best is None or latency_us < best.latency_us:
                 best = StageChoice(
-                    stage=_named(stage, [name for place in order for name in names[place]]),
-                    latency_us=latency_us,
-                    spread_us=latency_us * self._calibration.spread,
-                    workspace_bytes=_workspace_bytes(chosen),
-                    source=ValueSource.MODELLED,
+                    stage,
+                    latency_us,
+                    latency_us * self._calibration.spread,
+                    _workspace_bytes(chosen),
+                    ValueSource.MODELLED,
                 )
             if best.latency_us <= bound_us * _NEAR_BOUND:
                 break
@@ -389,11 +406,6 @@ def _wins(measured: MeasuredStage, alone_us: float) -> bool:
     """Whether a measured stage wins by more than its spread, by the values as measured."""
     whole_us = alone_us if measured.sequential_us is None else measured.sequential_us
     return measured.latency_us + measured.spread_us < whole_us
-
-
-def _named(stage: Stage[Candidate], names: Sequence[str]) -> Stage[str]:
-    left = iter(names)
-    return stage.map(lambda _: next(left))
 
 
 def _latency_us(lane: Sequence[Candidate]) -> float:
