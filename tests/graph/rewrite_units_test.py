@@ -1,0 +1,336 @@
+"""Units in place of their steps: the new graph, what stays as it was, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import pytest
+from graph_builder import (
+    CPU,
+    FLOAT,
+    GPU,
+    GraphBuilder,
+    graph_of,
+    node_of,
+    same_graph,
+    set_attributes,
+)
+from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
+
+from tf_interop.errors import GraphError
+from tf_interop.graph.check_units import check_units
+from tf_interop.graph.rewrite_units import rewrite_units
+from tf_interop.graph.unit_node import UNIT_OP, decode_unit, encode_unit, result_operand
+from tf_interop.graph.units import Unit, find_units
+from tf_interop.graph.view import GraphView
+
+Nodes = Mapping[str, str]
+
+
+def rewrite(graph: GraphBuilder, preserve: Collection[str] = ()) -> graph_pb2.GraphDef:
+    """Makes all units narrow; the judge looks at it, and the old graph may not have changed."""
+    before = graph_pb2.GraphDef.FromString(graph.graph_def.SerializeToString())
+    view = GraphView(graph.graph_def)
+    units, _ = find_units(view, nodes_to_preserve=preserve)
+    rewritten = rewrite_units(view, units, preserve)
+    assert same_graph(graph.graph_def, before)
+    check_units(view, GraphView(rewritten), preserve)
+    return rewritten
+
+
+def described(graph_def: graph_pb2.GraphDef) -> dict[str, str]:
+    """Op and inputs of each node that has any; of a unit what it holds as well."""
+    texts = {}
+    for node in graph_def.node:
+        words = [node.op, *node.input]
+        if node.op == UNIT_OP:
+            unit = decode_unit(node)
+            steps = [f"{step.name}({' '.join(step.input)})" for step in unit.steps]
+            words = ["Unit", *node.input, "|", *steps, "->", *map(result_operand, unit.results)]
+            words += [f"constant:{unit.inputs[place]}" for place in unit.constant_inputs]
+        if node.input:
+            texts[node.name] = " ".join(words)
+    return texts
+
+
+# Nodes, and those with inputs of the new graph.
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        pytest.param({"a": "Foo x"}, {"a": "Foo x"}, id="no_unit"),
+        pytest.param(
+            {"a": "Conv2D x w", "b": "BiasAdd a bias", "c": "Relu b", "d": "Foo c c:0 ^a"},
+            {
+                "c": "Unit x w bias | a(inputs:0 inputs:1) b(steps:0:0 inputs:2) c(steps:1:0) "
+                "-> steps:2:0",
+                "d": "Foo c c",
+            },
+            id="readers_keep_their_inputs",
+        ),
+        # The unit is called as the last step that is read.
+        pytest.param(
+            {"a": "Conv2D x w", "b": "Relu a", "c": "Foo a b", "d": "NoOp ^a"},
+            {
+                "b": "Unit x w | a(inputs:0 inputs:1) b(steps:0:0) -> steps:1:0 steps:0:0",
+                **{"c": "Foo b:1 b", "d": "NoOp ^b"},
+            },
+            id="results_on_the_way",
+        ),
+        pytest.param(
+            {"a": "Conv2D x w", "b": "Relu a", "c": "Conv2D b v", "d": "AddV2 c b", "e": "NoOp ^d"},
+            {
+                "d": "Unit x w v | a(inputs:0 inputs:1) b(steps:0:0) c(steps:1:0 inputs:2) "
+                "d(steps:2:0 steps:1:0) -> steps:3:0",
+                "e": "NoOp ^d",
+            },
+            id="a_step_is_read_twice_and_nobody_reads_the_last",
+        ),
+        pytest.param(
+            {
+                **{"a": "Conv2D x w", "b": "Relu a", "c": "Relu b", "d": "Conv2D b w"},
+                **{"e": "Relu d", "f": "Foo c"},
+            },
+            {
+                "f": "Foo c",
+                "b": "Unit x w | a(inputs:0 inputs:1) b(steps:0:0) -> steps:1:0",
+                "c": "Unit b | c(inputs:0) -> steps:0:0",
+                "e": "Unit b w | d(inputs:0 inputs:1) e(steps:0:0) -> steps:1:0",
+            },
+            id="units_read_units",
+        ),
+        # Each tensor is one input, whoever reads it and however it is written.
+        pytest.param(
+            {"a": "Conv2D x:0 w", "b": "AddV2 a x", "c": "AddV2 b s:1"},
+            {
+                "c": "Unit x:0 w s:1 | a(inputs:0 inputs:1) b(steps:0:0 inputs:0) "
+                "c(steps:1:0 inputs:2) -> steps:2:0"
+            },
+            id="each_tensor_is_one_input",
+        ),
+        pytest.param(
+            {"e": "Foo x", "a": "Conv2D x w ^e ^x", "b": "Relu a ^e ^a", "c": "Foo b ^a ^e"},
+            {"e": "Foo x", "b": "Unit x w ^e | a(inputs:0 inputs:1) b(steps:0:0) -> steps:1:0"}
+            | {"c": "Foo b ^e"},
+            id="control_dependencies",
+        ),
+        pytest.param(
+            {"w": "Const", "v": "Const", "a": "Conv2D x w", "b": "AddV2 a v"},
+            {
+                "b": "Unit x w v | a(inputs:0 inputs:1) b(steps:0:0 inputs:2) -> steps:1:0 "
+                "constant:w"
+            },
+            id="constant_filters",
+        ),
+        # What has the batch comes first, as batch_sizes go by it.
+        pytest.param(
+            {"a": "Conv2DBackpropInput s w x", "b": "ReluGrad a y"},
+            {
+                "b": "Unit x s w y | a(inputs:1 inputs:2 inputs:0) b(steps:0:0 inputs:3) "
+                "-> steps:1:0"
+            },
+            id="the_first_input_has_the_batch",
+        ),
+        pytest.param(
+            {"k": "Const", "a": "Mul k x", "b": "Relu a"},
+            {"b": "Unit x k | a(inputs:1 inputs:0) b(steps:0:0) -> steps:1:0"},
+            id="a_constant_has_no_batch",
+        ),
+    ],
+)
+def test_rewrites(nodes: Nodes, expected: dict[str, str]) -> None:
+    assert described(rewrite(graph_of(nodes, CPU))) == expected
+
+
+def test_outputs_of_one_step_keep_their_ports() -> None:
+    graph = GraphBuilder(CPU)
+    for source in ("x", "scale", "offset", "mean", "variance"):
+        graph.source(source)
+    graph.add("n", "FusedBatchNormV3", "x", "scale", "offset", "mean", "variance", T=FLOAT)
+    graph.node("n").attr["U"].type = FLOAT
+    graph.add("f", "Foo", "n", "n:1")
+    graph.add("g", "Foo", "n:2", "n:5", "^n")
+    rewritten = rewrite(graph)
+    unit = decode_unit(node_of(rewritten, "n"))
+    assert unit.results == ((0, 0), (0, 1), (0, 2), (0, 5))
+    assert list(node_of(rewritten, "f").input) == ["n", "n:1"]
+    assert list(node_of(rewritten, "g").input) == ["n:2", "n:3"]
+
+
+def test_a_step_is_its_node_without_notes() -> None:
+    graph = graph_of({"a": "Conv2D x w", "b": "Relu a"}, CPU)
+    set_attributes(graph.node("a"), _grappler_note="n", padding="VALID")
+    graph.node("a").experimental_debug_info.original_node_names.append("original")
+    [unit] = [decode_unit(node) for node in rewrite(graph).node if node.op == UNIT_OP]
+    [step, _] = unit.steps
+    assert (step.op, step.device, step.attr["padding"].s) == ("Conv2D", "", b"VALID")
+    assert "_grappler_note" not in step.attr
+    assert not step.HasField("experimental_debug_info")
+
+
+def test_devices_dtypes_and_debug_information() -> None:
+    graph = graph_of({"a": "Cast x", "b": "Relu a", "c": "Foo a b"}, CPU)
+    node = graph.node("a")
+    node.ClearField("attr")
+    node.attr["SrcT"].type, node.attr["DstT"].type = FLOAT, types_pb2.DT_BFLOAT16
+    set_attributes(graph.node("b"), T=types_pb2.DT_BFLOAT16)
+    unit = node_of(rewrite(graph), "b")
+    assert unit.device == CPU
+    assert list(unit.attr["Tin"].list.type) == [FLOAT]
+    assert list(unit.attr["Tout"].list.type) == [types_pb2.DT_BFLOAT16] * 2
+    assert list(unit.experimental_debug_info.original_node_names) == ["a", "b"]
+
+
+def test_who_was_placed_with_a_step_is_placed_with_its_unit() -> None:
+    graph = graph_of({"a": "Conv2D x w", "b": "Relu a", "c": "Foo b", "d": "Foo x"}, CPU)
+    for name, classes in (("b", ["loc:@a", "loc:@d"]), ("c", ["loc:@a", "loc:@b", "other"])):
+        set_attributes(graph.node(name), _class=classes)
+    rewritten = rewrite(graph)
+    assert list(node_of(rewritten, "b").attr["_class"].list.s) == [b"loc:@d"]
+    assert list(node_of(rewritten, "c").attr["_class"].list.s) == [b"loc:@b", b"other"]
+
+
+def test_batch_sizes_and_shapes() -> None:
+    graph = graph_of({"a": "Conv2D x w", "b": "Relu a", "c": "Relu y"}, CPU)
+    view = GraphView(graph.graph_def)
+    units, _ = find_units(view)
+    rewritten = rewrite_units(
+        view,
+        units,
+        (),
+        batch_sizes=[(8, 2), ()],
+        output_shapes=lambda index, _: (None, 3) if view.names[index] == "b" else None,
+    )
+    check_units(view, GraphView(rewritten), ())
+    by_name = {node.name: decode_unit(node) for node in rewritten.node if node.op == UNIT_OP}
+    assert (by_name["b"].batch_sizes, by_name["c"].batch_sizes) == ((2, 8), ())
+    assert (by_name["b"].output_shapes, by_name["c"].output_shapes) == (((None, 3),), ())
+
+
+def test_any_of_the_units_may_be_rewritten_and_the_rest_keeps_its_bytes() -> None:
+    graph = graph_of({f"n{i}": f"Conv2D {f'n{i - 1}' if i % 3 else 'x'} w" for i in range(12)}, CPU)
+    graph.graph_def.library.function.add().signature.name = "f"
+    view = GraphView(graph.graph_def)
+    units, _ = find_units(view)
+    assert len(units) == 4
+    chance = random.Random(1)
+    for count in range(5):
+        chosen = chance.sample(units, count)
+        rewritten = rewrite_units(view, chosen, ())
+        check_units(view, GraphView(rewritten), ())
+        assert rewritten.library == graph.graph_def.library
+        assert rewritten.versions == graph.graph_def.versions
+        taken = {view.names[step] for unit in chosen for step in unit.steps}
+        for node in graph.graph_def.node:
+            if node.name not in taken:
+                assert node_of(rewritten, node.name) == node
+        assert same_graph(rewritten, rewrite_units(view, chosen, ()))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "units", "preserve", "message"),
+    [
+        ({"a": "Foo x"}, ["a"], "", "nodes that may be steps, got 'a' of op Foo"),
+        ({"a": "Relu x"}, ["a"], "a", "nodes that may be steps, got 'a'"),
+        ({"a": "Relu x"}, ["a", "a"], "", "one unit at most, and once, got 'a'"),
+        ({"a": "Relu x", "b": f"Relu a @{GPU}"}, ["a b"], "", "one device in unit 0"),
+        ({"a": "Relu x", "b": "Relu a"}, ["b a"], "", "'b' that depends on 'a'"),
+        ({"a": "Relu x", "f": "Foo a", "b": "Relu f"}, ["a b"], "", "waits for stage 0"),
+        (
+            {"a": "Relu x", "b": "Relu y", "c": "AddV2 a b", "d": "AddV2 b a"},
+            ["a c", "b d"],
+            "",
+            "stage 0 that waits for stage 1",
+        ),
+    ],
+)
+def test_refuses_units_that_are_not_legal(
+    nodes: Nodes, units: Sequence[str], preserve: str, message: str
+) -> None:
+    view = GraphView(graph_of(nodes, CPU).graph_def)
+    made = [Unit(tuple(view.index_of[name] for name in unit.split())) for unit in units]
+    with pytest.raises(ValueError, match=message):
+        rewrite_units(view, made, preserve.split())
+
+
+DAMAGED = {
+    "k": "Const",
+    **{"a": "Conv2D x k ^e", "b": "Relu a", "c": "AddV2 b y", "f": "Foo c a ^b", "g": "Foo y"},
+}
+
+
+def edit_unit(**changes: object) -> Callable[[graph_pb2.GraphDef], None]:
+    """Changes what the unit says of itself."""
+
+    def edit(graph_def: graph_pb2.GraphDef) -> None:
+        node = node_of(graph_def, "c")
+        made = encode_unit(dataclasses.replace(decode_unit(node), **changes))  # type: ignore[arg-type]
+        node.attr.clear()
+        for key, value in made.attr.items():
+            node.attr[key].CopyFrom(value)
+
+    return edit
+
+
+def edit_node(name: str, change: Callable[[node_def_pb2.NodeDef], object]) -> object:
+    return lambda graph_def: change(node_of(graph_def, name))
+
+
+def edit_step(place: int, change: Callable[[node_def_pb2.NodeDef], object]) -> object:
+    def edit(graph_def: graph_pb2.GraphDef) -> None:
+        steps = decode_unit(node_of(graph_def, "c")).steps
+        change(steps[place])
+        edit_unit(steps=steps)(graph_def)
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (edit_unit(results=((2, 0), (1, 0))), "Expected a reader of an output of 'c'"),
+        (edit_unit(results=((0, 0), (2, 0))), "inputs of 'f'"),
+        (edit_unit(output_dtypes=(FLOAT, types_pb2.DT_HALF)), "dtype of 'a'"),
+        (edit_unit(input_dtypes=(FLOAT, types_pb2.DT_HALF, FLOAT)), "dtype of 'a'"),
+        (edit_unit(constant_inputs=(0,)), "constant inputs of 'c'"),
+        (edit_unit(constant_inputs=(3,)), "ascending constant inputs"),
+        (edit_unit(batch_sizes=(3, 2)), "ascending batch sizes"),
+        (edit_unit(output_shapes=((1,),)), "a shape for each of 2 results"),
+        (edit_step(0, lambda step: step.input.reverse()), "operand of 'a'"),
+        (edit_step(1, lambda step: step.input.__setitem__(0, "inputs:0")), "operand of 'b'"),
+        (edit_step(1, lambda step: step.input.__setitem__(0, "steps:2:0")), "earlier steps"),
+        (edit_step(1, lambda step: step.input.__setitem__(0, "sizes:0")), "an operand 'steps:"),
+        (edit_step(1, lambda step: setattr(step, "op", "Relu6")), "op and attributes of 'b'"),
+        (edit_step(1, lambda step: setattr(step, "name", "nobody")), "nodes of the graph"),
+        (edit_step(1, lambda step: setattr(step, "name", "g")), "too many"),
+        (edit_node("c", lambda node: node.input.remove("^e")), "control dependencies on"),
+        (edit_node("c", lambda node: node.input.append("^g")), "control dependencies on"),
+        (edit_node("c", lambda node: setattr(node, "device", GPU)), "device of 'a'"),
+        (edit_node("c", lambda node: node.input.__setitem__(0, "y")), "operand of 'a'"),
+        (edit_node("c", lambda node: node.attr.pop("steps")), "an attribute 'steps'"),
+        (edit_node("f", lambda node: node.input.__setitem__(1, "c:2")), "below 2, got 2"),
+        (edit_node("f", lambda node: node.input.__setitem__(1, "c")), "inputs of 'f'"),
+        (edit_node("f", lambda node: setattr(node, "op", "Bar")), "op, device and attributes"),
+        (edit_node("g", lambda node: setattr(node, "op", "Bar")), "op, device and attributes"),
+        (edit_node("g", lambda node: setattr(node, "name", "h")), "missing"),
+    ],
+)
+def test_the_judge_sees_damage(damage: Callable[[graph_pb2.GraphDef], None], message: str) -> None:
+    graph = graph_of(DAMAGED, CPU)
+    view = GraphView(graph.graph_def)
+    rewritten = rewrite(graph)
+    damage(rewritten)
+    with pytest.raises(GraphError, match=message):
+        check_units(view, GraphView(rewritten), ())
+
+
+def test_the_judge_sees_a_step_that_may_be_fed_and_steps_of_two_regions() -> None:
+    graph = graph_of({"a": "Relu x", "b": "AddV2 a s", "s": "Switch y p"}, CPU)
+    view = GraphView(graph.graph_def)
+    made = [Unit((view.index_of["a"], view.index_of["b"]))]
+    after = GraphView(rewrite_units(view, made, ()))
+    with pytest.raises(GraphError, match="one control-flow region"):
+        check_units(view, after, ())
+    with pytest.raises(GraphError, match="need not be preserved"):
+        check_units(view, after, ["a"])
