@@ -10,8 +10,18 @@ import re
 import pytest
 from command_line import end_of, invoke, start_process, words_of
 from paper_problem import FFT, FFT_KERNEL, GEMM, GEMM_KERNEL, SM, paper_problem
-from profile_values import GPU, LARGE, SMALL, make_algorithm, make_profile, make_stage
+from profile_values import (
+    BACKWARD,
+    CPU,
+    GPU,
+    LARGE,
+    SMALL,
+    make_algorithm,
+    make_profile,
+    make_stage,
+)
 
+from tf_interop.cli.plan import describe_profile
 from tf_interop.planning.explain import explain_plan
 from tf_interop.planning.file import load_plan, save_plan
 from tf_interop.planning.make import make_plan
@@ -53,7 +63,8 @@ def test_from_a_model_and_its_profile_to_a_plan_and_why() -> None:
     assert words.endswith("plan.json: 2 stages")
     assert re.search("inference 5 2 0 – – – incomplete: – – 0 of 2 convolutions", words)
     assert "inference, batch 5: incomplete: 0 of 2 convolutions." in words
-    assert f"lacks batch size 5. Measure: tf-interop profile {MODEL}" in words
+    assert "The profile has 4 convolutions, batch 1, 4, none of training's" in words
+    assert f"Measure: tf-interop profile {MODEL} --batch 1,4,5 --backend host -o" in words
 
     words = words_of(invoke("plan explain plan.json"))
     assert "4.0 us measured, may be off by 0.0, against 40.0 us" in words
@@ -69,11 +80,9 @@ def test_refuses_a_profile_of_another_model_or_batch_size_or_device() -> None:
     save_profile_of_the_model("--stages none")
     said = invoke(f"plan branched_models:build_other {BY_PROFILE}", exit_code=1).stderr
     assert "got 'profile.json', which holds none" in said
-    assert "inference, batch 1: The profile has convolutions of this batch size" in said
     command = "tf-interop profile branched_models:build_other --backend host -o profile.json\n"
     assert said.endswith(command)
     said = invoke(f"plan {MODEL} --batch 4,8 {BY_PROFILE}", exit_code=1).stderr
-    assert "inference, batch 8: The profile lacks batch size 8." in said
     assert f"profile {MODEL} --batch 4,8 --backend host -o" in said
     save_profile(make_profile(make_algorithm()), "profile.json")
     for target in ("", "--for 8.0"):
@@ -89,7 +98,7 @@ def test_says_of_training_that_it_was_measured_in_part() -> None:
     assert "inference 1 2 1 4.0 40.0 10.00 100 %" in words
     assert "training 1 4 1 4.0 40.0 – incomplete:" in words
     assert "training, batch 1: incomplete: 2 of 4 convolutions." in words
-    assert "The profile lacks training (--training)." in words
+    assert "The profile has 2 convolutions, batch 1, none of training's backward half." in words
     assert f"Measure: tf-interop profile {MODEL} --training --backend host" in words
     explained = words_of(invoke("plan explain plan.json"))
     assert "4.0 us expected, incomplete: 2 of 4 convolutions, measured; 40.0 us" in explained
@@ -98,9 +107,9 @@ def test_says_of_training_that_it_was_measured_in_part() -> None:
 def test_says_why_a_plan_has_no_stage() -> None:
     save_profile_of_the_model(stage_us=30.0)
     words = words_of(invoke(f"plan {MODEL} {BY_PROFILE}"))
-    assert "inference, batch 1: no stage: the one measured set does not beat" in words
+    assert "measured 80.0 us slower than one after another" in words
     assert words.endswith("plan.json: 0 stages")
-    assert "no stage: the one measured set" in words_of(invoke("plan check plan.json"))
+    assert "80.0 us slower" in words_of(invoke("plan check plan.json"))
 
 
 def test_plans_inference_and_training_like_the_profile_was_made() -> None:
@@ -158,3 +167,14 @@ def test_says_why_there_is_nothing_to_compare() -> None:
     ):
         save_profile(make_profile(make_algorithm(), device=device), "profile.json")
         assert why in words_of(invoke("plan compare-model profile.json", exit_code=1))
+
+
+def test_describes_what_a_profile_is_of() -> None:
+    entries = [make_algorithm(SMALL, tf32=tf32, deterministic=False) for tf32 in (True, False)]
+    of_16 = dataclasses.replace(BACKWARD, image_shape=(16, 28, 28, 16))
+    profile = make_profile(*entries, make_algorithm(of_16, deterministic=False))
+    assert describe_profile(profile) == (
+        "2 convolutions, batch 8, 16, some of training, with TF32, without TF32, "
+        "no algorithm that gave the same bits twice"
+    )
+    assert describe_profile(make_profile(device=CPU)) == "no convolution"

@@ -61,7 +61,7 @@ def fixture_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_from_a_model_to_stages_that_the_pass_makes() -> None:
     invoke(f"profile branched_models:build_branches --batch 2 {HOST} -o profile.json")
     profile = load_profile("profile.json")
-    assert len(profile.algorithms) == 6
+    assert len(profile.algorithms) == 4
     assert {each.stage.steps[0].algorithm for each in profile.stages} == set(HOST_ALGORITHMS)
 
     # On a CPU nothing may win; say that one did.
@@ -92,7 +92,7 @@ def test_measures_a_list_where_tensorflow_cannot_be_imported() -> None:
     ):
         ended = end_of(start_process("profile", *command.split(), blocked=blocked))
         assert ended.returncode == ("ResNet50" in command), ended.stderr
-    assert len(load_profile("profile.json").algorithms) == 6
+    assert len(load_profile("profile.json").algorithms) == 4
     error = ended.stderr.splitlines()[-1]
     assert error.startswith("Error: Expected to import TensorFlow for 'ResNet50', got")
 
@@ -148,11 +148,11 @@ def test_ends_when_the_budget_is_over() -> None:
     result = invoke("profile list.json --backend host --budget 0.02s -o profile.json")
     assert "Ended because the time is over. Left: " in result.output
     before = load_profile("profile.json")
-    assert 0 < len(before.entries) < 44
     assert "Ended" not in invoke(f"profile list.json {HOST} -o profile.json").output
     after = load_profile("profile.json")
     assert set(before.algorithms) <= set(after.algorithms)
-    assert len(after.algorithms) == 24
+    assert 0 < len(before.entries) < len(after.entries)
+    assert len(after.algorithms) == 16
 
 
 def test_ends_where_the_device_fails_and_goes_on_after_that(
@@ -174,7 +174,7 @@ def test_ends_where_the_device_fails_and_goes_on_after_that(
         assert "Ended because the device failed" in invoke(command, exit_code=3).output
     invoke(command)
     profile = load_profile("profile.json")
-    assert (len(profile.algorithms), len(profile.algorithm_failures)) == (2, 1)
+    assert (len(profile.algorithms), len(profile.algorithm_failures)) == (1, 1)
 
 
 def test_exports_a_list_and_measures_nothing() -> None:
@@ -193,9 +193,9 @@ def test_merges_compares_and_checks_profiles() -> None:
         save_configurations(_list(count), "list.json")
         invoke(f"profile list.json {HOST} -o {name}")
     said = invoke("profile merge one two -o both").stdout
-    assert "Merged 2 profiles of 3 + 15 entries into 15." in said
-    assert len(load_profile("both").algorithms) == 6
-    assert "6 measurements of algorithms" in invoke("profile check both").output
+    assert "Merged 2 profiles of 2 + 8 entries into 8." in said
+    assert len(load_profile("both").algorithms) == 4
+    assert "4 measurements of algorithms" in invoke("profile check both").output
     assert json.loads(invoke("profile diff one both --json").output)
     assert invoke("profile diff one both").output
 
@@ -204,10 +204,10 @@ def test_ends_with_what_came_of_it_and_shows_all_where_asked_for() -> None:
     save_configurations(_list(3), "list.json")
     command = f"profile list.json {HOST} -o profile.json"
     short = invoke(command)
-    assert "Measured: 3 convolutions, with 9 algorithms in all, and " in short.stdout
+    assert "Measured: 3 convolutions, with 6 algorithms in all, and " in short.stdout
     assert "Next: tf-interop plan MODEL --profile profile.json -o plan.json" in short.stdout
     assert "same us" not in short.stdout
-    assert "stages: 0 of 18 done" in short.stderr
-    assert "stages: 18 of 18 done" in short.stderr
+    assert "stages: 0 of 8 done" in short.stderr
+    assert "stages: 8 of 8 done" in short.stderr
     assert "same us" in invoke(f"{command} --tables").stdout
     assert "same us" in invoke("profile show profile.json").stdout

@@ -38,11 +38,6 @@ def fixture_plugin_as_at_the_start() -> Iterator[None]:
     tensorflow_internals.set_plugin_optimizers_option(None)
 
 
-@pytest.fixture(scope="module", name="resnet")
-def fixture_resnet() -> tf.keras.Model:
-    return tf.keras.applications.ResNet50(weights=None)
-
-
 @pytest.fixture(params=[tf.keras, tf_keras], ids=["keras_3", "tf_keras"], name="keras")
 def fixture_keras(request: pytest.FixtureRequest) -> Any:
     return request.param
@@ -67,37 +62,35 @@ def _shape(counts: GraphCounts) -> tuple[int, int, int, int]:
     )
 
 
-def _assert_handed_graph(
-    analysis: tf_interop.Analysis, node_count: int, shape: tuple[int, int, int, int]
+@pytest.mark.parametrize(
+    ("name", "training", "node_count", "shape", "kinds"),
+    [
+        ("ResNet50", False, 1465, (53, 49, 2, 12), (53, 0, 0)),
+        # The image has no gradient.
+        ("ResNet50", True, 4323, (158, 98, 4, 2792), (53, 52, 53)),
+        ("InceptionV3", False, 1802, (94, 47, 4, 248), (94, 0, 0)),
+    ],
+)
+def test_counts_of_networks(
+    name: str,
+    training: bool,
+    node_count: int,
+    shape: tuple[int, int, int, int],
+    kinds: tuple[int, int, int],
 ) -> None:
+    model = getattr(tf.keras.applications, name)(weights=None)
+    analysis = tf_interop.analyze(model, training=training)
+    what = "one training step with SGD" if training else "inference"
+    assert analysis.name == f"{model.name}, {what}, batch 2"
     assert analysis.handed_graph is not None
-    assert _shape(analysis.handed_graph) == shape
     # Grappler neither adds convolutions nor changes which depend on each other.
-    assert _shape(analysis.own_graph) == shape
+    assert [_shape(counts) for counts in analysis.graphs] == [shape, shape]
     if NODE_COUNTS_ARE_KNOWN:
         assert analysis.handed_graph.node_count == node_count
-
-
-def test_resnet50_inference(resnet: tf.keras.Model) -> None:
-    analysis = tf_interop.analyze(resnet)
-    _assert_handed_graph(analysis, 1465, (53, 49, 2, 12))
-    assert analysis.own_graph.counts_by_op == {"Conv2D": 53}
-    assert analysis.name == "resnet50, inference, batch 2"
-
-
-def test_resnet50_training_step(resnet: tf.keras.Model) -> None:
-    analysis = tf_interop.analyze(resnet, training=True)
-    _assert_handed_graph(analysis, 4323, (158, 98, 4, 2792))
-    # The image has no gradient.
-    assert analysis.own_graph.counts_by_kind == {
-        "forward": 53, "backward-input": 52, "backward-filter": 53,
-    }  # fmt: skip
-
-
-def test_inception_v3_inference() -> None:
-    analysis = tf_interop.analyze(tf.keras.applications.InceptionV3(weights=None))
-    _assert_handed_graph(analysis, 1802, (94, 47, 4, 248))
-    assert analysis.conclusion.startswith("94 convolutions, 27 groups of 2 to 4")
+    assert tuple(analysis.own_graph.counts_by_kind.values()) == kinds
+    if name == "InceptionV3":
+        assert analysis.own_graph.counts_by_op == {"Conv2D": 94}
+        assert analysis.conclusion.startswith("94 convolutions, 27 groups of 2 to 4")
 
 
 def test_densenet121_own_graph() -> None:
@@ -110,19 +103,14 @@ def test_densenet121_own_graph() -> None:
     assert analysis.graphs == (analysis.own_graph,)
 
 
-def test_keeps_variables_of_the_model(keras: Any) -> None:
+def test_a_training_step_keeps_the_variables_of_the_model(keras: Any) -> None:
     model = _model(keras)
     before = [variable.numpy() for variable in model.variables]
     analysis = tf_interop.analyze(model, training=True)
-    assert analysis.handed_graph is not None
-    for variable, value in zip(model.variables, before, strict=True):
-        np.testing.assert_array_equal(variable.numpy(), value)
-
-
-def test_training_step_runs_forward_and_backward(keras: Any) -> None:
-    analysis = tf_interop.analyze(_model(keras), training=True)
     assert [_shape(counts) for counts in analysis.graphs] == [(4, 2, 2, 2)] * 2
     assert analysis.notes == ()
+    for variable, value in zip(model.variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
 
 
 def test_keeps_settings_and_option_and_rewrites_nothing() -> None:
@@ -151,56 +139,60 @@ def test_says_why_the_handed_graph_is_missing(monkeypatch: pytest.MonkeyPatch) -
         tf_interop.analyze(model, as_grappler_hands_it_over=True)
 
 
-def test_model_without_convolutions() -> None:
+def _layers(image: Any, *outputs: Any) -> Any:
+    return tf.keras.Model(image, outputs if len(outputs) > 1 else outputs[0])
+
+
+def _dense() -> Any:
     image = tf.keras.Input((4,))
-    analysis = tf_interop.analyze(tf.keras.Model(image, tf.keras.layers.Dense(2)(image)))
-    assert _shape(analysis.own_graph) == (0, 0, 0, 0)
-    assert "no convolution" in analysis.conclusion
-    assert analysis.handed_graph is None and analysis.notes
+    return _layers(image, tf.keras.layers.Dense(2)(image))
 
 
-def test_other_outputs_train_on_the_mean_of_squares() -> None:
+def _maps_and_scores() -> Any:
     image = tf.keras.Input((8, 8, 3))
     maps = tf.keras.layers.Conv2D(4, 3)(image)
-    scores = tf.keras.layers.Dense(2)(tf.keras.layers.Flatten()(maps))
-    model = tf.keras.Model(image, {"maps": maps, "scores": scores})
-    analysis = tf_interop.analyze(model, training=True)
-    assert analysis.own_graph.counts_by_kind["backward-filter"] == 1
-    [note] = analysis.notes
-    assert "mean of squares" in note
+    return _layers(image, maps, tf.keras.layers.Dense(2)(tf.keras.layers.Flatten()(maps)))
 
 
-def test_several_inputs_in_the_structure_of_the_model() -> None:
+def _several_inputs() -> Any:
     image = tf.keras.Input((8, 8, 3), name="image")
     extra = tf.keras.Input((2,), dtype="int32", name="extra")
     features = tf.keras.layers.Flatten()(tf.keras.layers.Conv2D(4, 3)(image))
-    joined = tf.keras.layers.Concatenate()(
-        [features, tf.keras.layers.Embedding(3, 1)(extra)[..., 0]]
-    )
-    model = tf.keras.Model({"image": image, "extra": extra}, joined)
-    analysis = tf_interop.analyze(model)
-    assert [counts.convolution_count for counts in analysis.graphs] == [1, 1]
+    embedded = tf.keras.layers.Embedding(3, 1)(extra)[..., 0]
+    joined = tf.keras.layers.Concatenate()([features, embedded])
+    return tf.keras.Model({"image": image, "extra": extra}, joined)
 
 
-def test_sequential_model(keras: Any) -> None:
-    model = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3)])
-    assert tf_interop.analyze(model, batch_size=3).own_graph.convolution_count == 1
-
-
-def test_batch_size_that_the_model_fixes() -> None:
+def _fixed_batch() -> Any:
     image = tf.keras.Input((8, 8, 3), batch_size=5)
-    model = tf.keras.Model(image, tf.keras.layers.Conv2D(4, 3)(image))
-    analysis = tf_interop.analyze(model)
-    assert analysis.name.endswith("batch 5")
-    assert len(analysis.notes) == 1
+    return _layers(image, tf.keras.layers.Conv2D(4, 3)(image))
 
 
-def test_unknown_image_size_has_to_be_passed() -> None:
-    model = _model(tf.keras, size=None)
-    with pytest.raises(ValueError, match="image_size="):
-        tf_interop.analyze(model)
-    analysis = tf_interop.analyze(model, image_size=(8, 9))
-    assert [counts.convolution_count for counts in analysis.graphs] == [2, 2]
+def _sequential(keras: Any = tf.keras) -> Any:
+    return keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3)])
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "counts", "note"),
+    [
+        (_dense, {}, [0], "holds a convolution"),
+        (_maps_and_scores, {"training": True}, [2, 2], "mean of squares"),
+        (_several_inputs, {}, [1, 1], ""),
+        (_sequential, {"batch_size": 3}, [1, 1], ""),
+        (lambda: _sequential(tf_keras), {"batch_size": 3}, [1, 1], ""),
+        (_fixed_batch, {}, [1, 1], "fixes the batch size at 5"),
+        (lambda: _model(tf.keras, size=None), {"image_size": (8, 9)}, [2, 2], ""),
+    ],
+)
+def test_models_of_each_form(
+    make: Callable[[], Any], options: dict[str, Any], counts: list[int], note: str
+) -> None:
+    analysis = tf_interop.analyze(make(), **options)
+    assert [graph.convolution_count for graph in analysis.graphs] == counts
+    assert len(analysis.notes) == bool(note)
+    assert note in "".join(analysis.notes)
+    if counts == [0]:
+        assert "no convolution" in analysis.conclusion
 
 
 class _Subclassed(tf.keras.Model):  # type: ignore[misc]
@@ -210,7 +202,7 @@ class _Subclassed(tf.keras.Model):  # type: ignore[misc]
 
 def _without_variables() -> Any:
     image = tf.keras.Input((8, 8, 3))
-    return tf.keras.Model(image, tf.keras.layers.Flatten()(image))
+    return _layers(image, tf.keras.layers.Flatten()(image))
 
 
 def _convolution_function(**options: Any) -> Any:
@@ -330,17 +322,7 @@ def test_counts_refusals_of_fused_batch_normalization() -> None:
     assert "1 left alone for their fused operations" in str(analysis)
 
 
-def test_graph_def_is_taken_as_it_is() -> None:
-    graph_def = _convolution_function().get_concrete_function().graph.as_graph_def()
-    counts = tf_interop.analyze(graph_def).own_graph
-    assert counts.graph == "the graph as it was given"
-    assert counts.node_count == len(graph_def.node)
-    [note] = tf_interop.analyze(graph_def).notes
-    assert "a GraphDef is not run" in note
-    assert _shape(counts) == (1, 1, 1, 0)
-
-
-def test_graph_def_with_functions_is_inlined() -> None:
+def test_a_graph_def_is_inlined_and_not_run() -> None:
     convolution = _convolution_function()
 
     @tf.function(input_signature=[SPEC])
@@ -348,7 +330,11 @@ def test_graph_def_with_functions_is_inlined() -> None:
         return convolution(convolution(image))
 
     graph_def = outer.get_concrete_function().graph.as_graph_def()
-    assert _shape(tf_interop.analyze(graph_def).own_graph) == (2, 2, 1, 0)
+    analysis = tf_interop.analyze(graph_def)
+    assert analysis.own_graph.graph == "the graph as it was given"
+    assert _shape(analysis.own_graph) == (2, 2, 1, 0)
+    [note] = analysis.notes
+    assert "a GraphDef is not run" in note
     graph_def.node[0].op = "NoSuchOp"
     with pytest.raises(GraphError, match="NoSuchOp"):
         tf_interop.analyze(graph_def)
@@ -358,24 +344,15 @@ def test_table_and_json_say_the_same() -> None:
     analysis = tf_interop.analyze(_model(tf.keras))
     document = json.loads(json.dumps(analysis.to_json()))
     assert (document["format"], document["version"]) == ("tf_interop.analysis", 1)
-    own, handed = document["graphs"]
-    assert own["graph"] == "the function's own graph"
-    assert own["counts_by_op"] == {"Conv2D": 2}
-    assert handed["graph"] == "the graph after TensorFlow's own optimizations"
     rows = {
         cells[0].strip(): [cell.strip() for cell in cells[1:]]
         for line in str(analysis).splitlines()
         if len(cells := line.strip("│┃").replace("┃", "│").split("│")) == 3
     }
-    assert rows["convolutions"] == [str(graph["convolution_count"]) for graph in (own, handed)]
-    assert rows["nodes"] == [str(graph["node_count"]) for graph in (own, handed)]
-    assert rows["independent pairs"] == ["1", "1"]
-    assert rows["groups"] == ["1", "1"]
-    assert [graph["group_sizes"] for graph in (own, handed)] == [[2], [2]]
-    # What the kinds add up to and what the op types add up to are apart.
-    lines = str(analysis).splitlines()
-    place = next(place for place, line in enumerate(lines) if "by op type:" in line)
-    assert set(lines[place - 1]) <= set("├─┼┤")
+    assert rows[""] == [graph["graph"] for graph in document["graphs"]]
+    for row, field in (("convolutions", "convolution_count"), ("nodes", "node_count")):
+        assert rows[row] == [str(graph[field]) for graph in document["graphs"]]
+    assert rows["independent pairs"] == rows["groups"] == ["1", "1"]
 
 
 @pytest.mark.parametrize(
@@ -389,6 +366,7 @@ def test_table_and_json_say_the_same() -> None:
         (_convolution_function, {"batch_size": 0}, "batch_size"),
         (tf.compat.v1.GraphDef, {"as_grappler_hands_it_over": True}, "GraphDef"),
         (lambda: _model(tf.keras), {"image_size": (9, 9)}, r"\(9, 9\)"),
+        (lambda: _model(tf.keras, size=None), {}, "image_size="),
         (_Subclassed, {}, "inputs"),
         (_without_variables, {"training": True}, "trainable variables"),
     ],

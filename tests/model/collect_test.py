@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import pathlib
 from typing import Any
 
 import pytest
 import tensorflow as tf
+from planning_graphs import CONFIGURATION, INCEPTION, make_graph
 
 import tf_interop
 from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind
@@ -15,15 +17,16 @@ from tf_interop.errors import PlanError
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import Independence
 from tf_interop.graph.levels import level_groups
+from tf_interop.graph.merge_keys import find_merge_keys
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.model.collect import (
     CollectOptions,
     StageSource,
     collect_configurations,
+    stages_of_merges,
 )
-from tf_interop.model.device_graph import with_inferred_shapes
-from tf_interop.model.graphs import graphs_of
+from tf_interop.model.graphs import handed_graph_of, trace, with_inferred_shapes
 from tf_interop.model.load import ModelArgumentError
 from tf_interop.planning.types import GraphPlan, Plan, PlannedStage
 from tf_interop.profile.worklist import ConfigurationList
@@ -60,9 +63,19 @@ def _model() -> Any:
     return collected_model.build()
 
 
-def _collect(*models: str, **options: Any) -> ConfigurationList:
-    models = models or ("collected_model:build",)
-    return collect_configurations(models, CollectOptions(**options)).configurations
+def _save_graph(path: str, *dtypes: tf.DType) -> None:
+    """A graph with a convolution of each of these dtypes, batch open."""
+    graph = tf.Graph()
+    with graph.as_default():
+        for dtype in dtypes:
+            image = tf.compat.v1.placeholder(dtype, (None, 16, 16, 3))
+            tf.nn.conv2d(image, tf.ones((3, 3, 3, 4), dtype), 1, "SAME")
+        tf.compat.v1.placeholder(tf.float32)
+    pathlib.Path(path).write_bytes(graph.as_graph_def().SerializeToString())
+
+
+def _collect(model: str = "collected_model:build", **options: Any) -> ConfigurationList:
+    return collect_configurations([model], CollectOptions(**options)).configurations
 
 
 def _configurations(listed: ConfigurationList) -> list[ConvolutionConfiguration]:
@@ -86,15 +99,11 @@ def _kinds(listed: ConfigurationList) -> dict[ConvolutionKind, int]:
 
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 def test_collects_what_grappler_hands_to_the_pass(training: bool) -> None:
-    graphs = graphs_of(
-        _model(),
-        batch_size=3,
-        training=training,
-        image_size=None,
-        as_grappler_hands_it_over=True,
+    handed_graph = handed_graph_of(
+        trace(_model(), batch_size=3, training=training, image_size=None)
     )
-    assert graphs.handed_graph is not None
-    view = GraphView(with_inferred_shapes(graphs.handed_graph))
+    assert handed_graph is not None
+    view = GraphView(with_inferred_shapes(handed_graph))
     nodes, _ = find_convolutions(view, GraphProperties(view))
     handed = collections.Counter(node.configuration for node in nodes)
     groups = {
@@ -139,15 +148,10 @@ def test_counts_and_names_where_convolutions_come_from() -> None:
 
 def test_collects_for_a_gpu_that_is_not_here() -> None:
     listed = _collect(compute_capability="9.0", training=True, inference=False)
-    assert {each.configuration.layout for each in listed.convolutions} == {"NCHW"}
+    assert {each.layout for each in _configurations(listed)} == {"NCHW"}
     half = _collect(compute_capability="9.0", dtype="mixed_float16")
-    assert {(e.configuration.layout, e.configuration.dtype) for e in half.convolutions} == {
-        ("NHWC", "float16")
-    }
+    assert {(e.layout, e.dtype) for e in _configurations(half)} == {("NHWC", "float16")}
     assert tf.keras.mixed_precision.global_policy().name == "float32"
-
-
-def test_goes_on_as_tensorflow_does_where_the_layout_optimizer_fails() -> None:
     # TensorFlow 2.21 cannot change the layout of a dropout's mask, and leaves all layouts alone.
     image = tf.keras.Input((8, 8, 3))
     x = tf.keras.layers.Dropout(0.5)(tf.keras.layers.Conv2D(4, 3)(image))
@@ -156,33 +160,22 @@ def test_goes_on_as_tensorflow_does_where_the_layout_optimizer_fails() -> None:
     assert _kinds(listed)[ConvolutionKind.BACKWARD_FILTER] == 2
 
 
-def test_lists_both_layouts_where_told_to() -> None:
+def test_lists_levels_in_both_layouts_and_the_pairs_with_most_to_gain() -> None:
     listed = _collect(layouts=("NHWC", "NCHW"), stage_sources=[StageSource.LEVELS])
     assert _stages(listed) == [_side_by_side(1, 2, 3), _side_by_side(6, 7, 8)]
-    nhwc, nchw = listed.convolutions[0].configuration, listed.convolutions[5].configuration
-    assert (nhwc.layout, nhwc.image_shape, nhwc.output_shape) == (
-        "NHWC", (1, 16, 16, 3), (1, 8, 8, 8),
-    )  # fmt: skip
-    assert (nchw.layout, nchw.image_shape, nchw.output_shape) == (
-        "NCHW", (1, 3, 16, 16), (1, 8, 8, 8),
-    )  # fmt: skip
-    assert nchw.filter_shape == nhwc.filter_shape
-
-
-def test_lists_the_pairs_with_most_to_gain() -> None:
+    stems = [_configurations(listed)[place] for place in (0, 5)]
+    assert [(each.layout, each.image_shape, each.output_shape) for each in stems] == [
+        ("NHWC", (1, 16, 16, 3), (1, 8, 8, 8)), ("NCHW", (1, 3, 16, 16), (1, 8, 8, 8)),
+    ]  # fmt: skip
     listed = _collect(stage_sources=[StageSource.PAIRS], max_pairs=2)
     # Of 1x1, 3x3 and 5x5 (places 1 to 3) a pair saves at most its smaller convolution.
     assert _stages(listed) == [_side_by_side(2, 3), _side_by_side(1, 2)]
 
 
 def test_a_level_of_two_and_the_same_pair_are_one_stage() -> None:
-    image = tf.keras.Input((8, 8, 3))
-    branches = [tf.keras.layers.Conv2D(4, size, padding="same")(image) for size in (1, 3)]
-    tf.keras.Model(image, branches).save("two.keras")
-    [stage] = _collect("two.keras").stages
-    assert stage.origins == (
-        "two.keras, batch 1, inference, level", "two.keras, batch 1, inference, pair",
-    )  # fmt: skip
+    [stage] = _collect("branched_models:build_branches").stages
+    origin = "branched_models:build_branches, batch 1, inference"
+    assert stage.origins == (f"{origin}, level", f"{origin}, pair")
 
 
 @pytest.mark.parametrize("layouts", [(), ("NCHW",)])
@@ -201,7 +194,39 @@ def test_lists_what_could_be_merged(layouts: tuple[str, ...]) -> None:
         for stage in _stages(listed)
     ] == [Stage((merged,)), Stage((merged, Lane((Step(8),))))]
     assert listed.stages[0].origins == ("merge.keras, batch 1, inference, merge",)
-    assert {each.configuration.layout for each in listed.convolutions} == set(layouts or ["NHWC"])
+    assert {each.layout for each in _configurations(listed)} == set(layouts or ["NHWC"])
+
+
+WIDER = dataclasses.replace(CONFIGURATION, filter_shape=(3, 3, 16, 64))
+PLAIN = Step(CONFIGURATION)
+TWO_IMAGES = {
+    **{"x": "Relu", "y": "Relu", "z": "Relu", "a": "Conv2D x", "b": "Conv2D y", "c": "Conv2D z"},
+    **{"d": "Conv2D y", "e": "Conv2D x"},
+}
+OF_INCEPTION = Lane((PLAIN, Step(WIDER), PLAIN), merged=True)
+OF_X, OF_Y = Lane((Step(WIDER), PLAIN), merged=True), Lane((PLAIN, PLAIN), merged=True)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "wider", "stages"),
+    [
+        # Alone, then beside the rest of the level.
+        (INCEPTION, "3x3_reduce", [(OF_INCEPTION,), (OF_INCEPTION, Lane((PLAIN,)))]),
+        (TWO_IMAGES, "a", [(OF_X,), (OF_Y,), (OF_X, OF_Y, Lane((PLAIN,)))]),
+        # Where images differ, and where one waits for the other.
+        ({"x": "Relu", "y": "Relu", "a": "Conv2D x", "b": "Conv2D y"}, "a", []),
+        ({"x": "Relu", "a": "Conv2D x", "b": "Conv2D x ^a"}, "a", []),
+    ],
+)
+def test_merges_what_reads_one_image(
+    nodes: dict[str, str],
+    wider: str,
+    stages: list[tuple[Lane[ConvolutionConfiguration], ...]],
+) -> None:
+    view, convolutions = make_graph(nodes, configurations={wider: WIDER})
+    groups = [group for _, group in level_groups(convolutions, Independence(view, convolutions))]
+    merged = stages_of_merges(groups, find_merge_keys(view, convolutions))
+    assert [stage.lanes for stage in merged] == stages
 
 
 @pytest.mark.usefixtures("plugin_as_after_import")
@@ -218,7 +243,7 @@ def test_lists_the_stages_of_a_plan_with_what_it_pins() -> None:
     first, second, third = level.operations
     stage = Stage(
         (
-            Lane((Step(third, "BUFFERED"), Step(first)), sm_count=64),
+            Lane((Step(third, "IM2COL_GEMM"), Step(first)), sm_count=64),
             Lane((Step(second, "DIRECT"),), priority=-1),
         )
     )
@@ -234,52 +259,30 @@ def test_lists_the_stages_of_a_plan_with_what_it_pins() -> None:
         _collect(plan=other)
 
 
-def test_collects_of_a_saved_model_at_batch_sizes_that_it_leaves_open() -> None:
+def test_collects_of_other_files_at_batch_sizes_that_they_leave_open() -> None:
     _model().export("exported", verbose=False)
     listed = _collect("exported", batch_sizes=(2, 5))
-    assert {each.configuration.image_shape[0] for each in listed.convolutions} == {2, 5}  # type: ignore[index]
+    assert {each.image_shape[0] for each in _configurations(listed)} == {2, 5}  # type: ignore[index]
     assert len(listed.convolutions) == 10
-
-
-def test_collects_of_a_graph_def() -> None:
-    frozen = tf.Graph()
-    with frozen.as_default():
-        image = tf.compat.v1.placeholder(tf.float32, (None, 16, 16, 3))
-        tf.nn.conv2d(image, tf.ones((3, 3, 3, 4)), 1, "SAME")
-    pathlib.Path("graph.pb").write_bytes(frozen.as_graph_def().SerializeToString())
-    [listed] = _collect("graph.pb", batch_sizes=(7,)).convolutions
-    assert listed.configuration.output_shape == (7, 16, 16, 4)
-
-
-def test_says_what_it_leaves_out() -> None:
-    frozen = tf.Graph()
-    with frozen.as_default():
-        for dtype in (tf.float32, tf.int32):
-            image = tf.compat.v1.placeholder(dtype, (None, 16, 16, 3))
-            tf.nn.conv2d(image, tf.ones((3, 3, 3, 4), dtype), 1, "SAME")
-    pathlib.Path("integers.pb").write_bytes(frozen.as_graph_def().SerializeToString())
-    collected = collect_configurations(["integers.pb"], CollectOptions())
-    assert collected.notes == ("integers.pb, batch 1, inference: 1 left out for their dtype",)
-    assert len(collected.configurations.convolutions) == 1
+    _save_graph("graph.pb", tf.float32, tf.int32)
+    collected = collect_configurations(["graph.pb"], CollectOptions(batch_sizes=(7,)))
+    [configuration] = _configurations(collected.configurations)
+    assert configuration.output_shape == (7, 16, 16, 4)
+    assert collected.notes == ("graph.pb, batch 7, inference: 1 left out for their dtype",)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("model", "options", "message"),
     [
-        ({"dtype": "mixed_float16"}, "--dtype .*'no.keras'"),
-        ({"training": True}, "--training .*'no.pb'"),
-        ({}, "no convolution to measure"),
+        ("no.keras", {"dtype": "mixed_float16"}, "--dtype .*'no.keras'"),
+        ("no.pb", {"training": True}, "--training .*'no.pb'"),
+        ("no.keras", {}, "no convolution to measure"),
     ],
-    ids=["dtype", "training", "nothing"],
 )
-def test_refuses(options: dict[str, Any], message: str) -> None:
+def test_refuses(model: str, options: dict[str, Any], message: str) -> None:
     image = tf.keras.Input((4,))
     tf.keras.Model(image, tf.keras.layers.Dense(2)(image)).save("no.keras")
-    graph = tf.Graph()
-    with graph.as_default():
-        tf.compat.v1.placeholder(tf.float32)
-    pathlib.Path("no.pb").write_bytes(graph.as_graph_def().SerializeToString())
-    model = "no.pb" if options.get("training") else "no.keras"
+    _save_graph("no.pb")
     with pytest.raises(ValueError, match=message) as refusal:
         _collect(model, **options)
     assert isinstance(refusal.value, ModelArgumentError) or not options

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
-import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -12,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 from google.protobuf import text_format
 from tensorflow.core.framework import graph_pb2
 
@@ -67,32 +66,15 @@ def test_runs_no_python_code_from_a_keras_file(suffix: str) -> None:
         load_model(f"model{suffix}")
 
 
-def test_runs_no_python_code_where_keras_would() -> None:
-    """tf_keras loads a Lambda layer out of HDF5 and runs it; the file is refused before."""
-    program = textwrap.dedent("""
-        import tensorflow as tf
-        from tf_interop.model.load import ModelArgumentError, load_model
-
-        code = tf.keras.layers.Lambda(lambda x: [print("code was run"), x][1])
-        model = tf.keras.Sequential([tf.keras.layers.InputLayer((4,)), code])
-        model.save("model.h5")
-        print("saved")
-        try:
-            load_model("model.h5")
-        except ModelArgumentError as error:
-            print(error)
-    """)
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "TF_USE_LEGACY_KERAS": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    after = result.stdout.partition("saved\n")[2]
-    assert "Lambda" in after
-    assert "code was run" not in after
+@pytest.mark.filterwarnings("ignore:You are saving")
+def test_refuses_code_in_hdf5_where_tf_keras_would_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = tf_keras.layers.Lambda(lambda x: x + 1)
+    tf_keras.Sequential([tf_keras.layers.InputLayer((4,)), code]).save("model.h5")
+    loaded: list[object] = []
+    monkeypatch.setattr(tf.keras.models, "load_model", loaded.append)
+    with pytest.raises(ModelArgumentError, match="Lambda"):
+        load_model("model.h5")
+    assert not loaded
 
 
 def test_saved_model_gives_its_serving_signature(model: tf.keras.Model) -> None:
@@ -177,7 +159,6 @@ def test_memory_that_is_used_up_is_not_taken_for_a_fault_of_the_code() -> None:
     ("argument", "content", "message"),
     [
         ("ResNet5", None, "'ResNet50'"),
-        ("inceptionv3", None, "'InceptionV3'"),
         ("EfficientNet_B0", None, "'EfficientNetB0'"),
         ("no_such_module:build", None, "'no_such_module'"),
         ("missing.keras", None, "'missing.keras'"),
@@ -187,7 +168,6 @@ def test_memory_that_is_used_up_is_not_taken_for_a_fault_of_the_code() -> None:
         ("damaged.keras", b"no archive", "'damaged.keras'"),
         ("damaged.pb", b"no protobuf \xff", "GraphDef"),
         ("damaged.pbtxt", b"no protobuf \xff", "GraphDef"),
-        ("empty.pb", b"", "GraphDef"),
         ("empty.pbtxt", b"", "GraphDef"),
         ("damaged/saved_model.pb", b"no protobuf", "SavedModel"),
         ("empty/model", b"", "SavedModel"),

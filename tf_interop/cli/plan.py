@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import shlex
 from typing import Any
 
 import click
@@ -24,27 +25,22 @@ from tf_interop.cli.options import (
     training_option,
 )
 from tf_interop.cli.progress import work_on_model
+from tf_interop.convolution import ConvolutionKind, batch_size_of
 from tf_interop.errors import ProfileError
-from tf_interop.model.missing_measurements import (
-    PlanRequest,
-    describe_lacking,
-    describe_profile,
-    profile_command,
-)
 from tf_interop.planning.cost.calibration import calibrate_model
 from tf_interop.planning.cost.calibration import compare_model as compare_with_model
 from tf_interop.planning.file import load_plan, plan_schema, save_plan
 from tf_interop.planning.problem_of_profile import problem_of_profile
 from tf_interop.planning.show import (
     explain_stages,
-    name_graph,
     predicted,
     show_comparison,
     show_plan,
     summarize_graph,
 )
-from tf_interop.planning.types import Plan
+from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.profile.file import load_profile
+from tf_interop.profile.types import Profile
 
 # TensorFlow is imported only once it is known that there is a model to trace.
 
@@ -75,15 +71,54 @@ class _ProfileOption(click.Option):
             return super().process_value(ctx, value)
         except click.MissingParameter as error:
             # What was given has been read before what is missing.
-            given = ctx.params
-            request = PlanRequest(
-                given.get("model") or "MODEL",
-                given.get("batch_sizes") or (1,),
-                training=bool(given.get("training")),
-                image_size=given.get("image_size"),
-            )
-            how = f"Make one with: {profile_command(request)}"
+            how = f"Make one with: {_profile_command(ctx.params)}"
             raise click.MissingParameter(how, ctx, self) from error
+
+
+def _profile_command(
+    planned: dict[str, Any], path: pathlib.Path | str = "profile.json", backend: str = ""
+) -> str:
+    """The command that measures what is to be planned, on a shell's command line.
+
+    Args:
+        planned: the options of the command that plans, as far as they are known.
+        path: the profile to write, or to go on with.
+        backend: of the profile that `path` holds already; empty where there is none.
+    """
+    words = ["tf-interop", "profile", planned.get("model") or "MODEL"]
+    if planned.get("batch_sizes") not in (None, (1,)):
+        words += ["--batch", ",".join(map(str, planned["batch_sizes"]))]
+    if planned.get("training"):
+        words.append("--training")
+    if not planned.get("inference", True):
+        words.append("--no-inference")
+    if planned.get("image_size") is not None:
+        words += ["--image-size", "x".join(map(str, planned["image_size"]))]
+    if backend == "host":
+        words += ["--backend", "host"]
+    elif not planned.get("allow_tf32", True):
+        words += ["--tf32", "off"]
+    return shlex.join([*words, "-o", str(path)])
+
+
+def describe_profile(profile: Profile) -> str:
+    """What a profile was measured of, as far as that can be told from its convolutions."""
+    configurations = {each.configuration for each in profile.algorithms}
+    if not configurations:
+        return "no convolution"
+    sizes = sorted({size for each in configurations if (size := batch_size_of([each]))})
+    is_backward = any(each.kind is not ConvolutionKind.FORWARD for each in configurations)
+    parts = [
+        f"{len(configurations)} convolutions",
+        f"batch {', '.join(map(str, sizes))}",
+        "some of training" if is_backward else "none of training's backward half",
+    ]
+    if profile.device.backend == "cudnn":
+        switches = sorted({each.tf32 for each in profile.algorithms}, reverse=True)
+        parts += ["with TF32" if switch else "without TF32" for switch in switches]
+    if not profile.deterministic_part.algorithms:
+        parts.append("no algorithm that gave the same bits twice")
+    return ", ".join(parts)
 
 
 @command(
@@ -130,7 +165,10 @@ plan make check --profile profile.json -o plan.json
     "determinism asks for.",
 )
 @allow_foreign_profile_option
+@click.pass_context
 def make(
+    context: click.Context,
+    /,
     model: str,
     profile_path: pathlib.Path,
     output_path: pathlib.Path,
@@ -157,27 +195,18 @@ def make(
         ]
     graphs = tuple(graph for each in plans for graph in each.graphs)
     made = Plan(graphs, made_with=plans[0].made_with)
-    request = PlanRequest(
-        model,
-        options["batch_sizes"],
-        inference,
-        training,
-        options["image_size"],
-        options["allow_tf32"],
-        options["deterministic"],
-    )
-    lacking = [describe_lacking(graph, profile, request) for graph in graphs]
+    # Of another model, image size or dtype, or not measured to its end, is what cannot be told.
+    has = f"The profile has {describe_profile(profile)}."
+    lacking = [has if _unmeasured_count(graph) else "" for graph in graphs]
     is_elsewhere = options["target"] is not None or options["allow_foreign_profile"]
     where = f" on {profile.device.name}" if is_elsewhere else ""
-    how_to_measure = f"Measure{where}: {profile_command(request, profile_path, profile)}"
+    command_line = _profile_command(context.params, profile_path, profile.device.backend)
+    how_to_measure = f"Measure{where}: {command_line}"
     if not any(map(predicted, graphs)):
-        lines = [
+        raise ProfileError(
             f"Expected a profile of '{model}', got '{profile_path}', which holds none of its "
-            f"convolutions. The profile has {describe_profile(profile)}.",
-            *(f"{name_graph(graph)}: {lack}" for graph, lack in zip(graphs, lacking, strict=True)),
-            how_to_measure,
-        ]
-        raise ProfileError("\n".join(lines))
+            f"convolutions. {has}\n{how_to_measure}"
+        )
     save_plan(made, output_path)
 
     def show() -> None:
@@ -188,6 +217,10 @@ def make(
         click.echo(f"{output_path}: {sum(len(graph.stages) for graph in graphs)} stages")
 
     return Result({"plan": str(output_path), "graphs": [*map(summarize_graph, graphs)]}, show)
+
+
+def _unmeasured_count(graph: GraphPlan) -> int:
+    return graph.prediction.unmeasured_count if graph.prediction else 0
 
 
 @command(

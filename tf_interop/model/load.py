@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import inspect
@@ -10,7 +11,7 @@ import os
 import pathlib
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import h5py  # Keras needs it, and TensorFlow Keras
@@ -107,14 +108,22 @@ def check_trains(loaded: Any, model: str) -> None:
         )
 
 
+@contextlib.contextmanager
+def _refused(expected: str, remedy: str, *errors: type[Exception]) -> Iterator[None]:
+    """Says of these errors that something else was expected, and what to do."""
+    try:
+        yield
+    except ModelArgumentError:
+        raise
+    except errors as error:
+        got = _in_short(error)
+        raise ModelArgumentError(f"Expected {expected}, got {got}. {remedy}") from error
+
+
 def _build_application(name: str, image_size: tuple[int, int] | None) -> Any:
     shape = {} if image_size is None else {"input_shape": (*image_size, 3)}
-    try:
+    with _refused(f"an image size that {name} takes", "Pass another --image-size.", ValueError):
         return getattr(tf.keras.applications, name)(weights=None, **shape)
-    except ValueError as error:
-        raise ModelArgumentError(
-            f"Expected an image size that {name} takes, got {_in_short(error)}"
-        ) from error
 
 
 def _application_names() -> list[str]:
@@ -130,15 +139,13 @@ def _application_names() -> list[str]:
 def _load_keras_file(path: pathlib.Path) -> Any:
     if path.suffix != ".keras":
         _refuse_code_in_hdf5(path)
-    try:
-        return tf.keras.models.load_model(path, compile=False)
+    remedy = (
+        "Save it with model.save(...); if it has layers of your own, name a function that loads "
+        "it, as module:function."
+    )
     # Keras lets through whatever its readers and the layers' constructors raise.
-    except Exception as error:
-        raise ModelArgumentError(
-            f"Expected a whole Keras model in '{path}', got {_in_short(error)}. Save it with "
-            "model.save(...); if it has layers of your own, name a function that loads it, as "
-            "module:function."
-        ) from error
+    with _refused(f"a whole Keras model in '{path}'", remedy, Exception):
+        return tf.keras.models.load_model(path, compile=False)
 
 
 def _refuse_code_in_hdf5(path: pathlib.Path) -> None:
@@ -169,12 +176,9 @@ def _load_saved_model(path: pathlib.Path) -> Any:
             f"Expected the folder '{path}' to hold a SavedModel, got none. Name the folder that "
             "saved_model.pb is in."
         )
-    try:
+    kinds = (tf.errors.OpError, OSError, ValueError, KeyError)
+    with _refused(f"a SavedModel that loads from '{path}'", "Export it again.", *kinds):
         loaded = tf.saved_model.load(path)
-    except (tf.errors.OpError, OSError, ValueError, KeyError) as error:
-        raise ModelArgumentError(
-            f"Expected a SavedModel that loads from '{path}', got {_in_short(error)}."
-        ) from error
     signatures = loaded.signatures
     key = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
     if key not in signatures and len(signatures) != 1:
@@ -191,22 +195,16 @@ def _load_saved_model(path: pathlib.Path) -> Any:
 
 def _load_graph_def(path: pathlib.Path) -> graph_pb2.GraphDef:
     graph_def = graph_pb2.GraphDef()
-    try:
+    remedy = "For a SavedModel name its folder."
+    kinds = (message.DecodeError, text_format.ParseError, UnicodeDecodeError, OSError)
+    with _refused(f"a GraphDef in '{path}'", remedy, *kinds):
         if path.suffix == ".pbtxt":
             text_format.Parse(path.read_text(), graph_def)
         else:
             graph_def.ParseFromString(path.read_bytes())
-    except (message.DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
-        raise ModelArgumentError(
-            f"Expected a GraphDef in '{path}', got {_in_short(error)}. For a SavedModel name its "
-            "folder."
-        ) from error
-    except OSError as error:
-        raise ModelArgumentError(f"Expected to read '{path}', got: {error.strerror}.") from error
     if not graph_def.node:
         raise ModelArgumentError(
-            f"Expected a GraphDef in '{path}', got one without nodes. For a SavedModel name its "
-            "folder."
+            f"Expected a GraphDef in '{path}', got one without nodes. {remedy}"
         )
     return graph_def
 
@@ -235,7 +233,7 @@ def _call_function(module_name: str, function_name: str, image_size: tuple[int, 
     if _is_model(value):
         return value
     try:
-        if image_size is not None and _takes_image_size(value):
+        if image_size is not None and "image_size" in inspect.signature(value).parameters:
             return value(image_size=image_size)
         return value()
     except (tf.errors.ResourceExhaustedError, MemoryError):
@@ -254,13 +252,6 @@ def _raised_by_code(name: str, error: BaseException) -> ModelArgumentError:
     return ModelArgumentError(
         f"Expected '{name}' to give a model, got {_in_short(error)}{place}. Correct its code."
     )
-
-
-def _takes_image_size(function: Any) -> bool:
-    try:
-        return "image_size" in inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return False
 
 
 def _is_model(value: Any) -> bool:

@@ -23,7 +23,6 @@ from tf_interop.planning.check import check_stages
 from tf_interop.planning.explain import explain_plan
 from tf_interop.planning.make import PlanOptions, make_plan
 from tf_interop.planning.problem_of_graph import make_planning_problem
-from tf_interop.planning.search.space import SearchProgress
 from tf_interop.planning.types import GraphMode, GraphPlan, Plan
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import Profile
@@ -112,14 +111,14 @@ def plan(
             compute_capability=None if capability in ("", CPU_TARGET) else capability,
         )
         entry = _plan_graph(
+            name,
             graph_def,
             loaded,
-            name=name,
-            say=say,
+            options,
+            say,
             allow_tf32=allow_tf32,
             deterministic=deterministic,
             memory_budget_bytes=memory_budget_bytes,
-            options=options,
         )
         entry = dataclasses.replace(entry, mode=mode)
         # A model whose inputs have their batch size is the same graph for all of `batch_sizes`.
@@ -145,15 +144,12 @@ def free_memory_for(profile: Profile) -> int | None:
 
 
 def _plan_graph(
+    name: str,
     graph_def: graph_pb2.GraphDef,
     profile: Profile,
-    *,
-    allow_tf32: bool,
-    deterministic: bool,
-    memory_budget_bytes: int | None,
     options: PlanOptions | None,
-    name: str,
     say: Callable[[str], None],
+    **bounds: Any,
 ) -> GraphPlan:
     say(f"Planning {name}")
     view = GraphView(graph_def)
@@ -164,22 +160,18 @@ def _plan_graph(
             "analyze says what was refused and why."
         )
 
-    def say_progress(progress: SearchProgress) -> None:
-        done = f"{progress.nodes_done} of {progress.nodes} convolutions"
-        if progress.joined is not None:
-            done = f"joining stages, {progress.joined} changes made"
-        say(f"Planning {name}: {done}")
-
     problem = make_planning_problem(
         view,
         convolutions,
         Independence(view, convolutions),
         profile,
-        allow_tf32=allow_tf32,
-        deterministic=deterministic,
-        memory_budget_bytes=memory_budget_bytes,
+        **bounds,
     )
-    planned = explain_plan(problem, make_plan(problem, options, on_progress=say_progress), options)
+    planned = explain_plan(
+        problem,
+        make_plan(problem, options, on_progress=lambda words: say(f"Planning {name}: {words}")),
+        options,
+    )
     # By the graph, and not by the problem that was made of it.
     check_stages(planned.stages, view, convolutions)
     assert planned.prediction is not None
