@@ -205,22 +205,15 @@ def test_a_kernel_that_fails_in_the_middle_is_named(conv_stage: Any) -> None:
     assert_names(failed, "step 'odd'", "batch size 2")
 
 
-@pytest.mark.parametrize(
-    ("dtype", "rung"),
-    # The host backend converts half to float in a workspace, whatever the algorithm.
-    [(tf.float32, "with algorithms that need less"), (tf.float16, "step by step")],
-    ids=["float32", "float16"],
-)
-def test_with_less_memory_steps_keep_their_order(
-    conv_stage: Any, dtype: tf.DType, rung: str
-) -> None:
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float16])
+def test_with_less_memory_steps_keep_their_order(conv_stage: Any, dtype: tf.DType) -> None:
     tf_interop.enable("always", workspace_limit_mb=0)
     document = program(chain(dtype), schedule(*LANES), outputs=[4, 3])
     with counted() as new:
         assert_runs(conv_stage, document, dtype)
     [reason] = new.fallbacks
     assert "no memory for the workspaces of a stage" in reason
-    assert rung in reason
+    assert "with algorithms that need less" in reason
 
 
 def test_threads_that_call_at_once_get_their_own_results(conv_stage: Any) -> None:
