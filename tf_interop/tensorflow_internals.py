@@ -303,3 +303,10 @@ def _run_grappler(
     rewrites.use_plugin_optimizers = rewriter_config_pb2.RewriterConfig.OFF
     cluster = grappler_cluster.Cluster(devices=devices)
     return tf_optimizer.OptimizeGraph(config, meta_graph, verbose=False, cluster=cluster)
+
+
+def capture(eager_tensor: Any) -> Any:
+    """What stands for an eager tensor in the function that is being traced."""
+    import tensorflow as tf
+
+    return tf.compat.v1.get_default_graph().capture(eager_tensor)

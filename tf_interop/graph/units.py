@@ -33,6 +33,7 @@ import dataclasses
 from collections.abc import Collection, Iterable
 
 from tf_interop.graph.control_flow import ControlFlow
+from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS
 from tf_interop.graph.device_names import device_type_of
 from tf_interop.graph.independence import NodeIndependence
 from tf_interop.graph.properties import GraphProperties
@@ -48,6 +49,8 @@ from tf_interop.graph.unit_ops import (
 )
 from tf_interop.graph.view import GraphView
 from tf_interop.graph.xla_marks import xla_mark
+
+_ANCHOR_OPS = CONVOLUTION_KINDS.keys() | {"_FusedDepthwiseConv2dNative", "MatMul", "_FusedMatMul"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -148,6 +151,16 @@ def unit_results(view: GraphView, unit: Unit) -> tuple[tuple[int, int], ...]:
 def unit_name(view: GraphView, unit: Unit) -> str:
     """The name of a unit, and of the node that takes its place: that of its first result's step."""
     return view.names[unit.steps[unit_results(view, unit)[0][0]]]
+
+
+def planned_name(view: GraphView, unit: Unit) -> str:
+    """The name that a plan knows a unit by: that of its first convolution or matrix product.
+
+    Grappler keeps those names, and gives others new ones by what it knows of shapes. A unit without
+    either goes by its own name.
+    """
+    anchors = (view.names[step] for step in unit.steps if view.ops[step] in _ANCHOR_OPS)
+    return next(anchors, None) or unit_name(view, unit)
 
 
 def _find_steps(

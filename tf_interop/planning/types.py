@@ -236,6 +236,31 @@ class UnstagedConvolution:
 Planned = PlannedStage | UnstagedConvolution
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """Whole steps of a graph on the machine that its plan was made on.
+
+    Attributes:
+        stock_ms: the median step of stock TensorFlow.
+        step_ms: that of the plan, measured by turns with stock in one process.
+        ratio: how many times as fast as stock the plan is.
+        error: of `ratio`.
+        predicted_ms: what a simulation of TensorFlow's executor gives for the plan.
+        unit_count: units of the graph, narrow or not.
+        narrow_op_count: the operations that the narrow ones hold.
+        cores: of the machine, as TensorFlow uses them.
+    """
+
+    stock_ms: Annotated[float, msgspec.Meta(gt=0)]
+    step_ms: Annotated[float, msgspec.Meta(gt=0)]
+    ratio: Annotated[float, msgspec.Meta(gt=0)]
+    error: Annotated[float, msgspec.Meta(ge=0)]
+    predicted_ms: Annotated[float, msgspec.Meta(ge=0)]
+    unit_count: Annotated[int, msgspec.Meta(ge=0)]
+    narrow_op_count: Annotated[int, msgspec.Meta(ge=0)]
+    cores: Annotated[int, msgspec.Meta(ge=1)]
+
+
 GraphMode = Literal["inference", "training"]
 """What a graph computes of its model: its results, or a whole pass of training."""
 
@@ -257,6 +282,7 @@ class GraphPlan:
             made the plan.
         mode: what the graph computes of its model; None where that is not known, as for a function.
         narrow_units: canonical names of the units that run on one core each, on a CPU.
+        measured: whole steps with `narrow_units`, where they were measured.
     """
 
     fingerprint: str
@@ -269,6 +295,7 @@ class GraphPlan:
     why_no_stage: str = ""
     mode: GraphMode | None = None
     narrow_units: tuple[str, ...] = ()
+    measured: MeasuredStep | None = None
 
     @property
     def in_order(self) -> tuple[tuple[int, Planned], ...]:

@@ -1,0 +1,223 @@
+"""Finds which units of a graph to make narrow, by measuring whole steps against stock."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Collection, Sequence
+
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+from tf_interop.graph.properties import GraphProperties
+from tf_interop.graph.rewrite_units import rewrite_units
+from tf_interop.graph.units import Unit, find_units, unit_name
+from tf_interop.graph.view import GraphView, parse_input
+from tf_interop.tuning.propose import Machine, StepModel, UnitTimes, propose
+from tf_interop.tuning.step_bench import StepBench, StepTimes
+
+STOCK = "stock TensorFlow"
+ALL_NARROW = "all units narrow"
+
+# What TensorFlow's executor took for a node beside its kernel, where it was measured.
+_DISPATCH_US = 1.5
+_LEAST_GAIN = 0.01
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """A way to run a graph that was measured.
+
+    Attributes:
+        name: for reading.
+        narrow: the numbers of the units that are narrow.
+        times: of whole steps.
+        predicted_ms: the simulated step; 0 where none was simulated.
+    """
+
+    name: str
+    narrow: frozenset[int]
+    times: StepTimes
+    predicted_ms: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchResult:
+    """What a search measured.
+
+    Attributes:
+        view: the graph.
+        units: of the graph.
+        unit_times: of each unit; empty where there is no unit.
+        variants: what was measured, stock first.
+        best: the fastest; stock where nothing beats it by more than the error.
+        cores: as TensorFlow uses them.
+    """
+
+    view: GraphView
+    units: tuple[Unit, ...]
+    unit_times: tuple[UnitTimes, ...]
+    variants: tuple[Variant, ...]
+    best: Variant
+    cores: int
+
+
+def search_narrow_units(
+    graph_def: graph_pb2.GraphDef,
+    fetches: Sequence[str],
+    *,
+    budget_s: float,
+    say: Callable[[str], None] = lambda text: None,
+) -> SearchResult:
+    """Measures a graph as it is, with all units narrow and with what a simulation proposes.
+
+    Args:
+        graph_def: the graph as Grappler hands it over for a CPU.
+        fetches: names of the nodes that a step runs.
+        budget_s: how long measuring may take; what has begun is ended.
+        say: told what is being done, in a few words.
+    """
+    start = time.perf_counter()
+
+    def left() -> float:
+        return budget_s - (time.perf_counter() - start)
+
+    view = GraphView(graph_def)
+    units, _ = find_units(view, GraphProperties(view), nodes_to_preserve=fetches)
+    machine = _machine()
+    with StepBench(**_threads()) as bench:
+        say("measuring stock TensorFlow")
+        bench.add(STOCK, graph_def, fetches)
+        if not units:
+            (stock,) = _time(bench, {STOCK: frozenset()}, budget_s / 10).values()
+            return SearchResult(view, units, (), (stock,), stock, machine.cores)
+        say(f"measuring all {len(units)} units narrow")
+        candidates = {STOCK: frozenset[int](), ALL_NARROW: frozenset(range(len(units)))}
+        _add(bench, ALL_NARROW, view, units, candidates[ALL_NARROW], fetches)
+        variants = _time(bench, candidates, max(0.5, min(left() * 0.3, 5.0)))
+        unit_times, model = _model(bench, view, units, machine)
+        proposed = [each for each in propose(model, unit_times) if len(each) < len(units)]
+        for number, narrow in enumerate(proposed, 1):
+            before = left()
+            if before < budget_s * 0.4:
+                break
+            name = f"{len(narrow)} of {len(units)} units narrow ({number})"
+            say(f"measuring {name}")
+            _add(bench, name, view, units, narrow, fetches)
+            candidates[name] = narrow
+        if len(candidates) > 2:
+            variants = _time(bench, candidates, max(0.5, left() * 0.5))
+        fastest = max(
+            (name for name in variants if name != STOCK),
+            key=lambda name: variants[name].times.ratio,
+        )
+        say(f"comparing {fastest} with stock TensorFlow")
+        last = _time(
+            bench,
+            {STOCK: candidates[STOCK], fastest: candidates[fastest]},
+            max(0.5, min(left(), budget_s * 0.3)),
+        )
+        variants.update(last)
+    predicted = _predictions(model, variants)
+    variants = {
+        name: dataclasses.replace(each, predicted_ms=predicted[name])
+        for name, each in variants.items()
+    }
+    best = variants[fastest]
+    if best.times.ratio - max(best.times.error, _LEAST_GAIN) <= 1:
+        best = variants[STOCK]
+    return SearchResult(
+        view, units, tuple(unit_times), tuple(variants.values()), best, machine.cores
+    )
+
+
+def as_step(graph_def: graph_pb2.GraphDef) -> tuple[graph_pb2.GraphDef, list[str]]:
+    """A function's graph as one that a Session can run, and the nodes that a step runs.
+
+    Args:
+        graph_def: a flat graph. What stands for the function's results goes: a Session has none.
+
+    Returns:
+        The graph, and the names of the nodes that gave the results and of those that nobody reads.
+    """
+    step = graph_pb2.GraphDef(versions=graph_def.versions, library=graph_def.library)
+    step.node.extend(node for node in graph_def.node if node.op != "_Retval")
+    read = {parse_input(text)[0] for node in step.node for text in node.input}
+    unread = [node.name for node in step.node if node.name not in read]
+    results = [parse_input(node.input[0])[0] for node in graph_def.node if node.op == "_Retval"]
+    inputs = {node.name for node in step.node if node.op in ("Placeholder", "VarHandleOp")}
+    return step, [name for name in dict.fromkeys((*results, *unread)) if name not in inputs]
+
+
+def _add(
+    bench: StepBench,
+    name: str,
+    view: GraphView,
+    units: Sequence[Unit],
+    narrow: Collection[int],
+    fetches: Sequence[str],
+) -> None:
+    rewritten = rewrite_units(view, [units[number] for number in sorted(narrow)], fetches)
+    bench.add(name, rewritten, fetches)
+
+
+def _time(
+    bench: StepBench, candidates: dict[str, frozenset[int]], budget_s: float
+) -> dict[str, Variant]:
+    times = bench.time(list(candidates), budget_s=budget_s)
+    return {name: Variant(name, candidates[name], each) for name, each in times.items()}
+
+
+def _model(
+    bench: StepBench, view: GraphView, units: Sequence[Unit], machine: Machine
+) -> tuple[list[UnitTimes], StepModel]:
+    stock_us = bench.op_times_us(STOCK)
+    narrow_us = bench.op_times_us(ALL_NARROW)
+    unit_times = [
+        UnitTimes(
+            narrow_us.get(unit_name(view, unit), 0.0),
+            sum(stock_us.get(view.names[step], 0.0) for step in unit.steps),
+        )
+        for unit in units
+    ]
+    return unit_times, StepModel(view, units, unit_times, stock_us, machine)
+
+
+def _predictions(model: StepModel, variants: dict[str, Variant]) -> dict[str, float]:
+    """Simulated steps, scaled so that those of stock and of all units narrow are as measured.
+
+    Between the two the scale goes with the share of the units that are narrow.
+    """
+    simulated = {name: model.simulate(each.narrow).step_us for name, each in variants.items()}
+    scales = {
+        name: variants[name].times.median_ms / max(simulated[name], 1e-9)
+        for name in (STOCK, ALL_NARROW)
+    }
+    count = len(variants[ALL_NARROW].narrow)
+    return {
+        name: simulated[name]
+        * (
+            scales[STOCK]
+            + (scales[ALL_NARROW] - scales[STOCK]) * len(variants[name].narrow) / count
+        )
+        for name in variants
+    }
+
+
+def _threads() -> dict[str, int]:
+    """The thread settings of this process, as `tf.config.threading` has them; 0 is the default."""
+    return {
+        "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads(),
+        "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
+    }
+
+
+def _machine() -> Machine:
+    cores = len(os.sched_getaffinity(0))
+    threads = _threads()
+    return Machine(
+        cores=min(cores, threads["intra_op_threads"] or cores),
+        threads=threads["inter_op_threads"] or cores,
+        dispatch_us=_DISPATCH_US,
+    )

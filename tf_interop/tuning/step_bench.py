@@ -1,0 +1,249 @@
+"""Times whole steps of variants of one graph, by turns, in one Session.
+
+A variant computes what the graph computes, with other nodes. All variants share variables, inputs
+and large constants, so that a further one costs little memory. The graph is run as it is given:
+Grappler is off, what TensorFlow's executor does after it (oneDNN's names, placement) is not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.core.protobuf import config_pb2
+
+_SHARED_CONSTANT_BYTES = 1 << 10
+_WARM_UP_RUNS = 3
+_LEAST_TURN_S = 0.02
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Whole steps of one variant.
+
+    Attributes:
+        best_ms: the fastest step.
+        median_ms: the median of all steps.
+        ratio: how many times as fast as stock, measured by turns in the same run: the median over
+            the rounds of stock's median over this one's. 1 for stock itself.
+        error: of `ratio`: half the distance between the quartiles of the rounds' ratios, over the
+            square root of their count, doubled.
+        steps: how many were timed.
+    """
+
+    best_ms: float
+    median_ms: float
+    ratio: float
+    error: float
+    steps: int
+
+
+class StepBench:
+    """Variants of one graph in a Session of their own.
+
+    Use as a context manager. Variables hold random values, and training changes them.
+    """
+
+    def __init__(
+        self,
+        *,
+        intra_op_threads: int = 0,
+        inter_op_threads: int = 0,
+        inputs: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        """Makes the Session.
+
+        Args:
+            intra_op_threads: as in `tf.config.threading`; 0 is TensorFlow's default.
+            inter_op_threads: likewise.
+            inputs: values for placeholders by name; the others get random ones.
+        """
+        config = config_pb2.ConfigProto(
+            intra_op_parallelism_threads=intra_op_threads,
+            inter_op_parallelism_threads=inter_op_threads,
+            use_per_session_threads=True,
+        )
+        config.graph_options.rewrite_options.disable_meta_optimizer = True
+        config.graph_options.optimizer_options.opt_level = -1  # L0: no folding of constants
+        self._inputs = dict(inputs or {})
+        self._graph = tf.Graph()
+        self._session = tf.compat.v1.Session(graph=self._graph, config=config)
+        self._random = np.random.default_rng(0)
+        self._shared: dict[str, Any] = {}
+        self._scopes: dict[str, str] = {}
+        self._targets: dict[str, list[Any]] = {}
+        self._calls: dict[str, Any] = {}
+
+    def __enter__(self) -> StepBench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._session.close()
+
+    def add(self, variant: str, graph_def: graph_pb2.GraphDef, fetches: Sequence[str]) -> None:
+        """Adds a variant.
+
+        Args:
+            variant: its name, new.
+            graph_def: a flat graph whose placeholders have known shapes and whose variables are
+                VarHandleOps; of the same name in all variants where they are the same.
+            fetches: names of the nodes that a step runs.
+        """
+        scope = self._scopes[variant] = f"variant_{len(self._scopes)}"
+        own = graph_pb2.GraphDef(versions=graph_def.versions, library=graph_def.library)
+        fresh: list[node_def_pb2.NodeDef] = []
+        for node in graph_def.node:
+            if not _is_shared(node):
+                own.node.append(node)
+            elif node.name not in self._shared:
+                fresh.append(node)
+        with self._graph.as_default():
+            self._add_shared(fresh)
+            names = {node.name for node in graph_def.node} & self._shared.keys()
+            for node in own.node:  # what is shared is always there
+                node.input[:] = [
+                    text for text in node.input if text[0] != "^" or text[1:] not in names
+                ]
+            tf.graph_util.import_graph_def(
+                own, name=scope, input_map={f"{name}:0": self._shared[name] for name in names}
+            )
+        targets = [
+            self._shared[name].op
+            if name in names
+            else self._graph.get_operation_by_name(f"{scope}/{name}")
+            for name in fetches
+        ]
+        self._targets[variant] = targets
+        call = self._session.make_callable(targets)
+        for _ in range(_WARM_UP_RUNS):
+            call()
+        self._calls[variant] = call
+
+    def time(self, variants: Sequence[str], *, budget_s: float) -> dict[str, StepTimes]:
+        """Times variants by turns.
+
+        Args:
+            variants: names; the first is what the others are compared with.
+            budget_s: how long it may take; at least three rounds are made.
+
+        Returns:
+            The times of each.
+        """
+        rounds: list[dict[str, list[float]]] = []
+        counts = dict.fromkeys(variants, 1)
+        end = time.perf_counter() + budget_s
+        order = list(variants)
+        while len(rounds) < 3 or time.perf_counter() < end:
+            steps = {name: self._turn(name, counts[name]) for name in order}
+            order.reverse()  # so that nobody always follows the same one
+            rounds.append(steps)
+            if len(rounds) == 1:  # the first fills caches, and says how many steps make a turn
+                counts = {
+                    name: max(1, min(50, round(_LEAST_TURN_S / min(times))))
+                    for name, times in steps.items()
+                }
+        return {name: _step_times(rounds[1:], variants[0], name) for name in variants}
+
+    def op_times_us(self, variant: str, *, runs: int = 5) -> dict[str, float]:
+        """What each node of a variant takes, in microseconds: the median of some traced runs.
+
+        Args:
+            variant: its name.
+            runs: how many are traced.
+
+        Returns:
+            By name in the variant's graph.
+        """
+        options = config_pb2.RunOptions(trace_level=config_pb2.RunOptions.FULL_TRACE)
+        samples: dict[str, list[int]] = {}
+        prefix = f"{self._scopes[variant]}/"
+        for _ in range(runs):
+            metadata = config_pb2.RunMetadata()
+            self._session.run(self._targets[variant], options=options, run_metadata=metadata)
+            for device in metadata.step_stats.dev_stats:
+                for node in device.node_stats:
+                    name = node.node_name.partition(":")[0]
+                    if name.startswith(prefix):
+                        samples.setdefault(name.removeprefix(prefix), []).append(
+                            node.op_end_rel_nanos - node.op_start_rel_nanos
+                        )
+        return {name: float(np.median(times)) / 1e3 for name, times in samples.items()}
+
+    def _turn(self, variant: str, count: int) -> list[float]:
+        call = self._calls[variant]
+        times = []
+        for _ in range(count):
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+        return times
+
+    def _add_shared(self, nodes: Collection[node_def_pb2.NodeDef]) -> None:
+        shared = graph_pb2.GraphDef()
+        for node in nodes:
+            copy = shared.node.add()
+            copy.CopyFrom(node)
+            if node.op == "Placeholder":
+                self._become_constant(copy)
+            elif node.op == "VarHandleOp":
+                copy.attr["shared_name"].s = node.name.encode()
+        tf.graph_util.import_graph_def(shared, name="shared")
+        assigns, values = [], {}
+        for node in nodes:
+            tensor = self._graph.get_tensor_by_name(f"shared/{node.name}:0")
+            self._shared[node.name] = tensor
+            if node.op == "VarHandleOp":
+                dtype = tf.as_dtype(node.attr["dtype"].type)
+                value = self._value(tf.TensorShape(node.attr["shape"].shape), dtype)
+                place = tf.compat.v1.placeholder(dtype, value.shape)
+                assigns.append(tf.raw_ops.AssignVariableOp(resource=tensor, value=place))
+                values[place] = value
+        if assigns:
+            self._session.run(assigns, values)
+
+    def _become_constant(self, node: node_def_pb2.NodeDef) -> None:
+        dtype = tf.as_dtype(node.attr["dtype"].type)
+        value = self._inputs.get(node.name)
+        if value is None:
+            value = self._value(tf.TensorShape(node.attr["shape"].shape), dtype)
+        node.op = "Const"
+        node.attr.clear()
+        node.attr["dtype"].type = dtype.as_datatype_enum
+        node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, dtype))
+
+    def _value(self, shape: tf.TensorShape, dtype: tf.DType) -> np.ndarray:
+        """Values that keep activations in a sane range; no denormals, which are slow."""
+        sizes = shape.as_list()
+        if not dtype.is_floating:
+            return np.zeros(sizes, dtype.as_numpy_dtype)
+        if len(sizes) < 2:  # scales, variances, counters
+            return np.full(sizes, 0.5, dtype.as_numpy_dtype)
+        fan_in = max(1, int(np.prod(sizes[:-1])))
+        scale = 1.0 if len(sizes) == 4 and sizes[-1] <= 4 else fan_in**-0.5
+        return self._random.normal(scale=scale, size=sizes).astype(dtype.as_numpy_dtype)
+
+
+def _is_shared(node: node_def_pb2.NodeDef) -> bool:
+    if node.op in ("Placeholder", "VarHandleOp"):
+        return True
+    return node.op == "Const" and node.ByteSize() > _SHARED_CONSTANT_BYTES and not node.input
+
+
+def _step_times(
+    rounds: Sequence[Mapping[str, Sequence[float]]], baseline: str, name: str
+) -> StepTimes:
+    steps = [each for times in rounds for each in times[name]]
+    ratios = np.array([np.median(times[baseline]) / np.median(times[name]) for times in rounds])
+    quartiles = np.percentile(ratios, [25, 75])
+    return StepTimes(
+        best_ms=min(steps) * 1e3,
+        median_ms=float(np.median(steps)) * 1e3,
+        ratio=float(np.median(ratios)),
+        error=float((quartiles[1] - quartiles[0]) / len(ratios) ** 0.5),
+        steps=len(steps),
+    )

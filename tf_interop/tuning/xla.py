@@ -1,0 +1,149 @@
+"""Times whole steps of a graph as XLA compiles it, in a process that can be ended.
+
+XLA may compile a network for minutes, and cannot be interrupted. The process runs the graph as it
+was traced, once compiled (`jit_compile=True`) and once as it is, by turns.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+from tf_interop.child_process import child_environment, describe_end, module_command
+from tf_interop.tensorflow_internals import capture
+
+_TIMED_S = 3.0
+
+
+@dataclasses.dataclass(frozen=True)
+class XlaTimes:
+    """Whole steps as XLA compiles them.
+
+    Attributes:
+        median_ms: the median step; None where there is none.
+        ratio: how many times as fast as stock TensorFlow in the same process; None likewise.
+        why_not: why there are none; else empty.
+    """
+
+    median_ms: float | None = None
+    ratio: float | None = None
+    why_not: str = ""
+
+
+class _Work(msgspec.Struct):
+    graph_def: bytes
+    fetches: list[str]
+    variables: dict[str, tuple[str, list[int]]]
+    intra_op_threads: int
+    inter_op_threads: int
+
+
+def time_xla(
+    graph_def: graph_pb2.GraphDef,
+    fetches: Sequence[str],
+    variables: Mapping[str, Any],
+    *,
+    limit_s: float,
+) -> XlaTimes:
+    """Times a graph as XLA compiles it.
+
+    Args:
+        graph_def: the graph as it was traced; its placeholders have known shapes.
+        fetches: names of the nodes whose first outputs a step computes.
+        variables: their `tf.TensorSpec`s, by the names of the placeholders that stand for them.
+        limit_s: how long the process may take.
+    """
+    work = _Work(
+        graph_def.SerializeToString(),
+        list(fetches),
+        {name: (spec.dtype.name, spec.shape.as_list()) for name, spec in variables.items()},
+        tf.config.threading.get_intra_op_parallelism_threads(),
+        tf.config.threading.get_inter_op_parallelism_threads(),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "graph")
+        path.write_bytes(msgspec.msgpack.encode(work))
+        try:
+            done = subprocess.run(
+                module_command("tf_interop.tuning.xla", path),
+                env=child_environment() | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+                capture_output=True,
+                timeout=limit_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return XlaTimes(why_not=f"compiling and timing it took longer than {limit_s:.0f} s")
+    lines = done.stdout.splitlines()
+    if done.returncode or not lines:
+        return XlaTimes(why_not=f"the process that compiled it {describe_end(done.returncode)}")
+    return msgspec.json.decode(lines[-1], type=XlaTimes)
+
+
+def _measure(work: _Work) -> XlaTimes:
+    tf.config.threading.set_intra_op_parallelism_threads(work.intra_op_threads)
+    tf.config.threading.set_inter_op_parallelism_threads(work.inter_op_threads)
+    graph_def = graph_pb2.GraphDef.FromString(work.graph_def)
+    random = np.random.default_rng(0)
+    variables = {
+        name: tf.Variable(_value(random, shape, tf.as_dtype(dtype)))
+        for name, (dtype, shape) in work.variables.items()
+    }
+    inputs = {}
+    for node in graph_def.node:
+        if node.op == "Placeholder" and node.name not in variables:
+            shape = tf.TensorShape(node.attr["shape"].shape).as_list()
+            dtype = tf.as_dtype(node.attr["dtype"].type)
+            inputs[node.name] = tf.constant(_value(random, shape, dtype))
+
+    def step(*tensors: Any) -> Any:
+        known = dict(zip(inputs, tensors, strict=True))
+        known |= {name: capture(variable.handle) for name, variable in variables.items()}
+        return tf.graph_util.import_graph_def(
+            graph_def,
+            input_map={f"{name}:0": tensor for name, tensor in known.items()},
+            return_elements=[f"{name}:0" for name in work.fetches],
+            name="",
+        )
+
+    stock = tf.function(step, autograph=False)
+    compiled = tf.function(step, autograph=False, jit_compile=True)
+    arguments = list(inputs.values())
+    times: dict[Any, list[float]] = {stock: [], compiled: []}
+    try:
+        for function in times:
+            for _ in range(3):
+                function(*arguments)
+    except tf.errors.OpError as error:
+        return XlaTimes(why_not=f"XLA does not compile it: {str(error).splitlines()[0]}")
+    end = time.perf_counter() + _TIMED_S
+    while time.perf_counter() < end or len(times[stock]) < 5:
+        for function, measured in times.items():
+            begin = time.perf_counter()
+            tf.nest.flatten(function(*arguments))[0].numpy()
+            measured.append(time.perf_counter() - begin)
+    medians = {function: float(np.median(measured)) for function, measured in times.items()}
+    return XlaTimes(medians[compiled] * 1e3, medians[stock] / medians[compiled])
+
+
+def _value(random: np.random.Generator, shape: Sequence[int], dtype: tf.DType) -> np.ndarray:
+    if not dtype.is_floating:
+        return np.zeros(shape, dtype.as_numpy_dtype)
+    if len(shape) < 2:
+        return np.full(shape, 0.5, dtype.as_numpy_dtype)
+    return random.normal(scale=0.05, size=shape).astype(dtype.as_numpy_dtype)
+
+
+if __name__ == "__main__":
+    _read = msgspec.msgpack.decode(pathlib.Path(sys.argv[1]).read_bytes(), type=_Work)
+    print(msgspec.json.encode(_measure(_read)).decode())
