@@ -29,33 +29,23 @@ from tf_interop.runtime.plugin import get_plugin
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
-# What tf.config.optimizer.set_experimental_options takes, and values to set.
-OPTIONS: dict[str, tuple[Any, ...]] = {
-    "layout_optimizer": (True, False),
-    "constant_folding": (True, False),
-    "shape_optimization": (True, False),
-    "remapping": (True, False),
-    "arithmetic_optimization": (True, False),
-    "dependency_optimization": (True, False),
-    "loop_optimization": (True, False),
-    "function_optimization": (True, False),
-    "debug_stripper": (True, False),
-    "disable_model_pruning": (True, False),
-    "scoped_allocator_optimization": (True, False),
-    "pin_to_host_optimization": (True, False),
-    "implementation_selector": (True, False),
-    "auto_mixed_precision": (True, False),
-    "auto_mixed_precision_onednn_bfloat16": (True, False),
-    "auto_mixed_precision_mkl": (True, False),
-    "min_graph_nodes": (-1, 1),
-}
+# What tf.config.optimizer.set_experimental_options takes.
+SWITCHES = (
+    *("layout_optimizer", "constant_folding", "shape_optimization", "remapping", "debug_stripper"),
+    *("arithmetic_optimization", "dependency_optimization", "loop_optimization"),
+    *("function_optimization", "disable_model_pruning", "scoped_allocator_optimization"),
+    *("pin_to_host_optimization", "implementation_selector", "auto_mixed_precision"),
+    *("auto_mixed_precision_onednn_bfloat16", "auto_mixed_precision_mkl"),
+)
+OPTIONS = [(name, value) for name in SWITCHES for value in (True, False)]
+OPTIONS += [("min_graph_nodes", -1), ("min_graph_nodes", 1)]
 
 
 @pytest.fixture(autouse=True)
 def fixture_options_as_before() -> Iterator[None]:
     yield
     # TensorFlow passes over options that are None.
-    names = [*OPTIONS, "disable_meta_optimizer"]
+    names = [*dict(OPTIONS), "disable_meta_optimizer"]
     tf.config.optimizer.set_experimental_options(dict.fromkeys(names))
 
 
@@ -87,10 +77,7 @@ def network(image: tf.Tensor) -> tf.Tensor:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [(name, value) for name, values in OPTIONS.items() for value in values],
-)
+@pytest.mark.parametrize(("name", "value"), OPTIONS)
 def test_gives_the_same_numbers_and_makes_stages_with(name: str, value: Any) -> None:
     tf.config.optimizer.set_experimental_options({name: value})
     assert_unnoticed(in_function(gradients(network)))

@@ -42,7 +42,7 @@ def plan_for(stages: dict[int, PlannedStage]) -> Plan:
     return Plan(tuple(GraphPlan(fingerprint, 3, (each,), size) for size, each in stages.items()))
 
 
-TWO = {2: make_stage("a:DIRECT", "b:DIRECT", "c"), 5: make_stage("a b:IM2COL_GEMM", "c")}
+TWO = {2: make_stage("a:DIRECT", "b:DIRECT", "c"), 5: make_stage("a b:BUFFERED", "c")}
 
 
 def fallbacks_of(batch_size: int) -> set[str]:

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 from absl import logging
-from unnoticed import IMAGE, ROOT, conv, run_python, stages_run
+from unnoticed import IMAGE, conv, counted, run_python
 
 import tf_interop
 from tf_interop.graph.xla_functions import XlaFunction, xla_auto_clustering
@@ -18,43 +18,43 @@ from tf_interop.graph.xla_functions import XlaFunction, xla_auto_clustering
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
 
-def compiled(python_name: str) -> list[XlaFunction]:
-    """The functions that the status lists which were made of the Python function of that name."""
-    return [each for each in tf_interop.status().xla_functions if python_name in each.name]
+def branches(image: tf.Tensor) -> tf.Tensor:
+    return conv(image, 0) + conv(image, 1)
+
+
+def compiled() -> list[XlaFunction]:
+    """What the status lists that was made of `branches`."""
+    return [each for each in tf_interop.status().xla_functions if "branches" in each.name]
 
 
 def test_a_compiled_function_is_left_to_xla_and_listed_as_long_as_it_lives() -> None:
-    @tf.function(jit_compile=True, autograph=False)
-    def two_compiled_branches(image: tf.Tensor) -> tf.Tensor:
-        return conv(image, 0) + conv(image, 1)
-
+    function = tf.function(branches, jit_compile=True, autograph=False)
     tf_interop.enable("always")
-    assert compiled("two_compiled_branches") == []
-    before = stages_run()
-    result = two_compiled_branches(IMAGE)
-    np.testing.assert_array_equal(result, conv(IMAGE, 0) + conv(IMAGE, 1))
-    assert stages_run() == before
-    [function] = compiled("two_compiled_branches")
-    assert function.convolution_count == 2
-    line = f"left to XLA (jit_compile=True): {function.name}, 2 convolutions"
+    assert compiled() == []
+    with counted() as new:
+        np.testing.assert_array_equal(function(IMAGE), branches(IMAGE))
+    assert new.stages_run == 0
+    [listed] = compiled()
+    assert listed.convolution_count == 2
+    line = f"left to XLA (jit_compile=True): {listed.name}, 2 convolutions"
     assert line in str(tf_interop.status())
-    del two_compiled_branches
+    del function
     gc.collect()
-    assert compiled("two_compiled_branches") == []
+    assert compiled() == []
 
 
 @pytest.mark.parametrize("keras", [tf.keras, tf_keras], ids=["keras_3", "tf_keras"])
 def test_keras_models(keras: Any) -> None:
     image = keras.Input(IMAGE.shape[1:])
-    branches = [keras.layers.Conv2D(2, size, padding="same")(image) for size in (1, 3)]
-    outputs = keras.layers.GlobalAveragePooling2D()(keras.layers.Add()(branches))
+    convolutions = [keras.layers.Conv2D(2, size, padding="same")(image) for size in (1, 3)]
+    outputs = keras.layers.GlobalAveragePooling2D()(keras.layers.Add()(convolutions))
     model = keras.Model(image, outputs)
     model.compile("sgd", "mse", jit_compile=True)
     tf_interop.enable("always")
-    before = stages_run()
     listed = tf_interop.status().xla_functions
-    model.fit(IMAGE, np.ones([2, 2], np.float32), verbose=0)
-    assert stages_run() == before
+    with counted() as new:
+        model.fit(IMAGE, np.ones([2, 2], np.float32), verbose=0)
+    assert new.stages_run == 0
     [function] = [each for each in tf_interop.status().xla_functions if each not in listed]
     # Two convolutions and their gradients by filter and by image: nothing has been pruned yet.
     assert function.convolution_count == 6
@@ -77,20 +77,20 @@ def test_asking_for_the_status_makes_no_context() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "expected"),
+    ("flags", "is_on"),
     [
-        ("", ""),
-        ("--tf_xla_auto_jit=0", ""),
-        ("--tf_xla_auto_jit=-1", ""),
-        ("--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit", "TF_XLA_FLAGS"),
-        ("--tf_xla_auto_jit=single-gpu(1)", "TF_XLA_FLAGS"),
-        ("--tf_xla_auto_jit=fusible", "TF_XLA_FLAGS"),
-        ("--tf_xla_cpu_global_jit", ""),
+        ("", False),
+        ("--tf_xla_auto_jit=0", False),
+        ("--tf_xla_auto_jit=-1", False),
+        ("--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit", True),
+        ("--tf_xla_auto_jit=single-gpu(1)", True),
+        ("--tf_xla_auto_jit=fusible", True),
+        ("--tf_xla_cpu_global_jit", False),
     ],
 )
-def test_reads_the_flags(flags: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_the_flags(flags: str, is_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_XLA_FLAGS", flags)
-    assert xla_auto_clustering() == expected
+    assert xla_auto_clustering() == ("TF_XLA_FLAGS" if is_on else "")
 
 
 def test_warns_where_xla_is_on_for_all_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,13 +101,13 @@ def test_warns_where_xla_is_on_for_all_graphs(monkeypatch: pytest.MonkeyPatch) -
     tf.config.optimizer.set_jit(True)
     try:
         tf_interop.enable("always")
-        [warning] = logged
-        assert "XLA is on for all graphs (tf.config.optimizer.set_jit)" in warning
         status = tf_interop.status()
-        assert status.xla_auto_clustering == "tf.config.optimizer.set_jit"
-        assert "XLA is on for all graphs (tf.config.optimizer.set_jit)" in str(status)
     finally:
         tf.config.optimizer.set_jit(False)
+    assert status.xla_auto_clustering == "tf.config.optimizer.set_jit"
+    for text in (*logged, str(status)):
+        assert "XLA is on for all graphs (tf.config.optimizer.set_jit)" in text
+    assert len(logged) == 1
     assert tf_interop.status().xla_auto_clustering == ""
 
 
@@ -125,7 +125,6 @@ def test_stages_stay_outside_of_clusters_and_give_the_same_numbers() -> None:
         return tf.nn.relu(conv(image, 0) + conv(image, 1)) * 2 - 1
     expected = branches(tf.constant(IMAGE))
     tf_interop.enable("always")
-    metadata = tf.compat.v1.RunMetadata()
     from tensorflow.python.eager import context
     context.enable_run_metadata()
     result = in_function(branches)()(tf.constant(IMAGE))
@@ -135,6 +134,5 @@ def test_stages_stay_outside_of_clusters_and_give_the_same_numbers() -> None:
     assert stages_run() == 1
     np.testing.assert_array_equal(result, expected)
     """,
-        PYTHONPATH=f"{ROOT}/tests:{ROOT}",
         TF_XLA_FLAGS="--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit --tf_xla_min_cluster_size=2",
     )
