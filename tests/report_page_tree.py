@@ -10,7 +10,7 @@ from typing import Any
 from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.report.page import render_page
 
-_VOID = {"meta", "br", "path", "rect", "line"}
+_VOID = {"meta", "br", "path", "rect", "line", "input"}
 
 
 @dataclasses.dataclass
