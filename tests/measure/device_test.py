@@ -50,21 +50,6 @@ def test_memory_that_this_process_holds_is_free_for_it(monkeypatch: pytest.Monke
     assert free_memory_bytes() == H200.memory // 2
 
 
-@pytest.mark.parametrize(
-    "nvml",
-    [
-        FakeNvml(),
-        FakeNvml(has_driver=False),
-        FakeNvml(H200, refused=("nvmlDeviceGetMemoryInfo",)),
-    ],
-)
-def test_free_memory_that_is_not_told_is_none(
-    monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml
-) -> None:
-    install(monkeypatch, nvml)
-    assert free_memory_bytes() is None
-
-
 @pytest.mark.parametrize("nvml", [FakeNvml(), FakeNvml(has_driver=False)])
 def test_a_process_without_gpu_runs_on_none(
     monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml
@@ -72,6 +57,9 @@ def test_a_process_without_gpu_runs_on_none(
     install(monkeypatch, nvml)
     assert running_device("cudnn") is None
     assert not has_nvidia_gpu()
+    assert free_memory_bytes() is None
+    install(monkeypatch, FakeNvml(H200, refused=("nvmlDeviceGetMemoryInfo",)))
+    assert free_memory_bytes() is None
 
 
 @pytest.mark.parametrize(
@@ -112,9 +100,7 @@ def test_what_a_gpu_does_not_answer_is_left_open(monkeypatch: pytest.MonkeyPatch
     (gpu,) = visible_gpus()
     assert (gpu.name, gpu.driver) == ("NVIDIA H200", "570.86.15")
     assert (gpu.sm_count, gpu.memory_bytes, gpu.cuda, gpu.clocks_mhz) == (0, 0, "", {})
-
-
-def test_counts_no_sms_of_an_architecture_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Of an architecture that is not known SMs cannot be counted.
     install(monkeypatch, FakeNvml(dataclasses.replace(H200, capability=(99, 0))))
     assert visible_gpus()[0].sm_count == 0
 
@@ -125,19 +111,13 @@ def test_identifies_what_the_core_measures_on(monkeypatch: pytest.MonkeyPatch) -
     assert (device.name, device.memory_bytes, device.cuda) == ("NVIDIA H200", 150109880320, "12.9")
     assert (device.driver, device.clocks_mhz) == ("570.86.15", {"sm": 1980, "memory": 3201})
     assert device.sm_limits == HOPPER_SM
-
-
-def test_identifies_without_a_management_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, FakeNvml(has_driver=False))
-    device = identify_device(DESCRIBED)
-    assert (device.name, device.driver, device.clocks_mhz) == ("NVIDIA H200", "", {})
-
-
-def test_what_is_measured_on_a_gpu_fits_it(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, FakeNvml(H200))
     here = running_device("cudnn")
     assert here is not None
     assert why_foreign(identify_device(DESCRIBED), here) is None
+    install(monkeypatch, FakeNvml(has_driver=False))
+    device = identify_device(DESCRIBED)
+    assert (device.name, device.driver, device.clocks_mhz) == ("NVIDIA H200", "", {})
 
 
 def test_what_is_measured_on_this_cpu_fits_it() -> None:
@@ -158,35 +138,18 @@ DIFFERENT = {
 }
 
 
-@pytest.mark.parametrize("field", DIFFERENT)
-def test_each_of_five_fields_makes_a_profile_foreign(field: str) -> None:
-    reason = why_foreign(dataclasses.replace(GPU, **{field: DIFFERENT[field]}), GPU)
-    assert reason == f"{field}: expected {getattr(GPU, field)!r}, got {DIFFERENT[field]!r}"
-
-
-def test_names_every_field_that_differs() -> None:
+def test_each_of_five_fields_makes_a_profile_foreign() -> None:
+    for field, value in DIFFERENT.items():
+        reason = why_foreign(dataclasses.replace(GPU, **{field: value}), GPU)
+        assert reason == f"{field}: expected {getattr(GPU, field)!r}, got {value!r}"
     reason = why_foreign(dataclasses.replace(GPU, **DIFFERENT), GPU)
     assert reason is not None
     assert all(field in reason for field in DIFFERENT)
-
-
-def test_does_not_take_an_unknown_cudnn_for_the_right_one() -> None:
+    # An unknown cuDNN is not the right one; SMs that cannot be counted are not compared.
     assert why_foreign(GPU, dataclasses.replace(GPU, cudnn="")) is not None
+    assert why_foreign(GPU, dataclasses.replace(GPU, sm_count=0)) is None
 
 
 def test_driver_clocks_memory_and_day_make_nothing_foreign() -> None:
-    other = dataclasses.replace(
-        GPU,
-        memory_bytes=1,
-        driver="1",
-        cuda="1.0",
-        clocks_mhz={},
-        sm_limits=None,
-        date="2020-01-01",
-    )
-    assert why_foreign(other, GPU) is None
-
-
-def test_does_not_compare_sms_that_cannot_be_counted() -> None:
-    assert why_foreign(GPU, dataclasses.replace(GPU, sm_count=0)) is None
-    assert why_foreign(dataclasses.replace(GPU, sm_count=1), GPU) is not None
+    other = {"memory_bytes": 1, "driver": "1", "cuda": "1.0", "clocks_mhz": {}, "sm_limits": None}
+    assert why_foreign(dataclasses.replace(GPU, date="2020-01-01", **other), GPU) is None
