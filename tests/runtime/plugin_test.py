@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import threading
 import types
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -16,7 +17,17 @@ from absl import logging
 from planning_graphs import make_stage
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.python.framework import kernels
-from unnoticed import run_python
+from unnoticed import (
+    FILTERS,
+    IMAGE,
+    Program,
+    conv,
+    counted,
+    in_function,
+    in_threads,
+    run_python,
+    v1,
+)
 
 import tf_interop
 from tf_interop.errors import LibraryError, PlanError
@@ -27,30 +38,42 @@ from tf_interop.runtime.plugin import PassFailure, get_plugin
 from tf_interop.runtime.settings import Policy, Settings
 from tf_interop.stage import Lane, Stage, Step
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-LIBRARY = get_plugin().library.build_info.path
-
-
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
-IMAGE = tf.constant(np.random.default_rng(0).integers(-2, 3, [2, 8, 8, 4]).astype(np.float32))
-FILTERS = [
-    tf.constant(np.random.default_rng(i + 1).integers(-2, 3, [3, 3, 4, 4]).astype(np.float32))
-    for i in range(3)
-]
 
-
-def make_branches() -> tf.types.experimental.GenericFunction:
+def branches(image: tf.Tensor) -> tf.Tensor:
     """Two branches, the second of two convolutions: a, and b before c."""
+    return conv(image, 0, "a") + conv(conv(image, 1, "b"), 2, "c")
 
-    @tf.function
-    def branches(image: tf.Tensor) -> tf.Tensor:
-        a = tf.nn.conv2d(image, FILTERS[0], 1, "SAME", name="a")
-        b = tf.nn.conv2d(image, FILTERS[1], 1, "SAME", name="b")
-        c = tf.nn.conv2d(tf.clip_by_value(b, -2, 2), FILTERS[2], 1, "SAME", name="c")
-        return tf.concat([a, c], -1)
 
-    return branches
+def two_chains(image: tf.Tensor) -> tf.Tensor:
+    """x1 before x2, and y1 before y2."""
+    return tf.add_n(
+        [conv(conv(image, i, f"{chain}1"), 2, f"{chain}2") for i, chain in enumerate("xy")]
+    )
+
+
+make_branches = in_function(branches)
+
+
+def stages_run_by(make: Callable[[], Program] = make_branches, program: Program = branches) -> int:
+    """How many stages a new function runs, whose result is right."""
+    function = make()
+    with counted() as new:
+        result = function(IMAGE)
+    expected = program(tf.constant(IMAGE))
+    for ours, theirs in zip(tf.nest.flatten(result), tf.nest.flatten(expected), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    return int(new.stages_run)
+
+
+def plan_with(*stages: PlannedStage, program: Program = branches) -> Plan:
+    """A plan for the graph of a program."""
+    tf_interop.enable("always")
+    in_function(program)()(IMAGE)
+    [report] = tf_interop.status().graphs
+    get_plugin().forget_reports()
+    return Plan((GraphPlan(report.plan.fingerprint, report.convolution_count, stages),))
 
 
 def stages_of_last_graph() -> list[list[list[str]]]:
@@ -61,40 +84,27 @@ def stages_of_last_graph() -> list[list[list[str]]]:
 
 def test_groups_branches_and_gives_the_same_numbers() -> None:
     tf_interop.disable()
-    expected = make_branches()(IMAGE)
+    assert stages_run_by() == 0
     assert tf_interop.status().graphs == ()
     tf_interop.enable("always")
-    before = tf_interop.status().counters.stages_run
-    result = make_branches()(IMAGE)
+    assert stages_run_by() == 2
     assert stages_of_last_graph() == [[["a"], ["b"]], [["c"]]]
-    assert tf_interop.status().counters.stages_run == before + 2
-    np.testing.assert_array_equal(result, expected)
 
 
 def test_the_option_alone_turns_it_off_and_on() -> None:
     tf_interop.enable("always")
-    branches = make_branches()
-    tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": False})
-    before = tf_interop.status().counters.stages_run
-    branches(IMAGE)
-    assert not tf_interop.status().is_on
-    assert "use_plugin_optimizers" in tf_interop.status().why_off
-    assert tf_interop.status().counters.stages_run == before
-    tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": True})
-    branches(IMAGE)  # the same function is optimized anew
-    assert tf_interop.status().is_on
-    assert tf_interop.status().counters.stages_run == before + 2
-    tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": False})
-    branches(IMAGE)
-    assert tf_interop.status().counters.stages_run == before + 2
+    function = make_branches()
+    for is_on in (False, True, False):  # the same function is optimized anew
+        tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": is_on})
+        assert stages_run_by(lambda: function) == (2 if is_on else 0)
+        assert tf_interop.status().is_on == is_on
+        assert ("use_plugin_optimizers" in tf_interop.status().why_off) != is_on
 
 
 def test_keeps_everything_without_plan_and_profile_and_says_why() -> None:
     tf_interop.enable()
-    before = tf_interop.status().counters.stages_run
-    make_branches()(IMAGE)
+    assert stages_run_by() == 0
     status = tf_interop.status()
-    assert status.counters.stages_run == before
     assert status.is_on
     assert "neither was given" in status.why_off
     assert "neither was given" in str(status)
@@ -103,44 +113,27 @@ def test_keeps_everything_without_plan_and_profile_and_says_why() -> None:
 def test_a_plan_is_followed_to_the_lane(tmp_path: pathlib.Path) -> None:
     tf_interop.save_plan(plan_with(make_stage("a b")), tmp_path / "plan.json")
     tf_interop.enable(plan=tmp_path / "plan.json")
-    before = tf_interop.status().counters.stages_run
-    result = make_branches()(IMAGE)
+    assert stages_run_by() == 1
     assert stages_of_last_graph() == [[["a", "b"]]]
-    assert tf_interop.status().counters.stages_run == before + 1
-    tf_interop.disable()
-    np.testing.assert_array_equal(result, make_branches()(IMAGE))
+
+
+def chain_and_activations(image: tf.Tensor) -> list[tf.Tensor]:
+    a = conv(image, 0, "a")
+    b = tf.nn.conv2d(a, FILTERS[1], 1, "SAME", name="b")
+    c = conv(image, 2, "c")
+    # d is in no stage: Grappler hands over a second time what holds a convolution.
+    return [tf.nn.relu(a), tf.nn.relu(b), c, tf.nn.relu(c), conv(c, 3, "d")]
 
 
 def test_a_lane_of_a_plan_holds_a_chain_and_its_activations() -> None:
-    def make_chain() -> tf.types.experimental.GenericFunction:
-        @tf.function
-        def chain(image: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            a = tf.nn.conv2d(image, FILTERS[0], 1, "SAME", name="a")
-            b = tf.nn.conv2d(a, FILTERS[1], 1, "SAME", name="b")
-            c = tf.nn.conv2d(image, FILTERS[2], 1, "SAME", name="c")
-            # In no stage: Grappler hands over a second time what holds a convolution.
-            d = tf.nn.conv2d(c, FILTERS[0], 1, "SAME", name="d")
-            return tf.nn.relu(a), tf.nn.relu(b), c, tf.nn.relu(c), d
-
-        return chain
-
-    tf_interop.disable()
-    expected = make_chain()(IMAGE)
-    tf_interop.enable("always")
-    make_chain()(IMAGE)
-    [report] = tf_interop.status().graphs
-    plan = Plan((GraphPlan(report.plan.fingerprint, 4, (make_stage("a b", "c"),)),))
+    plan = plan_with(make_stage("a b", "c"), program=chain_and_activations)
     tf_interop.enable(plan=plan)
     handed: list[set[str]] = []
     with get_plugin().observe(
         lambda graph_def, _: handed.append({node.op for node in graph_def.node})
     ):
-        before = tf_interop.status().counters
-        for ours, theirs in zip(make_chain()(IMAGE), expected, strict=True):
-            np.testing.assert_array_equal(ours, theirs)
-    status = tf_interop.status()
-    assert (status.failures, status.counters.fallbacks) == ((), before.fallbacks)
-    assert status.counters.stages_run == before.stages_run + 1
+        assert stages_run_by(in_function(chain_and_activations), chain_and_activations) == 1
+    assert tf_interop.status().failures == ()
     assert "Relu" in handed[0]
     assert {"TfInterop>ConvStage", "Conv2D"} <= handed[-1]
     assert "Relu" not in handed[-1]
@@ -153,106 +146,57 @@ def test_lane_options_of_a_plan_reach_the_op_and_are_counted_where_refused(
     stage = PlannedStage(Stage((first, Lane((Step("b"),)))))
     tf_interop.save_plan(plan_with(stage), tmp_path / "plan.json")
     tf_interop.enable(plan=tmp_path / "plan.json")
-    before = tf_interop.status().counters
-    result = make_branches()(IMAGE)
+    with counted() as new:
+        assert stages_run_by() == 1
     status = tf_interop.status()
     assert status.plan.graphs[0].stages == (stage,)
-    assert status.counters.stages_run == before.stages_run + 1
-    assert status.counters.fallbacks == before.fallbacks
-    [(reason, count)] = status.counters.refused_lane_options.items()
+    assert new.fallbacks == {}
+    [(reason, count)] = new.refused_lane_options.items()
     assert "no SMs to divide" in reason
-    assert count == before.refused_lane_options.get(reason, 0) + 1
-    assert f"lanes without the options of the plan, {count} times: {reason}" in str(status)
-    tf_interop.disable()
-    np.testing.assert_array_equal(result, make_branches()(IMAGE))
-
-
-def plan_with(*stages: PlannedStage) -> Plan:
-    """A plan for the graph of `make_branches`."""
-    tf_interop.enable("always")
-    make_branches()(IMAGE)
-    [report] = tf_interop.status().graphs
-    get_plugin().forget_reports()
-    return Plan((GraphPlan(report.plan.fingerprint, 3, stages),))
+    assert count == 1
+    assert f"times: {reason}" in str(status)
 
 
 @pytest.mark.parametrize(
-    ("stages", "cause"),
+    ("program", "stages", "cause"),
     [
-        ((make_stage("a", "b"), make_stage("a")), "'a' in stage 0 and in stage 1"),
-        ((make_stage("b", "c"),), "'b'"),
-        ((make_stage("a", "nowhere"),), "'nowhere'"),
-        ((make_stage("a:FASTEST", "b"),), "FASTEST"),
+        (branches, [("a", "b"), ("a",)], "'a' in stage 0 and in stage 1"),
+        (branches, [("b", "c")], "'b'"),
+        (branches, [("a", "nowhere")], "'nowhere'"),
+        (branches, [("a:FASTEST", "b")], "FASTEST"),
+        (two_chains, [("x1", "y2"), ("y1", "x2")], "stage 1"),
     ],
-    ids=["node_twice", "dependent", "unknown_node", "unknown_algorithm"],
+    ids=["node_twice", "dependent", "unknown_node", "unknown_algorithm", "cycle"],
 )
 def test_an_illegal_plan_changes_nothing_and_says_why(
-    stages: tuple[PlannedStage, ...], cause: str
+    program: Program, stages: list[tuple[str, ...]], cause: str
 ) -> None:
-    plan = plan_with(*stages)
+    plan = plan_with(*(make_stage(*lanes) for lanes in stages), program=program)
     tf_interop.enable(plan=plan)
-    before = tf_interop.status().counters.stages_run
-    result = make_branches()(IMAGE)
-    status = tf_interop.status()
-    assert status.counters.stages_run == before
-    assert all("PlanError" in failure.cause for failure in status.failures)
-    assert cause in status.failures[0].cause
-    tf_interop.disable()
-    np.testing.assert_array_equal(result, make_branches()(IMAGE))
-
-
-def make_two_chains() -> tf.types.experimental.GenericFunction:
-    """x1 before x2, and y1 before y2."""
-
-    @tf.function
-    def two_chains(image: tf.Tensor) -> tf.Tensor:
-        results = []
-        for chain, filter_ in zip("xy", FILTERS, strict=False):
-            first = tf.nn.conv2d(image, filter_, 1, "SAME", name=f"{chain}1")
-            first = tf.clip_by_value(first, -2, 2)
-            results.append(tf.nn.conv2d(first, FILTERS[2], 1, "SAME", name=f"{chain}2"))
-        return tf.concat(results, -1)
-
-    return two_chains
-
-
-def test_a_plan_that_makes_a_cycle_changes_nothing() -> None:
-    tf_interop.enable("always")
-    expected = make_two_chains()(IMAGE)
-    [report] = tf_interop.status().graphs
-    crossed = (make_stage("x1", "y2"), make_stage("y1", "x2"))
-    tf_interop.enable(plan=Plan((GraphPlan(report.plan.fingerprint, 4, crossed),)))
-    before = tf_interop.status().counters.stages_run
-    np.testing.assert_array_equal(make_two_chains()(IMAGE), expected)
-    status = tf_interop.status()
-    assert status.counters.stages_run == before
-    assert "stage 0" in status.failures[0].cause
-    assert "stage 1" in status.failures[0].cause
+    assert stages_run_by(in_function(program), program) == 0
+    failures = tf_interop.status().failures
+    assert all("PlanError" in failure.cause for failure in failures)
+    assert cause in failures[0].cause
 
 
 def test_a_plan_for_another_graph_changes_nothing_and_says_why() -> None:
-    plan = Plan((GraphPlan("0123456789abcdef", 2, (make_stage("p", "q"),)),))
-    tf_interop.enable(plan=plan)
-    make_branches()(IMAGE)
+    tf_interop.enable(plan=Plan((GraphPlan("0123456789abcdef", 2, (make_stage("p", "q"),)),)))
+    assert stages_run_by() == 0
     [failure] = tf_interop.status().failures
     assert "for 2 convolutions where this graph has 3" in failure.cause
     assert tf_interop.status().graphs == ()
 
 
-def test_a_half_written_plan_file_is_refused_and_nothing_changes(tmp_path: pathlib.Path) -> None:
+def test_refuses_arguments_and_changes_nothing(tmp_path: pathlib.Path) -> None:
     tf_interop.enable("always")
-    path = tmp_path / "plan.json"
-    path.write_text('{"format": "tf_interop.plan", "version": 1, "graphs": [{"fing')
+    (tmp_path / "plan.json").write_text('{"format": "tf_interop.plan", "version": 1, "graphs": [{')
     with pytest.raises(PlanError, match=r"plan\.json"):
-        tf_interop.enable(plan=path)
-    assert tf_interop.status().policy == "always"
-
-
-def test_refuses_unknown_arguments() -> None:
+        tf_interop.enable(plan=tmp_path / "plan.json")
     with pytest.raises(ValueError, match="greedy"):
         tf_interop.enable("greedy")
     with pytest.raises(ValueError, match="plan"):
         tf_interop.enable("always", plan=Plan(()))
+    assert tf_interop.status().policy == "always"
 
 
 def test_of_many_failures_the_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,30 +233,28 @@ def test_what_two_threads_set_at_once_goes_together(monkeypatch: pytest.MonkeyPa
             is_over.wait(0.5)
         given.append(run)
 
+    def set_settings(settings: Settings) -> None:
+        if settings.can_make_stages:
+            assert is_late.wait(60)
+        plugin.settings = settings
+        is_over.set()
+
     monkeypatch.setattr(plugin.library, "set_pass", set_pass)
-    first = threading.Thread(target=lambda: setattr(plugin, "settings", Settings()))
-    first.start()
-    assert is_late.wait(60)
-    plugin.settings = Settings(Policy.ALWAYS)
-    is_over.set()
-    first.join()
+    in_threads(set_settings, [Settings(), Settings(Policy.ALWAYS)])
     assert plugin.settings.can_make_stages
     assert given[-1] is not None
 
 
 def test_rubbish_from_the_pass_does_not_reach_the_program() -> None:
     """A graph that TensorFlow cannot read makes Grappler keep the one it had."""
-    library = get_plugin().library
-    tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": False})
-    expected = make_branches()(IMAGE)
-    tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": True})
 
     def rubbish(handed: kernel_library.HandedGraph) -> bool:
         handed.set_result(b"\xff\xff\xff")
         return True
 
-    library.set_pass(rubbish)
-    np.testing.assert_array_equal(make_branches()(IMAGE), expected)
+    tf_interop.enable("always")
+    get_plugin().library.set_pass(rubbish)
+    assert stages_run_by() == 0
 
 
 def test_tensorflows_shape_inference_is_there_for_the_pass() -> None:
@@ -324,10 +266,10 @@ def test_tensorflows_shape_inference_is_there_for_the_pass() -> None:
             inferred[name] = handed.infer_output_shapes(name)
         return False
 
-    tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": True})
+    tf_interop.enable("always")
     get_plugin().library.set_pass(ask)
     make_branches()(IMAGE)
-    assert inferred == {"a": [(2, 8, 8, 4)], "c": [(2, 8, 8, 4)], "nowhere": None}
+    assert inferred == {"a": [(2, 6, 6, 4)], "c": [(2, 6, 6, 4)], "nowhere": None}
 
 
 @pytest.mark.parametrize("device_type", ["CPU", "GPU"])
@@ -338,41 +280,24 @@ def test_the_op_has_a_kernel_for(device_type: str) -> None:
 
 
 def test_several_threads_at_once() -> None:
-    tf_interop.disable()
-    expected = make_branches()(IMAGE)
     tf_interop.enable("always")
-    wrong: list[object] = []
-
-    def work() -> None:
-        try:
-            for _ in range(3):
-                np.testing.assert_array_equal(make_branches()(IMAGE), expected)
-        except BaseException as error:
-            wrong.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-        assert not thread.is_alive()
-    assert wrong == []
+    expected = branches(tf.constant(IMAGE))
+    for result in in_threads(lambda _: make_branches()(IMAGE), range(12)):
+        np.testing.assert_array_equal(result, expected)
     assert tf_interop.status().failures == ()
 
 
 def test_nodes_that_have_to_stay_keep_their_names() -> None:
     """A graph of TensorFlow 1, whose fetch is a convolution."""
     tf_interop.enable("always")
-    before = tf_interop.status().counters.stages_run
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        image = tf.compat.v1.placeholder(tf.float32, [None, 8, 8, 4], name="image")
-        a = tf.nn.conv2d(image, FILTERS[0].numpy(), 1, "SAME", name="a")
-        b = tf.nn.conv2d(image, FILTERS[1].numpy(), 1, "SAME", name="b")
-        values = session.run([a, b], {image: IMAGE.numpy()})
-    assert tf_interop.status().counters.stages_run == before + 1
-    tf_interop.disable()
-    for value, filter_ in zip(values, FILTERS, strict=False):
-        np.testing.assert_array_equal(value, tf.nn.conv2d(IMAGE, filter_, 1, "SAME"))
+    with tf.Graph().as_default(), v1.Session() as session:
+        image = v1.placeholder(tf.float32, [None, 6, 6, 4], name="image")
+        outputs = [conv(image, number, name) for number, name in enumerate("ab")]
+        with counted() as new:
+            values = session.run(outputs, {image: IMAGE})
+    assert new.stages_run == 1
+    for number, value in enumerate(values):
+        np.testing.assert_array_equal(value, conv(tf.constant(IMAGE), number))
 
 
 USE_IT = """
@@ -386,49 +311,30 @@ USE_IT = """
         assert value[0, 1, 1, 0] == 20, value
         return tf_interop.status().counters.stages_run
 """
-
-
-@pytest.mark.parametrize(
-    "program",
-    [
-        pytest.param(
-            """
+AFTER_THE_FIRST_OP = """
     import tensorflow as tf
     tf.function(lambda x: tf.nn.conv2d(x, tf.ones([1, 1, 1, 1]), 1, "SAME"))(tf.ones([1, 2, 2, 1]))
     import tf_interop
     tf_interop.enable("always")
-    """,
-            id="after_the_first_op",
-        ),
-        pytest.param(
-            """
+"""
+IMPORTED_FIRST = """
     import sys
     import tf_interop
     assert "tensorflow" not in sys.modules
+    tf_interop.enable("always")
     import tensorflow as tf
     assert tf_interop.status().device_types
-    tf_interop.enable("always")
-    """,
-            id="imported_first",
-        ),
-        pytest.param(
-            """
-    import tf_interop
-    tf_interop.enable("always")
-    import tensorflow as tf
-    """,
-            id="enabled_first",
-        ),
-    ],
-)
-def test_works(program: str) -> None:
+"""
+
+
+@pytest.mark.parametrize("program", [AFTER_THE_FIRST_OP, IMPORTED_FIRST], ids=["last", "first"])
+def test_works_imported(program: str) -> None:
     run_python(f"{program}{USE_IT}\n    assert use_it() == 1\n")
 
 
 def _use_in_child(stages_run: multiprocessing.Queue[int]) -> None:
     tf_interop.enable("always")
-    make_branches()(IMAGE)
-    stages_run.put(tf_interop.status().counters.stages_run)
+    stages_run.put(stages_run_by())
 
 
 def test_works_in_spawned_children() -> None:
@@ -463,24 +369,24 @@ def test_works_in_forked_children_where_tensorflow_does() -> None:
     )
 
 
+OTHER_PLUGIN = """
+#include "tensorflow/c/experimental/grappler/grappler.h"
+static void Optimize(void*, const TF_Buffer*, const TF_GrapplerItem*, TF_Buffer*,
+                     TF_Status* status) { TF_SetStatus(status, TF_ABORTED, ""); }
+extern "C" void TF_InitGraph(TP_OptimizerRegistrationParams* params, TF_Status* status) {
+  params->struct_size = TP_OPTIMIZER_REGISTRATION_PARAMS_STRUCT_SIZE;
+  params->device_type = "CPU";
+  params->optimizer_configs->struct_size = TP_OPTIMIZER_CONFIGS_STRUCT_SIZE;
+  params->optimizer->struct_size = TP_OPTIMIZER_STRUCT_SIZE;
+  params->optimizer->optimize_func = Optimize;
+  TF_SetStatus(status, TF_OK, "");
+}
+"""
+
+
 def test_another_plugin_for_the_device_type_is_told_and_left_alone(tmp_path: pathlib.Path) -> None:
-    source = tmp_path / "other.cc"
-    source.write_text(
-        """
-        #include "tensorflow/c/experimental/grappler/grappler.h"
-        static void Optimize(void*, const TF_Buffer*, const TF_GrapplerItem*, TF_Buffer*,
-                             TF_Status* status) { TF_SetStatus(status, TF_ABORTED, ""); }
-        extern "C" void TF_InitGraph(TP_OptimizerRegistrationParams* params, TF_Status* status) {
-          params->struct_size = TP_OPTIMIZER_REGISTRATION_PARAMS_STRUCT_SIZE;
-          params->device_type = "CPU";
-          params->optimizer_configs->struct_size = TP_OPTIMIZER_CONFIGS_STRUCT_SIZE;
-          params->optimizer->struct_size = TP_OPTIMIZER_STRUCT_SIZE;
-          params->optimizer->optimize_func = Optimize;
-          TF_SetStatus(status, TF_OK, "");
-        }
-        """
-    )
-    library = tmp_path / "libother.so"
+    source, library = tmp_path / "other.cc", tmp_path / "libother.so"
+    source.write_text(OTHER_PLUGIN)
     flags = [*tf.sysconfig.get_compile_flags(), *tf.sysconfig.get_link_flags()]
     subprocess.run(["g++", "-shared", "-fPIC", str(source), "-o", str(library), *flags], check=True)
     run_python(
@@ -501,7 +407,7 @@ def test_another_plugin_for_the_device_type_is_told_and_left_alone(tmp_path: pat
 def test_a_library_for_another_tensorflow_is_refused(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copy(LIBRARY, tmp_path / "libtf_interop.so")
+    shutil.copy(get_plugin().library.build_info.path, tmp_path / "libtf_interop.so")
     (tmp_path / "build_info.json").write_text('{"tensorflow": "1.15.0", "cudnn_backend": true}')
     monkeypatch.setenv("TF_INTEROP_LIBRARY", str(tmp_path / "libtf_interop.so"))
     with pytest.raises(LibraryError) as raised:
