@@ -1,42 +1,53 @@
-"""What the status says in words."""
+"""What the plugin did: what the status says in words, and the file of a run."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
+import pathlib
+import subprocess
+import sys
 
 import tensorflow as tf
+from unnoticed import ROOT
 
 import tf_interop
 from tf_interop.runtime.kernel_library import Counters
+from tf_interop.runtime.plugin import get_plugin
+from tf_interop.runtime.run_record import load_run
 from tf_interop.runtime.status import Status
+
+LIBRARY = str(get_plugin().library.build_info.path)
+
+
+OFF = Status(is_on=True, why_off="")
+
+
+def lines_of(counters: Counters) -> list[str]:
+    return str(dataclasses.replace(OFF, counters=counters)).split("\n")
 
 
 def test_counts_what_stages_did() -> None:
-    counters = Counters(7, {"no memory": 2}, {"no partition": 3}, filters_transformed=5)
-    status = Status(is_on=True, why_off="", counters=counters)
-    text = str(status)
-    assert "stages run: 7" in text
-    assert "constant filters transformed once: 5" in text
-    assert "no memory" in text
-    assert "no partition" in text
+    lines = lines_of(Counters(7, {"no memory": 2}, {"no partition": 3}, filters_transformed=5))
+    for line in (
+        "  stages run: 7",
+        "  constant filters transformed once: 5",
+        "  fallback, 2 times: no memory",
+        "  lanes without the options of the plan, 3 times: no partition",
+    ):
+        assert line in lines
+    assert not any("constant filters" in line for line in lines_of(Counters(7, {})))
 
 
 def test_says_what_each_of_several_devices_did() -> None:
     gpu = Counters(3, {"no memory": 2}, {"no partition": 1})
-    cpu = Counters(4, {})
-    counters = Counters(7, {"no memory": 2}, devices={"CPU:0": cpu, "GPU:0": gpu})
-    lines = str(dataclasses.replace(Status(is_on=True, why_off=""), counters=counters)).split("\n")
+    devices = {"CPU:0": Counters(4, {}), "GPU:0": gpu}
+    lines = lines_of(Counters(7, {"no memory": 2}, devices=devices))
     assert "  stages run: 7" in lines
     assert "  CPU:0, stages run: 4" in lines
     assert "  GPU:0: fallback, 2 times: no memory" in lines
     assert "  GPU:0: lanes without the options of the plan, 1 times: no partition" in lines
     assert "  fallback, 2 times: no memory" not in lines
-
-
-def test_says_nothing_of_filters_where_none_was_transformed() -> None:
-    counters = Counters(7, {})
-    status = dataclasses.replace(Status(is_on=True, why_off=""), counters=counters)
-    assert "constant filters" not in str(status)
 
 
 def test_sets_graphs_of_earlier_settings_apart(plugin_as_after_import: None) -> None:
@@ -61,3 +72,40 @@ def test_sets_graphs_of_earlier_settings_apart(plugin_as_after_import: None) -> 
 
     tf_interop.enable(policy="always")
     assert tf_interop.status().current_graphs == made.graphs
+
+
+PROGRAM = """
+import sys
+import tensorflow as tf
+
+@tf.function(jit_compile=False)
+def branches(x):
+    whole = tf.nn.conv2d(tf.cast(x, tf.int32), tf.ones([1, 1, 2, 2], tf.int32), 1, "SAME")
+    single = [tf.nn.conv2d(x, tf.ones([side, side, 2, 2]), 1, "SAME") for side in (1, 3)]
+    return tf.concat([tf.cast(whole, tf.float32), *single], -1)
+
+branches(tf.ones([1, 4, 4, 2]))
+sys.exit(int(sys.argv[1]))
+"""
+
+
+def test_run_writes_what_the_plugin_did_also_where_the_program_fails(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    options = ["--policy", "always", "--save-run", "run.json"]
+    result = subprocess.run(
+        [sys.executable, "-m", "tf_interop", "run", *options, "program.py", "3"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TF_INTEROP_LIBRARY": LIBRARY},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 3, result.stderr
+    record = load_run(tmp_path / "run.json")
+    assert record.command == "program.py 3"
+    assert record.stages_run == 1 and record.device
+    [graph] = record.graphs
+    assert (graph.convolution_count, graph.stage_count, graph.device_type) == (2, 1, "CPU")
+    assert [refusal.reason.value for refusal in graph.refusals] == ["dtype"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+import concurrent.futures
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -34,20 +34,20 @@ def stages_of(call: Callable[[], Any]) -> int:
 def test_a_change_reaches_functions_that_have_run() -> None:
     function = in_function(branches)()
     outer = in_function(lambda image: function(image) + 0)()
+    tf_interop.enable("always")
+    function(IMAGE)
+    plan = tf_interop.status().plan
     for call in (lambda: function(IMAGE), lambda: outer(IMAGE)):
-        tf_interop.enable("always")
-        assert stages_of(call) == 1
-        plan = tf_interop.status().plan
-        tf_interop.enable()
-        assert stages_of(call) == 0
-        tf_interop.enable(plan=plan)
-        assert stages_of(call) == 1
-        tf_interop.enable(plan=Plan(()))
-        assert stages_of(call) == 0
-        tf_interop.disable()
-        assert stages_of(call) == 0
-        tf_interop.enable(plan=plan)
-        assert stages_of(call) == 1
+        for change, stages in (
+            (lambda: tf_interop.enable("always"), 1),
+            (tf_interop.enable, 0),
+            (lambda: tf_interop.enable(plan=plan), 1),
+            (lambda: tf_interop.enable(plan=Plan(())), 0),
+            (tf_interop.disable, 0),
+            (lambda: tf_interop.enable(plan=plan), 1),
+        ):
+            change()
+            assert stages_of(call) == stages
 
 
 def test_turning_it_on_again_as_it_is_keeps_what_is_there() -> None:
@@ -66,46 +66,30 @@ def test_turning_it_on_again_as_it_is_keeps_what_is_there() -> None:
     assert all(a is b for a, b in zip(made, tf_interop.status().graphs, strict=True))
 
 
-class OtherThread:
+@pytest.fixture(name="other_thread")
+def fixture_other_thread() -> Iterator[concurrent.futures.Executor]:
     """A thread that lives as long as the test: TensorFlow keeps options by thread."""
-
-    def __init__(self) -> None:
-        self._call: Callable[[], Any] | None = None
-        self._result: Any = None
-        self._is_asked = threading.Semaphore(0)
-        self._is_done = threading.Semaphore(0)
-        threading.Thread(target=self._work, daemon=True).start()
-
-    def _work(self) -> None:
-        while True:
-            self._is_asked.acquire()
-            try:
-                self._result = self._call()
-            except BaseException as error:
-                self._result = error
-            self._is_done.release()
-
-    def run(self, call: Callable[[], Any]) -> Any:
-        self._call = call
-        self._is_asked.release()
-        assert self._is_done.acquire(timeout=60)
-        if isinstance(self._result, BaseException):
-            raise self._result
-        return self._result
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        yield executor
 
 
-def test_a_change_reaches_functions_of_other_threads() -> None:
+def stages_in(thread: concurrent.futures.Executor, call: Callable[[], Any]) -> int:
+    return stages_of(lambda: thread.submit(call).result(60))
+
+
+def test_a_change_reaches_functions_of_other_threads(
+    other_thread: concurrent.futures.Executor,
+) -> None:
     tf_interop.enable("always")
     function = in_function(branches)()
-    thread = OtherThread()
-    assert stages_of(lambda: thread.run(lambda: function(IMAGE))) == 1
+    assert stages_in(other_thread, lambda: function(IMAGE)) == 1
     tf_interop.enable()
-    assert stages_of(lambda: thread.run(lambda: function(IMAGE))) == 0
+    assert stages_in(other_thread, lambda: function(IMAGE)) == 0
     tf_interop.enable("always")
-    assert stages_of(lambda: thread.run(lambda: function(IMAGE))) == 1
+    assert stages_in(other_thread, lambda: function(IMAGE)) == 1
     tf_interop.disable()
-    assert stages_of(lambda: thread.run(lambda: function(IMAGE))) == 0
-    assert stages_of(lambda: thread.run(lambda: in_function(branches)()(IMAGE))) == 0
+    assert stages_in(other_thread, lambda: function(IMAGE)) == 0
+    assert stages_in(other_thread, lambda: in_function(branches)()(IMAGE)) == 0
 
 
 def run_pipeline() -> np.ndarray:
@@ -134,12 +118,14 @@ def test_disabling_reaches(run: Callable[[], np.ndarray]) -> None:
     assert run is run_pipeline or with_stages == 1
 
 
-def test_a_thread_that_ran_while_it_was_off_keeps_its_option_as_the_limits_say() -> None:
+def test_a_thread_that_ran_while_it_was_off_keeps_its_option_as_the_limits_say(
+    other_thread: concurrent.futures.Executor,
+) -> None:
     tf_interop.disable()
-    thread = OtherThread()
     function = in_function(branches)()
-    assert stages_of(lambda: thread.run(lambda: function(IMAGE))) == 0
+    assert stages_in(other_thread, lambda: function(IMAGE)) == 0
     tf_interop.enable("always")
-    assert stages_of(lambda: thread.run(lambda: function(IMAGE))) == 0
+    assert stages_in(other_thread, lambda: function(IMAGE)) == 0
     assert stages_of(lambda: function(IMAGE)) == 1
-    assert stages_of(lambda: OtherThread().run(lambda: function(IMAGE))) == 1
+    with concurrent.futures.ThreadPoolExecutor(1) as new_thread:
+        assert stages_in(new_thread, lambda: function(IMAGE)) == 1
