@@ -109,8 +109,8 @@ class StepModel:
             items.append(self._item(nodes, group[nodes[0]], tuple(sorted(sources))))
         simulated = simulate(items, cores=self._machine.cores, threads=self._machine.threads)
         company = [0.0] * len(self._units)
-        for number, unit in enumerate(self._units):
-            places = {number_of[step] for step in unit.steps}
+        for number, each in enumerate(self._units):
+            places = {number_of[step] for step in each.steps}
             company[number] = max(simulated.company[place] for place in places)
         return Simulation(simulated.step_us, tuple(company))
 

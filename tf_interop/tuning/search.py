@@ -86,7 +86,10 @@ def search_narrow_units(
     view = GraphView(graph_def)
     units, _ = find_units(view, GraphProperties(view), nodes_to_preserve=fetches)
     machine = _machine()
-    with StepBench(**_threads()) as bench:
+    intra_op_threads, inter_op_threads = _threads()
+    with StepBench(
+        intra_op_threads=intra_op_threads, inter_op_threads=inter_op_threads
+    ) as bench:
         say("measuring stock TensorFlow")
         bench.add(STOCK, graph_def, fetches)
         if not units:
@@ -205,19 +208,19 @@ def _predictions(model: StepModel, variants: dict[str, Variant]) -> dict[str, fl
     }
 
 
-def _threads() -> dict[str, int]:
-    """The thread settings of this process, as `tf.config.threading` has them; 0 is the default."""
-    return {
-        "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads(),
-        "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
-    }
+def _threads() -> tuple[int, int]:
+    """The threads inside of an operation and the inter-op threads that were set; 0: by default."""
+    return (
+        tf.config.threading.get_intra_op_parallelism_threads(),
+        tf.config.threading.get_inter_op_parallelism_threads(),
+    )
 
 
 def _machine() -> Machine:
     cores = len(os.sched_getaffinity(0))
-    threads = _threads()
+    intra_op_threads, inter_op_threads = _threads()
     return Machine(
-        cores=min(cores, threads["intra_op_threads"] or cores),
-        threads=threads["inter_op_threads"] or cores,
+        cores=min(cores, intra_op_threads or cores),
+        threads=inter_op_threads or cores,
         dispatch_us=_DISPATCH_US,
     )

@@ -225,7 +225,8 @@ class StepBench:
             return np.full(sizes, 0.5, dtype.as_numpy_dtype)
         fan_in = max(1, int(np.prod(sizes[:-1])))
         scale = 1.0 if len(sizes) == 4 and sizes[-1] <= 4 else fan_in**-0.5
-        return self._random.normal(scale=scale, size=sizes).astype(dtype.as_numpy_dtype)
+        values: np.ndarray = self._random.normal(scale=scale, size=sizes)
+        return values.astype(dtype.as_numpy_dtype)
 
 
 def _is_shared(node: node_def_pb2.NodeDef) -> bool:
