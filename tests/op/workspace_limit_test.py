@@ -58,7 +58,7 @@ def test_a_stage_over_the_limit_is_prepared_once(conv_stage: Any) -> None:
     tf_interop.enable("always", workspace_limit_mb=1)
     with counted() as new:
         for _ in range(3):
-            for result in stage(tf.ones([2, 16, 16, 4], tf.float16)):
+            for result in stage(tf.ones([2, 60, 60, 4], tf.float16)):
                 assert np.all(result[:, 1:-1, 1:-1] == 36)
     [(reason, count)] = new.fallbacks.items()
     assert NO_MEMORY in reason
