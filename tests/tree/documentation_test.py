@@ -95,15 +95,21 @@ def fixture_folder(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_blocks_have_a_language_that_says_what_is_done_with_them(page: pathlib.Path) -> None:
+EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+@EVERY_PAGE
+def test_page_is_whole_and_its_links_lead_somewhere(page: pathlib.Path) -> None:
     text = page.read_text()
     found = BLOCK.findall(text)
     assert text.count("```") == 2 * len(found)
     assert {language for language, _ in found} <= LANGUAGES
+    for target in re.findall(r"\]\((?!https?://)([^)#]+)", text):
+        assert (page.parent / target).exists(), target
+    assert not re.findall(r"^(?:<{7}|={7}$|>{7}).*", text, re.MULTILINE), "an unfinished merge"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@EVERY_PAGE
 def test_blocks_run_one_after_another(page: pathlib.Path, folder: pathlib.Path) -> None:
     for language, text in BLOCK.findall(page.read_text()):
         if language == "python":
@@ -144,19 +150,8 @@ def test_options_that_there_are_not_are_found() -> None:
         parse(cli, ["no-such-command"])
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: pathlib.Path) -> None:
-    for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text()):
-        assert (page.parent / target).exists(), target
-
-
 def test_index_lists_every_page() -> None:
     index = ROOT / "docs" / "README.md"
     listed = set(re.findall(r"\]\(([^)#]+\.md)\)", index.read_text()))
     pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {index.name}
     assert pages <= listed
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_pages_hold_no_marks_of_an_unfinished_merge(page: pathlib.Path) -> None:
-    assert not re.findall(r"^(?:<{7}|={7}$|>{7}).*", page.read_text(), re.MULTILINE)
