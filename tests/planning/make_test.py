@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from checked_plan import check_plan, checked_plan
+from checked_plan import checked_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planning_values import (
@@ -29,9 +29,7 @@ from tf_interop.planning.problem import (
     MeasuredStage,
     PlanningProblem,
     ProblemNode,
-    ValueSource,
 )
-from tf_interop.planning.search.space import SearchProgress
 from tf_interop.planning.types import GraphPlan
 from tf_interop.stage import Lane, Stage, Step
 
@@ -363,47 +361,26 @@ def test_says_what_memory_would_be_enough() -> None:
     make_plan(dataclasses.replace(problem, memory_budget_bytes=25))
 
 
-def with_candidate(**changes: object) -> PlanningProblem:
-    (candidate,) = PAIR.costs[1].candidates
-    costs = dataclasses.replace(
-        PAIR.costs[1], candidates=(dataclasses.replace(candidate, **changes),)
-    )
-    return dataclasses.replace(PAIR, costs=(PAIR.costs[0], costs))
-
-
 PAIR = make_problem({"a": "", "b": "a"}, {"a": 1, "b": 1})
-CYCLE = (ProblemNode("a", "a", ("b",)), ProblemNode("b", "b", ("a",)))
+
+
+def with_candidate(**changes: float) -> PlanningProblem:
+    candidate = dataclasses.replace(PAIR.costs[1].candidates[0], **changes)  # type: ignore[arg-type]
+    costs = dataclasses.replace(PAIR.costs[1], candidates=(candidate,))
+    return dataclasses.replace(PAIR, costs=(PAIR.costs[0], costs))
 
 
 @pytest.mark.parametrize(
     ("problem", "place"),
     [
-        (dataclasses.replace(PAIR, nodes=CYCLE), "node 'a'.*nodes.0..predecessors"),
         (
-            dataclasses.replace(PAIR, costs=(PAIR.costs[0], ConvolutionCosts("b", 1, ()))),
-            "costs.1..candidates",
+            dataclasses.replace(PAIR, nodes=(ProblemNode("a", "a", ("b",)), PAIR.nodes[1])),
+            "node 'a'.*nodes.0..predecessors",
         ),
         (with_candidate(latency_us=-1.0), "costs.1..candidates.0..latency_us"),
-        (with_candidate(latency_us=0.0), "latency_us"),
         (with_candidate(latency_us=math.nan), "latency_us"),
         (with_candidate(spread_us=math.inf), "spread_us"),
-        (with_candidate(workspace_bytes=-5), "workspace_bytes"),
-        (
-            dataclasses.replace(PAIR, stages=(MeasuredStage(make_lanes("a b"), -3.0),)),
-            "stages.0..latency_us",
-        ),
         (dataclasses.replace(PAIR, memory_budget_bytes=0), "memory_budget_bytes"),
-    ],
-    ids=[
-        "cycle",
-        "no candidate",
-        "negative latency",
-        "no latency",
-        "latency not a number",
-        "infinite spread",
-        "negative workspace",
-        "negative latency of a stage",
-        "no budget",
     ],
 )
 def test_refuses_what_is_not_legal(problem: PlanningProblem, place: str) -> None:
@@ -411,80 +388,13 @@ def test_refuses_what_is_not_legal(problem: PlanningProblem, place: str) -> None
         make_plan(problem)
 
 
-# "a" before the stage of "b" and "c", then "d".
-DIAMOND = make_problem(
-    {"a": "", "b": "a", "c": "a", "d": "b c"},
-    {"a": 10, "b": 10, "c": 20, "d": 10},
-    {"b c": 24, "a d": 3},
-    spread_us=1,
-    memory_budget_bytes=100,
-)
-
-
-def with_stage(**changes: object) -> dict[str, object]:
-    (stage,) = make_plan(DIAMOND).stages
-    return {"stages": (dataclasses.replace(stage, **changes),)}
-
-
-def with_stage_prediction(**changes: object) -> dict[str, object]:
-    prediction = make_plan(DIAMOND).stages[0].prediction
-    assert prediction is not None
-    return with_stage(prediction=dataclasses.replace(prediction, **changes))
-
-
-def with_prediction(**changes: object) -> dict[str, object]:
-    prediction = make_plan(DIAMOND).prediction
-    assert prediction is not None
-    return {"prediction": dataclasses.replace(prediction, **changes)}
-
-
-def with_unstaged(place: int, **changes: object) -> dict[str, object]:
-    unstaged = list(make_plan(DIAMOND).unstaged)
-    unstaged[place] = dataclasses.replace(unstaged[place], **changes)
-    return {"unstaged": tuple(unstaged)}
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"prediction": None},
-        {"fingerprint": "other"},
-        {"unstaged": make_plan(DIAMOND).unstaged[:1]},
-        with_unstaged(0, before_stage=1),
-        with_unstaged(0, algorithm="FFT"),
-        with_unstaged(0, latency_us=9.0),
-        with_unstaged(1, peak_bytes=34),
-        with_stage(stage=make_lanes("b>c")),
-        with_stage(stage=make_lanes("c b")),
-        with_stage(stage=Stage((Lane((Step("b", "GEMM"),), -1), Lane((Step("c", "GEMM"),))))),
-        with_stage_prediction(latency_us=23.0),
-        with_stage_prediction(spread_us=0.5),
-        with_stage_prediction(sequential_us=31.0),
-        with_stage_prediction(workspace_bytes=9),
-        with_stage_prediction(peak_bytes=39),
-        with_stage_prediction(source=ValueSource.MODELLED),
-        with_prediction(latency_us=43.0),
-        with_prediction(peak_bytes=39),
-        with_prediction(sequential_us=51.0),
-        with_prediction(memory_budget_bytes=None),
-    ],
-)
-def test_the_check_of_a_plan_catches_one_that_was_changed(changes: dict[str, object]) -> None:
-    with pytest.raises((AssertionError, pytest.fail.Exception)):
-        check_plan(dataclasses.replace(make_plan(DIAMOND), **changes), DIAMOND)
-
-
 def test_tells_how_far_it_is() -> None:
     problem = make_problem({"a": "", "b": "a", "c": "b"}, dict.fromkeys("abc", 1.0))
-    for options in (EXACT, NARROW):
-        told: list[SearchProgress] = []
+    searched = [f"{count} of 3 convolutions" for count in (1, 2, 3)]
+    # What was searched in bounds is joined afterwards.
+    for options, joined in ((EXACT, []), (NARROW, ["joining stages, 0 changes made"] * 3)):
+        told: list[str] = []
         make_plan(problem, options, on_progress=told.append)
-        searched = [each for each in told if each.joined is None]
-        assert [each.nodes_done for each in searched] == [1, 2, 3]
-        assert {each.nodes for each in told} == {3}
-        assert searched[-1].states == 3
-        # What was searched in bounds is joined afterwards.
-        joined = [SearchProgress(3, 3, 3, 0)] * (3 if options is NARROW else 0)
         assert told == searched + joined
 
 

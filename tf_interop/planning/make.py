@@ -60,7 +60,7 @@ def make_plan(
     problem: PlanningProblem,
     options: PlanOptions | None = None,
     *,
-    on_progress: OnProgress | None = None,
+    on_progress: OnProgress = lambda words: None,
 ) -> GraphPlan:
     """Plans one graph for one batch size.
 
@@ -105,7 +105,7 @@ class _Planner:
         self._calibration = calibrate_model(problem)
         self._costs = StageCosts(problem, self._calibration, max_modelled=options.max_modelled)
 
-    def plan(self, on_progress: OnProgress | None) -> GraphPlan:
+    def plan(self, on_progress: OnProgress) -> GraphPlan:
         units, search = self._search(on_progress)
         in_sequence = self._in_sequence()
         if not any(map(self._is_stage, units)):
@@ -137,7 +137,7 @@ class _Planner:
             unstaged=tuple(unstaged),
         )
 
-    def _search(self, on_progress: OnProgress | None) -> tuple[list[_Unit], str]:
+    def _search(self, on_progress: OnProgress) -> tuple[list[_Unit], str]:
         """The units in the order in which they run, and how they were found."""
         options = self._options
         budget = self._problem.memory_budget_bytes

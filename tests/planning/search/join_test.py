@@ -231,7 +231,7 @@ def test_tells_how_many_changes_it_has_made(monkeypatch: pytest.MonkeyPatch) -> 
     space = Space(FREE[:4], fixed({(0, 1): 12, (2, 3): 12}))
     told: list[int] = []
     alone = in_steps(space, [(0,), (1,), (2,), (3,)])
-    assert join_stages(space, alone, max_orders=100, on_progress=told.append).changes == 2
+    assert join_stages(space, alone, max_orders=100, on_changes=told.append).changes == 2
     assert sorted(told) == told
     assert set(told) == {0, 1, 2}
 

@@ -18,17 +18,9 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
-from tf_interop.planning.search.space import (
-    OnProgress,
-    SearchError,
-    SearchProgress,
-    SearchResult,
-    Space,
-    bits_of,
-    mask_of,
-)
+from tf_interop.planning.search.space import SearchError, SearchResult, Space, bits_of, mask_of
 
 # Stages are made of so many of the nodes that are ready, those with the longest way to the end.
 _MAX_READY = 8
@@ -38,7 +30,7 @@ _Way = tuple[float, int, int]
 
 
 def search_in_bounds(
-    space: Space, *, width: int, on_progress: OnProgress | None = None
+    space: Space, *, width: int, on_nodes: Callable[[int], None] = lambda count: None
 ) -> SearchResult:
     """Finds stages that take no longer than all nodes one after another.
 
@@ -46,12 +38,12 @@ def search_in_bounds(
         space: what is searched. Options of several nodes are passed over that save nothing against
             their nodes alone.
         width: states followed further, of those with equally many nodes done.
-        on_progress: told how far the search is.
+        on_nodes: told for how many nodes stages have been found.
 
     Raises:
         SearchError: a node finds no memory in any order that was tried.
     """
-    return _Beam(space, width).search(on_progress)
+    return _Beam(space, width).search(on_nodes)
 
 
 @dataclasses.dataclass(slots=True)
@@ -83,7 +75,7 @@ class _Beam:
             self._urgency[node] = self._alone_us[node] + rest
         self._transitions = 0
 
-    def search(self, on_progress: OnProgress | None) -> SearchResult:
+    def search(self, on_nodes: Callable[[int], None]) -> SearchResult:
         count = len(self._space)
         start = _State(0, 0.0)
         layers: list[dict[int, _State]] = [{} for _ in range(count + 1)]
@@ -102,8 +94,7 @@ class _Beam:
                     known = layer.get(done)
                     if known is None or saved_us > known.saved_us:
                         layer[done] = _State(done, saved_us, stage, option, state)
-            if on_progress is not None:
-                on_progress(SearchProgress(size + 1, count, states))
+            on_nodes(size + 1)
         ends = [*layers[count].values(), *self._one_after_another(start)]
         if not ends:
             raise SearchError(

@@ -9,15 +9,16 @@ beam, and what is found is improved by joining (`join_stages`).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
+from collections.abc import Callable
 
 from tf_interop.planning.search.beam import search_in_bounds
 from tf_interop.planning.search.exact import search_exactly
 from tf_interop.planning.search.join import join_stages
 from tf_interop.planning.search.space import (
     OnProgress,
-    SearchProgress,
     SearchResult,
     SearchTooWideError,
     Space,
@@ -42,7 +43,7 @@ class SearchBounds:
 
 
 def search_blocks(
-    space: Space, bounds: SearchBounds, *, on_progress: OnProgress | None = None
+    space: Space, bounds: SearchBounds, *, on_progress: OnProgress = lambda words: None
 ) -> SearchResult:
     """Finds the stages of a graph.
 
@@ -58,40 +59,28 @@ def search_blocks(
     blocks = find_blocks(space)
     results: list[SearchResult] = []
     in_bounds: list[int] = []
-    states = 0
-
-    def tell(progress: SearchProgress) -> None:
-        if on_progress is not None:
-            before = blocks[len(results)].start if len(results) < len(blocks) else 0
-            on_progress(
-                SearchProgress(
-                    before + progress.nodes_done,
-                    len(space),
-                    states + progress.states,
-                    progress.joined,
-                )
-            )
-
     # Each search has a part of its own, so that what it remembers goes with it.
     for number, block in enumerate(blocks):
-        found, is_exact = _search(space.part(block.start, block.stop), bounds, tell)
+        found, is_exact = _search(
+            space.part(block.start, block.stop),
+            bounds,
+            lambda nodes, start=block.start: on_progress(  # type: ignore[misc]
+                f"{start + nodes} of {len(space)} convolutions"
+            ),
+        )
         if not is_exact:
             in_bounds.append(number)
         results.append(found)
-        states += found.states
     # After all searches: what is asked for here must not use up what the exact ones may ask for.
     changes = 0
     for number in in_bounds:
-
-        def tell_joined(changes_here: int, before: int = changes) -> None:
-            tell(SearchProgress(len(space), len(space), 0, before + changes_here))
-
-        tell_joined(0)
         results[number] = join_stages(
             space.part(blocks[number].start, blocks[number].stop),
             results[number],
             max_orders=bounds.max_orders,
-            on_progress=tell_joined,
+            on_changes=lambda here, before=changes: on_progress(  # type: ignore[misc]
+                f"joining stages, {before + here} changes made"
+            ),
         )
         changes += results[number].changes
     return SearchResult(
@@ -102,7 +91,7 @@ def search_blocks(
         ),
         options=tuple(option for found in results for option in found.options),
         latency_us=sum(found.latency_us for found in results),
-        states=states,
+        states=sum(found.states for found in results),
         transitions=sum(found.transitions for found in results),
         exact_nodes=len(space) - sum(len(blocks[number]) for number in in_bounds),
         changes=changes,
@@ -110,21 +99,20 @@ def search_blocks(
     )
 
 
-def _search(part: Space, bounds: SearchBounds, tell: OnProgress) -> tuple[SearchResult, bool]:
+def _search(
+    part: Space, bounds: SearchBounds, on_nodes: Callable[[int], None]
+) -> tuple[SearchResult, bool]:
     """The stages of a block, and whether there are none better."""
-    # What is too wide with lanes of one node is so with others too.
-    spaces = (part.with_lanes_of_one(), part) if part.may_follow else (part,)
     found = None
-    for space in spaces:
-        try:
-            found = search_exactly(space, max_transitions=bounds.max_transitions, on_progress=tell)
-        except SearchTooWideError:
-            break
-    else:
+    with contextlib.suppress(SearchTooWideError):
+        # What is too wide with lanes of one node is so with others too.
+        for space in (part.with_lanes_of_one(), part) if part.may_follow else (part,):
+            found = search_exactly(space, max_transitions=bounds.max_transitions)
+        on_nodes(len(part))
         assert found is not None
         return found, True
     # Not above, where the error holds what the exact search remembered.
-    return found or search_in_bounds(part, width=bounds.width, on_progress=tell), False
+    return found or search_in_bounds(part, width=bounds.width, on_nodes=on_nodes), False
 
 
 def find_blocks(space: Space) -> list[range]:

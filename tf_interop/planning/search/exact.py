@@ -17,31 +17,24 @@ import itertools
 from collections.abc import Iterator
 
 from tf_interop.planning.search.space import (
-    OnProgress,
     SearchError,
-    SearchProgress,
     SearchResult,
     SearchTooWideError,
     Space,
     bits_of,
 )
 
-_STATES_PER_REPORT = 256
-
 _Best = tuple[float, int, int]
 """The latency of a state, the ending that gives it, and the option of that."""
 
 
-def search_exactly(
-    space: Space, *, max_transitions: int | None = None, on_progress: OnProgress | None = None
-) -> SearchResult:
+def search_exactly(space: Space, *, max_transitions: int | None = None) -> SearchResult:
     """Finds the stages with the least latency.
 
     Args:
         space: what is searched.
         max_transitions: gives up where there are more, those with endings that the space rules out
             included, which have to be looked at too; None for no limit.
-        on_progress: told how far the search is.
 
     Returns:
         The stages and what was visited. Where several schedules take the same time, the one whose
@@ -70,8 +63,6 @@ def search_exactly(
                 if found is None or latency_us < found[0]:
                     found = latency_us, ending, choice[0]
         best[state] = found
-        if on_progress is not None and len(best) % _STATES_PER_REPORT == 0:
-            on_progress(SearchProgress(0, len(space), len(best) - 1))
     units = []
     state = whole
     while state:
@@ -83,8 +74,6 @@ def search_exactly(
             )
         units.append(last[1:])
         state &= ~last[1]
-    if on_progress is not None:
-        on_progress(SearchProgress(len(space), len(space), len(best) - 1))
     return space.result(reversed(units), len(best) - 1, transitions)
 
 

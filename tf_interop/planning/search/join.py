@@ -38,7 +38,7 @@ def join_stages(
     found: SearchResult,
     *,
     max_orders: int,
-    on_progress: Callable[[int], None] = lambda changes: None,
+    on_changes: Callable[[int], None] = lambda changes: None,
 ) -> SearchResult:
     """Joins units, and moves nodes between them, where that saves time.
 
@@ -47,13 +47,14 @@ def join_stages(
             is alive beside them.
         found: a schedule of it.
         max_orders: changes for which an order is looked for, at most.
-        on_progress: told now and then how many changes were made.
+        on_changes: told at first, and now and then, how many changes were made.
 
     Returns:
         Stages that take no longer than those given, with the changes that were made. Equal ones
         for equal input.
     """
-    return _Joiner(space, found, max_orders, on_progress).join()
+    on_changes(0)
+    return _Joiner(space, found, max_orders, on_changes).join()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -71,12 +72,12 @@ class _Joiner:
         space: Space,
         found: SearchResult,
         max_orders: int,
-        on_progress: Callable[[int], None],
+        on_changes: Callable[[int], None],
     ) -> None:
         self._space = space
         self._found = found
         self._orders_left = max_orders
-        self._on_progress = on_progress
+        self._on_changes = on_changes
         self._asked_left = _MOST_ASKED
         self._order = [mask_of(itertools.chain(*lanes)) for lanes in found.stages]
         self._chosen = dict(zip(self._order, found.options, strict=True))
@@ -169,7 +170,7 @@ class _Joiner:
             return None
         self._asked_left -= 1
         if self._asked_left % _ASKED_PER_REPORT == 0:
-            self._on_progress(self._changes)
+            self._on_changes(self._changes)
         options = self._space.ask(after[0])
         if not options:
             return None

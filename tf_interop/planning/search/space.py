@@ -61,25 +61,8 @@ class SearchResult:
     is_complete: bool = True
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class SearchProgress:
-    """How far a search is.
-
-    Attributes:
-        nodes_done: nodes that stages have been found for.
-        nodes: all nodes.
-        states: states that were solved up to now.
-        joined: changes that joining has made to the stages that were found; None before that.
-    """
-
-    nodes_done: int
-    nodes: int
-    states: int
-    joined: int | None = None
-
-
-OnProgress = Callable[[SearchProgress], None]
-"""Told now and then how far the search is; what it raises ends the search."""
+OnProgress = Callable[[str], None]
+"""Told now and then how far the search is, in a few words; what it raises ends the search."""
 
 
 class SearchError(ValueError):
