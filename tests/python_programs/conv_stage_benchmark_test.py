@@ -9,40 +9,44 @@ import subprocess
 import sys
 
 import pytest
-from benchmark_values import make_block
 from tensorflow.core.util import test_log_pb2
 
-from python.benchmarks import conv_stage_benchmark
 from python.benchmarks.conv_stage_benchmark import ConvStageBenchmark
-from tf_interop.benchmark.child import Outcome, Request
-from tf_interop.benchmark.result import Failure, FailureKind
+from python.benchmarks.networks import NETWORKS
+from tf_interop.benchmark.result import Mode, Variant
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-METHOD = "benchmark__squeezenet__inference__stock"
-BLOCK = make_block(0, 10.0, 20.0, 30.0, first_step_ms=1500.0)
+QUICK = "--batch 2 --image-size 32 --steps 2 --seconds 0 --warmup-steps 0"
 
 
-def _entry(prefix: pathlib.Path, method: str) -> test_log_pb2.BenchmarkEntry:
+def check_written(folder: pathlib.Path, method: str) -> None:
+    """Checks what model garden benchmarks write, and what is written beside it."""
     entries = test_log_pb2.BenchmarkEntries()
-    entries.ParseFromString(pathlib.Path(f"{prefix}ConvStageBenchmark.{method}").read_bytes())
+    entries.ParseFromString((folder / f"proto_ConvStageBenchmark.{method}").read_bytes())
     [entry] = entries.entry
-    return entry
+    assert entry.name == f"ConvStageBenchmark.{method}"
+    assert entry.iters == 2
+    output = json.loads((folder / f"ConvStageBenchmark.{method}.json").read_text())
+    assert output["wall_time"] == pytest.approx(entry.wall_time)
+    assert output["extras"]["batch_size"] == 2
+    values = {metric.name: metric.value for metric in entry.metrics}
+    assert values["exp_per_second"] == pytest.approx(2e3 / output["extras"]["median_ms"])
+    assert values["startup_time"] > 0
+    assert bool(output["extras"]["stages"]) == method.endswith("__ours")
 
 
-def test_runs_as_a_module_and_writes_what_model_garden_benchmarks_write(
-    tmp_path: pathlib.Path,
-) -> None:
-    options = {"batch_size": 2, "image_size": 32, "steps": 2, "seconds": 0, "warmup_steps": 0}
+def test_runs_as_a_module(tmp_path: pathlib.Path) -> None:
+    method = "benchmark__squeezenet__inference__stock"
     process = subprocess.run(
         [
             *(sys.executable, "-m", "python.benchmarks.conv_stage_benchmark"),
-            f"--benchmark_filter=ConvStageBenchmark.{METHOD}$",
+            f"--benchmark_filter=ConvStageBenchmark.{method}$",
         ],
         cwd=ROOT,
         env={
             **os.environ,
-            "CONV_STAGE_BENCHMARK": json.dumps(options),
-            "BENCHMARK_OUTPUT_DIR": str(tmp_path / "output"),
+            "CONV_STAGE_BENCHMARK": QUICK,
+            "BENCHMARK_OUTPUT_DIR": str(tmp_path),
             "TEST_REPORT_FILE_PREFIX": str(tmp_path / "proto_"),
         },
         capture_output=True,
@@ -51,60 +55,27 @@ def test_runs_as_a_module_and_writes_what_model_garden_benchmarks_write(
         check=False,
     )
     assert process.returncode == 0, process.stderr[-3000:]
-    entry = _entry(tmp_path / "proto_", METHOD)
-    assert entry.name == f"ConvStageBenchmark.{METHOD}"
-    assert entry.iters == 2
-    assert {metric.name for metric in entry.metrics} == {"exp_per_second", "startup_time"}
-    assert all(metric.value > 0 for metric in entry.metrics)
-    [path] = (tmp_path / "output").iterdir()
-    assert path.name == f"ConvStageBenchmark.{METHOD}.json"
-    assert json.loads(path.read_text())["extras"]["batch_size"] == 2
+    check_written(tmp_path, method)
 
 
-def test_a_method_called_as_perfzero_does(
+def test_methods_called_as_perfzero_does(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    requests: list[Request] = []
-
-    def run_child(request: Request, _timeout_seconds: float) -> Outcome:
-        requests.append(request)
-        return Outcome() if request.variant is None else Outcome(BLOCK)
-
-    monkeypatch.setattr(conv_stage_benchmark, "run_child", run_child)
     monkeypatch.setenv("TEST_REPORT_FILE_PREFIX", str(tmp_path / "proto_"))
-    monkeypatch.delenv("BENCHMARK_OUTPUT_DIR", raising=False)
     # PerfZero's own arguments, and those of --constructor_args.
-    benchmark = ConvStageBenchmark(
-        output_dir=str(tmp_path), root_data_dir="/data", tpu=None, batch_size=4, profile="p.json"
-    )
-    benchmark.benchmark__nasnetlarge__training__ours()
-    planned, measured = requests
-    assert planned.profile_path == "p.json"
-    assert measured.plan_path == planned.plan_path
-    assert measured.case.model == "NASNetLarge"
-    entry = _entry(tmp_path / "proto_", "benchmark__nasnetlarge__training__ours")
-    assert (entry.iters, entry.wall_time) == (3, pytest.approx(0.06))
-    values = {metric.name: metric.value for metric in entry.metrics}
-    # Four images in the median of 20 ms.
-    assert values == {"exp_per_second": pytest.approx(200.0), "startup_time": pytest.approx(1.5)}
-    assert (tmp_path / "ConvStageBenchmark.benchmark__nasnetlarge__training__ours.json").exists()
-
-
-def test_there_is_a_method_for_every_network_step_and_variant() -> None:
-    methods = [name for name in dir(ConvStageBenchmark) if name.startswith("benchmark__")]
-    assert len(methods) == 8 * 2 * 5
+    arguments = {"output_dir": str(tmp_path), "root_data_dir": "/data", "tpu": None}
+    benchmark = ConvStageBenchmark(**arguments, options=f"{QUICK} --policy always")
+    benchmark.benchmark__squeezenet__training__ours()
+    check_written(tmp_path, "benchmark__squeezenet__training__ours")
+    methods = [name for name in dir(benchmark) if name.startswith("benchmark__")]
+    assert len(methods) == len(NETWORKS) * len(Mode) * len(Variant)
     assert "benchmark__inception_v3__training__concurrency" in methods
 
 
-def test_a_failure_fails_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
-    failure = Failure(FailureKind.OUT_OF_MEMORY, "OOM when allocating")
-    monkeypatch.setattr(
-        conv_stage_benchmark, "run_child", lambda request, seconds: Outcome(failure=failure)
-    )
-    with pytest.raises(RuntimeError, match="out of memory"):
-        ConvStageBenchmark().benchmark__googlenet__inference__stock()
-    with pytest.raises(ValueError, match="policy"):
-        ConvStageBenchmark().benchmark__googlenet__inference__ours()
-    monkeypatch.setenv("CONV_STAGE_BENCHMARK", '{"batchsize": 4}')
-    with pytest.raises(TypeError, match="batchsize"):
-        ConvStageBenchmark()
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [("--no-such-option", "got none"), (f"{QUICK} --timeout 0.1s", "TIMED_OUT")],
+)
+def test_a_failure_fails_the_benchmark(options: str, message: str) -> None:
+    with pytest.raises(RuntimeError, match=message):
+        ConvStageBenchmark(options=options).benchmark__googlenet__inference__stock()

@@ -35,7 +35,11 @@ CSV_COLUMNS = (
 )
 
 # Of Okabe and Ito, which people see apart who do not see all colours.
-_COLOURS = dict(zip(Variant, ("#999999", "#E69F00", "#0072B2", "#56B4E9", "#009E73"), strict=True))
+_PALETTE = (
+    *("#999999", "#E69F00", "#0072B2", "#56B4E9"),
+    *("#009E73", "#D55E00", "#CC79A7", "#F0E442"),
+)
+_COLOURS = dict(zip(Variant, _PALETTE, strict=False))
 _MOST_COLUMNS = 3
 _GROUP_WIDTH = 0.8
 
