@@ -271,8 +271,8 @@ Status BenchmarkStage(MeasuringDevice* device, int lane_count, std::string* json
 }
 
 Status Run() {
-  std::unique_ptr<CudaMeasuringDevice> device;
-  TF_INTEROP_RETURN_IF_ERROR(CudaMeasuringDevice::Create(&device));
+  std::unique_ptr<MeasuringDevice> device;
+  TF_INTEROP_RETURN_IF_ERROR(OpenCudaDevice(&device));
   DeviceDescription description;
   TF_INTEROP_RETURN_IF_ERROR(device->Describe(&description));
   const CudaDriver* driver = nullptr;

@@ -70,10 +70,7 @@ Status OpenHost(TfiDevice* opened) {
 
 Status OpenCudnn(TfiDevice* opened) {
 #ifdef TF_INTEROP_HAS_CUDNN
-  std::unique_ptr<CudaMeasuringDevice> device;
-  TF_INTEROP_RETURN_IF_ERROR(CudaMeasuringDevice::Create(&device));
-  opened->device = std::move(device);
-  return Status::Ok();
+  return OpenCudaDevice(&opened->device);
 #else
   (void)opened;
   return Unavailable(

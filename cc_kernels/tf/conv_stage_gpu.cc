@@ -31,8 +31,8 @@ class ConvStageGpu : public tensorflow::OpKernel {
     const CountingFor counting(node_.counted_device());
     StageTrace trace(*this);
     const CUstream stream = CudaStream(context);
-    CudnnBackend* backend = nullptr;
-    OP_REQUIRES_OK(context, ToAbslStatus(CudnnBackend::ForStream(stream, &backend)));
+    Backend* backend = nullptr;
+    OP_REQUIRES_OK(context, ToAbslStatus(FindCudnnBackend(stream, &backend)));
     StageCall call(&node_, context, backend);
     OP_REQUIRES_OK(context, call.Prepare());
     trace.Describe(call);

@@ -24,7 +24,7 @@ class CudaMeasureTest : public testing::Test {
     FakeCupti() = FakeCuptiSwitches();
     setenv("TF_INTEROP_LIBCUPTI", PathOf(&FakeCupti).c_str(), 1);
 #endif
-    ASSERT_TRUE(IsOk(CudaMeasuringDevice::Create(&device_)));
+    ASSERT_TRUE(IsOk(OpenCudaDevice(&device_)));
     options_.warmup_runs = 1;
     options_.repetitions = 3;
     options_.cache_bytes = 1 << 16;
@@ -39,7 +39,7 @@ class CudaMeasureTest : public testing::Test {
     return MeasureConvolution(device_.get(), c, algorithm, options_, &kept_, measured);
   }
 
-  std::unique_ptr<CudaMeasuringDevice> device_;
+  std::unique_ptr<MeasuringDevice> device_;
   MeasureOptions options_;
   KeptProblem kept_;
 };

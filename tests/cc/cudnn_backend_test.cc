@@ -166,7 +166,7 @@ TEST_F(CudnnBackendTest, PlansOfShapesThatChangeForEverAreForgotten) {
     c.batch = batch;
     return PrepareOk(c);
   };
-  constexpr int64_t kMost = CudnnBackend::kMostPrepared;
+  constexpr int64_t kMost = kMostPrepared;
   for (int64_t batch = 1; batch <= kMost; ++batch) prepare(batch);
   const int live = FakeCudnnCounts().live_descriptors;
   std::weak_ptr<const PreparedConvolution> first = prepare(1);  // the last used of all
@@ -237,9 +237,9 @@ TEST(LibrariesTest, TakesTheOverrideAloneAndLooksBesideLoadedPythonPackages) {
 }
 
 TEST_F(CudnnBackendTest, HasOneBackendForAContext) {
-  CudnnBackend *again = nullptr, *other = nullptr;
-  ASSERT_TRUE(IsOk(CudnnBackend::ForStream(FakeCudaMakeStream(context_), &again)));
-  ASSERT_TRUE(IsOk(CudnnBackend::ForStream(FakeCudaMakeStream(FakeCudaMakeContext()), &other)));
+  Backend *again = nullptr, *other = nullptr;
+  ASSERT_TRUE(IsOk(FindCudnnBackend(FakeCudaMakeStream(context_), &again)));
+  ASSERT_TRUE(IsOk(FindCudnnBackend(FakeCudaMakeStream(FakeCudaMakeContext()), &other)));
   EXPECT_EQ(again, backend_);
   EXPECT_NE(other, backend_);
 }

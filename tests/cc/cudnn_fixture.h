@@ -45,7 +45,7 @@ inline void UseFakes() {
 }
 
 // As TensorFlow runs a stage; compares every result.
-inline Status RunOnFakes(CudnnBackend* backend, const PreparedStage& stage, Problem* problem,
+inline Status RunOnFakes(Backend* backend, const PreparedStage& stage, Problem* problem,
                          CUstream caller) {
   const Status status = RunBetween(
       backend, stage, problem, caller, [caller](auto work) { FakeCudaEnqueue(caller, work); },
@@ -87,7 +87,7 @@ class CudnnTest : public testing::Test {
   void UseContext(CUcontext context) {
     context_ = context;
     caller_ = FakeCudaMakeStream(context_);
-    ASSERT_TRUE(IsOk(CudnnBackend::ForStream(caller_, &backend_)));
+    ASSERT_TRUE(IsOk(FindCudnnBackend(caller_, &backend_)));
   }
 
   PrepareOptions WithLimit(size_t bytes) const {
@@ -202,7 +202,7 @@ class CudnnTest : public testing::Test {
 
   CUcontext context_ = nullptr;
   CUstream caller_ = nullptr;
-  CudnnBackend* backend_ = nullptr;
+  Backend* backend_ = nullptr;
   PrepareOptions options_ = {kAmpleWorkspace};
 };
 

@@ -207,7 +207,7 @@ std::vector<Convolution> ThreeConvolutions() {
 }
 
 // Runs a stage as TensorFlow would, on lanes of their own, and compares its results.
-void RunOnLanes(CudnnBackend* backend, CUstream caller, const std::vector<Convolution>& cs,
+void RunOnLanes(Backend* backend, CUstream caller, const std::vector<Convolution>& cs,
                 const std::vector<LaneOptions>& lanes = {}) {
   Problem problem(cs);
   const PreparedStage stage =

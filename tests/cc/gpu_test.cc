@@ -50,10 +50,10 @@ class Buffer {
 using GpuProblem = ProblemIn<Buffer>;
 
 // Made once: its stream lives until the process ends.
-Status FindDevice(CudaMeasuringDevice** device) {
+Status FindDevice(MeasuringDevice** device) {
   struct Found {
-    std::unique_ptr<CudaMeasuringDevice> device;
-    Status status = CudaMeasuringDevice::Create(&device);
+    std::unique_ptr<MeasuringDevice> device;
+    Status status = OpenCudaDevice(&device);
   };
   static const Found* const found = new Found();
   *device = found->device.get();
@@ -160,7 +160,7 @@ class GpuTest : public testing::Test {
     }
   }
 
-  CudaMeasuringDevice* device_ = nullptr;
+  MeasuringDevice* device_ = nullptr;
   Backend* backend_ = nullptr;
   Stream caller_ = nullptr;
   PrepareOptions options_ = {size_t{256} << 20};

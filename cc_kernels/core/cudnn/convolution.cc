@@ -243,8 +243,8 @@ Status PrepareConvolution(const PrepareContext& context, const Convolution& exec
                           std::shared_ptr<const Executable>* executable) {
   const auto* legacy = pinned == nullptr ? nullptr : std::get_if<LegacyTag>(pinned);
   if (legacy != nullptr) {
-    return LegacyConvolution::Make(context.library, context.handle, executed, *legacy, request,
-                                   executable);
+    return MakeLegacyConvolution(context.library, context.handle, executed, *legacy, request,
+                                 executable);
   }
   auto graph = std::make_shared<OperationGraph>();
   TF_INTEROP_RETURN_IF_ERROR(

@@ -1,6 +1,8 @@
 #include "cc_kernels/core/cudnn/execution_plan.h"
 
 #include <algorithm>
+#include <array>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -65,6 +67,112 @@ Status CheckNotes(const CudnnLibrary& library, const BackendDescriptor& config,
   TF_INTEROP_RETURN_IF_ERROR(ReadIsDeterministic(library, config, &is_deterministic));
   return CheckDeterminism(is_deterministic, request);
 }
+
+// It owns the graph it runs. The handle it was made with must stay alive.
+class ExecutionPlan : public Executable {
+ public:
+  explicit ExecutionPlan(const CudnnLibrary& library) : library_(library) {}
+
+  // Compiles the plan; to be called once, before anything else.
+  Status Build(cudnnHandle_t handle, std::shared_ptr<const OperationGraph> graph,
+               BackendDescriptor config) {
+    graph_ = std::move(graph);
+    config_ = std::move(config);
+    plan_ = BackendDescriptor(library_, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "execution plan");
+    plan_.Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, handle);
+    plan_.SetDescriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config_);
+    TF_INTEROP_RETURN_IF_ERROR(plan_.Finalize());
+    return ReadBack();
+  }
+
+  AlgorithmTag tag() const override { return engine_; }
+  const EngineTag& engine() const { return engine_; }
+  size_t workspace_bytes() const override { return workspace_bytes_; }
+  bool reduces_precision() const override { return reduces_precision_; }
+
+  Status Execute(cudnnHandle_t handle, const TensorBindings& bindings,
+                 void* workspace) const override {
+    std::lock_guard<std::mutex> lock(execute_mutex_);
+    const BackendDescriptor* pack = nullptr;
+    TF_INTEROP_RETURN_IF_ERROR(FindPack(bindings, workspace, &pack));
+    const cudnnStatus_t executed = library_.cudnnBackendExecute(handle, plan_.get(), pack->get());
+    if (executed == CUDNN_STATUS_SUCCESS) return Status::Ok();
+    return library_.Check(executed, "cudnnBackendExecute of '" + ToString(engine_) + "'");
+  }
+
+ private:
+  // A finalized variant pack, which says where the tensors of an execution are. cuDNN does not let
+  // one be changed, but any number of executions may name it. An allocator that is asked for the
+  // same in every step gives the same addresses, as TensorFlow's does: the last few packs serve
+  // nearly every call, and making one costs several times what executing does.
+  struct VariantPack {
+    BackendDescriptor descriptor;
+    TensorBindings bindings;
+    void* workspace = nullptr;
+  };
+  // As many as steps of one graph that are alike in everything may well be.
+  static constexpr size_t kMostPacks = 8;
+
+  // Reads what the finalized plan says of itself.
+  Status ReadBack() {
+    int64_t workspace = 0;
+    TF_INTEROP_RETURN_IF_ERROR(plan_.Get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, &workspace));
+    if (workspace < 0) {
+      return Unsupported("Expected cuDNN to know the plan's workspace in bytes, got " +
+                         std::to_string(workspace) + ".");
+    }
+    workspace_bytes_ = static_cast<size_t>(workspace);
+
+    BackendDescriptor built(library_, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, "engine configuration");
+    TF_INTEROP_RETURN_IF_ERROR(
+        plan_.GetDescriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, &built));
+    TF_INTEROP_RETURN_IF_ERROR(ReadReducesPrecision(library_, built, &reduces_precision_));
+    return ReadTag(library_, built, &engine_);
+  }
+
+  // The variant pack of these places, made where it is not among the last few. Requires
+  // execute_mutex_.
+  Status FindPack(const TensorBindings& bindings, void* workspace,
+                  const BackendDescriptor** pack) const {
+    for (const VariantPack& known : packs_) {
+      if (known.workspace == workspace && known.bindings == bindings) {
+        *pack = &known.descriptor;
+        return Status::Ok();
+      }
+    }
+    std::vector<int64_t> ids;
+    std::vector<void*> pointers;
+    for (const auto& [id, pointer] : bindings) {
+      ids.push_back(id);
+      pointers.push_back(pointer);
+    }
+    VariantPack made = {
+        {library_, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, "variant pack"}, bindings, workspace};
+    made.descriptor.SetArray(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids);
+    made.descriptor.SetArray(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, pointers);
+    made.descriptor.Set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, workspace);
+    TF_INTEROP_RETURN_IF_ERROR(made.descriptor.Finalize());
+    VariantPack& place = packs_[next_pack_];
+    next_pack_ = (next_pack_ + 1) % packs_.size();
+    place = std::move(made);
+    *pack = &place.descriptor;
+    return Status::Ok();
+  }
+
+  const CudnnLibrary& library_;
+  std::shared_ptr<const OperationGraph> graph_;
+  BackendDescriptor config_;
+  BackendDescriptor plan_;
+  EngineTag engine_;
+  size_t workspace_bytes_ = 0;
+  bool reduces_precision_ = false;
+  // cuDNN allows one handle per thread, but not for all engines one plan on two threads at once
+  // (PyTorch keeps a plan per thread for this reason). Enqueueing takes microseconds, and what is
+  // enqueued still runs at the same time.
+  mutable std::mutex execute_mutex_;
+  mutable std::array<VariantPack, kMostPacks> packs_;  // guarded by execute_mutex_
+  mutable size_t next_pack_ = 0;                       // the oldest; guarded by execute_mutex_
+};
 
 // Finalizes a plan of `config` and holds it against the request.
 Status TryConfig(const CudnnLibrary& library, cudnnHandle_t handle,
@@ -264,70 +372,6 @@ Status ReadKnobRanges(const CudnnLibrary& library, const BackendDescriptor& conf
   }
   std::sort(ranges->begin(), ranges->end(),
             [](const KnobRange& a, const KnobRange& b) { return a.type < b.type; });
-  return Status::Ok();
-}
-
-Status ExecutionPlan::Build(cudnnHandle_t handle, std::shared_ptr<const OperationGraph> graph,
-                            BackendDescriptor config) {
-  graph_ = std::move(graph);
-  config_ = std::move(config);
-  plan_ = BackendDescriptor(library_, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "execution plan");
-  plan_.Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, handle);
-  plan_.SetDescriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config_);
-  TF_INTEROP_RETURN_IF_ERROR(plan_.Finalize());
-  return ReadBack();
-}
-
-Status ExecutionPlan::ReadBack() {
-  int64_t workspace = 0;
-  TF_INTEROP_RETURN_IF_ERROR(plan_.Get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, &workspace));
-  if (workspace < 0) {
-    return Unsupported("Expected cuDNN to know the plan's workspace in bytes, got " +
-                       std::to_string(workspace) + ".");
-  }
-  workspace_bytes_ = static_cast<size_t>(workspace);
-
-  BackendDescriptor built(library_, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, "engine configuration");
-  TF_INTEROP_RETURN_IF_ERROR(plan_.GetDescriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, &built));
-  TF_INTEROP_RETURN_IF_ERROR(ReadReducesPrecision(library_, built, &reduces_precision_));
-  TF_INTEROP_RETURN_IF_ERROR(ReadIsDeterministic(library_, built, &is_deterministic_));
-  return ReadTag(library_, built, &engine_);
-}
-
-Status ExecutionPlan::Execute(cudnnHandle_t handle, const TensorBindings& bindings,
-                              void* workspace) const {
-  std::lock_guard<std::mutex> lock(execute_mutex_);
-  const BackendDescriptor* pack = nullptr;
-  TF_INTEROP_RETURN_IF_ERROR(FindPack(bindings, workspace, &pack));
-  const cudnnStatus_t executed = library_.cudnnBackendExecute(handle, plan_.get(), pack->get());
-  if (executed == CUDNN_STATUS_SUCCESS) return Status::Ok();
-  return library_.Check(executed, "cudnnBackendExecute of '" + ToString(engine_) + "'");
-}
-
-Status ExecutionPlan::FindPack(const TensorBindings& bindings, void* workspace,
-                               const BackendDescriptor** pack) const {
-  for (const VariantPack& known : packs_) {
-    if (known.workspace == workspace && known.bindings == bindings) {
-      *pack = &known.descriptor;
-      return Status::Ok();
-    }
-  }
-  std::vector<int64_t> ids;
-  std::vector<void*> pointers;
-  for (const auto& [id, pointer] : bindings) {
-    ids.push_back(id);
-    pointers.push_back(pointer);
-  }
-  VariantPack made = {
-      {library_, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, "variant pack"}, bindings, workspace};
-  made.descriptor.SetArray(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids);
-  made.descriptor.SetArray(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, pointers);
-  made.descriptor.Set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, workspace);
-  TF_INTEROP_RETURN_IF_ERROR(made.descriptor.Finalize());
-  VariantPack& place = packs_[next_pack_];
-  next_pack_ = (next_pack_ + 1) % packs_.size();
-  place = std::move(made);
-  *pack = &place.descriptor;
   return Status::Ok();
 }
 

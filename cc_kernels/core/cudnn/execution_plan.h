@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,8 +59,6 @@ class Executable {
   virtual size_t workspace_bytes() const = 0;
   // Whether float operands may be rounded to TF32 or less on the way.
   virtual bool reduces_precision() const = 0;
-  // Whether it gives the same bits every time, as far as cuDNN promises.
-  virtual bool is_deterministic() const = 0;
 
   // Enqueues the work on the handle's stream. `workspace` holds workspace_bytes().
   virtual Status Execute(cudnnHandle_t handle, const TensorBindings& bindings,
@@ -132,61 +129,6 @@ struct KnobRange {
 // The knobs of a configuration's engine, by ascending type.
 Status ReadKnobRanges(const CudnnLibrary& library, const BackendDescriptor& config,
                       std::vector<KnobRange>* ranges);
-
-// It owns the graph it runs. The handle it was made with must stay alive.
-class ExecutionPlan : public Executable {
- public:
-  explicit ExecutionPlan(const CudnnLibrary& library) : library_(library) {}
-
-  // Compiles the plan; to be called once, before anything else.
-  Status Build(cudnnHandle_t handle, std::shared_ptr<const OperationGraph> graph,
-               BackendDescriptor config);
-
-  AlgorithmTag tag() const override { return engine_; }
-  const EngineTag& engine() const { return engine_; }
-  size_t workspace_bytes() const override { return workspace_bytes_; }
-  bool reduces_precision() const override { return reduces_precision_; }
-  bool is_deterministic() const override { return is_deterministic_; }
-
-  Status Execute(cudnnHandle_t handle, const TensorBindings& bindings,
-                 void* workspace) const override;
-
- private:
-  // A finalized variant pack, which says where the tensors of an execution are. cuDNN does not let
-  // one be changed, but any number of executions may name it. An allocator that is asked for the
-  // same in every step gives the same addresses, as TensorFlow's does: the last few packs serve
-  // nearly every call, and making one costs several times what executing does.
-  struct VariantPack {
-    BackendDescriptor descriptor;
-    TensorBindings bindings;
-    void* workspace = nullptr;
-  };
-  // As many as steps of one graph that are alike in everything may well be.
-  static constexpr size_t kMostPacks = 8;
-
-  // Reads what the finalized plan says of itself.
-  Status ReadBack();
-
-  // The variant pack of these places, made where it is not among the last few. Requires
-  // execute_mutex_.
-  Status FindPack(const TensorBindings& bindings, void* workspace,
-                  const BackendDescriptor** pack) const;
-
-  const CudnnLibrary& library_;
-  std::shared_ptr<const OperationGraph> graph_;
-  BackendDescriptor config_;
-  BackendDescriptor plan_;
-  EngineTag engine_;
-  size_t workspace_bytes_ = 0;
-  bool reduces_precision_ = false;
-  bool is_deterministic_ = true;
-  // cuDNN allows one handle per thread, but not for all engines one plan on two threads at once
-  // (PyTorch keeps a plan per thread for this reason). Enqueueing takes microseconds, and what is
-  // enqueued still runs at the same time.
-  mutable std::mutex execute_mutex_;
-  mutable std::array<VariantPack, kMostPacks> packs_;  // guarded by execute_mutex_
-  mutable size_t next_pack_ = 0;                       // the oldest; guarded by execute_mutex_
-};
 
 // The first plan in the order of the heuristics that compiles and fits the request. Returns
 // kUnsupported where there is none, kResourceExhausted where memory is what was missing.

@@ -1,7 +1,11 @@
 #include "cc_kernels/core/cudnn/legacy_convolution.h"
 
 #include <algorithm>
+#include <functional>
+#include <mutex>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "cc_kernels/core/cudnn/algorithm.h"
 #include "cc_kernels/core/cudnn/graph.h"
@@ -57,6 +61,146 @@ std::vector<int> AsInts(const std::vector<int64_t>& values) {
   return std::vector<int>(values.begin(), values.end());
 }
 
+// Whether cuDNN documents that the algorithm gives the same bits every time. Three do not, all of
+// them backward ones that add up with atomics (cudnnConvolutionBwdDataAlgo_t and
+// cudnnConvolutionBwdFilterAlgo_t in cuDNN's API reference).
+bool IsDeterministic(ConvolutionKind kind, const LegacyTag& tag) {
+  if (kind == ConvolutionKind::kForward) return true;
+  return tag.name != "ALGO_0" && (kind == ConvolutionKind::kBackwardInput || tag.name != "ALGO_3");
+}
+
+// A descriptor that is freed with its owner. A failure to free is nothing that a
+// caller could act on.
+template <typename T>
+using Owned = std::unique_ptr<T, std::function<void(T*)>>;
+
+class LegacyConvolution : public Executable {
+ public:
+  LegacyConvolution(const CudnnLibrary& library, const Convolution& convolution, LegacyTag tag,
+                    bool allow_reduced_precision)
+      : library_(library),
+        c_(convolution),
+        tag_(std::move(tag)),
+        algorithm_(AlgorithmOf(convolution.kind, tag_)),
+        allow_reduced_precision_(allow_reduced_precision) {}
+
+  Status Create(cudnnHandle_t handle) {
+    TF_INTEROP_RETURN_IF_ERROR(
+        MakeTensorDescriptor(library_, c_.dtype, ImageGeometry(c_), &image_));
+    TF_INTEROP_RETURN_IF_ERROR(
+        MakeTensorDescriptor(library_, c_.dtype, OutputGeometry(c_), &output_));
+    TF_INTEROP_RETURN_IF_ERROR(MakeFilter());
+    TF_INTEROP_RETURN_IF_ERROR(MakeConvolution());
+    return AskWorkspace(handle);
+  }
+
+  AlgorithmTag tag() const override { return tag_; }
+  size_t workspace_bytes() const override { return workspace_bytes_; }
+  bool reduces_precision() const override {
+    return c_.dtype == DataType::kFloat && allow_reduced_precision_;
+  }
+
+  Status Execute(cudnnHandle_t handle, const TensorBindings& bindings,
+                 void* workspace) const override {
+    const cudnnStatus_t called = Call(handle, bindings, workspace);
+    if (called == CUDNN_STATUS_SUCCESS) return Status::Ok();
+    return library_.Check(called, std::string("cudnnConvolution of kind ") + ToString(c_.kind) +
+                                      " with '" + tag_.name + "'");
+  }
+
+ private:
+  Status MakeFilter() {
+    cudnnFilterDescriptor_t made = nullptr;
+    TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(library_, cudnnCreateFilterDescriptor, &made));
+    filter_ = {made, [this](auto* owned) { (void)library_.cudnnDestroyFilterDescriptor(owned); }};
+    // K, C per group, and the spatial dimensions.
+    const std::vector<int> extents = AsInts(FilterGeometry(c_).extents);
+    return TF_INTEROP_CALL(library_, cudnnSetFilterNdDescriptor, made, CudnnType(c_.dtype),
+                           c_.layout == Layout::kNHWC ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW,
+                           static_cast<int>(extents.size()), extents.data());
+  }
+
+  Status MakeConvolution() {
+    cudnnConvolutionDescriptor_t made = nullptr;
+    TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(library_, cudnnCreateConvolutionDescriptor, &made));
+    convolution_ = {
+        made, [this](auto* owned) { (void)library_.cudnnDestroyConvolutionDescriptor(owned); }};
+    const std::vector<int> pads = AsInts(SpatialOf(c_, c_.pad_front, c_.pad_top, c_.pad_left));
+    const std::vector<int> strides =
+        AsInts(SpatialOf(c_, c_.stride_depth, c_.stride_height, c_.stride_width));
+    const std::vector<int> dilations =
+        AsInts(SpatialOf(c_, c_.dilation_depth, c_.dilation_height, c_.dilation_width));
+    TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(
+        library_, cudnnSetConvolutionNdDescriptor, made, c_.spatial_rank, pads.data(),
+        strides.data(), dilations.data(), CUDNN_CROSS_CORRELATION, CudnnComputeType(c_.dtype)));
+    TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(library_, cudnnSetConvolutionGroupCount, made,
+                                               static_cast<int>(c_.group_count)));
+    return TF_INTEROP_CALL(library_, cudnnSetConvolutionMathType, made,
+                           MathTypeOf(c_.dtype, allow_reduced_precision_));
+  }
+
+  Status AskWorkspace(cudnnHandle_t handle) {
+    switch (c_.kind) {
+      case ConvolutionKind::kForward:
+        return TF_INTEROP_CALL(library_, cudnnGetConvolutionForwardWorkspaceSize, handle,
+                               image_.get(), filter_.get(), convolution_.get(), output_.get(),
+                               static_cast<cudnnConvolutionFwdAlgo_t>(algorithm_),
+                               &workspace_bytes_);
+      case ConvolutionKind::kBackwardInput:
+        return TF_INTEROP_CALL(library_, cudnnGetConvolutionBackwardDataWorkspaceSize, handle,
+                               filter_.get(), output_.get(), convolution_.get(), image_.get(),
+                               static_cast<cudnnConvolutionBwdDataAlgo_t>(algorithm_),
+                               &workspace_bytes_);
+      case ConvolutionKind::kBackwardFilter:
+        break;
+    }
+    return TF_INTEROP_CALL(library_, cudnnGetConvolutionBackwardFilterWorkspaceSize, handle,
+                           image_.get(), output_.get(), convolution_.get(), filter_.get(),
+                           static_cast<cudnnConvolutionBwdFilterAlgo_t>(algorithm_),
+                           &workspace_bytes_);
+  }
+
+  cudnnStatus_t Call(cudnnHandle_t handle, const TensorBindings& bindings, void* workspace) const {
+    void* const image = bindings.Find(kImageTensor);
+    void* const filter = bindings.Find(kFilterTensor);
+    void* const output = bindings.Find(kOutputTensor);
+    const ScalingFactor one(c_.dtype, 1);
+    const ScalingFactor zero(c_.dtype, 0);
+    std::lock_guard<std::mutex> lock(execute_mutex_);
+    switch (c_.kind) {
+      case ConvolutionKind::kForward:
+        return library_.cudnnConvolutionForward(
+            handle, one.get(), image_.get(), image, filter_.get(), filter, convolution_.get(),
+            static_cast<cudnnConvolutionFwdAlgo_t>(algorithm_), workspace, workspace_bytes_,
+            zero.get(), output_.get(), output);
+      case ConvolutionKind::kBackwardInput:
+        return library_.cudnnConvolutionBackwardData(
+            handle, one.get(), filter_.get(), filter, output_.get(), output, convolution_.get(),
+            static_cast<cudnnConvolutionBwdDataAlgo_t>(algorithm_), workspace, workspace_bytes_,
+            zero.get(), image_.get(), image);
+      case ConvolutionKind::kBackwardFilter:
+        break;
+    }
+    return library_.cudnnConvolutionBackwardFilter(
+        handle, one.get(), image_.get(), image, output_.get(), output, convolution_.get(),
+        static_cast<cudnnConvolutionBwdFilterAlgo_t>(algorithm_), workspace, workspace_bytes_,
+        zero.get(), filter_.get(), filter);
+  }
+
+  const CudnnLibrary& library_;
+  const Convolution c_;
+  const LegacyTag tag_;
+  const int algorithm_;  // cudnnConvolutionFwdAlgo_t, ...BwdDataAlgo_t or ...BwdFilterAlgo_t
+  const bool allow_reduced_precision_;
+  TensorDescriptor image_{nullptr, DestroyTensorDescriptor{&library_}};
+  TensorDescriptor output_{nullptr, DestroyTensorDescriptor{&library_}};
+  Owned<cudnnFilterStruct> filter_;
+  Owned<cudnnConvolutionStruct> convolution_;
+  size_t workspace_bytes_ = 0;
+  // Nothing promises that two calls may share one convolution descriptor at the same time.
+  mutable std::mutex execute_mutex_;
+};
+
 }  // namespace
 
 Status CheckLegacyForm(const Convolution& convolution) {
@@ -83,145 +227,21 @@ Status CheckLegacyKind(const LegacyTag& tag, const Convolution& convolution) {
                      "', which is for another kind.");
 }
 
-bool IsDeterministic(ConvolutionKind kind, const LegacyTag& tag) {
-  switch (kind) {
-    case ConvolutionKind::kForward:
-      return true;
-    case ConvolutionKind::kBackwardInput:
-      return tag.name != "ALGO_0";
-    case ConvolutionKind::kBackwardFilter:
-      break;
-  }
-  return tag.name != "ALGO_0" && tag.name != "ALGO_3";
-}
-
-LegacyConvolution::LegacyConvolution(const CudnnLibrary& library, const Convolution& convolution,
-                                     LegacyTag tag, int algorithm, bool allow_reduced_precision)
-    : library_(library),
-      kind_(convolution.kind),
-      dtype_(convolution.dtype),
-      tag_(std::move(tag)),
-      algorithm_(algorithm),
-      reduces_precision_(convolution.dtype == DataType::kFloat && allow_reduced_precision),
-      image_(nullptr, DestroyTensorDescriptor{&library}),
-      output_(nullptr, DestroyTensorDescriptor{&library}),
-      filter_(nullptr, DestroyFilter{&library}),
-      convolution_(nullptr, DestroyConvolution{&library}) {}
-
-Status LegacyConvolution::Make(const CudnnLibrary& library, cudnnHandle_t handle,
-                               const Convolution& convolution, const LegacyTag& tag,
-                               const ExecutableRequest& request,
-                               std::shared_ptr<const Executable>* executable) {
+Status MakeLegacyConvolution(const CudnnLibrary& library, cudnnHandle_t handle,
+                             const Convolution& convolution, const LegacyTag& tag,
+                             const ExecutableRequest& request,
+                             std::shared_ptr<const Executable>* executable) {
   TF_INTEROP_RETURN_IF_ERROR(library.CheckHasLegacyApi());
   TF_INTEROP_RETURN_IF_ERROR(CheckLegacyKind(tag, convolution));
   TF_INTEROP_RETURN_IF_ERROR(CheckLegacyForm(convolution));
   TF_INTEROP_RETURN_IF_ERROR(
       AsRefusalOfPin(tag, CheckDeterminism(IsDeterministic(convolution.kind, tag), request)));
-  std::unique_ptr<LegacyConvolution> made(new LegacyConvolution(library, convolution, tag,
-                                                                AlgorithmOf(convolution.kind, tag),
-                                                                request.allow_reduced_precision));
-  TF_INTEROP_RETURN_IF_ERROR(
-      AsRefusalOfPin(tag, made->MakeDescriptors(convolution, request.allow_reduced_precision)));
-  TF_INTEROP_RETURN_IF_ERROR(AsRefusalOfPin(tag, made->AskWorkspace(handle)));
+  auto made = std::make_unique<LegacyConvolution>(library, convolution, tag,
+                                                  request.allow_reduced_precision);
+  TF_INTEROP_RETURN_IF_ERROR(AsRefusalOfPin(tag, made->Create(handle)));
   TF_INTEROP_RETURN_IF_ERROR(CheckWorkspace(*made, request));
   *executable = std::move(made);
   return Status::Ok();
-}
-
-Status LegacyConvolution::MakeDescriptors(const Convolution& convolution,
-                                          bool allow_reduced_precision) {
-  TF_INTEROP_RETURN_IF_ERROR(
-      MakeTensorDescriptor(library_, convolution.dtype, ImageGeometry(convolution), &image_));
-  TF_INTEROP_RETURN_IF_ERROR(
-      MakeTensorDescriptor(library_, convolution.dtype, OutputGeometry(convolution), &output_));
-  TF_INTEROP_RETURN_IF_ERROR(MakeFilter(convolution));
-  return MakeConvolution(convolution, allow_reduced_precision);
-}
-
-Status LegacyConvolution::MakeFilter(const Convolution& convolution) {
-  cudnnFilterDescriptor_t made = nullptr;
-  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(library_, cudnnCreateFilterDescriptor, &made));
-  filter_.reset(made);
-  // K, C per group, and the spatial dimensions.
-  const std::vector<int> extents = AsInts(FilterGeometry(convolution).extents);
-  return TF_INTEROP_CALL(
-      library_, cudnnSetFilterNdDescriptor, made, CudnnType(convolution.dtype),
-      convolution.layout == Layout::kNHWC ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW,
-      static_cast<int>(extents.size()), extents.data());
-}
-
-Status LegacyConvolution::MakeConvolution(const Convolution& c, bool allow_reduced_precision) {
-  cudnnConvolutionDescriptor_t made = nullptr;
-  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(library_, cudnnCreateConvolutionDescriptor, &made));
-  convolution_.reset(made);
-  const std::vector<int> pads = AsInts(SpatialOf(c, c.pad_front, c.pad_top, c.pad_left));
-  const std::vector<int> strides =
-      AsInts(SpatialOf(c, c.stride_depth, c.stride_height, c.stride_width));
-  const std::vector<int> dilations =
-      AsInts(SpatialOf(c, c.dilation_depth, c.dilation_height, c.dilation_width));
-  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(
-      library_, cudnnSetConvolutionNdDescriptor, made, c.spatial_rank, pads.data(), strides.data(),
-      dilations.data(), CUDNN_CROSS_CORRELATION, CudnnComputeType(c.dtype)));
-  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(library_, cudnnSetConvolutionGroupCount, made,
-                                             static_cast<int>(c.group_count)));
-  return TF_INTEROP_CALL(library_, cudnnSetConvolutionMathType, made,
-                         MathTypeOf(c.dtype, allow_reduced_precision));
-}
-
-Status LegacyConvolution::AskWorkspace(cudnnHandle_t handle) {
-  switch (kind_) {
-    case ConvolutionKind::kForward:
-      return TF_INTEROP_CALL(library_, cudnnGetConvolutionForwardWorkspaceSize, handle,
-                             image_.get(), filter_.get(), convolution_.get(), output_.get(),
-                             static_cast<cudnnConvolutionFwdAlgo_t>(algorithm_), &workspace_bytes_);
-    case ConvolutionKind::kBackwardInput:
-      return TF_INTEROP_CALL(library_, cudnnGetConvolutionBackwardDataWorkspaceSize, handle,
-                             filter_.get(), output_.get(), convolution_.get(), image_.get(),
-                             static_cast<cudnnConvolutionBwdDataAlgo_t>(algorithm_),
-                             &workspace_bytes_);
-    case ConvolutionKind::kBackwardFilter:
-      break;
-  }
-  return TF_INTEROP_CALL(library_, cudnnGetConvolutionBackwardFilterWorkspaceSize, handle,
-                         image_.get(), output_.get(), convolution_.get(), filter_.get(),
-                         static_cast<cudnnConvolutionBwdFilterAlgo_t>(algorithm_),
-                         &workspace_bytes_);
-}
-
-Status LegacyConvolution::Execute(cudnnHandle_t handle, const TensorBindings& bindings,
-                                  void* workspace) const {
-  const cudnnStatus_t called = Call(handle, bindings, workspace);
-  if (called == CUDNN_STATUS_SUCCESS) return Status::Ok();
-  return library_.Check(called, std::string("cudnnConvolution of kind ") + ToString(kind_) +
-                                    " with '" + tag_.name + "'");
-}
-
-cudnnStatus_t LegacyConvolution::Call(cudnnHandle_t handle, const TensorBindings& bindings,
-                                      void* workspace) const {
-  void* const image = bindings.Find(kImageTensor);
-  void* const filter = bindings.Find(kFilterTensor);
-  void* const output = bindings.Find(kOutputTensor);
-  const ScalingFactor one(dtype_, 1);
-  const ScalingFactor zero(dtype_, 0);
-  std::lock_guard<std::mutex> lock(execute_mutex_);
-  switch (kind_) {
-    case ConvolutionKind::kForward:
-      return library_.cudnnConvolutionForward(
-          handle, one.get(), image_.get(), image, filter_.get(), filter, convolution_.get(),
-          static_cast<cudnnConvolutionFwdAlgo_t>(algorithm_), workspace, workspace_bytes_,
-          zero.get(), output_.get(), output);
-    case ConvolutionKind::kBackwardInput:
-      return library_.cudnnConvolutionBackwardData(
-          handle, one.get(), filter_.get(), filter, output_.get(), output, convolution_.get(),
-          static_cast<cudnnConvolutionBwdDataAlgo_t>(algorithm_), workspace, workspace_bytes_,
-          zero.get(), image_.get(), image);
-    case ConvolutionKind::kBackwardFilter:
-      break;
-  }
-  return library_.cudnnConvolutionBackwardFilter(
-      handle, one.get(), image_.get(), image, output_.get(), output, convolution_.get(),
-      static_cast<cudnnConvolutionBwdFilterAlgo_t>(algorithm_), workspace, workspace_bytes_,
-      zero.get(), filter_.get(), filter);
 }
 
 }  // namespace tf_interop

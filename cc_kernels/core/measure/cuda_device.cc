@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "cc_kernels/core/cudnn/backend.h"
 #include "cc_kernels/core/cudnn/libraries.h"
 #ifdef TF_INTEROP_HAS_CUPTI
 #include "cc_kernels/core/measure/cupti_tracer.h"
@@ -21,168 +22,192 @@ std::string CudaVersionText(int version) {
 
 CUdeviceptr Address(const void* data) { return reinterpret_cast<CUdeviceptr>(data); }
 
+class CudaMeasuringDevice : public MeasuringDevice {
+ public:
+  CudaMeasuringDevice(const CudaDriver& driver, CUdevice device, CUcontext context)
+      : driver_(driver), device_(device), context_(context) {}
+
+  Status Create() {
+    TF_INTEROP_RETURN_IF_ERROR(InContext([&]() -> Status {
+      TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver_, cuStreamCreateWithPriority, &stream_,
+                                                 CU_STREAM_NON_BLOCKING, 0));
+      TF_INTEROP_RETURN_IF_ERROR(
+          TF_INTEROP_CALL(driver_, cuEventCreate, &start_, CU_EVENT_DEFAULT));
+      return TF_INTEROP_CALL(driver_, cuEventCreate, &stop_, CU_EVENT_DEFAULT);
+    }));
+    return FindCudnnBackend(stream_, &backend_);
+  }
+
+  ~CudaMeasuringDevice() override {
+    // A failure to free is nothing that a caller could act on.
+    (void)InContext([&] {
+      for (CUevent event : {start_, stop_}) {
+        if (event != nullptr) (void)driver_.cuEventDestroy(event);
+      }
+      return Status::Ok();
+    });
+  }
+
+  Status Describe(DeviceDescription* description) override {
+    *description = DeviceDescription();
+    int32_t major = 0, minor = 0;
+    for (const auto& [attribute, value] :
+         std::initializer_list<std::pair<CUdevice_attribute, int*>>{
+             {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major},
+             {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor},
+             {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &description->sm_count},
+             {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, &description->registers},
+             {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
+              &description->shared_memory_bytes},
+             {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, &description->threads},
+             {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, &description->blocks},
+             {CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK,
+              &description->reserved_shared_memory_bytes}}) {
+      TF_INTEROP_RETURN_IF_ERROR(
+          TF_INTEROP_CALL(driver_, cuDeviceGetAttribute, value, attribute, device_));
+    }
+    description->compute_capability = std::to_string(major) + "." + std::to_string(minor);
+
+    char name[256] = "";
+    TF_INTEROP_RETURN_IF_ERROR(
+        TF_INTEROP_CALL(driver_, cuDeviceGetName, name, sizeof(name), device_));
+    description->name = name;
+    size_t memory_bytes = 0;
+    TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver_, cuDeviceTotalMem, &memory_bytes, device_));
+    description->memory_bytes = static_cast<int64_t>(memory_bytes);
+    int cuda_version = 0;
+    TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver_, cuDriverGetVersion, &cuda_version));
+    description->cuda = CudaVersionText(cuda_version);
+    const CudnnLibrary* cudnn = nullptr;
+    TF_INTEROP_RETURN_IF_ERROR(CudnnLibrary::Get(&cudnn));
+    description->cudnn = cudnn->version();
+    return Status::Ok();
+  }
+
+  Status Allocate(size_t bytes, void** data) override {
+    return InContext([&]() -> Status {
+      CUdeviceptr address = 0;
+      TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver_, cuMemAlloc, &address, bytes));
+      *data = reinterpret_cast<void*>(address);
+      return Status::Ok();
+    });
+  }
+
+  void Free(void* data) override {
+    // A failure to free is nothing that a caller could act on.
+    (void)InContext([&] { return TF_INTEROP_CALL(driver_, cuMemFree, Address(data)); });
+  }
+
+  // Copies are enqueued on the stream, which does not wait for the default stream: a plain copy of
+  // pageable memory may return before it has arrived on the device.
+  Status CopyToDevice(const void* from, size_t bytes, void* to) override {
+    TF_INTEROP_RETURN_IF_ERROR(InContext([&] {
+      return TF_INTEROP_CALL(driver_, cuMemcpyHtoDAsync, Address(to), from, bytes, stream_);
+    }));
+    return Synchronize();
+  }
+
+  Status CopyFromDevice(const void* from, size_t bytes, void* to) override {
+    TF_INTEROP_RETURN_IF_ERROR(InContext([&] {
+      return TF_INTEROP_CALL(driver_, cuMemcpyDtoHAsync, to, Address(from), bytes, stream_);
+    }));
+    return Synchronize();
+  }
+
+  Status StartTimer() override {
+    return InContext([&] { return TF_INTEROP_CALL(driver_, cuEventRecord, start_, stream_); });
+  }
+
+  Status StopTimer() override {
+    return InContext([&] { return TF_INTEROP_CALL(driver_, cuEventRecord, stop_, stream_); });
+  }
+
+  Status ReadTimer(double* elapsed_us) override {
+    TF_INTEROP_RETURN_IF_ERROR(Synchronize());
+    float elapsed_ms = 0;
+    TF_INTEROP_RETURN_IF_ERROR(InContext(
+        [&] { return TF_INTEROP_CALL(driver_, cuEventElapsedTime, &elapsed_ms, start_, stop_); }));
+    *elapsed_us = elapsed_ms * 1e3;
+    return Status::Ok();
+  }
+
+  Status Synchronize() override {
+    return InContext([&] { return TF_INTEROP_CALL(driver_, cuStreamSynchronize, stream_); });
+  }
+
+  Backend* backend() override { return backend_; }
+  // The second is a guess that no measurement stands behind.
+  MeasuringDefaults defaults() const override { return {size_t{64} << 20, size_t{256} << 20}; }
+  Stream stream() const override { return stream_; }
+
+#ifdef TF_INTEROP_HAS_CUPTI
+
+  Status FindTracer(CuptiTracer** tracer) {
+    int driver_version = 0;
+    TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver_, cuDriverGetVersion, &driver_version));
+    return CuptiTracer::Get(driver_version, tracer);
+  }
+
+  Status StartTrace() override {
+    return InContext([&]() -> Status {
+      CuptiTracer* tracer = nullptr;
+      TF_INTEROP_RETURN_IF_ERROR(FindTracer(&tracer));
+      return tracer->Start();
+    });
+  }
+
+  Status StopTrace(std::vector<TracedKernel>* kernels) override {
+    return InContext([&]() -> Status {
+      CuptiTracer* tracer = nullptr;
+      TF_INTEROP_RETURN_IF_ERROR(FindTracer(&tracer));
+      return tracer->Stop(kernels);
+    });
+  }
+
+#else
+
+  Status StartTrace() override {
+    return Unavailable(
+        "Expected a library that traces GPU kernels, got one that was built without. Build it "
+        "where "
+        "CUPTI's headers are found.");
+  }
+
+  Status StopTrace(std::vector<TracedKernel>*) override { return StartTrace(); }
+
+#endif
+
+ private:
+  // Calls `work` while the context is current.
+  template <typename Work>
+  Status InContext(const Work& work) {
+    ScopedContext scope(driver_, context_);
+    TF_INTEROP_RETURN_IF_ERROR(scope.status());
+    return work();
+  }
+
+  const CudaDriver& driver_;
+  const CUdevice device_;
+  const CUcontext context_;
+  CUstream stream_ = nullptr;
+  CUevent start_ = nullptr;
+  CUevent stop_ = nullptr;
+  Backend* backend_ = nullptr;
+};
+
 }  // namespace
 
-Status CudaMeasuringDevice::Create(std::unique_ptr<CudaMeasuringDevice>* device) {
+Status OpenCudaDevice(std::unique_ptr<MeasuringDevice>* device) {
   const CudaDriver* driver = nullptr;
   TF_INTEROP_RETURN_IF_ERROR(CudaDriver::Get(&driver));
   CUdevice first = 0;
   TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(*driver, cuDeviceGet, &first, 0));
   CUcontext context = nullptr;
   TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(*driver, cuDevicePrimaryCtxRetain, &context, first));
-  std::unique_ptr<CudaMeasuringDevice> created(new CudaMeasuringDevice(*driver, first, context));
-  TF_INTEROP_RETURN_IF_ERROR(created->CreateStreamAndEvents());
-  TF_INTEROP_RETURN_IF_ERROR(CudnnBackend::ForStream(created->stream_, &created->backend_));
+  auto created = std::make_unique<CudaMeasuringDevice>(*driver, first, context);
+  TF_INTEROP_RETURN_IF_ERROR(created->Create());
   *device = std::move(created);
   return Status::Ok();
 }
-
-CudaMeasuringDevice::~CudaMeasuringDevice() {
-  // A failure to free is nothing that a caller could act on.
-  (void)InContext([&] {
-    for (CUevent event : {start_, stop_}) {
-      if (event != nullptr) (void)driver_.cuEventDestroy(event);
-    }
-    return Status::Ok();
-  });
-}
-
-template <typename Work>
-Status CudaMeasuringDevice::InContext(const Work& work) {
-  ScopedContext scope(driver_, context_);
-  TF_INTEROP_RETURN_IF_ERROR(scope.status());
-  return work();
-}
-
-Status CudaMeasuringDevice::CreateStreamAndEvents() {
-  return InContext([&]() -> Status {
-    TF_INTEROP_RETURN_IF_ERROR(
-        TF_INTEROP_CALL(driver_, cuStreamCreateWithPriority, &stream_, CU_STREAM_NON_BLOCKING, 0));
-    TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver_, cuEventCreate, &start_, CU_EVENT_DEFAULT));
-    return TF_INTEROP_CALL(driver_, cuEventCreate, &stop_, CU_EVENT_DEFAULT);
-  });
-}
-
-Status CudaMeasuringDevice::Describe(DeviceDescription* description) {
-  *description = DeviceDescription();
-  int32_t major = 0, minor = 0;
-  for (const auto& [attribute, value] : std::initializer_list<std::pair<CUdevice_attribute, int*>>{
-           {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major},
-           {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor},
-           {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &description->sm_count},
-           {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, &description->registers},
-           {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
-            &description->shared_memory_bytes},
-           {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, &description->threads},
-           {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, &description->blocks},
-           {CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK,
-            &description->reserved_shared_memory_bytes}}) {
-    TF_INTEROP_RETURN_IF_ERROR(
-        TF_INTEROP_CALL(driver_, cuDeviceGetAttribute, value, attribute, device_));
-  }
-  description->compute_capability = std::to_string(major) + "." + std::to_string(minor);
-
-  char name[256] = "";
-  TF_INTEROP_RETURN_IF_ERROR(
-      TF_INTEROP_CALL(driver_, cuDeviceGetName, name, sizeof(name), device_));
-  description->name = name;
-  size_t memory_bytes = 0;
-  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver_, cuDeviceTotalMem, &memory_bytes, device_));
-  description->memory_bytes = static_cast<int64_t>(memory_bytes);
-  int cuda_version = 0;
-  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver_, cuDriverGetVersion, &cuda_version));
-  description->cuda = CudaVersionText(cuda_version);
-  const CudnnLibrary* cudnn = nullptr;
-  TF_INTEROP_RETURN_IF_ERROR(CudnnLibrary::Get(&cudnn));
-  description->cudnn = cudnn->version();
-  return Status::Ok();
-}
-
-Status CudaMeasuringDevice::Allocate(size_t bytes, void** data) {
-  return InContext([&]() -> Status {
-    CUdeviceptr address = 0;
-    TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver_, cuMemAlloc, &address, bytes));
-    *data = reinterpret_cast<void*>(address);
-    return Status::Ok();
-  });
-}
-
-void CudaMeasuringDevice::Free(void* data) {
-  // A failure to free is nothing that a caller could act on.
-  (void)InContext([&] { return TF_INTEROP_CALL(driver_, cuMemFree, Address(data)); });
-}
-
-// Copies are enqueued on the stream, which does not wait for the default stream: a plain copy of
-// pageable memory may return before it has arrived on the device.
-Status CudaMeasuringDevice::CopyToDevice(const void* from, size_t bytes, void* to) {
-  TF_INTEROP_RETURN_IF_ERROR(InContext([&] {
-    return TF_INTEROP_CALL(driver_, cuMemcpyHtoDAsync, Address(to), from, bytes, stream_);
-  }));
-  return Synchronize();
-}
-
-Status CudaMeasuringDevice::CopyFromDevice(const void* from, size_t bytes, void* to) {
-  TF_INTEROP_RETURN_IF_ERROR(InContext([&] {
-    return TF_INTEROP_CALL(driver_, cuMemcpyDtoHAsync, to, Address(from), bytes, stream_);
-  }));
-  return Synchronize();
-}
-
-Status CudaMeasuringDevice::StartTimer() {
-  return InContext([&] { return TF_INTEROP_CALL(driver_, cuEventRecord, start_, stream_); });
-}
-
-Status CudaMeasuringDevice::StopTimer() {
-  return InContext([&] { return TF_INTEROP_CALL(driver_, cuEventRecord, stop_, stream_); });
-}
-
-Status CudaMeasuringDevice::ReadTimer(double* elapsed_us) {
-  TF_INTEROP_RETURN_IF_ERROR(Synchronize());
-  float elapsed_ms = 0;
-  TF_INTEROP_RETURN_IF_ERROR(InContext(
-      [&] { return TF_INTEROP_CALL(driver_, cuEventElapsedTime, &elapsed_ms, start_, stop_); }));
-  *elapsed_us = elapsed_ms * 1e3;
-  return Status::Ok();
-}
-
-Status CudaMeasuringDevice::Synchronize() {
-  return InContext([&] { return TF_INTEROP_CALL(driver_, cuStreamSynchronize, stream_); });
-}
-
-#ifdef TF_INTEROP_HAS_CUPTI
-
-Status CudaMeasuringDevice::FindTracer(CuptiTracer** tracer) {
-  int driver_version = 0;
-  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver_, cuDriverGetVersion, &driver_version));
-  return CuptiTracer::Get(driver_version, tracer);
-}
-
-Status CudaMeasuringDevice::StartTrace() {
-  return InContext([&]() -> Status {
-    CuptiTracer* tracer = nullptr;
-    TF_INTEROP_RETURN_IF_ERROR(FindTracer(&tracer));
-    return tracer->Start();
-  });
-}
-
-Status CudaMeasuringDevice::StopTrace(std::vector<TracedKernel>* kernels) {
-  return InContext([&]() -> Status {
-    CuptiTracer* tracer = nullptr;
-    TF_INTEROP_RETURN_IF_ERROR(FindTracer(&tracer));
-    return tracer->Stop(kernels);
-  });
-}
-
-#else
-
-Status CudaMeasuringDevice::StartTrace() {
-  return Unavailable(
-      "Expected a library that traces GPU kernels, got one that was built without. Build it where "
-      "CUPTI's headers are found.");
-}
-
-Status CudaMeasuringDevice::StopTrace(std::vector<TracedKernel>*) { return StartTrace(); }
-
-#endif
 
 }  // namespace tf_interop
