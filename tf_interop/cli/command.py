@@ -7,7 +7,6 @@ import dataclasses
 import difflib
 import functools
 import importlib
-import io
 import os
 import pathlib
 import re
@@ -184,10 +183,9 @@ class CommandLine(click.Group):
     def main(self, *arguments: Any, **others: Any) -> NoReturn:
         """Runs a command, and ends the process with its exit code."""
         try:
-            with _unknown_characters_replaced():
-                result = super().main(*arguments, **{**others, "standalone_mode": False})
-                if sys.stdout is not None:
-                    sys.stdout.flush()
+            result = super().main(*arguments, **{**others, "standalone_mode": False})
+            if sys.stdout is not None:
+                sys.stdout.flush()
         except click.Abort:
             click.echo("Stopped.", err=True)
             sys.exit(STOPPED)
@@ -205,20 +203,6 @@ class CommandLine(click.Group):
             sys.exit(1)
         # The program of `run`. Not inside click, which would take its exceptions for its own.
         sys.exit(result() if callable(result) else result)
-
-
-@contextlib.contextmanager
-def _unknown_characters_replaced() -> Iterator[None]:
-    """Prints a question mark for what the encoding of stdout lacks, and does not fail."""
-    stdout = sys.stdout
-    if not isinstance(stdout, io.TextIOWrapper):
-        yield
-        return
-    before = stdout.errors
-    stdout.reconfigure(errors="replace")
-    yield
-    # Only where all is well: it writes what is left, and a program that is run follows.
-    stdout.reconfigure(errors=before)
 
 
 def drop_stdout() -> None:

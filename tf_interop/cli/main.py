@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import signal
+import sys
 
 import click
 
@@ -35,4 +37,7 @@ def main() -> None:
     """The entry point. Ends the process with the command's or the program's exit code."""
     # What reads the output may go away, as `head` does: that ends the process, and is no error.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    # What the encoding of stdout lacks is a question mark, and no error.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     cli.main()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import os
 import pathlib
 import runpy
@@ -68,7 +69,10 @@ class _Run:
 
     def __call__(self) -> None:
         """Runs the program; it decides how the process ends, unless a result is not written."""
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python begins
+        # As Python begins.
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="strict")
         try:
             with stdout_on_stderr() if self.as_json else contextlib.nullcontext():
                 self._run_program()

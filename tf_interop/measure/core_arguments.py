@@ -58,14 +58,25 @@ def convolution_fields(configuration: ConvolutionConfiguration) -> dict[str, Any
     )
     image_sizes = [image[axis] for axis in axes]
     channels = image[channel_axis]
-    _check_filter(configuration, filter_, channels, output[channel_axis])
+    # The core knows the filter by image and output channels; here all three have to agree.
+    of_filter, filters = filter_[-2:]
+    outputs = output[channel_axis]
+    if configuration.depthwise:
+        agrees = of_filter == channels and channels * filters == outputs
+    else:
+        agrees = of_filter > 0 and channels % of_filter == 0 and filters == outputs
+    if not agrees:
+        raise ValueError(
+            f"Expected a filter for {channels} image and {outputs} output channels, got shape "
+            f"{filter_}."
+        )
     has_bias, activation = _number_of(_FUSED_OPS, "fused_ops", configuration.fused_ops)
     sizes = {
         "spatial_rank": len(axes),
         "batch": image[0],
         "image_channels": channels,
-        "output_channels": output[channel_axis],
-        "group_count": channels if configuration.depthwise else channels // filter_[-2],
+        "output_channels": outputs,
+        "group_count": channels if configuration.depthwise else channels // of_filter,
     }
     pads = _with_depth(_pads(configuration, image_sizes, filter_), (0, 0))
     sizes |= zip(_PADS, itertools.chain(*pads), strict=True)
@@ -150,45 +161,25 @@ def _with_depth(spatial: Sequence[_Value], depth: _Value) -> tuple[_Value, ...]:
     return (depth,) * (len(_DIMENSIONS) - len(spatial)) + tuple(spatial)
 
 
-def _check_filter(
-    configuration: ConvolutionConfiguration,
-    filter_: tuple[int, ...],
-    image_channels: int,
-    output_channels: int,
-) -> None:
-    """The core knows the filter by image and output channels; here all three have to agree."""
-    channels, filters = filter_[-2:]
-    if configuration.depthwise:
-        agrees = channels == image_channels and channels * filters == output_channels
-    else:
-        agrees = channels > 0 and image_channels % channels == 0 and filters == output_channels
-    if not agrees:
-        raise ValueError(
-            f"Expected a filter for {image_channels} image and {output_channels} output channels, "
-            f"got shape {filter_}."
-        )
-
-
 def _pads(
     configuration: ConvolutionConfiguration,
     image: Sequence[int],
     filter_: Sequence[int],
 ) -> list[tuple[int, int]]:
     """Before and after each spatial dimension, as TensorFlow pads."""
-    dimensions = range(len(image))
     if configuration.padding == "VALID":
-        return [(0, 0) for _ in dimensions]
+        return [(0, 0)] * len(image)
     if configuration.padding == "EXPLICIT":
         pads = configuration.explicit_paddings
         if len(pads) != 2 * len(image):
             raise ValueError(f"Expected {2 * len(image)} explicit_paddings, got {pads}.")
-        return [(pads[2 * axis], pads[2 * axis + 1]) for axis in dimensions]
+        return list(zip(pads[::2], pads[1::2], strict=True))
     if configuration.padding != "SAME":
         raise ValueError(
             f"Expected padding SAME, VALID or EXPLICIT, got '{configuration.padding}'."
         )
     same: list[tuple[int, int]] = []
-    for axis in dimensions:
+    for axis in range(len(image)):
         reach = (filter_[axis] - 1) * configuration.dilations[axis] + 1
         outputs = -(-image[axis] // configuration.strides[axis])
         covered = (outputs - 1) * configuration.strides[axis] + reach

@@ -7,7 +7,6 @@ would settle for the whole process which of them it uses; a program may want to 
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -26,7 +25,7 @@ _CORES_PER_SM = dict.fromkeys(("7.0", "7.2", "7.5", "8.0"), 64) | dict.fromkeys(
 def has_nvidia_gpu() -> bool:
     """Whether the machine has an NVIDIA GPU with a driver."""
     with _nvml() as nvml:
-        return nvml is not None and bool(_ask(nvml.nvmlDeviceGetCount, 0))
+        return nvml is not None and bool(_ask(0, nvml.nvmlDeviceGetCount))
 
 
 def visible_gpus() -> tuple[ProfiledDevice, ...]:
@@ -58,10 +57,8 @@ def free_memory_bytes() -> int | None:
         handles = [] if nvml is None else _visible_handles(nvml)
         if not handles:
             return None
-        memory = _ask(functools.partial(nvml.nvmlDeviceGetMemoryInfo, handles[0]), None)
-        processes: list[Any] = _ask(
-            functools.partial(nvml.nvmlDeviceGetComputeRunningProcesses, handles[0]), []
-        )
+        memory = _ask(None, nvml.nvmlDeviceGetMemoryInfo, handles[0])
+        processes: list[Any] = _ask([], nvml.nvmlDeviceGetComputeRunningProcesses, handles[0])
     if memory is None:
         return None
     own = [each.usedGpuMemory or 0 for each in processes if each.pid == os.getpid()]
@@ -81,7 +78,7 @@ def utilization_reader() -> Iterator[Callable[[], float | None]]:
         def read() -> float | None:
             if not handles:
                 return None
-            rates = _ask(functools.partial(nvml.nvmlDeviceGetUtilizationRates, handles[0]), None)
+            rates = _ask(None, nvml.nvmlDeviceGetUtilizationRates, handles[0])
             return None if rates is None else float(rates.gpu) / 100
 
         yield read
@@ -105,14 +102,12 @@ def _nvml() -> Iterator[Any]:
 
 def _visible_handles(nvml: Any) -> list[Any]:
     handles = [
-        nvml.nvmlDeviceGetHandleByIndex(index) for index in range(_ask(nvml.nvmlDeviceGetCount, 0))
+        nvml.nvmlDeviceGetHandleByIndex(index) for index in range(_ask(0, nvml.nvmlDeviceGetCount))
     ]
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return handles
-    identifiers = [
-        _text(_ask(functools.partial(nvml.nvmlDeviceGetUUID, handle), "")) for handle in handles
-    ]
+    identifiers = [_text(_ask("", nvml.nvmlDeviceGetUUID, handle)) for handle in handles]
     visible: list[Any] = []
     # CUDA Programming Guide, "CUDA Environment Variables": the first one that is not legal ends
     # the list, and a UUID may be cut short.
@@ -120,11 +115,8 @@ def _visible_handles(nvml: Any) -> list[Any]:
         if item.isdecimal():
             found = handles[int(item) : int(item) + 1]
         else:
-            found = [
-                handle
-                for handle, identifier in zip(handles, identifiers, strict=True)
-                if item and identifier.startswith(item)
-            ]
+            by_identifier = zip(handles, identifiers, strict=True)
+            found = [handle for handle, each in by_identifier if item and each.startswith(item)]
         if len(found) != 1:
             break
         visible += found
@@ -132,26 +124,23 @@ def _visible_handles(nvml: Any) -> list[Any]:
 
 
 def _describe(nvml: Any, handle: Any) -> ProfiledDevice:
-    def ask(function: Callable[..., _T], default: _T, *arguments: object) -> _T:
-        return _ask(functools.partial(function, handle, *arguments), default)
-
-    major, minor = ask(nvml.nvmlDeviceGetCudaComputeCapability, (0, 0))
+    major, minor = _ask((0, 0), nvml.nvmlDeviceGetCudaComputeCapability, handle)
     capability = f"{major}.{minor}" if major else ""
-    cores_per_sm = _CORES_PER_SM.get(capability)
-    cuda = _ask(nvml.nvmlSystemGetCudaDriverVersion_v2, 0)
+    cores = _ask(0, nvml.nvmlDeviceGetNumGpuCores, handle)
+    cuda = _ask(0, nvml.nvmlSystemGetCudaDriverVersion_v2)
     clocks = {
-        name: ask(nvml.nvmlDeviceGetClockInfo, -1, kind)
+        name: _ask(-1, nvml.nvmlDeviceGetClockInfo, handle, kind)
         for name, kind in (("sm", nvml.NVML_CLOCK_SM), ("memory", nvml.NVML_CLOCK_MEM))
     }
-    memory = ask(nvml.nvmlDeviceGetMemoryInfo, None)
+    memory = _ask(None, nvml.nvmlDeviceGetMemoryInfo, handle)
     return ProfiledDevice(
         backend="cudnn",
-        name=_text(ask(nvml.nvmlDeviceGetName, "")),
+        name=_text(_ask("", nvml.nvmlDeviceGetName, handle)),
         compute_capability=capability,
-        sm_count=ask(nvml.nvmlDeviceGetNumGpuCores, 0) // cores_per_sm if cores_per_sm else 0,
+        sm_count=cores // _CORES_PER_SM[capability] if capability in _CORES_PER_SM else 0,
         cudnn="",
         memory_bytes=0 if memory is None else int(memory.total),
-        driver=_text(_ask(nvml.nvmlSystemGetDriverVersion, "")),
+        driver=_text(_ask("", nvml.nvmlSystemGetDriverVersion)),
         cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
         clocks_mhz={name: clock for name, clock in clocks.items() if clock >= 0},
         sm_limits=None,
@@ -159,12 +148,12 @@ def _describe(nvml: Any, handle: Any) -> ProfiledDevice:
     )
 
 
-def _ask(function: Callable[[], _T], default: _T) -> _T:
+def _ask(default: _T, function: Callable[..., _T], *arguments: object) -> _T:
     import pynvml
 
     # Any one question may be one that this GPU or driver does not answer.
     try:
-        return function()
+        return function(*arguments)
     except pynvml.NVMLError:
         return default
 

@@ -142,6 +142,25 @@ def collect_configurations(
     return collector.finish()
 
 
+def collect_graphs(
+    graphs: Iterable[tuple[str, graph_pb2.GraphDef]], options: CollectOptions
+) -> Collected:
+    """Collects the distinct convolutions of graphs.
+
+    Args:
+        graphs: each with what it is called, as Grappler hands it over for the device.
+        options: what to collect; what it says of models counts for nothing.
+
+    Raises:
+        ValueError: there is no convolution to measure.
+        PlanError: the plan is for none of the graphs.
+    """
+    collector = _Collector(options)
+    for origin, graph_def in graphs:
+        collector.add_graph(origin, graph_def)
+    return collector.finish()
+
+
 def in_layout(configuration: ConvolutionConfiguration, layout: str) -> ConvolutionConfiguration:
     """The same convolution on images of another layout.
 
