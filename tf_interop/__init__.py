@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from tf_interop.runtime.status import status as status
     from tf_interop.runtime.switch import disable as disable
     from tf_interop.runtime.switch import enable as enable
+    from tf_interop.tuning.tune import Tuning as Tuning
+    from tf_interop.tuning.tune import tune as tune
 
 __version__ = "0.1.0"
 
@@ -50,6 +52,7 @@ _MODULE_OF = {
     "PassReport": "tf_interop.runtime.graph_pass",
     "Plan": "tf_interop.planning.types",
     "Profile": "tf_interop.profile.types",
+    "Tuning": "tf_interop.tuning.tune",
     "Status": "tf_interop.runtime.status",
     "analyze": "tf_interop.model.analyze",
     "collect_configurations": "tf_interop.model.collect",
@@ -64,6 +67,7 @@ _MODULE_OF = {
     "save_plan": "tf_interop.planning.file",
     "save_profile": "tf_interop.profile.file",
     "status": "tf_interop.runtime.status",
+    "tune": "tf_interop.tuning.tune",
 }
 
 __all__ = [*_MODULE_OF, "keras"]

@@ -24,7 +24,7 @@ from tf_interop.graph.units import Unit, planned_name
 from tf_interop.graph.view import GraphView
 from tf_interop.measure.device import this_cpu
 from tf_interop.planning.file import load_plan, save_plan
-from tf_interop.planning.types import Plan
+from tf_interop.planning.types import GraphPlan, Plan
 
 
 def cache_folder() -> pathlib.Path:
@@ -71,12 +71,10 @@ def cache_path(
     return cache_folder() / f"{digest}.json"
 
 
-def load_cached(path: pathlib.Path) -> Plan | None:
-    """The plan of a file; None where there is none, or where it cannot be read."""
-    try:
-        return load_plan(path) if path.exists() else None
-    except PlanError:
-        return None  # Damaged, or of another version: made anew, and written over.
+def load_cached(path: pathlib.Path) -> GraphPlan | None:
+    """What a file holds of a graph; None where there is none, or where it cannot be read."""
+    plan = _load(path)
+    return None if plan is None else plan.graphs[0]
 
 
 def save_cached(plan: Plan, path: pathlib.Path) -> None:
@@ -87,9 +85,9 @@ def save_cached(plan: Plan, path: pathlib.Path) -> None:
 
 
 def cached_plans() -> Iterator[tuple[pathlib.Path, Plan]]:
-    """All plans that are kept and can be read, by their files' names."""
+    """All plans that are kept and can be read, each of one graph, by their files' names."""
     for path in sorted(cache_folder().glob("*.json")):
-        plan = load_cached(path)
+        plan = _load(path)
         if plan is not None:
             yield path, plan
 
@@ -100,3 +98,12 @@ def clear_cache() -> int:
     for path in paths:
         path.unlink(missing_ok=True)
     return len(paths)
+
+
+def _load(path: pathlib.Path) -> Plan | None:
+    try:
+        plan = load_plan(path)
+    except (OSError, PlanError):
+        return None  # None yet, damaged, or of another version: made anew, and written over.
+    is_ours = len(plan.graphs) == 1 and plan.graphs[0].measured is not None
+    return plan if is_ours else None

@@ -87,9 +87,7 @@ def search_narrow_units(
     units, _ = find_units(view, GraphProperties(view), nodes_to_preserve=fetches)
     machine = _machine()
     intra_op_threads, inter_op_threads = _threads()
-    with StepBench(
-        intra_op_threads=intra_op_threads, inter_op_threads=inter_op_threads
-    ) as bench:
+    with StepBench(intra_op_threads=intra_op_threads, inter_op_threads=inter_op_threads) as bench:
         say("measuring stock TensorFlow")
         bench.add(STOCK, graph_def, fetches)
         if not units:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensorflow.core.framework import graph_pb2
@@ -16,7 +17,7 @@ from tf_interop.graph.fingerprint import canonical_names, fingerprint_convolutio
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.units import find_units, planned_name
 from tf_interop.graph.view import GraphView
-from tf_interop.measure.device import this_cpu
+from tf_interop.measure.device import running_device, this_cpu
 from tf_interop.model.graphs import (
     TracedGraph,
     handed_graph_of,
@@ -26,8 +27,10 @@ from tf_interop.model.graphs import (
 )
 from tf_interop.model.keras_functions import keras_of
 from tf_interop.planning.types import GraphMode, GraphPlan, MeasuredStep, Plan
+from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.switch import enable as enable_plugin
 from tf_interop.tuning.cache import cache_path, load_cached, save_cached
+from tf_interop.tuning.gpu import plan_by_profile
 from tf_interop.tuning.search import SearchResult, Variant, as_step, search_narrow_units
 from tf_interop.tuning.xla import XlaTimes, time_xla
 
@@ -41,8 +44,9 @@ class TunedGraph:
 
     Attributes:
         name: the model, and what is run of it.
-        plan: its entry of the plan; it names no unit where nothing beat stock TensorFlow.
-        variants: what was measured, stock first; empty where the plan comes from the cache.
+        plan: its entry of the plan. It changes nothing where nothing beat stock TensorFlow.
+        variants: what was measured, stock first; empty where the plan comes from the cache, and on
+            a GPU.
         xla: `jit_compile=True`; None where it was not asked for, or the plan comes from the cache.
         is_cached: whether the plan comes from the cache.
     """
@@ -53,17 +57,37 @@ class TunedGraph:
     xla: XlaTimes | None = None
     is_cached: bool = False
 
+    @property
+    def changes_graph(self) -> bool:
+        """Whether the plan makes a unit narrow, or a stage."""
+        return bool(self.plan.narrow_units or self.plan.stages)
+
     def __str__(self) -> str:
         """A sentence that says what was found."""
         measured = self.plan.measured
-        assert measured is not None
+        if measured is None:
+            return f"{self.name}: {self._expected()}"
         steps = f"{measured.step_ms:.1f} ms a step"
-        if not self.plan.narrow_units:
+        if not self.changes_graph:
             return f"{self.name}: stock TensorFlow is fastest ({steps}); the graph stays as it is."
         return (
             f"{self.name}: {measured.ratio:.2f} times as fast as stock TensorFlow ({steps}, stock "
             f"{measured.stock_ms:.1f} ms) on {measured.cores} cores: {len(self.plan.narrow_units)} "
             f"units of {measured.narrow_op_count} operations run on one core each."
+        )
+
+    def _expected(self) -> str:
+        """Of a GPU, where nobody has measured a whole step."""
+        count = len(self.plan.stages)
+        if not count or self.plan.prediction is None:
+            why = self.plan.why_no_stage or "no stage was faster than its convolutions in sequence"
+            return f"the graph stays as it is: {why}. No whole step was measured."
+        prediction = self.plan.prediction
+        return (
+            f"{count} stages. All convolutions together are expected to take "
+            f"{prediction.latency_us / 1e3:.2f} ms, one after another "
+            f"{prediction.sequential_us / 1e3:.2f} ms. No whole step was measured: compare with "
+            "tf-interop benchmark."
         )
 
 
@@ -73,30 +97,25 @@ class Tuning:
 
     Attributes:
         graphs: for each batch size.
+        made_with: the device and the versions that it was found with.
     """
 
     graphs: tuple[TunedGraph, ...]
+    made_with: Mapping[str, str] = dataclasses.field(default_factory=lambda: _made_with_cpu())
 
-    @property
+    @functools.cached_property
     def plan(self) -> Plan:
         """All of it as a plan, for `enable(plan=…)` and `save_plan`."""
-        return Plan(
-            tuple(
-                {
-                    (each.plan.fingerprint, each.plan.batch_size): each.plan for each in self.graphs
-                }.values()
-            ),
-            made_with={
-                "tensorflow": tensorflow_internals.tensorflow_version(),
-                "device": this_cpu().name,
-                "backend": "host",
-            },
-        )
+        entries = {(each.plan.fingerprint, each.plan.batch_size): each.plan for each in self.graphs}
+        return Plan(tuple(entries.values()), made_with=dict(self.made_with))
 
     @property
     def is_faster(self) -> bool:
-        """Whether something beats stock TensorFlow at one of the batch sizes at least."""
-        return any(each.plan.narrow_units for each in self.graphs)
+        """Whether something beats stock TensorFlow at one of the batch sizes at least.
+
+        On a GPU it is the planner that expects so.
+        """
+        return any(each.changes_graph for each in self.graphs)
 
     def __str__(self) -> str:
         """A sentence for each graph."""
@@ -120,61 +139,76 @@ def tune(
     On a CPU it measures the operations of the model's graph on one core and on all, proposes which
     units to run on one core each, and measures whole steps of the proposals by turns with stock
     TensorFlow. What does not beat stock by more than the error of the measurement is not made. The
-    model is run once, on zeros, to get its graph, and is afterwards as it was; steps that are timed
-    run on random values. What was found is kept in the
-    user's cache folder, by graph, machine and versions.
+    model is run once, on zeros, to get its graph, and is afterwards as it was; a function is run
+    once, too. Steps that are timed run on random values. What was found is kept in the user's cache
+    folder, by graph, machine and versions.
+
+    On a GPU it measures convolutions and stages, as `tf-interop profile` does, and plans by them,
+    as `plan` does. No whole step is measured there.
 
     Args:
-        model_or_function: a Keras model with known inputs, a concrete function, or a tf.function
-            with an input signature.
+        model_or_function: a Keras model with known inputs, a concrete function, a tf.function with
+            an input signature, or a GraphDef.
         batch_sizes: to tune for; they count for inputs whose first dimension is unknown.
         training: whether to tune a training step of a Keras model, and not its inference.
         image_size: height and width, for inputs of rank 4 that leave them open.
         budget: how long measuring one graph may take, such as `"30s"`, `"2m"` or seconds. Tracing
             the model, and a measurement that has begun, come on top.
         compare_xla: whether to measure `jit_compile=True` as well, within the budget once more.
-            It is told, and not turned on.
+            It is told, and not turned on. CPU only.
         use_cache: whether to take what was found before.
-        enable: whether to turn the plugin on with the plan where something is faster.
+        enable: whether to turn the plugin on with the plan where something is faster, beside what
+            earlier calls turned on.
         say: told what is being done, in a few words.
 
     Returns:
         What was found. `str()` of it is a sentence for each batch size.
 
     Raises:
-        ValueError: an argument is of a wrong kind, a shape is unknown that has to be known, or the
-            model has no convolution.
+        ValueError: an argument is of a wrong kind, a shape is unknown that has to be known, the
+            model has no convolution, or XLA compiles the function.
         GraphError: TensorFlow refuses the graph.
         LibraryError: the compiled library is missing or does not fit this TensorFlow.
     """
     budget_s = parse_budget(budget)
     if not batch_sizes:
         raise ValueError("Expected at least one batch size, got none.")
-    mode: GraphMode | None = None
-    if keras_of(model_or_function) is not None:
-        mode = "training" if training else "inference"
-    graphs = []
-    for batch_size in batch_sizes:
-        say(f"tracing batch {batch_size}")
-        traced = trace(
-            model_or_function, batch_size=batch_size, training=training, image_size=image_size
-        )
-        tuned = _tune_graph(
-            traced,
-            batch_size=batch_size,
+    gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
+    if gpu is not None:
+        plan = plan_by_profile(
+            model_or_function,
+            batch_sizes=batch_sizes,
+            training=training,
             image_size=image_size,
-            budget_s=budget_s,
-            use_cache=use_cache,
-            say=lambda text, name=traced.name: say(f"{name}: {text}"),
+            budget_s=budget_s * len(batch_sizes),
+            say=say,
         )
-        if compare_xla and not tuned.is_cached:
-            say(f"{traced.name}: compiling with XLA")
-            xla = time_xla(*as_step(traced.graph_def), traced.variables, limit_s=budget_s)
-            tuned = dataclasses.replace(tuned, xla=xla)
-        graphs.append(dataclasses.replace(tuned, plan=dataclasses.replace(tuned.plan, mode=mode)))
-    tuning = Tuning(tuple(graphs))
+        name = getattr(model_or_function, "name", type(model_or_function).__name__)
+        what = "training" if training else "inference"
+        tuning = Tuning(
+            tuple(
+                TunedGraph(f"{name}, {what}, batch {each.batch_size}", each) for each in plan.graphs
+            ),
+            plan.made_with,
+        )
+    else:
+        tuning = Tuning(
+            tuple(
+                _tune_on_cpu(
+                    model_or_function,
+                    batch_size=batch_size,
+                    training=training,
+                    image_size=image_size,
+                    budget_s=budget_s,
+                    compare_xla=compare_xla,
+                    use_cache=use_cache,
+                    say=say,
+                )
+                for batch_size in batch_sizes
+            )
+        )
     if enable and tuning.is_faster:
-        enable_plugin(plan=tuning.plan)
+        _enable_beside_earlier(tuning.plan)
     return tuning
 
 
@@ -194,18 +228,30 @@ def parse_budget(budget: str | float) -> float:
     return seconds
 
 
-def _tune_graph(
-    traced: TracedGraph,
+def _tune_on_cpu(
+    model_or_function: Any,
     *,
     batch_size: int,
+    training: bool,
     image_size: tuple[int, int] | None,
     budget_s: float,
+    compare_xla: bool,
     use_cache: bool,
     say: Callable[[str], None],
 ) -> TunedGraph:
-    say("having TensorFlow optimize the graph")
-    graph_def = _optimized(traced, batch_size, image_size)
-    graph_def, fetches = as_step(graph_def)
+    say(f"tracing batch {batch_size}")
+    traced = trace(
+        model_or_function, batch_size=batch_size, training=training, image_size=image_size
+    )
+    mode: GraphMode | None = None
+    if keras_of(model_or_function) is not None:
+        mode = "training" if training else "inference"
+
+    def say_of_graph(text: str) -> None:
+        say(f"{traced.name}: {text}")
+
+    say_of_graph("having TensorFlow optimize the graph")
+    graph_def, fetches = as_step(_optimized(traced, batch_size, image_size))
     view = GraphView(graph_def)
     properties = GraphProperties(view)
     convolutions, _ = find_convolutions(view, properties)
@@ -218,11 +264,15 @@ def _tune_graph(
     path = cache_path(view, units, convolutions)
     cached = load_cached(path) if use_cache else None
     if cached is not None:
-        return TunedGraph(traced.name, cached.graphs[0], is_cached=True)
-    found = search_narrow_units(graph_def, fetches, budget_s=budget_s, say=say)
-    tuned = TunedGraph(traced.name, _plan_of(found, convolutions), found.variants)
-    save_cached(Tuning((tuned,)).plan, path)
-    return tuned
+        return TunedGraph(traced.name, cached, is_cached=True)
+    found = search_narrow_units(graph_def, fetches, budget_s=budget_s, say=say_of_graph)
+    plan = dataclasses.replace(_plan_of(found, convolutions), mode=mode)
+    save_cached(Plan((plan,), made_with=_made_with_cpu() | {"graph": traced.name}), path)
+    xla = None
+    if compare_xla:
+        say_of_graph("compiling with XLA")
+        xla = time_xla(*as_step(traced.graph_def), traced.variables, limit_s=budget_s)
+    return TunedGraph(traced.name, plan, found.variants, xla)
 
 
 def _optimized(
@@ -234,7 +284,13 @@ def _optimized(
             traced, batch_size=batch_size, image_size=image_size, compute_capability=None
         )
     handed = handed_graph_of(traced)
-    return traced.graph_def if handed is None else with_inferred_shapes(handed)
+    if handed is None:
+        raise ValueError(
+            f"Expected Grappler to hand over a graph with convolutions for {traced.name}, got "
+            "none. Tune a function that has some, and that XLA does not compile "
+            "(jit_compile=False)."
+        )
+    return with_inferred_shapes(handed)
 
 
 def _plan_of(found: SearchResult, convolutions: Sequence[ConvolutionNode]) -> GraphPlan:
@@ -260,3 +316,22 @@ def _plan_of(found: SearchResult, convolutions: Sequence[ConvolutionNode]) -> Gr
             cores=found.cores,
         ),
     )
+
+
+def _made_with_cpu() -> dict[str, str]:
+    device = this_cpu()
+    return {
+        "tensorflow": tensorflow_internals.tensorflow_version(),
+        "device": device.name,
+        "backend": device.backend,
+    }
+
+
+def _enable_beside_earlier(plan: Plan) -> None:
+    """Turns the plugin on with a plan, and keeps what is on of other graphs and batch sizes."""
+    entries = {(each.fingerprint, each.batch_size): each for each in plan.graphs}
+    earlier = get_plugin().settings.plan
+    if earlier is not None and tensorflow_internals.plugin_optimizers_option() is not False:
+        for each in earlier.graphs:
+            entries.setdefault((each.fingerprint, each.batch_size), each)
+    enable_plugin(plan=dataclasses.replace(plan, graphs=tuple(entries.values())))
