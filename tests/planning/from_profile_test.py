@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from planning_graphs import CONFIGURATION, INCEPTION, make_graph, make_lanes
 from profile_values import CPU, GPU, make_algorithm, make_profile
 
-from tf_interop.convolution import ConvolutionConfiguration, merged_configuration
+from tf_interop.convolution import ConvolutionConfiguration, RefusalReason
 from tf_interop.graph.independence import Independence
 from tf_interop.graph.merge_keys import find_merge_keys
 from tf_interop.planning.check import check_stages
-from tf_interop.planning.from_profile import group_always, group_profiled
+from tf_interop.planning.from_profile import group_always, group_profiled, leave_out_unmeasured
 from tf_interop.planning.types import BatchSchedule, PlannedStage
 from tf_interop.profile.entries import Entry, StageMeasurement
 from tf_interop.profile.types import ProfiledDevice
@@ -40,36 +40,29 @@ def test_groups_the_levels_of_a_module() -> None:
     ]
 
 
-def test_gives_each_convolution_a_lane_and_pins_nothing() -> None:
-    view, convolutions = make_graph(INCEPTION)
-    stage = group_always(convolutions, Independence(view, convolutions))[1]
-    assert stage == PlannedStage(make_lanes("3x3", "5x5"), "always: depth 2")
-
-
-def test_groups_nothing_without_convolutions() -> None:
-    assert _group_always({"a": "Placeholder"}) == []
-
-
-def test_keeps_a_chain_in_stages_of_one() -> None:
-    assert _group_always({"a": "Conv2D", "b": "Conv2D a", "c": "Conv2D b"}) == [["a"], ["b"], ["c"]]
-
-
-def test_keeps_devices_apart() -> None:
-    devices = {"1x1": "/gpu:1", "5x5_reduce": "/gpu:1"}
-    assert _group_always(INCEPTION, devices=devices) == [
-        ["1x1", "5x5_reduce"],
-        ["3x3_reduce", "pool_proj"],
-        ["3x3", "5x5"],
-    ]
-
-
-def test_keeps_regions_apart() -> None:
-    assert _group_always(INCEPTION, regions={"3x3": "branch"})[1:] == [["3x3"], ["5x5"]]
-
-
-def test_keeps_equal_depths_after_a_control_dependency_apart() -> None:
-    nodes = {"a": "Conv2D", "b": "Conv2D", "c": "Conv2D ^a"}
-    assert _group_always(nodes) == [["a", "b"], ["c"]]
+@pytest.mark.parametrize(
+    ("nodes", "keywords", "expected"),
+    [
+        ({"a": "Placeholder"}, {}, []),
+        ({"a": "Conv2D", "b": "Conv2D a", "c": "Conv2D b"}, {}, [["a"], ["b"], ["c"]]),
+        (
+            INCEPTION,
+            {"devices": {"1x1": "/gpu:1", "5x5_reduce": "/gpu:1"}},
+            [["1x1", "5x5_reduce"], ["3x3_reduce", "pool_proj"], ["3x3", "5x5"]],
+        ),
+        (
+            INCEPTION,
+            {"regions": {"3x3": "branch"}},
+            [["1x1", "3x3_reduce", "5x5_reduce", "pool_proj"], ["3x3"], ["5x5"]],
+        ),
+        ({"a": "Conv2D", "b": "Conv2D", "c": "Conv2D ^a"}, {}, [["a", "b"], ["c"]]),
+    ],
+    ids=["nothing", "chain", "devices", "regions", "control_dependency"],
+)
+def test_keeps_apart(
+    nodes: dict[str, str], keywords: dict[str, dict[str, str]], expected: list[list[str]]
+) -> None:
+    assert _group_always(nodes, **keywords) == expected
 
 
 def test_refuses_the_independence_of_other_convolutions() -> None:
@@ -154,16 +147,22 @@ def test_groups_what_wins_as_it_was_measured() -> None:
     )
 
 
-def test_groups_equal_configurations_with_different_algorithms() -> None:
-    assert _group_profiled(_measured("small:GEMM", "small", "small:FFT", "small:GEMM")) == [
-        make_lanes("1x1:GEMM", "3x3_reduce", "5x5_reduce:FFT", "pool_proj:GEMM")
-    ]
-
-
-def test_groups_several_convolutions_of_one_lane_in_order() -> None:
-    assert _group_profiled(_measured("small:GEMM small", "small:FFT small:DIRECT")) == [
-        make_lanes("1x1:GEMM 3x3_reduce", "5x5_reduce:FFT pool_proj:DIRECT")
-    ]
+@pytest.mark.parametrize(
+    ("measured", "lanes"),
+    [
+        # Equal configurations with different algorithms, and several of one lane in order.
+        (
+            ("small:GEMM", "small", "small:FFT", "small:GEMM"),
+            ("1x1:GEMM", "3x3_reduce", "5x5_reduce:FFT", "pool_proj:GEMM"),
+        ),
+        (
+            ("small:GEMM small", "small:FFT small:DIRECT"),
+            ("1x1:GEMM 3x3_reduce", "5x5_reduce:FFT pool_proj:DIRECT"),
+        ),
+    ],
+)
+def test_groups_as_it_was_measured(measured: tuple[str, ...], lanes: tuple[str, ...]) -> None:
+    assert _group_profiled(_measured(*measured)) == [make_lanes(*lanes)]
 
 
 def test_groups_every_level_that_one_measurement_fits() -> None:
@@ -238,18 +237,6 @@ def test_groups_only_what_gives_the_same_bits_where_determinism_is_on() -> None:
     # Nothing says of WINOGRAD, which was not measured alone, that it gives the same bits.
     [stage] = _group_profiled(*entries, deterministic=True)
     assert stage.steps[0].algorithm == "DIRECT"
-
-
-@pytest.mark.parametrize("wider_is_deterministic", [None, False, True])
-def test_a_merged_lane_gives_the_same_bits_where_its_wider_convolution_does(
-    wider_is_deterministic: bool | None,
-) -> None:
-    # Its parts do with that algorithm, which says nothing of the wider one.
-    wider = merged_configuration([SMALL, SMALL])
-    entries: list[Entry] = [_measured("+small:FFT small:FFT"), make_algorithm(SMALL, "FFT")]
-    if wider_is_deterministic is not None:
-        entries.append(make_algorithm(wider, "FFT", deterministic=wider_is_deterministic))
-    assert len(make_profile(*entries).deterministic_part.stages) == bool(wider_is_deterministic)
 
 
 # Two convolutions on one image, and one on another.
@@ -348,3 +335,30 @@ def test_keeps_a_group_of_unknown_batch_size(
     large = dataclasses.replace(large, image_shape=image_shape or large.image_shape)
     measurement = _measured_at(8, latency_us, "large:GEMM", "small:FFT")
     assert _group_profiled(measurement, configurations=UNKNOWN_BATCH | {"5x5": large}) == []
+
+
+@pytest.mark.parametrize(
+    ("device_type", "measured", "kept"),
+    [
+        ("GPU", "", "float"),
+        ("GPU", "double", "float double"),
+        ("GPU", "deep", "float deep"),
+        ("CPU", "", "float double deep"),
+    ],
+)
+def test_leaves_out_what_a_gpu_may_be_unable_to_run_and_was_not_measured(
+    device_type: str, measured: str, kept: str
+) -> None:
+    configurations = {
+        "float": CONFIGURATION,
+        "double": dataclasses.replace(CONFIGURATION, dtype="float64"),
+        "deep": dataclasses.replace(CONFIGURATION, strides=(1, 1, 1), dilations=(1, 1, 1)),
+    }
+    _, convolutions = make_graph(
+        dict.fromkeys(configurations, "Conv2D"), configurations=configurations
+    )
+    profile = make_profile(*(make_algorithm(configurations[name]) for name in measured.split()))
+    found, refusals = leave_out_unmeasured(convolutions, profile, device_type)
+    assert [node.name for node in found] == kept.split()
+    assert {each.node for each in refusals} == configurations.keys() - kept.split()
+    assert all(each.reason is RefusalReason.NOT_MEASURED for each in refusals)

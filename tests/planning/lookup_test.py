@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from planning_graphs import CONFIGURATION, INCEPTION, make_graph, make_stage
+from planning_graphs import CONFIGURATION, INCEPTION, make_graph, make_lanes, make_stage
 
 from tf_interop.convolution import ConvolutionConfiguration, batch_size_of
 from tf_interop.errors import PlanError
 from tf_interop.graph.fingerprint import fingerprint_convolutions
-from tf_interop.planning.lookup import stages_from_plan
+from tf_interop.planning.check import check_stages
+from tf_interop.planning.lookup import stages_for_batch_sizes, stages_from_plan
 from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.types import (
     Alternative,
     BatchSchedule,
     GraphPlan,
+    GraphPrediction,
     LaneExplanation,
     Plan,
     PlannedStage,
@@ -23,7 +25,7 @@ from tf_interop.planning.types import (
     StagePrediction,
     UnstagedConvolution,
 )
-from tf_interop.stage import Stage
+from tf_interop.stage import Lane, Stage, Step
 
 
 def _plan_for(nodes: dict[str, str], *stages: PlannedStage) -> GraphPlan:
@@ -39,15 +41,6 @@ def test_takes_the_stages_of_the_graph_that_fits() -> None:
     plan = Plan((_plan_for(CHAIN, make_stage("a")), _plan_for(INCEPTION, *stages)))
     assert stages_from_plan(plan, make_graph(INCEPTION)[1]) == stages
     assert stages_from_plan(plan, make_graph(CHAIN)[1]) == (make_stage("a"),)
-
-
-def test_takes_a_plan_of_another_batch_size() -> None:
-    plan = Plan((_plan_for(CHAIN, make_stage("a")),))
-    larger = dataclasses.replace(
-        CONFIGURATION, image_shape=(None, 56, 56, 16), output_shape=(None, 56, 56, 32)
-    )
-    _, convolutions = make_graph(CHAIN, configurations={"a": larger, "b": larger})
-    assert stages_from_plan(plan, convolutions) == (make_stage("a"),)
 
 
 def _of_batch(size: int | None) -> dict[str, ConvolutionConfiguration]:
@@ -176,18 +169,99 @@ def test_refusal_says_that_something_else_differs_where_names_agree(
     assert "lacks" not in message
 
 
-@pytest.mark.parametrize("nodes", [{"a": "Conv2D"}, {**CHAIN, "c": "Conv2D"}])
-def test_refusal_blames_no_op_where_the_number_of_convolutions_differs(
-    nodes: dict[str, str],
-) -> None:
-    message = _plan_refusal(Plan((_plan_for(nodes, make_stage("a")),)), CHAIN)
-    assert f"for {len(nodes)} convolutions" in message
-    assert "differs" not in message
-
-
 def test_refusal_goes_by_convolutions_in_no_stage_too() -> None:
     without_stages = dataclasses.replace(
         _plan_for(INCEPTION),
         unstaged=tuple(UnstagedConvolution(name, None, 1.0, 0, 0) for name in ("1x1", "3x3")),
     )
     assert "lacks '1x1', '3x3'" in _plan_refusal(Plan((without_stages,)), CHAIN)
+
+
+NODES = {"a": "Conv2D", "b": "Conv2D", "c": "Conv2D"}
+UNKNOWN = dict.fromkeys(
+    NODES, dataclasses.replace(CONFIGURATION, image_shape=(None, 28, 28, 16), output_shape=None)
+)
+
+
+def saving(stage: PlannedStage, saved_us: float) -> PlannedStage:
+    """The stage, predicted to take 100 us less `saved_us`."""
+    prediction = StagePrediction(100.0 - saved_us, 1.0, 100.0, ValueSource.MEASURED, 0, 0)
+    return dataclasses.replace(stage, prediction=prediction)
+
+
+def entry(
+    batch_size: int, *stages: PlannedStage, unstaged: dict[str, str] | None = None
+) -> GraphPlan:
+    """A plan of a graph that takes 1000 us in sequence."""
+    return GraphPlan(
+        "",
+        len(NODES),
+        stages,
+        batch_size,
+        GraphPrediction(900.0, 1000.0, 0, 0, None, "exact"),
+        tuple(
+            UnstagedConvolution(node, algorithm, 10.0, 0, 0)
+            for node, algorithm in (unstaged or {}).items()
+        ),
+    )
+
+
+def test_gives_a_stage_the_schedule_of_each_batch_size() -> None:
+    small = make_lanes("a:FFT b:WINOGRAD")
+    large = Stage((Lane((Step("b", "GEMM"),), priority=-1), Lane((Step("a", "FFT"),), sm_count=8)))
+    [stage] = stages_for_batch_sizes(
+        [entry(32, PlannedStage(large)), entry(8, PlannedStage(small))]
+    )
+    assert stage.stage == large
+    assert stage.schedules == (BatchSchedule(8, small), BatchSchedule(32, large))
+    assert stage.why == "of the plan for batch sizes 8, 32, grouped as for 32"
+
+
+def test_runs_in_sequence_where_a_plan_groups_otherwise() -> None:
+    [stage] = stages_for_batch_sizes(
+        [
+            entry(32, saving(make_stage("a:FFT", "b"), 90)),
+            entry(8, make_stage("b:GEMM", "c"), unstaged={"a": "WINOGRAD"}),
+        ]
+    )
+    # What is in no stage takes the algorithm that is fastest alone; what the plan puts beside
+    # others has none that says anything about running in sequence.
+    assert stage.schedules[0] == BatchSchedule(8, make_lanes("a:WINOGRAD b"))
+
+
+def test_takes_the_grouping_that_saves_most_over_all_batch_sizes() -> None:
+    small = entry(8, saving(make_stage("a", "b"), 90))
+    large = entry(32, saving(make_stage("b", "c"), 20))
+    [stage] = stages_for_batch_sizes([small, large])
+    assert stage.stage == make_lanes("a", "b")
+    # With one more batch size that gains by the other grouping, that one is better in all.
+    larger = entry(64, saving(make_stage("b", "c"), 80))
+    [stage] = stages_for_batch_sizes([small, large, larger])
+    assert stage.stage == make_lanes("b", "c")
+
+
+def test_takes_the_largest_where_nothing_is_predicted() -> None:
+    lanes = {1: ("a", "b"), 32: ("b", "c"), 8: ("a", "c")}
+    entries = [
+        dataclasses.replace(entry(size, make_stage(*each)), prediction=None)
+        for size, each in lanes.items()
+    ]
+    [stage] = stages_for_batch_sizes(entries)
+    assert stage.stage == make_lanes("b", "c")
+
+
+def _plan(*entries: GraphPlan) -> Plan:
+    _, convolutions = make_graph(NODES)
+    fingerprint = fingerprint_convolutions(convolutions)
+    return Plan(tuple(dataclasses.replace(each, fingerprint=fingerprint) for each in entries))
+
+
+def test_a_graph_of_unknown_batch_size_takes_all_entries() -> None:
+    plan = _plan(entry(8, make_stage("a:FFT", "b")), entry(32, make_stage("a", "b:GEMM")))
+    view, convolutions = make_graph(NODES, configurations=UNKNOWN)
+    [stage] = stages_from_plan(plan, convolutions)
+    check_stages([stage], view, convolutions)
+    assert [schedule.batch_size for schedule in stage.schedules] == [8, 32]
+    # A graph whose batch size is known goes by its own entry.
+    _, known = make_graph(NODES)
+    assert stages_from_plan(plan, known) == (make_stage("a:FFT", "b"),)

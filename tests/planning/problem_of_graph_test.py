@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import random
@@ -12,7 +13,6 @@ from planning_graphs import INCEPTION, make_graph
 from profile_values import (
     BACKWARD,
     CPU,
-    GPU,
     HOPPER_SM,
     KERNEL,
     LARGE,
@@ -159,22 +159,12 @@ def test_convolutions_of_one_configuration_share_their_costs() -> None:
 
 
 def test_says_what_graph_device_and_memory_it_is_of() -> None:
-    problem = _problem(INCEPTION, configurations={"5x5": LARGE})
-    _, convolutions = make_graph(
-        INCEPTION,
-        configurations={
-            name: LARGE if name == "5x5" else SMALL
-            for name, text in INCEPTION.items()
-            if text.startswith("Conv2D")
-        },
-    )
+    problem = _problem(INCEPTION)
+    _, convolutions = make_graph(INCEPTION, configurations=dict.fromkeys(INCEPTION, SMALL))
     assert problem.fingerprint == fingerprint_convolutions(convolutions)
     assert (problem.convolution_count, problem.batch_size) == (6, 8)
     assert (problem.sm_count, problem.sm_limits) == (132, HOPPER_SM)
     assert problem.memory_budget_bytes == 1 << 30
-    assert problem.made_with == {
-        "device": GPU.name, "profiled": GPU.date, "cudnn": GPU.cudnn
-    }  # fmt: skip
     on_cpu = _problem(INCEPTION, dataclasses.replace(PROFILE, device=CPU))
     assert (on_cpu.sm_count, on_cpu.sm_limits) == (None, None)
 
@@ -257,42 +247,22 @@ def test_what_is_merged_ran_with_an_algorithm_of_the_wider_convolution(
     assert len(stages) == count
 
 
-def test_a_lane_of_several_that_was_measured_is_known() -> None:
-    measured = make_stage(*PAIR, (SMALL, "eng4_k2=1"), lanes=(0, 0, 1))
-    [stage] = problem_of_profile(make_profile(*PROFILE.algorithms, measured)).stages
-    assert [lane.operations for lane in stage.stage.lanes] == [("0", "1"), ("0",)]
-
-
-def test_a_merged_stage_of_a_profile_becomes_one_of_the_plan() -> None:
-    wide = [(SMALL, "FFT")] * 3
-    measured = make_stage(*wide, lanes=(0, 0, 0), merged=(True,), latency_us=20, sequential_us=37)
-    problem = _problem(INCEPTION, make_profile(*PROFILE.algorithms, measured))
-    [stage] = make_plan(problem).stages
-    names = iter(("1x1", "3x3_reduce", "5x5_reduce"))
-    assert stage.stage == measured.stage.map(lambda _: next(names))
-
-
-def test_a_convolution_may_follow_one_that_it_reads_directly() -> None:
-    problem = _problem(
-        {
-            "a": "Conv2D",
-            "b": "Conv2D a",
-            "relu": "Relu b",
-            "c": "Conv2D relu",
-            "d": "Conv2D a ^wait",
-            "wait": "NoOp ^a",
-        }
-    )
+def test_a_convolution_may_follow_one_that_it_reads_directly_alone() -> None:
+    nodes = {
+        "a": "Conv2D",
+        "b": "Conv2D a",
+        "relu": "Relu b",
+        "c": "Conv2D relu",
+        "d": "Conv2D a ^wait",
+        "wait": "NoOp ^a",
+        # It reads a through Relu too: an op for a, b and e would wait for Relu, and Relu for it.
+        "of_a": "Relu a",
+        "e": "Conv2D b of_a",
+    }
+    problem = _problem(nodes)
     follows = {node.name: node.follows for node in problem.nodes}
-    assert follows == {"a": (), "b": ("a",), "c": (), "d": ()}
-
-
-def test_a_lane_holds_nothing_that_its_end_waits_for_by_way_of_others() -> None:
-    # c reads a through Relu too: an op for a, b and c would wait for Relu, and Relu for it.
-    nodes = {"a": "Conv2D", "relu": "Relu a", "b": "Conv2D a", "c": "Conv2D b relu"}
-    assert [(node.predecessors, node.follows) for node in _problem(nodes).nodes] == [
-        ((), ()), (("a",), ("a",)), (("a", "b"), ("b",))
-    ]  # fmt: skip
+    assert follows == {"a": (), "b": ("a",), "c": (), "d": (), "e": ("b",)}
+    assert _predecessors(problem)["e"] == ("a", "b")
 
 
 def test_a_chain_that_was_measured_beside_another_becomes_a_stage() -> None:
@@ -312,51 +282,15 @@ def test_a_chain_that_was_measured_beside_another_becomes_a_stage() -> None:
     assert [lane.operations for lane in stage.stage.lanes] == [("a", "c"), ("b", "d")]
 
 
-def _merge_groups(
-    nodes: dict[str, str], configurations: dict[str, ConvolutionConfiguration] | None = None
-) -> list[list[str]]:
-    profile = make_profile(*map(make_algorithm, {SMALL, LARGE, *(configurations or {}).values()}))
-    groups: dict[str, list[str]] = {}
-    for node in _problem(nodes, profile, configurations=configurations).nodes:
-        if node.merge_key is not None:
-            groups.setdefault(node.merge_key, []).append(node.name)
-    return sorted(groups.values())
-
-
 def test_convolutions_on_one_image_may_be_merged() -> None:
-    assert _merge_groups(INCEPTION) == [["1x1", "3x3_reduce", "5x5_reduce"]]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"filter_shape": (3, 1, 16, 32)},
-        {"strides": (2, 2)},
-        {"dilations": (2, 2)},
-        {"padding": "VALID"},
-        {"layout": "NCHW"},
-        {"dtype": "float16"},
-        {"fused_ops": ("BiasAdd",)},
-        {"group_count": 2},
-        {"depthwise": True},
-        {"kind": BACKWARD.kind},
-    ],
-    ids=lambda change: next(iter(change)),
-)
-def test_keeps_apart_what_cannot_be_one_convolution(change: dict[str, object]) -> None:
-    other = dataclasses.replace(SMALL, **change)
-    assert _merge_groups(INCEPTION, {"1x1": other}) == [["3x3_reduce", "5x5_reduce"]]
-
-
-def test_convolutions_on_two_outputs_of_one_node_are_not_merged() -> None:
-    nodes = {"split": "Split", "a": "Conv2D split", "b": "Conv2D split:1", "c": "Conv2D split:1"}
-    assert _merge_groups(nodes) == [["b", "c"]]
-
-
-def test_more_filters_are_no_hindrance() -> None:
-    wider = dataclasses.replace(SMALL, filter_shape=(1, 1, 16, 64), output_shape=(8, 28, 28, 64))
-    groups = _merge_groups(INCEPTION, {"1x1": wider})
-    assert groups == [["1x1", "3x3_reduce", "5x5_reduce"]]
+    strided = dataclasses.replace(SMALL, strides=(2, 2))
+    profile = make_profile(*map(make_algorithm, (SMALL, strided)))
+    nodes = INCEPTION | {"split": "Split", "a": "Conv2D split", "b": "Conv2D split:1"}
+    groups = collections.defaultdict(set)
+    for node in _problem(nodes, profile, configurations={"1x1": strided}).nodes:
+        groups[node.merge_key].add(node.name)
+    shared = [group for key, group in groups.items() if key and len(group) > 1]
+    assert shared == [{"3x3_reduce", "5x5_reduce"}]
 
 
 def test_leaves_out_what_gives_other_bits_where_determinism_is_asked_for() -> None:
