@@ -154,19 +154,24 @@ def status() -> Status:
 
 def _graph_table(graphs: Sequence[PassReport]) -> Table:
     table = Table()
-    for column in ("device", "nodes", "convolutions", "stages", "widest", "pass", "left alone"):
+    has_units = any(report.unit_count for report in graphs)
+    has_stages = any(not report.unit_count for report in graphs)
+    columns = ["device", "nodes", "convolutions"]
+    columns += ["stages", "widest"] * has_stages
+    columns += ["narrow units", "of operations"] * has_units
+    for column in (*columns, "pass", "left alone"):
         table.add_column(column, justify="left" if column in ("device", "left alone") else "right")
     for report in graphs:
         stages = report.plan.stages
         refused = collections.Counter(refusal.reason.value for refusal in report.refusals)
         reasons = [f"{count} {reason}" for reason, count in refused.items()]
+        cells = [report.device_type, str(report.node_count), str(report.convolution_count)]
+        if has_stages:
+            widest = max((len(each.stage.lanes) for each in stages), default=0)
+            cells += [str(len(stages)), str(widest)]
+        if has_units:
+            cells += [str(len(report.plan.narrow_units)), str(report.narrow_op_count)]
         table.add_row(
-            report.device_type,
-            str(report.node_count),
-            str(report.convolution_count),
-            str(len(stages)),
-            str(max((len(each.stage.lanes) for each in stages), default=0)),
-            f"{report.milliseconds:.0f} ms",
-            ", ".join(reasons) or report.why_unchanged,
+            *cells, f"{report.milliseconds:.0f} ms", ", ".join(reasons) or report.why_unchanged
         )
     return table
