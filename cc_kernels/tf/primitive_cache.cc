@@ -11,7 +11,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "tensorflow/core/util/util.h"
 
 namespace tf_interop {
 namespace {
@@ -94,7 +93,7 @@ void Swap(DataType dtype) {
 
 std::vector<DataType> PrimitiveCacheTypes(absl::Span<const DataType> dtypes) {
   std::vector<DataType> types;
-  if (!tensorflow::IsMKLEnabled()) return types;
+  if (dtypes.empty()) return types;
   for (const Factory& factory : kFactories) {
     const bool is_used =
         factory.dtype == tensorflow::DT_FLOAT || absl::c_linear_search(dtypes, factory.dtype);

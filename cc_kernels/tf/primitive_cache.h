@@ -15,8 +15,8 @@
 
 namespace tf_interop {
 
-// The element types, of those in `dtypes`, whose caches exist. float's is always among them:
-// convolutions of any type use that one.
+// The element types whose caches kernels of oneDNN's use that read and give `dtypes`. float's is
+// always among them, because convolutions of any type use that one; no kernels use none.
 std::vector<tensorflow::DataType> PrimitiveCacheTypes(
     absl::Span<const tensorflow::DataType> dtypes);
 

@@ -73,7 +73,7 @@ class UnitReader {
   std::vector<Operand> results;
   std::vector<int64_t> batch_sizes;
   int value_count = 0;
-  std::vector<DataType> dtypes;  // of whatever the steps read and give
+  std::vector<DataType> onednn_types;  // of what steps with kernels of oneDNN's read and give
 
  private:
   absl::Status ReadStep(const NodeDef& node);
@@ -174,8 +174,10 @@ absl::Status UnitReader::ReadStep(const NodeDef& node) {
   step.first_value = value_count;
   value_count += step.kernel->num_outputs();
   output_counts_.push_back(static_cast<int>(output_types.size()));
-  dtypes.insert(dtypes.end(), input_types.begin(), input_types.end());
-  dtypes.insert(dtypes.end(), output_types.begin(), output_types.end());
+  if (step.kernel->type_string() != node.op()) {
+    onednn_types.insert(onednn_types.end(), input_types.begin(), input_types.end());
+    onednn_types.insert(onednn_types.end(), output_types.begin(), output_types.end());
+  }
   steps.push_back(std::move(step));
   return absl::OkStatus();
 }
@@ -261,7 +263,7 @@ class Unit : public OpKernel {
     results_ = std::move(reader.results);
     batch_sizes_ = std::move(reader.batch_sizes);
     value_count_ = reader.value_count;
-    primitive_types_ = PrimitiveCacheTypes(reader.dtypes);
+    primitive_types_ = PrimitiveCacheTypes(reader.onednn_types);
   }
 
   void Compute(OpKernelContext* context) override {
