@@ -14,7 +14,7 @@ import tensorflow as tf
 from benchmark_values import BENCHMARK
 from click.testing import CliRunner
 from command_line import end_of, invoke, run_process, start_process, wait_for, words_of
-from profile_values import make_algorithm, make_large_profile, make_profile
+from profile_values import make_algorithm, make_profile
 from report_values import network_plan
 
 from tf_interop.benchmark.result import save_benchmark
@@ -40,7 +40,8 @@ def fixture_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> N
     ids=["long", "short", "help"],
 )
 def test_a_reader_that_goes_away_is_no_error(arguments: list[str], as_json: list[str]) -> None:
-    save_profile(make_large_profile(2000), "large.json")
+    entries = (make_algorithm(algorithm=f"eng{number}") for number in range(2000))
+    save_profile(make_profile(*entries), "large.json")
     reading, writing = os.pipe()
     os.close(reading)
     process = start_process(*arguments, *as_json, stdout=writing)

@@ -10,15 +10,13 @@ import subprocess
 import sys
 import textwrap
 import types
-from collections.abc import Callable
 
 import profile_values
 import pytest
 import tensorflow as tf
-from click.testing import CliRunner
+from command_line import ROOT, invoke
 
 from tf_interop.cli import doctor as doctor_command
-from tf_interop.cli.main import cli
 from tf_interop.doctor import examine as doctor
 from tf_interop.doctor import machine as doctor_machine
 from tf_interop.doctor import tensorflow_checks as doctor_tensorflow
@@ -26,8 +24,6 @@ from tf_interop.doctor.examine import Finding, Level, ok, problem, warning
 from tf_interop.errors import LibraryError
 from tf_interop.profile.types import ProfiledDevice
 from tf_interop.runtime import plugin
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 CHECKS = """
 import os, signal, sys, time
@@ -108,13 +104,10 @@ def test_a_module_that_does_not_import_is_a_finding(checks: pathlib.Path) -> Non
 
 
 def test_this_machine_is_healthy_and_runs_a_stage() -> None:
-    result = CliRunner().invoke(cli, ["doctor", "--json"])
-    found = json.loads(result.stdout)
+    found = json.loads(invoke("doctor --json").stdout)
     levels = {each["name"]: each["level"] for each in found["findings"]}
-    assert result.exit_code == 0 and found["healthy"], found
-    assert levels["a stage"] == "ok"
-    assert levels["plugin for CPU"] == "ok"
-    assert levels["compiled library"] == "ok"
+    assert found["healthy"]
+    assert {levels[name] for name in ("a stage", "plugin for CPU", "compiled library")} == {"ok"}
     assert not {each["level"] for each in found["findings"]} - {"ok", "warning"}
     assert all(each["mend"] for each in found["findings"] if each["level"] != "ok")
 
@@ -147,15 +140,13 @@ def test_works_without_tensorflow() -> None:
     assert not any("Error:" in line for line in lines)
 
 
-@pytest.mark.parametrize(("last", "code"), [(warning, 0), (problem, 1)])
 def test_the_exit_code_is_1_for_a_problem_and_not_for_a_warning(
-    monkeypatch: pytest.MonkeyPatch, last: Callable[..., Finding], code: int
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    findings = (ok("fine", "first"), last("not fine", "mend it", "last"))
-    monkeypatch.setattr(doctor_command, "examine", lambda say: findings)
-    result = CliRunner().invoke(cli, ["doctor"])
-    assert result.exit_code == code
-    assert "→ mend it" in result.stdout
+    for last, code in ((warning, 0), (problem, 1)):
+        findings = (ok("fine", "first"), last("not fine", "mend it", "last"))
+        monkeypatch.setattr(doctor_command, "examine", lambda say, it=findings: it)
+        assert "→ mend it" in invoke("doctor", exit_code=code).stdout
 
 
 @pytest.mark.parametrize(
@@ -208,19 +199,18 @@ def test_says_what_the_driver_tells_of_gpus(monkeypatch: pytest.MonkeyPatch) -> 
     assert finding.level is Level.PROBLEM and "CUDA_VISIBLE_DEVICES='-1'" in finding.text
 
 
-@pytest.mark.parametrize(
-    ("version", "has_gpu", "level"),
-    [("9.10.2", True, Level.OK), ("", True, Level.PROBLEM), ("", False, Level.OK)],
-)
-def test_cudnn_is_needed_where_there_is_a_gpu(
-    monkeypatch: pytest.MonkeyPatch, version: str, has_gpu: bool, level: Level
-) -> None:
-    core = types.SimpleNamespace(cudnn_version=lambda: version)
-    monkeypatch.setattr(doctor_machine, "load_core_library", lambda: core)
-    monkeypatch.setattr(doctor_machine, "has_nvidia_gpu", lambda: has_gpu)
-    [finding] = _check("cuDNN")
-    assert finding.level is level
-    assert version in finding.text
+def test_cudnn_is_needed_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    for version, has_gpu, level in (
+        ("9.10.2", True, Level.OK),
+        ("", True, Level.PROBLEM),
+        ("", False, Level.OK),
+    ):
+        core = types.SimpleNamespace(cudnn_version=lambda it=version: it)
+        monkeypatch.setattr(doctor_machine, "load_core_library", lambda it=core: it)
+        monkeypatch.setattr(doctor_machine, "has_nvidia_gpu", lambda it=has_gpu: it)
+        [finding] = _check("cuDNN")
+        assert finding.level is level
+        assert version in finding.text
 
 
 def test_a_missing_library_says_how_to_build_it(monkeypatch: pytest.MonkeyPatch) -> None:

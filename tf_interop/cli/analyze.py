@@ -29,7 +29,6 @@ analyze ResNet50 --training --json
 analyze my_package.models:build --image-size 299x299
 """,
     notes=_ROWS,
-    short_help="Counts the convolutions of a model that can run together.",
 )
 @model_argument
 @count_option(
@@ -55,7 +54,7 @@ def analyze(
     image_size: tuple[int, int] | None,
     as_grappler_hands_it_over: bool | None,
 ) -> Result:
-    """Counts convolutions of MODEL and how many of them are independent.
+    """Counts convolutions of MODEL, and how many are independent.
 
     Convolutions are independent where neither needs what the other computes: those can be put into
     one stage, and run at the same time.

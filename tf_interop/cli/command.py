@@ -71,7 +71,7 @@ def command(
         exit_codes: as for `help_end`.
         reads_files: whether to say on a terminal that files are being read: a profile of many
             thousand measurements takes seconds.
-        **settings: those of click.command.
+        **settings: those of click.command. The first line of the docstring is the short help.
     """
 
     def declare(function: Callable[..., Result]) -> click.Command:
@@ -90,8 +90,10 @@ def command(
             click.get_current_context().exit(result.exit_code)
 
         make = click.command if group is None else group.command
-        epilog = help_end(examples, exit_codes, notes)
-        declared: click.Command = make(epilog=epilog, **settings)(print_result)
+        settings["epilog"] = help_end(examples, exit_codes, notes)
+        # Click's own would be cut short.
+        settings.setdefault("short_help", (function.__doc__ or "").partition("\n")[0])
+        declared: click.Command = make(**settings)(print_result)
         declared.params.append(
             click.Option(
                 ["--json", "as_json"],
@@ -157,8 +159,8 @@ class ModelGroup(click.Group):
             document = make_schema()
             return Result(document, lambda: print_json(document))
 
-        example = f"{self.name} schema > {self.name}.schema.json"
-        command(example, group=self, help=f"Prints the JSON schema of {what}.")(schema)
+        schema.__doc__ = f"Prints the JSON schema of {what}."
+        command(f"{self.name} schema > {self.name}.schema.json", group=self)(schema)
 
 
 class CommandLine(click.Group):

@@ -20,7 +20,6 @@ _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"
         0: "nothing that does not work; there may be warnings",
         1: "at least one problem",
     },
-    short_help="Says what works on this machine, and how to mend what does not.",
 )
 def doctor() -> Result:
     """Says what works on this machine, and how to mend what does not.

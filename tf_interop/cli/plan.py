@@ -134,7 +134,6 @@ A model that is named like a command:
 plan make check --profile profile.json -o plan.json
 """,
     group=plan,
-    short_help="Plans a model by its profile.",
 )
 @model_argument
 @profile_option(
@@ -176,7 +175,10 @@ def make(
     training: bool,
     **options: Any,
 ) -> Result:
-    """Plans MODEL: puts convolutions into stages, and says what to expect of them."""
+    """Plans MODEL: puts convolutions into stages.
+
+    It says what to expect of them.
+    """
     if not inference and not training:
         raise click.UsageError("Expected --inference or --training, got neither.")
     profile = load_profile(profile_path)
@@ -223,12 +225,7 @@ def _unmeasured_count(graph: GraphPlan) -> int:
     return graph.prediction.unmeasured_count if graph.prediction else 0
 
 
-@command(
-    "plan explain plan.json",
-    group=plan,
-    short_help="Says, stage by stage, why a plan is as it is.",
-    reads_files=True,
-)
+@command("plan explain plan.json", group=plan, reads_files=True)
 @click.argument("file", metavar="PLAN")
 def explain(file: str) -> Result:
     """Says, stage by stage, why PLAN is as it is.
@@ -243,12 +240,7 @@ def explain(file: str) -> Result:
     return Result(loaded, lambda: explain_stages(loaded, Console()))
 
 
-@command(
-    "plan check plan.json",
-    group=plan,
-    short_help="Checks that a file is a legal plan.",
-    reads_files=True,
-)
+@command("plan check plan.json", group=plan, reads_files=True)
 @click.argument("file", metavar="PLAN")
 def check(file: str) -> Result:
     """Checks that PLAN is a legal plan; says where it is not.
@@ -264,17 +256,11 @@ def check(file: str) -> Result:
     return Result({"plan": file, "graphs": [*map(summarize_graph, loaded.graphs)]}, show)
 
 
-@command(
-    "plan compare-model profile.json",
-    group=plan,
-    name="compare-model",
-    short_help="Compares modelled and measured stages.",
-    reads_files=True,
-)
+@command("plan compare-model profile.json", group=plan, name="compare-model", reads_files=True)
 @click.argument("file", metavar="PROFILE")
 @tf32_option
 def compare_model(file: str, allow_tf32: bool) -> Result:
-    """Models every measured stage of PROFILE, and prints how far off that is.
+    """Compares modelled and measured stages of PROFILE.
 
     The model sees the kernels of each algorithm, as measured alone, and not the stages.
     """

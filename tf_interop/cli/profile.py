@@ -122,7 +122,6 @@ A model that is named like a command:
 profile measure show -o profile.json
 """,
     group=profile,
-    short_help="Measures convolutions alone and in stages.",
 )
 @models_argument
 @output_option(
@@ -364,12 +363,7 @@ def _measure_into(
     return file.profile, outcome, 3 if outcome.end is End.DEVICE_LOST else exit_code
 
 
-@command(
-    "profile show profile.json",
-    group=profile,
-    short_help="Shows what a profile holds.",
-    reads_files=True,
-)
+@command("profile show profile.json", group=profile, reads_files=True)
 @click.argument("file", metavar="PROFILE")
 @click.option("--like-paper", is_flag=True, help="In the form of the paper's Tables 1 and 2.")
 def show(file: str, like_paper: bool) -> Result:
@@ -383,28 +377,21 @@ def show(file: str, like_paper: bool) -> Result:
     return Result(profile_document(loaded), lambda: show_it(loaded))
 
 
-@command(
-    "profile check profile.json",
-    group=profile,
-    short_help="Checks that a file is a legal profile.",
-    reads_files=True,
-)
+@command("profile check profile.json", group=profile, reads_files=True)
 @click.argument("file", metavar="PROFILE")
 def check(file: str) -> Result:
     """Checks that PROFILE is a legal profile; says where it is not."""
     return _summary_of(file, load_profile(file))
 
 
-@command(
-    "profile merge monday.json tuesday.json -o both.json",
-    group=profile,
-    short_help="Puts profiles of one device into one.",
-    reads_files=True,
-)
+@command("profile merge monday.json tuesday.json -o both.json", group=profile, reads_files=True)
 @click.argument("files", metavar="PROFILE...", nargs=-1, required=True)
 @output_option("MERGED.json", "The profile to write.", required=True)
 def merge(files: tuple[str, ...], output_path: pathlib.Path) -> Result:
-    """Puts profiles of one device into one; of two measurements of one thing the later counts."""
+    """Puts profiles of one device into one.
+
+    Of two measurements of one thing the later counts.
+    """
     profiles = [load_profile(file) for file in files]
     merged = merge_profiles(profiles)
     save_profile(merged, output_path)
@@ -413,16 +400,14 @@ def merge(files: tuple[str, ...], output_path: pathlib.Path) -> Result:
     return _summary_of(str(output_path), merged, text)
 
 
-@command(
-    "profile diff before.json after.json",
-    group=profile,
-    short_help="Compares two profiles.",
-    reads_files=True,
-)
+@command("profile diff before.json after.json", group=profile, reads_files=True)
 @click.argument("first")
 @click.argument("second")
 def diff(first: str, second: str) -> Result:
-    """Says how the profile SECOND differs from FIRST, by more than the spread."""
+    """Says how the profile SECOND differs from FIRST.
+
+    What is within the spread is no difference.
+    """
     difference = diff_profiles(load_profile(first), load_profile(second))
     return Result(difference, lambda: show_difference(difference))
 

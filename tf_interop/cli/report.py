@@ -48,7 +48,7 @@ _NO_NETWORK = (
 )
 
 
-@command(_EXAMPLES, short_help="Shows a plan as a page, a trace and a picture.")
+@command(_EXAMPLES)
 @click.argument("plan_path", metavar="PLAN", type=click.Path(path_type=pathlib.Path))
 @output_option(
     "REPORT.html",
@@ -103,7 +103,7 @@ def report(
     image_size: tuple[int, int] | None,
     target: str | None,
 ) -> Result:
-    """Shows PLAN as a page: its network, timelines, and why each stage is as it is.
+    """Shows PLAN as a page: its network, its timelines, and reasons.
 
     The page is one file that needs no network. Every time in it says whether it was measured,
     modelled or simulated.
