@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from graph_builder import CPU, GraphBuilder, node_of, set_attributes
+from graph_builder import CPU, graph_of, node_of, set_attributes
 from planning_graphs import make_lanes
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
@@ -23,19 +23,16 @@ _PRESERVED = ("d",)
 
 
 def _before() -> graph_pb2.GraphDef:
-    graph = GraphBuilder()
-    for name in ("x", "f", "g", "c"):
-        graph.source(name)
-    graph.conv("a", "x", "f", "^c")
-    graph.conv("b", "x", "g")
-    graph.conv("d", "f", "g")
-    graph.conv("inner", "x", "f")
-    graph.conv("after_inner", "inner", "f", "^inner")
-    graph.conv("alone", "x", "f")
-    graph.add("reads", "AddN", "a", "b", "d", "alone", "after_inner")
-    graph.add("waits", "NoOp", "^b", "^c")
-    graph.add("placed", "Neg", "x", _class=["loc:@a"])
-    graph.add("apart", "Neg", "x", kind="plain")
+    graph = graph_of(
+        {
+            **{"a": "Conv2D x f ^c", "b": "Conv2D x g", "d": "Conv2D f g", "inner": "Conv2D x f"},
+            **{"after_inner": "Conv2D inner f ^inner", "alone": "Conv2D x f"},
+            **{"reads": "AddN a b d alone after_inner", "waits": "NoOp ^b ^c"},
+            **{"placed": "Neg x", "apart": "Neg x"},
+        }
+    )
+    set_attributes(graph.node("placed"), _class=["loc:@a"])
+    set_attributes(graph.node("apart"), kind="plain")
     graph.graph_def.library.function.add().signature.name = "function"
     return graph.graph_def
 
@@ -90,19 +87,12 @@ def _swap_operands(operation: node_def_pb2.NodeDef) -> None:
     operation.input.reverse()
 
 
-def test_accepts_a_rewrite() -> None:
-    before = _before()
-    check_rewrite(GraphView(before), GraphView(_after(before)), _PRESERVED)
-    check_rewrite(GraphView(before), GraphView(_after(before)), _PRESERVED, readers_only=True)
-
-
-def test_accepts_no_rewrite() -> None:
+def test_accepts_a_rewrite_and_none() -> None:
     before = GraphView(_before())
-    check_rewrite(before, before, ["not there"])
-
-
-def test_accepts_stages_from_before() -> None:
     after = GraphView(_after(_before()))
+    check_rewrite(before, after, _PRESERVED)
+    check_rewrite(before, after, _PRESERVED, readers_only=True)
+    check_rewrite(before, before, ["not there"])
     check_rewrite(after, after, _PRESERVED)
 
 
@@ -185,20 +175,13 @@ def test_rejects(
         check_rewrite(GraphView(before), GraphView(after), _PRESERVED, readers_only=readers_only)
 
 
-def test_rejects_a_reader_of_what_is_no_output() -> None:
+@pytest.mark.parametrize("read", ["inner", "a:1"])
+def test_rejects_a_reader_of_what_is_no_output(read: str) -> None:
     before = _before()
     after = _after(before)
-    node_of(before, "reads").input[0] = "inner"
-    with pytest.raises(GraphError, match="output 0 of 'inner'"):
-        check_rewrite(GraphView(before), GraphView(after), _PRESERVED)
-
-
-def test_rejects_a_reader_of_an_output_that_convolutions_lack() -> None:
-    before = _before()
-    after = _after(before)
-    node_of(before, "reads").input[0] = "a:1"
-    node_of(after, "reads").input[0] = f"{_STAGE}:1"
-    with pytest.raises(GraphError, match="output 1 of 'a'"):
+    node_of(before, "reads").input[0] = read
+    name, _, port = read.partition(":")
+    with pytest.raises(GraphError, match=f"output {port or 0} of '{name}'"):
         check_rewrite(GraphView(before), GraphView(after), _PRESERVED)
 
 
@@ -220,10 +203,7 @@ def test_rejects_a_convolution_in_two_stages() -> None:
 
 @pytest.mark.parametrize("control", ["^a", "^b"])
 def test_rejects_an_order_against_a_control_dependency(control: str) -> None:
-    graph = GraphBuilder()
-    graph.source("x")
-    for name in ("a", "b", "d"):
-        graph.conv(name, "x", "x")
+    graph = graph_of(dict.fromkeys("abd", "Conv2D x f"))
     # As if b or d had been taken without a look at what it waits for.
     after = _staged(graph.graph_def, "a d", "b")
     graph.node("d" if control == "^b" else "b").input.append(control)
@@ -231,63 +211,61 @@ def test_rejects_an_order_against_a_control_dependency(control: str) -> None:
         check_rewrite(GraphView(graph.graph_def), GraphView(after), ())
 
 
+TWO_REGIONS = r"one control-flow region.*'a'.*'b'"
+
+
 def test_rejects_a_stage_of_two_regions() -> None:
-    graph = GraphBuilder()
-    for name in ("x", "f", "c"):
-        graph.source(name)
-    graph.add("switch", "Switch", "x", "c")
-    graph.conv("a", "switch", "f")
-    graph.conv("b", "switch:1", "f")
-    after = _staged(graph.graph_def, "a", "b")
-    with pytest.raises(GraphError, match=r"one control-flow region.*'a'.*'b'"):
-        check_rewrite(GraphView(graph.graph_def), GraphView(after), ())
+    graph = graph_of({"s": "Switch x c", "a": "Conv2D s f", "b": "Conv2D s:1 f"}).graph_def
+    with pytest.raises(GraphError, match=TWO_REGIONS):
+        check_rewrite(GraphView(graph), GraphView(_staged(graph, "a", "b")), ())
 
 
-def test_rejects_a_stage_of_what_is_before_and_after_a_value_that_is_fed() -> None:
-    graph = GraphBuilder()
-    for name in ("x", "f", "p"):
-        graph.source(name, op="Placeholder")
-    graph.conv("a", "x", "f")
-    graph.conv("b", "p", "f")
-    graph.add("fetched", "AddN", "a", "b")
-    preserved = ("p", "fetched")
-    before = GraphView(graph.graph_def)
-    after = GraphView(_staged(graph.graph_def, "a", "b", preserved=preserved))
-    check_rewrite(before, after, preserved)
-    with pytest.raises(GraphError, match=r"one control-flow region.*'a'.*'b'"):
-        check_rewrite(before, after, preserved, fetches=["fetched:0"])
+SOURCES = dict.fromkeys("xpf", "Placeholder")
 
 
-def test_rejects_a_step_that_reads_another_that_may_be_fed() -> None:
-    """The Session of TensorFlow 1 may feed what it also runs; a function's values are never fed."""
-    graph = GraphBuilder()
-    graph.source("x", op="Placeholder")
-    graph.source("f", op="Placeholder")
-    graph.conv("a", "x", "f")
-    graph.conv("b", "a", "f")
-    view = GraphView(graph.graph_def)
-    after = GraphView(_staged(graph.graph_def, "a b", preserved=["a"]))
-    with pytest.raises(GraphError, match="a Session may feed"):
-        check_rewrite(view, after, ["a"], fetches=["a", "b"])
-    graph.source("argument")
-    view = GraphView(graph.graph_def)
-    check_rewrite(view, GraphView(_staged(graph.graph_def, "a b", preserved=["a"])), ["a"])
+@pytest.mark.parametrize(
+    ("nodes", "lanes", "preserved", "match"),
+    [
+        pytest.param(
+            {"a": "Conv2D x f", "b": "Conv2D p f", "fetched": "AddN a b"},
+            ("a", "b"),
+            ("p", "fetched"),
+            TWO_REGIONS,
+            id="before_and_after_a_value",
+        ),
+        # The Session of TensorFlow 1 may feed what it also runs; a function's values never are.
+        pytest.param(
+            {"a": "Conv2D x f", "fetched": "Conv2D a f"},
+            ("a fetched",),
+            ("a",),
+            "a Session may feed",
+            id="a_step_that_reads_another",
+        ),
+    ],
+)
+def test_rejects_what_may_be_fed(
+    nodes: dict[str, str], lanes: tuple[str, ...], preserved: tuple[str, ...], match: str
+) -> None:
+    of_session = graph_of(SOURCES | nodes).graph_def
+    view = GraphView(of_session)
+    after = GraphView(_staged(of_session, *lanes, preserved=preserved))
+    with pytest.raises(GraphError, match=match):
+        check_rewrite(view, after, preserved, fetches=["a", "fetched:0"])
+    of_function = graph_of(SOURCES | {"argument": "_Arg"} | nodes).graph_def
+    view = GraphView(of_function)
+    check_rewrite(view, GraphView(_staged(of_function, *lanes, preserved=preserved)), preserved)
 
 
 def test_rejects_a_stage_that_makes_a_cycle() -> None:
-    graph = GraphBuilder()
-    graph.source("x")
-    graph.source("y")
-    graph.conv("a", "x", "x")
-    graph.conv("b", "y", "x")
-    after = _staged(graph.graph_def, "a", "b")
+    before = graph_of({"a": "Conv2D x x", "b": "Conv2D y x"}).graph_def
+    after = _staged(before, "a", "b")
     # As if b had read a all along.
-    for graph_def in (graph.graph_def, after):
+    for graph_def in (before, after):
         _remove(graph_def, "y")
-    _set_input(graph.graph_def, "b", 0, "a")
+    _set_input(before, "b", 0, "a")
     _set_input(after, _STAGE, 1, _STAGE)
     with pytest.raises(GraphError, match="cycle"):
-        check_rewrite(GraphView(graph.graph_def), GraphView(after), ())
+        check_rewrite(GraphView(before), GraphView(after), ())
 
 
 @pytest.mark.parametrize(
@@ -299,15 +277,11 @@ def test_rejects_a_stage_that_makes_a_cycle() -> None:
     ],
 )
 def test_rejects_what_is_taken_as_constant(changes: dict[str, str], preserved: list[str]) -> None:
-    graph = GraphBuilder()
-    graph.source("x")
-    graph.add("f", "Const")
-    for name in ("a", "b"):
-        graph.conv(name, "x", "f")
-    after = _staged(graph.graph_def, "a", "b")
-    check_rewrite(GraphView(graph.graph_def), GraphView(after), [])
-    for graph_def in (graph.graph_def, after):
+    before = graph_of({"f": "Const", "a": "Conv2D x f", "b": "Conv2D x f"}).graph_def
+    after = _staged(before, "a", "b")
+    check_rewrite(GraphView(before), GraphView(after), [])
+    for graph_def in (before, after):
         for field, value in changes.items():
             setattr(node_of(graph_def, "f"), field, value)
     with pytest.raises(GraphError, match=r"constant inputs.*'f'"):
-        check_rewrite(GraphView(graph.graph_def), GraphView(after), preserved)
+        check_rewrite(GraphView(before), GraphView(after), preserved)
