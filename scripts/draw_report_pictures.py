@@ -15,7 +15,6 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
 
-import argparse
 import contextlib
 import dataclasses
 import math
@@ -26,9 +25,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
+import click
 from playwright.sync_api import sync_playwright
 
+# The models are in the checkout, which is not on Python's path.
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
 import tf_interop
+from python.models.googlenet import googlenet
 from tf_interop.convolution import ConvolutionConfiguration, multiply_adds
 from tf_interop.profile.entries import AlgorithmMeasurement, KernelMeasurement
 from tf_interop.profile.types import Profile, ProfiledDevice, SmLimits
@@ -58,65 +62,36 @@ DEVICE = ProfiledDevice(
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class SimulatedKernel:
-    """An algorithm's kernel and how fast it is, all of it made up.
-
-    Attributes:
-        algorithm: its name.
-        flops_per_us: multiply-adds in a microsecond where it fills the GPU.
-        tile: outputs of one block.
-        registers: per thread.
-        shared_memory_bytes: per block.
-        alu_utilization: share of the time.
-        memory_stall: share of the stalls.
-        workspace_bytes_per_output: of the convolution.
-        smallest_filter: height and width that it is for.
-    """
-
-    algorithm: str
-    flops_per_us: float
-    tile: int
-    registers: int
-    shared_memory_bytes: int
-    alu_utilization: float
-    memory_stall: float
-    workspace_bytes_per_output: int
-    smallest_filter: int = 1
+# Of each algorithm, all of it made up: multiply-adds in a microsecond where it fills the GPU,
+# outputs of one block, registers per thread, shared memory per block, ALU utilization, memory
+# stall, workspace bytes per output of the convolution, and the heights of filters that it is for.
+KERNELS = {
+    "IMPLICIT_PRECOMP_GEMM": (4.0e6, 2048, 118, 19200, 0.70, 0.03, 1, (1, 3, 5, 7)),
+    "GEMM": (3.6e6, 4096, 64, 40960, 0.45, 0.12, 6, (1, 3, 5, 7)),
+    "IMPLICIT_GEMM": (3.1e6, 2048, 48, 12288, 0.55, 0.08, 0, (1, 3, 5, 7)),
+    "FFT_TILING": (3.9e6, 4096, 40, 36864, 0.30, 0.15, 24, (3, 5, 7)),
+    "WINOGRAD_NONFUSED": (4.6e6, 4096, 96, 33792, 0.60, 0.10, 16, (3,)),
+}
 
 
-KERNELS = (
-    SimulatedKernel("IMPLICIT_PRECOMP_GEMM", 4.0e6, 2048, 118, 19200, 0.70, 0.03, 1),
-    SimulatedKernel("GEMM", 3.6e6, 4096, 64, 40960, 0.45, 0.12, 6),
-    SimulatedKernel("IMPLICIT_GEMM", 3.1e6, 2048, 48, 12288, 0.55, 0.08, 0),
-    SimulatedKernel("FFT_TILING", 3.9e6, 4096, 40, 36864, 0.30, 0.15, 24, smallest_filter=3),
-    SimulatedKernel("WINOGRAD_NONFUSED", 4.6e6, 4096, 96, 33792, 0.60, 0.10, 16, smallest_filter=3),
-)
-
-
-def main() -> None:
+@click.command(help=__doc__)
+@click.argument("folder", type=click.Path(file_okay=False, path_type=pathlib.Path))
+def main(folder: pathlib.Path) -> None:
     """Makes the profile, the plan, the report and its pictures."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=pathlib.Path, help="where the pictures go")
-    arguments = parser.parse_args()
-    arguments.folder.mkdir(parents=True, exist_ok=True)
+    folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        save_plan_of_the_model(folder)
-        command = [sys.executable, "-m", "tf_interop", "report", folder / "plan.json"]
-        command += ["--model", MODEL, "--profile", folder / "profile.json", "--for", CAPABILITY]
-        command += ["--title", "GoogLeNet, inference", "-o", folder / "report.html"]
-        command += ["--png", arguments.folder / "timeline.png"]
-        subprocess.run(list(map(str, command)), check=True, cwd=ROOT)
-        page = folder / "report.html"
-        photograph(page, arguments.folder / "report.png", 1280, 1545)
+        temporary = pathlib.Path(name)
+        save_plan_of_the_model(temporary)
+        words = f"-m tf_interop report {name}/plan.json --model {MODEL} --for {CAPABILITY}"
+        paths = f"--profile {name}/profile.json -o {name}/report.html --png {folder}/timeline.png"
+        title = ["--title", "GoogLeNet, inference"]
+        subprocess.run([sys.executable, *f"{words} {paths}".split(), *title], check=True, cwd=ROOT)
+        photograph(temporary / "report.html", folder / "report.png", 1280, 1545)
 
 
 def save_plan_of_the_model(folder: pathlib.Path) -> None:
     """Writes `profile.json` and `plan.json` of the model to a folder."""
-    sys.path.insert(0, str(ROOT))
-    from python.models.googlenet import googlenet
-
     options = tf_interop.CollectOptions(compute_capability=CAPABILITY, stage_sources=())
     collected = tf_interop.collect_configurations([MODEL], options)
     profile = Profile(
@@ -141,36 +116,35 @@ def simulated_algorithms(
     height = configuration.filter_shape[0]
     outputs = math.prod(size or 1 for size in configuration.output_shape)
     work = multiply_adds(configuration)
-    for each in KERNELS:
-        if height is not None and (
-            height < each.smallest_filter or (each.algorithm == "WINOGRAD_NONFUSED" and height != 3)
-        ):
+    for algorithm, (
+        speed, tile, registers, shared_memory, alu_utilization, memory_stall, workspace, heights,
+    ) in KERNELS.items():  # fmt: skip
+        if height not in heights:
             continue
-        blocks = max(1, math.ceil(outputs / each.tile))
+        blocks = max(1, math.ceil(outputs / tile))
         # Few blocks leave SMs idle.
         filled = min(1.0, blocks / DEVICE.sm_count)
-        latency_us = 5.0 + work / each.flops_per_us / max(filled, 0.25)
+        latency_us = 5.0 + work / speed / max(filled, 0.25)
+        kernel = KernelMeasurement(
+            name=f"simulated_{algorithm.lower()}",
+            grid=(blocks, 1, 1),
+            block=(256, 1, 1),
+            registers_per_thread=registers,
+            shared_memory_bytes=shared_memory,
+            time_share=1.0,
+            alu_utilization=alu_utilization,
+            memory_stall=memory_stall,
+        )
         yield AlgorithmMeasurement(
             configuration=configuration,
-            algorithm=each.algorithm,
+            algorithm=algorithm,
             tf32=False,
             latency_us=latency_us,
             spread_us=0.01 * latency_us,
-            workspace_bytes=outputs * each.workspace_bytes_per_output,
+            workspace_bytes=outputs * workspace,
             relative_error=None,
             deterministic=True,
-            kernels=(
-                KernelMeasurement(
-                    name=f"simulated_{each.algorithm.lower()}",
-                    grid=(blocks, 1, 1),
-                    block=(256, 1, 1),
-                    registers_per_thread=each.registers,
-                    shared_memory_bytes=each.shared_memory_bytes,
-                    time_share=1.0,
-                    alu_utilization=each.alu_utilization,
-                    memory_stall=each.memory_stall,
-                ),
-            ),
+            kernels=(kernel,),
             source=SIMULATED,
         )
 

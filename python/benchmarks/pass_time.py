@@ -26,43 +26,12 @@ from tensorflow.core.framework import graph_pb2
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from python.benchmarks.result_file import write_result
+from tf_interop.model.graphs import handed_graph_of, trace
 from tf_interop.runtime.graph_pass import run_conv_stage_pass
-from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.settings import Policy, Settings
 
 DEFAULT_NETWORKS = ("ResNet50", "InceptionV3", "InceptionResNetV2", "NASNetMobile")
 REPETITIONS = 7
-
-
-def make_step(model: tf.keras.Model) -> tf.types.experimental.GenericFunction:
-    """One training step with SGD in one function."""
-    optimizer = tf.keras.optimizers.SGD(0.01)
-    optimizer.build(model.trainable_variables)
-    labels = tf.constant([1, 2])
-
-    @tf.function
-    def step(images: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(
-                tf.keras.losses.sparse_categorical_crossentropy(
-                    labels, model(images, training=True)
-                )
-            )
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return loss
-
-    return step
-
-
-def hand_over(step: tf.types.experimental.GenericFunction, images: tf.Tensor) -> bytes:
-    """The step's graph as Grappler hands it over first, serialized."""
-    graphs: list[graph_pb2.GraphDef] = []
-    get_plugin().settings = Settings()
-    tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": True})
-    with get_plugin().observe(lambda graph_def, _: graphs.append(graph_def)):
-        step(images)
-    return max(graphs, key=lambda graph: len(graph.node)).SerializeToString()
 
 
 def time_pass(serialized: bytes) -> dict[str, float]:
@@ -97,8 +66,10 @@ def main(names: tuple[str, ...], output: pathlib.Path | None) -> None:
     for name in names:
         with console.status(name):
             model = getattr(tf.keras.applications, name)(weights=None)
-            images = tf.random.normal((2, *model.input_shape[1:]))
-            timed = time_pass(hand_over(make_step(model), images))
+            traced = trace(model, batch_size=2, training=True, image_size=None)
+            graph_def = handed_graph_of(traced)
+            assert graph_def is not None
+            timed = time_pass(graph_def.SerializeToString())
         rows.append({"network": name, **timed})
         table.add_row(
             name,
