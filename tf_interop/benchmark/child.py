@@ -65,7 +65,9 @@ class Request:
         case: the case.
         variant: the way to run it; None to make a plan.
         plan_path: the plan, to write or to run by; None for variants that need none.
-        profile_path: the profile to plan by; None for stages everywhere (policy `always`).
+        profile_path: the profile to plan by.
+        tune_budget_s: how long to tune, in seconds, in place of a profile; with neither there are
+            stages everywhere (policy `always`).
         allow_foreign_profile: whether the profile may be of another device.
         repetition: which turn it is.
         options: how to measure.
@@ -76,6 +78,7 @@ class Request:
     variant: Variant | None
     plan_path: str | None = None
     profile_path: str | None = None
+    tune_budget_s: float | None = None
     allow_foreign_profile: bool = False
     repetition: int = 0
     options: MeasuringOptions = dataclasses.field(default_factory=MeasuringOptions)
@@ -187,6 +190,7 @@ def _make_plan(request: Request) -> None:
     from tf_interop.model.make_plan import plan
     from tf_interop.runtime.status import status
     from tf_interop.runtime.switch import enable
+    from tf_interop.tuning.tune import tune
 
     case = request.case
     model = _load(case)
@@ -199,6 +203,16 @@ def _make_plan(request: Request) -> None:
             image_size=case.image_size,
             allow_foreign_profile=request.allow_foreign_profile,
         )
+    elif request.tune_budget_s is not None:
+        made = tune(
+            model,
+            batch_sizes=(case.batch_size,),
+            training=case.mode is Mode.TRAINING,
+            image_size=case.image_size,
+            budget=request.tune_budget_s,
+            use_cache=False,
+            enable=False,
+        ).plan
     else:
         enable("always")
         _function_of(model, case, compiled_by_xla=False)()
@@ -215,6 +229,10 @@ def _measure(request: Request, variant: Variant) -> Block:
 
     began = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     case, options = request.case, request.options
+    if variant is Variant.INTRA_ONE:
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+    elif variant is Variant.INTER_ONE:
+        tf.config.threading.set_inter_op_parallelism_threads(1)
     has_gpu = bool(tf.config.list_physical_devices("GPU"))
     if request.needs_gpu and not has_gpu:
         raise BenchmarkError(
@@ -249,7 +267,8 @@ def _measure(request: Request, variant: Variant) -> Block:
         # Linux counts in KiB.
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     seen = status()
-    if variant.needs_plan and seen.failures and not seen.stage_count:
+    stage_count = seen.stage_count + seen.narrow_unit_count
+    if variant.needs_plan and seen.failures and not stage_count:
         # What ran was stock TensorFlow, and not because the plan says so.
         raise BenchmarkError(f"Expected stages, got none: {seen.failures[0].cause}")
     return Block(
@@ -259,7 +278,7 @@ def _measure(request: Request, variant: Variant) -> Block:
         memory_peak_bytes=peak_bytes,
         memory_kind=MemoryKind.GPU_ALLOCATOR if has_gpu else MemoryKind.PROCESS_RSS,
         gpu_utilization=utilization,
-        stage_count=seen.stage_count,
+        stage_count=stage_count,
         fallbacks=dict(seen.counters.fallbacks),
         began=began,
     )

@@ -30,9 +30,11 @@ class Variant(enum.Enum):
 
     STOCK: TensorFlow as it is.
     XLA: compiled with `jit_compile=True`.
-    OURS: with the stages of the plan.
+    OURS: with the stages or the narrow units of the plan.
     PINNING: the plan's algorithms alone; the convolutions of a stage run one after another.
     CONCURRENCY: the plan's lanes alone; the algorithms are those that cuDNN would choose.
+    INTRA_ONE: stock, with one thread inside of an operation and one operation on each core.
+    INTER_ONE: stock, with one operation at a time, on all cores.
     """
 
     STOCK = "stock"
@@ -40,6 +42,8 @@ class Variant(enum.Enum):
     OURS = "ours"
     PINNING = "pinning"
     CONCURRENCY = "concurrency"
+    INTRA_ONE = "intra-1"
+    INTER_ONE = "inter-1"
 
     @property
     def needs_plan(self) -> bool:
@@ -162,7 +166,7 @@ class Block:
         memory_kind: which memory that is.
         gpu_utilization: mean share of the time in which a kernel ran, by NVML; None where there is
             no GPU, or steps were timed for less than a second, which NVML does not resolve.
-        stage_count: stages in the graphs that ran.
+        stage_count: stages and narrow units in the graphs that ran.
         fallbacks: how often stages did not do as planned, by reason, in all steps.
         began: date and time in UTC, as in ISO 8601.
     """

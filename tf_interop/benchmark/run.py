@@ -39,16 +39,18 @@ Listener = Callable[[str, int, int], object]
 
 @dataclasses.dataclass(frozen=True)
 class PlanSource:
-    """Where the plan of a case comes from; with neither file every convolution is in a stage.
+    """Where the plan of a case comes from; with none of these every convolution is in a stage.
 
     Attributes:
         plan_path: a plan file that holds it.
         profile_path: a profile to plan each case by.
+        tune_budget_s: how long to tune each case, in seconds.
         allow_foreign_profile: whether the profile may be of another device.
     """
 
     plan_path: pathlib.Path | None = None
     profile_path: pathlib.Path | None = None
+    tune_budget_s: float | None = None
     allow_foreign_profile: bool = False
 
 
@@ -223,7 +225,14 @@ class BenchmarkRun:
             if not path.exists() or _sha256(path) not in used:
                 path.parent.mkdir(exist_ok=True)
                 profile = None if source.profile_path is None else str(source.profile_path)
-                request = Request(case, None, str(path), profile, source.allow_foreign_profile)
+                request = Request(
+                    case,
+                    None,
+                    str(path),
+                    profile,
+                    source.tune_budget_s,
+                    source.allow_foreign_profile,
+                )
                 failure = self._start("planning", request).failure
             self._plans[case] = path
             if failure is not None:

@@ -18,8 +18,7 @@ from tf_interop.tables import UNKNOWN, new_table, percent, print_on
 from tf_interop.versioned_file import write_file
 
 _ON_A_CPU = (
-    "Measured on a CPU: it shows how everything works. Whether stages are faster on a GPU, for "
-    "which they are made, it does not say."
+    "Measured on a CPU, where units run on one core each. Of stages on a GPU it says nothing."
 )
 _MEMORY_IS = {
     MemoryKind.PROCESS_RSS: "memory: of the whole process (RSS). GPU busy: there is no GPU to ask.",

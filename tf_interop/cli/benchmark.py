@@ -136,7 +136,6 @@ benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
 """,
     group=benchmark,
     exit_codes=_EXIT_CODES,
-    short_help="Measures models in each variant, by turns.",
 )
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
 @output_option(
@@ -160,10 +159,10 @@ benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
 @option(
     "--variants",
     type=Text("NAME,…", functools.partial(_members_of, Variant)),
-    default=",".join(each.value for each in Variant),
-    help="stock: TensorFlow as it is. xla: compiled by XLA. ours: with the plan's stages. pinning: "
-    "the plan's algorithms, one after another. concurrency: the plan's lanes, no algorithm "
-    "pinned.",
+    default="stock,xla,ours,pinning,concurrency",
+    help="stock: TensorFlow as it is. xla: compiled by XLA. ours: with the plan. pinning: its "
+    "algorithms, one after another. concurrency: its lanes, no algorithm pinned. intra-1: stock "
+    "with one thread inside of an operation. inter-1: stock with one operation at a time.",
 )
 @click.option(
     "--plan",
@@ -174,6 +173,12 @@ benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
     help="A plan that holds all cases, or those of a precision.",
 )
 @profile_option("Plan each case by this profile, as tf-interop plan does.")
+@click.option(
+    "--tune",
+    "tune_budget_s",
+    type=TIME,
+    help="Tune each case for this long, such as 30s, as tf-interop tune does (on a CPU).",
+)
 @click.option(
     "--policy",
     type=click.Choice(["always"]),
@@ -223,6 +228,7 @@ def measure(
     variants: tuple[Variant, ...],
     plan_paths: _PlanPaths,
     profile_path: pathlib.Path | None,
+    tune_budget_s: float | None,
     policy: str | None,
     allow_foreign_profile: bool,
     repetitions: int,
@@ -232,11 +238,11 @@ def measure(
     plot_path: pathlib.Path | None,
     **measuring_options: Any,
 ) -> Result:
-    """Measures a step of each MODEL in each variant, a new process for each turn.
+    """Measures a step of each MODEL in each variant, by turns.
 
-    MODEL is the name of a Keras application (ResNet50), a .keras or .h5 file, or module:function,
-    which gives a Keras model and is called with image_size=(height, width) where it has that
-    argument and --image-size is given.
+    Each turn is a new process. MODEL is the name of a Keras application (ResNet50), a .keras or .h5
+    file, or module:function, which gives a Keras model and is called with image_size=(height,
+    width) where it has that argument and --image-size is given.
 
     What crashes, runs out of memory or takes too long is an entry of the results with its reason,
     and the rest goes on. The results are on disk after every process: a run that was killed goes on
@@ -244,8 +250,11 @@ def measure(
     """
     if not inference and not training:
         raise click.UsageError("Expected --inference or --training, got neither.")
-    if sum((bool(plan_paths), profile_path is not None, policy is not None)) > 1:
-        raise click.UsageError("Expected one of --plan, --profile and --policy, got several.")
+    sources = (profile_path, tune_budget_s, policy)
+    if bool(plan_paths) + sum(each is not None for each in sources) > 1:
+        raise click.UsageError(
+            "Expected one of --plan, --profile, --tune and --policy, got several."
+        )
     modes = {Mode.INFERENCE: inference, Mode.TRAINING: training}
     # Cases of one model are together: what is measured first is of use without what follows.
     cases = tuple(
@@ -258,14 +267,14 @@ def measure(
 
     def source_of(case: Case) -> PlanSource | None:
         plan_path = plan_paths.get(case.precision, plan_paths.get(None))
-        if plan_path is None and profile_path is None and policy is None:
+        if plan_path is None and all(each is None for each in sources):
             return None
-        return PlanSource(plan_path, profile_path, allow_foreign_profile)
+        return PlanSource(plan_path, profile_path, tune_budget_s, allow_foreign_profile)
 
     unplanned = [case.name for case in cases if source_of(case) is None]
     if unplanned and any(variant.needs_plan for variant in variants):
         raise click.UsageError(
-            f"Expected a plan for '{unplanned[0]}', got none. Pass --plan, --profile or "
+            f"Expected a plan for '{unplanned[0]}', got none. Pass --plan, --profile, --tune or "
             "--policy always, or leave out the variants ours, pinning and concurrency."
         )
     # Before anything is measured: each of them would be the failure of every case, or of the end.
@@ -331,16 +340,14 @@ def environment() -> tuple[ProfiledDevice, dict[str, str]]:
     return gpu or this_cpu(), made_with
 
 
-@command(
-    "benchmark show results.json --csv results.csv",
-    group=benchmark,
-    short_help="Shows what was measured, or draws it.",
-    reads_files=True,
-)
+@command("benchmark show results.json --csv results.csv", group=benchmark, reads_files=True)
 @click.argument("file", metavar="RESULTS")
 @_other_forms_options
 def show(file: str, csv_path: pathlib.Path | None, plot_path: pathlib.Path | None) -> Result:
-    """Shows what is in the file RESULTS: milliseconds for each step, and how they compare."""
+    """Shows what is in the file RESULTS, or draws it.
+
+    These are milliseconds for each step, and how they compare.
+    """
     loaded = load_benchmark(file)
     _write_other_forms(loaded, csv_path, plot_path)
     return Result(loaded, lambda: show_benchmark(loaded, Console()))
