@@ -127,7 +127,7 @@ class _Run:
         return True
 
     def _put_out_record(self, status: tf_interop.Status) -> None:
-        from tf_interop.runtime.record_run import record_run
+        from tf_interop.runtime.status import record_run
 
         record = record_run(status, (self.program, *self.arguments))
         if self.record_path is not None:

@@ -1,9 +1,10 @@
-"""What the plugin does in this process, for people and for programs."""
+"""What the plugin does in this process, for people, for programs and for files of runs."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import datetime
 import io
 from collections.abc import Sequence
 
@@ -13,10 +14,12 @@ from rich.table import Table
 from tf_interop import tensorflow_internals
 from tf_interop.errors import TfInteropError
 from tf_interop.graph.xla_functions import XlaFunction, XlaFunctionFinder, xla_auto_clustering
+from tf_interop.measure.device import running_device, this_cpu
 from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.runtime.graph_pass import NOTHING_TO_PLAN_FROM, PassReport
 from tf_interop.runtime.kernel_library import Counters
 from tf_interop.runtime.plugin import PassFailure, get_plugin
+from tf_interop.runtime.run_record import RunGraph, RunRecord
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,6 +155,27 @@ def status() -> Status:
     )
 
 
+def record_run(status: Status, command: Sequence[str]) -> RunRecord:
+    """What the plugin did in this process, for `tf-interop report --run`.
+
+    Args:
+        status: what `tf_interop.status()` says.
+        command: the program and its arguments.
+    """
+    gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
+    return RunRecord(
+        date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        device=(gpu or this_cpu()).name,
+        command=" ".join(command),
+        graphs=tuple(_run_graph(each) for each in reversed(status.graphs)),
+        stages_run=status.counters.stages_run,
+        fallbacks=status.counters.fallbacks,
+        refused_lane_options=status.counters.refused_lane_options,
+        failures={failure.cause: failure.count for failure in status.failures},
+        made_with={"tensorflow": tensorflow_internals.tensorflow_version()},
+    )
+
+
 def _graph_table(graphs: Sequence[PassReport]) -> Table:
     table = Table()
     has_units = any(report.unit_count for report in graphs)
@@ -175,3 +199,15 @@ def _graph_table(graphs: Sequence[PassReport]) -> Table:
             *cells, f"{report.milliseconds:.0f} ms", ", ".join(reasons) or report.why_unchanged
         )
     return table
+
+
+def _run_graph(report: PassReport) -> RunGraph:
+    return RunGraph(
+        fingerprint=report.plan.fingerprint,
+        batch_size=report.plan.batch_size,
+        device_type=report.device_type,
+        convolution_count=report.convolution_count,
+        stage_count=len(report.plan.stages),
+        refusals=report.refusals,
+        why_unchanged=report.why_unchanged,
+    )
