@@ -251,10 +251,3 @@ def test_content_is_on_disk_before_it_takes_the_name(
     monkeypatch.setattr(os, "fsync", look_and_fsync)
     LIST.save(LIST.value, path)
     assert seen == [(False, path.stat().st_size)]
-
-
-def test_writes_through_a_link(tmp_path: pathlib.Path, path: pathlib.Path) -> None:
-    (tmp_path / "link.json").symlink_to(path)
-    LIST.save(LIST.value, tmp_path / "link.json")
-    assert (tmp_path / "link.json").is_symlink()
-    assert LIST.load(path) == LIST.value

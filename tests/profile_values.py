@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -188,34 +187,3 @@ MERGED: tuple[Entry, ...] = (
     ),
     make_stage_failure((SMALL, "FFT"), (WIDER, "FFT"), lanes=(0, 0), merged=(True,)),
 )
-
-
-def make_large_profile(entry_count: int) -> Profile:
-    """As large as real ones: 40 algorithms a convolution, two kernels each, long names."""
-    generator = random.Random(0)
-    entries: list[Entry] = []
-    for number in range(entry_count):
-        batch, algorithm = divmod(number, 40)
-        configuration = dataclasses.replace(SMALL, image_shape=(batch + 1, 28, 28, 16))
-        kernels = tuple(
-            dataclasses.replace(
-                KERNEL,
-                name=f"sm90_xmma_fprop_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x"
-                f"128x32_warpgroupsize1x1x1_g1_execute_segment_k_off_kernel__5x_cudnn_{each}",
-                grid=(generator.randrange(1, 1000), 1, 1),
-                time_share=0.5,
-            )
-            for each in (algorithm, algorithm + 1)
-        )
-        entries.append(
-            dataclasses.replace(
-                make_algorithm(configuration, f"eng{algorithm}_k2=1_k3=0", kernels=kernels),
-                latency_us=generator.uniform(5, 500),
-                spread_us=generator.uniform(0.1, 5),
-                relative_error=generator.uniform(1e-7, 1e-3),
-                source="tf_interop core, backend cudnn: warmup_runs=3, repetitions=20, "
-                "cache_bytes=None, head_start_bytes=None, workspace_limit_bytes=1073741824, "
-                "reference_limit_multiply_adds=200000000.0, seed=0, allow_tf32=True",
-            )
-        )
-    return make_profile(*entries)

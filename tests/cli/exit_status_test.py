@@ -20,7 +20,7 @@ from report_values import network_plan
 from tf_interop.benchmark.result import save_benchmark
 from tf_interop.cli.main import cli
 from tf_interop.planning.file import save_plan
-from tf_interop.profile.file import load_profile, save_profile
+from tf_interop.profile.file import save_profile
 
 AS_JSON = pytest.mark.parametrize("as_json", [[], ["--json"]], ids=["text", "json"])
 
@@ -151,16 +151,8 @@ def test_what_is_wrong_with_a_model_is_said_without_a_traceback(
     assert not pathlib.Path("new.json").exists()
 
 
-FILES = {
-    "missing.json": None,
-    "folder": "is a folder",
-    "damaged.json": b'{"format": ',
-    "binary.json": b"\xff\xfe\x00",
-    "nested.json": b"[" * 100_000,
-    "foreign.json": b'{"format": "another", "version": 1}',
-    "list.json": b"[]",
-    "empty.json": b"",
-}
+# What else may be wrong with a file its format's own tests say.
+FILES = {"missing.json": None, "folder": "is a folder", "damaged.json": b'{"format": '}
 READERS = [
     "profile show {}",
     "profile check {}",
@@ -201,14 +193,6 @@ def test_a_file_that_cannot_be_read_is_said_in_a_line(file: str, reader: str) ->
     assert not pathlib.Path("new.json").exists()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
-def test_files_that_may_not_be_read_or_written_are_said_in_a_line() -> None:
-    pathlib.Path("closed").mkdir(mode=0o500)
-    assert "Permission denied" in invoke("report plan.json -o closed/page.html", exit_code=1).stderr
-    pathlib.Path("plan.json").chmod(0)
-    assert "Permission denied" in invoke("plan check plan.json", exit_code=1).stderr
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -236,16 +220,6 @@ def test_a_disk_that_is_full_leaves_what_was_there(
     assert "No space left on device" in line
     assert pathlib.Path("out.png").read_text() == "what was there"
     assert sorted(pathlib.Path().iterdir()) == before
-
-
-def test_what_is_no_file_is_written_to_as_it_is() -> None:
-    os.mkfifo("pipe")
-    reader = subprocess.Popen(["cat", "pipe"], stdout=subprocess.PIPE)
-    invoke("profile merge profile.json -o pipe")
-    output, _ = reader.communicate(timeout=30)
-    pathlib.Path("two.json").write_bytes(output)
-    assert load_profile("two.json") == load_profile("profile.json")
-    assert pathlib.Path("pipe").is_fifo()
 
 
 @pytest.mark.parametrize(

@@ -194,18 +194,6 @@ def test_explains_what_is_merged_and_what_is_not() -> None:
     assert explanation_of(problem).alternatives == ()
 
 
-def test_explains_what_is_merged_beside_another() -> None:
-    def stage(algorithm: str) -> Stage[str]:
-        [merged] = merge("b a", algorithm).lanes
-        return Stage((Lane((Step("c", "GEMM"),)), merged))
-
-    measured = (MeasuredStage(stage("FFT"), 27), MeasuredStage(stage("WINOGRAD"), 25))
-    explanation = explanation_of(dataclasses.replace(problem_to_merge(), stages=measured))
-    alone = (LaneExplanation(10, 5, "GEMM", 10), LaneExplanation(30, 5, None, 30))
-    assert explanation.lanes == alone
-    assert explanation.alternatives == (Alternative(stage("FFT"), 27, MEASURED, 0, "not faster"),)
-
-
 def test_explains_a_lane_of_dependent_steps() -> None:
     problem = make_problem({"a": "", "b": "a", "c": ""}, dict.fromkeys("abc", 10.0), {"a>b c": 18})
     costs = dataclasses.replace(

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from planning_graphs import CONFIGURATION, INCEPTION, make_graph, make_lanes, make_stage
 
-from tf_interop.convolution import ConvolutionConfiguration, batch_size_of
+from tf_interop.convolution import ConvolutionConfiguration
 from tf_interop.errors import PlanError
 from tf_interop.graph.fingerprint import fingerprint_convolutions
 from tf_interop.planning.check import check_stages
@@ -96,13 +96,6 @@ def test_says_that_it_is_of_another_batch_size_and_expects_nothing() -> None:
     assert found(9) == dataclasses.replace(
         make_stage("a"), why="of the plan for batch size 8, the nearest to 9"
     )
-
-
-def test_the_batch_size_of_a_graph_is_that_of_most_of_its_convolutions() -> None:
-    sizes = [_of_batch(size)["a"] for size in (300, 8, None, 8)]
-    assert batch_size_of(sizes) == 8
-    assert batch_size_of(sizes[2:3]) is None
-    assert batch_size_of([dataclasses.replace(CONFIGURATION, image_shape=None)]) is None
 
 
 def test_takes_a_plan_of_another_trace_of_the_model() -> None:

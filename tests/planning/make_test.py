@@ -27,14 +27,12 @@ from tf_interop.planning.make import PlanOptions, make_plan
 from tf_interop.planning.problem import (
     Candidate,
     ConvolutionCosts,
-    MeasuredStage,
     PlanningProblem,
     ProblemNode,
     load_problem,
     save_problem,
 )
 from tf_interop.planning.types import GraphPlan
-from tf_interop.stage import Lane, Stage, Step
 
 EXACT = PlanOptions()
 # So wide that nothing is cut off.
@@ -112,13 +110,6 @@ def test_joining_makes_no_plan_worse(problem: PlanningProblem, max_lanes: int) -
     assert plan.prediction.latency_us <= before.prediction.latency_us + 1e-9
 
 
-def test_makes_a_stage_that_wins_by_more_than_the_spread() -> None:
-    nodes = {"a": "", "b": ""}
-    for spread_us, expected in ((4.9, [{"a", "b"}]), (5.0, [])):
-        problem = make_problem(nodes, {"a": 10, "b": 10}, {"a b": 15}, spread_us=spread_us)
-        assert stages_of(make_plan(problem)) == expected
-
-
 def test_moves_a_weight_gradient_that_nothing_waits_for_into_a_later_stage() -> None:
     # Backward through three layers: `by_filter_3` could run with `by_input_3` for no gain, but
     # two layers later it fills a stage.
@@ -146,23 +137,6 @@ def test_moves_a_weight_gradient_that_nothing_waits_for_into_a_later_stage() -> 
         assert plan.prediction.latency_us == 33
 
 
-def test_a_slower_algorithm_lets_a_neighbour_in() -> None:
-    costs = tuple(
-        ConvolutionCosts(name, 0, (Candidate("GEMM", 10), Candidate("FFT", 12)))
-        for name in ("a", "b")
-    )
-    problem = PlanningProblem(
-        costs,
-        (ProblemNode("a", "a"), ProblemNode("b", "b")),
-        (
-            MeasuredStage(make_lanes("a b"), 19),
-            MeasuredStage(make_lanes("a b").with_algorithms(("GEMM", "FFT")), 13),
-        ),
-    )
-    (stage,) = make_plan(problem).stages
-    assert [step.algorithm for step in stage.stage.steps] == ["GEMM", "FFT"]
-
-
 ON_ONE_IMAGE = {"a": "x", "b": "x"}
 
 
@@ -184,22 +158,6 @@ def test_merges_where_that_was_measured_to_be_fastest() -> None:
         assert (stage.prediction.workspace_bytes, stage.prediction.peak_bytes) == (7, 27)
 
 
-def test_merges_those_that_read_one_image_of_several_that_cost_the_same() -> None:
-    costs = (ConvolutionCosts("c", 0, (Candidate("GEMM", 10),)),)
-    nodes = tuple(
-        ProblemNode(name, "c", merge_key=key) for name, key in (("a", "x"), ("b", "y"), ("c", "y"))
-    )
-    measured = Stage(
-        (
-            Lane((Step("c", "WINOGRAD"), Step("c", "WINOGRAD")), priority=-1, merged=True),
-            Lane((Step("c", "GEMM"),)),
-        )
-    )
-    (stage,) = checked_plan(PlanningProblem(costs, nodes, (MeasuredStage(measured, 12),))).stages
-    left = iter("bca")
-    assert stage.stage == measured.map(lambda _: next(left))
-
-
 def test_merges_where_lanes_of_their_own_do_not_fit() -> None:
     # 20 bytes of outputs; two workspaces of 5, or one of 7.
     problem = make_problem(
@@ -213,18 +171,6 @@ def test_merges_where_lanes_of_their_own_do_not_fit() -> None:
     assert make_plan(problem).stages[0].stage == make_lanes("a b")
     problem = dataclasses.replace(problem, memory_budget_bytes=29)
     assert make_plan(problem).stages[0].stage == merge("a b")
-
-
-def test_a_stage_beside_what_is_merged_has_to_be_made_of_what_was_measured() -> None:
-    # The algorithm of "c" is no candidate any more.
-    problem = make_problem(
-        {"a": "", "b": "", "c": ""}, dict.fromkeys("abc", 10.0), merge_keys=ON_ONE_IMAGE
-    )
-    for algorithm, expected in (("FFT", 0), ("GEMM", 1)):
-        lanes = (*merge("a b").lanes, Lane((Step("c", algorithm),)))
-        measured = MeasuredStage(Stage(lanes), 5)
-        plan = make_plan(dataclasses.replace(problem, stages=(measured,)))
-        assert len(plan.stages) == expected
 
 
 # "s" opens the way for many, so that the beam runs it at once; "w", for which nothing waits, is
@@ -250,19 +196,6 @@ def test_a_plan_has_a_pair_that_the_beam_never_looks_at() -> None:
     assert make_plan(dataclasses.replace(problem, nodes=apart), IN_BOUNDS).stages == ()
 
 
-@pytest.mark.parametrize(("merge_key", "expected"), [("x", [merge("s w")]), ("y", [])])
-def test_joins_by_merging_only_what_reads_one_image(
-    merge_key: str, expected: list[Stage[str]]
-) -> None:
-    problem = make_problem(
-        FORGOTTEN,
-        dict.fromkeys(FORGOTTEN, 10.0),
-        merged={"s w": 12},
-        merge_keys={"s": "x", "w": merge_key},
-    )
-    assert [stage.stage for stage in make_plan(problem, IN_BOUNDS).stages] == expected
-
-
 CHAINS = {"a": "", "b": "", "c": "a", "d": "b"}
 
 
@@ -278,19 +211,6 @@ def test_puts_what_depends_on_each_other_into_one_lane(options: PlanOptions) -> 
     assert stages_of(plan) == [{"a", "b"}, {"c", "d"}]
     of_one = dataclasses.replace(options, max_lane_length=1)
     assert stages_of(checked_plan(problem, of_one)) == [{"a", "b"}, {"c", "d"}]
-
-
-def test_a_lane_of_several_by_itself_is_no_stage() -> None:
-    problem = make_problem({"a": "", "b": "a"}, {"a": 10, "b": 10}, {"a>b": 5})
-    assert checked_plan(problem).stages == ()
-
-
-def test_independent_ones_may_share_a_lane_where_that_was_measured() -> None:
-    problem = make_problem(
-        {"a": "", "b": "", "c": ""}, {"a": 10, "b": 10, "c": 20}, {"a>b c": 21, "a b c": 23}
-    )
-    (stage,) = checked_plan(problem).stages
-    assert stage.stage == make_lanes("a>b c")
 
 
 def test_pins_the_algorithm_of_a_convolution_whose_fastest_does_not_fit() -> None:

@@ -106,23 +106,15 @@ def test_shows_stages_with_their_ratio_and_whether_they_win(screen: _Screen) -> 
             make_stage((SMALL, "GEMM"), latency_us=20.0, sequential_us=30.0, spread_us=1.0),
             make_stage((LARGE, "GEMM"), latency_us=29.5, sequential_us=30.0, spread_us=1.0),
             make_stage_failure((SMALL, "FFT")),
+            make_stage((SMALL, "FFT"), (SMALL, "FFT"), lanes=(0, 0), merged=(True,)),
         ),
         screen.console,
     )
+    assert sum("merged into a wider convolution: 0" in line for line in screen.lines) == 1
     rows = [line.split()[-6:] for line in screen.lines if line.startswith("0: ")]
     assert rows[0] == ["20.0", "32.0", "30.0", "1.0", "1.50", "yes"]
     assert rows[1] == ["29.5", "32.0", "30.0", "1.0", "1.02", "no"]
     assert any("failed: Expected the pinned algorithm" in line for line in screen.lines)
-
-
-def test_shows_which_lanes_were_merged(screen: _Screen) -> None:
-    steps = ((LARGE, None), (SMALL, "FFT"), (SMALL, "FFT"))
-    merged = make_stage(*steps, lanes=(0, 1, 1), merged=(False, True))
-    show_profile(make_profile(merged), screen.console)
-    assert any(line.startswith("merged into a wider convolution: 1") for line in screen.lines)
-    apart = _Screen()
-    show_profile(make_profile(make_stage(*steps, lanes=(0, 1, 1))), apart.console)
-    assert not any("merged" in line for line in apart.lines)
 
 
 def test_shows_the_device(screen: _Screen) -> None:

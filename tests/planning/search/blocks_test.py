@@ -72,15 +72,6 @@ def test_any_mixture_is_a_schedule_and_never_slower_than_sequential(
     assert result.latency_us <= one_after_another_us(dag, seed)
 
 
-@settings(max_examples=200, deadline=None)
-@given(dags(most=8), st.integers(0, 2**32), st.integers(20, 100))
-def test_lanes_of_several_lose_nothing_against_lanes_of_one(dag: Dag, seed: int, most: int) -> None:
-    of_one = search(random_space(dag, seed), most)
-    of_several = search(random_space(dag, seed, max_lane_length=3), most)
-    if of_one.exact_nodes == len(dag):
-        assert of_several.latency_us <= of_one.latency_us
-
-
 def test_one_wide_block_leaves_the_exact_search_to_the_others() -> None:
     space = random_space(TWO_NARROW, seed=1)
     assert [len(block) for block in find_blocks(space)] == [1, 2, 1, 5, 1, 2, 1]
@@ -147,26 +138,3 @@ def test_a_block_that_was_searched_leaves_nothing_behind() -> None:
     search_blocks(Space(TWO_NARROW, options), bounds, on_progress=note)
     assert asked
     assert left[0] == 0
-
-
-def test_asks_for_nothing_before_all_searches_are_done() -> None:
-    # Five nodes side by side are too wide; after them comes what is not.
-    dag = [[], [0], [0], [0], [0], [0], [1, 2, 3, 4, 5], [6], [6], [7, 8]]
-
-    def asked_for(max_orders: int) -> list[Lanes]:
-        asked: list[Lanes] = []
-
-        def options(lanes: Lanes) -> list[StageOption]:
-            asked.append(lanes)
-            return random_options(5)(lanes)
-
-        result = search_blocks(
-            Space(dag, options, max_lanes=2), SearchBounds(5, width=1, max_orders=max_orders)
-        )
-        assert result.exact_nodes == 5
-        return asked
-
-    searching = asked_for(max_orders=0)
-    asked = asked_for(max_orders=100)
-    assert len(asked) > len(searching)
-    assert asked[: len(searching)] == searching

@@ -104,15 +104,6 @@ def test_a_lane_holds_what_may_follow_alone() -> None:
         assert expected in (None, result.stages)
 
 
-def test_lanes_of_several_cost_nothing_where_no_node_may_follow() -> None:
-    options = taking(lambda lanes: 1.0)
-    dag: Dag = [[], [], [], [0], [1], [2]]
-    of_one = search_exactly(Space(dag, options, max_lanes=2))
-    of_several = Space(dag, options, follows=[[]] * len(dag), max_lanes=2, max_lane_length=3)
-    assert not of_several.may_follow
-    assert search_exactly(of_several, max_transitions=of_one.transitions) == of_one
-
-
 def test_a_stage_leaves_nothing_out_between_two_of_its_nodes() -> None:
     # 2 may follow 0, but 1 is between them too.
     space = Space([[], [0], [0, 1]], taking(lambda lanes: 1.0), max_lane_length=3)

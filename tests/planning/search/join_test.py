@@ -158,11 +158,6 @@ def test_puts_a_node_after_another_in_its_lane() -> None:
     assert steps_of(join(dag, steps, options)) == [(0, 1), (2,), (3,)]
 
 
-def test_takes_no_more_nodes_than_there_may_be_lanes() -> None:
-    options = fixed({(0, 1): 12, (0, 1, 2): 14})
-    assert join(FREE[:3], [(0, 1), (2,)], options, max_lanes=2).changes == 0
-
-
 @pytest.mark.parametrize(("spread_us", "expected"), [(7.9, [(0, 1, 2)]), (8, [(0, 1), (2,)])])
 def test_changes_only_what_wins_by_more_than_the_spread(
     spread_us: float, expected: list[Nodes]
@@ -224,16 +219,6 @@ def test_keeps_to_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (result.changes, result.is_complete) == (1, False)
     monkeypatch.setattr(joining, "_MOST_ASKED", 1)
     assert join(FREE[:4], steps, options).is_complete is False
-
-
-def test_tells_how_many_changes_it_has_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining, "_ASKED_PER_REPORT", 1)
-    space = Space(FREE[:4], fixed({(0, 1): 12, (2, 3): 12}))
-    told: list[int] = []
-    alone = in_steps(space, [(0,), (1,), (2,), (3,)])
-    assert join_stages(space, alone, max_orders=100, on_changes=told.append).changes == 2
-    assert sorted(told) == told
-    assert set(told) == {0, 1, 2}
 
 
 @settings(max_examples=300, deadline=None)
