@@ -16,7 +16,7 @@ from tf_interop.model.keras_functions import keras_of
 from tf_interop.planning.problem import Candidate
 from tf_interop.planning.types import Plan
 from tf_interop.profile.types import Profile
-from tf_interop.report.network import Network, NetworkNode, network_for
+from tf_interop.report.network import Network, NetworkNode
 
 
 def networks_of_model(
@@ -28,11 +28,11 @@ def networks_of_model(
     profile: Profile | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> tuple[Network, ...]:
-    """The networks that a plan of a model is for, as far as they are found.
+    """The networks that a plan of a model may be for.
 
     Args:
         model: what `tf_interop.plan` takes.
-        plan: whose batch sizes are traced; training only where an entry is not of inference.
+        plan: whose batch sizes and modes are traced; both modes where an entry does not say which.
         image_size: height and width, for inputs of rank 4 that leave them open.
         compute_capability: of the GPU that the plan is for; None for a CPU.
         profile: what the algorithms take.
@@ -42,32 +42,6 @@ def networks_of_model(
         ValueError: the model is of a wrong kind, or a shape is unknown that has to be known.
         GraphError: TensorFlow refuses the graph.
     """
-    networks: list[Network] = []
-    batch_sizes = dict.fromkeys(graph.batch_size or 1 for graph in plan.graphs)
-    for training in (False, True) if keras_of(model) is not None else (False,):
-        for batch_size in batch_sizes:
-            missing = any(
-                network_for(graph, networks) is None
-                for graph in plan.graphs
-                if (graph.batch_size or 1) == batch_size
-            )
-            if not missing:
-                continue
-            say(f"Tracing batch {batch_size}{', training' if training else ''}")
-            _, graph_def = device_graph_of(
-                model,
-                batch_size=batch_size,
-                training=training,
-                image_size=image_size,
-                compute_capability=compute_capability,
-            )
-            networks.append(_network_of_graph(GraphView(graph_def), profile))
-    return tuple(networks)
-
-
-def _network_of_graph(view: GraphView, profile: Profile | None) -> Network:
-    convolutions, refusals = find_convolutions(view, GraphProperties(view))
-    predecessors = Independence(view, convolutions).direct_predecessors(range(len(convolutions)))
 
     def candidates_for(node: ConvolutionNode) -> tuple[Candidate, ...]:
         measured = () if profile is None else profile.find_algorithms(node.configuration)
@@ -76,12 +50,34 @@ def _network_of_graph(view: GraphView, profile: Profile | None) -> Network:
             for each in measured
         )
 
-    return Network(
-        nodes=tuple(
-            NetworkNode(node.name, its, node.configuration, candidates_for(node))
-            for node, its in zip(convolutions, predecessors, strict=True)
-        ),
-        refusals=tuple(refusals),
-        fingerprint=fingerprint_convolutions(convolutions),
-        batch_size=batch_size_of([node.configuration for node in convolutions]),
-    )
+    any_mode = ("inference", "training") if keras_of(model) is not None else ("inference",)
+    networks = []
+    for batch_size, mode in dict.fromkeys(
+        (graph.batch_size or 1, mode)
+        for graph in plan.graphs
+        for mode in ((graph.mode,) if graph.mode else any_mode)
+    ):
+        say(f"Tracing batch {batch_size}, {mode}")
+        _, graph_def = device_graph_of(
+            model,
+            batch_size=batch_size,
+            training=mode == "training",
+            image_size=image_size,
+            compute_capability=compute_capability,
+        )
+        view = GraphView(graph_def)
+        convolutions, refusals = find_convolutions(view, GraphProperties(view))
+        independence = Independence(view, convolutions)
+        predecessors = independence.direct_predecessors(range(len(convolutions)))
+        networks.append(
+            Network(
+                tuple(
+                    NetworkNode(node.name, its, node.configuration, candidates_for(node))
+                    for node, its in zip(convolutions, predecessors, strict=True)
+                ),
+                tuple(refusals),
+                fingerprint_convolutions(convolutions),
+                batch_size_of([node.configuration for node in convolutions]),
+            )
+        )
+    return tuple(networks)
