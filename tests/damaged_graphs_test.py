@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 import tensorflow as tf
@@ -11,6 +12,7 @@ from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2, t
 
 from tf_interop.errors import TfInteropError
 from tf_interop.graph.check import check_rewrite
+from tf_interop.graph.check_units import check_units
 from tf_interop.graph.view import GraphView
 from tf_interop.runtime.graph_pass import run_conv_stage_pass
 from tf_interop.runtime.plugin import get_plugin
@@ -20,6 +22,7 @@ GRAPHS = 2400
 GRAPHS_PER_TEST = 600
 
 ALWAYS = Settings(policy=Policy.ALWAYS)
+NARROW = Settings(policy=Policy.ALWAYS, has_host_stages=False)
 
 SHAPES = {
     **{"image": [2, 8, 8, 4], "filter": [3, 3, 4, 4], "depthwise_filter": [3, 3, 4, 1]},
@@ -40,6 +43,7 @@ OPS = (
     *("Conv2D", "_FusedConv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter", "Relu", "Const"),
     *("DepthwiseConv2dNative", "Placeholder", "Identity", "Switch", "Merge", "Enter", "Exit"),
     *("NextIteration", "LoopCond", "TfInterop>ConvStage", "NoSuchOp", ""),
+    *("TfInterop>Unit", "MatMul", "Cast", "ConcatV2"),
 )
 DEVICES = ("", CPU, "/device:GPU:1", "/job:worker/task:3", "no device", "/device:CPU:")
 NAMES = ("", "a", "^a", "a:0", "stage_0", "x" * 300, "\u00e9", "a/b/c")
@@ -139,8 +143,22 @@ def test_the_whole_graph_gets_stages_and_can_be_imported() -> None:
     assert "relu" not in {node.name for node in result.graph_def.node}
 
 
+def test_the_whole_graph_gets_narrow_units_and_can_be_imported() -> None:
+    result = run_conv_stage_pass(whole_graph(), NARROW, "CPU", ("out",))
+    assert result.report is not None
+    assert len(result.report.plan.narrow_units) >= 4
+    get_plugin()  # registers the op
+    assert result.graph_def is not None
+    assert can_be_imported(result.graph_def)
+
+
+@pytest.mark.parametrize(
+    ("settings", "check"), [(ALWAYS, check_rewrite), (NARROW, check_units)], ids=["stages", "units"]
+)
 @pytest.mark.parametrize("first", range(0, GRAPHS, GRAPHS_PER_TEST))
-def test_damaged_graphs_are_refused_or_stay_legal(first: int) -> None:
+def test_damaged_graphs_are_refused_or_stay_legal(
+    first: int, settings: Settings, check: Callable[..., None]
+) -> None:
     get_plugin()
     refused = rewritten = 0
     for seed in range(first, first + GRAPHS_PER_TEST):
@@ -150,14 +168,14 @@ def test_damaged_graphs_are_refused_or_stay_legal(first: int) -> None:
             damage(graph_def, choose)
         before = graph_def.SerializeToString(deterministic=True)
         try:
-            result = run_conv_stage_pass(graph_def, ALWAYS, "CPU", ("out",)).graph_def
+            result = run_conv_stage_pass(graph_def, settings, "CPU", ("out",)).graph_def
         except TfInteropError:
             refused += 1
             result = None
         assert graph_def.SerializeToString(deterministic=True) == before
         if result is not None:
             rewritten += 1
-            check_rewrite(GraphView(graph_def), GraphView(result), ("out",))
+            check(GraphView(graph_def), GraphView(result), ("out",))
             assert can_be_imported(result) or not can_be_imported(graph_def)
     # Both happen often, or the edits have lost their teeth.
     assert refused > GRAPHS_PER_TEST // 10

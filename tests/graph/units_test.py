@@ -28,6 +28,9 @@ def units_of(
     graph_def: graph_pb2.GraphDef, preserve: Collection[str] = (), fetches: Collection[str] = ()
 ) -> list[str]:
     """The names of the steps of each unit, `a b`."""
+    for node in graph_def.node:
+        if node.op == "ConcatV2":
+            node.attr["N"].i = len(node.input) - 1
     view = GraphView(graph_def)
     units, _ = find_units(view, nodes_to_preserve=preserve, fetches=fetches)
     assert not contract(view.readers, [unit.steps for unit in units]).cycle
@@ -191,6 +194,8 @@ R = UnitRefusalReason
         ("StringLower x", R.NOT_LISTED),
         (f"Relu x @{GPU}", R.DEVICE),
         ("AddV2 x i", R.DTYPE),
+        ("AddV2 x", R.INPUTS),
+        ("AddN x", R.INPUTS),
     ],
 )
 def test_nodes_that_are_no_steps(node: str, reason: UnitRefusalReason) -> None:

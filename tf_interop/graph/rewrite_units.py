@@ -27,6 +27,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop.convolution import Shape
+from tf_interop.errors import GraphError
 from tf_interop.graph.legality import why_illegal
 from tf_interop.graph.program import input_operand, make_operation
 from tf_interop.graph.redirect import (
@@ -99,7 +100,7 @@ def rewrite_units(
 
     Raises:
         ValueError: a precondition does not hold. It names the nodes.
-        GraphError: the graph has a cycle.
+        GraphError: the graph has a cycle, or a node reads an output that a step does not have.
     """
     preserved = frozenset(nodes_to_preserve)
     new_units = _new_units(view, units, preserved, batch_sizes or [()] * len(units))
@@ -225,6 +226,12 @@ def _make_unit_def(
 
     producers = {text.partition(":")[0] for text, _ in inputs.values()}
     dtypes = {place: output_dtypes(view.nodes[unit.steps[place]]) for place, _ in unit.results}
+    for place, port in unit.results:
+        if port >= len(dtypes[place]):
+            raise GraphError(
+                f"Expected a reader of one of the {len(dtypes[place])} outputs of "
+                f"'{view.names[unit.steps[place]]}', got one of output {port}."
+            )
     shapes: tuple[Shape | None, ...] = ()
     if output_shapes is not None:
         shapes = tuple(output_shapes(unit.steps[place], port) for place, port in unit.results)

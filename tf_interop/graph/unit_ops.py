@@ -126,6 +126,7 @@ class UnitRefusalReason(enum.Enum):
     NOT_LISTED = "not listed"
     DTYPE = "dtype"
     KERNEL = "kernel"
+    INPUTS = "number of inputs"
     DEVICE = "device"
     PRESERVED = "preserved"
     XLA = "compiled by XLA"
@@ -139,8 +140,13 @@ def why_no_step_op(op: str) -> UnitRefusalReason | None:
     return _why_not_listed(op)
 
 
-def why_no_step_types(node: node_def_pb2.NodeDef) -> UnitRefusalReason | None:
-    """Why a node of one of `STEP_OPS` is no step for its dtypes or its kernel; None where it is."""
+def why_no_step_node(node: node_def_pb2.NodeDef, input_count: int) -> UnitRefusalReason | None:
+    """Why a node of one of `STEP_OPS` is no step for what it says of itself; None where it is.
+
+    Args:
+        node: the node.
+        input_count: how many tensors it reads.
+    """
     op = node.op
     attributes = node.attr
     op_def = tensorflow_internals.op_def(op)
@@ -152,7 +158,10 @@ def why_no_step_types(node: node_def_pb2.NodeDef) -> UnitRefusalReason | None:
     types = tuple(
         (name, attributes[name].type) for name in _type_attributes(op) if name in attributes
     )
-    return _why_no_kernel(op, types)
+    why = _why_no_kernel(op, types)
+    if why is None and input_count != _input_count(node):
+        return UnitRefusalReason.INPUTS
+    return why
 
 
 def batch_position(op: str) -> int:
@@ -185,6 +194,24 @@ def _dtypes(node: node_def_pb2.NodeDef, arguments: Any) -> Iterator[int]:
         dtype = argument.type or _attribute(node, argument.type_attr).type
         for _ in range(count):
             yield dtype
+
+
+def _input_count(node: node_def_pb2.NodeDef) -> int:
+    fixed, by_number, by_list = _input_arguments(node.op)
+    return (
+        fixed
+        + sum(_attribute(node, name).i for name in by_number)
+        + sum(len(_attribute(node, name).list.type) for name in by_list)
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _input_arguments(op: str) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
+    """How many inputs an op always has, and the attributes that say how many more there are."""
+    arguments = tensorflow_internals.op_def(op).input_arg
+    by_number = tuple(each.number_attr for each in arguments if each.number_attr)
+    by_list = tuple(each.type_list_attr for each in arguments if each.type_list_attr)
+    return len(arguments) - len(by_number) - len(by_list), by_number, by_list
 
 
 def _attribute(node: node_def_pb2.NodeDef, name: str) -> Any:

@@ -44,8 +44,8 @@ from tf_interop.graph.unit_ops import (
     TRIVIAL_OPS,
     UnitRefusalReason,
     has_reference_outputs,
+    why_no_step_node,
     why_no_step_op,
-    why_no_step_types,
 )
 from tf_interop.graph.view import GraphView
 from tf_interop.graph.xla_marks import xla_mark
@@ -192,7 +192,7 @@ def _find_steps(
             ):
                 reason = UnitRefusalReason.RESOURCE
             else:
-                reason = why_no_step_types(node)
+                reason = why_no_step_node(node, len(view.fanins[index]))
         if reason is None:
             if control_flow is None:
                 control_flow = ControlFlow(view, fed)
