@@ -136,33 +136,26 @@ def test_the_file_may_grow(path: pathlib.Path) -> None:
 
 
 def test_a_failure_is_an_entry_and_the_rest_goes_on(path: pathlib.Path) -> None:
-    def crash_xla(request: Request) -> Outcome | None:
-        is_it = request.variant is XLA and request.case is CASE
+    to_crash = {(CASE, XLA, 0), (HALF_CASE, STOCK, 1)}
+
+    def crash(request: Request) -> Outcome | None:
+        is_it = (request.case, request.variant, request.repetition) in to_crash
         return Outcome(failure=CRASH) if is_it else None
 
-    children, chosen = Children(crash_xla), options(STOCK, XLA, cases=(CASE, HALF_CASE))
+    children, chosen = Children(crash), options(STOCK, XLA, cases=(CASE, HALF_CASE))
     assert run(path, chosen, children)
-    # What failed is not tried in the second turn.
-    assert children.done.count("tf32 xla 0") == 1
-    assert "tf32 xla 1" not in children.done
-    assert "float16 xla 1" in children.done
+    # What failed is not tried in the second turn, and what was measured before it is kept.
+    assert len(children.done) == 7 and "tf32 xla 1" not in children.done
     assert results(path)[XLA].failure == CRASH
+    kept = results(path, HALF_CASE)[STOCK]
+    assert kept.failure == CRASH and [block.repetition for block in kept.blocks] == [0]
 
     again = Children()
     run(path, chosen, again)
     assert again.done == []
     run(path, dataclasses.replace(chosen, retry_failures=True), again)
-    assert again.done == ["tf32 xla 0", "tf32 xla 1"]
-    assert all(each.failure is None for each in results(path).values())
-
-
-def test_a_failure_keeps_the_blocks_before_it(path: pathlib.Path) -> None:
-    def crash_second_turn(request: Request) -> Outcome | None:
-        return Outcome(failure=CRASH) if request.repetition == 1 else None
-
-    run(path, options(STOCK), Children(crash_second_turn))
-    assert results(path)[STOCK].failure == CRASH
-    assert [block.repetition for block in results(path)[STOCK].blocks] == [0]
+    assert again.done == ["tf32 xla 0", "tf32 xla 1", "float16 stock 1"]
+    assert all(each.failure is None for each in load_benchmark(path).results)
 
 
 def test_a_case_is_planned_once_for_all_variants(path: pathlib.Path) -> None:
@@ -175,6 +168,11 @@ def test_a_case_is_planned_once_for_all_variants(path: pathlib.Path) -> None:
     stock, ours, pinning = results(path).values()
     assert stock.plan is None
     assert ours.plan == pinning.plan is not None
+    # What lies there from before may be of another profile.
+    path.unlink()
+    children = Children()
+    run(path, options(OURS), children)
+    assert children.done[0] == "plan tf32"
 
 
 def test_where_planning_fails_each_variant_says_so(path: pathlib.Path) -> None:
@@ -184,14 +182,6 @@ def test_where_planning_fails_each_variant_says_so(path: pathlib.Path) -> None:
     for variant in (OURS, PINNING):
         failure = results(path)[variant].failure
         assert failure == Failure(FailureKind.CRASHED, f"no plan: {CRASH.message}")
-
-
-def test_a_plan_that_lies_there_from_before_is_not_taken(path: pathlib.Path) -> None:
-    run(path, options(OURS), Children())
-    path.unlink()
-    children = Children()
-    run(path, options(OURS), children)
-    assert children.done[0] == "plan tf32"
 
 
 def test_refuses_another_plan_for_a_case_that_was_measured(path: pathlib.Path) -> None:
