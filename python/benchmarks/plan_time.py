@@ -1,7 +1,4 @@
-"""Times the planner on the convolutions of Keras applications, and how its time grows with width.
-
-  * whole networks: the CPU time and the memory of planning them;
-  * chains that are independent of each other, from two to ten.
+"""Times the planner on the convolutions of Keras applications: CPU time and memory.
 
 The graphs are real. Times are simulated: each convolution and each stage that is asked for has a
 random time, the same in every run, as a table of measurements would. So how much time the plans
@@ -91,16 +88,6 @@ def read_network(name: str) -> tuple[ProblemNode, ...]:
     )
 
 
-def chains(width: int, length: int) -> tuple[ProblemNode, ...]:
-    """Chains that are independent of each other, all convolutions different."""
-    return tuple(
-        ProblemNode(
-            f"n{number}", f"c{number:03}", (f"n{number - width}",) if number >= width else ()
-        )
-        for number in range(width * length)
-    )
-
-
 def make_problem(nodes: Sequence[ProblemNode]) -> PlanningProblem:
     """The convolutions with simulated times.
 
@@ -182,49 +169,30 @@ def in_new_process(function: Any, *arguments: Any) -> Any:
         return executor.submit(function, *arguments).result()
 
 
-def _table(title: str, first: str, rows: Sequence[dict[str, Any]]) -> Table:
-    table = Table(title=title)
-    for column in (first, "convolutions", "stages", "time", "memory", "search"):
-        table.add_column(column, justify="left" if column == "search" else "right")
-    for row in rows:
-        table.add_row(
-            str(row[first]),
-            str(row["convolutions"]),
-            str(row["stages"]),
-            f"{row['seconds']:.2f} s",
-            f"{row['megabytes']:.0f} MB",
-            row["search"].partition(" ")[0].rstrip(","),
-        )
-    return table
-
-
 @click.command(help=__doc__)
 @click.option("--network", "names", multiple=True, default=DEFAULT_NETWORKS, show_default=True)
-@click.option("--widest", default=10, show_default=True, help="The most chains side by side.")
 @click.option("-o", "--output", type=click.Path(path_type=pathlib.Path), help="JSON file to write.")
-def main(names: tuple[str, ...], widest: int, output: pathlib.Path | None) -> None:
+def main(names: tuple[str, ...], output: pathlib.Path | None) -> None:
     """Runs the benchmark."""
     console = Console()
-    console.print("Times of convolutions and stages are simulated.")
+    table = Table(title="Planning; times of convolutions and stages are simulated")
+    for column in ("network", "convolutions", "stages", "time", "memory", "search"):
+        table.add_column(column, justify="left" if column == "search" else "right")
     networks = []
     for name in names:
         with console.status(name):
-            nodes = in_new_process(read_network, name)
-            networks.append({"network": name, **in_new_process(plan_network, nodes)})
-    console.print(_table("Whole networks", "network", networks))
-    widths = []
-    for width in range(2, widest + 1):
-        with console.status(f"{width} chains"):
-            row = in_new_process(plan_network, chains(width, length=6))
-            widths.append({"chains": width, **row})
-    console.print(_table("Independent chains of 6 convolutions", "chains", widths))
-    write_result(
-        output,
-        "plan_time",
-        times_planned_for="simulated",
-        networks=networks,
-        independent_chains=widths,
-    )
+            planned = in_new_process(plan_network, in_new_process(read_network, name))
+        networks.append({"network": name, **planned})
+        table.add_row(
+            name,
+            str(planned["convolutions"]),
+            str(planned["stages"]),
+            f"{planned['seconds']:.2f} s",
+            f"{planned['megabytes']:.0f} MB",
+            planned["search"].partition(" ")[0].rstrip(","),
+        )
+    console.print(table)
+    write_result(output, "plan_time", times_planned_for="simulated", networks=networks)
 
 
 if __name__ == "__main__":
