@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 
 from hypothesis import strategies as st
 
@@ -108,49 +108,3 @@ def check_is_schedule(
         done |= set(itertools.chain(*lanes))
     assert done == set(range(len(dag)))
     assert abs(result.latency_us - latency_us) < 1e-6
-
-
-def every_schedule(
-    dag: Dag,
-    follows: Dag,
-    *,
-    max_lanes: int = 4,
-    max_lane_length: int = 5,
-    single_head: bool = False,
-) -> Iterator[list[Lanes]]:
-    """All sequences of stages, by trying every subset of what is left; apart from the search."""
-
-    def lanes_of(stage: Sequence[int]) -> Lanes | None:
-        parts: list[set[int]] = []
-        for node in stage:
-            inside = set(stage) & set(dag[node])
-            if not inside <= set(follows[node]):
-                return None
-            joined = {node}
-            for part in [part for part in parts if part & inside]:
-                parts.remove(part)
-                joined |= part
-            parts.append(joined)
-        heads = [sum(not part & set(dag[node]) for node in part) for part in parts]
-        if (
-            len(parts) > max_lanes
-            or max(map(len, parts)) > max_lane_length
-            or (single_head and max(heads) > 1)
-        ):
-            return None
-        return tuple(sorted(tuple(sorted(part)) for part in parts))
-
-    def extend(done: frozenset[int]) -> Iterator[list[Lanes]]:
-        rest = [node for node in range(len(dag)) if node not in done]
-        if not rest:
-            yield []
-        for size in range(1, len(rest) + 1):
-            for chosen in itertools.combinations(rest, size):
-                after = done | set(chosen)
-                if all(set(dag[node]) <= after for node in chosen):
-                    lanes = lanes_of(chosen)
-                    if lanes is not None:
-                        for others in extend(after):
-                            yield [lanes, *others]
-
-    return extend(frozenset())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import json
 import os
 import pathlib
@@ -221,23 +220,6 @@ def test_goes_on_after_a_disk_that_was_full(
         file.append(make_algorithm(LARGE))
         assert file.profile == make_profile(make_algorithm(LARGE))
     assert load_profile(path) == make_profile(make_algorithm(LARGE))
-
-
-def test_opens_no_file_that_is_replaced_meanwhile(
-    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    append(path)
-    flock, replaced = fcntl.flock, []
-
-    def lock(file: int, operation: int) -> None:
-        if not replaced:
-            save_profile(make_profile(make_algorithm(LARGE)), path)
-            replaced.append(path)
-        flock(file, operation)
-
-    monkeypatch.setattr(fcntl, "flock", lock)
-    append(path, make_algorithm())
-    assert len(load_profile(path).algorithms) == 2
 
 
 def test_refuses_another_device_by_name(path: pathlib.Path) -> None:

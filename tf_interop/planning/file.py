@@ -36,47 +36,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tf_interop.algorithm import check_algorithm
 from tf_interop.errors import PlanError
 from tf_interop.planning.types import GraphPlan, Plan
-from tf_interop.versioned_file import PathLike, VersionedFormat
-
-
-def load_plan(path: PathLike) -> Plan:
-    """Reads a plan file.
-
-    Legal is a file that names each fingerprint once for a batch size and each node of a graph once,
-    whose stages are valid (`PlannedStage.validate`) with algorithms that a runner knows, and that
-    needs no more memory than its budget. Whether the stages suit a graph is for `check_stages` to
-    say.
-
-    Raises:
-        PlanError: there is no such file, it is not whole, of another format or version, or not
-            legal. Says where in the file, what was expected and what to do.
-    """
-    return _PLAN_FILE.load(path)
-
-
-def save_plan(plan: Plan, path: PathLike) -> None:
-    """Writes a plan file, atomically; equal plans give equal bytes.
-
-    Raises:
-        PlanError: the plan is not legal (see `load_plan`), or the file cannot be written.
-    """
-    _PLAN_FILE.save(plan, path)
-
-
-def plan_schema() -> dict[str, Any]:
-    """JSON schema (2020-12) of plan files.
-
-    It states types, fields and lengths; the rest of what `load_plan` checks is beyond it.
-    """
-    return _PLAN_FILE.schema()
+from tf_interop.versioned_file import VersionedFormat
 
 
 def _check_plan(plan: Plan) -> None:
+    """Checks what the types allow and no plan may be.
+
+    A plan names each fingerprint once for a batch size and each node of a graph once; its stages
+    are valid (`PlannedStage.validate`) with algorithms that a runner knows; and it needs no more
+    memory than its budget. Whether the stages suit a graph is for `check_stages` to say.
+    """
     seen: dict[tuple[str, int | None], int] = {}
     for index, graph in enumerate(plan.graphs):
         first = seen.setdefault((graph.fingerprint, graph.batch_size), index)
@@ -131,10 +103,13 @@ def _check_graph(graph: GraphPlan, place: str) -> None:
         )
 
 
-_PLAN_FILE = VersionedFormat(
+PLAN_FILE = VersionedFormat(
+    Plan,
     noun="plan",
-    value_type=Plan,
     check=_check_plan,
     error=PlanError,
     remedy="Correct the file, or plan the graph anew.",
 )
+load_plan = PLAN_FILE.load
+save_plan = PLAN_FILE.save
+plan_schema = PLAN_FILE.schema

@@ -25,7 +25,7 @@ from tf_interop.profile.entries import (
 )
 from tf_interop.profile.types import SmLimits
 from tf_interop.stage import Stage
-from tf_interop.versioned_file import PathLike, VersionedFormat
+from tf_interop.versioned_file import VersionedFormat
 
 
 class ValueSource(enum.Enum):
@@ -225,25 +225,6 @@ class PlanningProblem:
         return tuple(tuple(place[name] for name in each) for each in names)
 
 
-def load_problem(path: PathLike) -> PlanningProblem:
-    """Reads a planning problem.
-
-    Raises:
-        PlanError: there is no such file, it is not whole, of another format or version, or not
-            legal (see `check_problem`). Says where in the file, what was expected and what to do.
-    """
-    return _PROBLEM_FILE.load(path)
-
-
-def save_problem(problem: PlanningProblem, path: PathLike) -> None:
-    """Writes a planning problem, atomically; equal ones give equal bytes.
-
-    Raises:
-        PlanError: the problem is not legal, or the file cannot be written.
-    """
-    _PROBLEM_FILE.save(problem, path)
-
-
 def check_problem(problem: PlanningProblem) -> None:
     """Checks what the types allow and no problem may be.
 
@@ -292,10 +273,12 @@ def _expect_known(names: Iterable[str], known: Container[str], place: str, what:
             raise ValueError(f"Expected {what}, got '{name}' at `{place}`")
 
 
-_PROBLEM_FILE = VersionedFormat(
+PROBLEM_FILE = VersionedFormat(
+    PlanningProblem,
     noun="planning problem",
-    value_type=PlanningProblem,
     check=check_problem,
     error=PlanError,
     remedy="Correct the file, or make the problem anew.",
 )
+load_problem = PROBLEM_FILE.load
+save_problem = PROBLEM_FILE.save

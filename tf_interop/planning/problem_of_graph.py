@@ -45,14 +45,8 @@ def make_planning_problem(
         The problem. `convolution_count` counts all convolutions, `nodes` holds those measured.
 
     Raises:
-        ValueError: `independence` is of other convolutions.
         GraphError: the graph has a cycle.
     """
-    if independence.convolutions != tuple(convolutions):
-        raise ValueError(
-            f"Expected the independence of these {len(convolutions)} convolutions, got that of "
-            f"{len(independence.convolutions)} others. Compute it for the same list."
-        )
     named: dict[ConvolutionConfiguration, str] = {}
     for node in convolutions:
         named.setdefault(node.configuration, node.name)

@@ -195,7 +195,6 @@ def open_profile(path: PathLike, device: ProfiledDevice) -> Iterator[ProfileWrit
             _append(path, file, b"\n")
         if not whole or before.device != device:
             _append(path, file, _header_line(device))
-            _sync_folder(pathlib.Path(path).parent)
         yield ProfileWriter(path, file, dataclasses.replace(before, device=device))
     finally:
         os.close(file)
@@ -300,38 +299,24 @@ def _append(path: PathLike, file: int, data: bytes) -> None:
 
 def _open_locked(path: PathLike) -> int:
     """Opens a file and locks it, for as long as it is open."""
-    while True:
-        try:
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise _cannot_write(path, error) from error
-        try:
-            if not stat.S_ISREG(os.fstat(file).st_mode):
-                raise ProfileError(f"Expected '{os.fspath(path)}' to be a file. Choose another.")
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Something may have put another file there between the two calls.
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(file), pathlib.Path(path).stat()):
-                    return file
-        except BlockingIOError as error:
-            os.close(file)
-            raise ProfileError(
-                f"Expected profile '{os.fspath(path)}' to be free, got one that another process "
-                "writes. Wait until it has ended, or choose another file."
-            ) from error
-        except BaseException:
-            os.close(file)
-            raise
-        os.close(file)
-
-
-def _sync_folder(folder: pathlib.Path) -> None:
-    """Puts a new file's name on disk; that of its content alone does not."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise ProfileError(f"Expected '{os.fspath(path)}' to be a file. Choose another.")
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(file)
+        raise ProfileError(
+            f"Expected profile '{os.fspath(path)}' to be free, got one that another process "
+            "writes. Wait until it has ended, or choose another file."
+        ) from error
+    except BaseException:
+        os.close(file)
+        raise
+    return file
 
 
 def _check_device(profiled: ProfiledDevice, here: ProfiledDevice, what: str = "profiles") -> None:

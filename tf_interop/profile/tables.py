@@ -419,9 +419,7 @@ def _paper_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[st
     return table
 
 
-def _shares_table(
-    title: str, headings: Sequence[str], rows: Iterable[tuple[Any, ...]]
-) -> Table:
+def _shares_table(title: str, headings: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> Table:
     """Of names and shares between 0 and 1."""
     return _paper_table(title, headings, ((name, *map(percent, its)) for name, *its in rows))
 

@@ -11,7 +11,7 @@ from tf_interop.errors import ProfileError
 from tf_interop.profile.check import check_configuration, check_stage
 from tf_interop.profile.entries import Count, PositiveCount
 from tf_interop.stage import Stage
-from tf_interop.versioned_file import PathLike, VersionedFormat
+from tf_interop.versioned_file import VersionedFormat
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,28 +62,6 @@ class ConfigurationList:
     made_with: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
-def load_configurations(path: PathLike) -> ConfigurationList:
-    """Reads a list of configurations.
-
-    Legal is a file that holds each configuration once, with all shapes known, and stages of these.
-
-    Raises:
-        ProfileError: there is no such file, it is not whole, of another format or version, or not
-            legal. Says where in the file, what was expected and what to do.
-    """
-    return _LIST_FILE.load(path)
-
-
-def save_configurations(configurations: ConfigurationList, path: PathLike) -> None:
-    """Writes a list of configurations, atomically; equal lists give equal bytes.
-
-    Raises:
-        ProfileError: the list is not legal (see `load_configurations`), or the file cannot be
-            written.
-    """
-    _LIST_FILE.save(configurations, path)
-
-
 def merge_lists(lists: Iterable[ConfigurationList]) -> ConfigurationList:
     """Puts lists into one, in which each configuration and each stage is once.
 
@@ -122,6 +100,7 @@ def _joined(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _check_list(configurations: ConfigurationList) -> None:
+    """Each configuration is there once, with all shapes known, and stages are of these."""
     places: dict[ConvolutionConfiguration, int] = {}
     for index, listed in enumerate(configurations.convolutions):
         place = f"$.convolutions[{index}].configuration"
@@ -146,10 +125,12 @@ def _check_list(configurations: ConfigurationList) -> None:
         check_stage(each.stage.map(known.__getitem__), place)
 
 
-_LIST_FILE = VersionedFormat(
+LIST_FILE = VersionedFormat(
+    ConfigurationList,
     noun="list of configurations",
-    value_type=ConfigurationList,
     check=_check_list,
     error=ProfileError,
     remedy="Correct the file, or make it anew with tf-interop profile --export-configurations.",
 )
+load_configurations = LIST_FILE.load
+save_configurations = LIST_FILE.save

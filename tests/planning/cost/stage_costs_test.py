@@ -154,7 +154,6 @@ def test_larger_sets_are_modelled_only_where_a_part_of_them_wins() -> None:
     known = tuple(measured(pair, 21) for pair in ("a b", "a c", "b c"))
     losing = stage_costs(gpu_problem(small("a"), small("b"), small("c"), stages=known))
     assert choices(losing, "a b c") == ()
-    assert "1 sets of convolutions left out of which no smaller set" in losing.describe()
     winning = stage_costs(gpu_problem(small("a"), small("b"), small("c")))
     assert choices(winning, "a b c")[0].latency_us == pytest.approx(20)
 

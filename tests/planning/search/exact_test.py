@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from random_dags import Dag, dags, every_schedule, random_follows
+from random_dags import Dag
 
 from tf_interop.planning.search.exact import search_exactly
 from tf_interop.planning.search.space import (
@@ -54,29 +51,6 @@ def test_visits_what_the_authors_of_ios_report(dag: Dag, states: int, transition
     )
     result = search_exactly(space)
     assert (result.states, result.transitions) == (states, transitions)
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    dags(most=5),
-    st.booleans(),
-    st.integers(1, 3),
-    st.sampled_from([1, 2, 5]),
-    st.integers(0, 2**32),
-)
-def test_is_optimal_on_every_small_graph(
-    dag: Dag, single_head: bool, max_lanes: int, max_lane_length: int, seed: int
-) -> None:
-    def latency(lanes: Lanes) -> float:
-        return random.Random(f"{seed} {lanes}").randint(1, 20)
-
-    follows = random_follows(dag, seed)
-    limits = {"max_lanes": max_lanes, "max_lane_length": max_lane_length}
-    schedules = every_schedule(dag, follows, single_head=single_head, **limits)
-    expected = min(sum(map(latency, schedule)) for schedule in schedules)
-    space = Space(dag, taking(latency), follows=follows, single_head=single_head, **limits)
-    result = search_exactly(space)
-    assert result.latency_us == sum(map(latency, result.stages)) == expected
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,6 @@ class StageCosts:
         # By whether a lane has several steps.
         self._modelled_count = {False: 0, True: 0}
         self._over_limit_count = 0
-        self._parts_lose_count = 0
 
     @property
     def knows_lanes_of_several(self) -> bool:
@@ -203,11 +202,6 @@ class StageCosts:
     def describe(self) -> str:
         """What was modelled and what was left out, for reading."""
         parts = [f"{sum(self._modelled_count.values())} combinations of algorithms modelled"]
-        if self._parts_lose_count:
-            parts.append(
-                f"{self._parts_lose_count} sets of convolutions left out of which no smaller set "
-                "is worth a stage"
-            )
         if self._over_limit_count:
             parts.append(
                 f"{self._over_limit_count} sets left out after the limit of {self._max_modelled} "
@@ -289,10 +283,7 @@ class StageCosts:
 
     def _does_a_part_win(self, lanes: Lanes) -> bool:
         parts = itertools.combinations(lanes, len(lanes) - 1)
-        if len(lanes) == 2 or any(map(self.choices, parts)):
-            return True
-        self._parts_lose_count += 1
-        return False
+        return len(lanes) == 2 or any(map(self.choices, parts))
 
     def _combine(self, names: _Names) -> Iterator[tuple[int, _Candidates]]:
         """Combinations of candidates, numbered; those that differ in order alone come once."""
