@@ -160,6 +160,9 @@ TEST_F(CudnnBackendTest, KeepsRefusalsAndTriesAnewAfterLackOfMemory) {
   RunAndExpectMatch(MakeConvolution());
 }
 
+// Of one thread, with many thousand plans: nothing for ThreadSanitizer, which takes a minute for
+// it.
+#if !defined(__SANITIZE_THREAD__)
 TEST_F(CudnnBackendTest, PlansOfShapesThatChangeForEverAreForgotten) {
   const auto prepare = [&](int64_t batch) {
     Convolution c = MakeConvolution();
@@ -179,6 +182,7 @@ TEST_F(CudnnBackendTest, PlansOfShapesThatChangeForEverAreForgotten) {
   EXPECT_TRUE(second.expired());
   EXPECT_LE(FakeCudnnCounts().live_descriptors, live);
 }
+#endif
 
 TEST_F(CudnnBackendTest, ReportsFailuresOfLaunches) {
   const auto prepared = PrepareOk(MakeConvolution());

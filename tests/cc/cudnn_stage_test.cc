@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -76,36 +77,59 @@ class LaneOptionsTest : public CudnnTest {
   int green_contexts_before_ = 0, streams_before_ = 0, events_before_ = 0;
 };
 
-TEST_F(LaneOptionsTest, RoundsCountsUpAndReportsWhatTheDeviceGives) {
-  const std::vector<int> counts = {57, 8, 0};
-  const auto first = AcquireOk(OnSms(counts, 0));
-  const auto second = AcquireOk(OnSms(counts, 1));
-  const auto rest = AcquireOk(OnSms(counts, 2));
-  EXPECT_EQ(first->sm_count(), 64);
-  EXPECT_EQ(second->sm_count(), 8);
-  EXPECT_EQ(rest->sm_count(), 60);  // the four that make no whole group among them
-  EXPECT_EQ(FakeCudaSmsOf(StreamOf(first)), std::make_pair(0, 63));
-  EXPECT_EQ(FakeCudaSmsOf(StreamOf(second)), std::make_pair(64, 71));
-  EXPECT_EQ(FakeCudaSmsOf(StreamOf(rest)), std::make_pair(72, 131));
-  EXPECT_EQ(AcquireOk({})->sm_count(), 0);
+// What the lanes of a stage ask for on a device of so many SMs in groups of so many, and the first
+// and the last SM that each gets.
+TEST_F(LaneOptionsTest, RoundsCountsUpAndLanesWithoutACountShareWhatIsLeft) {
+  const struct {
+    int sm_count, granularity;
+    std::vector<int> counts;
+    std::vector<std::pair<int, int>> given;
+  } cases[] = {
+      // The four that make no whole group are among the rest.
+      {132, 8, {57, 8, 0}, {{0, 63}, {64, 71}, {72, 131}}},
+      {132, 8, {0, 16, 0}, {{16, 131}, {0, 15}, {16, 131}}},
+      {128, 8, {64, 64}, {{0, 63}, {64, 127}}},
+      {30, 4, {5, 0}, {{0, 7}, {8, 29}}},
+      {30, 4, {28, 0}, {{0, 27}, {28, 29}}},
+  };
+  for (const auto& each : cases) {
+    UseNewContext();
+    FakeCuda().sm_count = each.sm_count;
+    FakeCuda().sm_granularity = each.granularity;
+    std::vector<Lease> groups;
+    std::set<Stream> streams;
+    for (size_t lane = 0; lane < each.counts.size(); ++lane) {
+      groups.push_back(AcquireOk(OnSms(each.counts, static_cast<int>(lane))));
+      const auto [first, last] = each.given[lane];
+      EXPECT_EQ(groups[lane]->sm_count(), last - first + 1);
+      EXPECT_EQ(FakeCudaSmsOf(StreamOf(groups[lane])), each.given[lane]);
+      streams.insert(groups[lane]->stream());
+    }
+    EXPECT_EQ(streams.size(), groups.size());
+    EXPECT_EQ(AcquireOk({})->sm_count(), 0);
+  }
 }
 
-TEST_F(LaneOptionsTest, FollowsTheGranularityOfTheDevice) {
-  FakeCuda().sm_count = 30;
-  FakeCuda().sm_granularity = 4;
-  EXPECT_EQ(AcquireOk(OnSms({5, 0}, 0))->sm_count(), 8);
-  EXPECT_EQ(AcquireOk(OnSms({5, 0}, 1))->sm_count(), 22);
-  EXPECT_EQ(AcquireOk(OnSms({28, 0}, 1))->sm_count(), 2);
-}
-
-TEST_F(LaneOptionsTest, LanesWithoutACountShareWhatIsLeft) {
-  const std::vector<int> counts = {0, 16, 0};
-  const auto first = AcquireOk(OnSms(counts, 0));
-  const auto last = AcquireOk(OnSms(counts, 2));
-  EXPECT_NE(first->stream(), last->stream());
-  EXPECT_EQ(first->sm_count(), 116);
-  EXPECT_EQ(FakeCudaSmsOf(StreamOf(first)), FakeCudaSmsOf(StreamOf(last)));
-  EXPECT_EQ(GreenContexts(), 2);
+TEST_F(LaneOptionsTest, RefusesCountsThatDoNotFitAndPlacesThatThereAreNot) {
+  FakeCuda().sm_count = 128;
+  const struct {
+    StreamGroupOptions options;
+    StatusCode code;
+    Names parts;
+  } cases[] = {
+      {OnSms({60, 65}, 0),
+       StatusCode::kUnsupported,
+       {"[60, 65]", "[64, 72]", "groups of 8", "128 SMs in 16"}},
+      {OnSms({2147483647, 0}, 1), StatusCode::kUnsupported, {"2147483647"}},
+      {OnSms({64, 64, 0}, 0), StatusCode::kUnsupported, {"[64, 64, 0]"}},  // nothing for the last
+      {OnSms({64, 0}, 2), StatusCode::kInvalidArgument, {"got 2"}},
+      {OnSms({64, 0}, -1), StatusCode::kInvalidArgument, {"got -1"}},
+      {OnSms({64, -8}, 0), StatusCode::kInvalidArgument, {"-8"}},
+  };
+  for (const auto& each : cases) {
+    EXPECT_TRUE(IsError(AcquireError(each.options), each.code, each.parts));
+  }
+  EXPECT_EQ(GreenContexts(), 0);
 }
 
 TEST_F(LaneOptionsTest, MakesAPartitionOnceAndKeepsItsStreams) {
@@ -121,25 +145,6 @@ TEST_F(LaneOptionsTest, MakesAPartitionOnceAndKeepsItsStreams) {
   EXPECT_EQ(group->stream(), stream);
   EXPECT_EQ(GreenContexts(), 2);
   EXPECT_EQ(Streams(), 3);
-}
-
-TEST_F(LaneOptionsTest, RefusesCountsThatDoNotFitOnceRoundedUp) {
-  EXPECT_TRUE(IsError(AcquireError(OnSms({60, 65}, 0)), StatusCode::kUnsupported,
-                      {"[60, 65]", "[64, 72]", "groups of 8", "132 SMs in 16"}));
-  EXPECT_EQ(AcquireError(OnSms({2147483647, 0}, 1)).code(), StatusCode::kUnsupported);
-  EXPECT_EQ(GreenContexts(), 0);
-}
-
-TEST_F(LaneOptionsTest, RefusesToLeaveNothingForALaneWithoutACount) {
-  FakeCuda().sm_count = 128;
-  EXPECT_EQ(AcquireOk(OnSms({64, 64}, 1))->sm_count(), 64);
-  EXPECT_EQ(AcquireError(OnSms({64, 64, 0}, 0)).code(), StatusCode::kUnsupported);
-}
-
-TEST_F(LaneOptionsTest, RefusesAPlaceThatThePartitionDoesNotHave) {
-  EXPECT_EQ(AcquireError(OnSms({64, 0}, 2)).code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(AcquireError(OnSms({64, 0}, -1)).code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(AcquireError(OnSms({64, -8}, 0)).code(), StatusCode::kInvalidArgument);
 }
 
 TEST_F(LaneOptionsTest, NamesTheEntryPointsThatADriverLacks) {

@@ -41,19 +41,15 @@ class CuptiTracerTest : public testing::Test {
     Dl_info info;
     ASSERT_NE(dladdr(reinterpret_cast<void*>(&FakeCupti), &info), 0);
     setenv("TF_INTEROP_LIBCUPTI", info.dli_fname, 1);
-    const Status status = CuptiTracer::Get(kDriverVersion, &tracer_);
-    ASSERT_TRUE(status.ok()) << status.message();
   }
   void TearDown() override { EXPECT_FALSE(FakeCuptiIsEnabled()) << "tracing was left on"; }
 
   // Traces what the stand-in has; fails where that fails.
   Status Trace(std::vector<TracedKernel>* kernels) {
-    TF_INTEROP_RETURN_IF_ERROR(tracer_->Start());
+    TF_INTEROP_RETURN_IF_ERROR(StartKernelTrace(kDriverVersion));
     EXPECT_TRUE(FakeCuptiIsEnabled());
-    return tracer_->Stop(kernels);
+    return StopKernelTrace(kernels);
   }
-
-  CuptiTracer* tracer_ = nullptr;
 };
 
 TEST_F(CuptiTracerTest, GivesKernelsInTheOrderInWhichTheyStarted) {

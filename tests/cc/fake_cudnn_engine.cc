@@ -255,8 +255,7 @@ cudnnStatus_t FinalizePlan(Node* node) {
     return FakeCudnnFail(CUDNN_STATUS_NOT_SUPPORTED, "engine switched off");
   }
   if (const NodePtr* convolution = ConvolutionOf(*graph)) {
-    ConvolutionNames names = {};
-    NamesOf((*convolution)->type, &names);
+    const ConvolutionNames& names = *NamesOf((*convolution)->type);
     const Spatial spatial(*(*convolution)->Sub(names.applied));
     if (FakeCudnn().no_asymmetric_padding && spatial.before != spatial.after) {
       return FakeCudnnFail(CUDNN_STATUS_NOT_SUPPORTED_PADDING, "paddings differ");

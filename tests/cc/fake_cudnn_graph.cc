@@ -10,29 +10,33 @@
 
 namespace tf_interop::fake_cudnn {
 
-bool NamesOf(cudnnBackendDescriptorType_t type, ConvolutionNames* names) {
-  switch (type) {
-    case CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR:
-      *names = {CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
-                CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
-                CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
-                CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y};
-      return true;
-    case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR:
-      *names = {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
-                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
-                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
-                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY};
-      return true;
-    case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR:
-      *names = {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
-                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
-                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
-                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY};
-      return true;
-    default:
-      return false;
+namespace {
+
+constexpr ConvolutionNames kConvolutions[] = {
+    {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA,
+     Computed::kOutput},
+    {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA, Computed::kImage},
+    {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA, Computed::kFilter}};
+
+}  // namespace
+
+const ConvolutionNames* NamesOf(cudnnBackendDescriptorType_t type) {
+  for (const ConvolutionNames& names : kConvolutions) {
+    if (names.type == type) return &names;
   }
+  return nullptr;
 }
 
 std::map<int64_t, Tensor> TensorsOf(const Node& graph) {
@@ -52,8 +56,7 @@ std::map<int64_t, Tensor> TensorsOf(const Node& graph) {
 
 const NodePtr* ConvolutionOf(const Node& graph) {
   for (const NodePtr& operation : graph.attributes.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).nodes) {
-    ConvolutionNames names = {};
-    if (NamesOf(operation->type, &names)) return &operation;
+    if (NamesOf(operation->type) != nullptr) return &operation;
   }
   return nullptr;
 }
@@ -109,31 +112,11 @@ const std::map<int, Rule>& Rules() {
         {CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP, CUDNN_ATTR_POINTWISE_RELU_UPPER_CLIP,
          CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, CUDNN_ATTR_POINTWISE_ELU_ALPHA});
     const auto descriptor = CUDNN_TYPE_BACKEND_DESCRIPTOR;
-    const auto forward = CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR;
-    add(Count::kOne, descriptor, forward,
-        {CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC});
-    add(Count::kOne, CUDNN_TYPE_FLOAT, forward,
-        {CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA});
-    const auto data = CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR;
-    add(Count::kOne, descriptor, data,
-        {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC});
-    add(Count::kOne, CUDNN_TYPE_FLOAT, data,
-        {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA});
-    const auto filter = CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR;
-    add(Count::kOne, descriptor, filter,
-        {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC});
-    add(Count::kOne, CUDNN_TYPE_FLOAT, filter,
-        {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA});
+    for (const ConvolutionNames& names : kConvolutions) {
+      add(Count::kOne, descriptor, names.type,
+          {names.applied, names.image, names.filter, names.output});
+      add(Count::kOne, CUDNN_TYPE_FLOAT, names.type, {names.alpha, names.beta});
+    }
     const auto operation = CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR;
     add(Count::kOne, descriptor, operation,
         {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, CUDNN_ATTR_OPERATION_POINTWISE_YDESC,
@@ -335,8 +318,9 @@ cudnnStatus_t FinalizePack(const Node& node) {
 }
 
 cudnnStatus_t FinalizeByType(Node* node) {
-  ConvolutionNames names = {};
-  if (NamesOf(node->type, &names)) return FinalizeConvolutionOperation(*node, names);
+  if (const ConvolutionNames* const names = NamesOf(node->type)) {
+    return FinalizeConvolutionOperation(*node, *names);
+  }
   switch (node->type) {
     case CUDNN_BACKEND_TENSOR_DESCRIPTOR:
       return FinalizeTensor(*node);
@@ -361,27 +345,15 @@ cudnnStatus_t FinalizeByType(Node* node) {
   }
 }
 
-Computed ComputedBy(cudnnBackendDescriptorType_t operation) {
-  switch (operation) {
-    case CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR:
-      return Computed::kOutput;
-    case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR:
-      return Computed::kImage;
-    default:
-      return Computed::kFilter;
-  }
-}
-
 void RunConvolution(const Node& operation, Memory* memory) {
-  ConvolutionNames names = {};
-  NamesOf(operation.type, &names);
+  const ConvolutionNames& names = *NamesOf(operation.type);
   const auto strided = [&](int name) {
     const Tensor tensor(*operation.Sub(name));
     return StridedTensor{tensor.type, tensor.extents, tensor.strides, memory->Of(tensor)};
   };
   const Spatial spatial(*operation.Sub(names.applied));
   ComputeConvolution(strided(names.image), strided(names.filter), strided(names.output),
-                     spatial.ToSpacing(), ComputedBy(operation.type));
+                     spatial.ToSpacing(), names.computed);
 }
 
 double Scalar(const Node& node, int name, double otherwise) {

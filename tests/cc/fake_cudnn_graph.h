@@ -112,12 +112,15 @@ struct Tensor {
   }
 };
 
+// The attributes of a convolution operation, and which of its tensors it computes.
 struct ConvolutionNames {
-  int applied, image, filter, output;
+  cudnnBackendDescriptorType_t type;
+  int applied, image, filter, output, alpha, beta;
+  Computed computed;
 };
 
-// False where the type is not that of a convolution.
-bool NamesOf(cudnnBackendDescriptorType_t type, ConvolutionNames* names);
+// Null where the type is not that of a convolution.
+const ConvolutionNames* NamesOf(cudnnBackendDescriptorType_t type);
 
 struct Spatial {
   std::vector<int64_t> strides, dilations, before, after;

@@ -205,17 +205,18 @@ class CudnnBackend : public Backend {
     {
       std::lock_guard<std::mutex> lock(groups_mutex_);
       TF_INTEROP_RETURN_IF_ERROR(FindPool(options, &pool));
-      if (!pool->idle.empty()) {
-        *group = std::move(pool->idle.back());
-        pool->idle.pop_back();
+      if (!pool->second.empty()) {
+        *group = std::move(pool->second.back());
+        pool->second.pop_back();
         return Status::Ok();
       }
     }
-    auto made = std::make_unique<CudnnStreamGroup>(driver_, library_, context_, pool->green, pool);
-    TF_INTEROP_RETURN_IF_ERROR(made->Create(pool->uses_caller_stream, pool->priority));
-    if (pool->green != nullptr) {
+    const auto [green, priority, uses_caller_stream] = pool->first;
+    auto made = std::make_unique<CudnnStreamGroup>(driver_, library_, context_, green, pool);
+    TF_INTEROP_RETURN_IF_ERROR(made->Create(uses_caller_stream, priority));
+    if (green != nullptr) {
       std::lock_guard<std::mutex> lock(groups_mutex_);
-      green_streams_[made->stream()] = pool->green;
+      green_streams_[made->stream()] = green;
       has_green_streams_ = true;
     }
     *group = std::move(made);
@@ -226,7 +227,7 @@ class CudnnBackend : public Backend {
     if (!group) return;
     auto* const pool = static_cast<GroupPool*>(static_cast<CudnnStreamGroup*>(group.get())->pool());
     std::lock_guard<std::mutex> lock(groups_mutex_);
-    pool->idle.push_back(std::move(group));
+    pool->second.push_back(std::move(group));
   }
 
   Status Enter(void** outer) override {
@@ -308,13 +309,12 @@ class CudnnBackend : public Backend {
     std::shared_ptr<const PreparedConvolution> prepared;
   };
 
-  // Stream groups that are interchangeable.
-  struct GroupPool {
-    GreenContext* green = nullptr;  // null for streams of the backend's own context
-    int priority = 0;
-    bool uses_caller_stream = false;
-    std::vector<std::unique_ptr<StreamGroup>> idle;  // guarded by groups_mutex_
-  };
+  // Stream groups that are not leased, by what makes them interchangeable: their green context
+  // (null for the backend's own context), their priority, and whether they are for the caller's
+  // stream.
+  using GroupPools =
+      std::map<std::tuple<GreenContext*, int, bool>, std::vector<std::unique_ptr<StreamGroup>>>;
+  using GroupPool = GroupPools::value_type;
   struct PartitionOutcome {
     Status status;
     std::unique_ptr<SmPartition> partition;
@@ -371,10 +371,7 @@ class CudnnBackend : public Backend {
         TF_INTEROP_RETURN_IF_ERROR(FindGreenContext(counts, static_cast<size_t>(lane), &green));
       }
     }
-    *pool = &pools_[{green, priority, options.uses_caller_stream}];
-    (*pool)->green = green;
-    (*pool)->priority = priority;
-    (*pool)->uses_caller_stream = options.uses_caller_stream;
+    *pool = &*pools_.try_emplace({green, priority, options.uses_caller_stream}).first;
     return Status::Ok();
   }
 
@@ -434,7 +431,7 @@ class CudnnBackend : public Backend {
 
   // Held while a group is looked for or given back, and while what it takes is made the first time.
   std::mutex groups_mutex_;
-  std::map<std::tuple<GreenContext*, int, bool>, GroupPool> pools_;
+  GroupPools pools_;
   std::map<std::vector<int>, PartitionOutcome> partitions_;
   std::unique_ptr<PriorityRange> priorities_;  // null before it is asked for
   std::map<Stream, GreenContext*> green_streams_;

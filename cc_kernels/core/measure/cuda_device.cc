@@ -142,26 +142,16 @@ class CudaMeasuringDevice : public MeasuringDevice {
 
 #ifdef TF_INTEROP_HAS_CUPTI
 
-  Status FindTracer(CuptiTracer** tracer) {
-    int driver_version = 0;
-    TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver_, cuDriverGetVersion, &driver_version));
-    return CuptiTracer::Get(driver_version, tracer);
-  }
-
   Status StartTrace() override {
     return InContext([&]() -> Status {
-      CuptiTracer* tracer = nullptr;
-      TF_INTEROP_RETURN_IF_ERROR(FindTracer(&tracer));
-      return tracer->Start();
+      int driver_version = 0;
+      TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver_, cuDriverGetVersion, &driver_version));
+      return StartKernelTrace(driver_version);
     });
   }
 
   Status StopTrace(std::vector<TracedKernel>* kernels) override {
-    return InContext([&]() -> Status {
-      CuptiTracer* tracer = nullptr;
-      TF_INTEROP_RETURN_IF_ERROR(FindTracer(&tracer));
-      return tracer->Stop(kernels);
-    });
+    return InContext([&] { return StopKernelTrace(kernels); });
   }
 
 #else

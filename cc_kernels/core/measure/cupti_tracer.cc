@@ -213,37 +213,32 @@ void CUPTIAPI TakeBuffer(CUcontext context, uint32_t stream, uint8_t* buffer, si
 
 }  // namespace
 
-Status CuptiTracer::Get(int driver_version, CuptiTracer** tracer) {
+Status StartKernelTrace(int driver_version) {
   static auto* const library = new CuptiLibrary();
   static const auto* const opened = new Status(library->Open(driver_version));
-  static auto* const the_tracer = new CuptiTracer(*library);
-  *tracer = the_tracer;
-  return *opened;
-}
-
-Status CuptiTracer::Start() {
+  TF_INTEROP_RETURN_IF_ERROR(*opened);
   {
     Collected& collected = TheCollected();
     std::lock_guard<std::mutex> lock(collected.mutex);
-    collected.library = &library_;
+    collected.library = library;
     collected.kernels.clear();
     collected.status = Status::Ok();
     collected.is_out_of_memory = false;
   }
   TF_INTEROP_RETURN_IF_ERROR(
-      TF_INTEROP_CALL(library_, cuptiActivityRegisterCallbacks, GiveBuffer, TakeBuffer));
+      TF_INTEROP_CALL(*library, cuptiActivityRegisterCallbacks, GiveBuffer, TakeBuffer));
   // Unlike plain KERNEL, this kind leaves kernels of several streams to run at the same time.
-  return TF_INTEROP_CALL(library_, cuptiActivityEnable, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
+  return TF_INTEROP_CALL(*library, cuptiActivityEnable, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
 }
 
-Status CuptiTracer::Stop(std::vector<TracedKernel>* kernels) {
+Status StopKernelTrace(std::vector<TracedKernel>* kernels) {
   kernels->clear();
-  // Disabled also where flushing fails, or later runs would be slow.
-  Status status =
-      TF_INTEROP_CALL(library_, cuptiActivityFlushAll, CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
-  status.Update(
-      TF_INTEROP_CALL(library_, cuptiActivityDisable, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
   Collected& collected = TheCollected();
+  const CuptiLibrary& library = *collected.library;
+  // Disabled also where flushing fails, or later runs would be slow.
+  Status status = TF_INTEROP_CALL(library, cuptiActivityFlushAll, CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
+  status.Update(
+      TF_INTEROP_CALL(library, cuptiActivityDisable, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
   std::lock_guard<std::mutex> lock(collected.mutex);
   status.Update(collected.status);
   if (collected.is_out_of_memory) {

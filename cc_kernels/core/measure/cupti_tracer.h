@@ -10,29 +10,17 @@
 
 namespace tf_interop {
 
-struct CuptiLibrary;
+// Begins a trace. Returns kUnavailable where there is no CUPTI, or with CUPTI's reason, such as
+// that another tool (Nsight, TensorFlow's profiler) holds it, or that the GPU is virtual. CUPTI is
+// opened with the first call, whose failure is final; `driver_version` is what cuDriverGetVersion
+// gives.
+//
+// One trace at a time, as CUPTI is one for the process. Outside of a trace nothing is recorded.
+Status StartKernelTrace(int driver_version);
 
-// One for the process, as CUPTI is. Not thread-safe: one trace at a time. Outside of a trace
-// nothing is recorded.
-class CuptiTracer {
- public:
-  // Opens CUPTI with the first call, whose failure is final: kUnavailable where there is none.
-  // `driver_version` is what cuDriverGetVersion gives.
-  static Status Get(int driver_version, CuptiTracer** tracer);
-
-  // Begins a trace. Returns kUnavailable with CUPTI's reason, such as that another tool (Nsight,
-  // TensorFlow's profiler) holds CUPTI, or that the GPU is virtual.
-  Status Start();
-
-  // Ends the trace that Start began and gives its kernels in the order in which they started; all
-  // of them have ended by now. Returns kUnavailable where any of them may be missing, or none came.
-  Status Stop(std::vector<TracedKernel>* kernels);
-
- private:
-  explicit CuptiTracer(const CuptiLibrary& library) : library_(library) {}
-
-  const CuptiLibrary& library_;
-};
+// Ends the trace and gives its kernels in the order in which they started; all of them have ended
+// by now. Returns kUnavailable where any of them may be missing, or none came.
+Status StopKernelTrace(std::vector<TracedKernel>* kernels);
 
 }  // namespace tf_interop
 
