@@ -53,6 +53,7 @@ def python_interfaces() -> set[str]:
 def private_attributes() -> set[str]:
     """Attributes with a leading underscore of objects that are not the reading module's own."""
     listed = {interface.rpartition("().")[2] for interface in python_interfaces()}
+    listed.add("_replace")  # of every NamedTuple, documented
     return {
         f"{path.name}:.{name}"
         for path, tree in _modules()

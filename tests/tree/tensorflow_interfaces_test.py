@@ -24,6 +24,8 @@ tensorflow.python.eager.context:context_safe()._optimizer_jit
 tensorflow.python.eager.context:context_safe().list_function_names
 tensorflow.python.framework.config
 tensorflow.python.framework.config:is_op_determinism_enabled
+tensorflow.python.framework.kernels
+tensorflow.python.framework.kernels:get_registered_kernels_for_op
 tensorflow.python.framework.op_def_registry
 tensorflow.python.framework.op_def_registry:get
 tensorflow.python.grappler.cluster
@@ -35,9 +37,9 @@ tensorflow.python.ops.handle_data_util:get_resource_handle_data
 """
 
 IN_GRAPHS = """
-_Arg _FusedConv2D _FusedConv3D _Retval _SwitchN _XlaCluster _XlaCompile _XlaMustCompile _class
-_handle_dtypes _handle_shapes _input_shapes _kernel _output_shapes _tpu_replicate _xla_cluster_id
-_xla_compile_id _xla_outside_compilation
+_Arg _FusedConv2D _FusedConv3D _FusedDepthwiseConv2dNative _FusedMatMul _Retval _SwitchN
+_XlaCluster _XlaCompile _XlaMustCompile _class _handle_dtypes _handle_shapes _input_shapes _kernel
+_output_shapes _tpu_replicate _xla_cluster_id _xla_compile_id _xla_outside_compilation
 """
 
 
