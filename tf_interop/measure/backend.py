@@ -52,7 +52,7 @@ class AlgorithmScope(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeasureOptions:
-    """How to measure; `cc_kernels/core/measure/alone.h` says what is done with it.
+    """How to measure; `cc_kernels/core/measure/timing.h` says what is done with it.
 
     Attributes:
         warmup_runs: runs before the timed ones.
