@@ -197,12 +197,10 @@ def _dtypes(node: node_def_pb2.NodeDef, arguments: Any) -> Iterator[int]:
 
 
 def _input_count(node: node_def_pb2.NodeDef) -> int:
-    fixed, by_number, by_list = _input_arguments(node.op)
-    return (
-        fixed
-        + sum(_attribute(node, name).i for name in by_number)
-        + sum(len(_attribute(node, name).list.type) for name in by_list)
-    )
+    count, by_number, by_list = _input_arguments(node.op)
+    count += sum(_attribute(node, name).i for name in by_number)
+    count += sum(len(_attribute(node, name).list.type) for name in by_list)
+    return count
 
 
 @functools.lru_cache(maxsize=1024)
