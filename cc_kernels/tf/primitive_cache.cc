@@ -13,17 +13,20 @@
 #include "absl/strings/str_cat.h"
 
 namespace tf_interop {
+
+// TensorFlow's MklPrimitive as far as it takes to destroy one: its destructor is its first virtual
+// function. Not in the unnamed namespace, where the compiler would know that no class derives from
+// this and call no destructor of TensorFlow's.
+struct Primitive {
+  virtual ~Primitive() = 0;
+};
+
 namespace {
 
 using tensorflow::DataType;
 
-// The layout of TensorFlow's LRUCache<MklPrimitive>, and so that it can be destroyed here that of
-// MklPrimitive, as far as its destructor, which is its first virtual function. Their header
-// mkl_util.h does not compile without the settings of TensorFlow's own build.
-struct Primitive {
-  virtual ~Primitive() = default;
-};
-
+// The layout of TensorFlow's LRUCache<MklPrimitive>, whose header mkl_util.h does not compile
+// without the settings of TensorFlow's own build.
 struct Cache {
   struct Entry {
     Primitive* primitive;

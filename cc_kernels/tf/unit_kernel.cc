@@ -341,7 +341,12 @@ class Unit : public OpKernel {
     kernel->Compute(derived);
     if (!derived->status().ok()) return;
     for (int port = 0; port < kernel->num_outputs(); ++port) {
-      (*values)[step.first_value + port].reset(derived->release_output(port).tensor);
+      const int value = step.first_value + port;
+      (*values)[value].reset(derived->release_output(port).tensor);
+      if ((*values)[value] == nullptr && !absl::c_linear_search(step.unread_values, value)) {
+        derived->SetStatus(absl::InternalError(absl::StrCat("Missing ", port, "-th output")));
+        return;
+      }
     }
     for (const int value : step.unread_values) (*values)[value].reset();
     for (const int value : step.dead_values) (*values)[value].reset();

@@ -321,6 +321,23 @@ def test_sessions_whose_pool_is_made_for_each_call(unit: Any) -> None:
     assert after[1] - before[1] < 20 << 20
 
 
+def test_threads_that_end_free_their_primitives(unit: Any) -> None:
+    tf1 = tf.compat.v1
+    values = values_of_chain()
+    steps = [step.SerializeToString() for step in chain()]
+    config = tf1.ConfigProto(use_per_session_threads=True, inter_op_parallelism_threads=2)
+    with tf.Graph().as_default():
+        inputs = [tf1.placeholder(tf.float32, value.shape) for value in values]
+        result = unit(inputs=inputs, Tout=[tf.float32], steps=steps, results=["steps:4:0"])
+        for number in range(100):
+            with tf1.Session(config=config) as session:
+                session.run(result, dict(zip(inputs, values, strict=True)))
+            if number == 20:
+                before = threads_and_bytes()
+        after = threads_and_bytes()
+    assert after[1] - before[1] < 2 << 20  # it was 8 MB where they stayed
+
+
 def threads_and_bytes() -> tuple[int, int]:
     status = pathlib.Path("/proc/self/status").read_text()
     threads, kilobytes = (
