@@ -13,8 +13,6 @@ from command_line import invoke, run_process
 from profile_values import GPU, make_profile
 
 import tf_interop
-from tf_interop.errors import LibraryError
-from tf_interop.model import graphs as model_graphs
 from tf_interop.profile.file import save_profile
 from tf_interop.runtime.plugin import get_plugin
 
@@ -181,14 +179,3 @@ def test_analyze_is_of_what_the_options_say(tmp_path: pathlib.Path) -> None:
     result = invoke("analyze MobileNet --image-size 32 --own-graph-only")
     assert "the function's own graph" in result.stdout
     assert "TensorFlow's own optimizations" not in result.stdout
-
-
-def test_analyze_reports_errors_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
-        raise LibraryError("Expected a library, got none.")
-
-    monkeypatch.setattr(model_graphs, "get_plugin", fail)
-    command = "analyze MobileNet --image-size 32 --as-grappler-hands-it-over"
-    result = invoke(command, exit_code=1)
-    assert result.stdout == ""
-    assert result.stderr.splitlines()[-1] == "Error: Expected a library, got none."

@@ -8,14 +8,11 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
-from command_line import ROOT, end_of, start_process
+from command_line import end_of, start_process
 from convolution_values import TINY
 
-from tf_interop.measure.backend import AlgorithmScope
 from tf_interop.profile.entries import FailureKind
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import Profile, SmLimits
@@ -94,37 +91,14 @@ def test_measures_every_algorithm_that_is_listed_once(tmp_path: pathlib.Path) ->
     assert (again, measured_count) == (profile, 0)
 
 
-def test_lists_engines_with_knobs_moved_that_are_measured_by_name(tmp_path: pathlib.Path) -> None:
+def test_lists_engines_with_knobs_moved(tmp_path: pathlib.Path) -> None:
     save_configurations(ONE, tmp_path / "list.json")
-    listed = _list_algorithms(tmp_path, AlgorithmScope.KNOBS)
-    by_itself = _list_algorithms(tmp_path, AlgorithmScope.ALL)
-    moved = [name for name in listed if name not in by_itself]
-    assert len(set(listed)) == len(listed)
-    assert "eng1_k2=0" in moved
-    assert all("_k" in name for name in moved)
-    profile, _ = _profile(tmp_path, f"--algorithms {','.join(moved[:2])}")
-    assert _names(profile) == [(name, False) for name in sorted(moved[:2])]
-
-
-def _list_algorithms(folder: pathlib.Path, scope: AlgorithmScope) -> list[str]:
-    """In a process of its own, as the libraries stay open."""
-    program = (
-        "from tf_interop.profile.worklist import load_configurations\n"
-        "from tf_interop.measure.core_library import load_core_library\n"
-        "from tf_interop.measure.backend import AlgorithmScope\n"
-        "[listed] = load_configurations('list.json').convolutions\n"
-        "backend = load_core_library().open_backend('cudnn')\n"
-        f"scope = AlgorithmScope({scope.value!r})\n"
-        "print(*backend.list_algorithms(listed.configuration, scope))\n"
-    )
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **LIBRARIES},
-        capture_output=True,
-        check=True,
-        text=True,
-    ).stdout.split()
+    profile, measured_count = _profile(tmp_path, "--algorithms knobs")
+    names = {each.algorithm for each in profile.algorithms}
+    assert measured_count == len(names)
+    assert names > FORWARD_ALGORITHMS
+    moved = names - FORWARD_ALGORITHMS
+    assert "eng1_k2=0" in moved and all("_k" in name for name in moved)
 
 
 def test_names_of_one_algorithm_are_one_measurement(tmp_path: pathlib.Path) -> None:
