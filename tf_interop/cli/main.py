@@ -11,7 +11,7 @@ import click
 import tf_interop
 from tf_interop.cli.command import CommandLine, help_end
 
-_COMMANDS = ("doctor", "analyze", "profile", "plan", "report", "benchmark", "run")
+_COMMANDS = ("doctor", "tune", "analyze", "profile", "plan", "report", "benchmark", "run")
 
 
 @click.group(

@@ -17,6 +17,7 @@ from tf_interop.planning.types import (
     GraphPlan,
     GraphPrediction,
     LaneExplanation,
+    MeasuredStep,
     Plan,
     PlannedStage,
     StageExplanation,
@@ -35,10 +36,11 @@ _SM_COLUMNS = {
     "memory_stall": "stalls",
 }
 _ANY = "any"
+_MOST_UNITS = 20
 
 
 def show_plan(plan: Plan, console: Console, lacking: Sequence[str] | None = None) -> None:
-    """Prints a table with a row for each graph, and below it what was not measured, and why.
+    """Prints tables with a row for each graph, and below them what was not measured, and why.
 
     Args:
         plan: any plan.
@@ -46,28 +48,22 @@ def show_plan(plan: Plan, console: Console, lacking: Sequence[str] | None = None
         lacking: what the profile lacks of each graph, as a sentence; empty where it lacks nothing.
             None where that is not known.
     """
-    table = new_table("Plan: microseconds and memory, in stages and one after another")
-    table.add_column("graph", overflow="fold")
-    for heading in ("batch", "conv.", "stages", "us", "one by one", "ratio"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("measured", justify="right", max_width=12)
-    for heading in ("peak", "one by one"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for graph in plan.graphs:
-        table.add_row(
-            graph.mode or graph.fingerprint,
-            _ANY if graph.batch_size is None else str(graph.batch_size),
-            str(graph.convolution_count),
-            str(len(graph.stages)),
-            *_prediction_cells(graph),
+    tuned = [graph for graph in plan.graphs if graph.measured is not None]
+    planned = [graph for graph in plan.graphs if graph.measured is None]
+    if tuned:
+        print_on(console, _tuned_table(tuned))
+        print_on(
+            console,
+            "\nTimes stock: against stock TensorFlow, measured in the same run, as whole steps.",
         )
-    print_on(console, table)
-    print_on(
-        console,
-        "\nOne by one: every convolution alone, with what is fastest alone; measured. The column "
-        "measured\nis the share of us that was; the rest is modelled. Memory: outputs of "
-        "convolutions, workspaces.",
-    )
+    if planned:
+        print_on(console, _planned_table(planned))
+        print_on(
+            console,
+            "\nOne by one: every convolution alone, with what is fastest alone; measured. The "
+            "column measured\nis the share of us that was; the rest is modelled. Memory: outputs "
+            "of convolutions, workspaces.",
+        )
     for graph, what in zip(plan.graphs, lacking or [""] * len(plan.graphs), strict=True):
         for line in _remarks(graph, what):
             print_on(console, f"{name_graph(graph)}: {line}")
@@ -161,8 +157,8 @@ def name_graph(graph: GraphPlan) -> str:
 
 
 def summarize_graph(graph: GraphPlan) -> dict[str, Any]:
-    """The values of one entry of a plan; None where it predicts nothing of any convolution."""
-    prediction = predicted(graph)
+    """The values of one entry of a plan; None where nothing was predicted, or measured."""
+    prediction, measured = predicted(graph), graph.measured
     return {
         "mode": graph.mode,
         "fingerprint": graph.fingerprint,
@@ -173,6 +169,19 @@ def summarize_graph(graph: GraphPlan) -> dict[str, Any]:
         **{
             field: None if prediction is None else getattr(prediction, field)
             for field in ("latency_us", "sequential_us", "peak_bytes")
+        },
+        "narrow_units": len(graph.narrow_units),
+        **{
+            field: None if measured is None else getattr(measured, field)
+            for field in (
+                "unit_count",
+                "narrow_op_count",
+                "step_ms",
+                "stock_ms",
+                "ratio",
+                "error",
+                "cores",
+            )
         },
     }
 
@@ -213,8 +222,52 @@ def describe_algorithms(lane: Lane[str]) -> str:
     return " → ".join(step.algorithm or _ANY for step in lane.steps)
 
 
+def _planned_table(graphs: Sequence[GraphPlan]) -> Table:
+    table = new_table("Plan: microseconds and memory, in stages and one after another")
+    table.add_column("graph", overflow="fold")
+    for heading in ("batch", "conv.", "stages", "us", "one by one", "ratio"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("measured", justify="right", max_width=12)
+    for heading in ("peak", "one by one"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for graph in graphs:
+        table.add_row(
+            graph.mode or graph.fingerprint,
+            _ANY if graph.batch_size is None else str(graph.batch_size),
+            str(graph.convolution_count),
+            str(len(graph.stages)),
+            *_prediction_cells(graph),
+        )
+    return table
+
+
+def _tuned_table(graphs: Sequence[GraphPlan]) -> Table:
+    table = new_table("Plan: units on one core each, and milliseconds a step")
+    table.add_column("graph", overflow="fold")
+    headings = ("batch", "narrow units", "of operations", "ms", "stock ms", "times stock")
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for graph in graphs:
+        measured = graph.measured
+        assert measured is not None
+        table.add_row(
+            graph.mode or graph.fingerprint,
+            _ANY if graph.batch_size is None else str(graph.batch_size),
+            f"{len(graph.narrow_units)} of {measured.unit_count}",
+            str(measured.narrow_op_count),
+            f"{measured.step_ms:.2f}",
+            f"{measured.stock_ms:.2f}",
+            f"{measured.ratio:.2f} ± {measured.error:.2f}",
+        )
+    return table
+
+
 def _describe_graph(graph: GraphPlan) -> Iterator[str]:
     batch = "any batch size" if graph.batch_size is None else f"batch size {graph.batch_size}"
+    if graph.measured is not None:
+        yield f"Graph {graph.fingerprint}, {batch}"
+        yield from (f"  {line}" for line in _describe_measured(graph, graph.measured))
+        return
     yield (
         f"Graph {graph.fingerprint}, {batch}: {len(graph.stages)} stages for "
         f"{graph.convolution_count} convolutions"
@@ -239,6 +292,23 @@ def _describe_graph(graph: GraphPlan) -> Iterator[str]:
         + ("no budget" if budget is None else f"budget {decimal(budget)}")
     )
     yield f"  search: {prediction.search}"
+
+
+def _describe_measured(graph: GraphPlan, measured: MeasuredStep) -> Iterator[str]:
+    count = len(graph.narrow_units)
+    yield (
+        f"{count} of {measured.unit_count} units, of {measured.narrow_op_count} operations, run on "
+        f"one core each; everything else on all {measured.cores}"
+    )
+    yield (
+        f"{measured.step_ms:.2f} ms a step, stock TensorFlow {measured.stock_ms:.2f} ms, measured "
+        f"by turns in one run: {measured.ratio:.2f} ± {measured.error:.2f} times as fast as stock"
+    )
+    if count:
+        yield f"{measured.predicted_ms:.2f} ms by the simulation that proposed it"
+        shown = ", ".join(graph.narrow_units[:_MOST_UNITS])
+        more = f", and {count - _MOST_UNITS} more, in --json" if count > _MOST_UNITS else ""
+        yield f"on one core: {shown}{more}"
 
 
 def _prediction_cells(graph: GraphPlan) -> tuple[str, ...]:
@@ -288,6 +358,8 @@ def _remarks(graph: GraphPlan, lacking: str = "") -> Iterator[str]:
             "values. "
             + (lacking or "Profile the model with this mode and this batch size to plan them.")
         )
+    if graph.measured is not None and not graph.narrow_units:
+        yield f"stays as it is: {graph.why_no_stage}"
     if not graph.stages and predicted(graph) is not None:
         why = graph.why_no_stage or "none is faster by more than the values may be off"
         yield f"no stage: {why}"

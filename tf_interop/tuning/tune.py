@@ -29,7 +29,8 @@ from tf_interop.model.keras_functions import keras_of
 from tf_interop.planning.types import GraphMode, GraphPlan, MeasuredStep, Plan
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.switch import enable as enable_plugin
-from tf_interop.tuning.cache import cache_path, load_cached, save_cached
+from tf_interop.tuning.cache import load_cached, save_cached
+from tf_interop.tuning.cache_key import cache_key
 from tf_interop.tuning.gpu import plan_by_profile
 from tf_interop.tuning.search import SearchResult, Variant, as_step, search_narrow_units
 from tf_interop.tuning.xla import XlaTimes, time_xla
@@ -261,13 +262,13 @@ def _tune_on_cpu(
             "says what was refused and why."
         )
     units, _ = find_units(view, properties, nodes_to_preserve=fetches)
-    path = cache_path(view, units, convolutions)
-    cached = load_cached(path) if use_cache else None
+    key = cache_key(view, units, convolutions)
+    cached = load_cached(key) if use_cache else None
     if cached is not None:
         return TunedGraph(traced.name, cached, is_cached=True)
     found = search_narrow_units(graph_def, fetches, budget_s=budget_s, say=say_of_graph)
     plan = dataclasses.replace(_plan_of(found, convolutions), mode=mode)
-    save_cached(Plan((plan,), made_with=_made_with_cpu() | {"graph": traced.name}), path)
+    save_cached(Plan((plan,), made_with=_made_with_cpu() | {"graph": traced.name}), key)
     xla = None
     if compare_xla:
         say_of_graph("compiling with XLA")

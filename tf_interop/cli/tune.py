@@ -1,0 +1,238 @@
+"""The command `tf-interop tune`: finds by measurement what is faster than stock TensorFlow here."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from tf_interop.cli.command import ModelGroup, Result, command
+from tf_interop.cli.options import (
+    TIME,
+    batches_option,
+    image_size_option,
+    model_argument,
+    option,
+    output_option,
+)
+from tf_interop.cli.progress import work_on_model
+from tf_interop.planning.file import save_plan
+from tf_interop.planning.show import name_graph, summarize_graph
+from tf_interop.planning.types import GraphPlan, Plan
+from tf_interop.tables import UNKNOWN, new_table, print_on
+from tf_interop.tuning.cache import cache_folder, cached_plans, clear_cache
+
+if TYPE_CHECKING:
+    from tf_interop.tuning.tune import TunedGraph, Tuning
+
+# TensorFlow is imported only once it is known that there is something to do.
+
+
+@click.group(
+    cls=ModelGroup,
+    examples="""
+tune NASNetMobile --batch 1,8
+tune NASNetMobile --training --batch 32 --budget 2m -o plan.json
+tune list
+tune clear
+""",
+    short_help="Finds by measurement what is faster than stock TensorFlow here.",
+)
+def tune() -> None:
+    """Finds by measurement what runs faster than stock TensorFlow on this machine.
+
+    `tf-interop tune MODEL …` is short for `tf-interop tune model MODEL …`.
+    """
+
+
+@command(
+    """
+tune InceptionV3 --batch 1,8 --budget 1m
+tune my_package.models:build --training --batch 32 -o plan.json
+tune ResNet50 --compare-xla --fresh
+""",
+    group=tune,
+)
+@model_argument
+@batches_option
+@click.option("--training", is_flag=True, help="A training step, and not inference.")
+@option("--budget", "budget_s", type=TIME, default="30s", help="How long to measure one graph.")
+@image_size_option
+@click.option(
+    "--compare-xla",
+    is_flag=True,
+    help="Measure jit_compile=True as well, for as long as the budget once more. CPU only.",
+)
+@click.option("--fresh", is_flag=True, help="Measure anew what is in the cache.")
+@output_option("PLAN.json", "The plan, for tf-interop run --plan and enable(plan=…).")
+def model(
+    model: str,
+    batch_sizes: tuple[int, ...],
+    training: bool,
+    budget_s: float,
+    image_size: tuple[int, int] | None,
+    compare_xla: bool,
+    fresh: bool,
+    output_path: pathlib.Path | None,
+) -> Result:
+    """Measures what of MODEL to run on one core, against stock.
+
+    The operations of MODEL form units, each of which may run on one core or on all. Whole steps are
+    measured, by turns with stock TensorFlow in one process. What does not beat stock by more than
+    the error of the measurement is not made. The model runs on random values.
+
+    What was found is kept in a cache folder of the user's, and tf_interop.tune(model) takes it from
+    there.
+
+    On a GPU it measures convolutions and stages, as tf-interop profile does, and plans by them; no
+    whole step is measured there.
+    """
+    with work_on_model(model) as status:
+        from tf_interop.model.load import check_trains, load_model
+        from tf_interop.tuning.tune import tune as tune_model
+
+        loaded = load_model(model, image_size=image_size)
+        if training:
+            check_trains(loaded, model)
+        tuning = tune_model(
+            loaded,
+            batch_sizes=batch_sizes,
+            training=training,
+            image_size=image_size,
+            budget=budget_s,
+            compare_xla=compare_xla,
+            use_cache=not fresh,
+            enable=False,
+            say=status.update,
+        )
+    if output_path is not None:
+        save_plan(tuning.plan, output_path)
+    document = {
+        "plan": None if output_path is None else str(output_path),
+        "is_faster": tuning.is_faster,
+        "graphs": [_document_of(each) for each in tuning.graphs],
+    }
+
+    def show() -> None:
+        for graph in tuning.graphs:
+            _show_graph(graph, Console())
+        print_on(Console(), _how_to_use(tuning, output_path))
+
+    return Result(document, show)
+
+
+@command("tune list", group=tune, name="list", reads_files=True)
+def list_cached() -> Result:
+    """Lists what was tuned before, and is in the cache."""
+    found = list(cached_plans())
+
+    def show() -> None:
+        if found:
+            table = new_table("Tuned before: times as fast as stock TensorFlow, in one run with it")
+            table.add_column("graph", overflow="fold")
+            for heading in ("narrow units", "times stock"):
+                table.add_column(heading, justify="right")
+            table.add_column("measured on", overflow="fold")
+            table.add_column("file", overflow="fold")
+            for path, plan in found:
+                (graph,) = plan.graphs
+                table.add_row(
+                    _name_of(plan),
+                    _units_of(graph),
+                    _ratio_of(graph),
+                    plan.made_with.get("device", UNKNOWN),
+                    path.name,
+                )
+            print_on(Console(), table)
+        click.echo(f"{cache_folder()}: {len(found)} plans")
+
+    document = {
+        "folder": str(cache_folder()),
+        "plans": [
+            {"file": path.name, "graph": _name_of(plan), "made_with": plan.made_with}
+            | summarize_graph(plan.graphs[0])
+            for path, plan in found
+        ],
+    }
+    return Result(document, show)
+
+
+@command("tune clear", group=tune)
+def clear() -> Result:
+    """Deletes what was tuned before from the cache."""
+    folder, count = cache_folder(), clear_cache()
+    return Result(
+        {"folder": str(folder), "deleted": count},
+        lambda: click.echo(f"{folder}: {count} plans deleted"),
+    )
+
+
+def _show_graph(graph: TunedGraph, console: Console) -> None:
+    if graph.variants:
+        table = new_table(f"{graph.name}: milliseconds a step")
+        table.add_column("", overflow="fold")
+        for heading in ("best", "median", "times stock"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for each in graph.variants:
+            times = each.times
+            is_stock = each is graph.variants[0]
+            table.add_row(
+                each.name,
+                f"{times.best_ms:.2f}",
+                f"{times.median_ms:.2f}",
+                "1" if is_stock else f"{times.ratio:.3f} ± {times.error:.3f}",
+            )
+        xla = graph.xla
+        if xla is not None and xla.median_ms is not None and xla.ratio is not None:
+            table.add_row("XLA", UNKNOWN, f"{xla.median_ms:.2f}", f"{xla.ratio:.3f}")
+        print_on(console, table)
+        print_on(console, "Times stock: against stock TensorFlow, measured in the same run.")
+        if xla is not None and xla.why_not:
+            print_on(console, f"XLA was not measured: {xla.why_not}.")
+    cached = " From the cache; --fresh measures anew." if graph.is_cached else ""
+    print_on(console, f"\n{graph}{cached}")
+
+
+def _how_to_use(tuning: Tuning, path: pathlib.Path | None) -> str:
+    if not tuning.is_faster:
+        return "There is nothing to turn on."
+    if path is not None:
+        return f"To use it: tf-interop run --plan {path} train.py"
+    if any(each.plan.measured is None for each in tuning.graphs):
+        return "To use it, write a plan with -o, and pass it to tf-interop run --plan."
+    return (
+        "To use it, call tf_interop.tune(model) with the same options, which finds it in the "
+        "cache; or write a plan with -o, and pass it to tf-interop run --plan."
+    )
+
+
+def _document_of(graph: TunedGraph) -> dict[str, Any]:
+    return {
+        "name": graph.name,
+        "is_cached": graph.is_cached,
+        **summarize_graph(graph.plan),
+        "variants": [
+            {"name": each.name, "narrow_units": len(each.narrow)} | dataclasses.asdict(each.times)
+            for each in graph.variants
+        ],
+        "xla": graph.xla,
+    }
+
+
+def _name_of(plan: Plan) -> str:
+    return plan.made_with.get("graph") or name_graph(plan.graphs[0])
+
+
+def _units_of(graph: GraphPlan) -> str:
+    assert graph.measured is not None
+    return f"{len(graph.narrow_units)} of {graph.measured.unit_count}"
+
+
+def _ratio_of(graph: GraphPlan) -> str:
+    assert graph.measured is not None
+    if not graph.narrow_units:
+        return "stock is fastest"
+    return f"{graph.measured.ratio:.2f} ± {graph.measured.error:.2f}"
