@@ -173,12 +173,6 @@ def test_groups_every_level_that_one_measurement_fits() -> None:
     ]
 
 
-def test_groups_as_the_fastest_that_was_measured() -> None:
-    slow = _measured("large:FFT", "small:GEMM", latency_us=25.0)
-    fast = _measured("large:GEMM", "small:FFT", latency_us=15.0)
-    assert _group_profiled(slow, fast) == [make_lanes("5x5:GEMM", "3x3:FFT")]
-
-
 def test_groups_with_the_lane_options_that_were_asked_for() -> None:
     measurement = _measured("large:GEMM", "small")
     first, second = measurement.stage.lanes
@@ -255,11 +249,6 @@ def test_merges_a_part_of_a_level_that_reads_one_image() -> None:
     assert _group_profiled(MERGED, nodes=PAIRS) == [make_lanes("+a:GEMM c:GEMM")]
 
 
-def test_merges_beside_the_rest_of_the_level() -> None:
-    stages = _group_profiled(MERGED_AND_ANOTHER, nodes=PAIRS)
-    assert stages == [make_lanes("+a:GEMM c:GEMM", "b:FFT")]
-
-
 @pytest.mark.parametrize(
     ("latency_us", "lanes"), [(21.0, ["+a:GEMM c:GEMM"]), (20.0, ["a:FFT", "b:FFT", "c:FFT"])]
 )
@@ -281,12 +270,6 @@ def test_keeps_what_was_measured_merged_and_reads_different_images(
     side_by_side = _measured(*["small:FFT"] * count, latency_us=25.0)
     [stage] = _group_profiled(measurement, side_by_side, nodes=nodes)
     assert len(stage.lanes) == count
-
-
-def test_merges_nothing_without_merge_keys() -> None:
-    view, convolutions = make_graph(PAIRS)
-    profile = make_profile(MERGED, MERGED_AND_ANOTHER)
-    assert group_profiled(convolutions, Independence(view, convolutions), profile) == ()
 
 
 def _with_batch(configuration: ConvolutionConfiguration, size: int | None) -> Any:

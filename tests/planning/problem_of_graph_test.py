@@ -185,26 +185,6 @@ def test_bytes_of_the_result_are_of_what_is_computed() -> None:
     assert output_bytes(dataclasses.replace(SMALL, dtype="bfloat16")) == 8 * 28 * 28 * 32 * 2
 
 
-def test_algorithms_are_those_of_the_switch_for_tf32() -> None:
-    profile = make_profile(
-        make_algorithm(algorithm="eng1", tf32=True, latency_us=5.0),
-        make_algorithm(algorithm="eng1", tf32=False, latency_us=4.0),
-        make_algorithm(algorithm="eng2", tf32=False, latency_us=9.0),
-        make_algorithm(algorithm="eng4", tf32=True, latency_us=6.0),
-        make_algorithm(algorithm="eng4", tf32=False, latency_us=7.0),
-        make_algorithm(algorithm="eng3", tf32=True, latency_us=1.0),
-    )
-
-    def latencies(*, allow_tf32: bool) -> dict[str | None, float]:
-        [costs] = problem_of_profile(profile, allow_tf32=allow_tf32).costs
-        return {each.algorithm: each.latency_us for each in costs.candidates}
-
-    assert latencies(allow_tf32=True) == {
-        "eng1": 5.0, "eng2": 9.0, "eng3": 1.0, "eng4": 6.0
-    }  # fmt: skip
-    assert latencies(allow_tf32=False) == {"eng1": 4.0, "eng2": 9.0, "eng4": 7.0}
-
-
 PAIR = ((SMALL, "eng4_k2=1"), (LARGE, "eng4_k2=1"))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from tf_interop.convolution import DTYPE_BYTES, ConvolutionConfiguration, ConvolutionKind
 from tf_interop.planning.problem import (
@@ -12,7 +12,7 @@ from tf_interop.planning.problem import (
     MeasuredStage,
     PlanningProblem,
 )
-from tf_interop.profile.entries import AlgorithmMeasurement, StageMeasurement
+from tf_interop.profile.entries import StageMeasurement
 from tf_interop.profile.types import Profile, is_measured_as_it_runs
 
 _Costs = dict[ConvolutionConfiguration, ConvolutionCosts]
@@ -78,25 +78,21 @@ def _costs_of(
         measured = profile.find_algorithms(configuration, allow_tf32=allow_tf32)
         if measured:
             costs[configuration] = ConvolutionCosts(
-                name, output_bytes(configuration), _candidates(measured, allow_tf32), configuration
+                name,
+                output_bytes(configuration),
+                tuple(
+                    Candidate(
+                        each.algorithm,
+                        each.latency_us,
+                        each.workspace_bytes,
+                        each.spread_us,
+                        each.kernels,
+                    )
+                    for each in measured
+                ),
+                configuration,
             )
     return costs
-
-
-def _candidates(
-    measured: Sequence[AlgorithmMeasurement], allow_tf32: bool
-) -> tuple[Candidate, ...]:
-    by_name: dict[str, AlgorithmMeasurement] = {}
-    for each in measured:
-        # Measured with the switch on and off: what it takes with the switch as it will be.
-        if each.algorithm not in by_name or each.tf32 == allow_tf32:
-            by_name[each.algorithm] = each
-    return tuple(
-        Candidate(
-            each.algorithm, each.latency_us, each.workspace_bytes, each.spread_us, each.kernels
-        )
-        for each in by_name.values()
-    )
 
 
 def _measured_stage(
