@@ -28,7 +28,7 @@ NETWORKS = {
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.usefixtures("plugin_as_after_import")
 def test_gives_the_same_numbers(name: str) -> None:
-    found = compare_network("keras", name)
+    found = compare_network(name)
     assert found.outputs <= 1
     assert found.gradients is not None and found.gradients <= 1
     graphs = (found.inference, found.training)

@@ -82,6 +82,7 @@ CONTROL_FLOW: dict[str, Program] = {
     "scan": lambda x: tf.scan(lambda a, e: conv(a, 0) + conv(e, 1), tf.stack([x, -x]), x),
     "gradient_of_conds": gradients(nested_conds),
     "gradient_of_loop": gradients(lambda x: loop(x, 2)[0] + conv(x, 2)),
+    "gradient_of_map": gradients(lambda x: tf.map_fn(lambda e: branches(e[None])[0], x)),
 }
 
 
@@ -194,26 +195,9 @@ def jacobian(image: tf.Tensor) -> tf.Tensor:
     return tape.jacobian(result, part)
 
 
-def tensor_array(image: tf.Tensor) -> tf.Tensor:
-    array = tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=[2, 6, 6, 4])
-    for number in range(3):
-        array = array.write(number, conv(image, number))
-    return array.stack()
-
-
 def ragged(image: tf.Tensor) -> tf.Tensor:
     rows = tf.RaggedTensor.from_row_lengths(tf.reshape(image, [-1, 6, 4]), [5, 3, 4])
     return branches(rows.to_tensor()[:, :3])
-
-
-def mapped_in_parallel(image: tf.Tensor) -> tf.Tensor:
-    return tf.map_fn(
-        lambda each: branches(each[None])[0], tf.tile(image, [4, 1, 1, 1]), parallel_iterations=8
-    )
-
-
-def gradient_of_a_map(image: tf.Tensor) -> list[tf.Tensor]:
-    return gradients(lambda x: tf.map_fn(lambda each: branches(each[None])[0], x))(image)
 
 
 def gradient_of_nested_functions(image: tf.Tensor) -> list[tf.Tensor]:
@@ -241,10 +225,7 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
             tape_in_a_tape,
             forward_mode,
             jacobian,
-            tensor_array,
             ragged,
-            mapped_in_parallel,
-            gradient_of_a_map,
             gradient_of_nested_functions,
             loop_in_a_cond_in_a_loop,
         )
