@@ -1,9 +1,6 @@
 #!/usr/bin/env python3
 """Writes docs/results.md from the result files under docs/results/.
 
-    scripts/write_results.py           writes the page
-    scripts/write_results.py --check   ends with 1 where the page is not what the files say
-
 A result file is written by the program that its `command` names. Every value of the page is in one
 of them, and a file of a kind that the page's template does not know is an error, so that none is
 left out.
@@ -17,7 +14,6 @@ import sys
 import textwrap
 from typing import Any
 
-import click
 import jinja2
 import msgspec
 
@@ -152,23 +148,10 @@ def _why_slower(benchmark: Benchmark, case: Case) -> str | None:
     return "; ".join(reasons) or "as planned: what the profile promised did not come true"
 
 
-def read_results(folder: pathlib.Path = RESULTS) -> dict[str, dict[str, Any]]:
+def read_results() -> dict[str, dict[str, Any]]:
     """The content of every result file, by its name."""
-    return {path.name: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
-
-
-@click.command(help=__doc__)
-@click.option("--check", is_flag=True, help="Write nothing; end with 1 where the page is stale.")
-def main(check: bool) -> None:
-    """Writes or checks the page."""
-    page = render(read_results())
-    if not check:
-        PAGE.write_text(page)
-    elif not PAGE.exists() or PAGE.read_text() != page:
-        raise click.ClickException(
-            "docs/results.md is not what docs/results/*.json say: run scripts/write_results.py"
-        )
+    return {path.name: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
 
 
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(render(read_results()))
