@@ -193,6 +193,7 @@ R = UnitRefusalReason
         ("Shape x", R.NOT_LISTED),
         ("StringLower x", R.NOT_LISTED),
         (f"Relu x @{GPU}", R.DEVICE),
+        ("Relu x @/job:localhost", R.DEVICE),
         ("AddV2 x i", R.DTYPE),
         ("AddV2 x", R.INPUTS),
         ("AddN x", R.INPUTS),

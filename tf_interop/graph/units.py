@@ -183,7 +183,7 @@ def _find_steps(
                 reason = UnitRefusalReason.PRESERVED
             elif runs is not None and not runs[index]:
                 reason = UnitRefusalReason.NOT_RUN
-            elif device_type_of(node.device) not in ("", "CPU"):
+            elif device_type_of(node.device) != "CPU":  # not placed yet: it may go to a GPU
                 reason = UnitRefusalReason.DEVICE
             elif xla_mark(node) is not None:
                 reason = UnitRefusalReason.XLA
