@@ -12,7 +12,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from tf_interop.convolution import ConvolutionConfiguration
-from tf_interop.profile.difference import ProfileDifference
+from tf_interop.profile.difference import Change, ProfileDifference
 from tf_interop.profile.entries import (
     AlgorithmFailure,
     AlgorithmMeasurement,
@@ -149,20 +149,19 @@ def show_difference(difference: ProfileDifference, console: Console | None = Non
     console = console or Console()
     if difference.other_device is not None:
         print_on(console, f"The second profile is of another device: {difference.other_device}")
-    both = ("first", "second")
-    for title, columns, changes in (
+    both, one = ("first", "second"), ("outcome",)
+    for title, columns, found in (
         ("Latencies further apart than both spreads", both, difference.latency_changes),
         ("Measured in one, failed in the other", both, difference.outcome_changes),
+        ("In the first only", one, difference.only_first),
+        ("In the second only", one, difference.only_second),
     ):
-        rows = [(_outcome(each.first), _outcome(each.second)) for each in changes]
-        names = [_describe_entry(each.first) for each in changes]
-        _show_rows(console, title, columns, names, rows)
-    for title, entries in (
-        ("In the first only", difference.only_first),
-        ("In the second only", difference.only_second),
-    ):
-        names = [_describe_entry(each) for each in entries]
-        _show_rows(console, title, ("outcome",), names, [(_outcome(each),) for each in entries])
+        rows = []
+        for each in found:
+            told = (each.first, each.second) if isinstance(each, Change) else (each,)
+            rows.append((_describe_entry(told[0]), *map(_outcome, told)))
+        if rows:
+            print_on(console, _table(title, ("convolution and algorithm", *columns), (), rows))
     print_on(console, f"{difference.same_count} entries tell the same in both.")
 
 
@@ -316,18 +315,6 @@ def _table(
     for row in rows:
         table.add_row(*row)
     return table
-
-
-def _show_rows(
-    console: Console,
-    title: str,
-    columns: Sequence[str],
-    names: Sequence[str],
-    rows: Sequence[Sequence[str]],
-) -> None:
-    if names:
-        rows = [(name, *row) for name, row in zip(names, rows, strict=True)]
-        print_on(console, _table(title, ("convolution and algorithm", *columns), (), rows))
 
 
 def _by_configuration(
