@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-import shlex
 from typing import Any
 
 import click
@@ -15,6 +14,7 @@ from tf_interop.cli.options import (
     SIZE,
     allow_foreign_profile_option,
     batches_option,
+    command_line,
     image_size_option,
     inference_option,
     model_argument,
@@ -78,27 +78,17 @@ class _ProfileOption(click.Option):
 def _profile_command(
     planned: dict[str, Any], path: pathlib.Path | str = "profile.json", backend: str = ""
 ) -> str:
-    """The command that measures what is to be planned, on a shell's command line.
+    """The command that measures what is to be planned, by the options of the one that plans.
 
-    Args:
-        planned: the options of the command that plans, as far as they are known.
-        path: the profile to write, or to go on with.
-        backend: of the profile that `path` holds already; empty where there is none.
+    `backend` is that of the profile that `path` holds already, and empty where there is none.
     """
-    words = ["tf-interop", "profile", planned.get("model") or "MODEL"]
-    if planned.get("batch_sizes") not in (None, (1,)):
-        words += ["--batch", ",".join(map(str, planned["batch_sizes"]))]
-    if planned.get("training"):
-        words.append("--training")
-    if not planned.get("inference", True):
-        words.append("--no-inference")
-    if planned.get("image_size") is not None:
-        words += ["--image-size", "x".join(map(str, planned["image_size"]))]
+    switches: list[str] = []
     if backend == "host":
-        words += ["--backend", "host"]
+        switches = ["--backend", "host"]
     elif not planned.get("allow_tf32", True):
-        words += ["--tf32", "off"]
-    return shlex.join([*words, "-o", str(path)])
+        switches = ["--tf32", "off"]
+    model = planned.get("model") or "MODEL"
+    return command_line("profile", model, planned, *switches, "-o", str(path))
 
 
 def describe_profile(profile: Profile) -> str:
@@ -202,8 +192,8 @@ def make(
     lacking = [has if _unmeasured_count(graph) else "" for graph in graphs]
     is_elsewhere = options["target"] is not None or options["allow_foreign_profile"]
     where = f" on {profile.device.name}" if is_elsewhere else ""
-    command_line = _profile_command(context.params, profile_path, profile.device.backend)
-    how_to_measure = f"Measure{where}: {command_line}"
+    how = _profile_command(context.params, profile_path, profile.device.backend)
+    how_to_measure = f"Measure{where}: {how}"
     if not any(map(predicted, graphs)):
         raise ProfileError(
             f"Expected a profile of '{model}', got '{profile_path}', which holds none of its "

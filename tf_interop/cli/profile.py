@@ -13,6 +13,7 @@ from tf_interop.cli.options import (
     TIME,
     Text,
     batches_option,
+    command_line,
     count_option,
     image_size_option,
     inference_option,
@@ -41,7 +42,6 @@ from tf_interop.profile.file import (
     save_profile,
 )
 from tf_interop.profile.tables import (
-    next_commands,
     show_difference,
     show_like_paper,
     show_profile,
@@ -269,8 +269,10 @@ def measure(
             why = outcome.end.value
             click.echo(f"Ended because {why}.{left} The same command goes on from here.")
         if outcome.end in (End.FINISHED, End.OUT_OF_TIME):
-            for next_command in next_commands(models, str(output_path), options):
-                click.echo(f"Next: {next_command}")
+            target = () if options["target"] is None else ("--for", options["target"])
+            more = ("--profile", str(output_path), *target, "-o", "plan.json")
+            for model in dict.fromkeys("MODEL" if m.endswith(".json") else m for m in models):
+                click.echo(f"Next: {command_line('plan', model, options, *more)}")
 
     return Result(document, show, exit_code)
 
