@@ -27,7 +27,6 @@ from tf_interop.convolution import ConvolutionConfiguration
 from tf_interop.profile.difference import diff_profiles
 from tf_interop.profile.tables import (
     describe_convolution,
-    next_commands,
     show_difference,
     show_like_paper,
     show_profile,
@@ -250,26 +249,6 @@ def test_shows_ten_sets_at_most(screen: _Screen) -> None:
     lines = screen.summary_of(make_profile(*stages))
     assert sum(line.startswith("0: ") for line in lines) == 10
     assert any(line.startswith("And 2 more sets. All of it:") for line in lines)
-
-
-def test_next_is_to_plan_the_same_of_each_model() -> None:
-    collected = {"batch_sizes": (1,), "inference": True, "training": False, "image_size": None}
-    collected["target"] = None
-    assert next_commands(["ResNet50"], "p.json", collected) == [
-        "tf-interop plan ResNet50 --profile p.json -o plan.json"
-    ]
-    others = {
-        "batch_sizes": (1, 8),
-        "inference": False,
-        "training": True,
-        "image_size": (32, 64),
-        "target": "9.0",
-    }
-    assert next_commands(["a.json", "b.json", "x:y"], "p.json", others) == [
-        f"tf-interop plan {model} --profile p.json --batch 1,8 --no-inference --training "
-        "--image-size 32x64 --for 9.0 -o plan.json"
-        for model in ("MODEL", "x:y")
-    ]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -163,31 +163,6 @@ def show_difference(difference: ProfileDifference, console: Console | None = Non
         if rows:
             print_on(console, _table(title, ("convolution and algorithm", *columns), (), rows))
     print_on(console, f"{difference.same_count} entries tell the same in both.")
-
-
-def next_commands(models: Iterable[str], path: str, collecting: Mapping[str, Any]) -> list[str]:
-    """The commands that plan what was measured.
-
-    Args:
-        models: as the command line has them; for lists of configurations stands `MODEL`.
-        path: the profile.
-        collecting: the options by which the models were collected.
-    """
-    options = ["--profile", path]
-    if collecting["batch_sizes"] != (1,):
-        options += ["--batch", ",".join(map(str, collecting["batch_sizes"]))]
-    if not collecting["inference"]:
-        options.append("--no-inference")
-    if collecting["training"]:
-        options.append("--training")
-    if collecting["image_size"] is not None:
-        options += ["--image-size", "x".join(map(str, collecting["image_size"]))]
-    if collecting["target"] is not None:
-        options += ["--for", collecting["target"]]
-    planned = dict.fromkeys("MODEL" if model.endswith(".json") else model for model in models)
-    return [
-        shlex.join(["tf-interop", "plan", each, *options, "-o", "plan.json"]) for each in planned
-    ]
 
 
 def describe_pairs(profile: Profile) -> str:
