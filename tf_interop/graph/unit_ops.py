@@ -197,6 +197,7 @@ def _dtypes(node: node_def_pb2.NodeDef, arguments: Any) -> Iterator[int]:
 
 
 def _input_count(node: node_def_pb2.NodeDef) -> int:
+    count: int
     count, by_number, by_list = _input_arguments(node.op)
     count += sum(_attribute(node, name).i for name in by_number)
     count += sum(len(_attribute(node, name).list.type) for name in by_list)
