@@ -42,8 +42,8 @@ def enable(
 
     Args:
         policy: `"profiled"` makes only stages that `plan` names or `profile` says win; with
-            neither, nothing is rewritten. `"always"` puts every convolution into a stage, faster
-            or not; independent ones share one.
+            neither, nothing is rewritten. `"always"` puts every convolution on a GPU into a stage,
+            where independent ones share one, and makes every unit on a CPU narrow, faster or not.
         plan: a plan or its file, for the policy `"profiled"`.
         profile: a profile or its file, for the policy `"profiled"`; used for graphs that the plan
             does not hold.
