@@ -25,6 +25,7 @@ def stand_in(name, srcs, deps = [], local_defines = []):
             "@tensorflow//:cuda_headers",
             "@tensorflow//:cudnn_headers",
             "@tensorflow//:cupti_headers",
+            "@tensorflow//:headers",
         ],
     )
     cc_library(

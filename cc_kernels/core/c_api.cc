@@ -157,7 +157,7 @@ Status ToRequest(const TfiLane* lanes, size_t lane_count, StageRequest* request)
 }  // namespace
 }  // namespace tf_interop
 
-using tf_interop::Status;
+using namespace tf_interop;  // NOLINT: the C interface of the functions above
 
 int TfiCpuIsSupported(void) {
 #if defined(__AVX2__) && defined(__FMA__)
@@ -171,27 +171,27 @@ void TfiCudnnVersion(TfiSink version) {
   std::string text;
 #ifdef TF_INTEROP_HAS_CUDNN
   try {
-    const tf_interop::CudnnLibrary* library = nullptr;
-    if (tf_interop::CudnnLibrary::Get(&library).ok()) text = library->version();
+    const CudnnLibrary* library = nullptr;
+    if (CudnnLibrary::Get(&library).ok()) text = library->version();
   } catch (const std::exception&) {
     text.clear();  // no memory to say more
   }
 #endif
-  tf_interop::Give(text, version);
+  Give(text, version);
 }
 
 int TfiOpen(const char* backend, TfiDevice** device, TfiSink error) {
-  return tf_interop::Report(error, [&] { return tf_interop::OpenDevice(backend, device); });
+  return Report(error, [&] { return OpenDevice(backend, device); });
 }
 
 int TfiDescribe(TfiDevice* device, TfiDescription* description, TfiSink text, TfiSink error) {
-  return tf_interop::ReportOn(device, error, [&](tf_interop::MeasuringDevice* on) -> Status {
-    tf_interop::DeviceDescription described;
+  return ReportOn(device, error, [&](MeasuringDevice* on) -> Status {
+    DeviceDescription described;
     TF_INTEROP_RETURN_IF_ERROR(on->Describe(&described));
     *description = static_cast<const TfiDescription&>(described);
     for (const std::string* each :
          {&described.name, &described.compute_capability, &described.cudnn, &described.cuda}) {
-      tf_interop::Give(*each, text);
+      Give(*each, text);
     }
     return Status::Ok();
   });
@@ -199,17 +199,16 @@ int TfiDescribe(TfiDevice* device, TfiDescription* description, TfiSink text, Tf
 
 int TfiListAlgorithms(TfiDevice* device, const TfiConvolution* convolution, int32_t scope,
                       int32_t allow_tf32, TfiSink algorithm, TfiSink error) {
-  return tf_interop::ReportOn(device, error, [&](tf_interop::MeasuringDevice* on) -> Status {
-    tf_interop::Convolution c;
-    TF_INTEROP_RETURN_IF_ERROR(tf_interop::ToConvolution(*convolution, &c));
-    TF_INTEROP_RETURN_IF_ERROR(tf_interop::Validate(c));
-    auto which = tf_interop::AlgorithmScope::kAll;
-    TF_INTEROP_RETURN_IF_ERROR(
-        tf_interop::ToEnum("scope", scope, tf_interop::AlgorithmScope::kKnobs, &which));
+  return ReportOn(device, error, [&](MeasuringDevice* on) -> Status {
+    Convolution c;
+    TF_INTEROP_RETURN_IF_ERROR(ToConvolution(*convolution, &c));
+    TF_INTEROP_RETURN_IF_ERROR(Validate(c));
+    auto which = AlgorithmScope::kAll;
+    TF_INTEROP_RETURN_IF_ERROR(ToEnum("scope", scope, AlgorithmScope::kKnobs, &which));
     std::vector<std::string> algorithms;
     TF_INTEROP_RETURN_IF_ERROR(
         on->backend()->ListAlgorithms(c, which, allow_tf32 != 0, &algorithms));
-    for (const std::string& each : algorithms) tf_interop::Give(each, algorithm);
+    for (const std::string& each : algorithms) Give(each, algorithm);
     return Status::Ok();
   });
 }
@@ -217,14 +216,13 @@ int TfiListAlgorithms(TfiDevice* device, const TfiConvolution* convolution, int3
 int TfiResolveAlgorithm(TfiDevice* device, const TfiConvolution* convolution, const char* algorithm,
                         const TfiMeasureOptions* options, int32_t* reduces_precision,
                         TfiSink resolved, TfiSink error) {
-  return tf_interop::ReportOn(device, error, [&](tf_interop::MeasuringDevice* on) -> Status {
-    tf_interop::Convolution c;
-    TF_INTEROP_RETURN_IF_ERROR(tf_interop::ToConvolution(*convolution, &c));
-    tf_interop::ResolvedAlgorithm found;
-    TF_INTEROP_RETURN_IF_ERROR(
-        tf_interop::ResolveAlgorithm(on, c, algorithm, tf_interop::ToOptions(*options), &found));
+  return ReportOn(device, error, [&](MeasuringDevice* on) -> Status {
+    Convolution c;
+    TF_INTEROP_RETURN_IF_ERROR(ToConvolution(*convolution, &c));
+    ResolvedAlgorithm found;
+    TF_INTEROP_RETURN_IF_ERROR(ResolveAlgorithm(on, c, algorithm, ToOptions(*options), &found));
     *reduces_precision = found.reduces_precision;
-    tf_interop::Give(found.algorithm, resolved);
+    Give(found.algorithm, resolved);
     return Status::Ok();
   });
 }
@@ -233,16 +231,16 @@ int TfiMeasureConvolution(TfiDevice* device, const TfiConvolution* convolution,
                           const char* algorithm, const TfiMeasureOptions* options,
                           TfiMeasurement* measurement, TfiSink ran, TfiKernelSink kernel,
                           TfiSink trace_error, TfiSink error) {
-  return tf_interop::ReportOn(device, error, [&](tf_interop::MeasuringDevice* on) -> Status {
-    tf_interop::Convolution c;
-    TF_INTEROP_RETURN_IF_ERROR(tf_interop::ToConvolution(*convolution, &c));
-    tf_interop::Measurement measured;
-    TF_INTEROP_RETURN_IF_ERROR(tf_interop::MeasureConvolution(
-        on, c, algorithm, tf_interop::ToOptions(*options), &device->problem, &measured));
+  return ReportOn(device, error, [&](MeasuringDevice* on) -> Status {
+    Convolution c;
+    TF_INTEROP_RETURN_IF_ERROR(ToConvolution(*convolution, &c));
+    Measurement measured;
+    TF_INTEROP_RETURN_IF_ERROR(
+        MeasureConvolution(on, c, algorithm, ToOptions(*options), &device->problem, &measured));
     *measurement = static_cast<const TfiMeasurement&>(measured);
-    tf_interop::Give(measured.algorithm, ran);
+    Give(measured.algorithm, ran);
     for (const auto& each : measured.kernels) kernel(each.name.c_str(), &each);
-    if (!measured.trace_error.empty()) tf_interop::Give(measured.trace_error, trace_error);
+    if (!measured.trace_error.empty()) Give(measured.trace_error, trace_error);
     return Status::Ok();
   });
 }
@@ -250,19 +248,18 @@ int TfiMeasureConvolution(TfiDevice* device, const TfiConvolution* convolution,
 int TfiMeasureStage(TfiDevice* device, const TfiLane* lanes, size_t lane_count,
                     const TfiMeasureOptions* options, TfiStageMeasurement* measurement,
                     int32_t* sm_counts, TfiSink ran, TfiSink ran_in_sequence, TfiSink error) {
-  return tf_interop::ReportOn(device, error, [&](tf_interop::MeasuringDevice* on) -> Status {
-    tf_interop::StageRequest request;
-    TF_INTEROP_RETURN_IF_ERROR(tf_interop::ToRequest(lanes, lane_count, &request));
-    tf_interop::StageMeasurement measured;
-    TF_INTEROP_RETURN_IF_ERROR(
-        tf_interop::MeasureStage(on, request, tf_interop::ToOptions(*options), &measured));
+  return ReportOn(device, error, [&](MeasuringDevice* on) -> Status {
+    StageRequest request;
+    TF_INTEROP_RETURN_IF_ERROR(ToRequest(lanes, lane_count, &request));
+    StageMeasurement measured;
+    TF_INTEROP_RETURN_IF_ERROR(MeasureStage(on, request, ToOptions(*options), &measured));
     *measurement = static_cast<const TfiStageMeasurement&>(measured);
     std::fill_n(sm_counts, lane_count, 0);
     std::copy_n(measured.sm_counts.begin(), std::min(measured.sm_counts.size(), lane_count),
                 sm_counts);
-    for (const std::string& each : measured.algorithms) tf_interop::Give(each, ran);
+    for (const std::string& each : measured.algorithms) Give(each, ran);
     for (const std::string& each : measured.sequential_algorithms) {
-      tf_interop::Give(each, ran_in_sequence);
+      Give(each, ran_in_sequence);
     }
     return Status::Ok();
   });

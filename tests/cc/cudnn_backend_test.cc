@@ -192,6 +192,7 @@ TEST_F(CudnnBackendTest, ReportsFailuresOfLaunches) {
   EXPECT_TRUE(IsError(Launch(*prepared, problem.buffers(), workspace), StatusCode::kInternal,
                       {"cudnnBackendExecute of 'eng3_k2=7_k14=3'", "CUDNN_STATUS_EXECUTION_FAILED",
                        "execution switched off", "CUDNN_LOGLEVEL_DBG=3"}));
+  FakeCudaSynchronize(caller_);  // what came before it was enqueued
   FakeCuda().fail_memset = true;
   EXPECT_TRUE(IsError(backend_->FillZero(workspace, 4, caller_), StatusCode::kInternal,
                       {"cuMemsetD8Async failed with CUDA_ERROR_LAUNCH_FAILED"}));

@@ -11,10 +11,11 @@
 #include <cstdint>
 #include <iterator>
 #include <string>
+#include <type_traits>
 #include <vector>
 
+#include "Eigen/Core"
 #include "tests/cc/fake_cuda.h"
-#include "tests/cc/float_bits.h"
 
 struct cudnnContext {
   CUcontext context = nullptr;
@@ -108,22 +109,29 @@ inline double ReadScaling(cudnnDataType_t type, const void* factor) {
   return static_cast<double>(*static_cast<const float*>(factor));
 }
 
-inline double Load(cudnnDataType_t type, const void* data, int64_t i) {
-  if (type == CUDNN_DATA_FLOAT) return static_cast<const float*>(data)[i];
-  if (type == CUDNN_DATA_DOUBLE) return static_cast<const double*>(data)[i];
-  const uint16_t bits = static_cast<const uint16_t*>(data)[i];
-  return type == CUDNN_DATA_HALF ? HalfBitsToDouble(bits) : BFloat16BitsToDouble(bits);
+// Calls visit(T*) with `data` as elements of a tensor of this type.
+template <typename Visit>
+auto WithElements(cudnnDataType_t type, void* data, const Visit& visit) {
+  switch (type) {
+    case CUDNN_DATA_FLOAT:
+      return visit(static_cast<float*>(data));
+    case CUDNN_DATA_HALF:
+      return visit(static_cast<Eigen::half*>(data));
+    case CUDNN_DATA_BFLOAT16:
+      return visit(static_cast<Eigen::bfloat16*>(data));
+    default:
+      return visit(static_cast<double*>(data));
+  }
+}
+
+inline double Load(cudnnDataType_t type, void* data, int64_t i) {
+  return WithElements(type, data, [i](auto* all) { return static_cast<double>(all[i]); });
 }
 
 inline void Store(cudnnDataType_t type, void* data, int64_t i, double value) {
-  if (type == CUDNN_DATA_FLOAT) {
-    static_cast<float*>(data)[i] = static_cast<float>(value);
-  } else if (type == CUDNN_DATA_DOUBLE) {
-    static_cast<double*>(data)[i] = value;
-  } else {
-    static_cast<uint16_t*>(data)[i] =
-        type == CUDNN_DATA_HALF ? DoubleToHalfBits(value) : DoubleToBFloat16Bits(value);
-  }
+  WithElements(type, data, [=](auto* all) {
+    all[i] = static_cast<std::remove_pointer_t<decltype(all)>>(value);
+  });
 }
 
 struct StridedTensor {

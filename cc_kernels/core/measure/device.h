@@ -6,6 +6,8 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -96,17 +98,50 @@ class HostMeasuringDevice : public MeasuringDevice {
 
   Backend* backend() override { return backend_; }
   // That it is a CPU; whoever asks can tell its model without this library.
-  Status Describe(DeviceDescription* description) override;
+  Status Describe(DeviceDescription* description) override {
+    *description = DeviceDescription();
+    description->name = "CPU";
+    return Status::Ok();
+  }
   MeasuringDefaults defaults() const override { return {size_t{32} << 20, 0}; }
   Stream stream() const override { return stream_.get(); }
-  Status Allocate(size_t bytes, void** data) override;
-  void Free(void* data) override;
-  Status CopyToDevice(const void* from, size_t bytes, void* to) override;
-  Status CopyFromDevice(const void* from, size_t bytes, void* to) override;
-  Status StartTimer() override;
-  Status StopTimer() override;
-  Status ReadTimer(double* elapsed_us) override;
-  Status Synchronize() override;
+  Status Allocate(size_t bytes, void** data) override {
+    if (posix_memalign(data, 64, bytes) == 0) return Status::Ok();
+    *data = nullptr;
+    return ResourceExhausted("No " + std::to_string(bytes) + " bytes of host memory.");
+  }
+  void Free(void* data) override { std::free(data); }
+  Status CopyToDevice(const void* from, size_t bytes, void* to) override {
+    std::memcpy(to, from, bytes);
+    return Status::Ok();
+  }
+  Status CopyFromDevice(const void* from, size_t bytes, void* to) override {
+    std::memcpy(to, from, bytes);
+    return Status::Ok();
+  }
+  Status StartTimer() override {
+    stream_->Enqueue([this] {
+      start_ = std::chrono::steady_clock::now();
+      return Status::Ok();
+    });
+    return Status::Ok();
+  }
+  Status StopTimer() override {
+    stream_->Enqueue([this] {
+      stop_ = std::chrono::steady_clock::now();
+      return Status::Ok();
+    });
+    return Status::Ok();
+  }
+  Status ReadTimer(double* elapsed_us) override {
+    TF_INTEROP_RETURN_IF_ERROR(Synchronize());
+    *elapsed_us = std::chrono::duration<double, std::micro>(stop_ - start_).count();
+    return Status::Ok();
+  }
+  Status Synchronize() override {
+    stream_->Synchronize();
+    return stream_->TakeError();
+  }
 
  private:
   Backend* const backend_;
