@@ -74,13 +74,11 @@ def search_blocks(
     # After all searches: what is asked for here must not use up what the exact ones may ask for.
     changes = 0
     for number in in_bounds:
+        on_progress(f"joining stages, {changes} changes made")
         results[number] = join_stages(
             space.part(blocks[number].start, blocks[number].stop),
             results[number],
             max_orders=bounds.max_orders,
-            on_changes=lambda here, before=changes: on_progress(  # type: ignore[misc]
-                f"joining stages, {before + here} changes made"
-            ),
         )
         changes += results[number].changes
     return SearchResult(

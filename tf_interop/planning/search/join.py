@@ -22,7 +22,7 @@ import dataclasses
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tf_interop.contraction import contract
 from tf_interop.planning.search.space import SearchResult, Space, StageOption, bits_of, mask_of
@@ -30,16 +30,9 @@ from tf_interop.planning.search.space import SearchResult, Space, StageOption, b
 # Changes whose stages are asked for, at most: seconds. InceptionResNetV2's training graph, of 731
 # convolutions, has less than a tenth of that.
 _MOST_ASKED = 1_000_000
-_ASKED_PER_REPORT = 1_000
 
 
-def join_stages(
-    space: Space,
-    found: SearchResult,
-    *,
-    max_orders: int,
-    on_changes: Callable[[int], None] = lambda changes: None,
-) -> SearchResult:
+def join_stages(space: Space, found: SearchResult, *, max_orders: int) -> SearchResult:
     """Joins units, and moves nodes between them, where that saves time.
 
     Args:
@@ -47,14 +40,12 @@ def join_stages(
             is alive beside them.
         found: a schedule of it.
         max_orders: changes for which an order is looked for, at most.
-        on_changes: told at first, and now and then, how many changes were made.
 
     Returns:
         Stages that take no longer than those given, with the changes that were made. Equal ones
         for equal input.
     """
-    on_changes(0)
-    return _Joiner(space, found, max_orders, on_changes).join()
+    return _Joiner(space, found, max_orders).join()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -67,17 +58,10 @@ class _Change:
 
 
 class _Joiner:
-    def __init__(
-        self,
-        space: Space,
-        found: SearchResult,
-        max_orders: int,
-        on_changes: Callable[[int], None],
-    ) -> None:
+    def __init__(self, space: Space, found: SearchResult, max_orders: int) -> None:
         self._space = space
         self._found = found
         self._orders_left = max_orders
-        self._on_changes = on_changes
         self._asked_left = _MOST_ASKED
         self._order = [mask_of(itertools.chain(*lanes)) for lanes in found.stages]
         self._chosen = dict(zip(self._order, found.options, strict=True))
@@ -169,8 +153,6 @@ class _Joiner:
         if self._asked_left <= 0:
             return None
         self._asked_left -= 1
-        if self._asked_left % _ASKED_PER_REPORT == 0:
-            self._on_changes(self._changes)
         options = self._space.ask(after[0])
         if not options:
             return None
