@@ -230,6 +230,16 @@ def test_attributes_that_make_a_node_no_step(
     assert [each.reason for each in refusals if each.node == "a"] == ([reason] if reason else [])
 
 
+def test_a_pooling_that_onednn_joins_with_its_gradient_stays_with_it() -> None:
+    nodes = {"r": "Relu x", "p": "MaxPool r", "alone": "MaxPool r", "g": "MaxPoolGrad r p y"}
+    units, refusals = find_units(GraphView(graph_of(nodes, CPU).graph_def))
+    assert {each.node: each.reason for each in refusals if each.node in nodes} == {
+        "p": R.PAIRED,
+        "g": R.PAIRED,
+    }
+    assert sum(len(unit.steps) for unit in units) == 2
+
+
 def test_a_reference_is_not_read() -> None:
     graph = graph_of({"v": "VariableV2", "a": "Relu v", "b": "Relu a"}, CPU)
     units, refusals = find_units(GraphView(graph.graph_def))

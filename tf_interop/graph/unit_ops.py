@@ -81,6 +81,11 @@ STEP_OPS = (
 )
 """The op types that may be steps."""
 
+GRADIENT_OF = {"MaxPool": "MaxPoolGrad", "MaxPool3D": "MaxPool3DGrad"}
+"""Ops that TensorFlow's oneDNN pass joins with their gradient: the first tells the second where the
+maximum was. Neither of a pair is a step, or the other would find it anew, with ties broken
+otherwise."""
+
 UNIT_FILTER_POSITIONS = FILTER_POSITIONS | dict.fromkeys(
     ("_FusedDepthwiseConv2dNative", "MatMul", "_FusedMatMul"), 1
 )
@@ -127,6 +132,7 @@ class UnitRefusalReason(enum.Enum):
     DTYPE = "dtype"
     KERNEL = "kernel"
     INPUTS = "number of inputs"
+    PAIRED = "joined with its gradient"
     DEVICE = "device"
     PRESERVED = "preserved"
     XLA = "compiled by XLA"

@@ -41,6 +41,7 @@ from tf_interop.graph.session_feeds import find_fed, find_run
 from tf_interop.graph.small_results import find_small
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.unit_ops import (
+    GRADIENT_OF,
     TRIVIAL_OPS,
     UnitRefusalReason,
     has_reference_outputs,
@@ -191,6 +192,8 @@ def _find_steps(
                 view.ops[source] in reference_ops for source, _ in view.fanins[index]
             ):
                 reason = UnitRefusalReason.RESOURCE
+            elif _is_paired(view, index):
+                reason = UnitRefusalReason.PAIRED
             else:
                 reason = why_no_step_node(node, len(view.fanins[index]))
         if reason is None:
@@ -204,6 +207,17 @@ def _find_steps(
         if reason is not None:
             reasons[index] = reason
     return regions, reasons
+
+
+def _is_paired(view: GraphView, index: int) -> bool:
+    """Whether a node is one of an operation and its gradient, of those that oneDNN joins."""
+    op = view.ops[index]
+    gradient = GRADIENT_OF.get(op)
+    if gradient is not None:
+        return any(view.ops[reader] == gradient for reader in view.readers[index])
+    return op in GRADIENT_OF.values() and any(
+        GRADIENT_OF.get(view.ops[source]) == op for source, _ in view.fanins[index]
+    )
 
 
 class _Growth:

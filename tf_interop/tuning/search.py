@@ -23,6 +23,7 @@ ALL_NARROW = "all units narrow"
 # What TensorFlow's executor took for a node beside its kernel, where it was measured.
 _DISPATCH_US = 1.5
 _LEAST_GAIN = 0.01
+_THE_CPU = "/device:CPU:0"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,6 +145,8 @@ def as_step(graph_def: graph_pb2.GraphDef) -> tuple[graph_pb2.GraphDef, list[str
     """
     step = graph_pb2.GraphDef(versions=graph_def.versions, library=graph_def.library)
     step.node.extend(node for node in graph_def.node if node.op != "_Retval")
+    for node in step.node:
+        node.device = node.device or _THE_CPU
     read = {parse_input(text)[0] for node in step.node for text in node.input}
     unread = [node.name for node in step.node if node.name not in read]
     results = [parse_input(node.input[0])[0] for node in graph_def.node if node.op == "_Retval"]
