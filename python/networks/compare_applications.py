@@ -20,7 +20,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is impor
 
 import collections
 import concurrent.futures
-import dataclasses
 import inspect
 import json
 import multiprocessing
@@ -52,52 +51,9 @@ _CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 _SIZES = (32, 48, 64, 71, 75, 96, 128, 224, 299, 331)
 
 
-@dataclasses.dataclass(frozen=True)
-class GraphCounts:
-    """What the plugin made of one graph.
-
-    Attributes:
-        convolutions: convolution nodes of the graph.
-        in_stages: how many of them are in stages.
-        stages: the stages.
-        left_to_xla: how many are in functions with `jit_compile=True`, which the plugin never sees.
-        details: how many were left alone, by op and detail of the reason.
-    """
-
-    convolutions: int
-    in_stages: int
-    stages: int
-    left_to_xla: int
-    details: dict[str, int]
-
-
-@dataclasses.dataclass(frozen=True)
-class NetworkResult:
-    """What came of one network.
-
-    Attributes:
-        network: its name in keras.applications.
-        image_size: height and width of the images.
-        inference: of the graph of inference.
-        training: of the graph of a training step.
-        outputs: how far the plugin moves the outputs, over what is allowed.
-        gradients: the same of the gradient that it moves furthest; None where some are zero without
-            the plugin, so that they cannot be compared.
-        seconds: how long all of it took.
-    """
-
-    network: str
-    image_size: int
-    inference: GraphCounts
-    training: GraphCounts
-    outputs: float
-    gradients: float | None
-    seconds: float
-
-    @property
-    def agrees(self) -> bool:
-        """Whether nothing is moved further than rounding explains."""
-        return self.outputs <= 1 and (self.gradients is None or self.gradients <= 1)
+def agrees(row: dict[str, Any]) -> bool:
+    """Whether nothing of a network is moved further than rounding explains."""
+    return row["outputs"] <= 1 and (row["gradients"] or 0) <= 1
 
 
 def application_names() -> list[str]:
@@ -147,8 +103,16 @@ def distances(first: list[np.ndarray], second: list[np.ndarray]) -> np.ndarray:
     return np.array([distance(a, b) for a, b in zip(first, second, strict=True)])
 
 
-def compare_network(name: str) -> NetworkResult:
-    """Runs one network with the plugin on and off."""
+def compare_network(name: str) -> dict[str, Any]:
+    """Runs one network with the plugin on and off.
+
+    Returns:
+        A row of the result: the network's name and image size; how far the plugin moves `outputs`
+        and `gradients`, over what is allowed (None where some gradients are zero without the
+        plugin, so that they cannot be compared); and what it made of the graphs of `inference` and
+        `training`: convolutions, how many are in stages, in functions that XLA compiles, which the
+        plugin never sees, and, by op and `details` of the reason, left alone.
+    """
     start = time.perf_counter()
     tf.keras.utils.set_random_seed(0)
     tf_interop.disable()
@@ -186,17 +150,17 @@ def compare_network(name: str) -> NetworkResult:
         share_of_tolerance(moved, of_rounding)
         for moved, of_rounding in zip(staged, np.maximum(of_pixels, of_weights), strict=True)
     ]
-    return NetworkResult(
-        network=name,
-        image_size=size,
-        inference=_count(inference, infer.get_concrete_function(images)),
-        training=_count(training, train.get_concrete_function(images)),
-        outputs=shares[0],
+    return {
+        "network": name,
+        "image_size": size,
+        "inference": _count(inference, infer.get_concrete_function(images)),
+        "training": _count(training, train.get_concrete_function(images)),
+        "outputs": shares[0],
         # Zero are gradients behind saturated gates. What comes through such a gate is a matter of
         # the last bit, in stock TensorFlow as well, and there is no scale to compare it by.
-        gradients=None if zero_gradients else max(shares[1:]),
-        seconds=round(time.perf_counter() - start, 1),
-    )
+        "gradients": None if zero_gradients else max(shares[1:]),
+        "seconds": round(time.perf_counter() - start, 1),
+    }
 
 
 def _functions(model: Any) -> tuple[Any, Any, Any]:
@@ -229,17 +193,16 @@ def _functions(model: Any) -> tuple[Any, Any, Any]:
     return infer, frozen_gradients, train
 
 
-def _count(report: Any, function: Any) -> GraphCounts:
-    in_stages = sum(len(stage.stage.steps) for stage in report.plan.stages)
+def _count(report: Any, function: Any) -> dict[str, Any]:
     details = collections.Counter(f"{refusal.op}: {refusal.detail}" for refusal in report.refusals)
     left_to_xla = _count_left_to_xla(function.graph.as_graph_def())
-    return GraphCounts(
-        convolutions=report.convolution_count + len(report.refusals) + left_to_xla,
-        in_stages=in_stages,
-        stages=len(report.plan.stages),
-        left_to_xla=left_to_xla,
-        details=dict(sorted(details.items())),
-    )
+    return {
+        "convolutions": report.convolution_count + len(report.refusals) + left_to_xla,
+        "in_stages": sum(len(stage.stage.steps) for stage in report.plan.stages),
+        "stages": len(report.plan.stages),
+        "left_to_xla": left_to_xla,
+        "details": dict(sorted(details.items())),
+    }
 
 
 def _count_left_to_xla(graph_def: graph_pb2.GraphDef) -> int:
@@ -279,24 +242,23 @@ def main(names: tuple[str, ...], output: pathlib.Path | None, resume: bool) -> N
         context = multiprocessing.get_context("spawn")
         with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as executor:
             compared = executor.submit(compare_network, name).result()
-        inference, training = compared.inference, compared.training
-        gradients = "not compared" if compared.gradients is None else f"{compared.gradients:.2f}"
+        gradients = compared["gradients"]
         console.print(
-            f"{name}: {'same numbers' if compared.agrees else 'OTHER NUMBERS'}; of what is allowed "
-            f"outputs {compared.outputs:.2f}, gradients {gradients}; in stages: inference "
-            f"{inference.in_stages} of {inference.convolutions}, training {training.in_stages} of "
-            f"{training.convolutions}; {compared.seconds} s",
+            f"{name}: {'same numbers' if agrees(compared) else 'OTHER NUMBERS'}; of what is "
+            f"allowed outputs {compared['outputs']:.2f}, gradients "
+            f"{'not compared' if gradients is None else f'{gradients:.2f}'}; in stages: "
+            + ", ".join(
+                f"{graph} {compared[graph]['in_stages']} of {compared[graph]['convolutions']}"
+                for graph in ("inference", "training")
+            )
+            + f"; {compared['seconds']} s",
             highlight=False,
             soft_wrap=True,
         )
-        networks = sorted(
-            [*networks, dataclasses.asdict(compared)], key=lambda each: str(each["network"])
-        )
+        networks = sorted([*networks, compared], key=lambda each: str(each["network"]))
         # After every network: all of them together take long.
         write_result(output, "applications", architectures=application_names(), networks=networks)
-    others = [
-        each["network"] for each in networks if each["outputs"] > 1 or (each["gradients"] or 0) > 1
-    ]
+    others = [each["network"] for each in networks if not agrees(each)]
     if others:
         console.print(f"With the plugin these give other numbers: {', '.join(others)}")
         sys.exit(1)
