@@ -79,7 +79,9 @@ def test_says_as_json_what_was_written_and_what_the_values_are() -> None:
         "peak_bytes": 7_077_888,
         "latency_is": "modelled and simulated",
     }
-    assert document == {"page": "report.html", "trace": None, "picture": None, "graphs": [graph]}
+    [found] = document.pop("graphs")
+    assert graph.items() <= found.items()
+    assert document == {"page": "report.html", "trace": None, "picture": None}
     save_plan(plan_without_values(), "plan.json")
     [graph] = json.loads(invoke("report plan.json --json").stdout)["graphs"]
     assert graph["latency_us"] is None and graph["stages"] == 1
