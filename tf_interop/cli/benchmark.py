@@ -48,6 +48,7 @@ from tf_interop.cli.progress import shown_progress
 from tf_interop.errors import BenchmarkError
 from tf_interop.measure.device import running_device, this_cpu
 from tf_interop.planning.file import load_plan
+from tf_interop.planning.lookup import check_plan_is_for
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import ProfiledDevice
 from tf_interop.tensorflow_messages import tensorflow_hushed
@@ -278,8 +279,13 @@ def measure(
             "--policy always, or leave out the variants ours, pinning and concurrency."
         )
     # Before anything is measured: each of them would be the failure of every case, or of the end.
-    for path in plan_paths.values():
-        load_plan(path)
+    plans = {path: load_plan(path) for path in plan_paths.values()}
+    for case in cases:
+        source = source_of(case)
+        if source is not None and source.plan_path is not None:
+            check_plan_is_for(
+                plans[source.plan_path], mode=case.mode.value, batch_size=case.batch_size
+            )
     if profile_path is not None:
         load_profile(profile_path)
     if plot_path is not None:

@@ -6,10 +6,17 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from tf_interop.convolution import ConvolutionNode, batch_size_of
+from tf_interop.convolution import ConvolutionKind, ConvolutionNode, batch_size_of
 from tf_interop.errors import PlanError
 from tf_interop.graph.fingerprint import canonical_names, fingerprint_convolutions
-from tf_interop.planning.types import Alternative, BatchSchedule, GraphPlan, Plan, PlannedStage
+from tf_interop.planning.types import (
+    Alternative,
+    BatchSchedule,
+    GraphMode,
+    GraphPlan,
+    Plan,
+    PlannedStage,
+)
 from tf_interop.stage import Stage, Step
 
 _HasStage = TypeVar("_HasStage", Alternative, BatchSchedule, PlannedStage)
@@ -69,12 +76,46 @@ def find_entries(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> tuple[G
     fingerprint = fingerprint_convolutions(convolutions)
     entries = tuple(graph for graph in plan.graphs if graph.fingerprint == fingerprint)
     if not entries:
+        _check_mode(plan, _mode_of(convolutions))
         raise PlanError(
             f"Expected a plan for this graph (fingerprint {fingerprint}), got one "
             f"{_describe_difference(plan, convolutions)}. Plan this graph anew, or use the plan "
             "with the model it was made for."
         )
     return entries
+
+
+def check_plan_is_for(plan: Plan, *, mode: GraphMode, batch_size: int) -> None:
+    """Refuses a plan for a model, before it is traced, that cannot hold what is to run.
+
+    Args:
+        plan: any plan. Nothing is known of entries without a mode or a batch size.
+        mode: what is to run.
+        batch_size: likewise. Only what was tuned is for its own batch sizes alone; stages run at
+            the nearest.
+
+    Raises:
+        PlanError: no entry is for that. Says what to do.
+    """
+    _check_mode(plan, mode)
+    entries = [each for each in plan.graphs if each.mode in (None, mode)]
+    if entries and all(each.measured is not None for each in entries):
+        check_batch_size(entries, batch_size)
+
+
+def check_batch_size(entries: Iterable[GraphPlan], batch_size: int) -> None:
+    """Refuses what was tuned at other batch sizes.
+
+    Raises:
+        PlanError: no entry is for that batch size, or for any.
+    """
+    sizes = {each.batch_size for each in entries}
+    if sizes.isdisjoint({None, batch_size}):
+        known = ", ".join(map(str, sorted(size for size in sizes if size)))
+        raise PlanError(
+            f"Expected a plan that was tuned at batch size {batch_size}, got one for {known}. Tune "
+            f"with batch_sizes=({batch_size},) (in a command --batch {batch_size})."
+        )
 
 
 def nearest_entry(entries: Iterable[GraphPlan], batch_size: int) -> GraphPlan:
@@ -184,6 +225,25 @@ def _with_names_of(graph: GraphPlan, convolutions: Sequence[ConvolutionNode]) ->
     )
 
 
+def _mode_of(convolutions: Sequence[ConvolutionNode]) -> GraphMode:
+    """Only training has gradients by filters; one by an image may be a layer, too."""
+    kinds = {node.configuration.kind for node in convolutions}
+    return "training" if ConvolutionKind.BACKWARD_FILTER in kinds else "inference"
+
+
+def _check_mode(plan: Plan, mode: GraphMode) -> None:
+    modes = {each.mode for each in plan.graphs}
+    if modes and modes.isdisjoint({None, mode}):
+        argument, flag = {
+            "training": ("training=True", "--training"),
+            "inference": ("training=False", "no --training"),
+        }[mode]
+        raise PlanError(
+            f"Expected a plan for {mode}, got one for {', '.join(sorted(filter(None, modes)))}. "
+            f"Tune or plan with {argument} (in a command {flag})."
+        )
+
+
 def _describe_difference(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str:
     """How the closest graph of a plan differs from these convolutions."""
     if not plan.graphs:
@@ -196,15 +256,17 @@ def _describe_difference(plan: Plan, convolutions: Sequence[ConvolutionNode]) ->
     planned, closest = max(planned_by, key=lambda each: len(found & each[0]))
     difference = (
         f"whose closest entry (fingerprint {closest.fingerprint}) is for "
-        f"{closest.convolution_count} convolutions where this graph has {len(convolutions)}; "
-        f"the graph has {len(planned & found)} of the {len(planned)} names that the plan has"
+        f"{closest.convolution_count} convolutions where this graph has {len(convolutions)}"
     )
+    if not planned:  # a plan that was tuned names units
+        return difference
+    difference += f"; the graph has {len(planned & found)} of the {len(planned)} names that it has"
     if planned - found:
         lacking = sorted(planned - found)
         shown = ", ".join(f"'{name}'" for name in lacking[:3])
         more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
         return f"{difference}, and lacks {shown}{more}"
-    if planned and closest.convolution_count == len(convolutions):
+    if closest.convolution_count == len(convolutions):
         difference += (
             ", so an op type, dtype, layout, filter shape, stride, dilation, padding or fused "
             "operation differs"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+import tensorflow as tf
 from absl import logging
 
 from tf_interop import tensorflow_internals
@@ -137,13 +138,43 @@ def make_settings(
     loaded = profile if profile is None or isinstance(profile, Profile) else load_profile(profile)
     if loaded is not None and not allow_foreign_profile:
         check_fits_this_process(loaded)
+    loaded_plan = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
+    if loaded_plan is not None and (difference := why_tuned_elsewhere(loaded_plan)):
+        logging.warning("%s", difference)
     return Settings(
         Policy(policy),
-        plan if plan is None or isinstance(plan, Plan) else load_plan(plan),
+        loaded_plan,
         loaded,
         allow_foreign_profile,
         pass_time_limit_s,
         workspace_limit_mb,
+    )
+
+
+def why_tuned_elsewhere(plan: Plan) -> str:
+    """How what a plan was tuned on differs from what this process runs on, as sentences.
+
+    Returns:
+        Empty where it does not differ, and where nothing was tuned.
+    """
+    tuned = [each.measured for each in plan.graphs if each.narrow_units and each.measured]
+    if not tuned:
+        return ""
+    if has_nvidia_gpu() and tensorflow_internals.may_have_gpus():
+        return (
+            "The plan was tuned on a CPU. It changes nothing of what runs on the GPU of this "
+            "process: tune here, or hide the GPU (CUDA_VISIBLE_DEVICES=-1)."
+        )
+    here = this_cpu()
+    threads = tf.config.threading.get_intra_op_parallelism_threads()
+    cores = min(here.sm_count, threads or here.sm_count)
+    found = f"{here.name} with {cores} cores"
+    expected = f"{plan.made_with.get('device', here.name)} with {tuned[0].cores} cores"
+    if found == expected:
+        return ""
+    return (
+        f"The plan was tuned on {expected}, and this process has {found}. What was faster there "
+        "may be slower here: tune here."
     )
 
 

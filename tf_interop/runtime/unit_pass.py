@@ -31,7 +31,7 @@ from tf_interop.graph.rewrite_units import rewrite_units
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.units import Unit, find_units, planned_name
 from tf_interop.graph.view import GraphView
-from tf_interop.planning.lookup import find_entries, nearest_entry
+from tf_interop.planning.lookup import check_batch_size, find_entries, nearest_entry
 from tf_interop.planning.types import Plan
 from tf_interop.runtime.settings import Policy, Settings
 
@@ -119,9 +119,9 @@ def narrow_units_from_plan(
 ) -> dict[str, tuple[int, ...]]:
     """The units of a graph that a plan makes narrow.
 
-    Of entries for several batch sizes it takes the one that `stages_from_plan` takes; where the
-    graph's batch size is not known, and all entries are for one, a unit is narrow at the batch
-    sizes whose entries name it.
+    It takes the entry of the graph's batch size, or one that is for any. Where the graph's batch
+    size is not known, and all entries are for one, a unit is narrow at the batch sizes whose
+    entries name it. What pays at one batch size may cost at another, so no nearest one is taken.
 
     Args:
         plan: a plan, possibly of several graphs.
@@ -132,7 +132,8 @@ def narrow_units_from_plan(
         For each narrow unit the batch sizes for which it is; none where it always is.
 
     Raises:
-        PlanError: the plan holds nothing for this graph, or names units that it does not have.
+        PlanError: the plan holds nothing for this graph or for its batch size, or names units that
+            it does not have.
     """
     entries = find_entries(plan, convolutions)
     batch_size = batch_size_of(node.configuration for node in convolutions)
@@ -143,6 +144,7 @@ def narrow_units_from_plan(
     elif batch_size is None:
         entries = tuple(entry for entry in entries if entry.batch_size is None)
     else:
+        check_batch_size(entries, batch_size)
         entries = (nearest_entry(entries, batch_size),)
     for entry in entries:
         for name in entry.narrow_units:
