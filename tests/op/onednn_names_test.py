@@ -297,8 +297,6 @@ MODELS: dict[str, tuple[int, Callable[[int], Any]]] = {
     for name, size in (
         ("MobileNetV2", 32),
         ("InceptionV3", 75),
-        ("DenseNet121", 32),
-        ("NASNetMobile", 32),
     )
 }
 
