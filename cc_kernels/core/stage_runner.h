@@ -21,7 +21,7 @@
 // one that must not wait for an event first. A stage of one lane is that lane alone, without
 // events.
 //
-// A call that runs as it was prepared takes no lock for longer than a look-up, allocates no
+// A call that runs as it was prepared takes no lock but its device's, for a look-up, allocates no
 // memory and formats no text here; what depends on the stage alone (launch order, caller's lane) is
 // found when it is prepared.
 //

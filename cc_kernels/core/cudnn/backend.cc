@@ -450,12 +450,17 @@ Status FindCudnnBackend(CUstream_st* caller, Backend** backend) {
   CUcontext context = nullptr;
   TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(*driver, cuStreamGetCtx, caller, &context));
 
-  static auto* mutex = new std::mutex();
-  static auto* backends = new std::unordered_map<CUcontext, Backend*>();
-  std::lock_guard<std::mutex> lock(*mutex);
-  Backend*& entry = (*backends)[context];
-  if (entry == nullptr) entry = new CudnnBackend(*driver, *library, context);
-  *backend = entry;
+  // Calls take no lock: most come from threads that asked for the same context before.
+  thread_local std::pair<CUcontext, Backend*> last;
+  if (last.second == nullptr || last.first != context) {
+    static auto* mutex = new std::mutex();
+    static auto* backends = new std::unordered_map<CUcontext, Backend*>();
+    std::lock_guard<std::mutex> lock(*mutex);
+    Backend*& entry = (*backends)[context];
+    if (entry == nullptr) entry = new CudnnBackend(*driver, *library, context);
+    last = {context, entry};
+  }
+  *backend = last.second;
   return Status::Ok();
 }
 
