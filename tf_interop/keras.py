@@ -8,10 +8,11 @@ import os
 from types import TracebackType
 from typing import Any
 
+import tensorflow as tf
 from absl import logging
 
 from tf_interop import tensorflow_internals
-from tf_interop.errors import LibraryError
+from tf_interop.errors import LibraryError, TfInteropError
 from tf_interop.planning.types import Plan
 from tf_interop.profile.types import Profile
 from tf_interop.runtime import keras_internals
@@ -22,6 +23,10 @@ from tf_interop.runtime.settings import DEFAULT_PASS_TIME_LIMIT_S, Settings
 from tf_interop.runtime.status import status
 from tf_interop.runtime.switch import make_settings
 from tf_interop.runtime.tensorboard import StageValues, StageValuesWriter
+from tf_interop.tuning.tune import parse_budget
+from tf_interop.tuning.tune import tune as tune_model
+
+_KERAS_BATCH_SIZE = 32
 
 
 @dataclasses.dataclass
@@ -96,6 +101,12 @@ class ConvStages:
     and so in its History; for `evaluate` and `predict` it is in the logs of the end hook, which
     other callbacks see, and in `stage_count`.
 
+    With `tune` the model is tuned before it runs: the training step under `fit`, with a stand-in
+    for the loss and the optimizer, else inference; validation inside `fit` runs as it is. What was
+    found is said in a line, and is in the cache for the next time. It holds for one batch size;
+    batches of another run as in stock TensorFlow. A model that cannot be tuned, and one that stock
+    runs fastest, runs as if the callback were not there.
+
     With `log_dir` there are values for TensorBoard in `log_dir/conv_stages`, for each epoch of
     `fit` and for a call of `evaluate` or `predict`: stages, convolutions in them, how many times
     stages were run, and how often something other than the plan's choice ran; and
@@ -130,6 +141,8 @@ class ConvStages:
         allow_foreign_profile: bool = False,
         pass_time_limit_s: float = DEFAULT_PASS_TIME_LIMIT_S,
         workspace_limit_mb: int | None = None,
+        tune: str | float | None = None,
+        batch_size: int | None = None,
         log_dir: str | os.PathLike[str] | None = None,
         verbose: int = 1,
     ) -> None:
@@ -142,12 +155,17 @@ class ConvStages:
             allow_foreign_profile: likewise.
             pass_time_limit_s: likewise.
             workspace_limit_mb: likewise.
+            tune: how long to tune the model for before it runs, such as `"30s"`, in place of a
+                plan or a profile; None for not at all.
+            batch_size: to tune for. None is the model's own where it fixes one, else 32, which is
+                Keras' default for arrays.
             log_dir: where to write values for TensorBoard, such as the `log_dir` of Keras'
                 TensorBoard callback; None for nowhere.
             verbose: 1 to print what was done, 0 to print nothing.
 
         Raises:
-            ValueError: as `tf_interop.enable`, or `verbose` is neither 0 nor 1.
+            ValueError: as `tf_interop.enable`, or `verbose` is neither 0 nor 1, or `tune` is no
+                duration or does not go with the other arguments.
             PlanError: as `tf_interop.enable`.
             ProfileError: likewise.
         """
@@ -161,6 +179,17 @@ class ConvStages:
             pass_time_limit_s=pass_time_limit_s,
             workspace_limit_mb=workspace_limit_mb,
         )
+        if tune is not None and self._settings.can_make_stages:
+            raise ValueError(
+                "Expected tune without a plan, a profile or policy 'always', got both. Leave one "
+                "out."
+            )
+        if batch_size is not None and (tune is None or batch_size < 1):
+            raise ValueError(
+                f"Expected a batch_size of 1 or more, and with tune alone, got {batch_size}."
+            )
+        self._tune_budget_s = None if tune is None else parse_budget(tune)
+        self._batch_size = batch_size
         self._log_dir = log_dir
         self._verbose = bool(verbose)
         self._params: dict[str, Any] = {}
@@ -219,7 +248,8 @@ class ConvStages:
         if not plugin.device_types:
             raise LibraryError(" ".join(plugin.refused_device_types.values()))
         # Where no stage can be made, nothing is gained without XLA.
-        is_xla_in_the_way = self._settings.can_make_stages and bool(model.jit_compile)
+        may_change = self._settings.can_make_stages or self._tune_budget_s is not None
+        is_xla_in_the_way = may_change and bool(model.jit_compile)
         self._call = call = _Call(
             plugin=plugin,
             model=model,
@@ -256,11 +286,14 @@ class ConvStages:
         self._params = params or {}
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Counts begin hooks: validation inside `fit` calls those of `evaluate`."""
-        if self._call is not None:
-            self._call.depth += 1
+        """Tunes where that is asked for: nothing has been traced yet."""
+        self._begin(training=True)
 
-    on_test_begin = on_predict_begin = on_train_begin
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """As `on_train_begin`; not where this is the validation inside `fit`."""
+        self._begin(training=False)
+
+    on_predict_begin = on_test_begin
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Puts the number of stages into the logs; writes values."""
@@ -297,6 +330,35 @@ class ConvStages:
 
     _implements_test_batch_hooks = _implements_train_batch_hooks
     _implements_predict_batch_hooks = _implements_train_batch_hooks
+
+    def _begin(self, *, training: bool) -> None:
+        call = self._call
+        if call is None:
+            return
+        if call.depth == 0 and self._tune_budget_s is not None:
+            self._tune(call, self._tune_budget_s, training=training)
+        # Begin hooks are counted: validation inside `fit` calls those of `evaluate`.
+        call.depth += 1
+
+    def _tune(self, call: _Call, budget_s: float, *, training: bool) -> None:
+        model = call.model
+        size = self._batch_size or keras_internals.fixed_batch_size(model) or _KERAS_BATCH_SIZE
+        try:
+            tuning = tune_model(
+                model, batch_sizes=(size,), training=training, budget=budget_s, enable=False
+            )
+        except (TfInteropError, ValueError, TypeError, RuntimeError, tf.errors.OpError) as error:
+            self._say(f"ConvStages: not tuned, runs as stock TensorFlow: {error}")
+        else:
+            self._say(f"ConvStages: {tuning}")
+            if tuning.is_faster:
+                call.plugin.settings = dataclasses.replace(self._settings, plan=tuning.plan)
+                return
+        call.is_reported = True  # all that there is to say
+        if call.turns_xla_off:
+            call.turns_xla_off = False
+            model.jit_compile = True
+            keras_internals.make_functions_anew(model)
 
     def _report(self, logs: dict[str, Any] | None) -> None:
         call = self._call

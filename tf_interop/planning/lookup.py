@@ -76,7 +76,7 @@ def find_entries(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> tuple[G
     fingerprint = fingerprint_convolutions(convolutions)
     entries = tuple(graph for graph in plan.graphs if graph.fingerprint == fingerprint)
     if not entries:
-        _check_mode(plan, _mode_of(convolutions))
+        _check_mode(plan, mode_of(convolutions))
         raise PlanError(
             f"Expected a plan for this graph (fingerprint {fingerprint}), got one "
             f"{_describe_difference(plan, convolutions)}. Plan this graph anew, or use the plan "
@@ -101,6 +101,12 @@ def check_plan_is_for(plan: Plan, *, mode: GraphMode, batch_size: int) -> None:
     entries = [each for each in plan.graphs if each.mode in (None, mode)]
     if entries and all(each.measured is not None for each in entries):
         check_batch_size(entries, batch_size)
+
+
+def mode_of(convolutions: Sequence[ConvolutionNode]) -> GraphMode:
+    """What a graph computes: only training has gradients by filters, and layers have none."""
+    kinds = {node.configuration.kind for node in convolutions}
+    return "training" if ConvolutionKind.BACKWARD_FILTER in kinds else "inference"
 
 
 def check_batch_size(entries: Iterable[GraphPlan], batch_size: int) -> None:
@@ -223,12 +229,6 @@ def _with_names_of(graph: GraphPlan, convolutions: Sequence[ConvolutionNode]) ->
         stages=tuple(stages),
         unstaged=tuple(dataclasses.replace(each, node=names[each.node]) for each in graph.unstaged),
     )
-
-
-def _mode_of(convolutions: Sequence[ConvolutionNode]) -> GraphMode:
-    """Only training has gradients by filters; one by an image may be a layer, too."""
-    kinds = {node.configuration.kind for node in convolutions}
-    return "training" if ConvolutionKind.BACKWARD_FILTER in kinds else "inference"
 
 
 def _check_mode(plan: Plan, mode: GraphMode) -> None:

@@ -44,3 +44,18 @@ def set_functions(model: Any, functions: dict[str, Any]) -> None:
 def drop_functions(model: Any) -> None:
     """Takes the functions off the model; Keras makes those anew that it needs next."""
     set_functions(model, dict.fromkeys(functions_of(model)))
+
+
+def make_functions_anew(model: Any) -> None:
+    """Makes the functions that the model has again, as it is compiled now."""
+    for name, function in functions_of(model).items():
+        make = getattr(model, f"make_{name}", None)
+        if function is not None and make is not None:
+            make(force=True)
+
+
+def fixed_batch_size(model: Any) -> int | None:
+    """The batch size that the model's inputs state; None where they leave it open."""
+    inputs = getattr(model, "inputs", None) or ()
+    sizes = {tensor.shape[0] for tensor in inputs if len(tensor.shape)}
+    return sizes.pop() if len(sizes) == 1 else None

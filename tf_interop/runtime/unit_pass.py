@@ -31,7 +31,7 @@ from tf_interop.graph.rewrite_units import rewrite_units
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.units import Unit, find_units, planned_name
 from tf_interop.graph.view import GraphView
-from tf_interop.planning.lookup import check_batch_size, find_entries, nearest_entry
+from tf_interop.planning.lookup import check_batch_size, find_entries, mode_of, nearest_entry
 from tf_interop.planning.types import Plan
 from tf_interop.runtime.settings import Policy, Settings
 
@@ -92,6 +92,10 @@ def make_units_narrow(
     of_name = {names[planned_name(view, unit)]: unit for unit in units}
     if settings.policy is Policy.ALWAYS:
         chosen: Mapping[str, tuple[int, ...]] = dict.fromkeys(of_name, ())
+    elif settings.plan is not None and _is_beside_training(settings.plan, convolutions):
+        # Validation under `fit`, say: no mistake, and nothing to warn of.
+        why = "the plan is for training alone; tune with training=False for this graph"
+        return NarrowUnits(None, (), 0, len(units), refusals, why)
     elif settings.plan is not None:
         chosen = narrow_units_from_plan(settings.plan, convolutions, of_name.keys())
     else:
@@ -161,6 +165,11 @@ def narrow_units_from_plan(
     return {
         name: () if is_always else tuple(sorted(sizes[name])) for name in names if name in sizes
     }
+
+
+def _is_beside_training(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> bool:
+    modes = {each.mode for each in plan.graphs}
+    return modes == {"training"} and mode_of(convolutions) == "inference"
 
 
 def _why_none(settings: Settings, units: Collection[Unit]) -> str:
