@@ -118,8 +118,10 @@ class _Run:
             if self.record_path is not None or self.as_json:
                 self._put_out_record(status)
             if self.plan_path is not None:
-                if not status.stage_count:
-                    raise PlanError(f"Expected stages to save in '{self.plan_path}', got none.")
+                if not status.stage_count + status.narrow_unit_count:
+                    raise PlanError(
+                        f"Expected stages or narrow units to save in '{self.plan_path}', got none."
+                    )
                 save_plan(status.plan, self.plan_path)
         except TfInteropError as error:
             print_error(error.on_command_line)

@@ -165,6 +165,7 @@ def run_conv_stage_pass(
                     len(convolutions),
                     (),
                     narrow_units=units.names,
+                    measured=units.measured,
                 ),
                 milliseconds=0.0,
                 why_unchanged=units.why_unchanged,

@@ -182,7 +182,7 @@ def _graph_table(graphs: Sequence[PassReport]) -> Table:
     has_stages = any(not report.unit_count for report in graphs)
     columns = ["device", "nodes", "convolutions"]
     columns += ["stages", "widest"] * has_stages
-    columns += ["narrow units", "of operations"] * has_units
+    columns += ["narrow units", "of operations", "tuned: times stock"] * has_units
     for column in (*columns, "pass", "left alone"):
         table.add_column(column, justify="left" if column in ("device", "left alone") else "right")
     for report in graphs:
@@ -194,7 +194,12 @@ def _graph_table(graphs: Sequence[PassReport]) -> Table:
             widest = max((len(each.stage.lanes) for each in stages), default=0)
             cells += [str(len(stages)), str(widest)]
         if has_units:
-            cells += [str(len(report.plan.narrow_units)), str(report.narrow_op_count)]
+            measured = report.plan.measured
+            cells += [
+                f"{len(report.plan.narrow_units)} of {report.unit_count}",
+                str(report.narrow_op_count),
+                "" if measured is None else f"{measured.ratio:.2f} ± {measured.error:.2f}",
+            ]
         table.add_row(
             *cells, f"{report.milliseconds:.0f} ms", ", ".join(reasons) or report.why_unchanged
         )

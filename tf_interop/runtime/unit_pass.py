@@ -32,7 +32,7 @@ from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.units import Unit, find_units, planned_name
 from tf_interop.graph.view import GraphView
 from tf_interop.planning.lookup import check_batch_size, find_entries, mode_of, nearest_entry
-from tf_interop.planning.types import Plan
+from tf_interop.planning.types import GraphPlan, MeasuredStep, Plan
 from tf_interop.runtime.settings import Policy, Settings
 
 
@@ -47,6 +47,8 @@ class NarrowUnits:
         found_count: units that there are, narrow or not.
         refusals: convolutions that are in no unit, with the reason.
         why_unchanged: empty where units were made narrow, else why not.
+        measured: whole steps that were measured when the plan was made; None without a plan, and
+            where it has entries for several batch sizes.
     """
 
     graph_def: graph_pb2.GraphDef | None
@@ -55,6 +57,7 @@ class NarrowUnits:
     found_count: int
     refusals: tuple[Refusal, ...]
     why_unchanged: str = ""
+    measured: MeasuredStep | None = None
 
 
 def make_units_narrow(
@@ -115,7 +118,11 @@ def make_units_narrow(
     check_time_limit()
     check_units(view, GraphView(rewritten), nodes_to_preserve, fetches=fetches, readers_only=True)
     op_count = sum(len(unit.steps) for unit in taken)
-    return NarrowUnits(rewritten, tuple(chosen), op_count, len(units), refusals)
+    measured = None
+    if settings.plan is not None:
+        entries = _entries_for(settings.plan, convolutions)
+        measured = entries[0].measured if len(entries) == 1 else None
+    return NarrowUnits(rewritten, tuple(chosen), op_count, len(units), refusals, measured=measured)
 
 
 def narrow_units_from_plan(
@@ -139,17 +146,10 @@ def narrow_units_from_plan(
         PlanError: the plan holds nothing for this graph or for its batch size, or names units that
             it does not have.
     """
-    entries = find_entries(plan, convolutions)
+    entries = _entries_for(plan, convolutions)
     batch_size = batch_size_of(node.configuration for node in convolutions)
+    is_always = batch_size is not None or any(entry.batch_size is None for entry in entries)
     sizes: dict[str, set[int]] = {}
-    is_always = True
-    if batch_size is None and all(entry.batch_size is not None for entry in entries):
-        is_always = False
-    elif batch_size is None:
-        entries = tuple(entry for entry in entries if entry.batch_size is None)
-    else:
-        check_batch_size(entries, batch_size)
-        entries = (nearest_entry(entries, batch_size),)
     for entry in entries:
         for name in entry.narrow_units:
             sizes.setdefault(name, set()).add(entry.batch_size or 0)
@@ -165,6 +165,16 @@ def narrow_units_from_plan(
     return {
         name: () if is_always else tuple(sorted(sizes[name])) for name in names if name in sizes
     }
+
+
+def _entries_for(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> tuple[GraphPlan, ...]:
+    """The entry of a graph; all of several batch sizes where the graph's is not known."""
+    entries = find_entries(plan, convolutions)
+    batch_size = batch_size_of(node.configuration for node in convolutions)
+    if batch_size is not None:
+        check_batch_size(entries, batch_size)
+        return (nearest_entry(entries, batch_size),)
+    return tuple(entry for entry in entries if entry.batch_size is None) or entries
 
 
 def _is_beside_training(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> bool:
