@@ -1,0 +1,310 @@
+"""`tf_interop.tune`: what it turns on computes what stock TensorFlow does, and is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import branched_models
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_interop
+from tf_interop.errors import PlanError
+from tf_interop.keras import ConvStages
+from tf_interop.planning.types import Plan
+from tf_interop.runtime.plugin import get_plugin
+from tf_interop.runtime.settings import Settings
+from tf_interop.tuning import tune as tune_module
+from tf_interop.tuning.cache import cache_folder
+from tf_interop.tuning.search import SearchResult
+
+IMAGES = np.random.default_rng(0).random((8, 8, 8, 3), dtype=np.float32)
+LABELS = np.zeros((8, 2), np.float32)
+BATCH = 4
+BUDGET = "300ms"
+
+
+@pytest.fixture(autouse=True)
+def units_on_cpus(
+    plugin_as_after_import: None, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> Iterator[None]:
+    monkeypatch.delenv("TF_INTEROP_HOST_STAGES", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    get_plugin().settings = Settings()
+    yield
+    tf_interop.disable()
+
+
+Choose = Callable[[bool], list[SearchResult]]
+
+
+@pytest.fixture(name="choose")
+def fixture_choose(monkeypatch: pytest.MonkeyPatch) -> Choose:
+    """Has every search find all units narrow the fastest, or stock; lists what it then found."""
+    search = tune_module.search_narrow_units
+    found: list[SearchResult] = []
+
+    def choose(all_narrow: bool) -> list[SearchResult]:
+        def search_and_choose(*arguments: Any, **options: Any) -> SearchResult:
+            result = search(*arguments, **options)
+            best = max(result.variants, key=lambda each: len(each.narrow))
+            best = best if all_narrow else result.variants[0]
+            found.append(dataclasses.replace(result, best=best))
+            return found[-1]
+
+        monkeypatch.setattr(tune_module, "search_narrow_units", search_and_choose)
+        return found
+
+    return choose
+
+
+def infer(model: Any, images: np.ndarray = IMAGES[:BATCH]) -> np.ndarray:
+    """In a new function, which TensorFlow optimizes anew."""
+    result: np.ndarray = tf.function(model)(tf.constant(images)).numpy()
+    return result
+
+
+def test_what_is_turned_on_computes_what_stock_does(choose: Choose) -> None:
+    choose(True)
+    model = branched_models.build()
+    expected, weights = infer(model), model.get_weights()
+    tuning = tf_interop.tune(model, batch_sizes=(BATCH,), budget=BUDGET)
+    (graph,) = tuning.graphs
+    assert tuning.is_faster
+    assert (graph.plan.mode, graph.plan.batch_size) == ("inference", BATCH)
+    np.testing.assert_allclose(infer(model), expected, rtol=1e-5, atol=1e-6)
+    status = tf_interop.status()
+    assert status.failures == ()
+    assert status.narrow_unit_count == len(graph.plan.narrow_units) > 0
+    assert graph.plan.measured is not None
+    assert f"{graph.plan.measured.ratio:.2f}" in str(status)
+    for before, after in zip(weights, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(after, before)
+
+
+def test_turns_nothing_on_where_stock_is_fastest(choose: Choose) -> None:
+    choose(False)
+    tuning = tf_interop.tune(branched_models.build(), budget=BUDGET)
+    assert not tuning.is_faster
+    assert "stock TensorFlow is fastest" in str(tuning)
+    assert get_plugin().settings == Settings()
+    assert tuning.plan.graphs[0].why_no_stage
+
+
+def test_turns_nothing_on_where_it_is_told_not_to(choose: Choose) -> None:
+    choose(True)
+    assert tf_interop.tune(branched_models.build(), budget=BUDGET, enable=False).is_faster
+    assert get_plugin().settings == Settings()
+
+
+def test_a_second_call_measures_nothing(choose: Choose) -> None:
+    found = choose(True)
+    model = branched_models.build()
+    first = tf_interop.tune(model, budget=BUDGET)
+    again = tf_interop.tune(branched_models.build(), budget=BUDGET)
+    assert len(found) == 1
+    assert again.graphs[0].is_cached
+    assert again.plan == first.plan
+    # Another batch size, and another step, are another graph.
+    tf_interop.tune(model, batch_sizes=(2,), budget=BUDGET)
+    tf_interop.tune(model, training=True, budget=BUDGET)
+    assert len(found) == 3
+    tf_interop.tune(model, budget=BUDGET, use_cache=False)
+    assert len(found) == 4
+
+
+def test_a_damaged_file_of_the_cache_is_written_anew(choose: Choose) -> None:
+    found = choose(True)
+    model = branched_models.build()
+    tf_interop.tune(model, budget=BUDGET)
+    (path,) = cache_folder().glob("*.json")
+    good = path.read_text()
+    for damaged in ("", "{", good.replace('"narrow_units"', '"other"'), good[:-20]):
+        path.write_text(damaged)
+        count = len(found)
+        assert not tf_interop.tune(model, budget=BUDGET).graphs[0].is_cached
+        assert len(found) == count + 1
+    assert tf_interop.tune(model, budget=BUDGET).graphs[0].is_cached
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(
+    choose: Choose, tmp_path: pathlib.Path
+) -> None:
+    choose(True)
+    (tmp_path / "tf_interop").write_text("a file in its place")
+    assert tf_interop.tune(branched_models.build(), budget=BUDGET).is_faster
+
+
+def test_a_later_call_keeps_what_an_earlier_one_turned_on(choose: Choose) -> None:
+    choose(True)
+    model = branched_models.build()
+    for training in (False, True):
+        tf_interop.tune(model, training=training, budget=BUDGET)
+    plan = get_plugin().settings.plan
+    assert plan is not None
+    assert [graph.mode for graph in plan.graphs] == ["training", "inference"]
+
+
+@tf.function(input_signature=[tf.TensorSpec((None, 8, 8, 3))])
+def branches(image: tf.Tensor) -> tf.Tensor:
+    sides = [tf.nn.conv2d(image, tf.fill((side, side, 3, 4), 0.1), 1, "SAME") for side in (1, 3)]
+    return tf.concat([tf.nn.relu(each) for each in sides], 3)
+
+
+def test_a_function_and_a_graph(choose: Choose) -> None:
+    choose(True)
+    expected = infer(branches)
+    concrete = branches.get_concrete_function()
+    for subject in (branches, concrete, concrete.graph.as_graph_def()):
+        tuning = tf_interop.tune(subject, batch_sizes=(BATCH,), budget=BUDGET, use_cache=False)
+        assert tuning.is_faster
+        assert tuning.graphs[0].plan.mode is None
+    np.testing.assert_allclose(infer(branches), expected, rtol=1e-5)
+    assert tf_interop.status().narrow_unit_count > 0
+
+
+@tf.function(input_signature=[tf.TensorSpec((1, 8, 8, 3))], jit_compile=True)
+def compiled(image: tf.Tensor) -> tf.Tensor:
+    return tf.nn.conv2d(image, tf.ones((3, 3, 3, 4)), 1, "SAME")
+
+
+def dense() -> tf.keras.Model:
+    image = tf.keras.Input((8, 8, 3))
+    flat = tf.keras.layers.Flatten()(image)
+    return tf.keras.Model(image, tf.keras.layers.Dense(2)(flat), name="dense")
+
+
+@pytest.mark.parametrize(
+    ("subject", "options", "why"),
+    [
+        (dense, {}, "convolutions"),
+        (lambda: compiled, {}, "jit_compile=False"),
+        (branched_models.build, {"batch_sizes": ()}, "batch size"),
+        (branched_models.build, {"budget": "soon"}, "'soon'"),
+        (branched_models.build, {"budget": 0}, "0"),
+        (lambda: branched_models.function, {"training": True}, "training=True"),
+        (lambda: len, {}, "builtin_function_or_method"),
+    ],
+    ids=["no_convolution", "xla", "no_batch", "no_time", "zero_time", "trains", "no_model"],
+)
+def test_refuses(subject: Callable[[], Any], options: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        tf_interop.tune(subject(), **{"budget": BUDGET, **options})
+
+
+def failures_with(plan: Plan, run: Callable[[], Any]) -> str:
+    tf_interop.enable(plan=plan)
+    get_plugin().forget_reports()
+    run()
+    assert tf_interop.status().narrow_unit_count == 0
+    return " ".join(each.cause for each in tf_interop.status().failures)
+
+
+def test_a_plan_for_another_batch_size_or_step_changes_nothing_and_says_so(choose: Choose) -> None:
+    choose(True)
+    model = branched_models.build()
+    model.compile("sgd", "mse")
+    plan = tf_interop.tune(model, budget=BUDGET, enable=False).plan
+    said = failures_with(plan, lambda: infer(model, IMAGES))
+    assert said.startswith(PlanError.__name__)
+    assert "batch_sizes=(8,)" in said
+    said = failures_with(plan, lambda: model.fit(IMAGES, LABELS, verbose=0))
+    assert "Expected a plan for training, got one for inference" in said
+    assert "training=True" in said
+    # Validation under `fit` is no mistake.
+    plan = tf_interop.tune(model, training=True, budget=BUDGET, enable=False).plan
+    assert failures_with(plan, lambda: infer(model, IMAGES)) == ""
+    assert "for training alone" in tf_interop.status().graphs[0].why_unchanged
+
+
+def trained(**options: Any) -> list[np.ndarray]:
+    model = branched_models.build()
+    random = np.random.default_rng(1)
+    model.set_weights([random.normal(0, 0.3, each.shape) for each in model.get_weights()])
+    model.compile("sgd", "mse")
+    model.fit(IMAGES, LABELS, batch_size=BATCH, epochs=2, shuffle=False, verbose=0, **options)
+    weights: list[np.ndarray] = model.get_weights()
+    return weights
+
+
+def test_the_callback_tunes_before_the_first_batch(
+    choose: Choose, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = choose(True)
+    expected = trained(validation_data=(IMAGES, LABELS))
+    callback = ConvStages(tune=BUDGET, batch_size=BATCH)
+    weights = trained(validation_data=(IMAGES, LABELS), callbacks=[callback])
+    for ours, stock in zip(weights, expected, strict=True):
+        np.testing.assert_allclose(ours, stock, rtol=1e-5, atol=1e-6)
+    said = capsys.readouterr().out
+    assert f"training step with SGD, batch {BATCH}: " in said
+    assert "narrow units of" in said
+    assert "failed" not in said
+    assert sum(len(report.plan.narrow_units) for report in callback.graphs) > 0
+    assert len(found) == 1
+    assert get_plugin().settings == Settings()
+    # Prediction is another graph.
+    model = branched_models.build()
+    model.predict(IMAGES, batch_size=BATCH, verbose=0, callbacks=[callback])
+    assert len(found) == 2
+    assert get_plugin().settings == Settings()
+
+
+def test_the_callback_leaves_a_model_alone_that_stock_runs_fastest(
+    choose: Choose, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose(False)
+    model = branched_models.build()
+    model.compile("sgd", "mse", jit_compile=True)
+    monkeypatch.setattr(type(model), "_resolve_auto_jit_compile", lambda self: True)
+    compiled_by_xla = []
+
+    class Look(tf.keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
+            compiled_by_xla.append(self.model.jit_compile)
+
+    model.fit(
+        IMAGES, LABELS, batch_size=BATCH, verbose=0, callbacks=[ConvStages(tune=BUDGET), Look()]
+    )
+    said = capsys.readouterr().out
+    assert "batch 32: stock TensorFlow is fastest" in said
+    assert "no stages" not in said
+    assert set(compiled_by_xla) == {True}
+
+
+def test_the_callback_says_why_a_model_cannot_be_tuned(capsys: pytest.CaptureFixture[str]) -> None:
+    model = dense()
+    model.compile("sgd", "mse")
+    model.fit(IMAGES, LABELS, verbose=0, callbacks=[ConvStages(tune=BUDGET)])
+    assert "not tuned, runs as stock TensorFlow: Expected Grappler" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tune": "1s", "policy": "always"},
+        {"tune": "1s", "plan": Plan(())},
+        {"tune": "at once"},
+        {"batch_size": 4},
+        {"tune": "1s", "batch_size": 0},
+    ],
+)
+def test_the_callback_refuses_what_does_not_go_together(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="Expected"):
+        ConvStages(**options)
+
+
+def test_a_plan_that_was_tuned_elsewhere_is_announced(
+    choose: Choose, caplog: pytest.LogCaptureFixture
+) -> None:
+    choose(True)
+    plan = tf_interop.tune(branched_models.build(), budget=BUDGET, enable=False).plan
+    tf_interop.enable(plan=plan)
+    assert caplog.messages == []
+    other = dataclasses.replace(plan, made_with=plan.made_with | {"device": "another CPU"})
+    tf_interop.enable(plan=other)
+    assert "tuned on another CPU with" in caplog.messages[0]
