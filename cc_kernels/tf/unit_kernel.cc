@@ -9,6 +9,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -174,7 +175,7 @@ absl::Status UnitReader::ReadStep(const NodeDef& node) {
   step.first_value = value_count;
   value_count += step.kernel->num_outputs();
   output_counts_.push_back(static_cast<int>(output_types.size()));
-  if (step.kernel->type_string() != node.op()) {
+  if (absl::StartsWith(step.kernel->type_string_view(), "_Mkl")) {
     onednn_types.insert(onednn_types.end(), input_types.begin(), input_types.end());
     onednn_types.insert(onednn_types.end(), output_types.begin(), output_types.end());
   }

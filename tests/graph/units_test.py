@@ -16,7 +16,7 @@ from tf_interop.graph.check_units import check_units
 from tf_interop.graph.rewrite_units import rewrite_units
 from tf_interop.graph.time_limit import time_limit
 from tf_interop.graph.unit_ops import STEP_OPS, TRIVIAL_OPS, UnitRefusalReason
-from tf_interop.graph.units import find_units, unit_name
+from tf_interop.graph.units import MOST_ANCHORS, find_units, unit_name
 from tf_interop.graph.view import GraphView
 from tf_interop.stage import Stage, Step
 from tf_interop.tensorflow_internals import cpu_kernel_types, op_def
@@ -238,6 +238,20 @@ def test_a_pooling_that_onednn_joins_with_its_gradient_stays_with_it() -> None:
         "g": R.PAIRED,
     }
     assert sum(len(unit.steps) for unit in units) == 2
+
+
+def test_a_unit_holds_a_few_convolutions() -> None:
+    nodes = {"c0": "Conv2D x y"}
+    for number in range(2 * MOST_ANCHORS):
+        nodes[f"r{number}"] = f"Relu c{number}"
+        nodes[f"c{number + 1}"] = f"Conv2D r{number} y"
+    view = GraphView(graph_of(nodes, CPU).graph_def)
+    units, _ = find_units(view)
+    assert [sum(view.ops[step] == "Conv2D" for step in unit.steps) for unit in units] == [
+        MOST_ANCHORS,
+        MOST_ANCHORS,
+        1,
+    ]
 
 
 def test_a_reference_is_not_read() -> None:

@@ -23,8 +23,8 @@ with a small result (a mean of channels, a scale) is exempt: it takes less than 
 
 *One place.* The steps of a unit are on one device, and in one control-flow region.
 
-Last, a unit takes in small steps that only it reads, such as the scale of a normalization, which
-comes from variables.
+A unit holds a few convolutions at most. Last, it takes in small steps that only it reads, such as
+the scale of a normalization, which comes from variables.
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ from tf_interop.graph.unit_ops import (
 )
 from tf_interop.graph.view import GraphView
 from tf_interop.graph.xla_marks import xla_mark
+
+MOST_ANCHORS = 4
+"""Convolutions and matrix products of a unit: two separable convolutions. Without an end to it the
+whole of a network without branches would be one unit, and could not be narrow in part."""
 
 _ANCHOR_OPS = CONVOLUTION_KINDS.keys() | {"_FusedDepthwiseConv2dNative", "MatMul", "_FusedMatMul"}
 
@@ -279,10 +283,17 @@ class _Growth:
                 reader not in self._unit_of
                 and any(self._unit_of.get(each) == unit for each, _ in self._view.fanins[reader])
                 and self._may_join(reader, unit)
+                and not (self._is_anchor(reader) and self._anchor_count(unit) >= MOST_ANCHORS)
                 and (self._small[reader] or self._is_needed_by_all(reader, outside))
             ):
                 return reader
         return None
+
+    def _is_anchor(self, index: int) -> bool:
+        return self._view.ops[index] in _ANCHOR_OPS and not self._small[index]
+
+    def _anchor_count(self, unit: int) -> int:
+        return sum(map(self._is_anchor, self._steps[unit]))
 
     def _take_in_small(self) -> None:
         """Gives small nodes that are in no unit to the one unit that reads them."""
