@@ -136,15 +136,13 @@ def list_cached() -> Result:
             for heading in ("narrow units", "times stock"):
                 table.add_column(heading, justify="right")
             table.add_column("measured on", overflow="fold")
-            table.add_column("file", overflow="fold")
-            for path, plan in found:
+            for _, plan in found:
                 (graph,) = plan.graphs
                 table.add_row(
                     _name_of(plan),
                     _units_of(graph),
                     _ratio_of(graph),
                     plan.made_with.get("device", UNKNOWN),
-                    path.name,
                 )
             print_on(Console(), table)
         click.echo(f"{cache_folder()}: {len(found)} plans")

@@ -1,0 +1,103 @@
+"""`tf-interop tune` as users have it: a table, a sentence, a plan, and what is kept."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+from command_line import end_of, invoke, start_process, words_of
+
+from tf_interop.planning.file import load_plan
+from tf_interop.tuning.xla import XlaTimes
+
+MODEL = "branched_models:build"
+
+
+@pytest.fixture(autouse=True)
+def fixture_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def test_measures_says_what_was_found_and_keeps_it() -> None:
+    said = words_of(invoke(f"tune {MODEL} --batch 1,2 --budget 0.3s -o plan.json"))
+    for size in (1, 2):
+        assert f"branches, inference, batch {size}: milliseconds a step best median" in said
+    assert "stock TensorFlow" in said
+    assert "all units narrow" in said
+    assert "against stock TensorFlow, measured in the same run" in said
+    graphs = load_plan("plan.json").graphs
+    assert [graph.batch_size for graph in graphs] == [1, 2]
+    is_faster = any(graph.narrow_units for graph in graphs)
+    assert ("run --plan plan.json" in said) == is_faster
+    assert ("There is nothing to turn on" in said) == (not is_faster)
+
+    said = words_of(invoke(f"tune {MODEL}"))
+    assert "From the cache; --fresh measures anew" in said
+    listed = words_of(invoke("tune list"))
+    assert "branches, inference, batch 2" in listed
+    assert "2 plans" in listed
+    checked = words_of(invoke("plan check plan.json"))
+    assert "narrow units of operations" in checked
+    assert checked.endswith("legal, for 2 graphs")
+    explained = words_of(invoke("plan explain plan.json"))
+    assert "measured by turns in one run" in explained
+    assert "2 plans deleted" in words_of(invoke("tune clear"))
+    assert "0 plans" in words_of(invoke("tune list"))
+
+
+def test_a_training_step_as_json() -> None:
+    result = invoke(f"tune model {MODEL} --training --budget 0.3s --fresh --json")
+    document = json.loads(result.stdout)
+    (graph,) = document["graphs"]
+    assert graph["mode"] == "training"
+    assert graph["variants"][0]["ratio"] == 1.0
+    assert graph["unit_count"] >= graph["narrow_units"]
+    assert document["is_faster"] == (graph["narrow_units"] > 0)
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        (XlaTimes(2.5, 1.25), "XLA – 2.50 1.250"),
+        (XlaTimes(why_not="it took too long"), "XLA was not measured: it took too long."),
+    ],
+)
+def test_xla_is_a_row_or_a_reason(
+    times: XlaTimes, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tf_interop.tuning.tune.time_xla", lambda *_, **__: times)
+    said = words_of(invoke(f"tune {MODEL} --budget 0.2s --compare-xla"))
+    assert words in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "words"),
+    [
+        (f"{MODEL} --budget soon", 2, "'soon'"),
+        (f"{MODEL} --batch 0", 2, "batch sizes"),
+        ("branched_models:function --training", 2, "--training with a Keras model"),
+        ("branched_models:nothing", 2, "'nothing'"),
+        ("lst", 2, "Did you mean 'list'?"),
+    ],
+)
+def test_refuses(arguments: str, exit_code: int, words: str) -> None:
+    assert words in words_of(invoke(f"tune {arguments}", exit_code=exit_code))
+
+
+def test_a_plan_is_for_its_own_batch_size_and_step() -> None:
+    invoke(f"tune {MODEL} --budget 0.2s -o plan.json")
+    benchmark = f"benchmark {MODEL} --plan plan.json --variants stock,ours -o results.json"
+    said = words_of(invoke(f"{benchmark} --batch 8", exit_code=1))
+    assert "tuned at batch size 8, got one for 1" in said
+    assert "--batch 8" in said
+    said = words_of(invoke(f"{benchmark} --no-inference --training", exit_code=1))
+    assert "Expected a plan for training, got one for inference" in said
+    assert not pathlib.Path("results.json").exists()
+
+
+def test_what_is_kept_is_listed_without_tensorflow() -> None:
+    for name in ("list", "clear"):
+        ended = end_of(start_process("tune", name, blocked=("tensorflow", "keras", "google")))
+        assert ended.returncode == 0, ended.stderr

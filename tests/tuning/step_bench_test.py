@@ -1,0 +1,52 @@
+"""What is timed runs, and variants share what they have in common."""
+
+from __future__ import annotations
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tuning_graphs import FETCHES, branches, training_step
+
+from tf_interop.tuning.step_bench import StepBench
+
+
+def test_times_variants_by_turns() -> None:
+    with StepBench() as bench:
+        for name, sides in (("stock", (1, 3)), ("other", (1, 5))):
+            bench.add(name, branches(sides), FETCHES)
+        times = bench.time(["stock", "other"], budget_s=0.05)
+        ops = bench.op_times_us("other")
+    assert times["stock"].ratio == 1
+    assert times["stock"].error == 0
+    for each in times.values():
+        assert 0 < each.best_ms <= each.median_ms
+        assert each.steps >= 2
+        assert each.ratio > 0 <= each.error
+    assert ops["relu_1"] > 0
+    assert "relu_3" not in ops
+
+
+def test_variants_of_a_training_step_share_variables_and_inputs() -> None:
+    with StepBench(intra_op_threads=1, inter_op_threads=1) as bench:
+        for name in ("stock", "other"):
+            bench.add(name, training_step(), ["update"])
+        times = bench.time(["stock", "other"], budget_s=0.01)
+        operations = bench._graph.get_operations()
+    assert times["other"].median_ms > 0
+    counts = collections.Counter(each.type for each in operations)
+    assert (counts["VarHandleOp"], counts["AssignSubVariableOp"]) == (1, 2)
+    # What waits for a shared node need not: it is always there.
+    assert [each.name for each in operations if each.type == "Conv2D" and each.control_inputs] == []
+
+
+def test_takes_the_inputs_that_it_is_given() -> None:
+    with tf.Graph().as_default() as graph:
+        image = tf.compat.v1.placeholder(tf.float32, (2,), "image")
+        same = tf.reduce_all(tf.equal(image, [3.0, 4.0]))
+        tf.raw_ops.Assert(condition=same, data=[image], name="check")
+    with StepBench(inputs={"image": np.array([3.0, 4.0], np.float32)}) as bench:
+        bench.add("stock", graph.as_graph_def(), ["check"])
+    with StepBench() as bench, pytest.raises(tf.errors.InvalidArgumentError):
+        bench.add("stock", graph.as_graph_def(), ["check"])

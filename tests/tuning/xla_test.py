@@ -1,0 +1,37 @@
+"""XLA is timed in a process of its own, and may refuse a graph or take too long."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+from tuning_graphs import FETCHES, branches
+
+from tf_interop.tuning import xla
+from tf_interop.tuning.xla import time_xla
+
+
+def test_times_what_xla_compiles() -> None:
+    times = time_xla(branches(), FETCHES, {}, limit_s=120)
+    assert times.why_not == ""
+    assert times.median_ms is not None and times.median_ms > 0
+    assert times.ratio is not None and times.ratio > 0
+
+
+def test_says_that_the_limit_was_reached() -> None:
+    times = time_xla(branches(), FETCHES, {}, limit_s=0.01)
+    assert (times.median_ms, times.ratio) == (None, None)
+    assert "longer than" in times.why_not
+
+
+def test_says_why_xla_compiles_a_graph_not() -> None:
+    with tf.Graph().as_default() as graph:
+        image = tf.compat.v1.placeholder(tf.float32, (2,), "image")
+        where = tf.raw_ops.UniqueV2(x=image, axis=[0])
+        tf.raw_ops.AsString(input=where.y, name="joined")
+    times = time_xla(graph.as_graph_def(), FETCHES, {}, limit_s=120)
+    assert times.median_ms is None
+    assert "XLA does not compile it" in times.why_not
+
+
+def test_a_process_that_ends_is_no_error(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(xla, "module_command", lambda *_: ["false"])
+    assert "process" in time_xla(branches(), FETCHES, {}, limit_s=10).why_not
