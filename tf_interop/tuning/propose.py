@@ -14,8 +14,11 @@ from tf_interop.graph.units import Unit
 from tf_interop.graph.view import GraphView
 from tf_interop.tuning.simulate import Item, Simulation, simulate
 
-_LEAST_COMPANY = (0.2, 0.4, 0.6, 0.8, 0.95)
-_MOST_SLOWDOWN = (1.05, 1.3)
+# More than all of its time: company alone makes no unit narrow then.
+_LEAST_COMPANY = (0.2, 0.4, 0.6, 0.8, 0.95, 1.1)
+_MOST_SLOWDOWN = (0.8, 0.95, 1.1, 1.3)
+# Of the units' time: sets that differ by less are one candidate.
+_LEAST_DIFFERENCE = 0.05
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -136,8 +139,8 @@ def propose(model: StepModel, unit_times: Sequence[UnitTimes]) -> list[frozenset
         unit_times: of each unit.
 
     Returns:
-        Different, non-empty sets of the units' numbers; the first that is not all of them has the
-        shortest simulated step of those.
+        Non-empty sets of the units' numbers that differ by some of the units' time, and that of all
+        units; by the simulated step, the shortest first.
     """
     everything = frozenset(range(len(unit_times)))
     company = model.simulate(everything).company
@@ -154,4 +157,13 @@ def propose(model: StepModel, unit_times: Sequence[UnitTimes]) -> list[frozenset
             )
     candidates.discard(frozenset())
     steps = {each: model.simulate(each).step_us for each in candidates}
-    return sorted(candidates, key=lambda each: (steps[each], -len(each), sorted(each)))
+    ordered = sorted(candidates, key=lambda each: (steps[each], -len(each), sorted(each)))
+    least = _LEAST_DIFFERENCE * sum(times.narrow_us for times in unit_times)
+    taken: list[frozenset[int]] = []
+    for candidate in ordered:
+        if candidate == everything or all(
+            sum(unit_times[number].narrow_us for number in candidate ^ other) >= least
+            for other in taken
+        ):
+            taken.append(candidate)
+    return taken
