@@ -43,7 +43,7 @@ step packages install_packages
 use_packages_and_core
 step op_tests "$python" -m pytest tests/gpu -v
 step op_matrix "$python" -m pytest tests/op/op_matrix_test.py -k GPU
-step demonstration "$python" python/examples/demonstration.py --plan-dir "$results/plans"
-step demonstration_half "$python" python/examples/demonstration.py --dtype mixed_float16 \
+step demonstration "$python" python/examples/stages_demonstration.py --plan-dir "$results/plans"
+step demonstration_half "$python" python/examples/stages_demonstration.py --dtype mixed_float16 \
   --plan-dir "$results/plans_half"
 exit "$failed"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets everything up and shows the plugin on GoogLeNet and Inception-v3.
+# Sets everything up and tunes NASNetMobile and InceptionV3 on this machine.
 #
 #   scripts/demo.sh [OPTIONS]
 #
