@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import statistics
 import sys
 import textwrap
 from typing import Any
@@ -30,13 +31,12 @@ PAGE = ROOT / "docs" / "results.md"
 _BENCHMARK = "tf_interop.benchmark"
 _TITLES = {
     "tf_interop.applications": "Same results: keras.applications",
-    _BENCHMARK: "Stock TensorFlow, XLA and stages",
+    _BENCHMARK: "Beside stock TensorFlow",
     "tf_interop.launch_overhead": "What a launch costs the host",
     "tf_interop.model_garden": "Same results: a program of the model garden",
     "tf_interop.pass_time": "What the graph pass takes",
     "tf_interop.plan_time": "What planning takes",
 }
-_VARIANTS = (Variant.STOCK, Variant.XLA, Variant.OURS, Variant.PINNING, Variant.CONCURRENCY)
 _MUST_HAVE = ("format", "version", "date", "machine", "command")
 # What a result file says of the software that it was made with, where it does.
 _VERSIONS = (
@@ -82,7 +82,6 @@ def render(results: dict[str, dict[str, Any]]) -> str:
         "origin": _origin,
         "paragraph": lambda caller: _paragraph(caller()) + "\n",
         "titles": _TITLES,
-        "variants": _VARIANTS,
     }
     pictures = {name: name.replace(".json", ".png") for name in shown}
     there = {name: picture for name, picture in pictures.items() if (RESULTS / picture).exists()}
@@ -108,7 +107,31 @@ def _with_origin(result: dict[str, Any]) -> dict[str, Any]:
         "cudnn": device["cudnn"],
         "is_of_a_gpu": device["backend"] == "cudnn",
         "measured": measured,
+        "variants": [
+            each for each in Variant if any(one.variant is each for one in measured.results)
+        ],
+        "means": _geometric_means(measured),
         "slower": [f"{name} ({reason})" for name, reason in reasons.items() if reason],
+    }
+
+
+def _geometric_means(benchmark: Benchmark) -> dict[str, float]:
+    """Of each variant that was measured of every case how many times as fast as stock it is.
+
+    Where a plan changes nothing the program is stock's, and counts as 1.
+    """
+    ratios: dict[str, list[float]] = {}
+    for result in benchmark.results:
+        summary = benchmark.summarize(result)
+        if summary is not None and result.variant is not Variant.STOCK:
+            ratio = 1.0 if result.ran_as_stock else summary.speedup
+            if ratio is not None:
+                ratios.setdefault(result.variant.value, []).append(ratio)
+    count = len(benchmark.by_case)
+    return {
+        variant: statistics.geometric_mean(values)
+        for variant, values in ratios.items()
+        if len(values) == count
     }
 
 
