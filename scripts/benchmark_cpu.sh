@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Measures on this machine's CPU what tuning gains over stock TensorFlow and over the best of its
+# settings for threads: eleven networks, inference at batch 1 and 8, a training step at batch 4.
+#
+#   scripts/benchmark_cpu.sh [OUT] [OPTIONS of tf-interop benchmark]
+#
+# OUT (default docs/results/cpu.json) is gone on with where it is there, so that a long run can be
+# ended and continued. Each variant of a case runs in processes of its own, by turns. Leave the
+# machine alone meanwhile. With xla among --variants it takes hours.
+#   PARTS  which parts to measure (default: "1 8 training")
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PATH="$(realpath -m "${VENV:-.venv}")/bin:$PATH"
+out=$(realpath -m "${1:-docs/results/cpu.json}")
+[ $# -eq 0 ] || shift
+
+cd python # where the models that Keras does not have are imported from
+networks=(NASNetMobile InceptionV3 MobileNetV2 EfficientNetB0 DenseNet121 ResNet50 Xception
+  models.googlenet:googlenet models.squeezenet:squeezenet models.randwire:randwire NASNetLarge)
+for part in ${PARTS:-1 8 training}; do
+  case $part in
+    training) what=(--no-inference --training --batch 4) ;;
+    *) what=(--batch "$part") ;;
+  esac
+  tf-interop benchmark "${networks[@]}" "${what[@]}" --precision float32 --tune 30s \
+    --variants stock,ours,intra-1,inter-1 --repetitions 3 --seconds 2 --warmup-steps 5 -o "$out" "$@"
+done
