@@ -24,6 +24,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/platform/errors.h"
+#include "tsl/platform/denormal.h"
 #include "tsl/profiler/lib/traceme.h"
 
 namespace tf_interop {
@@ -270,6 +271,8 @@ class Unit : public OpKernel {
   void Compute(OpKernelContext* context) override {
     if (IsNarrow(*context)) {
       const NarrowPrimitives primitives(primitive_types_);
+      // As on all threads of TensorFlow's pools; a Session may run its ops on the caller's thread.
+      const tsl::port::ScopedFlushDenormal flush;
       Run(context, &device_);
     } else {
       Run(context, context->device());
@@ -320,10 +323,19 @@ class Unit : public OpKernel {
     absl::InlinedVector<AllocatorAttributes, 4> input_attributes;
     // Kernels compute in place where nobody else holds a tensor, so what is read again is held.
     absl::InlinedVector<Tensor, 2> held;
+    // The executor holds an input until the op returns. What nobody else holds a kernel may
+    // overwrite; so it may be taken, and is free as soon as stock TensorFlow would free it.
+    absl::InlinedVector<Tensor, 2> taken;
+    taken.reserve(step.reads.size());
     for (const Read& read : step.reads) {
       const int index = read.operand.index;
       if (read.operand.is_input) {
-        inputs.push_back(context.params()->inputs[index]);
+        const tensorflow::TensorValue& input = context.params()->inputs[index];
+        if (read.is_last && !input.is_ref() && input->RefCountIsOne()) {
+          inputs.emplace_back(&taken.emplace_back(std::move(*input.tensor)));
+        } else {
+          inputs.push_back(input);
+        }
         input_attributes.push_back(context.input_alloc_attr(index));
       } else {
         inputs.emplace_back((*values)[index].get());

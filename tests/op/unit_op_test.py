@@ -338,13 +338,47 @@ def test_threads_that_end_free_their_primitives(unit: Any) -> None:
     assert after[1] - before[1] < 2 << 20  # it was 8 MB where they stayed
 
 
+def test_inputs_are_free_as_soon_as_no_step_reads_them(unit: Any) -> None:
+    """Stock TensorFlow computes such a chain in place."""
+    size = 64 << 20
+    relu = operation("relu", "Relu", ["inputs:0"])
+    scaled = operation("scaled", "Mul", ["steps:0:0", "inputs:1"])
+    most = operation("most", "Max", ["steps:1:0", "inputs:2"])
+    steps = [step.SerializeToString() for step in (relu, scaled, most)]
+
+    @tf.function(autograph=False)
+    def run(count: tf.Tensor) -> tf.Tensor:
+        inputs = [tf.random.uniform([count, 1024]), tf.constant(2.0), tf.constant([0, 1])]
+        return unit(inputs=inputs, Tout=[tf.float32], steps=steps, results=["steps:2:0"])
+
+    run(tf.constant(1))
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # a new peak begins
+    before = bytes_of("VmHWM")
+    run(tf.constant(size // 4096))
+    assert bytes_of("VmHWM") - before < 1.5 * size
+
+
+def test_denormals_are_zero_on_the_thread_of_the_caller_too(unit: Any) -> None:
+    tf1 = tf.compat.v1
+    steps = [operation("square", "Square", ["inputs:0"]).SerializeToString()]
+    config = tf1.ConfigProto(inter_op_parallelism_threads=-1)
+    with tf.Graph().as_default(), tf1.Session(config=config) as session:
+        tiny = tf1.placeholder(tf.float32, [4])
+        result = unit(inputs=[tiny], Tout=[tf.float32], steps=steps, results=["steps:0:0"])
+        np.testing.assert_array_equal(session.run(result, {tiny: [1e-20] * 4}), np.zeros([1, 4]))
+
+
 def threads_and_bytes() -> tuple[int, int]:
+    return number_of("Threads"), bytes_of("VmRSS")
+
+
+def bytes_of(key: str) -> int:
+    return number_of(key) << 10
+
+
+def number_of(key: str) -> int:
     status = pathlib.Path("/proc/self/status").read_text()
-    threads, kilobytes = (
-        int(re.search(rf"{key}:\s+(\d+)", status)[1])  # type: ignore[index]
-        for key in ("Threads", "VmRSS")
-    )
-    return threads, kilobytes << 10
+    return int(re.search(rf"{key}:\s+(\d+)", status)[1])  # type: ignore[index]
 
 
 def test_a_profile_shows_each_step(unit: Any, tmp_path: pathlib.Path) -> None:
