@@ -138,6 +138,15 @@ def are_plugins_turned_off() -> bool:
     return current._optimizer_experimental_options.get("use_plugin_optimizers") is False
 
 
+def local_task() -> tuple[str, int]:
+    """The job and the task, in names of devices, of this process's own devices."""
+    from tensorflow.python.eager import context
+
+    current = context.context_safe()
+    server = current and (current._server_def or current._collective_ops_server_def)
+    return (server.job_name, server.task_index) if server else ("localhost", 0)
+
+
 def optimize_functions_anew() -> None:
     """Makes TensorFlow optimize every tf.function again when it is called next.
 

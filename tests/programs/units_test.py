@@ -251,6 +251,53 @@ def test_mirrored_training_gives_the_same_weights() -> None:
     )
 
 
+def test_a_process_without_the_plugin_gets_no_units() -> None:
+    """This process optimizes what its functions run in another one."""
+    run_python(
+        """
+    import socket
+    import subprocess
+    import sys
+    import numpy as np
+    import tensorflow as tf
+    import tf_interop
+    from unnoticed import IMAGE, conv
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    serve = "; ".join((
+        "import sys",
+        "import tensorflow as tf",
+        f"server = tf.distribute.Server({{'worker': ['{address}']}}, 'worker', 0)",
+        "print('up', flush=True)",
+        "sys.stdin.read()",
+    ))
+    pipe = subprocess.PIPE
+    worker = subprocess.Popen([sys.executable, "-c", serve], stdin=pipe, stdout=pipe)
+    try:
+        worker.stdout.readline()
+        tf_interop.enable("always")
+        tf.config.experimental_connect_to_host(address)
+
+        @tf.function
+        def here_and_there(image):
+            here = tf.nn.relu(conv(image, 0)) * 2
+            with tf.device("/job:worker/replica:0/task:0/device:CPU:0"):
+                there = tf.nn.relu(conv(image, 0)) * 2
+            return here, there
+
+        here, there = here_and_there(tf.constant(IMAGE))
+        np.testing.assert_array_equal(here, there)
+        status = tf_interop.status()
+        assert not status.failures and status.narrow_unit_count, str(status)
+    finally:
+        worker.kill()
+    """,
+        TF_INTEROP_HOST_STAGES="0",
+    )
+
+
 def test_the_callback_of_keras_says_how_many_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     model = keras.Sequential(
         [keras.Input((6, 6, 4)), keras.layers.Conv2D(4, 3), keras.layers.ReLU()]

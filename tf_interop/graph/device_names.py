@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 
+from tf_interop import tensorflow_internals
+
 
 @functools.lru_cache(maxsize=256)
 def device_type_of(device: str) -> str:
@@ -13,3 +15,18 @@ def device_type_of(device: str) -> str:
         if key not in ("", "JOB", "REPLICA", "TASK") and (rest or part.startswith("DEVICE:")):
             return key
     return ""
+
+
+def is_local(device: str) -> bool:
+    """Whether a full or partial device name may be of this process.
+
+    TensorFlow optimizes parts of a graph for other processes too, which may not have our ops.
+    """
+    return _is_of_task(device, *tensorflow_internals.local_task())
+
+
+@functools.lru_cache(maxsize=256)
+def _is_of_task(device: str, job: str, task: int) -> bool:
+    parts = dict(part.split(":", 1) for part in device.lower().split("/") if ":" in part)
+    is_job = parts.get("job", job.lower()) == job.lower()
+    return is_job and parts.get("task", str(task)) == str(task)

@@ -34,7 +34,7 @@ from collections.abc import Collection, Iterable
 
 from tf_interop.graph.control_flow import ControlFlow
 from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS
-from tf_interop.graph.device_names import device_type_of
+from tf_interop.graph.device_names import device_type_of, is_local
 from tf_interop.graph.independence import NodeIndependence
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.session_feeds import find_fed, find_run
@@ -188,7 +188,8 @@ def _find_steps(
                 reason = UnitRefusalReason.PRESERVED
             elif runs is not None and not runs[index]:
                 reason = UnitRefusalReason.NOT_RUN
-            elif device_type_of(node.device) != "CPU":  # not placed yet: it may go to a GPU
+            # What is not placed yet may go to a GPU.
+            elif device_type_of(node.device) != "CPU" or not is_local(node.device):
                 reason = UnitRefusalReason.DEVICE
             elif xla_mark(node) is not None:
                 reason = UnitRefusalReason.XLA

@@ -33,7 +33,7 @@ from tf_interop.convolution import ConvolutionNode, Refusal
 from tf_interop.errors import PlanError
 from tf_interop.graph.activations import add_activations
 from tf_interop.graph.check import check_rewrite
-from tf_interop.graph.device_names import device_type_of
+from tf_interop.graph.device_names import device_type_of, is_local
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.fingerprint import fingerprint_convolutions
 from tf_interop.graph.independence import Independence
@@ -252,7 +252,7 @@ def _has_batch_sizes(settings: Settings) -> bool:
 
 def _is_on(device: str, device_type: str) -> bool:
     # A node that is not placed yet belongs to whoever sees it first.
-    return device_type_of(device) in ("", device_type)
+    return device_type_of(device) in ("", device_type) and is_local(device)
 
 
 def _plan_stages(
