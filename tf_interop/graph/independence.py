@@ -56,6 +56,7 @@ class NodeIndependence:
                 reaching[reader] |= reached
                 if chains[reader] < chain:
                     chains[reader] = chain
+            reaching[index] = 0  # its readers have it; what is kept grows by the square
         self.indices = tuple(indices)
         self.ancestors = tuple(ancestors)
         self.depths = tuple(depths)
