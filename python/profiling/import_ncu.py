@@ -94,7 +94,7 @@ def values_of(row: Mapping[str, str]) -> dict[str, float]:
         values["alu_utilization"] = min(max(pipes) / 100, 1.0)
     if dram:
         values["dram_utilization"] = min(dram[0] / 100, 1.0)
-    if ALWAYS_COLLECTED <= stalled.keys() and sum(stalled.values()):
+    if stalled.keys() >= ALWAYS_COLLECTED and sum(stalled.values()):
         waiting = sum(number for state, number in stalled.items() if state in WAITING_FOR_MEMORY)
         values["memory_stall"] = waiting / sum(stalled.values())
     return values
