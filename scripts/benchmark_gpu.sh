@@ -41,7 +41,7 @@ check_numbers() {
   if [ "$backend" = host ]; then
     options+=(--network googlenet --image-size 75 --batch 1)
   fi
-  step demonstration "$python" python/examples/demonstration.py "${options[@]}"
+  step demonstration "$python" python/examples/stages_demonstration.py "${options[@]}"
 }
 
 step machine machine
