@@ -9,6 +9,7 @@ import msgspec
 
 from tf_interop.planning.problem import ValueSource
 from tf_interop.profile.occupancy import SmUse
+from tf_interop.profile.entries import Share
 from tf_interop.stage import LARGEST_INT, Stage, Step
 
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -249,6 +250,7 @@ class MeasuredStep:
         unit_count: units of the graph, narrow or not.
         narrow_op_count: the operations that the narrow ones hold.
         cores: of the machine, as TensorFlow uses them.
+        other_load: the share of them that other programs took meanwhile.
     """
 
     stock_ms: Annotated[float, msgspec.Meta(gt=0)]
@@ -259,6 +261,7 @@ class MeasuredStep:
     unit_count: Annotated[int, msgspec.Meta(ge=0)]
     narrow_op_count: Annotated[int, msgspec.Meta(ge=0)]
     cores: Annotated[int, msgspec.Meta(ge=1)]
+    other_load: Share = 0.0
 
 
 GraphMode = Literal["inference", "training"]

@@ -14,6 +14,7 @@ from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.rewrite_units import rewrite_units
 from tf_interop.graph.units import Unit, find_units, unit_name
 from tf_interop.graph.view import GraphView, parse_input
+from tf_interop.tuning.other_load import OtherLoad
 from tf_interop.tuning.propose import Machine, StepModel, UnitTimes, propose
 from tf_interop.tuning.step_bench import StepBench, StepTimes
 
@@ -55,6 +56,7 @@ class SearchResult:
         variants: the fastest of what was measured, and all units narrow; stock first.
         best: the fastest; stock where nothing beats it by more than the error.
         cores: as TensorFlow uses them.
+        other_load: the share of the cores that other programs took meanwhile.
     """
 
     view: GraphView
@@ -63,6 +65,7 @@ class SearchResult:
     variants: tuple[Variant, ...]
     best: Variant
     cores: int
+    other_load: float
 
 
 def search_narrow_units(
@@ -88,13 +91,14 @@ def search_narrow_units(
     view = GraphView(graph_def)
     units, _ = find_units(view, GraphProperties(view), nodes_to_preserve=fetches)
     machine = _machine()
+    others = OtherLoad()
     intra_op_threads, inter_op_threads = _threads()
     with StepBench(intra_op_threads=intra_op_threads, inter_op_threads=inter_op_threads) as bench:
         say("measuring stock TensorFlow")
         bench.add(STOCK, graph_def, fetches)
         if not units:
             (stock,) = _time(bench, {STOCK: frozenset()}, budget_s / 10).values()
-            return SearchResult(view, units, (), (stock,), stock, machine.cores)
+            return SearchResult(view, units, (), (stock,), stock, machine.cores, others.share())
         say(f"measuring all {len(units)} units narrow")
         candidates = {STOCK: frozenset[int](), ALL_NARROW: frozenset(range(len(units)))}
         _add(bench, ALL_NARROW, view, units, candidates[ALL_NARROW], fetches)
@@ -133,7 +137,13 @@ def search_narrow_units(
     if best.times.ratio - max(best.times.error, _LEAST_GAIN) <= 1:
         best = variants[STOCK]
     return SearchResult(
-        view, units, tuple(unit_times), tuple(variants.values()), best, machine.cores
+        view,
+        units,
+        tuple(unit_times),
+        tuple(variants.values()),
+        best,
+        machine.cores,
+        others.share(),
     )
 
 

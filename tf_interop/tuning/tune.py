@@ -32,6 +32,7 @@ from tf_interop.runtime.switch import enable as enable_plugin
 from tf_interop.tuning.cache import load_cached, save_cached
 from tf_interop.tuning.cache_key import cache_key
 from tf_interop.tuning.gpu import plan_by_profile
+from tf_interop.tuning.other_load import MOST
 from tf_interop.tuning.search import SearchResult, Variant, as_step, search_narrow_units
 from tf_interop.tuning.xla import XlaTimes, time_xla
 
@@ -69,12 +70,21 @@ class TunedGraph:
         if measured is None:
             return f"{self.name}: {self._expected()}"
         steps = f"{measured.step_ms:.1f} ms a step"
+        noise = ""
+        if measured.other_load >= MOST:
+            noise = (
+                f" Other programs took {measured.other_load:.0%} of the cores meanwhile: tune "
+                "again when the machine has nothing else to do."
+            )
         if not self.changes_graph:
-            return f"{self.name}: stock TensorFlow is fastest ({steps}); the graph stays as it is."
+            return (
+                f"{self.name}: stock TensorFlow is fastest ({steps}); the graph stays as it is."
+                f"{noise}"
+            )
         return (
             f"{self.name}: {measured.ratio:.2f} times as fast as stock TensorFlow ({steps}, stock "
             f"{measured.stock_ms:.1f} ms) on {measured.cores} cores: {len(self.plan.narrow_units)} "
-            f"units of {measured.narrow_op_count} operations run on one core each."
+            f"units of {measured.narrow_op_count} operations run on one core each.{noise}"
         )
 
     def _expected(self) -> str:
@@ -268,7 +278,8 @@ def _tune_on_cpu(
         return TunedGraph(traced.name, cached, is_cached=True)
     found = search_narrow_units(graph_def, fetches, budget_s=budget_s, say=say_of_graph)
     plan = dataclasses.replace(_plan_of(found, convolutions), mode=mode)
-    save_cached(Plan((plan,), made_with=_made_with_cpu() | {"graph": traced.name}), key)
+    if found.other_load < MOST:  # else the next one measures again
+        save_cached(Plan((plan,), made_with=_made_with_cpu() | {"graph": traced.name}), key)
     xla = None
     if compare_xla:
         say_of_graph("compiling with XLA")
@@ -315,6 +326,7 @@ def _plan_of(found: SearchResult, convolutions: Sequence[ConvolutionNode]) -> Gr
             unit_count=len(found.units),
             narrow_op_count=sum(len(found.units[number].steps) for number in narrow),
             cores=found.cores,
+            other_load=found.other_load,
         ),
     )
 
