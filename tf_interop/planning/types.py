@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from tf_interop.planning.problem import ValueSource
-from tf_interop.profile.occupancy import SmUse
 from tf_interop.profile.entries import Share
+from tf_interop.profile.occupancy import SmUse
 from tf_interop.stage import LARGEST_INT, Stage, Step
 
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
