@@ -18,9 +18,11 @@ tensorflow.python.eager.context:context()._physical_devices
 tensorflow.python.eager.context:context().clear_kernel_cache
 tensorflow.python.eager.context:context().get_function_def
 tensorflow.python.eager.context:context_safe
+tensorflow.python.eager.context:context_safe()._collective_ops_server_def
 tensorflow.python.eager.context:context_safe()._context_handle
 tensorflow.python.eager.context:context_safe()._optimizer_experimental_options
 tensorflow.python.eager.context:context_safe()._optimizer_jit
+tensorflow.python.eager.context:context_safe()._server_def
 tensorflow.python.eager.context:context_safe().list_function_names
 tensorflow.python.framework.config
 tensorflow.python.framework.config:is_op_determinism_enabled
