@@ -33,6 +33,8 @@ fi
 runs=$(mktemp -d)
 trap 'rm -rf "$runs"' EXIT
 export PYTHONPATH=$PWD/scripts/model_garden:$garden:$PWD${PYTHONPATH:+:$PYTHONPATH}
+# Stages as on a GPU, over the host backend, and not the narrow units that a CPU gets.
+export TF_INTEROP_HOST_STAGES=1
 export TF_USE_LEGACY_KERAS=1 TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
 
 # run NAME PYTHON-OPTIONS... : runs the program, with its model_dir in $runs/NAME.
