@@ -74,7 +74,7 @@ class TunedGraph:
         if measured.other_load >= MOST:
             noise = (
                 f" Other programs took {measured.other_load:.0%} of the cores meanwhile: tune "
-                "again when the machine has nothing else to do."
+                "afresh when the machine has nothing else to do."
             )
         if not self.changes_graph:
             return (
@@ -278,8 +278,7 @@ def _tune_on_cpu(
         return TunedGraph(traced.name, cached, is_cached=True)
     found = search_narrow_units(graph_def, fetches, budget_s=budget_s, say=say_of_graph)
     plan = dataclasses.replace(_plan_of(found, convolutions), mode=mode)
-    if found.other_load < MOST:  # else the next one measures again
-        save_cached(Plan((plan,), made_with=_made_with_cpu() | {"graph": traced.name}), key)
+    save_cached(Plan((plan,), made_with=_made_with_cpu() | {"graph": traced.name}), key)
     xla = None
     if compare_xla:
         say_of_graph("compiling with XLA")
