@@ -17,7 +17,7 @@ namespace tf_interop {
 // TensorFlow's MklPrimitive as far as it takes to destroy one: its destructor is its first virtual
 // function. Not in the unnamed namespace, where the compiler would know that no class derives from
 // this and call no destructor of TensorFlow's.
-struct Primitive {
+struct Primitive {  // NOLINT(misc-use-internal-linkage)
   virtual ~Primitive() = 0;
 };
 

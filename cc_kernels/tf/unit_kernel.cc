@@ -46,8 +46,8 @@ absl::Status InvalidArgument(const Parts&... parts) {
 
 // An input of the op, or a value: an output of a step. Values are numbered over all steps.
 struct Operand {
-  bool is_input;
-  int index;
+  bool is_input = false;
+  int index = 0;
 };
 
 struct Read {

@@ -49,8 +49,6 @@ std::vector<std::string> CuptiCandidates(int driver_version) {
   return all;
 }
 
-}  // namespace
-
 // The part of CUPTI that tracing uses, opened at run time. Immutable once open; thread-safe.
 struct CuptiLibrary {
   // Opens the CUPTI in TF_INTEROP_LIBCUPTI where that is set, else one whose major version is the
@@ -79,8 +77,6 @@ struct CuptiLibrary {
 
   DynamicLibrary library;
 };
-
-namespace {
 
 // CUPTI writes the record of its own version, whatever headers this file is compiled with: since
 // CUDA 9 each version has added fields behind `reserved0` and moved none (Kernel4 of CUDA 9 to

@@ -81,8 +81,9 @@ const MeasuredProblem& FindProblem(const Convolution& convolution, uint64_t seed
 }
 
 // See Measurement::relative_error.
-double ErrorOf(const Bytes& result, double limit_multiply_adds, KeptProblem* kept) {
-  const Convolution& c = kept->problem->convolution;
+double ErrorOf(const MeasuredProblem& problem, const Bytes& result, double limit_multiply_adds,
+               KeptProblem* kept) {
+  const Convolution& c = problem.convolution;
   const std::vector<double> got = Decode(c.dtype, result.data(), c.result_elements());
   if (!std::all_of(got.begin(), got.end(), [](double x) { return std::isfinite(x); })) {
     return std::numeric_limits<double>::infinity();
@@ -90,7 +91,7 @@ double ErrorOf(const Bytes& result, double limit_multiply_adds, KeptProblem* kep
   if (MultiplyAdds(c) > limit_multiply_adds) return -1;
   if (!kept->expected) {
     std::vector<std::vector<double>> inputs;
-    for (const Bytes& input : kept->problem->inputs) {
+    for (const Bytes& input : problem.inputs) {
       const auto elements = static_cast<int64_t>(input.size() / SizeOf(c.dtype));
       inputs.push_back(Decode(c.dtype, input.data(), elements));
     }
@@ -427,7 +428,8 @@ Status MeasureConvolution(MeasuringDevice* device, const Convolution& convolutio
   TF_INTEROP_RETURN_IF_ERROR(bench.RunForResult(&result));
   TF_INTEROP_RETURN_IF_ERROR(bench.RunForResult(&again));
   measurement->is_deterministic = result == again;
-  measurement->relative_error = ErrorOf(result, options.reference_limit_multiply_adds, kept);
+  measurement->relative_error =
+      ErrorOf(problem, result, options.reference_limit_multiply_adds, kept);
 
   std::vector<TfiTime> times;
   TF_INTEROP_RETURN_IF_ERROR(bench.TimeByTurns(&times));
