@@ -249,7 +249,8 @@ def test_refuses_units_that_are_not_legal(
     nodes: Nodes, units: Sequence[str], preserve: str, message: str
 ) -> None:
     view = GraphView(graph_of(nodes, CPU).graph_def)
-    made = [Unit(tuple(view.index_of[name] for name in unit.split())) for unit in units]
+    steps = [tuple(view.index_of[name] for name in unit.split()) for unit in units]
+    made = [Unit(each, head=each[0]) for each in steps]
     with pytest.raises(ValueError, match=message):
         rewrite_units(view, made, preserve.split())
 
@@ -328,7 +329,7 @@ def test_the_judge_sees_damage(damage: Callable[[graph_pb2.GraphDef], None], mes
 def test_the_judge_sees_a_step_that_may_be_fed_and_steps_of_two_regions() -> None:
     graph = graph_of({"a": "Relu x", "b": "AddV2 a s", "s": "Switch y p"}, CPU)
     view = GraphView(graph.graph_def)
-    made = [Unit((view.index_of["a"], view.index_of["b"]))]
+    made = [Unit((view.index_of["a"], view.index_of["b"]), head=view.index_of["a"])]
     after = GraphView(rewrite_units(view, made, ()))
     with pytest.raises(GraphError, match="one control-flow region"):
         check_units(view, after, ())

@@ -61,12 +61,14 @@ class _NewUnit:
     Attributes:
         name: of the node in the new graph.
         steps: the nodes, in running order.
+        head: that of them whose images say what the batch size is.
         results: what its outputs are.
         batch_sizes: those for which it runs on one core; empty for all.
     """
 
     name: str
     steps: tuple[int, ...]
+    head: int
     results: tuple[Result, ...]
     batch_sizes: tuple[int, ...]
 
@@ -167,7 +169,7 @@ def _new_units(
                 )
         results = unit_results(view, unit)
         name = view.names[unit.steps[results[0][0]]]
-        new_units.append(_NewUnit(name, unit.steps, results, tuple(sorted(set(sizes)))))
+        new_units.append(_NewUnit(name, unit.steps, unit.head, results, tuple(sorted(set(sizes)))))
     why = why_illegal(view, [(Stage.in_sequence(map(Step, unit.steps)),) for unit in new_units])
     if why is not None:
         raise ValueError(f"{why}. Each of these stages is the unit of that number.")
@@ -274,10 +276,9 @@ def _inputs(
         for tensor, text, dtype in zip(view.fanins[index], texts, input_dtypes(node), strict=True):
             if tensor[0] not in inside:
                 inputs.setdefault(tensor, (redirected.get(text, text), dtype))
-    head = unit.steps[0]
-    tensors = view.fanins[head]
-    usual = batch_position(view.ops[head])
+    tensors = view.fanins[unit.head]
+    usual = batch_position(view.ops[unit.head])
     for tensor in (*tensors[usual:], *tensors):
-        if view.ops[tensor[0]] not in ("Const", "ReadVariableOp"):
+        if tensor in inputs and view.ops[tensor[0]] not in ("Const", "ReadVariableOp"):
             return {tensor: inputs.pop(tensor)} | inputs
     return inputs

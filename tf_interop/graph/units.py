@@ -64,9 +64,11 @@ class Unit:
 
     Attributes:
         steps: their places in the view, in the order in which they run.
+        head: the step that it began with. Small ones that were taken in may run before it.
     """
 
     steps: tuple[int, ...]
+    head: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -119,9 +121,9 @@ def find_units(
         return (), refusals
     growth = _Growth(view, order, regions, properties or GraphProperties(view))
     units = [
-        Unit(steps)
-        for steps in growth.all_units()
-        if any(view.ops[step] not in TRIVIAL_OPS for step in steps)
+        unit
+        for unit in growth.all_units()
+        if any(view.ops[step] not in TRIVIAL_OPS for step in unit.steps)
     ]
     return tuple(units), refusals
 
@@ -247,14 +249,17 @@ class _Growth:
         self._steps: list[list[int]] = []
         self._unit_of: dict[int, int] = {}
 
-    def all_units(self) -> list[tuple[int, ...]]:
-        """The steps of all units, in running order; the units by the ranks of their heads."""
+    def all_units(self) -> list[Unit]:
+        """All units, by the ranks of their heads."""
         small = self._small
         self._grow_from(head for head in self._order if not small[head])
         self._take_in_small()
         self._grow_from(self._order)
-        by_head = sorted(range(len(self._heads)), key=lambda unit: self._rank[self._heads[unit]])
-        return [tuple(sorted(self._steps[unit], key=self._rank.__getitem__)) for unit in by_head]
+        units = [
+            Unit(tuple(sorted(steps, key=self._rank.__getitem__)), head)
+            for steps, head in zip(self._steps, self._heads, strict=True)
+        ]
+        return sorted(units, key=lambda unit: self._rank[unit.head])
 
     def _grow_from(self, heads: Iterable[int]) -> None:
         for head in heads:
