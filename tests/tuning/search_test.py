@@ -19,7 +19,7 @@ from tf_interop.tuning.search import as_step, search_narrow_units
 from tf_interop.tuning.step_bench import StepTimes
 
 SIDES = (1, 3, 5)
-TWO_CORES = Machine(cores=2, threads=2, dispatch_us=0.0)
+TWO_CORES = Machine(cores=2, threads=2)
 
 
 def units_of(graph_def: graph_pb2.GraphDef) -> tuple[GraphView, tuple[Unit, ...]]:

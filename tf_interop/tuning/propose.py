@@ -41,12 +41,10 @@ class Machine:
     Attributes:
         cores: as many as threads inside of an operation.
         threads: inter-op threads.
-        dispatch_us: what the executor takes for each node beside its kernel.
     """
 
     cores: int
     threads: int
-    dispatch_us: float
 
 
 class StepModel:
@@ -118,9 +116,8 @@ class StepModel:
         return Simulation(simulated.step_us, tuple(company))
 
     def _item(self, nodes: Sequence[int], unit: int | None, sources: tuple[int, ...]) -> Item:
-        dispatch_us = self._machine.dispatch_us
         if unit is not None:
-            return Item(self._unit_times[unit].narrow_us + dispatch_us, 1.0, sources)
+            return Item(self._unit_times[unit].narrow_us, 1.0, sources)
         (index,) = nodes
         cores = 1.0
         in_unit = self._unit_of.get(index)
@@ -128,7 +125,7 @@ class StepModel:
             times = self._unit_times[in_unit]
             if times.stock_us > 0:
                 cores = min(float(self._machine.cores), max(1.0, times.narrow_us / times.stock_us))
-        return Item(self._op_times_us[index] + dispatch_us, cores, sources)
+        return Item(self._op_times_us[index], cores, sources)
 
 
 def propose(model: StepModel, unit_times: Sequence[UnitTimes]) -> list[frozenset[int]]:

@@ -21,8 +21,6 @@ from tf_interop.tuning.step_bench import StepBench, StepTimes
 STOCK = "stock TensorFlow"
 ALL_NARROW = "all units narrow"
 
-# What TensorFlow's executor took for a node beside its kernel, where it was measured.
-_DISPATCH_US = 1.5
 _LEAST_GAIN = 0.01
 _FINALISTS = 2
 _THE_CPU = "/device:CPU:0"
@@ -233,8 +231,4 @@ def _threads() -> tuple[int, int]:
 def _machine() -> Machine:
     cores = len(os.sched_getaffinity(0))
     intra_op_threads, inter_op_threads = _threads()
-    return Machine(
-        cores=min(cores, intra_op_threads or cores),
-        threads=inter_op_threads or cores,
-        dispatch_us=_DISPATCH_US,
-    )
+    return Machine(cores=min(cores, intra_op_threads or cores), threads=inter_op_threads or cores)
