@@ -66,8 +66,9 @@ def test_proposes_units_that_lose_nothing_or_have_company_and_all() -> None:
 def test_a_graph_without_units_stays_as_it_is() -> None:
     with tf.Graph().as_default() as graph:
         tf.identity(tf.compat.v1.placeholder(tf.float32, (2,)), "joined")
-    found = search_narrow_units(graph.as_graph_def(), FETCHES, budget_s=0.1)
-    assert found.units == found.unit_times == ()
+    view, units = units_of(graph.as_graph_def())
+    assert units == ()
+    found = search_narrow_units(view, units, FETCHES, budget_s=0.1)
     assert found.variants == (found.best,)
     assert found.best.narrow == frozenset()
 
@@ -114,24 +115,26 @@ def test_takes_what_beats_stock_by_more_than_the_error(
     bench = FakeBench(lambda count: (ratio, error) if count else (1.0, 0.0))
     monkeypatch.setattr(search, "StepBench", bench)
     said: list[str] = []
-    found = search_narrow_units(branches(SIDES), FETCHES, budget_s=1.0, say=said.append)
+    found = search_narrow_units(*units_of(branches(SIDES)), FETCHES, budget_s=1.0, say=said.append)
     assert bool(found.best.narrow) == is_faster
     assert found.variants[0].name == search.STOCK
     assert said
 
 
 def test_takes_the_fastest_of_all_variants(monkeypatch: pytest.MonkeyPatch) -> None:
-    units = len(units_of(branches(SIDES))[1])
-    bench = FakeBench(lambda count: ({0: 1.0, units: 1.2}.get(count, 1.6), 0.0))
+    view, units = units_of(branches(SIDES))
+    bench = FakeBench(lambda count: ({0: 1.0, len(units): 1.2}.get(count, 1.6), 0.0))
     monkeypatch.setattr(search, "StepBench", bench)
-    found = search_narrow_units(branches(SIDES), FETCHES, budget_s=5.0)
+    found = search_narrow_units(view, units, FETCHES, budget_s=5.0)
     fastest = max(found.variants, key=lambda each: each.times.ratio)
     assert found.best.narrow == fastest.narrow
 
 
 def test_measures_a_training_step() -> None:
-    found = search_narrow_units(training_step(), ["update"], budget_s=0.2)
-    assert found.units
+    view = GraphView(training_step())
+    units, _ = find_units(view, GraphProperties(view), nodes_to_preserve=["update"])
+    assert units
+    found = search_narrow_units(view, units, ["update"], budget_s=0.2)
     assert all(each.times.median_ms > 0 for each in found.variants)
     assert len(found.variants) >= 2
 

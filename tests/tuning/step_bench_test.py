@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import collections
 
-import numpy as np
-import pytest
-import tensorflow as tf
 from tuning_graphs import FETCHES, branches, training_step
 
 from tf_interop.tuning.step_bench import StepBench
@@ -39,14 +36,3 @@ def test_variants_of_a_training_step_share_variables_and_inputs() -> None:
     assert (counts["VarHandleOp"], counts["AssignSubVariableOp"]) == (1, 2)
     # What waits for a shared node need not: it is always there.
     assert [each.name for each in operations if each.type == "Conv2D" and each.control_inputs] == []
-
-
-def test_takes_the_inputs_that_it_is_given() -> None:
-    with tf.Graph().as_default() as graph:
-        image = tf.compat.v1.placeholder(tf.float32, (2,), "image")
-        same = tf.reduce_all(tf.equal(image, [3.0, 4.0]))
-        tf.raw_ops.Assert(condition=same, data=[image], name="check")
-    with StepBench(inputs={"image": np.array([3.0, 4.0], np.float32)}) as bench:
-        bench.add("stock", graph.as_graph_def(), ["check"])
-    with StepBench() as bench, pytest.raises(tf.errors.InvalidArgumentError):
-        bench.add("stock", graph.as_graph_def(), ["check"])

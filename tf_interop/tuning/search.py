@@ -10,9 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.rewrite_units import rewrite_units
-from tf_interop.graph.units import Unit, find_units, unit_name
+from tf_interop.graph.units import Unit, unit_name
 from tf_interop.graph.view import GraphView, parse_input
 from tf_interop.tuning.other_load import OtherLoad
 from tf_interop.tuning.propose import Machine, StepModel, UnitTimes, propose
@@ -48,18 +47,12 @@ class SearchResult:
     """What a search measured.
 
     Attributes:
-        view: the graph.
-        units: of the graph.
-        unit_times: of each unit; empty where there is no unit.
         variants: the fastest of what was measured, and all units narrow; stock first.
         best: the fastest; stock where nothing beats it by more than the error.
         cores: as TensorFlow uses them.
         other_load: the share of the cores that other programs took meanwhile.
     """
 
-    view: GraphView
-    units: tuple[Unit, ...]
-    unit_times: tuple[UnitTimes, ...]
     variants: tuple[Variant, ...]
     best: Variant
     cores: int
@@ -67,7 +60,8 @@ class SearchResult:
 
 
 def search_narrow_units(
-    graph_def: graph_pb2.GraphDef,
+    view: GraphView,
+    units: Sequence[Unit],
     fetches: Sequence[str],
     *,
     budget_s: float,
@@ -76,7 +70,8 @@ def search_narrow_units(
     """Measures a graph as it is, with all units narrow and with what a simulation proposes.
 
     Args:
-        graph_def: the graph as Grappler hands it over for a CPU.
+        view: the graph as Grappler hands it over for a CPU.
+        units: of the graph.
         fetches: names of the nodes that a step runs.
         budget_s: how long measuring may take; what has begun is ended.
         say: told what is being done, in a few words.
@@ -86,17 +81,15 @@ def search_narrow_units(
     def left() -> float:
         return budget_s - (time.perf_counter() - start)
 
-    view = GraphView(graph_def)
-    units, _ = find_units(view, GraphProperties(view), nodes_to_preserve=fetches)
     machine = _machine()
     others = OtherLoad()
     intra_op_threads, inter_op_threads = _threads()
     with StepBench(intra_op_threads=intra_op_threads, inter_op_threads=inter_op_threads) as bench:
         say("measuring stock TensorFlow")
-        bench.add(STOCK, graph_def, fetches)
+        bench.add(STOCK, view.graph_def, fetches)
         if not units:
             (stock,) = _time(bench, {STOCK: frozenset()}, budget_s / 10).values()
-            return SearchResult(view, units, (), (stock,), stock, machine.cores, others.share())
+            return SearchResult((stock,), stock, machine.cores, others.share())
         say(f"measuring all {len(units)} units narrow")
         candidates = {STOCK: frozenset[int](), ALL_NARROW: frozenset(range(len(units)))}
         _add(bench, ALL_NARROW, view, units, candidates[ALL_NARROW], fetches)
@@ -134,15 +127,7 @@ def search_narrow_units(
     )
     if best.times.ratio - max(best.times.error, _LEAST_GAIN) <= 1:
         best = variants[STOCK]
-    return SearchResult(
-        view,
-        units,
-        tuple(unit_times),
-        tuple(variants.values()),
-        best,
-        machine.cores,
-        others.share(),
-    )
+    return SearchResult(tuple(variants.values()), best, machine.cores, others.share())
 
 
 def as_step(graph_def: graph_pb2.GraphDef) -> tuple[graph_pb2.GraphDef, list[str]]:

@@ -31,8 +31,8 @@ class StepTimes:
         median_ms: the median of all steps.
         ratio: how many times as fast as stock, measured by turns in the same run: the median over
             the rounds of stock's median over this one's. 1 for stock itself.
-        error: of `ratio`: half the distance between the quartiles of the rounds' ratios, over the
-            square root of their count, doubled.
+        error: of `ratio`: the distance between the quartiles of the rounds' ratios, over the square
+            root of their count.
         steps: how many were timed.
     """
 
@@ -49,19 +49,12 @@ class StepBench:
     Use as a context manager. Variables hold random values, and training changes them.
     """
 
-    def __init__(
-        self,
-        *,
-        intra_op_threads: int = 0,
-        inter_op_threads: int = 0,
-        inputs: Mapping[str, np.ndarray] | None = None,
-    ) -> None:
+    def __init__(self, *, intra_op_threads: int = 0, inter_op_threads: int = 0) -> None:
         """Makes the Session.
 
         Args:
             intra_op_threads: as in `tf.config.threading`; 0 is TensorFlow's default.
             inter_op_threads: likewise.
-            inputs: values for placeholders by name; the others get random ones.
         """
         config = config_pb2.ConfigProto(
             intra_op_parallelism_threads=intra_op_threads,
@@ -70,7 +63,6 @@ class StepBench:
         )
         config.graph_options.rewrite_options.disable_meta_optimizer = True
         config.graph_options.optimizer_options.opt_level = -1  # L0: no folding of constants
-        self._inputs = dict(inputs or {})
         self._graph = tf.Graph()
         self._session = tf.compat.v1.Session(graph=self._graph, config=config)
         self._random = np.random.default_rng(0)
@@ -199,7 +191,8 @@ class StepBench:
             self._shared[node.name] = tensor
             if node.op == "VarHandleOp":
                 dtype = tf.as_dtype(node.attr["dtype"].type)
-                value = self._value(tf.TensorShape(node.attr["shape"].shape), dtype)
+                shape = tf.TensorShape(node.attr["shape"].shape)
+                value = random_values(self._random, shape, dtype)
                 place = tf.compat.v1.placeholder(dtype, value.shape)
                 assigns.append(tf.raw_ops.AssignVariableOp(resource=tensor, value=place))
                 values[place] = value
@@ -208,25 +201,32 @@ class StepBench:
 
     def _become_constant(self, node: node_def_pb2.NodeDef) -> None:
         dtype = tf.as_dtype(node.attr["dtype"].type)
-        value = self._inputs.get(node.name)
-        if value is None:
-            value = self._value(tf.TensorShape(node.attr["shape"].shape), dtype)
+        value = random_values(self._random, tf.TensorShape(node.attr["shape"].shape), dtype)
         node.op = "Const"
         node.attr.clear()
         node.attr["dtype"].type = dtype.as_datatype_enum
         node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, dtype))
 
-    def _value(self, shape: tf.TensorShape, dtype: tf.DType) -> np.ndarray:
-        """Values that keep activations in a sane range; no denormals, which are slow."""
-        sizes = shape.as_list()
-        if not dtype.is_floating:
-            return np.zeros(sizes, dtype.as_numpy_dtype)
-        if len(sizes) < 2:  # scales, variances, counters
-            return np.full(sizes, 0.5, dtype.as_numpy_dtype)
-        fan_in = max(1, int(np.prod(sizes[:-1])))
-        scale = 1.0 if len(sizes) == 4 and sizes[-1] <= 4 else fan_in**-0.5
-        values: np.ndarray = self._random.normal(scale=scale, size=sizes)
-        return values.astype(dtype.as_numpy_dtype)
+
+def random_values(
+    random: np.random.Generator, shape: tf.TensorShape, dtype: tf.DType
+) -> np.ndarray:
+    """Values that keep activations in a sane range; no denormals, which are slow.
+
+    Args:
+        random: gives the values.
+        shape: of an input or a variable, known.
+        dtype: its type; what is no floating-point number is 0.
+    """
+    sizes = shape.as_list()
+    if not dtype.is_floating:
+        return np.zeros(sizes, dtype.as_numpy_dtype)
+    if len(sizes) < 2:  # scales, variances, counters
+        return np.full(sizes, 0.5, dtype.as_numpy_dtype)
+    fan_in = max(1, int(np.prod(sizes[:-1])))
+    scale = 1.0 if len(sizes) == 4 and sizes[-1] <= 4 else fan_in**-0.5
+    values: np.ndarray = random.normal(scale=scale, size=sizes)
+    return values.astype(dtype.as_numpy_dtype)
 
 
 def _is_shared(node: node_def_pb2.NodeDef) -> bool:

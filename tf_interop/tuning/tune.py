@@ -15,7 +15,7 @@ from tf_interop.convolution import ConvolutionNode, batch_size_of
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.fingerprint import canonical_names, fingerprint_convolutions
 from tf_interop.graph.properties import GraphProperties
-from tf_interop.graph.units import find_units, planned_name
+from tf_interop.graph.units import Unit, find_units, planned_name
 from tf_interop.graph.view import GraphView
 from tf_interop.measure.device import running_device, this_cpu
 from tf_interop.model.graphs import (
@@ -276,8 +276,8 @@ def _tune_on_cpu(
     cached = load_cached(key) if use_cache else None
     if cached is not None:
         return TunedGraph(traced.name, cached, is_cached=True)
-    found = search_narrow_units(graph_def, fetches, budget_s=budget_s, say=say_of_graph)
-    plan = dataclasses.replace(_plan_of(found, convolutions), mode=mode)
+    found = search_narrow_units(view, units, fetches, budget_s=budget_s, say=say_of_graph)
+    plan = dataclasses.replace(_plan_of(found, view, units, convolutions), mode=mode)
     save_cached(Plan((plan,), made_with=_made_with_cpu() | {"graph": traced.name}), key)
     xla = None
     if compare_xla:
@@ -304,8 +304,13 @@ def _optimized(
     return with_inferred_shapes(handed)
 
 
-def _plan_of(found: SearchResult, convolutions: Sequence[ConvolutionNode]) -> GraphPlan:
-    names = [planned_name(found.view, unit) for unit in found.units]
+def _plan_of(
+    found: SearchResult,
+    view: GraphView,
+    units: Sequence[Unit],
+    convolutions: Sequence[ConvolutionNode],
+) -> GraphPlan:
+    names = [planned_name(view, unit) for unit in units]
     canonical = canonical_names(names)
     best, stock = found.best, found.variants[0]
     narrow = sorted(best.narrow)
@@ -322,8 +327,8 @@ def _plan_of(found: SearchResult, convolutions: Sequence[ConvolutionNode]) -> Gr
             ratio=best.times.ratio,
             error=best.times.error,
             predicted_ms=best.predicted_ms,
-            unit_count=len(found.units),
-            narrow_op_count=sum(len(found.units[number].steps) for number in narrow),
+            unit_count=len(units),
+            narrow_op_count=sum(len(units[number].steps) for number in narrow),
             cores=found.cores,
             other_load=found.other_load,
         ),

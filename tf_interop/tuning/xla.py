@@ -22,6 +22,7 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop.child_process import child_environment, describe_end, module_command
 from tf_interop.tensorflow_internals import capture
+from tf_interop.tuning.step_bench import random_values
 
 _TIMED_S = 3.0
 
@@ -96,7 +97,7 @@ def _measure(work: _Work) -> XlaTimes:
     graph_def = graph_pb2.GraphDef.FromString(work.graph_def)
     random = np.random.default_rng(0)
     variables = {
-        name: tf.Variable(_value(random, shape, tf.as_dtype(dtype)))
+        name: tf.Variable(random_values(random, tf.TensorShape(shape), tf.as_dtype(dtype)))
         for name, (dtype, shape) in work.variables.items()
     }
     inputs = {}
@@ -105,9 +106,9 @@ def _measure(work: _Work) -> XlaTimes:
         if node.name in variables:
             continue
         if node.op == "Placeholder":
-            shape = tf.TensorShape(node.attr["shape"].shape).as_list()
+            shape = tf.TensorShape(node.attr["shape"].shape)
             dtype = tf.as_dtype(node.attr["dtype"].type)
-            inputs[node.name] = tf.constant(_value(random, shape, dtype))
+            inputs[node.name] = tf.constant(random_values(random, shape, dtype))
         else:
             own.node.append(node)
     # XLA refuses a function with a placeholder in it, even one that nobody reads.
@@ -144,14 +145,6 @@ def _measure(work: _Work) -> XlaTimes:
             measured.append(time.perf_counter() - begin)
     medians = {function: float(np.median(measured)) for function, measured in times.items()}
     return XlaTimes(medians[compiled] * 1e3, medians[stock] / medians[compiled])
-
-
-def _value(random: np.random.Generator, shape: Sequence[int], dtype: tf.DType) -> np.ndarray:
-    if not dtype.is_floating:
-        return np.zeros(shape, dtype.as_numpy_dtype)
-    if len(shape) < 2:
-        return np.full(shape, 0.5, dtype.as_numpy_dtype)
-    return random.normal(scale=0.05, size=shape).astype(dtype.as_numpy_dtype)
 
 
 if __name__ == "__main__":
