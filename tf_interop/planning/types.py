@@ -238,6 +238,30 @@ Planned = PlannedStage | UnstagedConvolution
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class ComparedStep:
+    """Whole steps of one way to run a graph.
+
+    Attributes:
+        name: of the way, for reading.
+        step_ms: its median step.
+        ratio: how many times as fast as stock TensorFlow in the same process it is.
+        error: of `ratio`; None where it is not known.
+        predicted_ms: what the simulation gives for it; None where none was simulated.
+    """
+
+    name: str
+    step_ms: Annotated[float, msgspec.Meta(gt=0)]
+    ratio: Annotated[float, msgspec.Meta(gt=0)]
+    error: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    predicted_ms: Annotated[float, msgspec.Meta(ge=0)] | None = None
+
+    @property
+    def is_gain(self) -> bool:
+        """Whether it is faster than stock by more than the error."""
+        return self.error is not None and self.ratio - self.error > 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class MeasuredStep:
     """Whole steps of a graph on the machine that its plan was made on.
 
@@ -251,6 +275,7 @@ class MeasuredStep:
         narrow_op_count: the operations that the narrow ones hold.
         cores: of the machine, as TensorFlow uses them.
         other_load: the share of them that other programs took meanwhile.
+        compared: everything that was measured beside each other, stock first.
     """
 
     stock_ms: Annotated[float, msgspec.Meta(gt=0)]
@@ -262,6 +287,7 @@ class MeasuredStep:
     narrow_op_count: Annotated[int, msgspec.Meta(ge=0)]
     cores: Annotated[int, msgspec.Meta(ge=1)]
     other_load: Share = 0.0
+    compared: tuple[ComparedStep, ...] = ()
 
 
 GraphMode = Literal["inference", "training"]
