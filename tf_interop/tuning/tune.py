@@ -26,7 +26,7 @@ from tf_interop.model.graphs import (
     with_inferred_shapes,
 )
 from tf_interop.model.keras_functions import keras_of
-from tf_interop.planning.types import GraphMode, GraphPlan, MeasuredStep, Plan
+from tf_interop.planning.types import ComparedStep, GraphMode, GraphPlan, MeasuredStep, Plan
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.switch import enable as enable_plugin
 from tf_interop.tuning.cache import load_cached, save_cached
@@ -277,12 +277,12 @@ def _tune_on_cpu(
     if cached is not None:
         return TunedGraph(traced.name, cached, is_cached=True)
     found = search_narrow_units(view, units, fetches, budget_s=budget_s, say=say_of_graph)
-    plan = dataclasses.replace(_plan_of(found, view, units, convolutions), mode=mode)
-    save_cached(Plan((plan,), made_with=_made_with_cpu() | {"graph": traced.name}), key)
     xla = None
     if compare_xla:
         say_of_graph("compiling with XLA")
         xla = time_xla(*as_step(traced.graph_def), traced.variables, limit_s=budget_s)
+    plan = dataclasses.replace(_plan_of(found, view, units, convolutions, xla), mode=mode)
+    save_cached(Plan((plan,), made_with=_made_with_cpu() | {"graph": traced.name}), key)
     return TunedGraph(traced.name, plan, found.variants, xla)
 
 
@@ -309,11 +309,24 @@ def _plan_of(
     view: GraphView,
     units: Sequence[Unit],
     convolutions: Sequence[ConvolutionNode],
+    xla: XlaTimes | None,
 ) -> GraphPlan:
     names = [planned_name(view, unit) for unit in units]
     canonical = canonical_names(names)
     best, stock = found.best, found.variants[0]
     narrow = sorted(best.narrow)
+    compared = [
+        ComparedStep(
+            each.name,
+            each.times.median_ms,
+            each.times.ratio,
+            each.times.error,
+            each.predicted_ms or None,
+        )
+        for each in found.variants
+    ]
+    if xla is not None and xla.median_ms is not None and xla.ratio is not None:
+        compared.append(ComparedStep("XLA (jit_compile=True)", xla.median_ms, xla.ratio))
     return GraphPlan(
         fingerprint_convolutions(convolutions),
         len(convolutions),
@@ -331,6 +344,7 @@ def _plan_of(
             narrow_op_count=sum(len(units[number].steps) for number in narrow),
             cores=found.cores,
             other_load=found.other_load,
+            compared=tuple(compared),
         ),
     )
 
