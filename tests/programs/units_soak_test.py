@@ -1,0 +1,157 @@
+"""Thousands of calls in eight threads, all units narrow: stock's results, and nothing grows."""
+
+from __future__ import annotations
+
+import json
+
+from unnoticed import run_python
+
+THREADS = 8
+CALLS_PER_ROUND = 100  # in each of the threads
+ROUNDS = 7
+
+# Over the rounds after the first, in which caches fill. Seen were 0.1 MiB. A leak of one branch's
+# result in each call is over 20 MiB.
+ALLOWED_GROWTH_MIB = 4
+
+SOAK = """
+    import ctypes, gc, json, os, pathlib, random, threading
+    import keras
+    import numpy as np
+    import tensorflow as tf
+    from tensorflow.python.framework import convert_to_constants
+    import tf_interop
+
+    THREADS, CALLS, ROUNDS = (int(os.environ[name]) for name in ("THREADS", "CALLS", "ROUNDS"))
+    LEAK = os.environ["LEAK"]
+    v1 = tf.compat.v1
+    layers = keras.layers
+
+    def build(sides):
+        # Of momentum 1, so that training in one thread changes no prediction in another.
+        image = keras.Input((12, 12, 3))
+        x = image
+        for _ in range(2):
+            branches = [layers.Conv2D(8, side, padding="same")(x) for side in sides]
+            branches = [layers.ReLU()(layers.BatchNormalization(momentum=1)(each))
+                        for each in branches]
+            branches.append(layers.Conv2D(8, 1)(layers.MaxPooling2D(3, 1, "same")(x)))
+            x = layers.Concatenate()(branches)
+        return keras.Model(image, layers.Dense(4)(layers.GlobalAveragePooling2D()(x)))
+
+    keras.utils.set_random_seed(1)
+    served, trained = build((1, 3)), build((3, 5))
+    rate = tf.Variable(0.0)  # training computes all that it does and moves no weight
+    spec = tf.TensorSpec([None, 12, 12, 3])
+
+    @tf.function(input_signature=[spec], autograph=False)
+    def serve(images):
+        return [served(images, training=False)]
+
+    @tf.function(input_signature=[spec], autograph=False)
+    def run(images):
+        return [trained(images, training=False)]
+
+    @tf.function(input_signature=[spec], autograph=False)
+    def train(images):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(trained(images, training=True) ** 2)
+        gradients = tape.gradient(loss, trained.trainable_variables)
+        for variable, gradient in zip(trained.trainable_variables, gradients):
+            variable.assign_sub(rate * gradient)
+        return [loss, *gradients]
+
+    def in_session():
+        frozen = convert_to_constants.convert_variables_to_constants_v2(
+            serve.get_concrete_function())
+        config = v1.ConfigProto()
+        rewrites = config.graph_options.rewrite_options
+        rewrites.min_graph_nodes = -1
+        rewrites.use_plugin_optimizers = rewrites.ON
+        options = v1.RunOptions()
+        options.experimental.use_run_handler_pool = True
+        with tf.Graph().as_default() as graph:
+            tf.graph_util.import_graph_def(frozen.graph.as_graph_def(), name="")
+            session = v1.Session(graph=graph, config=config)
+            call = session.make_callable(
+                [each.name for each in frozen.outputs], [frozen.inputs[0].name],
+                accept_options=True)
+        return lambda images: call(images.numpy(), options=options)
+
+    images = [tf.random.stateless_normal([batch, 12, 12, 3], [batch, 0]) for batch in (1, 2, 3)]
+    tf_interop.disable()
+    expected = {program: [[np.asarray(each) for each in program(one)] for one in images]
+                for program in (serve, run, train)}
+    tf_interop.enable("always")
+    programs = [(each, each) for each in (serve, run, train)] + [(in_session(), serve)]
+    leaked = []
+
+    def work(seed):
+        choose = random.Random(seed)
+        for _ in range(ROUNDS):
+            for _ in range(CALLS):
+                program, stock = choose.choice(programs)
+                number = choose.randrange(len(images))
+                for ours, theirs in zip(program(images[number]), expected[stock][number],
+                                        strict=True):
+                    # TensorFlow adds up gradients of filters in as many parts as it has threads.
+                    np.testing.assert_allclose(
+                        ours, theirs, rtol=0, atol=1e-5 * max(1, np.abs(theirs).max()))
+                if LEAK == "memory":
+                    leaked.append(np.zeros(12 * 12 * 8, np.float32) + 1)  # a branch's result
+            if LEAK == "threads":
+                threading.Thread(target=end.wait, daemon=True).start()
+            barrier.wait()
+
+    def look():
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
+        pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+        seen.append((len(os.listdir("/proc/self/task")), pages * 4096 / 2**20))
+
+    def work_or_say(seed):
+        try:
+            work(seed)
+        except threading.BrokenBarrierError:
+            pass
+        except BaseException as error:
+            failures.append(repr(error))
+            barrier.abort()
+
+    seen, failures, end = [], [], threading.Event()
+    barrier = threading.Barrier(THREADS, look)
+    threads = [threading.Thread(target=work_or_say, args=[seed]) for seed in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+    status = tf_interop.status()
+    assert not status.failures, status.failures
+    print(json.dumps(dict(threads_and_mib=seen,
+                          narrow_ops=[each.narrow_op_count for each in status.graphs])))
+"""
+
+
+def soak(leak: str = "") -> None:
+    """Runs the program, and looks at its threads and its memory."""
+    output = run_python(
+        SOAK,
+        THREADS=str(THREADS),
+        CALLS=str(CALLS_PER_ROUND),
+        ROUNDS=str(ROUNDS),
+        LEAK=leak,
+        TF_INTEROP_HOST_STAGES="0",
+    )
+    result = json.loads(output.splitlines()[-1])
+    # Two predictions, a step of training, and the graph of the Session.
+    assert len(result["narrow_ops"]) == 4
+    assert min(result["narrow_ops"]) > 10
+    (threads, mib), *later = result["threads_and_mib"]
+    assert len(later) == ROUNDS - 1
+    assert max(each[0] for each in later) <= threads, "more threads"
+    assert max(each[1] for each in later) - mib < ALLOWED_GROWTH_MIB, "more memory"
+
+
+def test_results_are_those_of_stock_and_nothing_grows() -> None:
+    soak()
