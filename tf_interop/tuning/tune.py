@@ -262,7 +262,7 @@ def _tune_on_cpu(
         say(f"{traced.name}: {text}")
 
     say_of_graph("having TensorFlow optimize the graph")
-    graph_def, fetches = as_step(_optimized(traced, batch_size, image_size))
+    graph_def, fetches = step_to_tune(traced, batch_size, image_size)
     view = GraphView(graph_def)
     properties = GraphProperties(view)
     convolutions, _ = find_convolutions(view, properties)
@@ -286,13 +286,18 @@ def _tune_on_cpu(
     return TunedGraph(traced.name, plan, found.variants, xla)
 
 
-def _optimized(
+def step_to_tune(
     traced: TracedGraph, batch_size: int, image_size: tuple[int, int] | None
-) -> graph_pb2.GraphDef:
-    """The graph as Grappler hands it over: a model or function is run once, on zeros."""
+) -> tuple[graph_pb2.GraphDef, list[str]]:
+    """The graph as Grappler hands it over, as `as_step` has it.
+
+    A model or function is run once, on zeros.
+    """
     if traced.run is None:
-        return optimize_graph(
-            traced, batch_size=batch_size, image_size=image_size, compute_capability=None
+        return as_step(
+            optimize_graph(
+                traced, batch_size=batch_size, image_size=image_size, compute_capability=None
+            )
         )
     handed = handed_graph_of(traced)
     if handed is None:
@@ -301,7 +306,7 @@ def _optimized(
             "none. Tune a function that has some, and that XLA does not compile "
             "(jit_compile=False)."
         )
-    return with_inferred_shapes(handed)
+    return as_step(with_inferred_shapes(handed))
 
 
 def _plan_of(
