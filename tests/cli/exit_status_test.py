@@ -157,7 +157,6 @@ READERS = [
     "profile show {}",
     "profile check {}",
     "profile merge {} -o new.json",
-    "profile diff {} {}",
     "profile {} -o new.json",
     "plan explain {}",
     "plan check {}",

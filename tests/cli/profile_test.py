@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 import signal
 
@@ -188,7 +187,7 @@ def test_exports_a_list_and_measures_nothing() -> None:
     assert load_configurations("none.json").stages == ()
 
 
-def test_merges_compares_and_checks_profiles() -> None:
+def test_merges_and_checks_profiles() -> None:
     for count, name in ((1, "one"), (2, "two")):
         save_configurations(_list(count), "list.json")
         invoke(f"profile list.json {HOST} -o {name}")
@@ -196,18 +195,14 @@ def test_merges_compares_and_checks_profiles() -> None:
     assert "Merged 2 profiles of 2 + 8 entries into 8." in said
     assert len(load_profile("both").algorithms) == 4
     assert "4 measurements of algorithms" in invoke("profile check both").output
-    assert json.loads(invoke("profile diff one both --json").output)
-    assert invoke("profile diff one both").output
 
 
-def test_ends_with_what_came_of_it_and_shows_all_where_asked_for() -> None:
+def test_ends_with_what_came_of_it() -> None:
     save_configurations(_list(3), "list.json")
     command = f"profile list.json {HOST} -o profile.json"
     short = invoke(command)
     assert "Measured: 3 convolutions, with 6 algorithms in all, and " in short.stdout
     assert "Next: tf-interop plan MODEL --profile profile.json -o plan.json" in short.stdout
-    assert "same us" not in short.stdout
     assert "stages: 0 of 8 done" in short.stderr
     assert "stages: 8 of 8 done" in short.stderr
-    assert "same us" in invoke(f"{command} --tables").stdout
     assert "same us" in invoke("profile show profile.json").stdout

@@ -68,7 +68,6 @@ ARGUMENTS = {
     "profile show": "profile.json",
     "profile check": "profile.json",
     "profile merge": "profile.json profile.json -o merged.json",
-    "profile diff": "profile.json host_profile.json",
     "profile schema": "",
     "plan make": "result_model:build --profile host_profile.json -o new_plan.json",
     "plan explain": "plan.json",

@@ -160,13 +160,8 @@ def test_collects_for_a_gpu_that_is_not_here() -> None:
     assert _kinds(listed)[ConvolutionKind.BACKWARD_FILTER] == 2
 
 
-def test_lists_levels_in_both_layouts_and_the_pairs_with_most_to_gain() -> None:
-    listed = _collect(layouts=("NHWC", "NCHW"), stage_sources=[StageSource.LEVELS])
-    assert _stages(listed) == [_side_by_side(1, 2, 3), _side_by_side(6, 7, 8)]
-    stems = [_configurations(listed)[place] for place in (0, 5)]
-    assert [(each.layout, each.image_shape, each.output_shape) for each in stems] == [
-        ("NHWC", (1, 16, 16, 3), (1, 8, 8, 8)), ("NCHW", (1, 3, 16, 16), (1, 8, 8, 8)),
-    ]  # fmt: skip
+def test_lists_levels_and_the_pairs_with_most_to_gain() -> None:
+    assert _stages(_collect(stage_sources=[StageSource.LEVELS])) == [_side_by_side(1, 2, 3)]
     listed = _collect(stage_sources=[StageSource.PAIRS], max_pairs=2)
     # Of 1x1, 3x3 and 5x5 (places 1 to 3) a pair saves at most its smaller convolution.
     assert _stages(listed) == [_side_by_side(2, 3), _side_by_side(1, 2)]
@@ -178,8 +173,7 @@ def test_a_level_of_two_and_the_same_pair_are_one_stage() -> None:
     assert stage.origins == (f"{origin}, level", f"{origin}, pair")
 
 
-@pytest.mark.parametrize("layouts", [(), ("NCHW",)])
-def test_lists_what_could_be_merged(layouts: tuple[str, ...]) -> None:
+def test_lists_what_could_be_merged() -> None:
     image = tf.keras.Input((8, 8, 3))
     # Named: Keras numbers the others by what was made before, and Grappler orders nodes by name.
     branches = [
@@ -187,14 +181,13 @@ def test_lists_what_could_be_merged(layouts: tuple[str, ...]) -> None:
         for name, channels, size in (("a", 4, 1), ("b", 8, 2), ("c", 6, 1))
     ]
     tf.keras.Model(image, branches).save("merge.keras")
-    listed = _collect("merge.keras", stage_sources=[StageSource.MERGES], layouts=layouts)
+    listed = _collect("merge.keras", stage_sources=[StageSource.MERGES])
     merged = Lane((Step(4), Step(6)), merged=True)
     assert [
         stage.map(lambda place: _configurations(listed)[place].filter_shape[-1])  # type: ignore[index]
         for stage in _stages(listed)
     ] == [Stage((merged,)), Stage((merged, Lane((Step(8),))))]
     assert listed.stages[0].origins == ("merge.keras, batch 1, inference, merge",)
-    assert {each.layout for each in _configurations(listed)} == set(layouts or ["NHWC"])
 
 
 WIDER = dataclasses.replace(CONFIGURATION, filter_shape=(3, 3, 16, 64))

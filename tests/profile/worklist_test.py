@@ -1,4 +1,4 @@
-"""Lists of configurations: what is legal in a file, and several put into one."""
+"""Lists of configurations: what is legal in a file."""
 
 from __future__ import annotations
 
@@ -8,17 +8,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from configuration_values import LARGE, LIST, SMALL
+from configuration_values import LIST, SMALL
 
 from tf_interop.errors import ProfileError
-from tf_interop.profile.worklist import (
-    ConfigurationList,
-    ListedConvolution,
-    ListedStage,
-    load_configurations,
-    merge_lists,
-    save_configurations,
-)
+from tf_interop.profile.worklist import ListedStage, load_configurations, save_configurations
 from tf_interop.stage import Lane, Stage, Step
 
 STAGE = ("stages", 0, "stage", "lanes")
@@ -66,19 +59,3 @@ def test_refuses_what_is_not_legal(
         load_configurations(path)
     assert at in str(refusal.value)
     assert str(path) in str(refusal.value)
-
-
-def _pair(first: int, second: int) -> Stage[int]:
-    return Stage.side_by_side((Step(first), Step(second)))
-
-
-def test_merges_what_is_equal() -> None:
-    other = ConfigurationList(
-        (ListedConvolution(LARGE, 3, ("b", "c")), ListedConvolution(SMALL, 1, ("c",))),
-        (ListedStage(_pair(1, 0), ("c, level",)), ListedStage(_pair(0, 0))),
-    )
-    assert merge_lists([LIST, other]) == ConfigurationList(
-        (ListedConvolution(SMALL, 3, ("a", "c")), ListedConvolution(LARGE, 4, ("a", "b", "c"))),
-        (ListedStage(_pair(0, 1), ("a, level", "c, level")), ListedStage(_pair(1, 1))),
-        made_with={"tensorflow": "2.21.0"},
-    )

@@ -32,7 +32,6 @@ from tf_interop.measure.jobs import RunOptions
 from tf_interop.measure.nvidia import visible_gpus
 from tf_interop.measure.run import End, Outcome, ProfileRun
 from tf_interop.planning.file import load_plan
-from tf_interop.profile.difference import diff_profiles
 from tf_interop.profile.file import (
     load_profile,
     merge_profiles,
@@ -41,17 +40,11 @@ from tf_interop.profile.file import (
     profile_schema,
     save_profile,
 )
-from tf_interop.profile.tables import (
-    show_difference,
-    show_like_paper,
-    show_profile,
-    show_summary,
-)
+from tf_interop.profile.tables import show_profile, show_summary
 from tf_interop.profile.types import Profile
 from tf_interop.profile.worklist import (
     ConfigurationList,
     load_configurations,
-    merge_lists,
     save_configurations,
 )
 
@@ -63,7 +56,7 @@ _EXIT_CODES = {
     130: "stopped by Ctrl-C, 143 by SIGTERM: what was measured is in the profile",
 }
 _COLLECTING = (
-    "batch_sizes", "dtype", "inference", "training", "image_size", "layout", "target",
+    "batch_sizes", "dtype", "inference", "training", "image_size", "target",
 )  # fmt: skip
 """Options that say nothing where a list was collected before."""
 
@@ -74,7 +67,6 @@ _COLLECTING = (
 profile ResNet50 --batch 1,8 --budget 10m -o profile.json
 profile measure --help
 profile show profile.json
-profile diff before.json after.json
 """,
     exit_codes=_EXIT_CODES,
     short_help="Measures convolutions and stages of models.",
@@ -142,12 +134,6 @@ profile measure show -o profile.json
 @inference_option
 @training_option
 @image_size_option
-@option(
-    "--layout",
-    type=click.Choice(["as-is", "NHWC", "NCHW", "both"]),
-    default="as-is",
-    help="The layout to measure in; as-is is the graph's own.",
-)
 @target_option("What the graph is made for", "this machine's GPU, else cpu")
 @option(
     "--stages",
@@ -209,11 +195,6 @@ profile measure show -o profile.json
     default=True,
     help="Whether to name the GPU kernels of each algorithm.",
 )
-@click.option(
-    "--tables",
-    is_flag=True,
-    help="Print all that the profile holds, as tf-interop profile show does.",
-)
 @click.pass_context
 def measure(
     context: click.Context,
@@ -221,7 +202,6 @@ def measure(
     models: tuple[str, ...],
     output_path: pathlib.Path | None,
     list_path: pathlib.Path | None,
-    tables: bool,
     **options: Any,
 ) -> Result:
     """Measures the convolutions of MODELs, alone and in stages.
@@ -231,9 +211,13 @@ def measure(
     """
     if output_path is None and list_path is None:
         raise click.UsageError("Expected -o or --export-configurations, got neither.")
-    if all(model.endswith(".json") for model in models):
+    if models[0].endswith(".json"):
         _refuse_collecting_options(context)
-    configurations = merge_lists([_list_of(model, options) for model in models])
+        configurations = load_configurations(models[0])
+        if not options["stages"]:
+            configurations = dataclasses.replace(configurations, stages=())
+    else:
+        configurations = _collect(models, options)
     if list_path is not None:
         save_configurations(configurations, list_path)
     document: dict[str, Any] = {
@@ -257,10 +241,7 @@ def measure(
     def show() -> None:
         if list_path is not None:
             click.echo(listed)
-        if tables:
-            show_profile(measured)
-        else:
-            show_summary(measured, str(output_path))
+        show_summary(measured, str(output_path))
         click.echo(
             f"{output_path}: {outcome.measured_count} measured now, {outcome.failure_count} failed"
         )
@@ -279,33 +260,30 @@ def measure(
 
 def _refuse_collecting_options(context: click.Context) -> None:
     """A list is what it is; an option that would do nothing is a mistake."""
+    if len(context.params["models"]) > 1:
+        raise click.UsageError("Expected one list of configurations by itself, got more.")
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if parameter.name in _COLLECTING and source is not click.core.ParameterSource.DEFAULT:
             raise click.UsageError(
-                f"Expected no {parameter.opts[0]} with a list of configurations alone. It was "
-                "chosen when the list was made."
+                f"Expected no {parameter.opts[0]} with a list of configurations. It was chosen "
+                "when the list was made."
             )
     if any(word.endswith(".json") for word in context.params["stages"]):
-        raise click.UsageError("Expected --stages PLAN.json with a model, got lists alone.")
+        raise click.UsageError("Expected --stages PLAN.json with a model, got a list.")
 
 
-def _list_of(model: str, options: dict[str, Any]) -> ConfigurationList:
-    if model.endswith(".json"):
-        loaded = load_configurations(model)
-        return loaded if options["stages"] else dataclasses.replace(loaded, stages=())
+def _collect(models: tuple[str, ...], options: dict[str, Any]) -> ConfigurationList:
     hint = "Install it, or make a list with --export-configurations where it is."
-    with work_on_model(model, hint=hint) as status:
+    with work_on_model(", ".join(models), hint=hint) as status:
         from tf_interop.model.collect import CollectOptions, StageSource, collect_configurations
 
         plans = [word for word in options["stages"] if word.endswith(".json")]
         sources = [StageSource(word) for word in options["stages"] if word not in plans]
-        layout = options["layout"]
         same = ("batch_sizes", "dtype", "inference", "training", "image_size", "max_pairs")
         collected = collect_configurations(
-            [model],
+            models,
             CollectOptions(
-                layouts={"as-is": (), "both": ("NHWC", "NCHW")}.get(layout, (layout,)),
                 compute_capability=_compute_capability(options["target"], options["backend"]),
                 stage_sources=sources,
                 plan=load_plan(plans[0]) if plans else None,
@@ -367,16 +345,14 @@ def _measure_into(
 
 @command("profile show profile.json", group=profile, reads_files=True)
 @click.argument("file", metavar="PROFILE")
-@click.option("--like-paper", is_flag=True, help="In the form of the paper's Tables 1 and 2.")
-def show(file: str, like_paper: bool) -> Result:
+def show(file: str) -> Result:
     """Shows what PROFILE holds: the device, and what was measured on it.
 
     For each convolution its fastest algorithm, for each stage its time against that of the same
     convolutions one after another. Times are in microseconds. With --json the whole profile.
     """
     loaded = load_profile(file)
-    show_it = show_like_paper if like_paper else show_profile
-    return Result(profile_document(loaded), lambda: show_it(loaded))
+    return Result(profile_document(loaded), lambda: show_profile(loaded))
 
 
 @command("profile check profile.json", group=profile, reads_files=True)
@@ -400,18 +376,6 @@ def merge(files: tuple[str, ...], output_path: pathlib.Path) -> Result:
     entries = " + ".join(str(len(each.entries)) for each in profiles)
     text = f"Merged {len(files)} profiles of {entries} entries into {len(merged.entries)}.\n"
     return _summary_of(str(output_path), merged, text)
-
-
-@command("profile diff before.json after.json", group=profile, reads_files=True)
-@click.argument("first")
-@click.argument("second")
-def diff(first: str, second: str) -> Result:
-    """Says how the profile SECOND differs from FIRST.
-
-    What is within the spread is no difference.
-    """
-    difference = diff_profiles(load_profile(first), load_profile(second))
-    return Result(difference, lambda: show_difference(difference))
 
 
 profile.add_schema(profile_schema, "profiles")

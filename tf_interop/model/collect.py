@@ -6,6 +6,7 @@ import collections
 import contextlib
 import dataclasses
 import enum
+import itertools
 import pathlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,7 +18,6 @@ from tf_interop import tensorflow_internals
 from tf_interop.convolution import (
     ConvolutionConfiguration,
     ConvolutionNode,
-    Shape,
     has_known_shapes,
     multiply_adds,
 )
@@ -61,7 +61,6 @@ class CollectOptions:
         inference: whether to collect what inference computes.
         training: whether to collect what a training step computes.
         image_size: height and width, for inputs of rank 4 that leave them open.
-        layouts: the layouts to list each convolution in; empty for the graph's own.
         compute_capability: of the GPU that the graphs are made for, such as `9.0`; None for a CPU.
         stage_sources: where stages come from, beside the plan.
         max_pairs: the most pairs of one graph.
@@ -73,7 +72,6 @@ class CollectOptions:
     inference: bool = True
     training: bool = False
     image_size: tuple[int, int] | None = None
-    layouts: tuple[str, ...] = ()
     compute_capability: str | None = None
     stage_sources: Collection[StageSource] = tuple(StageSource)
     max_pairs: int = 32
@@ -115,31 +113,7 @@ def collect_configurations(
         GraphError: a graph is not well-formed.
         PlanError: the plan is for none of the graphs.
     """
-    collector = _Collector(options)
-    wanted = {False: options.inference, True: options.training}
-    for model in models:
-        say(f"Loading {model}")
-        loaded = _load(model, options)
-        if options.training:
-            check_trains(loaded, model)
-        for batch_size in options.batch_sizes:
-            for training in (mode for mode, is_wanted in wanted.items() if is_wanted):
-                # A file without its folder.
-                short = model if ":" in model else pathlib.PurePath(model).name
-                what = "training step" if training else "inference"
-                origin = f"{short}, batch {batch_size}, {what}"
-                if options.dtype not in (None, "float32"):
-                    origin += f", {options.dtype}"
-                say(f"Tracing {origin}")
-                _, graph_def = device_graph_of(
-                    loaded,
-                    batch_size=batch_size,
-                    training=training,
-                    image_size=options.image_size,
-                    compute_capability=options.compute_capability,
-                )
-                collector.add_graph(origin, graph_def)
-    return collector.finish()
+    return collect_graphs(_trace(models, options, say), options)
 
 
 def collect_graphs(
@@ -155,134 +129,112 @@ def collect_graphs(
         ValueError: there is no convolution to measure.
         PlanError: the plan is for none of the graphs.
     """
-    collector = _Collector(options)
+    origins_of: dict[ConvolutionConfiguration, list[str]] = {}
+    stages: dict[object, tuple[_ConfigurationStage, dict[str, None]]] = {}
+    notes: list[str] = []
+    plan_errors: list[PlanError | None] = []
     for origin, graph_def in graphs:
-        collector.add_graph(origin, graph_def)
-    return collector.finish()
-
-
-def in_layout(configuration: ConvolutionConfiguration, layout: str) -> ConvolutionConfiguration:
-    """The same convolution on images of another layout.
-
-    Args:
-        configuration: the convolution.
-        layout: `NHWC` or `NCHW`; of volumes that stands for `NDHWC` or `NCDHW`.
-    """
-    if configuration.spatial_rank == 3:
-        layout = {"NHWC": "NDHWC", "NCHW": "NCDHW"}[layout]
-    if configuration.layout == layout:
-        return configuration
-    order = tuple(configuration.layout.index(dimension) for dimension in layout)
-
-    def permuted(shape: Shape | None) -> Shape | None:
-        return None if shape is None else tuple(shape[axis] for axis in order)
-
-    return dataclasses.replace(
-        configuration,
-        layout=layout,
-        image_shape=permuted(configuration.image_shape),
-        output_shape=permuted(configuration.output_shape),
-    )
-
-
-class _Collector:
-    """Distinct convolutions and stages, in the order in which they were met."""
-
-    def __init__(self, options: CollectOptions) -> None:
-        self._options = options
-        self._origins: dict[ConvolutionConfiguration, list[str]] = {}
-        self._stages: dict[object, tuple[_ConfigurationStage, dict[str, None]]] = {}
-        self._notes: list[str] = []
-        self._plan_errors: list[PlanError] = []
-        self._is_plan_used = False
-
-    def add_graph(self, origin: str, graph_def: graph_pb2.GraphDef) -> None:
         view = GraphView(graph_def)
         # As the pass does, which runs where TensorFlow's own kernels may take NCHW.
         found, refusals = find_convolutions(view, GraphProperties(view))
         for reason, count in collections.Counter(each.reason for each in refusals).items():
-            self._notes.append(f"{origin}: {count} left out for their {reason.value}")
+            notes.append(f"{origin}: {count} left out for their {reason.value}")
         known = [node for node in found if has_known_shapes(node.configuration)]
         if len(known) < len(found):
-            self._notes.append(f"{origin}: {len(found) - len(known)} left out for unknown shapes")
+            notes.append(f"{origin}: {len(found) - len(known)} left out for unknown shapes")
         if not known:
-            self._notes.append(f"{origin}: no convolution to measure")
-            return
-        stages = [
-            (stage, source)
-            for stage, source in self._stages_of(view, found)
-            if all(map(has_known_shapes, stage.operations))
-        ]
-
-        for layout in self._options.layouts or (None,):
-
-            def converted(
-                configuration: ConvolutionConfiguration, layout: str | None = layout
-            ) -> ConvolutionConfiguration:
-                return configuration if layout is None else in_layout(configuration, layout)
-
-            for node in known:
-                self._origins.setdefault(converted(node.configuration), []).append(origin)
-            for stage, source in stages:
-                listed = stage.map(converted)
-                _, origins = self._stages.setdefault(_key_of(listed), (listed, {}))
-                origins[f"{origin}, {source}"] = None
-
-    def finish(self) -> Collected:
-        """The list.
-
-        Raises:
-            ValueError: it would be empty.
-            PlanError: the plan is for none of the graphs.
-        """
-        if self._plan_errors and not self._is_plan_used:
-            raise self._plan_errors[0]
-        if not self._origins:
-            raise ValueError(
-                "Expected a model with convolutions that can be measured, got none: "
-                f"{'; '.join(self._notes)}."
-            )
-        place_of = {configuration: place for place, configuration in enumerate(self._origins)}
-        configurations = ConfigurationList(
-            convolutions=tuple(
-                ListedConvolution(configuration, len(origins), tuple(dict.fromkeys(origins)))
-                for configuration, origins in self._origins.items()
-            ),
-            stages=tuple(
-                ListedStage(stage.map(place_of.__getitem__), tuple(origins))
-                for stage, origins in self._stages.values()
-            ),
-            made_with={"tensorflow": tensorflow_internals.tensorflow_version()},
-        )
-        return Collected(configurations, tuple(self._notes))
-
-    def _stages_of(
-        self, view: GraphView, found: tuple[ConvolutionNode, ...]
-    ) -> Iterator[tuple[_ConfigurationStage, str]]:
-        """The stages to list of a graph, and where each comes from."""
-        sources = self._options.stage_sources
-        if self._options.plan is not None:
+            notes.append(f"{origin}: no convolution to measure")
+            continue
+        for node in known:
+            origins_of.setdefault(node.configuration, []).append(origin)
+        listed = list(_stages_of(view, found, options))
+        if options.plan is not None:
             try:
-                planned = stages_from_plan(self._options.plan, found)
+                listed[:0] = _stages_of_plan(options.plan, found)
+                plan_errors.append(None)
             except PlanError as error:
-                self._plan_errors.append(error)
-            else:
-                self._is_plan_used = True
-                configuration_of = {node.name: node.configuration for node in found}
-                for each in planned:
-                    yield each.stage.map(configuration_of.__getitem__), "plan"
-        independence = Independence(view, found)
-        groups = [group for _, group in level_groups(found, independence)]
-        if StageSource.LEVELS in sources:
-            for group in groups:
-                if len(group) > 1:
-                    yield _stage_of_lanes([node] for node in group), "level"
-        if StageSource.PAIRS in sources and all(has_known_shapes(n.configuration) for n in found):
-            for stage in pairs_with_most_to_gain(found, independence, self._options.max_pairs):
-                yield stage, "pair"
-        if StageSource.MERGES in sources:
-            for stage in stages_of_merges(groups, find_merge_keys(view, found)):
-                yield stage, "merge"
+                plan_errors.append(error)
+        for stage, source in listed:
+            if all(map(has_known_shapes, stage.operations)):
+                _, origins = stages.setdefault(_key_of(stage), (stage, {}))
+                origins[f"{origin}, {source}"] = None
+    if plan_errors and all(plan_errors):
+        assert plan_errors[0] is not None
+        raise plan_errors[0]
+    if not origins_of:
+        raise ValueError(
+            "Expected a model with convolutions that can be measured, got none: "
+            f"{'; '.join(notes)}."
+        )
+    place_of = {configuration: place for place, configuration in enumerate(origins_of)}
+    configurations = ConfigurationList(
+        convolutions=tuple(
+            ListedConvolution(configuration, len(origins), tuple(dict.fromkeys(origins)))
+            for configuration, origins in origins_of.items()
+        ),
+        stages=tuple(
+            ListedStage(stage.map(place_of.__getitem__), tuple(origins))
+            for stage, origins in stages.values()
+        ),
+        made_with={"tensorflow": tensorflow_internals.tensorflow_version()},
+    )
+    return Collected(configurations, tuple(notes))
+
+
+def _trace(
+    models: Sequence[str], options: CollectOptions, say: Callable[[str], None]
+) -> Iterator[tuple[str, graph_pb2.GraphDef]]:
+    """The graphs that are asked for, each with the words that say where it comes from."""
+    modes = [False] * options.inference + [True] * options.training
+    for model in models:
+        say(f"Loading {model}")
+        loaded = _load(model, options)
+        if options.training:
+            check_trains(loaded, model)
+        # A file without its folder.
+        short = model if ":" in model else pathlib.PurePath(model).name
+        for batch_size, training in itertools.product(options.batch_sizes, modes):
+            origin = f"{short}, batch {batch_size}, {'training step' if training else 'inference'}"
+            if options.dtype not in (None, "float32"):
+                origin += f", {options.dtype}"
+            say(f"Tracing {origin}")
+            yield (
+                origin,
+                device_graph_of(
+                    loaded,
+                    batch_size=batch_size,
+                    training=training,
+                    image_size=options.image_size,
+                    compute_capability=options.compute_capability,
+                )[1],
+            )
+
+
+def _stages_of_plan(
+    plan: Plan, found: Sequence[ConvolutionNode]
+) -> list[tuple[_ConfigurationStage, str]]:
+    configuration_of = {node.name: node.configuration for node in found}
+    planned = stages_from_plan(plan, found)
+    return [(each.stage.map(configuration_of.__getitem__), "plan") for each in planned]
+
+
+def _stages_of(
+    view: GraphView, found: tuple[ConvolutionNode, ...], options: CollectOptions
+) -> Iterator[tuple[_ConfigurationStage, str]]:
+    """The stages to list of a graph, and where each comes from."""
+    sources = options.stage_sources
+    independence = Independence(view, found)
+    groups = [group for _, group in level_groups(found, independence)]
+    if StageSource.LEVELS in sources:
+        for group in groups:
+            if len(group) > 1:
+                yield _stage_of_lanes([node] for node in group), "level"
+    if StageSource.PAIRS in sources and all(has_known_shapes(n.configuration) for n in found):
+        for stage in pairs_with_most_to_gain(found, independence, options.max_pairs):
+            yield stage, "pair"
+    if StageSource.MERGES in sources:
+        for stage in stages_of_merges(groups, find_merge_keys(view, found)):
+            yield stage, "merge"
 
 
 def stages_of_merges(

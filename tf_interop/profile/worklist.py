@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Iterable
 
 from tf_interop.convolution import ConvolutionConfiguration, has_known_shapes
 from tf_interop.errors import ProfileError
@@ -60,43 +58,6 @@ class ConfigurationList:
     format: str = "tf_interop.configurations"
     version: int = 1
     made_with: dict[str, str] = dataclasses.field(default_factory=dict)
-
-
-def merge_lists(lists: Iterable[ConfigurationList]) -> ConfigurationList:
-    """Puts lists into one, in which each configuration and each stage is once.
-
-    Counts are added up, origins are joined. What was listed first stays first.
-    """
-    convolutions: dict[ConvolutionConfiguration, ListedConvolution] = {}
-    origins: dict[Stage[int], tuple[str, ...]] = {}
-    made_with: dict[str, str] = {}
-    for each in lists:
-        made_with.update(each.made_with)
-        for listed in each.convolutions:
-            before = convolutions.get(listed.configuration)
-            convolutions[listed.configuration] = (
-                listed
-                if before is None
-                else dataclasses.replace(
-                    listed,
-                    count=before.count + listed.count,
-                    origins=_joined(before.origins, listed.origins),
-                )
-            )
-        place_of = {configuration: place for place, configuration in enumerate(convolutions)}
-        new_places = [place_of[listed.configuration] for listed in each.convolutions]
-        for stage in each.stages:
-            moved = stage.stage.map(new_places.__getitem__)
-            origins[moved] = _joined(origins.get(moved, ()), stage.origins)
-    return ConfigurationList(
-        tuple(convolutions.values()),
-        tuple(itertools.starmap(ListedStage, origins.items())),
-        made_with=made_with,
-    )
-
-
-def _joined(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*first, *second)))
 
 
 def _check_list(configurations: ConfigurationList) -> None:
