@@ -27,8 +27,10 @@ if [ -z "${TF_INTEROP_LIBCUDA:-}${TF_INTEROP_LIBCUDNN:-}" ] && ! nvidia-smi -L >
 fi
 # Has no meaning to real libraries.
 export TF_INTEROP_FAKE_CUDNN_NO_WORK=1
-"$build/cc_kernels/launch_overhead" | python3 -c '
+"$build/cc_kernels/launch_overhead" | PYTHONPATH=$PWD python3 -c '
 import datetime, json, os, pathlib, re, sys
+
+from tf_interop.versioned_file import in_lines
 
 measured = json.load(sys.stdin)
 for library in ("libcuda", "libcudnn"):
@@ -44,7 +46,7 @@ result = {
     "command": "scripts/benchmark_launch.sh",
     **measured,
 }
-pathlib.Path(sys.argv[1]).write_text(json.dumps(result, indent=2) + "\n")
+pathlib.Path(sys.argv[1]).write_text(in_lines(result) + "\n")
 for launch in filter(None, result["launches"]):
     print(launch["name"] + ":", launch["overhead_ns"], "ns over the bare calls of", measured["libcudnn"])
 for stage in result["stages"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 from profile_values import CPU
 
 from tf_interop.benchmark.result import (
@@ -13,7 +14,6 @@ from tf_interop.benchmark.result import (
     Failure,
     FailureKind,
     MeasuringOptions,
-    MemoryKind,
     Mode,
     Precision,
     Result,
@@ -28,14 +28,15 @@ def make_block(repetition: int, *step_ms: float, **others: object) -> Block:
     """A block with these steps."""
     block = Block(
         repetition=repetition,
-        step_ms=step_ms,
+        steps=len(step_ms),
+        median_ms=float(np.median(step_ms)),
+        first_quartile_ms=float(np.quantile(step_ms, 0.25)),
+        third_quartile_ms=float(np.quantile(step_ms, 0.75)),
         first_step_ms=500.0,
         memory_peak_bytes=1_000_000,
-        memory_kind=MemoryKind.PROCESS_RSS,
         gpu_utilization=None,
         stage_count=0,
         fallbacks={},
-        began="2026-11-21T12:00:00+00:00",
     )
     return dataclasses.replace(block, **others)  # type: ignore[arg-type]
 

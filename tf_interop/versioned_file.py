@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import json
 import os
 import pathlib
 import secrets
@@ -17,6 +18,7 @@ from tf_interop.errors import TfInteropError
 
 T = TypeVar("T")
 PathLike = str | os.PathLike[str]
+_LONGEST_LINE = 1000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,7 +66,8 @@ class VersionedFormat(Generic[T]):
         content = msgspec.json.encode(value, order="deterministic")
         # What will be read, not `value`: JSON has no infinity, for one.
         self._parse(content, path)
-        write_file(msgspec.json.format(content, indent=2) + b"\n", path, self.noun, self.error)
+        text = in_lines(msgspec.json.decode(content))
+        write_file(f"{text}\n".encode(), path, self.noun, self.error)
 
     def schema(self) -> dict[str, Any]:
         """JSON schema (2020-12) of the files that `load` reads, apart from `check`."""
@@ -108,6 +111,20 @@ class VersionedFormat(Generic[T]):
             reason = str(error).replace(" - at ", " at ")
             raise self.error(f"{reason}, in {in_file}. {self.remedy}") from error
         return value
+
+
+def in_lines(value: Any, indent: str = "") -> str:
+    """JSON for people and for version control: what fits into a line is one."""
+    text = json.dumps(value, ensure_ascii=False)
+    if len(text) <= _LONGEST_LINE or not isinstance(value, dict | list):
+        return text
+    inner = indent + "  "
+    if isinstance(value, dict):
+        items = [f"{json.dumps(name)}: {in_lines(each, inner)}" for name, each in value.items()]
+    else:
+        items = [in_lines(each, inner) for each in value]
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return f"{opening}\n{inner}" + f",\n{inner}".join(items) + f"\n{indent}{closing}"
 
 
 def read_file(path: PathLike, noun: str, error_type: type[TfInteropError]) -> bytes:

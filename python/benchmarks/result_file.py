@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
-import json
 import os
 import pathlib
 import platform
 import shlex
 import sys
 from typing import Any
+
+from tf_interop.versioned_file import in_lines
 
 
 def write_result(path: pathlib.Path | None, name: str, **values: Any) -> None:
@@ -34,7 +35,7 @@ def write_result(path: pathlib.Path | None, name: str, **values: Any) -> None:
         "tensorflow": importlib.metadata.version("tensorflow"),
         "keras": importlib.metadata.version("keras"),
     }
-    path.write_text(json.dumps(origin | values, indent=2) + "\n")
+    path.write_text(in_lines(origin | values) + "\n")
 
 
 def _machine() -> str:

@@ -17,7 +17,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is impor
 
 import datetime
 import importlib.metadata
-import json
 import pathlib
 import sys
 
@@ -29,6 +28,7 @@ import tf_interop
 from python.networks.rounding import distance, share_of_tolerance
 from tf_interop.measure.device import this_cpu
 from tf_interop.planning.file import load_plan
+from tf_interop.versioned_file import in_lines
 
 _MOMENTUM = ".OPTIMIZER_SLOT/optimizer/momentum/"
 _MOVING = ("/moving_mean/", "/moving_variance/")
@@ -130,7 +130,7 @@ def main(runs: pathlib.Path, out: pathlib.Path, command: str) -> None:
         "losses": losses,
         "relative_differences": differences,
     }
-    out.write_text(json.dumps(result, indent=2) + "\n")
+    out.write_text(in_lines(result) + "\n")
     click.echo(f"{result['stages']} stages of {result['convolutions_in_stages']} convolutions")
     for step, of_step in enumerate(zip(*losses.values(), strict=True), start=1):
         click.echo(f"step {step}: loss " + ", ".join(map("{} {:.9g}".format, names, of_step)))

@@ -29,10 +29,11 @@ def test_gives_what_the_process_writes(module: pathlib.Path) -> None:
         "import json, pathlib, sys\n"
         "asked = json.loads(pathlib.Path(sys.argv[1]).read_text())\n"
         "print('a message that is no outcome')\n"
-        "block = {'repetition': 3, 'step_ms': [float(asked['case']['batch_size'])],\n"
-        "         'first_step_ms': 500.0, 'memory_peak_bytes': 1000000,\n"
-        "         'memory_kind': 'process_rss', 'gpu_utilization': None, 'stage_count': 0,\n"
-        "         'fallbacks': {}, 'began': '2026-11-21T12:00:00+00:00'}\n"
+        "block = dict.fromkeys(('median_ms', 'first_quartile_ms', 'third_quartile_ms'),\n"
+        "                      float(asked['case']['batch_size']))\n"
+        "block |= {'repetition': 3, 'steps': 1, 'first_step_ms': 500.0,\n"
+        "          'memory_peak_bytes': 1000000, 'gpu_utilization': None, 'stage_count': 0,\n"
+        "          'fallbacks': {}}\n"
         "pathlib.Path(sys.argv[2]).write_text(json.dumps({'block': block}))\n"
     )
     assert run_child(REQUEST, 60.0, module=module.stem) == Outcome(make_block(3, 8.0))

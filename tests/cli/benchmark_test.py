@@ -20,7 +20,6 @@ from tf_interop.benchmark.result import (
     Case,
     FailureKind,
     MeasuringOptions,
-    MemoryKind,
     Mode,
     Precision,
     Variant,
@@ -93,10 +92,9 @@ def test_measures_what_runs_and_says_what_crashed(
     for result in tiny:
         assert [block.repetition for block in result.blocks] == [0, 1]
         for block in result.blocks:
-            assert len(block.step_ms) == 3
+            assert block.steps >= 3
             # Optimizing the graph and starting its kernels takes longer than running them.
-            assert block.first_step_ms > min(block.step_ms)
-            assert block.memory_kind is MemoryKind.PROCESS_RSS
+            assert block.first_step_ms > block.first_quartile_ms
             assert 50e6 < block.memory_peak_bytes < 8e9
             assert block.gpu_utilization is None
             assert block.fallbacks == {}
@@ -157,7 +155,7 @@ def test_child_measures_each_kind(
         assert max(len(each.stage.lanes) for each in load_plan(plan).graphs[0].stages) == 2
     block = run_child(_request(variant, case=dict(case), plan_path=plan), 120.0).block
     assert block is not None
-    assert len(block.step_ms) == 2
+    assert block.steps == 2
     assert bool(block.stage_count) == variant.needs_plan
 
 

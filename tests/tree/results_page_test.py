@@ -108,7 +108,7 @@ def test_a_benchmark_has_a_section() -> None:
     assert f"[it.json](results/it.json): {CPU.name}, {CPU.sm_count} cores, {CPU.date}" in page
     assert f"`{BENCHMARK.commands[0]}`" in page
     name = CASE.name_on(CPU)
-    assert f"| {name} | 16.0 ms | timed out | 2.25 (2.00 to 2.50) |" in page
+    assert f"| {name} | 15.5 ms | timed out | 2.25 (2.00 to 2.50) |" in page
     assert "Slower than stock" not in page
     on_gpu = _section(dataclasses.replace(BENCHMARK, device=GPU))
     assert "None is of a GPU" not in on_gpu

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import math
 import os
 import pathlib
@@ -29,6 +28,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from tf_interop.benchmark.result import (
     Block,
@@ -36,7 +36,6 @@ from tf_interop.benchmark.result import (
     Failure,
     FailureKind,
     MeasuringOptions,
-    MemoryKind,
     Mode,
     Precision,
     Variant,
@@ -227,7 +226,6 @@ def _measure(request: Request, variant: Variant) -> Block:
     from tf_interop.runtime.status import status
     from tf_interop.runtime.switch import disable, enable
 
-    began = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     case, options = request.case, request.options
     if variant is Variant.INTRA_ONE:
         tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -271,16 +269,21 @@ def _measure(request: Request, variant: Variant) -> Block:
     if variant.needs_plan and seen.failures and not stage_count:
         # What ran was stock TensorFlow, and not because the plan says so.
         raise BenchmarkError(f"Expected stages, got none: {seen.failures[0].cause}")
+    quartiles_ms = np.quantile(step_ms, (0.25, 0.5, 0.75))
+    first_quartile_ms, median_ms, third_quartile_ms = (
+        round(float(each), 4) for each in quartiles_ms
+    )
     return Block(
         repetition=request.repetition,
-        step_ms=tuple(step_ms),
-        first_step_ms=first_step_ms,
+        steps=len(step_ms),
+        median_ms=median_ms,
+        first_quartile_ms=first_quartile_ms,
+        third_quartile_ms=third_quartile_ms,
+        first_step_ms=round(first_step_ms, 1),
         memory_peak_bytes=peak_bytes,
-        memory_kind=MemoryKind.GPU_ALLOCATOR if has_gpu else MemoryKind.PROCESS_RSS,
         gpu_utilization=utilization,
         stage_count=stage_count,
         fallbacks=dict(seen.counters.fallbacks),
-        began=began,
     )
 
 

@@ -13,7 +13,6 @@ import statistics
 from typing import Annotated
 
 import msgspec
-import numpy as np
 
 from tf_interop.errors import BenchmarkError
 from tf_interop.profile.entries import Share
@@ -97,17 +96,6 @@ class FailureKind(enum.Enum):
     ERROR = "error"
 
 
-class MemoryKind(enum.Enum):
-    """What a memory peak is of.
-
-    GPU_ALLOCATOR: what TensorFlow's allocator for the GPU had handed out, while steps were timed.
-    PROCESS_RSS: the memory of the whole process since it began, TensorFlow itself included.
-    """
-
-    GPU_ALLOCATOR = "gpu_allocator"
-    PROCESS_RSS = "process_rss"
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Case:
     """What is run.
@@ -159,27 +147,30 @@ class Block:
 
     Attributes:
         repetition: which turn it was, from 0.
-        step_ms: of each timed step, from the call until all devices were done.
+        steps: how many were timed, each from the call until all devices were done.
+        median_ms: of these steps.
+        first_quartile_ms: likewise.
+        third_quartile_ms: likewise.
         first_step_ms: of the first step, in which TensorFlow optimizes or compiles the graph and
             tries algorithms; tracing is not in it.
-        memory_peak_bytes: the most memory that was held.
-        memory_kind: which memory that is.
+        memory_peak_bytes: on a GPU the most that TensorFlow's allocator had handed out while steps
+            were timed; on a CPU the most that the whole process held, TensorFlow included.
         gpu_utilization: mean share of the time in which a kernel ran, by NVML; None where there is
             no GPU, or steps were timed for less than a second, which NVML does not resolve.
         stage_count: stages and narrow units in the graphs that ran.
         fallbacks: how often stages did not do as planned, by reason, in all steps.
-        began: date and time in UTC, as in ISO 8601.
     """
 
     repetition: Count
-    step_ms: Annotated[tuple[Milliseconds, ...], msgspec.Meta(min_length=1)]
+    steps: Positive
+    median_ms: Milliseconds
+    first_quartile_ms: Milliseconds
+    third_quartile_ms: Milliseconds
     first_step_ms: Milliseconds
     memory_peak_bytes: Count
-    memory_kind: MemoryKind
     gpu_utilization: Share | None
     stage_count: Count
     fallbacks: dict[str, Count]
-    began: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -221,9 +212,9 @@ class Summary:
     """The blocks of one variant of one case, in short; each field is a column of the CSV file.
 
     Attributes:
-        median_ms: of all timed steps.
-        first_quartile_ms: of all timed steps.
-        third_quartile_ms: of all timed steps.
+        median_ms: the median of the blocks.
+        first_quartile_ms: likewise.
+        third_quartile_ms: likewise.
         lowest_block_ms: the lowest median of a block. How far that is from the highest says what
             changes between processes, and drifts.
         highest_block_ms: the highest median of a block.
@@ -235,7 +226,6 @@ class Summary:
         highest_speedup: likewise.
         first_step_ms: the median of the blocks.
         memory_peak_bytes: the highest of the blocks.
-        memory_kind: which memory that is.
         gpu_utilization: the mean of the blocks that have one; None where none has.
         blocks: how many.
         stages: how many ran, such as `4`, or `0–4` where blocks differ.
@@ -253,7 +243,6 @@ class Summary:
     highest_speedup: float | None
     first_step_ms: float
     memory_peak_bytes: int
-    memory_kind: MemoryKind
     gpu_utilization: float | None
     blocks: int
     stages: str
@@ -317,33 +306,31 @@ class Benchmark:
         blocks = result.blocks
         if not blocks:
             return None
-        medians = {block.repetition: statistics.median(block.step_ms) for block in blocks}
         # Of one turn: the two processes ran minutes apart at most, so that clocks, temperature and
         # other users of the machine have changed the least between them.
+        of_turn = {block.repetition: block.median_ms for block in blocks}
         speedups = [
-            statistics.median(stock.step_ms) / medians[stock.repetition]
+            stock.median_ms / of_turn[stock.repetition]
             for stock in self.of(result.case, Variant.STOCK).blocks
-            if stock.repetition in medians and not result.ran_as_stock
+            if stock.repetition in of_turn and not result.ran_as_stock
         ]
         # One turn says nothing of how far turns differ.
         has_range = bool(speedups) and min(speedups) < max(speedups)
-        steps = [each for block in blocks for each in block.step_ms]
-        first, median, third = (float(each) for each in np.quantile(steps, (0.25, 0.5, 0.75)))
+        median_ms = statistics.median(of_turn.values())
         utilizations = [each.gpu_utilization for each in blocks if each.gpu_utilization is not None]
         stages = sorted({block.stage_count for block in blocks})
         return Summary(
-            median_ms=median,
-            first_quartile_ms=first,
-            third_quartile_ms=third,
-            lowest_block_ms=min(medians.values()),
-            highest_block_ms=max(medians.values()),
-            examples_per_second=result.case.batch_size / median * 1e3,
+            median_ms=median_ms,
+            first_quartile_ms=statistics.median(block.first_quartile_ms for block in blocks),
+            third_quartile_ms=statistics.median(block.third_quartile_ms for block in blocks),
+            lowest_block_ms=min(of_turn.values()),
+            highest_block_ms=max(of_turn.values()),
+            examples_per_second=result.case.batch_size / median_ms * 1e3,
             speedup=statistics.median(speedups) if speedups else None,
             lowest_speedup=min(speedups) if has_range else None,
             highest_speedup=max(speedups) if has_range else None,
             first_step_ms=statistics.median(block.first_step_ms for block in blocks),
             memory_peak_bytes=max(block.memory_peak_bytes for block in blocks),
-            memory_kind=blocks[0].memory_kind,
             gpu_utilization=statistics.fmean(utilizations) if utilizations else None,
             blocks=len(blocks),
             stages="–".join(map(str, dict.fromkeys((stages[0], stages[-1])))),
@@ -375,7 +362,7 @@ BENCHMARK_FILE = VersionedFormat(
     error=BenchmarkError,
     remedy="Remove the file and measure anew, or choose another one.",
 )
-"""Files of benchmarks: JSON with every timed step, so that any value can be made of it."""
+"""Files of benchmarks."""
 
 load_benchmark = BENCHMARK_FILE.load
 save_benchmark = BENCHMARK_FILE.save

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tf_interop.benchmark.result import Benchmark, Case, MemoryKind, Result, Summary, Variant
+from tf_interop.benchmark.result import Benchmark, Case, Result, Summary, Variant
 from tf_interop.errors import BenchmarkError
 from tf_interop.tables import UNKNOWN, new_table, percent, print_on
 from tf_interop.versioned_file import write_file
@@ -21,9 +21,8 @@ _ON_A_CPU = (
     "Measured on a CPU, where units run on one core each. Of stages on a GPU it says nothing."
 )
 _MEMORY_IS = {
-    MemoryKind.PROCESS_RSS: "memory: of the whole process (RSS). GPU busy: there is no GPU to ask.",
-    MemoryKind.GPU_ALLOCATOR: "memory: the peak of TensorFlow's GPU allocator while steps were "
-    "timed.",
+    "host": "memory: of the whole process (RSS). GPU busy: there is no GPU to ask.",
+    "cudnn": "memory: the peak of TensorFlow's GPU allocator while steps were timed.",
 }
 CSV_COLUMNS = (
     *(field.name for field in dataclasses.fields(Case)),
@@ -63,8 +62,8 @@ def show_benchmark(benchmark: Benchmark, console: Console) -> None:
             print_on(console, f"  {note}")
     print_on(
         console,
-        "\nmedian, quartiles: of all timed steps. times as fast: as stock, turn by turn, with the "
-        "lowest and the highest turn.",
+        "\nmedian, quartiles: of the steps of a turn; of the turns the median. times as fast: as "
+        "stock, turn by turn, with the lowest and the highest turn.",
     )
     others = [each for each in benchmark.results if each.variant is not Variant.STOCK]
     if any("one turn" in times_as_fast(benchmark, each) for each in others):
@@ -78,10 +77,7 @@ def show_benchmark(benchmark: Benchmark, console: Console) -> None:
             "as stock: the plan has no stage for it, so that the same program ran; what its times "
             "differ from those of stock is chance.",
         )
-    kinds = {block.memory_kind for each in benchmark.results for block in each.blocks}
-    for kind, text in _MEMORY_IS.items():
-        if kind in kinds:
-            print_on(console, text)
+    print_on(console, _MEMORY_IS[device.backend])
 
 
 def times_as_fast(benchmark: Benchmark, result: Result, *, to: str = "–") -> str:
