@@ -20,7 +20,6 @@ from unnoticed import (
     digits,
     gradients,
     in_function,
-    in_threads,
     run_python,
 )
 
@@ -139,18 +138,6 @@ def test_loops_and_conditionals(parallel: int) -> None:
         return tf.while_loop(lambda i, _: i < 3, body, (0, image), parallel_iterations=parallel)[1]
 
     assert_unnoticed(in_function(gradients(compute)))
-
-
-def test_several_threads() -> None:
-    compute = tf.function(pooled_branches, autograph=False)
-    images = [tf.constant(digits(seed, 2, 6, 6, 4)) for seed in range(8)]
-    tf_interop.disable()
-    expected = [compute(image).numpy() for image in images]
-    tf_interop.enable("always")
-    for _ in range(5):
-        for ours, stock in zip(in_threads(compute, images), expected, strict=True):
-            np.testing.assert_array_equal(ours, stock)
-    assert narrow_ops() > 5
 
 
 def test_a_session_feeds_what_is_inside_of_a_chain() -> None:
