@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 from typing import Any
 
-import pytest
 from graph_builder import FLOAT, GraphBuilder
 from tensorflow.core.framework import node_def_pb2
 
-from tf_interop.errors import GraphError
 from tf_interop.graph.program import (
     Schedule,
     StageNode,
@@ -98,10 +95,3 @@ def test_an_operation_is_what_the_kernel_is_made_of() -> None:
     expected.conv("a", "inputs:0", "inputs:1")
     assert operation == expected.node("a")
     assert node.SerializeToString(deterministic=True) == before
-
-
-@pytest.mark.parametrize("constants", [(0,), (2,), (3,), (1, 1)])
-def test_rejects_constant_inputs_that_are_no_filters(constants: tuple[int, ...]) -> None:
-    node = encode_stage(dataclasses.replace(_stage(), constant_inputs=constants))
-    with pytest.raises(GraphError, match="constant inputs"):
-        decode_stage(node)

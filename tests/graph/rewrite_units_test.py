@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 from graph_builder import (
@@ -17,12 +16,11 @@ from graph_builder import (
     same_graph,
     set_attributes,
 )
-from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
+from tensorflow.core.framework import graph_pb2, types_pb2
 
-from tf_interop.errors import GraphError
-from tf_interop.graph.check_units import check_units
+from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.rewrite_units import rewrite_units
-from tf_interop.graph.unit_node import UNIT_OP, decode_unit, encode_unit, result_operand
+from tf_interop.graph.unit_node import UNIT_OP, decode_unit, result_operand
 from tf_interop.graph.units import Unit, find_units
 from tf_interop.graph.view import GraphView
 
@@ -36,7 +34,7 @@ def rewrite(graph: GraphBuilder, preserve: Collection[str] = ()) -> graph_pb2.Gr
     units, _ = find_units(view, nodes_to_preserve=preserve)
     rewritten = rewrite_units(view, units, preserve)
     assert same_graph(graph.graph_def, before)
-    check_units(view, GraphView(rewritten), preserve)
+    check_rewrite(view, GraphView(rewritten), preserve)
     return rewritten
 
 
@@ -202,7 +200,7 @@ def test_batch_sizes_and_shapes() -> None:
         batch_sizes=[(8, 2), ()],
         output_shapes=lambda index, _: (None, 3) if view.names[index] == "b" else None,
     )
-    check_units(view, GraphView(rewritten), ())
+    check_rewrite(view, GraphView(rewritten), ())
     by_name = {node.name: decode_unit(node) for node in rewritten.node if node.op == UNIT_OP}
     assert (by_name["b"].batch_sizes, by_name["c"].batch_sizes) == ((2, 8), ())
     assert (by_name["b"].output_shapes, by_name["c"].output_shapes) == (((None, 3),), ())
@@ -218,7 +216,7 @@ def test_any_of_the_units_may_be_rewritten_and_the_rest_keeps_its_bytes() -> Non
     for count in range(5):
         chosen = chance.sample(units, count)
         rewritten = rewrite_units(view, chosen, ())
-        check_units(view, GraphView(rewritten), ())
+        check_rewrite(view, GraphView(rewritten), ())
         assert rewritten.library == graph.graph_def.library
         assert rewritten.versions == graph.graph_def.versions
         taken = {view.names[step] for unit in chosen for step in unit.steps}
@@ -253,85 +251,3 @@ def test_refuses_units_that_are_not_legal(
     made = [Unit(each, head=each[0]) for each in steps]
     with pytest.raises(ValueError, match=message):
         rewrite_units(view, made, preserve.split())
-
-
-DAMAGED = {
-    "k": "Const",
-    **{"a": "Conv2D x k ^e", "b": "Relu a", "c": "AddV2 b y", "f": "Foo c a ^b", "g": "Foo y"},
-}
-
-
-def edit_unit(**changes: object) -> Callable[[graph_pb2.GraphDef], None]:
-    """Changes what the unit says of itself."""
-
-    def edit(graph_def: graph_pb2.GraphDef) -> None:
-        node = node_of(graph_def, "c")
-        made = encode_unit(dataclasses.replace(decode_unit(node), **changes))  # type: ignore[arg-type]
-        node.attr.clear()
-        for key, value in made.attr.items():
-            node.attr[key].CopyFrom(value)
-
-    return edit
-
-
-def edit_node(name: str, change: Callable[[node_def_pb2.NodeDef], object]) -> object:
-    return lambda graph_def: change(node_of(graph_def, name))
-
-
-def edit_step(place: int, change: Callable[[node_def_pb2.NodeDef], object]) -> object:
-    def edit(graph_def: graph_pb2.GraphDef) -> None:
-        steps = decode_unit(node_of(graph_def, "c")).steps
-        change(steps[place])
-        edit_unit(steps=steps)(graph_def)
-
-    return edit
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (edit_unit(results=((2, 0), (1, 0))), "Expected a reader of an output of 'c'"),
-        (edit_unit(results=((0, 0), (2, 0))), "inputs of 'f'"),
-        (edit_unit(output_dtypes=(FLOAT, types_pb2.DT_HALF)), "dtype of 'a'"),
-        (edit_unit(input_dtypes=(FLOAT, types_pb2.DT_HALF, FLOAT)), "dtype of 'a'"),
-        (edit_unit(constant_inputs=(0,)), "constant inputs of 'c'"),
-        (edit_unit(constant_inputs=(3,)), "ascending constant inputs"),
-        (edit_unit(batch_sizes=(3, 2)), "ascending batch sizes"),
-        (edit_unit(output_shapes=((1,),)), "a shape for each of 2 results"),
-        (edit_step(0, lambda step: step.input.reverse()), "operand of 'a'"),
-        (edit_step(1, lambda step: step.input.__setitem__(0, "inputs:0")), "operand of 'b'"),
-        (edit_step(1, lambda step: step.input.__setitem__(0, "steps:2:0")), "earlier steps"),
-        (edit_step(1, lambda step: step.input.__setitem__(0, "sizes:0")), "an operand 'steps:"),
-        (edit_step(1, lambda step: setattr(step, "op", "Relu6")), "op and attributes of 'b'"),
-        (edit_step(1, lambda step: setattr(step, "name", "nobody")), "nodes of the graph"),
-        (edit_step(1, lambda step: setattr(step, "name", "g")), "too many"),
-        (edit_node("c", lambda node: node.input.remove("^e")), "control dependencies on"),
-        (edit_node("c", lambda node: node.input.append("^g")), "control dependencies on"),
-        (edit_node("c", lambda node: setattr(node, "device", GPU)), "device of 'a'"),
-        (edit_node("c", lambda node: node.input.__setitem__(0, "y")), "operand of 'a'"),
-        (edit_node("c", lambda node: node.attr.pop("steps")), "an attribute 'steps'"),
-        (edit_node("f", lambda node: node.input.__setitem__(1, "c:2")), "below 2, got 2"),
-        (edit_node("f", lambda node: node.input.__setitem__(1, "c")), "inputs of 'f'"),
-        (edit_node("f", lambda node: setattr(node, "op", "Bar")), "op, device and attributes"),
-        (edit_node("g", lambda node: setattr(node, "op", "Bar")), "op, device and attributes"),
-        (edit_node("g", lambda node: setattr(node, "name", "h")), "missing"),
-    ],
-)
-def test_the_judge_sees_damage(damage: Callable[[graph_pb2.GraphDef], None], message: str) -> None:
-    graph = graph_of(DAMAGED, CPU)
-    view = GraphView(graph.graph_def)
-    rewritten = rewrite(graph)
-    damage(rewritten)
-    with pytest.raises(GraphError, match=message):
-        check_units(view, GraphView(rewritten), ())
-
-
-def test_the_judge_sees_a_step_that_may_be_fed_and_steps_of_two_regions() -> None:
-    graph = graph_of({"a": "Relu x", "b": "AddV2 a s", "s": "Switch y p"}, CPU)
-    view = GraphView(graph.graph_def)
-    made = [Unit((view.index_of["a"], view.index_of["b"]), head=view.index_of["a"])]
-    after = GraphView(rewrite_units(view, made, ()))
-    with pytest.raises(GraphError, match="one control-flow region"):
-        check_units(view, after, ())
-    with pytest.raises(GraphError, match="need not be preserved"):
-        check_units(view, after, ["a"])

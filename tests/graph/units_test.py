@@ -12,7 +12,7 @@ from tensorflow.core.framework import graph_pb2, types_pb2
 
 from tf_interop.contraction import contract, misplaced_step
 from tf_interop.errors import TimeLimitError
-from tf_interop.graph.check_units import check_units
+from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.rewrite_units import rewrite_units
 from tf_interop.graph.time_limit import time_limit
 from tf_interop.graph.unit_ops import STEP_OPS, TRIVIAL_OPS, UnitRefusalReason
@@ -318,6 +318,6 @@ def test_units_of_random_graphs_are_legal(seed: int) -> None:
     chance = random.Random(seed)
     for chosen in (units, *([u for u in units if chance.random() < 0.5] for _ in range(5))):
         assert not contract(view.readers, [unit.steps for unit in chosen]).cycle
-        check_units(view, GraphView(rewrite_units(view, chosen, ())), ())
+        check_rewrite(view, GraphView(rewrite_units(view, chosen, ())), ())
     for unit in units:
         assert misplaced_step(view.readers, Stage.in_sequence(map(Step, unit.steps))) is None

@@ -1,34 +1,121 @@
-"""Checks that a graph with new stages computes what it did without them; it changes nothing."""
+"""Checks that a graph with new stages or units computes what it did without; it changes nothing.
+
+It knows nothing of how the nodes were found or built in: what the new ConvStage and Unit nodes say
+about themselves is held against the nodes that are gone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from tensorflow.core.framework import node_def_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
 from tf_interop.contraction import misplaced_step
 from tf_interop.errors import GraphError
 from tf_interop.graph.control_flow import ControlFlow
-from tf_interop.graph.correspondence import (
-    Correspondence,
-    Move,
-    check_constant_inputs,
-    check_controls,
-    check_others,
-    check_reader,
-    expect_same,
-)
+from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS
 from tf_interop.graph.program import (
     CONV_STAGE_OP,
-    StageNode,
     decode_stage,
+    input_operand,
     make_operation,
-    operand_positions,
+    sizes_operand,
     step_operand,
 )
+from tf_interop.graph.redirect import COLOCATED_WITH, COLOCATION
 from tf_interop.graph.session_feeds import find_fed, find_preserved_feeds
 from tf_interop.graph.time_limit import check_time_limit
+from tf_interop.graph.unit_node import UNIT_OP, decode_unit, result_operand
+from tf_interop.graph.unit_ops import STEP_OPS, input_dtypes, output_dtypes
 from tf_interop.graph.view import GraphView
+from tf_interop.stage import Stage, Step
+
+Output = tuple[int, int]
+"""A tensor: the node, or the step's place in its node, and the port."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _NewNode:
+    """What a ConvStage or a Unit node says of itself.
+
+    Attributes:
+        index: its place in the graph.
+        steps: what it runs; the name of each is that of the node that it stands for.
+        results: the output of a step that each of its outputs is.
+        operand_of: how a step reads an output of another.
+        operands: how steps read its data inputs, in their order, and the dtype of each.
+        ways: of the places of the steps, all ways to run them.
+        constant_inputs: positions of the inputs that it takes as constant.
+        allowed_ops: what its steps may be.
+    """
+
+    index: int
+    steps: Sequence[node_def_pb2.NodeDef]
+    results: Sequence[Output]
+    operand_of: Callable[[Output], str]
+    operands: Mapping[str, int]
+    ways: Sequence[Stage[int]]
+    constant_inputs: Sequence[int]
+    allowed_ops: Collection[str]
+
+
+class _Correspondence:
+    """What stands for the tensors and nodes of `before` in `after`."""
+
+    def __init__(
+        self,
+        before: GraphView,
+        after: GraphView,
+        new_nodes: Sequence[_NewNode],
+        preserved: Collection[str],
+    ) -> None:
+        self.before, self.after = before, after
+        self.steps: dict[int, str] = {}  # of before, with the input that reads the first output
+        self.moved: dict[int, int] = {}  # steps that are gone, with the new node
+        self._outputs: dict[Output, Output] = {}
+        for new in new_nodes:
+            name = after.names[new.index]
+            results = {result: port for port, result in enumerate(new.results)}
+            for place, step in enumerate(new.steps):
+                index = before.index_of.get(step.name)
+                if index is None or index in self.steps:
+                    raise GraphError(
+                        f"Expected the steps of '{name}' to be nodes of the graph, each in one "
+                        f"stage or unit, got '{step.name}'."
+                    )
+                port = results.get((place, 0))
+                self.steps[index] = f"{name}:{port}" if port else name
+                if step.name not in preserved:
+                    self.moved[index] = new.index
+            for port, (place, port_before) in enumerate(new.results):
+                source = before.index_of[new.steps[place].name]
+                self._outputs[source, port_before] = (new.index, port)
+
+    def tensor(self, tensor: Output) -> Output:
+        """What stands for a tensor of `before`; raises where a step no longer gives it."""
+        source, port = tensor
+        if source not in self.moved:
+            return self.node(source), port
+        if tensor not in self._outputs:
+            raise GraphError(
+                f"Expected a reader of an output of '{self.after.names[self.moved[source]]}', got "
+                f"one of output {port} of '{self.before.names[source]}'."
+            )
+        return self._outputs[tensor]
+
+    def node(self, index: int) -> int:
+        """What stands for a node of `before`."""
+        moved = self.moved.get(index)
+        return self.after.index_of[self.before.names[index]] if moved is None else moved
+
+    def controls(self, index: int, *, inside: Collection[int] = ()) -> set[int]:
+        """What stands for the nodes that node `index` waits for, without those `inside`."""
+        return {
+            self.node(source)
+            for source in self.before.control_fanins[index]
+            if source not in inside
+        }
 
 
 def check_rewrite(
@@ -39,28 +126,26 @@ def check_rewrite(
     fetches: Collection[str] = (),
     readers_only: bool = False,
 ) -> None:
-    """Checks that a graph with new stages computes what it did without them.
+    """Checks that a graph with new stages or units computes what it did without them.
 
-    It knows nothing of the plan: what the new ConvStage nodes say about themselves is held against
-    the nodes that are gone. Checks that `after` is well-formed: there is no cycle, the nodes to
-    preserve are there, ConvStage nodes are well-formed, and who reads one reads an output that it
-    has. Names and inputs were checked when its view was made. And:
+    Checks that `after` has no cycle and that ConvStage and Unit nodes are well-formed. Names and
+    inputs were checked when its view was made. And:
 
-    1. Nodes are those of `before`, without those that are steps of new stages, and with those
-       stages; a step that is to be preserved is an Identity of its output.
-    2. A step is its node: op, attributes, operands, device. The steps of a stage are in one
-       control-flow region, and one that depends on another comes after it in its lane. What a stage
-       takes as constant is a Const that cannot be fed, and what a step reads of another cannot be
+    1. Nodes are those of `before`, without those that are steps of new nodes, and with the new
+       nodes; a step that is to be preserved is an Identity of its output.
+    2. A step is its node: op, attributes, operands, dtypes, device. The steps of a node are in one
+       control-flow region, and one that depends on another comes after it in its lane. What is
+       taken as constant is a Const that cannot be fed, and what a step reads of another cannot be
        fed either.
-    3. Who read a node reads the stage that has it as a step, at that step's output; every control
-       dependency is still there, and there are no new ones.
+    3. Who read a step's output reads the same output of its new node; every control dependency is
+       still there, and there are no new ones.
     4. All else in the nodes is as it was, except that who was placed with a step is placed with its
-       stage. So are the functions, versions and all other parts of the graph.
+       new node. So are the functions, versions and all other parts of the graph.
 
     Work is linear in the nodes and edges of both graphs.
 
     Args:
-        before: the graph without the new stages.
+        before: the graph without the new nodes.
         after: the graph with them.
         nodes_to_preserve: names of nodes that must live on. Those that `before` lacks are not
             asked for.
@@ -71,152 +156,233 @@ def check_rewrite(
     Raises:
         GraphError: one of these does not hold. It names the node.
     """
+    after.topological_order()
     preserved = {name for name in nodes_to_preserve if name in before.index_of}
-    stages = [
-        stage for stage in _check_structure(after, preserved) if stage.name not in before.index_of
+    new_nodes = [
+        _read(after, index)
+        for index, op in enumerate(after.ops)
+        if op in (CONV_STAGE_OP, UNIT_OP) and not _has(before, after.names[index], op)
     ]
-    moves = _find_moves(before, after, stages)
-    _check_names(before, after, stages, moves, preserved)
-    correspondence = Correspondence(
-        before,
-        after,
-        {index: move for index, move in moves.items() if before.names[index] not in preserved},
-    )
+    correspondence = _Correspondence(before, after, new_nodes, preserved)
+    moved = correspondence.moved
+    expected = {name for index, name in enumerate(before.names) if index not in moved}
+    expected.update(after.names[new.index] for new in new_nodes)
+    if expected != after.index_of.keys():
+        raise GraphError(
+            "Expected the nodes of the graph, and stages or units instead of their steps, got "
+            f"{sorted(expected - after.index_of.keys())[:5]} missing and "
+            f"{sorted(after.index_of.keys() - expected)[:5]} too many."
+        )
     control_flow = ControlFlow(before, find_fed(before, nodes_to_preserve, fetches))
     feeds = find_preserved_feeds(before, nodes_to_preserve)
-    for stage in stages:
+    for new in new_nodes:
         check_time_limit()
-        _check_stage(stage, correspondence, control_flow, feeds)
-        check_constant_inputs(after, after.index_of[stage.name], stage.constant_inputs, preserved)
-    for index, move in moves.items():
-        if before.names[index] in preserved:
-            _check_identity(before, after, index, move)
+        _check_new_node(new, correspondence, control_flow, feeds)
+        _check_constant_inputs(new, after, preserved)
+    for index in correspondence.steps.keys() - moved.keys():
+        _check_identity(index, correspondence)
 
-    readers = {reader for index in correspondence.moved for reader in before.fanouts[index]}
-    for index in sorted(readers - moves.keys()):
-        check_reader(index, after.index_of[before.names[index]], correspondence)
+    readers = {reader for index in moved for reader in before.fanouts[index]}
+    for index in sorted(readers - correspondence.steps.keys()):
+        _check_reader(index, correspondence)
     if not readers_only:
-        check_others(readers | moves.keys(), correspondence)
+        _check_others(readers | correspondence.steps.keys(), correspondence)
 
 
-def _check_structure(view: GraphView, nodes_to_preserve: Iterable[str]) -> list[StageNode]:
-    """Checks that a graph is well-formed; returns its stages."""
-    view.topological_order()
-    for name in nodes_to_preserve:
-        if name not in view.index_of:
-            raise GraphError(f"Expected the graph to keep node '{name}', got none of that name.")
-    stages = []
-    for index, op in enumerate(view.ops):
-        if op != CONV_STAGE_OP:
-            continue
-        stage = decode_stage(view.nodes[index])
-        for reader in view.fanouts[index]:
-            for source, port in view.fanins[reader]:
-                if source == index and port >= len(stage.outputs):
-                    raise GraphError(
-                        f"Expected an output of '{stage.name}' below {len(stage.outputs)}, got "
-                        f"{port} at node '{view.names[reader]}'."
-                    )
-        stages.append(stage)
-    return stages
+def _has(view: GraphView, name: str, op: str) -> bool:
+    index = view.index_of.get(name)
+    return index is not None and view.ops[index] == op
 
 
-def _find_moves(
-    before: GraphView, after: GraphView, stages: Iterable[StageNode]
-) -> dict[int, Move]:
-    """By node of `before`; an operation has the name of the node that it stands for."""
-    moves: dict[int, Move] = {}
-    for stage in stages:
-        ports = {operation: port for port, operation in enumerate(stage.outputs)}
-        for place, operation in enumerate(stage.operations):
-            index = before.index_of.get(operation.name)
-            if index is None or index in moves:
-                raise GraphError(
-                    f"Expected the operations of '{stage.name}' to be nodes of the graph, each in "
-                    f"one stage, got '{operation.name}'."
-                )
-            moves[index] = Move(
-                after.index_of[stage.name], {0: ports[place]} if place in ports else {}
-            )
-    return moves
-
-
-def _check_names(
-    before: GraphView,
-    after: GraphView,
-    stages: Iterable[StageNode],
-    moves: Collection[int],
-    preserved: Collection[str],
-) -> None:
-    expected = {
-        name for index, name in enumerate(before.names) if index not in moves or name in preserved
-    }
-    expected.update(stage.name for stage in stages)
-    if expected != after.index_of.keys():
-        lost = sorted(expected - after.index_of.keys())[:5]
-        new = sorted(after.index_of.keys() - expected)[:5]
-        raise GraphError(
-            "Expected the nodes of the graph, and stages instead of their steps, got "
-            f"{lost} missing and {new} too many."
+def _read(view: GraphView, index: int) -> _NewNode:
+    node = view.nodes[index]
+    if node.op == UNIT_OP:
+        unit = decode_unit(node)
+        return _NewNode(
+            index,
+            unit.steps,
+            unit.results,
+            result_operand,
+            {input_operand(place): dtype for place, dtype in enumerate(unit.input_dtypes)},
+            (Stage.in_sequence(map(Step, range(len(unit.steps)))),),
+            unit.constant_inputs,
+            STEP_OPS,
         )
+    stage = decode_stage(node)
+    dtypes = {input_operand(place): dtype for place, dtype in enumerate(stage.input_dtypes)}
+    sizes = map(sizes_operand, range(len(stage.sizes)))
+    return _NewNode(
+        index,
+        stage.operations,
+        [(place, 0) for place in stage.outputs],
+        lambda result: step_operand(result[0]),
+        dtypes | dict.fromkeys(sizes, types_pb2.DT_INT32),
+        [schedule.stage for schedule in stage.schedules],
+        stage.constant_inputs,
+        CONVOLUTION_KINDS.keys(),
+    )
 
 
-def _check_stage(
-    stage: StageNode,
-    correspondence: Correspondence,
+def _check_new_node(
+    new: _NewNode,
+    correspondence: _Correspondence,
     control_flow: ControlFlow,
     feeds: Collection[int],
 ) -> None:
-    """Checks that `stage` has the operands, dependencies, device and region of its steps."""
+    """Checks that a node has the operands, dependencies, device and region of its steps."""
     before, after = correspondence.before, correspondence.after
-    index_after = after.index_of[stage.name]
-    indices = [before.index_of[operation.name] for operation in stage.operations]
-    results = {step_operand(place): (index, 0) for place, index in enumerate(indices)}
-    positions = operand_positions(stage)
+    node_after, new_name = after.nodes[new.index], after.names[new.index]
+    inputs = dict(zip(new.operands, after.fanins[new.index], strict=True))
+    indices = [before.index_of[step.name] for step in new.steps]
+    place_of = {index: place for place, index in enumerate(indices)}
     region = control_flow.region(indices[0])
     controls: set[int] = set()
-    for operation, index in zip(stage.operations, indices, strict=True):
-        node = before.nodes[index]
+    unused = set(new.operands)
+    for step, index in zip(new.steps, indices, strict=True):
+        node, tensors = before.nodes[index], before.fanins[index]
         name = node.name
-        expect_same(node.device, after.nodes[index_after].device, "device", name, stage.name)
+        if node.op not in new.allowed_ops:
+            raise GraphError(
+                f"Expected ops that may be steps of '{new_name}', got {node.op} at '{name}'."
+            )
+        _expect_same(node.device, node_after.device, "device", name, new_name)
         if region is None or control_flow.region(index) != region:
             raise GraphError(
-                f"Expected the steps of '{stage.name}' in one control-flow region, got "
+                f"Expected the steps of '{new_name}' in one control-flow region, got "
                 f"'{before.names[indices[0]]}' and '{name}' in different or unclear ones."
             )
-        operands = operation.input[:]
-        expect_same(len(before.fanins[index]), len(operands), "operands", name, stage.name)
-        for tensor, operand in zip(before.fanins[index], operands, strict=True):
-            if operand in results:
-                expect_same(tensor, results[operand], "operand", name, stage.name)
-                if tensor[0] in feeds:
+        _expect_same(len(tensors), len(step.input), "operands", name, new_name)
+        for tensor, operand, dtype in zip(tensors, step.input, input_dtypes(node), strict=True):
+            source, port = tensor
+            if source in place_of:
+                of_step = new.operand_of((place_of[source], port))
+                _expect_same(of_step, operand, "operand", name, new_name)
+                if source in feeds:
                     raise GraphError(
-                        f"Expected steps of '{stage.name}' to read no other that a Session may "
-                        f"feed, got '{name}' that reads '{before.names[tensor[0]]}'."
+                        f"Expected steps of '{new_name}' to read no other that a Session may feed, "
+                        f"got '{name}' that reads '{before.names[source]}'."
                     )
             else:
-                got = after.fanins[index_after][positions[operand]]
-                expect_same(correspondence.tensor(*tensor), got, "operand", name, stage.name)
-        expected = make_operation(node, operands)
-        expect_same(expected, operation, "op and attributes", name, stage.name)
-        controls |= correspondence.controls(index, inside=indices)
-    check_controls(after, index_after, controls)
-    for schedule in stage.schedules:
-        edge = misplaced_step(before.readers, schedule.stage.map(indices.__getitem__))
-        if edge is not None:
-            source, reader = (before.names[each] for each in edge)
+                expected = correspondence.tensor(tensor), dtype
+                got = inputs.get(operand), new.operands.get(operand)
+                _expect_same(expected, got, "operand", name, new_name)
+        unused.difference_update(step.input)
+        made = make_operation(node, step.input)
+        _expect_same(made, step, "op and attributes", name, new_name)
+        controls |= correspondence.controls(index, inside=place_of)
+    if unused:
+        raise GraphError(
+            f"Expected every input of '{new_name}' to be an operand, got {sorted(unused)} unused."
+        )
+    _check_controls(after, new.index, controls)
+    dtypes = node_after.attr["Tout"].list.type
+    for (place, port), dtype in zip(new.results, dtypes, strict=True):
+        node = before.nodes[indices[place]]
+        if (port, dtype) not in enumerate(output_dtypes(node)):
             raise GraphError(
-                f"Expected '{source}' before '{reader}' in one lane of '{stage.name}', which "
-                "depends on it, got another order or lane."
+                f"Expected an output of '{node.name}' with its dtype, got output {port} of dtype "
+                f"{dtype} at node '{new_name}'."
+            )
+    for way in new.ways:
+        edge = misplaced_step(before.readers, way.map(indices.__getitem__))
+        if edge is not None:
+            source_name, reader_name = (before.names[each] for each in edge)
+            raise GraphError(
+                f"Expected '{source_name}' before '{reader_name}' in one lane of '{new_name}', "
+                "which depends on it, got another order or lane."
             )
 
 
-def _check_identity(before: GraphView, after: GraphView, index: int, move: Move) -> None:
-    old, stage = before.nodes[index], after.names[move.node]
-    port = move.ports.get(0)
-    source = f"{stage}:{port}" if port else stage
+def _check_constant_inputs(new: _NewNode, after: GraphView, preserved: Collection[str]) -> None:
+    """Checks that what a node takes as constant is, and cannot be fed."""
+    for position in new.constant_inputs:
+        source, _ = after.fanins[new.index][position]
+        node = after.nodes[source]
+        is_on_device = node.device == after.nodes[new.index].device
+        if node.op != "Const" or not is_on_device or node.name in preserved:
+            raise GraphError(
+                f"Expected constant inputs of '{after.names[new.index]}' to be Const nodes on its "
+                f"device that cannot be fed, got input {position}, '{node.name}' of op {node.op}."
+            )
+
+
+def _check_identity(index: int, correspondence: _Correspondence) -> None:
+    """Checks what is left of a step that is to be preserved."""
+    old, after = correspondence.before.nodes[index], correspondence.after
+    source = correspondence.steps[index]
     expected = node_def_pb2.NodeDef(
         name=old.name, op="Identity", input=[source], device=old.device, attr={"T": old.attr["T"]}
     )
     new = after.nodes[after.index_of[old.name]]
-    expect_same(expected, new, "stage's output", old.name, old.name)
+    _expect_same(expected, new, "output", old.name, old.name)
+
+
+def _check_reader(index: int, correspondence: _Correspondence) -> None:
+    """Checks a node that stays, which may read a step or be placed with it."""
+    before, after = correspondence.before, correspondence.after
+    name = before.names[index]
+    index_after = after.index_of[name]
+    old, new = before.nodes[index], after.nodes[index_after]
+    tensors = tuple(map(correspondence.tensor, before.fanins[index]))
+    _expect_same(tensors, after.fanins[index_after], "inputs", name, name)
+    _check_controls(after, index_after, correspondence.controls(index))
+    expected = node_def_pb2.NodeDef()
+    expected.CopyFrom(old)
+    expected.input[:] = new.input
+    if COLOCATION in old.attr:
+        classes = {_redirect_class(entry, correspondence) for entry in old.attr[COLOCATION].list.s}
+        got = set(new.attr[COLOCATION].list.s) if COLOCATION in new.attr else set()
+        _expect_same(classes, got, COLOCATION, name, name)
+        expected.attr[COLOCATION].CopyFrom(new.attr[COLOCATION])
+    _expect_same(expected, new, "op, device and attributes", name, name)
+
+
+def _redirect_class(entry: bytes, correspondence: _Correspondence) -> bytes:
+    name = entry.removeprefix(COLOCATED_WITH).decode("utf-8", "replace")
+    index = correspondence.before.index_of.get(name)
+    moved = None if index is None else correspondence.moved.get(index)
+    if moved is None or not entry.startswith(COLOCATED_WITH):
+        return entry
+    return COLOCATED_WITH + correspondence.after.names[moved].encode()
+
+
+def _check_controls(view: GraphView, index: int, expected: set[int]) -> None:
+    """Checks that a node waits for `expected`, where it does not read them, and for no others."""
+    controls = set(view.control_fanins[index])
+    missing = expected - controls - {source for source, _ in view.fanins[index]}
+    if missing or not controls <= expected:
+        raise GraphError(
+            "Expected control dependencies on "
+            f"{sorted(view.names[source] for source in expected)}, got "
+            f"{sorted(view.names[source] for source in controls)} at node '{view.names[index]}'."
+        )
+
+
+def _check_others(checked: Collection[int], correspondence: _Correspondence) -> None:
+    """Checks all but the nodes of `before` in `checked`; some may be placed with a step."""
+    before, after = correspondence.before, correspondence.after
+    for name, node in zip(after.names, after.nodes, strict=True):
+        index = before.index_of.get(name)
+        if index is None or index in checked:
+            continue
+        if before.nodes[index] != node or COLOCATION in node.attr:
+            _check_reader(index, correspondence)
+    for field in graph_pb2.GraphDef.DESCRIPTOR.fields:
+        if field.name == "node":
+            continue
+        if getattr(before.graph_def, field.name) != getattr(after.graph_def, field.name):
+            raise GraphError(f"Expected the graph's {field.name} as before, got another.")
+
+
+def _expect_same(expected: object, got: object, what: str, old: str, new: str) -> None:
+    """Checks that `what` of the node `old` is as it was in what stands for it, the node `new`."""
+    if expected != got:
+        raise GraphError(
+            f"Expected the {what} of '{old}' as before the rewrite, {_short(expected)}, got "
+            f"{_short(got)} at node '{new}'."
+        )
+
+
+def _short(value: object) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -1,4 +1,4 @@
-"""The ops that a stage runs: what each computes, and where among its inputs is what."""
+"""The convolution ops: what each computes, and where among its inputs is what."""
 
 from __future__ import annotations
 
@@ -40,11 +40,7 @@ FILTER_POSITIONS = {
 """Where among the inputs of a convolution its filter is; not of those that compute a filter's
 gradient."""
 
-ACTIVATION_OPS = frozenset({"Relu"})
-"""The ops that may come after a convolution in its lane, on a CPU: each has one operand, and a
-result of its type and shape."""
-
-OPERAND_COUNTS = dict.fromkeys(ACTIVATION_OPS, 1) | {
+OPERAND_COUNTS = {
     op: 3 if op in FUSED_CONVOLUTIONS or op in SIZES_POSITIONS else 2 for op in CONVOLUTION_KINDS
 }
 """How many inputs each op has; a fused convolution has the bias as its one argument."""

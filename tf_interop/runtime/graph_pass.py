@@ -31,7 +31,6 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop.convolution import ConvolutionNode, Refusal
 from tf_interop.errors import PlanError
-from tf_interop.graph.activations import add_activations
 from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.device_names import device_type_of, is_local
 from tf_interop.graph.find import find_convolutions
@@ -207,8 +206,7 @@ def _make_stages(
     fetches: Collection[str],
 ) -> graph_pb2.GraphDef:
     """The graph with these stages, checked."""
-    made = [add_activations(view, _schedules(each), nodes_to_preserve) for each in stages]
-    rewritten = rewrite_stages(view, made, nodes_to_preserve)
+    rewritten = rewrite_stages(view, [_schedules(each) for each in stages], nodes_to_preserve)
     check_time_limit()
     check_rewrite(view, GraphView(rewritten), nodes_to_preserve, fetches=fetches, readers_only=True)
     return rewritten

@@ -23,7 +23,7 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop.convolution import ConvolutionNode, Refusal, RefusalReason, batch_size_of
 from tf_interop.errors import PlanError
-from tf_interop.graph.check_units import check_units
+from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS
 from tf_interop.graph.fingerprint import canonical_names
 from tf_interop.graph.properties import GraphProperties
@@ -116,7 +116,7 @@ def make_units_narrow(
         output_shapes=properties.output_shape,
     )
     check_time_limit()
-    check_units(view, GraphView(rewritten), nodes_to_preserve, fetches=fetches, readers_only=True)
+    check_rewrite(view, GraphView(rewritten), nodes_to_preserve, fetches=fetches, readers_only=True)
     op_count = sum(len(unit.steps) for unit in taken)
     measured = None
     if settings.plan is not None:
