@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Packs what check_gpu.sh and profile_gpu.sh need on a GPU machine without a network and without
+# Packs what gpu.sh needs on a GPU machine without a network and without
 # TensorFlow, next to this source tree: headers of Eigen, CUDA, cuDNN and GoogleTest, the compiled
 # library, Python packages, and in FOLDER/configurations the lists of five networks for a GPU.
 #
