@@ -1,27 +1,14 @@
 #!/usr/bin/env bash
-# Tries another version of TensorFlow, also one outside pyproject.toml's bounds: says which of the
-# interfaces used here are others there, then builds against it and runs the tests, in an environment
-# of its own under build/, which stays for whoever mends what differs.
+# Tries another version of TensorFlow, also one outside pyproject.toml's bounds: builds against it and
+# runs the tests, in an environment of its own under build/, which stays for whoever fixes what differs.
 #
 #   scripts/try_tensorflow.sh VERSION [PYTEST OPTIONS]       such as '2.20.*' or 2.22.0rc0
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=${1:?try_tensorflow.sh: expected a version of TensorFlow, such as 2.20.*}
 shift
-this=$(realpath -m "${VENV:-.venv}")
 other=$PWD/build/tensorflow-${version%.\*}
 export TF_CPP_MIN_LOG_LEVEL=3 PIP_DISABLE_PIP_VERSION_CHECK=1
-
-[ -x "$this/bin/python" ] || scripts/setup.sh dev
-[ -x "$other/bin/python" ] || "${PYTHON:-python3}" -m venv "$other"
-echo "Installing TensorFlow $version into $other …"
-"$other/bin/pip" install --quiet "tensorflow==$version"
-# Before the build: where that fails, this says why.
-for venv in "$this" "$other"; do
-  "$venv/bin/python" scripts/tensorflow_interfaces.py --look 2>/dev/null >"$venv/interfaces.txt"
-done
-echo "Interfaces that differ from those of the TensorFlow in $this:"
-"$this/bin/python" scripts/tensorflow_interfaces.py --compare "$this/interfaces.txt" "$other/interfaces.txt"
 
 VENV=$other TENSORFLOW_VERSION=$version scripts/setup.sh
 # The tools of the extra dev. A TensorFlow that is not released yet has no tf_keras of its own.
