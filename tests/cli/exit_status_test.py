@@ -160,7 +160,6 @@ READERS = [
     "profile {} -o new.json",
     "plan explain {}",
     "plan check {}",
-    "plan compare-model {}",
     "plan ResNet50 --profile {} -o new.json",
     "report {} -o new.json",
     "report plan.json --profile {} -o new.json",

@@ -72,7 +72,6 @@ ARGUMENTS = {
     "plan make": "result_model:build --profile host_profile.json -o new_plan.json",
     "plan explain": "plan.json",
     "plan check": "plan.json",
-    "plan compare-model": "profile.json",
     "plan schema": "",
     "report": "plan.json",
     "benchmark measure": "result_model:quiet --variants stock --repetitions 1 --steps 1 "

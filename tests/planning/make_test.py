@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import pathlib
 import subprocess
@@ -29,8 +28,6 @@ from tf_interop.planning.problem import (
     ConvolutionCosts,
     PlanningProblem,
     ProblemNode,
-    load_problem,
-    save_problem,
 )
 from tf_interop.planning.types import GraphPlan
 
@@ -272,43 +269,6 @@ def test_says_what_memory_would_be_enough() -> None:
     make_plan(dataclasses.replace(problem, memory_budget_bytes=25))
 
 
-PAIR = make_problem({"a": "", "b": "a"}, {"a": 1, "b": 2}, {"a b": 3}, merged={"a b": 2})
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "place"),
-    [
-        ('"costs": "b"', '"costs": "c"', r"\$.nodes\[1\].costs"),
-        ('"name": "b"', '"name": "a"', r"\$.costs"),
-        ('"predecessors": ["a"]', '"predecessors": ["c"]', r"\$.nodes\[1\].predecessors"),
-        ('"predecessors": ["a"]', '"predecessors": []', r"\$.nodes\[1\].follows"),
-        ('"latency_us": 2', '"latency_us": 0', r"\$.costs\[1\].candidates\[0\].latency_us"),
-        ('"latency_us": 3', '"latency_us": -3', r"\$.stages\[0\].latency_us"),
-        ('"memory_budget_bytes": null', '"memory_budget_bytes": 0', "memory_budget_bytes"),
-        ('"operation": "b"', '"operation": "c"', r"\$.stages\[0\].stage"),
-        ('"b", "algorithm": "WINOGRAD"', '"b", "algorithm": "FFT"', r"\$.stages\[1\].stage"),
-    ],
-)
-def test_refuses_a_problem_that_is_not_legal(
-    tmp_path: pathlib.Path, old: str, new: str, place: str
-) -> None:
-    path = tmp_path / "problem.json"
-    save_problem(PAIR, path)
-    content = json.dumps(json.loads(path.read_text()))
-    assert old in content
-    path.write_text(content.replace(old, new))
-    with pytest.raises(PlanError, match=place):
-        load_problem(path)
-
-
-def test_refuses_to_plan_what_is_not_legal() -> None:
-    candidate = dataclasses.replace(PAIR.costs[1].candidates[0], latency_us=math.nan)
-    costs = dataclasses.replace(PAIR.costs[1], candidates=(candidate,))
-    for changes in ({"costs": (PAIR.costs[0], costs)}, {"nodes": PAIR.nodes[1:]}):
-        with pytest.raises(PlanError):
-            make_plan(dataclasses.replace(PAIR, **changes))  # type: ignore[arg-type]
-
-
 def test_tells_how_far_it_is() -> None:
     problem = make_problem({"a": "", "b": "a", "c": "b"}, dict.fromkeys("abc", 1.0))
     searched = [f"{count} of 3 convolutions" for count in (1, 2, 3)]
@@ -375,4 +335,4 @@ def test_equal_problems_give_equal_bytes_in_every_process(tmp_path: pathlib.Path
         contents.append([(folder / f"{number}.json").read_bytes() for number in (0, 1)])
     assert contents[0] == contents[1] == contents[2]
     assert b'"merged": true' in contents[0][0]
-    assert b'"rejected": [\n' in contents[0][0]
+    assert b'"rejected": [' in contents[0][0]

@@ -27,7 +27,7 @@ from tf_interop.graph.fingerprint import fingerprint_convolutions
 from tf_interop.graph.independence import Independence
 from tf_interop.planning.check import check_stages
 from tf_interop.planning.make import make_plan
-from tf_interop.planning.problem import MeasuredStage, PlanningProblem, check_problem
+from tf_interop.planning.problem import MeasuredStage, PlanningProblem
 from tf_interop.planning.problem_of_graph import make_planning_problem
 from tf_interop.planning.problem_of_profile import output_bytes, problem_of_profile
 from tf_interop.profile.types import Profile
@@ -52,7 +52,7 @@ def _problem(
     view, convolutions = make_graph(
         nodes, configurations=configurations, regions=regions, devices=devices
     )
-    problem = make_planning_problem(
+    return make_planning_problem(
         view,
         convolutions,
         Independence(view, convolutions),
@@ -60,8 +60,6 @@ def _problem(
         allow_tf32=allow_tf32,
         memory_budget_bytes=1 << 30,
     )
-    check_problem(problem)
-    return problem
 
 
 def _predecessors(problem: PlanningProblem) -> dict[str, tuple[str, ...]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 from typing import Any
 
@@ -27,17 +26,8 @@ from tf_interop.cli.options import (
 from tf_interop.cli.progress import work_on_model
 from tf_interop.convolution import ConvolutionKind, batch_size_of
 from tf_interop.errors import ProfileError
-from tf_interop.planning.cost.calibration import calibrate_model
-from tf_interop.planning.cost.calibration import compare_model as compare_with_model
 from tf_interop.planning.file import load_plan, plan_schema, save_plan
-from tf_interop.planning.problem_of_profile import problem_of_profile
-from tf_interop.planning.show import (
-    explain_stages,
-    predicted,
-    show_comparison,
-    show_plan,
-    summarize_graph,
-)
+from tf_interop.planning.show import explain_stages, predicted, show_plan, summarize_graph
 from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import Profile
@@ -244,43 +234,6 @@ def check(file: str) -> Result:
         click.echo(f"{file}: legal, for {len(loaded.graphs)} graphs")
 
     return Result({"plan": file, "graphs": [*map(summarize_graph, loaded.graphs)]}, show)
-
-
-@command("plan compare-model profile.json", group=plan, name="compare-model", reads_files=True)
-@click.argument("file", metavar="PROFILE")
-@tf32_option
-def compare_model(file: str, allow_tf32: bool) -> Result:
-    """Compares modelled and measured stages of PROFILE.
-
-    The model sees the kernels of each algorithm, as measured alone, and not the stages.
-    """
-    profile = load_profile(file)
-    problem = problem_of_profile(profile, allow_tf32=allow_tf32)
-    compared = compare_with_model(problem)
-    if not compared:
-        if profile.device.sm_limits is None:
-            raise ProfileError(
-                f"Expected a profile of a GPU in '{file}', got one of {profile.device.name}, which "
-                "has no SMs to model. Measure on a GPU."
-            )
-        raise ProfileError(
-            f"Expected measured stages of convolutions whose kernels are known in '{file}', got "
-            f"{len(problem.stages)} stages, none of them so. Measure with --stages levels,pairs "
-            "and --trace-kernels."
-        )
-    document = {
-        "measured_stages": len(problem.stages),
-        "compared": [
-            {
-                "stage": each.measured.stage,
-                "measured_us": each.measured.latency_us,
-                "modelled_us": each.modelled_us,
-            }
-            for each in compared
-        ],
-        "calibration": dataclasses.asdict(calibrate_model(problem)),
-    }
-    return Result(document, lambda: show_comparison(problem, compared, Console()))
 
 
 plan.add_schema(plan_schema, "plans")

@@ -170,7 +170,6 @@ def _plan_graph(
     planned = explain_plan(
         problem,
         make_plan(problem, options, on_progress=lambda words: say(f"Planning {name}: {words}")),
-        options,
     )
     # By the graph, and not by the problem that was made of it.
     check_stages(planned.stages, view, convolutions)

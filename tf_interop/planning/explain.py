@@ -2,22 +2,19 @@
 
 The values are those that the search looked at (`StageCosts`). Of each stage the plan keeps what
 was measured of its convolutions with other algorithms, lanes or merged, and what the fastest alone
-would take together. Of the convolutions that share no stage it keeps the few sets that could have
-saved most: looked at are all independent pairs, and of three and more convolutions those of equal
-depth and those that read one image. Sets whose convolutions cost the same are one.
+would take together. Of the independent pairs that share no stage it keeps the few that could have
+saved most; pairs whose convolutions cost the same are one.
 """
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from tf_interop.planning.cost.calibration import calibrate_model
 from tf_interop.planning.cost.stage_costs import Lanes, StageChoice, StageCosts, algorithms_of
-from tf_interop.planning.make import PlanOptions
-from tf_interop.planning.problem import Candidate, ConvolutionCosts, PlanningProblem
+from tf_interop.planning.problem import Candidate, PlanningProblem
 from tf_interop.planning.search.space import Space, bits_of
 from tf_interop.planning.types import (
     Alternative,
@@ -32,15 +29,13 @@ from tf_interop.profile.occupancy import SmUse, compute_sm_use
 from tf_interop.stage import Lane, Stage
 
 _MOST_ALTERNATIVES = 3
-# Sets of convolutions that are modelled to say why they are no stage.
+# Combinations that are modelled to say why pairs are no stage.
 _MOST_MODELLED = 400
 _MOST_REJECTED = 5
-# Sets that are asked after in full, those that could save most.
+# Pairs that are asked after in full, those that could save most.
 _MOST_JUDGED = 40
 
 _NOT_FASTER = "not faster"
-
-_Nodes = tuple[int, ...]
 
 SHARED_RESOURCES = {
     "registers": "registers",
@@ -63,51 +58,48 @@ def sum_of_uses(uses: Sequence[SmUse | None]) -> dict[str, float]:
     return sums
 
 
-def explain_plan(
-    problem: PlanningProblem, plan: GraphPlan, options: PlanOptions | None = None
-) -> GraphPlan:
+def explain_plan(problem: PlanningProblem, plan: GraphPlan) -> GraphPlan:
     """The plan with an explanation for every stage of which the planner predicted something.
 
-    Where it predicted the whole graph, the plan also says which stages it does not have.
+    Where it predicted the whole graph, the plan also says which pairs are no stage.
 
     Args:
         problem: what was planned.
         plan: a plan of it.
-        options: that it was made with.
     """
-    costs = StageCosts(problem, calibrate_model(problem), max_modelled=_MOST_MODELLED)
-    explainer = _Explainer(problem, costs)
+    explainer = _Explainer(problem)
     plan = dataclasses.replace(plan, stages=tuple(map(explainer.explain, plan.stages)))
     if plan.prediction is None:
         return plan
-    return _Judge(problem, plan, costs, (options or PlanOptions()).max_lanes).explain()
+    rejected = explainer.reject(plan.stages)
+    why_no_stage = ""
+    if not plan.stages:
+        why_no_stage = "no two of its measured convolutions are independent"
+        if rejected:
+            names = " and ".join(rejected[0].nodes)
+            why_no_stage = f"the most promising, {names}: {rejected[0].why_not}"
+    return dataclasses.replace(plan, rejected=rejected, why_no_stage=why_no_stage)
 
 
 class _Explainer:
-    """Says what a stage was chosen by."""
+    """Says what stages were chosen by, and why pairs are none."""
 
-    def __init__(self, problem: PlanningProblem, costs: StageCosts) -> None:
+    def __init__(self, problem: PlanningProblem) -> None:
         self._problem = problem
-        self._costs = costs
+        self._costs = StageCosts(problem, calibrate_model(problem), max_modelled=_MOST_MODELLED)
         self._place = {node.name: place for place, node in enumerate(problem.nodes)}
-        # Graphs repeat their blocks.
-        self._modelled: dict[Stage[str], list[StageChoice]] = {}
 
     def explain(self, planned: PlannedStage) -> PlannedStage:
         prediction, stage = planned.prediction, planned.stage
         if prediction is None:
             return planned
-        alternatives = sorted(
-            self._alternatives(stage, prediction), key=lambda each: each.latency_us
-        )
-        fastest = [self._costs_of(node).fastest.algorithm for node in stage.operations]
-        merged = [each for each in alternatives if each.stage.is_merged][:1]
-        # What is fastest alone is what one would try without a profile.
+        fastest = [self._fastest(node).algorithm for node in stage.operations]
+        # What is fastest alone first: that is what one would try without a profile.
         telling = sorted(
-            alternatives,
+            self._alternatives(stage, prediction),
             key=lambda each: (
                 each.stage.is_merged or [step.algorithm for step in each.stage.steps] != fastest,
-                each not in merged,
+                each.latency_us,
             ),
         )[:_MOST_ALTERNATIVES]
         explanation = StageExplanation(
@@ -117,7 +109,7 @@ class _Explainer:
         return dataclasses.replace(planned, explanation=explanation)
 
     def _explain_lane(self, lane: Lane[str]) -> LaneExplanation:
-        fastest = [self._costs_of(node).fastest for node in lane.operations]
+        fastest = [self._fastest(node) for node in lane.operations]
         # The wider convolution of a merged lane is none of the candidates.
         pinned = fastest if lane.merged else self._candidates(lane)
         return LaneExplanation(
@@ -137,16 +129,12 @@ class _Explainer:
             for lane in stage.lanes
             for nodes in (zip(lane.operations) if lane.merged else [lane.operations])
         )
-        of_costs = stage.map(lambda node: self._costs_of(node).name)
-        if of_costs not in self._modelled:
-            self._modelled[of_costs] = self._costs.usual(lanes)
+        seen = {algorithms_of(stage.map(lambda node: self._problem.nodes[self._place[node]].costs))}
         measured = sorted(self._costs.measured(lanes), key=lambda each: each.latency_us)
-        seen = {algorithms_of(of_costs)}
-        for choice in (*measured, *self._modelled[of_costs]):
-            if algorithms_of(choice.stage) in seen:
-                continue
-            seen.add(algorithms_of(choice.stage))
-            placed = self._costs.place(choice.stage, lanes)
+        for choice in (*measured, *self._costs.usual(lanes)):
+            algorithms = algorithms_of(choice.stage)
+            placed = None if algorithms in seen else self._costs.place(choice.stage, lanes)
+            seen.add(algorithms)
             if placed is not None:
                 other = placed.map(lambda place: self._problem.nodes[place].name)
                 why_not = self._why_not(choice, prediction)
@@ -191,137 +179,78 @@ class _Explainer:
         return use if use.blocks else None
 
     def _candidates(self, lane: Lane[str]) -> list[Candidate]:
-        found = [self._costs_of(step.operation).candidate(step.algorithm) for step in lane.steps]
+        of_node = self._problem.node_costs
+        found = [
+            of_node[self._place[step.operation]].candidate(step.algorithm) for step in lane.steps
+        ]
         return [each for each in found if each is not None]
 
-    def _costs_of(self, node: str) -> ConvolutionCosts:
-        return self._problem.node_costs[self._place[node]]
+    def _fastest(self, node: str) -> Candidate:
+        return self._problem.node_costs[self._place[node]].fastest
 
-
-@dataclasses.dataclass(slots=True)
-class _Kind:
-    """Sets of convolutions that cost the same and share no stage.
-
-    Attributes:
-        nodes: of one of them: one with as few nodes in stages as there are.
-        in_stages: how many of these are in a stage.
-        gain_us: the most that they could save.
-        count: how many such sets there are.
-    """
-
-    nodes: _Nodes
-    in_stages: int
-    gain_us: float
-    count: int = 0
-
-
-class _Judge:
-    """Finds the most promising stages that a plan does not have, and why it does not."""
-
-    def __init__(
-        self, problem: PlanningProblem, plan: GraphPlan, costs: StageCosts, max_lanes: int
-    ) -> None:
-        self._problem = problem
-        self._plan = plan
-        self._costs = costs
-        self._max_lanes = max_lanes
-        place = {node.name: number for number, node in enumerate(problem.nodes)}
-        self._stage_of: Mapping[int, int] = {
-            place[name]: number for number, stage in enumerate(plan.stages) for name in stage.nodes
-        }
-
-    def explain(self) -> GraphPlan:
+    def reject(self, stages: Sequence[PlannedStage]) -> tuple[RejectedStage, ...]:
+        """The most promising of the pairs that share no stage, and why they do not."""
+        nodes = self._problem.nodes
+        stage_of = {name: number for number, each in enumerate(stages) for name in each.nodes}
+        # Of pairs that cost the same one with as few nodes in stages as there are.
+        kinds: dict[object, list[tuple[int, float, tuple[int, int]]]] = {}
+        for pair in self._independent_pairs():
+            its = [stage_of.get(nodes[node].name) for node in pair]
+            if its[0] is None or its[0] != its[1]:
+                gain_us = min(self._problem.node_costs[node].fastest.latency_us for node in pair)
+                key = (*sorted(nodes[node].costs for node in pair), self._share_an_image(pair))
+                in_stages = sum(each is not None for each in its)
+                kinds.setdefault(key, []).append((in_stages, -gain_us, pair))
+        judged = [
+            (in_stages, *self._judge(pair, stage_of), minus_gain_us, pair, len(alike))
+            for alike in sorted(kinds.values(), key=min)[:_MOST_JUDGED]
+            for in_stages, minus_gain_us, pair in [min(alike)]
+        ]
         # First of convolutions that are in no stage at all, then of those in different ones.
-        kinds = sorted(self._kinds(), key=lambda kind: (kind.in_stages, -kind.gain_us, kind.nodes))
-        judged = [(kind, *self._judge(kind.nodes)) for kind in kinds[:_MOST_JUDGED]]
-        judged.sort(key=lambda each: (each[0].in_stages, -each[2], -each[0].gain_us))
-        rejected = tuple(
-            RejectedStage(self._names(kind.nodes), why_not, kind.count)
-            for kind, why_not, _ in judged[:_MOST_REJECTED]
+        judged.sort(key=lambda each: (each[0], -each[1], each[3]))
+        return tuple(
+            RejectedStage(tuple(nodes[node].name for node in pair), why_not, count)
+            for _, _, why_not, _, pair, count in judged[:_MOST_REJECTED]
         )
-        why_no_stage = ""
-        if not self._plan.stages:
-            why_no_stage = "no two of its measured convolutions are independent"
-            if rejected:
-                names = " and ".join(rejected[0].nodes)
-                why_no_stage = f"the most promising, {names}: {rejected[0].why_not}"
-        return dataclasses.replace(self._plan, rejected=rejected, why_no_stage=why_no_stage)
 
-    def _kinds(self) -> list[_Kind]:
-        kinds: dict[object, _Kind] = {}
-        fastest_us = [costs.fastest.latency_us for costs in self._problem.node_costs]
-        for nodes in self._independent_sets():
-            stages = {self._stage_of.get(node) for node in nodes}
-            if len(stages) == 1 and None not in stages:
-                continue
-            costs = sorted(self._problem.nodes[node].costs for node in nodes)
-            in_stages = sum(node in self._stage_of for node in nodes)
-            times_us = [fastest_us[node] for node in nodes]
-            kind = kinds.setdefault(
-                (*costs, self._share_a_merge_key(nodes)),
-                _Kind(nodes, in_stages, sum(times_us) - max(times_us)),
-            )
-            if in_stages < kind.in_stages:
-                kind.nodes, kind.in_stages = nodes, in_stages
-            kind.count += 1
-        return list(kinds.values())
-
-    def _independent_sets(self) -> Iterator[_Nodes]:
-        """Pairs; and of three and more those of one depth, and those of them on one image."""
-        space = Space(self._problem.predecessors, lambda _: ())
-        depths: list[int] = []
-        in_group: dict[str, int] = collections.defaultdict(int)
-        levels: dict[object, list[int]] = collections.defaultdict(list)
+    def _independent_pairs(self) -> Iterator[tuple[int, int]]:
+        ancestors = Space(self._problem.predecessors, lambda _: ()).ancestors
+        in_group: dict[str, int] = {}
         for number, node in enumerate(self._problem.nodes):
-            depth = 1 + max((depths[each] for each in space.predecessors[number]), default=0)
-            depths.append(depth)
-            for other in bits_of(in_group[node.group] & ~space.ancestors[number]):
+            before = in_group.get(node.group, 0)
+            for other in bits_of(before & ~ancestors[number]):
                 yield other, number
-            in_group[node.group] |= 1 << number
-            levels[depth, node.group].append(number)
-            if node.merge_key is not None:
-                levels[depth, node.group, node.merge_key].append(number)
-        yield from dict.fromkeys(tuple(level) for level in levels.values() if len(level) > 2)
+            in_group[node.group] = before | 1 << number
 
-    def _judge(self, nodes: _Nodes) -> tuple[str, float]:
-        """Why they are no stage, and what they would save as far as values go; 0 for nothing."""
-        lanes = tuple((node,) for node in nodes)
-        alone_us = sum(self._problem.node_costs[node].fastest.latency_us for node in nodes)
+    def _judge(self, pair: tuple[int, int], stage_of: dict[str, int]) -> tuple[float, str]:
+        """What a pair would save as far as values go, 0 for nothing, and why it is no stage."""
+        lanes = tuple((node,) for node in pair)
+        alone_us = sum(self._problem.node_costs[node].fastest.latency_us for node in pair)
         choices = self._costs.choices(lanes)
         if choices:
             saved_us = alone_us - choices[0].latency_us
-            return f"{saved_us:.1f} us faster, {choices[0].source.value}, but " + (
-                self._why_not_made(nodes)
-            ), saved_us
+            names = [self._problem.nodes[node].name for node in pair]
+            staged = [
+                f"'{name}' runs in stage {stage_of[name]}" for name in names if name in stage_of
+            ]
+            memory = "" if self._problem.memory_budget_bytes is None else ", the memory budget"
+            why = " and ".join(staged) or (
+                f"the order of this plan{memory} or a bound of the search leaves them no place"
+            )
+            return saved_us, f"{saved_us:.1f} us faster, {choices[0].source.value}, but {why}"
         measured = self._costs.measured(lanes)
         known = measured or self._costs.usual(lanes)
         why_not = "not measured together, and without kernels or device there is no model"
         if known:
             best = min(known, key=lambda each: each.latency_us)
             why_not = _no_win_words(best, alone_us - best.latency_us)
-        if self._share_a_merge_key(nodes) and not any(each.stage.is_merged for each in measured):
+        if self._share_an_image(pair) and not any(each.stage.is_merged for each in measured):
             why_not += "; merged into a wider convolution they were not measured"
-        return why_not, 0.0
+        return 0.0, why_not
 
-    def _why_not_made(self, nodes: _Nodes) -> str:
-        if len(nodes) > self._max_lanes:
-            return f"stages of up to {self._max_lanes} were searched for"
-        uses = [
-            f"'{name}' runs in stage {self._stage_of[node]}"
-            for node, name in zip(nodes, self._names(nodes), strict=True)
-            if node in self._stage_of
-        ]
-        if uses:
-            return " and ".join(uses)
-        memory = "" if self._problem.memory_budget_bytes is None else ", the memory budget"
-        return f"the order of this plan{memory} or a bound of the search leaves them no place"
-
-    def _share_a_merge_key(self, nodes: _Nodes) -> bool:
-        keys = {self._problem.nodes[node].merge_key for node in nodes}
-        return len(keys) == 1 and None not in keys
-
-    def _names(self, nodes: _Nodes) -> tuple[str, ...]:
-        return tuple(self._problem.nodes[node].name for node in nodes)
+    def _share_an_image(self, pair: tuple[int, int]) -> bool:
+        first, second = (self._problem.nodes[node].merge_key for node in pair)
+        return first is not None and first == second
 
 
 def _no_win_words(choice: StageChoice, saved_us: float) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from tf_interop.errors import PlanError
 from tf_interop.planning.cost.calibration import ModelCalibration, calibrate_model
 from tf_interop.planning.cost.stage_costs import Lanes, StageChoice, StageCosts
-from tf_interop.planning.problem import PlanningProblem, check_problem
+from tf_interop.planning.problem import PlanningProblem
 from tf_interop.planning.search.blocks import SearchBounds, search_blocks
 from tf_interop.planning.search.space import (
     OnProgress,
@@ -76,13 +76,8 @@ def make_plan(
         none of them run one after another. Equal problems give equal plans.
 
     Raises:
-        PlanError: the problem is not legal, or a convolution does not fit into the memory; names
-            it and what would be needed.
+        PlanError: a convolution does not fit into the memory; names it and what would be needed.
     """
-    try:
-        check_problem(problem)
-    except ValueError as error:
-        raise PlanError(f"{error}. Correct the problem.") from error
     return _Planner(problem, options or PlanOptions()).plan(on_progress)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import msgspec
@@ -225,58 +225,9 @@ class PlanningProblem:
         return tuple(tuple(place[name] for name in each) for each in names)
 
 
-def check_problem(problem: PlanningProblem) -> None:
-    """Checks what the types allow and no problem may be.
-
-    Raises:
-        ValueError: names are not unique, something refers to what is not there, nodes come before
-            what they depend on, a convolution has two candidates of one algorithm, a stage is not
-            valid, or a number is out of its bounds or not finite. Names the place as `$.nodes[3]`.
-    """
-    # The bounds of the types, which hold for files; JSON has no infinity either.
-    msgspec.json.decode(msgspec.json.encode(problem), type=PlanningProblem)
-    names = _unique((each.name for each in problem.costs), "$.costs")
-    _unique((node.name for node in problem.nodes), "$.nodes")
-    for index, costs in enumerate(problem.costs):
-        algorithms = (str(candidate.algorithm) for candidate in costs.candidates)
-        _unique(algorithms, f"$.costs[{index}].candidates")
-    before: set[str] = set()
-    for index, node in enumerate(problem.nodes):
-        place = f"$.nodes[{index}]"
-        _expect_known([node.costs], names, f"{place}.costs", f"names of costs for '{node.name}'")
-        what = f"what node '{node.name}' depends on before it"
-        _expect_known(node.predecessors, before, f"{place}.predecessors", what)
-        what = f"predecessors of node '{node.name}'"
-        _expect_known(node.follows, node.predecessors, f"{place}.follows", what)
-        before.add(node.name)
-    for index, stage in enumerate(problem.stages):
-        place = f"$.stages[{index}].stage"
-        _expect_known(stage.stage.operations, names, place, "names of costs")
-        try:
-            stage.stage.validate()
-        except ValueError as error:
-            raise ValueError(f"{error} of `{place}`") from error
-
-
-def _unique(names: Iterable[str], place: str) -> set[str]:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise ValueError(f"Expected each name once, got '{name}' again at `{place}`")
-        seen.add(name)
-    return seen
-
-
-def _expect_known(names: Iterable[str], known: Container[str], place: str, what: str) -> None:
-    for name in names:
-        if name not in known:
-            raise ValueError(f"Expected {what}, got '{name}' at `{place}`")
-
-
 PROBLEM_FILE = VersionedFormat(
     PlanningProblem,
     noun="planning problem",
-    check=check_problem,
     error=PlanError,
     remedy="Correct the file, or make the problem anew.",
 )

@@ -1,8 +1,7 @@
-"""Plans for people to read: what they come to, why they are as they are, and how the model does."""
+"""Plans for people to read: what they come to, and why they are as they are."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,20 +9,17 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from tf_interop.planning.cost.calibration import ModelComparison, calibrate_model
-from tf_interop.planning.explain import SHARED_RESOURCES, sum_of_uses
-from tf_interop.planning.problem import PlanningProblem, ValueSource
+from tf_interop.planning.explain import sum_of_uses
+from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.types import (
     GraphPlan,
     GraphPrediction,
     LaneExplanation,
-    MeasuredStep,
     Plan,
     PlannedStage,
     StageExplanation,
     StagePrediction,
 )
-from tf_interop.profile.tables import describe_convolution
 from tf_interop.stage import Lane, Stage
 from tf_interop.tables import UNKNOWN, new_table, percent, print_on
 
@@ -35,6 +31,10 @@ _SM_COLUMNS = {
     "dram_utilization": "DRAM",
     "memory_stall": "stalls",
 }
+_MEASURED_FIELDS = (
+    *("unit_count", "narrow_op_count", "step_ms", "stock_ms"),
+    *("ratio", "error", "cores"),
+)
 _ANY = "any"
 _MOST_UNITS = 20
 
@@ -70,16 +70,18 @@ def show_plan(plan: Plan, console: Console, lacking: Sequence[str] | None = None
 
 
 def explain_stages(plan: Plan, console: Console) -> None:
-    """Prints, stage by stage, what it was chosen by.
+    """Prints what `show_plan` does, then stage by stage what it was chosen by.
 
     Args:
         plan: any plan; of stages that no planner made there is little to say.
         console: where to print.
     """
+    show_plan(plan, console)
     is_sm_known = False
     for graph in plan.graphs:
-        lines = [*_describe_graph(graph), *(f"  {line}" for line in _remarks(graph))]
-        print_on(console, "\n".join(lines))
+        print_on(console, f"\nGraph {graph.fingerprint}, {name_graph(graph)}")
+        for line in _describe_search(graph):
+            print_on(console, f"  {line}")
         for number, planned in enumerate(graph.stages):
             print_on(console, f"\nStage {number}: {_describe_values(planned)}")
             print_on(console, "\n".join(_describe_runs(planned)))
@@ -93,61 +95,14 @@ def explain_stages(plan: Plan, console: Console) -> None:
         for each in graph.rejected:
             alike = f" ({each.count - 1} more of the same costs)" if each.count > 1 else ""
             print_on(console, f"  {' and '.join(each.nodes)}{alike}: {each.why_not}")
-        print_on(console, "")
     if is_sm_known:
         print_on(
             console,
-            "Shares of one SM are those of the kernel that takes most of an algorithm's time, "
+            "\nShares of one SM are those of the kernel that takes most of an algorithm's time, "
             "alone: registers,\nshared memory and threads follow from its measured launch, the "
             "others were measured. Where lanes ask\nfor more than 100 % together they take turns. "
             "Stalls: those that wait for memory, of all.",
         )
-
-
-def show_comparison(
-    problem: PlanningProblem, compared: Sequence[ModelComparison], console: Console
-) -> None:
-    """Prints the model beside every measured stage that it can say something of.
-
-    Args:
-        problem: whose stages they are.
-        compared: what `compare_model` gave.
-        console: where to print.
-    """
-    table = new_table("Stages: measured, and modelled from their kernels alone")
-    table.add_column("convolutions, algorithms", overflow="fold")
-    for heading in ("measured us", "modelled us", "error"):
-        table.add_column(heading, justify="right")
-    table.leading = 1
-    errors = []
-    for each in compared:
-        errors.append(each.modelled_us / each.measured.latency_us - 1)
-        table.add_row(
-            "\n".join(
-                f"{_describe_costs(problem, step.operation)}, {step.algorithm}"
-                for step in each.measured.stage.steps
-            ),
-            f"{each.measured.latency_us:.1f}",
-            f"{each.modelled_us:.1f}",
-            f"{100 * errors[-1]:+.0f} %",
-        )
-    print_on(console, table)
-    sizes = sorted(map(abs, errors))
-    print_on(
-        console,
-        f"\n{len(compared)} of {len(problem.stages)} measured stages could be modelled. Error: "
-        f"median {100 * statistics.median(errors):+.0f} %, of its size median "
-        f"{percent(statistics.median(sizes))}, largest {percent(sizes[-1])}.",
-    )
-    calibration = calibrate_model(problem)
-    if calibration.stages:
-        print_on(
-            console,
-            f"Plans by this profile multiply what is modelled by {calibration.factor:.2f}, and "
-            f"trust the result to {percent(calibration.spread)}.",
-        )
-    else:
-        print_on(console, "Too few to correct the model by: plans take it as it is.")
 
 
 def name_graph(graph: GraphPlan) -> str:
@@ -167,22 +122,11 @@ def summarize_graph(graph: GraphPlan) -> dict[str, Any]:
         "unmeasured": None if graph.prediction is None else graph.prediction.unmeasured_count,
         "stages": len(graph.stages),
         **{
-            field: None if prediction is None else getattr(prediction, field)
+            field: getattr(prediction, field, None)
             for field in ("latency_us", "sequential_us", "peak_bytes")
         },
         "narrow_units": len(graph.narrow_units),
-        **{
-            field: None if measured is None else getattr(measured, field)
-            for field in (
-                "unit_count",
-                "narrow_op_count",
-                "step_ms",
-                "stock_ms",
-                "ratio",
-                "error",
-                "cores",
-            )
-        },
+        **{field: getattr(measured, field, None) for field in _MEASURED_FIELDS},
     }
 
 
@@ -192,34 +136,6 @@ def predicted(graph: GraphPlan) -> GraphPrediction | None:
     if prediction is None or 0 < graph.convolution_count <= prediction.unmeasured_count:
         return None
     return prediction
-
-
-def describe_lanes(stage: Stage[str]) -> list[str]:
-    """What each lane runs and asks for, in words."""
-    lines = []
-    for number, lane in enumerate(stage.lanes):
-        runs = " → ".join(f"{step.operation} with {step.algorithm or _ANY}" for step in lane.steps)
-        if lane.merged:
-            names = " and ".join(lane.operations)
-            algorithm = lane.steps[0].algorithm or _ANY
-            runs = f"{names}, merged into one wider convolution, with {algorithm}"
-        options = describe_options(lane)
-        lines.append(f"lane {number}: {runs}{options and f', {options}'}")
-    return lines
-
-
-def describe_options(lane: Lane[str]) -> str:
-    """What a lane asks of the device, in words; empty for nothing."""
-    priority = f"priority {lane.priority}" if lane.priority else ""
-    sms = f"{lane.sm_count} SMs of its own" if lane.sm_count else ""
-    return ", ".join(filter(None, (priority, sms)))
-
-
-def describe_algorithms(lane: Lane[str]) -> str:
-    """The algorithms of a lane, such as `GEMM → FFT` and `2 merged with GEMM`."""
-    if lane.merged:
-        return f"{len(lane.steps)} merged with {lane.steps[0].algorithm or _ANY}"
-    return " → ".join(step.algorithm or _ANY for step in lane.steps)
 
 
 def _planned_table(graphs: Sequence[GraphPlan]) -> Table:
@@ -262,53 +178,16 @@ def _tuned_table(graphs: Sequence[GraphPlan]) -> Table:
     return table
 
 
-def _describe_graph(graph: GraphPlan) -> Iterator[str]:
-    batch = "any batch size" if graph.batch_size is None else f"batch size {graph.batch_size}"
-    if graph.measured is not None:
-        yield f"Graph {graph.fingerprint}, {batch}"
-        yield from (f"  {line}" for line in _describe_measured(graph, graph.measured))
-        return
-    yield (
-        f"Graph {graph.fingerprint}, {batch}: {len(graph.stages)} stages for "
-        f"{graph.convolution_count} convolutions"
-    )
-    prediction = predicted(graph)
-    if prediction is None:
-        return
-    share = _measured_share(graph, prediction)
-    words = "measured" if share in (None, 1) else "modelled"
-    if share and share < 1:
-        words = f"{percent(share)} of it measured, the rest modelled"
-    if prediction.unmeasured_count:
-        words = f"{_incomplete(graph)}, {words}"
-    budget = prediction.memory_budget_bytes
-    yield (
-        f"  {prediction.latency_us:.1f} us expected, {words}; {prediction.sequential_us:.1f} us "
-        "one after another, measured"
-    )
-    yield (
-        f"  memory at most {decimal(prediction.peak_bytes)}; "
-        f"{decimal(prediction.sequential_peak_bytes)} one after another; "
-        + ("no budget" if budget is None else f"budget {decimal(budget)}")
-    )
-    yield f"  search: {prediction.search}"
-
-
-def _describe_measured(graph: GraphPlan, measured: MeasuredStep) -> Iterator[str]:
-    count = len(graph.narrow_units)
-    yield (
-        f"{count} of {measured.unit_count} units, of {measured.narrow_op_count} operations, run on "
-        f"one core each; everything else on all {measured.cores}"
-    )
-    yield (
-        f"{measured.step_ms:.2f} ms a step, stock TensorFlow {measured.stock_ms:.2f} ms, measured "
-        f"by turns in one run: {measured.ratio:.2f} ± {measured.error:.2f} times as fast as stock"
-    )
-    if count:
-        yield f"{measured.predicted_ms:.2f} ms by the simulation that proposed it"
+def _describe_search(graph: GraphPlan) -> Iterator[str]:
+    """How the stages or units were found, and which units these are."""
+    if graph.prediction is not None:
+        budget = graph.prediction.memory_budget_bytes
+        yield "no memory budget" if budget is None else f"memory budget {decimal(budget)}"
+        yield f"search: {graph.prediction.search}"
+    if graph.narrow_units:
         shown = ", ".join(graph.narrow_units[:_MOST_UNITS])
-        more = f", and {count - _MOST_UNITS} more, in --json" if count > _MOST_UNITS else ""
-        yield f"on one core: {shown}{more}"
+        more = len(graph.narrow_units) - _MOST_UNITS
+        yield f"on one core: {shown}{f', and {more} more, in --json' if more > 0 else ''}"
 
 
 def _prediction_cells(graph: GraphPlan) -> tuple[str, ...]:
@@ -381,12 +260,31 @@ def _describe_values(planned: PlannedStage) -> str:
 def _describe_runs(planned: PlannedStage) -> Iterator[str]:
     """The lanes of a stage, those of each batch size where they are not the same for all."""
     if not planned.schedules:
-        yield from (f"  {line}" for line in describe_lanes(planned.stage))
+        yield from (f"  {line}" for line in _describe_lanes(planned.stage))
         return
     for schedule in planned.schedules:
         yield f"  batch size {schedule.batch_size}:"
-        yield from (f"    {line}" for line in describe_lanes(schedule.stage))
+        yield from (f"    {line}" for line in _describe_lanes(schedule.stage))
     yield "  any other batch size: in sequence"
+
+
+def _describe_lanes(stage: Stage[str]) -> Iterator[str]:
+    for number, lane in enumerate(stage.lanes):
+        runs = " → ".join(f"{step.operation} with {step.algorithm or _ANY}" for step in lane.steps)
+        if lane.merged:
+            names = " and ".join(lane.operations)
+            algorithm = lane.steps[0].algorithm or _ANY
+            runs = f"{names}, merged into one wider convolution, with {algorithm}"
+        priority = f", priority {lane.priority}" if lane.priority else ""
+        sms = f", {lane.sm_count} SMs of its own" if lane.sm_count else ""
+        yield f"lane {number}: {runs}{priority}{sms}"
+
+
+def _describe_algorithms(lane: Lane[str]) -> str:
+    """The algorithms of a lane, such as `GEMM → FFT` and `2 merged with GEMM`."""
+    if lane.merged:
+        return f"{len(lane.steps)} merged with {lane.steps[0].algorithm or _ANY}"
+    return " → ".join(step.algorithm or _ANY for step in lane.steps)
 
 
 def _lane_table(explained: Sequence[LaneExplanation]) -> Table:
@@ -424,43 +322,13 @@ def _reasons(
             if len(lane.steps) == 1:
                 fastest = f"alone {explained.fastest_algorithm or _ANY}"
             yield f"Lane {number}: {fastest} is faster, {explained.fastest_us:.1f} us"
-    yield from _complement(explanation.lanes)
     yield (
         f"Memory: {decimal(prediction.workspace_bytes)} of workspace; "
         f"{decimal(prediction.peak_bytes)} with outputs and what is alive across the stage"
     )
     for alternative in explanation.alternatives:
-        algorithms = ", ".join(map(describe_algorithms, alternative.stage.lanes))
+        algorithms = ", ".join(map(_describe_algorithms, alternative.stage.lanes))
         yield (
             f"Not {algorithms} ({alternative.latency_us:.1f} us {alternative.source.value}, "
             f"{decimal(alternative.workspace_bytes)} of workspace): {alternative.why_not}"
         )
-
-
-def _complement(lanes: Sequence[LaneExplanation]) -> Iterator[str]:
-    """What each lane takes most of, and when it leaves the arithmetic units to others."""
-    if len(lanes) < 2 or not all(lane.sm_use for lane in lanes):
-        return
-    most = []
-    for lane in lanes:
-        shares = {field: getattr(lane.sm_use, field) or 0.0 for field in SHARED_RESOURCES}
-        most.append(max(shares.items(), key=lambda each: each[1]))
-    if len({field for field, _ in most}) == 1:
-        yield f"All lanes take more of the {SHARED_RESOURCES[most[0][0]]} than of anything else"
-    else:
-        words = [
-            f"lane {number} most of the {SHARED_RESOURCES[field]} ({percent(share)})"
-            for number, (field, share) in enumerate(most)
-        ]
-        yield f"Different resources: {', '.join(words)}"
-    for number, lane in enumerate(lanes):
-        if lane.sm_use is not None and lane.sm_use.memory_stall:
-            yield (
-                f"Lane {number} waits for memory in {percent(lane.sm_use.memory_stall)} of its "
-                "stalls; meanwhile the ALUs are free for the others"
-            )
-
-
-def _describe_costs(problem: PlanningProblem, name: str) -> str:
-    configuration = problem.costs_by_name[name].configuration
-    return name if configuration is None else describe_convolution(configuration)

@@ -311,7 +311,9 @@ class GraphPlan:
             made the plan.
         mode: what the graph computes of its model; None where that is not known, as for a function.
         narrow_units: canonical names of the units that run on one core each, on a CPU.
-        measured: whole steps with `narrow_units`, where they were measured.
+        split_units: canonical names of the units that run once for each part of the batch, each
+            part on one core, on a CPU. A plan has these or `narrow_units`.
+        measured: whole steps with those units, where they were measured.
     """
 
     fingerprint: str
@@ -324,7 +326,13 @@ class GraphPlan:
     why_no_stage: str = ""
     mode: GraphMode | None = None
     narrow_units: tuple[str, ...] = ()
+    split_units: tuple[str, ...] = ()
     measured: MeasuredStep | None = None
+
+    @property
+    def changes_graph(self) -> bool:
+        """Whether there is a stage, or a unit that is narrow or split."""
+        return bool(self.stages or self.narrow_units or self.split_units)
 
     @property
     def in_order(self) -> tuple[tuple[int, Planned], ...]:

@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Sequence
 
 from tf_interop.planning.cost.sm_model import Device, ModelKernel, model_lanes_us
-from tf_interop.planning.problem import Candidate, MeasuredStage, PlanningProblem
+from tf_interop.planning.problem import Candidate, PlanningProblem
 from tf_interop.stage import Stage
 
 UNCALIBRATED_SPREAD = 0.2
@@ -40,51 +40,21 @@ class ModelCalibration:
     stages: int = 0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ModelComparison:
-    """A measured stage beside what the model says of it.
-
-    Attributes:
-        measured: the measurement.
-        modelled_us: of the model, not calibrated.
-    """
-
-    measured: MeasuredStage
-    modelled_us: float
-
-
-def compare_model(
-    problem: PlanningProblem, stages: Sequence[MeasuredStage] | None = None
-) -> tuple[ModelComparison, ...]:
-    """Models every measured stage whose kernels are known.
-
-    Args:
-        problem: a legal one.
-        stages: some of its measured stages; None for all.
-
-    Returns:
-        In the order of the stages; those that cannot be modelled are left out.
-    """
-    compared = []
-    for measured in problem.stages if stages is None else stages:
-        lanes = [
-            [problem.costs_by_name[step.operation].candidate(step.algorithm) for step in lane.steps]
-            for lane in measured.stage.lanes
-        ]
-        modelled_us = model_stage(problem, measured.stage, lanes)
-        if modelled_us is not None:
-            compared.append(ModelComparison(measured, modelled_us))
-    return tuple(compared)
-
-
 def calibrate_model(problem: PlanningProblem) -> ModelCalibration:
     """Learns from measured stages; as it is, where there are fewer than three.
 
     Of many stages every second, third, … is taken, so that it does not take longer than planning.
     """
     stride = math.ceil(len(problem.stages) / _MOST_FOR_CALIBRATION) or 1
-    compared = compare_model(problem, problem.stages[::stride])
-    ratios = [each.measured.latency_us / each.modelled_us for each in compared]
+    ratios = []
+    for measured in problem.stages[::stride]:
+        candidates = [
+            [problem.costs_by_name[step.operation].candidate(step.algorithm) for step in lane.steps]
+            for lane in measured.stage.lanes
+        ]
+        modelled_us = model_stage(problem, measured.stage, candidates)
+        if modelled_us is not None:
+            ratios.append(measured.latency_us / modelled_us)
     if len(ratios) < _FEWEST_FOR_CALIBRATION:
         return ModelCalibration()
     factor = statistics.median(ratios)
