@@ -74,8 +74,9 @@ LATE = {
     "m/invariant": "Enter between",
     **_loop("m", "x", "m/invariant"),
     "last": "Neg m/exit",
-    # Who waits for m waits for l, too: the same as if it read both.
     "both": "Add late last",
+    "l/other_exit": "Exit l/switch",
+    "with_late": "Neg l/other_exit",
 }
 
 
@@ -139,7 +140,9 @@ LATE = {
             id="loop",
         ),
         pytest.param(
-            LATE, ["x early", "late between", "last both"], id="through_the_next_iteration_alone"
+            LATE,
+            ["x early", "late between with_late", "last", "both"],
+            id="through_the_next_iteration_alone",
         ),
         pytest.param({**L, **_loop("m", "x")}, ["x", "l/condition", "m/condition"], id="two_loops"),
         pytest.param(

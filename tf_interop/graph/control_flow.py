@@ -17,8 +17,8 @@ order of the nodes, and so is what a loop computes in one iteration and hands on
 
     early --> Enter --> body --> NextIteration - - > Merge --> Switch --> Exit --> late
 
-So a region is also after the same loops, those that must have ended, and after the same nodes
-that may wait for others without an edge (`hidden_waits`).
+So the end of a loop is one of the nodes that wait for others without an edge (`hidden_waits`), and
+a region is also after the same of these.
 """
 
 from __future__ import annotations
@@ -84,17 +84,18 @@ class ControlFlow:
             GraphError: the graph has a cycle.
         """
         self._view = view
-        self._keys: dict[tuple[_Place, int, int], str] = {(_ROOT, 0, 0): ROOT_REGION}
+        self._keys: dict[tuple[_Place, int], str] = {(_ROOT, 0): ROOT_REGION}
         self._places: list[_Place | None] | None = None
-        self._loops_before = [0] * len(view)
+        waits = {index: view.names[index] for index in find_hidden_waits(view, fed)}
         if not _CONTROL_FLOW_OPS.isdisjoint(view.op_types):
             self._places = [None] * len(view)
             for index in view.topological_order():
                 check_time_limit()
                 self._places[index] = self._place_outputs(index, self._places)
-            if not _EXIT_OPS.isdisjoint(view.op_types):
-                self._loops_before = self._find_loops_before(self._places)
-        waits = find_hidden_waits(view, fed)
+                if view.ops[index] in _EXIT_OPS and view.sources(index):
+                    # A loop may have several.
+                    place = self._places[view.sources(index)[0]]
+                    waits[index] = f"the end of {() if place is None else place.frame}"
         self._waits_before = find_waits_before(view, waits) if waits else None
 
     def region(self, index: int) -> str | None:
@@ -110,46 +111,13 @@ class ControlFlow:
         place = _ROOT if self._places is None else self._places[index]
         if place is None:
             return None
-        loops = self._loops_before[index]
         waits = 0 if self._waits_before is None else self._waits_before[index]
-        key = self._keys.get((place, loops, waits))
+        key = self._keys.get((place, waits))
         if key is None:
-            text = repr((place.frame, sorted(place.gates), loops, waits))
+            text = repr((place.frame, sorted(place.gates), waits))
             key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-            self._keys[place, loops, waits] = key
+            self._keys[place, waits] = key
         return key
-
-    def _find_loops_before(self, places: list[_Place | None]) -> list[int]:
-        """For each node the loops that end before it runs, as a bit set.
-
-        What comes after a loop is also after those that come before anything that enters it. In
-        the order of the nodes a loop may be left before all of it has been entered, so one round is
-        not always enough. Along every path the sets grow, and at every loop by that loop: that is
-        why nodes with equal sets have no loop on any path between them.
-        """
-        view = self._view
-        exits = [index for index, op in enumerate(view.ops) if op in _EXIT_OPS]
-        # A frame's number must not depend on the order of the nodes in the GraphDef.
-        frames = sorted({_frame(places, view.sources(index)) for index in exits})
-        bit_of = {frame: 1 << number for number, frame in enumerate(frames)}
-        entered_after = dict.fromkeys(frames, 0)
-        while True:
-            check_time_limit()
-            before = dict(entered_after)
-            loops = [0] * len(view)
-            for index in view.topological_order():
-                sources = view.sources(index)
-                for source in sources:
-                    loops[index] |= loops[source]
-                op = view.ops[index]
-                place = places[index]
-                if op in _ENTER_OPS and place is not None and place.frame in entered_after:
-                    entered_after[place.frame] |= loops[index]
-                elif op in _EXIT_OPS:
-                    frame = _frame(places, sources)
-                    loops[index] |= bit_of[frame] | entered_after[frame]
-            if entered_after == before:
-                return loops
 
     def _place_outputs(self, index: int, places: list[_Place | None]) -> _Place | None:
         """Where the outputs of node `index` are, given that of the nodes before it."""
@@ -246,12 +214,6 @@ class ControlFlow:
                 # Only the end of the loop is known to come about exactly once.
                 return None
         return _Place(place.frame[:-1], frozenset(outer_gates))
-
-
-def _frame(places: list[_Place | None], sources: list[int]) -> tuple[str, ...]:
-    """The frame that an Exit with these sources leaves; () where it is not understood."""
-    place = places[sources[0]] if sources else None
-    return () if place is None else place.frame
 
 
 def _both(first: _Place, second: _Place) -> _Place | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from tf_interop import tensorflow_internals
 from tf_interop.graph.view import GraphView
@@ -49,7 +49,7 @@ _WAITS = re.compile(
 )
 
 
-def find_hidden_waits(view: GraphView, fed: Collection[int] = ()) -> list[int]:
+def find_hidden_waits(view: GraphView, fed: Collection[int] = ()) -> set[int]:
     """The nodes that may wait for others that they have no path from.
 
     Args:
@@ -57,18 +57,27 @@ def find_hidden_waits(view: GraphView, fed: Collection[int] = ()) -> list[int]:
         fed: nodes whose values the caller gives, possibly in several steps.
 
     Returns:
-        The nodes, ordered by name. An op that TensorFlow does not know may wait.
+        The nodes. An op that TensorFlow does not know may wait.
     """
     waiting = {op for op in view.op_types if _may_wait(op)}
     indices = set(fed)
     if waiting:
         indices.update(index for index, op in enumerate(view.ops) if op in waiting)
-    return sorted(indices, key=view.names.__getitem__)
+    return indices
 
 
-def find_waits_before(view: GraphView, waits: Collection[int]) -> list[int]:
-    """For each node those of `waits` that must be done before its readers run, as a bit set."""
-    bit_of = {index: 1 << number for number, index in enumerate(waits)}
+def find_waits_before(view: GraphView, waits: Mapping[int, str]) -> list[int]:
+    """For each node what must be done before its readers run, as a bit set.
+
+    Args:
+        view: the graph.
+        waits: nodes that may wait, and what each stands for; two may stand for the same.
+
+    Returns:
+        Sets that do not depend on the order of the nodes in the GraphDef.
+    """
+    numbers = {what: number for number, what in enumerate(sorted(set(waits.values())))}
+    bit_of = {index: 1 << numbers[what] for index, what in waits.items()}
     before = [0] * len(view)
     for index in view.topological_order():
         reached = bit_of.get(index, 0)
