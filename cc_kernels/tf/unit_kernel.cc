@@ -1,6 +1,9 @@
-// TfInterop>Unit on a CPU: its steps' own kernels, run back to back on the calling thread.
+// TfInterop>Unit on a CPU: its steps' own kernels, run back to back on one core, or once for each
+// part of the batch on all cores.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -23,7 +26,10 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/threadpool.h"
 #include "tsl/platform/denormal.h"
 #include "tsl/profiler/lib/traceme.h"
 
@@ -60,8 +66,10 @@ struct Step {
   std::unique_ptr<OpKernel> kernel;
   std::vector<Read> reads;
   int first_value = 0;
-  std::vector<int> unread_values;  // of this step: freed when it has run
-  std::vector<int> dead_values;    // of all steps: those that it is the last to read
+  bool is_of_batch = false;         // reads, by way of other steps too, an input that is split
+  bool has_sizes_of_batch = false;  // a Reshape by sizes that are of the whole batch
+  std::vector<int> unread_values;   // of this step: freed when it has run
+  std::vector<int> dead_values;     // of all steps: those that it is the last to read
 };
 
 // What the attributes of a unit say, on the way to its steps.
@@ -74,6 +82,7 @@ class UnitReader {
   std::vector<Step> steps;
   std::vector<Operand> results;
   std::vector<int64_t> batch_sizes;
+  std::vector<int64_t> split_inputs;
   int value_count = 0;
   std::vector<DataType> onednn_types;  // of what steps with kernels of oneDNN's read and give
 
@@ -82,6 +91,7 @@ class UnitReader {
   absl::Status ReadOperand(absl::string_view text, Operand* operand, DataType* dtype) const;
   absl::Status MakeKernel(NodeDef node, std::unique_ptr<OpKernel>* kernel) const;
   void FindLastReads();
+  absl::Status FindStepsOfBatch();
 
   bool IsConstant(const Operand& operand) const {
     return operand.is_input && absl::c_linear_search(constant_inputs_, operand.index);
@@ -99,10 +109,14 @@ absl::Status UnitReader::Read() {
   TF_RETURN_IF_ERROR(context_->GetAttr("results", &result_names));
   TF_RETURN_IF_ERROR(context_->GetAttr("constant_inputs", &constant_inputs_));
   TF_RETURN_IF_ERROR(context_->GetAttr("batch_sizes", &batch_sizes));
-  for (const int64_t input : constant_inputs_) {
-    if (input < 0 || input >= context_->num_inputs()) {
-      return InvalidArgument("Expected constant_inputs from 0 to ", context_->num_inputs() - 1,
-                             ", got ", input, ".");
+  TF_RETURN_IF_ERROR(context_->GetAttr("split_inputs", &split_inputs));
+  for (const auto& [name, inputs] :
+       {std::pair("constant_inputs", &constant_inputs_), {"split_inputs", &split_inputs}}) {
+    for (const int64_t input : *inputs) {
+      if (input < 0 || input >= context_->num_inputs()) {
+        return InvalidArgument("Expected ", name, " from 0 to ", context_->num_inputs() - 1,
+                               ", got ", input, ".");
+      }
     }
   }
   if (!batch_sizes.empty() && context_->num_inputs() == 0) {
@@ -135,7 +149,7 @@ absl::Status UnitReader::Read() {
     }
   }
   FindLastReads();
-  return absl::OkStatus();
+  return FindStepsOfBatch();
 }
 
 absl::Status UnitReader::ReadStep(const NodeDef& node) {
@@ -251,9 +265,174 @@ void UnitReader::FindLastReads() {
   }
 }
 
+absl::Status UnitReader::FindStepsOfBatch() {
+  if (split_inputs.empty()) return absl::OkStatus();
+  std::vector<bool> values(value_count);  // whether it is of a part of the batch
+  for (Step& step : steps) {
+    const auto is_of_batch = [&](const auto& read) {
+      const Operand& operand = read.operand;
+      return operand.is_input ? absl::c_linear_search(split_inputs, operand.index)
+                              : values[operand.index];
+    };
+    step.is_of_batch = absl::c_any_of(step.reads, is_of_batch);
+    step.has_sizes_of_batch = step.is_of_batch && step.kernel->type_string_view() == "Reshape" &&
+                              !is_of_batch(step.reads.back());
+    for (int port = 0; port < step.kernel->num_outputs(); ++port) {
+      values[step.first_value + port] = step.is_of_batch;
+    }
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (results[i].is_input || !values[results[i].index]) {
+      return InvalidArgument("Expected results of steps that read a split input, got result ", i,
+                             ", which does not depend on any.");
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status AtStep(const OpKernel& kernel, const absl::Status& status) {
   return tensorflow::errors::CreateWithUpdatedMessage(
       status, absl::StrCat(status.message(), " [at step '", kernel.name_view(), "' of the unit]"));
+}
+
+// The part of a batch that a run of steps is for: the images from `first` to before `last`.
+struct Part {
+  int64_t batch_size = 0;
+  int64_t first = 0;
+  int64_t last = 0;
+
+  int64_t size() const { return last - first; }
+};
+
+// A run of steps, with what they give.
+class UnitRun {
+ public:
+  enum class Kind {
+    kWhole,   // of all steps, over the whole batch
+    kShared,  // of the steps whose values all parts read
+    kPart,    // of all other steps, over a part
+  };
+
+  // `inputs` are those of `context`, or what of them is of the part. They outlive this.
+  UnitRun(const OpKernelContext& context, Kind kind, tensorflow::DeviceBase* device,
+          absl::Span<const Operand> results, int value_count,
+          absl::Span<const tensorflow::TensorValue> inputs, const Part& part = {})
+      : context_(context),
+        kind_(kind),
+        inputs_(inputs),
+        part_(part),
+        params_(Params(context, device)),
+        derived_(&params_, /*num_outputs=*/0),
+        attributes_(value_count),
+        values_(value_count) {
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (results[i].is_input) continue;
+      attributes_[results[i].index] = context.output_alloc_attr(static_cast<int>(i));
+    }
+  }
+  UnitRun(const UnitRun&) = delete;
+  UnitRun& operator=(const UnitRun&) = delete;
+
+  absl::Status Run(const Step& step);
+
+  // Values of steps that another run made, for all parts.
+  void Share(const UnitRun& shared) {
+    for (size_t i = 0; i < values_.size(); ++i) {
+      if (shared.values_[i] != nullptr) values_[i] = std::make_unique<Tensor>(*shared.values_[i]);
+    }
+  }
+
+  const Tensor& value(int index) const { return *values_[index]; }
+
+ private:
+  static OpKernelContext::Params Params(const OpKernelContext& context,
+                                        tensorflow::DeviceBase* device) {
+    OpKernelContext::Params params = *context.params();
+    params.device = device;
+    params.forward_from_array = nullptr;
+    params.outputs_required_array = nullptr;
+    params.eigen_gpu_device = nullptr;  // that of `context`, which owns it
+    params.track_allocations = false;   // whoever tracks reads those of `context`
+    return params;
+  }
+
+  // Sizes whose first is the batch's, as those of the part.
+  Tensor SizesOfPart(const Tensor& sizes) const;
+
+  const OpKernelContext& context_;
+  const Kind kind_;
+  const absl::Span<const tensorflow::TensorValue> inputs_;
+  const Part part_;
+  OpKernelContext::Params params_;
+  OpKernelContext derived_;
+  absl::InlinedVector<AllocatorAttributes, 16> attributes_;  // of each value
+  absl::InlinedVector<std::unique_ptr<Tensor>, 16> values_;
+};
+
+absl::Status UnitRun::Run(const Step& step) {
+  OpKernel* const kernel = step.kernel.get();
+  absl::InlinedVector<tensorflow::TensorValue, 4> inputs;
+  absl::InlinedVector<AllocatorAttributes, 4> input_attributes;
+  // Kernels compute in place where nobody else holds a tensor, so what is read again is held.
+  absl::InlinedVector<Tensor, 2> held;
+  // The executor holds an input until the op returns. What nobody else holds a kernel may
+  // overwrite; so it may be taken, and is free as soon as stock TensorFlow would free it.
+  absl::InlinedVector<Tensor, 2> taken;
+  taken.reserve(step.reads.size());
+  for (const Read& read : step.reads) {
+    const int index = read.operand.index;
+    if (read.operand.is_input) {
+      const tensorflow::TensorValue& input = inputs_[index];
+      if (kind_ == Kind::kWhole && read.is_last && !input.is_ref() && input->RefCountIsOne()) {
+        inputs.emplace_back(&taken.emplace_back(std::move(*input.tensor)));
+      } else {
+        inputs.push_back(input);
+      }
+      input_attributes.push_back(context_.input_alloc_attr(index));
+    } else {
+      inputs.emplace_back(values_[index].get());
+      input_attributes.push_back(attributes_[index]);
+    }
+    if (!read.is_last || kind_ == Kind::kShared) held.push_back(*inputs.back().tensor);
+  }
+  Tensor sizes;
+  if (kind_ == Kind::kPart && step.has_sizes_of_batch) {
+    sizes = SizesOfPart(*inputs.back().tensor);
+    inputs.back() = tensorflow::TensorValue(&sizes);
+  }
+  params_.op_kernel = kernel;
+  params_.inputs = inputs;
+  params_.input_alloc_attrs = input_attributes;
+  params_.output_attr_array = attributes_.data() + step.first_value;
+  derived_.ResetOutputs(kernel->num_outputs());
+  {
+    const tsl::profiler::TraceMe trace(
+        [&] { return kernel->TraceString(derived_, tsl::profiler::TfOpDetailsEnabled()); },
+        tsl::profiler::GetTFTraceMeLevel(kernel->IsExpensive()));
+    kernel->Compute(&derived_);
+  }
+  if (!derived_.status().ok()) return AtStep(*kernel, derived_.status());
+  for (int port = 0; port < kernel->num_outputs(); ++port) {
+    const int value = step.first_value + port;
+    values_[value].reset(derived_.release_output(port).tensor);
+    if (values_[value] == nullptr && !absl::c_linear_search(step.unread_values, value)) {
+      return AtStep(*kernel, absl::InternalError(absl::StrCat("Missing ", port, "-th output")));
+    }
+  }
+  for (const int value : step.unread_values) values_[value].reset();
+  if (kind_ == Kind::kShared) return absl::OkStatus();
+  for (const int value : step.dead_values) values_[value].reset();
+  return absl::OkStatus();
+}
+
+Tensor UnitRun::SizesOfPart(const Tensor& sizes) const {
+  Tensor of_part = tensorflow::tensor::DeepCopy(sizes);
+  const auto set_first = [&](auto flat) {
+    if (flat.size() > 0 && flat(0) == part_.batch_size) flat(0) = part_.size();
+  };
+  if (sizes.dtype() == tensorflow::DT_INT32) set_first(of_part.flat<int32_t>());
+  if (sizes.dtype() == tensorflow::DT_INT64) set_first(of_part.flat<int64_t>());
+  return of_part;
 }
 
 class Unit : public OpKernel {
@@ -264,111 +443,151 @@ class Unit : public OpKernel {
     steps_ = std::move(reader.steps);
     results_ = std::move(reader.results);
     batch_sizes_ = std::move(reader.batch_sizes);
+    split_inputs_ = std::move(reader.split_inputs);
     value_count_ = reader.value_count;
     primitive_types_ = PrimitiveCacheTypes(reader.onednn_types);
   }
 
   void Compute(OpKernelContext* context) override {
-    if (IsNarrow(*context)) {
-      const NarrowPrimitives primitives(primitive_types_);
-      // As on all threads of TensorFlow's pools; a Session may run its ops on the caller's thread.
-      const tsl::port::ScopedFlushDenormal flush;
-      Run(context, &device_);
-    } else {
+    const int64_t part_count = split_inputs_.empty() ? 0 : PartCount(*context);
+    if (!IsForBatchOf(*context) || part_count == 1) {
       Run(context, context->device());
+    } else if (part_count > 1) {
+      RunParts(context, part_count);
+    } else {
+      const OneCore one_core(primitive_types_);
+      Run(context, &device_);
     }
   }
 
  private:
-  using Values = absl::InlinedVector<std::unique_ptr<Tensor>, 16>;
-  using Attributes = absl::InlinedVector<AllocatorAttributes, 16>;
+  // What a thread needs that is to compute on one core.
+  class OneCore {
+   public:
+    explicit OneCore(absl::Span<const DataType> types) : primitives_(types) {}
 
-  bool IsNarrow(const OpKernelContext& context) const {
+   private:
+    const NarrowPrimitives primitives_;
+    // As on all threads of TensorFlow's pools; a Session may run its ops on the caller's thread.
+    const tsl::port::ScopedFlushDenormal flush_;
+  };
+
+  bool IsForBatchOf(const OpKernelContext& context) const {
     if (batch_sizes_.empty()) return true;
     const Tensor& first = context.input(0);
     return first.dims() > 0 && absl::c_linear_search(batch_sizes_, first.dim_size(0));
   }
 
+  const Tensor& SplitInput(const OpKernelContext& context, size_t i) const {
+    return context.input(static_cast<int>(split_inputs_[i]));
+  }
+
+  // 1 where the inputs to be split do not agree about the batch.
+  int64_t PartCount(const OpKernelContext& context) const {
+    if (SplitInput(context, 0).dims() == 0) return 1;
+    const int64_t batch_size = SplitInput(context, 0).dim_size(0);
+    for (size_t i = 1; i < split_inputs_.size(); ++i) {
+      const Tensor& input = SplitInput(context, i);
+      if (input.dims() == 0 || input.dim_size(0) != batch_size) return 1;
+    }
+    const int64_t threads = context.device()->tensorflow_cpu_worker_threads()->num_threads;
+    return std::max<int64_t>(1, std::min(batch_size, threads));
+  }
+
   void Run(OpKernelContext* context, tensorflow::DeviceBase* device) {
-    Values values(value_count_);
-    Attributes attributes(value_count_);
-    for (size_t i = 0; i < results_.size(); ++i) {
-      if (results_[i].is_input) continue;
-      attributes[results_[i].index] = context->output_alloc_attr(static_cast<int>(i));
-    }
-    OpKernelContext::Params params = *context->params();
-    params.device = device;
-    params.forward_from_array = nullptr;
-    params.outputs_required_array = nullptr;
-    params.eigen_gpu_device = nullptr;  // that of `context`, which owns it
-    params.track_allocations = false;   // whoever tracks reads those of `context`
-    OpKernelContext derived(&params, /*num_outputs=*/0);
-    for (const Step& step : steps_) {
-      RunStep(step, *context, &params, &attributes, &derived, &values);
-      OP_REQUIRES(context, derived.status().ok(), AtStep(*step.kernel, derived.status()));
-    }
+    UnitRun run(*context, UnitRun::Kind::kWhole, device, results_, value_count_,
+                context->params()->inputs);
+    for (const Step& step : steps_) OP_REQUIRES_OK(context, run.Run(step));
     for (size_t i = 0; i < results_.size(); ++i) {
       const Operand& result = results_[i];
       context->set_output(static_cast<int>(i),
-                          result.is_input ? context->input(result.index) : *values[result.index]);
+                          result.is_input ? context->input(result.index) : run.value(result.index));
     }
   }
 
-  // Leaves an error as the status of `derived`.
-  static void RunStep(const Step& step, const OpKernelContext& context,
-                      OpKernelContext::Params* params, Attributes* attributes,
-                      OpKernelContext* derived, Values* values) {
-    OpKernel* const kernel = step.kernel.get();
-    absl::InlinedVector<tensorflow::TensorValue, 4> inputs;
-    absl::InlinedVector<AllocatorAttributes, 4> input_attributes;
-    // Kernels compute in place where nobody else holds a tensor, so what is read again is held.
-    absl::InlinedVector<Tensor, 2> held;
-    // The executor holds an input until the op returns. What nobody else holds a kernel may
-    // overwrite; so it may be taken, and is free as soon as stock TensorFlow would free it.
-    absl::InlinedVector<Tensor, 2> taken;
-    taken.reserve(step.reads.size());
-    for (const Read& read : step.reads) {
-      const int index = read.operand.index;
-      if (read.operand.is_input) {
-        const tensorflow::TensorValue& input = context.params()->inputs[index];
-        if (read.is_last && !input.is_ref() && input->RefCountIsOne()) {
-          inputs.emplace_back(&taken.emplace_back(std::move(*input.tensor)));
-        } else {
-          inputs.push_back(input);
-        }
-        input_attributes.push_back(context.input_alloc_attr(index));
-      } else {
-        inputs.emplace_back((*values)[index].get());
-        input_attributes.push_back((*attributes)[index]);
-      }
-      if (!read.is_last) held.push_back(*inputs.back().tensor);
-    }
-    params->op_kernel = kernel;
-    params->inputs = inputs;
-    params->input_alloc_attrs = input_attributes;
-    params->output_attr_array = attributes->data() + step.first_value;
-    derived->ResetOutputs(kernel->num_outputs());
-    const tsl::profiler::TraceMe trace(
-        [&] { return kernel->TraceString(*derived, tsl::profiler::TfOpDetailsEnabled()); },
-        tsl::profiler::GetTFTraceMeLevel(kernel->IsExpensive()));
-    kernel->Compute(derived);
-    if (!derived->status().ok()) return;
-    for (int port = 0; port < kernel->num_outputs(); ++port) {
-      const int value = step.first_value + port;
-      (*values)[value].reset(derived->release_output(port).tensor);
-      if ((*values)[value] == nullptr && !absl::c_linear_search(step.unread_values, value)) {
-        derived->SetStatus(absl::InternalError(absl::StrCat("Missing ", port, "-th output")));
-        return;
+  // Divides the batch as TensorFlow divides an operation, but all steps at once: each part runs
+  // through them on one core.
+  void RunParts(OpKernelContext* context, int64_t part_count) {
+    const int64_t batch_size = SplitInput(*context, 0).dim_size(0);
+    UnitRun shared(*context, UnitRun::Kind::kShared, &device_, results_, value_count_,
+                   context->params()->inputs);
+    {
+      const OneCore one_core(primitive_types_);
+      for (const Step& step : steps_) {
+        if (!step.is_of_batch) OP_REQUIRES_OK(context, shared.Run(step));
       }
     }
-    for (const int value : step.unread_values) (*values)[value].reset();
-    for (const int value : step.dead_values) (*values)[value].reset();
+    std::vector<absl::Status> statuses(part_count);
+    std::vector<std::vector<Tensor>> results(part_count);
+    const auto run_parts = [&](int64_t first, int64_t last) {
+      const OneCore one_core(primitive_types_);
+      for (int64_t i = first; i < last; ++i) {
+        const Part part = {batch_size, i * batch_size / part_count,
+                           (i + 1) * batch_size / part_count};
+        statuses[i] = RunPart(*context, shared, part, &results[i]);
+      }
+    };
+    context->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
+        part_count, tsl::thread::ThreadPool::SchedulingParams::Fixed(/*block_size=*/1), run_parts);
+    for (const absl::Status& status : statuses) OP_REQUIRES_OK(context, status);
+    for (int i = 0; i < context->num_outputs(); ++i) {
+      OP_REQUIRES_OK(context, Join(context, batch_size, results, i));
+    }
+  }
+
+  absl::Status RunPart(const OpKernelContext& context, const UnitRun& shared, const Part& part,
+                       std::vector<Tensor>* results) {
+    std::vector<Tensor> slices(split_inputs_.size());
+    absl::InlinedVector<tensorflow::TensorValue, 16> inputs(context.params()->inputs.begin(),
+                                                            context.params()->inputs.end());
+    for (size_t i = 0; i < slices.size(); ++i) {
+      slices[i] = SplitInput(context, i).Slice(part.first, part.last);
+      if (!slices[i].IsAligned()) slices[i] = tensorflow::tensor::DeepCopy(slices[i]);
+      inputs[split_inputs_[i]] = tensorflow::TensorValue(&slices[i]);
+    }
+    UnitRun run(context, UnitRun::Kind::kPart, &device_, results_, value_count_, inputs, part);
+    run.Share(shared);
+    for (const Step& step : steps_) {
+      if (step.is_of_batch) TF_RETURN_IF_ERROR(run.Run(step));
+    }
+    for (const Operand& result : results_) {
+      const Tensor& value = results->emplace_back(run.value(result.index));
+      if (value.dims() == 0 || value.dim_size(0) != part.size()) {
+        return absl::InternalError(absl::StrCat("Expected results of ", part.size(),
+                                                " images of a batch of ", part.batch_size,
+                                                ", got the shape ", value.shape().DebugString()));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status Join(OpKernelContext* context, int64_t batch_size,
+                           absl::Span<const std::vector<Tensor>> parts, int result) {
+    tensorflow::TensorShape shape = parts[0][result].shape();
+    shape.set_dim(0, batch_size);
+    Tensor* output = nullptr;
+    TF_RETURN_IF_ERROR(context->allocate_output(result, shape, &output));
+    int64_t first = 0;
+    for (const std::vector<Tensor>& part : parts) {
+      const int64_t last = first + part[result].dim_size(0);
+      Tensor place = output->Slice(first, last);
+      if (place.shape() != part[result].shape()) {
+        return absl::InternalError(absl::StrCat("Expected parts of one shape, got ",
+                                                part[result].shape().DebugString(), " and ",
+                                                place.shape().DebugString()));
+      }
+      const absl::string_view bytes = part[result].tensor_data();
+      std::memcpy(const_cast<char*>(place.tensor_data().data()), bytes.data(), bytes.size());
+      first = last;
+    }
+    return absl::OkStatus();
   }
 
   NarrowDevice device_;
   std::vector<Step> steps_;
   std::vector<Operand> results_;
   std::vector<int64_t> batch_sizes_;
+  std::vector<int64_t> split_inputs_;
   int value_count_ = 0;
   std::vector<DataType> primitive_types_;
 };

@@ -44,10 +44,12 @@ REGISTER_OP("TfInterop>Unit")
     .Attr("results: list(string) >= 1")
     .Attr("constant_inputs: list(int) = []")
     .Attr("batch_sizes: list(int) = []")
+    .Attr("split_inputs: list(int) = []")
     .Attr("output_shapes: list(shape) = []")
     .SetShapeFn(GiveShapes)
     .Doc(R"doc(
-Runs a chain of pure operations back to back, with TensorFlow's own kernels, on one core.
+Runs pure operations back to back, with TensorFlow's own kernels, on one core, or for each part of
+the batch on a core.
 
 An operand is `inputs:<i>`, an input of the op, or `steps:<j>:<port>`, an output of an earlier step.
 
@@ -59,8 +61,12 @@ steps: Serialized NodeDefs in the order in which they run, each with the name, o
 results: Of each output the operand that it is.
 constant_inputs: Positions in `inputs` of constants: oneDNN's kernels keep filters that no call
   changes in the form that they need.
-batch_sizes: The steps run on one core only where the first dimension of the first input is one of
-  these, otherwise on all. Empty: always on one.
+batch_sizes: Only where the first dimension of the first input is one of these do the steps run as
+  said here; otherwise each runs on all cores. Empty: always.
+split_inputs: Positions in `inputs` of tensors whose first dimension is the batch, of which all steps
+  that read them, and the steps that read those, compute each image by itself. The batch is divided
+  into as many parts as there are threads inside of an operation, and each part runs through the
+  steps on one core. Empty: the whole batch does.
 output_shapes: What is known of the outputs' shapes; empty where nothing is.
 )doc");
 

@@ -45,7 +45,7 @@ Choose = Callable[[bool], list[SearchResult]]
 @pytest.fixture(name="choose")
 def fixture_choose(monkeypatch: pytest.MonkeyPatch) -> Choose:
     """Has every search find all units narrow the fastest, or stock; lists what it then found."""
-    search = tune_module.search_narrow_units
+    search = tune_module.search_units
     found: list[SearchResult] = []
 
     def choose(all_narrow: bool) -> list[SearchResult]:
@@ -56,7 +56,7 @@ def fixture_choose(monkeypatch: pytest.MonkeyPatch) -> Choose:
             found.append(dataclasses.replace(result, best=best))
             return found[-1]
 
-        monkeypatch.setattr(tune_module, "search_narrow_units", search_and_choose)
+        monkeypatch.setattr(tune_module, "search_units", search_and_choose)
         return found
 
     return choose

@@ -15,7 +15,7 @@ from tf_interop.graph.units import Unit, find_units
 from tf_interop.graph.view import GraphView
 from tf_interop.tuning import search
 from tf_interop.tuning.propose import Machine, StepModel, UnitTimes, propose
-from tf_interop.tuning.search import as_step, search_narrow_units
+from tf_interop.tuning.search import as_step, search_units
 from tf_interop.tuning.step_bench import StepTimes
 
 SIDES = (1, 3, 5)
@@ -68,7 +68,7 @@ def test_a_graph_without_units_stays_as_it_is() -> None:
         tf.identity(tf.compat.v1.placeholder(tf.float32, (2,)), "joined")
     view, units = units_of(graph.as_graph_def())
     assert units == ()
-    found = search_narrow_units(view, units, FETCHES, budget_s=0.1)
+    found = search_units(view, units, FETCHES, budget_s=0.1)
     assert found.variants == (found.best,)
     assert found.best.narrow == frozenset()
 
@@ -115,7 +115,7 @@ def test_takes_what_beats_stock_by_more_than_the_error(
     bench = FakeBench(lambda count: (ratio, error) if count else (1.0, 0.0))
     monkeypatch.setattr(search, "StepBench", bench)
     said: list[str] = []
-    found = search_narrow_units(*units_of(branches(SIDES)), FETCHES, budget_s=1.0, say=said.append)
+    found = search_units(*units_of(branches(SIDES)), FETCHES, budget_s=1.0, say=said.append)
     assert bool(found.best.narrow) == is_faster
     assert found.variants[0].name == search.STOCK
     assert said
@@ -125,7 +125,7 @@ def test_takes_the_fastest_of_all_variants(monkeypatch: pytest.MonkeyPatch) -> N
     view, units = units_of(branches(SIDES))
     bench = FakeBench(lambda count: ({0: 1.0, len(units): 1.2}.get(count, 1.6), 0.0))
     monkeypatch.setattr(search, "StepBench", bench)
-    found = search_narrow_units(view, units, FETCHES, budget_s=5.0)
+    found = search_units(view, units, FETCHES, budget_s=5.0)
     fastest = max(found.variants, key=lambda each: each.times.ratio)
     assert found.best.narrow == fastest.narrow
 
@@ -134,7 +134,7 @@ def test_measures_a_training_step() -> None:
     view = GraphView(training_step())
     units, _ = find_units(view, GraphProperties(view), nodes_to_preserve=["update"])
     assert units
-    found = search_narrow_units(view, units, ["update"], budget_s=0.2)
+    found = search_units(view, units, ["update"], budget_s=0.2)
     assert all(each.times.median_ms > 0 for each in found.variants)
     assert len(found.variants) >= 2
 

@@ -63,13 +63,15 @@ class _NewUnit:
         steps: the nodes, in running order.
         head: that of them whose images say what the batch size is.
         results: what its outputs are.
-        batch_sizes: those for which it runs on one core; empty for all.
+        split: as in `Unit`.
+        batch_sizes: those for which it is narrow or split; empty for all.
     """
 
     name: str
     steps: tuple[int, ...]
     head: int
     results: tuple[Result, ...]
+    split: frozenset[tuple[int, int]]
     batch_sizes: tuple[int, ...]
 
     def output(self, result: Result) -> str:
@@ -90,10 +92,10 @@ def rewrite_units(
 
     Args:
         view: the graph.
-        units: any of those that `find_units` found in it.
+        units: any of those that `find_units` found in it, or `find_split_units`.
         nodes_to_preserve: names that must live on, because they are fed or fetched.
-        batch_sizes: for each unit those for which it runs on one core, none for all; or nothing,
-            where all units always do.
+        batch_sizes: for each unit those for which it is narrow or split, none for all; or nothing,
+            where all units always are.
         output_shapes: gives shapes that the new nodes are to state; None to state none.
 
     Returns:
@@ -169,7 +171,9 @@ def _new_units(
                 )
         results = unit_results(view, unit)
         name = view.names[unit.steps[results[0][0]]]
-        new_units.append(_NewUnit(name, unit.steps, unit.head, results, tuple(sorted(set(sizes)))))
+        new_units.append(
+            _NewUnit(name, unit.steps, unit.head, results, unit.split, tuple(sorted(set(sizes))))
+        )
     why = why_illegal(view, [(Stage.in_sequence(map(Step, unit.steps)),) for unit in new_units])
     if why is not None:
         raise ValueError(f"{why}. Each of these stages is the unit of that number.")
@@ -248,6 +252,7 @@ def _make_unit_def(
             results=unit.results,
             constant_inputs=tuple(sorted(constants)),
             batch_sizes=unit.batch_sizes,
+            split_inputs=tuple(sorted(position_of[tensor] for tensor in unit.split)),
             output_shapes=shapes if any(shape is not None for shape in shapes) else (),
         )
     )

@@ -1,4 +1,4 @@
-"""The Unit node: one op that runs the steps of a unit back to back, on one core.
+"""The Unit node: one op that runs the steps of a unit back to back, on one core or in parts.
 
 Its attributes beside the dtypes `Tin` and `Tout`:
 
@@ -6,8 +6,10 @@ Its attributes beside the dtypes `Tin` and `Tout`:
                       make the kernel of the node that it stands for
     results           the operand that each output is
     constant_inputs   positions of inputs that no call changes: filters
-    batch_sizes       those for which it runs on one core, by the first dimension of the first
-                      input; for others the steps run on all cores; empty: one core always
+    split_inputs      positions of inputs of which each part of the batch has a part, by the first
+                      dimension; each part runs on one core; empty: the whole batch does
+    batch_sizes       those for which it runs like that, by the first dimension of the first input;
+                      for others each step runs on all cores; empty: always
     output_shapes     what is known of the outputs' shapes; empty: nothing
 
 An operand is `inputs:<i>`, an input of the node, or `steps:<j>:<port>`, an output of step j, which
@@ -28,6 +30,8 @@ from tf_interop.graph.program import input_operand
 
 UNIT_OP = "TfInterop>Unit"
 
+_LISTS = ("Tin", "Tout", "constant_inputs", "batch_sizes", "split_inputs")
+
 Result = tuple[int, int]
 """An output of a step: the step's place in its unit, and the port."""
 
@@ -46,7 +50,9 @@ class UnitNode:
             inputs their operands.
         results: the output of a step that each output is.
         constant_inputs: positions in `inputs` of filters that no call changes, ascending.
-        batch_sizes: those for which it runs on one core, ascending; empty for all.
+        batch_sizes: those for which it is narrow or split, ascending; empty for all.
+        split_inputs: positions in `inputs` of what each part of the batch has a part of, ascending;
+            empty where the unit is narrow.
         output_shapes: of each output; empty where nothing is known.
     """
 
@@ -59,6 +65,7 @@ class UnitNode:
     results: tuple[Result, ...]
     constant_inputs: tuple[int, ...] = ()
     batch_sizes: tuple[int, ...] = ()
+    split_inputs: tuple[int, ...] = ()
     output_shapes: tuple[Shape | None, ...] = ()
 
 
@@ -73,7 +80,7 @@ def encode_unit(unit: UnitNode) -> node_def_pb2.NodeDef:
     node = node_def_pb2.NodeDef(name=unit.name, op=UNIT_OP)
     node.input.extend((*unit.inputs, *unit.control_inputs))
     attributes = node.attr
-    for name in ("Tin", "Tout", "constant_inputs", "batch_sizes", "output_shapes"):
+    for name in (*_LISTS, "output_shapes"):
         attributes[name].list.SetInParent()
     attributes["Tin"].list.type.extend(unit.input_dtypes)
     attributes["Tout"].list.type.extend(unit.output_dtypes)
@@ -85,6 +92,7 @@ def encode_unit(unit: UnitNode) -> node_def_pb2.NodeDef:
     )
     attributes["constant_inputs"].list.i.extend(unit.constant_inputs)
     attributes["batch_sizes"].list.i.extend(unit.batch_sizes)
+    attributes["split_inputs"].list.i.extend(unit.split_inputs)
     shapes = attributes["output_shapes"].list.shape
     for shape in unit.output_shapes:
         proto = shapes.add()
@@ -113,7 +121,7 @@ def decode_unit(node: node_def_pb2.NodeDef) -> UnitNode:
 
 def _decode(node: node_def_pb2.NodeDef) -> UnitNode:
     attributes = node.attr
-    for attribute in ("Tin", "Tout", "steps", "results", "constant_inputs", "batch_sizes"):
+    for attribute in (*_LISTS, "steps", "results"):
         # To read an attribute that is not there would add it to the node.
         if attribute not in attributes:
             raise ValueError(f"Expected an attribute '{attribute}', got none")
@@ -130,6 +138,7 @@ def _decode(node: node_def_pb2.NodeDef) -> UnitNode:
         results=tuple(_result(text.decode()) for text in attributes["results"].list.s),
         constant_inputs=tuple(attributes["constant_inputs"].list.i),
         batch_sizes=tuple(attributes["batch_sizes"].list.i),
+        split_inputs=tuple(attributes["split_inputs"].list.i),
         output_shapes=tuple(map(_shape, shapes)),
     )
     _check_operands(unit)
@@ -147,6 +156,7 @@ def _decode(node: node_def_pb2.NodeDef) -> UnitNode:
         )
     for what, values, limit in (
         ("constant inputs", unit.constant_inputs, len(unit.inputs)),
+        ("split inputs", unit.split_inputs, len(unit.inputs)),
         ("batch sizes", unit.batch_sizes, None),
     ):
         is_in_range = not values or (

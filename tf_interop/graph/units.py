@@ -55,7 +55,8 @@ MOST_ANCHORS = 4
 """Convolutions and matrix products of a unit: two separable convolutions. Without an end to it the
 whole of a network without branches would be one unit, and could not be narrow in part."""
 
-_ANCHOR_OPS = CONVOLUTION_KINDS.keys() | {"_FusedDepthwiseConv2dNative", "MatMul", "_FusedMatMul"}
+ANCHOR_OPS = CONVOLUTION_KINDS.keys() | {"_FusedDepthwiseConv2dNative", "MatMul", "_FusedMatMul"}
+"""Convolutions and matrix products: what the steps of a unit are there for."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,10 +66,13 @@ class Unit:
     Attributes:
         steps: their places in the view, in the order in which they run.
         head: the step that it began with. Small ones that were taken in may run before it.
+        split: what it reads, as (node, port), of which each part of the batch has a part; nothing
+            where the unit runs for the whole batch at once.
     """
 
     steps: tuple[int, ...]
     head: int
+    split: frozenset[tuple[int, int]] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,7 +115,7 @@ def find_units(
     """
     levels = view.levels
     order = sorted(range(len(view)), key=lambda index: (levels[index], view.names[index]))
-    regions, reasons = _find_steps(view, order, frozenset(nodes_to_preserve), fetches)
+    regions, reasons = find_steps(view, order, frozenset(nodes_to_preserve), fetches)
     refusals = tuple(
         UnitRefusal(view.names[index], view.ops[index], reasons[index])
         for index in order
@@ -128,52 +132,17 @@ def find_units(
     return tuple(units), refusals
 
 
-def unit_results(view: GraphView, unit: Unit) -> tuple[tuple[int, int], ...]:
-    """The outputs of a unit's steps that are results of the unit.
+def find_steps(
+    view: GraphView, order: Iterable[int], preserved: Collection[str], fetches: Collection[str]
+) -> tuple[dict[int, str], dict[int, UnitRefusalReason]]:
+    """The control-flow region of each node that may be a step, and why each other node may not.
 
     Args:
         view: the graph.
-        unit: a unit of it.
-
-    Returns:
-        (step's place in the unit, port) of all that other nodes read, those of the last step that
-        is read first, then in running order; the first output of the last step where none is read.
+        order: its nodes.
+        preserved: names that have to stay in the graph.
+        fetches: what the graph is run for, names of nodes or tensors; none where that is not known.
     """
-    inside = set(unit.steps)
-    place_of = {step: place for place, step in enumerate(unit.steps)}
-    read = {
-        (place_of[source], port)
-        for step in unit.steps
-        for reader in view.fanouts[step]
-        if reader not in inside
-        for source, port in view.fanins[reader]
-        if source in inside
-    }
-    if not read:
-        return ((len(unit.steps) - 1, 0),)
-    last = max(place for place, _ in read)
-    return tuple(sorted(read, key=lambda result: (result[0] != last, result)))
-
-
-def unit_name(view: GraphView, unit: Unit) -> str:
-    """The name of a unit, and of the node that takes its place: that of its first result's step."""
-    return view.names[unit.steps[unit_results(view, unit)[0][0]]]
-
-
-def planned_name(view: GraphView, unit: Unit) -> str:
-    """The name that a plan knows a unit by: that of its first convolution or matrix product.
-
-    Grappler keeps those names, and gives others new ones by what it knows of shapes. A unit without
-    either goes by its own name.
-    """
-    anchors = (view.names[step] for step in unit.steps if view.ops[step] in _ANCHOR_OPS)
-    return next(anchors, None) or unit_name(view, unit)
-
-
-def _find_steps(
-    view: GraphView, order: Iterable[int], preserved: Collection[str], fetches: Collection[str]
-) -> tuple[dict[int, str], dict[int, UnitRefusalReason]]:
-    """The region of each node that may be a step, and why each other node may not."""
     fed = find_fed(view, preserved, fetches)
     runs = find_run(view, fed, fetches)
     why_op = {op: why_no_step_op(op) for op in view.op_types}
@@ -214,6 +183,48 @@ def _find_steps(
         if reason is not None:
             reasons[index] = reason
     return regions, reasons
+
+
+def unit_results(view: GraphView, unit: Unit) -> tuple[tuple[int, int], ...]:
+    """The outputs of a unit's steps that are results of the unit.
+
+    Args:
+        view: the graph.
+        unit: a unit of it.
+
+    Returns:
+        (step's place in the unit, port) of all that other nodes read, those of the last step that
+        is read first, then in running order; the first output of the last step where none is read.
+    """
+    inside = set(unit.steps)
+    place_of = {step: place for place, step in enumerate(unit.steps)}
+    read = {
+        (place_of[source], port)
+        for step in unit.steps
+        for reader in view.fanouts[step]
+        if reader not in inside
+        for source, port in view.fanins[reader]
+        if source in inside
+    }
+    if not read:
+        return ((len(unit.steps) - 1, 0),)
+    last = max(place for place, _ in read)
+    return tuple(sorted(read, key=lambda result: (result[0] != last, result)))
+
+
+def unit_name(view: GraphView, unit: Unit) -> str:
+    """The name of a unit, and of the node that takes its place: that of its first result's step."""
+    return view.names[unit.steps[unit_results(view, unit)[0][0]]]
+
+
+def planned_name(view: GraphView, unit: Unit) -> str:
+    """The name that a plan knows a unit by: that of its first convolution or matrix product.
+
+    Grappler keeps those names, and gives others new ones by what it knows of shapes. A unit without
+    either goes by its own name.
+    """
+    anchors = (view.names[step] for step in unit.steps if view.ops[step] in ANCHOR_OPS)
+    return next(anchors, None) or unit_name(view, unit)
 
 
 def _is_paired(view: GraphView, index: int) -> bool:
@@ -296,7 +307,7 @@ class _Growth:
         return None
 
     def _is_anchor(self, index: int) -> bool:
-        return self._view.ops[index] in _ANCHOR_OPS and not self._small[index]
+        return self._view.ops[index] in ANCHOR_OPS and not self._small[index]
 
     def _anchor_count(self, unit: int) -> int:
         return sum(map(self._is_anchor, self._steps[unit]))

@@ -49,7 +49,7 @@ from tf_interop.planning.lookup import stages_from_plan
 from tf_interop.planning.types import GraphPlan, PlannedStage
 from tf_interop.profile.types import Profile
 from tf_interop.runtime.settings import Policy, Settings
-from tf_interop.runtime.unit_pass import make_units_narrow
+from tf_interop.runtime.unit_pass import make_units
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,9 +150,7 @@ def run_conv_stage_pass(
         check_time_limit()
         if settings.makes_units(device_type):
             properties = GraphProperties(view, infer_output_shapes)
-            units = make_units_narrow(
-                view, properties, settings, convolutions, nodes_to_preserve, fetches
-            )
+            units = make_units(view, properties, settings, convolutions, nodes_to_preserve, fetches)
             rewritten = units.graph_def
             report = PassReport(
                 device_type=device_type,
@@ -163,7 +161,8 @@ def run_conv_stage_pass(
                     fingerprint_convolutions(convolutions),
                     len(convolutions),
                     (),
-                    narrow_units=units.names,
+                    narrow_units=() if units.are_split else units.names,
+                    split_units=units.names if units.are_split else (),
                     measured=units.measured,
                 ),
                 milliseconds=0.0,

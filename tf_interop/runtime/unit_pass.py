@@ -1,4 +1,4 @@
-"""Makes units of a graph narrow, on CPUs: each becomes one op that runs on one core.
+"""Makes units of a graph narrow or splits them, on CPUs: each becomes one op.
 
     before                              after
 
@@ -6,12 +6,13 @@
     x ── Conv2D c ── Relu d ── …           └─ Unit d (steps c, d) ── …
 
 TensorFlow's executor runs ops that do not wait for each other at the same time, so narrow units
-that are independent run side by side, each on a core of its own. What is in no narrow unit stays as
-it is, on all cores.
+that are independent run side by side, each on a core of its own. A split unit runs all of its steps
+once for each part of the batch, each part on a core of its own. What is in no such unit stays as it
+is, on all cores.
 
-The steps are those of the pass on GPUs: find, choose, rewrite, check. Which units are narrow is for
-the settings to say: all of them with the policy `always`, else those that a plan names for the
-graph and its batch size.
+The steps are those of the pass on GPUs: find, choose, rewrite, check. Which units are narrow or
+split is for the settings to say: with the policy `always` all are narrow, else those that a plan
+names for the graph and its batch size are.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS
 from tf_interop.graph.fingerprint import canonical_names
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.rewrite_units import rewrite_units
+from tf_interop.graph.split_units import find_split_units
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.units import Unit, find_units, planned_name
 from tf_interop.graph.view import GraphView
@@ -37,16 +39,17 @@ from tf_interop.runtime.settings import Policy, Settings
 
 
 @dataclasses.dataclass(frozen=True)
-class NarrowUnits:
+class ChosenUnits:
     """What became of the units of a graph.
 
     Attributes:
-        graph_def: the graph with narrow units, or None where there are none.
-        names: canonical names of the units that are narrow, at some batch size at least.
+        graph_def: the graph with narrow or split units, or None where there are none.
+        names: canonical names of the units that are, at some batch size at least.
+        are_split: whether they are split.
         op_count: the nodes that they took the place of.
-        found_count: units that there are, narrow or not.
+        found_count: units that there are, chosen or not.
         refusals: convolutions that are in no unit, with the reason.
-        why_unchanged: empty where units were made narrow, else why not.
+        why_unchanged: empty where units were chosen, else why not.
         measured: whole steps that were measured when the plan was made; None without a plan, and
             where it has entries for several batch sizes.
     """
@@ -56,19 +59,20 @@ class NarrowUnits:
     op_count: int
     found_count: int
     refusals: tuple[Refusal, ...]
+    are_split: bool = False
     why_unchanged: str = ""
     measured: MeasuredStep | None = None
 
 
-def make_units_narrow(
+def make_units(
     view: GraphView,
     properties: GraphProperties,
     settings: Settings,
     convolutions: Sequence[ConvolutionNode],
     nodes_to_preserve: Collection[str],
     fetches: Collection[str],
-) -> NarrowUnits:
-    """Finds the units of a graph, and makes those narrow that the settings ask for.
+) -> ChosenUnits:
+    """Finds the units of a graph, and makes those narrow or splits them that the settings ask for.
 
     Args:
         view: the graph.
@@ -91,20 +95,28 @@ def make_units_narrow(
         for each in refused
         if each.op in CONVOLUTION_KINDS
     )
+    plan = settings.plan
+    entries: tuple[GraphPlan, ...] = ()
+    if plan is not None and _is_beside_training(plan, convolutions):
+        # Validation under `fit`, say: no mistake, and nothing to warn of.
+        why = "the plan is for training alone; tune with training=False for this graph"
+        return ChosenUnits(None, (), 0, len(units), refusals, why_unchanged=why)
+    if plan is not None:
+        entries = _entries_for(plan, convolutions)
+    are_split = _are_split(entries)
+    if are_split:
+        units = find_split_units(
+            view, properties, nodes_to_preserve=nodes_to_preserve, fetches=fetches
+        )
     names = canonical_names(planned_name(view, unit) for unit in units)
     of_name = {names[planned_name(view, unit)]: unit for unit in units}
     if settings.policy is Policy.ALWAYS:
         chosen: Mapping[str, tuple[int, ...]] = dict.fromkeys(of_name, ())
-    elif settings.plan is not None and _is_beside_training(settings.plan, convolutions):
-        # Validation under `fit`, say: no mistake, and nothing to warn of.
-        why = "the plan is for training alone; tune with training=False for this graph"
-        return NarrowUnits(None, (), 0, len(units), refusals, why)
-    elif settings.plan is not None:
-        chosen = narrow_units_from_plan(settings.plan, convolutions, of_name.keys())
     else:
-        chosen = {}
+        chosen = _units_of_plan(entries, are_split, convolutions, of_name.keys())
     if not chosen:
-        return NarrowUnits(None, (), 0, len(units), refusals, _why_none(settings, units))
+        why = _why_none(settings, units)
+        return ChosenUnits(None, (), 0, len(units), refusals, why_unchanged=why)
 
     check_time_limit()
     taken: list[Unit] = [of_name[name] for name in chosen]
@@ -117,47 +129,65 @@ def make_units_narrow(
     )
     check_time_limit()
     check_rewrite(view, GraphView(rewritten), nodes_to_preserve, fetches=fetches, readers_only=True)
-    op_count = sum(len(unit.steps) for unit in taken)
-    measured = None
-    if settings.plan is not None:
-        entries = _entries_for(settings.plan, convolutions)
-        measured = entries[0].measured if len(entries) == 1 else None
-    return NarrowUnits(rewritten, tuple(chosen), op_count, len(units), refusals, measured=measured)
+    return ChosenUnits(
+        rewritten,
+        tuple(chosen),
+        sum(len(unit.steps) for unit in taken),
+        len(units),
+        refusals,
+        are_split,
+        measured=entries[0].measured if len(entries) == 1 else None,
+    )
 
 
-def narrow_units_from_plan(
-    plan: Plan, convolutions: Sequence[ConvolutionNode], names: Collection[str]
+def _are_split(entries: Collection[GraphPlan]) -> bool:
+    """Whether the units of a graph are split: as the entry with the greatest gain has them.
+
+    A graph whose batch size is not known may have entries of both kinds. The units of one kind hold
+    parts of those of the other, so there cannot be both.
+    """
+    changing = [each for each in entries if each.narrow_units or each.split_units]
+    return bool(changing) and bool(
+        max(changing, key=lambda each: each.measured.ratio if each.measured else 0.0).split_units
+    )
+
+
+def _units_of_plan(
+    entries: Collection[GraphPlan],
+    are_split: bool,
+    convolutions: Sequence[ConvolutionNode],
+    names: Collection[str],
 ) -> dict[str, tuple[int, ...]]:
-    """The units of a graph that a plan makes narrow.
+    """The units of a graph that a plan makes narrow or splits.
 
-    It takes the entry of the graph's batch size, or one that is for any. Where the graph's batch
-    size is not known, and all entries are for one, a unit is narrow at the batch sizes whose
-    entries name it. What pays at one batch size may cost at another, so no nearest one is taken.
+    Where the graph's batch size is not known, and all entries are for one, a unit is so at the
+    batch sizes whose entries name it. What pays at one batch size may cost at another, so no
+    nearest one is taken.
 
     Args:
-        plan: a plan, possibly of several graphs.
+        entries: of the plan, for the graph.
+        are_split: whether it is split units that are asked for.
         convolutions: the convolutions of the graph.
-        names: canonical names of its units.
+        names: canonical names of its units of that kind.
 
     Returns:
-        For each narrow unit the batch sizes for which it is; none where it always is.
+        For each unit the batch sizes for which it is; none where it always is.
 
     Raises:
-        PlanError: the plan holds nothing for this graph or for its batch size, or names units that
-            it does not have.
+        PlanError: the entries name units that the graph does not have.
     """
-    entries = _entries_for(plan, convolutions)
     batch_size = batch_size_of(node.configuration for node in convolutions)
     is_always = batch_size is not None or any(entry.batch_size is None for entry in entries)
     sizes: dict[str, set[int]] = {}
     for entry in entries:
-        for name in entry.narrow_units:
+        for name in entry.split_units if are_split else entry.narrow_units:
             sizes.setdefault(name, set()).add(entry.batch_size or 0)
     found = sizes.keys() & set(names)
     # Some may differ: a loss, a metric or an optimizer goes with the model's own units.
     if len(found) < len(sizes) / 2:
+        kind = "split" if are_split else "narrow"
         raise PlanError(
-            f"Expected the plan's {len(sizes)} narrow units among the {len(names)} of this graph, "
+            f"Expected the plan's {len(sizes)} {kind} units among the {len(names)} of this graph, "
             f"got {len(found)} of them; it does not have '{min(sizes.keys() - found)}'. Tune this "
             "model anew."
         )
@@ -187,7 +217,7 @@ def _why_none(settings: Settings, units: Collection[Unit]) -> str:
         return "no operation of the graph can be in a unit"
     if settings.plan is not None:
         return "the plan leaves this graph as it is"
-    return "only a plan says which units are narrow on a CPU, and none was given"
+    return "only a plan says which units run on one core each, and none was given"
 
 
 def _reason(value: str) -> RefusalReason:

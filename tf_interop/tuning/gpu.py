@@ -7,6 +7,7 @@ from typing import Any
 
 from tf_interop import tensorflow_internals
 from tf_interop.errors import ProfileError
+from tf_interop.measure.backend import MeasureOptions
 from tf_interop.measure.core_library import load_core_library
 from tf_interop.measure.device import identify_device
 from tf_interop.measure.jobs import RunOptions
@@ -65,8 +66,10 @@ def plan_by_profile(
     outcome = ProfileRun(
         device_backend,
         collected.configurations,
-        RunOptions(tf32=(tensorflow_internals.is_tf32_on(),), budget_seconds=budget_s),
-        device=device,
+        RunOptions(
+            measure=MeasureOptions(allow_tf32=tensorflow_internals.is_tf32_on()),
+            budget_seconds=budget_s,
+        ),
         keep=entries.append,
     ).run(lambda phase, done, total, what: say(f"{phase}: {done} of {total}; {what}"))
     if outcome.end is End.DEVICE_LOST:

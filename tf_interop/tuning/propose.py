@@ -115,6 +115,11 @@ class StepModel:
             company[number] = max(simulated.company[place] for place in places)
         return Simulation(simulated.step_us, tuple(company))
 
+    @property
+    def split_us(self) -> float:
+        """A step whose batch is split over the cores: all units on one core, over the cores."""
+        return sum(times.narrow_us for times in self._unit_times) / self._machine.cores
+
     def _item(self, nodes: Sequence[int], unit: int | None, sources: tuple[int, ...]) -> Item:
         if unit is not None:
             return Item(self._unit_times[unit].narrow_us, 1.0, sources)

@@ -19,6 +19,7 @@ from tf_interop.tuning.step_bench import StepBench, StepTimes
 
 STOCK = "stock TensorFlow"
 ALL_NARROW = "all units narrow"
+BATCH_SPLIT = "batch split over all cores"
 
 _LEAST_GAIN = 0.01
 _FINALISTS = 2
@@ -41,6 +42,11 @@ class Variant:
     times: StepTimes
     predicted_ms: float = 0.0
 
+    @property
+    def is_split(self) -> bool:
+        """Whether it splits the batch, and no unit is narrow."""
+        return self.name == BATCH_SPLIT
+
 
 @dataclasses.dataclass(frozen=True)
 class SearchResult:
@@ -59,20 +65,22 @@ class SearchResult:
     other_load: float
 
 
-def search_narrow_units(
+def search_units(
     view: GraphView,
     units: Sequence[Unit],
     fetches: Sequence[str],
     *,
+    split_units: Sequence[Unit] = (),
     budget_s: float,
     say: Callable[[str], None] = lambda text: None,
 ) -> SearchResult:
-    """Measures a graph as it is, with all units narrow and with what a simulation proposes.
+    """Measures a graph as it is, with all units narrow or split, and with what is proposed.
 
     Args:
         view: the graph as Grappler hands it over for a CPU.
-        units: of the graph.
+        units: of the graph, those that may be narrow.
         fetches: names of the nodes that a step runs.
+        split_units: those that may be split.
         budget_s: how long measuring may take; what has begun is ended.
         say: told what is being done, in a few words.
     """
@@ -93,6 +101,10 @@ def search_narrow_units(
         say(f"measuring all {len(units)} units narrow")
         candidates = {STOCK: frozenset[int](), ALL_NARROW: frozenset(range(len(units)))}
         _add(bench, ALL_NARROW, view, units, candidates[ALL_NARROW], fetches)
+        if split_units:
+            say("measuring the batch split over all cores")
+            candidates[BATCH_SPLIT] = frozenset()
+            _add(bench, BATCH_SPLIT, view, split_units, range(len(split_units)), fetches)
         variants = _time(bench, candidates, max(0.5, min(left() * 0.3, 5.0)))
         unit_times, model = _model(bench, view, units, machine)
         proposed = [each for each in propose(model, unit_times) if len(each) < len(units)]
@@ -104,7 +116,7 @@ def search_narrow_units(
             say(f"measuring {name}")
             _add(bench, name, view, units, narrow, fetches)
             candidates[name] = narrow
-        if len(candidates) > 2:
+        if len(candidates) > len(variants):
             variants = _time(bench, candidates, max(0.5, left() * 0.5))
         by_ratio = sorted(variants, key=lambda name: variants[name].times.ratio, reverse=True)
         # By turns once more, so that all that is told of was measured at the same time.
@@ -187,22 +199,24 @@ def _model(
 def _predictions(model: StepModel, variants: dict[str, Variant]) -> dict[str, float]:
     """Simulated steps, scaled so that those of stock and of all units narrow are as measured.
 
-    Between the two the scale goes with the share of the units that are narrow.
+    Between the two the scale goes with the share of the units that are narrow. A batch that is
+    split over all cores takes what all units take on one core, over the cores.
     """
-    simulated = {name: model.simulate(each.narrow).step_us for name, each in variants.items()}
+    simulated = {
+        name: model.split_us if each.is_split else model.simulate(each.narrow).step_us
+        for name, each in variants.items()
+    }
     scales = {
         name: variants[name].times.median_ms / max(simulated[name], 1e-9)
         for name in (STOCK, ALL_NARROW)
     }
     count = len(variants[ALL_NARROW].narrow)
-    return {
-        name: simulated[name]
-        * (
-            scales[STOCK]
-            + (scales[ALL_NARROW] - scales[STOCK]) * len(variants[name].narrow) / count
-        )
-        for name in variants
-    }
+
+    def scale(variant: Variant) -> float:
+        share = 1.0 if variant.is_split else len(variant.narrow) / count
+        return scales[STOCK] + (scales[ALL_NARROW] - scales[STOCK]) * share
+
+    return {name: simulated[name] * scale(each) for name, each in variants.items()}
 
 
 def _threads() -> tuple[int, int]:

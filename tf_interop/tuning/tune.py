@@ -15,6 +15,7 @@ from tf_interop.convolution import ConvolutionNode, batch_size_of
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.fingerprint import canonical_names, fingerprint_convolutions
 from tf_interop.graph.properties import GraphProperties
+from tf_interop.graph.split_units import find_split_units
 from tf_interop.graph.units import Unit, find_units, planned_name
 from tf_interop.graph.view import GraphView
 from tf_interop.measure.device import running_device, this_cpu
@@ -26,6 +27,7 @@ from tf_interop.model.graphs import (
     with_inferred_shapes,
 )
 from tf_interop.model.keras_functions import keras_of
+from tf_interop.planning.lookup import mode_of
 from tf_interop.planning.types import ComparedStep, GraphMode, GraphPlan, MeasuredStep, Plan
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.switch import enable as enable_plugin
@@ -33,7 +35,7 @@ from tf_interop.tuning.cache import load_cached, save_cached
 from tf_interop.tuning.cache_key import cache_key
 from tf_interop.tuning.gpu import plan_by_profile
 from tf_interop.tuning.other_load import MOST
-from tf_interop.tuning.search import SearchResult, Variant, as_step, search_narrow_units
+from tf_interop.tuning.search import SearchResult, Variant, as_step, search_units
 from tf_interop.tuning.xla import XlaTimes, time_xla
 
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?\s*")
@@ -61,8 +63,8 @@ class TunedGraph:
 
     @property
     def changes_graph(self) -> bool:
-        """Whether the plan makes a unit narrow, or a stage."""
-        return bool(self.plan.narrow_units or self.plan.stages)
+        """Whether the plan is anything but stock TensorFlow."""
+        return self.plan.changes_graph
 
     def __str__(self) -> str:
         """A sentence that says what was found."""
@@ -81,10 +83,16 @@ class TunedGraph:
                 f"{self.name}: stock TensorFlow is fastest ({steps}); the graph stays as it is."
                 f"{noise}"
             )
+        if self.plan.split_units:
+            how = f"the batch is split over the cores for {measured.narrow_op_count} operations"
+        else:
+            how = (
+                f"{len(self.plan.narrow_units)} units of {measured.narrow_op_count} operations run "
+                "on one core each"
+            )
         return (
             f"{self.name}: {measured.ratio:.2f} times as fast as stock TensorFlow ({steps}, stock "
-            f"{measured.stock_ms:.1f} ms) on {measured.cores} cores: {len(self.plan.narrow_units)} "
-            f"units of {measured.narrow_op_count} operations run on one core each.{noise}"
+            f"{measured.stock_ms:.1f} ms) on {measured.cores} cores: {how}.{noise}"
         )
 
     def _expected(self) -> str:
@@ -272,16 +280,22 @@ def _tune_on_cpu(
             "says what was refused and why."
         )
     units, _ = find_units(view, properties, nodes_to_preserve=fetches)
+    split_units: tuple[Unit, ...] = ()
+    if mode_of(convolutions) == "inference":  # of training, only the forward pass could be split
+        split_units = find_split_units(view, properties, nodes_to_preserve=fetches)
     key = cache_key(view, units, convolutions)
     cached = load_cached(key) if use_cache else None
     if cached is not None:
         return TunedGraph(traced.name, cached, is_cached=True)
-    found = search_narrow_units(view, units, fetches, budget_s=budget_s, say=say_of_graph)
+    found = search_units(
+        view, units, fetches, split_units=split_units, budget_s=budget_s, say=say_of_graph
+    )
     xla = None
     if compare_xla:
         say_of_graph("compiling with XLA")
         xla = time_xla(*as_step(traced.graph_def), traced.variables, limit_s=budget_s)
-    plan = dataclasses.replace(_plan_of(found, view, units, convolutions, xla), mode=mode)
+    found_units = split_units if found.best.is_split else units
+    plan = dataclasses.replace(_plan_of(found, view, found_units, convolutions, xla), mode=mode)
     save_cached(Plan((plan,), made_with=_made_with_cpu() | {"graph": traced.name}), key)
     return TunedGraph(traced.name, plan, found.variants, xla)
 
@@ -316,10 +330,10 @@ def _plan_of(
     convolutions: Sequence[ConvolutionNode],
     xla: XlaTimes | None,
 ) -> GraphPlan:
-    names = [planned_name(view, unit) for unit in units]
-    canonical = canonical_names(names)
     best, stock = found.best, found.variants[0]
-    narrow = sorted(best.narrow)
+    taken = units if best.is_split else [units[number] for number in sorted(best.narrow)]
+    canonical = canonical_names(planned_name(view, unit) for unit in units)
+    names = tuple(canonical[planned_name(view, unit)] for unit in taken)
     compared = [
         ComparedStep(
             each.name,
@@ -337,8 +351,9 @@ def _plan_of(
         len(convolutions),
         (),
         batch_size=batch_size_of(node.configuration for node in convolutions),
-        why_no_stage="" if narrow else "nothing that was measured beats stock TensorFlow",
-        narrow_units=tuple(canonical[names[number]] for number in narrow),
+        why_no_stage="" if taken else "nothing that was measured beats stock TensorFlow",
+        narrow_units=() if best.is_split else names,
+        split_units=names if best.is_split else (),
         measured=MeasuredStep(
             stock_ms=stock.times.median_ms,
             step_ms=best.times.median_ms,
@@ -346,7 +361,7 @@ def _plan_of(
             error=best.times.error,
             predicted_ms=best.predicted_ms,
             unit_count=len(units),
-            narrow_op_count=sum(len(units[number].steps) for number in narrow),
+            narrow_op_count=sum(len(unit.steps) for unit in taken),
             cores=found.cores,
             other_load=found.other_load,
             compared=tuple(compared),
