@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 from convolution_values import TINY
-from profile_values import GPU, KERNEL
 
 from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind
 from tf_interop.measure.backend import AlgorithmScope, MeasureOptions
-from tf_interop.measure.jobs import Phase, RunOptions, combinations_for_pair
+from tf_interop.measure.jobs import Phase, RunOptions
 from tf_interop.measure.run import End, Outcome, ProfileRun
 from tf_interop.profile.entries import (
     AlgorithmFailure,
@@ -28,11 +27,10 @@ from tf_interop.stage import Lane, Stage, Step
 
 SMALL = dataclasses.replace(TINY, filter_shape=(1, 1, 3, 4))
 LARGE = dataclasses.replace(SMALL, filter_shape=(5, 5, 3, 4))
-HALF = dataclasses.replace(SMALL, dtype="float16")
 WIDER = dataclasses.replace(SMALL, filter_shape=(1, 1, 3, 6), output_shape=(1, 8, 8, 6))
 # The two of them merged.
 WIDEST = dataclasses.replace(SMALL, filter_shape=(1, 1, 3, 10), output_shape=(1, 8, 8, 10))
-NAMES = {SMALL: "small", LARGE: "large", HALF: "half", WIDER: "wider", WIDEST: "widest"}
+NAMES = {SMALL: "small", LARGE: "large", WIDER: "wider", WIDEST: "widest"}
 
 # Best first; what is faster alone is not what the backend thinks best.
 CONSIDERED = ("eng0", "eng1")
@@ -274,51 +272,6 @@ def test_chooses_algorithms_for_stages(
     assert again.measured == []
 
 
-# Fills an SM's registers with two blocks; fills its shared memory with two blocks.
-REGISTERS = dataclasses.replace(
-    KERNEL,
-    grid=(1000, 1, 1),
-    block=(128, 1, 1),
-    registers_per_thread=248,
-    shared_memory_bytes=1024,
-    time_share=1.0,
-)
-MEMORY = dataclasses.replace(REGISTERS, registers_per_thread=32, shared_memory_bytes=100 * 1024)
-
-
-def _alone(
-    configuration: ConvolutionConfiguration, of_engines: list[tuple[Any, ...]]
-) -> list[AlgorithmMeasurement]:
-    return [
-        AlgorithmMeasurement(
-            configuration, f"eng{number}", False, us, 0.1, 0, None, True, tuple(kernels), "made up"
-        )
-        for number, (us, *kernels) in enumerate(of_engines)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "combinations"),
-    [
-        # By time where no kernel is known.
-        ([(10,), (11,), (50,)], [(10,), (30,), (31,)], "00 10 01 02 11 12 20 21 22"),
-        # What fills different resources: by time alone the second would be "10".
-        ([(10, REGISTERS), (12, REGISTERS), (14, MEMORY)], [(10, REGISTERS), (13, MEMORY)],
-         "00 01 11 20"),
-        # What takes no time does not count.
-        ([(10, REGISTERS), (11, dataclasses.replace(REGISTERS, time_share=0.01),
-                            dataclasses.replace(MEMORY, time_share=0.99))],
-         [(10, REGISTERS), (10.5, REGISTERS)], "00 10"),
-    ],
-)  # fmt: skip
-def test_combines_first_what_would_end_first(
-    first: list[tuple[Any, ...]], second: list[tuple[Any, ...]], combinations: str
-) -> None:
-    pairs = combinations_for_pair(_alone(SMALL, first), _alone(LARGE, second), GPU, at_most_each=3)
-    names = " ".join(f"{a.algorithm[3:]}{b.algorithm[3:]}" for a, b in pairs)
-    assert names.startswith(combinations)
-
-
 def test_what_was_measured_is_not_measured_again() -> None:
     configurations = listed(
         (SMALL, LARGE), listed_stage(0, 1), listed_stage(0, 1, sm_counts=(60, 60))
@@ -355,36 +308,17 @@ def test_a_stage_is_measured_again_where_a_faster_algorithm_was_found_since() ->
     assert _stages(again)[-1].sequential_algorithms == ("eng1", "eng1")
 
 
-def test_without_tf32_only_what_rounds_is_left_out_and_halves_are_measured_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(LATENCIES, "eng0", 5.0)
-    backend = FakeBackend()
-    configurations = listed((SMALL, HALF), listed_stage(0, 0), listed_stage(1, 1))
-    options = RunOptions(AlgorithmScope.HEURISTIC, tf32=(True, False), pair_algorithms=1)
-    _, kept = _run(backend, configurations, options)
-    # The list without TF32 has eng1 alone, which was found not to round; half has no TF32.
-    assert sorted(backend.measured[:4]) == ["half eng0", "half eng1", "small eng0", "small eng1"]
-    assert backend.measured[4:] == [
-        "small eng0+small eng0", "half eng0+half eng0", "small eng1+small eng1",
-    ]  # fmt: skip
-    assert [each.tf32 for each in kept[4:]] == [True, True, False]
-
-
-@pytest.mark.parametrize("tf32", [(True, False), (False, True)])
-def test_what_rounds_where_it_may_is_measured_with_and_without_tf32(
-    tf32: tuple[bool, bool],
-) -> None:
+def test_what_rounds_where_it_may_is_measured_with_and_without_tf32() -> None:
     before: list[Entry] = []
-    for measures, allowed in ((True, tf32[0]), (True, tf32[1]), (False, True), (False, False)):
+    for measures, allowed in ((True, True), (True, False), (False, True), (False, False)):
         backend = FakeBackend(rounds_if_allowed=("GEMM",))
-        options = RunOptions(algorithms=("eng1", "GEMM"), tf32=(allowed,))
+        options = RunOptions(("eng1", "GEMM"), measure=MeasureOptions(allow_tf32=allowed))
         before += _run(backend, ONE, options, before=before)[1]
         assert backend.measured[-1:] == ["small GEMM"] * measures
         assert measures or not backend.resolved
     # An engine that does not round is not measured twice.
     assert [(each.algorithm, each.tf32) for each in before] == [  # type: ignore[union-attr]
-        ("eng1", False), ("GEMM", tf32[0]), ("GEMM", tf32[1]),
+        ("eng1", False), ("GEMM", True), ("GEMM", False),
     ]  # fmt: skip
 
 
@@ -468,7 +402,7 @@ def test_says_of_each_phase_how_far_it_came() -> None:
     run = ProfileRun(FakeBackend(), PAIR, options, clock=lambda: 0.0)
     run.run(lambda *now: said.append(now))
     ends = [now[:3] for now in said if now[1] == now[2]]
-    counts = {phase.value: 2 for phase in Phase} | {Phase.STAGES.value: 1}
-    assert set(ends) == {(phase, count, count) for phase, count in counts.items()}
+    # The others in two rounds: what the backend considers, then all.
+    assert set(ends) == {(each.value, n, n) for each, n in zip(Phase, (2, 4, 1), strict=True)}
     assert sum("s left now" in what for *_, what in said) == 9
     assert all(what.startswith("100 s left") for *_, what in said)

@@ -168,7 +168,7 @@ profile measure show -o profile.json
 )
 @option(
     "--tf32",
-    type=click.Choice(["on", "off", "both"]),
+    type=click.Choice(["on", "off"]),
     default="on",
     help="Whether float32 may be computed in TF32.",
 )
@@ -312,12 +312,12 @@ def _measure_into(
     device = identify_device(backend.describe())
     run_options = RunOptions(
         algorithms=options["algorithms"],
-        tf32={"on": (True,), "off": (False,), "both": (True, False)}[options["tf32"]],
         pair_algorithms=options["pair_algorithms"],
         measure=MeasureOptions(
             warmup_runs=options["warmup_runs"],
             repetitions=options["repetitions"],
             workspace_limit_bytes=options["workspace_limit"] << 20,
+            allow_tf32=options["tf32"] == "on",
             trace_kernels=options["trace_kernels"],
         ),
         budget_seconds=options["budget"],
@@ -331,7 +331,6 @@ def _measure_into(
             configurations,
             run_options,
             before=before,
-            device=device,
             keep=file.append,
             should_stop=lambda: bool(signals),
         )

@@ -2,12 +2,12 @@
 
 Order:
   1. every convolution with the algorithm that the backend would choose, the costliest first;
-  2. every convolution with what else the backend would consider;
-  3. every other algorithm that was asked for;
-  4. stages, with what proved fastest alone; pairs then also with other combinations, and what is
+  2. every convolution with what else the backend would consider, then with every other algorithm
+     that was asked for;
+  3. stages, with what proved fastest alone; pairs then also with other combinations, and what is
      to be merged with other algorithms of the wider convolution.
 
-Where time is limited, 4 begins when part of the time is over, and what is left of 2 and 3 follows.
+Where time is limited, 3 begins when part of the time is over, and what is left of 2 follows.
 A stage that was measured before a faster algorithm was found for one of its convolutions is then
 measured again.
 
@@ -33,17 +33,14 @@ from tf_interop.profile.entries import (
     AlgorithmMeasurement,
     Entry,
     EntryKey,
-    KernelMeasurement,
     StageKey,
     StageMeasurement,
     as_with_tf32,
     entry_key,
     fastest_first,
 )
-from tf_interop.profile.occupancy import compute_sm_use
 from tf_interop.profile.tables import describe_convolution
-from tf_interop.profile.types import ProfiledDevice, SmLimits
-from tf_interop.profile.worklist import ConfigurationList, ListedConvolution, ListedStage
+from tf_interop.profile.worklist import ConfigurationList, ListedStage
 from tf_interop.stage import Lane, Stage
 
 
@@ -51,7 +48,6 @@ class Phase(enum.Enum):
     """What is being measured."""
 
     OWN_CHOICE = "convolutions, as the backend chooses"
-    CONSIDERED = "convolutions, what the backend considers"
     OTHERS = "convolutions, other algorithms"
     STAGES = "stages"
 
@@ -62,14 +58,12 @@ class RunOptions:
 
     Attributes:
         algorithms: which algorithms of each convolution, or names of those that alone are measured.
-        tf32: whether TF32 is allowed; both values one after the other where both are there.
         pair_algorithms: how many algorithms of each convolution of a pair are combined.
         measure: how to measure.
         budget_seconds: no measurement begins later than this; None for no limit.
     """
 
     algorithms: AlgorithmScope | tuple[str, ...] = AlgorithmScope.ALL
-    tf32: tuple[bool, ...] = (True,)
     pair_algorithms: int = 3
     measure: MeasureOptions = dataclasses.field(default_factory=MeasureOptions)
     budget_seconds: float | None = None
@@ -175,7 +169,6 @@ class ProfileJobs:
         configurations: ConfigurationList,
         options: RunOptions,
         before: Iterable[Entry],
-        device: ProfiledDevice | None,
     ) -> None:
         """Prepares them.
 
@@ -184,16 +177,14 @@ class ProfileJobs:
             configurations: what to measure.
             options: how.
             before: what was measured before.
-            device: what is measured on, to choose combinations by; None where it is not known.
         """
         self.measured = Measurements(before)
         self.notes: dict[str, None] = {}
         self._backend = backend
         self._list = configurations
         self._options = options
-        self._device = device
-        self._names: dict[tuple[ConvolutionConfiguration, AlgorithmScope, bool], tuple[str, ...]]
-        self._names = {}
+        self._allow_tf32 = options.measure.allow_tf32
+        self._names: dict[tuple[ConvolutionConfiguration, AlgorithmScope], tuple[str, ...]] = {}
         self._resolved: dict[AlgorithmKey, AlgorithmKey | AlgorithmFailure] = {}
 
     def units(self, phase: Phase) -> Iterator[Callable[[], Iterator[Job]]]:
@@ -201,79 +192,64 @@ class ProfileJobs:
         if phase is Phase.STAGES:
             yield from self._stage_units()
             return
-        for listed, tf32 in self._convolutions():
-            yield functools.partial(self._algorithm_jobs, listed.configuration, tf32, phase)
+        convolutions = [
+            listed.configuration
+            for listed in sorted(
+                self._list.convolutions,
+                key=lambda listed: -listed.count * multiply_adds(listed.configuration),
+            )
+        ]
+        asked = self._options.algorithms
+        if phase is Phase.OWN_CHOICE:
+            scopes: tuple[AlgorithmScope | None, ...] = (None,)
+        else:
+            scopes = () if isinstance(asked, tuple) else (AlgorithmScope.HEURISTIC, asked)
+        for scope, configuration in itertools.product(dict.fromkeys(scopes), convolutions):
+            yield functools.partial(self._algorithm_jobs, configuration, scope)
 
     def describe_left(self) -> Iterator[str]:
         """What is left to measure, a part for each phase."""
-        unmeasured = sum(any(jobs()) for jobs in self.units(Phase.OWN_CHOICE))
-        if unmeasured:
-            yield f"{unmeasured} convolutions to measure at all"
-        others = sum(sum(1 for _ in jobs()) for jobs in self.units(Phase.OTHERS))
-        if others > unmeasured:
-            yield f"{others - unmeasured} other algorithms"
-        stages = sum(any(jobs()) for jobs in self.units(Phase.STAGES))
+        own, others, stages = (
+            {job for jobs in self.units(phase) for job in jobs()} for phase in Phase
+        )
+        if own:
+            yield f"{len(own)} convolutions to measure at all"
+        if others - own:
+            yield f"{len(others - own)} other algorithms"
         if stages:
-            yield f"{stages} stages"
+            yield f"{len(stages)} stages"
 
     def resolve(self, job: AlgorithmKey) -> AlgorithmKey | AlgorithmFailure:
         """What would run under the name of a job, asked once for each."""
         if job not in self._resolved:
             self._resolved[job] = self._backend.resolve_algorithm(
-                job.configuration, job.algorithm, self.measure_options(job.tf32)
+                job.configuration, job.algorithm, self._options.measure
             )
         return self._resolved[job]
 
-    def measure_options(self, tf32: bool) -> MeasureOptions:
-        """How to measure, with TF32 or without."""
-        return dataclasses.replace(self._options.measure, allow_tf32=tf32)
-
-    def _convolutions(self) -> list[tuple[ListedConvolution, bool]]:
-        ordered = sorted(
-            self._list.convolutions,
-            key=lambda listed: -listed.count * multiply_adds(listed.configuration),
-        )
-        return [
-            (listed, tf32)
-            for tf32 in self._options.tf32
-            for listed in ordered
-            if self._matters(tf32, (listed.configuration,))
-        ]
-
-    def _matters(self, tf32: bool, configurations: Iterable[ConvolutionConfiguration]) -> bool:
-        """Whether to measure with this value too: without floats both give the same."""
-        is_float = any(each.dtype == "float32" for each in configurations)
-        return is_float or tf32 == self._options.tf32[0]
-
     def _algorithm_jobs(
-        self, configuration: ConvolutionConfiguration, tf32: bool, phase: Phase
+        self, configuration: ConvolutionConfiguration, scope: AlgorithmScope | None
     ) -> Iterator[AlgorithmKey]:
-        for name in self._algorithms(configuration, tf32, phase):
-            job = AlgorithmKey(configuration, name, tf32)
+        """Those of a scope; for None the backend's first choice, or what was asked for by name."""
+        if scope is not None:
+            names = self._listed(configuration, scope)
+        elif isinstance(self._options.algorithms, tuple):
+            names = _of_kind(self._options.algorithms, configuration)
+        else:
+            names = self._listed(configuration, AlgorithmScope.HEURISTIC)[:1]
+        for name in names:
+            job = AlgorithmKey(configuration, name, self._allow_tf32)
             if not self.measured.has_algorithm(job):
                 yield job
 
-    def _algorithms(
-        self, configuration: ConvolutionConfiguration, tf32: bool, phase: Phase
-    ) -> tuple[str, ...]:
-        asked = self._options.algorithms
-        if isinstance(asked, tuple):
-            return _of_kind(asked, configuration) if phase is Phase.OWN_CHOICE else ()
-        considered = self._listed(configuration, AlgorithmScope.HEURISTIC, tf32)
-        if phase is Phase.OWN_CHOICE:
-            return considered[:1]
-        if phase is Phase.CONSIDERED or asked is AlgorithmScope.HEURISTIC:
-            return considered
-        return self._listed(configuration, asked, tf32)
-
     def _listed(
-        self, configuration: ConvolutionConfiguration, scope: AlgorithmScope, tf32: bool
+        self, configuration: ConvolutionConfiguration, scope: AlgorithmScope
     ) -> tuple[str, ...]:
-        key = (configuration, scope, tf32)
+        key = (configuration, scope)
         if key not in self._names:
             try:
                 self._names[key] = self._backend.list_algorithms(
-                    configuration, scope, allow_tf32=tf32
+                    configuration, scope, allow_tf32=self._allow_tf32
                 )
             except ValueError as error:
                 self._names[key] = ()
@@ -284,13 +260,7 @@ class ProfileJobs:
 
     def _stage_units(self) -> Iterator[Callable[[], Iterator[Job]]]:
         """First every stage with what is fastest alone, then pairs with other combinations."""
-        stages = [
-            (stage, tf32)
-            for tf32 in self._options.tf32
-            for stage in sorted(self._list.stages, key=self._stage_order)
-            if self._matters(tf32, self._stage_of(stage).operations)
-        ]
-        jobs = [self._stage_jobs(stage, tf32) for stage, tf32 in stages]
+        jobs = map(self._stage_jobs, sorted(self._list.stages, key=self._stage_order))
         for of_one_rank in itertools.zip_longest(*jobs):
             for job in filter(None, of_one_rank):
                 yield functools.partial(self._unless_done, job)
@@ -309,22 +279,23 @@ class ProfileJobs:
     def _stage_of(self, listed: ListedStage) -> Stage[ConvolutionConfiguration]:
         return listed.stage.map(lambda place: self._list.convolutions[place].configuration)
 
-    def _stage_jobs(self, listed: ListedStage, tf32: bool) -> list[StageJob]:
+    def _stage_jobs(self, listed: ListedStage) -> list[StageJob]:
         stage = self._stage_of(listed)
-        alone = [self.measured.fastest(each, allow_tf32=tf32) for each in stage.operations]
+        alone = [
+            self.measured.fastest(each, allow_tf32=self._allow_tf32) for each in stage.operations
+        ]
         if not all(alone):
             return []
         fastest = tuple(each[0].algorithm for each in alone)
         return [
-            StageJob(StageKey(stage.with_algorithms(choice), tf32), fastest)
-            for choice in self._choices(stage, alone, tf32)
+            StageJob(StageKey(stage.with_algorithms(choice), self._allow_tf32), fastest)
+            for choice in self._choices(stage, alone)
         ]
 
     def _choices(
         self,
         stage: Stage[ConvolutionConfiguration],
         alone: Sequence[Sequence[AlgorithmMeasurement]],
-        tf32: bool,
     ) -> list[tuple[str, ...]]:
         """What to measure a stage with, one algorithm for each step.
 
@@ -334,13 +305,10 @@ class ProfileJobs:
         """
         is_pinned = any(step.algorithm for step in stage.steps)
         if [len(lane.steps) for lane in stage.lanes] == [1, 1] and not is_pinned:
-            pairs = combinations_for_pair(
-                alone[0], alone[1], self._device, at_most_each=self._options.pair_algorithms
-            )
-            return [(first.algorithm, second.algorithm) for first, second in pairs]
+            return _combinations(*alone, at_most_each=self._options.pair_algorithms)
         fastest = iter(each[0].algorithm for each in alone)
         choices = [
-            (lane.merged, self._choices_of_lane(lane, [next(fastest) for _ in lane.steps], tf32))
+            (lane.merged, self._choices_of_lane(lane, [next(fastest) for _ in lane.steps]))
             for lane in stage.lanes
         ]
         # Merged lanes take their algorithms together, by rank; any other lane has one choice.
@@ -351,12 +319,12 @@ class ProfileJobs:
         ]
 
     def _choices_of_lane(
-        self, lane: Lane[ConvolutionConfiguration], fastest: list[str], tf32: bool
+        self, lane: Lane[ConvolutionConfiguration], fastest: list[str]
     ) -> list[list[str]]:
         if not lane.merged:
             return [
                 [
-                    self._name_of(step.operation, step.algorithm, tf32) if step.algorithm else name
+                    self._name_of(step.operation, step.algorithm) if step.algorithm else name
                     for step, name in zip(lane.steps, fastest, strict=True)
                 ]
             ]
@@ -366,13 +334,13 @@ class ProfileJobs:
         elif isinstance(self._options.algorithms, tuple):
             names = _of_kind(self._options.algorithms, wider)
         else:
-            names = self._listed(wider, AlgorithmScope.HEURISTIC, tf32)
-        distinct = dict.fromkeys(self._name_of(wider, name, tf32) for name in names)
+            names = self._listed(wider, AlgorithmScope.HEURISTIC)
+        distinct = dict.fromkeys(self._name_of(wider, name) for name in names)
         return [[name] * len(fastest) for name in distinct][: self._options.pair_algorithms]
 
-    def _name_of(self, configuration: ConvolutionConfiguration, name: str, tf32: bool) -> str:
+    def _name_of(self, configuration: ConvolutionConfiguration, name: str) -> str:
         """The name that a stage's measurement will have, or that was asked for if it cannot run."""
-        return self.resolve(AlgorithmKey(configuration, name, tf32)).algorithm
+        return self.resolve(AlgorithmKey(configuration, name, self._allow_tf32)).algorithm
 
 
 def _of_kind(algorithms: Iterable[str], configuration: ConvolutionConfiguration) -> tuple[str, ...]:
@@ -388,57 +356,18 @@ def _of_kind(algorithms: Iterable[str], configuration: ConvolutionConfiguration)
     return tuple(filter(is_of_kind, algorithms))
 
 
-def combinations_for_pair(
+def _combinations(
     first: Sequence[AlgorithmMeasurement],
     second: Sequence[AlgorithmMeasurement],
-    device: ProfiledDevice | None,
     *,
     at_most_each: int,
-) -> list[tuple[AlgorithmMeasurement, AlgorithmMeasurement]]:
-    """Combinations of the fastest algorithms of two convolutions, the most promising first.
+) -> list[tuple[str, ...]]:
+    """The fastest algorithms of two convolutions combined, those with the least time alone first.
 
-    The first is that of the two fastest. Of the others comes first what would end first if the
-    shorter ran beside the longer as far as the resources of an SM allow; where these are not
-    known, if they ran one after the other.
-
-    Args:
-        first: measurements of one convolution, fastest first.
-        second: measurements of the other, fastest first.
-        device: what was measured on; None where that is not known.
-        at_most_each: how many algorithms of each convolution to take.
+    Of two lanes of one convolution the order makes no difference worth measuring.
     """
-    fastest, *others = itertools.product(first[:at_most_each], second[:at_most_each])
-    if first[0].configuration == second[0].configuration:
-        # Two lanes of one convolution: their order makes no difference worth measuring.
-        ranks = {each.algorithm: rank for rank, each in enumerate(first)}
-        others = [(a, b) for a, b in others if ranks[a.algorithm] <= ranks[b.algorithm]]
-    others.sort(key=lambda pair: _estimated_us(pair, device))
-    return [fastest, *others]
-
-
-def _estimated_us(
-    pair: tuple[AlgorithmMeasurement, AlgorithmMeasurement], device: ProfiledDevice | None
-) -> float:
-    shorter, longer = sorted(each.latency_us for each in pair)
-    if device is None or device.sm_limits is None or not all(each.kernels for each in pair):
-        return longer + shorter
-    ours, theirs = (
-        _average_shares(each.kernels, device.sm_limits, device.sm_count) for each in pair
-    )
-    # From 0, where both find room on an SM, to 1, where each fills a resource by itself.
-    fullest = max(a + b for a, b in zip(ours, theirs, strict=True))
-    return longer + shorter * min(1.0, max(0.0, fullest - 1))
-
-
-def _average_shares(
-    kernels: Sequence[KernelMeasurement], limits: SmLimits, sm_count: int
-) -> list[float]:
-    """Shares of an SM's registers, shared memory, threads and blocks, weighted by time."""
-    total = sum(kernel.time_share for kernel in kernels) or 1.0
-    shares = [0.0] * 4
-    for kernel in kernels:
-        alone = compute_sm_use(kernel, limits, sm_count)
-        of_resources = (alone.registers, alone.shared_memory, alone.threads, alone.blocks)
-        for index, share in enumerate(of_resources):
-            shares[index] += share * kernel.time_share / total
-    return shares
+    is_one = first[0].configuration == second[0].configuration
+    ranked = itertools.product(enumerate(first[:at_most_each]), enumerate(second[:at_most_each]))
+    pairs = [(a, b) for (rank, a), (other, b) in ranked if not is_one or rank <= other]
+    pairs.sort(key=lambda pair: sum(each.latency_us for each in pair))
+    return [(a.algorithm, b.algorithm) for a, b in pairs]

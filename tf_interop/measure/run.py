@@ -16,7 +16,6 @@ from tf_interop.profile.entries import (
     FailureKind,
     StageFailure,
 )
-from tf_interop.profile.types import ProfiledDevice
 from tf_interop.profile.worklist import ConfigurationList
 
 Say = Callable[[str, int, int, str], object]
@@ -65,7 +64,6 @@ class ProfileRun:
         options: RunOptions,
         *,
         before: Iterable[Entry] = (),
-        device: ProfiledDevice | None = None,
         keep: Callable[[Entry], None] = lambda entry: None,
         should_stop: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
@@ -77,7 +75,6 @@ class ProfileRun:
             configurations: what to measure.
             options: how.
             before: entries of runs before; what they hold is not measured again.
-            device: what is measured on, to choose combinations by; None where that is open.
             keep: is given each new entry.
             should_stop: asked before each measurement.
             clock: seconds that go by.
@@ -89,7 +86,7 @@ class ProfileRun:
         self._should_stop = should_stop
         self._clock = clock
         self._start = clock()
-        self._jobs = ProfileJobs(backend, configurations, options, before, device)
+        self._jobs = ProfileJobs(backend, configurations, options, before)
         self._is_device_lost = False
         self._measured_count = 0
         self._failure_count = 0
@@ -144,12 +141,12 @@ class ProfileRun:
         """The phases, each with the share of the budget that is over when it ends."""
         if self._options.budget_seconds is None or not self._has_stages:
             return [(phase, 1.0) for phase in Phase]
-        alone, rest = (Phase.CONSIDERED, Phase.OTHERS), tuple(Phase)[1:]
         return [
             (Phase.OWN_CHOICE, 1.0),
-            *((phase, _SHARE_BEFORE_STAGES) for phase in alone),
+            (Phase.OTHERS, _SHARE_BEFORE_STAGES),
             (Phase.STAGES, 1.0),
-            *((phase, 1.0) for phase in rest),
+            (Phase.OTHERS, 1.0),
+            (Phase.STAGES, 1.0),
         ]
 
     def _is_over(self, share: float) -> bool:
@@ -157,14 +154,12 @@ class ProfileRun:
         return budget is not None and self._clock() - self._start >= share * budget
 
     def _measure(self, job: Job) -> None:
+        options = self._options.measure
         if isinstance(job, StageJob):
-            stage, tf32 = job.key
             self._take_measured(
                 job,
                 self._backend.measure_stage(
-                    stage,
-                    self._jobs.measure_options(tf32),
-                    sequential_algorithms=job.sequential_algorithms,
+                    job.key.stage, options, sequential_algorithms=job.sequential_algorithms
                 ),
             )
             return
@@ -176,10 +171,8 @@ class ProfileRun:
         if before is not None:
             self._jobs.measured.add(before, job)
             return
-        options = self._jobs.measure_options(job.tf32)
         self._take_measured(
-            job,
-            self._backend.measure_algorithm(job.configuration, resolved.algorithm, options),
+            job, self._backend.measure_algorithm(job.configuration, resolved.algorithm, options)
         )
 
     def _take_measured(self, job: Job, entry: Entry) -> None:
@@ -195,7 +188,11 @@ class ProfileRun:
         if ran is None:
             return False
         quick = dataclasses.replace(
-            self._jobs.measure_options(ran.tf32), warmup_runs=0, repetitions=1, trace_kernels=False
+            self._options.measure,
+            allow_tf32=ran.tf32,
+            warmup_runs=0,
+            repetitions=1,
+            trace_kernels=False,
         )
         again = self._backend.measure_algorithm(ran.configuration, ran.algorithm, quick)
         return isinstance(again, AlgorithmMeasurement)
