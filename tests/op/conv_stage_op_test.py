@@ -25,14 +25,6 @@ def test_every_pinned_host_algorithm_gives_the_same(conv_stage: Any, algorithm: 
     assert_own(run_stage(conv_stage, cases, algorithm=algorithm), cases)
 
 
-@pytest.mark.parametrize("lanes", [[0] * 9, [0, 0, 1, 1, 2, 2, 0, 1, 2]], ids=["one", "three"])
-def test_lanes_of_several_steps_and_images_beside_volumes(
-    conv_stage: Any, lanes: list[int]
-) -> None:
-    cases = ordinary_cases(tf.float16) + ordinary_cases(tf.float32, "NDHWC", "VALID")
-    assert_own(run_stage(conv_stage, cases, lanes), cases)
-
-
 @pytest.mark.parametrize("depthwise", [False, True], ids=["plain", "depthwise"])
 @pytest.mark.parametrize(
     ("image_shape", "filter_shape"),

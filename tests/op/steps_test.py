@@ -133,19 +133,6 @@ def test_gradients_in_a_lane(conv_stage: Any) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_zeros_are_read_like_other_results(conv_stage: Any) -> None:
-    # A gradient of an empty tensor is zeros, which the next step reads.
-    operations = [
-        operation("zeros", "Conv2DBackpropInput", ["sizes:0", "inputs:1", "inputs:2"], **PLAIN),
-        operation("relu", "Relu", ["steps:0"]),
-        operation("second", "Conv2D", ["steps:1", "inputs:0"], **PLAIN),
-    ]
-    inputs = [FILTERS[1], np.zeros([3, 3, 4, 0], np.float32), np.zeros([2, 6, 5, 0], np.float32)]
-    document = program(operations, schedule(lane(0, 1, 2)), outputs=[2])
-    [result] = in_graph(conv_stage, **arguments(inputs, [[2, 6, 5, 4]], document))
-    np.testing.assert_array_equal(result, np.zeros([2, 6, 5, 3]))
-
-
 def test_infers_shapes(conv_stage: Any) -> None:
     with tf.Graph().as_default():
         image = tf.compat.v1.placeholder(tf.float32, [None, 6, 5, 2])
@@ -153,24 +140,6 @@ def test_infers_shapes(conv_stage: Any) -> None:
         outputs = conv_stage(**arguments([image, *FILTERS], [], document))
     shapes = [each.shape.as_list() for each in outputs]
     assert shapes == [[None, 6, 5, 2], [None, 6, 5, 4], [None, 3, 3, 4]]
-
-
-def test_a_pin_that_is_refused_in_the_middle_is_counted(conv_stage: Any) -> None:
-    lanes = (lane(0, 1, (2, "NONE_MIDDLE"), 3), lane(4))
-    with counted() as new:
-        assert_runs(conv_stage, program(chain(), schedule(*lanes)))
-    [reason] = new.fallbacks
-    assert "'second' with algorithm NONE_MIDDLE" in reason
-
-
-def test_a_step_whose_operands_do_not_fit_is_named(conv_stage: Any) -> None:
-    @tf.function(input_signature=[tf.TensorSpec(None)] * 4, autograph=False)
-    def stage(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        return conv_stage(**arguments(tensors, [], program(chain(), schedule(*LANES))))
-
-    with pytest.raises(tf.errors.InvalidArgumentError) as refused:
-        stage(IMAGE, FILTERS[0], digits([1, 1, 5, 3]), FILTERS[2])
-    assert_names(refused, "step 'second'", "[1,1,5,3]")
 
 
 @pytest.mark.parametrize("batch_size", [None, 7], ids=["planned", "without a plan"])
@@ -203,17 +172,6 @@ def test_a_kernel_that_fails_in_the_middle_is_named(conv_stage: Any) -> None:
     with pytest.raises(NO_KERNEL) as failed:
         in_graph(conv_stage, **arguments(inputs, [], unplanned))
     assert_names(failed, "step 'odd'", "batch size 2")
-
-
-@pytest.mark.parametrize("dtype", [tf.float32, tf.float16])
-def test_with_less_memory_steps_keep_their_order(conv_stage: Any, dtype: tf.DType) -> None:
-    tf_interop.enable("always", workspace_limit_mb=0)
-    document = program(chain(dtype), schedule(*LANES), outputs=[4, 3])
-    with counted() as new:
-        assert_runs(conv_stage, document, dtype)
-    [reason] = new.fallbacks
-    assert "no memory for the workspaces of a stage" in reason
-    assert "with algorithms that need less" in reason
 
 
 def test_threads_that_call_at_once_get_their_own_results(conv_stage: Any) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -80,17 +77,3 @@ def test_the_callback_sets_the_limit_for_its_call() -> None:
         callback.set_model(tf.keras.Sequential([tf.keras.Input([9, 9, 3])]))
         assert get_plugin().settings.workspace_limit_mb == 5
     assert get_plugin().settings.workspace_limit_mb == 7
-
-
-def test_run_takes_the_limit(tmp_path: pathlib.Path) -> None:
-    script = tmp_path / "program.py"
-    script.write_text(
-        "import tensorflow\n"
-        "from tf_interop.runtime.plugin import get_plugin\n"
-        "print('limit', get_plugin().settings.workspace_limit_mb)\n"
-    )
-    command = [sys.executable, "-m", "tf_interop", "run", "--policy", "always"]
-    ran = subprocess.run(
-        [*command, "--workspace-limit-mb", "3", script], capture_output=True, text=True, check=False
-    )
-    assert "limit 3" in ran.stdout, ran.stderr
