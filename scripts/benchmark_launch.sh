@@ -28,28 +28,34 @@ fi
 # Has no meaning to real libraries.
 export TF_INTEROP_FAKE_CUDNN_NO_WORK=1
 "$build/cc_kernels/launch_overhead" | PYTHONPATH=$PWD python3 -c '
-import datetime, json, os, pathlib, re, sys
+import json, pathlib, sys
 
-from tf_interop.versioned_file import in_lines
+from python.benchmarks.result_file import write_result
 
 measured = json.load(sys.stdin)
+versions = {name: measured[name] for name in ("cuda", "cudnn")}
 for library in ("libcuda", "libcudnn"):
     name = pathlib.Path(measured[library]).name
-    measured[library] = f"fake ({name})" if name.startswith("libfake_") else name
-model = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
-cores = len(os.sched_getaffinity(0))
-result = {
-    "format": "tf_interop.launch_overhead",
-    "version": 2,
-    "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-    "machine": f"{model[1]}, {cores} cores" if model else f"{cores} cores",
-    "command": "scripts/benchmark_launch.sh",
-    **measured,
-}
-pathlib.Path(sys.argv[1]).write_text(in_lines(result) + "\n")
-for launch in filter(None, result["launches"]):
-    print(launch["name"] + ":", launch["overhead_ns"], "ns over the bare calls of", measured["libcudnn"])
-for stage in result["stages"]:
-    times = [stage[call]["median_ns"] for call in ("call", "call_with_new_addresses")]
-    print(stage["lanes"], "lanes:", times[0], "ns a call,", times[1], "ns where addresses change")
+    versions[library] = f"fake ({name})" if name.startswith("libfake_") else name
+rows = [
+    {"a launch": each["name"], "ns": each["launch"]["median_ns"],
+     "bare calls, ns": each["bare_calls"]["median_ns"], "difference, ns": each["overhead_ns"]}
+    for each in filter(None, measured["launches"])
+] + [
+    {"lanes": each["lanes"], "ns": each["call"]["median_ns"],
+     "with new addresses, ns": each["call_with_new_addresses"]["median_ns"]}
+    for each in measured["stages"]
+]
+write_result(
+    pathlib.Path(sys.argv[1]),
+    "What a launch costs the host",
+    "What launching one pinned convolution costs the host, beside the bare calls of cuDNN that it "
+    "makes, and what the whole call of a stage costs it, from finding what was kept for it to the "
+    "join, with a small convolution on each lane: medians. With stand-ins for libcuda and libcudnn, "
+    "which do no work, this is the share of this project alone. New addresses: results lie elsewhere "
+    "at every call.",
+    rows, command="scripts/benchmark_launch.sh", made_with=(), **versions,
+)
+for row in rows:
+    print(row)
 ' "$out"

@@ -1,26 +1,27 @@
 #!/usr/bin/env python3
 """Writes docs/results.md from the result files under docs/results/.
 
-A result file is written by the program that its `command` names. Every value of the page is in one
-of them, and a file of a kind that the page's template does not know is an error, so that none is
-left out.
+Each holds tables that `python/benchmarks/result_file.py` wrote, or is a benchmark. Every value of
+the page is in one of them.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 import statistics
 import sys
 import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import jinja2
 import msgspec
 
 # Where the package is not installed.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
+from python.benchmarks.result_file import FORMAT
 from tf_interop.benchmark.result import Benchmark, Case, Variant
 from tf_interop.benchmark.show import times_as_fast
 
@@ -28,91 +29,104 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
 PAGE = ROOT / "docs" / "results.md"
 
-_BENCHMARK = "tf_interop.benchmark"
-_TITLES = {
-    "tf_interop.applications": "Same results: keras.applications",
-    _BENCHMARK: "Beside stock TensorFlow",
-    "tf_interop.launch_overhead": "What a launch costs the host",
-    "tf_interop.model_garden": "Same results: a program of the model garden",
-    "tf_interop.pass_time": "What the graph pass takes",
-    "tf_interop.plan_time": "What planning takes",
-}
-_MUST_HAVE = ("format", "version", "date", "machine", "command")
-# What a result file says of the software that it was made with, where it does.
-_VERSIONS = (
-    *("python", "tf_interop", "tensorflow", "keras", "tf_keras", "tf-models-official"),
-    *("cuda", "cudnn", "libcuda", "libcudnn"),
-)
+_INTRODUCTION = """# Results
+
+<!-- Written by scripts/write_results.py from the files under results/. -->
+
+Every value here is from a result file beside this page, and each file says on what machine, when,
+with which versions and by which command it was made."""
+_NO_GPU = """**None is of a GPU**: nothing of this has run on one, so this page does not say whether
+stages are faster there."""
+_BENCHMARK = """
+Median of a step in stock TensorFlow, and how many times as fast the others are, turn by
+turn, with the slowest and the fastest turn. ours: the plan. pinning: its algorithms without its
+concurrency. concurrency: the reverse. intra-1: stock with one thread inside of an operation.
+inter-1: stock with one operation at a time. As stock: the plan changes nothing, so that the same
+program ran."""
 
 
-def render(results: dict[str, dict[str, Any]]) -> str:
-    """The page.
-
-    Args:
-        results: the content of each result file, by its name.
-
-    Returns:
-        The page in Markdown.
-
-    Raises:
-        ValueError: a file lacks what it was made with, or is of a kind that is not known.
-    """
-    shown = {name: _with_origin(results[name]) for name in sorted(results)}
-    for name, result in shown.items():
-        if missing := [key for key in _MUST_HAVE if not result.get(key)]:
-            raise ValueError(
-                f"Expected {', '.join(_MUST_HAVE)} in docs/results/{name}, got none of "
-                f"{', '.join(missing)}. Make the file anew with its program."
-            )
-        if result["format"] not in _TITLES:
-            raise ValueError(
-                f"Expected a result of {', '.join(sorted(_TITLES))}, got {result['format']!r} in "
-                f"docs/results/{name}. Add its section to scripts/results.md.jinja."
-            )
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.globals |= {
-        "compared": _compared,
-        "in_stages": lambda graph: f"{graph['in_stages']} of {graph['convolutions']}",
-        "origin": _origin,
-        "paragraph": lambda caller: _paragraph(caller()) + "\n",
-        "titles": _TITLES,
-    }
-    pictures = {name: name.replace(".json", ".png") for name in shown}
-    there = {name: picture for name, picture in pictures.items() if (RESULTS / picture).exists()}
-    return environment.get_template("results.md.jinja").render(results=shown, pictures=there)
-
-
-def _with_origin(result: dict[str, Any]) -> dict[str, Any]:
-    """A result that says what it was made with as the others do."""
-    if result.get("format") != _BENCHMARK:
-        return {**result, "is_of_a_gpu": False}
-    device = result["device"]
-    unit = "SMs" if device["backend"] == "cudnn" else "cores"
-    measured = msgspec.convert(result, Benchmark)
-    reasons = {
-        case.name_on(measured.device): _why_slower(measured, case) for case in measured.by_case
-    }
+def read_results() -> dict[str, Any]:
+    """The content of every result file, by its name: a benchmark, or plain values."""
+    raws = {path.name: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
     return {
-        **result,
-        **result["made_with"],
-        "machine": f"{device['name']}, {device['sm_count']} {unit}",
-        "date": device["date"],
-        "command": "`, `".join(result["commands"]),
-        "cudnn": device["cudnn"],
-        "is_of_a_gpu": device["backend"] == "cudnn",
-        "measured": measured,
-        "variants": [
-            each for each in Variant if any(one.variant is each for one in measured.results)
-        ],
-        "means": _geometric_means(measured),
-        "slower": [f"{name} ({reason})" for name, reason in reasons.items() if reason],
+        name: raw if raw["format"] == FORMAT else msgspec.convert(raw, Benchmark)
+        for name, raw in raws.items()
     }
+
+
+def render(results: Mapping[str, Any]) -> str:
+    """The page in Markdown, of the content of each result file by its name."""
+    benchmarks = [each for each in results.values() if isinstance(each, Benchmark)]
+    parts = [_INTRODUCTION]
+    if not any(each.device.backend == "cudnn" for each in benchmarks):
+        parts.append(_paragraph(_NO_GPU))
+    for name, result in results.items():
+        section = _of_benchmark if isinstance(result, Benchmark) else _of_tables
+        parts += section(name, result)
+    return "\n\n".join(parts) + "\n"
+
+
+def _of_tables(name: str, result: dict[str, Any]) -> Iterator[str]:
+    yield f"## {result['title']}"
+    yield _origin(
+        name, result["machine"], result["date"], result["made_with"], (result["command"],)
+    )
+    yield _paragraph(result["says"])
+    for columns, rows in itertools.groupby(result["rows"], key=tuple):
+        yield _table(columns, [[_cell(each) for each in row.values()] for row in rows])
+
+
+def _of_benchmark(name: str, benchmark: Benchmark) -> Iterator[str]:
+    device = benchmark.device
+    unit = "SMs" if device.backend == "cudnn" else "cores"
+    yield "## Beside stock TensorFlow"
+    versions = benchmark.made_with | ({"cudnn": device.cudnn} if device.cudnn else {})
+    machine = f"{device.name}, {device.sm_count} {unit}"
+    yield _origin(name, machine, device.date, versions, benchmark.commands)
+    yield _paragraph(_BENCHMARK)
+    measured = {each.variant for each in benchmark.results}
+    variants = [each for each in Variant if each in measured]
+    yield _table(
+        ["", *(each.value for each in variants)],
+        [
+            [case.name_on(device), *(_compared(benchmark, case, each) for each in variants)]
+            for case in benchmark.by_case
+        ],
+    )
+    if means := _geometric_means(benchmark):
+        listed = ", ".join(f"{variant} {mean:.2f}" for variant, mean in means.items())
+        yield _paragraph(
+            f"Geometric mean over all rows, a row that runs as stock counted as 1: {listed}."
+        )
+    whys = {case.name_on(device): _why_slower(benchmark, case) for case in benchmark.by_case}
+    if slower := "; ".join(f"{case} ({why})" for case, why in whys.items() if why):
+        yield _paragraph(f"Slower than stock in every turn: {slower}.")
+
+
+def _origin(
+    name: str, machine: str, date: str, versions: Mapping[str, str], commands: Sequence[str]
+) -> str:
+    listed = ", ".join(f"{key} {version}" for key, version in versions.items())
+    quoted = ", ".join(f"`{command}`" for command in commands)
+    return _paragraph(f"[{name}](results/{name}): {machine}, {date}, {listed}; {quoted}")
+
+
+def _paragraph(text: str) -> str:
+    return textwrap.fill(
+        " ".join(text.split()), 100, break_on_hyphens=False, break_long_words=False
+    )
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    heads = [column.replace("_", " ") for column in columns]
+    lines = [heads, ["---", *["---:"] * (len(columns) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
+    return "–" if value is None else str(value)
 
 
 def _geometric_means(benchmark: Benchmark) -> dict[str, float]:
@@ -135,20 +149,6 @@ def _geometric_means(benchmark: Benchmark) -> dict[str, float]:
     }
 
 
-def _origin(name: str, result: dict[str, Any]) -> str:
-    versions = [f"{key} {result[key]}" for key in _VERSIONS if result.get(key)]
-    return _paragraph(
-        f"[{name}](results/{name}): {result['machine']}, {result['date']}, {', '.join(versions)}; "
-        f"`{result['command']}`"
-    )
-
-
-def _paragraph(text: str) -> str:
-    return textwrap.fill(
-        " ".join(text.split()), 100, break_on_hyphens=False, break_long_words=False
-    )
-
-
 def _compared(benchmark: Benchmark, case: Case, variant: Variant) -> str:
     result = benchmark.of(case, variant)
     summary = benchmark.summarize(result)
@@ -169,11 +169,6 @@ def _why_slower(benchmark: Benchmark, case: Case) -> str | None:
         return None
     reasons = sorted(result.fallbacks)
     return "; ".join(reasons) or "as planned: what the profile promised did not come true"
-
-
-def read_results() -> dict[str, dict[str, Any]]:
-    """The content of every result file, by its name."""
-    return {path.name: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
 
 
 if __name__ == "__main__":

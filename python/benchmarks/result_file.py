@@ -1,4 +1,7 @@
-"""Result files under docs/results/: what every one of them says, from which its page is written."""
+"""Result files under docs/results/: tables that say where, when, with what and how they were made.
+
+`scripts/write_results.py` writes a page from them.
+"""
 
 from __future__ import annotations
 
@@ -9,33 +12,52 @@ import pathlib
 import platform
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tf_interop.versioned_file import in_lines
 
+FORMAT = "tf_interop.result"
 
-def write_result(path: pathlib.Path | None, name: str, **values: Any) -> None:
-    """Writes a result with where, when, with what and by which command it was made.
+
+def write_result(
+    path: pathlib.Path | None,
+    title: str,
+    says: str,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    command: str | None = None,
+    made_with: Sequence[str] = ("tensorflow", "keras"),
+    **versions: str,
+) -> None:
+    """Writes a result.
 
     Args:
         path: of the JSON file; None writes nothing.
-        name: of the kind of result.
-        **values: what was measured.
+        title: the heading on the page.
+        says: what the values are, a paragraph.
+        rows: what was measured, by column; where columns change another table begins.
+        command: what measured it; None for this program.
+        made_with: packages whose versions matter.
+        **versions: of other software.
     """
     if path is None:
         return
-    origin = {
-        "format": f"tf_interop.{name}",
-        "version": 1,
+    result = {
+        "format": FORMAT,
+        "title": title,
+        "says": " ".join(says.split()),
         "date": datetime.date.today().isoformat(),
         "machine": _machine(),
-        "command": shlex.join(["python", *sys.argv]),
-        "python": platform.python_version(),
-        "tf_interop": importlib.metadata.version("tf-interop"),
-        "tensorflow": importlib.metadata.version("tensorflow"),
-        "keras": importlib.metadata.version("keras"),
+        "command": command or shlex.join(["python", *sys.argv]),
+        "made_with": {
+            "python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in ("tf-interop", *made_with)},
+            **versions,
+        },
+        "rows": rows,
     }
-    path.write_text(in_lines(origin | values) + "\n")
+    path.write_text(in_lines(result) + "\n")
 
 
 def _machine() -> str:

@@ -47,15 +47,8 @@ def test_momenta_that_hold_no_gradient_are_refused(comparison: ModuleType) -> No
         comparison.compare(nothing, nothing, nothing)
 
 
-def test_the_committed_run_made_stages_and_agrees() -> None:
-    result = json.loads(RESULT.read_text())
-    assert result["stages"] > 50
-    assert result["widest"] > 1
-    assert result["relative_differences"].keys() == {
-        "weights",
-        "momenta",
-        "moving statistics",
-        "losses",
-    }
-    for figures in result["relative_differences"].values():
-        assert figures["share_of_tolerance"] <= 1
+def test_the_committed_run_agrees() -> None:
+    rows = json.loads(RESULT.read_text())["rows"]
+    kinds = {"weights", "momenta", "moving statistics", "losses"}
+    assert {each["tensors of"] for each in rows} == kinds
+    assert all(each["share_of_tolerance"] <= 1 for each in rows)
