@@ -19,7 +19,6 @@ from unnoticed import (
     digits,
     gradients,
     in_function,
-    stages_run,
     v1,
 )
 
@@ -45,8 +44,7 @@ OPTIONS += [("min_graph_nodes", -1), ("min_graph_nodes", 1)]
 def fixture_options_as_before() -> Iterator[None]:
     yield
     # TensorFlow passes over options that are None.
-    names = [*dict(OPTIONS), "disable_meta_optimizer"]
-    tf.config.optimizer.set_experimental_options(dict.fromkeys(names))
+    tf.config.optimizer.set_experimental_options(dict.fromkeys(dict(OPTIONS)))
 
 
 BIAS = np.float32([1, -2, 3, 0])
@@ -102,15 +100,6 @@ def test_convolutions_that_mixed_precision_made_bfloat16_are_in_stages() -> None
     with get_plugin().observe(note_types):
         assert_unnoticed(in_function(network))
     assert {types_pb2.DT_BFLOAT16} in seen
-
-
-def test_without_grappler_nothing_is_rewritten() -> None:
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    tf_interop.enable("always")
-    before = stages_run()
-    result = in_function(network)()(IMAGE)
-    assert stages_run() == before
-    np.testing.assert_array_equal(result, network(tf.constant(IMAGE)))
 
 
 Rewrites = rewriter_config_pb2.RewriterConfig

@@ -17,14 +17,11 @@ from tensorflow.core.framework import graph_pb2
 from unnoticed import IMAGE, conv, counted, in_function
 
 import tf_interop
-from tf_interop.errors import TimeLimitError
 from tf_interop.graph import time_limit as time_limit_module
 from tf_interop.graph.program import CONV_STAGE_OP, decode_stage, encode_stage
-from tf_interop.graph.time_limit import check_time_limit, time_limit
 from tf_interop.runtime import graph_pass
 from tf_interop.runtime import plugin as plugin_module
 from tf_interop.runtime.graph_pass import run_conv_stage_pass
-from tf_interop.runtime.settings import Policy, Settings
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
@@ -92,51 +89,6 @@ def test_a_pass_that_takes_too_long_changes_nothing(
     assert_left_alone(logged, "TimeLimitError")
     tf_interop.enable("always", pass_time_limit_s=1000)
     assert stages_run_by(make_branches()) > 0
-
-
-def graph_of(width: int) -> graph_pb2.GraphDef:
-    """`width` chains of three convolutions."""
-    with tf.Graph().as_default() as graph:
-        image = tf.compat.v1.placeholder(tf.float32, IMAGE.shape)
-        for _ in range(width):
-            conv(conv(conv(image, 0), 1), 2)
-    return graph.as_graph_def()
-
-
-def looks_at_the_clock(graph_def: graph_pb2.GraphDef, limit: float) -> int:
-    """By a clock that counts how often it is looked at."""
-    count = [0.0]
-
-    def monotonic() -> float:
-        count[0] += 1
-        return count[0]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(time_limit_module, "time", types.SimpleNamespace(monotonic=monotonic))
-        run_conv_stage_pass(graph_def, Settings(Policy.ALWAYS, pass_time_limit_s=limit), "CPU")
-    return int(count[0])
-
-
-def test_the_pass_looks_at_the_clock_in_every_loop_and_stops_at_once() -> None:
-    small, large = graph_of(2), graph_of(8)
-    count = looks_at_the_clock(large, 1e9)
-    # Finding, independence: once for each of the 18 more convolutions.
-    assert count - looks_at_the_clock(small, 1e9) >= 2 * 18
-    # The clock stands at 1 where the limit begins, and at `count` at the last look.
-    for limit in range(1, count - 1):
-        with pytest.raises(TimeLimitError):
-            looks_at_the_clock(large, limit)
-    assert looks_at_the_clock(large, count - 1) == count
-
-
-def test_of_limits_inside_each_other_the_earlier_end_counts(clock: list[float]) -> None:
-    with time_limit(5), time_limit(100):
-        clock[0] = 4.0
-        check_time_limit()
-        clock[0] = 6.0
-        with pytest.raises(TimeLimitError, match="5 s"):
-            check_time_limit()
-    check_time_limit()
 
 
 @pytest.mark.parametrize("limit", [0, -1.0, float("nan")])
@@ -208,10 +160,6 @@ def swap_outputs(graph_def: graph_pb2.GraphDef, name: str) -> None:
         node.input[:] = [swapped.get(text, text) for text in node.input]
 
 
-def drop_everything(graph_def: graph_pb2.GraphDef, name: str) -> None:
-    del graph_def.node[:]
-
-
 def change_the_padding(graph_def: graph_pb2.GraphDef, name: str) -> None:
     [node] = [node for node in graph_def.node if node.name == name]
     stage = decode_stage(node)
@@ -221,7 +169,7 @@ def change_the_padding(graph_def: graph_pb2.GraphDef, name: str) -> None:
 
 # check_test.py has every kind of fault.
 @pytest.mark.parametrize(
-    "spoil", [swap_outputs, drop_everything, change_the_padding], ids=lambda spoil: spoil.__name__
+    "spoil", [swap_outputs, change_the_padding], ids=lambda spoil: spoil.__name__
 )
 def test_a_wrong_graph_is_not_handed_over(
     spoil: Callable[[graph_pb2.GraphDef, str], None],

@@ -161,13 +161,6 @@ def recomputed_with_variables(image: tf.Tensor) -> list[tf.Tensor]:
     return [loss, tape.gradient(loss, image)]
 
 
-def persistent_tape(image: tf.Tensor) -> list[tf.Tensor]:
-    with tf.GradientTape(persistent=True) as tape:
-        tape.watch(image)
-        first, second = small(conv(image, 0)), small(conv(image, 1))
-    return [tape.gradient(each, image) for each in (first, second)]
-
-
 def tape_in_a_tape(image: tf.Tensor) -> list[tf.Tensor]:
     with tf.GradientTape() as outer:
         outer.watch(image)
@@ -180,12 +173,6 @@ def tape_in_a_tape(image: tf.Tensor) -> list[tf.Tensor]:
     return [gradient, outer.gradient(gradient, image)]
 
 
-def forward_mode(image: tf.Tensor) -> list[tf.Tensor]:
-    with tf.autodiff.ForwardAccumulator(image, tf.ones_like(image)) as accumulator:
-        result = branches(image)
-    return [result, accumulator.jvp(result)]
-
-
 def jacobian(image: tf.Tensor) -> tf.Tensor:
     """pfor makes one batched convolution of many."""
     part = image[:1, :3, :3]
@@ -193,11 +180,6 @@ def jacobian(image: tf.Tensor) -> tf.Tensor:
         tape.watch(part)
         result = small(branches(part))[0, 0]
     return tape.jacobian(result, part)
-
-
-def ragged(image: tf.Tensor) -> tf.Tensor:
-    rows = tf.RaggedTensor.from_row_lengths(tf.reshape(image, [-1, 6, 4]), [5, 3, 4])
-    return branches(rows.to_tensor()[:, :3])
 
 
 def gradient_of_nested_functions(image: tf.Tensor) -> list[tf.Tensor]:
@@ -221,11 +203,8 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
         program.__name__: in_function(program)
         for program in (
             recomputed_with_variables,
-            persistent_tape,
             tape_in_a_tape,
-            forward_mode,
             jacobian,
-            ragged,
             gradient_of_nested_functions,
             loop_in_a_cond_in_a_loop,
         )
@@ -400,44 +379,6 @@ def test_session(run: Callable[[Any], list[Any]], disable_model_pruning: bool) -
     assert_session_unnoticed(run, disable_model_pruning=disable_model_pruning)
 
 
-def test_retracing_for_other_shapes_types_and_values() -> None:
-    def compute(image: tf.Tensor, filters: int) -> tf.Tensor:
-        of_dtype = [tf.cast(each, image.dtype) for each in FILTERS[:filters]]
-        return tf.add_n([tf.nn.conv2d(image, each, 1, "SAME") for each in of_dtype])
-
-    tf_interop.enable("always")
-    function = tf.function(compute, autograph=False)
-    for height, dtype, filters in 2 * list(
-        itertools.product((1, 5, 6), (tf.float32, tf.bfloat16), (2, 3))
-    ):
-        image = tf.cast(digits(height, 2, height, 6, 4), dtype)
-        before = stages_run()
-        result = function(image, filters)
-        assert stages_run() == before + 1
-        np.testing.assert_array_equal(result, compute(image, filters))
-    assert function.experimental_get_tracing_count() == 12
-    assert tf_interop.status().failures == ()
-
-
-def test_check_numerics_sees_what_a_stage_gives() -> None:
-    """It puts its own ops after each output of a traced function."""
-    tf_interop.enable("always")
-    tf.debugging.enable_check_numerics()
-    try:
-        function = in_function(branches)()
-        before = stages_run()
-        np.testing.assert_array_equal(function(tf.constant(IMAGE)), branches(tf.constant(IMAGE)))
-        assert stages_run() > before
-        overflow = [3e38 * each for each in FILTERS[:2]]
-        huge = in_function(
-            lambda x: tf.add_n([tf.nn.conv2d(x, each, 1, "SAME") for each in overflow])
-        )()
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?i)inf|nan"):
-            huge(tf.constant(IMAGE))
-    finally:
-        tf.debugging.disable_check_numerics()
-
-
 def test_what_is_saved_with_the_plugin_loads_where_it_is_not_installed(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -471,18 +412,6 @@ def test_what_is_saved_with_the_plugin_loads_where_it_is_not_installed(
     before = stages_run()
     np.testing.assert_array_equal(loaded.compute(tf.constant(IMAGE)), result)
     assert stages_run() > before
-
-
-def test_a_stage_of_many_convolutions_starts_few_threads() -> None:
-    count = 400
-    filters = tf.constant(digits(7, count, 3, 3, 4, 4))
-
-    def add_all(image: tf.Tensor) -> tf.Tensor:
-        return tf.add_n([tf.nn.conv2d(image, filters[i], 1, "SAME") for i in range(count)])
-
-    before = len(list(pathlib.Path("/proc/self/task").iterdir()))
-    assert_unnoticed(in_function(add_all))
-    assert len(list(pathlib.Path("/proc/self/task").iterdir())) < before + 70
 
 
 def test_the_plugin_is_turned_off_and_on_while_other_threads_trace() -> None:

@@ -32,15 +32,9 @@ _limit = _Limit()
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Lets `check_time_limit` raise in this thread when the block has taken so long.
-
-    Args:
-        seconds: the limit; infinity for none. Inside another limit the earlier end counts.
-    """
+    """Lets `check_time_limit` raise in this thread when the block has taken so many seconds."""
     before = _limit.seconds, _limit.ends_at
-    ends_at = time.monotonic() + seconds
-    if ends_at < _limit.ends_at:
-        _limit.seconds, _limit.ends_at = seconds, ends_at
+    _limit.seconds, _limit.ends_at = seconds, time.monotonic() + seconds
     try:
         yield
     finally:
