@@ -23,7 +23,7 @@ from tf_interop.benchmark.result import (
     load_benchmark,
     save_benchmark,
 )
-from tf_interop.benchmark.show import CSV_COLUMNS, show_benchmark, write_csv, write_plot
+from tf_interop.benchmark.show import CSV_COLUMNS, show_benchmark, write_csv
 from tf_interop.errors import BenchmarkError
 
 NO_STAGE = tuple(dataclasses.replace(block, stage_count=0) for block in OURS_BLOCKS)
@@ -162,15 +162,3 @@ def test_a_table_of_a_cpu_says_so_and_knows_no_tf32() -> None:
     assert "Measured on a CPU" not in on_gpu
     sized = dataclasses.replace(CASE, image_size=(32, 64))
     assert sized.name == "ResNet50, inference, batch 8, tf32, 32x64"
-
-
-def test_a_plot_is_of_the_kind_of_its_suffix(tmp_path: pathlib.Path) -> None:
-    pytest.importorskip("matplotlib")
-    write_plot(BENCHMARK, tmp_path / "results.png")
-    assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
-    write_plot(BENCHMARK, tmp_path / "results.svg")
-    assert (tmp_path / "results.svg").read_text().count('id="legend') == 1
-    with pytest.raises(BenchmarkError, match=r"results\.unknown"):
-        write_plot(BENCHMARK, tmp_path / "results.unknown")
-    with pytest.raises(BenchmarkError, match="Measure first"):
-        write_plot(dataclasses.replace(BENCHMARK, results=()), tmp_path / "results.png")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from benchmark_values import CASE, OPTIONS, make_block
@@ -16,18 +17,13 @@ from tf_interop.benchmark.result import (
     Case,
     Failure,
     FailureKind,
+    PlanSource,
     Precision,
     Result,
     Variant,
     load_benchmark,
 )
-from tf_interop.benchmark.run import (
-    BenchmarkRun,
-    PlanSource,
-    RunOptions,
-    new_benchmark,
-    plan_folder,
-)
+from tf_interop.benchmark.run import BenchmarkRun, new_benchmark, plan_folder
 from tf_interop.errors import BenchmarkError
 
 HALF_CASE = dataclasses.replace(CASE, precision=Precision.FLOAT16)
@@ -59,13 +55,6 @@ class Children:
         return outcome or Outcome(make_block(request.repetition, 10.0 + len(self.done)))
 
 
-def options(*variants: Variant, cases: tuple[Case, ...] = (CASE,), **others: object) -> RunOptions:
-    chosen = RunOptions(
-        cases, variants, 2, OPTIONS, lambda case: PlanSource(profile_path=pathlib.Path("p.json"))
-    )
-    return dataclasses.replace(chosen, **others)  # type: ignore[arg-type]
-
-
 @pytest.fixture(name="path")
 def fixture_path(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "results.json"
@@ -75,8 +64,25 @@ def begin(path: pathlib.Path, command: str = "tf-interop benchmark …") -> Benc
     return new_benchmark(CPU, VERSIONS, command, OPTIONS, path)
 
 
-def run(path: pathlib.Path, chosen: RunOptions, children: Children, **others: object) -> bool:
-    return BenchmarkRun(begin(path), path, chosen, children, **others).run()  # type: ignore[arg-type]
+def run(
+    path: pathlib.Path,
+    children: Children,
+    *variants: Variant,
+    cases: tuple[Case, ...] = (CASE,),
+    repetitions: int = 2,
+    source: PlanSource = PlanSource(profile_path="p.json"),  # noqa: B008 (frozen)
+    **others: Any,
+) -> bool:
+    return BenchmarkRun(
+        begin(path),
+        path,
+        cases,
+        variants,
+        children,
+        repetitions=repetitions,
+        source=source,
+        **others,
+    ).run()
 
 
 def results(path: pathlib.Path, case: Case = CASE) -> dict[Variant, Result]:
@@ -85,7 +91,7 @@ def results(path: pathlib.Path, case: Case = CASE) -> dict[Variant, Result]:
 
 def test_variants_take_turns_and_every_case_has_one_before_any_has_two(path: pathlib.Path) -> None:
     children = Children()
-    assert run(path, options(STOCK, XLA, cases=(CASE, HALF_CASE)), children)
+    assert run(path, children, STOCK, XLA, cases=(CASE, HALF_CASE))
     assert children.done == [
         "tf32 stock 0", "tf32 xla 0", "float16 stock 0", "float16 xla 0",
         "tf32 xla 1", "tf32 stock 1", "float16 xla 1", "float16 stock 1",
@@ -100,8 +106,8 @@ def test_variants_take_turns_and_every_case_has_one_before_any_has_two(path: pat
 
 
 def test_goes_on_where_it_was_killed(path: pathlib.Path) -> None:
-    whole, chosen = Children(), options(*Variant)
-    run(path, chosen, whole)
+    whole = Children()
+    run(path, whole, *Variant)
     path.unlink()
     for each in plan_folder(path).iterdir():
         each.unlink()
@@ -115,21 +121,21 @@ def test_goes_on_where_it_was_killed(path: pathlib.Path) -> None:
 
     first = Children(kill_at_fifth)
     with pytest.raises(KilledError):
-        run(path, chosen, first)
+        run(path, first, *Variant)
     # One of the five was the plan.
     assert sum(len(result.blocks) for result in results(path).values()) == 4
     second, third = Children(), Children()
-    assert run(path, chosen, second)
+    assert run(path, second, *Variant)
     assert first.done + second.done == whole.done
-    assert run(path, chosen, third)
+    assert run(path, third, *Variant)
     assert third.done == []
     assert load_benchmark(path).commands == ("tf-interop benchmark …",)
 
 
 def test_the_file_may_grow(path: pathlib.Path) -> None:
-    run(path, options(STOCK), Children())
+    run(path, Children(), STOCK)
     grown = begin(path, "another command")
-    BenchmarkRun(grown, path, options(STOCK, cases=(HALF_CASE,)), Children()).run()
+    BenchmarkRun(grown, path, [HALF_CASE], [STOCK], Children()).run()
     loaded = load_benchmark(path)
     assert [result.case for result in loaded.results] == [CASE, HALF_CASE]
     assert loaded.commands == ("tf-interop benchmark …", "another command")
@@ -142,27 +148,28 @@ def test_a_failure_is_an_entry_and_the_rest_goes_on(path: pathlib.Path) -> None:
         is_it = (request.case, request.variant, request.repetition) in to_crash
         return Outcome(failure=CRASH) if is_it else None
 
-    children, chosen = Children(crash), options(STOCK, XLA, cases=(CASE, HALF_CASE))
-    assert run(path, chosen, children)
+    children, cases = Children(crash), (CASE, HALF_CASE)
+    assert run(path, children, STOCK, XLA, cases=cases)
     # What failed is not tried in the second turn, and what was measured before it is kept.
     assert len(children.done) == 7 and "tf32 xla 1" not in children.done
     assert results(path)[XLA].failure == CRASH
     kept = results(path, HALF_CASE)[STOCK]
     assert kept.failure == CRASH and [block.repetition for block in kept.blocks] == [0]
 
+    # The same command tries it again; another command leaves the entry as it is.
+    run(path, Children(), STOCK)
+    assert results(path)[XLA].failure == CRASH
     again = Children()
-    run(path, chosen, again)
-    assert again.done == []
-    run(path, dataclasses.replace(chosen, retry_failures=True), again)
+    run(path, again, STOCK, XLA, cases=cases)
     assert again.done == ["tf32 xla 0", "tf32 xla 1", "float16 stock 1"]
     assert all(each.failure is None for each in load_benchmark(path).results)
 
 
 def test_a_case_is_planned_once_for_all_variants(path: pathlib.Path) -> None:
     children = Children()
-    run(path, options(STOCK, OURS, PINNING), children)
+    run(path, children, STOCK, OURS, PINNING)
     [planned] = [each for each in children.requests if each.variant is None]
-    assert planned.profile_path == "p.json"
+    assert planned.source == PlanSource(profile_path="p.json")
     used = {each.variant: each.plan_path for each in children.requests if each.variant}
     assert used == {STOCK: None, OURS: planned.plan_path, PINNING: planned.plan_path}
     stock, ours, pinning = results(path).values()
@@ -171,13 +178,13 @@ def test_a_case_is_planned_once_for_all_variants(path: pathlib.Path) -> None:
     # What lies there from before may be of another profile.
     path.unlink()
     children = Children()
-    run(path, options(OURS), children)
+    run(path, children, OURS)
     assert children.done[0] == "plan tf32"
 
 
 def test_where_planning_fails_each_variant_says_so(path: pathlib.Path) -> None:
     children = Children(lambda each: Outcome(failure=CRASH) if each.variant is None else None)
-    run(path, options(STOCK, OURS, PINNING), children)
+    run(path, children, STOCK, OURS, PINNING)
     assert children.done == ["tf32 stock 0", "plan tf32", "tf32 stock 1"]
     for variant in (OURS, PINNING):
         failure = results(path)[variant].failure
@@ -187,11 +194,11 @@ def test_where_planning_fails_each_variant_says_so(path: pathlib.Path) -> None:
 def test_refuses_another_plan_for_a_case_that_was_measured(path: pathlib.Path) -> None:
     plan = path.with_name("plan.json")
     plan.write_text("one")
-    chosen = options(OURS, source_of=lambda case: PlanSource(plan_path=plan), repetitions=1)
-    run(path, chosen, Children())
+    source = PlanSource(plan_path=str(plan))
+    run(path, Children(), OURS, source=source, repetitions=1)
     plan.write_text("another")
     with pytest.raises(BenchmarkError, match="ResNet50, inference"):
-        run(path, dataclasses.replace(chosen, repetitions=2), Children())
+        run(path, Children(), OURS, source=source)
     assert len(results(path)[OURS].blocks) == 1
 
 
@@ -205,7 +212,7 @@ def test_budget_ends_the_run_before_a_process(
 
     monkeypatch.setattr("tf_interop.benchmark.run.time.monotonic", lambda: now[0])
     children = Children(take_ten_seconds)
-    assert not run(path, options(STOCK, XLA, budget_seconds=15.0), children)
+    assert not run(path, children, STOCK, XLA, budget_seconds=15.0)
     assert children.done == ["tf32 stock 0", "tf32 xla 0"]
 
 
@@ -219,13 +226,13 @@ def test_a_process_that_was_stopped_leaves_no_entry(path: pathlib.Path) -> None:
         return None
 
     children = Children(stop_at_xla)
-    assert not run(path, options(STOCK, XLA), children, should_stop=lambda: bool(stopped))
+    assert not run(path, children, STOCK, XLA, should_stop=lambda: bool(stopped))
     assert list(results(path)) == [STOCK]
 
 
 def test_listener_is_told_what_is_done(path: pathlib.Path) -> None:
     told: list[tuple[str, int, int]] = []
-    run(path, options(OURS), Children(), listener=lambda *progress: told.append(progress))
+    run(path, Children(), OURS, listener=lambda *progress: told.append(progress))
     name = CASE.name_on(CPU)
     assert told == [
         (f"{name}: planning", 0, 2),
@@ -245,7 +252,7 @@ def test_listener_is_told_what_is_done(path: pathlib.Path) -> None:
 def test_refuses_to_go_on_elsewhere_or_otherwise(
     path: pathlib.Path, device: object, versions: object, measuring: object, what: str
 ) -> None:
-    run(path, options(STOCK), Children())
+    run(path, Children(), STOCK)
     with pytest.raises(BenchmarkError, match=what):
         new_benchmark(device, versions, "…", measuring, path)  # type: ignore[arg-type]
     longer = dataclasses.replace(OPTIONS, timeout_seconds=99.0)
@@ -255,6 +262,6 @@ def test_refuses_to_go_on_elsewhere_or_otherwise(
 def test_what_is_of_a_gpu_is_asked_of_a_gpu(path: pathlib.Path) -> None:
     children = Children()
     begun = new_benchmark(GPU, VERSIONS, "…", OPTIONS, path)
-    BenchmarkRun(begun, path, options(STOCK), children).run()
+    BenchmarkRun(begun, path, [CASE], [STOCK], children).run()
     assert all(each.needs_gpu for each in children.requests)
     assert load_benchmark(path).device == GPU

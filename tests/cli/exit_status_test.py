@@ -199,7 +199,6 @@ def test_a_file_that_cannot_be_read_is_said_in_a_line(file: str, reader: str) ->
         "report plan.json --trace {}",
         "report plan.json --png {}",
         "benchmark show results.json --csv {}",
-        "benchmark show results.json --plot {}",
     ],
 )
 def test_a_disk_that_is_full_leaves_what_was_there(
@@ -224,8 +223,6 @@ def test_a_disk_that_is_full_leaves_what_was_there(
     "command",
     [
         "report plan.json --png timeline.png",
-        "benchmark show results.json --plot plot.png",
-        "benchmark ResNet50 --variants stock -o r.json --plot plot.png",
     ],
 )
 def test_says_that_matplotlib_is_missing_before_it_begins(
@@ -262,9 +259,7 @@ USAGE = {
     "profile measure schema --export-configurations list.json": "got 'schema'",
     "report plan.json --model m --problem p": "--model or --problem, got both",
     "benchmark ResNet50 -o r.json": "a plan for 'ResNet50, inference, batch 1, tf32'",
-    "benchmark ResNet50 --plan float16=p.json -o r.json": "a plan for 'ResNet50",
     "benchmark ResNet50 --plan p.json --profile q.json -o r.json": "got several",
-    "benchmark ResNet50 --plan p.json --plan q.json -o r.json": "one plan for each precision",
     "benchmark ResNet50 --variants stock,fast -o r.json": "'fast'",
     "benchmark ResNet50 --precision half -o r.json": "'half'",
     "benchmark ResNet50 --no-inference -o r.json": "--training",

@@ -37,6 +37,7 @@ from tf_interop.benchmark.result import (
     FailureKind,
     MeasuringOptions,
     Mode,
+    PlanSource,
     Precision,
     Variant,
 )
@@ -64,10 +65,7 @@ class Request:
         case: the case.
         variant: the way to run it; None to make a plan.
         plan_path: the plan, to write or to run by; None for variants that need none.
-        profile_path: the profile to plan by.
-        tune_budget_s: how long to tune, in seconds, in place of a profile; with neither there are
-            stages everywhere (policy `always`).
-        allow_foreign_profile: whether the profile may be of another device.
+        source: what to make the plan from.
         repetition: which turn it is.
         options: how to measure.
         needs_gpu: whether values of a CPU would be taken for those of a GPU.
@@ -76,9 +74,7 @@ class Request:
     case: Case
     variant: Variant | None
     plan_path: str | None = None
-    profile_path: str | None = None
-    tune_budget_s: float | None = None
-    allow_foreign_profile: bool = False
+    source: PlanSource = PlanSource()  # noqa: RUF009 (frozen)
     repetition: int = 0
     options: MeasuringOptions = dataclasses.field(default_factory=MeasuringOptions)
     needs_gpu: bool = False
@@ -191,27 +187,17 @@ def _make_plan(request: Request) -> None:
     from tf_interop.runtime.switch import enable
     from tf_interop.tuning.tune import tune
 
-    case = request.case
+    case, source = request.case, request.source
     model = _load(case)
-    if request.profile_path is not None:
-        made = plan(
-            model,
-            request.profile_path,
-            batch_sizes=(case.batch_size,),
-            training=case.mode is Mode.TRAINING,
-            image_size=case.image_size,
-            allow_foreign_profile=request.allow_foreign_profile,
-        )
-    elif request.tune_budget_s is not None:
-        made = tune(
-            model,
-            batch_sizes=(case.batch_size,),
-            training=case.mode is Mode.TRAINING,
-            image_size=case.image_size,
-            budget=request.tune_budget_s,
-            use_cache=False,
-            enable=False,
-        ).plan
+    step: dict[str, Any] = {
+        "batch_sizes": (case.batch_size,),
+        "training": case.mode is Mode.TRAINING,
+        "image_size": case.image_size,
+    }
+    if source.profile_path is not None:
+        made = plan(model, source.profile_path, **step)
+    elif source.tune_budget_s is not None:
+        made = tune(model, budget=source.tune_budget_s, use_cache=False, enable=False, **step).plan
     else:
         enable("always")
         _function_of(model, case, compiled_by_xla=False)()

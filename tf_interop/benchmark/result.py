@@ -129,6 +129,21 @@ class Case:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class PlanSource:
+    """Where the plans of the cases come from; with none of these every convolution is in a stage.
+
+    Attributes:
+        plan_path: a plan file that holds them all.
+        profile_path: a profile to plan each case by.
+        tune_budget_s: how long to tune each case, in seconds.
+    """
+
+    plan_path: str | None = None
+    profile_path: str | None = None
+    tune_budget_s: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Failure:
     """Why a variant of a case was not measured.
 

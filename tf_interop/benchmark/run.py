@@ -15,7 +15,7 @@ import hashlib
 import pathlib
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tf_interop.benchmark.child import Outcome, Request
 from tf_interop.benchmark.result import (
@@ -23,6 +23,7 @@ from tf_interop.benchmark.result import (
     Case,
     Failure,
     MeasuringOptions,
+    PlanSource,
     Result,
     Variant,
     load_benchmark,
@@ -35,46 +36,6 @@ RunChild = Callable[[Request, float], Outcome]
 """Runs a request in a process of its own, for some seconds at most."""
 Listener = Callable[[str, int, int], object]
 """Is told what a process is begun for, how many blocks are done, and how many there are."""
-
-
-@dataclasses.dataclass(frozen=True)
-class PlanSource:
-    """Where the plan of a case comes from; with none of these every convolution is in a stage.
-
-    Attributes:
-        plan_path: a plan file that holds it.
-        profile_path: a profile to plan each case by.
-        tune_budget_s: how long to tune each case, in seconds.
-        allow_foreign_profile: whether the profile may be of another device.
-    """
-
-    plan_path: pathlib.Path | None = None
-    profile_path: pathlib.Path | None = None
-    tune_budget_s: float | None = None
-    allow_foreign_profile: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class RunOptions:
-    """What to run.
-
-    Attributes:
-        cases: in this order.
-        variants: in this order in the first turn.
-        repetitions: how many turns.
-        measuring: how to measure a block.
-        source_of: where the plan of a case comes from; None where no variant needs one.
-        budget_seconds: when to begin no further process; None for no limit.
-        retry_failures: whether to try again what failed before.
-    """
-
-    cases: tuple[Case, ...]
-    variants: tuple[Variant, ...]
-    repetitions: int
-    measuring: MeasuringOptions
-    source_of: Callable[[Case], PlanSource | None] = lambda case: None
-    budget_seconds: float | None = None
-    retry_failures: bool = False
 
 
 def new_benchmark(
@@ -122,31 +83,51 @@ class BenchmarkRun:
         self,
         benchmark: Benchmark,
         path: pathlib.Path,
-        options: RunOptions,
+        cases: Sequence[Case],
+        variants: Sequence[Variant],
         run_child: RunChild,
         *,
+        repetitions: int = 1,
+        source: PlanSource = PlanSource(),  # noqa: B008 (frozen)
+        budget_seconds: float = float("inf"),
         should_stop: Callable[[], bool] = lambda: False,
         listener: Listener = lambda what, done, total: None,
     ) -> None:
         """Prepares the run.
 
         Args:
-            benchmark: what there is already.
+            benchmark: what there is already; what failed is tried again.
             path: the benchmark's file.
-            options: what to run.
+            cases: what to run, in this order.
+            variants: ways to run it, in this order in the first turn.
             run_child: runs a process.
+            repetitions: how many turns.
+            source: where plans come from.
+            budget_seconds: when to begin no further process.
             should_stop: asked before each process.
             listener: told before each process.
         """
-        self.benchmark = benchmark
-        if options.retry_failures:
-            kept = (dataclasses.replace(each, failure=None) for each in benchmark.results)
-            self.benchmark = dataclasses.replace(
-                benchmark, results=tuple(each for each in kept if each.blocks)
-            )
+        kept = (
+            dataclasses.replace(each, failure=None)
+            if each.case in cases and each.variant in variants
+            else each
+            for each in benchmark.results
+        )
+        self.benchmark = dataclasses.replace(
+            benchmark, results=tuple(each for each in kept if each.blocks or each.failure)
+        )
         self._path = path
-        self._options = options
+        self._blocks = [
+            (case, variant, repetition)
+            for repetition in range(repetitions)
+            for case in cases
+            # Who comes first finds a cooler machine: no variant always does.
+            for first in [repetition % len(variants)]
+            for variant in (*variants[first:], *variants[:first])
+        ]
         self._run_child = run_child
+        self._source = source
+        self._budget_seconds = budget_seconds
         self._should_stop = should_stop
         self._listener = listener
         self._plans: dict[Case, pathlib.Path | Failure] = {}
@@ -160,26 +141,13 @@ class BenchmarkRun:
         Raises:
             BenchmarkError: the file cannot be written, or holds values of another plan.
         """
-        budget = self._options.budget_seconds
-        end = float("inf") if budget is None else time.monotonic() + budget
-        for block in self._blocks():
+        end = time.monotonic() + self._budget_seconds
+        for block in self._blocks:
             if self._is_wanted(*block):
                 if self._should_stop() or time.monotonic() >= end:
                     return False
                 self._measure(*block)
         return True
-
-    def _blocks(self) -> list[tuple[Case, Variant, int]]:
-        """All blocks of this run, in order."""
-        variants = self._options.variants
-        return [
-            (case, variant, repetition)
-            for repetition in range(self._options.repetitions)
-            for case in self._options.cases
-            # Who comes first finds a cooler machine: no variant always does.
-            for first in [repetition % len(variants)]
-            for variant in variants[first:] + variants[:first]
-        ]
 
     def _is_wanted(self, case: Case, variant: Variant, repetition: int) -> bool:
         result = self.benchmark.of(case, variant)
@@ -196,26 +164,22 @@ class BenchmarkRun:
                 variant,
                 None if plan is None else str(plan),
                 repetition=repetition,
-                options=self._options.measuring,
+                options=self.benchmark.options,
                 needs_gpu=self.benchmark.device.backend == "cudnn",
             )
             outcome = self._start(f"{variant.value}, turn {repetition + 1}", request)
             self._add(case, variant, plan, outcome)
 
     def _start(self, what: str, request: Request) -> Outcome:
-        blocks = self._blocks()
-        done = sum(not self._is_wanted(*block) for block in blocks)
+        done = sum(not self._is_wanted(*block) for block in self._blocks)
         name = request.case.name_on(self.benchmark.device)
-        self._listener(f"{name}: {what}", done, len(blocks))
-        return self._run_child(request, self._options.measuring.timeout_seconds)
+        self._listener(f"{name}: {what}", done, len(self._blocks))
+        return self._run_child(request, self.benchmark.options.timeout_seconds)
 
     def _plan_for(self, case: Case) -> pathlib.Path | Failure:
         """The plan of a case, or why there is none."""
-        source = self._options.source_of(case)
-        if source is None:
-            raise BenchmarkError(f"Expected a plan for '{case.name}', got no source of one.")
-        if source.plan_path is not None:
-            return source.plan_path
+        if self._source.plan_path is not None:
+            return pathlib.Path(self._source.plan_path)
         if case not in self._plans:
             name = re.sub(r"[^A-Za-z0-9.]+", "_", case.name)[-100:]
             path = plan_folder(self._path) / f"{name}.json"
@@ -224,15 +188,7 @@ class BenchmarkRun:
             failure = None
             if not path.exists() or _sha256(path) not in used:
                 path.parent.mkdir(exist_ok=True)
-                profile = None if source.profile_path is None else str(source.profile_path)
-                request = Request(
-                    case,
-                    None,
-                    str(path),
-                    profile,
-                    source.tune_budget_s,
-                    source.allow_foreign_profile,
-                )
+                request = Request(case, None, str(path), self._source)
                 failure = self._start("planning", request).failure
             self._plans[case] = path
             if failure is not None:

@@ -1,4 +1,4 @@
-"""Benchmarks for people: a table for each case, a line for each variant as CSV, and a picture."""
+"""Benchmarks for people: a table for each case, and a line for each variant as CSV."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import enum
 import io
 import pathlib
 from collections.abc import Iterator
-from typing import Any
 
 from rich.console import Console
 
@@ -31,15 +30,6 @@ CSV_COLUMNS = (
     "failure",
     "device",
 )
-
-# Of Okabe and Ito, which people see apart who do not see all colours.
-_PALETTE = (
-    *("#999999", "#E69F00", "#0072B2", "#56B4E9"),
-    *("#009E73", "#D55E00", "#CC79A7", "#F0E442"),
-)
-_COLOURS = dict(zip(Variant, _PALETTE, strict=False))
-_MOST_COLUMNS = 3
-_GROUP_WIDTH = 0.8
 
 
 def show_benchmark(benchmark: Benchmark, console: Console) -> None:
@@ -121,76 +111,6 @@ def write_csv(benchmark: Benchmark, path: pathlib.Path) -> None:
     write_file(text.getvalue().encode(), path, "CSV file", BenchmarkError)
 
 
-def write_plot(benchmark: Benchmark, path: pathlib.Path) -> None:
-    """Draws a panel for each model, mode and precision, with the batch sizes side by side.
-
-    Args:
-        benchmark: what to draw; a variant without values, or without stock TensorFlow to compare
-            it with, is left out, and the panel says so.
-        path: the picture; its suffix says which kind, such as `.png` or `.svg`.
-
-    Raises:
-        BenchmarkError: matplotlib is not installed, there is nothing to draw, or the file cannot be
-            written.
-    """
-    check_plot(path)
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
-
-    device = benchmark.device
-    panels: dict[str, list[Result]] = {}
-    for result in benchmark.results:
-        one_batch = dataclasses.replace(result.case, batch_size=1)
-        title = one_batch.name_on(device).rpartition(":")[2].replace(", batch 1,", ",")
-        panels.setdefault(title, []).append(result)
-    if not panels:
-        raise BenchmarkError(f"Expected results to draw in '{path}', got none. Measure first.")
-    columns = min(len(panels), _MOST_COLUMNS)
-    rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(4.2 * columns, 3.0 * rows + 0.8), layout="constrained")
-    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for panel, (title, results) in zip(axes, panels.items(), strict=False):
-        panel.set_title(title, fontsize=9)
-        _draw(panel, benchmark, results)
-    for unused in axes[len(panels) :]:
-        unused.set_axis_off()
-    tensorflow = benchmark.made_with.get("tensorflow", "")
-    figure.suptitle(f"{device.name}, TensorFlow {tensorflow}, {device.date}", fontsize=10)
-    drawn = {each.variant for each in benchmark.results if each.blocks}
-    variants = [variant for variant in Variant if variant in drawn]
-    figure.legend(
-        handles=[Patch(color=_COLOURS[variant], label=variant.value) for variant in variants],
-        loc="outside lower center",
-        ncols=min(len(variants), 3 * columns),
-        fontsize=8,
-        frameon=False,
-    )
-    picture = io.BytesIO()
-    figure.savefig(picture, dpi=150, format=_kind_of(path))
-    write_file(picture.getvalue(), path, "plot", BenchmarkError)
-
-
-def check_plot(path: pathlib.Path) -> None:
-    """Checks that a plot can be drawn, before there is anything to draw.
-
-    Raises:
-        BenchmarkError: matplotlib is not installed, or draws no pictures of this kind.
-    """
-    try:
-        from matplotlib.backend_bases import FigureCanvasBase
-    except ImportError as error:
-        raise BenchmarkError(
-            f"Expected matplotlib for the plot '{path}', got none. Install it, as with pip install "
-            "tf-interop[report]."
-        ) from error
-    kinds = FigureCanvasBase.get_supported_filetypes()
-    if _kind_of(path) not in kinds:
-        raise BenchmarkError(
-            f"Expected a picture that ends in one of {', '.join(f'.{kind}' for kind in kinds)}, "
-            f"got '{path}'. Choose another name."
-        )
-
-
 def _cells(benchmark: Benchmark, result: Result) -> tuple[str, ...]:
     summary = benchmark.summarize(result)
     if summary is None:
@@ -222,38 +142,3 @@ def _as_csv(value: object) -> object:
     if isinstance(value, tuple):
         return "x".join(map(str, value))
     return value.value if isinstance(value, enum.Enum) else value
-
-
-def _kind_of(path: pathlib.Path) -> str:
-    return path.suffix[1:].lower() or "png"
-
-
-def _draw(panel: Any, benchmark: Benchmark, results: list[Result]) -> None:
-    batches = sorted({result.case.batch_size for result in results})
-    there = {result.variant for result in results}
-    variants = [each for each in Variant if each in there]
-    width = _GROUP_WIDTH / len(variants)
-    missing = []
-    for result in results:
-        batch, variant = result.case.batch_size, result.variant
-        summary = benchmark.summarize(result)
-        if summary is None or summary.speedup is None:
-            why = " (as stock)" if result.ran_as_stock else ""
-            missing.append(f"{variant.value} at {batch}{why}")
-            continue
-        speedup, lowest, highest = summary.speedup, summary.lowest_speedup, summary.highest_speedup
-        whiskers = None
-        if lowest is not None and highest is not None:
-            whiskers = [[speedup - lowest], [highest - speedup]]
-        panel.bar(
-            batches.index(batch) + width * (variants.index(variant) - (len(variants) - 1) / 2),
-            speedup,
-            width,
-            color=_COLOURS[variant],
-            yerr=whiskers,
-            error_kw={"linewidth": 0.8},
-        )
-    panel.axhline(1.0, color="black", linewidth=0.6)
-    panel.set_xticks(range(len(batches)), [str(batch) for batch in batches])
-    panel.set_xlabel("batch size" + (f"; missing: {', '.join(missing)}" if missing else ""))
-    panel.set_ylabel("times as fast as stock")

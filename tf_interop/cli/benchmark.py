@@ -9,7 +9,6 @@ import pathlib
 import platform
 import shlex
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import click
@@ -18,22 +17,21 @@ from rich.console import Console
 import tf_interop
 from tf_interop.benchmark.child import run_child
 from tf_interop.benchmark.result import (
-    Benchmark,
     Case,
     MeasuringOptions,
     Mode,
+    PlanSource,
     Precision,
     Variant,
     benchmark_schema,
     load_benchmark,
 )
-from tf_interop.benchmark.run import BenchmarkRun, PlanSource, RunOptions, new_benchmark
-from tf_interop.benchmark.show import check_plot, show_benchmark, write_csv, write_plot
+from tf_interop.benchmark.run import BenchmarkRun, new_benchmark
+from tf_interop.benchmark.show import show_benchmark, write_csv
 from tf_interop.cli.command import ModelGroup, Result, command, signals_caught
 from tf_interop.cli.options import (
     TIME,
     Text,
-    allow_foreign_profile_option,
     batches_option,
     count_option,
     image_size_option,
@@ -58,8 +56,6 @@ _EXIT_CODES = {
     3: "something crashed, timed out or ran out of memory; the results say what, and hold the rest",
     130: "stopped by Ctrl-C, 143 by SIGTERM: what was measured is in the results",
 }
-_PlanPaths = dict[Precision | None, pathlib.Path]
-"""Plan files by precision; None is for all that have none of their own."""
 
 
 @click.group(
@@ -67,7 +63,7 @@ _PlanPaths = dict[Precision | None, pathlib.Path]
     examples="""
 benchmark ResNet50 --profile profile.json --batch 1,32 -o results.json
 benchmark measure --help
-benchmark show results.json --plot results.png
+benchmark show results.json --csv results.csv
 """,
     exit_codes=_EXIT_CODES,
     short_help="Compares TensorFlow, XLA and the plugin.",
@@ -89,47 +85,13 @@ def _members_of(kind: type[Precision] | type[Variant], text: str) -> tuple[Any, 
     return tuple(known[word] for word in words)
 
 
-def _plans_of(_context: click.Context, _option: click.Parameter, texts: list[str]) -> _PlanPaths:
-    """Plan files from `tf32=plan.json` and the like, or `plan.json` for all others."""
-    plans: _PlanPaths = {}
-    known = {member.value: member for member in Precision}
-    for text in texts:
-        name, equals, path = text.partition("=")
-        precision = known.get(name) if equals else None
-        plan_path = pathlib.Path(text if precision is None else path)
-        if precision in plans:
-            raise click.BadParameter(
-                f"Expected one plan for each precision, got '{plans[precision]}' and '{plan_path}'."
-            )
-        plans[precision] = plan_path
-    return plans
-
-
-def _other_forms_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    plot = written_option(
-        "--plot",
-        "plot_path",
-        "OUT.png",
-        "Also draw a picture, of the kind that the suffix says; needs matplotlib (the extra "
-        "report).",
-    )
-    return written_option("--csv", "csv_path", "OUT.csv", "Also write a CSV file.")(plot(command))
-
-
-def _write_other_forms(
-    measured: Benchmark, csv_path: pathlib.Path | None, plot_path: pathlib.Path | None
-) -> None:
-    if csv_path is not None:
-        write_csv(measured, csv_path)
-    if plot_path is not None and measured.results:
-        write_plot(measured, plot_path)
+_csv_option = written_option("--csv", "csv_path", "OUT.csv", "Also write a CSV file.")
 
 
 @command(
     """
 benchmark ResNet50 --profile profile.json --batch 1,8,32 --training -o results.json
-benchmark ResNet50 --plan tf32=plan.json --plan float16=half.json \\
-    --precision tf32,float16 -o results.json --csv results.csv --plot results.png
+benchmark ResNet50 --plan half.json --precision float16 -o results.json --csv results.csv
 
 To see it work, on any machine:
 benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
@@ -165,14 +127,7 @@ benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
     "algorithms, one after another. concurrency: its lanes, no algorithm pinned. intra-1: stock "
     "with one thread inside of an operation. inter-1: stock with one operation at a time.",
 )
-@click.option(
-    "--plan",
-    "plan_paths",
-    callback=_plans_of,
-    multiple=True,
-    metavar="[PRECISION=]PLAN.json",
-    help="A plan that holds all cases, or those of a precision.",
-)
+@click.option("--plan", "plan_path", metavar="PLAN.json", help="A plan that holds all cases.")
 @profile_option("Plan each case by this profile, as tf-interop plan does.")
 @click.option(
     "--tune",
@@ -185,7 +140,6 @@ benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
     type=click.Choice(["always"]),
     help="Put every convolution into a stage, faster or not, in place of a plan.",
 )
-@allow_foreign_profile_option
 @count_option(
     "--repetitions",
     default=3,
@@ -216,8 +170,7 @@ benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
     type=TIME,
     help="When to begin no further process, such as 90s, 10m or 1.5h.",
 )
-@click.option("--retry-failures", is_flag=True, help="Try again what failed before.")
-@_other_forms_options
+@_csv_option
 def measure(
     models: tuple[str, ...],
     output_path: pathlib.Path,
@@ -227,16 +180,13 @@ def measure(
     precisions: tuple[Precision, ...],
     image_size: tuple[int, int] | None,
     variants: tuple[Variant, ...],
-    plan_paths: _PlanPaths,
+    plan_path: str | None,
     profile_path: pathlib.Path | None,
     tune_budget_s: float | None,
     policy: str | None,
-    allow_foreign_profile: bool,
     repetitions: int,
     budget_seconds: float | None,
-    retry_failures: bool,
     csv_path: pathlib.Path | None,
-    plot_path: pathlib.Path | None,
     **measuring_options: Any,
 ) -> Result:
     """Measures a step of each MODEL in each variant, by turns.
@@ -246,13 +196,13 @@ def measure(
     width) where it has that argument and --image-size is given.
 
     What crashes, runs out of memory or takes too long is an entry of the results with its reason,
-    and the rest goes on. The results are on disk after every process: a run that was killed goes on
-    when the same command is given again.
+    and the rest goes on. The results are on disk after every process: when the same command is
+    given again, it goes on with what is missing or failed.
     """
     if not inference and not training:
         raise click.UsageError("Expected --inference or --training, got neither.")
-    sources = (profile_path, tune_budget_s, policy)
-    if bool(plan_paths) + sum(each is not None for each in sources) > 1:
+    sources = sum(each is not None for each in (plan_path, profile_path, tune_budget_s, policy))
+    if sources > 1:
         raise click.UsageError(
             "Expected one of --plan, --profile, --tune and --policy, got several."
         )
@@ -266,34 +216,19 @@ def measure(
         if modes[mode]
     )
 
-    def source_of(case: Case) -> PlanSource | None:
-        plan_path = plan_paths.get(case.precision, plan_paths.get(None))
-        if plan_path is None and all(each is None for each in sources):
-            return None
-        return PlanSource(plan_path, profile_path, tune_budget_s, allow_foreign_profile)
-
-    unplanned = [case.name for case in cases if source_of(case) is None]
-    if unplanned and any(variant.needs_plan for variant in variants):
+    if not sources and any(variant.needs_plan for variant in variants):
         raise click.UsageError(
-            f"Expected a plan for '{unplanned[0]}', got none. Pass --plan, --profile, --tune or "
+            f"Expected a plan for '{cases[0].name}', got none. Pass --plan, --profile, --tune or "
             "--policy always, or leave out the variants ours, pinning and concurrency."
         )
-    # Before anything is measured: each of them would be the failure of every case, or of the end.
-    plans = {path: load_plan(path) for path in plan_paths.values()}
-    for case in cases:
-        source = source_of(case)
-        if source is not None and source.plan_path is not None:
-            check_plan_is_for(
-                plans[source.plan_path], mode=case.mode.value, batch_size=case.batch_size
-            )
+    # Before anything is measured: each of them would be the failure of every case.
+    if plan_path is not None:
+        plan = load_plan(plan_path)
+        for case in cases:
+            check_plan_is_for(plan, mode=case.mode.value, batch_size=case.batch_size)
     if profile_path is not None:
         load_profile(profile_path)
-    if plot_path is not None:
-        check_plot(plot_path)
     measuring = MeasuringOptions(**measuring_options)
-    options = RunOptions(
-        cases, variants, repetitions, measuring, source_of, budget_seconds, retry_failures
-    )
     begun = new_benchmark(
         *environment(), shlex.join(["tf-interop", *sys.argv[1:]]), measuring, output_path
     )
@@ -301,14 +236,19 @@ def measure(
         run = BenchmarkRun(
             begun,
             output_path,
-            options,
+            cases,
+            variants,
             functools.partial(run_child, should_stop=lambda: bool(signals)),
+            repetitions=repetitions,
+            source=PlanSource(plan_path, profile_path and str(profile_path), tune_budget_s),
+            budget_seconds=float("inf") if budget_seconds is None else budget_seconds,
             should_stop=lambda: bool(signals),
             listener=lambda what, done, total: say(what, done, total, ""),
         )
         run.run()
     measured = run.benchmark
-    _write_other_forms(measured, csv_path, plot_path)
+    if csv_path is not None:
+        write_csv(measured, csv_path)
     failure_count = sum(result.failure is not None for result in measured.results)
 
     def show() -> None:
@@ -348,14 +288,15 @@ def environment() -> tuple[ProfiledDevice, dict[str, str]]:
 
 @command("benchmark show results.json --csv results.csv", group=benchmark, reads_files=True)
 @click.argument("file", metavar="RESULTS")
-@_other_forms_options
-def show(file: str, csv_path: pathlib.Path | None, plot_path: pathlib.Path | None) -> Result:
-    """Shows what is in the file RESULTS, or draws it.
+@_csv_option
+def show(file: str, csv_path: pathlib.Path | None) -> Result:
+    """Shows what is in the file RESULTS.
 
     These are milliseconds for each step, and how they compare.
     """
     loaded = load_benchmark(file)
-    _write_other_forms(loaded, csv_path, plot_path)
+    if csv_path is not None:
+        write_csv(loaded, csv_path)
     return Result(loaded, lambda: show_benchmark(loaded, Console()))
 
 
