@@ -15,7 +15,7 @@ import tensorflow as tf
 from convolution_cases import digits, ordinary_cases, program_of, real_numbers
 from stage_program import arguments, lane, operation, program, schedule
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
-from unnoticed import counted, in_threads
+from unnoticed import counted
 
 import tf_interop
 from tf_interop.runtime.plugin import get_plugin
@@ -156,18 +156,3 @@ def test_takes_a_value_that_a_session_feeds() -> None:
                 results = session.run(outputs, {image: IMAGE, filters[0]: fed})
                 assert_branches(results, IMAGE, [fed, FILTERS[1]])
     assert new.filters_transformed == 1  # the filter that is not fed
-
-
-def test_is_transformed_for_each_batch_size_and_kept_for_threads_that_call_at_once() -> None:
-    tf_interop.enable("always")
-    compute = in_function(FILTERS, input_signature=[UNKNOWN_BATCH])
-    compute.get_concrete_function()
-
-    def call(seed: int) -> None:
-        image = digits([1 + seed % 3, 6, 6, 4], tf.float16, seed)
-        for _ in range(10):
-            assert_branches(compute(tf.constant(image)), image, FILTERS)
-
-    with counted() as new:
-        in_threads(call, range(8))
-    assert new.filters_transformed == 3 * 2

@@ -20,7 +20,7 @@ DEVICES = '''
     import tf_interop
     from tf_interop.graph.program import decode_stage
     from tf_interop.runtime.plugin import get_plugin
-    from unnoticed import IMAGE, conv, stages_run
+    from unnoticed import stages_run
 
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 3
@@ -51,25 +51,6 @@ DEVICES = '''
         tf_interop.enable(plan=plan)
         return stages_by_device(call)
 '''
-
-
-def test_a_stage_is_on_one_device() -> None:
-    run_python(
-        f"""{DEVICES}
-    def branches(image):
-        outputs = []
-        for name in NAMES:
-            with tf.device(name):
-                outputs += [conv(image, 0), conv(image, 1)]
-        return tf.add_n(outputs)
-
-    tf_interop.enable("always")
-    for stages_of in (stages_by_device, again_with_its_plan):
-        result, counts = stages_of(lambda: tf.function(branches)(tf.constant(IMAGE)))
-        assert counts == {{name: [2] for name in NAMES}}, counts
-        np.testing.assert_array_equal(result, branches(tf.constant(IMAGE)))
-    """
-    )
 
 
 def test_mirrored_training_gives_the_same_weights() -> None:

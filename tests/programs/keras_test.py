@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import pathlib
 from collections.abc import Iterator
@@ -19,9 +18,7 @@ import tf_interop
 from tf_interop import tensorflow_internals
 from tf_interop.errors import LibraryError, PlanError
 from tf_interop.keras import ConvStages
-from tf_interop.model.collect import CollectOptions, collect_configurations
 from tf_interop.planning.types import Plan
-from tf_interop.profile.tables import describe_convolution
 from tf_interop.runtime import keras_internals
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.settings import Policy, Settings
@@ -31,7 +28,6 @@ from tf_interop.runtime.tensorboard import StageValuesWriter
 # smaller.
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.random((10, 8, 8, 3), dtype=np.float32)
-VOLUMES = RANDOM.random((10, 4, 8, 8, 3), dtype=np.float32)
 LABELS = RANDOM.random((10, 2), dtype=np.float32)
 BATCH_SIZE = 4
 VALIDATION = {"validation_data": (IMAGES[:5], LABELS[:5])}
@@ -61,37 +57,34 @@ def fixture_plugin_as_at_the_start(plugin_as_after_import: None) -> Iterator[Non
     tensorflow_internals.set_plugin_optimizers_option(None)
 
 
-def _model(keras: Any, data: np.ndarray = IMAGES, *, branches: int = 2, **options: Any) -> Any:
+def _model(keras: Any, *, branches: int = 2, **options: Any) -> Any:
     """A model with convolutions of sides 3 and 5 that are independent, the same every time."""
     # Named, because a plan goes by names, and Keras numbers what has none.
     layers = keras.layers
-    conv = layers.Conv2D if data is IMAGES else layers.Conv3D
-    inputs = keras.Input(data.shape[1:])
+    inputs = keras.Input(IMAGES.shape[1:])
     outputs = [
-        conv(4, size, padding="same", activation="relu", name=f"{size}x{size}")(inputs)
+        layers.Conv2D(4, size, padding="same", activation="relu", name=f"{size}x{size}")(inputs)
         for size in (3, 5)[:branches]
     ]
     x = layers.Concatenate()(outputs) if branches > 1 else outputs[0]
-    pool = layers.GlobalAveragePooling2D if data is IMAGES else layers.GlobalAveragePooling3D
-    model = keras.Model(inputs, layers.Dense(2)(pool()(x)), name="branches")
+    x = layers.GlobalAveragePooling2D()(x)
+    model = keras.Model(inputs, layers.Dense(2)(x), name="branches")
     random = np.random.default_rng(1)
     model.set_weights([random.normal(0, 0.3, weight.shape) for weight in model.get_weights()])
     model.compile(optimizer="sgd", loss="mse", **options)
     return model
 
 
-def _fit(
-    model: Any, *callbacks: Any, epochs: int = 1, data: np.ndarray = IMAGES, **options: Any
-) -> dict[str, list[Any]]:
+def _fit(model: Any, *callbacks: Any, epochs: int = 1, **options: Any) -> dict[str, list[Any]]:
     fixed = {"batch_size": BATCH_SIZE, "shuffle": False, "verbose": 0, "epochs": epochs}
     history: dict[str, list[Any]] = model.fit(
-        data, LABELS, callbacks=list(callbacks), **fixed, **options
+        IMAGES, LABELS, callbacks=list(callbacks), **fixed, **options
     ).history
     return history
 
 
-def _predict(model: Any, *callbacks: Any, data: np.ndarray = IMAGES, verbose: int = 0) -> Any:
-    return model.predict(data, batch_size=BATCH_SIZE, verbose=verbose, callbacks=list(callbacks))
+def _predict(model: Any, *callbacks: Any, verbose: int = 0) -> Any:
+    return model.predict(IMAGES, batch_size=BATCH_SIZE, verbose=verbose, callbacks=list(callbacks))
 
 
 @contextlib.contextmanager
@@ -108,15 +101,14 @@ def _hook(keras: Any, name: str, function: Any) -> Any:
     return callback
 
 
-@pytest.mark.parametrize("data", [IMAGES, VOLUMES], ids=["images", "volumes"])
-def test_fit_gives_the_same_losses_and_weights(keras: Any, data: np.ndarray) -> None:
-    plain, staged = _model(keras, data), _model(keras, data)
-    expected = _fit(plain, epochs=2, data=data)
+def test_fit_gives_the_same_losses_and_weights(keras: Any) -> None:
+    plain, staged = _model(keras), _model(keras)
+    expected = _fit(plain, epochs=2)
     with _runs_stages(True):
-        history = _fit(staged, ConvStages("always"), epochs=2, data=data)
+        history = _fit(staged, ConvStages("always"), epochs=2)
     _assert_close(history["loss"], expected["loss"])
     _assert_close(staged.get_weights(), plain.get_weights())
-    _assert_close(_predict(staged, ConvStages("always"), data=data), _predict(plain, data=data))
+    _assert_close(_predict(staged, ConvStages("always")), _predict(plain))
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
@@ -134,18 +126,6 @@ def test_mixed_precision_trains_as_without_stages(keras: Any, policy: str) -> No
     tolerance = 2.0**-7 if policy == "mixed_bfloat16" else 2.0**-10
     _assert_close(history["loss"], expected["loss"], tolerance)
     _assert_close(staged.get_weights(), plain.get_weights(), tolerance, tolerance / 4)
-
-
-def test_volumes_are_collected_in_both_layouts(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    _model(tf.keras, VOLUMES).save("volumes.keras")
-    options = CollectOptions(batch_sizes=(2,), training=True, layouts=("NHWC", "NCHW"))
-    listed = collect_configurations(["volumes.keras"], options).configurations.convolutions
-    described = [describe_convolution(each.configuration) for each in listed]
-    assert "forward 2x4x8x8x3 * 3x3x3x3x4 NDHWC float32 +BiasAdd +Relu" in described
-    assert "forward 2x3x4x8x8 * 3x3x3x3x4 NCDHW float32 +BiasAdd +Relu" in described
 
 
 def test_evaluate_gives_the_same_and_other_callbacks_see_the_number_of_stages(keras: Any) -> None:
@@ -177,15 +157,6 @@ def test_history_holds_the_number_of_stages_for_each_epoch(keras: Any) -> None:
     assert sorted(report.convolution_count for report in callback.graphs) == [2, 4]
     # Validation does not end the call: three steps of two stages each, two of one.
     assert np.diff(run).tolist() == [8, 8]
-
-
-def test_counts_only_graphs_of_the_call(keras: Any) -> None:
-    callback = ConvStages("always")
-    model = _model(keras)
-    # The second time the same graph: made and counted anew.
-    for each in (model, model, _model(keras, branches=1)):
-        assert _fit(each, callback)["conv_stages"] == [2]
-    assert _fit(model, ConvStages())["conv_stages"] == [0]
 
 
 def test_plan_of_an_earlier_run_gives_the_same_stages(keras: Any) -> None:
@@ -375,27 +346,6 @@ def test_writes_values_of_each_epoch(keras: Any, tmp_path: pathlib.Path) -> None
     assert text[:2] == (0, "status")
     assert b"tf_interop is on, policy always" in text[3]
 
-    # An algorithm that the host backend does not have falls back.
-    plan = tf_interop.status().plan
-    graphs = [
-        dataclasses.replace(
-            graph,
-            stages=tuple(
-                dataclasses.replace(
-                    each, stage=each.stage.with_algorithms(["FFT"] * len(each.stage.steps))
-                )
-                for each in graph.stages
-            ),
-        )
-        for graph in plan.graphs
-    ]
-    plan = dataclasses.replace(plan, graphs=tuple(graphs))
-    callback = ConvStages(plan=plan, log_dir=tmp_path / "predict", verbose=0)
-    _fit(_model(keras), callback)
-    values = {name: value for _, name, _, value in _summaries(tmp_path / "predict")}
-    assert values["stages"] == 2
-    assert values["fallbacks"] > 0
-
 
 def test_puts_everything_back_where_the_values_cannot_be_written(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
@@ -465,17 +415,6 @@ def test_prints_one_line(keras: Any, capsys: pytest.CaptureFixture[str]) -> None
     _fit(_model(keras), ConvStages(plan=plan))
     [line] = lines()
     assert "PlanError: Expected a plan for this graph" in line
-
-
-def test_prints_what_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    images = tf.keras.Input((8, 8, 3))
-    x = tf.keras.layers.Conv2D(2, 3)(images)
-    x = tf.keras.layers.Lambda(
-        lambda x: tf.nn.conv2d(tf.cast(x, tf.int32), tf.ones((3, 3, 2, 2), tf.int32), 1, "SAME")
-    )(x)
-    _predict(tf.keras.Model(images, x), ConvStages("always"))
-    expected = "ConvStages: 1 stage from 1 convolution (1 left alone: 1 dtype)"
-    assert expected in capsys.readouterr().out.splitlines()
 
 
 def test_has_no_batch_hooks_to_wait_for(keras: Any) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -148,33 +146,6 @@ def test_where_no_gpu_is_used_a_profile_of_the_cpu_fits(
     assert make_settings("profiled", profile=make_profile(device=CPU)).profile is not None
     with pytest.raises(ProfileError, match="backend: expected 'host', got 'cudnn'"):
         make_settings("profiled", profile=make_profile())
-
-
-def test_a_profile_serves_graphs_of_its_own_device_type() -> None:
-    for device, own, other in ((GPU, "GPU", "CPU"), (CPU, "CPU", "GPU")):
-        profile = make_profile(device=device)
-        assert Settings(profile=profile).profile_for(own) is profile
-        assert Settings(profile=profile).profile_for(other) is None
-        allowed = Settings(profile=profile, allow_foreign_profile=True)
-        assert allowed.profile_for(other) is profile
-
-
-def test_run_refuses_a_profile_of_another_device(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "program.py").write_text("import tensorflow as tf\nprint('ran')\n")
-    profile = _measured(dataclasses.replace(GPU, name="GPU of a dream"), tmp_path)
-
-    def run(*options: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "tf_interop", "run", "--profile", profile, *options]
-        return subprocess.run(
-            [*command, tmp_path / "program.py"], capture_output=True, text=True, check=False
-        )
-
-    refused = run()
-    assert refused.returncode == 1
-    assert "got 'GPU of a dream'" in refused.stderr
-    assert "ran" not in refused.stdout
-    allowed = run("--allow-foreign-profile")
-    assert (allowed.returncode, allowed.stdout) == (0, "ran\n")
 
 
 def test_a_process_that_is_kept_from_the_gpu_takes_a_profile_of_its_cpu(

@@ -56,13 +56,6 @@ def fallbacks_of(batch_size: int) -> set[str]:
     return set(new.fallbacks)
 
 
-def test_a_call_goes_by_its_batch_size() -> None:
-    tf_interop.enable(plan=plan_for(TWO))
-    assert fallbacks_of(2) == fallbacks_of(5) == set()
-    [reason] = fallbacks_of(7)
-    assert "batch size 7 is not in the plan (2, 5)" in reason
-
-
 def test_one_batch_size_merges_and_the_plan_that_was_made_gives_the_same_again(
     tmp_path: pathlib.Path,
 ) -> None:

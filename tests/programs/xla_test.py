@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gc
-from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras
 from absl import logging
 from unnoticed import IMAGE, conv, counted, run_python
 
@@ -41,23 +39,6 @@ def test_a_compiled_function_is_left_to_xla_and_listed_as_long_as_it_lives() -> 
     del function
     gc.collect()
     assert compiled() == []
-
-
-@pytest.mark.parametrize("keras", [tf.keras, tf_keras], ids=["keras_3", "tf_keras"])
-def test_keras_models(keras: Any) -> None:
-    image = keras.Input(IMAGE.shape[1:])
-    convolutions = [keras.layers.Conv2D(2, size, padding="same")(image) for size in (1, 3)]
-    outputs = keras.layers.GlobalAveragePooling2D()(keras.layers.Add()(convolutions))
-    model = keras.Model(image, outputs)
-    model.compile("sgd", "mse", jit_compile=True)
-    tf_interop.enable("always")
-    listed = tf_interop.status().xla_functions
-    with counted() as new:
-        model.fit(IMAGE, np.ones([2, 2], np.float32), verbose=0)
-    assert new.stages_run == 0
-    [function] = [each for each in tf_interop.status().xla_functions if each not in listed]
-    # Two convolutions and their gradients by filter and by image: nothing has been pruned yet.
-    assert function.convolution_count == 6
 
 
 def test_asking_for_the_status_makes_no_context() -> None:
