@@ -167,15 +167,9 @@ def test_analyze_is_of_what_the_options_say(tmp_path: pathlib.Path) -> None:
     result = invoke("analyze MobileNet --image-size 32x64 --batch 3 --training --json")
     document = json.loads(result.stdout)
     assert document["name"].endswith(", one training step with SGD, batch 3")
-    counts = [graph["counts_by_op"]["DepthwiseConv2dNative"] for graph in document["graphs"]]
-    assert counts == [13, 13]
+    assert document["counts_by_op"]["DepthwiseConv2dNative"] == 13
     image = tf.keras.Input((8, 8, 3))
     model = tf.keras.Model(image, tf.keras.layers.Conv2D(4, 3)(image))
     path = str(tmp_path / "exported")
     model.export(path, verbose=False)
-    result = invoke(f"analyze {path} --as-grappler-hands-it-over --json")
-    document = json.loads(result.stdout)
-    assert (document["name"], len(document["graphs"])) == (path, 2)
-    result = invoke("analyze MobileNet --image-size 32 --own-graph-only")
-    assert "the function's own graph" in result.stdout
-    assert "TensorFlow's own optimizations" not in result.stdout
+    assert json.loads(invoke(f"analyze {path} --json").stdout)["name"] == path

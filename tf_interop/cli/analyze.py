@@ -19,7 +19,8 @@ _ROWS = """The rows of the table:
   most at one depth  the most that have equally many before them in the longest chain
   independent pairs  pairs of which neither needs the other
   groups             sets at one depth that could run at the same time, as one stage
-  left alone         those that can be in no stage; why is said below the table"""
+  left alone         those that can be in no stage; why is said below the table
+The graph is the one after TensorFlow's own optimizations, which is what stages are made from."""
 
 
 @command(
@@ -40,21 +41,13 @@ analyze my_package.models:build --image-size 299x299
 )
 @click.option("--training", is_flag=True, help="A training step and not inference.")
 @image_size_option
-@click.option(
-    "--as-grappler-hands-it-over/--own-graph-only",
-    default=None,
-    help="Whether to run the model once, on zeros, and look at the graph after TensorFlow's own "
-    "optimizations, as Grappler hands it to the plugin. Done for Keras models where the compiled "
-    "library fits; a function may do more than compute, and is run only when told to.",
-)
 def analyze(
     model: str,
     batch_size: int,
     training: bool,
     image_size: tuple[int, int] | None,
-    as_grappler_hands_it_over: bool | None,
 ) -> Result:
-    """Counts convolutions of MODEL, and how many are independent.
+    """Counts convolutions of MODEL, and how many are independent; runs nothing.
 
     Convolutions are independent where neither needs what the other computes: those can be put into
     one stage, and run at the same time.
@@ -71,9 +64,8 @@ def analyze(
             batch_size=batch_size,
             training=training,
             image_size=image_size,
-            as_grappler_hands_it_over=as_grappler_hands_it_over,
         )
         if keras_of(loaded) is None:
             # TensorFlow's name, such as signature_wrapper___call__, is not what the user calls it.
             analysis = dataclasses.replace(analysis, name=model)
-    return Result(analysis.to_json(), lambda: click.echo(str(analysis).rstrip()))
+    return Result(analysis, lambda: click.echo(str(analysis).rstrip()))

@@ -35,9 +35,7 @@ class TracedGraph:
     Attributes:
         name: the model's or function's name, and what is run of it.
         graph_def: the graph, with function calls inlined.
-        origin: which graph that is, for reading.
         run: runs the function on zeros; None for a GraphDef. A model is afterwards as it was.
-        why_not_run: why `run` is called only where that is asked for; empty where it may be called.
         fetches: names of the nodes that the graph is run for; empty where that is not known.
         variables: shapes and dtypes of the variables, by the name of the node that stands for them.
         notes: things to know about it.
@@ -45,9 +43,7 @@ class TracedGraph:
 
     name: str
     graph_def: graph_pb2.GraphDef
-    origin: str
     run: Callable[[], object] | None = None
-    why_not_run: str = ""
     fetches: tuple[str, ...] = ()
     variables: Mapping[str, tf.TensorSpec] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -79,12 +75,7 @@ def trace(
             f"{type(subject).__name__}. Pass the function that trains instead."
         )
     elif isinstance(subject, graph_pb2.GraphDef):
-        traced = TracedGraph(
-            "GraphDef",
-            _inline_calls(subject),
-            "the graph as it was given",
-            why_not_run="a GraphDef is not run",
-        )
+        traced = TracedGraph("GraphDef", _inline_calls(subject))
     else:
         traced = _trace_function(_concrete_function(subject), batch_size, image_size)
     hidden = sum(
@@ -113,10 +104,7 @@ def handed_graph_of(traced: TracedGraph) -> graph_pb2.GraphDef | None:
             its plugin.
     """
     if traced.run is None:
-        raise ValueError(
-            "Expected as_grappler_hands_it_over=True with what can be run, got a GraphDef. "
-            "Pass a concrete function."
-        )
+        raise ValueError("Expected what can be run, got a GraphDef. Pass a concrete function.")
     plugin = get_plugin()
     if not plugin.device_types:
         raise LibraryError(" ".join(plugin.refused_device_types.values()))
@@ -252,14 +240,10 @@ def _trace_function(
         # A function that has run before is not optimized again; one around it is.
         tf.function(lambda: function(*arguments, **keyword_arguments), autograph=False)()
 
-    why_not_run = (
-        "the function is compiled by XLA: Grappler does not get to see it"
-        if tensorflow_internals.is_compiled_by_xla(function)
-        else "a function may do more than compute, and is run only when told to, by "
-        "--as-grappler-hands-it-over"
-    )
+    notes = ("the function is compiled by XLA: Grappler does not get to see it",)
     graph = _graph_of(function.graph.name, function)
-    return dataclasses.replace(graph, run=run, why_not_run=why_not_run)
+    is_compiled = tensorflow_internals.is_compiled_by_xla(function)
+    return dataclasses.replace(graph, run=run, notes=notes if is_compiled else ())
 
 
 def _graph_of(name: str, function: Any) -> TracedGraph:
@@ -273,7 +257,6 @@ def _graph_of(name: str, function: Any) -> TracedGraph:
     return TracedGraph(
         name,
         _needed_for(fetches, graph_def),
-        "the function's own graph",
         fetches=fetches,
         variables=variables,
     )
