@@ -238,6 +238,23 @@ def test_rejects_a_reader_of_what_is_no_output(text: str) -> None:
         check(before, after, PRESERVED)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "lanes", "match"),
+    [
+        ({"a": "Conv2D x f", "b": f"Conv2D x f @{CPU}"}, ("a", "b"), "device of 'b'"),
+        ({"a": "Conv2D x f", "r": "Neg a", "b": "Conv2D r f"}, ("a", "b"), "cycle"),
+        ({"a": "Conv2D x f", "r": "Neg a"}, ("a r",), "Neg at 'r'"),
+        ({"a": "Conv2D x f", "b": "Conv2D a f"}, ("b a",), "'a' before 'b'"),
+    ],
+)
+def test_rejects_stages_that_are_not_legal(
+    nodes: dict[str, str], lanes: tuple[str, ...], match: str
+) -> None:
+    graph = graph_of(nodes).graph_def
+    with pytest.raises(GraphError, match=match):
+        check(graph, staged(graph, *lanes))
+
+
 def test_rejects_a_preserved_name_that_is_gone() -> None:
     with pytest.raises(GraphError, match=r"\['a'\] missing"):
         check(before_stage(), with_stage(before_stage()), ["a", "d"])

@@ -279,38 +279,3 @@ def test_regions_of_stages_are_those_of_their_members() -> None:
     after = GraphView(rewrite(graph, make_lanes("a", "b")))
     region = ControlFlow(before).region(before.index_of["a"])
     assert ControlFlow(after).region(after.index_of[STAGE]) == region
-
-
-THROUGH = {"a": "Conv2D x f", "r": "Relu a", "b": "Conv2D r f"}
-
-
-@pytest.mark.parametrize(
-    ("nodes", "stages", "match"),
-    [
-        (TWO | {"b": f"Conv2D x f @{CPU}"}, ["a, b"], "device.*'a'.*'b'"),
-        (TWO, ["a, x"], "'x'"),
-        (TWO, ["a, nowhere"], "'nowhere'"),
-        (TWO, ["a, a"], "'a'"),
-        (TWO | {"d": "Conv2D x f"}, ["a, b", "b, d"], "'b'.*stage 0.*stage 1"),
-        (THROUGH, ["a, b"], "'r'"),
-        (THROUGH, ["a b"], "'r'"),
-        (THROUGH, ["a r b"], "'r'"),
-        (TWO | {"b": "Conv2D a f"}, ["b a"], "'b'.*'a'"),
-        (
-            {**TWO, "a2": "Conv2D b f", "b2": "Conv2D a f"},
-            ["a, a2", "b, b2"],
-            "'a'.*'b2'.*'b'.*'a2'|'b'.*'a2'.*'a'.*'b2'",
-        ),
-    ],
-)
-def test_refuses(nodes: dict[str, str], stages: list[str], match: str) -> None:
-    lanes = [make_lanes(*stage.split(", ")) for stage in stages]
-    with pytest.raises(ValueError, match=match):
-        rewrite(graph_of(nodes), *lanes)
-
-
-def test_refuses_schedules_of_different_nodes() -> None:
-    view = GraphView(graph_of(TWO).graph_def)
-    schedules = [Schedule(1, make_lanes("a", "b")), Schedule(2, make_lanes("a"))]
-    with pytest.raises(ValueError, match="same nodes"):
-        rewrite_stages(view, [schedules], ())

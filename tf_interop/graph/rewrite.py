@@ -1,17 +1,11 @@
 """Replaces the steps of each stage by one ConvStage node.
 
-    x --> a: Conv2D --> r: Relu --> f              x --+--> stage: ConvStage --:0--> f
-    x --> b: Conv2D --> g                ==>           |    lane 0: a, r     --:1--> g
-    c --^ b                                        c --^    lane 1: b
+    x --> a: Conv2D --> f             x --+--> stage: ConvStage --:0--> f
+    x --> b: Conv2D --> g     ==>         |    lane 0: a        --:1--> g
+    c --^ b                           c --^    lane 1: b
 
-Preconditions, of which a failed one raises and leaves everything as it was:
-
-1. Every step is a node of this graph that a stage can run, and is in no other stage.
-2. The steps of a stage are on one device.
-3. A step depends on no other of its stage, except on an earlier one of its lane, and with all
-   stages in place the graph has no cycle.
-
-That the steps of a stage are in one control-flow region is for the caller to know.
+That the stages are legal is for the caller to know: `planning.check` says before, and `graph.check`
+afterwards, whether they are.
 
 Guaranteed: the graph that was given is not altered; nodes that do not depend on a step directly
 keep their bytes, and so do the function library and the versions; a step whose name must be
@@ -28,8 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
-from tf_interop.graph.convolution_ops import FILTER_POSITIONS, OPERAND_COUNTS, SIZES_POSITIONS
-from tf_interop.graph.legality import why_illegal
+from tf_interop.graph.convolution_ops import FILTER_POSITIONS, SIZES_POSITIONS
 from tf_interop.graph.program import (
     Schedule,
     StageNode,
@@ -90,13 +83,11 @@ def rewrite_stages(
     Returns:
         The rewritten graph. The stage stands where the first of its steps that goes away stood, or
         at the end. The same arguments give the same graph.
-
-    Raises:
-        ValueError: a precondition does not hold. It names the nodes.
-        GraphError: the graph has a cycle.
     """
     preserved = frozenset(nodes_to_preserve)
-    new_stages = _new_stages(view, stages, preserved)
+    new_stages = [
+        _new_stage(view, number, schedules, preserved) for number, schedules in enumerate(stages)
+    ]
     redirected = _redirected(view, new_stages, preserved)
     members = {index for stage in new_stages for index in stage.members}
     graph_def = graph_pb2.GraphDef()
@@ -128,58 +119,22 @@ def rewrite_stages(
     return graph_def
 
 
-def _new_stages(
-    view: GraphView, stages: Sequence[Sequence[Schedule[str]]], preserved: Collection[str]
-) -> list[_NewStage]:
-    """The stages by the nodes of the graph; checks the preconditions."""
-    stage_of: dict[int, int] = {}
-    new_stages = []
-    for number, schedules in enumerate(stages):
-        operations = schedules[0].stage.operations
-        for name in operations:
-            index = view.index_of.get(name)
-            if index is None or view.ops[index] not in OPERAND_COUNTS:
-                raise ValueError(
-                    f"Expected nodes of this graph that a stage can run, got '{name}' in stage "
-                    f"{number}. Plan with the convolutions of the graph that is rewritten."
-                )
-            if index in stage_of:
-                raise ValueError(
-                    f"Expected every node in one stage at most, and once, got '{name}' in stage "
-                    f"{stage_of[index]} and again in stage {number}."
-                )
-            stage_of[index] = number
-            device, first = view.nodes[index].device, view.nodes[view.index_of[operations[0]]]
-            if device != first.device:
-                raise ValueError(
-                    f"Expected one device in stage {number}, got '{first.device}' at node "
-                    f"'{first.name}' and '{device}' at node '{name}'."
-                )
-        for schedule in schedules:
-            schedule.stage.validate()
-            if sorted(schedule.stage.operations) != sorted(operations):
-                raise ValueError(
-                    f"Expected schedules of the same nodes in stage {number}, got "
-                    f"{operations} and {schedule.stage.operations}."
-                )
-        members = tuple(view.index_of[name] for name in operations)
-        new_stages.append(
-            _NewStage(
-                name=_free_name(view, f"{STAGE_NAME_PREFIX}{number}"),
-                members=members,
-                outputs=_outputs(view, members, preserved),
-                schedules=tuple(
-                    Schedule(each.batch_size, each.stage.map(view.index_of.__getitem__))
-                    for each in schedules
-                ),
-            )
-        )
-    why = why_illegal(
-        view, [[schedule.stage for schedule in stage.schedules] for stage in new_stages]
+def _new_stage(
+    view: GraphView,
+    number: int,
+    schedules: Sequence[Schedule[str]],
+    preserved: Collection[str],
+) -> _NewStage:
+    members = tuple(view.index_of[name] for name in schedules[0].stage.operations)
+    return _NewStage(
+        name=_free_name(view, f"{STAGE_NAME_PREFIX}{number}"),
+        members=members,
+        outputs=_outputs(view, members, preserved),
+        schedules=tuple(
+            Schedule(each.batch_size, each.stage.map(view.index_of.__getitem__))
+            for each in schedules
+        ),
     )
-    if why is not None:
-        raise ValueError(f"{why}.")
-    return new_stages
 
 
 def _outputs(
