@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""Draws the pictures of docs/reading_a_report.md: GoogLeNet, planned for a GPU that does not exist.
+"""Draws the picture of docs/reading_a_report.md: GoogLeNet, planned for a GPU that does not exist.
 
 The graph is that of the network at batch size 1, as TensorFlow makes it for a GPU, and the plan is
 the planner's. What each convolution costs is made up by `simulated_algorithms` and says nothing of
-any device; the plan says so, and every picture shows it. Needs the extras `report` and `dev`, and
-Chromium.
+any device; the plan says so, and the picture shows it. Needs the extra `dev`, and Chromium.
 
 Example: python scripts/draw_report_pictures.py docs/pictures
 """
@@ -77,21 +76,21 @@ KERNELS = {
 @click.command(help=__doc__)
 @click.argument("folder", type=click.Path(file_okay=False, path_type=pathlib.Path))
 def main(folder: pathlib.Path) -> None:
-    """Makes the profile, the plan, the report and its pictures."""
+    """Makes the profile, the plan, the report and its picture."""
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         temporary = pathlib.Path(name)
         save_plan_of_the_model(temporary)
-        words = f"-m tf_interop report {name}/plan.json --model {MODEL} --for {CAPABILITY}"
-        paths = f"--profile {name}/profile.json -o {name}/report.html --png {folder}/timeline.png"
+        words = f"report {name}/plan.json --model {MODEL} --for {CAPABILITY} -o {name}/report.html"
         title = ["--title", "GoogLeNet, inference"]
-        subprocess.run([sys.executable, *f"{words} {paths}".split(), *title], check=True, cwd=ROOT)
+        command = [sys.executable, "-m", "tf_interop", *words.split(), *title]
+        subprocess.run(command, check=True, cwd=ROOT)
         photograph(temporary / "report.html", folder / "report.png", 1280, 1545)
 
 
 def save_plan_of_the_model(folder: pathlib.Path) -> None:
-    """Writes `profile.json` and `plan.json` of the model to a folder."""
+    """Writes `plan.json` of the model to a folder."""
     options = tf_interop.CollectOptions(compute_capability=CAPABILITY, stage_sources=())
     collected = tf_interop.collect_configurations([MODEL], options)
     profile = Profile(
@@ -102,7 +101,6 @@ def save_plan_of_the_model(folder: pathlib.Path) -> None:
             for measurement in simulated_algorithms(each.configuration)
         ),
     )
-    tf_interop.save_profile(profile, folder / "profile.json")
     plan = tf_interop.plan(googlenet(), profile, target=CAPABILITY, memory_budget_bytes=64 << 20)
     plan = dataclasses.replace(plan, made_with=plan.made_with | {"simulated": SIMULATED})
     tf_interop.save_plan(plan, folder / "plan.json")

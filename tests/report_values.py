@@ -17,9 +17,16 @@ from tf_interop.planning.problem import (
     PlanningProblem,
     ProblemNode,
 )
-from tf_interop.planning.types import GraphPlan, Plan, PlannedStage
+from tf_interop.planning.types import (
+    ComparedStep,
+    GraphPlan,
+    MeasuredStep,
+    Plan,
+    PlannedStage,
+)
 from tf_interop.profile.entries import KernelMeasurement
-from tf_interop.runtime.run_record import RunGraph, RunRecord, Timing
+from tf_interop.report.network import Network, NetworkNode, describe_filter
+from tf_interop.runtime.run_record import RunGraph, RunRecord
 from tf_interop.stage import Lane, Stage, Step
 
 EVIL_NAME = "<script>alert(1)</script>\"'&"
@@ -83,6 +90,58 @@ def network_plan(**made_with: str) -> Plan:
     return Plan((planned_graph(),), made_with={"device": "NVIDIA H200", **made_with})
 
 
+def network() -> Network:
+    """What depends on what in it."""
+    problem = network_problem()
+    nodes = tuple(
+        NetworkNode(node.name, before, describe_filter(costs.configuration), f"note of {node.name}")
+        for node, before, costs in zip(
+            problem.nodes, problem.predecessors, problem.node_costs, strict=True
+        )
+        if costs.configuration is not None
+    )
+    refusal = Refusal("<b>dw</b>", "Conv2D", RefusalReason.DTYPE, "Expected float32, got int8.")
+    return Network(nodes, (refusal,), FINGERPRINT)
+
+
+def tuned_graph() -> GraphPlan:
+    """What tuning makes: two of four units narrow."""
+    compared = (
+        ComparedStep("stock TensorFlow", 20.0, 1.0, 0.0, 20.0),
+        ComparedStep("2 of 4 units narrow (1)", 10.9, 1.84, 0.02, 11.5),
+        ComparedStep("all units narrow", 19.8, 1.01, 0.02, 19.8),
+        ComparedStep("XLA (jit_compile=True)", 16.0, 1.25),
+    )
+    measured = MeasuredStep(
+        stock_ms=20.0,
+        step_ms=10.9,
+        ratio=1.84,
+        error=0.02,
+        predicted_ms=11.5,
+        unit_count=4,
+        narrow_op_count=12,
+        cores=2,
+        compared=compared,
+    )
+    narrow = (EVIL_NAME, "net/right")
+    return GraphPlan(
+        FINGERPRINT, 4, (), 1, mode="inference", narrow_units=narrow, measured=measured
+    )
+
+
+def tuned_network() -> Network:
+    """Its units, and one that depends on variables alone."""
+    return Network(
+        (
+            NetworkNode("net/scale", (), "3", "Add, Rsqrt, Mul", reads_input=False),
+            NetworkNode("net/stem", (), "2", "Conv2D, Relu"),
+            NetworkNode(EVIL_NAME, (0, 1), "7", "Conv2D, 6 Mul"),
+            NetworkNode("net/right", (1,), "5", "Conv2D, 4 Mul"),
+        ),
+        fingerprint=FINGERPRINT,
+    )
+
+
 def plan_without_values() -> Plan:
     """What a policy makes: stages alone, one with options, one with several convolutions a lane."""
     merged = Lane((Step("left"), Step("left_too")), priority=-1, sm_count=64, merged=True)
@@ -100,12 +159,6 @@ def run_record() -> RunRecord:
         graphs=(RunGraph(FINGERPRINT, None, "GPU", 8, 3, (refusal,)),),
         stages_run=30,
         fallbacks={"no workspace": 2},
-        timings=(
-            Timing("stock TensorFlow", FINGERPRINT, 8, 2100.0, 12.0),
-            Timing("tf_interop", FINGERPRINT, None, 1900.5, 10.0),
-            Timing("another graph", "ffffffffffffffff", 8, 5.0),
-            Timing("another batch size", FINGERPRINT, 9, 6.0),
-        ),
     )
 
 

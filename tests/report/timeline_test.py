@@ -1,4 +1,4 @@
-"""When what runs as a plan has it, and the same as a trace and as a picture."""
+"""When what runs as a plan has it, and the same as a trace."""
 
 from __future__ import annotations
 
@@ -6,21 +6,17 @@ import collections
 import dataclasses
 import itertools
 import json
-import pathlib
-import sys
 from typing import Any
 
 import pytest
 from planning_values import make_problem
 from report_values import EVIL_NAME, network_plan, plan_without_values, planned_graph
 
-from tf_interop.errors import PlanError
 from tf_interop.planning.explain import explain_plan
 from tf_interop.planning.make import make_plan
 from tf_interop.planning.types import GraphPlan, GraphPrediction, Plan, UnstagedConvolution
 from tf_interop.report.graphs import shown_graphs
 from tf_interop.report.network import planned_nodes
-from tf_interop.report.picture import save_timeline_picture
 from tf_interop.report.timeline import Timeline
 from tf_interop.report.trace import trace_of_plan
 
@@ -160,45 +156,3 @@ def test_a_trace_says_what_times_are_and_what_is_lacking() -> None:
     # Graphs without times are left out.
     both = Plan((*plan_without_values().graphs, *network_plan().graphs))
     assert {each["pid"] for each in events_of(both, "X")} == {1, 2}
-
-
-def test_draws_a_png_that_says_what_a_plan_lacks_and_what_it_is_of(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figure_module = pytest.importorskip("matplotlib.figure")
-    monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
-    figures = []
-
-    class Kept(figure_module.Figure):  # type: ignore[misc, name-defined]
-        def savefig(self, *arguments: Any, **options: Any) -> None:
-            figures.append(self)
-            super().savefig(*arguments, **options)
-
-    monkeypatch.setattr(figure_module, "Figure", Kept)
-    path = tmp_path / "timeline.png"
-    plan = Plan((PARTLY_MEASURED, planned_graph()), made_with={"backend": "host"})
-    save_timeline_picture(plan, path)
-    assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    assert "matplotlib.pyplot" not in sys.modules
-    [figure] = figures
-    axes, *of_other = figure.axes
-    assert len(of_other) == 2
-    title = axes.get_title(loc="left")
-    assert title.startswith("batch 8, training, one after another: 2.500 ms, sum of measured")
-    assert "incomplete: 1 of 3" in title
-    assert axes.get_xlabel() == "ms"
-    assert axes.get_xlim()[1] == pytest.approx(2.525)
-    assert "say nothing of any GPU" in figure.get_suptitle()
-
-
-def test_says_why_there_is_no_picture(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("matplotlib")
-    with pytest.raises(PlanError, match="predicted times"):
-        save_timeline_picture(plan_without_values(), tmp_path / "timeline.png")
-    with pytest.raises(PlanError, match="No such file or directory"):
-        save_timeline_picture(network_plan(), tmp_path / "none" / "timeline.png")
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(PlanError, match="matplotlib"):
-        save_timeline_picture(network_plan(), tmp_path / "timeline.png")

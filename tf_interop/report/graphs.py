@@ -1,4 +1,4 @@
-"""What a report shows of each graph of a plan: for page, trace, picture and terminal alike."""
+"""What a report shows of each graph of a plan: for page, trace and terminal alike."""
 
 from __future__ import annotations
 
@@ -6,30 +6,20 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from rich.filesize import decimal
 
-from tf_interop.convolution import batch_size_of
 from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.types import GraphPlan, Plan
-from tf_interop.profile.types import Profile
-from tf_interop.report.network import Network, NetworkNode, network_for, planned_nodes
+from tf_interop.report.network import Network, NetworkNode
 from tf_interop.report.timeline import Timeline, timelines_of
-from tf_interop.runtime.run_record import RunGraph, RunRecord, Timing
+from tf_interop.tuning.other_load import MOST
 
 SIMULATED = "simulated"
 """The key of `Plan.made_with` that says how values were made where nothing was measured."""
 
 # From here on a time is read more easily in milliseconds.
-MILLISECOND_US = 1000
-
-
-class ProfileFit(NamedTuple):
-    """What a profile has of an entry of a plan: a sentence, and whether that is enough for it."""
-
-    text: str
-    is_whole: bool
+_MILLISECOND_US = 1000
 
 
 # Without slots: timelines are kept in the instance.
@@ -42,18 +32,54 @@ class ShownGraph:
         planned: what the plan says of it.
         measured: what values are called that the plan calls measured.
         network: what depends on what; None where that is not known.
-        profile: what is shown beside the plan; None for nothing.
-        run: what a run did to the graph; None where none is known.
-        timings: of the graph.
     """
 
     title: str
     planned: GraphPlan
     measured: str
     network: Network | None = None
-    profile: Profile | None = None
-    run: RunGraph | None = None
-    timings: tuple[Timing, ...] = ()
+
+    @property
+    def is_gain(self) -> bool:
+        """Whether whole steps were measured to be faster than stock by more than the error."""
+        measured = self.planned.measured
+        return measured is not None and measured.ratio - measured.error > 1
+
+    @property
+    def verdict(self) -> str:
+        """What the plan gains, in a sentence."""
+        planned, measured = self.planned, self.planned.measured
+        if measured is None:
+            count = count_of(len(planned.stages), "stage")
+            return (
+                f"{count}, of {self.staged_count} of {self.convolutions}. No whole step was "
+                "measured: tf-interop benchmark compares with stock TensorFlow."
+            )
+        if not planned.changes_graph:
+            return "No significant gain over stock TensorFlow: the graph is left as it is."
+        how = f"by {count_of(len(planned.narrow_units), 'unit')} on one core each"
+        if planned.split_units:
+            how = f"by splitting the batch over them for {measured.narrow_op_count} operations"
+        gain = "No significant gain over stock TensorFlow"
+        if self.is_gain:
+            gain = f"{measured.ratio:.2f} times as fast as stock TensorFlow"
+        return f"{gain}, measured on {count_of(measured.cores, 'core')}, {how}."
+
+    @property
+    def doubt(self) -> str:
+        """Why not to trust what was measured; empty for no reason."""
+        measured = self.planned.measured
+        if measured is None or measured.other_load < MOST:
+            return ""
+        return (
+            f"Other programs took {measured.other_load:.0%} of the cores meanwhile: tune afresh "
+            "when the machine has nothing else to do."
+        )
+
+    @property
+    def convolutions(self) -> str:
+        """How many there are."""
+        return count_of(self.planned.convolution_count, "convolution")
 
     @property
     def staged_count(self) -> int:
@@ -66,24 +92,11 @@ class ShownGraph:
         return self.staged_count + len(self.planned.unstaged)
 
     @property
-    def planned_names(self) -> set[str]:
-        """The convolutions that the plan names."""
-        return set(planned_nodes(self.planned))
-
-    @property
     def lacking(self) -> str:
         """How few convolutions the values are of; empty where they are of all."""
-        total = self.planned.convolution_count
-        if self.measured_count >= total:
+        if self.measured_count >= self.planned.convolution_count:
             return ""
-        return (
-            f"incomplete: {self.measured_count} of {count_of(total, 'convolution')} {self.measured}"
-        )
-
-    @property
-    def total_labels(self) -> list[str]:
-        """What the predicted total is the sum of: values of one kind, both or none."""
-        return self.timelines[-1].labels if self.timelines else []
+        return f"incomplete: {self.measured_count} of {self.convolutions} {self.measured}"
 
     @functools.cached_property
     def timelines(self) -> tuple[Timeline, ...]:
@@ -92,8 +105,14 @@ class ShownGraph:
 
     @functools.cached_property
     def nodes(self) -> dict[str, NetworkNode]:
-        """What is known of its convolutions, by name."""
+        """What is known of its convolutions or units, by name."""
         return {} if self.network is None else {node.name: node for node in self.network.nodes}
+
+    @property
+    def stage_numbers(self) -> dict[str, int]:
+        """The stage of each convolution that is in one."""
+        stages = enumerate(self.planned.stages)
+        return {name: number for number, each in stages for name in each.nodes}
 
     @property
     def first_stage(self) -> int:
@@ -105,47 +124,19 @@ class ShownGraph:
             saved_us = prediction.sequential_us - prediction.latency_us if prediction else 0.0
             return saved_us, len(planned.nodes), -number
 
-        return max(range(len(self.planned.stages)), key=promise)
-
-    @property
-    def profile_fit(self) -> ProfileFit | None:
-        """How many of the convolutions the profile has; None where none is shown."""
-        if self.profile is None:
-            return None
-        of_all = f"of {count_of(self.planned.convolution_count, 'convolution')}"
-        configurations = [node.configuration for node in self.nodes.values()]
-        if configurations and None not in configurations:
-            has = sum(bool(each and self.profile.find_algorithms(each)) for each in configurations)
-            text = f"The profile has {has} {of_all} of this graph."
-            return ProfileFit(text, has >= self.measured_count)
-        found = {batch_size_of([each.configuration]) for each in self.profile.algorithms}
-        sizes = sorted(size for size in found if size is not None)
-        size = self.planned.batch_size
-        if size is None or size in sizes:
-            text = f"How many {of_all} the profile has is not known without --model."
-            return ProfileFit(text, is_whole=True)
-        of_sizes = f"it is of batch size {', '.join(map(str, sizes))}" if sizes else "it is empty"
-        text = f"The profile has 0 {of_all} of this graph: {of_sizes}, the plan of {size}."
-        return ProfileFit(text, is_whole=not self.measured_count)
+        return max(range(len(self.planned.stages)), key=promise, default=0)
 
     def label(self, source: ValueSource) -> str:
         """What a value is called, so that none is taken for more than it is."""
         return self.measured if source is ValueSource.MEASURED else source.value
 
 
-def shown_graphs(
-    plan: Plan,
-    networks: Sequence[Network] = (),
-    profile: Profile | None = None,
-    run: RunRecord | None = None,
-) -> list[ShownGraph]:
+def shown_graphs(plan: Plan, networks: Sequence[Network | None] = ()) -> list[ShownGraph]:
     """What to show of each graph of a plan.
 
     Args:
         plan: any plan.
-        networks: what depends on what in its graphs, as far as that is known.
-        profile: what the plan was made by.
-        run: a run with the plan.
+        networks: what depends on what, for each graph, as far as that is known.
     """
     measured = SIMULATED if SIMULATED in plan.made_with else ValueSource.MEASURED.value
     titles = [
@@ -155,32 +146,11 @@ def shown_graphs(
     ]
     counts = collections.Counter(titles)
     shown = []
-    for graph, title in zip(plan.graphs, titles, strict=True):
+    for number, (graph, title) in enumerate(zip(plan.graphs, titles, strict=True)):
         if counts[title] > 1:
             title += f", {count_of(graph.convolution_count, 'convolution')}"
-        runs = () if run is None else run.graphs
-        timings = () if run is None else run.timings
-        shown.append(
-            ShownGraph(
-                title,
-                graph,
-                measured,
-                network_for(graph, networks),
-                profile,
-                next((each for each in runs if _is_of(graph, each)), None),
-                tuple(each for each in timings if _is_of(graph, each)),
-            )
-        )
+        shown.append(ShownGraph(title, graph, measured, networks[number] if networks else None))
     return shown
-
-
-def foreign_device(plan: Plan, profile: Profile | None) -> str:
-    """What to say where plan and profile are of two devices; else empty."""
-    here = "" if profile is None else profile.device.name
-    planned = plan.made_with.get("device", here)
-    if profile is None or planned == here:
-        return ""
-    return f"The plan was made by a profile of {planned}, and this one is of {here}."
 
 
 def microseconds(value: float, beside: float = 0.0) -> str:
@@ -191,9 +161,9 @@ def microseconds(value: float, beside: float = 0.0) -> str:
         beside: the longest of the times that it is read beside, so that all have one unit.
     """
     longest = max(value, beside)
-    if longest < MILLISECOND_US:
+    if longest < _MILLISECOND_US:
         return f"{value:.1f} µs"
-    return f"{value / 1000:.{3 if longest < 10 * MILLISECOND_US else 2}f} ms"
+    return f"{value / 1000:.{3 if longest < 10 * _MILLISECOND_US else 2}f} ms"
 
 
 def size(value: float) -> str:
@@ -204,8 +174,3 @@ def size(value: float) -> str:
 def count_of(number: int, noun: str) -> str:
     """Such as `1 stage` and `2 stages`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _is_of(graph: GraphPlan, each: RunGraph | Timing) -> bool:
-    sizes = {each.batch_size, graph.batch_size}
-    return each.fingerprint == graph.fingerprint and (None in sizes or len(sizes) == 1)

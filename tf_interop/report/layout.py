@@ -17,8 +17,6 @@ from typing import NamedTuple
 
 from tf_interop.contraction import contract
 from tf_interop.errors import PlanError
-from tf_interop.planning.types import GraphPlan
-from tf_interop.report.network import Network, describe_filter
 
 _SWEEPS = 6
 
@@ -49,77 +47,6 @@ class Place(NamedTuple):
     def y(self) -> float:
         """Of the upper corner, in pixels."""
         return _MARGIN + self.row * _ROW_PITCH
-
-
-class DrawnNode(NamedTuple):
-    """A convolution: its name, what stands in its box, its stage, and where it is."""
-
-    name: str
-    label: str
-    stage: int | None
-    place: Place
-
-
-class Drawing(NamedTuple):
-    """A network.
-
-    Attributes:
-        nodes: the convolutions.
-        edges: the `d` of an SVG path for each dependency.
-        width: in pixels.
-        height: likewise.
-    """
-
-    nodes: list[DrawnNode]
-    edges: list[str]
-    width: float
-    height: float
-
-
-def draw_network(graph: GraphPlan, network: Network | None) -> Drawing:
-    """Draws the convolutions of a graph.
-
-    Args:
-        graph: whose stages they are.
-        network: what depends on what; without it all of the plan stands in its order.
-    """
-    stages = {name: number for number, stage in enumerate(graph.stages) for name in stage.nodes}
-    labels = {
-        name: f"lane {number}"
-        for planned in graph.stages
-        for number, lane in enumerate(planned.stage.lanes)
-        for name in lane.operations
-    }
-    if network is None:
-        columns = [planned.stage.operations for _, planned in graph.in_order]
-        names = [name for column in columns for name in column]
-        rows = max(map(len, columns), default=0)
-        places = [
-            Place(column, (rows - len(its)) / 2 + row)
-            for column, its in enumerate(columns)
-            for row in range(len(its))
-        ]
-        paths: list[list[Place]] = []
-    else:
-        names = [node.name for node in network.nodes]
-        labels |= {
-            node.name: label
-            for node in network.nodes
-            if (label := describe_filter(node.configuration))
-        }
-        places, paths = lay_out(
-            [node.predecessors for node in network.nodes], list(map(stages.get, names))
-        )
-    taken = [*places, *itertools.chain(*paths)]
-    return Drawing(
-        [
-            DrawnNode(name, labels.get(name, "·"), stages.get(name), place)
-            for name, place in zip(names, places, strict=True)
-        ],
-        list(map(line_through, paths)),
-        _MARGIN + NODE_WIDTH + max((place.x for place in taken), default=0),
-        _MARGIN + NODE_HEIGHT + max((place.y for place in taken), default=0),
-    )
 
 
 def lay_out(

@@ -1,22 +1,32 @@
-"""The networks of a model, traced for a report; nothing of the model is run."""
+"""The networks of a model, traced for a report.
+
+For units the model is run once, on zeros, as `tune` does: what it tuned is the graph that Grappler
+hands over. For stages nothing is run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import collections
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from tf_interop.convolution import ConvolutionNode, batch_size_of
+from tensorflow.core.framework import graph_pb2
+
+from tf_interop.errors import PlanError
 from tf_interop.graph.find import find_convolutions
-from tf_interop.graph.fingerprint import fingerprint_convolutions
+from tf_interop.graph.fingerprint import canonical_names, fingerprint_convolutions
 from tf_interop.graph.independence import Independence
 from tf_interop.graph.properties import GraphProperties
+from tf_interop.graph.split_units import find_split_units
+from tf_interop.graph.units import find_units, planned_name
 from tf_interop.graph.view import GraphView
 from tf_interop.model.graphs import device_graph_of
+from tf_interop.model.graphs import trace as trace_graph
 from tf_interop.model.keras_functions import keras_of
-from tf_interop.planning.problem import Candidate
-from tf_interop.planning.types import Plan
-from tf_interop.profile.types import Profile
-from tf_interop.report.network import Network, NetworkNode
+from tf_interop.planning.types import GraphPlan, Plan
+from tf_interop.profile.tables import describe_convolution
+from tf_interop.report.network import Network, NetworkNode, describe_filter, network_for
+from tf_interop.tuning.tune import step_to_tune
 
 
 def networks_of_model(
@@ -25,59 +35,114 @@ def networks_of_model(
     *,
     image_size: tuple[int, int] | None = None,
     compute_capability: str | None = None,
-    profile: Profile | None = None,
     say: Callable[[str], None] = lambda text: None,
-) -> tuple[Network, ...]:
-    """The networks that a plan of a model may be for.
+) -> tuple[Network | None, ...]:
+    """The network of each graph of a plan.
 
     Args:
-        model: what `tf_interop.plan` takes.
+        model: what `tf_interop.plan` and `tf_interop.tune` take.
         plan: whose batch sizes and modes are traced; both modes where an entry does not say which.
         image_size: height and width, for inputs of rank 4 that leave them open.
         compute_capability: of the GPU that the plan is for; None for a CPU.
-        profile: what the algorithms take.
         say: told what is being done, in a few words.
+
+    Returns:
+        None for a graph that the model does not have.
 
     Raises:
         ValueError: the model is of a wrong kind, or a shape is unknown that has to be known.
         GraphError: TensorFlow refuses the graph.
+        PlanError: the model has none of the graphs.
     """
-
-    def candidates_for(node: ConvolutionNode) -> tuple[Candidate, ...]:
-        measured = () if profile is None else profile.find_algorithms(node.configuration)
-        return tuple(
-            Candidate(each.algorithm, each.latency_us, each.workspace_bytes, each.spread_us)
-            for each in measured
-        )
-
     any_mode = ("inference", "training") if keras_of(model) is not None else ("inference",)
-    networks = []
-    for batch_size, mode in dict.fromkeys(
-        (graph.batch_size or 1, mode)
-        for graph in plan.graphs
-        for mode in ((graph.mode,) if graph.mode else any_mode)
-    ):
-        say(f"Tracing batch {batch_size}, {mode}")
-        _, graph_def = device_graph_of(
-            model,
-            batch_size=batch_size,
-            training=mode == "training",
-            image_size=image_size,
-            compute_capability=compute_capability,
+    traced: dict[tuple[int, str, bool, bool], Network] = {}
+
+    def trace(graph: GraphPlan, mode: str) -> Network:
+        batch_size, is_tuned, is_split = (
+            graph.batch_size or 1,
+            graph.measured is not None,
+            bool(graph.split_units),
         )
-        view = GraphView(graph_def)
-        convolutions, refusals = find_convolutions(view, GraphProperties(view))
-        independence = Independence(view, convolutions)
-        predecessors = independence.direct_predecessors(range(len(convolutions)))
-        networks.append(
-            Network(
-                tuple(
-                    NetworkNode(node.name, its, node.configuration, candidates_for(node))
-                    for node, its in zip(convolutions, predecessors, strict=True)
-                ),
-                tuple(refusals),
-                fingerprint_convolutions(convolutions),
-                batch_size_of([node.configuration for node in convolutions]),
+        key = batch_size, mode, is_tuned, is_split
+        if key not in traced:
+            say(f"Tracing batch {batch_size}, {mode}")
+            options: dict[str, Any] = {
+                "batch_size": batch_size,
+                "training": mode == "training",
+                "image_size": image_size,
+            }
+            if is_tuned:
+                step = step_to_tune(trace_graph(model, **options), batch_size, image_size)
+                traced[key] = _network_of_units(*step, is_split)
+            else:
+                _, graph_def = device_graph_of(
+                    model, **options, compute_capability=compute_capability
+                )
+                traced[key] = _network_of_convolutions(graph_def)
+        return traced[key]
+
+    networks = tuple(
+        network_for(
+            graph, (trace(graph, mode) for mode in ([graph.mode] if graph.mode else any_mode))
+        )
+        for graph in plan.graphs
+    )
+    if plan.graphs and not any(networks):
+        found = ", ".join(network.fingerprint for network in traced.values())
+        raise PlanError(
+            f"Expected the graph {plan.graphs[0].fingerprint} of the plan, got {found}. "
+            "Name the model that was planned, and what it was planned for with --for."
+        )
+    return networks
+
+
+def _network_of_convolutions(graph_def: graph_pb2.GraphDef) -> Network:
+    view = GraphView(graph_def)
+    convolutions, refusals = find_convolutions(view, GraphProperties(view))
+    predecessors = Independence(view, convolutions).direct_predecessors(range(len(convolutions)))
+    nodes = tuple(
+        NetworkNode(
+            node.name,
+            its,
+            describe_filter(node.configuration),
+            describe_convolution(node.configuration),
+        )
+        for node, its in zip(convolutions, predecessors, strict=True)
+    )
+    return Network(nodes, tuple(refusals), fingerprint_convolutions(convolutions))
+
+
+def _network_of_units(
+    graph_def: graph_pb2.GraphDef, fetches: Sequence[str], is_split: bool
+) -> Network:
+    view = GraphView(graph_def)
+    properties = GraphProperties(view)
+    convolutions, _ = find_convolutions(view, properties)
+    if is_split:
+        units = find_split_units(view, properties, nodes_to_preserve=fetches)
+    else:
+        units, _ = find_units(view, properties, nodes_to_preserve=fetches)
+    unit_of = {step: number for number, unit in enumerate(units) for step in unit.steps}
+    # Of each node: the units that it waits for, with no other between.
+    before: list[set[int]] = [set() for _ in range(len(view))]
+    reads_input = [op == "Placeholder" for op in view.ops]
+    for index in view.topological_order():
+        for source in view.sources(index):
+            before[index] |= {unit_of[source]} if source in unit_of else before[source]
+            reads_input[index] |= reads_input[source]
+    names = [planned_name(view, unit) for unit in units]
+    canonical = canonical_names(names)
+    nodes = []
+    for number, (name, unit) in enumerate(zip(names, units, strict=True)):
+        its = set().union(*(before[step] for step in unit.steps)) - {number}
+        ops = collections.Counter(view.ops[step].lstrip("_") for step in unit.steps)
+        nodes.append(
+            NetworkNode(
+                canonical[name],
+                tuple(sorted(its)),
+                str(len(unit.steps)),
+                ", ".join(op if count == 1 else f"{count} {op}" for op, count in ops.items()),
+                any(reads_input[step] for step in unit.steps),
             )
         )
-    return tuple(networks)
+    return Network(tuple(nodes), fingerprint=fingerprint_convolutions(convolutions))

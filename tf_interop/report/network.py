@@ -1,7 +1,7 @@
-"""The network of a report: which convolution of a graph depends on which, and what each computes.
+"""The network of a report: what of a graph depends on what, and what each part computes.
 
-A plan names convolutions and holds no dependencies. They come from the planning problem that was
-planned, or from the model, which `report/model.py` traces.
+A plan names convolutions or units and holds no dependencies. They come from the model, which
+`report/model.py` traces.
 """
 
 from __future__ import annotations
@@ -11,62 +11,67 @@ from collections.abc import Iterable
 
 from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind, Refusal
 from tf_interop.graph.fingerprint import canonical_names
-from tf_interop.planning.problem import Candidate, PlanningProblem
 from tf_interop.planning.types import GraphPlan
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NetworkNode:
-    """One convolution.
+    """One convolution, or one unit.
 
     Attributes:
-        name: of the node, as the plan has it.
-        predecessors: places of the convolutions that it depends on, with none between.
-        configuration: what it computes; None where that is not known.
-        candidates: its algorithms, fastest alone first, as far as they are known.
+        name: as the plan has it.
+        predecessors: places of those that it depends on.
+        label: what it computes, in a few letters.
+        note: the same in words.
+        reads_input: whether it depends on an input of the graph, and not on variables alone.
     """
 
     name: str
     predecessors: tuple[int, ...]
-    configuration: ConvolutionConfiguration | None = None
-    candidates: tuple[Candidate, ...] = ()
+    label: str = ""
+    note: str = ""
+    reads_input: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Network:
-    """The convolutions of one graph.
+    """The convolutions of one graph, or its units.
 
     Attributes:
-        nodes: all that can be part of a stage, as far as they are known.
-        refusals: the convolutions that can be part of none, with the reason.
-        fingerprint: of the graph; empty where it is not known.
-        batch_size: of the graph; None where it does not matter or is not known.
+        nodes: in an order in which they may run.
+        refusals: the convolutions that can be part of no stage or unit, with the reason.
+        fingerprint: of the graph.
     """
 
     nodes: tuple[NetworkNode, ...]
     refusals: tuple[Refusal, ...] = ()
     fingerprint: str = ""
-    batch_size: int | None = None
 
-
-def network_of_problem(problem: PlanningProblem) -> Network:
-    """The network of a planning problem."""
-    return Network(
-        tuple(
-            NetworkNode(node.name, predecessors, costs.configuration, costs.fastest_first)
-            for node, predecessors, costs in zip(
-                problem.nodes, problem.predecessors, problem.node_costs, strict=True
+    @property
+    def drawn(self) -> tuple[NetworkNode, ...]:
+        """What depends on an input: the rest would be one high column before everything else."""
+        places = [place for place, node in enumerate(self.nodes) if node.reads_input]
+        place_of = {place: number for number, place in enumerate(places)}
+        return tuple(
+            dataclasses.replace(
+                self.nodes[place],
+                predecessors=tuple(
+                    place_of[each] for each in self.nodes[place].predecessors if each in place_of
+                ),
             )
-        ),
-        fingerprint=problem.fingerprint,
-        batch_size=problem.batch_size,
-    )
+            for place in places
+        )
 
 
 def planned_nodes(graph: GraphPlan) -> list[str]:
-    """The names of all convolutions that an entry of a plan names."""
+    """The names of all convolutions and units that an entry of a plan names."""
     staged = [name for stage in graph.stages for name in stage.nodes]
-    return staged + [each.node for each in graph.unstaged]
+    return [
+        *staged,
+        *(each.node for each in graph.unstaged),
+        *graph.narrow_units,
+        *graph.split_units,
+    ]
 
 
 def network_for(graph: GraphPlan, networks: Iterable[Network]) -> Network | None:
@@ -77,25 +82,22 @@ def network_for(graph: GraphPlan, networks: Iterable[Network]) -> Network | None
         networks: to choose from.
 
     Returns:
-        The first one of the same batch size, if both have one, that holds every convolution that
-        the entry names; None where there is none.
+        The first one that holds everything that the entry names; None where there is none.
     """
     for network in networks:
-        if network.batch_size not in (None, graph.batch_size) and graph.batch_size is not None:
-            continue
-        if network.fingerprint in ("", graph.fingerprint):
+        if network.fingerprint == graph.fingerprint:
             renamed = _named_as(planned_nodes(graph), network)
             if renamed is not None:
                 return renamed
     return None
 
 
-def describe_filter(configuration: ConvolutionConfiguration | None) -> str:
+def describe_filter(configuration: ConvolutionConfiguration) -> str:
     """A convolution in a few letters, such as `3×3`, and `3×3 ∂w` for a gradient by the filter.
 
     That of a volume has three sizes.
     """
-    if configuration is None or configuration.filter_shape is None:
+    if configuration.filter_shape is None:
         return ""
     *spatial, _, _ = configuration.filter_shape
     sizes = "×".join("?" if size is None else str(size) for size in spatial)

@@ -15,35 +15,22 @@ from collections.abc import Sequence
 import jinja2
 import markupsafe
 
-from tf_interop.planning import show
 from tf_interop.planning.explain import SHARED_RESOURCES, sum_of_uses
 from tf_interop.planning.types import Plan
-from tf_interop.profile.tables import describe_convolution
-from tf_interop.profile.types import Profile
 from tf_interop.report import graphs, layout
 from tf_interop.report.network import Network
-from tf_interop.runtime.run_record import RunRecord
 from tf_interop.tables import percent
 
 _ASSETS = pathlib.Path(__file__).with_name("assets")
 
 
-def render_page(
-    plan: Plan,
-    *,
-    title: str,
-    networks: Sequence[Network] = (),
-    profile: Profile | None = None,
-    run: RunRecord | None = None,
-) -> str:
+def render_page(plan: Plan, *, title: str, networks: Sequence[Network | None] = ()) -> str:
     """The page as HTML.
 
     Args:
         plan: any plan.
         title: of the page.
-        networks: what depends on what in its graphs, as far as that is known.
-        profile: what the plan was made by.
-        run: a run with the plan.
+        networks: what depends on what, for each graph of the plan, as far as that is known.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_ASSETS),
@@ -54,53 +41,35 @@ def render_page(
     )
     environment.filters |= {
         "px": _rounded,
+        "replace_by": lambda name, values: values.get(name),
         "us": graphs.microseconds,
         "size": graphs.size,
         "percent": percent,
         "count_of": graphs.count_of,
     }
     environment.globals |= {
-        "describe_convolution": describe_convolution,
-        "draw_network": layout.draw_network,
         "layout": layout,
         "resources": SHARED_RESOURCES,
         "sum_of_uses": sum_of_uses,
-        "tables": show,
+        "zip": zip,
     }
     # Its own file, and no input: it goes into the page as it is.
     style = markupsafe.Markup((_ASSETS / "report.css").read_text(encoding="utf-8") + _marks(plan))
+    # How the plan's values came about is said in words.
+    said = {graphs.SIMULATED, "backend"}
+    names = {"tensorflow": "TensorFlow", "cudnn": "cuDNN"}
     return environment.get_template("report.html").render(
         title=title,
-        facts=_facts(plan, profile),
+        facts={
+            names.get(key, key): each for key, each in plan.made_with.items() if key not in said
+        },
         made_up=plan.made_with.get(graphs.SIMULATED),
-        is_of_host="host" in (plan.made_with.get("backend"), profile and profile.device.backend),
-        foreign=graphs.foreign_device(plan, profile),
-        graphs=graphs.shown_graphs(plan, networks, profile, run),
-        run=run,
+        is_of_host=plan.made_with.get("backend") == "host"
+        and any(graph.measured is None for graph in plan.graphs),
+        graphs=graphs.shown_graphs(plan, networks),
         style=style,
         digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
     )
-
-
-def _facts(plan: Plan, profile: Profile | None) -> dict[str, str]:
-    """What the plan was made with, without what is said in words."""
-    facts = dict(plan.made_with)
-    if profile is not None:
-        device = profile.device
-        facts |= {
-            "device": device.name,
-            "profiled": device.date,
-            "SMs": "" if device.sm_limits is None else str(device.sm_count),
-            "memory": graphs.size(device.memory_bytes) if device.memory_bytes else "",
-            "cudnn": device.cudnn or facts.get("cudnn", ""),
-            "driver": device.driver,
-        }
-    simulated = graphs.SIMULATED in plan.made_with
-    said = {graphs.SIMULATED, "backend"} | ({"profiled"} if simulated else set())
-    names = {"tensorflow": "TensorFlow", "cudnn": "cuDNN"}
-    return {
-        names.get(name, name): value for name, value in facts.items() if value and name not in said
-    }
 
 
 def _marks(plan: Plan) -> str:

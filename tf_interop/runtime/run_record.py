@@ -1,22 +1,12 @@
-"""What the plugin did in one run of a program, and what was measured of it, as a file."""
+"""What the plugin did in one run of a program, as a file."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from typing import Annotated
-
-import msgspec
 
 from tf_interop.convolution import Refusal
 from tf_interop.errors import ProfileError
-from tf_interop.profile.entries import (
-    Count,
-    Day,
-    NotNegative,
-    Positive,
-    PositiveCount,
-)
+from tf_interop.profile.entries import Count, Day, PositiveCount
 from tf_interop.versioned_file import PathLike, VersionedFormat
 
 RUN_FORMAT = "tf_interop.run"
@@ -47,25 +37,6 @@ class RunGraph:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Timing:
-    """What one call of a graph took: all of it, not the convolutions alone.
-
-    Attributes:
-        what: what ran, such as `stock TensorFlow` or `tf_interop`.
-        fingerprint: of the graph.
-        batch_size: of the call; None where it does not matter.
-        latency_us: median of the timed calls.
-        spread_us: half the distance between their 10th and 90th percentile.
-    """
-
-    what: Annotated[str, msgspec.Meta(min_length=1)]
-    fingerprint: str
-    batch_size: PositiveCount | None
-    latency_us: Positive
-    spread_us: NotNegative = 0.0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class RunRecord:
     """What a run file holds.
 
@@ -79,7 +50,6 @@ class RunRecord:
         refused_lane_options: how often lanes ran without the priorities and SM counts of the plan,
             by reason.
         failures: how many graphs were left as they were because the pass failed, by cause.
-        timings: what was measured; none where nothing was timed.
         format: always `tf_interop.run`.
         version: version of the format.
         made_with: versions of the software, such as {"tensorflow": "2.21.0"}.
@@ -93,7 +63,6 @@ class RunRecord:
     fallbacks: dict[str, Count] = dataclasses.field(default_factory=dict)
     refused_lane_options: dict[str, Count] = dataclasses.field(default_factory=dict)
     failures: dict[str, Count] = dataclasses.field(default_factory=dict)
-    timings: tuple[Timing, ...] = ()
     format: str = RUN_FORMAT
     version: int = RUN_VERSION
     made_with: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -118,16 +87,9 @@ def save_run(record: RunRecord, path: PathLike) -> None:
     _RUN_FILE.save(record, path)
 
 
-def _check_run(record: RunRecord) -> None:
-    for index, timing in enumerate(record.timings):
-        if not math.isfinite(timing.latency_us) or not math.isfinite(timing.spread_us):
-            raise ValueError(f"Expected finite times, got others at `$.timings[{index}]`")
-
-
 _RUN_FILE = VersionedFormat(
     noun="run",
     value_type=RunRecord,
-    check=_check_run,
     error=ProfileError,
     remedy="Run the program again with tf-interop run --save-run.",
 )
