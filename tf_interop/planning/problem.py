@@ -1,7 +1,6 @@
 """What there is to plan: a DAG of convolutions with what each costs, as plain data.
 
-Nothing here knows of graphs, files of TensorFlow or devices that are present: a problem can be
-written by hand, and another's cost table can be planned for.
+Nothing here knows of graphs, profiles or devices that are present.
 """
 
 from __future__ import annotations
@@ -10,22 +9,11 @@ import dataclasses
 import enum
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Annotated
-
-import msgspec
 
 from tf_interop.convolution import ConvolutionConfiguration
-from tf_interop.errors import PlanError
-from tf_interop.profile.entries import (
-    Count,
-    KernelMeasurement,
-    NotNegative,
-    Positive,
-    PositiveCount,
-)
+from tf_interop.profile.entries import KernelMeasurement
 from tf_interop.profile.types import SmLimits
 from tf_interop.stage import Stage
-from tf_interop.versioned_file import VersionedFormat
 
 
 class ValueSource(enum.Enum):
@@ -49,9 +37,9 @@ class Candidate:
     """
 
     algorithm: str | None
-    latency_us: Positive
-    workspace_bytes: Count = 0
-    spread_us: NotNegative = 0.0
+    latency_us: float
+    workspace_bytes: int = 0
+    spread_us: float = 0.0
     kernels: tuple[KernelMeasurement, ...] = ()
 
 
@@ -67,8 +55,8 @@ class ConvolutionCosts:
     """
 
     name: str
-    output_bytes: Count
-    candidates: Annotated[tuple[Candidate, ...], msgspec.Meta(min_length=1)]
+    output_bytes: int
+    candidates: tuple[Candidate, ...]
     configuration: ConvolutionConfiguration | None = None
 
     @property
@@ -130,10 +118,10 @@ class MeasuredStage:
     """
 
     stage: Stage[str]
-    latency_us: Positive
-    sequential_us: Positive | None = None
-    spread_us: NotNegative = 0.0
-    workspace_bytes: Count = 0
+    latency_us: float
+    sequential_us: float | None = None
+    spread_us: float = 0.0
+    workspace_bytes: int = 0
 
 
 # Without slots: the lookup tables are kept in the instance.
@@ -152,23 +140,17 @@ class PlanningProblem:
         fingerprint: of the graph (see `fingerprint_convolutions`); empty for plain data.
         convolution_count: convolutions of the graph, planned or not.
         batch_size: that the shapes hold; None where unknown.
-        format: always `tf_interop.problem`.
-        version: version of the format.
-        made_with: what it was made of, such as the profile's device.
     """
 
     costs: tuple[ConvolutionCosts, ...]
     nodes: tuple[ProblemNode, ...]
     stages: tuple[MeasuredStage, ...] = ()
-    memory_budget_bytes: PositiveCount | None = None
-    sm_count: PositiveCount | None = None
+    memory_budget_bytes: int | None = None
+    sm_count: int | None = None
     sm_limits: SmLimits | None = None
     fingerprint: str = ""
-    convolution_count: Count = 0
-    batch_size: PositiveCount | None = None
-    format: str = "tf_interop.problem"
-    version: int = 1
-    made_with: dict[str, str] = dataclasses.field(default_factory=dict)
+    convolution_count: int = 0
+    batch_size: int | None = None
 
     @functools.cached_property
     def costs_by_name(self) -> Mapping[str, ConvolutionCosts]:
@@ -223,13 +205,3 @@ class PlanningProblem:
     def _places(self, names: Sequence[tuple[str, ...]]) -> tuple[tuple[int, ...], ...]:
         place = {node.name: index for index, node in enumerate(self.nodes)}
         return tuple(tuple(place[name] for name in each) for each in names)
-
-
-PROBLEM_FILE = VersionedFormat(
-    PlanningProblem,
-    noun="planning problem",
-    error=PlanError,
-    remedy="Correct the file, or make the problem anew.",
-)
-load_problem = PROBLEM_FILE.load
-save_problem = PROBLEM_FILE.save

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from collections.abc import Sequence
 
-from tf_interop.convolution import ConvolutionConfiguration, ConvolutionNode, batch_size_of
+from tf_interop.convolution import (
+    DTYPE_BYTES,
+    ConvolutionConfiguration,
+    ConvolutionKind,
+    ConvolutionNode,
+    batch_size_of,
+)
 from tf_interop.graph.chains import find_follows
 from tf_interop.graph.fingerprint import fingerprint_convolutions
 from tf_interop.graph.independence import Independence
 from tf_interop.graph.merge_keys import find_merge_keys
 from tf_interop.graph.view import GraphView
-from tf_interop.planning.problem import PlanningProblem, ProblemNode
-from tf_interop.planning.problem_of_profile import problem_of_profile
+from tf_interop.planning.problem import (
+    Candidate,
+    ConvolutionCosts,
+    MeasuredStage,
+    PlanningProblem,
+    ProblemNode,
+)
 from tf_interop.planning.search.space import bits_of, mask_of
-from tf_interop.profile.types import Profile
+from tf_interop.profile.entries import StageMeasurement
+from tf_interop.profile.types import Profile, is_measured_as_it_runs
+
+_Costs = dict[ConvolutionConfiguration, ConvolutionCosts]
 
 
 def make_planning_problem(
@@ -47,19 +61,82 @@ def make_planning_problem(
     Raises:
         GraphError: the graph has a cycle.
     """
-    named: dict[ConvolutionConfiguration, str] = {}
-    for node in convolutions:
-        named.setdefault(node.configuration, node.name)
-    without_nodes = problem_of_profile(
-        profile, named, allow_tf32=allow_tf32, deterministic=deterministic
-    )
-    return dataclasses.replace(
-        without_nodes,
-        nodes=_nodes(view, convolutions, independence, without_nodes),
+    if deterministic:
+        profile = profile.deterministic_part
+    costs = _costs_of(convolutions, profile, allow_tf32)
+    device = profile.device
+    return PlanningProblem(
+        costs=tuple(costs.values()),
+        nodes=_nodes(view, convolutions, independence, costs),
+        stages=tuple(
+            stage
+            for measured in profile.stages
+            if is_measured_as_it_runs(measured, device, allow_tf32=allow_tf32)
+            and (stage := _measured_stage(measured, costs))
+        ),
         memory_budget_bytes=memory_budget_bytes,
+        # A CPU's cores are no SMs.
+        sm_count=None if device.sm_limits is None else device.sm_count,
+        sm_limits=device.sm_limits,
         fingerprint=fingerprint_convolutions(convolutions),
         convolution_count=len(convolutions),
         batch_size=batch_size_of([node.configuration for node in convolutions]),
+    )
+
+
+def output_bytes(configuration: ConvolutionConfiguration) -> int:
+    """The size of what a convolution of known shapes computes."""
+    shape = {
+        ConvolutionKind.FORWARD: configuration.output_shape,
+        ConvolutionKind.BACKWARD_INPUT: configuration.image_shape,
+        ConvolutionKind.BACKWARD_FILTER: configuration.filter_shape,
+    }[configuration.kind]
+    assert shape is not None
+    return math.prod(size for size in shape if size is not None) * DTYPE_BYTES[configuration.dtype]
+
+
+def _costs_of(
+    convolutions: Sequence[ConvolutionNode], profile: Profile, allow_tf32: bool
+) -> _Costs:
+    """Costs of the configurations that algorithms were measured for, named by their first nodes."""
+    costs: _Costs = {}
+    for node in convolutions:
+        configuration = node.configuration
+        measured = profile.find_algorithms(configuration, allow_tf32=allow_tf32)
+        if measured and configuration not in costs:
+            candidates = tuple(
+                Candidate(
+                    each.algorithm,
+                    each.latency_us,
+                    each.workspace_bytes,
+                    each.spread_us,
+                    each.kernels,
+                )
+                for each in measured
+            )
+            size = output_bytes(configuration)
+            costs[configuration] = ConvolutionCosts(node.name, size, candidates, configuration)
+    return costs
+
+
+def _measured_stage(measured: StageMeasurement, costs: _Costs) -> MeasuredStage | None:
+    """A measured stage; None where the planner cannot make it as it was measured."""
+    lanes = measured.stage.lanes
+    if len(lanes) == 1 and not lanes[0].merged:
+        return None
+    for lane in lanes:
+        for step in lane.steps:
+            if step.operation not in costs:
+                return None
+            # What is merged runs with an algorithm of the wider convolution.
+            if not lane.merged and costs[step.operation].candidate(step.algorithm) is None:
+                return None
+    return MeasuredStage(
+        stage=measured.stage.map(lambda configuration: costs[configuration].name),
+        latency_us=measured.latency_us,
+        sequential_us=measured.sequential_us,
+        spread_us=measured.spread_us,
+        workspace_bytes=measured.workspace_bytes,
     )
 
 
@@ -67,9 +144,8 @@ def _nodes(
     view: GraphView,
     convolutions: Sequence[ConvolutionNode],
     independence: Independence,
-    problem: PlanningProblem,
+    costs: _Costs,
 ) -> tuple[ProblemNode, ...]:
-    costs = {each.configuration: each.name for each in problem.costs}
     place = {index: number for number, index in enumerate(view.topological_order())}
     planned = sorted(
         (position for position, node in enumerate(convolutions) if node.configuration in costs),
@@ -95,7 +171,7 @@ def _nodes(
         nodes.append(
             ProblemNode(
                 name=node.name,
-                costs=costs[node.configuration],
+                costs=costs[node.configuration].name,
                 predecessors=tuple(names[each] for each in (*bits_of(barred), *nearest)),
                 follows=tuple(names[each] for each in read),
                 group=_group(node),
