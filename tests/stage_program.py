@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from graph_builder import set_attributes
 from tensorflow.core.framework import node_def_pb2
 
 Document = dict[str, Any]
@@ -64,25 +65,11 @@ def encoded(operation: node_def_pb2.NodeDef) -> str:
 def operation(
     name: str, op: str, operands: Sequence[str], dtype: tf.DType = tf.float32, **attributes: Any
 ) -> node_def_pb2.NodeDef:
-    """A NodeDef whose attributes are strings, booleans, numbers and lists of them."""
+    """A NodeDef whose attributes are strings, booleans, numbers, lists of them, and dtypes."""
     node = node_def_pb2.NodeDef(name=name, op=op, input=operands)
     node.attr["T"].type = dtype.as_datatype_enum
-    for key, value in attributes.items():
-        attribute = node.attr[key]
-        if isinstance(value, str):
-            attribute.s = value.encode()
-        elif isinstance(value, bool):
-            attribute.b = value
-        elif isinstance(value, int):
-            attribute.i = value
-        elif isinstance(value, float):
-            attribute.f = value
-        elif value and isinstance(value[0], str):
-            attribute.list.s.extend(each.encode() for each in value)
-        elif value and isinstance(value[0], tf.DType):
-            attribute.list.type.extend(each.as_datatype_enum for each in value)
-        else:
-            attribute.list.i.extend(value)
+    types = [each.as_datatype_enum for each in attributes.pop("TArgs", ())]
+    set_attributes(node, **attributes, **({"TArgs": types} if types else {}))
     return node
 
 

@@ -135,47 +135,43 @@ def gradients(program: Program) -> Program:
     return compute
 
 
-class SessionRun:
-    """A graph for a Session, built and run without and with the plugin."""
-
-    def __init__(self, build_and_run: Callable[[Any], list[Any]], **rewrites: Any) -> None:
-        self._build_and_run = build_and_run
-        self._rewrites = rewrites
-
-    def outcome(self, is_on: bool) -> list[Any]:
-        """Fails where the run does not end."""
-        get_plugin().forget_reports()
-        tf_interop.enable("always")
-        config = v1.ConfigProto()
-        rewrites = config.graph_options.rewrite_options
-        for name, value in self._rewrites.items():
-            setattr(rewrites, name, value)
-        rewrites.min_graph_nodes = -1
-        rewrites.use_plugin_optimizers = rewrites.ON if is_on else rewrites.OFF
-        results: list[Any] = []
-
-        def run() -> None:
-            with tf.Graph().as_default(), v1.Session(config=config) as session:
-                try:
-                    results.extend(self._build_and_run(session))
-                except tf.errors.OpError as error:
-                    results.append(type(error))
-
-        # A daemon: where it waits for ever, the tests go on.
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        thread.join(TIMEOUT_S)
-        assert not thread.is_alive(), "the run waits for ever"
-        return results
-
-
 def assert_session_unnoticed(build_and_run: Callable[[Any], list[Any]], **rewrites: Any) -> None:
-    run = SessionRun(build_and_run, **rewrites)
-    expected = run.outcome(is_on=False)
-    before = stages_run()
-    result = run.outcome(is_on=True)
+    """Builds and runs a graph for a Session without and with the plugin; either run has to end."""
+    (expected, _), (result, has_stages) = (
+        _session_outcome(build_and_run, rewrites, is_on=is_on) for is_on in (False, True)
+    )
     assert tf_interop.status().failures == ()
-    assert is_rewritten(before), "the program has no stage: the test says nothing"
+    assert has_stages, "the program has no stage: the test says nothing"
     assert len(result) == len(expected)
     for ours, theirs in zip(result, expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def _session_outcome(
+    build_and_run: Callable[[Any], list[Any]], rewrites: dict[str, Any], *, is_on: bool
+) -> tuple[list[Any], bool]:
+    """What came of it, and whether stages ran."""
+    get_plugin().forget_reports()
+    tf_interop.enable("always")
+    before = stages_run()
+    config = v1.ConfigProto()
+    options = config.graph_options.rewrite_options
+    for name, value in rewrites.items():
+        setattr(options, name, value)
+    options.min_graph_nodes = -1
+    options.use_plugin_optimizers = options.ON if is_on else options.OFF
+    results: list[Any] = []
+
+    def run() -> None:
+        with tf.Graph().as_default(), v1.Session(config=config) as session:
+            try:
+                results.extend(build_and_run(session))
+            except tf.errors.OpError as error:
+                results.append(type(error))
+
+    # A daemon: where it waits for ever, the tests go on.
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive(), "the run waits for ever"
+    return results, is_rewritten(before)
