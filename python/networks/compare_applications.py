@@ -1,13 +1,17 @@
 """Compares every architecture of keras.applications with the plugin on and without it, on the CPU.
 
 For each network, in a process of its own, with random weights in every variable (so that no bias is
-zero and no scale is one or too small to show):
+zero and no scale is one or too small to show): the outputs of inference; and of a training step the
+loss, the gradients by every variable, and the state after it. First without the plugin, then under
+the policy "always", which makes all units narrow.
 
-  * outputs of inference, and the gradients of a scalar by every variable, with normalization and
-    dropout frozen, without the plugin and under the policy "always". The plugin may move a tensor
-    by rounding: as far as two changes of stock TensorFlow do, whichever moves it further: every
-    pixel changed in its last bit, and every weight;
-  * what the plugin leaves alone, by reason, in inference and in a training step.
+TensorFlow uses one thread inside of an operation, and as many operations at once as there are
+cores. So what an operation adds up does not depend on whether it is narrow, and all numbers should
+have the same bits. Where they have not, because TensorFlow fuses other operations once units are
+made, outputs and gradients may differ by rounding: as far as two changes of stock TensorFlow move
+them, whichever moves them further: every pixel changed in its last bit, and every weight. Gradients
+are then those with normalization and dropout frozen, because normalization by the statistics of two
+images makes any rounding as large as the gradients themselves.
 
 Example: python python/networks/compare_applications.py --network ResNet50 --network MobileNet
 """
@@ -18,7 +22,6 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
 
-import collections
 import concurrent.futures
 import inspect
 import json
@@ -26,14 +29,13 @@ import multiprocessing
 import pathlib
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any
 
 import click
 import numpy as np
 import tensorflow as tf
 from rich.console import Console
-from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 # Also where this file is run by its path.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
@@ -45,18 +47,23 @@ from python.networks.rounding import distance, share_of_tolerance
 BATCH = 2
 CLASSES = 10
 
-SAYS = """
-The architectures of keras.applications with the plugin on (policy `always`) and off: convolutions
-in stages, in inference and in a training step, and how far the plugin moved outputs and gradients
-at most, as a share of what rounding explains: eight times as far as a change of the last bits
-moves them in stock TensorFlow, and four roundings more. Where some gradients are zero without the
-plugin, outputs alone were compared. Left alone are also convolutions that are compiled by XLA, in
-functions with `jit_compile=True`.
-"""
-_CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
-
 # Sizes below those that `include_top=True` goes with are refused by the networks themselves.
 _SIZES = (32, 48, 64, 71, 75, 96, 128, 224, 299, 331)
+
+SAYS = """
+The architectures of keras.applications with all units narrow and in stock TensorFlow, in batches of
+two of the smallest images that they take, with one thread inside of an operation: nodes in units,
+of all nodes of the graph that Grappler hands over, and convolutions in functions that XLA compiles.
+Compared are the outputs of inference, the loss and all gradients of a training step, and the state
+after it. Where not all have the same bits, outputs, and gradients with normalization and dropout
+frozen, are compared by how far they are moved at most, as a share of what rounding explains: eight
+times as far as a change of the last bits moves them in stock TensorFlow, and four roundings more.
+Above 1 would be an error. Where some gradients are zero in stock TensorFlow, outputs alone were
+compared.
+"""
+
+Numbers = list[np.ndarray]
+Compute = Callable[[tf.Tensor], Numbers]
 
 
 def agrees(row: dict[str, Any]) -> bool:
@@ -67,6 +74,65 @@ def agrees(row: dict[str, Any]) -> bool:
 def application_names() -> list[str]:
     """The names of all architectures of keras.applications."""
     return [name for name, _ in inspect.getmembers(tf.keras.applications, inspect.isfunction)]
+
+
+def compare_in_process(name: str) -> dict[str, Any]:
+    """`compare_network` in a process that ends with it, which frees its memory."""
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, context, _use_one_thread) as executor:
+        return executor.submit(compare_network, name).result()
+
+
+def _use_one_thread() -> None:
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+
+
+def compare_network(name: str) -> dict[str, Any]:
+    """Runs one network without the plugin and with it.
+
+    Returns:
+        A row of the result; `outputs` and `gradients` are how far they are moved, over what is
+        allowed (None where some gradients are zero without the plugin, so that they cannot be
+        compared).
+    """
+    start = time.perf_counter()
+    tf.keras.utils.set_random_seed(0)
+    model = build_smallest(name)
+    set_random_weights(model)
+    size = model.input_shape[1]
+    pixels = np.random.default_rng(1).uniform(0, 255, (BATCH, size, size, 3)).astype(np.float32)
+    images = tf.constant(pixels)
+    infer, train, frozen_gradients = _functions(model)
+
+    tf_interop.disable()
+    stock = [*infer(images), *train(images)]
+    is_trivial = not np.any(stock[0]) or 2 * sum(map(np.any, stock)) < len(stock)
+    if is_trivial or not all(map(np.all, map(np.isfinite, stock))):
+        raise ValueError(f"Expected {name} to give finite numbers, most of them not zero.")
+    tf_interop.enable("always")
+    changed = [*infer(images), *train(images)]
+    status = tf_interop.status()
+    if status.failures:
+        raise ValueError(f"Expected no failure of the pass, got {status.failures}.")
+    training, inference = status.graphs  # the last first
+    same_bits = all(map(np.array_equal, changed, stock))
+    outputs: float = 0.0
+    gradients: float | None = 0.0
+    if not same_bits:
+        outputs = max(_shares(infer, model, pixels))
+        shares = _shares(frozen_gradients, model, pixels)
+        gradients = max(shares) if shares else None
+    return {
+        "network": name,
+        "image size": size,
+        "inference": _changed(inference),
+        "training step": _changed(training),
+        "left to XLA": sum(each.convolution_count for each in status.xla_functions),
+        "numbers": "same bits" if same_bits else "rounded otherwise",
+        "outputs": outputs,
+        "gradients": gradients,
+        "seconds": round(time.perf_counter() - start, 1),
+    }
 
 
 def build_smallest(name: str) -> Any:
@@ -99,156 +165,79 @@ def set_random_weights(model: Any) -> None:
     model.set_weights(values)
 
 
-def nudge(tensor: np.ndarray) -> np.ndarray:
+def distances(first: Numbers, second: Numbers) -> np.ndarray:
+    """The distance of each tensor of `first` from that of `second`."""
+    return np.array([distance(a, b) for a, b in zip(first, second, strict=True)])
+
+
+def _functions(model: Any) -> tuple[Compute, Compute, Compute]:
+    """Inference; a training step with the state after it; gradients with everything frozen.
+
+    Each begins with the state that the model has now: statistics, and seeds of dropout.
+    """
+    trainable = [getattr(each, "value", each) for each in model.trainable_variables]
+    state = model.non_trainable_variables
+    values = [each.numpy() for each in state]
+    cotangent = tf.constant(
+        np.random.default_rng(2).standard_normal((BATCH, CLASSES)).astype(np.float32)
+    )
+
+    def gradients_of(images: tf.Tensor, *, training: bool) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(images, training=training) * cotangent)
+        return [loss, *tape.gradient(loss, trainable)]
+
+    def compute(program: Compute) -> Compute:
+        function = tf.function(program, jit_compile=False, autograph=False)
+
+        def run(images: tf.Tensor) -> Numbers:
+            for variable, value in zip(state, values, strict=True):
+                variable.assign(value)
+            results = [each.numpy() for each in function(images)]
+            return [*results, *(each.numpy() for each in state)]
+
+        return run
+
+    return (
+        compute(lambda images: [model(images, training=False)]),
+        compute(lambda images: gradients_of(images, training=True)),
+        compute(lambda images: gradients_of(images, training=False)[1:]),
+    )
+
+
+def _shares(compute: Compute, model: Any, pixels: np.ndarray) -> list[float]:
+    """How far the plugin moves each number that is no state, over how far it may."""
+    images = tf.constant(pixels)
+    count = -len(model.non_trainable_variables) or None
+    changed = compute(images)[:count]
+    tf_interop.disable()
+    stock = compute(images)[:count]
+    of_pixels = compute(tf.constant(_nudge(pixels)))[:count]
+    weights = model.get_weights()
+    model.set_weights([_nudge(each) for each in weights])
+    of_weights = compute(images)[:count]
+    model.set_weights(weights)
+    tf_interop.enable("always")
+    # Zero are gradients behind saturated gates. What comes through such a gate is a matter of the
+    # last bit, in stock TensorFlow as well, and there is no scale to compare it by.
+    if not all(map(np.any, stock)):
+        return []
+    of_rounding = np.maximum(distances(of_pixels, stock), distances(of_weights, stock))
+    moved = distances(changed, stock)
+    return [share_of_tolerance(*each) for each in zip(moved, of_rounding, strict=True)]
+
+
+def _nudge(tensor: np.ndarray) -> np.ndarray:
     """The tensor with the last bit of every number changed; whole numbers as they are."""
     if not np.issubdtype(tensor.dtype, np.floating):
         return tensor
     return np.nextafter(tensor, tensor.dtype.type(np.inf))
 
 
-def distances(first: list[np.ndarray], second: list[np.ndarray]) -> np.ndarray:
-    """The distance of each tensor of `first` from that of `second`."""
-    return np.array([distance(a, b) for a, b in zip(first, second, strict=True)])
-
-
-def compare_network(name: str) -> dict[str, Any]:
-    """Runs one network with the plugin on and off.
-
-    Returns:
-        A row of the result: the network's name and image size; how far the plugin moves `outputs`
-        and `gradients`, over what is allowed (None where some gradients are zero without the
-        plugin, so that they cannot be compared); and what it made of the graphs of `inference` and
-        `training`: convolutions, how many are in stages, in functions that XLA compiles, which the
-        plugin never sees, and, by op and `details` of the reason, left alone.
-    """
-    start = time.perf_counter()
-    tf.keras.utils.set_random_seed(0)
-    tf_interop.disable()
-    model = build_smallest(name)
-    set_random_weights(model)
-    size = model.input_shape[1]
-    pixels = np.random.default_rng(1).uniform(0, 255, (BATCH, size, size, 3)).astype(np.float32)
-    images = tf.constant(pixels)
-    infer, frozen_gradients, train = _functions(model)
-
-    def numbers(of_images: tf.Tensor) -> list[np.ndarray]:
-        return [each.numpy() for each in (infer(of_images), *frozen_gradients(of_images))]
-
-    stock = numbers(images)
-    zero_gradients = sum(not np.any(each) for each in stock[1:])
-    is_trivial = not np.any(stock[0]) or 2 * zero_gradients > len(stock)
-    if is_trivial or not all(np.all(np.isfinite(each)) for each in stock):
-        raise ValueError(f"Expected {name} to give finite numbers, most of them not zero.")
-    of_pixels = distances(numbers(tf.constant(nudge(pixels))), stock)
-    weights = model.get_weights()
-    model.set_weights([nudge(each) for each in weights])
-    of_weights = distances(numbers(images), stock)
-    model.set_weights(weights)
-
-    tf_interop.enable("always")
-    staged = distances(numbers(images), stock)
-    if not np.isfinite(train(images).numpy()):
-        raise ValueError(f"Expected a finite loss of {name}.")
-    status = tf_interop.status()
-    if status.failures:
-        raise ValueError(f"Expected no failure of the pass, got {status.failures}.")
-    # The last first; one report where the graphs of frozen gradients and of the step are alike.
-    training, *_, inference = status.graphs
-    shares = [
-        share_of_tolerance(moved, of_rounding)
-        for moved, of_rounding in zip(staged, np.maximum(of_pixels, of_weights), strict=True)
-    ]
-    return {
-        "network": name,
-        "image_size": size,
-        "inference": _count(inference, infer.get_concrete_function(images)),
-        "training": _count(training, train.get_concrete_function(images)),
-        "outputs": shares[0],
-        # Zero are gradients behind saturated gates. What comes through such a gate is a matter of
-        # the last bit, in stock TensorFlow as well, and there is no scale to compare it by.
-        "gradients": None if zero_gradients else max(shares[1:]),
-        "seconds": round(time.perf_counter() - start, 1),
-    }
-
-
-def row_of(compared: dict[str, Any]) -> dict[str, Any]:
-    """A row of the result, of what `compare_network` gives."""
-    graphs = {"inference": compared["inference"], "training step": compared["training"]}
-    left_alone = [
-        f"{name}: {count} {detail}"
-        for name, graph in graphs.items()
-        for detail, count in ({"by XLA": graph["left_to_xla"]} | graph["details"]).items()
-        if count
-    ]
-    return {
-        "network": compared["network"],
-        **{
-            name: f"{graph['in_stages']} of {graph['convolutions']}"
-            for name, graph in graphs.items()
-        },
-        "outputs": compared["outputs"],
-        "gradients": compared["gradients"],
-        "left alone": "; ".join(left_alone),
-    }
-
-
-def _functions(model: Any) -> tuple[Any, Any, Any]:
-    """Inference; gradients with everything frozen; a training step, which gives its loss."""
-    cotangent = tf.constant(
-        np.random.default_rng(2).standard_normal((BATCH, CLASSES)).astype(np.float32)
-    )
-
-    @tf.function(jit_compile=False, autograph=False)
-    def infer(images: tf.Tensor) -> tf.Tensor:
-        return model(images, training=False)
-
-    def gradients_of(images: tf.Tensor, training: bool) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(model(images, training=training) * cotangent)
-        trainable = [getattr(each, "value", each) for each in model.trainable_variables]
-        return loss, tape.gradient(loss, trainable)
-
-    @tf.function(jit_compile=False, autograph=False)
-    def frozen_gradients(images: tf.Tensor) -> list[tf.Tensor]:
-        return gradients_of(images, training=False)[1]
-
-    @tf.function(jit_compile=False, autograph=False)
-    def train(images: tf.Tensor) -> tf.Tensor:
-        loss, gradients = gradients_of(images, training=True)
-        for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
-            variable.assign(variable - 1e-6 * gradient)
-        return loss
-
-    return infer, frozen_gradients, train
-
-
-def _count(report: Any, function: Any) -> dict[str, Any]:
-    details = collections.Counter(f"{refusal.op}: {refusal.detail}" for refusal in report.refusals)
-    left_to_xla = _count_left_to_xla(function.graph.as_graph_def())
-    return {
-        "convolutions": report.convolution_count + len(report.refusals) + left_to_xla,
-        "in_stages": sum(len(stage.stage.steps) for stage in report.plan.stages),
-        "stages": len(report.plan.stages),
-        "left_to_xla": left_to_xla,
-        "details": dict(sorted(details.items())),
-    }
-
-
-def _count_left_to_xla(graph_def: graph_pb2.GraphDef) -> int:
-    """How many convolutions are in functions with `jit_compile=True` that the graph calls."""
-    functions = {each.signature.name: each for each in graph_def.library.function}
-
-    def count(nodes: Iterable[node_def_pb2.NodeDef], *, compiled: bool) -> int:
-        total = 0
-        for node in nodes:
-            total += compiled and node.op.startswith(_CONVOLUTIONS)
-            called = functions.get(node.attr["f"].func.name) if "f" in node.attr else None
-            if called is not None:
-                marked = "_XlaMustCompile" in called.attr and called.attr["_XlaMustCompile"].b
-                total += count(called.node_def, compiled=compiled or marked)
-        return total
-
-    return count(graph_def.node, compiled=False)
+def _changed(report: Any) -> str:
+    """The nodes that units, or stages, take the place of, of all nodes of the graph."""
+    in_stages = sum(len(stage.nodes) for stage in report.plan.stages)
+    return f"{report.narrow_op_count + in_stages} of {report.node_count}"
 
 
 @click.command(help=__doc__)
@@ -267,30 +256,27 @@ def main(names: tuple[str, ...], output: pathlib.Path | None, resume: bool) -> N
     for name in names or application_names():
         if name in done:
             continue
-        # In a process that ends with it, which frees its memory.
-        context = multiprocessing.get_context("spawn")
-        with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as executor:
-            compared = executor.submit(compare_network, name).result()
-        gradients = compared["gradients"]
-        console.print(
-            f"{name}: {'same numbers' if agrees(compared) else 'OTHER NUMBERS'}; of what is "
-            f"allowed outputs {compared['outputs']:.2f}, gradients "
-            f"{'not compared' if gradients is None else f'{gradients:.2f}'}; in stages: "
-            + ", ".join(
-                f"{graph} {compared[graph]['in_stages']} of {compared[graph]['convolutions']}"
-                for graph in ("inference", "training")
-            )
-            + f"; {compared['seconds']} s",
-            highlight=False,
-            soft_wrap=True,
-        )
-        networks = sorted([*networks, row_of(compared)], key=lambda each: str(each["network"]))
+        compared = compare_in_process(name)
+        console.print(_describe(compared), highlight=False, soft_wrap=True)
+        networks = sorted([*networks, compared], key=lambda each: str(each["network"]))
         # After every network: all of them together take long.
         write_result(output, "Same results: keras.applications", SAYS, networks)
     others = [each["network"] for each in networks if not agrees(each)]
     if others:
         console.print(f"With the plugin these give other numbers: {', '.join(others)}")
         sys.exit(1)
+
+
+def _describe(row: dict[str, Any]) -> str:
+    gradients = row["gradients"]
+    numbers = (
+        f"outputs {row['outputs']:.2f} and gradients "
+        f"{'none' if gradients is None else f'{gradients:.2f}'} of what is allowed"
+    )
+    return (
+        f"{row['network']}: {row['numbers']} ({numbers}); nodes in units: inference "
+        f"{row['inference']}, training step {row['training step']}; {row['seconds']} s"
+    )
 
 
 if __name__ == "__main__":

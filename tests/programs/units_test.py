@@ -78,13 +78,7 @@ def train(model: keras.Model, images: tf.Tensor) -> list[np.ndarray]:
 
 # Those without dropout, which draws other numbers in each function.
 @pytest.mark.parametrize(
-    ("name", "size", "least_ops"),
-    [
-        ("ResNet50", 32, 800),
-        ("NASNetMobile", 32, 2000),
-        ("InceptionV3", 75, 1000),
-        ("ConvNeXtTiny", 32, 500),
-    ],
+    ("name", "size", "least_ops"), [("ResNet50", 32, 800), ("InceptionV3", 75, 1000)]
 )
 def test_keras_application(name: str, size: int, least_ops: int) -> None:
     keras.utils.set_random_seed(1)
