@@ -220,7 +220,16 @@ def test_rewrites(
             assert node.device == GPU
             steps = [each.name for each in decode_stage(node).operations]
             assert list(node.experimental_debug_info.original_node_names) == steps
-    # What there was of everything else stays as it was.
+    # Who reads no step, and everything else, stays as it was.
+    steps_and_readers = set(" ".join(stages).replace(",", "").split())
+    steps_and_readers |= {
+        name
+        for name, text in nodes.items()
+        if steps_and_readers & {read.strip("^").partition(":")[0] for read in text.split()[1:]}
+    }
+    for node in graph.graph_def.node:
+        if node.name not in steps_and_readers:
+            assert node_of(rewritten, node.name) == node
     expected_rest = graph_pb2.GraphDef(library=graph.graph_def.library)
     expected_rest.versions.CopyFrom(graph.graph_def.versions)
     del rewritten.node[:]

@@ -207,7 +207,7 @@ def _make_stages(
     """The graph with these stages, checked."""
     rewritten = rewrite_stages(view, [_schedules(each) for each in stages], nodes_to_preserve)
     check_time_limit()
-    check_rewrite(view, GraphView(rewritten), nodes_to_preserve, fetches=fetches, readers_only=True)
+    check_rewrite(view, GraphView(rewritten), nodes_to_preserve, fetches=fetches)
     return rewritten
 
 

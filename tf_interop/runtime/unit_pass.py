@@ -128,7 +128,7 @@ def make_units(
         output_shapes=properties.output_shape,
     )
     check_time_limit()
-    check_rewrite(view, GraphView(rewritten), nodes_to_preserve, fetches=fetches, readers_only=True)
+    check_rewrite(view, GraphView(rewritten), nodes_to_preserve, fetches=fetches)
     return ChosenUnits(
         rewritten,
         tuple(chosen),
