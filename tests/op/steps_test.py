@@ -95,21 +95,6 @@ def test_gives_what_the_own_ops_give(conv_stage: Any, outputs: list[int], dtype:
     assert "batch size 2 is not in the plan (11)" in reason
 
 
-def test_operations_may_stand_in_any_order_and_are_read_by_several_steps(conv_stage: Any) -> None:
-    operations = [
-        convolution("of_first", "steps:2", 2),
-        convolution("of_relu", "steps:3", 2),
-        convolution("first", "inputs:0", 1),
-        operation("relu", "Relu", ["steps:2"]),
-    ]
-    document = program(operations, schedule(lane(2, 0, 3, 1)))
-    results = in_graph(conv_stage, **arguments([IMAGE, *FILTERS], [], document))
-    first, relu, of_relu, *_ = own()
-    expected = (tf.nn.conv2d(first, FILTERS[1], 1, "SAME"), of_relu, first, relu)
-    for ours, theirs in zip(results, expected, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-
-
 def test_gradients_in_a_lane(conv_stage: Any) -> None:
     """Backward through two convolutions: a chain of input gradients; one by filter hangs on it."""
     gradient = digits([2, 6, 5, 3], seed=4)
