@@ -135,7 +135,7 @@ export PYTHONPATH=$PWD:$build/packages${PYTHONPATH:+:$PYTHONPATH}
 export TF_INTEROP_CORE_LIBRARY=$build/cc_kernels/libtf_interop_core.so
 if is_asked_for profile && [ -e "$lists" ]; then
   profile_lists $(($(left) / 4))
-  step check "$python" -m tf_interop profile show "$results/profile.json"
+  step check "$python" -m tf_interop show "$results/profile.json"
 fi
 
 if ! "$python" -c 'import tensorflow' 2>"$results/tensorflow.log"; then

@@ -13,19 +13,15 @@ from typing import Any
 import configuration_values
 import jsonschema
 import plan_values
-import planning_values
 import profile_values
 import pytest
-import report_values
 from benchmark_values import BENCHMARK
 
 from tf_interop.benchmark.result import benchmark_schema, load_benchmark, save_benchmark
 from tf_interop.errors import BenchmarkError, PlanError, ProfileError, TfInteropError
 from tf_interop.planning.file import load_plan, plan_schema, save_plan
-from tf_interop.planning.problem import load_problem, save_problem
 from tf_interop.profile.file import load_profile, profile_schema, save_profile
 from tf_interop.profile.worklist import load_configurations, save_configurations
-from tf_interop.runtime.run_record import load_run, save_run
 
 # Of words that are anyone's, each with a value.
 TABLES = {"made_with", "clocks_mhz", "fallbacks", "refused_lane_options", "failures"}
@@ -53,9 +49,6 @@ class Format:
     schema: Callable[[], dict[str, Any]] | None = None
 
 
-PROBLEM = planning_values.make_problem(
-    {"a": "", "b": "", "c": "a b"}, {"a": 1.0, "b": 2.0, "c": 3.0}, {"a b": 2.5}
-)
 LIST = Format(
     "tf_interop.configurations",
     configuration_values.LIST,
@@ -66,7 +59,6 @@ LIST = Format(
 FORMATS = (
     LIST,
     Format("tf_interop.plan", plan_values.PLAN, load_plan, save_plan, PlanError, plan_schema),
-    Format("tf_interop.problem", PROBLEM, load_problem, save_problem, PlanError),
     Format(
         "tf_interop.benchmark",
         BENCHMARK,
@@ -75,7 +67,6 @@ FORMATS = (
         BenchmarkError,
         benchmark_schema,
     ),
-    Format("tf_interop.run", report_values.run_record(), load_run, save_run, ProfileError),
     Format(
         "tf_interop.profile",
         profile_values.make_profile(*profile_values.EVERY_KIND_OF_ENTRY),

@@ -26,7 +26,6 @@ from tf_interop.planning.types import (
 )
 from tf_interop.profile.entries import KernelMeasurement
 from tf_interop.report.network import Network, NetworkNode, describe_filter
-from tf_interop.runtime.run_record import RunGraph, RunRecord
 from tf_interop.stage import Lane, Stage, Step
 
 EVIL_NAME = "<script>alert(1)</script>\"'&"
@@ -147,19 +146,6 @@ def plan_without_values() -> Plan:
     merged = Lane((Step("left"), Step("left_too")), priority=-1, sm_count=64, merged=True)
     stage = PlannedStage(Stage((merged, Lane((Step("right"),)))), why="always: depth 1")
     return Plan((GraphPlan("fedcba9876543210", 4, (stage,)),))
-
-
-def run_record() -> RunRecord:
-    """A run with the plan."""
-    refusal = Refusal("<b>dw</b>", "Conv2D", RefusalReason.DTYPE, "Expected float32, got int8.")
-    return RunRecord(
-        date="2026-11-21",
-        device="NVIDIA H200",
-        command="train.py --name <i>x</i>",
-        graphs=(RunGraph(FINGERPRINT, None, "GPU", 8, 3, (refusal,)),),
-        stages_run=30,
-        fallbacks={"no workspace": 2},
-    )
 
 
 def _kernel(registers: int, shared_memory_bytes: int = 20_000) -> KernelMeasurement:

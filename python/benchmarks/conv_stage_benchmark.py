@@ -57,7 +57,7 @@ class ConvStageBenchmark(tf.test.Benchmark):  # type: ignore[misc]
             path = pathlib.Path(folder, "results.json")
             words = f"{_STEPS[mode]} --variants {variant.value} --repetitions 1 {self._options}"
             command = module_command(
-                "tf_interop", "benchmark", "measure", model, *shlex.split(words), "-o", path
+                "tf_interop", "benchmark", model, *shlex.split(words), "-o", path
             )
             subprocess.run(command, env=child_environment(), check=False)
             if not path.exists():

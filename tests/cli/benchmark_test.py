@@ -194,6 +194,6 @@ def test_memory_that_is_used_up_is_a_kind_of_its_own() -> None:
 def test_shows_a_file(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "results.json"
     save_benchmark(BENCHMARK, path)
-    shown = invoke(f"benchmark show {path} --csv {path}.csv")
+    shown = invoke(f"show {path} --csv {path}.csv")
     assert "2.25 (2.00–2.50)" in shown.stdout
     assert pathlib.Path(f"{path}.csv").read_text().count("\n") == 4

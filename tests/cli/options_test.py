@@ -1,4 +1,4 @@
-"""What options make of their texts, groups that take a model, and what is said of progress."""
+"""What options make of their texts, and what is said of progress."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from tf_interop.cli.command import ModelGroup, Result, command
 from tf_interop.cli.options import (
     SIZE,
     TIME,
@@ -75,47 +74,6 @@ def test_a_command_for_the_same_model_says_what_is_not_as_usual() -> None:
     assert command_line("plan", "my net", options) == (
         "tf-interop plan 'my net' --batch 1,8 --training --no-inference --image-size 32x64"
     )
-
-
-@click.group(cls=ModelGroup, examples="group model", short_help="A group.")
-def group() -> None:
-    pass
-
-
-@command("group make model", group=group)
-@click.argument("model")
-def make(model: str) -> Result:
-    return Result(None, lambda: click.echo(f"make {model}"))
-
-
-@command("group explain file", group=group)
-@click.argument("file")
-def explain(file: str) -> Result:
-    return Result(None, lambda: click.echo(f"explain {file}"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ("ResNet50", "make ResNet50\n"),
-        ("explain plan.json", "explain plan.json\n"),
-        ("make explain", "make explain\n"),
-        ("models:explain", "make models:explain\n"),
-    ],
-)
-def test_takes_what_is_no_command_for_a_model(arguments: str, said: str) -> None:
-    assert CliRunner().invoke(group, arguments.split()).stdout == said
-
-
-def test_does_not_take_a_misspelled_command_for_a_model(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(group, ["explian", "plan.json"])
-    assert result.exit_code == 2
-    assert "'explain'" in result.output
-    pathlib.Path("explian").mkdir()  # a SavedModel may be called anything
-    assert CliRunner().invoke(group, ["explian"]).stdout == "make explian\n"
 
 
 def test_progress_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:

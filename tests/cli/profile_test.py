@@ -84,12 +84,11 @@ def test_measures_a_list_where_tensorflow_cannot_be_imported() -> None:
     save_configurations(_list(2), "list.json")
     blocked = ("tensorflow", "keras", "google", "absl")
     for command in (
-        f"list.json {HOST} -o profile.json",
+        f"profile list.json {HOST} -o profile.json",
         "show profile.json",
-        "check profile.json",
-        "ResNet50 -o profile.json",
+        "profile ResNet50 -o profile.json",
     ):
-        ended = end_of(start_process("profile", *command.split(), blocked=blocked))
+        ended = end_of(start_process(*command.split(), blocked=blocked))
         assert ended.returncode == ("ResNet50" in command), ended.stderr
     assert len(load_profile("profile.json").algorithms) == 4
     error = ended.stderr.splitlines()[-1]
@@ -187,16 +186,6 @@ def test_exports_a_list_and_measures_nothing() -> None:
     assert load_configurations("none.json").stages == ()
 
 
-def test_merges_and_checks_profiles() -> None:
-    for count, name in ((1, "one"), (2, "two")):
-        save_configurations(_list(count), "list.json")
-        invoke(f"profile list.json {HOST} -o {name}")
-    said = invoke("profile merge one two -o both").stdout
-    assert "Merged 2 profiles of 2 + 8 entries into 8." in said
-    assert len(load_profile("both").algorithms) == 4
-    assert "4 measurements of algorithms" in invoke("profile check both").output
-
-
 def test_ends_with_what_came_of_it() -> None:
     save_configurations(_list(3), "list.json")
     command = f"profile list.json {HOST} -o profile.json"
@@ -205,4 +194,4 @@ def test_ends_with_what_came_of_it() -> None:
     assert "Next: tf-interop plan MODEL --profile profile.json -o plan.json" in short.stdout
     assert "stages: 0 of 8 done" in short.stderr
     assert "stages: 8 of 8 done" in short.stderr
-    assert "same us" in invoke("profile show profile.json").stdout
+    assert "same us" in invoke("show profile.json").stdout

@@ -50,13 +50,6 @@ def quiet():
     image = tf.keras.Input((8, 8, 3))
     return tf.keras.Model(image, tf.keras.layers.Conv2D(4, 3)(image))
 """
-PROGRAM = """
-import tensorflow as tf
-print("of the program")
-image = tf.keras.Input((8, 8, 3))
-branches = [tf.keras.layers.Conv2D(4, side, padding="same")(image) for side in (3, 5)]
-tf.function(tf.keras.Model(image, branches))(tf.ones((2, 8, 8, 3)))
-"""
 HOST = "--backend host --repetitions 1"
 ARGUMENTS = {
     "doctor": "",
@@ -70,7 +63,6 @@ ARGUMENTS = {
     "report": "plan.json",
     "benchmark": "result_model:quiet --variants stock --repetitions 1 --steps 1 "
     "--seconds 0 --warmup-steps 0 -o new_results.json",
-    "run": "--policy always program.py",
 }
 
 
@@ -102,7 +94,6 @@ PARTS = _rows("| of | each has |")
 def fixture_folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("results")
     (folder / "result_model.py").write_text(MODULE)
-    (folder / "program.py").write_text(PROGRAM)
     entries = [
         make_algorithm(each, algorithm, latency_us=100.0, kernels=(kernel,))
         for each in (SMALL, LARGE)
@@ -139,7 +130,8 @@ def fixture_work(
 
 
 def test_every_command_has_json_and_is_documented_and_tested() -> None:
-    commands = {name for name, each in COMMANDS.items() if not isinstance(each, click.Group)}
+    # What `run` prints is the program's.
+    commands = COMMANDS.keys() - {"", "run"}
     for name in commands:
         assert any("--json" in parameter.opts for parameter in COMMANDS[name].params), name
     assert set(DOCUMENTS) == commands == set(ARGUMENTS)
@@ -152,16 +144,9 @@ def test_prints_one_document_with_the_fields_that_the_page_says(
 ) -> None:
     finding = problem("does not work", "mend it", "a part")
     monkeypatch.setattr(doctor_command, "examine", lambda say: (finding,))
-    # Of `run` what follows the program is the program's.
-    arguments = [*name.split(), "--json", *ARGUMENTS[name].split()]
-    if name == "run":
-        process = run_process(*arguments)
-        exit_code, text, errors = process.returncode, process.stdout, process.stderr
-    else:
-        result = CliRunner().invoke(cli, arguments)
-        exit_code, text, errors = result.exit_code, result.stdout, result.stderr
-    assert exit_code == (1 if name == "doctor" else 0), errors
-    document = json.loads(text)
+    result = CliRunner().invoke(cli, [name, *ARGUMENTS[name].split(), "--json"])
+    assert result.exit_code == (1 if name == "doctor" else 0), result.stderr
+    document = json.loads(result.stdout)
     if isinstance(document, list):
         assert "a list" in DOCUMENTS[name]
         return
@@ -183,21 +168,6 @@ def test_what_a_model_prints_is_not_in_the_document() -> None:
     process = run_process("plan", "result_model:build", *options.split())
     assert (process.returncode, process.stdout) == (1, ""), process.stderr
     assert process.stderr.splitlines()[-1].startswith("Error: Expected")
-
-
-def test_what_a_program_prints_is_not_in_the_record(work: pathlib.Path) -> None:
-    arguments = ["run", "--policy", "always", "--json", "--save-run", "run.json", "program.py"]
-    process = run_process(*arguments)
-    assert process.returncode == 0, process.stderr
-    record = json.loads(process.stdout)
-    assert record == json.loads((work / "run.json").read_text())
-    assert record["graphs"][0]["stage_count"] == 1
-    assert "of the program" in process.stderr.splitlines()
-    # A program that fails has a record and keeps its code.
-    (work / "program.py").write_text(PROGRAM + "\nraise SystemExit(7)")
-    process = run_process(*arguments)
-    assert process.returncode == 7, process.stderr
-    assert json.loads(process.stdout)["stages_run"] == 1
 
 
 def test_a_document_is_printed_with_the_exit_code() -> None:

@@ -35,20 +35,16 @@ def test_measures_says_what_was_found_and_keeps_it() -> None:
 
     said = words_of(invoke(f"tune {MODEL}"))
     assert "From the cache; --fresh measures anew" in said
-    listed = words_of(invoke("tune list"))
+    listed = words_of(invoke("tuned"))
     assert "branches, inference, batch 2" in listed
     assert "2 plans" in listed
-    checked = words_of(invoke("plan check plan.json"))
-    assert "narrow units of operations" in checked
-    assert checked.endswith("legal, for 2 graphs")
-    explained = words_of(invoke("plan explain plan.json"))
-    assert "measured by turns in one run" in explained
-    assert "2 plans deleted" in words_of(invoke("tune clear"))
-    assert "0 plans" in words_of(invoke("tune list"))
+    assert "measured by turns in one run" in words_of(invoke("show plan.json"))
+    assert "2 plans deleted" in words_of(invoke("tuned --clear"))
+    assert "0 plans" in words_of(invoke("tuned"))
 
 
 def test_a_training_step_as_json() -> None:
-    result = invoke(f"tune model {MODEL} --training --budget 0.3s --fresh --json")
+    result = invoke(f"tune {MODEL} --training --budget 0.3s --fresh --json")
     document = json.loads(result.stdout)
     (graph,) = document["graphs"]
     assert graph["mode"] == "training"
@@ -79,7 +75,6 @@ def test_xla_is_a_row_or_a_reason(
         (f"{MODEL} --batch 0", 2, "batch sizes"),
         ("branched_models:function --training", 2, "--training with a Keras model"),
         ("branched_models:nothing", 2, "'nothing'"),
-        ("lst", 2, "Did you mean 'list'?"),
     ],
 )
 def test_refuses(arguments: str, exit_code: int, words: str) -> None:
@@ -98,6 +93,5 @@ def test_a_plan_is_for_its_own_batch_size_and_step() -> None:
 
 
 def test_what_is_kept_is_listed_without_tensorflow() -> None:
-    for name in ("list", "clear"):
-        ended = end_of(start_process("tune", name, blocked=("tensorflow", "keras", "google")))
-        assert ended.returncode == 0, ended.stderr
+    ended = end_of(start_process("tuned", "--clear", blocked=("tensorflow", "keras", "google")))
+    assert ended.returncode == 0, ended.stderr

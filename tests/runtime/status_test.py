@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import pathlib
 import subprocess
@@ -14,7 +15,6 @@ from unnoticed import ROOT
 import tf_interop
 from tf_interop.runtime.kernel_library import Counters
 from tf_interop.runtime.plugin import get_plugin
-from tf_interop.runtime.run_record import load_run
 from tf_interop.runtime.status import Status
 
 LIBRARY = str(get_plugin().library.build_info.path)
@@ -103,9 +103,9 @@ def test_run_writes_what_the_plugin_did_also_where_the_program_fails(
         check=False,
     )
     assert result.returncode == 3, result.stderr
-    record = load_run(tmp_path / "run.json")
-    assert record.command == "program.py 3"
-    assert record.stages_run == 1 and record.device
-    [graph] = record.graphs
-    assert (graph.convolution_count, graph.stage_count, graph.device_type) == (2, 1, "CPU")
-    assert [refusal.reason.value for refusal in graph.refusals] == ["dtype"]
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert record["command"] == "program.py 3"
+    assert record["stages_run"] == 1 and record["device"]
+    [graph] = record["graphs"]
+    assert (graph["convolutions"], graph["stages"], graph["device_type"]) == (2, 1, "CPU")
+    assert [refusal["reason"] for refusal in graph["refusals"]] == ["dtype"]

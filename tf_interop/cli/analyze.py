@@ -47,10 +47,10 @@ def analyze(
     training: bool,
     image_size: tuple[int, int] | None,
 ) -> Result:
-    """Counts convolutions of MODEL, and how many are independent; runs nothing.
+    """Counts convolutions of MODEL, and how many are independent.
 
     Convolutions are independent where neither needs what the other computes: those can be put into
-    one stage, and run at the same time.
+    one stage, and run at the same time. MODEL itself is not run.
     """
     with work_on_model(model) as status:
         from tf_interop.model.analyze import analyze as analyze_model

@@ -23,12 +23,10 @@ from tf_interop.benchmark.result import (
     PlanSource,
     Precision,
     Variant,
-    benchmark_schema,
-    load_benchmark,
 )
 from tf_interop.benchmark.run import BenchmarkRun, new_benchmark
-from tf_interop.benchmark.show import show_benchmark, write_csv
-from tf_interop.cli.command import ModelGroup, Result, command, signals_caught
+from tf_interop.benchmark.show import show_benchmark
+from tf_interop.cli.command import Result, command, signals_caught
 from tf_interop.cli.options import (
     TIME,
     Text,
@@ -40,7 +38,6 @@ from tf_interop.cli.options import (
     output_option,
     profile_option,
     training_option,
-    written_option,
 )
 from tf_interop.cli.progress import shown_progress
 from tf_interop.errors import BenchmarkError
@@ -58,23 +55,6 @@ _EXIT_CODES = {
 }
 
 
-@click.group(
-    cls=ModelGroup,
-    examples="""
-benchmark ResNet50 --profile profile.json --batch 1,32 -o results.json
-benchmark measure --help
-benchmark show results.json --csv results.csv
-""",
-    exit_codes=_EXIT_CODES,
-    short_help="Compares TensorFlow, XLA and the plugin.",
-)
-def benchmark() -> None:
-    """Measures models with stock TensorFlow, with XLA and with the plugin, by turns.
-
-    `tf-interop benchmark MODEL… -o out.json` is short for `tf-interop benchmark measure MODEL… …`.
-    """
-
-
 def _members_of(kind: type[Precision] | type[Variant], text: str) -> tuple[Any, ...]:
     """Those of an enumeration's values that are named, such as `stock,ours`."""
     known = {member.value: member for member in kind}
@@ -85,19 +65,15 @@ def _members_of(kind: type[Precision] | type[Variant], text: str) -> tuple[Any, 
     return tuple(known[word] for word in words)
 
 
-_csv_option = written_option("--csv", "csv_path", "OUT.csv", "Also write a CSV file.")
-
-
 @command(
     """
 benchmark ResNet50 --profile profile.json --batch 1,8,32 --training -o results.json
-benchmark ResNet50 --plan half.json --precision float16 -o results.json --csv results.csv
+benchmark ResNet50 --plan half.json --precision float16 -o results.json
 
 To see it work, on any machine:
 benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
     --seconds 1 -o results.json
 """,
-    group=benchmark,
     exit_codes=_EXIT_CODES,
 )
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
@@ -170,8 +146,7 @@ benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
     type=TIME,
     help="When to begin no further process, such as 90s, 10m or 1.5h.",
 )
-@_csv_option
-def measure(
+def benchmark(
     models: tuple[str, ...],
     output_path: pathlib.Path,
     batch_sizes: tuple[int, ...],
@@ -186,14 +161,14 @@ def measure(
     policy: str | None,
     repetitions: int,
     budget_seconds: float | None,
-    csv_path: pathlib.Path | None,
     **measuring_options: Any,
 ) -> Result:
-    """Measures a step of each MODEL in each variant, by turns.
+    """Compares TensorFlow, XLA and the plugin.
 
-    Each turn is a new process. MODEL is the name of a Keras application (ResNet50), a .keras or .h5
-    file, or module:function, which gives a Keras model and is called with image_size=(height,
-    width) where it has that argument and --image-size is given.
+    It measures a step of each MODEL in each variant, by turns. Each turn is a new process. MODEL is
+    the name of a Keras application (ResNet50), a .keras or .h5 file, or module:function, which
+    gives a Keras model and is called with image_size=(height, width) where it has that argument and
+    --image-size is given.
 
     What crashes, runs out of memory or takes too long is an entry of the results with its reason,
     and the rest goes on. The results are on disk after every process: when the same command is
@@ -240,15 +215,15 @@ def measure(
             variants,
             functools.partial(run_child, should_stop=lambda: bool(signals)),
             repetitions=repetitions,
-            source=PlanSource(plan_path, profile_path and str(profile_path), tune_budget_s),
+            source=PlanSource(
+                plan_path, None if profile_path is None else str(profile_path), tune_budget_s
+            ),
             budget_seconds=float("inf") if budget_seconds is None else budget_seconds,
             should_stop=lambda: bool(signals),
             listener=lambda what, done, total: say(what, done, total, ""),
         )
         run.run()
     measured = run.benchmark
-    if csv_path is not None:
-        write_csv(measured, csv_path)
     failure_count = sum(result.failure is not None for result in measured.results)
 
     def show() -> None:
@@ -284,20 +259,3 @@ def environment() -> tuple[ProfiledDevice, dict[str, str]]:
             "python": platform.python_version(),
         }
     return gpu or this_cpu(), made_with
-
-
-@command("benchmark show results.json --csv results.csv", group=benchmark, reads_files=True)
-@click.argument("file", metavar="RESULTS")
-@_csv_option
-def show(file: str, csv_path: pathlib.Path | None) -> Result:
-    """Shows what is in the file RESULTS.
-
-    These are milliseconds for each step, and how they compare.
-    """
-    loaded = load_benchmark(file)
-    if csv_path is not None:
-        write_csv(loaded, csv_path)
-    return Result(loaded, lambda: show_benchmark(loaded, Console()))
-
-
-benchmark.add_schema(benchmark_schema, "results")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import functools
 import importlib
 import os
-import pathlib
 import re
 import signal
 import sys
@@ -18,7 +16,6 @@ from typing import Any, NoReturn
 
 import click
 import msgspec
-from rich.console import Console
 
 from tf_interop.errors import TfInteropError
 
@@ -53,10 +50,8 @@ class Result:
 def command(
     examples: str,
     *,
-    group: click.Group | None = None,
     notes: str = "",
     exit_codes: Mapping[int, str] = _NO_CODES,
-    reads_files: bool = False,
     **settings: Any,
 ) -> Callable[[Callable[..., Result]], click.Command]:
     """Makes a function a command with `--json`, which prints its result in one form or the other.
@@ -66,22 +61,15 @@ def command(
 
     Args:
         examples: as for `help_end`.
-        group: what the command belongs to.
         notes: as for `help_end`.
         exit_codes: as for `help_end`.
-        reads_files: whether to say on a terminal that files are being read: a profile of many
-            thousand measurements takes seconds.
         **settings: those of click.command. The first line of the docstring is the short help.
     """
 
     def declare(function: Callable[..., Result]) -> click.Command:
         @functools.wraps(function)
         def print_result(*arguments: Any, as_json: bool, **options: Any) -> None:
-            with contextlib.ExitStack() as stack:
-                if as_json:
-                    stack.enter_context(stdout_on_stderr())
-                if reads_files:
-                    stack.enter_context(Console(stderr=True).status("Reading"))
+            with stdout_on_stderr() if as_json else contextlib.nullcontext():
                 result = function(*arguments, **options)
             if as_json:
                 print_json(result.document)
@@ -89,11 +77,10 @@ def command(
                 result.show()
             click.get_current_context().exit(result.exit_code)
 
-        make = click.command if group is None else group.command
         settings["epilog"] = help_end(examples, exit_codes, notes)
         # Click's own would be cut short.
         settings.setdefault("short_help", (function.__doc__ or "").partition("\n")[0])
-        declared: click.Command = make(**settings)(print_result)
+        declared: click.Command = click.command(**settings)(print_result)
         declared.params.append(
             click.Option(
                 ["--json", "as_json"],
@@ -124,61 +111,29 @@ def help_end(examples: str, exit_codes: Mapping[int, str] = _NO_CODES, notes: st
     return "\n\n".join(_AS_IT_IS + each for each in (*filter(None, [notes]), *shown, codes))
 
 
-class ModelGroup(click.Group):
-    """A group whose first argument may be a model: then the first of its commands is meant."""
-
-    def __init__(
-        self,
-        *arguments: Any,
-        examples: str = "",
-        exit_codes: Mapping[int, str] = _NO_CODES,
-        **others: Any,
-    ) -> None:
-        """Makes the group; `examples` and `exit_codes` are as for `help_end`."""
-        super().__init__(*arguments, epilog=help_end(examples, exit_codes), **others)
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands in the order in which they were added."""
-        return list(self.commands)
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Puts the first command before arguments that name none."""
-        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
-            # A word that is nearly a command is not taken for a model, which no word alone is.
-            near = difflib.get_close_matches(args[0], self.commands, n=1, cutoff=0.75)
-            if near and re.fullmatch(r"[a-z-]+", args[0]) and not pathlib.Path(args[0]).exists():
-                message = f"No such command '{args[0]}'. Did you mean '{near[0]}'?"
-                raise click.UsageError(message, ctx)
-            args = [next(iter(self.commands)), *args]
-        return super().parse_args(ctx, args)
-
-    def add_schema(self, make_schema: Callable[[], object], what: str) -> None:
-        """Adds the command `schema`, which prints the JSON schema of `what`, such as `plans`."""
-
-        def schema() -> Result:
-            document = make_schema()
-            return Result(document, lambda: print_json(document))
-
-        schema.__doc__ = f"Prints the JSON schema of {what}."
-        command(f"{self.name} schema > {self.name}.schema.json", group=self)(schema)
-
-
 class CommandLine(click.Group):
     """The outermost group.
 
-    A command is imported when it is asked for: each is a module of this folder that holds a command
-    of the same name. What a user can cause ends in a line on stderr, without a traceback.
+    A command is imported when it is asked for. What a user can cause ends in a line on stderr,
+    without a traceback.
     """
+
+    def __init__(self, *, modules: Mapping[str, str], **others: Any) -> None:
+        """Makes the group of the commands that are in these modules of this folder, by name."""
+        commands = {name: click.Command(name) for name in modules}
+        super().__init__(commands=commands, **others)
+        self._modules = modules
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The commands in the order in which one needs them."""
-        return list(self.commands)
+        return list(self._modules)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Imports a command; None where there is none of that name."""
-        if cmd_name not in self.commands:
+        if cmd_name not in self._modules:
             return None
-        found = getattr(importlib.import_module(f"tf_interop.cli.{cmd_name}"), cmd_name)
+        module = importlib.import_module(f"tf_interop.cli.{self._modules[cmd_name]}")
+        found = getattr(module, cmd_name)
         assert isinstance(found, click.Command)
         return found
 

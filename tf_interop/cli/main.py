@@ -11,12 +11,15 @@ import click
 import tf_interop
 from tf_interop.cli.command import CommandLine, help_end
 
-_COMMANDS = ("doctor", "tune", "analyze", "profile", "plan", "report", "benchmark", "run")
+_COMMANDS = (
+    *("doctor", "tune", "tuned", "analyze", "profile", "plan", "show", "report", "benchmark"),
+    *("run", "schema"),
+)
 
 
 @click.group(
     cls=CommandLine,
-    commands={name: click.Command(name) for name in _COMMANDS},
+    modules={name: {"tuned": "tune", "schema": "show"}.get(name, name) for name in _COMMANDS},
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=help_end(
         """

@@ -1,4 +1,4 @@
-"""The command `tf-interop plan`: plans a model by its profile, and says why."""
+"""The command `tf-interop plan`: plans a model by its profile."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from tf_interop.cli.command import ModelGroup, Result, command
+from tf_interop.cli.command import Result, command
 from tf_interop.cli.options import (
     SIZE,
     allow_foreign_profile_option,
@@ -26,30 +26,13 @@ from tf_interop.cli.options import (
 from tf_interop.cli.progress import work_on_model
 from tf_interop.convolution import ConvolutionKind, batch_size_of
 from tf_interop.errors import ProfileError
-from tf_interop.planning.file import load_plan, plan_schema, save_plan
-from tf_interop.planning.show import explain_stages, predicted, show_plan, summarize_graph
+from tf_interop.planning.file import save_plan
+from tf_interop.planning.show import predicted, show_plan, summarize_graph
 from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import Profile
 
 # TensorFlow is imported only once it is known that there is a model to trace.
-
-
-@click.group(
-    cls=ModelGroup,
-    examples="""
-plan ResNet50 --profile profile.json --batch 32 -o plan.json
-plan make --help
-plan explain plan.json
-run --plan plan.json train.py
-""",
-    short_help="Plans which convolutions of a model run together, and says why.",
-)
-def plan() -> None:
-    """Plans which convolutions of a model run together, and says why.
-
-    `tf-interop plan MODEL … -o plan.json` is short for `tf-interop plan make MODEL …`.
-    """
 
 
 class _ProfileOption(click.Option):
@@ -109,11 +92,7 @@ plan ResNet50 --profile profile.json --memory 8GB -o plan.json
 
 For a GPU that is not here, by a profile from there:
 plan ResNet50 --profile profile.json --for 9.0 -o plan.json
-
-A model that is named like a command:
-plan make check --profile profile.json -o plan.json
 """,
-    group=plan,
 )
 @model_argument
 @profile_option(
@@ -145,7 +124,7 @@ plan make check --profile profile.json -o plan.json
 )
 @allow_foreign_profile_option
 @click.pass_context
-def make(
+def plan(
     context: click.Context,
     /,
     model: str,
@@ -155,9 +134,9 @@ def make(
     training: bool,
     **options: Any,
 ) -> Result:
-    """Plans MODEL: puts convolutions into stages.
+    """Plans which convolutions of MODEL run together.
 
-    It says what to expect of them.
+    It says what to expect of the stages; tf-interop show says why they are as they are.
     """
     if not inference and not training:
         raise click.UsageError("Expected --inference or --training, got neither.")
@@ -203,37 +182,3 @@ def make(
 
 def _unmeasured_count(graph: GraphPlan) -> int:
     return graph.prediction.unmeasured_count if graph.prediction else 0
-
-
-@command("plan explain plan.json", group=plan, reads_files=True)
-@click.argument("file", metavar="PLAN")
-def explain(file: str) -> Result:
-    """Says, stage by stage, why PLAN is as it is.
-
-    For each stage: the algorithm of each lane, what it takes alone and together, whether that was
-    measured or modelled, memory, what its kernels take of a streaming multiprocessor (SM), and
-    other algorithms, with the reason why they were not taken.
-
-    With --json the whole plan, which holds all of this.
-    """
-    loaded = load_plan(file)
-    return Result(loaded, lambda: explain_stages(loaded, Console()))
-
-
-@command("plan check plan.json", group=plan, reads_files=True)
-@click.argument("file", metavar="PLAN")
-def check(file: str) -> Result:
-    """Checks that PLAN is a legal plan; says where it is not.
-
-    Whether its stages suit a graph is checked whenever the plan is made or used.
-    """
-    loaded = load_plan(file)
-
-    def show() -> None:
-        show_plan(loaded, Console())
-        click.echo(f"{file}: legal, for {len(loaded.graphs)} graphs")
-
-    return Result({"plan": file, "graphs": [*map(summarize_graph, loaded.graphs)]}, show)
-
-
-plan.add_schema(plan_schema, "plans")

@@ -1,4 +1,4 @@
-"""The command `tf-interop profile`: measures, and looks at what was measured."""
+"""The command `tf-interop profile`: measures convolutions and stages of models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tf_interop.cli.command import ModelGroup, Result, command, signals_caught
+from tf_interop.cli.command import Result, command, signals_caught
 from tf_interop.cli.options import (
     TIME,
     Text,
@@ -32,15 +32,8 @@ from tf_interop.measure.jobs import RunOptions
 from tf_interop.measure.nvidia import visible_gpus
 from tf_interop.measure.run import End, Outcome, ProfileRun
 from tf_interop.planning.file import load_plan
-from tf_interop.profile.file import (
-    load_profile,
-    merge_profiles,
-    open_profile,
-    profile_document,
-    profile_schema,
-    save_profile,
-)
-from tf_interop.profile.tables import show_profile, show_summary
+from tf_interop.profile.file import open_profile
+from tf_interop.profile.tables import show_summary
 from tf_interop.profile.types import Profile
 from tf_interop.profile.worklist import (
     ConfigurationList,
@@ -59,23 +52,6 @@ _COLLECTING = (
     "batch_sizes", "dtype", "inference", "training", "image_size", "target",
 )  # fmt: skip
 """Options that say nothing where a list was collected before."""
-
-
-@click.group(
-    cls=ModelGroup,
-    examples="""
-profile ResNet50 --batch 1,8 --budget 10m -o profile.json
-profile measure --help
-profile show profile.json
-""",
-    exit_codes=_EXIT_CODES,
-    short_help="Measures convolutions and stages of models.",
-)
-def profile() -> None:
-    """Measures convolutions and stages of models, and shows what was measured.
-
-    `tf-interop profile MODEL… -o profile.json` is short for `tf-interop profile measure MODEL…`.
-    """
 
 
 def _stages_of(text: str) -> tuple[str, ...]:
@@ -109,11 +85,8 @@ profile ResNet50 --stages plan.json -o profile.json
 On two machines, the second without TensorFlow:
 profile ResNet50 --for 9.0 --export-configurations list.json
 profile list.json --budget 10m -o profile.json
-
-A model that is named like a command:
-profile measure show -o profile.json
 """,
-    group=profile,
+    exit_codes=_EXIT_CODES,
 )
 @models_argument
 @output_option(
@@ -196,7 +169,7 @@ profile measure show -o profile.json
     help="Whether to name the GPU kernels of each algorithm.",
 )
 @click.pass_context
-def measure(
+def profile(
     context: click.Context,
     /,
     models: tuple[str, ...],
@@ -340,58 +313,3 @@ def _measure_into(
         click.echo(note, err=True)
     exit_code = 128 + signals[0] if signals else 0
     return file.profile, outcome, 3 if outcome.end is End.DEVICE_LOST else exit_code
-
-
-@command("profile show profile.json", group=profile, reads_files=True)
-@click.argument("file", metavar="PROFILE")
-def show(file: str) -> Result:
-    """Shows what PROFILE holds: the device, and what was measured on it.
-
-    For each convolution its fastest algorithm, for each stage its time against that of the same
-    convolutions one after another. Times are in microseconds. With --json the whole profile.
-    """
-    loaded = load_profile(file)
-    return Result(profile_document(loaded), lambda: show_profile(loaded))
-
-
-@command("profile check profile.json", group=profile, reads_files=True)
-@click.argument("file", metavar="PROFILE")
-def check(file: str) -> Result:
-    """Checks that PROFILE is a legal profile; says where it is not."""
-    return _summary_of(file, load_profile(file))
-
-
-@command("profile merge monday.json tuesday.json -o both.json", group=profile, reads_files=True)
-@click.argument("files", metavar="PROFILE...", nargs=-1, required=True)
-@output_option("MERGED.json", "The profile to write.", required=True)
-def merge(files: tuple[str, ...], output_path: pathlib.Path) -> Result:
-    """Puts profiles of one device into one.
-
-    Of two measurements of one thing the later counts.
-    """
-    profiles = [load_profile(file) for file in files]
-    merged = merge_profiles(profiles)
-    save_profile(merged, output_path)
-    entries = " + ".join(str(len(each.entries)) for each in profiles)
-    text = f"Merged {len(files)} profiles of {entries} entries into {len(merged.entries)}.\n"
-    return _summary_of(str(output_path), merged, text)
-
-
-profile.add_schema(profile_schema, "profiles")
-
-
-def _summary_of(file: str, summarized: Profile, text: str = "") -> Result:
-    """What is said of a profile as a whole, after `text`."""
-    document = {
-        "profile": file,
-        "device": summarized.device.name,
-        "date": summarized.device.date,
-        "algorithms": len(summarized.algorithms),
-        "stages": len(summarized.stages),
-        "failures": len(summarized.algorithm_failures) + len(summarized.stage_failures),
-    }
-    text += (
-        "{profile}: {algorithms} measurements of algorithms and {stages} of stages, {failures} "
-        "failures, on {device}, {date}"
-    ).format(**document)
-    return Result(document, lambda: click.echo(text))

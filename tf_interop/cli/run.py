@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import io
 import os
@@ -14,16 +13,14 @@ import traceback
 from typing import Any
 
 import click
+import msgspec
 import wrapt
 
 import tf_interop
 from tf_interop.cli.command import (
-    drop_stdout,
     end_with,
     help_end,
     print_error,
-    print_json,
-    stdout_on_stderr,
 )
 from tf_interop.cli.options import (
     allow_foreign_profile_option,
@@ -34,7 +31,7 @@ from tf_interop.cli.options import (
 from tf_interop.errors import PlanError, TfInteropError
 from tf_interop.planning.file import load_plan, save_plan
 from tf_interop.profile.file import load_profile
-from tf_interop.runtime.run_record import save_run
+from tf_interop.versioned_file import in_lines, write_file
 
 # TensorFlow takes seconds to import, and a program that is run wants to do that itself.
 
@@ -56,7 +53,6 @@ class _Run:
         report: whether to say at the end what the plugin did.
         plan_path: where to write the plan at the end; None for nowhere.
         record_path: where to write the record of the run; None for nowhere.
-        as_json: whether to print that record on stdout, with what the program prints on stderr.
     """
 
     program: str
@@ -65,7 +61,6 @@ class _Run:
     report: bool
     plan_path: pathlib.Path | None
     record_path: pathlib.Path | None
-    as_json: bool
 
     def __call__(self) -> None:
         """Runs the program; it decides how the process ends, unless a result is not written."""
@@ -74,8 +69,7 @@ class _Run:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="strict")
         try:
-            with stdout_on_stderr() if self.as_json else contextlib.nullcontext():
-                self._run_program()
+            self._run_program()
         except SystemExit as end:
             if not self._finish(has_failed=bool(end.code)) and not end.code:
                 raise SystemExit(1) from None
@@ -105,7 +99,7 @@ class _Run:
 
     def _finish(self, *, has_failed: bool) -> bool:
         """Reports and saves as far as asked for; returns whether that went well."""
-        if not (self.report or self.plan_path or self.record_path or self.as_json):
+        if not (self.report or self.plan_path or self.record_path):
             return True
         if "tensorflow" not in sys.modules:
             if not has_failed:
@@ -115,8 +109,8 @@ class _Run:
         if self.report:
             click.echo(str(status), err=True, nl=False)
         try:
-            if self.record_path is not None or self.as_json:
-                self._put_out_record(status)
+            if self.record_path is not None:
+                self._save_record(status, self.record_path)
             if self.plan_path is not None:
                 if not status.stage_count + status.narrow_unit_count:
                     raise PlanError(
@@ -128,22 +122,11 @@ class _Run:
             return False
         return True
 
-    def _put_out_record(self, status: tf_interop.Status) -> None:
+    def _save_record(self, status: tf_interop.Status, path: pathlib.Path) -> None:
         from tf_interop.runtime.status import record_run
 
-        record = record_run(status, (self.program, *self.arguments))
-        if self.record_path is not None:
-            save_run(record, self.record_path)
-        if not self.as_json:
-            return
-        try:
-            print_json(record)
-        except OSError as error:
-            drop_stdout()
-            raise TfInteropError(
-                f"Expected to write the record of the run on stdout, got: {error.strerror}. Give "
-                "--save-run a file."
-            ) from error
+        record = msgspec.to_builtins(record_run(status, (self.program, *self.arguments)))
+        write_file(f"{in_lines(record)}\n".encode(), path, "record", TfInteropError)
 
 
 def _is_raised_by_runpy(error: ImportError) -> bool:
@@ -189,16 +172,9 @@ def _is_raised_by_runpy(error: ImportError) -> bool:
     "--save-run",
     "record_path",
     "RUN.json",
-    "Write what the plugin did to a file when the program ends, for tf-interop report --run.",
+    "Write what the plugin did as JSON when the program ends.",
 )
 @click.option("--report", is_flag=True, help="Say on stderr at the end what the plugin did.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print what --save-run writes on stdout when the program ends. What the program prints "
-    "on stdout goes to stderr.",
-)
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as after python -m.")
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)

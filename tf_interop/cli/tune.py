@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from tf_interop.cli.command import ModelGroup, Result, command
+from tf_interop.cli.command import Result, command
 from tf_interop.cli.options import (
     TIME,
     batches_option,
@@ -31,30 +31,12 @@ if TYPE_CHECKING:
 # TensorFlow is imported only once it is known that there is something to do.
 
 
-@click.group(
-    cls=ModelGroup,
-    examples="""
-tune NASNetMobile --batch 1,8
-tune NASNetMobile --training --batch 32 --budget 2m -o plan.json
-tune list
-tune clear
-""",
-    short_help="Finds by measurement what is faster than stock TensorFlow here.",
-)
-def tune() -> None:
-    """Finds by measurement what runs faster than stock TensorFlow on this machine.
-
-    `tf-interop tune MODEL …` is short for `tf-interop tune model MODEL …`.
-    """
-
-
 @command(
     """
 tune InceptionV3 --batch 1,8 --budget 1m
 tune my_package.models:build --training --batch 32 -o plan.json
 tune ResNet50 --compare-xla --fresh
 """,
-    group=tune,
 )
 @model_argument
 @batches_option
@@ -68,7 +50,7 @@ tune ResNet50 --compare-xla --fresh
 )
 @click.option("--fresh", is_flag=True, help="Measure anew what is in the cache.")
 @output_option("PLAN.json", "The plan, for tf-interop run --plan and enable(plan=…).")
-def model(
+def tune(
     model: str,
     batch_sizes: tuple[int, ...],
     training: bool,
@@ -78,7 +60,7 @@ def model(
     fresh: bool,
     output_path: pathlib.Path | None,
 ) -> Result:
-    """Measures what of MODEL to run on one core, against stock.
+    """Finds by measurement what is faster than stock TensorFlow here.
 
     The operations of MODEL form units, each of which may run on one core or on all. Whole steps are
     measured, by turns with stock TensorFlow in one process. What does not beat stock by more than
@@ -124,10 +106,13 @@ def model(
     return Result(document, show)
 
 
-@command("tune list", group=tune, name="list", reads_files=True)
-def list_cached() -> Result:
+@command("tuned\ntuned --clear")
+@click.option("--clear", is_flag=True, help="Delete it all.")
+def tuned(clear: bool) -> Result:
     """Lists what was tuned before, and is in the cache."""
-    found = list(cached_plans())
+    folder, found = cache_folder(), list(cached_plans())
+    if clear:
+        clear_cache()
 
     def show() -> None:
         if found:
@@ -145,10 +130,10 @@ def list_cached() -> Result:
                     plan.made_with.get("device", UNKNOWN),
                 )
             print_on(Console(), table)
-        click.echo(f"{cache_folder()}: {len(found)} plans")
+        click.echo(f"{folder}: {len(found)} plans" + " deleted" * clear)
 
     document = {
-        "folder": str(cache_folder()),
+        "folder": str(folder),
         "plans": [
             {"file": path.name, "graph": _name_of(plan), "made_with": plan.made_with}
             | summarize_graph(plan.graphs[0])
@@ -156,16 +141,6 @@ def list_cached() -> Result:
         ],
     }
     return Result(document, show)
-
-
-@command("tune clear", group=tune)
-def clear() -> Result:
-    """Deletes what was tuned before from the cache."""
-    folder, count = cache_folder(), clear_cache()
-    return Result(
-        {"folder": str(folder), "deleted": count},
-        lambda: click.echo(f"{folder}: {count} plans deleted"),
-    )
 
 
 def _show_graph(graph: TunedGraph, console: Console) -> None:

@@ -49,7 +49,7 @@ def _tensorflow_package() -> Finding:
     listed = ", ".join(f"{name} {version}" for name, version in found.items())
     if not found:
         return problem(
-            "not installed: only profile of a saved list, plan explain and report work without",
+            "not installed: only profile of a saved list, show and report work without",
             _INSTALL_TENSORFLOW,
         )
     if len(set(found.values())) > 1:

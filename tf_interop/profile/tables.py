@@ -67,7 +67,7 @@ def show_summary(profile: Profile, path: str, console: Console | None = None) ->
         print_on(console, "No set of convolutions beat its sequence on this device.")
     print_on(
         console,
-        f"\n{f'And {more} more sets. ' if more > 0 else ''}All of it: tf-interop profile show "
+        f"\n{f'And {more} more sets. ' if more > 0 else ''}All of it: tf-interop show "
         f"{shlex.quote(path)}",
     )
 

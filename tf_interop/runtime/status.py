@@ -7,6 +7,7 @@ import dataclasses
 import datetime
 import io
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -19,7 +20,6 @@ from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.runtime.graph_pass import NOTHING_TO_PLAN_FROM, PassReport
 from tf_interop.runtime.kernel_library import Counters
 from tf_interop.runtime.plugin import PassFailure, get_plugin
-from tf_interop.runtime.run_record import RunGraph, RunRecord
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,25 +155,37 @@ def status() -> Status:
     )
 
 
-def record_run(status: Status, command: Sequence[str]) -> RunRecord:
-    """What the plugin did in this process, for `tf-interop report --run`.
+def record_run(status: Status, command: Sequence[str]) -> dict[str, Any]:
+    """What the plugin did in this process, as plain values and dataclasses.
 
     Args:
         status: what `tf_interop.status()` says.
         command: the program and its arguments.
     """
     gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
-    return RunRecord(
-        date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        device=(gpu or this_cpu()).name,
-        command=" ".join(command),
-        graphs=tuple(_run_graph(each) for each in reversed(status.graphs)),
-        stages_run=status.counters.stages_run,
-        fallbacks=status.counters.fallbacks,
-        refused_lane_options=status.counters.refused_lane_options,
-        failures={failure.cause: failure.count for failure in status.failures},
-        made_with={"tensorflow": tensorflow_internals.tensorflow_version()},
-    )
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "device": (gpu or this_cpu()).name,
+        "command": " ".join(command),
+        "made_with": {"tensorflow": tensorflow_internals.tensorflow_version()},
+        "graphs": [
+            {
+                "fingerprint": report.plan.fingerprint,
+                "batch_size": report.plan.batch_size,
+                "device_type": report.device_type,
+                "convolutions": report.convolution_count,
+                "stages": len(report.plan.stages),
+                "narrow_units": len(report.plan.narrow_units),
+                "refusals": report.refusals,
+                "why_unchanged": report.why_unchanged,
+            }
+            for report in reversed(status.graphs)
+        ],
+        "stages_run": status.counters.stages_run,
+        "fallbacks": status.counters.fallbacks,
+        "refused_lane_options": status.counters.refused_lane_options,
+        "failures": {failure.cause: failure.count for failure in status.failures},
+    }
 
 
 def _graph_table(graphs: Sequence[PassReport]) -> Table:
@@ -204,15 +216,3 @@ def _graph_table(graphs: Sequence[PassReport]) -> Table:
             *cells, f"{report.milliseconds:.0f} ms", ", ".join(reasons) or report.why_unchanged
         )
     return table
-
-
-def _run_graph(report: PassReport) -> RunGraph:
-    return RunGraph(
-        fingerprint=report.plan.fingerprint,
-        batch_size=report.plan.batch_size,
-        device_type=report.device_type,
-        convolution_count=report.convolution_count,
-        stage_count=len(report.plan.stages),
-        refusals=report.refusals,
-        why_unchanged=report.why_unchanged,
-    )
