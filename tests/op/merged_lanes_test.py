@@ -5,7 +5,6 @@ All values are small whole numbers, whose sums are exact, so that the comparison
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -97,17 +96,6 @@ def test_filters_of_different_sizes_run_unmerged_and_are_counted(conv_stage: Any
     [(reason, count)] = new.fallbacks.items()
     assert count == 1
     assert reason.startswith("a lane ran unmerged: ")
-
-
-def test_takes_empty_batches(conv_stage: Any) -> None:
-    cases = [
-        dataclasses.replace(case, operands=(case.operands[0][:0], case.operands[1]))
-        for case in cases_of_one_image()
-    ]
-    with counted() as new:
-        results = run(conv_stage, cases)
-    assert [result.shape.as_list() for result in results] == [[0, 7, 8, k] for k in (6, 1, 9)]
-    assert new.fallbacks == {}
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, types_pb2
-from tensorflow.core.protobuf import rewriter_config_pb2
 from unnoticed import (
     FILTERS,
-    IMAGE,
-    assert_session_unnoticed,
     assert_unnoticed,
     conv,
     digits,
@@ -100,33 +97,3 @@ def test_convolutions_that_mixed_precision_made_bfloat16_are_in_stages() -> None
     with get_plugin().observe(note_types):
         assert_unnoticed(in_function(network))
     assert {types_pb2.DT_BFLOAT16} in seen
-
-
-Rewrites = rewriter_config_pb2.RewriterConfig
-
-# What only the configuration of a Session takes. `auto_mixed_precision_cpu` is not among them: with
-# it stock TensorFlow 2.21 crashed on a CPU without arithmetic in half.
-SESSION_OPTIONS: dict[str, dict[str, Any]] = {
-    "no memory optimization": {"memory_optimization": Rewrites.NO_MEM_OPT},
-    "memory heuristics": {"memory_optimization": Rewrites.HEURISTICS},
-    "recomputation": {"memory_optimization": Rewrites.RECOMPUTATION_HEURISTICS},
-    "swapping": {"memory_optimization": Rewrites.SWAPPING_HEURISTICS},
-    "scheduling": {"memory_optimization": Rewrites.SCHEDULING_HEURISTICS},
-    "NHWC to NCHW": {"cpu_layout_conversion": Rewrites.NHWC_TO_NCHW},
-    "one iteration": {"meta_optimizer_iterations": Rewrites.ONE},
-    "two iterations": {"meta_optimizer_iterations": Rewrites.TWO},
-    "no common subgraphs": {"common_subgraph_elimination": Rewrites.OFF},
-    "code motion": {"experimental_conditional_code_motion": Rewrites.ON},
-}
-
-
-@pytest.mark.parametrize("rewrites", SESSION_OPTIONS.values(), ids=SESSION_OPTIONS)
-def test_sessions_give_the_same_numbers_with(rewrites: dict[str, Any]) -> None:
-    def run(session: Any) -> list[Any]:
-        image = v1.placeholder(tf.float32, IMAGE.shape)
-        with tf.name_scope("model"):
-            y = network(image)
-        [gradient] = tf.gradients(tf.clip_by_value(y, -2, 2), [image])
-        return list(session.run([y, gradient], {image: IMAGE}))
-
-    assert_session_unnoticed(run, **rewrites)
