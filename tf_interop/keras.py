@@ -17,12 +17,9 @@ from tf_interop.planning.types import Plan
 from tf_interop.profile.types import Profile
 from tf_interop.runtime import keras_internals
 from tf_interop.runtime.graph_pass import PassReport
-from tf_interop.runtime.kernel_library import Counters
 from tf_interop.runtime.plugin import Plugin, get_plugin
 from tf_interop.runtime.settings import DEFAULT_PASS_TIME_LIMIT_S, Settings
-from tf_interop.runtime.status import status
 from tf_interop.runtime.switch import make_settings
-from tf_interop.runtime.tensorboard import StageValues, StageValuesWriter
 from tf_interop.tuning.tune import parse_budget
 from tf_interop.tuning.tune import tune as tune_model
 
@@ -33,8 +30,7 @@ _KERAS_BATCH_SIZE = 32
 class _Call:
     """One call of `fit`, `evaluate` or `predict`, and what there was before it.
 
-    `counters` are those of when the epoch began; `depth` counts the begin hooks that wait for their
-    end hook.
+    `depth` counts the begin hooks that wait for their end hook.
     """
 
     plugin: Plugin
@@ -47,8 +43,6 @@ class _Call:
     option: bool | None
     reports: tuple[PassReport, ...]
     failures: dict[str, int]
-    counters: Counters
-    values: StageValuesWriter | None
     depth: int = 0
     is_reported: bool = False
 
@@ -63,17 +57,6 @@ class _Call:
             for failure in self.plugin.failures
         }
         return {cause: count for cause, count in counts.items() if count > 0}
-
-    def take_values(self) -> StageValues:
-        """What stages came to since the last call of this, or since the call of Keras began."""
-        before, self.counters = self.counters, self.plugin.library.read_counters()
-        stages = [stage for report in self.find_new_reports() for stage in report.plan.stages]
-        return StageValues(
-            stages=len(stages),
-            convolutions_in_stages=sum(len(stage.nodes) for stage in stages),
-            stages_run=self.counters.stages_run - before.stages_run,
-            fallbacks=sum(self.counters.fallbacks.values()) - sum(before.fallbacks.values()),
-        )
 
 
 class ConvStages:
@@ -97,20 +80,15 @@ class ConvStages:
     functions are again what they were; a later call without the callback runs without stages. A
     model that is compiled during the call keeps the `jit_compile` that it got there.
 
-    The number of stages that were made is in the logs of each epoch of `fit` as `conv_stages`,
-    and so in its History; for `evaluate` and `predict` it is in the logs of the end hook, which
-    other callbacks see, and in `stage_count`.
+    The number of stages that were made is in the logs of each epoch of `fit` as `conv_stages`, and
+    so in its History, and in TensorBoard where its callback follows this one; for `evaluate` and
+    `predict` it is in the logs of the end hook, which other callbacks see, and in `stage_count`.
 
     With `tune` the model is tuned before it runs: the training step under `fit`, with a stand-in
     for the loss and the optimizer, else inference; validation inside `fit` runs as it is. What was
     found is said in a line, and is in the cache for the next time. It holds for one batch size;
     batches of another run as in stock TensorFlow. A model that cannot be tuned, and one that stock
     runs fastest, runs as if the callback were not there.
-
-    With `log_dir` there are values for TensorBoard in `log_dir/conv_stages`, for each epoch of
-    `fit` and for a call of `evaluate` or `predict`: stages, convolutions in them, how many times
-    stages were run, and how often something other than the plan's choice ran; and
-    `tf_interop.status()` as text, once. TensorBoard need not be installed.
 
     Keras calls no end hook when a call fails. What was changed is then put back by `restore`, by
     the end of a `with` block, or when the callback is used next:
@@ -143,7 +121,6 @@ class ConvStages:
         workspace_limit_mb: int | None = None,
         tune: str | float | None = None,
         batch_size: int | None = None,
-        log_dir: str | os.PathLike[str] | None = None,
         verbose: int = 1,
     ) -> None:
         """Checks the arguments and reads the files that they name; changes nothing yet.
@@ -159,8 +136,6 @@ class ConvStages:
                 plan or a profile; None for not at all.
             batch_size: to tune for. None is the model's own where it fixes one, else 32, which is
                 Keras' default for arrays.
-            log_dir: where to write values for TensorBoard, such as the `log_dir` of Keras'
-                TensorBoard callback; None for nowhere.
             verbose: 1 to print what was done, 0 to print nothing.
 
         Raises:
@@ -190,7 +165,6 @@ class ConvStages:
             )
         self._tune_budget_s = None if tune is None else parse_budget(tune)
         self._batch_size = batch_size
-        self._log_dir = log_dir
         self._verbose = bool(verbose)
         self._params: dict[str, Any] = {}
         self._call: _Call | None = None
@@ -219,9 +193,6 @@ class ConvStages:
             if call.turns_xla_off:
                 call.model.jit_compile = True
             keras_internals.set_functions(call.model, call.functions)
-        # Last, because a disk may be full.
-        if call.values is not None:
-            call.values.close()
 
     def __enter__(self) -> ConvStages:
         return self
@@ -261,8 +232,6 @@ class ConvStages:
             option=tensorflow_internals.plugin_optimizers_option(),
             reports=plugin.reports,
             failures={failure.cause: failure.count for failure in plugin.failures},
-            counters=plugin.library.read_counters(),
-            values=None if self._log_dir is None else StageValuesWriter(self._log_dir),
         )
         if call.turns_xla_off:
             model.jit_compile = False
@@ -296,9 +265,8 @@ class ConvStages:
     on_predict_begin = on_test_begin
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Puts the number of stages into the logs; writes values."""
+        """Puts the number of stages into the logs."""
         self._report(logs)
-        self._write_values(epoch)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Puts everything back, unless this was the validation inside `fit`."""
@@ -308,8 +276,6 @@ class ConvStages:
         call.depth -= 1
         if call.depth <= 0:
             self._report(logs)
-            if call.values is not None and not call.values.has_written:
-                self._write_values(0)  # `evaluate` and `predict` have no epochs
             self.restore()
 
     on_test_end = on_predict_end = on_train_end
@@ -375,15 +341,6 @@ class ConvStages:
         # Keras' progress bar stands in the middle of its line now.
         start = "\n" if self._params.get("verbose") in ("auto", 1) else ""
         self._say(f"{start}ConvStages: {_summarize(self.graphs, call)}")
-
-    def _write_values(self, epoch: int) -> None:
-        call = self._call
-        if call is None or call.values is None:
-            return
-        is_first = not call.values.has_written
-        call.values.write(call.take_values(), epoch)
-        if is_first:
-            call.values.write_text(str(status()), epoch)
 
     def _say(self, text: str) -> None:
         logging.info("%s", text.strip())

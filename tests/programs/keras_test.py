@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +21,6 @@ from tf_interop.planning.types import Plan
 from tf_interop.runtime import keras_internals
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.settings import Policy, Settings
-from tf_interop.runtime.tensorboard import StageValuesWriter
 
 # Ten images in batches of four: Keras leaves the batch dimension open, and the last batch is
 # smaller.
@@ -316,50 +314,6 @@ def test_leaves_explicit_xla_alone(
     [warning] = [each for each in caplog.messages if "jit_compile=True" in each]
     assert "Compile it with jit_compile=False" in warning
     assert "XLA compiles the model's functions (jit_compile=True)" in capsys.readouterr().out
-
-
-def _summaries(log_dir: pathlib.Path) -> list[tuple[int, str, str, Any]]:
-    """Step, name, TensorBoard's plugin and value of everything in the one event file, in order."""
-    [file] = (log_dir / "conv_stages").iterdir()
-    return [
-        (
-            event.step,
-            value.tag.removeprefix("conv_stages/"),
-            value.metadata.plugin_data.plugin_name,
-            tf.make_ndarray(value.tensor).item(),
-        )
-        for record in tf.data.TFRecordDataset([str(file)])
-        for event in [tf.compat.v1.Event.FromString(record.numpy())]
-        for value in event.summary.value
-    ]
-
-
-def test_writes_values_of_each_epoch(keras: Any, tmp_path: pathlib.Path) -> None:
-    _fit(_model(keras), ConvStages("always", log_dir=tmp_path / "fit"), epochs=2)
-    summaries = _summaries(tmp_path / "fit")
-    # Forward, and the filters' gradients: three batches an epoch.
-    values = {"stages": 2.0, "convolutions_in_stages": 4.0, "stages_run": 6.0, "fallbacks": 0.0}
-    assert [each for each in summaries if each[2] == "scalars"] == [
-        (epoch, name, "scalars", value) for epoch in (0, 1) for name, value in values.items()
-    ]
-    [text] = [each for each in summaries if each[2] == "text"]
-    assert text[:2] == (0, "status")
-    assert b"tf_interop is on, policy always" in text[3]
-
-
-def test_puts_everything_back_where_the_values_cannot_be_written(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(self: StageValuesWriter) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(StageValuesWriter, "close", fail)
-    model = _model(tf.keras)
-    with pytest.raises(OSError, match="no space left"):
-        _predict(model, ConvStages("always", log_dir=tmp_path, verbose=0))
-    assert {name: value for _, name, _, value in _summaries(tmp_path)}["stages"] == 1
-    assert get_plugin().settings == Settings()
-    assert tensorflow_internals.plugin_optimizers_option() is None
 
 
 @pytest.mark.parametrize(
