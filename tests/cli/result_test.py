@@ -142,7 +142,7 @@ def test_every_command_has_json_and_is_documented_and_tested() -> None:
 def test_prints_one_document_with_the_fields_that_the_page_says(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finding = problem("does not work", "mend it", "a part")
+    finding = problem("does not work", "fix it", "a part")
     monkeypatch.setattr(doctor_command, "examine", lambda say: (finding,))
     result = CliRunner().invoke(cli, [name, *ARGUMENTS[name].split(), "--json"])
     assert result.exit_code == (1 if name == "doctor" else 0), result.stderr

@@ -22,7 +22,7 @@ _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"
     },
 )
 def doctor() -> Result:
-    """Says what works on this machine, and how to mend what does not.
+    """Says what works on this machine, and how to fix what does not.
 
     Looked at are Python, TensorFlow, the compiled libraries, driver, GPUs and cuDNN, whether the
     plugin can be registered, settings that leave it nothing to do, and whether a stage runs. It
@@ -46,8 +46,8 @@ def _show(findings: tuple[Finding, ...]) -> None:
     for finding in findings:
         mark = Text(finding.level.value, style=_STYLES[finding.level])
         table.add_row(mark, Text(finding.name), Text(finding.text))
-        if finding.mend:
-            table.add_row("", "", Text(f"→ {finding.mend}", style="bold"))
+        if finding.fix:
+            table.add_row("", "", Text(f"→ {finding.fix}", style="bold"))
     print_on(Console(), table)
     counts = [sum(each.level is level for each in findings) for level in Level]
     click.echo("\n{} ok, {} warnings, {} problems".format(*counts))

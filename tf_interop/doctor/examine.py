@@ -1,4 +1,4 @@
-"""Says what works on this machine, and how to mend what does not.
+"""Says what works on this machine, and how to fix what does not.
 
 The checks run in processes of their own, each of which writes what it finds to a file at once: what
 ends a process, such as a library that was built for another one, is then a finding too.
@@ -41,13 +41,13 @@ class Finding:
         name: what was looked at.
         level: how bad it is.
         text: what was found.
-        mend: what to do about it; empty for what is well.
+        fix: what to do about it; empty for what is well.
     """
 
     name: str
     level: Level
     text: str
-    mend: str = ""
+    fix: str = ""
 
 
 def ok(text: str, name: str = "") -> Finding:
@@ -55,14 +55,14 @@ def ok(text: str, name: str = "") -> Finding:
     return Finding(name, Level.OK, text)
 
 
-def warning(text: str, mend: str, name: str = "") -> Finding:
+def warning(text: str, fix: str, name: str = "") -> Finding:
     """A finding that something is not as one may expect."""
-    return Finding(name, Level.WARNING, text, mend)
+    return Finding(name, Level.WARNING, text, fix)
 
 
-def problem(text: str, mend: str = _REPORT_IT, name: str = "") -> Finding:
+def problem(text: str, fix: str = _REPORT_IT, name: str = "") -> Finding:
     """A finding that something does not work."""
-    return Finding(name, Level.PROBLEM, text, mend)
+    return Finding(name, Level.PROBLEM, text, fix)
 
 
 _Find = Callable[[], Finding | Iterable[Finding]]

@@ -112,50 +112,44 @@ def _cudnn() -> Finding:
     return ok(version or "none, and without a GPU none is needed")
 
 
-@CHECKS("TF_XLA_FLAGS")
-def _xla_flags() -> Finding:
-    flags = os.environ.get("TF_XLA_FLAGS", "")
-    clustering = re.search(r"--tf_xla_auto_jit=(\S+)", flags)
-    if clustering and clustering[1].strip("\"'") not in ("0", "off"):
-        return warning(
-            f"{flags}: XLA compiles clusters of every graph, and leaves nothing in them to stages",
-            "Take --tf_xla_auto_jit out of it.",
-        )
-    return ok(flags or "not set")
-
-
-@CHECKS("oneDNN")
-def _onednn() -> Finding:
-    value = os.environ.get("TF_ENABLE_ONEDNN_OPTS")
-    if value == "0":
-        return warning(
-            "off by TF_ENABLE_ONEDNN_OPTS=0: on a CPU TensorFlow's own convolutions, which stages "
-            "are compared with, are slower and round otherwise",
-            "Unset it, unless that is wanted.",
-        )
-    return ok("TensorFlow's default" if value is None else f"TF_ENABLE_ONEDNN_OPTS={value}")
-
-
-@CHECKS("workspace limit")
-def _workspace_limit() -> Finding:
-    name = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB"
-    value = os.environ.get(name)
-    if value is None:
-        return ok(f"TensorFlow's default ({name} is not set)")
-    if not value.strip().isdecimal() or not int(value):
-        return warning(
-            f"{name}={value!r} is no number of megabytes",
-            "Set it to one such as 4096, or unset it.",
-        )
-    return ok(f"{value} MB by {name}; algorithms that need more fall back")
-
-
-@CHECKS("TF32")
-def _tf32_override() -> Finding:
-    if os.environ.get("NVIDIA_TF32_OVERRIDE") != "0":
-        return ok("by TensorFlow's switch")
-    return warning(
-        "NVIDIA_TF32_OVERRIDE=0 turns it off below TensorFlow, which does not know of it",
+# Of environment variables that stand in the way: which values do, what they do, and the cure.
+_SETTINGS = (
+    (
+        "TF_XLA_FLAGS",
+        r"--tf_xla_auto_jit=(?!0|off)",
+        "XLA compiles clusters of every graph, and leaves nothing in them to stages",
+        "Take --tf_xla_auto_jit out of it.",
+    ),
+    (
+        "TF_ENABLE_ONEDNN_OPTS",
+        r"^0$",
+        "on a CPU TensorFlow's own convolutions, which stages are compared with, are slower and "
+        "round otherwise",
+        "Unset it, unless that is wanted.",
+    ),
+    (
+        "TF_CUDNN_WORKSPACE_LIMIT_IN_MB",
+        r"^(?!\s*0*[1-9]\d*\s*$)",
+        "it is no number of megabytes",
+        "Set it to one such as 4096, or unset it.",
+    ),
+    (
+        "NVIDIA_TF32_OVERRIDE",
+        r"^0$",
+        "it turns TF32 off below TensorFlow, which does not know of it",
         "Unset it, and use tf.config.experimental.enable_tensor_float_32_execution(False) and "
         "--no-tf32; or profile under it, too.",
-    )
+    ),
+)
+
+
+@CHECKS("settings")
+def _settings() -> Iterator[Finding]:
+    for name, in_the_way, what, fix in _SETTINGS:
+        value = os.environ.get(name)
+        if value is None:
+            yield ok("not set", name)
+        elif re.search(in_the_way, value):
+            yield warning(f"{value}: {what}", fix, name)
+        else:
+            yield ok(value, name)

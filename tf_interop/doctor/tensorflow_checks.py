@@ -72,40 +72,6 @@ def _plugin() -> Iterator[Finding]:
             )
 
 
-@CHECKS("use_plugin_optimizers")
-def _options() -> Iterator[Finding]:
-    import tensorflow as tf
-
-    options = tf.config.optimizer.get_experimental_options()
-    if options.get("disable_meta_optimizer"):
-        yield problem(
-            "all are off (disable_meta_optimizer), plugins among them",
-            "Do not set disable_meta_optimizer with tf.config.optimizer.",
-            "graph optimizers",
-        )
-    value = tensorflow_internals.plugin_optimizers_option()
-    if value is False:
-        yield warning(
-            "False: TensorFlow calls no plugin",
-            "tf_interop.enable() sets it; find out what turns it off.",
-        )
-    else:
-        yield ok("True" if value else "not set, which counts as on")
-
-
-@CHECKS("XLA clusters")
-def _xla() -> Finding:
-    import tensorflow as tf
-
-    jit = tf.config.optimizer.get_jit()
-    if not jit:
-        return ok("off (tf.config.optimizer.get_jit)")
-    return warning(
-        f"tf.config.optimizer.set_jit is {jit!r}: XLA leaves nothing in its clusters to stages",
-        "tf.config.optimizer.set_jit(False)",
-    )
-
-
 @CHECKS("Keras")
 def _keras() -> Iterator[Finding]:
     import tensorflow as tf
