@@ -176,10 +176,9 @@ class PlannedStage:
         """Checks what holds for a stage of any graph.
 
         Raises:
-            ValueError: the stage, a schedule or an alternative is not valid, or is not of the same
-                convolutions, each once; schedules are not in ascending order of their batch sizes;
-                or there is not one explanation for each lane. Names the field, such as
-                `.schedules[1].stage`.
+            ValueError: the stage or a schedule is not valid, or is not of the same convolutions,
+                each once; schedules are not in ascending order of their batch sizes; or there is
+                not one explanation for each lane. Names the field, such as `.schedules[1].stage`.
         """
         sizes = [schedule.batch_size for schedule in self.schedules]
         if sizes != sorted(set(sizes)) or min(sizes, default=1) < 1:
@@ -188,15 +187,11 @@ class PlannedStage:
         places = {".stage": self.stage}
         for number, schedule in enumerate(self.schedules):
             places[f".schedules[{number}].stage"] = schedule.stage
-        if self.explanation is not None:
-            for number, alternative in enumerate(self.explanation.alternatives):
-                places[f".explanation.alternatives[{number}].stage"] = alternative.stage
-            lanes = len(self.explanation.lanes)
-            if lanes != len(self.stage.lanes):
-                raise ValueError(
-                    f"Expected an entry for each of {len(self.stage.lanes)} lanes, got {lanes} at "
-                    "`.explanation.lanes`"
-                )
+        if self.explanation and len(self.explanation.lanes) != len(self.stage.lanes):
+            raise ValueError(
+                f"Expected {len(self.stage.lanes)} lanes, got {len(self.explanation.lanes)} at "
+                "`.explanation.lanes`"
+            )
         for place, stage in places.items():
             try:
                 stage.validate()
