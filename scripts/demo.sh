@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# Sets everything up and tunes NASNetMobile and InceptionV3 on this machine.
+# Sets everything up, tunes NASNetMobile and InceptionV3 on this machine, and writes reports of them.
 #
 #   scripts/demo.sh [OPTIONS]
 #
 # OPTIONS go to python/examples/demonstration.py (see its --help).
 set -euo pipefail
 cd "$(dirname "$0")/.."
+export PIP_ROOT_USER_ACTION=ignore TF_CPP_MIN_LOG_LEVEL=3
 scripts/setup.sh
-exec "$(realpath -m "${VENV:-.venv}")/bin/python" python/examples/demonstration.py "$@"
+# TensorFlow says some things whatever its log level is.
+"$(realpath -m "${VENV:-.venv}")/bin/python" python/examples/demonstration.py "$@" \
+  2> >(grep --line-buffered -Ev '^([IWE]0000 |WARNING: All log messages)' >&2)

@@ -11,10 +11,9 @@ import sys
 import tf_interop
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-NAMES = ("NASNetMobile", "InceptionV3")
 
 
-def test_tunes_both_networks_writes_plans_and_ends_in_a_sentence(tmp_path: pathlib.Path) -> None:
+def test_tunes_both_networks_and_ends_in_a_sentence_and_a_report(tmp_path: pathlib.Path) -> None:
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     environment.pop("TF_INTEROP_HOST_STAGES", None)
     result = subprocess.run(
@@ -30,11 +29,12 @@ def test_tunes_both_networks_writes_plans_and_ends_in_a_sentence(tmp_path: pathl
         check=False,
     )
     assert result.returncode == 0, result.stderr[-3000:]
-    differences = re.findall(r"stock TensorFlow's: (\S+), where the largest", result.stdout)
-    assert all(float(each) < 1e-4 for each in differences)
-    assert len(differences) == 2
-    for name, convolutions in zip(NAMES, (356, 94), strict=True):
+    differences = re.findall(r"stock TensorFlow's by (\S+) of", result.stdout)
+    assert len(differences) == 2 and all(float(each) < 1e-4 for each in differences)
+    for name, convolutions in (("NASNetMobile", 356), ("InceptionV3", 94)):
         (graph,) = tf_interop.load_plan(tmp_path / f"{name}.json").graphs
         assert (graph.convolution_count, graph.mode) == (convolutions, "inference")
-        said = "a step takes" if graph.narrow_units else "stock TensorFlow is fastest here"
-        assert re.search(f"^{name}, batch 1, 75x75: {said}", result.stdout, re.MULTILINE)
+        said = "times as fast as stock" if graph.changes_graph else "No significant gain"
+        assert re.search(f"^{name}, batch 1, inference: .*{said}", result.stdout, re.MULTILINE)
+        assert f"The report is in {tmp_path / name}.html." in result.stdout
+        assert f"<h1>{name}</h1>" in (tmp_path / f"{name}.html").read_text()

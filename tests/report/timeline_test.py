@@ -1,24 +1,20 @@
-"""When what runs as a plan has it, and the same as a trace."""
+"""When what runs as a plan has it."""
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import itertools
-import json
-from typing import Any
 
 import pytest
 from planning_values import make_problem
-from report_values import EVIL_NAME, network_plan, plan_without_values, planned_graph
+from report_values import network_plan, plan_without_values, planned_graph
 
 from tf_interop.planning.explain import explain_plan
 from tf_interop.planning.make import make_plan
-from tf_interop.planning.types import GraphPlan, GraphPrediction, Plan, UnstagedConvolution
+from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.report.graphs import shown_graphs
 from tf_interop.report.network import planned_nodes
 from tf_interop.report.timeline import Timeline
-from tf_interop.report.trace import trace_of_plan
 
 
 def timelines(graph: GraphPlan | None = None) -> tuple[Timeline, ...]:
@@ -101,58 +97,3 @@ def test_stages_that_no_planner_made_have_no_times() -> None:
     assert timelines(network_plan().graphs[0])
     assert not timelines(plan_without_values().graphs[0])
     assert not timelines(GraphPlan("f", 0, ()))
-
-
-# Of 3 convolutions one was measured.
-PARTLY_MEASURED = GraphPlan(
-    "f" * 16,
-    3,
-    (),
-    8,
-    GraphPrediction(2500.0, 2500.0, 10, 10, None, "exact", unmeasured_count=2),
-    (UnstagedConvolution("a", "GEMM", 2500.0, 10, before_stage=0),),
-    mode="training",
-)
-
-
-def events_of(plan: Plan, kind: str, name: str = "") -> list[dict[str, Any]]:
-    events = json.loads(json.dumps(trace_of_plan(plan)))["traceEvents"]
-    return [each for each in events if each["ph"] == kind and name in each["name"]]
-
-
-def test_events_of_a_trace_are_named_and_overlap_in_no_row() -> None:
-    plan = network_plan()
-    spans = events_of(plan, "X")
-    named = {(each["pid"], each["tid"]) for each in events_of(plan, "M", "thread_name")}
-    rows = collections.defaultdict(list)
-    for each in spans:
-        assert set(each) == {"name", "cat", "ph", "pid", "tid", "ts", "dur", "args"}
-        rows[each["pid"], each["tid"]].append((each["ts"], each["ts"] + each["dur"]))
-    assert rows.keys() <= named
-    for row in rows.values():
-        for (_, end), (start, _) in itertools.pairwise(sorted(row)):
-            assert end <= start + 1e-9
-    processes = events_of(plan, "M", "process_name")
-    assert [each["args"]["name"] for each in processes] == [
-        "batch 8: one after another",
-        "batch 8: in stages",
-    ]
-    [span] = [each for each in spans if each["name"] == EVIL_NAME and each["pid"] == 2]
-    assert span["args"] == {
-        "algorithm": "IMPLICIT_PRECOMP_GEMM", "time is": "modelled", "stage": 1, "alone_us": 48.0,
-    }  # fmt: skip
-    assert (span["cat"], span["dur"]) == ("stage 1", 62.0)
-
-
-def test_a_trace_says_what_times_are_and_what_is_lacking() -> None:
-    simulated = network_plan(simulated="made up")
-    kinds = {each["args"]["time is"] for each in events_of(simulated, "X")}
-    assert kinds == {"simulated", "modelled"}
-    assert trace_of_plan(simulated)["otherData"]["simulated"] == "made up"
-    [process] = events_of(Plan((PARTLY_MEASURED,)), "M", "process_name")
-    assert process["args"]["name"] == (
-        "batch 8, training: one after another (incomplete: 1 of 3 convolutions measured)"
-    )
-    # Graphs without times are left out.
-    both = Plan((*plan_without_values().graphs, *network_plan().graphs))
-    assert {each["pid"] for each in events_of(both, "X")} == {1, 2}

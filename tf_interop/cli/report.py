@@ -1,20 +1,14 @@
-"""The command `tf-interop report`: a plan as a page and a trace."""
+"""The command `tf-interop report`: a plan as a page."""
 
 from __future__ import annotations
 
-import json
 import pathlib
 
 import click
 from rich.console import Console
 
 from tf_interop.cli.command import Result, command
-from tf_interop.cli.options import (
-    image_size_option,
-    output_option,
-    target_option,
-    written_option,
-)
+from tf_interop.cli.options import image_size_option, output_option, target_option
 from tf_interop.cli.progress import work_on_model
 from tf_interop.errors import PlanError
 from tf_interop.planning.file import load_plan
@@ -22,34 +16,27 @@ from tf_interop.planning.show import summarize_graph
 from tf_interop.planning.types import Plan
 from tf_interop.report.graphs import shown_graphs
 from tf_interop.report.network import Network
-from tf_interop.report.trace import trace_of_plan
 from tf_interop.versioned_file import write_file
 
 # TensorFlow and Jinja are imported only where they are needed.
 
 _EXAMPLES = """
 report plan.json --model NASNetMobile -o report.html
-report plan.json --trace trace.json
+report plan.json
 
 A plan for a GPU, shown on a machine without one:
 report plan.json --model my_package.models:build --for 9.0
 """
-_DEFAULT_OUTPUT = "report.html"
+_DEFAULT_OUTPUT = pathlib.Path("report.html")
 
 
 @command(_EXAMPLES)
 @click.argument("plan_path", metavar="PLAN", type=click.Path(path_type=pathlib.Path))
-@output_option("REPORT.html", f"The page. [default: {_DEFAULT_OUTPUT}, where there is no --trace]")
+@output_option("REPORT.html", f"The page. [default: {_DEFAULT_OUTPUT}]")
 @click.option(
     "--model",
     help="The model that PLAN is for, as in tf-interop plan and tune: adds what depends on what, "
     "and what each part computes. It is traced; what was tuned is run once, on zeros.",
-)
-@written_option(
-    "--trace",
-    "trace_path",
-    "TRACE.json",
-    "The timelines of stages as a trace for ui.perfetto.dev or chrome://tracing.",
 )
 @click.option("--title", help="The page's title. [default: the model's name, or the plan's file]")
 @image_size_option
@@ -58,42 +45,35 @@ def report(
     plan_path: pathlib.Path,
     output_path: pathlib.Path | None,
     model: str | None,
-    trace_path: pathlib.Path | None,
     title: str | None,
     image_size: tuple[int, int] | None,
     target: str | None,
 ) -> Result:
-    """Shows PLAN as a page: what it gains, its network, its timelines, and reasons.
+    """Shows PLAN as a page.
 
-    The page is one file that needs no network. Every time in it says whether it was measured,
-    modelled or simulated.
+    It says what the plan gains, and why, and shows its network and its timelines. The page is one
+    file that needs no network. Every time in it says whether it was measured, modelled or
+    simulated.
     """
-    if output_path is None and trace_path is None:
-        output_path = pathlib.Path(_DEFAULT_OUTPUT)
+    output_path = output_path or _DEFAULT_OUTPUT
     plan = load_plan(plan_path)
     networks = () if model is None else _trace(model, plan, image_size, target)
     graphs = shown_graphs(plan)
-    if output_path is not None:
-        with Console(stderr=True).status("Drawing"):
-            # Jinja takes a while to import.
-            from tf_interop.report.page import render_page
+    title = title or model or plan_path.name
+    with Console(stderr=True).status("Drawing"):
+        # Jinja takes a while to import.
+        from tf_interop.report.page import render_page
 
-            page = render_page(plan, title=title or model or plan_path.name, networks=networks)
-            write_file(page.encode(), output_path, "page", PlanError)
-    if trace_path is not None:
-        write_file(json.dumps(trace_of_plan(plan)).encode(), trace_path, "trace", PlanError)
+        page = render_page(plan, title=title, networks=networks)
+        write_file(page.encode(), output_path, "page", PlanError)
 
     def show() -> None:
         for graph in graphs:
-            click.echo(f"{graph.title}: {graph.verdict}")
-        if output_path is not None:
-            click.echo(f"The report is in {output_path}.")
-        if trace_path is not None:
-            click.echo(f"The trace is in {trace_path}.")
+            click.echo(f"{title}, {graph.title}: {graph.verdict} {graph.doubt}".rstrip())
+        click.echo(f"The report is in {output_path}.")
 
     document = {
-        "page": output_path and str(output_path),
-        "trace": trace_path and str(trace_path),
+        "page": str(output_path),
         "graphs": [
             summarize_graph(each.planned) | {"verdict": each.verdict, "doubt": each.doubt}
             for each in graphs

@@ -20,12 +20,11 @@ from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.split_units import find_split_units
 from tf_interop.graph.units import find_units, planned_name
 from tf_interop.graph.view import GraphView
-from tf_interop.model.graphs import device_graph_of
-from tf_interop.model.graphs import trace as trace_graph
+from tf_interop.model.graphs import device_graph_of, trace
 from tf_interop.model.keras_functions import keras_of
 from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.profile.tables import describe_convolution
-from tf_interop.report.network import Network, NetworkNode, describe_filter, network_for
+from tf_interop.report.network import Network, NetworkNode, describe_filter, named_as_in
 from tf_interop.tuning.tune import step_to_tune
 
 
@@ -55,43 +54,34 @@ def networks_of_model(
         PlanError: the model has none of the graphs.
     """
     any_mode = ("inference", "training") if keras_of(model) is not None else ("inference",)
-    traced: dict[tuple[int, str, bool, bool], Network] = {}
+    found: list[str] = []
 
-    def trace(graph: GraphPlan, mode: str) -> Network:
-        batch_size, is_tuned, is_split = (
-            graph.batch_size or 1,
-            graph.measured is not None,
-            bool(graph.split_units),
-        )
-        key = batch_size, mode, is_tuned, is_split
-        if key not in traced:
+    def network_of(graph: GraphPlan) -> Network | None:
+        for mode in [graph.mode] if graph.mode else any_mode:
+            batch_size = graph.batch_size or 1
             say(f"Tracing batch {batch_size}, {mode}")
             options: dict[str, Any] = {
                 "batch_size": batch_size,
                 "training": mode == "training",
                 "image_size": image_size,
             }
-            if is_tuned:
-                step = step_to_tune(trace_graph(model, **options), batch_size, image_size)
-                traced[key] = _network_of_units(*step, is_split)
+            if graph.measured is not None:
+                step = step_to_tune(trace(model, **options), batch_size, image_size)
+                network = _network_of_units(*step, is_split=bool(graph.split_units))
             else:
-                _, graph_def = device_graph_of(
-                    model, **options, compute_capability=compute_capability
-                )
-                traced[key] = _network_of_convolutions(graph_def)
-        return traced[key]
+                options["compute_capability"] = compute_capability
+                network = _network_of_convolutions(device_graph_of(model, **options)[1])
+            if network.fingerprint == graph.fingerprint:
+                return named_as_in(graph, network)
+            found.append(network.fingerprint)
+        return None
 
-    networks = tuple(
-        network_for(
-            graph, (trace(graph, mode) for mode in ([graph.mode] if graph.mode else any_mode))
-        )
-        for graph in plan.graphs
-    )
+    networks = tuple(map(network_of, plan.graphs))
     if plan.graphs and not any(networks):
-        found = ", ".join(network.fingerprint for network in traced.values())
         raise PlanError(
-            f"Expected the graph {plan.graphs[0].fingerprint} of the plan, got {found}. "
-            "Name the model that was planned, and what it was planned for with --for."
+            f"Expected the graph {plan.graphs[0].fingerprint} of the plan, got "
+            f"{', '.join(found)}. Name the model that was planned, and what it was planned for "
+            "with --for."
         )
     return networks
 
@@ -113,7 +103,7 @@ def _network_of_convolutions(graph_def: graph_pb2.GraphDef) -> Network:
 
 
 def _network_of_units(
-    graph_def: graph_pb2.GraphDef, fetches: Sequence[str], is_split: bool
+    graph_def: graph_pb2.GraphDef, fetches: Sequence[str], *, is_split: bool
 ) -> Network:
     view = GraphView(graph_def)
     properties = GraphProperties(view)

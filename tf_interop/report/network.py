@@ -7,7 +7,6 @@ A plan names convolutions or units and holds no dependencies. They come from the
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 
 from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind, Refusal
 from tf_interop.graph.fingerprint import canonical_names
@@ -74,22 +73,15 @@ def planned_nodes(graph: GraphPlan) -> list[str]:
     ]
 
 
-def network_for(graph: GraphPlan, networks: Iterable[Network]) -> Network | None:
-    """The network that a plan's entry is for, its nodes named as in the plan.
-
-    Args:
-        graph: an entry of a plan.
-        networks: to choose from.
-
-    Returns:
-        The first one that holds everything that the entry names; None where there is none.
-    """
-    for network in networks:
-        if network.fingerprint == graph.fingerprint:
-            renamed = _named_as(planned_nodes(graph), network)
-            if renamed is not None:
-                return renamed
-    return None
+def named_as_in(graph: GraphPlan, network: Network) -> Network:
+    """A network with the names that a plan's entry has: a trace may number scopes otherwise."""
+    names = canonical_names(node.name for node in network.nodes)
+    planned = {canonical: name for name, canonical in canonical_names(planned_nodes(graph)).items()}
+    nodes = tuple(
+        dataclasses.replace(node, name=planned.get(names[node.name], node.name))
+        for node in network.nodes
+    )
+    return dataclasses.replace(network, nodes=nodes)
 
 
 def describe_filter(configuration: ConvolutionConfiguration) -> str:
@@ -107,20 +99,3 @@ def describe_filter(configuration: ConvolutionConfiguration) -> str:
         ConvolutionKind.BACKWARD_FILTER: " ∂w",
     }[configuration.kind]
     return sizes + gradient
-
-
-def _named_as(planned: Iterable[str], network: Network) -> Network | None:
-    """The network with the plan's names; None where it lacks one of them."""
-    planned = set(planned)
-    names = [node.name for node in network.nodes]
-    if not planned <= set(names):
-        # A trace of its own may have numbered scopes otherwise.
-        name_of = {canonical: name for name, canonical in canonical_names(planned).items()}
-        canonical = canonical_names(names)
-        names = [name_of.get(canonical[name], name) for name in names]
-        if not planned <= set(names):
-            return None
-    nodes = zip(network.nodes, names, strict=True)
-    return dataclasses.replace(
-        network, nodes=tuple(dataclasses.replace(node, name=name) for node, name in nodes)
-    )
