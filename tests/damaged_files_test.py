@@ -10,7 +10,6 @@ import pytest
 from formats_test import FORMATS, Format, documents
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from profile_values import GPU
 
 from tf_interop.errors import TfInteropError
 from tf_interop.profile.file import open_profile
@@ -74,7 +73,7 @@ def test_is_refused_or_read_back(form: Format, tmp_path: pathlib.Path, data: st.
     except TfInteropError:
         return
     if form.name == "tf_interop.profile":
-        with open_profile(path, GPU) as file:
+        with open_profile(path, value.device) as file:
             assert file.profile.entries == value.entries
     form.save(value, path)
     assert form.load(path) == value
