@@ -34,7 +34,6 @@ def make_block(repetition: int, *step_ms: float, **others: object) -> Block:
         third_quartile_ms=float(np.quantile(step_ms, 0.75)),
         first_step_ms=500.0,
         memory_peak_bytes=1_000_000,
-        gpu_utilization=None,
         stage_count=0,
         fallbacks={},
     )

@@ -1,4 +1,4 @@
-"""What becomes of a process of a benchmark, and how busy the GPU is while it times steps."""
+"""What becomes of a process of a benchmark."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import time
 
 import pytest
 from benchmark_values import CASE, OPTIONS, make_block
-from fake_nvml import A100, H200, FakeNvml
 
 import tf_interop
-from tf_interop.benchmark import child as benchmark_child
 from tf_interop.benchmark.child import Outcome, Request, run_child
 from tf_interop.benchmark.result import FailureKind, Variant
 
@@ -32,7 +30,7 @@ def test_gives_what_the_process_writes(module: pathlib.Path) -> None:
         "block = dict.fromkeys(('median_ms', 'first_quartile_ms', 'third_quartile_ms'),\n"
         "                      float(asked['case']['batch_size']))\n"
         "block |= {'repetition': 3, 'steps': 1, 'first_step_ms': 500.0,\n"
-        "          'memory_peak_bytes': 1000000, 'gpu_utilization': None, 'stage_count': 0,\n"
+        "          'memory_peak_bytes': 1000000, 'stage_count': 0,\n"
         "          'fallbacks': {}}\n"
         "pathlib.Path(sys.argv[2]).write_text(json.dumps({'block': block}))\n"
     )
@@ -98,40 +96,3 @@ def test_runs_with_this_package_and_not_with_sources_in_the_working_directory(
     failure = run_child(REQUEST, 60.0, module=module.stem).failure
     assert failure is not None
     assert str(tf_interop.__file__) in failure.message
-
-
-class BusyNvml(FakeNvml):
-    """Says 20 % and 60 % by turns for the H200, and 99 % for others."""
-
-    def __init__(self, *gpus: object, **others: object) -> None:
-        super().__init__(*gpus, **others)  # type: ignore[arg-type]
-        self.asked = 0
-
-    def nvmlDeviceGetUtilizationRates(self, gpu: object) -> object:  # noqa: N802
-        self.asked += 1
-        gpu_percent = (60, 20)[self.asked % 2] if gpu is H200 else 99
-        return type("Rates", (), {"gpu": gpu_percent})()
-
-
-@pytest.mark.parametrize(
-    ("nvml", "seconds", "expected"),
-    [
-        (BusyNvml(A100, H200), 0.3, 0.4),
-        # NVML does not resolve so little time.
-        (BusyNvml(A100, H200), 0.02, None),
-        (BusyNvml(), 0.15, None),
-        (BusyNvml(has_driver=False), 0.15, None),
-        (BusyNvml(A100, H200, refused=("nvmlDeviceGetUtilizationRates",)), 0.15, None),
-    ],
-)
-def test_utilization_is_the_mean_of_samples_of_the_visible_gpu_where_it_tells(
-    monkeypatch: pytest.MonkeyPatch, nvml: BusyNvml, seconds: float, expected: float | None
-) -> None:
-    monkeypatch.setattr(benchmark_child, "_SECONDS_BETWEEN_SAMPLES", 0.005)
-    monkeypatch.setattr(benchmark_child, "_SHORTEST_SAMPLED_SECONDS", 0.1)
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    with benchmark_child._utilization_sampled() as mean:
-        time.sleep(seconds)
-        assert mean() == (expected and pytest.approx(expected, abs=0.05))
-    assert nvml.open_count == 0

@@ -70,7 +70,7 @@ def _summary_of_ours(*blocks: Block) -> Summary:
 
 def test_a_summary_is_of_all_blocks() -> None:
     assert _summary_of_ours(
-        make_block(4, 4.0, 1.0, 3.0, memory_peak_bytes=7, gpu_utilization=0.5, first_step_ms=100.0),
+        make_block(4, 4.0, 1.0, 3.0, memory_peak_bytes=7, first_step_ms=100.0),
         make_block(
             5,
             2.0,
@@ -92,7 +92,6 @@ def test_a_summary_is_of_all_blocks() -> None:
         highest_speedup=None,
         first_step_ms=200.0,
         memory_peak_bytes=9,
-        gpu_utilization=0.5,
         blocks=2,
         stages="0–2",
         fallbacks=3,

@@ -18,13 +18,11 @@ import pathlib
 import re
 import resource
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -43,16 +41,12 @@ from tf_interop.benchmark.result import (
 )
 from tf_interop.child_process import child_environment, describe_end, module_command
 from tf_interop.errors import BenchmarkError, TfInteropError
-from tf_interop.measure.nvidia import utilization_reader
 from tf_interop.planning.file import load_plan, save_plan
 from tf_interop.planning.variants import without_concurrency, without_pinning
 from tf_interop.tensorflow_messages import CHATTER
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 _LINES_SHOWN = 5
-_SECONDS_BETWEEN_SAMPLES = 0.05
-# NVML averages over up to a second: of less it says what was before.
-_SHORTEST_SAMPLED_SECONDS = 1.0
 # Of a message of TensorFlow's, which may hold a whole graph.
 _LONGEST_MESSAGE = 600
 
@@ -239,12 +233,10 @@ def _measure(request: Request, variant: Variant) -> Block:
         run()
     if has_gpu:
         tf.config.experimental.reset_memory_stats("GPU:0")
-    with _utilization_sampled() as mean_utilization:
-        step_ms = [_time_ms(run)]
-        # Not by the clock: a step that was waited for is one that was timed.
-        while len(step_ms) < options.steps or math.fsum(step_ms) < options.seconds * 1e3:
-            step_ms.append(_time_ms(run))
-        utilization = mean_utilization()
+    step_ms = [_time_ms(run)]
+    # Not by the clock: a step that was waited for is one that was timed.
+    while len(step_ms) < options.steps or math.fsum(step_ms) < options.seconds * 1e3:
+        step_ms.append(_time_ms(run))
     if has_gpu:
         peak_bytes = int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
     else:
@@ -267,7 +259,6 @@ def _measure(request: Request, variant: Variant) -> Block:
         third_quartile_ms=third_quartile_ms,
         first_step_ms=round(first_step_ms, 1),
         memory_peak_bytes=peak_bytes,
-        gpu_utilization=utilization,
         stage_count=stage_count,
         fallbacks=dict(seen.counters.fallbacks),
     )
@@ -336,37 +327,6 @@ def _time_ms(run: Callable[[], None]) -> float:
     start = time.perf_counter_ns()
     run()
     return (time.perf_counter_ns() - start) / 1e6
-
-
-@contextlib.contextmanager
-def _utilization_sampled() -> Iterator[Callable[[], float | None]]:
-    """Samples how busy the GPU is; gives a function for the mean since then."""
-    samples: list[float] = []
-    ended = threading.Event()
-
-    with utilization_reader() as read:
-
-        def sample() -> None:
-            while not ended.wait(_SECONDS_BETWEEN_SAMPLES):
-                value = read()
-                if value is not None:
-                    samples.append(value)
-
-        def mean() -> float | None:
-            is_long = time.monotonic() - begin >= _SHORTEST_SAMPLED_SECONDS
-            return statistics.fmean(samples) if samples and is_long else None
-
-        begin = time.monotonic()
-        thread = threading.Thread(target=sample, daemon=True)
-        # On a CPU it would only take time from what is measured.
-        if read() is not None:
-            thread.start()
-        try:
-            yield mean
-        finally:
-            ended.set()
-            if thread.is_alive():
-                thread.join()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from typing import Annotated
 import msgspec
 
 from tf_interop.errors import BenchmarkError
-from tf_interop.profile.entries import Share
 from tf_interop.profile.types import ProfiledDevice
 from tf_interop.versioned_file import VersionedFormat
 
@@ -170,8 +169,6 @@ class Block:
             tries algorithms; tracing is not in it.
         memory_peak_bytes: on a GPU the most that TensorFlow's allocator had handed out while steps
             were timed; on a CPU the most that the whole process held, TensorFlow included.
-        gpu_utilization: mean share of the time in which a kernel ran, by NVML; None where there is
-            no GPU, or steps were timed for less than a second, which NVML does not resolve.
         stage_count: stages and narrow units in the graphs that ran.
         fallbacks: how often stages did not do as planned, by reason, in all steps.
     """
@@ -183,7 +180,6 @@ class Block:
     third_quartile_ms: Milliseconds
     first_step_ms: Milliseconds
     memory_peak_bytes: Count
-    gpu_utilization: Share | None
     stage_count: Count
     fallbacks: dict[str, Count]
 
@@ -241,7 +237,6 @@ class Summary:
         highest_speedup: likewise.
         first_step_ms: the median of the blocks.
         memory_peak_bytes: the highest of the blocks.
-        gpu_utilization: the mean of the blocks that have one; None where none has.
         blocks: how many.
         stages: how many ran, such as `4`, or `0–4` where blocks differ.
         fallbacks: how often stages did not do as planned.
@@ -258,7 +253,6 @@ class Summary:
     highest_speedup: float | None
     first_step_ms: float
     memory_peak_bytes: int
-    gpu_utilization: float | None
     blocks: int
     stages: str
     fallbacks: int
@@ -332,7 +326,6 @@ class Benchmark:
         # One turn says nothing of how far turns differ.
         has_range = bool(speedups) and min(speedups) < max(speedups)
         median_ms = statistics.median(of_turn.values())
-        utilizations = [each.gpu_utilization for each in blocks if each.gpu_utilization is not None]
         stages = sorted({block.stage_count for block in blocks})
         return Summary(
             median_ms=median_ms,
@@ -346,7 +339,6 @@ class Benchmark:
             highest_speedup=max(speedups) if has_range else None,
             first_step_ms=statistics.median(block.first_step_ms for block in blocks),
             memory_peak_bytes=max(block.memory_peak_bytes for block in blocks),
-            gpu_utilization=statistics.fmean(utilizations) if utilizations else None,
             blocks=len(blocks),
             stages="–".join(map(str, dict.fromkeys((stages[0], stages[-1])))),
             fallbacks=result.fallbacks.total(),

@@ -13,14 +13,14 @@ from rich.console import Console
 
 from tf_interop.benchmark.result import Benchmark, Case, Result, Summary, Variant
 from tf_interop.errors import BenchmarkError
-from tf_interop.tables import UNKNOWN, new_table, percent, print_on
+from tf_interop.tables import UNKNOWN, new_table, print_on
 from tf_interop.versioned_file import write_file
 
 _ON_A_CPU = (
     "Measured on a CPU, where units run on one core each. Of stages on a GPU it says nothing."
 )
 _MEMORY_IS = {
-    "host": "memory: of the whole process (RSS). GPU busy: there is no GPU to ask.",
+    "host": "memory: of the whole process (RSS).",
     "cudnn": "memory: the peak of TensorFlow's GPU allocator while steps were timed.",
 }
 CSV_COLUMNS = (
@@ -42,7 +42,7 @@ def show_benchmark(benchmark: Benchmark, console: Console) -> None:
     for case, results in benchmark.by_case.items():
         table = new_table(case.name_on(device))
         table.add_column("")
-        for column in ("median", "quartiles", "times as fast", "first step", "memory", "GPU busy"):
+        for column in ("median", "quartiles", "times as fast", "first step", "memory"):
             table.add_column(column, justify="right", no_wrap=True)
         table.add_column("stages", justify="right")
         for result in results:
@@ -114,14 +114,13 @@ def write_csv(benchmark: Benchmark, path: pathlib.Path) -> None:
 def _cells(benchmark: Benchmark, result: Result) -> tuple[str, ...]:
     summary = benchmark.summarize(result)
     if summary is None:
-        return (UNKNOWN,) * 7
+        return (UNKNOWN,) * 6
     return (
         f"{summary.median_ms:.2f} ms",
         f"{summary.first_quartile_ms:.2f}–{summary.third_quartile_ms:.2f}",
         times_as_fast(benchmark, result),
         f"{summary.first_step_ms / 1e3:.1f} s",
         f"{summary.memory_peak_bytes / 1e6:.0f} MB",
-        percent(summary.gpu_utilization),
         summary.stages,
     )
 

@@ -66,25 +66,6 @@ def free_memory_bytes() -> int | None:
 
 
 @contextlib.contextmanager
-def utilization_reader() -> Iterator[Callable[[], float | None]]:
-    """A function that tells how busy the first visible GPU is, for as long as `with` lasts.
-
-    It gives the share of the driver's last sampling period, a sixth of a second to a second, in
-    which a kernel ran; None where there is no visible GPU or its driver does not tell.
-    """
-    with _nvml() as nvml:
-        handles = [] if nvml is None else _visible_handles(nvml)
-
-        def read() -> float | None:
-            if not handles:
-                return None
-            rates = _ask(None, nvml.nvmlDeviceGetUtilizationRates, handles[0])
-            return None if rates is None else float(rates.gpu) / 100
-
-        yield read
-
-
-@contextlib.contextmanager
 def _nvml() -> Iterator[Any]:
     """The module pynvml while NVML is open; None where there is no driver."""
     import pynvml
