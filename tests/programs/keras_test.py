@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
-from unnoticed import in_threads, stages_run
+from unnoticed import stages_run
 
 import tf_interop
 from tf_interop import tensorflow_internals
@@ -157,19 +157,6 @@ def test_history_holds_the_number_of_stages_for_each_epoch(keras: Any) -> None:
     assert np.diff(run).tolist() == [8, 8]
 
 
-def test_plan_of_an_earlier_run_gives_the_same_stages(keras: Any) -> None:
-    always = ConvStages("always", verbose=0)
-    expected = _fit(_model(keras), always, **VALIDATION)
-    plan = tf_interop.status().plan
-    get_plugin().forget_reports()
-    planned = ConvStages(plan=plan, verbose=0)
-    assert _fit(_model(keras), planned, **VALIDATION) == expected
-    assert expected["conv_stages"] == [3]
-    assert {report.plan.fingerprint for report in planned.graphs} == {
-        report.plan.fingerprint for report in always.graphs
-    }
-
-
 @pytest.mark.parametrize("option", [None, True, False])
 def test_makes_stages_in_its_call_alone_and_restores_what_was_there(
     keras: Any, option: bool | None
@@ -264,14 +251,6 @@ def test_call_inside_a_hook_with_a_callback_of_its_own(keras: Any) -> None:
     assert (inner.stage_count, outer.stage_count) == (1, 3)
     assert get_plugin().settings == Settings()
     assert tensorflow_internals.plugin_optimizers_option() is None
-
-
-def test_calls_in_two_threads_at_once_run(keras: Any) -> None:
-    expected = _fit(_model(keras), epochs=3)["loss"]
-    models = [_model(keras), _model(keras)]
-    fits = in_threads(lambda model: _fit(model, ConvStages("always", verbose=0), epochs=3), models)
-    for history in fits:
-        _assert_close(history["loss"], expected)
 
 
 def _jit_compile_during(model: Any, callback: ConvStages) -> bool:

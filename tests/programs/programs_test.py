@@ -196,26 +196,6 @@ def test_program(make: Callable[[], Program]) -> None:
     assert_unnoticed(make)
 
 
-def test_data_pipeline() -> None:
-    """In a process of its own: pipelines keep the option that TensorFlow was started with."""
-    run_python(
-        """
-    import numpy as np
-    import tensorflow as tf
-    import tf_interop
-    from unnoticed import IMAGE, conv
-    tf_interop.enable("always")
-    def add_branches(image):
-        return conv(image, 0) + conv(image, 1)
-    images = tf.data.Dataset.from_tensors(IMAGE).repeat(4)
-    results = list(images.map(add_branches, num_parallel_calls=4))
-    assert tf_interop.status().counters.stages_run == 4
-    for result in results:
-        np.testing.assert_array_equal(result, add_branches(tf.constant(IMAGE)))
-    """
-    )
-
-
 UNKNOWN = tf.TensorSpec([None, None, None, None], tf.float32)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 
+import tensorflow as tf
 from tensorflow.core.framework import tensor_shape_pb2, types_pb2
 
 from tf_interop.convolution import Shape
@@ -140,19 +140,9 @@ class GraphProperties:
         if "value" not in attributes:
             return None
         tensor = attributes["value"].tensor
-        dimensions = tensor.tensor_shape.dim
-        if tensor.dtype != types_pb2.DT_INT32 or len(dimensions) != 1:
+        if tensor.dtype != types_pb2.DT_INT32 or len(tensor.tensor_shape.dim) != 1:
             return None
-        count = dimensions[0].size
-        if tensor.tensor_content:
-            if len(tensor.tensor_content) != 4 * count:
-                return None
-            sizes = struct.unpack(f"<{count}i", tensor.tensor_content)
-        else:
-            # A TensorProto leaves out values that equal the last one, and zeros altogether.
-            values = list(tensor.int_val)[:count] or [0]
-            sizes = tuple(values + values[-1:] * (count - len(values)))
-        return tuple(size if size >= 0 else None for size in sizes)
+        return tuple(size if size >= 0 else None for size in tf.make_ndarray(tensor).tolist())
 
 
 def _shape_list(view: GraphView, node_index: int, attribute: str) -> list[Shape | None]:
