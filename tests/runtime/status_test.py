@@ -1,24 +1,14 @@
-"""What the plugin did: what the status says in words, and the file of a run."""
+"""What the status says in words of what the plugin did."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import tensorflow as tf
-from unnoticed import ROOT
 
 import tf_interop
 from tf_interop.runtime.kernel_library import Counters
-from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.status import Status
-
-LIBRARY = str(get_plugin().library.build_info.path)
-
 
 OFF = Status(is_on=True, why_off="")
 
@@ -72,40 +62,3 @@ def test_sets_graphs_of_earlier_settings_apart(plugin_as_after_import: None) -> 
 
     tf_interop.enable(policy="always")
     assert tf_interop.status().current_graphs == made.graphs
-
-
-PROGRAM = """
-import sys
-import tensorflow as tf
-
-@tf.function(jit_compile=False)
-def branches(x):
-    whole = tf.nn.conv2d(tf.cast(x, tf.int32), tf.ones([1, 1, 2, 2], tf.int32), 1, "SAME")
-    single = [tf.nn.conv2d(x, tf.ones([side, side, 2, 2]), 1, "SAME") for side in (1, 3)]
-    return tf.concat([tf.cast(whole, tf.float32), *single], -1)
-
-branches(tf.ones([1, 4, 4, 2]))
-sys.exit(int(sys.argv[1]))
-"""
-
-
-def test_run_writes_what_the_plugin_did_also_where_the_program_fails(
-    tmp_path: pathlib.Path,
-) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM)
-    options = ["--policy", "always", "--save-run", "run.json"]
-    result = subprocess.run(
-        [sys.executable, "-m", "tf_interop", "run", *options, "program.py", "3"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TF_INTEROP_LIBRARY": LIBRARY},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 3, result.stderr
-    record = json.loads((tmp_path / "run.json").read_text())
-    assert record["command"] == "program.py 3"
-    assert record["stages_run"] == 1 and record["device"]
-    [graph] = record["graphs"]
-    assert (graph["convolutions"], graph["stages"], graph["device_type"]) == (2, 1, "CPU")
-    assert [refusal["reason"] for refusal in graph["refusals"]] == ["dtype"]

@@ -13,7 +13,6 @@ import traceback
 from typing import Any
 
 import click
-import msgspec
 import wrapt
 
 import tf_interop
@@ -28,17 +27,15 @@ from tf_interop.cli.options import (
     profile_option,
     written_option,
 )
-from tf_interop.errors import PlanError, TfInteropError
+from tf_interop.errors import TfInteropError
 from tf_interop.planning.file import load_plan, save_plan
 from tf_interop.profile.file import load_profile
-from tf_interop.versioned_file import in_lines, write_file
 
 # TensorFlow takes seconds to import, and a program that is run wants to do that itself.
 
 _EXAMPLES = """
 run --plan plan.json train.py --epochs 1
 run --policy always --report -m my_package.train --epochs 1
-run --plan plan.json --save-run run.json train.py
 """
 
 
@@ -52,7 +49,6 @@ class _Run:
         is_module: whether `program` is a module, as after `python -m`.
         report: whether to say at the end what the plugin did.
         plan_path: where to write the plan at the end; None for nowhere.
-        record_path: where to write the record of the run; None for nowhere.
     """
 
     program: str
@@ -60,7 +56,6 @@ class _Run:
     is_module: bool
     report: bool
     plan_path: pathlib.Path | None
-    record_path: pathlib.Path | None
 
     def __call__(self) -> None:
         """Runs the program; it decides how the process ends, unless a result is not written."""
@@ -99,7 +94,7 @@ class _Run:
 
     def _finish(self, *, has_failed: bool) -> bool:
         """Reports and saves as far as asked for; returns whether that went well."""
-        if not (self.report or self.plan_path or self.record_path):
+        if not (self.report or self.plan_path):
             return True
         if "tensorflow" not in sys.modules:
             if not has_failed:
@@ -108,25 +103,17 @@ class _Run:
         status = tf_interop.status()
         if self.report:
             click.echo(str(status), err=True, nl=False)
+        if self.plan_path is None:
+            return True
+        if not status.plan.graphs:
+            print_error(f"Expected stages or units to save in '{self.plan_path}', got none.")
+            return False
         try:
-            if self.record_path is not None:
-                self._save_record(status, self.record_path)
-            if self.plan_path is not None:
-                if not status.stage_count + status.narrow_unit_count:
-                    raise PlanError(
-                        f"Expected stages or narrow units to save in '{self.plan_path}', got none."
-                    )
-                save_plan(status.plan, self.plan_path)
+            save_plan(status.plan, self.plan_path)
         except TfInteropError as error:
             print_error(error.on_command_line)
             return False
         return True
-
-    def _save_record(self, status: tf_interop.Status, path: pathlib.Path) -> None:
-        from tf_interop.runtime.status import record_run
-
-        record = msgspec.to_builtins(record_run(status, (self.program, *self.arguments)))
-        write_file(f"{in_lines(record)}\n".encode(), path, "record", TfInteropError)
 
 
 def _is_raised_by_runpy(error: ImportError) -> bool:
@@ -167,12 +154,6 @@ def _is_raised_by_runpy(error: ImportError) -> bool:
     "saved_plan_path",
     "OUT.json",
     "Write the stages that were made to a plan file when the program ends.",
-)
-@written_option(
-    "--save-run",
-    "record_path",
-    "RUN.json",
-    "Write what the plugin did as JSON when the program ends.",
 )
 @click.option("--report", is_flag=True, help="Say on stderr at the end what the plugin did.")
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as after python -m.")

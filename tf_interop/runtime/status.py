@@ -1,13 +1,11 @@
-"""What the plugin does in this process, for people, for programs and for files of runs."""
+"""What the plugin does in this process, for people and for programs."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import datetime
 import io
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -15,7 +13,6 @@ from rich.table import Table
 from tf_interop import tensorflow_internals
 from tf_interop.errors import TfInteropError
 from tf_interop.graph.xla_functions import XlaFunction, XlaFunctionFinder, xla_auto_clustering
-from tf_interop.measure.device import running_device, this_cpu
 from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.runtime.graph_pass import NOTHING_TO_PLAN_FROM, PassReport
 from tf_interop.runtime.kernel_library import Counters
@@ -153,39 +150,6 @@ def status() -> Status:
         xla_functions=_xla_function_finder.find(),
         xla_auto_clustering=xla_auto_clustering(),
     )
-
-
-def record_run(status: Status, command: Sequence[str]) -> dict[str, Any]:
-    """What the plugin did in this process, as plain values and dataclasses.
-
-    Args:
-        status: what `tf_interop.status()` says.
-        command: the program and its arguments.
-    """
-    gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
-    return {
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "device": (gpu or this_cpu()).name,
-        "command": " ".join(command),
-        "made_with": {"tensorflow": tensorflow_internals.tensorflow_version()},
-        "graphs": [
-            {
-                "fingerprint": report.plan.fingerprint,
-                "batch_size": report.plan.batch_size,
-                "device_type": report.device_type,
-                "convolutions": report.convolution_count,
-                "stages": len(report.plan.stages),
-                "narrow_units": len(report.plan.narrow_units),
-                "refusals": report.refusals,
-                "why_unchanged": report.why_unchanged,
-            }
-            for report in reversed(status.graphs)
-        ],
-        "stages_run": status.counters.stages_run,
-        "fallbacks": status.counters.fallbacks,
-        "refused_lane_options": status.counters.refused_lane_options,
-        "failures": {failure.cause: failure.count for failure in status.failures},
-    }
 
 
 def _graph_table(graphs: Sequence[PassReport]) -> Table:
