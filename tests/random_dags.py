@@ -25,7 +25,7 @@ def random_follows(dag: Dag, seed: int) -> Dag:
     return [[each for each in needs if chance.random() < 0.8] for needs in dag]
 
 
-def random_options(seed: int, spread: float = 0.0) -> Callable[[Lanes], list[StageOption]]:
+def random_options(seed: int) -> Callable[[Lanes], list[StageOption]]:
     """Ways to run stages; none where there is a single lane of several nodes."""
 
     def options(lanes: Lanes) -> list[StageOption]:
@@ -38,8 +38,8 @@ def random_options(seed: int, spread: float = 0.0) -> Callable[[Lanes], list[Sta
             return []
         latency = round(alone * chance.uniform(0.5, 1.2))
         return [
-            StageOption(latency, 15 * len(nodes), spread * latency),
-            StageOption(latency + 3, 11 * len(nodes), spread * latency),
+            StageOption(latency, 15 * len(nodes)),
+            StageOption(latency + 3, 11 * len(nodes)),
         ]
 
     return options
@@ -52,18 +52,15 @@ def random_space(
     budget: int | None = None,
     max_lanes: int = 4,
     max_lane_length: int = 1,
-    spread: float = 0.0,
-    single_head: bool = False,
 ) -> Space:
     """A space of a DAG with stages that cost at random; the same seed gives the same."""
     return Space(
         dag,
-        random_options(seed, spread),
+        random_options(seed),
         follows=random_follows(dag, seed),
         available_bytes=None if budget is None else _alive_bytes_left(dag, budget),
         max_lanes=max_lanes,
         max_lane_length=max_lane_length,
-        single_head=single_head,
     )
 
 

@@ -20,7 +20,7 @@ from tf_interop.measure.device import this_cpu
 from tf_interop.model import make_plan as make_plan_of_model
 from tf_interop.model.collect import CollectOptions, collect_configurations
 from tf_interop.planning.file import load_plan, save_plan
-from tf_interop.planning.make import PlanOptions, make_plan
+from tf_interop.planning.make import make_plan
 from tf_interop.planning.problem import PlanningProblem
 from tf_interop.planning.types import GraphPlan, Plan, PlannedStage
 from tf_interop.profile.entries import Entry
@@ -157,11 +157,6 @@ def test_says_what_it_is_doing() -> None:
     tf_interop.plan(build(), _profile(2), batch_sizes=[2], say=said.append)
     assert said[:2] == ["Tracing batch 2", "Planning branches, inference, batch 2"]
     assert said[-1] == "Planning branches, inference, batch 2: 3 of 3 convolutions"
-
-    # And that it joins what was searched in bounds.
-    options = PlanOptions(max_transitions=0)
-    tf_interop.plan(build(), _profile(2), batch_sizes=[2], options=options, say=said.append)
-    assert said[-1] == "Planning branches, inference, batch 2: joining stages, 0 changes made"
 
 
 def test_no_plan_passes_that_the_graph_does_not_allow(monkeypatch: pytest.MonkeyPatch) -> None:

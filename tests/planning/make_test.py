@@ -35,7 +35,6 @@ EXACT = PlanOptions()
 # So wide that nothing is cut off.
 BOUNDED = PlanOptions(max_transitions=0, width=100_000)
 NARROW = PlanOptions(max_transitions=0, width=1)
-IN_BOUNDS = PlanOptions(max_transitions=0)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -91,20 +90,6 @@ def test_follows_from_its_problem_and_is_never_slower_than_sequential(
             assert stage.prediction is not None
             slowest_us = stage.prediction.latency_us + stage.prediction.spread_us
             assert slowest_us < stage.prediction.sequential_us
-
-
-@settings(max_examples=200, deadline=None)
-@given(problems() | problems_to_model(), st.integers(2, 4))
-def test_joining_makes_no_plan_worse(problem: PlanningProblem, max_lanes: int) -> None:
-    options = dataclasses.replace(NARROW, max_lanes=max_lanes)
-    try:
-        before = make_plan(problem, dataclasses.replace(options, max_orders=0))
-    except PlanError:
-        return
-    plan = checked_plan(problem, options)
-    assert plan.prediction is not None
-    assert before.prediction is not None
-    assert plan.prediction.latency_us <= before.prediction.latency_us + 1e-9
 
 
 def test_moves_a_weight_gradient_that_nothing_waits_for_into_a_later_stage() -> None:
@@ -168,29 +153,6 @@ def test_merges_where_lanes_of_their_own_do_not_fit() -> None:
     assert make_plan(problem).stages[0].stage == make_lanes("a b")
     problem = dataclasses.replace(problem, memory_budget_bytes=29)
     assert make_plan(problem).stages[0].stage == merge("a b")
-
-
-# "s" opens the way for many, so that the beam runs it at once; "w", for which nothing waits, is
-# never among the most urgent before.
-_ROOTS = [f"r{number}" for number in range(20)]
-FORGOTTEN = {"s": "", **dict.fromkeys(_ROOTS, ""), "w": ""} | {f"{r}'": f"s {r}" for r in _ROOTS}
-
-
-def test_a_plan_has_a_pair_that_the_beam_never_looks_at() -> None:
-    problem = make_problem(FORGOTTEN, dict.fromkeys(FORGOTTEN, 10.0), {"s w": 12})
-    before = make_plan(problem, dataclasses.replace(IN_BOUNDS, max_orders=0))
-    assert stages_of(before) == []
-    plan = checked_plan(problem, IN_BOUNDS)
-    assert stages_of(plan) == [{"s", "w"}]
-    assert plan.prediction is not None
-    assert before.prediction is not None
-    assert "joined 1, for" in plan.prediction.search
-    assert "until a bound was reached" in before.prediction.search
-    apart = tuple(
-        dataclasses.replace(node, group="GPU:1") if node.name == "w" else node
-        for node in problem.nodes
-    )
-    assert make_plan(dataclasses.replace(problem, nodes=apart), IN_BOUNDS).stages == ()
 
 
 CHAINS = {"a": "", "b": "", "c": "a", "d": "b"}
@@ -271,12 +233,10 @@ def test_says_what_memory_would_be_enough() -> None:
 
 def test_tells_how_far_it_is() -> None:
     problem = make_problem({"a": "", "b": "a", "c": "b"}, dict.fromkeys("abc", 1.0))
-    searched = [f"{count} of 3 convolutions" for count in (1, 2, 3)]
-    # What was searched in bounds is joined afterwards.
-    for options, joined in ((EXACT, []), (NARROW, ["joining stages, 0 changes made"] * 3)):
+    for options in (EXACT, NARROW):
         told: list[str] = []
         make_plan(problem, options, on_progress=told.append)
-        assert told == searched + joined
+        assert told == [f"{count} of 3 convolutions" for count in (1, 2, 3)]
 
 
 def test_says_how_it_searched() -> None:
@@ -284,7 +244,7 @@ def test_says_how_it_searched() -> None:
     problem = make_problem({"a": "", "b": "a", "c": "a"}, {"a": 1, "b": 1, "c": 1})
     for options, words in (
         (EXACT, "exact for stages of up to 4"),
-        (NARROW, "bounded, width 1, then joined 0, for stages"),
+        (NARROW, "bounded, width 1, for stages"),
         (PlanOptions(max_transitions=1), "partly exact (1 of 3 convolutions), else bounded, width"),
     ):
         prediction = make_plan(problem, options).prediction

@@ -2,8 +2,8 @@
 
 Dynamic programming finds the best stages exactly where the graph is narrow enough, as inference
 graphs are; in parts that are not, as the backward half of a training graph, a bounded search goes
-from the front, and what it leaves apart is joined afterwards. Each chooses the algorithms with the
-stages, by the memory that is left beside what is alive.
+from the front. Each chooses the algorithms with the stages, by the memory that is left beside what
+is alive.
 """
 
 from __future__ import annotations
@@ -42,8 +42,6 @@ class PlanOptions:
         max_transitions: a part of the graph of which the exact search would look at more is
             searched within bounds.
         width: of the bounded search.
-        max_orders: changes to what the bounded search found for which an order is looked for, in
-            each part of the graph.
         max_modelled: combinations of algorithms that are modelled, at most; measured ones do not
             count. As many more where a lane has several convolutions.
     """
@@ -51,8 +49,7 @@ class PlanOptions:
     max_lanes: int = 4
     max_lane_length: int = 3
     max_transitions: int = 500_000
-    width: int = 32
-    max_orders: int = 500
+    width: int = 96
     max_modelled: int = 5_000
 
 
@@ -146,7 +143,7 @@ class _Planner:
             max_lanes=options.max_lanes,
             max_lane_length=options.max_lane_length if self._costs.knows_lanes_of_several else 1,
         )
-        bounds = SearchBounds(options.max_transitions, options.width, options.max_orders)
+        bounds = SearchBounds(options.max_transitions, options.width)
         try:
             result = search_blocks(space, bounds, on_progress=on_progress)
         except SearchError as error:
@@ -159,9 +156,7 @@ class _Planner:
 
     def _stage_options(self, lanes: Lanes) -> Sequence[StageOption]:
         return [
-            StageOption(
-                choice.latency_us, self._memory_bytes(_Unit(lanes, choice)), choice.spread_us
-            )
+            StageOption(choice.latency_us, self._memory_bytes(_Unit(lanes, choice)))
             for choice in self._costs.choices(lanes)
         ]
 
@@ -276,9 +271,7 @@ class _Planner:
         lanes = f"for stages of up to {self._options.max_lanes} lanes"
         if result.exact_nodes == len(self._problem.nodes):
             return f"exact {lanes}"
-        bounds = f"bounded, width {self._options.width}, then joined {result.changes}"
-        if not result.is_complete:
-            bounds += " until a bound was reached"
+        bounds = f"bounded, width {self._options.width}"
         if not result.exact_nodes:
             return f"{bounds}, {lanes}"
         convolutions = f"{result.exact_nodes} of {len(self._problem.nodes)} convolutions"

@@ -15,6 +15,7 @@ What is found is compared with all nodes one after another, and the faster is gi
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import heapq
 import itertools
@@ -24,6 +25,7 @@ from tf_interop.planning.search.space import SearchError, SearchResult, Space, b
 
 # Stages are made of so many of the nodes that are ready, those with the longest way to the end.
 _MAX_READY = 8
+_MOST_ALIKE = 2
 
 _Way = tuple[float, int, int]
 """An option: what it saves against its nodes alone, its memory, its place."""
@@ -156,15 +158,13 @@ class _Beam:
         ready = list(bits_of(state.ready))
         for node in ready:
             yield 1 << node
-        urgent = sorted(ready, key=lambda node: (-self._urgency[node], node))[:_MAX_READY]
-        urgent.sort()
-        masks = [1 << node for node in urgent]
-        sizes = range(2, min(self._space.max_lanes, len(urgent)) + 1)
+        masks = [1 << node for node in sorted(self._most_urgent(ready))]
+        sizes = range(2, min(self._space.max_lanes, len(masks)) + 1)
         if not self._space.may_follow:
             for size in sizes:
                 yield from map(sum, itertools.combinations(masks, size))
             return
-        more = {1 << node: self._more(node, state.done) for node in urgent}
+        more = {mask: self._more(mask.bit_length() - 1, state.done) for mask in masks}
         for size in sizes:
             for nodes in itertools.combinations(masks, size):
                 stage = sum(nodes)
@@ -172,6 +172,15 @@ class _Beam:
                 for _, node in sorted(itertools.chain(*[more[node] for node in nodes])):
                     stage |= node
                     yield stage
+
+    def _most_urgent(self, ready: Sequence[int]) -> list[int]:
+        """Those that stages are made of; of many alike two come before nodes of other kinds."""
+        alike: collections.Counter[float] = collections.Counter()
+        ranked: list[tuple[bool, int, int]] = []
+        for node in sorted(ready, key=lambda node: (-self._urgency[node], node)):
+            alike[self._alone_us[node]] += 1
+            ranked.append((alike[self._alone_us[node]] > _MOST_ALIKE, len(ranked), node))
+        return [node for *_, node in sorted(ranked)[:_MAX_READY]]
 
     def _more(self, node: int, done: int) -> list[tuple[float, int]]:
         """The nodes that can go on with a lane: when those before have ended, and its bit."""

@@ -4,7 +4,7 @@ Where all later nodes depend on all earlier ones the graph is cut. A stage over 
 single lane, which saves nothing, and what is alive after it does not depend on how the stages
 before were made. So each block is a search of its own, and one block that is too wide for the exact
 search leaves it to all others. There it is searched exactly with lanes of one node, or else by a
-beam, and what is found is improved by joining (`join_stages`).
+beam.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Callable
 
 from tf_interop.planning.search.beam import search_in_bounds
 from tf_interop.planning.search.exact import search_exactly
-from tf_interop.planning.search.join import join_stages
 from tf_interop.planning.search.space import (
     OnProgress,
     SearchResult,
@@ -34,12 +33,10 @@ class SearchBounds:
         max_transitions: of the exact search of one block; with more the block is searched in
             bounds.
         width: of the beam.
-        max_orders: changes for which joining looks for an order, of one block.
     """
 
     max_transitions: int
     width: int
-    max_orders: int
 
 
 def search_blocks(
@@ -58,9 +55,9 @@ def search_blocks(
     """
     blocks = find_blocks(space)
     results: list[SearchResult] = []
-    in_bounds: list[int] = []
+    exact_nodes = 0
     # Each search has a part of its own, so that what it remembers goes with it.
-    for number, block in enumerate(blocks):
+    for block in blocks:
         found, is_exact = _search(
             space.part(block.start, block.stop),
             bounds,
@@ -68,19 +65,8 @@ def search_blocks(
                 f"{start + nodes} of {len(space)} convolutions"
             ),
         )
-        if not is_exact:
-            in_bounds.append(number)
+        exact_nodes += len(block) * is_exact
         results.append(found)
-    # After all searches: what is asked for here must not use up what the exact ones may ask for.
-    changes = 0
-    for number in in_bounds:
-        on_progress(f"joining stages, {changes} changes made")
-        results[number] = join_stages(
-            space.part(blocks[number].start, blocks[number].stop),
-            results[number],
-            max_orders=bounds.max_orders,
-        )
-        changes += results[number].changes
     return SearchResult(
         stages=tuple(
             shift(lanes, block.start)
@@ -91,9 +77,7 @@ def search_blocks(
         latency_us=sum(found.latency_us for found in results),
         states=sum(found.states for found in results),
         transitions=sum(found.transitions for found in results),
-        exact_nodes=len(space) - sum(len(blocks[number]) for number in in_bounds),
-        changes=changes,
-        is_complete=all(found.is_complete for found in results),
+        exact_nodes=exact_nodes,
     )
 
 

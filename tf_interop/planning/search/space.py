@@ -21,12 +21,10 @@ class StageOption:
     Attributes:
         latency_us: what it takes.
         memory_bytes: what it needs beside what is alive before it: its outputs and workspaces.
-        spread_us: how far `latency_us` may be off. `join_stages` makes no change for less.
     """
 
     latency_us: float
     memory_bytes: int = 0
-    spread_us: float = 0.0
 
 
 StageOptions = Callable[[Lanes], Sequence[StageOption]]
@@ -47,8 +45,6 @@ class SearchResult:
         states: states that were solved or followed.
         transitions: pairs of a state and a stage of it that were looked at.
         exact_nodes: of blocks that were searched exactly; the others were in bounds.
-        changes: made to what was found in bounds, by joining.
-        is_complete: whether joining left no change that saves anything; else it reached a bound.
     """
 
     stages: tuple[Lanes, ...]
@@ -57,8 +53,6 @@ class SearchResult:
     states: int
     transitions: int
     exact_nodes: int = 0
-    changes: int = 0
-    is_complete: bool = True
 
 
 OnProgress = Callable[[str], None]
@@ -98,7 +92,6 @@ class Space:
         available_bytes: AvailableBytes | None = None,
         max_lanes: int = 4,
         max_lane_length: int = 1,
-        single_head: bool = False,
     ) -> None:
         """Prepares to say it.
 
@@ -109,8 +102,6 @@ class Space:
             available_bytes: None where memory does not matter.
             max_lanes: of a stage.
             max_lane_length: the most nodes of a lane.
-            single_head: whether all nodes of a lane depend on one of them, so that a lane never
-                joins what others began.
         """
         self.predecessors = predecessors
         self.follows = predecessors if follows is None or max_lane_length == 1 else follows
@@ -118,7 +109,6 @@ class Space:
         self.max_lane_length = max_lane_length
         self._stage_options = stage_options
         self._available_bytes = available_bytes
-        self._single_head = single_head
         self.direct = [mask_of(each) for each in predecessors]
         self._follows = [mask_of(each) for each in self.follows]
         self.ancestors: list[int] = []
@@ -188,16 +178,8 @@ class Space:
         options = self._options.get(nodes)
         if options is None:
             lanes = self._lanes.get(nodes) or self._make_lanes(nodes)
-            options = self._options[nodes] = self._options_of(lanes)
+            options = self._options[nodes] = () if lanes is None else self._stage_options(lanes)
         return options
-
-    def ask(self, nodes: int) -> Sequence[StageOption]:
-        """As `options`, but not remembered: of what there is far too much."""
-        return self._options_of(self._make_lanes(nodes))
-
-    def are_independent(self, node: int, nodes: int) -> bool:
-        """Whether a node depends on none of others, and none of them on it."""
-        return not (self.ancestors[node] | self._descendants[node]) & nodes
 
     def available(self, done: int) -> int | None:
         """Memory that is left when these nodes have run; None where it does not matter."""
@@ -234,9 +216,6 @@ class Space:
             transitions,
         )
 
-    def _options_of(self, lanes: Lanes | None) -> Sequence[StageOption]:
-        return () if lanes is None else self._stage_options(lanes) or ()
-
     def _make_lanes(self, mask: int) -> Lanes | None:
         nodes = list(bits_of(mask))
         ancestors = 0
@@ -253,7 +232,6 @@ class Space:
         if ancestors & descendants & ~mask:
             return None
         parts: list[int] = []
-        heads = 0
         for node in nodes:
             part = 1 << node
             inside = self.direct[node] & mask
@@ -265,10 +243,8 @@ class Space:
                     part |= each
                 if part.bit_count() > self.max_lane_length:
                     return None
-            else:
-                heads += 1
             parts.append(part)
-        if len(parts) > self.max_lanes or (self._single_head and len(parts) < heads):
+        if len(parts) > self.max_lanes:
             return None
         parts.sort(key=lambda part: part & -part)
         return tuple([tuple(bits_of(part)) for part in parts])
