@@ -16,7 +16,7 @@ from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.rewrite_units import rewrite_units
 from tf_interop.graph.time_limit import time_limit
 from tf_interop.graph.unit_ops import STEP_OPS, TRIVIAL_OPS, UnitRefusalReason
-from tf_interop.graph.units import MOST_ANCHORS, find_units, unit_name
+from tf_interop.graph.units import MOST_ANCHORS, find_units, planned_name, unit_name
 from tf_interop.graph.view import GraphView
 from tf_interop.stage import Stage, Step
 from tf_interop.tensorflow_internals import cpu_kernel_types, op_def
@@ -252,6 +252,16 @@ def test_a_unit_holds_a_few_convolutions() -> None:
         MOST_ANCHORS,
         1,
     ]
+
+
+def test_a_plan_knows_a_unit_by_its_first_convolution() -> None:
+    nodes = {
+        **{"a": "MaxPool x", "b": "Conv2D a w", "c": "MatMul b w", "d": "Relu c"},
+        **{"late": "Foo d", "e": "Relu late", "f": "Relu6 e"},
+    }
+    view = GraphView(graph_of(nodes, CPU).graph_def)
+    units, _ = find_units(view)
+    assert [planned_name(view, unit) for unit in units] == ["b", "f"]
 
 
 def test_a_reference_is_not_read() -> None:
