@@ -86,7 +86,7 @@ def main(folder: pathlib.Path) -> None:
         title = ["--title", "GoogLeNet, inference"]
         command = [sys.executable, "-m", "tf_interop", *words.split(), *title]
         subprocess.run(command, check=True, cwd=ROOT)
-        photograph(temporary / "report.html", folder / "report.png", 1280, 1545)
+        photograph(temporary / "report.html", folder / "report.png", 1280, 1660)
 
 
 def save_plan_of_the_model(folder: pathlib.Path) -> None:

@@ -31,6 +31,7 @@ from tf_interop.planning.types import (
     PlannedStage,
     UnstagedConvolution,
 )
+from tf_interop.report.graphs import size
 from tf_interop.report.network import named_as_in
 from tf_interop.report.page import render_page
 
@@ -198,45 +199,32 @@ def test_totals_and_stages_are_those_of_the_plan() -> None:
         prediction, explanation = planned.prediction, planned.explanation
         assert prediction is not None and explanation is not None
         assert labels_of(panel.of_class("heading")[0]) == [prediction.source.value, "measured"]
-        lanes = panel.of_class("lanes")[0].of_tag("li")
+        [lanes] = panel.of_class("lanes")
         for lane, step, explained in zip(
-            lanes, planned.stage.steps, explanation.lanes, strict=True
+            rows_of(lanes), planned.stage.steps, explanation.lanes, strict=True
         ):
             assert step.operation in lane.text
             assert f"note of {step.operation}" in lane.text
             assert lane.of_class("algorithm")[0].text == step.algorithm
-            assert f"{explained.alone_us:.1f} µs alone" in lane.text
-        rows = rows_of(panel.of_tag("table")[0])
+            assert f" {explained.alone_us:.1f} µs " in lane.text
+            assert explained.sm_use is not None
+            assert f" {100 * explained.sm_use.registers:.0f} % " in lane.text
+        [together] = lanes.of_tag("tfoot")
+        uses = sum_of_uses([lane.sm_use for lane in explanation.lanes])
+        shown = [*together.of_tag("td")[2:]]
+        assert [each.text for each in shown] == [
+            f"{prediction.latency_us:.1f} µs",
+            size(prediction.workspace_bytes),
+            *(f"{100 * total:.0f} %" for total in uses.values()),
+        ]
+        over = [each.attributes["class"] == "right over" for each in shown]
+        assert over == [False, False, *(total > 1 for total in uses.values())]
+        assert "budget 33.6 MB" in together.text
+        rows = rows_of(panel.of_tag("table")[1])
         for row, alternative in zip(rows, explanation.alternatives, strict=True):
             assert f"{alternative.latency_us:.1f} µs" in row.text
             assert alternative.why_not in row.text
             assert labels_of(row) == [alternative.source.value]
-
-
-def test_bars_add_up_to_what_the_plan_says_and_stand_against_the_limits() -> None:
-    graph = planned_graph()
-    panels = page_of(graph).of_class("stage-panel")
-    for panel, planned in zip(panels, graph.stages, strict=True):
-        prediction, explanation = planned.prediction, planned.explanation
-        assert prediction is not None and explanation is not None
-        totals = [
-            sum(
-                float(part.attributes["data-value"])
-                for part in bar.of_tag("rect")
-                if "data-value" in part.attributes
-            )
-            for bar in panel.of_class("bar")
-        ]
-        alone = [lane.alone_us for lane in explanation.lanes]
-        uses = sum_of_uses([lane.sm_use for lane in explanation.lanes])
-        times = [prediction.sequential_us, prediction.latency_us, *alone]
-        memory = [prediction.workspace_bytes, prediction.peak_bytes]
-        assert totals == pytest.approx([*times, *memory, *uses.values()])
-        # All but the bars of time.
-        assert len(panel.of_class("limit")) == len(totals) - len(times)
-        for bar, total in zip(panel.of_class("bar")[-len(uses) :], uses.values(), strict=True):
-            assert bool(bar.of_class("over")) == (total > 1)
-            assert bar.of_class("value")[0].text == f"{100 * total:.0f} %"
 
 
 def test_names_from_graphs_are_text_wherever_they_stand() -> None:
@@ -277,19 +265,20 @@ def test_simulated_values_are_never_called_measured() -> None:
 
 
 def test_what_a_lane_runs_is_shown() -> None:
-    [panel] = page_of(graph_of({"a": "", "b": "a", "c": ""}, {"a>b c": 18})).of_class("lanes")
-    first, second = panel.of_tag("li")
-    assert first.text == "lane 0 · 30.0 µs alone, 5 bytes of workspace a GEMM → b GEMM"
-    assert "→" not in second.text
+    [lanes] = page_of(graph_of({"a": "", "b": "a", "c": ""}, {"a>b c": 18})).of_class("lanes")
+    assert [row.text for row in rows_of(lanes)] == [
+        "0 a GEMM → b GEMM 30.0 µs 5 bytes",
+        "1 c GEMM 10.0 µs 5 bytes",
+    ]
     apart = {"a": "", "b": "", "c": ""}
     graph = graph_of(apart, {"a b": 24}, {"a b": 20})
     page = page_of(graph)
     [panel] = page.of_class("stage-panel")
     assert "33 % less" in panel.text
-    [lane] = panel.of_class("lane")
-    assert lane.text == "lane 0 · merged into one wider convolution · 30.0 µs one after another"
+    [lane] = rows_of(panel.of_class("lanes")[0])
     # Of the wider convolution alone nothing was measured.
-    assert "lane 0 unmerged" in panel.text and "lane 0 alone" not in panel.text
+    merged = "0 merged into one wider convolution a WINOGRAD b WINOGRAD 30.0 µs one after another –"
+    assert lane.text == merged
     [table] = page.of_class("rejected")
     assert graph.rejected
     assert [row.text for row in rows_of(table)] == [
@@ -429,10 +418,10 @@ def test_stages_of_no_planner_say_first_that_no_times_are_known() -> None:
     page = page_of(graph)
     [times] = texts_of(page, "notice")
     assert times.startswith("No times are known.") and "depth 1 depends on no other" in times
-    assert not page.of_class("timeline") and not page.of_class("bars")
+    assert not page.of_class("timeline") and not page.of_tag("tfoot")
     [panel] = page.of_class("stage-panel")
     assert "always: depth 1" in panel.text and "left_too" in panel.text
-    assert "priority -1, 64 SMs of its own · merged into one wider convolution" in panel.text
+    assert "priority -1, 64 SMs of its own merged into one wider convolution" in panel.text
     assert "the plan pins no algorithm there" in page.text
     assert "A plan does not hold what depends on what" in page.text
 
