@@ -11,22 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 CHANNELS = 4
-
-
 SIZE = 6
-
-
-VOLUME = [2, 3, SIZE // 3, SIZE, CHANNELS]
-
-
-def volume(image: tf.Tensor) -> tf.Tensor:
-    """The pixels of an image as those of a volume."""
-    return tf.reshape(image, VOLUME)
-
-
-def flat(volume: tf.Tensor) -> tf.Tensor:
-    """The way back."""
-    return tf.reshape(volume, [2, SIZE, SIZE, CHANNELS])
 
 
 class RandomGraph:
@@ -53,8 +38,8 @@ class RandomGraph:
     def op(self, tensors: list[tf.Tensor], depth: int = 0) -> tf.Tensor:
         """One more tensor `[2, SIZE, SIZE, CHANNELS]` from those that are there."""
         x, y = self.random.choice(tensors), self.random.choice(tensors)
-        kinds = ["conv", "conv", "conv", "backward_input", "backward_filter", "depthwise", "add"]
-        kinds += ["volume", "volume_gradients", "double"]
+        kinds = ["conv", "conv", "conv", "backward_input", "backward_filter", "depthwise"]
+        kinds += ["add", "double"]
         if depth == 0:
             kinds += ["cond", "loop", "ordered"]
         match self.random.choice(kinds):
@@ -82,26 +67,6 @@ class RandomGraph:
             case "depthwise":
                 result = tf.nn.depthwise_conv2d(
                     x, self.digits(3, 3, CHANNELS, 1), [1, 1, 1, 1], "SAME"
-                )
-            case "volume":
-                filter_ = self.digits(self.random.choice([1, 2, 5]), 3, 3, CHANNELS, CHANNELS)
-                result = flat(tf.nn.conv3d(volume(x), filter_, [1] * 5, "SAME"))
-            case "volume_gradients":
-                gradient = tf.raw_ops.Conv3DBackpropFilterV2(
-                    input=volume(x),
-                    filter_sizes=[2, 1, 1, CHANNELS, CHANNELS],
-                    out_backprop=volume(y),
-                    strides=[1] * 5,
-                    padding="SAME",
-                )
-                result = flat(
-                    tf.raw_ops.Conv3DBackpropInputV2(
-                        input_sizes=VOLUME,
-                        filter=tf.clip_by_value(gradient, -2, 2),
-                        out_backprop=volume(y),
-                        strides=[1] * 5,
-                        padding="SAME",
-                    )
                 )
             case "double":
                 filter_ = tf.cast(self.digits(3, 3, CHANNELS, CHANNELS), tf.float64)

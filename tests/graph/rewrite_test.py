@@ -18,10 +18,7 @@ from planning_graphs import make_lanes
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.graph.check import check_rewrite
-from tf_interop.graph.control_flow import ControlFlow
-from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.program import CONV_STAGE_OP, Schedule, decode_stage
-from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.rewrite import rewrite_stages
 from tf_interop.graph.view import GraphView
 from tf_interop.stage import Lane, Stage, Step
@@ -274,17 +271,3 @@ def test_redirects_colocation() -> None:
 def test_takes_a_name_that_is_free() -> None:
     graph = graph_of(TWO | {"reads": f"Add {STAGE} {STAGE}_1"})
     assert f"{STAGE}_2" in {node.name for node in rewrite(graph, make_lanes("a", "b")).node}
-
-
-def test_finds_nothing_more_in_what_was_rewritten() -> None:
-    view = GraphView(rewrite(graph_of(TWO), make_lanes("a", "b")))
-    assert find_convolutions(view, GraphProperties(view)) == ((), ())
-
-
-def test_regions_of_stages_are_those_of_their_members() -> None:
-    nodes = {"switch": "Switch x c", "alive": "Identity switch:1", "a": "Conv2D switch:1 f"}
-    graph = graph_of(nodes | {"b": "Conv2D x g ^alive"})
-    before = GraphView(graph.graph_def)
-    after = GraphView(rewrite(graph, make_lanes("a", "b")))
-    region = ControlFlow(before).region(before.index_of["a"])
-    assert ControlFlow(after).region(after.index_of[STAGE]) == region

@@ -42,14 +42,3 @@ def test_counts_what_a_compiled_function_calls(monkeypatch: pytest.MonkeyPatch) 
         _function("not_compiled", "compiled", convolutions=1),
     )
     assert found == (XlaFunction("compiled", 5),)
-
-
-def test_takes_functions_that_call_themselves_and_each_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    found = _find(
-        monkeypatch,
-        _function("even", "odd", "even", convolutions=1, must_compile=True),
-        _function("odd", "even", convolutions=2),
-    )
-    assert found == (XlaFunction("even", 3),)

@@ -105,14 +105,3 @@ def test_an_unknown_pin_falls_back_and_is_counted_for_its_device(conv_stage: Any
     counters = tf_interop.status().counters
     assert counters.devices["CPU:0"].fallbacks[reason] == counters.fallbacks[reason]
     assert sum(each.stages_run for each in counters.devices.values()) == counters.stages_run
-
-
-def test_a_reason_of_several_lines_is_one_reason(conv_stage: Any) -> None:
-    # Reasons quote the drivers' own messages, which may be of any form.
-    with counted() as new:
-        for algorithm in ("FIRST\nsecond \x0b\x1e\x85\u2028third\r\n", "FIRST \x7f\x00\n"):
-            run_stage(conv_stage, ordinary_cases()[:1], algorithm=algorithm)
-    assert list(new.fallbacks.values()) == [1, 1]
-    assert all("Expected an algorithm" in reason for reason in new.fallbacks)
-    assert any("second" in reason and "third" in reason for reason in new.fallbacks)
-    assert str(tf_interop.status())
