@@ -31,7 +31,7 @@ from tf_interop.planning.types import (
     PlannedStage,
     UnstagedConvolution,
 )
-from tf_interop.report.graphs import size
+from tf_interop.report.graphs import microseconds, size
 from tf_interop.report.network import named_as_in
 from tf_interop.report.page import render_page
 
@@ -427,16 +427,5 @@ def test_stages_of_no_planner_say_first_that_no_times_are_known() -> None:
 
 
 def test_times_on_one_scale_have_one_unit() -> None:
-    def sequential(planned: Any, sequential_us: float) -> Any:
-        prediction = dataclasses.replace(planned.prediction, sequential_us=sequential_us)
-        return dataclasses.replace(planned, prediction=prediction)
-
-    graph = sequential(planned_graph(), 2500.0)
-    stages = (
-        dataclasses.replace(sequential(stage, 1200.0), explanation=None) for stage in graph.stages
-    )
-    page = page_of(dataclasses.replace(graph, stages=tuple(stages)))
-    numbers = numbers_of(page)
-    assert (numbers["in stages"], numbers["one after another"]) == ("0.222 ms", "2.500 ms")
-    assert all(" ms" in each.text and " µs" not in each.text for each in page.of_tag("h4")[:2])
-    assert page.of_class("ticks")[1].of_tag("text")[1].text == "0.632 ms"
+    assert [microseconds(each, 2500.0) for each in (12.0, 2500.0)] == ["0.012 ms", "2.500 ms"]
+    assert [microseconds(each) for each in (12.0, 12000.0)] == ["12.0 µs", "12.00 ms"]

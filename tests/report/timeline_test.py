@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 import pytest
@@ -81,16 +80,6 @@ def test_steps_of_one_lane_are_one_span() -> None:
         [span] = [span for span in timeline.spans if span.steps[0].operation == "a"]
         assert [step.operation for step in span.steps] == ["a", "b"]
         assert (span.duration_us, span.busy_us) == (duration_us, 20.0)
-
-
-def test_without_reasons_a_stage_is_one_span_of_its_sequence() -> None:
-    graph = planned_graph()
-    stages = tuple(dataclasses.replace(stage, explanation=None) for stage in graph.stages)
-    sequence, in_stages = timelines(dataclasses.replace(graph, stages=stages))
-    assert graph.prediction is not None
-    assert sequence.total_us == pytest.approx(graph.prediction.sequential_us)
-    assert [span.stage for span in sequence.spans] == [None, 0, None, 1, None]
-    assert all(span.busy_us is None for span in in_stages.spans if span.stage is not None)
 
 
 def test_stages_that_no_planner_made_have_no_times() -> None:

@@ -8,18 +8,14 @@ its convolutions would take alone.
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from tf_interop.planning.problem import ValueSource
-from tf_interop.planning.types import GraphPlan, PlannedStage, UnstagedConvolution
+from tf_interop.planning.types import GraphPlan, UnstagedConvolution
 from tf_interop.stage import Step
 
 MAIN_ROW = "main stream"
 """The stream that TensorFlow runs everything on that is in no stage."""
-
-# Values of a stage that are sums of those of its lanes agree up to how floats round.
-_SUM_TOLERANCE = 1e-6
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,7 +30,7 @@ class Span:
         label: what the duration is called: measured, modelled and so on.
         row: which row.
         stage: the number of the stage; None for an unstaged convolution.
-        lane: the number of the lane; None where the span is no lane of a stage.
+        lane: the number of the lane; likewise.
     """
 
     start_us: float
@@ -87,8 +83,6 @@ def timelines_of(graph: GraphPlan, label: Callable[[ValueSource], str]) -> tuple
     Returns:
         Nothing where no planner made the stages, so that times of them are not known.
     """
-    if any(stage.prediction is None for stage in graph.stages):
-        return ()
     measured = label(ValueSource.MEASURED)
     sequence: list[Span] = []
     in_stages: list[Span] = []
@@ -101,18 +95,32 @@ def timelines_of(graph: GraphPlan, label: Callable[[ValueSource], str]) -> tuple
             sequence.append(Span(start_us, took_us, (step,), took_us, measured))
             in_stages.append(Span(stage_start_us, took_us, (step,), took_us, measured))
             continue
-        for lane, steps, took_us in _alone(planned):
-            sequence.append(
-                Span(start_us, took_us, steps, took_us, measured, stage=number, lane=lane)
-            )
+        prediction, explanation = planned.prediction, planned.explanation
+        if prediction is None or explanation is None:
+            return ()
+        for place, (lane, explained) in enumerate(
+            zip(planned.stage.lanes, explanation.lanes, strict=True)
+        ):
+            took_us, latency_us = explained.fastest_us, prediction.latency_us
+            # The algorithm is None where the lane has several steps.
+            steps = tuple(Step(name, explained.fastest_algorithm) for name in lane.operations)
+            sequence.append(Span(start_us, took_us, steps, took_us, measured, 0, number, place))
             start_us += took_us
-        assert planned.prediction is not None
-        latency_us, source = planned.prediction.latency_us, label(planned.prediction.source)
-        in_stages += (
-            Span(stage_start_us, latency_us, its.steps, busy_us, source, 1 + lane, number, lane)
-            for lane, its in enumerate(planned.stage.lanes)
-            for busy_us in [_busy_us(planned, lane, latency_us)]
-        )
+            # What the wider convolution of a merged lane takes alone is not known.
+            busy_us = None if lane.merged else min(explained.alone_us, latency_us)
+            source = label(prediction.source)
+            in_stages.append(
+                Span(
+                    stage_start_us,
+                    latency_us,
+                    lane.steps,
+                    busy_us,
+                    source,
+                    1 + place,
+                    number,
+                    place,
+                )
+            )
     if not sequence:
         return ()
     one_by_one = Timeline("one after another", (MAIN_ROW,), tuple(sequence))
@@ -121,25 +129,3 @@ def timelines_of(graph: GraphPlan, label: Callable[[ValueSource], str]) -> tuple
     lane_count = max(len(each.stage.lanes) for each in graph.stages)
     rows = (MAIN_ROW, *(f"lane {lane}" for lane in range(lane_count)))
     return (one_by_one, Timeline("in stages", rows, tuple(in_stages)))
-
-
-def _alone(planned: PlannedStage) -> Iterator[tuple[int | None, tuple[Step[str], ...], float]]:
-    """Each lane with what is fastest alone, and its time; all as one where those are not known."""
-    assert planned.prediction is not None
-    sequential_us = planned.prediction.sequential_us
-    explained = () if planned.explanation is None else planned.explanation.lanes
-    known_us = math.fsum(lane.fastest_us for lane in explained)
-    if not math.isclose(known_us, sequential_us, rel_tol=_SUM_TOLERANCE):
-        yield None, tuple(Step(name) for name in planned.nodes), sequential_us
-        return
-    for lane, (its, of_lane) in enumerate(zip(planned.stage.lanes, explained, strict=True)):
-        # The algorithm is None where the lane has several steps.
-        steps = tuple(Step(name, of_lane.fastest_algorithm) for name in its.operations)
-        yield lane, steps, of_lane.fastest_us
-
-
-def _busy_us(planned: PlannedStage, lane: int, latency_us: float) -> float | None:
-    # What the wider convolution of a merged lane takes alone is not known.
-    if planned.explanation is None or planned.stage.lanes[lane].merged:
-        return None
-    return min(planned.explanation.lanes[lane].alone_us, latency_us)
