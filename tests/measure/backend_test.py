@@ -384,23 +384,6 @@ def test_the_source_says_why_kernels_are_missing(gpu: Backend, stub: _StubFuncti
     assert (stub.dtype, stub.allow_tf32, stub.trace_kernels) == (2, 0, 0)
 
 
-def test_a_volume_reaches_the_core_field_by_field() -> None:
-    fields = convolution_fields(CHANNELS_FIRST_VOLUME)
-    assert fields.pop("sizes") == {
-        **{"spatial_rank": 3, "batch": 2, "group_count": 1},
-        **{"image_depth": 6, "image_height": 9, "image_width": 7, "image_channels": 4},
-        **{"filter_depth": 2, "filter_height": 3, "filter_width": 3},
-        **{"output_depth": 2, "output_height": 4, "output_width": 5, "output_channels": 6},
-        **{"stride_depth": 3, "stride_height": 2, "stride_width": 1},
-        **{"dilation_depth": 2, "dilation_height": 1, "dilation_width": 1},
-        **dict.fromkeys(
-            ("pad_front", "pad_back", "pad_top", "pad_bottom", "pad_left", "pad_right"), 0
-        ),
-    }
-    numbers = {"kind": 0, "dtype": 0, "layout": 1, "activation": 0, "has_bias": False}
-    assert fields == {**numbers, "leaky_relu_alpha": 0.0}
-
-
 def test_every_field_of_the_header_is_set() -> None:
     ffi = load_core_library().ffi
     fields = convolution_fields(FORWARD)

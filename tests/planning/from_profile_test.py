@@ -65,12 +65,6 @@ def test_keeps_apart(
     assert _group_always(nodes, **keywords) == expected
 
 
-def test_refuses_the_independence_of_other_convolutions() -> None:
-    view, convolutions = make_graph(INCEPTION)
-    with pytest.raises(ValueError, match="independence"):
-        group_always(convolutions[1:], Independence(view, convolutions))
-
-
 @st.composite
 def graphs(draw: st.DrawFn) -> tuple[dict[str, str], dict[str, str]]:
     nodes: dict[str, str] = {}
@@ -163,23 +157,6 @@ def test_groups_what_wins_as_it_was_measured() -> None:
 )
 def test_groups_as_it_was_measured(measured: tuple[str, ...], lanes: tuple[str, ...]) -> None:
     assert _group_profiled(_measured(*measured)) == [make_lanes(*lanes)]
-
-
-def test_groups_every_level_that_one_measurement_fits() -> None:
-    nodes = {"a": "Conv2D", "b": "Conv2D", "c": "Conv2D a b", "d": "Conv2D a b"}
-    assert _group_profiled(_measured("small", "small:FFT"), nodes=nodes) == [
-        make_lanes("a", "b:FFT"),
-        make_lanes("c", "d:FFT"),
-    ]
-
-
-def test_groups_with_the_lane_options_that_were_asked_for() -> None:
-    measurement = _measured("large:GEMM", "small")
-    first, second = measurement.stage.lanes
-    asked = Stage((dataclasses.replace(first, priority=-1, sm_count=60), second))
-    measurement = dataclasses.replace(measurement, stage=asked, granted_sm_counts=(64, 68))
-    [stage] = _group_profiled(measurement)
-    assert [(lane.priority, lane.sm_count) for lane in stage.lanes] == [(-1, 60), (0, 0)]
 
 
 @pytest.mark.parametrize(
@@ -306,18 +283,6 @@ def test_groups_for_the_batch_sizes_measured_where_it_is_not_known() -> None:
         BatchSchedule(32, make_lanes("3x3 5x5")),
     )
     assert stage.why == "profiled: wins with batch 1, 8 of 1, 8, 32 measured"
-
-
-@pytest.mark.parametrize(
-    ("latency_us", "image_shape"), [(45.0, None), (25.0, (None, None, 28, 16))]
-)
-def test_keeps_a_group_of_unknown_batch_size(
-    latency_us: float, image_shape: tuple[int | None, ...] | None
-) -> None:
-    large = UNKNOWN_BATCH["5x5"]
-    large = dataclasses.replace(large, image_shape=image_shape or large.image_shape)
-    measurement = _measured_at(8, latency_us, "large:GEMM", "small:FFT")
-    assert _group_profiled(measurement, configurations=UNKNOWN_BATCH | {"5x5": large}) == []
 
 
 @pytest.mark.parametrize(

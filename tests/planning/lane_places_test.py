@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planning_values import make_lanes, merge
 
 from tf_interop.planning.lane_places import find_places
 from tf_interop.stage import Lane, Stage, Step
@@ -67,28 +65,6 @@ def test_finds_places_wherever_there_are_any(case: tuple[Stage[str], Offered, Re
         assert sorted(placed.operations) == list(range(len(nodes)))
         assert is_filled(placed.operations, wanted, nodes, readers)
         assert placed.map(lambda place: nodes[place][0]) == wanted
-
-
-@pytest.mark.parametrize(
-    ("wanted", "offered", "places"),
-    [
-        # The earliest that there are.
-        (make_lanes("a b a a a"), ["a", "ax", "b", "ax", "ax"], (0, 2, 1, 3, 4)),
-        # The second merged lane needs the key that the first one would take first.
-        (
-            Stage((*merge("a a").lanes, *merge("a b").lanes, *make_lanes("a").lanes)),
-            ["ax", "ax", "bx", "ay", "ay"],
-            (3, 4, 0, 2, 1),
-        ),
-        (make_lanes("a b"), ["a", "a"], None),
-        (make_lanes("a"), ["a", "a"], None),
-    ],
-)
-def test_takes_the_earliest_that_leave_a_place_to_all(
-    wanted: Stage[str], offered: list[str], places: tuple[int, ...] | None
-) -> None:
-    placed = find_places(wanted, [(each[0], each[1:] or None) for each in offered])
-    assert (placed and placed.operations) == places
 
 
 def test_tries_keys_that_are_alike_once() -> None:

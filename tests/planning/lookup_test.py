@@ -36,13 +36,6 @@ def _plan_for(nodes: dict[str, str], *stages: PlannedStage) -> GraphPlan:
 CHAIN = {"a": "Conv2D", "b": "Conv2D a"}
 
 
-def test_takes_the_stages_of_the_graph_that_fits() -> None:
-    stages = (make_stage("3x3", "5x5"), make_stage("1x1", "pool_proj"))
-    plan = Plan((_plan_for(CHAIN, make_stage("a")), _plan_for(INCEPTION, *stages)))
-    assert stages_from_plan(plan, make_graph(INCEPTION)[1]) == stages
-    assert stages_from_plan(plan, make_graph(CHAIN)[1]) == (make_stage("a"),)
-
-
 def _of_batch(size: int | None) -> dict[str, ConvolutionConfiguration]:
     shapes = {"image_shape": (size, 28, 28, 16), "output_shape": (size, 28, 28, 32)}
     return dict.fromkeys(CHAIN, dataclasses.replace(CONFIGURATION, **shapes))  # type: ignore[arg-type]
@@ -127,10 +120,6 @@ def _plan_refusal(
     return str(raised.value)
 
 
-def test_refuses_a_plan_of_no_graph() -> None:
-    assert "holds no graph" in _plan_refusal(Plan(()), CHAIN)
-
-
 def test_refusal_compares_with_the_closest_graph() -> None:
     planned = {"a": "Conv2D", **{f"p{index}": "Conv2D" for index in range(5)}}
     closest = _plan_for(planned, make_stage(*planned))
@@ -141,33 +130,6 @@ def test_refusal_compares_with_the_closest_graph() -> None:
     assert "1 of the 6 names" in message
     assert "'p0', 'p1', 'p2' and 2 more" in message
     assert "differs" not in message
-
-
-@pytest.mark.parametrize(
-    ("planned", "found"),
-    [
-        pytest.param(("a", "b"), ("a", "b"), id="same_names"),
-        pytest.param(("a",), ("a", "b"), id="some_in_no_stage"),
-        pytest.param(("net_1/a",), ("PartitionedCall/net_4/a", "net_4/b"), id="another_trace"),
-    ],
-)
-def test_refusal_says_that_something_else_differs_where_names_agree(
-    planned: tuple[str, ...], found: tuple[str, ...]
-) -> None:
-    graph = dict.fromkeys(("a", "b"), "Conv2D")
-    plan = Plan((dataclasses.replace(_plan_for(graph), stages=(make_stage(*planned),)),))
-    strided = dataclasses.replace(CONFIGURATION, strides=(2, 2))
-    message = _plan_refusal(plan, dict.fromkeys(found, "Conv2D"), {found[0]: strided})
-    assert "differs" in message
-    assert "lacks" not in message
-
-
-def test_refusal_goes_by_convolutions_in_no_stage_too() -> None:
-    without_stages = dataclasses.replace(
-        _plan_for(INCEPTION),
-        unstaged=tuple(UnstagedConvolution(name, None, 1.0, 0, 0) for name in ("1x1", "3x3")),
-    )
-    assert "lacks '1x1', '3x3'" in _plan_refusal(Plan((without_stages,)), CHAIN)
 
 
 NODES = {"a": "Conv2D", "b": "Conv2D", "c": "Conv2D"}
@@ -230,16 +192,6 @@ def test_takes_the_grouping_that_saves_most_over_all_batch_sizes() -> None:
     # With one more batch size that gains by the other grouping, that one is better in all.
     larger = entry(64, saving(make_stage("b", "c"), 80))
     [stage] = stages_for_batch_sizes([small, large, larger])
-    assert stage.stage == make_lanes("b", "c")
-
-
-def test_takes_the_largest_where_nothing_is_predicted() -> None:
-    lanes = {1: ("a", "b"), 32: ("b", "c"), 8: ("a", "c")}
-    entries = [
-        dataclasses.replace(entry(size, make_stage(*each)), prediction=None)
-        for size, each in lanes.items()
-    ]
-    [stage] = stages_for_batch_sizes(entries)
     assert stage.stage == make_lanes("b", "c")
 
 

@@ -14,9 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planning_values import (
     least_latency_us,
-    make_lanes,
     make_problem,
-    merge,
     problems,
     problems_to_model,
 )
@@ -29,7 +27,6 @@ from tf_interop.planning.problem import (
     PlanningProblem,
     ProblemNode,
 )
-from tf_interop.planning.types import GraphPlan
 
 EXACT = PlanOptions()
 # So wide that nothing is cut off.
@@ -37,10 +34,6 @@ BOUNDED = PlanOptions(max_transitions=0, width=100_000)
 NARROW = PlanOptions(max_transitions=0, width=1)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-
-
-def stages_of(plan: GraphPlan) -> list[set[str]]:
-    return [set(stage.nodes) for stage in plan.stages]
 
 
 @settings(max_examples=400, deadline=None)
@@ -92,86 +85,6 @@ def test_follows_from_its_problem_and_is_never_slower_than_sequential(
             assert slowest_us < stage.prediction.sequential_us
 
 
-def test_moves_a_weight_gradient_that_nothing_waits_for_into_a_later_stage() -> None:
-    # Backward through three layers: `by_filter_3` could run with `by_input_3` for no gain, but
-    # two layers later it fills a stage.
-    problem = make_problem(
-        {
-            "by_input_3": "",
-            "by_filter_3": "",
-            "by_input_2": "by_input_3",
-            "by_filter_2": "by_input_3",
-            "by_input_1": "by_input_2",
-        },
-        dict.fromkeys(
-            ("by_input_3", "by_filter_3", "by_input_2", "by_filter_2", "by_input_1"), 10.0
-        ),
-        {"by_input_2 by_filter_2": 12, "by_input_1 by_filter_3": 11},
-    )
-    for options in (EXACT, PlanOptions(max_transitions=0)):
-        plan = make_plan(problem, options)
-        assert stages_of(plan) == [
-            {"by_input_2", "by_filter_2"},
-            {"by_input_1", "by_filter_3"},
-        ]
-        assert [(each.node, each.before_stage) for each in plan.unstaged] == [("by_input_3", 0)]
-        assert plan.prediction is not None
-        assert plan.prediction.latency_us == 33
-
-
-ON_ONE_IMAGE = {"a": "x", "b": "x"}
-
-
-def test_merges_where_that_was_measured_to_be_fastest() -> None:
-    problem = make_problem(
-        {"a": "", "b": ""},
-        {"a": 10, "b": 10},
-        {"a b": 15},
-        merged={"a b": 12},
-        merge_keys=ON_ONE_IMAGE,
-    )
-    for options in (EXACT, NARROW):
-        plan = make_plan(problem, options)
-        (stage,) = plan.stages
-        assert stage.stage == merge("a b")
-        assert "merged" in stage.why
-        assert stage.prediction is not None
-        # Outputs of 10 bytes each; the workspace as it was measured.
-        assert (stage.prediction.workspace_bytes, stage.prediction.peak_bytes) == (7, 27)
-
-
-def test_merges_where_lanes_of_their_own_do_not_fit() -> None:
-    # 20 bytes of outputs; two workspaces of 5, or one of 7.
-    problem = make_problem(
-        {"a": "", "b": ""},
-        {"a": 10, "b": 10},
-        {"a b": 11},
-        merged={"a b": 14},
-        merge_keys=ON_ONE_IMAGE,
-        memory_budget_bytes=30,
-    )
-    assert make_plan(problem).stages[0].stage == make_lanes("a b")
-    problem = dataclasses.replace(problem, memory_budget_bytes=29)
-    assert make_plan(problem).stages[0].stage == merge("a b")
-
-
-CHAINS = {"a": "", "b": "", "c": "a", "d": "b"}
-
-
-@pytest.mark.parametrize("options", [EXACT, NARROW])
-def test_puts_what_depends_on_each_other_into_one_lane(options: PlanOptions) -> None:
-    problem = make_problem(
-        CHAINS, dict.fromkeys("abcd", 10.0), {"a b": 18, "c d": 19, "a>c b>d": 24}
-    )
-    (stage,) = checked_plan(problem, options).stages
-    assert stage.stage == make_lanes("a>c b>d")
-    apart = tuple(dataclasses.replace(node, follows=()) for node in problem.nodes)
-    plan = checked_plan(dataclasses.replace(problem, nodes=apart), options)
-    assert stages_of(plan) == [{"a", "b"}, {"c", "d"}]
-    of_one = dataclasses.replace(options, max_lane_length=1)
-    assert stages_of(checked_plan(problem, of_one)) == [{"a", "b"}, {"c", "d"}]
-
-
 def test_pins_the_algorithm_of_a_convolution_whose_fastest_does_not_fit() -> None:
     costs = ConvolutionCosts("a", 10, (Candidate("FFT", 36, 90), Candidate("GEMM", 46, 30)))
     problem = PlanningProblem((costs,), (ProblemNode("n", "a"),), memory_budget_bytes=99)
@@ -181,30 +94,6 @@ def test_pins_the_algorithm_of_a_convolution_whose_fastest_does_not_fit() -> Non
     plan = make_plan(dataclasses.replace(problem, memory_budget_bytes=100))
     assert plan.stages == ()
     assert plan.unstaged[0].algorithm == "FFT"
-
-
-def test_keeps_an_output_until_all_that_read_it_have_run() -> None:
-    problem = make_problem({"a": "", "b": "a", "c": "a b"}, {"a": 1, "b": 1, "c": 1})
-    plan = make_plan(problem)
-    # Workspace 5 and output 10 each, besides what is read later.
-    assert [each.peak_bytes for each in plan.unstaged] == [15, 25, 35]
-
-
-def test_finds_another_order_where_the_given_one_does_not_fit() -> None:
-    # `big` first leaves too little for the chain of `a` and `b`.
-    costs = tuple(
-        ConvolutionCosts(name, size, (Candidate(None, 1, workspace),))
-        for name, size, workspace in (("big", 60, 0), ("a", 10, 40), ("b", 1, 0))
-    )
-    problem = PlanningProblem(
-        costs,
-        (ProblemNode("big", "big"), ProblemNode("a", "a"), ProblemNode("b", "b", ("a",))),
-        memory_budget_bytes=80,
-    )
-    plan = make_plan(problem)
-    assert plan.unstaged[0].node == "a"
-    assert plan.prediction is not None
-    assert plan.prediction.peak_bytes <= 80 < plan.prediction.sequential_peak_bytes
 
 
 def test_a_plan_without_stages_needs_the_memory_of_one_after_another() -> None:

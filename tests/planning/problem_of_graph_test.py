@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import itertools
 import random
 
 import pytest
-from checked_plan import checked_plan
 from planning_graphs import INCEPTION, make_graph
 from profile_values import (
     BACKWARD,
@@ -25,8 +23,6 @@ from profile_values import (
 from tf_interop.convolution import ConvolutionConfiguration
 from tf_interop.graph.fingerprint import fingerprint_convolutions
 from tf_interop.graph.independence import Independence
-from tf_interop.planning.check import check_stages
-from tf_interop.planning.make import make_plan
 from tf_interop.planning.problem import MeasuredStage, PlanningProblem
 from tf_interop.planning.problem_of_graph import make_planning_problem, output_bytes
 from tf_interop.profile.types import Profile
@@ -124,26 +120,6 @@ def _reached(name: str, nodes: dict[str, str]) -> set[str]:
     return sources.union(*(_reached(each, nodes) for each in sources))
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_plans_are_legal_for_graphs_of_which_a_part_was_measured(seed: int) -> None:
-    generator = random.Random(seed)
-    nodes: dict[str, str] = {}
-    for number in range(16):
-        sources = generator.sample(list(nodes), min(number, generator.randrange(3)))
-        nodes[f"n{number}"] = " ".join(("Conv2D", *sources))
-    configurations = {name: generator.choice((SMALL, SMALL, LARGE, BACKWARD)) for name in nodes}
-    pairs = itertools.combinations_with_replacement((SMALL, LARGE), 2)
-    profile = make_profile(
-        *PROFILE.algorithms,
-        *(make_stage(*((each, "eng4_k2=1") for each in pair), latency_us=15.0) for pair in pairs),
-    )
-    view, convolutions = make_graph(nodes, configurations=configurations)
-    problem = make_planning_problem(view, convolutions, Independence(view, convolutions), profile)
-    stages = checked_plan(problem).stages
-    assert stages
-    check_stages(stages, view, convolutions)
-
-
 def test_convolutions_of_one_configuration_share_their_costs() -> None:
     problem = _problem(INCEPTION, configurations={"5x5": LARGE})
     assert [costs.configuration for costs in problem.costs] == [SMALL, LARGE]
@@ -164,14 +140,6 @@ def test_says_what_graph_device_and_memory_it_is_of() -> None:
     assert problem.memory_budget_bytes == 1 << 30
     on_cpu = _problem(INCEPTION, dataclasses.replace(PROFILE, device=CPU))
     assert (on_cpu.sm_count, on_cpu.sm_limits) == (None, None)
-
-
-def test_keeps_devices_and_regions_apart() -> None:
-    nodes = dict.fromkeys("abcd", "Conv2D")
-    problem = _problem(nodes, regions={"b": "then"}, devices={"c": "/device:GPU:1"})
-    groups = [node.group for node in problem.nodes]
-    assert len(set(groups)) == 3
-    assert groups[0] == groups[3]
 
 
 def test_bytes_of_the_result_are_of_what_is_computed() -> None:
@@ -237,23 +205,6 @@ def test_a_convolution_may_follow_one_that_it_reads_directly_alone() -> None:
     follows = {node.name: node.follows for node in problem.nodes}
     assert follows == {"a": (), "b": ("a",), "c": (), "d": (), "e": ("b",)}
     assert _predecessors(problem)["e"] == ("a", "b")
-
-
-def test_a_chain_that_was_measured_beside_another_becomes_a_stage() -> None:
-    nodes = {
-        "input": "Placeholder",
-        "a": "Conv2D input",
-        "b": "Conv2D input",
-        "c": "Conv2D a",
-        "d": "Conv2D b",
-        "output": "ConcatV2 c d",
-    }
-    measured = make_stage(
-        *[(SMALL, "eng4_k2=1")] * 4, lanes=(0, 0, 1, 1), latency_us=20, sequential_us=50
-    )
-    profile = make_profile(*PROFILE.algorithms, measured)
-    [stage] = make_plan(_problem(nodes, profile)).stages
-    assert [lane.operations for lane in stage.stage.lanes] == [("a", "c"), ("b", "d")]
 
 
 def test_convolutions_on_one_image_may_be_merged() -> None:

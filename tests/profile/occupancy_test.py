@@ -5,11 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from profile_values import HOPPER_SM, KERNEL
 
-from tf_interop.profile.entries import KernelMeasurement
 from tf_interop.profile.occupancy import compute_sm_use
 from tf_interop.profile.types import SmLimits
 
@@ -79,13 +76,6 @@ def test_shared_memory_is_that_of_the_tuning_guides(
     assert use_of(limits, 32, 16, kilobytes * KB)[0] == blocks
 
 
-# cudaOccSMemAllocationGranularity in cuda_occupancy.h: 256 bytes up to compute capability 7.
-@pytest.mark.parametrize(("limits", "unit"), [(VOLTA_SM, 256), (HOPPER_SM, 128)])
-def test_shared_memory_is_counted_as_handed_out(limits: SmLimits, unit: int) -> None:
-    handed_out = limits.reserved_shared_memory_bytes + unit
-    assert use_of(limits, 1024, 16, 1)[2] == 2 * handed_out / limits.shared_memory_bytes
-
-
 @pytest.mark.parametrize(
     ("threads", "grid", "blocks", "occupied"),
     [
@@ -109,27 +99,3 @@ def test_threads_blocks_and_the_grid_limit_kernels(
 
 def test_what_cannot_be_launched_takes_nothing() -> None:
     assert use_of(HOPPER_SM, 32, 16, 228 * KB) == (0, 0, 0, 0)
-
-
-kernels = st.builds(
-    KernelMeasurement,
-    name=st.just("kernel"),
-    grid=st.tuples(st.integers(1, 5000), st.integers(1, 8), st.just(1)),
-    block=st.tuples(st.integers(1, 256), st.integers(1, 4), st.just(1)),
-    registers_per_thread=st.integers(0, 255),
-    shared_memory_bytes=st.integers(0, 240_000),
-    time_share=st.just(1.0),
-)
-
-
-@settings(deadline=None)
-@given(kernels, st.sampled_from([VOLTA_SM, AMPERE_SM, HOPPER_SM]), st.integers(1, 100))
-def test_takes_no_more_than_there_is_and_fewer_blocks_that_need_more(
-    kernel: KernelMeasurement, limits: SmLimits, more: int
-) -> None:
-    use = compute_sm_use(kernel, limits, 132)
-    shares = (use.registers, use.shared_memory, use.threads, use.blocks)
-    assert all(0 <= share <= 1 for share in shares)
-    for field in ("registers_per_thread", "shared_memory_bytes"):
-        larger = dataclasses.replace(kernel, **{field: getattr(kernel, field) + more})
-        assert compute_sm_use(larger, limits, 132).blocks <= use.blocks

@@ -86,19 +86,6 @@ def test_finds_what_an_algorithm_costs_under_the_switch_for_tf32() -> None:
     assert profile.find_algorithms(SMALL, allow_tf32=False) == (exact, engine)
 
 
-def test_knows_the_batch_sizes_of_its_stages() -> None:
-    larger = dataclasses.replace(SMALL, image_shape=(16, *(SMALL.image_shape or ())[1:]))
-    profile = make_profile(
-        make_stage((larger, None), (larger, "FFT")),
-        make_stage((SMALL, None), (LARGE, None)),
-        make_stage((SMALL, None), (SMALL, None)),
-    )
-    assert SMALL.image_shape is not None
-    assert profile.stage_batch_sizes == (SMALL.image_shape[0], 16)
-    # The pass asks for each level of a graph.
-    assert profile.stage_batch_sizes is profile.stage_batch_sizes
-
-
 def test_only_what_gives_the_same_bits_is_deterministic() -> None:
     same, other = make_algorithm(algorithm="GEMM"), make_algorithm(LARGE, "GEMM")
     wide = dataclasses.replace(SMALL, filter_shape=(1, 1, 16, 80), output_shape=(8, 28, 28, 80))

@@ -104,44 +104,6 @@ def test_a_model_has_to_beat_a_measured_stage_beyond_doubt(
     assert algorithms == expected
 
 
-def test_the_share_that_was_saved_counts_where_the_sequence_was_measured() -> None:
-    # Half of 30 us in that run is half of the 20 us that the two take alone.
-    stage = measured("a b", 15, sequential_us=30, spread_us=3)
-    (choice,) = choices(stage_costs(dataclasses.replace(PAIR, stages=(stage,))), "a b")
-    assert (choice.latency_us, choice.spread_us) == (10, 2)
-
-
-def test_a_draw_is_no_win_however_it_is_rounded() -> None:
-    # 20 and 4 of 24 us; scaled to the 16 us alone their sum is rounded to less than that.
-    stage = measured("a b", 20, sequential_us=24, spread_us=4)
-    problem = gpu_problem(small("a", 8), small("b", 8), stages=(stage,))
-    assert 20 * (16 / 24) + 4 * (16 / 24) < 16
-    assert choices(stage_costs(problem), "a b") == ()
-
-
-def test_gives_slower_choices_that_need_less_workspace() -> None:
-    fast, lean, neither = Candidate("GEMM", 10, 100), Candidate("FFT", 12, 5), Candidate("D", 13, 7)
-    found = choices(stage_costs(gpu_problem(costs_of("a", neither, lean, fast))), "a")
-    assert [choice.stage.steps[0].algorithm for choice in found] == ["GEMM", "FFT"]
-
-
-def test_considers_four_algorithms_of_each_of_three_convolutions() -> None:
-    # Only the slowest of four leaves room for others.
-    names = ("a", "b", "c")
-    problem = gpu_problem(
-        *(
-            costs_of(
-                name,
-                *(Candidate(f"LARGE{i}", 10 + i / 10, kernels=(LARGE,)) for i in range(3)),
-                Candidate("SMALL", 10.5, kernels=(SMALL,)),
-            )
-            for name in names
-        )
-    )
-    found = choices(stage_costs(problem), "a b c")
-    assert [step.algorithm for step in found[0].stage.steps] == ["SMALL"] * 3
-
-
 def test_larger_sets_are_modelled_only_where_a_part_of_them_wins() -> None:
     problem = gpu_problem(
         *(costs_of(name, Candidate("GEMM", 10, kernels=(LARGE,))) for name in "abc")
@@ -202,13 +164,6 @@ def test_what_was_measured_merged_is_not_what_was_measured_side_by_side() -> Non
     assert (choice.source, len(choice.stage.lanes)) == (ValueSource.MODELLED, 2)
 
 
-def test_calibrates_on_some_of_many_stages() -> None:
-    problem = known_pairs(*[12.0] * 900)
-    calibration = calibrate_model(problem)
-    assert calibration.stages == 300
-    assert calibration.factor == pytest.approx(1.2)
-
-
 def test_a_calibrated_stage_takes_no_less_than_its_longest_convolution() -> None:
     problem = known_pairs(5, 5, 5)
     assert calibrate_model(problem).factor == pytest.approx(0.5)
@@ -252,14 +207,3 @@ def test_a_measured_stage_with_these_lanes_goes_before_the_model(
     costs = stage_costs(dataclasses.replace(CHAIN, stages=(measured(lanes, 25),)))
     (choice,) = choices(costs, "a>b c")
     assert choice.source is source
-
-
-def test_a_lane_of_several_by_itself_saves_nothing() -> None:
-    measured_so = dataclasses.replace(CHAIN, stages=(measured("a>b", 1),))
-    assert choices(stage_costs(measured_so), "a>b") == ()
-
-
-def test_lanes_of_several_have_a_limit_of_their_own() -> None:
-    costs = stage_costs(CHAIN, max_modelled=1)
-    assert choices(costs, "a>b c")
-    assert choices(costs, "a c")
