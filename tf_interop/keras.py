@@ -354,10 +354,11 @@ def _summarize(graphs: tuple[PassReport, ...], call: _Call) -> str:
         for cause, count in call.find_new_failures().items()
     ]
     stages = [stage for report in graphs for stage in report.plan.stages]
-    narrow_units = sum(len(report.plan.narrow_units) for report in graphs)
-    if narrow_units:
+    units = sum(len(report.plan.units) for report in graphs)
+    if units:
         operations = sum(report.narrow_op_count for report in graphs)
-        text = f"{_count(narrow_units, 'narrow unit')} of {_count(operations, 'operation')}"
+        kind = "split" if any(report.plan.split_units for report in graphs) else "narrow"
+        text = f"{_count(units, f'{kind} unit')} of {_count(operations, 'operation')}"
         return "; ".join([text, *failures])
     if not stages:
         whys = dict.fromkeys(report.why_unchanged for report in graphs)

@@ -7,6 +7,8 @@ import dataclasses
 import tensorflow as tf
 
 import tf_interop
+from tf_interop.planning.types import GraphPlan
+from tf_interop.runtime.graph_pass import PassReport
 from tf_interop.runtime.kernel_library import Counters
 from tf_interop.runtime.status import Status
 
@@ -62,3 +64,12 @@ def test_sets_graphs_of_earlier_settings_apart(plugin_as_after_import: None) -> 
 
     tf_interop.enable(policy="always")
     assert tf_interop.status().current_graphs == made.graphs
+
+
+def test_split_units_are_counted_and_in_the_plan_as_narrow_ones_are() -> None:
+    split = GraphPlan("f", 2, (), split_units=("a", "b", "c"))
+    report = PassReport("CPU", 9, 2, (), split, 1.0, unit_count=4, narrow_op_count=7)
+    status = dataclasses.replace(OFF, graphs=(report,), current_graphs=(report,))
+    assert status.narrow_unit_count == 3
+    assert status.plan.graphs == (split,)
+    assert "3 of 4" in str(status)

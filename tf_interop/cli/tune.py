@@ -201,11 +201,11 @@ def _name_of(plan: Plan) -> str:
 
 def _units_of(graph: GraphPlan) -> str:
     assert graph.measured is not None
-    return f"{len(graph.narrow_units)} of {graph.measured.unit_count}"
+    return f"{len(graph.units)} of {graph.measured.unit_count}"
 
 
 def _ratio_of(graph: GraphPlan) -> str:
     assert graph.measured is not None
-    if not graph.narrow_units:
+    if not graph.units:
         return "stock is fastest"
     return f"{graph.measured.ratio:.2f} ± {graph.measured.error:.2f}"

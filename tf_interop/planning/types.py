@@ -325,6 +325,11 @@ class GraphPlan:
     measured: MeasuredStep | None = None
 
     @property
+    def units(self) -> tuple[str, ...]:
+        """The units that are narrow or split."""
+        return self.narrow_units or self.split_units
+
+    @property
     def changes_graph(self) -> bool:
         """Whether there is a stage, or a unit that is narrow or split."""
         return bool(self.stages or self.narrow_units or self.split_units)

@@ -58,15 +58,15 @@ class Status:
 
     @property
     def narrow_unit_count(self) -> int:
-        """Units of all graphs together that run on one core each."""
-        return sum(len(report.plan.narrow_units) for report in self.graphs)
+        """Units of all graphs together that are narrow or split."""
+        return sum(len(report.plan.units) for report in self.graphs)
 
     @property
     def plan(self) -> Plan:
         """The stages and narrow units of all graphs as a plan that `enable(plan=…)` takes."""
         plans: dict[str, GraphPlan] = {}
         for report in reversed(self.graphs):
-            if report.plan.stages or report.plan.narrow_units:
+            if report.plan.changes_graph:
                 plans.setdefault(report.plan.fingerprint, report.plan)
         return Plan(
             tuple(plans.values()),
@@ -172,7 +172,7 @@ def _graph_table(graphs: Sequence[PassReport]) -> Table:
         if has_units:
             measured = report.plan.measured
             cells += [
-                f"{len(report.plan.narrow_units)} of {report.unit_count}",
+                f"{len(report.plan.units)} of {report.unit_count}",
                 str(report.narrow_op_count),
                 "" if measured is None else f"{measured.ratio:.2f} ± {measured.error:.2f}",
             ]

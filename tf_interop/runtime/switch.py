@@ -157,7 +157,7 @@ def why_tuned_elsewhere(plan: Plan) -> str:
     Returns:
         Empty where it does not differ, and where nothing was tuned.
     """
-    tuned = [each.measured for each in plan.graphs if each.narrow_units and each.measured]
+    tuned = [each.measured for each in plan.graphs if each.units and each.measured]
     if not tuned:
         return ""
     if has_nvidia_gpu() and tensorflow_internals.may_have_gpus():

@@ -146,7 +146,7 @@ def _are_split(entries: Collection[GraphPlan]) -> bool:
     A graph whose batch size is not known may have entries of both kinds. The units of one kind hold
     parts of those of the other, so there cannot be both.
     """
-    changing = [each for each in entries if each.narrow_units or each.split_units]
+    changing = [each for each in entries if each.units]
     return bool(changing) and bool(
         max(changing, key=lambda each: each.measured.ratio if each.measured else 0.0).split_units
     )
