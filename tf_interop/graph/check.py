@@ -24,10 +24,10 @@ from tf_interop.graph.program import (
     step_operand,
 )
 from tf_interop.graph.redirect import COLOCATED_WITH, COLOCATION
-from tf_interop.graph.session_feeds import find_fed, find_preserved_feeds
+from tf_interop.graph.session_feeds import find_fed, is_function
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.unit_node import UNIT_OP, decode_unit, result_operand
-from tf_interop.graph.unit_ops import STEP_OPS, input_dtypes, output_dtypes
+from tf_interop.graph.unit_ops import COMPANION_OPS, STEP_OPS, input_dtypes, output_dtypes
 from tf_interop.graph.view import GraphView
 from tf_interop.stage import Stage, Step
 
@@ -170,7 +170,8 @@ def check_rewrite(
             f"{sorted(after.index_of.keys() - expected)[:5]} too many."
         )
     control_flow = ControlFlow(before, find_fed(before, nodes_to_preserve, fetches))
-    feeds = find_preserved_feeds(before, nodes_to_preserve)
+    # A Session may also feed what it fetches.
+    feeds = set() if is_function(before) else {before.index_of[name] for name in preserved}
     for new in new_nodes:
         check_time_limit()
         _check_new_node(new, correspondence, control_flow, feeds)
@@ -200,7 +201,7 @@ def _read(view: GraphView, index: int) -> _NewNode:
             {input_operand(place): dtype for place, dtype in enumerate(unit.input_dtypes)},
             (Stage.in_sequence(map(Step, range(len(unit.steps)))),),
             unit.constant_inputs,
-            STEP_OPS,
+            STEP_OPS | COMPANION_OPS,
         )
     stage = decode_stage(node)
     dtypes = {input_operand(place): dtype for place, dtype in enumerate(stage.input_dtypes)}

@@ -40,6 +40,7 @@ from tf_interop.graph.redirect import (
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.unit_node import Result, UnitNode, encode_unit, result_operand
 from tf_interop.graph.unit_ops import (
+    COMPANION_OPS,
     STEP_OPS,
     UNIT_FILTER_POSITIONS,
     batch_position,
@@ -153,7 +154,7 @@ def _new_units(
         first = view.nodes[unit.steps[0]]
         for index in unit.steps:
             node = view.nodes[index]
-            if node.op not in STEP_OPS or node.name in preserved:
+            if node.op not in STEP_OPS | COMPANION_OPS or node.name in preserved:
                 raise ValueError(
                     f"Expected nodes that may be steps, got '{node.name}' of op {node.op} in unit "
                     f"{number}. Give units that find_units found in the graph that is rewritten."

@@ -11,7 +11,9 @@ for a whole network: it is the dimension *sample* of Jia et al. (ICML 2018, sect
 An op is *batchwise* if image i of its results depends on image i of some of its operands, its
 images, and on nothing else of them. Which ops are is a list, with what has to hold for attributes,
 shapes and constants. A node is a member if it is of a batchwise op and one of its images comes from
-a member, or if it is a convolution. Parameters that only members read go along.
+a member, or if it is a convolution. Small parameters that only members read go along. So do
+*companions* of members: what makes the sizes of a Reshape of a member's shape, and small constants
+that wait for a member, as Grappler makes them.
 
 Members are contracted by generation. A node's generation is the largest of those of its sources,
 plus one after each step out of a member: to a node that is none, or to one on another device or in
@@ -23,7 +25,7 @@ out of a unit; so no path that leaves a unit comes back to it.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,7 @@ import tensorflow as tf
 from tf_interop.graph.properties import GraphProperties, is_fully_known
 from tf_interop.graph.small_results import find_small
 from tf_interop.graph.time_limit import check_time_limit
+from tf_interop.graph.unit_ops import COMPANION_OPS
 from tf_interop.graph.units import ANCHOR_OPS, Unit, find_steps
 from tf_interop.graph.view import GraphView
 
@@ -82,11 +85,38 @@ def find_split_units(
     """
     levels = view.levels
     order = sorted(range(len(view)), key=lambda index: (levels[index], view.names[index]))
-    regions, _ = find_steps(view, order, frozenset(nodes_to_preserve), fetches)
-    if not regions:
-        return ()
-    search = _Search(view, order, regions, properties)
-    return search.units()
+    companions = _find_companions(view, order, properties)
+    preserved = frozenset(nodes_to_preserve)
+    while True:
+        regions, _ = find_steps(view, order, preserved, fetches, companions=companions)
+        search = _Search(view, order, regions, companions, properties)
+        units = search.units()
+        # Sizes of a part, and constants, are for no other unit.
+        astray = search.find_astray(units)
+        if not astray:
+            return units
+        companions -= astray
+
+
+def _find_companions(
+    view: GraphView, order: Iterable[int], properties: GraphProperties
+) -> set[int]:
+    """Nodes that make nothing but sizes for Reshapes, and small constants that wait for a node."""
+    companions: set[int] = set()
+    for index in reversed([*order]):
+        op, readers = view.ops[index], view.readers[index]
+        if op == "Const":
+            shape = properties.output_shape(index, 0)
+            is_companion = bool(view.control_fanins[index]) and shape in ((), (1,))
+        else:
+            is_companion = op in COMPANION_OPS and all(
+                reader in companions
+                or (view.ops[reader] == "Reshape" and view.fanins[reader][0][0] != index)
+                for reader in readers
+            )
+        if is_companion and readers:
+            companions.add(index)
+    return companions
 
 
 class _Search:
@@ -97,13 +127,16 @@ class _Search:
         view: GraphView,
         order: list[int],
         regions: dict[int, str],
+        companions: Collection[int],
         properties: GraphProperties,
     ) -> None:
         self._view = view
         self._order = order
         self._regions = regions
+        self._companions = companions
         self._properties = properties
         self._images: dict[int, tuple[int, ...]] = {}  # of each member, positions of its operands
+        self._members: set[int] = set()  # with their companions
         self._is_parameter = [False] * len(view)
         self._generation = [0] * len(view)
 
@@ -112,7 +145,7 @@ class _Search:
         for index in self._order:
             check_time_limit()
             self._find_kind(index)
-            if index in self._images:
+            if index in self._members:
                 members.setdefault(self._key(index), []).append(index)
         key_of: dict[int, tuple[int, str, str]] = {
             index: key for key, indices in members.items() for index in indices
@@ -128,6 +161,20 @@ class _Search:
         rank = {index: place for place, index in enumerate(self._order)}
         made = (self._unit(sorted(members[key], key=rank.__getitem__)) for key in sorted(members))
         return tuple(unit for unit in made if unit is not None)
+
+    def find_astray(self, units: Iterable[Unit]) -> set[int]:
+        """The companions in a unit that are read outside of it, or that read what is outside."""
+        astray = set()
+        for unit in units:
+            inside = set(unit.steps)
+            for step in inside & set(self._companions):
+                neighbours = {
+                    *self._view.readers[step],
+                    *(each for each in self._view.sources(step) if not self._is_parameter[each]),
+                }
+                if not neighbours <= inside:
+                    astray.add(step)
+        return astray
 
     def _unit(self, steps: list[int]) -> Unit | None:
         view = self._view
@@ -149,19 +196,19 @@ class _Search:
         view = self._view
         sources = view.sources(index)
         is_step = index in self._regions
-        if view.ops[index] in _PARAMETERS or (
+        if index in self._companions and is_step and not self._members.isdisjoint(sources):
+            self._members.add(index)
+        elif view.ops[index] in _PARAMETERS or (
             is_step and sources and all(self._is_parameter[source] for source in sources)
         ):
             self._is_parameter[index] = True
-        images = None
-        if is_step and not self._is_parameter[index]:
-            images = self._images_of(index)
-        if images is not None:
+        elif is_step and (images := self._images_of(index)) is not None:
             self._images[index] = images
+            self._members.add(index)
         generation = 0
         for source in sources:
-            leaves = source in self._images and (
-                images is None or self._place(source) != self._place(index)
+            leaves = source in self._members and (
+                index not in self._members or self._place(source) != self._place(index)
             )
             generation = max(generation, self._generation[source] + leaves)
         self._generation[index] = generation
@@ -252,6 +299,8 @@ class _Search:
             position = 1 if op == "Split" else 0
             axes = self._axes(index, 0 if op == "Split" else 2, self._rank(index, position))
             return (position,) if axes is not None and 0 not in axes else None
+        if op == "StridedSlice":
+            return (0,) if self._slices_other_dimensions(index) else None
         if op == "Reshape":
             return (0,) if self._keeps_batch(index) else None
         return None
@@ -276,6 +325,19 @@ class _Search:
             elif len(shape) == len(result) and shape[:1] != (1,):
                 found.append(position)
         return tuple(found)
+
+    def _slices_other_dimensions(self, index: int) -> bool:
+        """Whether a StridedSlice has all of the first dimension, as `x[:, 1:]`."""
+        attributes = self._view.nodes[index].attr
+        strides = self._constant(index, 3)
+        changes = ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+        return (
+            strides is not None
+            and strides.size > 0
+            and strides[0] == 1
+            and bool(attributes["begin_mask"].i & attributes["end_mask"].i & 1)
+            and not any(attributes[name].i & 1 for name in changes)
+        )
 
     def _keeps_batch(self, index: int) -> bool:
         """Whether a Reshape makes of each image one of the result."""

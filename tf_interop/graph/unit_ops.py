@@ -82,6 +82,10 @@ STEP_OPS = (
 )
 """The op types that may be steps."""
 
+COMPANION_OPS = frozenset({"Shape", "StridedSlice", "Pack", "ConcatV2", "Const"})
+"""Ops that may be steps of a unit that is split whatever their dtype is: those by which sizes come
+from a shape, because each part of the batch has sizes of its own, and constants."""
+
 GRADIENT_OF = {"MaxPool": "MaxPoolGrad", "MaxPool3D": "MaxPool3DGrad"}
 """Ops that TensorFlow's oneDNN pass joins with their gradient: the first tells the second where the
 maximum was. Neither of a pair is a step, or the other would find it anew, with ties broken

@@ -133,7 +133,12 @@ def find_units(
 
 
 def find_steps(
-    view: GraphView, order: Iterable[int], preserved: Collection[str], fetches: Collection[str]
+    view: GraphView,
+    order: Iterable[int],
+    preserved: Collection[str],
+    fetches: Collection[str],
+    *,
+    companions: Collection[int] = (),
 ) -> tuple[dict[int, str], dict[int, UnitRefusalReason]]:
     """The control-flow region of each node that may be a step, and why each other node may not.
 
@@ -142,6 +147,7 @@ def find_steps(
         order: its nodes.
         preserved: names that have to stay in the graph.
         fetches: what the graph is run for, names of nodes or tensors; none where that is not known.
+        companions: nodes of `COMPANION_OPS` that may be steps whatever their dtype is.
     """
     fed = find_fed(view, preserved, fetches)
     runs = find_run(view, fed, fetches)
@@ -151,7 +157,7 @@ def find_steps(
     regions: dict[int, str] = {}
     reasons: dict[int, UnitRefusalReason] = {}
     for index in order:
-        reason = why_op[view.ops[index]]
+        reason = None if index in companions else why_op[view.ops[index]]
         if reason is None:
             check_time_limit()
             node = view.nodes[index]
@@ -170,7 +176,7 @@ def find_steps(
                 reason = UnitRefusalReason.RESOURCE
             elif _is_paired(view, index):
                 reason = UnitRefusalReason.PAIRED
-            else:
+            elif index not in companions:
                 reason = why_no_step_node(node, len(view.fanins[index]))
         if reason is None:
             if control_flow is None:

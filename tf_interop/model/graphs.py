@@ -119,6 +119,11 @@ def handed_graph_of(traced: TracedGraph) -> graph_pb2.GraphDef | None:
 
     with _rewriting_nothing(plugin), plugin.observe(look_at):
         traced.run()
+    if largest is not None:
+        # Of functions that stay calls, Grappler hands over the signature alone.
+        bodies = {each.signature.name: each for each in traced.graph_def.library.function}
+        for function in largest.library.function:
+            function.CopyFrom(bodies.get(function.signature.name, function))
     return largest
 
 

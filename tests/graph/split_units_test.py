@@ -1,0 +1,290 @@
+"""Which operations a batch may be split over: they compute the same, for each part as for all."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from graph_builder import CPU
+from tensorflow.core.framework import graph_pb2
+
+from tf_interop.graph.check import check_rewrite
+from tf_interop.graph.properties import GraphProperties
+from tf_interop.graph.rewrite_units import rewrite_units
+from tf_interop.graph.split_units import find_split_units
+from tf_interop.graph.units import Unit
+from tf_interop.graph.view import GraphView
+from tf_interop.runtime.kernel_library import load_kernel_library
+
+v1 = tf.compat.v1
+
+CHANNELS = 4
+IMAGES = np.random.default_rng(0).integers(-2, 3, (7, 6, 6, CHANNELS)).astype(np.float32)
+Layer = Callable[[tf.Tensor], tf.Tensor]
+
+
+def ones(*shape: int) -> tf.Tensor:
+    return tf.ones(shape, tf.float32)
+
+
+def conv(image: tf.Tensor) -> tf.Tensor:
+    return tf.nn.conv2d(image, ones(3, 3, image.shape[-1], CHANNELS), 1, "SAME")
+
+
+def graph_of(make: Layer, batch: int | None = len(IMAGES)) -> tuple[graph_pb2.GraphDef, str]:
+    """A graph of what `make` computes of images, and the name of the result."""
+    with tf.Graph().as_default() as graph:
+        images = v1.placeholder(tf.float32, (batch, *IMAGES.shape[1:]), "images")
+        result = tf.identity(make(images), "result")
+    graph_def = graph.as_graph_def(add_shapes=True)
+    for node in graph_def.node:
+        node.device = CPU
+    return graph_def, result.op.name
+
+
+def split(graph_def: graph_pb2.GraphDef, result: str) -> tuple[GraphView, tuple[Unit, ...]]:
+    view = GraphView(graph_def)
+    return view, find_split_units(view, GraphProperties(view), nodes_to_preserve=[result])
+
+
+def run(graph_def: graph_pb2.GraphDef, result: str, images: np.ndarray) -> np.ndarray:
+    load_kernel_library()
+    config = v1.ConfigProto(intra_op_parallelism_threads=3, use_per_session_threads=True)
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    with tf.Graph().as_default() as graph, v1.Session(graph=graph, config=config) as session:
+        tf.graph_util.import_graph_def(graph_def, name="")
+        found: np.ndarray = session.run(f"{result}:0", {"images:0": images})
+        return found
+
+
+def assert_split_computes_the_same(
+    graph_def: graph_pb2.GraphDef, result: str, sizes: Sequence[int] = (len(IMAGES),)
+) -> list[set[str]]:
+    """Runs a graph with and without its split units, whose ops it returns."""
+    view, units = split(graph_def, result)
+    rewritten = rewrite_units(view, units, [result])
+    check_rewrite(view, GraphView(rewritten), [result])
+    for size in sizes:
+        images = IMAGES[:size]
+        # Sums over channels may be added up in another order for another batch size.
+        np.testing.assert_allclose(
+            run(rewritten, result, images), run(graph_def, result, images), rtol=1e-5, atol=1e-6
+        )
+    return [{view.ops[step] for step in unit.steps} for unit in units]
+
+
+BATCHWISE: dict[str, Layer] = {
+    "Relu": tf.nn.relu,
+    "BiasAdd": lambda x: tf.nn.bias_add(x, [1.0, 2.0, 3.0, 4.0]),
+    "MaxPool": lambda x: tf.nn.max_pool2d(x, 2, 2, "VALID"),
+    "AvgPool": lambda x: tf.nn.avg_pool2d(x, 2, 2, "SAME"),
+    "Pad": lambda x: tf.pad(x, [[0, 0], [1, 1], [0, 2], [0, 0]]),
+    "Mean": lambda x: tf.reduce_mean(x, [1, -2], keepdims=True),
+    "ConcatV2": lambda x: tf.concat([x, conv(x)], -1),
+    "AddV2": lambda x: x + conv(x),
+    "Mul": lambda x: x * tf.reduce_max(x, [1, 2], keepdims=True),
+    "Sub": lambda x: x - tf.reshape(tf.range(4.0), [1, 1, 1, 4]),
+    "Transpose": lambda x: tf.transpose(x, [0, 3, 1, 2]),
+    "Squeeze": lambda x: tf.squeeze(tf.reduce_sum(x, 1, keepdims=True), 1),
+    "ExpandDims": lambda x: tf.expand_dims(x, -1),
+    "Split": lambda x: tf.add_n(tf.split(x, 2, 3)),
+    "MatMul": lambda x: tf.matmul(tf.reduce_sum(x, [1, 2]), ones(CHANNELS, 5)),
+    "BatchMatMulV2": lambda x: tf.matmul(x, x, transpose_b=True),
+    "Softmax": lambda x: tf.nn.softmax(x / 100),
+    "FusedBatchNormV3": lambda x: v1.nn.fused_batch_norm(
+        x, ones(4), ones(4), ones(4), ones(4), is_training=False
+    )[0],
+    "Reshape": lambda x: tf.reshape(x, [-1, 36 * CHANNELS]),
+    "ResizeBilinear": lambda x: tf.image.resize(x, (9, 9)),
+    "DepthwiseConv2dNative": lambda x: tf.nn.depthwise_conv2d(
+        x, ones(3, 3, CHANNELS, 2), [1, 1, 1, 1], "SAME"
+    ),
+    "ClipByValue": lambda x: tf.raw_ops.ClipByValue(t=x, clip_value_min=-1.0, clip_value_max=1.0),
+    "StridedSlice": lambda x: x[:, 1:, ::2],
+    "SelectV2": lambda x: tf.where(x > 0, x, -2 * x),
+}
+
+
+@pytest.mark.parametrize("op", BATCHWISE)
+@pytest.mark.parametrize("batch", [len(IMAGES), None])
+def test_a_batchwise_operation_goes_along(op: str, batch: int | None) -> None:
+    def layers(images: tf.Tensor) -> tf.Tensor:
+        return BATCHWISE[op](conv(images))
+
+    [ops] = assert_split_computes_the_same(*graph_of(layers, batch))
+    assert {"Conv2D", op} <= ops
+
+
+def test_a_reshape_by_sizes_of_the_whole_batch_goes_along() -> None:
+    def layers(images: tf.Tensor) -> tf.Tensor:
+        return tf.reshape(conv(images), [len(IMAGES), 36, CHANNELS])
+
+    [ops] = assert_split_computes_the_same(*graph_of(layers))
+    assert "Reshape" in ops
+
+
+OTHERS: dict[str, Layer] = {
+    "Mean": lambda x: x - tf.reduce_mean(x, 0),
+    "Sum": lambda x: x / (1 + tf.reduce_sum(tf.abs(x))),
+    "ConcatV2": lambda x: tf.concat([x, x + 1], 0),
+    "Transpose": lambda x: tf.transpose(x, [1, 0, 2, 3]),
+    "Reshape": lambda x: tf.reshape(x, [-1, CHANNELS]),
+    "ReverseV2": lambda x: tf.reverse(x, [0]),
+    "StridedSlice": lambda x: x[::2] + x[3:] + x[-1] + x[..., 1:2][:4],
+    "Pad": lambda x: tf.pad(x, [[1, 0], [0, 0], [0, 0], [0, 0]]),
+    "MatMul": lambda x: tf.matmul(tf.reduce_sum(x, [1, 2]), ones(len(IMAGES), 5), transpose_a=True),
+    "Softmax": lambda x: tf.nn.softmax(tf.reduce_mean(x, [1, 2, 3])),
+    "FusedBatchNormV3": lambda x: v1.nn.fused_batch_norm(x, ones(4), ones(4))[0],
+    "Conv2D": lambda x: tf.nn.conv2d(
+        ones(2, 8, 8, CHANNELS), tf.reduce_sum(x, 0)[:2, :2, None, :] * ones(2, 2, 4, 1), 1, "SAME"
+    ),
+    "AddV2": lambda x: x + IMAGES,
+    "Mul": lambda x: tf.reduce_sum(x, [1, 2])[:CHANNELS] * tf.reduce_mean(x, [1, 2, 3])[:CHANNELS],
+    "Split": lambda x: tf.split(x, [3, 4], 0)[1],
+    "BatchMatMulV2": lambda x: tf.matmul(tf.reduce_sum(x, [2, 3]), tf.reduce_sum(x, [1, 3]), True),
+    "ExpandDims": lambda x: tf.expand_dims(x, 0),
+}
+
+
+@pytest.mark.parametrize("op", OTHERS)
+def test_an_operation_that_is_not_batchwise_stays_out(op: str) -> None:
+    def layers(images: tf.Tensor) -> tf.Tensor:
+        return OTHERS[op](tf.nn.relu(conv(images)))
+
+    ops = assert_split_computes_the_same(*graph_of(layers))
+    assert ops[0] >= {"Conv2D", "Relu"}
+    assert op == "Conv2D" or all(op not in each for each in ops)
+
+
+def test_what_comes_after_an_operation_that_is_not_batchwise_is_a_unit_of_its_own() -> None:
+    def layers(images: tf.Tensor) -> tf.Tensor:
+        first = tf.nn.relu(conv(images))
+        total = tf.reduce_sum(first, 0, keepdims=True)
+        return tf.nn.relu(conv(first / (1 + tf.abs(total)))) + first
+
+    ops = assert_split_computes_the_same(*graph_of(layers))
+    assert [each & {"Conv2D", "RealDiv"} for each in ops] == [{"Conv2D"}, {"Conv2D", "RealDiv"}]
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+def test_there_is_nothing_to_split(batch: int) -> None:
+    assert split(*graph_of(conv, batch))[1] == ()
+
+
+def sizes_of(x: tf.Tensor) -> tf.Tensor:
+    return tf.stack([tf.shape(x)[0], 36, CHANNELS])
+
+
+def test_sizes_of_a_batch_of_unknown_size_are_made_for_each_part() -> None:
+    def layers(images: tf.Tensor) -> tf.Tensor:
+        x = conv(images)
+        return tf.nn.relu(tf.reshape(x, sizes_of(x)))
+
+    [ops] = assert_split_computes_the_same(*graph_of(layers, None), sizes=(0, 1, 2, 7))
+    assert {"Shape", "StridedSlice", "Pack", "Reshape", "Relu"} <= ops
+
+
+def sizes_of_another(images: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(conv(images), sizes_of(tf.reverse(conv(images), [1])))
+
+
+def sizes_for_another(images: tf.Tensor) -> tf.Tensor:
+    x = conv(images)
+    sizes = sizes_of(x)
+    return tf.reshape(tf.reverse(x, [0]), sizes) + tf.nn.relu(tf.reshape(x, sizes))
+
+
+def sizes_read_beside(images: tf.Tensor) -> tf.Tensor:
+    x = conv(images)
+    sizes = sizes_of(x)
+    count = tf.cast(tf.reduce_sum(sizes), tf.float32)
+    return tf.reshape(x, sizes) + count * tf.reshape(x, [-1, 36, CHANNELS])
+
+
+def sizes_for_a_later_unit(images: tf.Tensor) -> tf.Tensor:
+    x = conv(images)
+    return tf.reshape(conv(x / (1 + tf.abs(tf.reduce_sum(x)))), sizes_of(x))
+
+
+@pytest.mark.parametrize(
+    "layers", [sizes_of_another, sizes_for_another, sizes_read_beside, sizes_for_a_later_unit]
+)
+def test_other_sizes_stay_out(layers: Layer) -> None:
+    assert assert_split_computes_the_same(*graph_of(layers, None), sizes=(1, 7))
+
+
+def test_any_batch_runs_where_its_size_is_not_known() -> None:
+    def layers(images: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_mean(tf.nn.relu(conv(images)), [1, 2])
+
+    assert_split_computes_the_same(*graph_of(layers, None), sizes=(0, 1, 2, 3, 7))
+
+
+@pytest.mark.parametrize("is_read_outside", [False, True])
+def test_a_constant_that_waits_for_images(is_read_outside: bool) -> None:
+    def layers(images: tf.Tensor) -> tf.Tensor:
+        x = conv(images)
+        with tf.control_dependencies([x]):
+            two = tf.constant(2.0)
+        x = tf.nn.relu(x * two)
+        return x + tf.reverse(two * tf.ones([1]), [0]) if is_read_outside else x
+
+    ops = assert_split_computes_the_same(*graph_of(layers))
+    assert [each & {"Const", "Relu"} for each in ops] == (
+        [set()] if is_read_outside else [{"Const", "Relu"}]
+    )
+
+
+def test_images_may_come_from_outside() -> None:
+    def layers(images: tf.Tensor) -> tf.Tensor:
+        return conv(images) + tf.reverse(images, [0])
+
+    [ops] = assert_split_computes_the_same(*graph_of(layers))
+    assert "AddV2" in ops
+
+
+def test_scales_go_along_and_are_made_once() -> None:
+    def layers(images: tf.Tensor) -> tf.Tensor:
+        return conv(images) * tf.math.rsqrt(tf.constant([0.5] * CHANNELS) + 0.25)
+
+    [ops] = assert_split_computes_the_same(*graph_of(layers))
+    assert "Rsqrt" in ops
+
+
+def random_layers(seed: int) -> Layer:
+    """Layers of any kind after each other and side by side, whose shape stays the images'."""
+    choose = random.Random(seed)
+    back: dict[int, Layer] = {
+        2: lambda x: x[:, :1, None, None] * ones(1, 6, 6, CHANNELS),
+        3: lambda x: tf.reduce_mean(x, [1, 2])[:, None, None, None] * ones(1, 6, 6, CHANNELS),
+        4: lambda x: tf.image.resize(x[..., :1], (6, 6)) * ones(1, 1, 1, CHANNELS),
+        5: lambda x: tf.squeeze(x, -1),
+    }
+
+    def layers(images: tf.Tensor) -> tf.Tensor:
+        tensors = [conv(images)]
+        for _ in range(choose.randint(3, 10)):
+            source = choose.choice(tensors)
+            kind = choose.random()
+            if kind < 0.4:
+                made = tf.tanh(conv(source) / 64)
+            elif kind < 0.8:
+                made = back.get(0, tf.identity)(choose.choice(list(BATCHWISE.values()))(source))
+            else:
+                made = OTHERS[choose.choice(["Mean", "Sum", "ReverseV2"])](source)
+            if made.shape.rank < 4 or made.shape[1:] != images.shape[1:]:
+                made = back[made.shape.rank](made)
+            tensors.append(tf.tanh(made + choose.choice(tensors)))
+        return tf.add_n(tensors[-3:])
+
+    return layers
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_layers(seed: int) -> None:
+    batch = None if seed % 2 else len(IMAGES)
+    ops = assert_split_computes_the_same(*graph_of(random_layers(seed), batch), sizes=(7,))
+    assert ops
