@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from typing import Any
 
-from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework import node_def_pb2, types_pb2
 
+from tf_interop import tensorflow_internals
 from tf_interop.convolution import (
     SPATIAL_AXES,
     ConvolutionConfiguration,
@@ -35,12 +37,6 @@ from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView
 from tf_interop.graph.xla_marks import xla_mark
 
-# TensorFlow's default, for graphs whose default attributes were stripped.
-_DEFAULT_LEAKY_RELU_ALPHA = 0.2
-
-# By spatial rank, TensorFlow's default first.
-_LAYOUTS = {2: ("NHWC", "NCHW"), 3: ("NDHWC", "NCDHW")}
-
 
 class _RefusalError(Exception):
     """Ends the reading of one node, inside this module only."""
@@ -53,13 +49,16 @@ class _RefusalError(Exception):
 
 
 class _Attributes:
-    """Reads attributes without adding those that are missing, as indexing a protobuf map would."""
+    """The attributes of a node, and where they were stripped those that its op has by default."""
 
-    def __init__(self, attributes: Any) -> None:
-        self.raw = attributes
+    def __init__(self, node: node_def_pb2.NodeDef) -> None:
+        self._given = node.attr
+        self._defaults = _default_attributes(node.op)
 
     def get(self, name: str) -> Any | None:
-        return self.raw.get(name)
+        # To index a protobuf map would add what is missing.
+        value = self._given.get(name)
+        return self._defaults.get(name) if value is None else value
 
     def required(self, name: str) -> Any:
         value = self.get(name)
@@ -67,17 +66,19 @@ class _Attributes:
             raise _RefusalError(f"an attribute '{name}'", "none")
         return value
 
-    def text(self, name: str, default: str = "") -> str:
+    def text(self, name: str) -> str:
         value = self.get(name)
-        return default if value is None else value.s.decode("utf-8", "replace")
-
-    def integer(self, name: str) -> int:
-        value = self.get(name)
-        return 0 if value is None else int(value.i)
+        return "" if value is None else value.s.decode("utf-8", "replace")
 
     def integers(self, name: str) -> tuple[int, ...]:
         value = self.get(name)
         return () if value is None else tuple(value.list.i)
+
+
+@functools.lru_cache
+def _default_attributes(op: str) -> dict[str, Any]:
+    attributes = tensorflow_internals.op_def(op).attr
+    return {each.name: each.default_value for each in attributes if each.HasField("default_value")}
 
 
 def find_convolutions(
@@ -145,7 +146,7 @@ def _match_convolution(
         raise GraphError(
             f"Expected the inputs of {op}, got {count} tensors at node '{view.names[index]}'."
         )
-    attributes = _Attributes(view.nodes[index].attr)
+    attributes = _Attributes(view.nodes[index])
     mark = xla_mark(view.nodes[index])
     if mark is not None:
         raise _RefusalError("a node that TensorFlow runs", f"attribute '{mark}'", RefusalReason.XLA)
@@ -215,7 +216,9 @@ def _match_convolution(
             explicit_paddings=explicit_paddings,
             group_count=group_count,
             fused_ops=fused_ops,
-            leaky_relu_alpha=_leaky_relu_alpha(attributes, fused_ops),
+            leaky_relu_alpha=(
+                attributes.required("leakyrelu_alpha").f if "LeakyRelu" in fused_ops else 0.0
+            ),
         ),
     )
 
@@ -236,12 +239,12 @@ def _dtype(attributes: _Attributes) -> str:
 
 
 def _layout(attributes: _Attributes, op: str) -> str:
-    layouts = _LAYOUTS[_spatial_rank(op)]
-    layout = attributes.text("data_format", layouts[0])
+    layouts = [each for each in SPATIAL_AXES if len(each) == _spatial_rank(op) + 2]
+    layout = attributes.text("data_format")
     if layout not in layouts:
         raise _RefusalError(" or ".join(layouts), layout, RefusalReason.LAYOUT)
-    filter_layout = attributes.text("filter_format", "HWIO")
-    if filter_layout != "HWIO":
+    filter_layout = attributes.text("filter_format")
+    if filter_layout not in ("", "HWIO"):
         raise _RefusalError("a filter in HWIO", filter_layout, RefusalReason.LAYOUT)
     return layout
 
@@ -251,12 +254,13 @@ def _spatial_rank(op: str) -> int:
 
 
 def _fused_ops(attributes: _Attributes, op: str, input_count: int) -> tuple[str, ...]:
-    listed = attributes.get("fused_ops")
-    fused = () if listed is None else tuple(n.decode("utf-8", "replace") for n in listed.list.s)
+    listed = attributes.required("fused_ops").list.s
+    fused = tuple(name.decode("utf-8", "replace") for name in listed)
     shown = f"[{', '.join(fused)}]"
     if fused not in SUPPORTED_FUSED_OPS:
         raise _RefusalError("BiasAdd, alone or with an activation", shown, RefusalReason.FUSED_OPS)
-    counts = (attributes.required("num_args").i, attributes.integer("num_host_args"), input_count)
+    host_count = attributes.get("num_host_args")
+    counts = (attributes.required("num_args").i, host_count.i if host_count else 0, input_count)
     if counts != (1, 0, 3):
         raise _RefusalError(
             f"{shown} with the bias as its one argument",
@@ -278,22 +282,12 @@ def _fused_ops(attributes: _Attributes, op: str, input_count: int) -> tuple[str,
     return fused
 
 
-def _leaky_relu_alpha(attributes: _Attributes, fused_ops: tuple[str, ...]) -> float:
-    if "LeakyRelu" not in fused_ops:
-        return 0.0
-    value = attributes.get("leakyrelu_alpha")
-    return _DEFAULT_LEAKY_RELU_ALPHA if value is None else float(value.f)
-
-
 def _spatial_values(attributes: _Attributes, name: str, layout: str) -> tuple[int, ...]:
-    """The spatial dimensions of `strides` or `dilations`; only `strides` have no default."""
-    axes = SPATIAL_AXES[layout]
-    if name == "dilations" and attributes.get(name) is None:
-        return (1,) * len(axes)
+    """The spatial dimensions of `strides` or `dilations`."""
     values = tuple(attributes.required(name).list.i)
     if len(values) != len(layout) or values[0] != 1 or values[layout.index("C")] != 1:
         raise _RefusalError(f"{len(layout)} {name}, of 1 in batch and channels", values)
-    spatial = tuple(values[axis] for axis in axes)
+    spatial = tuple(values[axis] for axis in SPATIAL_AXES[layout])
     if min(spatial) < 1:
         raise _RefusalError(f"positive {name}", values)
     return spatial
@@ -301,7 +295,7 @@ def _spatial_values(attributes: _Attributes, name: str, layout: str) -> tuple[in
 
 def _padding(attributes: _Attributes, layout: str) -> tuple[str, tuple[int, ...]]:
     """The padding, and the explicit ones of height and width."""
-    padding = attributes.required("padding").s.decode("utf-8", "replace")
+    padding = attributes.text("padding")
     values = attributes.integers("explicit_paddings")
     if padding in ("SAME", "VALID"):
         if values:

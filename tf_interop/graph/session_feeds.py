@@ -14,7 +14,10 @@ from collections.abc import Collection, Iterable
 
 from tf_interop.graph.view import GraphView, parse_input
 
-_FUNCTION_OPS = frozenset({"_Arg", "_Retval"})
+
+def is_function(view: GraphView) -> bool:
+    """Whether a graph is that of a function, whose values all come with the call."""
+    return not view.op_types.isdisjoint({"_Arg", "_Retval"})
 
 
 def find_fed(
@@ -28,28 +31,13 @@ def find_fed(
         fetches: what the graph is run for, names of nodes or tensors.
 
     Returns:
-        The nodes; none for the graph of a function, whose arguments all come with the call.
+        The nodes; none for the graph of a function.
     """
-    if not fetches or not _FUNCTION_OPS.isdisjoint(view.op_types):
+    if not fetches or is_function(view):
         return frozenset()
     fetched = {parse_input(text)[0] for text in fetches}
     fed = (view.index_of.get(name) for name in nodes_to_preserve if name not in fetched)
     return frozenset(index for index in fed if index is not None)
-
-
-def find_preserved_feeds(view: GraphView, nodes_to_preserve: Iterable[str]) -> frozenset[int]:
-    """The nodes to preserve, any of which the run of a Session may feed although it is fetched.
-
-    Args:
-        view: the graph.
-        nodes_to_preserve: names that have to stay in the graph.
-
-    Returns:
-        The nodes; none for the graph of a function.
-    """
-    if not _FUNCTION_OPS.isdisjoint(view.op_types):
-        return frozenset()
-    return frozenset(view.index_of[name] for name in nodes_to_preserve if name in view.index_of)
 
 
 def find_run(view: GraphView, fed: Collection[int], fetches: Collection[str]) -> bytearray | None:
@@ -64,7 +52,7 @@ def find_run(view: GraphView, fed: Collection[int], fetches: Collection[str]) ->
         For each node 1 if it runs, else 0; None where that is not known: in a function, TensorFlow
         also runs what has side effects, and has removed the rest already.
     """
-    if not fetches or not _FUNCTION_OPS.isdisjoint(view.op_types):
+    if not fetches or is_function(view):
         return None
     runs = bytearray(len(view))
     pending = [
