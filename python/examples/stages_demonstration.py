@@ -1,10 +1,9 @@
-"""Shows the plugin on GoogLeNet and Inception-v3: what it finds, what runs together, same numbers.
+"""Shows stages on GoogLeNet and Inception-v3: how many there are, and that numbers stay the same.
 
-Runs inference and training steps of each network in stock TensorFlow, without the plugin and with
-it, and compares every output and every weight after three steps of SGD. Two more runs say what the
-difference is worth: stock TensorFlow with every pixel changed in its last bit shows how much the
-network itself makes of a rounding error, and the same stages on a single lane must give the same
-bits as on several.
+Runs inference and three training steps of each network in stock TensorFlow and with the plugin, and
+compares outputs and weights. Two more runs say what a difference is worth: stock TensorFlow with
+every pixel changed in its last bit shows how much the network itself makes of a rounding error, and
+the same stages on a single lane must give the same bits as on several.
 
 Example: python python/examples/stages_demonstration.py --network googlenet --batch 4
 """
@@ -15,8 +14,8 @@ import dataclasses
 import os
 import pathlib
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
 # Stages are for GPUs; this shows them without one, too.
@@ -36,37 +35,66 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from python.models.googlenet import googlenet
 
 TRAINING_STEPS = 3
-TIMED_CALLS = 5
 LEARNING_RATE = 1e-3
-STAGES_SHOWN = 6
-# Name, height and width of its images, and what builds it for a size.
-NETWORKS: dict[str, tuple[str, int, Callable[[int], tf.keras.Model]]] = {
-    "googlenet": ("GoogLeNet", 224, lambda size: googlenet((size, size, 3))),
+# Height and width of a network's images, and what builds it for a size.
+NETWORKS: dict[str, tuple[int, Callable[[int], tf.keras.Model]]] = {
+    "googlenet": (224, lambda size: googlenet((size, size, 3))),
     "inception_v3": (
-        "Inception-v3",
         299,
         lambda size: tf.keras.applications.InceptionV3(weights=None, input_shape=(size, size, 3)),
     ),
 }
 
 
-@dataclasses.dataclass
-class Run:
-    """What a network gave, with the plugin or without.
+class Run(NamedTuple):
+    """What a network gave.
 
     Attributes:
         outputs: class probabilities of inference, `[N, 1000]`.
-        losses: of the training steps.
         weights: after the training steps.
-        inference_ms: median time of a call.
-        training_ms: median time of a training step.
     """
 
-    outputs: np.ndarray
-    losses: list[float]
+    outputs: list[np.ndarray]
     weights: list[np.ndarray]
-    inference_ms: float
-    training_ms: float
+
+
+def run(model: tf.keras.Model, images: tf.Tensor, **settings: Any) -> Run:
+    """Runs inference and training steps, and puts the model back as it was.
+
+    Args:
+        model: the network.
+        images: what it is run on.
+        settings: for `enable`; none for stock TensorFlow.
+    """
+    optimizer = tf.keras.optimizers.SGD(LEARNING_RATE)
+    optimizer.build(model.trainable_variables)
+    labels = tf.range(len(images)) % 1000
+
+    @tf.function
+    def infer() -> tf.Tensor:
+        return model(images, training=False)
+
+    @tf.function
+    def train() -> None:
+        with tf.GradientTape() as tape:
+            outputs = model(images, training=True)
+            loss = tf.reduce_mean(tf.keras.losses.sparse_categorical_crossentropy(labels, outputs))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    if settings:
+        tf_interop.enable(**settings)
+    # All variables, not only weights: the state of dropout's random numbers is among them.
+    before = [variable.numpy() for variable in model.variables]
+    try:
+        outputs = infer().numpy()
+        for _ in range(TRAINING_STEPS):
+            train()
+        return Run([outputs], model.get_weights())
+    finally:
+        tf_interop.disable()
+        for variable, value in zip(model.variables, before, strict=True):
+            variable.assign(value)
 
 
 def on_one_lane(plan: tf_interop.Plan) -> tf_interop.Plan:
@@ -84,130 +112,51 @@ def on_one_lane(plan: tf_interop.Plan) -> tf_interop.Plan:
     return dataclasses.replace(plan, graphs=graphs)
 
 
-def run(model: tf.keras.Model, images: tf.Tensor, plan: tf_interop.Plan | str | None) -> Run:
-    """Runs inference and training steps, and puts the model back as it was.
-
-    Args:
-        model: the network.
-        images: what it is run on.
-        plan: whose stages run; a policy in place of a plan; or None without the plugin.
-    """
-    optimizer = tf.keras.optimizers.SGD(LEARNING_RATE)
-    optimizer.build(model.trainable_variables)
-    labels = tf.range(len(images)) % 1000
-
-    @tf.function
-    def infer() -> tf.Tensor:
-        return model(images, training=False)
-
-    @tf.function
-    def train() -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            outputs = model(images, training=True)
-            loss = tf.reduce_mean(tf.keras.losses.sparse_categorical_crossentropy(labels, outputs))
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return loss
-
-    def median_ms(call: Callable[[], tf.Tensor]) -> float:
-        times = []
-        for _ in range(TIMED_CALLS):
-            start = time.perf_counter()
-            call().numpy()
-            times.append((time.perf_counter() - start) * 1e3)
-        return float(np.median(times))
-
-    if isinstance(plan, str):
-        tf_interop.enable(policy=plan)
-    elif plan is not None:
-        tf_interop.enable(plan=plan)
-    # All variables, not only weights: the state of dropout's random numbers is among them.
-    before = [variable.numpy() for variable in model.variables]
-    try:
-        outputs = infer().numpy()
-        losses = [float(train()) for _ in range(TRAINING_STEPS)]
-        weights = model.get_weights()
-        return Run(outputs, losses, weights, median_ms(infer), median_ms(train))
-    finally:
-        tf_interop.disable()
-        for variable, value in zip(model.variables, before, strict=True):
-            variable.assign(value)
-
-
-def largest_difference(first: list[np.ndarray], second: list[np.ndarray]) -> float:
-    """Largest difference of any two elements."""
-    return max(float(np.max(np.abs(a - b))) for a, b in zip(first, second, strict=True) if a.size)
-
-
-def show_stages(console: Console, name: str, report: tf_interop.PassReport) -> None:
-    """Prints which convolutions of a graph run together."""
-    table = Table("stage", "its lanes", title=f"{name}, inference: what runs at the same time")
-    wide = [
-        (i, each.stage) for i, each in enumerate(report.plan.stages) if len(each.stage.lanes) > 1
-    ]
-    for number, stage in wide[:STAGES_SHOWN]:
-        names = (node.split("/", 1)[-1] for node in stage.operations)
-        table.add_row(str(number), " | ".join(names))
-    if len(wide) > STAGES_SHOWN:
-        table.add_row("…", f"{len(wide) - STAGES_SHOWN} more, in the plan file")
-    console.print(table)
-
-
-def count_stages(report: tf_interop.PassReport) -> str:
-    """How many stages a graph has, and how many of them run convolutions at the same time."""
-    widths = [len(each.stage.lanes) for each in report.plan.stages]
-    return f"{len(widths)}; {sum(width > 1 for width in widths)} of 2 to {max(widths)} lanes"
+def differences(first: Run, second: Run) -> Mapping[str, float]:
+    """The largest difference of any two elements, of outputs and of weights."""
+    return {
+        what: max(float(np.max(np.abs(a - b))) for a, b in zip(one, other, strict=True) if a.size)
+        for what, one, other in zip(Run._fields, first, second, strict=True)
+    }
 
 
 def compare(name: str, image_size: int | None, batch: int, console: Console) -> tf_interop.Plan:
     """Runs a network four times, prints what came of it, and gives the plan that was made."""
-    label, own_size, build = NETWORKS[name]
+    own_size, build = NETWORKS[name]
     size = image_size or own_size
     tf.keras.utils.set_random_seed(0)
     model = build(size)
     images = tf.random.normal((batch, size, size, 3))
-    with console.status(f"{label}, stock TensorFlow …"):
-        stock = run(model, images, None)
-        nudged = run(model, tf.constant(np.nextafter(images.numpy(), np.float32(np.inf))), None)
-    seen = len(tf_interop.status().graphs)
-    with console.status(f"{label}, with the plugin …"):
-        staged = run(model, images, "always")
+    with console.status(f"{name} …"):
+        stock = run(model, images)
+        nudged = run(model, tf.constant(np.nextafter(images.numpy(), np.float32(np.inf))))
+        seen = len(tf_interop.status().graphs)
+        staged = run(model, images, policy="always")
         status = tf_interop.status()
         reports = status.graphs[: len(status.graphs) - seen]
         if len(reports) != 2 or status.failures:
-            raise click.ClickException(f"Expected stages in two graphs of {label}.\n{status}")
+            raise click.ClickException(f"Expected stages in two graphs of {name}.\n{status}")
         both = sorted(reports, key=lambda report: report.node_count)
         plan = tf_interop.Plan(tuple(each.plan for each in both), made_with=status.plan.made_with)
-        one_lane = run(model, images, on_one_lane(plan))
-    show_stages(console, label, both[0])
-    table = Table("", title=f"{label}, batch {batch}, {size}x{size}", title_justify="left")
-    table.add_column("inference", justify="right")
-    table.add_column("training step", justify="right")
-    table.add_row("nodes", *(str(report.node_count) for report in both))
-    table.add_row("convolutions found", *(str(report.convolution_count) for report in both))
-    table.add_row("left alone", *(str(len(report.refusals)) for report in both))
-    table.add_row("stages", *map(count_stages, both), end_section=True)
+        one_lane = run(model, images, plan=on_one_lane(plan))
+    table = Table("", title=f"{name}, batch {batch}, {size}x{size}", title_justify="left")
+    table.add_column("inference: outputs", justify="right")
+    table.add_column("training: weights", justify="right")
+    for what, value in (
+        ("convolutions", lambda report: report.convolution_count),
+        ("stages", lambda report: len(report.plan.stages)),
+        ("most lanes", lambda report: max(len(s.stage.lanes) for s in report.plan.stages)),
+    ):
+        table.add_row(what, *(str(value(report)) for report in both))
     for what, other in (
-        ("largest difference, with the plugin", staged),
+        ("largest difference, with stages", staged),
         ("… in stock, by rounding alone", nudged),
     ):
-        table.add_row(
-            what,
-            f"outputs {largest_difference([stock.outputs], [other.outputs]):.1e}",
-            f"weights {largest_difference(stock.weights, other.weights):.1e}",
-        )
-    same_outputs = np.array_equal(staged.outputs, one_lane.outputs)
-    same_weights = staged.losses == one_lane.losses and all(
-        map(np.array_equal, staged.weights, one_lane.weights)
+        table.add_row(what, *(f"{each:.1e}" for each in differences(stock, other).values()))
+    same = differences(staged, one_lane).values()
+    table.add_row(
+        "same bits on one lane as on several", *("NO" if each else "yes" for each in same)
     )
-    same = ("yes" if each else "NO" for each in (same_outputs, same_weights))
-    table.add_row("same bits on one lane as on several", *same, end_section=True)
-    for what, timed in (
-        ("time without the plugin", stock),
-        ("time with the plugin", staged),
-        ("time with the plugin, on one lane", one_lane),
-    ):
-        table.add_row(what, f"{timed.inference_ms:.0f} ms", f"{timed.training_ms:.0f} ms")
     console.print(table)
     return plan
 
@@ -237,18 +186,10 @@ def main(
         tf_interop.save_plan(plan, plan_dir / f"{name}.json")
         console.print(f"The plan is in {plan_dir / name}.json.\n")
     console.print(
-        "Stages are numbered as in the plan; those that are not shown run one convolution, with "
-        "nothing beside it.\n"
         "By rounding alone: stock TensorFlow with the last bit of every pixel changed, against "
         "itself. Some networks make much of it: batch normalization over few images does.\n"
-        f"Weights are those after {TRAINING_STEPS} steps of SGD; times are medians of "
-        f"{TIMED_CALLS} calls."
+        f"Weights are those after {TRAINING_STEPS} steps of SGD."
     )
-    if not has_gpu:
-        console.print(
-            "On a CPU this shows that the numbers are right, not that it is faster: TensorFlow "
-            "runs independent convolutions of a CPU on several threads by itself."
-        )
 
 
 if __name__ == "__main__":

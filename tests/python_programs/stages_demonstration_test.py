@@ -30,7 +30,7 @@ def test_shows_both_networks_and_writes_plans(tmp_path: pathlib.Path) -> None:
         if len(cells := line.strip("│┃ ").split("│")) == 3
     }
     assert "NO" not in result.stdout
-    assert rows["nodes"]
+    assert rows["stages"]
     assert result.stdout.count("same bits on one lane") == 2
     counts = {"googlenet": (57, 170), "inception_v3": (94, 281)}
     for name, convolutions in counts.items():
