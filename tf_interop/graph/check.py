@@ -27,7 +27,7 @@ from tf_interop.graph.redirect import COLOCATED_WITH, COLOCATION
 from tf_interop.graph.session_feeds import find_fed, is_function
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.unit_node import UNIT_OP, decode_unit, result_operand
-from tf_interop.graph.unit_ops import STEP_OPS, input_dtypes, output_dtypes
+from tf_interop.graph.unit_ops import COMPANION_OPS, STEP_OPS, input_dtypes, output_dtypes
 from tf_interop.graph.view import GraphView
 from tf_interop.stage import Stage, Step
 
@@ -201,7 +201,7 @@ def _read(view: GraphView, index: int) -> _NewNode:
             {input_operand(place): dtype for place, dtype in enumerate(unit.input_dtypes)},
             (Stage.in_sequence(map(Step, range(len(unit.steps)))),),
             unit.constant_inputs,
-            STEP_OPS,
+            STEP_OPS | COMPANION_OPS,
         )
     stage = decode_stage(node)
     dtypes = {input_operand(place): dtype for place, dtype in enumerate(stage.input_dtypes)}
