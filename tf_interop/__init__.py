@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tf_interop.planning.file import save_plan as save_plan
     from tf_interop.planning.types import Plan as Plan
     from tf_interop.profile.file import load_profile as load_profile
-    from tf_interop.profile.file import merge_profiles as merge_profiles
     from tf_interop.profile.file import save_profile as save_profile
     from tf_interop.profile.types import Profile as Profile
     from tf_interop.profile.worklist import ConfigurationList as ConfigurationList
@@ -61,7 +60,6 @@ _MODULE_OF = {
     "load_configurations": "tf_interop.profile.worklist",
     "load_plan": "tf_interop.planning.file",
     "load_profile": "tf_interop.profile.file",
-    "merge_profiles": "tf_interop.profile.file",
     "plan": "tf_interop.model.make_plan",
     "save_configurations": "tf_interop.profile.worklist",
     "save_plan": "tf_interop.planning.file",

@@ -123,13 +123,20 @@ def _plan_refusal(
 def test_refusal_compares_with_the_closest_graph() -> None:
     planned = {"a": "Conv2D", **{f"p{index}": "Conv2D" for index in range(5)}}
     closest = _plan_for(planned, make_stage(*planned))
-    plan = Plan((_plan_for(INCEPTION, make_stage("3x3")), closest))
-    message = _plan_refusal(plan, CHAIN)
+    message = _plan_refusal(Plan((_plan_for(INCEPTION, make_stage("3x3")), closest)), CHAIN)
     assert f"(fingerprint {closest.fingerprint}) is for 6 convolutions" in message
     assert "this graph has 2" in message
-    assert "1 of the 6 names" in message
-    assert "'p0', 'p1', 'p2' and 2 more" in message
-    assert "differs" not in message
+    assert "'p0', 'p1', 'p2'" in message
+    same = _plan_refusal(
+        Plan((_plan_for(CHAIN, make_stage("a")),)),
+        CHAIN,
+        {"a": dataclasses.replace(CONFIGURATION, strides=(2, 2))},
+    )
+    assert "the same nodes" in same
+    unstaged = tuple(UnstagedConvolution(name, None, 1.0, 0, 0) for name in ("1x1", "3x3"))
+    without_stages = dataclasses.replace(_plan_for(INCEPTION), unstaged=unstaged)
+    assert "'1x1', '3x3'" in _plan_refusal(Plan((without_stages,)), CHAIN)
+    assert "holds no graph" in _plan_refusal(Plan(()), CHAIN)
 
 
 NODES = {"a": "Conv2D", "b": "Conv2D", "c": "Conv2D"}

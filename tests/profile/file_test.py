@@ -28,7 +28,6 @@ from tf_interop.errors import ProfileError
 from tf_interop.profile.entries import Entry
 from tf_interop.profile.file import (
     load_profile,
-    merge_profiles,
     open_profile,
     save_profile,
 )
@@ -98,14 +97,7 @@ def test_files_put_one_after_the_other_are_merged(tmp_path: pathlib.Path) -> Non
         make_stage((SMALL, None)),
         device=LATER,
     )
-    assert merge_profiles(profiles) == load_profile(both) == expected
-
-
-def test_merging_with_nothing_new_changes_nothing() -> None:
-    for profiles in ([PROFILE], [PROFILE, PROFILE], [make_profile(), PROFILE, make_profile()]):
-        assert merge_profiles(profiles) == PROFILE
-    with pytest.raises(ProfileError):
-        merge_profiles([])
+    assert load_profile(both) == expected
 
 
 def test_keeps_every_whole_line_wherever_the_last_one_is_cut(path: pathlib.Path) -> None:
@@ -177,8 +169,6 @@ def test_refuses_another_device_by_name(path: pathlib.Path) -> None:
     ):
         pass
     assert path.read_bytes() == before
-    with pytest.raises(ProfileError, match="A100"):
-        merge_profiles([make_profile(), make_profile(device=OTHER_DEVICE)])
     other = path.with_name("other.json")
     save_profile(make_profile(device=OTHER_DEVICE), other)
     path.write_bytes(before + other.read_bytes())

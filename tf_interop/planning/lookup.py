@@ -44,8 +44,7 @@ def stages_from_plan(
         convolutions: the convolutions of the graph.
 
     Raises:
-        PlanError: the plan holds nothing for this graph. It compares the graph with the entry
-            that shares the most nodes.
+        PlanError: as of `find_entries`.
     """
     entries = [_with_names_of(each, convolutions) for each in find_entries(plan, convolutions)]
     batch_size = batch_size_of(node.configuration for node in convolutions)
@@ -65,13 +64,9 @@ def stages_from_plan(
 def find_entries(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> tuple[GraphPlan, ...]:
     """What a plan holds for a graph: one entry, or one for each of several batch sizes.
 
-    Args:
-        plan: a plan, possibly of several graphs.
-        convolutions: the convolutions of the graph.
-
     Raises:
-        PlanError: the plan holds nothing for this graph. It compares the graph with the entry
-            that shares the most nodes.
+        PlanError: it holds nothing for this graph. Compares the graph with the entry that shares
+            the most nodes.
     """
     fingerprint = fingerprint_convolutions(convolutions)
     entries = tuple(graph for graph in plan.graphs if graph.fingerprint == fingerprint)
@@ -79,8 +74,8 @@ def find_entries(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> tuple[G
         _check_mode(plan, mode_of(convolutions))
         raise PlanError(
             f"Expected a plan for this graph (fingerprint {fingerprint}), got one "
-            f"{_describe_difference(plan, convolutions)}. Plan this graph anew, or use the plan "
-            "with the model it was made for."
+            f"{_describe_closest(plan, convolutions)}. Plan this graph anew, or use the plan with "
+            "the model it was made for."
         )
     return entries
 
@@ -244,34 +239,27 @@ def _check_mode(plan: Plan, mode: GraphMode) -> None:
         )
 
 
-def _describe_difference(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str:
+def _describe_closest(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str:
     """How the closest graph of a plan differs from these convolutions."""
     if not plan.graphs:
         return "that holds no graph"
     found = set(canonical_names(node.name for node in convolutions).values())
-    planned_by = [
-        (set(canonical_names(sorted(_planned_names(graph))).values()), graph)
-        for graph in plan.graphs
-    ]
-    planned, closest = max(planned_by, key=lambda each: len(found & each[0]))
-    difference = (
-        f"whose closest entry (fingerprint {closest.fingerprint}) is for "
-        f"{closest.convolution_count} convolutions where this graph has {len(convolutions)}"
+    planned, closest = max(
+        (
+            (set(canonical_names(sorted(_planned_names(graph))).values()), graph)
+            for graph in plan.graphs
+        ),
+        key=lambda each: len(found & each[0]),
     )
-    if not planned:  # a plan that was tuned names units
-        return difference
-    difference += f"; the graph has {len(planned & found)} of the {len(planned)} names that it has"
-    if planned - found:
-        lacking = sorted(planned - found)
-        shown = ", ".join(f"'{name}'" for name in lacking[:3])
-        more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
-        return f"{difference}, and lacks {shown}{more}"
-    if closest.convolution_count == len(convolutions):
-        difference += (
-            ", so an op type, dtype, layout, filter shape, stride, dilation, padding or fused "
-            "operation differs"
-        )
-    return difference
+    lacking = sorted(planned - found)
+    words = "the same nodes" if planned and not lacking else "other nodes"
+    if lacking:
+        words = f"nodes that it lacks, such as {', '.join(map(repr, lacking[:3]))}"
+    return (
+        f"whose closest entry (fingerprint {closest.fingerprint}) is for "
+        f"{closest.convolution_count} convolutions where this graph has {len(convolutions)}, with "
+        f"{words}"
+    )
 
 
 def _planned_names(graph: GraphPlan) -> set[str]:

@@ -20,7 +20,7 @@ import fcntl
 import os
 import pathlib
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -101,27 +101,6 @@ def save_profile(profile: Profile, path: PathLike) -> None:
     """
     lines = [_header_line(profile.device), *(_entry_line(entry) for entry in profile.entries)]
     write_file(b"".join(lines), path, "profile", ProfileError)
-
-
-def merge_profiles(profiles: Iterable[Profile]) -> Profile:
-    """Puts profiles of one device and one cuDNN into one.
-
-    Of entries with one key that of the last profile counts, measurement or failure. Drivers, clocks
-    and dates may differ: the result has those of the last profile.
-
-    Args:
-        profiles: at least one.
-
-    Raises:
-        ProfileError: they are of different devices or cuDNN versions, or there is none.
-    """
-    merged = list(profiles)
-    if not merged:
-        raise ProfileError("Expected at least one profile to merge, got none.")
-    device = merged[-1].device
-    for each in merged:
-        _check_device(each.device, device)
-    return profile_of(device, (entry for each in merged for entry in each.entries))
 
 
 def profile_document(profile: Profile) -> list[Any]:
