@@ -7,7 +7,8 @@
 # OUT (default docs/results/cpu.json) is gone on with where it is there, so that a long run can be
 # ended and continued. Each variant of a case runs in processes of its own, by turns. Leave the
 # machine alone meanwhile. With xla among --variants it takes hours.
-#   PARTS  which parts to measure (default: "1 8 training")
+#   PARTS     which parts to measure (default: "1 8 training")
+#   NETWORKS  which networks, as `tf-interop benchmark` takes them (default: eleven)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$(realpath -m "${VENV:-.venv}")/bin:$PATH"
@@ -15,8 +16,8 @@ out=$(realpath -m "${1:-docs/results/cpu.json}")
 [ $# -eq 0 ] || shift
 
 cd python # where the models that Keras does not have are imported from
-networks=(NASNetMobile InceptionV3 MobileNetV2 EfficientNetB0 DenseNet121 ResNet50 Xception
-  models.googlenet:googlenet models.squeezenet:squeezenet models.randwire:randwire NASNetLarge)
+networks=(${NETWORKS:-NASNetMobile InceptionV3 MobileNetV2 EfficientNetB0 DenseNet121 ResNet50 Xception
+  models.googlenet:googlenet models.squeezenet:squeezenet models.randwire:randwire NASNetLarge})
 for part in ${PARTS:-1 8 training}; do
   case $part in
     training) what=(--no-inference --training --batch 4) ;;

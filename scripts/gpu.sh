@@ -6,7 +6,7 @@
 #   scripts/gpu.sh RESULTS [SECONDS]
 #
 # RESULTS is the folder for logs and results, which are usable after every step: profile.json,
-# results.json, results.csv and tables.txt. Given again, the command goes on where it ended. SECONDS
+# results.json and tables.txt. Given again, the command goes on where it ended. SECONDS
 # (default 1500) are for all of it, building included. Ends with the number of steps that failed.
 #   STEPS    some of these, in this order (default: "tests launch profile op benchmark")
 #   LISTS    to profile: a list of configurations, or a folder of them, which are measured in the order
@@ -115,8 +115,7 @@ benchmark() {  # benchmark OPTIONS…
   echo "== $*"
   # A variant that runs out of memory (3) is a result, too.
   "$python" -m tf_interop benchmark "$@" --tune 60s --repetitions 2 --budget "$(left)s" \
-    -o "$results/results.json" --csv "$results/results.csv" ${OPTIONS:-} >"$results/tables.txt" ||
-    [ "$?" = 3 ]
+    -o "$results/results.json" ${OPTIONS:-} >"$results/tables.txt" || [ "$?" = 3 ]
 }
 
 step machine machine

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import pathlib
 import signal
@@ -48,7 +47,7 @@ def function():
 COMMAND = (
     "benchmark tiny_models:tiny tiny_models:crashes --policy always --variants stock,ours "
     "--repetitions 2 --batch 2 --steps 3 --seconds 0 --warmup-steps 1 --image-size 12 "
-    "-o results.json --csv results.csv"
+    "-o results.json"
 )
 
 
@@ -109,21 +108,12 @@ def test_measures_what_runs_and_says_what_crashed(
     assert unplanned.message.startswith("no plan: ") and "SIGABRT" in unplanned.message
 
 
-def test_files_and_tables_have_the_same_values(
+def test_prints_tables_and_says_on_stderr_how_far_it_is(
     run: subprocess.CompletedProcess[str], folder: pathlib.Path
 ) -> None:
-    benchmark = load_benchmark(folder / "results.json")
-    with (folder / "results.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    summaries = [(each.variant.value, benchmark.summarize(each)) for each in benchmark.results]
-    assert [(row["variant"], row["median_ms"]) for row in rows] == [
-        (variant, "" if summary is None else str(summary.median_ms))
-        for variant, summary in summaries
-    ]
     assert "tiny_models:tiny, inference, batch 2, float32, 12x12" in run.stdout
     assert "xla" not in run.stdout
     assert "results.json: 4 of 8 blocks, 2 failed" in run.stdout
-    # Progress is not among the results.
     assert "turn 2" in run.stderr
     assert "turn 2" not in run.stdout
 
