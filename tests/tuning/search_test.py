@@ -97,7 +97,7 @@ class FakeBench:
         times = {}
         for name in variants:
             ratio, error = self._ratio_of(self._counts[name])
-            times[name] = StepTimes(10 / ratio, 10 / ratio, ratio, error, 9)
+            times[name] = StepTimes(10 / ratio, 10 / ratio, ratio, error)
         return times
 
     def op_times_us(self, variant: str) -> dict[str, float]:

@@ -10,9 +10,6 @@ import os
 import pathlib
 import resource
 
-MOST = 0.1
-"""The share from which it is worth telling."""
-
 _STATISTICS = pathlib.Path("/proc/stat")
 _IDLE_FIELDS = (3, 4)  # idle, and waiting for a disk
 

@@ -33,14 +33,12 @@ class StepTimes:
             the rounds of stock's median over this one's. 1 for stock itself.
         error: of `ratio`: the distance between the quartiles of the rounds' ratios, over the square
             root of their count.
-        steps: how many were timed.
     """
 
     best_ms: float
     median_ms: float
     ratio: float
     error: float
-    steps: int
 
 
 class StepBench:
@@ -246,5 +244,4 @@ def _step_times(
         median_ms=float(np.median(steps)) * 1e3,
         ratio=float(np.median(ratios)),
         error=float((quartiles[1] - quartiles[0]) / len(ratios) ** 0.5),
-        steps=len(steps),
     )

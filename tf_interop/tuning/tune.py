@@ -29,13 +29,13 @@ from tf_interop.model.graphs import (
 from tf_interop.model.keras_functions import keras_of
 from tf_interop.planning.lookup import mode_of
 from tf_interop.planning.types import ComparedStep, GraphMode, GraphPlan, MeasuredStep, Plan
+from tf_interop.planning.verdict import doubt, verdict
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.switch import enable as enable_plugin
 from tf_interop.tuning.cache import load_cached, save_cached
 from tf_interop.tuning.cache_key import cache_key
 from tf_interop.tuning.gpu import plan_by_profile
-from tf_interop.tuning.other_load import MOST
-from tf_interop.tuning.search import SearchResult, Variant, as_step, search_units
+from tf_interop.tuning.search import SearchResult, as_step, search_units
 from tf_interop.tuning.xla import XlaTimes, time_xla
 
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?\s*")
@@ -49,15 +49,12 @@ class TunedGraph:
     Attributes:
         name: the model, and what is run of it.
         plan: its entry of the plan. It changes nothing where nothing beat stock TensorFlow.
-        variants: what was measured, stock first; empty where the plan comes from the cache, and on
-            a GPU.
         xla: `jit_compile=True`; None where it was not asked for, or the plan comes from the cache.
         is_cached: whether the plan comes from the cache.
     """
 
     name: str
     plan: GraphPlan
-    variants: tuple[Variant, ...] = ()
     xla: XlaTimes | None = None
     is_cached: bool = False
 
@@ -67,47 +64,8 @@ class TunedGraph:
         return self.plan.changes_graph
 
     def __str__(self) -> str:
-        """A sentence that says what was found."""
-        measured = self.plan.measured
-        if measured is None:
-            return f"{self.name}: {self._expected()}"
-        steps = f"{measured.step_ms:.1f} ms a step"
-        noise = ""
-        if measured.other_load >= MOST:
-            noise = (
-                f" Other programs took {measured.other_load:.0%} of the cores meanwhile: tune "
-                "afresh when the machine has nothing else to do."
-            )
-        if not self.changes_graph:
-            return (
-                f"{self.name}: stock TensorFlow is fastest ({steps}); the graph stays as it is."
-                f"{noise}"
-            )
-        if self.plan.split_units:
-            how = f"the batch is split over the cores for {measured.narrow_op_count} operations"
-        else:
-            how = (
-                f"{len(self.plan.narrow_units)} units of {measured.narrow_op_count} operations run "
-                "on one core each"
-            )
-        return (
-            f"{self.name}: {measured.ratio:.2f} times as fast as stock TensorFlow ({steps}, stock "
-            f"{measured.stock_ms:.1f} ms) on {measured.cores} cores: {how}.{noise}"
-        )
-
-    def _expected(self) -> str:
-        """Of a GPU, where nobody has measured a whole step."""
-        count = len(self.plan.stages)
-        if not count or self.plan.prediction is None:
-            why = self.plan.why_no_stage or "no stage was faster than its convolutions in sequence"
-            return f"the graph stays as it is: {why}. No whole step was measured."
-        prediction = self.plan.prediction
-        return (
-            f"{count} stages. All convolutions together are expected to take "
-            f"{prediction.latency_us / 1e3:.2f} ms, one after another "
-            f"{prediction.sequential_us / 1e3:.2f} ms. No whole step was measured: compare with "
-            "tf-interop benchmark."
-        )
+        """What was found, in a few words."""
+        return f"{self.name}: {verdict(self.plan)} {doubt(self.plan)}".rstrip()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -297,7 +255,7 @@ def _tune_on_cpu(
     found_units = split_units if found.best.is_split else units
     plan = dataclasses.replace(_plan_of(found, view, found_units, convolutions, xla), mode=mode)
     save_cached(Plan((plan,), made_with=_made_with_cpu() | {"graph": traced.name}), key)
-    return TunedGraph(traced.name, plan, found.variants, xla)
+    return TunedGraph(traced.name, plan, xla)
 
 
 def step_to_tune(
