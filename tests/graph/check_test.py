@@ -167,6 +167,7 @@ OF_STAGES: list[tuple[Damage, str]] = [
     (edit_step(STAGE, 1, lambda step: setattr(step, "name", "a")), "each in one.*'a'"),
     (edit_new_node(STAGE, outputs=(4, 2, 1, 0)), "'d'|'reads'"),
     (edit_new_node(STAGE, outputs=(0, 1, 2)), "'reads'|output of"),
+    (edit_new_node(STAGE, outputs=(0, 1, 4)), "output of 'd'"),
     (edit_new_node(STAGE, input_dtypes=(FLOAT, FLOAT, HALF)), "operand of 'b'"),
     (
         edit_new_node(STAGE, schedules=(Schedule(None, make_lanes("a").map(lambda _: 0)),)),

@@ -71,7 +71,8 @@ class _Correspondence:
         preserved: Collection[str],
     ) -> None:
         self.before, self.after = before, after
-        self.steps: dict[int, str] = {}  # of before, with the input that reads the first output
+        # Of before, with the input that reads the first output; empty where that is no result.
+        self.steps: dict[int, str] = {}
         self.moved: dict[int, int] = {}  # steps that are gone, with the new node
         self._outputs: dict[Output, Output] = {}
         for new in new_nodes:
@@ -85,7 +86,7 @@ class _Correspondence:
                         f"stage or unit, got '{step.name}'."
                     )
                 port = results.get((place, 0))
-                self.steps[index] = f"{name}:{port}" if port else name
+                self.steps[index] = "" if port is None else f"{name}:{port}" if port else name
                 if step.name not in preserved:
                     self.moved[index] = new.index
             for port, (place, port_before) in enumerate(new.results):
