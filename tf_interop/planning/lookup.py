@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from tf_interop.convolution import ConvolutionKind, ConvolutionNode, batch_size_of
@@ -20,7 +20,6 @@ from tf_interop.planning.types import (
 from tf_interop.stage import Stage, Step
 
 _HasStage = TypeVar("_HasStage", Alternative, BatchSchedule, PlannedStage)
-_ByMembers = Mapping[frozenset[str], PlannedStage]
 
 
 def stages_from_plan(
@@ -127,65 +126,43 @@ def nearest_entry(entries: Iterable[GraphPlan], batch_size: int) -> GraphPlan:
 def stages_for_batch_sizes(entries: Sequence[GraphPlan]) -> tuple[PlannedStage, ...]:
     """The stages for a graph whose batch size is not known, with a schedule for every batch size.
 
-    A convolution can be in one stage only, so one of the plans says which convolutions share one:
-    its stages are made, and at the other batch sizes
+    A convolution can be in one stage only, so the plan that saves the largest share of its time, of
+    equal ones that for the largest batch size, says which share one: its stages are made, and at
+    the other batch sizes
 
     - a stage that the plan for that batch size has too, of the same convolutions, runs as it says;
     - any other runs in sequence, each convolution with the algorithm that the plan takes for it
       alone. That plan may put them into other stages; but nothing says how they do in these.
 
-    The plan that is taken is the one whose stages save most over all batch sizes, each batch size
-    counted by the share of its own time that is saved: nobody knows how often each of them will
-    come. Where plans predict nothing, or of several as good, it is that of the largest batch size.
-
     Args:
         entries: one or more, each of a batch size of its own, with names of one graph.
     """
     by_size = {each.batch_size or 0: each for each in entries}
-    stages_of: dict[int, _ByMembers] = {
-        size: {frozenset(stage.nodes): stage for stage in by_size[size].stages}
-        for size in sorted(by_size)
-    }
-    taken = max(
-        stages_of,
-        key=lambda size: (
-            sum(_saved_share(stages_of[size], by_size[each], stages_of[each]) for each in by_size),
-            size,
-        ),
-    )
-    sizes = ", ".join(map(str, stages_of))
-    why = f"of the plan for batch size {sizes}"
-    if len(stages_of) > 1:
-        why = f"of the plan for batch sizes {sizes}, grouped as for {taken}"
+    sizes = sorted(by_size)
+    taken = max(sizes, key=lambda size: (_saved_share(by_size[size]), size))
+    why = f"of the plan for batch size {taken}"
+    if len(sizes) > 1:
+        why = f"of the plan for batch sizes {', '.join(map(str, sizes))}, grouped as for {taken}"
 
-    def schedule(size: int, members: frozenset[str], stage: PlannedStage) -> BatchSchedule:
-        own = stages_of[size].get(members)
-        if own is not None:
-            return BatchSchedule(size, own.stage)
+    def schedule(size: int, stage: PlannedStage) -> BatchSchedule:
+        for own in by_size[size].stages:
+            if set(own.nodes) == set(stage.nodes):
+                return BatchSchedule(size, own.stage)
         algorithms = {each.node: each.algorithm for each in by_size[size].unstaged}
         steps = (Step(node, algorithms.get(node)) for node in stage.nodes)
         return BatchSchedule(size, Stage.in_sequence(steps))
 
     return tuple(
-        PlannedStage(
-            stage.stage,
-            why,
-            schedules=tuple(schedule(size, members, stage) for size in stages_of),
-        )
-        for members, stage in stages_of[taken].items()
+        PlannedStage(stage.stage, why, schedules=tuple(schedule(size, stage) for size in sizes))
+        for stage in by_size[taken].stages
     )
 
 
-def _saved_share(made: _ByMembers, entry: GraphPlan, stages: _ByMembers) -> float:
-    """The share of an entry's time that those of its stages save that are made."""
-    if entry.prediction is None or not entry.prediction.sequential_us:
+def _saved_share(graph: GraphPlan) -> float:
+    prediction = graph.prediction
+    if prediction is None or not prediction.sequential_us:
         return 0.0
-    saved_us = sum(
-        stage.prediction.sequential_us - stage.prediction.latency_us
-        for members, stage in stages.items()
-        if members in made and stage.prediction is not None
-    )
-    return saved_us / entry.prediction.sequential_us
+    return 1 - prediction.latency_us / prediction.sequential_us
 
 
 def _distance(planned: int | None, batch_size: int) -> tuple[int, float, int]:
