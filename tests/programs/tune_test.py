@@ -90,7 +90,7 @@ def test_turns_nothing_on_where_stock_is_fastest(choose: Choose) -> None:
     choose(False)
     tuning = tf_interop.tune(branched_models.build(), budget=BUDGET)
     assert not tuning.is_faster
-    assert "stock TensorFlow is fastest" in str(tuning)
+    assert "the graph is left as it is" in str(tuning)
     assert get_plugin().settings == Settings()
     assert tuning.plan.graphs[0].why_no_stage
 
@@ -271,7 +271,7 @@ def test_the_callback_leaves_a_model_alone_that_stock_runs_fastest(
         IMAGES, LABELS, batch_size=BATCH, verbose=0, callbacks=[ConvStages(tune=BUDGET), Look()]
     )
     said = capsys.readouterr().out
-    assert "batch 32: stock TensorFlow is fastest" in said
+    assert "batch 32: No significant gain" in said
     assert "no stages" not in said
     assert set(compiled_by_xla) == {True}
 

@@ -85,33 +85,36 @@ NO_STAGE = graph_of({"a": "", "b": ""}, {"a b": 32})
     [
         (
             tuned_graph(),
-            "1.84 times as fast as stock TensorFlow, measured on 2 cores, by 2 units on one core "
-            "each.",
+            "1.84 times as fast as stock TensorFlow (10.9 ms a step, stock 20.0 ms), measured on 2 "
+            "cores, by 2 units on one core each.",
             True,
             False,
         ),
         (
             tuned(ratio=1.02, error=0.03),
-            "No significant gain over stock TensorFlow, measured on 2 cores, by 2 units",
+            "No significant gain over stock TensorFlow (10.9 ms a step, stock 20.0 ms), measured",
             False,
             False,
         ),
         (
             dataclasses.replace(tuned(ratio=1.0, error=0.0), narrow_units=()),
-            "No significant gain over stock TensorFlow: the graph is left as it is.",
+            "No significant gain over stock TensorFlow (20.0 ms a step): the graph is left as it "
+            "is.",
             False,
             False,
         ),
         (tuned(other_load=0.5), "1.84 times as fast", True, True),
         (
             dataclasses.replace(tuned_graph(), narrow_units=(), split_units=("net/stem",)),
-            "1.84 times as fast as stock TensorFlow, measured on 2 cores, by splitting the batch",
+            "1.84 times as fast as stock TensorFlow (10.9 ms a step, stock 20.0 ms), measured on 2 "
+            "cores, by splitting the batch over them for 12 operations.",
             True,
             False,
         ),
         (
             planned_graph(),
-            "2 stages, of 5 of 8 convolutions. No whole step was measured",
+            "2 stages of 5 of 8 convolutions. All are expected to take 0.22 ms, one after another "
+            "0.36 ms. No whole step was measured",
             False,
             False,
         ),

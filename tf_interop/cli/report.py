@@ -14,6 +14,7 @@ from tf_interop.errors import PlanError
 from tf_interop.planning.file import load_plan
 from tf_interop.planning.show import summarize_graph
 from tf_interop.planning.types import Plan
+from tf_interop.planning.verdict import doubt, verdict
 from tf_interop.report.graphs import shown_graphs
 from tf_interop.report.network import Network
 from tf_interop.versioned_file import write_file
@@ -69,14 +70,15 @@ def report(
 
     def show() -> None:
         for graph in graphs:
-            click.echo(f"{title}, {graph.title}: {graph.verdict} {graph.doubt}".rstrip())
+            said = f"{verdict(graph.planned)} {doubt(graph.planned)}".rstrip()
+            click.echo(f"{title}, {graph.title}: {said}")
         click.echo(f"The report is in {output_path}.")
 
     document = {
         "page": str(output_path),
         "graphs": [
-            summarize_graph(each.planned) | {"verdict": each.verdict, "doubt": each.doubt}
-            for each in graphs
+            summarize_graph(graph) | {"verdict": verdict(graph), "doubt": doubt(graph)}
+            for graph in plan.graphs
         ],
     }
     return Result(document, show)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 from typing import TYPE_CHECKING, Any
 
@@ -144,27 +143,19 @@ def tuned(clear: bool) -> Result:
 
 
 def _show_graph(graph: TunedGraph, console: Console) -> None:
-    if graph.variants:
+    measured = graph.plan.measured
+    if measured is not None:
         table = new_table(f"{graph.name}: milliseconds a step")
         table.add_column("", overflow="fold")
-        for heading in ("best", "median", "times stock"):
+        for heading in ("median", "times stock"):
             table.add_column(heading, justify="right", no_wrap=True)
-        for each in graph.variants:
-            times = each.times
-            is_stock = each is graph.variants[0]
-            table.add_row(
-                each.name,
-                f"{times.best_ms:.2f}",
-                f"{times.median_ms:.2f}",
-                "1" if is_stock else f"{times.ratio:.3f} ± {times.error:.3f}",
-            )
-        xla = graph.xla
-        if xla is not None and xla.median_ms is not None and xla.ratio is not None:
-            table.add_row("XLA", UNKNOWN, f"{xla.median_ms:.2f}", f"{xla.ratio:.3f}")
+        for each in measured.compared:
+            error = f" ± {each.error:.3f}" if each.error else ""
+            table.add_row(each.name, f"{each.step_ms:.2f}", f"{each.ratio:.3f}{error}")
         print_on(console, table)
         print_on(console, "Times stock: against stock TensorFlow, measured in the same run.")
-        if xla is not None and xla.why_not:
-            print_on(console, f"XLA was not measured: {xla.why_not}.")
+        if graph.xla is not None and graph.xla.why_not:
+            print_on(console, f"XLA was not measured: {graph.xla.why_not}.")
     cached = " From the cache; --fresh measures anew." if graph.is_cached else ""
     print_on(console, f"\n{graph}{cached}")
 
@@ -187,10 +178,7 @@ def _document_of(graph: TunedGraph) -> dict[str, Any]:
         "name": graph.name,
         "is_cached": graph.is_cached,
         **summarize_graph(graph.plan),
-        "variants": [
-            {"name": each.name, "narrow_units": len(each.narrow)} | dataclasses.asdict(each.times)
-            for each in graph.variants
-        ],
+        "compared": () if graph.plan.measured is None else graph.plan.measured.compared,
         "xla": graph.xla,
     }
 

@@ -13,7 +13,6 @@ from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.report.network import Network, NetworkNode
 from tf_interop.report.timeline import Timeline, timelines_of
-from tf_interop.tuning.other_load import MOST
 
 SIMULATED = "simulated"
 """The key of `Plan.made_with` that says how values were made where nothing was measured."""
@@ -38,43 +37,6 @@ class ShownGraph:
     planned: GraphPlan
     measured: str
     network: Network | None = None
-
-    @property
-    def is_gain(self) -> bool:
-        """Whether whole steps were measured to be faster than stock by more than the error."""
-        measured = self.planned.measured
-        return measured is not None and measured.ratio - measured.error > 1
-
-    @property
-    def verdict(self) -> str:
-        """What the plan gains, in a sentence."""
-        planned, measured = self.planned, self.planned.measured
-        if measured is None:
-            count = count_of(len(planned.stages), "stage")
-            return (
-                f"{count}, of {self.staged_count} of {self.convolutions}. No whole step was "
-                "measured: tf-interop benchmark compares with stock TensorFlow."
-            )
-        if not planned.changes_graph:
-            return "No significant gain over stock TensorFlow: the graph is left as it is."
-        how = f"by {count_of(len(planned.narrow_units), 'unit')} on one core each"
-        if planned.split_units:
-            how = f"by splitting the batch over them for {measured.narrow_op_count} operations"
-        gain = "No significant gain over stock TensorFlow"
-        if self.is_gain:
-            gain = f"{measured.ratio:.2f} times as fast as stock TensorFlow"
-        return f"{gain}, measured on {count_of(measured.cores, 'core')}, {how}."
-
-    @property
-    def doubt(self) -> str:
-        """Why not to trust what was measured; empty for no reason."""
-        measured = self.planned.measured
-        if measured is None or measured.other_load < MOST:
-            return ""
-        return (
-            f"Other programs took {measured.other_load:.0%} of the cores meanwhile: tune afresh "
-            "when the machine has nothing else to do."
-        )
 
     @property
     def convolutions(self) -> str:

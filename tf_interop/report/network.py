@@ -68,8 +68,7 @@ def planned_nodes(graph: GraphPlan) -> list[str]:
     return [
         *staged,
         *(each.node for each in graph.unstaged),
-        *graph.narrow_units,
-        *graph.split_units,
+        *graph.units,
     ]
 
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import jinja2
 import markupsafe
 
+from tf_interop.planning import verdict
 from tf_interop.planning.explain import SHARED_RESOURCES, sum_of_uses
 from tf_interop.planning.types import Plan
 from tf_interop.report import graphs, layout
@@ -49,6 +50,7 @@ def render_page(plan: Plan, *, title: str, networks: Sequence[Network | None] = 
     }
     environment.globals |= {
         "layout": layout,
+        "verdicts": verdict,
         "resources": SHARED_RESOURCES,
         "sum_of_uses": sum_of_uses,
         "zip": zip,
