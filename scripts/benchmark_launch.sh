@@ -56,6 +56,4 @@ write_result(
     "at every call.",
     rows, command="scripts/benchmark_launch.sh", made_with=(), **versions,
 )
-for row in rows:
-    print(row)
 ' "$out"

@@ -26,7 +26,6 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 # This program runs from a checkout, which is not on Python's path.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
@@ -174,24 +173,12 @@ def in_new_process(function: Any, *arguments: Any) -> Any:
 @click.option("-o", "--output", type=click.Path(path_type=pathlib.Path), help="JSON file to write.")
 def main(names: tuple[str, ...], output: pathlib.Path | None) -> None:
     """Runs the benchmark."""
-    console = Console()
-    table = Table(title="Planning; times of convolutions and stages are simulated")
-    for column in ("network", "convolutions", "stages", "time", "memory", "search"):
-        table.add_column(column, justify="left" if column == "search" else "right")
+    console = Console(stderr=True)
     networks = []
     for name in names:
         with console.status(name):
             planned = in_new_process(plan_network, in_new_process(read_network, name))
         networks.append({"network": name, **planned})
-        table.add_row(
-            name,
-            str(planned["convolutions"]),
-            str(planned["stages"]),
-            f"{planned['seconds']:.2f} s",
-            f"{planned['megabytes']:.0f} MB",
-            planned["search"],
-        )
-    console.print(table)
     write_result(
         output,
         "What planning takes",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
+import itertools
 import os
 import pathlib
 import platform
@@ -14,6 +15,9 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import rich
+import rich.table
 
 from tf_interop.versioned_file import in_lines
 
@@ -30,10 +34,10 @@ def write_result(
     made_with: Sequence[str] = ("tensorflow", "keras"),
     **versions: str,
 ) -> None:
-    """Writes a result.
+    """Writes a result to a file, or prints it where there is none.
 
     Args:
-        path: of the JSON file; None writes nothing.
+        path: of the JSON file; None prints.
         title: the heading on the page.
         says: what the values are, a paragraph.
         rows: what was measured, by column; where columns change another table begins.
@@ -42,6 +46,7 @@ def write_result(
         **versions: of other software.
     """
     if path is None:
+        _print(title, rows)
         return
     result = {
         "format": FORMAT,
@@ -58,6 +63,15 @@ def write_result(
         "rows": rows,
     }
     path.write_text(in_lines(result) + "\n")
+
+
+def _print(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    for columns, group in itertools.groupby(rows, key=tuple):
+        table = rich.table.Table(*columns, title=title)
+        for row in group:
+            cells = (f"{each:.4g}" if isinstance(each, float) else each for each in row.values())
+            table.add_row(*map(str, cells))
+        rich.print(table)
 
 
 def _machine() -> str:

@@ -259,8 +259,9 @@ def main(names: tuple[str, ...], output: pathlib.Path | None, resume: bool) -> N
         compared = compare_in_process(name)
         console.print(_describe(compared), highlight=False, soft_wrap=True)
         networks = sorted([*networks, compared], key=lambda each: str(each["network"]))
-        # After every network: all of them together take long.
-        write_result(output, "Same results: keras.applications", SAYS, networks)
+        if output is not None:
+            # After every network: all of them together take long.
+            write_result(output, "Same results: keras.applications", SAYS, networks)
     others = [each["network"] for each in networks if not agrees(each)]
     if others:
         console.print(f"With the plugin these give other numbers: {', '.join(others)}")
