@@ -15,16 +15,12 @@ The work is linear in nodes and edges.
 from __future__ import annotations
 
 import dataclasses
-import heapq
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
 
 from tf_interop.stage import Stage
 
 Edge = tuple[int, int]
 """A node, and one that waits for it."""
-
-_Ready = tuple[Any, int]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,12 +38,7 @@ class Contraction:
     cycle: tuple[Edge, ...]
 
 
-def contract(
-    readers: Sequence[Iterable[int]],
-    sets: Sequence[Collection[int]],
-    *,
-    wished: Sequence[Any] | None = None,
-) -> Contraction:
+def contract(readers: Sequence[Iterable[int]], sets: Sequence[Collection[int]]) -> Contraction:
     """Contracts sets of nodes.
 
     Edges between nodes of one set hold nothing up; `misplaced_step` says whether they may be there.
@@ -56,8 +47,6 @@ def contract(
         readers: for each node those that wait for it, without back edges of loops.
         sets: of nodes; no node is in two. Unit `k` is the set `k`; the nodes in none are the units
             after that, in their order.
-        wished: for each unit a sort key. Of the units that can run that with the least key runs
-            next. None leaves the order open.
     """
     unit_of = [-1] * len(readers)
     units: list[Collection[int]] = list(sets)
@@ -74,16 +63,10 @@ def contract(
         for reader in followers:
             if unit_of[reader] != unit:
                 waits[unit_of[reader]] += 1
-    keys: Sequence[Any] = wished or (None,) * len(units)
-    push: Callable[[list[_Ready], _Ready], None] = heapq.heappush if wished else list.append
-    pop: Callable[[list[_Ready]], _Ready] = heapq.heappop if wished else list.pop
-    ready: list[_Ready] = []
-    for unit, count in enumerate(waits):
-        if not count:
-            push(ready, (keys[unit], unit))
+    ready = [unit for unit, count in enumerate(waits) if not count]
     order: list[int] = []
     while ready:
-        _, unit = pop(ready)
+        unit = ready.pop()
         order.append(unit)
         for node in units[unit]:
             for reader in readers[node]:
@@ -91,7 +74,7 @@ def contract(
                 if other != unit:
                     waits[other] -= 1
                     if not waits[other]:
-                        push(ready, (keys[other], other))
+                        ready.append(other)
     if len(order) == len(units):
         return Contraction(tuple(order), ())
     stuck = {unit for unit, count in enumerate(waits) if count}
