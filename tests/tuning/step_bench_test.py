@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 
+import pytest
 from tuning_graphs import FETCHES, branches, training_step
 
 from tf_interop.tuning.step_bench import StepBench
@@ -22,6 +23,18 @@ def test_times_variants_by_turns() -> None:
         assert each.ratio > 0 <= each.error
     assert ops["relu_1"] > 0
     assert "relu_3" not in ops
+
+
+def test_a_ratio_is_how_many_times_as_fast_as_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps_s = {"stock": iter([0.9, 0.02, 0.04]), "other": iter([0.1, 0.01, 0.01])}
+    with StepBench() as bench:
+        monkeypatch.setattr(bench, "_turn", lambda name, count: [next(steps_s[name])])
+        times = bench.time(["stock", "other"], budget_s=0)
+    # Without the first round, in which caches fill.
+    assert (times["stock"].ratio, times["other"].ratio) == (1, 3)
+    assert times["stock"].median_ms == pytest.approx(30)
+    # The quartiles of 2 and 4 are 2.5 and 3.5.
+    assert times["other"].error == pytest.approx(1 / 2**0.5)
 
 
 def test_variants_of_a_training_step_share_variables_and_inputs() -> None:
