@@ -23,7 +23,7 @@ def test_says_the_verdict_and_what_was_written() -> None:
     save_plan(Plan((tuned_graph(),)), "plan.json")
     result = invoke("report plan.json -o page.html --title Title")
     assert result.stdout.splitlines() == [
-        "Title, batch 1, inference: 1.84 times as fast as stock TensorFlow (10.9 ms a step, stock "
+        "Title, inference, batch 1: 1.84 times as fast as stock TensorFlow (10.9 ms a step, stock "
         "20.0 ms), measured on 2 cores, by 2 units on one core each.",
         "The report is in page.html.",
     ]
@@ -71,7 +71,7 @@ def test_from_a_keras_model_to_its_report_without_a_gpu() -> None:
     page = pathlib.Path("report.html").read_text()
     assert f"<h1>{model}</h1>" in page
     # Inference and training, both of them found and named.
-    assert ">batch 4, inference</a>" in page and ">batch 4, training</a>" in page
+    assert ">inference, batch 4</a>" in page and ">training, batch 4</a>" in page
     assert "A CPU, not a GPU." in page
     assert "A plan does not hold what depends on what" not in page
     assert "5×5 ∂w" in page

@@ -35,6 +35,6 @@ def test_tunes_both_networks_and_ends_in_a_sentence_and_a_report(tmp_path: pathl
         (graph,) = tf_interop.load_plan(tmp_path / f"{name}.json").graphs
         assert (graph.convolution_count, graph.mode) == (convolutions, "inference")
         said = "times as fast as stock" if graph.changes_graph else "No significant gain"
-        assert re.search(f"^{name}, batch 1, inference: .*{said}", result.stdout, re.MULTILINE)
+        assert re.search(f"^{name}, inference, batch 1: .*{said}", result.stdout, re.MULTILINE)
         assert f"The report is in {tmp_path / name}.html." in result.stdout
         assert f"<h1>{name}</h1>" in (tmp_path / f"{name}.html").read_text()

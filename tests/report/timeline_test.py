@@ -10,14 +10,14 @@ from report_values import network_plan, plan_without_values, planned_graph
 
 from tf_interop.planning.explain import explain_plan
 from tf_interop.planning.make import make_plan
-from tf_interop.planning.types import GraphPlan, Plan
-from tf_interop.report.graphs import shown_graphs
+from tf_interop.planning.types import GraphPlan
 from tf_interop.report.network import planned_nodes
+from tf_interop.report.page import ShownGraph
 from tf_interop.report.timeline import Timeline
 
 
 def timelines(graph: GraphPlan | None = None) -> tuple[Timeline, ...]:
-    return shown_graphs(Plan((graph or planned_graph(),)))[0].timelines
+    return ShownGraph(graph or planned_graph(), "measured").timelines
 
 
 def nodes_of(timeline: Timeline) -> list[str]:

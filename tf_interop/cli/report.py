@@ -12,10 +12,9 @@ from tf_interop.cli.options import image_size_option, output_option, target_opti
 from tf_interop.cli.progress import work_on_model
 from tf_interop.errors import PlanError
 from tf_interop.planning.file import load_plan
-from tf_interop.planning.show import summarize_graph
+from tf_interop.planning.show import name_graph, summarize_graph
 from tf_interop.planning.types import Plan
 from tf_interop.planning.verdict import doubt, verdict
-from tf_interop.report.graphs import shown_graphs
 from tf_interop.report.network import Network
 from tf_interop.versioned_file import write_file
 
@@ -59,7 +58,6 @@ def report(
     output_path = output_path or _DEFAULT_OUTPUT
     plan = load_plan(plan_path)
     networks = () if model is None else _trace(model, plan, image_size, target)
-    graphs = shown_graphs(plan)
     title = title or model or plan_path.name
     with Console(stderr=True).status("Drawing"):
         # Jinja takes a while to import.
@@ -69,9 +67,9 @@ def report(
         write_file(page.encode(), output_path, "page", PlanError)
 
     def show() -> None:
-        for graph in graphs:
-            said = f"{verdict(graph.planned)} {doubt(graph.planned)}".rstrip()
-            click.echo(f"{title}, {graph.title}: {said}")
+        for graph in plan.graphs:
+            said = f"{verdict(graph)} {doubt(graph)}".rstrip()
+            click.echo(f"{title}, {name_graph(graph)}: {said}")
         click.echo(f"The report is in {output_path}.")
 
     document = {

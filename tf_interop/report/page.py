@@ -8,21 +8,32 @@ not escaped could run nothing.
 from __future__ import annotations
 
 import base64
+import dataclasses
+import functools
 import hashlib
 import pathlib
 from collections.abc import Sequence
 
 import jinja2
 import markupsafe
+from rich.filesize import decimal
 
 from tf_interop.planning import verdict
 from tf_interop.planning.explain import SHARED_RESOURCES, sum_of_uses
-from tf_interop.planning.types import Plan
-from tf_interop.report import graphs, layout
-from tf_interop.report.network import Network
+from tf_interop.planning.problem import ValueSource
+from tf_interop.planning.show import name_graph
+from tf_interop.planning.types import GraphPlan, Plan
+from tf_interop.report import layout
+from tf_interop.report.network import Network, NetworkNode
+from tf_interop.report.timeline import Timeline, timelines_of
 from tf_interop.tables import percent
 
+_SIMULATED = "simulated"
+"""The key of `Plan.made_with` that says how values were made where nothing was measured."""
+
 _ASSETS = pathlib.Path(__file__).with_name("assets")
+# From here on a time is read more easily in milliseconds.
+_MILLISECOND_US = 1000
 
 
 def render_page(plan: Plan, *, title: str, networks: Sequence[Network | None] = ()) -> str:
@@ -31,7 +42,7 @@ def render_page(plan: Plan, *, title: str, networks: Sequence[Network | None] = 
     Args:
         plan: any plan.
         title: of the page.
-        networks: what depends on what, for each graph of the plan, as far as that is known.
+        networks: what depends on what, for each graph of the plan; none where that is not known.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_ASSETS),
@@ -42,36 +53,114 @@ def render_page(plan: Plan, *, title: str, networks: Sequence[Network | None] = 
     )
     environment.filters |= {
         "px": _rounded,
-        "replace_by": lambda name, values: values.get(name),
-        "us": graphs.microseconds,
-        "size": graphs.size,
+        "us": microseconds,
+        "size": decimal,
         "percent": percent,
-        "count_of": graphs.count_of,
+        "count_of": _count_of,
+        "replace_by": lambda name, values: values.get(name),
     }
     environment.globals |= {
         "layout": layout,
-        "verdicts": verdict,
+        "name_graph": name_graph,
         "resources": SHARED_RESOURCES,
         "sum_of_uses": sum_of_uses,
+        "verdicts": verdict,
         "zip": zip,
     }
     # Its own file, and no input: it goes into the page as it is.
     style = markupsafe.Markup((_ASSETS / "report.css").read_text(encoding="utf-8") + _marks(plan))
     # How the plan's values came about is said in words.
-    said = {graphs.SIMULATED, "backend"}
+    said = {_SIMULATED, "backend"}
     names = {"tensorflow": "TensorFlow", "cudnn": "cuDNN"}
+    measured = _SIMULATED if _SIMULATED in plan.made_with else ValueSource.MEASURED.value
     return environment.get_template("report.html").render(
         title=title,
         facts={
             names.get(key, key): each for key, each in plan.made_with.items() if key not in said
         },
-        made_up=plan.made_with.get(graphs.SIMULATED),
+        made_up=plan.made_with.get(_SIMULATED),
         is_of_host=plan.made_with.get("backend") == "host"
         and any(graph.measured is None for graph in plan.graphs),
-        graphs=graphs.shown_graphs(plan, networks),
+        graphs=[
+            ShownGraph(graph, measured, network)
+            for graph, network in zip(
+                plan.graphs, networks or [None] * len(plan.graphs), strict=True
+            )
+        ],
         style=style,
         digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
     )
+
+
+# Without slots: timelines are kept in the instance.
+@dataclasses.dataclass(frozen=True)
+class ShownGraph:
+    """An entry of a plan, with what else a report shows of it.
+
+    Attributes:
+        planned: what the plan says of it.
+        measured: what values are called that the plan calls measured.
+        network: what depends on what; None where that is not known.
+    """
+
+    planned: GraphPlan
+    measured: str
+    network: Network | None = None
+
+    @functools.cached_property
+    def timelines(self) -> tuple[Timeline, ...]:
+        """When what runs; none where no planner made the stages."""
+        return timelines_of(self.planned, self.label)
+
+    @functools.cached_property
+    def nodes(self) -> dict[str, NetworkNode]:
+        """What is known of its convolutions or units, by name."""
+        return {} if self.network is None else {node.name: node for node in self.network.nodes}
+
+    @property
+    def stage_numbers(self) -> dict[str, int]:
+        """The stage of each convolution that is in one."""
+        stages = enumerate(self.planned.stages)
+        return {name: number for number, each in stages for name in each.nodes}
+
+    @property
+    def measured_count(self) -> int:
+        """Convolutions that the predicted values are of."""
+        return len(self.stage_numbers) + len(self.planned.unstaged)
+
+    @property
+    def first_stage(self) -> int:
+        """The number of the stage to show first: that which saves most, else the widest."""
+
+        def promise(number: int) -> tuple[float, int, int]:
+            planned = self.planned.stages[number]
+            prediction = planned.prediction
+            saved_us = prediction.sequential_us - prediction.latency_us if prediction else 0.0
+            return saved_us, len(planned.nodes), -number
+
+        return max(range(len(self.planned.stages)), key=promise, default=0)
+
+    def label(self, source: ValueSource) -> str:
+        """What a value is called, so that none is taken for more than it is."""
+        return self.measured if source is ValueSource.MEASURED else source.value
+
+
+def microseconds(value: float, beside: float = 0.0) -> str:
+    """A time for reading, such as `130.0 µs`, `1.900 ms` or `12.35 ms`.
+
+    Args:
+        value: in microseconds.
+        beside: the longest of the times that it is read beside, so that all have one unit.
+    """
+    longest = max(value, beside)
+    if longest < _MILLISECOND_US:
+        return f"{value:.1f} µs"
+    return f"{value / 1000:.{3 if longest < 10 * _MILLISECOND_US else 2}f} ms"
+
+
+def _count_of(number: int, noun: str) -> str:
+    """Such as `1 stage` and `2 stages`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _marks(plan: Plan) -> str:
