@@ -7,9 +7,7 @@ from collections.abc import Mapping
 import pytest
 from graph_builder import GraphBuilder
 
-from tf_interop.errors import TimeLimitError
 from tf_interop.graph.control_flow import ROOT_REGION, ControlFlow
-from tf_interop.graph.time_limit import time_limit
 from tf_interop.graph.view import GraphView
 
 Nodes = Mapping[str, str]
@@ -211,13 +209,6 @@ def test_regions(nodes: Nodes, groups: list[str]) -> None:
 )
 def test_refuses(nodes: Nodes) -> None:
     assert _regions(nodes)["a"] is None
-
-
-def test_looks_at_the_time() -> None:
-    view = GraphView(_graph(L).graph_def)
-    view.topological_order()  # which looks at the time as well, once
-    with time_limit(-1), pytest.raises(TimeLimitError):
-        ControlFlow(view)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ from tf_interop.graph.program import (
 )
 from tf_interop.graph.redirect import COLOCATED_WITH, COLOCATION
 from tf_interop.graph.session_feeds import find_fed, is_function
-from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.unit_node import UNIT_OP, decode_unit, result_operand
 from tf_interop.graph.unit_ops import COMPANION_OPS, STEP_OPS, input_dtypes, output_dtypes
 from tf_interop.graph.view import GraphView
@@ -174,7 +173,6 @@ def check_rewrite(
     # A Session may also feed what it fetches.
     feeds = set() if is_function(before) else {before.index_of[name] for name in preserved}
     for new in new_nodes:
-        check_time_limit()
         _check_new_node(new, correspondence, control_flow, feeds)
         _check_constant_inputs(new, after, preserved)
     for index in correspondence.steps.keys() - moved.keys():

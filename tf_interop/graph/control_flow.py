@@ -28,7 +28,6 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from tf_interop.graph.hidden_waits import find_hidden_waits, find_waits_before
-from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import MERGE_OPS, NEXT_ITERATION_OPS, GraphView, parse_input
 
 ROOT_REGION = ""
@@ -90,7 +89,6 @@ class ControlFlow:
         if not _CONTROL_FLOW_OPS.isdisjoint(view.op_types):
             self._places = [None] * len(view)
             for index in view.topological_order():
-                check_time_limit()
                 self._places[index] = self._place_outputs(index, self._places)
                 if view.ops[index] in _EXIT_OPS and view.sources(index):
                     # A loop may have several.

@@ -33,7 +33,6 @@ from tf_interop.graph.convolution_ops import (
 from tf_interop.graph.device_names import device_type_of
 from tf_interop.graph.properties import GraphProperties, is_fully_known, merge_shapes
 from tf_interop.graph.session_feeds import find_fed, find_run
-from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView
 from tf_interop.graph.xla_marks import xla_mark
 
@@ -119,7 +118,6 @@ def find_convolutions(
     convolutions: list[ConvolutionNode] = []
     refusals: list[Refusal] = []
     for index in indices:
-        check_time_limit()
         try:
             if runs is not None and not runs[index]:
                 raise _RefusalError(

@@ -39,7 +39,6 @@ from tf_interop.graph.redirect import (
     redirect_classes,
     redirect_inputs,
 )
-from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView
 
 STAGE_NAME_PREFIX = "tf_interop/stage_"
@@ -102,7 +101,6 @@ def rewrite_stages(
             classes[:] = redirect_classes(classes, redirected)
     unused: list[int] = []
     for stage in new_stages:
-        check_time_limit()
         stage_def = _make_stage_def(view, stage, redirected, preserved)
         free = sorted(index for index in stage.members if view.names[index] not in preserved)
         if free:

@@ -1,7 +1,7 @@
 """A limit on how long the graph pass may take.
 
 The pass runs inside TensorFlow, on a thread that nobody can stop: it looks at the time by itself,
-between its steps and in the loops that grow with the graph.
+between its steps and in the loops that take more than linear time.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop.contraction import contract
 from tf_interop.errors import GraphError
-from tf_interop.graph.time_limit import check_time_limit
 
 CONTROL_PORT = -1
 """The output port of a control dependency, as TensorFlow numbers it."""
@@ -159,7 +158,6 @@ class GraphView:
         level = 0
         wave = [index for index, count in enumerate(waits) if not count]
         while wave:
-            check_time_limit()
             order += wave
             level += 1
             ready: list[int] = []
