@@ -185,7 +185,6 @@ def test_a_file_that_cannot_be_read_is_said_in_a_line(file: str, reader: str) ->
     "arguments",
     [
         "report plan.json -o {}",
-        "report plan.json --trace {}",
         "show results.json --csv {}",
     ],
 )
