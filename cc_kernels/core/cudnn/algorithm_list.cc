@@ -1,6 +1,7 @@
 #include "cc_kernels/core/cudnn/algorithm_list.h"
 
 #include <algorithm>
+#include <memory>
 #include <set>
 #include <utility>
 
@@ -47,6 +48,12 @@ class AlgorithmLister {
 
   Status BuildGraphs() {
     for (const Formulation& formulation : FormulationsOf(convolution_)) {
+      if (formulation.splits_epilogue) {
+        const Status has_epilogue = CheckEpilogue(formulation);
+        TF_INTEROP_RETURN_IF_ERROR(LeaveOutRefused(has_epilogue));
+        if (!has_epilogue.ok()) continue;
+      }
+      formulations_.push_back(formulation);
       FormulatedGraph formulated;
       formulated.formulation = formulation;
       const Status built = BuildConvolutionGraph(
@@ -87,7 +94,7 @@ class AlgorithmLister {
 
   void AddLegacy() {
     if (!library_.CheckHasLegacyApi().ok()) return;
-    for (const Formulation& formulation : FormulationsOf(convolution_)) {
+    for (const Formulation& formulation : formulations_) {
       if (!CheckLegacyForm(ExecutedConvolution(convolution_, formulation)).ok()) continue;
       for (const std::string& name : LegacyNamesOf(convolution_.kind)) {
         Add(formulation, LegacyTag{name});
@@ -107,6 +114,16 @@ class AlgorithmLister {
   }
 
  private:
+  // Which epilogues cuDNN has an engine for by themselves depends on its version: 9.8 for
+  // none, 9.28 for all but those of double.
+  Status CheckEpilogue(const Formulation& formulation) {
+    std::shared_ptr<const Executable> plan;
+    ExecutableRequest request;
+    request.wants_least_workspace = true;
+    return PrepareEpilogue(library_, handle_, FormulatedConvolution(convolution_, formulation),
+                           request, &plan);
+  }
+
   template <typename Add>
   Status ForEveryEngine(const Add& add) {
     for (const FormulatedGraph& formulated : graphs_) {
@@ -179,6 +196,7 @@ class AlgorithmLister {
   const cudnnHandle_t handle_;
   const Convolution& convolution_;
   const bool allow_reduced_precision_;
+  std::vector<Formulation> formulations_;  // whose epilogue, where it is split off, has a plan
   std::vector<FormulatedGraph> graphs_;
   std::vector<std::string> algorithms_;
   std::set<std::string> listed_;

@@ -27,10 +27,11 @@ namespace tf_interop {
 // Every formulation is listed because each is an alternative that can win: engines for NCHW are
 // others than those for NHWC, few of them take unequal paddings, and few fuse an epilogue.
 //
-// Nothing is compiled. What cuDNN refuses before it compiles is left out: most of the 70 or so
-// engines that it counts are for other graphs or GPUs, and it gives no reason. What it refuses when
-// it compiles is for Prepare to say. Without `allow_tf32`, engines that reduce the precision of a
-// float convolution are left out. SM-count targets are not listed: any engine may be asked for one.
+// Nothing is compiled but epilogues: a formulation that splits one off is listed only where it has
+// a plan. What cuDNN refuses before it compiles is left out: most of the 70 or so engines that it
+// counts are for other graphs or GPUs, and it gives no reason. What it refuses when it compiles is
+// for Prepare to say. Without `allow_tf32`, engines that reduce the precision of a float
+// convolution are left out. SM-count targets are not listed: any engine may be asked for one.
 //
 // A name without a formulation means the first one that works, so that Prepare may answer it with
 // the algorithm that stands in the list under its full name too.

@@ -257,16 +257,6 @@ Status PrepareConvolution(const PrepareContext& context, const Convolution& exec
                     executable);
 }
 
-Status PrepareEpilogue(const PrepareContext& context, const Convolution& computed,
-                       const ExecutableRequest& request,
-                       std::shared_ptr<const Executable>* executable) {
-  auto graph = std::make_shared<OperationGraph>();
-  TF_INTEROP_RETURN_IF_ERROR(
-      BuildEpilogueGraph(context.library, context.handle, computed, graph.get()));
-  return ChoosePlan(context.library, context.handle, graph, HeuristicsForEpilogue(), request,
-                    executable);
-}
-
 // Prepares the convolution in one formulation, with a pinned algorithm unless that is null.
 Status PrepareFormulation(const PrepareContext& context, const Formulation& formulation,
                           const AlgorithmTag* pinned,
@@ -286,7 +276,8 @@ Status PrepareFormulation(const PrepareContext& context, const Formulation& form
                          request, &convolution));
   std::shared_ptr<const Executable> epilogue;
   if (formulation.splits_epilogue) {
-    TF_INTEROP_RETURN_IF_ERROR(PrepareEpilogue(context, assembly.computed(), request, &epilogue));
+    TF_INTEROP_RETURN_IF_ERROR(
+        PrepareEpilogue(context.library, context.handle, assembly.computed(), request, &epilogue));
   }
   *prepared = assembly.Finish(convolution, epilogue);
   return Status::Ok();

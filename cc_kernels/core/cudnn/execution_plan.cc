@@ -269,10 +269,6 @@ std::vector<cudnnBackendHeurMode_t> HeuristicsFor(const Convolution& c) {
   if (c.group_count == 1 && !is_dilated) {
     return {CUDNN_HEUR_MODE_B, CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
   }
-  return HeuristicsForEpilogue();
-}
-
-std::vector<cudnnBackendHeurMode_t> HeuristicsForEpilogue() {
   return {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
 }
 
@@ -408,6 +404,15 @@ Status ChoosePlan(const CudnnLibrary& library, cudnnHandle_t handle,
   if (!least) return refusals.ToStatus();
   *plan = std::move(least);
   return Status::Ok();
+}
+
+Status PrepareEpilogue(const CudnnLibrary& library, cudnnHandle_t handle,
+                       const Convolution& convolution, const ExecutableRequest& request,
+                       std::shared_ptr<const Executable>* plan) {
+  auto graph = std::make_shared<OperationGraph>();
+  TF_INTEROP_RETURN_IF_ERROR(BuildEpilogueGraph(library, handle, convolution, graph.get()));
+  return ChoosePlan(library, handle, graph, {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}, request,
+                    plan);
 }
 
 Status PinPlan(const CudnnLibrary& library, cudnnHandle_t handle,

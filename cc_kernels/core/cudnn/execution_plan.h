@@ -91,9 +91,6 @@ Status AsRefusalOfPin(const AlgorithmTag& tag, const Status& status);
 // plain convolutions alone, neither grouped nor dilated nor pointwise ones.
 std::vector<cudnnBackendHeurMode_t> HeuristicsFor(const Convolution& convolution);
 
-// The heuristics for a graph without a convolution.
-std::vector<cudnnBackendHeurMode_t> HeuristicsForEpilogue();
-
 // The configurations that one heuristic proposes, best first.
 Status ProposeConfigs(const CudnnLibrary& library, const OperationGraph& graph,
                       cudnnBackendHeurMode_t heuristic, std::vector<BackendDescriptor>* configs);
@@ -136,6 +133,11 @@ Status ChoosePlan(const CudnnLibrary& library, cudnnHandle_t handle,
                   const std::shared_ptr<const OperationGraph>& graph,
                   const std::vector<cudnnBackendHeurMode_t>& heuristics,
                   const ExecutableRequest& request, std::shared_ptr<const Executable>* plan);
+
+// The plan of bias and activation of `convolution` alone (BuildEpilogueGraph). As ChoosePlan.
+Status PrepareEpilogue(const CudnnLibrary& library, cudnnHandle_t handle,
+                       const Convolution& convolution, const ExecutableRequest& request,
+                       std::shared_ptr<const Executable>* plan);
 
 // The plan of one engine. Returns kUnsupported where it cannot run the graph, does not fit the
 // request, or does not take a knob's value: cuDNN drops knobs that an engine does not know without

@@ -111,11 +111,28 @@ Status MakeAddition(const CudnnLibrary& library, const Convolution& c,
   return pointwise->Finalize();
 }
 
+// The output, and the bias that is broadcast over it.
+struct OutputTensors {
+  TensorGeometry output, bias;
+};
+
+// Those of an epilogue by itself. With three dimensions, in the order of memory: in four or more
+// cuDNN 9.28 has no engine for graphs without a convolution in NCHW.
+OutputTensors TensorsOfEpilogue(const Convolution& c) {
+  const int64_t k = c.output_channels, pixels = c.output_pixels();
+  if (c.layout == Layout::kNHWC) {
+    const int64_t rows = c.batch * pixels;
+    return {{{1, rows, k}, {rows * k, k, 1}}, {{1, 1, k}, {k, k, 1}}};
+  }
+  return {{{c.batch, k, pixels}, {k * pixels, pixels, 1}}, {{1, k, 1}, {k, 1, 1}}};
+}
+
 // Collects the parts of one graph.
 class GraphBuilder {
  public:
-  GraphBuilder(const CudnnLibrary& library, const Convolution& convolution, OperationGraph* graph)
-      : library_(library), convolution_(convolution), graph_(graph) {
+  GraphBuilder(const CudnnLibrary& library, const Convolution& convolution, OutputTensors tensors,
+               OperationGraph* graph)
+      : library_(library), convolution_(convolution), tensors_(std::move(tensors)), graph_(graph) {
     *graph_ = OperationGraph();
   }
 
@@ -194,15 +211,15 @@ class GraphBuilder {
   Status AddOutput(int64_t id, bool is_virtual, const BackendDescriptor** tensor) {
     const DataType dtype = convolution_.dtype;
     const cudnnDataType_t type = is_virtual ? CudnnComputeType(dtype) : CudnnType(dtype);
-    return AddTensor(id, type, OutputGeometry(convolution_), is_virtual, tensor);
+    return AddTensor(id, type, tensors_.output, is_virtual, tensor);
   }
 
   Status AddBias(const BackendDescriptor& from, const BackendDescriptor& to) {
     BackendDescriptor addition;
     const BackendDescriptor* bias;
     TF_INTEROP_RETURN_IF_ERROR(MakeAddition(library_, convolution_, &addition));
-    TF_INTEROP_RETURN_IF_ERROR(AddTensor(kBiasTensor, CudnnType(convolution_.dtype),
-                                         BiasGeometry(convolution_), false, &bias));
+    TF_INTEROP_RETURN_IF_ERROR(
+        AddTensor(kBiasTensor, CudnnType(convolution_.dtype), tensors_.bias, false, &bias));
     return AddPointwise(std::move(addition), from, bias, to);
   }
 
@@ -228,6 +245,7 @@ class GraphBuilder {
 
   const CudnnLibrary& library_;
   const Convolution& convolution_;
+  const OutputTensors tensors_;
   OperationGraph* graph_;
 };
 
@@ -235,7 +253,8 @@ class GraphBuilder {
 
 Status BuildConvolutionGraph(const CudnnLibrary& library, cudnnHandle_t handle,
                              const Convolution& convolution, OperationGraph* graph) {
-  GraphBuilder builder(library, convolution, graph);
+  GraphBuilder builder(library, convolution,
+                       {OutputGeometry(convolution), BiasGeometry(convolution)}, graph);
   const bool fused = HasEpilogue(convolution);
   TF_INTEROP_RETURN_IF_ERROR(
       builder.AddConvolution(fused ? kConvolvedTensor : kOutputTensor, fused));
@@ -245,7 +264,7 @@ Status BuildConvolutionGraph(const CudnnLibrary& library, cudnnHandle_t handle,
 
 Status BuildEpilogueGraph(const CudnnLibrary& library, cudnnHandle_t handle,
                           const Convolution& convolution, OperationGraph* graph) {
-  GraphBuilder builder(library, convolution, graph);
+  GraphBuilder builder(library, convolution, TensorsOfEpilogue(convolution), graph);
   TF_INTEROP_RETURN_IF_ERROR(builder.AddEpilogue(false));
   return builder.Finish(handle);
 }
