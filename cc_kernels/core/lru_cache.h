@@ -26,8 +26,10 @@ class LruCache {
     return entries_.front().second;
   }
 
-  // Keeps and gives the value that is there already, if any: two threads may make the same.
-  Value Insert(Key key, Value value) {
+  // Keeps and gives the value that is there already, if any: two threads may make the same. One
+  // that `is_stale` is replaced.
+  template <typename IsStale>
+  Value Insert(Key key, Value value, const IsStale& is_stale) {
     std::list<std::pair<const Key, Value>> forgotten;  // goes after the lock
     std::lock_guard<std::mutex> lock(mutex_);
     if (!MoveToFront(key)) {
@@ -35,8 +37,13 @@ class LruCache {
         forgotten.splice(forgotten.begin(), entries_, std::prev(entries_.end()));
       }
       entries_.emplace_front(std::move(key), std::move(value));
+    } else if (is_stale(entries_.front().second)) {
+      std::swap(entries_.front().second, value);  // the old one goes after the lock
     }
     return entries_.front().second;
+  }
+  Value Insert(Key key, Value value) {
+    return Insert(std::move(key), std::move(value), [](const Value&) { return false; });
   }
 
  private:

@@ -22,7 +22,8 @@ Status AtStep(const std::string& name, const std::string& algorithm, const Statu
 
 // Prepares a step whose convolution is valid.
 Status PrepareStep(Backend* backend, const Step& step, const PrepareOptions& options,
-                   std::vector<std::string>* fallbacks, PreparedStep* prepared) {
+                   std::vector<std::string>* fallbacks, bool* is_provisional,
+                   PreparedStep* prepared) {
   prepared->name = step.name;
   prepared->operation = step.operation;
   if (step.operation != nullptr) return Status::Ok();
@@ -34,10 +35,12 @@ Status PrepareStep(Backend* backend, const Step& step, const PrepareOptions& opt
   if (!step.algorithm.empty()) {
     const Status pinned = backend->Prepare(c, step.algorithm, options, &prepared->convolution);
     if (pinned.ok()) return Status::Ok();
+    *is_provisional = *is_provisional || !IsLasting(pinned);
     fallbacks->push_back(AtStep(step.name, step.algorithm, pinned).message());
   }
   const Status chosen = backend->Prepare(c, "", options, &prepared->convolution);
   if (chosen.ok()) return Status::Ok();
+  *is_provisional = *is_provisional || !IsLasting(chosen);
   // TensorFlow's own convolutions run with a limit that is below what transposing takes, too.
   PrepareOptions least = options;
   least.workspace_limit_bytes = 0;
@@ -76,6 +79,7 @@ void MergeLane(Backend* backend, const Stage& stage, const Lane& lane,
   if (status.ok()) {
     prepared->merged.push_back(std::move(merged));
   } else {
+    prepared->is_provisional = prepared->is_provisional || !IsLasting(status);
     prepared->unmerged.push_back(OfLane(stage.steps[merged.steps[0]].name, status.message()));
   }
 }
@@ -103,7 +107,8 @@ Status PrepareLane(Backend* backend, const Stage& stage, size_t number,
     PreparedStep& step = prepared->steps[i];
     TF_INTEROP_RETURN_IF_ERROR(
         PrepareStep(backend, stage.steps[i], of_step,
-                    is_merged ? &merged->fallbacks_unmerged : &prepared->fallbacks, &step));
+                    is_merged ? &merged->fallbacks_unmerged : &prepared->fallbacks,
+                    &prepared->is_provisional, &step));
     step.lane = static_cast<int>(RunningLane(number));
     workspace_bytes = std::max(workspace_bytes, WorkspaceBytesOf(step));
   }

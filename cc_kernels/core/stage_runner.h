@@ -101,6 +101,8 @@ struct PreparedStage {
   std::vector<StageLaunch> launches;            // in the order of rule 4
   // Steps whose pinned algorithm could not be had, each with its reason.
   std::vector<std::string> fallbacks;
+  // Whether something was refused only for now: prepared anew, the stage may be better.
+  bool is_provisional = false;
   // Lanes that could not be merged, likewise.
   std::vector<std::string> unmerged;
 };

@@ -54,6 +54,12 @@ inline Status Internal(std::string message) {
   return Status(StatusCode::kInternal, std::move(message));
 }
 
+// A lack of memory, or of a library that an engine needs, may pass; no other refusal does.
+inline bool IsLasting(const Status& status) {
+  return status.code() != StatusCode::kResourceExhausted &&
+         status.code() != StatusCode::kUnavailable;
+}
+
 #define TF_INTEROP_RETURN_IF_ERROR(expression)               \
   do {                                                       \
     ::tf_interop::Status _tf_interop_status = (expression);  \

@@ -124,6 +124,10 @@ absl::Status ResolveStage(const StageProgram& program, const OpInputList& inputs
     if (program.steps[operation].is_elementwise) step->operation = make_operation(operation);
   }
   const Status prepared = PrepareStage(backend, resolved->stage, options, &resolved->prepared);
+  if (resolved->prepared.is_provisional || !IsLasting(prepared)) {
+    // The backend waits longer and longer before it tries; until then this costs little.
+    resolved->try_again_at = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  }
   if (!prepared.ok()) {
     resolved->unplanned_kind = kNoAlgorithm;
     resolved->why_unplanned = prepared.message();

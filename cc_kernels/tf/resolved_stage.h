@@ -3,6 +3,7 @@
 #ifndef TF_INTEROP_TF_RESOLVED_STAGE_H_
 #define TF_INTEROP_TF_RESOLVED_STAGE_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -51,6 +52,9 @@ struct ResolvedStage {
   // nothing is prepared.
   std::optional<Rung> rung;
   std::vector<ConstantFilter> constant_filters;
+
+  // Where something was refused only for now, as for lack of memory: when to resolve it anew.
+  std::optional<std::chrono::steady_clock::time_point> try_again_at;
 };
 
 // The operation of a step that is no convolution.

@@ -1,5 +1,6 @@
 #include "cc_kernels/tf/stage_call.h"
 
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <iterator>
@@ -161,7 +162,10 @@ absl::Status StageNode::Resolve(OpKernelContext* context, Backend* backend,
   const size_t limit = StageWorkspaceLimit();
   const CallSignature signature = SignatureOf(inputs, sizes, options, limit, backend);
   *resolved = cache_.Find(signature).value_or(nullptr);
-  if (*resolved != nullptr) return absl::OkStatus();
+  if (*resolved != nullptr && (!(*resolved)->try_again_at.has_value() ||
+                               std::chrono::steady_clock::now() < *(*resolved)->try_again_at)) {
+    return absl::OkStatus();
+  }
   auto made = std::make_shared<ResolvedStage>();
   const auto make_operation = [](size_t operation) {
     return std::make_shared<const ElementwiseStep>(operation);
@@ -174,7 +178,8 @@ absl::Status StageNode::Resolve(OpKernelContext* context, Backend* backend,
   if (made->unplanned_kind == nullptr && made->rung != Rung::kStock) {
     made->constant_filters = FindConstantFilters(context, program_, *made, backend);
   }
-  *resolved = cache_.Insert(signature, std::move(made));
+  *resolved = cache_.Insert(signature, std::move(made),
+                            [](const auto& there) { return there->try_again_at.has_value(); });
   return absl::OkStatus();
 }
 

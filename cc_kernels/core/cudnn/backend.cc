@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -152,12 +153,6 @@ class CudnnStreamGroup : public StreamGroup {
   CudaEvent join_event_;
 };
 
-// A lack of memory, or of a library that an engine needs, may pass.
-bool IsLasting(const Status& status) {
-  return status.code() != StatusCode::kResourceExhausted &&
-         status.code() != StatusCode::kUnavailable;
-}
-
 Status CheckOwn(const PreparedConvolution& convolution, const StreamGroup& group) {
   // Cheaper than dynamic_cast, for every launch.
   if (typeid(convolution) == typeid(CudnnConvolution) &&
@@ -174,19 +169,25 @@ class CudnnBackend : public Backend {
       : driver_(driver), library_(library), context_(context) {}
 
   // See Backend. The outcome is kept, by convolution, algorithm and options, also where it is a
-  // refusal; only a lack of memory or of a library is tried anew. Two threads may compile the same
-  // plan at once, and the first to finish wins. What cuDNN says of its engines decides whether they
-  // are deterministic, and of legacy algorithms its documentation.
+  // refusal. One that does not last is given again until it is tried anew, after a wait that
+  // doubles each time: to find out takes cuDNN as long as a plan does. Two threads may compile the
+  // same plan at once, and the first to finish wins. What cuDNN says of its engines decides whether
+  // they are deterministic, and of legacy algorithms its documentation.
   Status Prepare(const Convolution& convolution, const std::string& algorithm,
                  const PrepareOptions& options,
                  std::shared_ptr<const PreparedConvolution>* prepared) override {
     const PrepareKey key = {convolution, algorithm, options};
     std::optional<PrepareOutcome> outcome = prepared_.Find(key);
-    if (!outcome) {
+    if (!outcome || outcome->IsOver()) {
       // Compiling a plan may take seconds; other convolutions need not wait for it.
-      outcome = PrepareAnew(key);
-      if (!IsLasting(outcome->status)) return outcome->status;
-      outcome = prepared_.Insert(key, std::move(*outcome));
+      PrepareOutcome made = PrepareAnew(key);
+      if (!IsLasting(made.status)) {
+        made.wait = outcome ? std::min(2 * outcome->wait, kLongestWait) : kFirstWait;
+        made.try_again_at = Clock::now() + made.wait;
+      }
+      outcome = prepared_.Insert(key, std::move(made), [](const PrepareOutcome& there) {
+        return !IsLasting(there.status);
+      });
     }
     *prepared = outcome->prepared;
     return outcome->status;
@@ -304,10 +305,18 @@ class CudnnBackend : public Backend {
              options == other.options;
     }
   };
+  using Clock = std::chrono::steady_clock;
   struct PrepareOutcome {
     Status status;
     std::shared_ptr<const PreparedConvolution> prepared;
+    // Of a refusal that does not last.
+    Clock::duration wait = {};
+    Clock::time_point try_again_at = {};
+
+    bool IsOver() const { return !IsLasting(status) && Clock::now() >= try_again_at; }
   };
+  static constexpr Clock::duration kFirstWait = std::chrono::milliseconds(100);
+  static constexpr Clock::duration kLongestWait = std::chrono::minutes(1);
 
   // Stream groups that are not leased, by what makes them interchangeable: their green context
   // (null for the backend's own context), their priority, and whether they are for the caller's

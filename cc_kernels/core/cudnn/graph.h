@@ -98,7 +98,13 @@ class BackendDescriptor {
 
   Status Finalize() {
     TF_INTEROP_RETURN_IF_ERROR(status_);
-    status_ = Check(library_->cudnnBackendFinalize(descriptor_), "BackendFinalize");
+    const cudnnStatus_t finalized = library_->cudnnBackendFinalize(descriptor_);
+    status_ = Check(finalized, "BackendFinalize");
+    // Nothing is executed here: the driver failed to load what cuDNN has compiled. Without memory
+    // for it cuDNN 9.28 says CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER.
+    if (CUDNN_STATUS_CATEGORY(static_cast<int>(finalized)) == CUDNN_STATUS_EXECUTION_FAILED) {
+      status_ = ResourceExhausted(status_.message());
+    }
     return status_;
   }
 
