@@ -2,9 +2,11 @@
 // to cuDNN as, and how cuDNN refuses them, on stand-ins for libcuda and libcudnn.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "cc_kernels/core/cudnn/algorithm.h"
@@ -64,142 +66,149 @@ TEST(FormulationsTest, LeavesOutWhatChangesNothing) {
   EXPECT_EQ(words(MakeFused()), (Names{"plain", "split", "nchw", "split+nchw"}));
 }
 
-Names WithPrefix(const Names& names, const std::string& prefix) {
-  Names found;
+bool StartsWith(const Names& names, const Names& first) {
+  return names.size() >= first.size() && std::equal(first.begin(), first.end(), names.begin());
+}
+
+Formulation FormulationOf(const std::string& name) {
+  return Parsed(name).formulation.value_or(Formulation());
+}
+
+// Of each formulation, in the order in which they are listed.
+Names WordsOf(const Names& names) {
+  Names words;
   for (const std::string& name : names) {
-    if (name.rfind(prefix, 0) == 0) found.push_back(name);
+    const std::string next = ToString(FormulationOf(name));
+    if (!Holds(words, next)) words.push_back(next);
   }
-  return found;
+  return words;
 }
 
 TEST_F(CudnnAlgorithmsTest, ListsProposalsThenEnginesAndLegacyNamesThenKnobs) {
-  const Names proposals = {"eng3_k2=7_k14=3", "eng1_k2=5", "eng2", "eng0"};
-  EXPECT_EQ(List(MakeNchw(), AlgorithmScope::kHeuristic), proposals);
-  Names with_nchw = proposals;
-  for (const std::string& name : proposals) with_nchw.push_back("nchw+" + name);
-  EXPECT_EQ(List(MakeConvolution(), AlgorithmScope::kHeuristic), with_nchw);
-  Convolution grouped = MakeNchw();
-  grouped.group_count = 2;
-  EXPECT_EQ(List(grouped, AlgorithmScope::kHeuristic), (Names{"eng1_k2=5", "eng2", "eng0"}))
-      << "the learned heuristic does not know groups";
-
-  const Names all = List(MakeNchw(), AlgorithmScope::kAll);
-  EXPECT_EQ(all, (Names{"eng3_k2=7_k14=3", "eng1_k2=5", "eng2", "eng0", "eng1", "eng3", "eng4",
-                        "IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "DIRECT", "FFT",
-                        "FFT_TILING", "WINOGRAD", "WINOGRAD_NONFUSED"}));
-  for (const auto kind : kKinds) {
-    const Names names = List(MakeConvolution(kind), AlgorithmScope::kAll);
-    for (const std::string& name : LegacyNamesOf(kind)) {
-      EXPECT_TRUE(Holds(names, name)) << name;
-      EXPECT_TRUE(Holds(names, "nchw+" + name)) << name;
+  for (const Convolution& c : WithEveryKindAndLayout({MakeConvolution()}, {DataType::kFloat})) {
+    SCOPED_TRACE(ToString(c));
+    const int plans = FakeCudnnCounts().plans_finalized;
+    const int descriptors = FakeCudnnCounts().live_descriptors;
+    const Names proposals = List(c, AlgorithmScope::kHeuristic),
+                all = List(c, AlgorithmScope::kAll), knobs = List(c, AlgorithmScope::kKnobs);
+    EXPECT_EQ(FakeCudnnCounts().plans_finalized, plans) << "something was compiled";
+    EXPECT_EQ(FakeCudnnCounts().live_descriptors, descriptors);
+    EXPECT_EQ(List(c, AlgorithmScope::kKnobs), knobs);
+    ASSERT_FALSE(proposals.empty());
+    EXPECT_LT(proposals.size(), all.size());
+    EXPECT_LT(all.size(), knobs.size());
+    EXPECT_TRUE(StartsWith(all, proposals));
+    EXPECT_TRUE(StartsWith(knobs, all));
+    EXPECT_EQ(std::set<std::string>(knobs.begin(), knobs.end()).size(), knobs.size());
+    EXPECT_EQ(WordsOf(all), c.layout == Layout::kNHWC ? (Names{"plain", "nchw"}) : Names{"plain"});
+    for (const std::string& name : knobs) EXPECT_EQ(ToString(Parsed(name)), name);
+    for (const std::string& name : LegacyNamesOf(c.kind)) {
+      EXPECT_TRUE(Holds(all, name)) << name;
+      EXPECT_FALSE(Holds(proposals, name)) << name;
+      EXPECT_EQ(Holds(all, "nchw+" + name), c.layout == Layout::kNHWC) << name;
     }
   }
-
-  const Names knobs = List(MakeNchw(), AlgorithmScope::kKnobs);
-  EXPECT_TRUE(std::equal(all.begin(), all.end(), knobs.begin()));
-  EXPECT_EQ(WithPrefix(knobs, "eng1_k2="),
-            (Names{"eng1_k2=5", "eng1_k2=0", "eng1_k2=1", "eng1_k2=2", "eng1_k2=3", "eng1_k2=4",
-                   "eng1_k2=6", "eng1_k2=7", "eng1_k2=8", "eng1_k2=9"}));
-  EXPECT_EQ(WithPrefix(knobs, "eng3_k14="),
-            (Names{"eng3_k14=1", "eng3_k14=3", "eng3_k14=5", "eng3_k14=7"}));
-  const Names wide = WithPrefix(knobs, "eng3_k2=");
-  EXPECT_EQ(wide.size(), 1 + 16u) << "the proposal, and 16 of 1001 values";
-  EXPECT_EQ(wide[1], "eng3_k2=0");
-  EXPECT_EQ(wide.back(), "eng3_k2=1000");
-}
-
-TEST_F(CudnnAlgorithmsTest, ListsEachNameOnceInTheSameOrderAndCompilesNothing) {
-  const int plans = FakeCudnnCounts().plans_finalized;
-  const int descriptors = FakeCudnnCounts().live_descriptors;
-  for (const Convolution& c : WithEveryKindAndLayout({Geometries()[0], Geometries()[7]})) {
-    const Names names = List(c, AlgorithmScope::kKnobs);
-    EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
-    EXPECT_EQ(List(c, AlgorithmScope::kKnobs), names);
-    for (const std::string& name : names) {
-      Algorithm algorithm;
-      ASSERT_TRUE(IsOk(ParseAlgorithm(name, &algorithm)));
-      EXPECT_EQ(ToString(algorithm), name);
-    }
-  }
-  EXPECT_EQ(FakeCudnnCounts().plans_finalized, plans);
-  EXPECT_EQ(FakeCudnnCounts().live_descriptors, descriptors);
 }
 
 // What cuDNN refuses before it compiles is left out, and what it refuses when it compiles is not.
-TEST_F(CudnnAlgorithmsTest, ListsWhatTheSwitchesAndTheFormAllow) {
-  using F = FakeCudnnSwitches;
-  Convolution half = MakeNchw();
-  half.dtype = DataType::kHalf;
-  const struct {
-    Convolution c;
-    AlgorithmScope scope;
-    bool allow_tf32;
-    void (*change)(F*);
-    Names listed, not_listed;
-  } cases[] = {
-      {MakeNchw(),
-       AlgorithmScope::kKnobs,
-       true,
-       [](F* fake) { fake->unsupported_knob_values = {3, 1000}; },
-       {"eng1_k2=4"},
-       {"eng1_k2=3", "eng3_k2=1000", "eng5"}},
-      {MakeNchw(),
-       AlgorithmScope::kAll,
-       true,
-       [](F* fake) { fake->unsupported_engines = {3}; },
-       {"eng3"},
-       {}},
-      {MakeConvolution(),
-       AlgorithmScope::kKnobs,
-       false,
-       [](F*) {},
-       {"WINOGRAD", "eng1", "nchw+eng2"},
-       {"eng3", "eng3_k2=7_k14=3", "nchw+eng3", "eng4", "nchw+eng4"}},
-      {half, AlgorithmScope::kAll, false, [](F*) {}, {"eng3", "eng4"}, {}},
-      {MakeAsymmetric(),
-       AlgorithmScope::kAll,
-       true,
-       [](F*) {},
-       {"eng0", "nchw+eng0"},
-       {"FFT", "nchw+FFT", "split+eng0"}},
-      {MakeFused(),
-       AlgorithmScope::kAll,
-       true,
-       [](F*) {},
-       {"eng0", "split+eng0", "nchw+eng0", "split+nchw+eng0", "split+GEMM", "split+nchw+GEMM"},
-       {"GEMM"}},
-      {MakeFused(), AlgorithmScope::kHeuristic, true, [](F*) {}, {"eng0"}, {"split+eng0"}},
-      {MakeFused(),
-       AlgorithmScope::kHeuristic,
-       true,
-       [](F* fake) { fake->no_proposals_from_operations = 2; },
-       {"split+eng3_k2=7_k14=3", "split+nchw+eng0"},
-       {"eng0"}},
-      {MakeFused(),
-       AlgorithmScope::kHeuristic,
-       true,
-       [](F* fake) { fake->no_fused_convolution = true; },
-       {"split+eng3_k2=7_k14=3", "split+nchw+eng0"},
-       {"eng0"}},
-      {MakeConvolution(),
-       AlgorithmScope::kAll,
-       true,
-       [](F* fake) { fake->no_proposals_from_operations = 1; },
-       {"eng0"},
-       {}},
-  };
-  for (const auto& each : cases) {
-    FakeCudnn() = F();
-    each.change(&FakeCudnn());
-    options_.allow_tf32 = each.allow_tf32;
-    const Names names = List(each.c, each.scope);
-    for (const std::string& name : each.listed) EXPECT_TRUE(Holds(names, name)) << name;
-    for (const std::string& name : each.not_listed) EXPECT_FALSE(Holds(names, name)) << name;
+TEST_F(CudnnAlgorithmsTest, EveryListedAlgorithmIsTakenByItsNameOrRefusedWithAReason) {
+  int taken = 0, refused = 0;
+  for (const Convolution& c : {MakeNchw(), MakeFused(Layout::kNHWC, DataType::kHalf),
+                               MakeAsymmetric(ConvolutionKind::kBackwardFilter)}) {
+    Names names = List(c, AlgorithmScope::kHeuristic);
+    if (names.size() > 30) names.resize(30);
+    for (const std::string& name : names) {
+      std::shared_ptr<const PreparedConvolution> prepared;
+      const Status status = backend_->Prepare(c, name, options_, &prepared);
+      if (!status.ok()) {
+        EXPECT_TRUE(IsError(status, StatusCode::kUnsupported, {"cuDNN cannot run"})) << name;
+        ++refused;
+        continue;
+      }
+      ++taken;
+      EXPECT_EQ(prepared->algorithm(), name);
+      ExpectMatches(c, *prepared);
+    }
   }
-  FakeCudnn() = F();
-  FakeCudnn().no_proposals_from_operations = 1;
-  EXPECT_TRUE(IsError(ListError(MakeConvolution(), AlgorithmScope::kHeuristic),
-                      StatusCode::kUnsupported, {"forward float NHWC"}));
+  EXPECT_GT(taken, refused);
+}
+
+TEST_F(CudnnAlgorithmsTest, ListsNothingThatReducesPrecisionWithoutTf32) {
+  const Convolution c = MakeConvolution();
+  Names reducing;
+  for (const std::string& name : Engines(c, {}, 8)) {
+    if (PrepareOk(c, name)->reduces_precision()) reducing.push_back(name);
+  }
+  ASSERT_FALSE(reducing.empty());
+  options_.allow_tf32 = false;
+  const Names without = List(c, AlgorithmScope::kKnobs);
+  for (const std::string& name : reducing) {
+    EXPECT_FALSE(Holds(without, name)) << name;
+    EXPECT_TRUE(IsError(PrepareError(c, name), StatusCode::kUnsupported, {"TF32"}));
+  }
+  for (const std::string& name : Engines(c, {}, 4)) {
+    EXPECT_FALSE(PrepareOk(c, name)->reduces_precision()) << name;
+  }
+  const Convolution half = MakeConvolution(c.kind, c.layout, DataType::kHalf);
+  EXPECT_FALSE(PrepareOk(half)->reduces_precision()) << "half loses nothing";
+}
+
+TEST_F(CudnnAlgorithmsTest, RefusesEnginesThatGiveOtherBitsEveryTimeWithDeterminism) {
+  const Convolution c = MakeConvolution(ConvolutionKind::kBackwardFilter);
+  int refused = 0;
+  for (const std::string& name : List(c, AlgorithmScope::kHeuristic)) {
+    options_.deterministic = false;
+    if (!Prepares(c, name)) continue;
+    options_.deterministic = true;
+    std::shared_ptr<const PreparedConvolution> prepared;
+    const Status status = backend_->Prepare(c, name, options_, &prepared);
+    if (status.ok()) continue;
+    EXPECT_TRUE(IsError(status, StatusCode::kUnsupported, {"enable_op_determinism"}));
+    ++refused;
+  }
+  EXPECT_GT(refused, 0);
+  RunAndExpectMatch(c);
+}
+
+// An epilogue is split off only where cuDNN has an engine for it by itself.
+TEST_F(CudnnAlgorithmsTest, ListsASplitEpilogueWhereItHasAPlan) {
+  for (Convolution c :
+       {MakeFused(), MakeFused(Layout::kNCHW), MakeFused(Layout::kNCHW, DataType::kHalf),
+        MakeFused(Layout::kNHWC, DataType::kDouble), MakeFused(Layout::kNCHW, DataType::kDouble)}) {
+    c.activation = Activation::kLeakyRelu;
+    SCOPED_TRACE(ToString(c));
+    Names names;
+    const bool lists =
+        backend_->ListAlgorithms(c, AlgorithmScope::kAll, options_.allow_tf32, &names).ok();
+    const bool has_plan = c.dtype != DataType::kDouble && !IsOldCudnn();
+    EXPECT_TRUE(lists || !has_plan);
+    for (const Formulation& formulation : FormulationsOf(c)) {
+      if (!formulation.splits_epilogue) continue;
+      EXPECT_EQ(Holds(WordsOf(names), ToString(formulation)), has_plan);
+      if (!has_plan) continue;
+      const auto name = std::find_if(names.begin(), names.end(), [&](const std::string& each) {
+        return FormulationOf(each) == formulation && Prepares(c, each);
+      });
+      ASSERT_NE(name, names.end());
+      RunAndExpectMatch(c, *name);
+    }
+  }
+  EXPECT_EQ(WordsOf(List(MakeFused(), AlgorithmScope::kHeuristic)), (Names{"plain", "nchw"}))
+      << "not needed where the fused graph has proposals";
+  EXPECT_FALSE(Holds(List(MakeFused(), AlgorithmScope::kAll), "GEMM"));
+}
+
+TEST_F(CudnnAlgorithmsTest, ListsEnginesAloneForUnequalPaddings) {
+  for (const std::string& name : List(MakeAsymmetric(), AlgorithmScope::kAll)) {
+    EXPECT_TRUE(std::holds_alternative<EngineTag>(Parsed(name).tag)) << name;
+  }
+}
+
+TEST_F(CudnnAlgorithmsTest, SaysWhyThereIsNothingToList) {
+  Convolution leaky = MakeFused(Layout::kNCHW, DataType::kDouble);
+  leaky.activation = Activation::kLeakyRelu;
+  EXPECT_TRUE(IsError(ListError(leaky, AlgorithmScope::kHeuristic), StatusCode::kUnsupported,
+                      {"forward double NCHW"}));
   FakeCudnn().fail_engine_allocation = true;
   EXPECT_TRUE(IsError(ListError(MakeConvolution(), AlgorithmScope::kAll),
                       StatusCode::kResourceExhausted, {"no memory for the engine"}));
@@ -208,30 +217,13 @@ TEST_F(CudnnAlgorithmsTest, ListsWhatTheSwitchesAndTheFormAllow) {
   EXPECT_EQ(ListError(empty, AlgorithmScope::kAll).code(), StatusCode::kInvalidArgument);
 }
 
-TEST_F(CudnnAlgorithmsTest, EveryListedAlgorithmMatchesReference) {
-  std::vector<Convolution> convolutions = {MakeConvolution(), MakeNchw(), MakeFused()};
-  for (const auto kind : kKinds) convolutions.push_back(MakeAsymmetric(kind));
-  for (const Convolution& c : convolutions) {
-    for (const std::string& name : List(c, AlgorithmScope::kKnobs)) {
-      const bool is_fft_of_nhwc = name.find("FFT") != std::string::npos &&
-                                  name.find("split+FFT") == 0 && c.layout == Layout::kNHWC;
-      if (is_fft_of_nhwc) {
-        EXPECT_EQ(PrepareError(c, name).code(), StatusCode::kUnsupported) << name;
-      } else {
-        RunAndExpectMatch(c, name);
-      }
-    }
-  }
-}
-
 // ---- The legacy API.
 
 TEST_F(CudnnAlgorithmsTest, PinsLegacyNamesInTheFirstFormulationThatTakesThem) {
   for (const auto& [c, name, runs] : std::vector<std::tuple<Convolution, std::string, std::string>>{
            {MakeConvolution(), "GEMM", "GEMM"},
            {MakeConvolution(), "nchw+GEMM", "nchw+GEMM"},
-           {MakeConvolution(), "FFT", "nchw+FFT"},
-           {MakeFused(), "FFT", "split+nchw+FFT"}}) {
+           {MakeConvolution(), "FFT", "nchw+FFT"}}) {
     EXPECT_EQ(RunAndExpectMatch(c, name), runs);
     EXPECT_EQ(PrepareOk(c, runs)->algorithm(), runs);
   }
@@ -325,6 +317,7 @@ TEST_F(CudnnAlgorithmsTest, ReportsFailuresOfTheLegacyApiAndTriesAnewAfterLackOf
                       {"no memory for the algorithm"}));
   EXPECT_EQ(FakeCudnnCounts().live_descriptors, descriptors);
   FakeCudnn().fail_plan_allocation = false;
+  UseNewContext();  // the refusal lasts for a while
   RunAndExpectMatch(MakeConvolution(), "GEMM");
   FakeCudnn().fail_execution = true;
   for (const auto kind : kKinds) {
@@ -352,12 +345,11 @@ TEST_F(CudnnAlgorithmsTest, GoesOnWithoutTheLegacyApi) {
   };
   EXPECT_TRUE(IsError(prepare("GEMM"), StatusCode::kUnsupported,
                       {"cudnnCreateFilterDescriptor", "without_legacy", "cuDNN 9."}));
-  EXPECT_TRUE(IsOk(prepare("eng1")));
   EXPECT_TRUE(IsOk(prepare("")));
   Names names;
   ASSERT_TRUE(IsOk(
       ListCudnnAlgorithms(library, handle, MakeConvolution(), AlgorithmScope::kAll, true, &names)));
-  EXPECT_TRUE(Holds(names, "eng4"));
+  EXPECT_FALSE(names.empty());
   EXPECT_FALSE(Holds(names, "GEMM"));
   EXPECT_EQ(library.cudnnDestroy(handle), CUDNN_STATUS_SUCCESS);
 }

@@ -4,12 +4,16 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
 #include <future>
 #include <set>
 #include <string>
+#include <thread>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "cc_kernels/core/cudnn/backend.h"
@@ -22,115 +26,54 @@ namespace {
 
 using CudnnBackendTest = CudnnTest;
 
-// What is asked for, of which cuDNN, and what is prepared or why not.
-struct PrepareCase {
-  Convolution c;
-  std::string algorithm;
-  void (*change)(FakeCudnnSwitches*);
-  std::string runs;  // empty: kUnsupported with these parts
-  Names parts = {};
-  size_t limit = kAmpleWorkspace;
-  bool allow_tf32 = true;
-  bool deterministic = false;
-};
-
-TEST_F(CudnnBackendTest, TakesTheFirstProposalOrThePinThatIsAllowed) {
-  using F = FakeCudnnSwitches;
-  const auto none = [](F*) {};
-  const size_t copies = 1024;  // the filter, 3 * 3 * 4 * 6 floats, rounded up to 256
-  const std::string best = "eng3_k2=7_k14=3";
-  Convolution half = MakeConvolution();
-  half.dtype = DataType::kHalf;
-  const std::vector<PrepareCase> cases = {
-      {MakeConvolution(), "", none, best},
-      {MakeConvolution(), "", [](F* f) { f->unsupported_engines = {3}; }, "eng1_k2=5"},
-      {MakeConvolution(), "", [](F* f) { f->unsupported_engines = {1, 3}; }, "eng2"},
-      {MakeConvolution(), "", [](F* f) { f->unsupported_engines = {1, 2, 3}; }, "eng0"},
-      {MakeFused(),
-       "",
-       [](F* f) { f->unsupported_engines = {0, 1, 2, 3}; },
-       "",
-       {"forward float NHWC", "[plain]", "[split]", "[nchw]", "[split+nchw]", "engine switched off",
-        "CUDNN_LOGLEVEL_DBG=3"}},
-      {MakeFused(),
-       "",
-       [](F* f) { f->no_fused_convolution = f->no_pointwise_graph = true; },
-       "",
-       {"no pointwise graphs"}},
-      // Workspace limits.
-      {MakeConvolution(), "", none, best, {}, copies + (1 << 20)},
-      {MakeConvolution(), "", none, "eng1_k2=5", {}, copies + (1 << 20) - 1},
-      {MakeConvolution(), "", none, "eng2", {}, copies + 4095},
-      {MakeConvolution(), "", none, "eng0", {}, copies},
-      {MakeConvolution(), "", none, "", {"got 1024 for copies of tensors alone"}, copies - 1},
-      {MakeConvolution(), "", none, "eng0", {}, 0},  // what needs least
-      {MakeAsymmetric(), "", [](F* f) { f->unsupported_engines = {0}; }, "eng2", {}, 0},
-      {MakeConvolution(),
-       "eng2",
-       none,
-       "",
-       {"Expected at most 1023 bytes of workspace for 'eng2', got 1024"},
-       copies + 1023},
-      // TF32 and determinism.
-      {MakeConvolution(), "", none, "eng1_k2=5", {}, kAmpleWorkspace, false},
-      {half, "", none, best, {}, kAmpleWorkspace, false},
-      {MakeConvolution(), best, none, "", {"TF32"}, kAmpleWorkspace, false},
-      {MakeConvolution(), "", [](F* f) { f->nondeterministic_engines = {3}; }, best},
-      {MakeConvolution(),
-       "",
-       [](F* f) { f->nondeterministic_engines = {3}; },
-       "eng1_k2=5",
-       {},
-       kAmpleWorkspace,
-       true,
-       true},
-      {MakeConvolution(),
-       best,
-       [](F* f) { f->nondeterministic_engines = {3}; },
-       "",
-       {"enable_op_determinism"},
-       kAmpleWorkspace,
-       true,
-       true},
-      // Pins.
-      {MakeFused(), "eng1_k2=9", none, "eng1_k2=9"},
-      {MakeFused(), "eng3_k2=1_k14=7", none, "eng3_k2=1_k14=7"},
-      {MakeFused(), "split+eng2", none, "split+eng2"},
-      {MakeFused(), "split+nchw+eng1_k2=4", none, "split+nchw+eng1_k2=4"},
-      {MakeConvolution(), "eng3_k14=2", none, "eng3_k2=7_k14=2"},
-      {MakeConvolution(), "eng2", [](F* f) { f->no_nhwc = true; }, "nchw+eng2"},
-      {MakeConvolution(), "eng1_k2=5_k33=1", none, "", {"knob 33 is not there in place of 1"}},
-      {MakeConvolution(),
-       "eng1_k2=9",
-       [](F* f) { f->ignored_knob = 2; },
-       "",
-       {"knob 2 is 5 in place of 9"}},
-      {MakeConvolution(), "eng1", [](F* f) { f->unsupported_engines = {1}; }, "", {"'eng1'"}},
-      {MakeConvolution(), "eng99", none, "", {"'eng99'"}},
-      {MakeConvolution(), "split+eng2", none, "", {"got 'split'"}},
-  };
-  for (const PrepareCase& each : cases) {
+TEST_F(CudnnBackendTest, TakesTheFirstProposalThatIsAllowed) {
+  Convolution c = MakeConvolution();
+  EXPECT_EQ(PrepareOk(c)->algorithm(), List(c, AlgorithmScope::kHeuristic)[0]);
+  for (int round = 0; round < 3; ++round) {
     UseNewContext();
-    FakeCudnn() = F();
-    each.change(&FakeCudnn());
-    options_.allow_tf32 = each.allow_tf32;
-    options_.deterministic = each.deterministic;
-    const int descriptors = FakeCudnnCounts().live_descriptors;
-    if (each.runs.empty()) {
-      EXPECT_TRUE(IsError(PrepareError(each.c, each.algorithm, each.limit),
-                          StatusCode::kUnsupported, each.parts));
-      EXPECT_EQ(FakeCudnnCounts().live_descriptors, descriptors);
-      continue;
-    }
-    const auto prepared = PrepareOk(each.c, each.algorithm, each.limit);
+    const auto prepared = PrepareOk(c);
     ASSERT_NE(prepared, nullptr);
-    EXPECT_EQ(prepared->algorithm(), each.runs);
-    const bool is_float = each.c.dtype == DataType::kFloat;
-    EXPECT_EQ(prepared->reduces_precision(), is_float && each.runs.find("eng3") == 0);
-    EXPECT_TRUE(each.limit == 0 || prepared->workspace_bytes() <= each.limit);
-    ExpectMatches(each.c, *prepared);
-    EXPECT_EQ(PrepareOk(each.c, prepared->algorithm())->algorithm(), each.runs);
+    ExpectMatches(c, *prepared);
+    EXPECT_EQ(PrepareOk(c, prepared->algorithm())->algorithm(), prepared->algorithm());
+    EXPECT_TRUE(FakeCudnn().unsupported_engines.insert(EngineOf(prepared->algorithm())).second);
   }
+  UseNewContext();
+  const int descriptors = FakeCudnnCounts().live_descriptors;
+  for (int64_t engine = 0; engine < 200; ++engine) FakeCudnn().unsupported_engines.insert(engine);
+  EXPECT_TRUE(IsError(PrepareError(MakeFused()), StatusCode::kUnsupported,
+                      {"forward float NHWC", "[plain]", "[split]", "[nchw]", "[split+nchw]",
+                       "engine switched off", "CUDNN_LOGLEVEL_DBG=3"}));
+  EXPECT_EQ(FakeCudnnCounts().live_descriptors, descriptors);
+}
+
+TEST_F(CudnnBackendTest, KeepsToTheWorkspaceLimit) {
+  const Convolution c = MakeConvolution();
+  const size_t copies = 1024;  // the filter, 3 * 3 * 4 * 6 floats, rounded up to 256
+  int large = 0;
+  for (const std::string& name : Engines(c, {false, true}, 8)) {
+    const size_t bytes = PrepareOk(c, name)->workspace_bytes();
+    EXPECT_EQ(PrepareOk(c, name, bytes)->algorithm(), name);
+    EXPECT_EQ(PrepareError(c, name, bytes - 1).code(), StatusCode::kUnsupported);
+    EXPECT_LT(PrepareOk(c, "", bytes - 1)->workspace_bytes(), bytes);
+    large += bytes > PrepareOk(c, "", 0)->workspace_bytes() ? 1 : 0;
+  }
+  EXPECT_GT(large, 0);
+  EXPECT_TRUE(IsError(PrepareError(c, "", copies - 1), StatusCode::kUnsupported,
+                      {"got 1024 for copies of tensors alone"}));
+  EXPECT_EQ(PrepareOk(c, "", 0)->workspace_bytes(), copies) << "what needs least";
+  ExpectMatches(c, *PrepareOk(c, "", 0));
+}
+
+TEST_F(CudnnBackendTest, RefusesPinsThatCudnnDoesNotTake) {
+  const std::string plain = PrepareOk(MakeConvolution())->algorithm();
+  const std::string engine = plain.substr(0, plain.find('_'));
+  for (const auto& [name, part] : std::vector<std::pair<std::string, std::string>>{
+           {engine + "_k99=1", "99"}, {"eng999", "'eng999'"}, {"split+" + plain, "got 'split'"}}) {
+    EXPECT_TRUE(IsError(PrepareError(MakeConvolution(), name), StatusCode::kUnsupported, {part}));
+  }
+  FakeCudnn().unsupported_engines = {EngineOf(plain)};
+  EXPECT_TRUE(IsError(PrepareError(MakeConvolution(), engine), StatusCode::kUnsupported,
+                      {"'" + engine + "'", "engine switched off"}));
 }
 
 TEST_F(CudnnBackendTest, RefusesUnknownNamesAndConvolutionsThatComputeNothingAsInvalid) {
@@ -142,56 +85,65 @@ TEST_F(CudnnBackendTest, RefusesUnknownNamesAndConvolutionsThatComputeNothingAsI
   EXPECT_EQ(PrepareError(wrong).code(), StatusCode::kInvalidArgument);
 }
 
+void WaitOnce() { std::this_thread::sleep_for(std::chrono::milliseconds(110)); }
+
 TEST_F(CudnnBackendTest, KeepsRefusalsAndTriesAnewAfterLackOfMemory) {
   FakeCudnn().fail_plan_allocation = true;
-  EXPECT_TRUE(IsError(PrepareError(MakeConvolution()), StatusCode::kResourceExhausted,
-                      {"no memory for the plan"}));
-  FakeCudnn().fail_plan_allocation = false;
-  FakeCudnn().unsupported_engines = {0, 1, 2, 3};
   const Status first = PrepareError(MakeConvolution());
-  EXPECT_EQ(first.code(), StatusCode::kUnsupported);
+  EXPECT_TRUE(IsError(first, StatusCode::kResourceExhausted, {"no memory for the plan"}));
+  FakeCudnn().fail_plan_allocation = false;
+  EXPECT_EQ(PrepareError(MakeConvolution()).message(), first.message()) << "tried at once";
+  WaitOnce();
+  RunAndExpectMatch(MakeConvolution());
+  Convolution other = MakeAsymmetric();
+  for (int64_t engine = 0; engine < 200; ++engine) FakeCudnn().unsupported_engines.insert(engine);
+  const Status refusal = PrepareError(other);
+  EXPECT_EQ(refusal.code(), StatusCode::kUnsupported);
   FakeCudnn().unsupported_engines = {};
-  EXPECT_EQ(PrepareError(MakeConvolution()).message(), first.message());
+  WaitOnce();
+  EXPECT_EQ(PrepareError(other).message(), refusal.message());
   UseNewContext();
   FakeCudnn().fail_handle = true;
   EXPECT_TRUE(
       IsError(PrepareError(MakeConvolution()), StatusCode::kUnavailable, {"set_memory_growth"}));
   FakeCudnn().fail_handle = false;
+  WaitOnce();
   RunAndExpectMatch(MakeConvolution());
 }
 
-// Of one thread, with many thousand plans: nothing for ThreadSanitizer, which takes a minute for
-// it.
-#if !defined(__SANITIZE_THREAD__)
-TEST_F(CudnnBackendTest, PlansOfShapesThatChangeForEverAreForgotten) {
-  const auto prepare = [&](int64_t batch) {
-    Convolution c = MakeConvolution();
-    c.batch = batch;
-    return PrepareOk(c);
-  };
-  constexpr int64_t kMost = kMostPrepared;
-  for (int64_t batch = 1; batch <= kMost; ++batch) prepare(batch);
-  const int live = FakeCudnnCounts().live_descriptors;
-  std::weak_ptr<const PreparedConvolution> first = prepare(1);  // the last used of all
-  std::weak_ptr<const PreparedConvolution> second = prepare(2);
-  for (int64_t batch = kMost + 1; batch <= 2 * kMost - 2; ++batch) prepare(batch);
-  EXPECT_FALSE(first.expired());
-  prepare(1);
-  prepare(2 * kMost - 1);
-  EXPECT_FALSE(first.expired());
-  EXPECT_TRUE(second.expired());
-  EXPECT_LE(FakeCudnnCounts().live_descriptors, live);
+// What cuDNN compiles at run time is loaded when the plan is made.
+TEST_F(CudnnBackendTest, AShortageOfMemoryForCompiledCodePasses) {
+  if (IsOldCudnn()) GTEST_SKIP() << "epilogues are what is surely compiled at run time";
+  const Convolution c = MakeFused(Layout::kNHWC, DataType::kHalf);
+  const std::string compiled = Engines(c, {true, false})[0];
+  UseNewContext();
+  FakeCuda().fail_module_loading = true;
+  EXPECT_EQ(ListError(c, AlgorithmScope::kAll).code(), StatusCode::kResourceExhausted)
+      << "the list would be shorter than the truth";
+  EXPECT_TRUE(IsError(PrepareError(c, compiled), StatusCode::kResourceExhausted, {"5001"}));
+  PreparedStage stage;
+  const Stage pinned = StageOfLanes(1, c, compiled);
+  ASSERT_TRUE(IsOk(PrepareStage(backend_, pinned, options_, &stage)));
+  EXPECT_EQ(stage.fallbacks.size(), 1u);
+  EXPECT_TRUE(stage.is_provisional);
+  FakeCuda().fail_module_loading = false;
+  WaitOnce();
+  WaitOnce();
+  ASSERT_TRUE(IsOk(PrepareStage(backend_, pinned, options_, &stage)));
+  EXPECT_TRUE(stage.fallbacks.empty());
+  EXPECT_FALSE(stage.is_provisional);
+  RunAndExpectMatch(c, compiled);
 }
-#endif
 
 TEST_F(CudnnBackendTest, ReportsFailuresOfLaunches) {
   const auto prepared = PrepareOk(MakeConvolution());
   Problem problem(MakeConvolution());
   void* const workspace = problem.NewBuffer(prepared->workspace_bytes()).data();
   FakeCudnn().fail_execution = true;
-  EXPECT_TRUE(IsError(Launch(*prepared, problem.buffers(), workspace), StatusCode::kInternal,
-                      {"cudnnBackendExecute of 'eng3_k2=7_k14=3'", "CUDNN_STATUS_EXECUTION_FAILED",
-                       "execution switched off", "CUDNN_LOGLEVEL_DBG=3"}));
+  EXPECT_TRUE(
+      IsError(Launch(*prepared, problem.buffers(), workspace), StatusCode::kInternal,
+              {"cudnnBackendExecute of '" + prepared->algorithm() + "'",
+               "CUDNN_STATUS_EXECUTION_FAILED", "execution switched off", "CUDNN_LOGLEVEL_DBG=3"}));
   FakeCudaSynchronize(caller_);  // what came before it was enqueued
   FakeCuda().fail_memset = true;
   EXPECT_TRUE(IsError(backend_->FillZero(workspace, 4, caller_), StatusCode::kInternal,
@@ -334,9 +286,8 @@ TEST_F(CudnnBackendTest, GivesAllThreadsTheSamePlan) {
 }
 
 TEST_F(CudnnBackendTest, LaunchesOnePlanFromSeveralThreads) {
-  for (const char* algorithm : {"", "GEMM"}) {
-    ExpectMatchesFromSeveralThreads(MakeFused(), *PrepareOk(MakeFused(), algorithm));
-  }
+  ExpectMatchesFromSeveralThreads(MakeFused(), *PrepareOk(MakeFused()));
+  ExpectMatchesFromSeveralThreads(MakeConvolution(), *PrepareOk(MakeConvolution(), "GEMM"));
 }
 
 }  // namespace

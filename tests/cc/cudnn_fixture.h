@@ -1,4 +1,5 @@
-// A cudnn backend on the stand-ins for libcuda and libcudnn, with nothing prepared.
+// A cudnn backend on the stand-ins for libcuda and libcudnn (fake_cudnn.h: the real one, computing
+// on the host), with nothing prepared.
 #ifndef TF_INTEROP_TESTS_CC_CUDNN_FIXTURE_H_
 #define TF_INTEROP_TESTS_CC_CUDNN_FIXTURE_H_
 
@@ -9,11 +10,15 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include "cc_kernels/core/cudnn/algorithm.h"
 #include "cc_kernels/core/cudnn/backend.h"
+#include "cc_kernels/core/cudnn/libraries.h"
 #include "tests/cc/convolution_cases.h"
 #include "tests/cc/fake_cuda.h"
 #include "tests/cc/fake_cudnn.h"
@@ -64,10 +69,27 @@ inline Convolution MakeNchw(ConvolutionKind kind = ConvolutionKind::kForward) {
   return MakeConvolution(kind, Layout::kNCHW);
 }
 
+inline Algorithm Parsed(const std::string& name) {
+  Algorithm algorithm;
+  EXPECT_TRUE(IsOk(ParseAlgorithm(name, &algorithm)));
+  return algorithm;
+}
+
+inline int64_t EngineOf(const std::string& name) {
+  return std::get<EngineTag>(Parsed(name).tag).index;
+}
+
+// Whether the real cuDNN is too old for graphs without a convolution; 9.11 was seen to have them.
+inline bool IsOldCudnn() {
+  const CudnnLibrary* library = nullptr;
+  return !CudnnLibrary::Get(&library).ok() || library->cudnnGetVersion() < 91100;
+}
+
 class CudnnTest : public testing::Test {
  protected:
   void SetUp() override {
     UseFakes();
+    if (!FakeCudnnIsThere()) GTEST_SKIP() << "no cuDNN; scripts/test_core.sh installs it";
     UseNewContext();
     FakeCudnnCounts().handle_races = 0;
     FakeCudnnCounts().plan_races = 0;
@@ -75,6 +97,7 @@ class CudnnTest : public testing::Test {
   }
 
   void TearDown() override {
+    if (caller_ == nullptr) return;
     FakeCudaSynchronize(caller_);
     EXPECT_EQ(FakeCudaCurrentContext(), nullptr) << "a context was left current";
     EXPECT_EQ(FakeCudnnCounts().handle_races, 0);
@@ -198,6 +221,37 @@ class CudnnTest : public testing::Test {
     const Status status = backend_->ListAlgorithms(c, scope, options_.allow_tf32, &names);
     EXPECT_TRUE(names.empty());
     return status;
+  }
+
+  // The first `most` engines that are listed in one formulation and can be prepared, best first.
+  Names Engines(const Convolution& c, const Formulation& formulation = {}, size_t most = 1) {
+    Names found;
+    for (const std::string& name : List(c, AlgorithmScope::kAll)) {
+      const Algorithm algorithm = Parsed(name);
+      if (algorithm.formulation.value_or(Formulation()) == formulation && found.size() < most &&
+          std::holds_alternative<EngineTag>(algorithm.tag) && Prepares(c, name)) {
+        found.push_back(name);
+      }
+    }
+    EXPECT_EQ(found.size(), most) << ToString(c) << " as " << ToString(formulation);
+    found.resize(most);
+    return found;
+  }
+
+  // An engine that is neither cuDNN's own choice nor what needs least workspace.
+  std::string SpareEngine(const Convolution& c, const Formulation& formulation = {}) {
+    const std::set<int64_t> taken = {EngineOf(PrepareOk(c)->algorithm()),
+                                     EngineOf(PrepareOk(c, "", 0)->algorithm())};
+    for (const std::string& name : Engines(c, formulation, 12)) {
+      if (taken.count(EngineOf(name)) == 0) return name;
+    }
+    ADD_FAILURE() << "no spare engine for " << ToString(c);
+    return "";
+  }
+
+  bool Prepares(const Convolution& c, const std::string& algorithm) {
+    std::shared_ptr<const PreparedConvolution> prepared;
+    return backend_->Prepare(c, algorithm, options_, &prepared).ok();
   }
 
   CUcontext context_ = nullptr;

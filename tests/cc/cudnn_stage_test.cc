@@ -339,18 +339,17 @@ TEST_F(CudnnStageTest, RunsBetweenForkAndJoinFromSeveralThreads) {
 }
 
 TEST_F(CudnnStageTest, AnEngineThatFailsInOneLaneIsReplaced) {
-  // cuDNN's own choice, and what needs least.
-  for (const int engine : {3, 0}) {
-    FakeCudnn().engines_failing_execution = {engine};
-    const std::string failing = "eng" + std::to_string(engine);
-    EXPECT_TRUE(IsOk(Run(Lanes(failing, "eng1"))));
-    EXPECT_TRUE(IsOk(Run(Lanes("eng1", failing))));
+  for (const bool is_first : {true, false}) {
+    const std::string failing = SpareEngine(is_first ? MakeConvolution() : MakeFused());
+    FakeCudnn().engines_failing_execution = {EngineOf(failing)};
+    EXPECT_TRUE(IsOk(Run(is_first ? Lanes(failing, "") : Lanes("", failing))));
   }
 }
 
 TEST_F(CudnnStageTest, ASecondAttemptReadsNoFilterThatWasTransformedForTheFirst) {
   // In NCHW the filter is transformed to another layout than in NHWC.
-  const Stage stage = StageOfLanes(1, MakeConvolution(), "nchw+eng1");
+  const Stage stage =
+      StageOfLanes(1, MakeConvolution(), SpareEngine(MakeConvolution(), {false, true}));
   const PreparedStage planned = Prepared(backend_, stage, options_);
   const PreparedConvolution& prepared = *planned.steps[0].convolution;
   Problem problem(stage);
@@ -358,36 +357,33 @@ TEST_F(CudnnStageTest, ASecondAttemptReadsNoFilterThatWasTransformedForTheFirst)
   void* const filter = problem.NewBuffer(prepared.transformed_filter_bytes()).data();
   ASSERT_TRUE(IsOk(TransformFilter(prepared, buffers.steps[0].inputs[1], filter)));
   buffers.steps[0].transformed_filter = filter;
-  FakeCudnn().engines_failing_execution = {1};
+  FakeCudnn().engines_failing_execution = {EngineOf(prepared.algorithm())};
   EXPECT_TRUE(IsOk(RunPrepared(stage, planned, buffers, &problem)));
 }
 
 TEST_F(CudnnStageTest, AnErrorThatStaysNamesNodeAlgorithmAndCudnnsMessage) {
+  const std::string engine = SpareEngine(MakeConvolution());
   FakeCudnn().fail_execution = true;
-  EXPECT_TRUE(IsError(Run(Lanes("eng1", "eng2")), StatusCode::kInternal,
-                      {"'a' with algorithm eng1", "CUDNN_STATUS_EXECUTION_FAILED",
+  EXPECT_TRUE(IsError(Run(Lanes(engine, "")), StatusCode::kInternal,
+                      {"'a' with algorithm " + engine, "CUDNN_STATUS_EXECUTION_FAILED",
                        "execution switched off", "run anew"}));
   // What comes after it works again.
   FakeCudnn().fail_execution = false;
-  EXPECT_TRUE(IsOk(Run(Lanes("eng1", "eng2"))));
+  EXPECT_TRUE(IsOk(Run(Lanes(engine, ""))));
 }
 
 TEST_F(CudnnStageTest, APinThatIsRefusedIsReplacedAndNoted) {
-  FakeCudnn().unsupported_engines = {3};
-  EXPECT_TRUE(IsOk(Run(Lanes("eng3", "eng1"))));
+  const std::string engine = SpareEngine(MakeConvolution());
+  UseNewContext();
+  FakeCudnn().unsupported_engines = {EngineOf(engine)};
+  EXPECT_TRUE(IsOk(Run(Lanes(engine, ""))));
   ASSERT_EQ(fallbacks_.size(), 1u);
-  EXPECT_NE(fallbacks_[0].find("'a' with algorithm eng3"), std::string::npos) << fallbacks_[0];
-  FakeCudnn().unsupported_engines = {};
-  FakeCudnn().nondeterministic_engines = {2};
-  options_.deterministic = true;
-  EXPECT_TRUE(IsOk(Run(Lanes("eng2", "eng1"))));
-  ASSERT_EQ(fallbacks_.size(), 1u);
-  EXPECT_NE(fallbacks_[0].find("enable_op_determinism"), std::string::npos) << fallbacks_[0];
+  EXPECT_NE(fallbacks_[0].find("'a' with algorithm " + engine), std::string::npos) << fallbacks_[0];
 }
 
 // TensorFlow's own convolutions do not count transposed filters against the limit.
 TEST_F(CudnnStageTest, ALimitBelowWhatTransposingTakesIsNoError) {
-  EXPECT_TRUE(IsOk(Run(Lanes("", "eng1"), /*limit=*/100)));
+  EXPECT_TRUE(IsOk(Run(Lanes("", SpareEngine(MakeFused())), /*limit=*/100)));
   ASSERT_EQ(fallbacks_.size(), 3u);  // the pin, and both choices within the limit
   EXPECT_NE(fallbacks_[0].find("at most 100 bytes of workspace"), std::string::npos);
 }
@@ -420,9 +416,13 @@ TEST_F(CudnnStageTest, OnePlanComputesAllConvolutionsOfAMergedLane) {
 
 TEST_F(CudnnStageTest, TheAlgorithmOfTheStepsIsPinnedForTheWiderConvolution) {
   const auto parts = WithOutputChannels(MakeConvolution(), {6, 2});
-  FakeCudnn().unsupported_engines = {1};
-  for (const std::string algorithm : {"", "eng2", "GEMM", "eng1"}) {
-    const bool is_refused = algorithm == "eng1";
+  const Convolution wide = WithOutputChannels(MakeConvolution(), {8})[0];
+  const Names engines = Engines(wide, {}, 2);
+  UseNewContext();
+  FakeCudnn().unsupported_engines = {EngineOf(engines[0])};
+  for (const std::string& algorithm :
+       {std::string(), engines[1], std::string("GEMM"), engines[0]}) {
+    const bool is_refused = algorithm == engines[0];
     Problem problem(parts, /*share_image=*/true);
     const PreparedStage stage = Prepared(backend_, MergedStage(parts, algorithm), options_);
     EXPECT_EQ(stage.merged.size(), is_refused ? 0u : 1u);

@@ -190,6 +190,9 @@ FakeCudaSwitches& FakeCuda() {
   return switches;
 }
 
+// For fake_cuda_modules.cc.
+bool FakeCudaFailsToLoad() { return FakeCuda().fail_module_loading; }
+
 std::atomic<int>& FakeCudaLiveAllocations() {
   static std::atomic<int> live{0};
   return live;

@@ -50,6 +50,7 @@ struct FakeCudaSwitches {
   bool fail_memset = false;
   bool fail_copy = false;  // of rows
   bool fail_allocation = false;
+  bool fail_module_loading = false;  // for lack of memory
   // Before each piece of work, streams other than the callers' sleep this long.
   int lane_delay_us = 0;
   // The SMs of a device come in groups of `sm_granularity`, and those that make no whole group.

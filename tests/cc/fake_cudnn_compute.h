@@ -1,5 +1,5 @@
-// What the parts of the stand-in for libcudnn share: convolutions on strided tensors in host
-// memory, and failing as cuDNN does.
+// What the parts of the stand-in for libcudnn share: the real library, failing as it does, and
+// convolutions on strided tensors.
 #ifndef TF_INTEROP_TESTS_CC_FAKE_CUDNN_COMPUTE_H_
 #define TF_INTEROP_TESTS_CC_FAKE_CUDNN_COMPUTE_H_
 
@@ -7,14 +7,12 @@
 
 #include <array>
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <string>
-#include <type_traits>
 #include <vector>
 
-#include "Eigen/Core"
+#include "cc_kernels/core/convolution.h"
 #include "tests/cc/fake_cuda.h"
 
 struct cudnnContext {
@@ -25,28 +23,15 @@ struct cudnnContext {
 
 namespace tf_interop {
 
-// Of batch, channels, depth, height and width (K, C, depth, R, S for a filter).
-using Five = std::array<int64_t, 5>;
+// The function of this name in the real library.
+void* FindReal(const char* name);
 
-// From four values, which lack the depth, or five.
-template <typename Values>
-Five WithDepth(const Values& values, int64_t depth) {
-  const auto begin = std::begin(values), end = std::end(values);
-  Five five = {begin[0], begin[1], depth, *std::prev(end, 2), *std::prev(end)};
-  if (end - begin == 5) five[2] = begin[2];
-  return five;
-}
-
-}  // namespace tf_interop
-
-struct cudnnTensorStruct {
-  cudnnDataType_t type = CUDNN_DATA_FLOAT;
-  int rank = 0;
-  tf_interop::Five extents = {};
-  tf_interop::Five strides = {};
-};
-
-namespace tf_interop {
+// Calls the real function.
+#define TF_INTEROP_REAL(name, ...)                                                 \
+  [&] {                                                                            \
+    static const auto real = reinterpret_cast<decltype(&::name)>(FindReal(#name)); \
+    return real(__VA_ARGS__);                                                      \
+  }()
 
 // Sets this thread's last error text.
 cudnnStatus_t FakeCudnnFail(cudnnStatus_t status, const std::string& why);
@@ -72,11 +57,44 @@ class UseGuard {
   std::atomic<bool>* in_use_;
 };
 
-inline int64_t At(const Five& strides, const Five& place) {
-  int64_t at = 0;
-  for (size_t i = 0; i < place.size(); ++i) at += place[i] * strides[i];
-  return at;
+// Of batch, channels, depth, height and width (K, C, depth, R, S for a filter).
+using Five = std::array<int64_t, 5>;
+
+// From batch, channels and one to three spatial values, the last ones.
+template <typename Values>
+Five ToFive(const Values& values, int64_t missing) {
+  Five five = {values[0], values[1], missing, missing, missing};
+  for (size_t i = 2; i < values.size(); ++i) five[5 - values.size() + i] = values[i];
+  return five;
 }
+
+struct TensorForm {
+  DataType dtype = DataType::kFloat;
+  Five extents = {}, strides = {};
+
+  int64_t At(const Five& place) const;
+  // From the first element to the last.
+  int64_t Span() const;
+};
+
+DataType DataTypeOf(cudnnDataType_t type);
+
+TensorForm ReadForm(cudnnTensorDescriptor_t descriptor, int* rank);
+
+// Whether the factors beside tensors of this type, double beside double and float beside all
+// others, are one and zero.
+bool IsUnscaled(DataType dtype, const void* alpha, const void* beta);
+
+// A tensor's elements as doubles, in the order of memory.
+struct TensorValues {
+  TensorForm form;
+  std::vector<double> values;
+
+  double& operator[](const Five& place) { return values[form.At(place)]; }
+};
+
+TensorValues ReadTensor(const TensorForm& form, const void* data);
+void WriteTensor(const TensorValues& tensor, void* data);
 
 // Calls visit(place) for every element of a tensor, in order.
 template <typename Visit>
@@ -94,52 +112,6 @@ void ForEachPlace(const Five& extents, const Visit& visit) {
   }
 }
 
-inline size_t SizeOfType(cudnnDataType_t type) {
-  return type == CUDNN_DATA_DOUBLE ? 8 : type == CUDNN_DATA_FLOAT ? 4 : 2;
-}
-
-// What sums, and scaling factors, of tensors of this type are.
-inline cudnnDataType_t ComputeTypeOf(cudnnDataType_t type) {
-  return type == CUDNN_DATA_DOUBLE ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
-}
-
-// A scaling factor that a call was given beside tensors of this type.
-inline double ReadScaling(cudnnDataType_t type, const void* factor) {
-  if (type == CUDNN_DATA_DOUBLE) return *static_cast<const double*>(factor);
-  return static_cast<double>(*static_cast<const float*>(factor));
-}
-
-// Calls visit(T*) with `data` as elements of a tensor of this type.
-template <typename Visit>
-auto WithElements(cudnnDataType_t type, void* data, const Visit& visit) {
-  switch (type) {
-    case CUDNN_DATA_FLOAT:
-      return visit(static_cast<float*>(data));
-    case CUDNN_DATA_HALF:
-      return visit(static_cast<Eigen::half*>(data));
-    case CUDNN_DATA_BFLOAT16:
-      return visit(static_cast<Eigen::bfloat16*>(data));
-    default:
-      return visit(static_cast<double*>(data));
-  }
-}
-
-inline double Load(cudnnDataType_t type, void* data, int64_t i) {
-  return WithElements(type, data, [i](auto* all) { return static_cast<double>(all[i]); });
-}
-
-inline void Store(cudnnDataType_t type, void* data, int64_t i, double value) {
-  WithElements(type, data, [=](auto* all) {
-    all[i] = static_cast<std::remove_pointer_t<decltype(all)>>(value);
-  });
-}
-
-struct StridedTensor {
-  cudnnDataType_t type = CUDNN_DATA_FLOAT;
-  Five extents = {}, strides = {};
-  void* data = nullptr;
-};
-
 // Of depth, height and width.
 struct Spacing {
   std::array<int64_t, 3> strides = {1, 1, 1}, dilations = {1, 1, 1}, pads_before = {0, 0, 0};
@@ -147,62 +119,14 @@ struct Spacing {
 
 // From two values, which lack the depth, or three.
 template <typename Values>
-std::array<int64_t, 3> WithSpatialDepth(const Values& values, int64_t depth) {
+std::array<int64_t, 3> WithDepth(const Values& values, int64_t depth) {
   const auto begin = std::begin(values), end = std::end(values);
   return {end - begin == 3 ? begin[0] : depth, *std::prev(end, 2), *std::prev(end)};
 }
 
-enum class Computed { kOutput, kImage, kFilter };
-
-// Computes one of the three tensors from the other two, by the definition.
-inline void ComputeConvolution(const StridedTensor& image, const StridedTensor& filter,
-                               const StridedTensor& output, const Spacing& spacing,
-                               Computed computed) {
-  const int64_t group_channels = filter.extents[1];
-  const int64_t group_filters = filter.extents[0] / (image.extents[1] / group_channels);
-  const auto load = [](const StridedTensor& tensor, int64_t at) {
-    return Load(tensor.type, tensor.data, at);
-  };
-  const StridedTensor& result = computed == Computed::kOutput  ? output
-                                : computed == Computed::kImage ? image
-                                                               : filter;
-  Five last = result.extents;
-  for (int64_t& place : last) --place;
-  std::vector<double> sums(At(result.strides, last) + 1);
-  const auto add = [&](int64_t x, int64_t w, int64_t y) {
-    switch (computed) {
-      case Computed::kOutput:
-        sums[y] += load(image, x) * load(filter, w);
-        break;
-      case Computed::kImage:
-        sums[x] += load(output, y) * load(filter, w);
-        break;
-      case Computed::kFilter:
-        sums[w] += load(image, x) * load(output, y);
-        break;
-    }
-  };
-  // Of one filter: [1, channels, depth, R, S].
-  Five taps = filter.extents;
-  taps[0] = 1;
-  ForEachPlace(output.extents, [&](const Five& y) {
-    ForEachPlace(taps, [&](const Five& tap) {
-      Five x = {y[0], y[1] / group_filters * group_channels + tap[1]};
-      for (int i = 0; i < 3; ++i) {
-        x[2 + i] = y[2 + i] * spacing.strides[i] + tap[2 + i] * spacing.dilations[i] -
-                   spacing.pads_before[i];
-        if (x[2 + i] < 0 || x[2 + i] >= image.extents[2 + i]) return;
-      }
-      Five w = tap;
-      w[0] = y[1];
-      add(At(image.strides, x), At(filter.strides, w), At(output.strides, y));
-    });
-  });
-  ForEachPlace(result.extents, [&](const Five& place) {
-    const int64_t at = At(result.strides, place);
-    Store(result.type, result.data, at, sums[at]);
-  });
-}
+// Computes the tensor that `kind` says from the other two, by the definition.
+void ComputeConvolution(TensorValues* image, TensorValues* filter, TensorValues* output,
+                        const Spacing& spacing, ConvolutionKind kind);
 
 }  // namespace tf_interop
 
