@@ -1,7 +1,7 @@
 """Times the graph pass on the training graphs of Keras applications, as Grappler hands them over.
 
-The pass is parsing, finding, planning, rewriting, checking and serializing. It makes stages, as for a
-GPU.
+The pass is parsing, finding, planning, rewriting, checking and serializing. It makes stages, as for
+a GPU.
 
 Example: python python/benchmarks/pass_time.py --network ResNet50 --network NASNetMobile
 """
