@@ -40,14 +40,6 @@ def test_other_algorithms_keep_everything_else() -> None:
     assert changed.with_algorithms(step.algorithm for step in STAGE.steps) == STAGE
 
 
-@pytest.mark.parametrize(
-    ("lane", "has_options"),
-    [(Lane((Step("a"),)), False), (Lane((Step("a"),), 1), True), (Lane((Step("a"),), 0, 8), True)],
-)
-def test_says_whether_a_lane_asks_for_something(lane: Lane[str], has_options: bool) -> None:
-    assert Stage((lane,)).has_lane_options is has_options
-
-
 GOOD = Lane((Step("x"),))
 
 

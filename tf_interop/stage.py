@@ -105,11 +105,6 @@ class Stage(Generic[T]):
         return tuple(place for place, lane in enumerate(self.lanes) for _ in lane.steps)
 
     @property
-    def has_lane_options(self) -> bool:
-        """Whether a lane asks for a priority or for SMs of its own."""
-        return any(lane.priority or lane.sm_count for lane in self.lanes)
-
-    @property
     def is_merged(self) -> bool:
         """Whether a lane is merged."""
         return any(lane.merged for lane in self.lanes)

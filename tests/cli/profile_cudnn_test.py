@@ -141,7 +141,7 @@ def test_measures_stages_with_sms_of_their_own_priorities_and_pins(tmp_path: pat
     options = "--algorithms heuristic --pair-algorithms 1"
     profile, measured_count = _profile(tmp_path, options)
     by_pins = {
-        (tuple(step.algorithm for step in each.stage.steps), each.stage.has_lane_options): each
+        (tuple(step.algorithm for step in each.stage.steps), each.stage.lanes[0].priority): each
         for each in profile.stages
     }
     assert len(by_pins) == 3
@@ -152,7 +152,7 @@ def test_measures_stages_with_sms_of_their_own_priorities_and_pins(tmp_path: pat
         assert stage.sequential_algorithms == fastest
         assert algorithms in (fastest, ("eng1_k2=5", "split+nchw+FFT"))
     # The device has SMs in groups of eight.
-    apart = by_pins[fastest, True]
+    apart = by_pins[fastest, -1]
     assert apart.granted_sm_counts == (64, 68)
     assert [(lane.sm_count, lane.priority) for lane in apart.stage.lanes] == [(60, -1), (0, 0)]
     [failure] = profile.stage_failures

@@ -261,7 +261,6 @@ class _Planner:
         return "; ".join(
             (
                 self._describe_search(result),
-                f"{result.states} states, {result.transitions} transitions",
                 self._costs.describe(),
                 _describe_calibration(self._calibration),
             )

@@ -75,21 +75,17 @@ class _Beam:
         for node in reversed(range(len(space))):
             rest = max((self._urgency[each] for each in space.readers[node]), default=0.0)
             self._urgency[node] = self._alone_us[node] + rest
-        self._transitions = 0
 
     def search(self, on_nodes: Callable[[int], None]) -> SearchResult:
         count = len(self._space)
         start = _State(0, 0.0)
         layers: list[dict[int, _State]] = [{} for _ in range(count + 1)]
         layers[0][0] = start
-        states = 0
         for size in range(count):
             followed = self._most_promising(layers[size].values())
             layers[size].clear()
-            states += len(followed)
             for state in followed:
                 for stage, (saved_us, _, option) in self._follow(state):
-                    self._transitions += 1
                     saved_us += state.saved_us
                     done = state.done | stage
                     layer = layers[done.bit_count()]
@@ -108,7 +104,7 @@ class _Beam:
         while state.before is not None:
             units.append((state.stage, state.option))
             state = state.before
-        return self._space.result(reversed(units), states, self._transitions)
+        return self._space.result(reversed(units))
 
     def _one_after_another(self, state: _State) -> list[_State]:
         """The end of all nodes in their own order; none where one of them finds no memory."""
@@ -116,7 +112,6 @@ class _Beam:
             way = _best(self._ways_of(1 << node), self._space.available(state.done))
             if way is None:
                 return []
-            self._transitions += 1
             done = state.done | 1 << node
             state = _State(done, state.saved_us + way[0], 1 << node, way[2], state)
         return [state]

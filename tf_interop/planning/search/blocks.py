@@ -75,8 +75,6 @@ def search_blocks(
         ),
         options=tuple(option for found in results for option in found.options),
         latency_us=sum(found.latency_us for found in results),
-        states=sum(found.states for found in results),
-        transitions=sum(found.transitions for found in results),
         exact_nodes=exact_nodes,
     )
 

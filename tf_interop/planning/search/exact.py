@@ -37,7 +37,7 @@ def search_exactly(space: Space, *, max_transitions: int | None = None) -> Searc
             included, which have to be looked at too; None for no limit.
 
     Returns:
-        The stages and what was visited. Where several schedules take the same time, the one whose
+        The stages. Where several schedules take the same time, the one whose
         last stage is found first: the same input gives the same stages in every process.
 
     Raises:
@@ -46,14 +46,12 @@ def search_exactly(space: Space, *, max_transitions: int | None = None) -> Searc
     """
     whole = (1 << len(space)) - 1
     best: dict[int, _Best | None] = {0: (0.0, 0, 0)}
-    transitions = 0
     is_sure = space.max_lane_length == 1
     for state in _reachable(space, whole, max_transitions):
         found: _Best | None = None
         for ending in _endings(space, state):
             if not is_sure and space.lanes(ending) is None:
                 continue
-            transitions += 1
             before = best[state & ~ending]
             if before is None:
                 continue
@@ -74,7 +72,7 @@ def search_exactly(space: Space, *, max_transitions: int | None = None) -> Searc
             )
         units.append(last[1:])
         state &= ~last[1]
-    return space.result(reversed(units), len(best) - 1, transitions)
+    return space.result(reversed(units))
 
 
 def _reachable(space: Space, whole: int, max_transitions: int | None) -> list[int]:

@@ -36,22 +36,18 @@ AvailableBytes = Callable[[int], int]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What a search found, and how far it looked.
+    """What a search found.
 
     Attributes:
         stages: the stages in the order in which they run; together they hold every node once.
         options: for each stage the place of the option that was taken.
         latency_us: the sum of their latencies.
-        states: states that were solved or followed.
-        transitions: pairs of a state and a stage of it that were looked at.
         exact_nodes: of blocks that were searched exactly; the others were in bounds.
     """
 
     stages: tuple[Lanes, ...]
     options: tuple[int, ...]
     latency_us: float
-    states: int
-    transitions: int
     exact_nodes: int = 0
 
 
@@ -196,24 +192,14 @@ class Space:
         """What nodes take one after another, each in its fastest way."""
         return sum(self.options(1 << node)[0].latency_us for node in bits_of(nodes))
 
-    def result(
-        self, units: Iterable[tuple[int, int]], states: int, transitions: int
-    ) -> SearchResult:
-        """The result of a search.
-
-        Args:
-            units: the nodes of each stage, and its option.
-            states: that were solved or followed.
-            transitions: that were looked at.
-        """
+    def result(self, units: Iterable[tuple[int, int]]) -> SearchResult:
+        """The result of a search: the nodes of each stage, and its option."""
         units = list(units)
         lanes = [self.lanes(nodes) for nodes, _ in units]
         return SearchResult(
             tuple(each for each in lanes if each is not None),
             tuple(option for _, option in units),
             sum(self.options(nodes)[option].latency_us for nodes, option in units),
-            states,
-            transitions,
         )
 
     def _make_lanes(self, mask: int) -> Lanes | None:
