@@ -84,7 +84,11 @@ def main(
                 text=True,
             )
         sentences.append(result.stdout)
-    console.print("", *sentences, "For a model of yours: tf-interop tune MODEL", sep="\n")
+    console.print("", *sentences, sep="\n")
+    console.print(
+        "A unit is a chain of operations. Stock TensorFlow spreads every operation over all cores, "
+        "one after another.\nFor a model of yours: tf-interop tune MODEL"
+    )
 
 
 if __name__ == "__main__":
