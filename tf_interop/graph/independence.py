@@ -103,21 +103,8 @@ class NodeIndependence:
 
 
 class Independence(NodeIndependence):
-    """Independence of the convolutions of a graph, which are known by their position.
-
-    Attributes:
-        convolutions: the convolutions, in the order that they were given.
-    """
+    """Independence of the convolutions of a graph, which are known by their position."""
 
     def __init__(self, view: GraphView, convolutions: Sequence[ConvolutionNode]) -> None:
-        """Finds the ancestors.
-
-        Args:
-            view: the graph.
-            convolutions: convolutions of that graph.
-
-        Raises:
-            GraphError: the graph has a cycle.
-        """
+        """Finds the ancestors; raises where the graph has a cycle."""
         super().__init__(view, [node.index for node in convolutions])
-        self.convolutions = tuple(convolutions)

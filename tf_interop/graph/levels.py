@@ -29,16 +29,7 @@ def lanes_by_merge_key(
 def level_groups(
     convolutions: Sequence[ConvolutionNode], independence: Independence
 ) -> list[tuple[int, list[ConvolutionNode]]]:
-    """Depth and convolutions of each group of equal depth, device and region.
-
-    Raises:
-        ValueError: `independence` is of other convolutions.
-    """
-    if independence.convolutions != tuple(convolutions):
-        raise ValueError(
-            f"Expected the independence of these {len(convolutions)} convolutions, got that of "
-            f"{len(independence.convolutions)} others. Compute it for the same list."
-        )
+    """Depth and convolutions of each group of equal depth, device and region."""
     groups: dict[tuple[int, str, str], list[ConvolutionNode]] = {}
     for node, depth in zip(convolutions, independence.depths, strict=True):
         groups.setdefault((depth, node.device, node.region), []).append(node)
