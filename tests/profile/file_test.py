@@ -255,7 +255,6 @@ def test_refuses_a_line_without_an_entry(path: pathlib.Path, line: bytes) -> Non
     [
         (make_stage_failure((SMALL, "FFT"), (LARGE, "FFT"), **MERGING), "merged lane"),
         (make_stage((SMALL, "FFT"), (SMALL, "GEMM"), **MERGING), "merged lane"),
-        (make_algorithm(kernels=(dataclasses.replace(KERNEL, time_share=0.9),)), "add up to 1"),
         *((make_algorithm(latency_us=value), "latency_us") for value in (0.0, -1.0, INF, NAN)),
         *((make_stage((SMALL, None), latency_us=value), "latency_us") for value in (0.0, NAN)),
         # Null would say that it is not known.

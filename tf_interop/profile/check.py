@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tf_interop.algorithm import check_algorithm
 from tf_interop.convolution import (
     DTYPE_BYTES,
@@ -15,13 +13,9 @@ from tf_interop.profile.entries import (
     AlgorithmFailure,
     AlgorithmMeasurement,
     Entry,
-    KernelMeasurement,
     StageMeasurement,
 )
 from tf_interop.stage import Stage
-
-# Shares are written with what digits they have; a few kernels' rounding adds up to less than this.
-_SHARE_TOLERANCE = 0.01
 
 
 def check_entry(entry: Entry, place: str) -> None:
@@ -37,8 +31,6 @@ def check_entry(entry: Entry, place: str) -> None:
     if isinstance(entry, (AlgorithmMeasurement, AlgorithmFailure)):
         check_configuration(entry.configuration, f"{place}.configuration")
         _check_algorithm(entry.algorithm, entry.configuration, f"{place}.algorithm")
-        if isinstance(entry, AlgorithmMeasurement):
-            _check_kernels(entry.kernels, f"{place}.kernels")
         return
     check_stage(entry.stage, f"{place}.stage")
     if not isinstance(entry, StageMeasurement):
@@ -125,11 +117,3 @@ def _check_algorithm(
         check_algorithm(algorithm, configuration.kind)
     except ValueError as error:
         raise ValueError(f"{error} at `{place}`") from error
-
-
-def _check_kernels(kernels: Sequence[KernelMeasurement], place: str) -> None:
-    total = sum(kernel.time_share for kernel in kernels)
-    if kernels and abs(total - 1) > _SHARE_TOLERANCE:
-        raise ValueError(
-            f"Expected the time shares of all kernels to add up to 1, got {total:.4f} at `{place}`"
-        )
