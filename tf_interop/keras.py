@@ -12,6 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_interop import tensorflow_internals
+from tf_interop.duration import parse_duration
 from tf_interop.errors import LibraryError, TfInteropError
 from tf_interop.planning.types import Plan
 from tf_interop.profile.types import Profile
@@ -20,7 +21,6 @@ from tf_interop.runtime.graph_pass import PassReport
 from tf_interop.runtime.plugin import Plugin, get_plugin
 from tf_interop.runtime.settings import DEFAULT_PASS_TIME_LIMIT_S, Settings
 from tf_interop.runtime.switch import make_settings
-from tf_interop.tuning.tune import parse_budget
 from tf_interop.tuning.tune import tune as tune_model
 
 _KERAS_BATCH_SIZE = 32
@@ -163,7 +163,7 @@ class ConvStages:
             raise ValueError(
                 f"Expected a batch_size of 1 or more, and with tune alone, got {batch_size}."
             )
-        self._tune_budget_s = None if tune is None else parse_budget(tune)
+        self._tune_budget_s = None if tune is None else parse_duration(tune)
         self._batch_size = batch_size
         self._verbose = bool(verbose)
         self._params: dict[str, Any] = {}

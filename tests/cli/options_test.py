@@ -37,7 +37,8 @@ def _command(values: dict[str, object], **parsed: object) -> None:
     [
         ("--image-size 299x224", (299, 224)), ("--image-size 64", (64, 64)),
         ("--for 9.0", "9.0"), ("--for cpu", "cpu"), ("--batch 8,1,8", (8, 1)),
-        ("--time 90", 90.0), ("--time 10m", 600.0), ("--time 1.5h", 5400.0),
+        ("--time 90", 90.0), ("--time 10m", 600.0), ("--time 1.5h", 5400.0), ("--time 500ms", 0.5),
+        ("--time 1.5min", 90.0),
         ("--bytes 8GB", 8 * 10**9), ("--bytes 512MiB", 512 << 20), ("--bytes 4096", 4096),
         ("--bytes 1.5kB", 1500),
     ],

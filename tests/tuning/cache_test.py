@@ -14,7 +14,6 @@ from tf_interop.tuning.cache import (
     load_cached,
     save_cached,
 )
-from tf_interop.tuning.tune import parse_budget
 
 TUNED = GraphPlan(
     "f", 1, (), narrow_units=("a",), measured=MeasuredStep(2.0, 1.0, 2.0, 0.1, 1.0, 3, 4, 2)
@@ -43,17 +42,3 @@ def test_another_plan_in_its_place_is_not_taken(graphs: tuple[GraphPlan, ...]) -
     save_cached(Plan(graphs), "one")
     assert load_cached("one") is None
     assert list(cached_plans()) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("30s", 30), ("500ms", 0.5), ("2m", 120), ("1.5 min", 90), ("1h", 3600), (7, 7), ("0.5", 0.5)],
-)
-def test_parses_a_budget(text: str | float, seconds: float) -> None:
-    assert parse_budget(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "soon", "0s", "-1s", 0, -3, "nan", "30 parsecs"])
-def test_refuses_what_is_no_budget(text: str | float) -> None:
-    with pytest.raises(ValueError, match="Expected a budget"):
-        parse_budget(text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 import os
 import pathlib
 import re
@@ -13,6 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
+
+from tf_interop.duration import parse_duration
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -76,18 +77,6 @@ def _batches_of(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(each) for each in text.split(",")))
 
 
-def _seconds_of(text: str) -> float:
-    units = {"s": 1, "m": 60, "h": 3600}
-    number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
-    try:
-        seconds = float(number) * unit
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < math.inf:
-        raise ValueError(f"Expected a time such as 90s, 10m or 1.5h, got '{text}'.")
-    return seconds
-
-
 def _bytes_of(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([kMGT])(i?))?B?", text)
     size = 0
@@ -116,7 +105,7 @@ def _target_of(text: str) -> str:
 
 BATCHES = Text("N,…", _batches_of)
 """Batch sizes such as `1,8,32`, each once."""
-TIME = Text("TIME", _seconds_of)
+TIME = Text("TIME", parse_duration)
 """Seconds, from `90`, `90s`, `10m` or `1.5h`."""
 SIZE = Text("SIZE", _bytes_of)
 """Bytes, from `8GB`, `8GiB`, `691MB` or `4096`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.convolution import ConvolutionNode, batch_size_of
+from tf_interop.duration import parse_duration
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.fingerprint import canonical_names, fingerprint_convolutions
 from tf_interop.graph.properties import GraphProperties
@@ -37,9 +37,6 @@ from tf_interop.tuning.cache_key import cache_key
 from tf_interop.tuning.gpu import plan_by_profile
 from tf_interop.tuning.search import SearchResult, as_step, search_units
 from tf_interop.tuning.xla import XlaTimes, time_xla
-
-_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?\s*")
-_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +144,7 @@ def tune(
         GraphError: TensorFlow refuses the graph.
         LibraryError: the compiled library is missing or does not fit this TensorFlow.
     """
-    budget_s = parse_budget(budget)
+    budget_s = parse_duration(budget)
     if not batch_sizes:
         raise ValueError("Expected at least one batch size, got none.")
     gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
@@ -187,22 +184,6 @@ def tune(
     if enable and tuning.is_faster:
         _enable_beside_earlier(tuning.plan)
     return tuning
-
-
-def parse_budget(budget: str | float) -> float:
-    """A duration in seconds.
-
-    Args:
-        budget: a number of seconds, or a text such as `"30s"`, `"500ms"`, `"2m"`.
-
-    Raises:
-        ValueError: it is no positive duration.
-    """
-    match = _DURATION.fullmatch(str(budget))
-    seconds = float(match[1]) * _SECONDS[match[2] or "s"] if match else 0.0
-    if not seconds > 0:
-        raise ValueError(f"Expected a budget such as '30s' or '2m', got {budget!r}.")
-    return seconds
 
 
 def _tune_on_cpu(
