@@ -111,6 +111,11 @@ def assert_same_bits(left: Sequence[tf.Tensor], right: Sequence[tf.Tensor]) -> N
         assert one.numpy().tobytes() == other.numpy().tobytes()
 
 
+def bytes_of(key: str) -> int:
+    status = pathlib.Path("/proc/self/status").read_text()
+    return int(re.search(rf"{key}:\s+(\d+)", status)[1]) << 10  # type: ignore[index]
+
+
 @pytest.mark.parametrize(
     "dtype", [tf.float32, tf.bfloat16, tf.float16], ids=lambda dtype: dtype.name
 )
@@ -307,11 +312,6 @@ def test_denormals_are_zero_on_the_thread_of_the_caller_too(unit: Any) -> None:
         tiny = tf1.placeholder(tf.float32, [4])
         result = unit(inputs=[tiny], Tout=[tf.float32], steps=steps, results=["steps:0:0"])
         np.testing.assert_array_equal(session.run(result, {tiny: [1e-20] * 4}), np.zeros([1, 4]))
-
-
-def bytes_of(key: str) -> int:
-    status = pathlib.Path("/proc/self/status").read_text()
-    return int(re.search(rf"{key}:\s+(\d+)", status)[1]) << 10  # type: ignore[index]
 
 
 def test_a_profile_shows_each_step(unit: Any, tmp_path: pathlib.Path) -> None:
