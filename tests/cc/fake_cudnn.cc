@@ -168,7 +168,11 @@ void* FindReal(const char* name) { return dlsym(RealLibrary(), name); }
 bool FakeCudnnIsThere() { return RealLibrary() != nullptr; }
 
 FakeCudnnSwitches& FakeCudnn() {
-  static auto* switches = new FakeCudnnSwitches();
+  static auto* switches = [] {
+    auto* made = new FakeCudnnSwitches();
+    if (const char* device = std::getenv("TF_INTEROP_FAKE_CUDNN_DEVICE")) made->device = device;
+    return made;
+  }();
   return *switches;
 }
 

