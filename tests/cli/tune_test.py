@@ -38,7 +38,7 @@ def test_measures_says_what_was_found_and_keeps_it() -> None:
     listed = words_of(invoke("tuned"))
     assert "branches, inference, batch 2" in listed
     assert "2 plans" in listed
-    assert "narrow units of operations" in words_of(invoke("show plan.json"))
+    assert "stock TensorFlow" in words_of(invoke("show plan.json"))
     assert "2 plans deleted" in words_of(invoke("tuned --clear"))
     assert "0 plans" in words_of(invoke("tuned"))
 

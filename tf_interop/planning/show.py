@@ -20,6 +20,7 @@ from tf_interop.planning.types import (
     StageExplanation,
     StagePrediction,
 )
+from tf_interop.planning.verdict import doubt, verdict
 from tf_interop.stage import Lane, Stage
 from tf_interop.tables import UNKNOWN, new_table, percent, print_on
 
@@ -40,7 +41,7 @@ _MOST_UNITS = 20
 
 
 def show_plan(plan: Plan, console: Console, lacking: Sequence[str] | None = None) -> None:
-    """Prints tables with a row for each graph, and below them what was not measured, and why.
+    """Prints a table of the graphs that were planned, and what each gains or lacks, and why.
 
     Args:
         plan: any plan.
@@ -48,14 +49,7 @@ def show_plan(plan: Plan, console: Console, lacking: Sequence[str] | None = None
         lacking: what the profile lacks of each graph, as a sentence; empty where it lacks nothing.
             None where that is not known.
     """
-    tuned = [graph for graph in plan.graphs if graph.measured is not None]
     planned = [graph for graph in plan.graphs if graph.measured is None]
-    if tuned:
-        print_on(console, _tuned_table(tuned))
-        print_on(
-            console,
-            "\nTimes stock: against stock TensorFlow, measured in the same run, as whole steps.",
-        )
     if planned:
         print_on(console, _planned_table(planned))
         print_on(
@@ -157,27 +151,6 @@ def _planned_table(graphs: Sequence[GraphPlan]) -> Table:
     return table
 
 
-def _tuned_table(graphs: Sequence[GraphPlan]) -> Table:
-    table = new_table("Plan: units on one core each, and milliseconds a step")
-    table.add_column("graph", overflow="fold")
-    headings = ("batch", "narrow units", "of operations", "ms", "stock ms", "times stock")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for graph in graphs:
-        measured = graph.measured
-        assert measured is not None
-        table.add_row(
-            graph.mode or graph.fingerprint,
-            _ANY if graph.batch_size is None else str(graph.batch_size),
-            f"{len(graph.narrow_units)} of {measured.unit_count}",
-            str(measured.narrow_op_count),
-            f"{measured.step_ms:.2f}",
-            f"{measured.stock_ms:.2f}",
-            f"{measured.ratio:.2f} ± {measured.error:.2f}",
-        )
-    return table
-
-
 def _describe_search(graph: GraphPlan) -> Iterator[str]:
     """How the stages or units were found, and which units these are."""
     if graph.prediction is not None:
@@ -230,15 +203,15 @@ def _measured_share(graph: GraphPlan, prediction: GraphPrediction) -> float | No
 
 
 def _remarks(graph: GraphPlan, lacking: str = "") -> Iterator[str]:
-    """What was not measured of a graph, and why there is no stage."""
+    """What tuning gained, what was not measured of a graph, and why there is no stage."""
     if graph.prediction is not None and graph.prediction.unmeasured_count:
         yield (
             f"{_incomplete(graph)}. What is not in the profile is in no stage and in none of these "
             "values. "
             + (lacking or "Profile the model with this mode and this batch size to plan them.")
         )
-    if graph.measured is not None and not graph.narrow_units:
-        yield f"stays as it is: {graph.why_no_stage}"
+    if graph.measured is not None:
+        yield f"{verdict(graph)} {doubt(graph)}".rstrip()
     if not graph.stages and predicted(graph) is not None:
         why = graph.why_no_stage or "none is faster by more than the values may be off"
         yield f"no stage: {why}"
