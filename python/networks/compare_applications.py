@@ -106,16 +106,17 @@ def compare_network(name: str) -> dict[str, Any]:
 
     tf_interop.disable()
     stock = [*infer(images), *train(images)]
-    is_trivial = not np.any(stock[0]) or 2 * sum(map(np.any, stock)) < len(stock)
-    if is_trivial or not all(map(np.all, map(np.isfinite, stock))):
+    if not np.all(np.isfinite(stock[0])) or 2 * sum(map(np.any, stock)) < len(stock):
         raise ValueError(f"Expected {name} to give finite numbers, most of them not zero.")
+    # Of deep networks the step overflows with some weights. There bits that are the same say less.
+    is_finite = all(np.all(np.isfinite(each)) for each in stock)
     tf_interop.enable("always")
     changed = [*infer(images), *train(images)]
     status = tf_interop.status()
     if status.failures:
         raise ValueError(f"Expected no failure of the pass, got {status.failures}.")
     training, inference = status.graphs  # the last first
-    same_bits = all(map(np.array_equal, changed, stock))
+    same_bits = is_finite and all(map(np.array_equal, changed, stock))
     outputs: float = 0.0
     gradients: float | None = 0.0
     if not same_bits:

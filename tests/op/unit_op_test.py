@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -224,6 +225,24 @@ def test_other_batch_sizes_run_on_all_cores(unit: Any) -> None:
     for batch_size in (1, 2, 3, 4, 1):
         images = values_of_chain(batch_size)[0]
         assert_same_bits(run(images, *filters), own(images, *filters))
+
+
+@pytest.mark.skipif(
+    not test_util.IsMklEnabled() or len(os.sched_getaffinity(0)) < 2,
+    reason="oneDNN is off, or one core is all cores",
+)
+def test_is_narrow_at_its_batch_sizes_and_at_no_other(unit: Any) -> None:
+    # oneDNN adds up the gradient in as many parts as there are threads.
+    operands = ["inputs:0", "inputs:1", "inputs:2"]
+    steps = [operation("gradient", "Conv2DBackpropFilter", operands, **PLAIN)]
+    narrow = in_graph(unit, steps, ["steps:0:0"])
+    run = in_graph(unit, steps, ["steps:0:0"], batch_sizes=[2])
+    own = stock(steps, ["steps:0:0"])
+    for batch_size, expected, other in ((2, narrow, own), (4, own, narrow)):
+        images = RANDOM.standard_normal([2, batch_size, 32, 32, 16]).astype(np.float32)
+        values = images[0], np.array([3, 3, 16, 16], np.int32), images[1]
+        assert_same_bits(run(*values), expected(*values))
+        assert np.any(run(*values)[0].numpy() != other(*values)[0].numpy())
 
 
 def test_narrow_and_wide_on_one_thread(unit: Any) -> None:
