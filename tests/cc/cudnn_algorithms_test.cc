@@ -170,6 +170,16 @@ TEST_F(CudnnAlgorithmsTest, RefusesEnginesThatGiveOtherBitsEveryTimeWithDetermin
   RunAndExpectMatch(c);
 }
 
+TEST_F(CudnnAlgorithmsTest, SplitsAnEpilogueOffWithoutTf32) {
+  if (IsOldCudnn()) GTEST_SKIP() << "no engine for the epilogue";
+  options_.allow_tf32 = false;
+  Convolution c = MakeFused(Layout::kNCHW);
+  c.activation = Activation::kLeakyRelu;
+  const auto prepared = PrepareOk(c);
+  EXPECT_FALSE(prepared->reduces_precision());
+  ExpectMatches(c, *prepared);
+}
+
 // An epilogue is split off only where cuDNN has an engine for it by itself.
 TEST_F(CudnnAlgorithmsTest, ListsASplitEpilogueWhereItHasAPlan) {
   for (Convolution c :

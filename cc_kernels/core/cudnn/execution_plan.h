@@ -136,7 +136,7 @@ Status ChoosePlan(const CudnnLibrary& library, cudnnHandle_t handle,
 
 // The plan of bias and activation of `convolution` alone (BuildEpilogueGraph). As ChoosePlan.
 Status PrepareEpilogue(const CudnnLibrary& library, cudnnHandle_t handle,
-                       const Convolution& convolution, const ExecutableRequest& request,
+                       const Convolution& convolution, ExecutableRequest request,
                        std::shared_ptr<const Executable>* plan);
 
 // The plan of one engine. Returns kUnsupported where it cannot run the graph, does not fit the
