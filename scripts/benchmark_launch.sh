@@ -22,6 +22,7 @@ fi
 
 if [ -z "${TF_INTEROP_LIBCUDA:-}${TF_INTEROP_LIBCUDNN:-}" ] && ! nvidia-smi -L >/dev/null 2>&1; then
   echo "No GPU here: timing with the stand-ins for libcuda and libcudnn."
+  scripts/get_cudnn.sh
   export TF_INTEROP_LIBCUDA=$build/tests/cc/libfake_cuda.so
   export TF_INTEROP_LIBCUDNN=$build/tests/cc/libfake_cudnn.so
 fi
