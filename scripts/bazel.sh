@@ -38,4 +38,6 @@ case $(bazel --version) in
     exit 1
     ;;
 esac
+# Where scripts/get_cudnn.sh puts it; tests that need it skip where it is not.
+options+=(--test_env=TF_INTEROP_REAL_CUDNN="$PWD/build/cudnn/nvidia/cudnn/lib/libcudnn.so.9")
 exec bazel "$command" "${options[@]}" "$@"

@@ -23,8 +23,8 @@ namespace tf_interop {
 bool FakeCudnnIsThere();
 
 struct FakeCudnnSwitches {
-  // The file in devices/ that has the properties of the GPU; TF_INTEROP_FAKE_CUDNN_DEVICE, if set, is
-  // what it is at first.
+  // The file in devices/ that has the properties of the GPU; TF_INTEROP_FAKE_CUDNN_DEVICE, if set,
+  // is what it is at first.
   std::string device = "h200";
   // Engines that are refused when a plan of them is finalized, and those whose plans fail when they
   // are executed; by index in the graph.

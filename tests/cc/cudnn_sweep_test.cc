@@ -1,0 +1,166 @@
+// Every kind, layout, type, rank, epilogue and group count that TensorFlow's ops have, on the real
+// cuDNN with the properties of three GPUs (fake_cudnn.h): each convolution has a plan, or is of a
+// kind that is known to have none.
+//
+// Tests take two geometries. With TF_INTEROP_WHOLE_SWEEP it takes all, and prints a line for each
+// device; scripts/sweep_cudnn.sh keeps these in tests/cc/cudnn_sweep.txt.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/cc/cudnn_fixture.h"
+
+namespace tf_interop {
+namespace {
+
+bool IsWhole() { return std::getenv("TF_INTEROP_WHOLE_SWEEP") != nullptr; }
+
+struct Geometry {
+  int64_t size, channels, filters, taps, stride, groups, dilation;
+  bool is_row = false;
+};
+
+std::vector<Geometry> SweepGeometries() {
+  std::vector<Geometry> all = {{56, 64, 128, 3, 2, 1, 1},  // unequal paddings
+                               {28, 96, 96, 3, 1, 96, 1},  // depthwise
+                               {28, 96, 128, 3, 1, 1, 1},        {17, 13, 17, 3, 1, 1, 1},
+                               {14, 480, 192, 1, 1, 1, 1},       {14, 16, 48, 5, 1, 1, 1},
+                               {224, 3, 64, 7, 2, 1, 1},         {28, 32, 32, 3, 1, 1, 2},
+                               {28, 64, 128, 3, 1, 4, 1},        {28, 32, 64, 3, 2, 32, 1},
+                               {17, 128, 128, 7, 1, 1, 1, true}, {32, 1, 1, 3, 1, 1, 1}};
+  if (!IsWhole()) all.resize(2);
+  return all;
+}
+
+Convolution MakeOf(const Geometry& geometry, int spatial_rank) {
+  Convolution c;
+  c.spatial_rank = spatial_rank;
+  c.batch = 4;
+  c.image_height = c.image_width = geometry.size;
+  c.image_channels = geometry.channels;
+  c.output_channels = geometry.filters;
+  c.filter_width = geometry.taps;
+  c.filter_height = geometry.is_row ? 1 : geometry.taps;
+  c.stride_height = c.stride_width = geometry.stride;
+  c.dilation_height = c.dilation_width = geometry.dilation;
+  c.group_count = geometry.groups;
+  if (spatial_rank == 3) {
+    c.image_depth = 8;
+    c.filter_depth = std::min<int64_t>(geometry.taps, 3);
+    c.stride_depth = geometry.stride;
+  }
+  CompleteSame(&c);
+  return c;
+}
+
+// TensorFlow fuses an activation behind a bias alone.
+std::vector<Convolution> SweepCases() {
+  std::vector<Convolution> cases;
+  const auto add = [&cases](Convolution c, const std::vector<Activation>& activations) {
+    cases.push_back(c);
+    if (c.kind != ConvolutionKind::kForward) return;
+    c.has_bias = true;
+    for (const Activation activation : activations) {
+      c.activation = activation;
+      cases.push_back(c);
+    }
+  };
+  const std::vector<DataType> dtypes = {DataType::kFloat, DataType::kHalf, DataType::kBFloat16,
+                                        DataType::kDouble};
+  for (const Geometry& geometry : SweepGeometries()) {
+    for (const Convolution& c : WithEveryKindAndLayout({MakeOf(geometry, 2)}, dtypes)) {
+      add(c, {Activation::kNone, Activation::kRelu, Activation::kRelu6, Activation::kLeakyRelu,
+              Activation::kElu});
+    }
+    if (geometry.size > 60) continue;  // volumes of that size do not fit
+    for (const Convolution& c : WithEveryKindAndLayout({MakeOf(geometry, 3)}, dtypes)) {
+      add(c, {Activation::kNone, Activation::kRelu});
+    }
+  }
+  return cases;
+}
+
+// What TensorFlow runs by itself, as the ladder has it: no engine of this cuDNN is for it.
+bool HasNoEngine(const Convolution& c, const std::string& device) {
+  if (c.dtype == DataType::kBFloat16 && device == "t4") return true;
+  return c.activation == Activation::kLeakyRelu && (c.dtype == DataType::kDouble || IsOldCudnn());
+}
+
+class CudnnSweepTest : public CudnnTest, public testing::WithParamInterface<const char*> {
+ protected:
+  void SetUp() override {
+    CudnnTest::SetUp();
+    FakeCudnn().device = GetParam();
+    options_.workspace_limit_bytes = size_t{8} << 30;
+  }
+
+  Status Prepare(const Convolution& c, const std::string& name, std::string* algorithm) {
+    std::shared_ptr<const PreparedConvolution> prepared;
+    const Status status = backend_->Prepare(c, name, options_, &prepared);
+    if (status.ok()) *algorithm = prepared->algorithm();
+    return status;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Devices, CudnnSweepTest, testing::Values("h200", "a100", "t4"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(CudnnSweepTest, EveryConvolutionHasAPlanOrIsKnownToHaveNone) {
+  std::map<std::string, int> counts;
+  for (const Convolution& c : SweepCases()) {
+    for (const bool allow_tf32 : {true, false}) {
+      if (!allow_tf32 && c.dtype != DataType::kFloat) continue;
+      options_.allow_tf32 = allow_tf32;
+      std::string algorithm, again;
+      const Status status = Prepare(c, "", &algorithm);
+      EXPECT_EQ(status.ok(), !HasNoEngine(c, GetParam())) << ToString(c) << status.message();
+      if (!status.ok()) {
+        EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+        ++counts["none"];
+        continue;
+      }
+      EXPECT_TRUE(IsOk(Prepare(c, algorithm, &again))) << ToString(c);
+      EXPECT_EQ(algorithm, again) << ToString(c);
+      ++counts[ToString(Parsed(algorithm).formulation.value_or(Formulation()))];
+    }
+  }
+  if (!IsWhole()) return;
+  std::cout << "sweep: " << GetParam() << " chosen";
+  for (const auto& [form, count] : counts) std::cout << "  " << form << " " << count;
+  std::cout << "\n";
+}
+
+// What cuDNN lists without compiling it may refuse when it compiles, with a reason.
+TEST_P(CudnnSweepTest, EveryListedNameIsTakenOrRefusedWithAReason) {
+  std::map<std::string, int> counts;
+  std::vector<DataType> dtypes = {DataType::kHalf};
+  if (IsWhole()) dtypes = {DataType::kFloat, DataType::kHalf, DataType::kDouble};
+  for (const Convolution& c : WithEveryKindAndLayout({MakeOf(SweepGeometries()[0], 2)}, dtypes)) {
+    Names names = List(c, IsWhole() ? AlgorithmScope::kAll : AlgorithmScope::kHeuristic);
+    if (!IsWhole() && names.size() > 20) names.resize(20);
+    for (const std::string& name : names) {
+      // The stand-in refuses none of the legacy API's.
+      if (!std::holds_alternative<EngineTag>(Parsed(name).tag)) continue;
+      std::string algorithm, again;
+      const Status status = Prepare(c, name, &algorithm);
+      ++counts[status.ok() ? "taken" : "refused"];
+      if (!status.ok()) {
+        EXPECT_TRUE(IsError(status, StatusCode::kUnsupported, {"cuDNN cannot run"})) << name;
+        continue;
+      }
+      EXPECT_TRUE(IsOk(Prepare(c, algorithm, &again))) << algorithm;
+      EXPECT_EQ(again, algorithm);
+    }
+  }
+  EXPECT_GT(counts["taken"], counts["refused"]);
+  if (!IsWhole()) return;
+  std::cout << "sweep: " << GetParam() << " listed  taken " << counts["taken"] << "  refused "
+            << counts["refused"] << "\n";
+}
+
+}  // namespace
+}  // namespace tf_interop
