@@ -9,6 +9,7 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -38,11 +39,17 @@ namespace {
 std::atomic<TfiPass> global_pass{nullptr};
 std::atomic<TfiIsInterpreterHeld> global_is_interpreter_held{nullptr};
 
-// The device types that the plugin serves. Grappler's create function takes no argument, so each
-// has a function of its own.
-void* CreateForCpu() { return const_cast<char*>("CPU"); }
-void* CreateForGpu() { return const_cast<char*>("GPU"); }
-void Destroy(void*) {}
+// What Grappler makes of the plugin for a graph. Its create function takes no argument, so each
+// device type that the plugin serves has one of its own.
+struct Optimizer {
+  const char* device_type;
+  // Grappler goes through its passes twice. What the first round leaves the second may still fuse,
+  // a sigmoid and a product for example; so the graph is left alone until then.
+  bool is_second_round = false;
+};
+void* CreateForCpu() { return new Optimizer{"CPU"}; }
+void* CreateForGpu() { return new Optimizer{"GPU"}; }
+void Destroy(void* optimizer) { delete static_cast<Optimizer*>(optimizer); }
 
 struct StatusDeleter {
   void operator()(TF_Status* status) const { TF_DeleteStatus(status); }
@@ -108,11 +115,15 @@ bool RunPass(TfiPass pass, TfiGraph* graph) {
 // Aborted tells Grappler that the graph stays as it is.
 void SetUnchanged(TF_Status* status) { TF_SetStatus(status, TF_ABORTED, "Nothing to be done."); }
 
-void Optimize(void* device_type, const TF_Buffer* input, const TF_GrapplerItem* item,
-              TF_Buffer* output, TF_Status* status) {
+void Optimize(void* created, const TF_Buffer* input, const TF_GrapplerItem* item, TF_Buffer* output,
+              TF_Status* status) {
+  auto* const optimizer = static_cast<Optimizer*>(created);
+  const bool is_second_round = std::exchange(optimizer->is_second_round, true);
   const TfiPass pass = global_pass.load();
-  if (pass == nullptr || !MayHoldConvolution(*input)) return SetUnchanged(status);
-  TfiGraph graph{input, item, static_cast<const char*>(device_type), "", ""};
+  if (!is_second_round || pass == nullptr || !MayHoldConvolution(*input)) {
+    return SetUnchanged(status);
+  }
+  TfiGraph graph{input, item, optimizer->device_type, "", ""};
   graph.nodes_to_preserve =
       ReadNames(TF_GetNodesToPreserveListSize, TF_GetNodesToPreserveList, item, status);
   if (TF_GetCode(status) != TF_OK) return;

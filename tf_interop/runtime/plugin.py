@@ -112,7 +112,7 @@ class Plugin:
 
     @contextlib.contextmanager
     def observe(self, observer: GraphObserver) -> Iterator[None]:
-        """Shows `observer` every graph that is handed over inside the `with` block."""
+        """Shows `observer` every graph inside the `with` block: as it is handed over, and anew."""
         with self._change_lock:
             self._observers += (observer,)
             self._update_pass()
@@ -149,7 +149,8 @@ class Plugin:
         try:
             graph_def = graph_pb2.GraphDef.FromString(handed.serialized)
             device_type = handed.device_type
-            for observer in self._observers:
+            observers = self._observers
+            for observer in observers:
                 observer(graph_def, device_type)
             # Graphs of tf.data and of Sessions come whatever the option says since they were made.
             if not settings.can_make_stages or tensorflow_internals.are_plugins_turned_off():
@@ -166,6 +167,8 @@ class Plugin:
             )
             if result.graph_def is not None:
                 handed.set_result(result.graph_def.SerializeToString(deterministic=True))
+                for observer in observers:
+                    observer(result.graph_def, device_type)
         except BaseException as error:
             # The user's program goes on with its graph as it was: also where memory is short, and
             # where something asks the interpreter to exit, which TensorFlow can do nothing with.
