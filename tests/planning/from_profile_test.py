@@ -291,7 +291,8 @@ def test_groups_for_the_batch_sizes_measured_where_it_is_not_known() -> None:
         ("GPU", "", "float"),
         ("GPU", "double", "float double"),
         ("GPU", "deep", "float deep"),
-        ("CPU", "", "float double deep"),
+        ("GPU", "leaky", "float leaky"),
+        ("CPU", "", "float double deep leaky"),
     ],
 )
 def test_leaves_out_what_a_gpu_may_be_unable_to_run_and_was_not_measured(
@@ -301,6 +302,9 @@ def test_leaves_out_what_a_gpu_may_be_unable_to_run_and_was_not_measured(
         "float": CONFIGURATION,
         "double": dataclasses.replace(CONFIGURATION, dtype="float64"),
         "deep": dataclasses.replace(CONFIGURATION, strides=(1, 1, 1), dilations=(1, 1, 1)),
+        "leaky": dataclasses.replace(
+            CONFIGURATION, op="_FusedConv2D", fused_ops=("BiasAdd", "LeakyRelu")
+        ),
     }
     _, convolutions = make_graph(
         dict.fromkeys(configurations, "Conv2D"), configurations=configurations

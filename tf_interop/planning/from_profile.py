@@ -125,10 +125,11 @@ def leave_out_unmeasured(
     """Splits convolutions into those that the device runs and those that nobody knows of.
 
     TensorFlow's own GPU kernels and ours ask cuDNN in different words (other layouts, other
-    formulations), and which engines cuDNN has for double and for volumes depends on its version and
-    on the GPU. A convolution that no engine takes would fail its step, where TensorFlow's op runs.
-    So a stage may hold one of these on a GPU only if it was measured there. Plans and measured
-    stages are such a proof already; stages of the policy "always" are not.
+    formulations), and which engines cuDNN has for double, for volumes and for a fused LeakyRelu
+    depends on its version and on the GPU (tests/cc/cudnn_sweep.txt). A convolution that no engine
+    takes runs as TensorFlow's op would, and its stage with it, in sequence. So a stage may hold one
+    of these on a GPU only if it was measured there. Plans and measured stages are such a proof
+    already; stages of the policy "always" are not.
 
     Args:
         convolutions: the convolutions of a graph.
@@ -145,11 +146,16 @@ def leave_out_unmeasured(
     refusals: list[Refusal] = []
     for node in convolutions:
         configuration = node.configuration
-        needs_proof = configuration.dtype == "float64" or configuration.spatial_rank == 3
-        if not needs_proof or configuration in measured:
+        what = None
+        if configuration.spatial_rank == 3:
+            what = "volumes"
+        elif configuration.dtype == "float64":
+            what = configuration.dtype
+        elif "LeakyRelu" in configuration.fused_ops:
+            what = "a fused LeakyRelu"
+        if what is None or configuration in measured:
             kept.append(node)
             continue
-        what = "volumes" if configuration.spatial_rank == 3 else configuration.dtype
         refusals.append(
             Refusal(
                 node.name,
