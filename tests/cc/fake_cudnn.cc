@@ -210,11 +210,6 @@ cudnnStatus_t FakeCudnnCheckHandle(const cudnnContext& handle) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-void FakeCudnnCountDestroyed() {
-  --FakeCudnnCounts().live_descriptors;
-  if (FakeCudaCurrentContext() == nullptr) ++FakeCudnnCounts().destroyed_outside_contexts;
-}
-
 bool FakeCudnnComputesNothing() {
   static const bool computes_nothing = std::getenv("TF_INTEROP_FAKE_CUDNN_NO_WORK") != nullptr;
   return computes_nothing;
@@ -273,7 +268,8 @@ cudnnStatus_t CUDNNWINAPI cudnnBackendCreateDescriptor(cudnnBackendDescriptorTyp
 }
 
 cudnnStatus_t CUDNNWINAPI cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor) {
-  FakeCudnnCountDestroyed();
+  --FakeCudnnCounts().live_descriptors;
+  if (FakeCudaCurrentContext() == nullptr) ++FakeCudnnCounts().destroyed_outside_contexts;
   AllRecords().Remove(descriptor);
   return TF_INTEROP_REAL(cudnnBackendDestroyDescriptor, descriptor);
 }
@@ -362,21 +358,12 @@ cudnnStatus_t CUDNNWINAPI cudnnBackendExecute(cudnnHandle_t handle, cudnnBackend
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t CUDNNWINAPI cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* descriptor) {
-  ++FakeCudnnCounts().live_descriptors;
-  return TF_INTEROP_REAL(cudnnCreateTensorDescriptor, descriptor);
-}
-
-cudnnStatus_t CUDNNWINAPI cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t descriptor) {
-  FakeCudnnCountDestroyed();
-  return TF_INTEROP_REAL(cudnnDestroyTensorDescriptor, descriptor);
-}
-
-cudnnStatus_t CUDNNWINAPI cudnnSetTensorNdDescriptor(cudnnTensorDescriptor_t descriptor,
-                                                     cudnnDataType_t type, int rank,
-                                                     const int* extents, const int* strides) {
-  return TF_INTEROP_REAL(cudnnSetTensorNdDescriptor, descriptor, type, rank, extents, strides);
-}
+TF_INTEROP_FORWARD(cudnnCreateTensorDescriptor, (cudnnTensorDescriptor_t * made), made)
+TF_INTEROP_FORWARD(cudnnSetTensorNdDescriptor,
+                   (cudnnTensorDescriptor_t tensor, cudnnDataType_t type, int rank,
+                    const int* extents, const int* strides),
+                   tensor, type, rank, extents, strides)
+TF_INTEROP_FORWARD(cudnnDestroyTensorDescriptor, (cudnnTensorDescriptor_t tensor), tensor)
 
 cudnnStatus_t CUDNNWINAPI cudnnTransformTensor(cudnnHandle_t handle, const void* alpha,
                                                const cudnnTensorDescriptor_t x_descriptor,

@@ -44,9 +44,9 @@ FakeCudnnSwitches& FakeCudnn();
 struct FakeCudnnCounters {
   std::atomic<int> plans_finalized{0};
   std::atomic<int> copies{0};
-  std::atomic<int> executions{0};  // of plans
-  std::atomic<int> live_descriptors{0};
-  // Descriptors that were destroyed while no context was current on the thread.
+  std::atomic<int> executions{0};        // of plans
+  std::atomic<int> live_descriptors{0};  // of the graph API
+  // Those that were destroyed while no context was current on the thread.
   std::atomic<int> destroyed_outside_contexts{0};
   std::atomic<cudnnMathType_t> last_legacy_math_type{CUDNN_DEFAULT_MATH};
   // Times that a handle, or a plan, was found in use by two threads at once.

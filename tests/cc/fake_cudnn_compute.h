@@ -33,14 +33,15 @@ void* FindReal(const char* name);
     return real(__VA_ARGS__);                                                      \
   }()
 
+// An entry point that is the real one.
+#define TF_INTEROP_FORWARD(name, parameters, ...) \
+  cudnnStatus_t CUDNNWINAPI name parameters { return TF_INTEROP_REAL(name, __VA_ARGS__); }
+
 // Sets this thread's last error text.
 cudnnStatus_t FakeCudnnFail(cudnnStatus_t status, const std::string& why);
 
 // BAD_PARAM where the handle's context is not current.
 cudnnStatus_t FakeCudnnCheckHandle(const cudnnContext& handle);
-
-// Counts a descriptor that is destroyed.
-void FakeCudnnCountDestroyed();
 
 // Whether nothing is enqueued, so that a benchmark times its caller's part.
 bool FakeCudnnComputesNothing();

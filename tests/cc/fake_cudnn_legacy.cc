@@ -146,53 +146,25 @@ using namespace tf_interop;  // NOLINT: the C interface of the functions above
 
 extern "C" {
 
-cudnnStatus_t CUDNNWINAPI cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* descriptor) {
-  ++FakeCudnnCounts().live_descriptors;
-  return TF_INTEROP_REAL(cudnnCreateFilterDescriptor, descriptor);
-}
-
-cudnnStatus_t CUDNNWINAPI cudnnSetFilterNdDescriptor(cudnnFilterDescriptor_t descriptor,
-                                                     cudnnDataType_t type,
-                                                     cudnnTensorFormat_t format, int rank,
-                                                     const int* extents) {
-  return TF_INTEROP_REAL(cudnnSetFilterNdDescriptor, descriptor, type, format, rank, extents);
-}
-
-cudnnStatus_t CUDNNWINAPI cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t descriptor) {
-  FakeCudnnCountDestroyed();
-  return TF_INTEROP_REAL(cudnnDestroyFilterDescriptor, descriptor);
-}
-
-cudnnStatus_t CUDNNWINAPI
-cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t* descriptor) {
-  ++FakeCudnnCounts().live_descriptors;
-  return TF_INTEROP_REAL(cudnnCreateConvolutionDescriptor, descriptor);
-}
-
-cudnnStatus_t CUDNNWINAPI cudnnSetConvolutionNdDescriptor(cudnnConvolutionDescriptor_t descriptor,
-                                                          int spatial_rank, const int* pads,
-                                                          const int* strides, const int* dilations,
-                                                          cudnnConvolutionMode_t mode,
-                                                          cudnnDataType_t compute_type) {
-  return TF_INTEROP_REAL(cudnnSetConvolutionNdDescriptor, descriptor, spatial_rank, pads, strides,
-                         dilations, mode, compute_type);
-}
-
-cudnnStatus_t CUDNNWINAPI cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t descriptor,
-                                                        int group_count) {
-  return TF_INTEROP_REAL(cudnnSetConvolutionGroupCount, descriptor, group_count);
-}
-
-cudnnStatus_t CUDNNWINAPI cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t descriptor,
-                                                      cudnnMathType_t math_type) {
-  return TF_INTEROP_REAL(cudnnSetConvolutionMathType, descriptor, math_type);
-}
-
-cudnnStatus_t CUDNNWINAPI
-cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t descriptor) {
-  FakeCudnnCountDestroyed();
-  return TF_INTEROP_REAL(cudnnDestroyConvolutionDescriptor, descriptor);
-}
+TF_INTEROP_FORWARD(cudnnCreateFilterDescriptor, (cudnnFilterDescriptor_t * made), made)
+TF_INTEROP_FORWARD(cudnnSetFilterNdDescriptor,
+                   (cudnnFilterDescriptor_t filter, cudnnDataType_t type,
+                    cudnnTensorFormat_t format, int rank, const int* extents),
+                   filter, type, format, rank, extents)
+TF_INTEROP_FORWARD(cudnnDestroyFilterDescriptor, (cudnnFilterDescriptor_t filter), filter)
+TF_INTEROP_FORWARD(cudnnCreateConvolutionDescriptor, (cudnnConvolutionDescriptor_t * made), made)
+TF_INTEROP_FORWARD(cudnnSetConvolutionNdDescriptor,
+                   (cudnnConvolutionDescriptor_t convolution, int rank, const int* pads,
+                    const int* strides, const int* dilations, cudnnConvolutionMode_t mode,
+                    cudnnDataType_t sums),
+                   convolution, rank, pads, strides, dilations, mode, sums)
+TF_INTEROP_FORWARD(cudnnSetConvolutionGroupCount,
+                   (cudnnConvolutionDescriptor_t convolution, int count), convolution, count)
+TF_INTEROP_FORWARD(cudnnSetConvolutionMathType,
+                   (cudnnConvolutionDescriptor_t convolution, cudnnMathType_t math), convolution,
+                   math)
+TF_INTEROP_FORWARD(cudnnDestroyConvolutionDescriptor, (cudnnConvolutionDescriptor_t convolution),
+                   convolution)
 
 cudnnStatus_t CUDNNWINAPI cudnnGetConvolutionForwardWorkspaceSize(
     cudnnHandle_t handle, const cudnnTensorDescriptor_t x, const cudnnFilterDescriptor_t w,
