@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the cuDNN that the C++ tests run on, which needs no GPU for what they ask of it
 # (tests/cc/fake_cudnn.h): into build/cudnn the newest, into build/cudnn-oldest the oldest that can
-# do so. About 2 GB to download and 3 GB on the disk, once.
+# do so. About 2 GB to download and 3 GB on the disk, once. It needs a python3 with pip on the path.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 newest=9.28.0.42
@@ -14,7 +14,7 @@ install() {
   [ "$(cat "$target/installed" 2>/dev/null)" = "$*" ] && return
   echo "Installing $* into $target …"
   rm -rf "$target"
-  "${PYTHON:-python3}" -m pip --disable-pip-version-check install --quiet --no-deps --target "$target" "$@"
+  python3 -m pip --disable-pip-version-check install --quiet --no-deps --target "$target" "$@"
   echo "$*" >"$target/installed"
 }
 install cudnn "nvidia-cudnn-cu12==$newest" nvidia-cublas-cu12==12.9.* nvidia-cuda-nvrtc-cu12==12.9.*
