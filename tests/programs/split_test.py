@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from unnoticed import in_threads
 
 import tf_interop
 from tf_interop.graph.find import find_convolutions
@@ -127,6 +128,22 @@ def test_the_greater_gain_says_what_is_done_where_any_batch_may_come(
     assert {tuple(node.attr["batch_sizes"].list.i) for node in units} == {
         (BATCH,) if is_split else (1,)
     }
+
+
+def test_threads_that_share_a_split_unit() -> None:
+    """Which takes parts of several batches at a time, and keeps filters between calls."""
+    keras.utils.set_random_seed(1)
+    model = keras.applications.MobileNetV2(weights=None, input_shape=(32, 32, 3), classes=10)
+    batches = np.random.default_rng(0).standard_normal((4, BATCH, 32, 32, 3), np.float32)
+    compute = tf.function(lambda some: model(some, training=False), autograph=False)
+    tf_interop.disable()
+    expected = [compute(batch) for batch in batches]
+    tf_interop.enable(plan=split_plan(model))
+    results = in_threads(lambda batch: [compute(batch) for _ in range(20)], batches)
+    assert tf_interop.status().narrow_unit_count == 1
+    for found, stock in zip(results, expected, strict=True):
+        for each in found:
+            np.testing.assert_allclose(each, stock, rtol=1e-5, atol=1e-6)
 
 
 def measured(ratio: float) -> MeasuredStep:

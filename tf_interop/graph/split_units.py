@@ -347,7 +347,7 @@ class _Search:
         return (
             is_fully_known(before[1:])
             and is_fully_known(after[1:])
-            and math.prod(before[1:]) == math.prod(after[1:])  # type: ignore[arg-type]
+            and math.prod(before[1:]) == math.prod(after[1:]) > 0  # type: ignore[arg-type]
         )
 
     def _shape(self, index: int, position: int) -> tuple[int | None, ...] | None:
