@@ -37,9 +37,10 @@ def test_a_plan_alone_is_enough() -> None:
 
 
 def test_says_as_json_what_was_written_and_what_the_values_are() -> None:
-    document = json.loads(invoke("report plan.json --json").stdout)
+    document = json.loads(invoke("report plan.json --trace trace.json --json").stdout)
     [graph] = document.pop("graphs")
-    assert document == {"page": "report.html"}
+    assert document == {"page": "report.html", "trace": "trace.json", "picture": None}
+    assert json.loads(pathlib.Path("trace.json").read_text())["traceEvents"]
     expected = {"fingerprint": "0123456789abcdef", "stages": 2, "latency_us": 222.0, "doubt": ""}
     assert expected.items() <= graph.items()
     assert graph["verdict"].startswith("2 stages")

@@ -1,7 +1,8 @@
-"""The command `tf-interop report`: a plan as a page."""
+"""The command `tf-interop report`: a plan as a page, a trace and a picture."""
 
 from __future__ import annotations
 
+import json
 import pathlib
 
 import click
@@ -22,7 +23,7 @@ from tf_interop.versioned_file import write_file
 
 _EXAMPLES = """
 report plan.json --model NASNetMobile -o report.html
-report plan.json
+report plan.json --trace trace.json --png timeline.png
 
 A plan for a GPU, shown on a machine without one:
 report plan.json --model my_package.models:build --for 9.0
@@ -39,6 +40,20 @@ _DEFAULT_OUTPUT = pathlib.Path("report.html")
     "and what each part computes. It is traced; what was tuned is run once, on zeros.",
 )
 @click.option("--title", help="The page's title. [default: the model's name, or the plan's file]")
+@click.option(
+    "--trace",
+    "trace_path",
+    metavar="TRACE.json",
+    type=click.Path(path_type=pathlib.Path),
+    help="Also the timelines as a trace for ui.perfetto.dev or chrome://tracing.",
+)
+@click.option(
+    "--png",
+    "picture_path",
+    metavar="TIMELINE.png",
+    type=click.Path(path_type=pathlib.Path),
+    help="Also the timelines as a picture; needs the extra `report`.",
+)
 @image_size_option
 @target_option("What the plan is for", "what this process runs on")
 def report(
@@ -46,6 +61,8 @@ def report(
     output_path: pathlib.Path | None,
     model: str | None,
     title: str | None,
+    trace_path: pathlib.Path | None,
+    picture_path: pathlib.Path | None,
     image_size: tuple[int, int] | None,
     target: str | None,
 ) -> Result:
@@ -62,18 +79,30 @@ def report(
     with Console(stderr=True).status("Drawing"):
         # Jinja takes a while to import.
         from tf_interop.report.page import render_page
+        from tf_interop.report.picture import save_timeline_picture
+        from tf_interop.report.trace import trace_of_plan
 
         page = render_page(plan, title=title, networks=networks)
         write_file(page.encode(), output_path, "page", PlanError)
+        if trace_path is not None:
+            write_file(json.dumps(trace_of_plan(plan)).encode(), trace_path, "trace", PlanError)
+        if picture_path is not None:
+            save_timeline_picture(plan, picture_path)
+
+    written = {"report": output_path, "trace": trace_path, "picture": picture_path}
 
     def show() -> None:
         for graph in plan.graphs:
             said = f"{verdict(graph)} {doubt(graph)}".rstrip()
             click.echo(f"{title}, {name_graph(graph)}: {said}")
-        click.echo(f"The report is in {output_path}.")
+        for what, path in written.items():
+            if path is not None:
+                click.echo(f"The {what} is in {path}.")
 
     document = {
         "page": str(output_path),
+        "trace": None if trace_path is None else str(trace_path),
+        "picture": None if picture_path is None else str(picture_path),
         "graphs": [
             summarize_graph(graph) | {"verdict": verdict(graph), "doubt": doubt(graph)}
             for graph in plan.graphs

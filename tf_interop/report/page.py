@@ -28,12 +28,12 @@ from tf_interop.report.network import Network, NetworkNode
 from tf_interop.report.timeline import Timeline, timelines_of
 from tf_interop.tables import percent
 
-_SIMULATED = "simulated"
+SIMULATED = "simulated"
 """The key of `Plan.made_with` that says how values were made where nothing was measured."""
 
 _ASSETS = pathlib.Path(__file__).with_name("assets")
 # From here on a time is read more easily in milliseconds.
-_MILLISECOND_US = 1000
+MILLISECOND_US = 1000
 
 
 def render_page(plan: Plan, *, title: str, networks: Sequence[Network | None] = ()) -> str:
@@ -70,23 +70,17 @@ def render_page(plan: Plan, *, title: str, networks: Sequence[Network | None] = 
     # Its own file, and no input: it goes into the page as it is.
     style = markupsafe.Markup((_ASSETS / "report.css").read_text(encoding="utf-8") + _marks(plan))
     # How the plan's values came about is said in words.
-    said = {_SIMULATED, "backend"}
+    said = {SIMULATED, "backend"}
     names = {"tensorflow": "TensorFlow", "cudnn": "cuDNN"}
-    measured = _SIMULATED if _SIMULATED in plan.made_with else ValueSource.MEASURED.value
     return environment.get_template("report.html").render(
         title=title,
         facts={
             names.get(key, key): each for key, each in plan.made_with.items() if key not in said
         },
-        made_up=plan.made_with.get(_SIMULATED),
+        made_up=plan.made_with.get(SIMULATED),
         is_of_host=plan.made_with.get("backend") == "host"
         and any(graph.measured is None for graph in plan.graphs),
-        graphs=[
-            ShownGraph(graph, measured, network)
-            for graph, network in zip(
-                plan.graphs, networks or [None] * len(plan.graphs), strict=True
-            )
-        ],
+        graphs=shown_graphs(plan, networks),
         style=style,
         digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
     )
@@ -145,6 +139,20 @@ class ShownGraph:
         return self.measured if source is ValueSource.MEASURED else source.value
 
 
+def shown_graphs(plan: Plan, networks: Sequence[Network | None] = ()) -> tuple[ShownGraph, ...]:
+    """The entries of a plan, with what else a report shows of them.
+
+    Args:
+        plan: any plan.
+        networks: as for `render_page`.
+    """
+    measured = SIMULATED if SIMULATED in plan.made_with else ValueSource.MEASURED.value
+    return tuple(
+        ShownGraph(graph, measured, network)
+        for graph, network in zip(plan.graphs, networks or [None] * len(plan.graphs), strict=True)
+    )
+
+
 def microseconds(value: float, beside: float = 0.0) -> str:
     """A time for reading, such as `130.0 µs`, `1.900 ms` or `12.35 ms`.
 
@@ -153,9 +161,9 @@ def microseconds(value: float, beside: float = 0.0) -> str:
         beside: the longest of the times that it is read beside, so that all have one unit.
     """
     longest = max(value, beside)
-    if longest < _MILLISECOND_US:
+    if longest < MILLISECOND_US:
         return f"{value:.1f} µs"
-    return f"{value / 1000:.{3 if longest < 10 * _MILLISECOND_US else 2}f} ms"
+    return f"{value / 1000:.{3 if longest < 10 * MILLISECOND_US else 2}f} ms"
 
 
 def _count_of(number: int, noun: str) -> str:

@@ -1,0 +1,71 @@
+"""Timelines as a trace and as a picture."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import json
+import pathlib
+import sys
+from typing import Any
+
+import pytest
+from report_values import EVIL_NAME, network_plan, plan_without_values
+
+from tf_interop.errors import PlanError
+from tf_interop.planning.types import Plan
+from tf_interop.report.picture import save_timeline_picture
+from tf_interop.report.trace import trace_of_plan
+
+
+def events_of(plan: Plan, kind: str, name: str = "") -> list[dict[str, Any]]:
+    events = json.loads(json.dumps(trace_of_plan(plan)))["traceEvents"]
+    return [each for each in events if each["ph"] == kind and name in each["name"]]
+
+
+def test_events_of_a_trace_are_named_and_overlap_in_no_row() -> None:
+    # Graphs without times are left out.
+    plan = Plan((*plan_without_values().graphs, *network_plan().graphs))
+    spans = events_of(plan, "X")
+    named = {(each["pid"], each["tid"]) for each in events_of(plan, "M", "thread_name")}
+    rows = collections.defaultdict(list)
+    for each in spans:
+        rows[each["pid"], each["tid"]].append((each["ts"], each["ts"] + each["dur"]))
+    assert rows.keys() <= named
+    for row in rows.values():
+        for (_, end), (start, _) in itertools.pairwise(sorted(row)):
+            assert end <= start + 1e-9
+    names = [each["args"]["name"] for each in events_of(plan, "M", "process_name")]
+    assert [name.rpartition(": ")[2] for name in names] == ["one after another", "in stages"]
+    [span] = [each for each in spans if each["name"] == EVIL_NAME and each["pid"] == 2]
+    assert (span["cat"], span["dur"]) == ("stage 1", 62.0)
+    assert span["args"] == {
+        "algorithm": "IMPLICIT_PRECOMP_GEMM", "time is": "modelled", "stage": 1, "alone_us": 48.0,
+    }  # fmt: skip
+
+
+def test_a_trace_says_what_times_are() -> None:
+    simulated = network_plan(simulated="made up")
+    kinds = {each["args"]["time is"] for each in events_of(simulated, "X")}
+    assert kinds == {"simulated", "modelled"}
+    assert trace_of_plan(simulated)["otherData"]["simulated"] == "made up"
+
+
+def test_draws_a_png(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
+    path = tmp_path / "timeline.png"
+    save_timeline_picture(network_plan(), path)
+    assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert "matplotlib.pyplot" not in sys.modules  # which would open windows
+
+
+def test_says_why_there_is_no_picture(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    with pytest.raises(PlanError, match="predicted times"):
+        save_timeline_picture(plan_without_values(), tmp_path / "timeline.png")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(PlanError, match="matplotlib"):
+        save_timeline_picture(network_plan(), tmp_path / "timeline.png")

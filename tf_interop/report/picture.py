@@ -1,0 +1,91 @@
+"""Timelines as a picture, drawn by matplotlib (the extra `report`)."""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import TYPE_CHECKING
+
+from tf_interop.errors import PlanError
+from tf_interop.planning.show import name_graph
+from tf_interop.planning.types import Plan
+from tf_interop.report.page import MILLISECOND_US, SIMULATED, microseconds, shown_graphs
+from tf_interop.report.timeline import Timeline
+from tf_interop.versioned_file import write_file
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Those of report.css.
+_STAGE_COLORS = (
+    *("#7aa9f7", "#f2a75c", "#6cc79b", "#dc8fd3"),
+    *("#e2c64c", "#62c4d6", "#f38e85", "#ab9ff2"),
+)
+_UNSTAGED_COLOR = "#a3abb8"
+_ROW_HEIGHT = 0.8
+
+
+def save_timeline_picture(plan: Plan, path: str | os.PathLike[str]) -> None:
+    """Draws, for each graph, one after another above the stages of the plan, if it has any.
+
+    Args:
+        plan: any plan; graphs without times are left out.
+        path: of a PNG file.
+
+    Raises:
+        PlanError: no graph has times, matplotlib is not installed, or the file cannot be written.
+    """
+    try:
+        # Not pyplot: no window, no state of the process.
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise PlanError(
+            "Expected matplotlib to draw a picture with, found none. Install it: "
+            "pip install 'tf-interop[report]'"
+        ) from error
+    drawn = [(graph, each) for graph in shown_graphs(plan) for each in graph.timelines]
+    if not drawn:
+        raise PlanError(
+            "Expected a plan with predicted times, got one without. Make it with tf-interop plan."
+        )
+    heights = [len(timeline.rows) + 1.6 for _, timeline in drawn]
+    figure = Figure(figsize=(11, 0.6 + 0.3 * sum(heights)), layout="constrained")
+    axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for ax, (graph, timeline) in zip(axes, drawn, strict=True):
+        longest_us = max(each.total_us for each in graph.timelines)
+        unit, unit_us = ("µs", 1) if longest_us < MILLISECOND_US else ("ms", MILLISECOND_US)
+        _draw(ax, timeline, unit_us)
+        total = microseconds(timeline.total_us, longest_us)
+        words = f"{timeline.name}: {total}, sum of {' and '.join(timeline.labels)}"
+        ax.set_title(f"{name_graph(graph.planned)}, {words}", loc="left", fontsize=9)
+        ax.set_xlim(0, 1.01 * longest_us / unit_us)
+        if timeline is graph.timelines[-1]:
+            of_lanes = "; of a stage the full colour is what a lane takes alone"
+            ax.set_xlabel(unit + (of_lanes if graph.planned.stages else ""))
+    notices = []
+    if SIMULATED in plan.made_with:
+        notices.append(f"Simulated: {plan.made_with[SIMULATED]}")
+    if plan.made_with.get("backend") == "host":
+        notices.append(
+            "Times of tf_interop's own algorithms on a CPU; they say nothing of any GPU."
+        )
+    figure.suptitle("\n".join(notices), fontsize=9, wrap=True)
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=160, format="png")
+    write_file(picture.getvalue(), path, "picture", PlanError)
+
+
+def _draw(ax: Axes, timeline: Timeline, unit_us: float) -> None:
+    for span in timeline.spans:
+        color = _UNSTAGED_COLOR
+        if span.stage is not None:
+            color = _STAGE_COLORS[span.stage % len(_STAGE_COLORS)]
+        place = (span.row - _ROW_HEIGHT / 2, _ROW_HEIGHT)
+        start, duration = span.start_us / unit_us, span.duration_us / unit_us
+        busy = duration if span.busy_us is None else span.busy_us / unit_us
+        ax.broken_barh([(start, duration)], place, facecolors=color, alpha=0.4)
+        ax.broken_barh([(start, busy)], place, facecolors=color, edgecolors="white", linewidth=0.4)
+    ax.set_yticks(range(len(timeline.rows)), timeline.rows, fontsize=8)
+    ax.set_ylim(len(timeline.rows) - 0.4, -0.6)
+    ax.tick_params(axis="x", labelsize=8)
+    ax.spines[["top", "right", "left"]].set_visible(False)
