@@ -42,7 +42,7 @@ std::atomic<TfiIsInterpreterHeld> global_is_interpreter_held{nullptr};
 // What Grappler makes of the plugin for a graph. Its create function takes no argument, so each
 // device type that the plugin serves has one of its own.
 struct Optimizer {
-  const char* device_type;
+  const char* device_type = nullptr;
   // Grappler goes through its passes twice. What the first round leaves the second may still fuse,
   // a sigmoid and a product for example; so the graph is left alone until then.
   bool is_second_round = false;
