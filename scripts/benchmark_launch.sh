@@ -6,7 +6,7 @@
 #
 # OUT (default docs/results/launch_overhead.json) is written. TF_INTEROP_LIBCUDA and TF_INTEROP_LIBCUDNN
 # choose the libraries; where neither is set and there is no GPU, the stand-ins of the C++ tests serve,
-# which enqueue nothing then. The environment that setup.sh made (VENV) gives CMake and headers.
+# which execute nothing here. The environment that setup.sh made (VENV) gives CMake and headers.
 #   BUILD  a folder where the benchmark has been built (default: build/core, where it is built)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,7 +26,7 @@ if [ -z "${TF_INTEROP_LIBCUDA:-}${TF_INTEROP_LIBCUDNN:-}" ] && ! nvidia-smi -L >
   export TF_INTEROP_LIBCUDA=$build/tests/cc/libfake_cuda.so
   export TF_INTEROP_LIBCUDNN=$build/tests/cc/libfake_cudnn.so
 fi
-# Has no meaning to real libraries.
+# It has no meaning to real libraries.
 export TF_INTEROP_FAKE_CUDNN_NO_WORK=1
 "$build/cc_kernels/launch_overhead" | PYTHONPATH=$PWD python3 -c '
 import json, pathlib, sys
@@ -52,9 +52,9 @@ write_result(
     "What a launch costs the host",
     "What launching one pinned convolution costs the host, beside the bare calls of cuDNN that it "
     "makes, and what the whole call of a stage costs it, from finding what was kept for it to the "
-    "join, with a small convolution on each lane: medians. With stand-ins for libcuda and libcudnn, "
-    "which do no work, this is the share of this project alone. New addresses: results lie elsewhere "
-    "at every call.",
+    "join, with a small convolution on each lane: medians. With new addresses, results lie elsewhere "
+    "at every call. Where the libraries are fake, they are those of the C++ tests: nothing executes, "
+    "so these are the costs of this project, and, with new addresses, of the fake cuDNN noting them.",
     rows, command="scripts/benchmark_launch.sh", made_with=(), **versions,
 )
 ' "$out"
