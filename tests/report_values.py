@@ -118,7 +118,7 @@ def tuned_graph() -> GraphPlan:
         error=0.02,
         predicted_ms=11.5,
         unit_count=4,
-        narrow_op_count=12,
+        unit_op_count=12,
         cores=2,
         compared=compared,
     )

@@ -64,7 +64,7 @@ def stages_run() -> int:
 
 def is_rewritten(stages_before: int) -> bool:
     """Whether stages ran since there were so many, or a graph that was seen has narrow units."""
-    return stages_run() > stages_before or tf_interop.status().narrow_unit_count > 0
+    return stages_run() > stages_before or tf_interop.status().unit_node_count > 0
 
 
 @contextlib.contextmanager

@@ -356,7 +356,7 @@ def _summarize(graphs: tuple[PassReport, ...], call: _Call) -> str:
     stages = [stage for report in graphs for stage in report.plan.stages]
     units = sum(len(report.plan.units) for report in graphs)
     if units:
-        operations = sum(report.narrow_op_count for report in graphs)
+        operations = sum(report.unit_op_count for report in graphs)
         kind = "split" if any(report.plan.split_units for report in graphs) else "narrow"
         text = f"{_count(units, f'{kind} unit')} of {_count(operations, 'operation')}"
         return "; ".join([text, *failures])

@@ -238,7 +238,7 @@ def _nudge(tensor: np.ndarray) -> np.ndarray:
 def _changed(report: Any) -> str:
     """The nodes that units, or stages, take the place of, of all nodes of the graph."""
     in_stages = sum(len(stage.nodes) for stage in report.plan.stages)
-    return f"{report.narrow_op_count + in_stages} of {report.node_count}"
+    return f"{report.unit_op_count + in_stages} of {report.node_count}"
 
 
 @click.command(help=__doc__)

@@ -83,8 +83,8 @@ def test_keras_application(name: str, size: int, least_share: float) -> None:
     status = tf_interop.status()
     assert status.failures == ()
     [report] = status.graphs  # of the graph that came last
-    assert status.narrow_unit_count == len(report.plan.split_units) >= 1
-    assert report.narrow_op_count >= least_share * (report.node_count - _parameters(model))
+    assert status.unit_node_count == len(report.plan.split_units) >= 1
+    assert report.unit_op_count >= least_share * (report.node_count - _parameters(model))
     assert status.plan.graphs[0].split_units == report.plan.split_units
     for ours, stock in zip(found, expected, strict=True):
         # Sums may be added up in another order for another batch size.
@@ -140,7 +140,7 @@ def test_threads_that_share_a_split_unit() -> None:
     expected = [compute(batch) for batch in batches]
     tf_interop.enable(plan=split_plan(model))
     results = in_threads(lambda batch: [compute(batch) for _ in range(20)], batches)
-    assert tf_interop.status().narrow_unit_count == 1
+    assert tf_interop.status().unit_node_count == 1
     for found, stock in zip(results, expected, strict=True):
         for each in found:
             np.testing.assert_allclose(each, stock, rtol=1e-5, atol=1e-6)

@@ -79,7 +79,7 @@ def test_what_is_turned_on_computes_what_stock_does(choose: Choose) -> None:
     np.testing.assert_allclose(infer(model), expected, rtol=1e-5, atol=1e-6)
     status = tf_interop.status()
     assert status.failures == ()
-    assert status.narrow_unit_count == len(graph.plan.narrow_units) > 0
+    assert status.unit_node_count == len(graph.plan.narrow_units) > 0
     assert graph.plan.measured is not None
     assert f"{graph.plan.measured.ratio:.2f}" in str(status)
     for before, after in zip(weights, model.get_weights(), strict=True):
@@ -164,7 +164,7 @@ def test_a_function_and_a_graph(choose: Choose) -> None:
         assert tuning.is_faster
         assert tuning.graphs[0].plan.mode is None
     np.testing.assert_allclose(infer(branches), expected, rtol=1e-5)
-    assert tf_interop.status().narrow_unit_count > 0
+    assert tf_interop.status().unit_node_count > 0
 
 
 @tf.function(input_signature=[tf.TensorSpec((1, 8, 8, 3))], jit_compile=True)
@@ -200,7 +200,7 @@ def failures_with(plan: Plan, run: Callable[[], Any]) -> str:
     tf_interop.enable(plan=plan)
     get_plugin().forget_reports()
     run()
-    assert tf_interop.status().narrow_unit_count == 0
+    assert tf_interop.status().unit_node_count == 0
     return " ".join(each.cause for each in tf_interop.status().failures)
 
 

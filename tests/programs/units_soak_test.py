@@ -129,7 +129,7 @@ SOAK = """
     status = tf_interop.status()
     assert not status.failures, status.failures
     print(json.dumps(dict(threads_and_mib=seen,
-                          narrow_ops=[each.narrow_op_count for each in status.graphs])))
+                          narrow_ops=[each.unit_op_count for each in status.graphs])))
 """
 
 

@@ -37,7 +37,7 @@ def units_on_cpus(plugin_as_after_import: None, monkeypatch: pytest.MonkeyPatch)
 
 def narrow_ops() -> int:
     """The nodes that narrow units took the place of, in all graphs that were seen."""
-    return sum(report.narrow_op_count for report in tf_interop.status().graphs)
+    return sum(report.unit_op_count for report in tf_interop.status().graphs)
 
 
 def pooled_branches(image: tf.Tensor) -> tf.Tensor:
@@ -91,7 +91,7 @@ def test_keras_application(name: str, size: int, least_ops: int) -> None:
     tf_interop.enable("always")
     results = train(model, images)
     assert tf_interop.status().failures == ()
-    assert [report.narrow_op_count >= least_ops for report in tf_interop.status().graphs] == [
+    assert [report.unit_op_count >= least_ops for report in tf_interop.status().graphs] == [
         True,
         True,
     ]
@@ -181,7 +181,7 @@ def test_data_pipeline() -> None:
     images = tf.data.Dataset.from_tensors(IMAGE).repeat(4)
     results = list(images.map(chain, num_parallel_calls=4))
     status = tf_interop.status()
-    assert not status.failures and status.narrow_unit_count, str(status)
+    assert not status.failures and status.unit_node_count, str(status)
     for result in results:
         np.testing.assert_array_equal(result, chain(tf.constant(IMAGE)))
     """,
@@ -271,7 +271,7 @@ def test_a_process_without_the_plugin_gets_no_units() -> None:
         here, there = here_and_there(tf.constant(IMAGE))
         np.testing.assert_array_equal(here, there)
         status = tf_interop.status()
-        assert not status.failures and status.narrow_unit_count, str(status)
+        assert not status.failures and status.unit_node_count, str(status)
     finally:
         worker.kill()
     """,
@@ -357,8 +357,8 @@ def test_the_status_tells_of_narrow_units() -> None:
     tf.function(pooled_branches, autograph=False)(tf.constant(IMAGE))
     status = tf_interop.status()
     [report] = status.graphs
-    assert report.unit_count == status.narrow_unit_count == len(report.plan.narrow_units) > 1
-    assert report.narrow_op_count > report.unit_count
+    assert report.unit_count == status.unit_node_count == len(report.plan.narrow_units) > 1
+    assert report.unit_op_count > report.unit_count
     assert "narrow units" in str(status)
     # What was made narrow is not looked at again.
     assert report.plan.stages == ()

@@ -68,8 +68,8 @@ def test_sets_graphs_of_earlier_settings_apart(plugin_as_after_import: None) -> 
 
 def test_split_units_are_counted_and_in_the_plan_as_narrow_ones_are() -> None:
     split = GraphPlan("f", 2, (), split_units=("a", "b", "c"))
-    report = PassReport("CPU", 9, 2, (), split, 1.0, unit_count=4, narrow_op_count=7)
+    report = PassReport("CPU", 9, 2, (), split, 1.0, unit_count=4, unit_op_count=7)
     status = dataclasses.replace(OFF, graphs=(report,), current_graphs=(report,))
-    assert status.narrow_unit_count == 3
+    assert status.unit_node_count == 3
     assert status.plan.graphs == (split,)
     assert "3 of 4" in str(status)

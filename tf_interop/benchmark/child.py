@@ -243,7 +243,7 @@ def _measure(request: Request, variant: Variant) -> Block:
         # Linux counts in KiB.
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     seen = status()
-    stage_count = seen.stage_count + seen.narrow_unit_count
+    stage_count = seen.stage_count + seen.unit_node_count
     if variant.needs_plan and seen.failures and not stage_count:
         # What ran was stock TensorFlow, and not because the plan says so.
         raise BenchmarkError(f"Expected stages, got none: {seen.failures[0].cause}")

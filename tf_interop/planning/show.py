@@ -33,7 +33,7 @@ _SM_COLUMNS = {
     "memory_stall": "stalls",
 }
 _MEASURED_FIELDS = (
-    *("unit_count", "narrow_op_count", "step_ms", "stock_ms"),
+    *("unit_count", "unit_op_count", "step_ms", "stock_ms"),
     *("ratio", "error", "cores"),
 )
 _ANY = "any"

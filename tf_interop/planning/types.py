@@ -267,7 +267,7 @@ class MeasuredStep:
         error: of `ratio`.
         predicted_ms: what a simulation of TensorFlow's executor gives for the plan.
         unit_count: units of the graph, narrow or not.
-        narrow_op_count: the operations that the narrow ones hold.
+        unit_op_count: the operations that the narrow or split ones hold.
         cores: of the machine, as TensorFlow uses them.
         other_load: the share of them that other programs took meanwhile.
         compared: everything that was measured beside each other, stock first.
@@ -279,7 +279,7 @@ class MeasuredStep:
     error: Annotated[float, msgspec.Meta(ge=0)]
     predicted_ms: Annotated[float, msgspec.Meta(ge=0)]
     unit_count: Annotated[int, msgspec.Meta(ge=0)]
-    narrow_op_count: Annotated[int, msgspec.Meta(ge=0)]
+    unit_op_count: Annotated[int, msgspec.Meta(ge=0)]
     cores: Annotated[int, msgspec.Meta(ge=1)]
     other_load: Share = 0.0
     compared: tuple[ComparedStep, ...] = ()

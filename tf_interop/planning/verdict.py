@@ -39,7 +39,7 @@ def verdict(graph: GraphPlan) -> str:
         gain = f"{measured.ratio:.2f} times as fast as stock TensorFlow"
     how = f"by {len(graph.narrow_units)} units on one core each"
     if graph.split_units:
-        how = f"by splitting the batch over them for {measured.narrow_op_count} operations"
+        how = f"by splitting the batch over them for {measured.unit_op_count} operations"
     return (
         f"{gain} ({measured.step_ms:.1f} ms a step, stock {measured.stock_ms:.1f} ms), measured on "
         f"{measured.cores} cores, {how}."

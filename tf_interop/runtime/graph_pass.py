@@ -65,7 +65,7 @@ class PassReport:
         milliseconds: how long the pass took.
         why_unchanged: empty where stages or narrow units were made, else why not.
         unit_count: units of the graph, narrow or not; 0 where stages are made.
-        narrow_op_count: nodes that narrow units took the place of.
+        unit_op_count: nodes that units took the place of.
     """
 
     device_type: str
@@ -76,7 +76,7 @@ class PassReport:
     milliseconds: float
     why_unchanged: str = ""
     unit_count: int = 0
-    narrow_op_count: int = 0
+    unit_op_count: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +168,7 @@ def run_conv_stage_pass(
                 milliseconds=0.0,
                 why_unchanged=units.why_unchanged,
                 unit_count=units.found_count,
-                narrow_op_count=units.op_count,
+                unit_op_count=units.op_count,
             )
         else:
             taken = convolutions

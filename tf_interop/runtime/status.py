@@ -57,7 +57,7 @@ class Status:
         return sum(len(report.plan.stages) for report in self.graphs)
 
     @property
-    def narrow_unit_count(self) -> int:
+    def unit_node_count(self) -> int:
         """Units of all graphs together that are narrow or split."""
         return sum(len(report.plan.units) for report in self.graphs)
 
@@ -173,7 +173,7 @@ def _graph_table(graphs: Sequence[PassReport]) -> Table:
             measured = report.plan.measured
             cells += [
                 f"{len(report.plan.units)} of {report.unit_count}",
-                str(report.narrow_op_count),
+                str(report.unit_op_count),
                 "" if measured is None else f"{measured.ratio:.2f} ± {measured.error:.2f}",
             ]
         table.add_row(

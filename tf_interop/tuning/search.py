@@ -25,6 +25,7 @@ BATCH_SPLIT = "batch split over all cores"
 _LEAST_GAIN = 0.05
 _FINALISTS = 2
 _THE_CPU = "/device:CPU:0"
+_NONE = frozenset[int]()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,19 +35,16 @@ class Variant:
     Attributes:
         name: for reading.
         narrow: the numbers of the units that are narrow.
+        is_split: whether the batch is split, and no unit is narrow.
         times: of whole steps.
         predicted_ms: the simulated step; 0 where none was simulated.
     """
 
     name: str
     narrow: frozenset[int]
+    is_split: bool
     times: StepTimes
     predicted_ms: float = 0.0
-
-    @property
-    def is_split(self) -> bool:
-        """Whether it splits the batch, and no unit is narrow."""
-        return self.name == BATCH_SPLIT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,14 +95,15 @@ def search_units(
         say("measuring stock TensorFlow")
         bench.add(STOCK, view.graph_def, fetches)
         if not units:
-            (stock,) = _time(bench, {STOCK: frozenset()}, budget_s / 10).values()
+            (stock,) = _time(bench, {STOCK: (_NONE, False)}, budget_s / 10).values()
             return SearchResult((stock,), stock, machine.cores, others.share())
         say(f"measuring all {len(units)} units narrow")
-        candidates = {STOCK: frozenset[int](), ALL_NARROW: frozenset(range(len(units)))}
-        _add(bench, ALL_NARROW, view, units, candidates[ALL_NARROW], fetches)
+        every = frozenset(range(len(units)))
+        candidates = {STOCK: (_NONE, False), ALL_NARROW: (every, False)}
+        _add(bench, ALL_NARROW, view, units, every, fetches)
         if split_units:
             say("measuring the batch split over all cores")
-            candidates[BATCH_SPLIT] = frozenset()
+            candidates[BATCH_SPLIT] = _NONE, True
             _add(bench, BATCH_SPLIT, view, split_units, range(len(split_units)), fetches)
         variants = _time(bench, candidates, max(0.5, min(left() * 0.3, 5.0)))
         unit_times, model = _model(bench, view, units, machine)
@@ -116,7 +115,7 @@ def search_units(
             name = f"{len(narrow)} of {len(units)} units narrow ({number})"
             say(f"measuring {name}")
             _add(bench, name, view, units, narrow, fetches)
-            candidates[name] = narrow
+            candidates[name] = narrow, False
         if len(candidates) > len(variants):
             variants = _time(bench, candidates, max(0.5, left() * 0.5))
         by_ratio = sorted(variants, key=lambda name: variants[name].times.ratio, reverse=True)
@@ -176,10 +175,11 @@ def _add(
 
 
 def _time(
-    bench: StepBench, candidates: dict[str, frozenset[int]], budget_s: float
+    bench: StepBench, candidates: dict[str, tuple[frozenset[int], bool]], budget_s: float
 ) -> dict[str, Variant]:
+    """Times candidates, each by its name with the units that are narrow and whether it is split."""
     times = bench.time(list(candidates), budget_s=budget_s)
-    return {name: Variant(name, candidates[name], each) for name, each in times.items()}
+    return {name: Variant(name, *candidates[name], each) for name, each in times.items()}
 
 
 def _model(

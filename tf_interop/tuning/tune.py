@@ -300,7 +300,7 @@ def _plan_of(
             error=best.times.error,
             predicted_ms=best.predicted_ms,
             unit_count=len(units),
-            narrow_op_count=sum(len(unit.steps) for unit in taken),
+            unit_op_count=sum(len(unit.steps) for unit in taken),
             cores=found.cores,
             other_load=found.other_load,
             compared=tuple(compared),
