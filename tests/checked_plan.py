@@ -135,14 +135,13 @@ class _Player:
         assert len(stage.lanes) > 1 or stage.lanes[0].merged
         if prediction.source is ValueSource.MEASURED:
             for measured in self._problem.stages:
-                whole_us = alone_us if measured.sequential_us is None else measured.sequential_us
-                scale = alone_us / whole_us
+                scale = alone_us / measured.sequential_us
                 values = (measured.latency_us * scale, measured.spread_us * scale)
                 if measured.stage == wanted and said == pytest.approx(
                     (*values, measured.workspace_bytes)
                 ):
                     # As measured: scaling would round a draw into a win.
-                    assert measured.latency_us + measured.spread_us < whole_us
+                    assert measured.latency_us + measured.spread_us < measured.sequential_us
                     return measured.workspace_bytes
             pytest.fail(f"Nothing measured says {said} of {wanted}")
         lanes = []

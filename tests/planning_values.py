@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hypothesis import strategies as st
 from profile_values import HOPPER_SM
@@ -45,6 +45,10 @@ def make_problem(
         spread_us: of the stages.
         memory_budget_bytes: of the problem. Each output takes 10 bytes, each workspace 5.
     """
+
+    def alone_us(names: Iterable[str]) -> float:
+        return sum(latencies_us[name] for name in names)
+
     return PlanningProblem(
         costs=tuple(
             ConvolutionCosts(name, 10, (Candidate("GEMM", latencies_us[name], 5),))
@@ -65,13 +69,14 @@ def make_problem(
                 MeasuredStage(
                     make_lanes(lanes),
                     us,
-                    spread_us=spread_us,
-                    workspace_bytes=5 * len(lanes.split()),
+                    alone_us(make_lanes(lanes).operations),
+                    spread_us,
+                    5 * len(lanes.split()),
                 )
                 for lanes, us in (stages or {}).items()
             ),
             *(
-                MeasuredStage(merge(names), us, spread_us=spread_us, workspace_bytes=7)
+                MeasuredStage(merge(names), us, alone_us(names.split()), spread_us, 7)
                 for names, us in (merged or {}).items()
             ),
         ),
@@ -94,8 +99,8 @@ def merge(names: str, algorithm: str = "WINOGRAD") -> Stage[str]:
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> PlanningProblem:
-    """Small problems with measured stages, several algorithms, groups and memory budgets."""
+def problems(draw: st.DrawFn, most: int = 5) -> PlanningProblem:
+    """Problems with measured stages, several algorithms, groups and memory budgets."""
     kinds = draw(st.integers(1, 4))
     costs = []
     for kind in range(kinds):
@@ -110,7 +115,7 @@ def problems(draw: st.DrawFn) -> PlanningProblem:
                 ),
             )
         )
-    count = draw(st.integers(1, 5))
+    count = draw(st.integers(1, most))
     nodes = []
     for node in range(count):
         predecessors = tuple(f"n{p}" for p in range(node) if draw(st.integers(0, 2)) == 0)
@@ -125,11 +130,9 @@ def problems(draw: st.DrawFn) -> PlanningProblem:
             )
         )
     used = [node.costs for node in nodes]
-    stages = []
-    for size in range(2, min(4, count) + 1):
-        for places in itertools.combinations(range(count), size):
-            if draw(st.booleans()):
-                stages.append(_draw_stage(draw, [used[p] for p in places], costs))
+    sets = [each for size in (2, 3, 4) for each in itertools.combinations(used, size)]
+    chosen = draw(st.lists(st.sampled_from(sets), max_size=16)) if sets else []
+    stages = [_draw_stage(draw, each, costs) for each in chosen]
     return PlanningProblem(
         costs=tuple(costs),
         nodes=tuple(nodes),
@@ -162,7 +165,7 @@ def _draw_stage(
     return MeasuredStage(
         Stage(tuple(made)),
         latency_us=draw(st.integers(3, max(4, int(alone_us)))),
-        sequential_us=draw(st.none() | st.integers(5, 60)),
+        sequential_us=draw(st.just(alone_us) | st.integers(5, 60)),
         spread_us=draw(st.integers(0, 5)),
         workspace_bytes=sum(chosen[name].workspace_bytes for name in names),
     )
@@ -170,7 +173,7 @@ def _draw_stage(
 
 @st.composite
 def problems_to_model(draw: st.DrawFn) -> PlanningProblem:
-    """Small problems of which the kernels are known, for the model to be asked."""
+    """Problems of which the kernels are known, for the model to be asked."""
     problem = draw(problems())
     kernels = st.builds(
         KernelMeasurement,
@@ -261,7 +264,7 @@ def least_latency_us(problem: PlanningProblem, max_lanes: int, max_lane_length: 
                 continue
             orders = itertools.permutations(node_of[name] for name in sorted(names))
             if len(stage.operations) == len(names) and any(takes(stage, each) for each in orders):
-                whole_us = alone_us if measured.sequential_us is None else measured.sequential_us
+                whole_us = measured.sequential_us
                 if measured.latency_us + measured.spread_us < whole_us:
                     yield measured.latency_us / whole_us * alone_us, measured.workspace_bytes
 

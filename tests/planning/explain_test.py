@@ -279,6 +279,15 @@ def test_puts_first_what_is_in_no_stage_and_could_save_most() -> None:
     assert len(rejected) == 5
 
 
+def test_says_what_may_win_before_what_is_known_to_be_slower() -> None:
+    problem = make_problem(
+        dict.fromkeys("abcd", ""), {"a": 9, "b": 9, "c": 4, "d": 1}, {"a b": 20, "a c": 13}
+    )
+    rejected = explained(problem).rejected
+    assert [each.saved_us for each in rejected] == [None, None, None, 0, -2]
+    assert [each.may_win for each in rejected] == [True, True, True, False, False]
+
+
 def test_tells_of_equal_ones_once_and_of_those_in_no_stage() -> None:
     # "p" and "q" come twice; the first "p" shares a stage with "r".
     problem = ten_each({"p": "", "q": "", "r": "", "p2": "p q r", "q2": "p q r"}, {"p r": 12})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import pathlib
@@ -64,25 +65,43 @@ def test_a_wide_beam_is_optimal_for_lanes_of_one(problem: PlanningProblem, max_l
         assert plan.prediction.latency_us == pytest.approx(least_us)
 
 
-@settings(max_examples=300, deadline=None)
-@given(problems() | problems_to_model(), st.sampled_from([EXACT, NARROW]))
-def test_follows_from_its_problem_and_is_never_slower_than_sequential(
-    problem: PlanningProblem, options: PlanOptions
-) -> None:
-    least_us = least_latency_us(problem, EXACT.max_lanes)
-    try:
-        plan = checked_plan(problem, options)
-    except PlanError:
-        assert options is NARROW or least_us == math.inf
-        return
+def check_stages_win(problem: PlanningProblem, options: PlanOptions) -> float:
+    plan = checked_plan(problem, options)
     assert plan.prediction is not None
-    if options is EXACT and least_us < math.inf:
-        assert plan.prediction.latency_us <= least_us + 1e-9
     for stage in plan.stages:
         if len(stage.nodes) > 1:
             assert stage.prediction is not None
             slowest_us = stage.prediction.latency_us + stage.prediction.spread_us
             assert slowest_us < stage.prediction.sequential_us
+    return plan.prediction.latency_us
+
+
+@settings(max_examples=200, deadline=None)
+@given(problems_to_model())
+def test_with_a_model_it_is_no_slower_than_the_best_of_what_was_measured(
+    problem: PlanningProblem,
+) -> None:
+    least_us = least_latency_us(problem, EXACT.max_lanes)
+    if least_us < math.inf:
+        assert check_stages_win(problem, EXACT) <= least_us + 1e-9
+
+
+# What is too wide for a few transitions goes to the beam; other parts of the graph do not.
+any_options = st.builds(
+    PlanOptions,
+    max_lane_length=st.sampled_from([1, 3]),
+    max_transitions=st.integers(0, 20),
+    width=st.integers(1, 4),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(problems(most=12), any_options)
+def test_within_bounds_it_follows_from_its_problem_and_is_never_slower_than_sequential(
+    problem: PlanningProblem, options: PlanOptions
+) -> None:
+    with contextlib.suppress(PlanError):
+        check_stages_win(problem, options)
 
 
 def test_pins_the_algorithm_of_a_convolution_whose_fastest_does_not_fit() -> None:

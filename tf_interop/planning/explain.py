@@ -206,11 +206,12 @@ class _Explainer:
             for alike in sorted(kinds.values(), key=min)[:_MOST_JUDGED]
             for in_stages, minus_gain_us, pair in [min(alike)]
         ]
-        # First of convolutions that are in no stage at all, then of those in different ones.
-        judged.sort(key=lambda each: (each[0], -each[1], each[3]))
+        # First of convolutions that are in no stage at all, then of those in different ones; what
+        # is known to be slower comes after that of which nothing is known.
+        judged.sort(key=lambda each: (each[0], -(each[1] or 0.0), each[3]))
         return tuple(
-            RejectedStage(tuple(nodes[node].name for node in pair), why_not, count)
-            for _, _, why_not, _, pair, count in judged[:_MOST_REJECTED]
+            RejectedStage(tuple(nodes[node].name for node in pair), why_not, count, saved_us)
+            for _, saved_us, why_not, _, pair, count in judged[:_MOST_REJECTED]
         )
 
     def _independent_pairs(self) -> Iterator[tuple[int, int]]:
@@ -222,8 +223,8 @@ class _Explainer:
                 yield other, number
             in_group[node.group] = before | 1 << number
 
-    def _judge(self, pair: tuple[int, int], stage_of: dict[str, int]) -> tuple[float, str]:
-        """What a pair would save as far as values go, 0 for nothing, and why it is no stage."""
+    def _judge(self, pair: tuple[int, int], stage_of: dict[str, int]) -> tuple[float | None, str]:
+        """What a pair would save, None where that is not known, and why it is no stage."""
         lanes = tuple((node,) for node in pair)
         alone_us = sum(self._problem.node_costs[node].fastest.latency_us for node in pair)
         choices = self._costs.choices(lanes)
@@ -241,12 +242,14 @@ class _Explainer:
         measured = self._costs.measured(lanes)
         known = measured or self._costs.usual(lanes)
         why_not = "not measured together, and without kernels or device there is no model"
+        saved_us = None
         if known:
             best = min(known, key=lambda each: each.latency_us)
-            why_not = _no_win_words(best, alone_us - best.latency_us)
+            saved_us = alone_us - best.latency_us
+            why_not = _no_win_words(best, saved_us)
         if self._share_an_image(pair) and not any(each.stage.is_merged for each in measured):
             why_not += "; merged into a wider convolution they were not measured"
-        return 0.0, why_not
+        return saved_us, why_not
 
     def _share_an_image(self, pair: tuple[int, int]) -> bool:
         first, second = (self._problem.nodes[node].merge_key for node in pair)

@@ -9,20 +9,17 @@ is alive.
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 from collections.abc import Sequence
+from typing import cast
 
 from tf_interop.errors import PlanError
-from tf_interop.planning.cost.calibration import ModelCalibration, calibrate_model
+from tf_interop.planning.cost.calibration import calibrate_model
 from tf_interop.planning.cost.stage_costs import Lanes, StageChoice, StageCosts
 from tf_interop.planning.problem import PlanningProblem
-from tf_interop.planning.search.blocks import SearchBounds, search_blocks
-from tf_interop.planning.search.space import (
-    OnProgress,
-    SearchError,
-    SearchResult,
-    Space,
-    StageOption,
-)
+from tf_interop.planning.search.blocks import search_blocks
+from tf_interop.planning.search.space import OnProgress, SearchError, Space, mask_of
 from tf_interop.planning.types import (
     GraphPlan,
     GraphPrediction,
@@ -78,16 +75,8 @@ def make_plan(
     return _Planner(problem, options or PlanOptions()).plan(on_progress)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Unit:
-    """What runs at once: a stage, or a convolution alone."""
-
-    lanes: Lanes
-    choice: StageChoice
-
-    @property
-    def nodes(self) -> tuple[int, ...]:
-        return tuple(sorted(node for lane in self.lanes for node in lane))
+_Unit = tuple[Lanes, StageChoice]
+"""What runs at once, a stage or a convolution alone, and how."""
 
 
 class _Planner:
@@ -96,14 +85,16 @@ class _Planner:
         self._options = options
         self._calibration = calibrate_model(problem)
         self._costs = StageCosts(problem, self._calibration, max_modelled=options.max_modelled)
+        budget = problem.memory_budget_bytes
+        self._budget = math.inf if budget is None else budget
 
     def plan(self, on_progress: OnProgress) -> GraphPlan:
         units, search = self._search(on_progress)
         in_sequence = self._in_sequence()
         if not any(map(self._is_stage, units)):
             # The graph stays as it is then, and runs in its own order, where its memory fits.
-            in_own_order = sorted(units, key=lambda unit: unit.nodes)
-            if self._fits(max(self._peaks(in_own_order), default=0)):
+            in_own_order = sorted(units, key=lambda unit: unit[0])
+            if max(self._peaks(in_own_order), default=0) <= self._budget:
                 units = in_own_order
         stages: list[PlannedStage] = []
         unstaged: list[UnstagedConvolution] = []
@@ -119,8 +110,8 @@ class _Planner:
             stages=tuple(stages),
             batch_size=self._problem.batch_size,
             prediction=GraphPrediction(
-                latency_us=sum(unit.choice.latency_us for unit in units),
-                sequential_us=sum(unit.choice.latency_us for unit in in_sequence),
+                latency_us=sum(choice.latency_us for _, choice in units),
+                sequential_us=sum(choice.latency_us for _, choice in in_sequence),
                 peak_bytes=max(peaks, default=0),
                 sequential_peak_bytes=max(self._peaks(in_sequence), default=0),
                 memory_budget_bytes=self._problem.memory_budget_bytes,
@@ -131,106 +122,91 @@ class _Planner:
 
     def _search(self, on_progress: OnProgress) -> tuple[list[_Unit], str]:
         """The units in the order in which they run, and how they were found."""
-        options = self._options
-        budget = self._problem.memory_budget_bytes
+        options, problem = self._options, self._problem
+        budget = problem.memory_budget_bytes
         space = Space(
-            self._problem.predecessors,
-            self._stage_options,
-            follows=self._problem.follows,
+            problem.predecessors,
+            self._costs.choices,
+            follows=problem.follows,
             available_bytes=None
             if budget is None
-            else lambda done: budget - self._problem.alive_bytes(done),
+            else lambda done: budget - problem.alive_bytes(done),
             max_lanes=options.max_lanes,
             max_lane_length=options.max_lane_length if self._costs.knows_lanes_of_several else 1,
         )
-        bounds = SearchBounds(options.max_transitions, options.width)
         try:
-            result = search_blocks(space, bounds, on_progress=on_progress)
+            stages, exact_nodes = search_blocks(
+                space,
+                max_transitions=options.max_transitions,
+                width=options.width,
+                on_progress=on_progress,
+            )
         except SearchError as error:
             raise PlanError(self._describe_shortage()) from error
-        units = [
-            _Unit(lanes, self._costs.choices(lanes)[option])
-            for lanes, option in zip(result.stages, result.options, strict=True)
-        ]
-        return units, self._describe(result)
-
-    def _stage_options(self, lanes: Lanes) -> Sequence[StageOption]:
-        return [
-            StageOption(choice.latency_us, self._memory_bytes(_Unit(lanes, choice)))
-            for choice in self._costs.choices(lanes)
-        ]
-
-    def _memory_bytes(self, unit: _Unit) -> int:
-        """What a unit needs beside what is alive before it."""
-        outputs = sum(self._problem.node_costs[node].output_bytes for node in unit.nodes)
-        return outputs + unit.choice.workspace_bytes
+        # The options are those that the costs gave.
+        return cast(list[_Unit], list(stages)), self._describe(exact_nodes)
 
     def _peaks(self, units: Sequence[_Unit]) -> list[int]:
         """The memory of each of these units, one after another."""
         peaks = []
         done = 0
-        for unit in units:
-            peaks.append(self._problem.alive_bytes(done) + self._memory_bytes(unit))
-            for node in unit.nodes:
-                done |= 1 << node
+        for lanes, choice in units:
+            peaks.append(self._problem.alive_bytes(done) + choice.memory_bytes)
+            done |= mask_of(_nodes(lanes))
         return peaks
-
-    def _fits(self, peak_bytes: int) -> bool:
-        budget = self._problem.memory_budget_bytes
-        return budget is None or peak_bytes <= budget
 
     def _in_sequence(self) -> list[_Unit]:
         """All nodes in their order, each with the fastest algorithm that fits.
 
         Where none fits in this order, the one that needs least.
         """
-        units = []
+        units: list[_Unit] = []
         for node in range(len(self._problem.nodes)):
-            alive_bytes = self._problem.alive_bytes((1 << node) - 1)
+            left = self._budget - self._problem.alive_bytes((1 << node) - 1)
             lanes = ((node,),)
-            ways = [_Unit(lanes, choice) for choice in self._costs.choices(lanes)]
-            fitting = (way for way in ways if self._fits(alive_bytes + self._memory_bytes(way)))
-            units.append(next(fitting, ways[-1]))
+            choices = self._costs.choices(lanes)
+            fitting = (choice for choice in choices if choice.memory_bytes <= left)
+            units.append((lanes, next(fitting, choices[-1])))
         return units
 
     def _describe_shortage(self) -> str:
         """What one after another would need, each convolution with its least workspace."""
         lanes = [((node,),) for node in range(len(self._problem.nodes))]
-        least = [_Unit(each, self._costs.choices(each)[-1]) for each in lanes]
-        peaks = self._peaks(least)
+        least = [self._costs.choices(each)[-1] for each in lanes]
+        peaks = self._peaks(list(zip(lanes, least, strict=True)))
         node = peaks.index(max(peaks))
-        output_bytes = self._problem.node_costs[node].output_bytes
         return (
             f"Expected memory for convolution '{self._problem.nodes[node].name}', got a budget "
-            f"of {self._problem.memory_budget_bytes} bytes: its output takes {output_bytes}, "
-            f"its workspace at least {least[node].choice.workspace_bytes}, and "
-            f"{peaks[node] - self._memory_bytes(least[node])} are alive before it. Give "
-            f"{peaks[node]} bytes, which are enough for the whole graph, or measure algorithms "
-            "that need less."
+            f"of {self._problem.memory_budget_bytes} bytes: its output takes "
+            f"{self._problem.node_costs[node].output_bytes}, its workspace at least "
+            f"{least[node].workspace_bytes}, and {peaks[node] - least[node].memory_bytes} are "
+            f"alive before it. Give {peaks[node]} bytes, which are enough for the whole graph, or "
+            "measure algorithms that need less."
         )
 
     def _is_stage(self, unit: _Unit) -> bool:
         """Also a single convolution is, where its fastest algorithm does not fit: for its pin."""
-        if len(unit.nodes) > 1:
+        lanes, choice = unit
+        if len(choice.stage.steps) > 1:
             return True
-        (pinned,) = unit.choice.stage.steps
-        fastest = self._problem.node_costs[unit.nodes[0]].fastest
-        return pinned.algorithm is not None and pinned.algorithm != fastest.algorithm
+        fastest = self._problem.node_costs[lanes[0][0]].fastest
+        return choice.stage.steps[0].algorithm not in (None, fastest.algorithm)
 
     def _unstaged(self, unit: _Unit, peak_bytes: int, before_stage: int) -> UnstagedConvolution:
+        lanes, choice = unit
         return UnstagedConvolution(
-            node=self._problem.nodes[unit.nodes[0]].name,
-            algorithm=unit.choice.stage.steps[0].algorithm,
-            latency_us=unit.choice.latency_us,
+            node=self._problem.nodes[lanes[0][0]].name,
+            algorithm=choice.stage.steps[0].algorithm,
+            latency_us=choice.latency_us,
             peak_bytes=peak_bytes,
             before_stage=before_stage,
         )
 
     def _planned_stage(self, unit: _Unit, peak_bytes: int) -> PlannedStage:
-        choice = unit.choice
-        fastest = [self._problem.node_costs[node].fastest for node in unit.nodes]
+        lanes, choice = unit
+        fastest = [self._problem.node_costs[node].fastest for node in _nodes(lanes)]
         sequential_us = sum(each.latency_us for each in fastest)
-        if len(unit.nodes) > 1:
+        if len(fastest) > 1:
             why = (
                 f"planned{', merged into a wider convolution' if choice.stage.is_merged else ''}: "
                 f"{choice.latency_us:.1f} us {choice.source.value} against {sequential_us:.1f} us "
@@ -242,7 +218,7 @@ class _Planner:
                 f"bytes of workspace; {fastest[0].algorithm} takes {sequential_us:.1f} us with "
                 f"{fastest[0].workspace_bytes}"
             )
-        stage = self._costs.place(choice.stage, unit.lanes)
+        stage = self._costs.place(choice.stage, lanes)
         assert stage is not None
         return PlannedStage(
             stage=stage.map(lambda node: self._problem.nodes[node].name),
@@ -257,30 +233,17 @@ class _Planner:
             ),
         )
 
-    def _describe(self, result: SearchResult) -> str:
-        return "; ".join(
-            (
-                self._describe_search(result),
-                self._costs.describe(),
-                _describe_calibration(self._calibration),
-            )
-        )
-
-    def _describe_search(self, result: SearchResult) -> str:
+    def _describe(self, exact_nodes: int) -> str:
         lanes = f"for stages of up to {self._options.max_lanes} lanes"
-        if result.exact_nodes == len(self._problem.nodes):
-            return f"exact {lanes}"
         bounds = f"bounded, width {self._options.width}"
-        if not result.exact_nodes:
-            return f"{bounds}, {lanes}"
-        convolutions = f"{result.exact_nodes} of {len(self._problem.nodes)} convolutions"
-        return f"partly exact ({convolutions}), else {bounds}, {lanes}"
+        count = len(self._problem.nodes)
+        search = f"{bounds}, {lanes}"
+        if exact_nodes == count:
+            search = f"exact {lanes}"
+        elif exact_nodes:
+            search = f"partly exact ({exact_nodes} of {count} convolutions), else {bounds}, {lanes}"
+        return "; ".join((search, self._costs.describe(), self._calibration.describe()))
 
 
-def _describe_calibration(calibration: ModelCalibration) -> str:
-    if not calibration.stages:
-        return f"model not calibrated, trusted to {calibration.spread:.0%}"
-    return (
-        f"model calibrated on {calibration.stages} measured stages, factor "
-        f"{calibration.factor:.2f}, trusted to {calibration.spread:.0%}"
-    )
+def _nodes(lanes: Lanes) -> list[int]:
+    return sorted(itertools.chain(*lanes))

@@ -112,16 +112,21 @@ class MeasuredStage:
             lane it is that of the wider convolution, which need not be one.
         latency_us: from fork to join.
         sequential_us: of the same convolutions one after another, each with its fastest algorithm,
-            measured in the same run; None where that was not done.
+            measured in the same run.
         spread_us: how far the difference of the two may be off.
         workspace_bytes: of all lanes together.
     """
 
     stage: Stage[str]
     latency_us: float
-    sequential_us: float | None = None
+    sequential_us: float
     spread_us: float = 0.0
     workspace_bytes: int = 0
+
+    @property
+    def wins(self) -> bool:
+        """Whether it is faster than one after another by more than the spread, as measured."""
+        return self.latency_us + self.spread_us < self.sequential_us
 
 
 # Without slots: the lookup tables are kept in the instance.

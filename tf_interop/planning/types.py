@@ -14,6 +14,8 @@ from tf_interop.stage import LARGEST_INT, Stage, Step
 
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Microseconds = Annotated[float, msgspec.Meta(ge=0)]
+# Less is told as 0.0 µs.
+_LEAST_SAVED_US = 0.05
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -127,11 +129,19 @@ class RejectedStage:
         nodes: their names.
         why_not: the reason, for reading.
         count: how many such sets there are in the graph, of convolutions that cost the same.
+        saved_us: what running them together would save, as far as it is known: below 0 where it
+            takes longer. None where nothing is known.
     """
 
     nodes: Annotated[tuple[str, ...], msgspec.Meta(min_length=2)]
     why_not: str
     count: Annotated[int, msgspec.Meta(ge=1)] = 1
+    saved_us: float | None = None
+
+    @property
+    def may_win(self) -> bool:
+        """Whether nothing says that one after another they take as long or less."""
+        return self.saved_us is None or self.saved_us >= _LEAST_SAVED_US
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -328,6 +338,11 @@ class GraphPlan:
     def units(self) -> tuple[str, ...]:
         """The units that are narrow or split."""
         return self.narrow_units or self.split_units
+
+    @property
+    def spread_us(self) -> float:
+        """How far the predicted time may be off, if all stages are off alike."""
+        return sum(each.prediction.spread_us for each in self.stages if each.prediction)
 
     @property
     def changes_graph(self) -> bool:

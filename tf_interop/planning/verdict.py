@@ -25,25 +25,44 @@ def verdict(graph: GraphPlan) -> str:
         stages = f"{len(graph.stages)} stages of {staged} of {graph.convolution_count} convolutions"
         if prediction is None:
             return f"{stages}. {no_step}"
-        return (
-            f"{stages}. All are expected to take {prediction.latency_us / 1e3:.2f} ms, one after "
-            f"another {prediction.sequential_us / 1e3:.2f} ms. {no_step}"
-        )
+        expected_us, error_us = prediction.latency_us, graph.spread_us
+        saved_us = prediction.sequential_us - expected_us
+        if saved_us > error_us:
+            gain = (
+                f"{prediction.sequential_us / expected_us:.2f} times as fast expected, of "
+                f"convolutions alone ({_ms(expected_us)} ± {_ms(error_us)}, one after another "
+                f"{_ms(prediction.sequential_us)})"
+            )
+        else:
+            gain = (
+                f"No significant gain expected: {_ms(saved_us)} ± {_ms(error_us)} of "
+                f"{_ms(prediction.sequential_us)} of convolutions"
+            )
+        return f"{gain}, by {stages}. {no_step}"
     if not graph.changes_graph:
         return (
             f"No significant gain over stock TensorFlow ({measured.stock_ms:.1f} ms a step): the "
             "graph is left as it is."
         )
-    gain = "No significant gain over stock TensorFlow"
-    if is_gain(graph):
-        gain = f"{measured.ratio:.2f} times as fast as stock TensorFlow"
     how = f"by {len(graph.narrow_units)} units on one core each"
     if graph.split_units:
         how = f"by splitting the batch over them for {measured.unit_op_count} operations"
+    how = f"measured on {measured.cores} cores, {how}."
+    if is_gain(graph):
+        return (
+            f"{measured.ratio:.2f} times as fast as stock TensorFlow ({measured.step_ms:.1f} ms a "
+            f"step, stock {measured.stock_ms:.1f} ms), {how}"
+        )
+    # The error of the ratio is that of stock's step, in steps of the plan.
+    saved_ms, error_ms = (each * measured.step_ms for each in (measured.ratio - 1, measured.error))
     return (
-        f"{gain} ({measured.step_ms:.1f} ms a step, stock {measured.stock_ms:.1f} ms), measured on "
-        f"{measured.cores} cores, {how}."
+        f"No significant gain over stock TensorFlow: {saved_ms:.1f} ± {error_ms:.1f} ms of "
+        f"{measured.stock_ms:.1f} ms a step, {how}"
     )
+
+
+def _ms(time_us: float) -> str:
+    return f"{time_us / 1e3:.2f} ms"
 
 
 def doubt(graph: GraphPlan) -> str:

@@ -43,8 +43,8 @@ def gpu_problem(
     return PlanningProblem(costs, nodes, stages, sm_count=132, sm_limits=HOPPER_SM)
 
 
-def measured(lanes: str, latency_us: float, **values: float) -> MeasuredStage:
-    return MeasuredStage(make_lanes(lanes), latency_us, **values)
+def measured(lanes: str, latency_us: float, sequential_us: float = 20.0) -> MeasuredStage:
+    return MeasuredStage(make_lanes(lanes), latency_us, sequential_us)
 
 
 def stage_costs(problem: PlanningProblem, max_modelled: int = 1000) -> StageCosts:
@@ -150,7 +150,7 @@ def test_calibrates_by_the_median_and_trusts_as_far_as_ratios_scatter() -> None:
 def test_does_not_calibrate_on_what_was_merged() -> None:
     problem = known_pairs(11, 12, 15)
     merged = tuple(
-        MeasuredStage(merge(" ".join(stage.stage.operations), "GEMM"), 40)
+        MeasuredStage(merge(" ".join(stage.stage.operations), "GEMM"), 40, 20)
         for stage in problem.stages
     )
     both = dataclasses.replace(problem, stages=(*problem.stages, *merged))
@@ -159,7 +159,7 @@ def test_does_not_calibrate_on_what_was_merged() -> None:
 
 def test_what_was_measured_merged_is_not_what_was_measured_side_by_side() -> None:
     # Merged the two lose; the model says that on lanes of their own they win.
-    stage = MeasuredStage(merge("a b", "GEMM"), 19)
+    stage = MeasuredStage(merge("a b", "GEMM"), 19, 20)
     (choice,) = choices(stage_costs(dataclasses.replace(PAIR, stages=(stage,))), "a b")
     assert (choice.source, len(choice.stage.lanes)) == (ValueSource.MODELLED, 2)
 
@@ -204,6 +204,6 @@ def test_models_a_lane_of_several_as_its_kernels_one_after_another() -> None:
 def test_a_measured_stage_with_these_lanes_goes_before_the_model(
     lanes: str, source: ValueSource
 ) -> None:
-    costs = stage_costs(dataclasses.replace(CHAIN, stages=(measured(lanes, 25),)))
+    costs = stage_costs(dataclasses.replace(CHAIN, stages=(measured(lanes, 25, 40),)))
     (choice,) = choices(costs, "a>b c")
     assert choice.source is source

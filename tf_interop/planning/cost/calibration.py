@@ -39,6 +39,15 @@ class ModelCalibration:
     spread: float = UNCALIBRATED_SPREAD
     stages: int = 0
 
+    def describe(self) -> str:
+        """How far the model is trusted, for reading."""
+        if not self.stages:
+            return f"model not calibrated, trusted to {self.spread:.0%}"
+        return (
+            f"model calibrated on {self.stages} measured stages, factor {self.factor:.2f}, trusted "
+            f"to {self.spread:.0%}"
+        )
+
 
 def calibrate_model(problem: PlanningProblem) -> ModelCalibration:
     """Learns from measured stages; as it is, where there are fewer than three.

@@ -66,11 +66,11 @@ class StageChoice:
 
     Attributes:
         stage: of the names of ConvolutionCosts.
-        latency_us: what the stage takes, as far as sums over stages go: where its sequence was
-            measured in the same run, what its convolutions take alone less the share that was
-            saved.
+        latency_us: what the stage takes, as far as sums over stages go: where it was measured, what
+            its convolutions take alone less the share that was saved.
         spread_us: how far that may be off.
         workspace_bytes: of all lanes together.
+        memory_bytes: that, and the results.
         source: whether it was measured.
     """
 
@@ -78,6 +78,7 @@ class StageChoice:
     latency_us: float
     spread_us: float
     workspace_bytes: int
+    memory_bytes: int
     source: ValueSource
 
 
@@ -161,7 +162,7 @@ class StageCosts:
             return self._alone(names[0])[:1]
         alone_us = self._alone_us(names)
         return [
-            _as_choice(self._problem.stages[number], alone_us)
+            self._as_choice(self._problem.stages[number], alone_us)
             for number in self._measured.get(names, ())
             if self._can_be_placed(number, lanes)
         ]
@@ -217,7 +218,7 @@ class StageCosts:
 
     def _alone(self, name: str) -> list[StageChoice]:
         return [
-            StageChoice(
+            self._choice(
                 Stage.in_sequence([Step(name, candidate.algorithm)]),
                 candidate.latency_us,
                 candidate.spread_us,
@@ -227,12 +228,36 @@ class StageCosts:
             for candidate in self._problem.costs_by_name[name].fastest_first
         ]
 
+    def _choice(
+        self,
+        stage: Stage[str],
+        latency_us: float,
+        spread_us: float,
+        workspace_bytes: int,
+        source: ValueSource,
+    ) -> StageChoice:
+        by_name = self._problem.costs_by_name
+        output_bytes = sum(by_name[name].output_bytes for name in stage.operations)
+        memory_bytes = output_bytes + workspace_bytes
+        return StageChoice(stage, latency_us, spread_us, workspace_bytes, memory_bytes, source)
+
+    def _as_choice(self, measured: MeasuredStage, alone_us: float) -> StageChoice:
+        # The sum of times alone is not the time of the sequence; the share that was saved stays.
+        scale = alone_us / measured.sequential_us
+        return self._choice(
+            measured.stage,
+            measured.latency_us * scale,
+            measured.spread_us * scale,
+            measured.workspace_bytes,
+            ValueSource.MEASURED,
+        )
+
     def _together(
         self, lanes: Lanes, names: _Names, measured_numbers: Sequence[int]
     ) -> list[StageChoice]:
         alone_us = self._alone_us(itertools.chain(*names))
         measured = [
-            (_wins(stage, alone_us), _as_choice(stage, alone_us))
+            (stage.wins, self._as_choice(stage, alone_us))
             for stage in (self._problem.stages[number] for number in measured_numbers)
         ]
         known = {algorithms_of(choice.stage) for _, choice in measured}
@@ -353,7 +378,7 @@ class StageCosts:
             # No stage ends before its longest lane alone, whatever the calibration says.
             latency_us = max(modelled_us * self._calibration.factor, longest_us)
             if best is None or latency_us < best.latency_us:
-                best = StageChoice(
+                best = self._choice(
                     stage,
                     latency_us,
                     latency_us * self._calibration.spread,
@@ -379,24 +404,6 @@ def _can_be_made(problem: PlanningProblem, stage: Stage[str]) -> bool:
         for lane in stage.lanes
         for step in lane.steps
     )
-
-
-def _as_choice(measured: MeasuredStage, alone_us: float) -> StageChoice:
-    # The sum of times alone is not the time of the sequence; the share that was saved stays.
-    scale = 1.0 if measured.sequential_us is None else alone_us / measured.sequential_us
-    return StageChoice(
-        stage=measured.stage,
-        latency_us=measured.latency_us * scale,
-        spread_us=measured.spread_us * scale,
-        workspace_bytes=measured.workspace_bytes,
-        source=ValueSource.MEASURED,
-    )
-
-
-def _wins(measured: MeasuredStage, alone_us: float) -> bool:
-    """Whether a measured stage wins by more than its spread, by the values as measured."""
-    whole_us = alone_us if measured.sequential_us is None else measured.sequential_us
-    return measured.latency_us + measured.spread_us < whole_us
 
 
 def _latency_us(lane: Sequence[Candidate]) -> float:

@@ -21,19 +21,26 @@ import heapq
 import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from tf_interop.planning.search.space import SearchError, SearchResult, Space, bits_of, mask_of
+from tf_interop.planning.search.space import (
+    Schedule,
+    SearchError,
+    Space,
+    StageOption,
+    bits_of,
+    mask_of,
+)
 
 # Stages are made of so many of the nodes that are ready, those with the longest way to the end.
 _MAX_READY = 8
 _MOST_ALIKE = 2
 
-_Way = tuple[float, int, int]
-"""An option: what it saves against its nodes alone, its memory, its place."""
+_Way = tuple[float, StageOption]
+"""What an option saves against its nodes alone, and the option."""
 
 
 def search_in_bounds(
     space: Space, *, width: int, on_nodes: Callable[[int], None] = lambda count: None
-) -> SearchResult:
+) -> Schedule:
     """Finds stages that take no longer than all nodes one after another.
 
     Args:
@@ -55,7 +62,7 @@ class _State:
     done: int
     saved_us: float
     stage: int = 0
-    option: int = 0
+    option: StageOption | None = None
     before: _State | None = None
     ready: int = 0
 
@@ -76,7 +83,7 @@ class _Beam:
             rest = max((self._urgency[each] for each in space.readers[node]), default=0.0)
             self._urgency[node] = self._alone_us[node] + rest
 
-    def search(self, on_nodes: Callable[[int], None]) -> SearchResult:
+    def search(self, on_nodes: Callable[[int], None]) -> Schedule:
         count = len(self._space)
         start = _State(0, 0.0)
         layers: list[dict[int, _State]] = [{} for _ in range(count + 1)]
@@ -85,7 +92,7 @@ class _Beam:
             followed = self._most_promising(layers[size].values())
             layers[size].clear()
             for state in followed:
-                for stage, (saved_us, _, option) in self._follow(state):
+                for stage, (saved_us, option) in self._follow(state):
                     saved_us += state.saved_us
                     done = state.done | stage
                     layer = layers[done.bit_count()]
@@ -100,11 +107,11 @@ class _Beam:
                 "search. Give more memory, or candidates that need less."
             )
         state = max(ends, key=lambda end: end.saved_us)
-        units = []
-        while state.before is not None:
-            units.append((state.stage, state.option))
+        stages = []
+        while state.before is not None and state.option is not None:
+            stages.append((state.stage, state.option))
             state = state.before
-        return self._space.result(reversed(units))
+        return self._space.schedule(reversed(stages))
 
     def _one_after_another(self, state: _State) -> list[_State]:
         """The end of all nodes in their own order; none where one of them finds no memory."""
@@ -113,7 +120,7 @@ class _Beam:
             if way is None:
                 return []
             done = state.done | 1 << node
-            state = _State(done, state.saved_us + way[0], 1 << node, way[2], state)
+            state = _State(done, state.saved_us + way[0], 1 << node, way[1], state)
         return [state]
 
     def _most_promising(self, states: Collection[_State]) -> list[_State]:
@@ -209,8 +216,8 @@ class _Beam:
             alone_us = sum(self._alone_us[node] for node in bits_of(stage))
             ways = self._ways[stage] = tuple(
                 [
-                    (alone_us - option.latency_us, option.memory_bytes, place)
-                    for place, option in enumerate(self._space.options(stage))
+                    (alone_us - option.latency_us, option)
+                    for option in self._space.options(stage)
                     if option.latency_us < alone_us or not stage & (stage - 1)
                 ]
             )
@@ -220,4 +227,4 @@ class _Beam:
 def _best(ways: Sequence[_Way], available: int | None) -> _Way | None:
     if available is None:
         return ways[0] if ways else None
-    return next((way for way in ways if way[1] <= available), None)
+    return next((way for way in ways if way[1].memory_bytes <= available), None)

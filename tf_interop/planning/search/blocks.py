@@ -9,90 +9,66 @@ beam.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import itertools
-from collections.abc import Callable
 
 from tf_interop.planning.search.beam import search_in_bounds
 from tf_interop.planning.search.exact import search_exactly
 from tf_interop.planning.search.space import (
+    Lanes,
     OnProgress,
-    SearchResult,
+    Schedule,
     SearchTooWideError,
     Space,
+    StageOption,
     shift,
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class SearchBounds:
-    """How far to search.
-
-    Attributes:
-        max_transitions: of the exact search of one block; with more the block is searched in
-            bounds.
-        width: of the beam.
-    """
-
-    max_transitions: int
-    width: int
-
-
 def search_blocks(
-    space: Space, bounds: SearchBounds, *, on_progress: OnProgress = lambda words: None
-) -> SearchResult:
+    space: Space,
+    *,
+    max_transitions: int,
+    width: int,
+    on_progress: OnProgress = lambda words: None,
+) -> tuple[Schedule, int]:
     """Finds the stages of a graph.
 
     Args:
         space: the graph.
-        bounds: how far to search.
+        max_transitions: of the exact search of one block; with more the block is searched in
+            bounds.
+        width: of the beam.
         on_progress: told how far the search is. It goes back to the beginning of a block that turns
             out to be too wide.
+
+    Returns:
+        The stages, and how many nodes are in blocks that were searched exactly.
 
     Raises:
         SearchError: a node finds no memory.
     """
-    blocks = find_blocks(space)
-    results: list[SearchResult] = []
+    stages: list[tuple[Lanes, StageOption]] = []
     exact_nodes = 0
-    # Each search has a part of its own, so that what it remembers goes with it.
-    for block in blocks:
-        found, is_exact = _search(
-            space.part(block.start, block.stop),
-            bounds,
-            lambda nodes, start=block.start: on_progress(  # type: ignore[misc]
-                f"{start + nodes} of {len(space)} convolutions"
-            ),
-        )
-        exact_nodes += len(block) * is_exact
-        results.append(found)
-    return SearchResult(
-        stages=tuple(
-            shift(lanes, block.start)
-            for block, found in zip(blocks, results, strict=True)
-            for lanes in found.stages
-        ),
-        options=tuple(option for found in results for option in found.options),
-        latency_us=sum(found.latency_us for found in results),
-        exact_nodes=exact_nodes,
-    )
+    for block in find_blocks(space):
+        # A part of its own for each search, so that what it remembers goes with it.
+        part = space.part(block.start, block.stop)
 
+        def on_nodes(nodes: int, start: int = block.start) -> None:
+            on_progress(f"{start + nodes} of {len(space)} convolutions")
 
-def _search(
-    part: Space, bounds: SearchBounds, on_nodes: Callable[[int], None]
-) -> tuple[SearchResult, bool]:
-    """The stages of a block, and whether there are none better."""
-    found = None
-    with contextlib.suppress(SearchTooWideError):
-        # What is too wide with lanes of one node is so with others too.
-        for space in (part.with_lanes_of_one(), part) if part.may_follow else (part,):
-            found = search_exactly(space, max_transitions=bounds.max_transitions)
-        on_nodes(len(part))
-        assert found is not None
-        return found, True
-    # Not above, where the error holds what the exact search remembered.
-    return found or search_in_bounds(part, width=bounds.width, on_nodes=on_nodes), False
+        found = None
+        try:
+            # What is too wide with lanes of one node is so with others too.
+            for each in (part.with_lanes_of_one(), part) if part.may_follow else (part,):
+                found = search_exactly(each, max_transitions=max_transitions)
+            exact_nodes += len(block)
+            on_nodes(len(block))
+        except SearchTooWideError:
+            pass
+        # Not above, where the error holds what the exact search remembered.
+        found = found or search_in_bounds(part, width=width, on_nodes=on_nodes)
+        stages += [(shift(lanes, block.start), option) for lanes, option in found]
+    return tuple(stages), exact_nodes
 
 
 def find_blocks(space: Space) -> list[range]:

@@ -14,21 +14,20 @@ are where memory is short.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 
 from tf_interop.planning.search.space import (
+    Schedule,
     SearchError,
-    SearchResult,
     SearchTooWideError,
     Space,
+    StageOption,
     bits_of,
 )
 
-_Best = tuple[float, int, int]
-"""The latency of a state, the ending that gives it, and the option of that."""
 
-
-def search_exactly(space: Space, *, max_transitions: int | None = None) -> SearchResult:
+def search_exactly(space: Space, *, max_transitions: int | None = None) -> Schedule:
     """Finds the stages with the least latency.
 
     Args:
@@ -45,34 +44,32 @@ def search_exactly(space: Space, *, max_transitions: int | None = None) -> Searc
         SearchError: no schedule is allowed.
     """
     whole = (1 << len(space)) - 1
-    best: dict[int, _Best | None] = {0: (0.0, 0, 0)}
+    latency_us = {0: 0.0}
+    last: dict[int, tuple[int, StageOption]] = {}
     is_sure = space.max_lane_length == 1
     for state in _reachable(space, whole, max_transitions):
-        found: _Best | None = None
         for ending in _endings(space, state):
             if not is_sure and space.lanes(ending) is None:
                 continue
-            before = best[state & ~ending]
-            if before is None:
+            before_us = latency_us.get(state & ~ending)
+            if before_us is None:
                 continue
-            choice = space.choose(ending, space.available(state & ~ending))
-            if choice is not None:
-                latency_us = before[0] + choice[1].latency_us
-                if found is None or latency_us < found[0]:
-                    found = latency_us, ending, choice[0]
-        best[state] = found
-    units = []
+            option = space.choose(ending, space.available(state & ~ending))
+            if option is not None:
+                total_us = before_us + option.latency_us
+                if total_us < latency_us.get(state, math.inf):
+                    latency_us[state], last[state] = total_us, (ending, option)
+    stages = []
     state = whole
     while state:
-        last = best[state]
-        if last is None:
+        if state not in last:
             raise SearchError(
                 f"Expected a schedule for {len(space)} nodes, got none: every stage that holds "
                 "some of them is ruled out, or finds no memory."
             )
-        units.append(last[1:])
-        state &= ~last[1]
-    return space.result(reversed(units))
+        stages.append(last[state])
+        state &= ~stages[-1][0]
+    return space.schedule(reversed(stages))
 
 
 def _reachable(space: Space, whole: int, max_transitions: int | None) -> list[int]:

@@ -7,24 +7,23 @@ with more memory; then the fastest is taken that fits beside what is alive.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
 
 Lanes = tuple[tuple[int, ...], ...]
 """The lanes of a stage, each with its nodes in order; lanes in the order of their first nodes."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class StageOption:
-    """One way to run a stage.
+class StageOption(Protocol):
+    """One way to run a stage."""
 
-    Attributes:
-        latency_us: what it takes.
-        memory_bytes: what it needs beside what is alive before it: its outputs and workspaces.
-    """
+    @property
+    def latency_us(self) -> float:
+        """What it takes."""
 
-    latency_us: float
-    memory_bytes: int = 0
+    @property
+    def memory_bytes(self) -> int:
+        """What it needs beside what is alive before it: its outputs and workspaces."""
 
 
 StageOptions = Callable[[Lanes], Sequence[StageOption]]
@@ -33,22 +32,8 @@ StageOptions = Callable[[Lanes], Sequence[StageOption]]
 AvailableBytes = Callable[[int], int]
 """Memory that is left for a stage, by the nodes that have run before it (bit i: node i)."""
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SearchResult:
-    """What a search found.
-
-    Attributes:
-        stages: the stages in the order in which they run; together they hold every node once.
-        options: for each stage the place of the option that was taken.
-        latency_us: the sum of their latencies.
-        exact_nodes: of blocks that were searched exactly; the others were in bounds.
-    """
-
-    stages: tuple[Lanes, ...]
-    options: tuple[int, ...]
-    latency_us: float
-    exact_nodes: int = 0
+Schedule = tuple[tuple[Lanes, StageOption], ...]
+"""The stages in the order in which they run, each with how; together they hold every node once."""
 
 
 OnProgress = Callable[[str], None]
@@ -181,25 +166,21 @@ class Space:
         """Memory that is left when these nodes have run; None where it does not matter."""
         return None if self._available_bytes is None else self._available_bytes(done)
 
-    def choose(self, nodes: int, available: int | None) -> tuple[int, StageOption] | None:
-        """The fastest option that needs no more memory, after its place."""
-        for choice in enumerate(self.options(nodes)):
-            if available is None or choice[1].memory_bytes <= available:
-                return choice
+    def choose(self, nodes: int, available: int | None) -> StageOption | None:
+        """The fastest option that needs no more memory."""
+        for option in self.options(nodes):
+            if available is None or option.memory_bytes <= available:
+                return option
         return None
 
     def alone_us(self, nodes: int) -> float:
         """What nodes take one after another, each in its fastest way."""
         return sum(self.options(1 << node)[0].latency_us for node in bits_of(nodes))
 
-    def result(self, units: Iterable[tuple[int, int]]) -> SearchResult:
-        """The result of a search: the nodes of each stage, and its option."""
-        units = list(units)
-        lanes = [self.lanes(nodes) for nodes, _ in units]
-        return SearchResult(
-            tuple(each for each in lanes if each is not None),
-            tuple(option for _, option in units),
-            sum(self.options(nodes)[option].latency_us for nodes, option in units),
+    def schedule(self, stages: Iterable[tuple[int, StageOption]]) -> Schedule:
+        """Stages given by their nodes, with lanes."""
+        return tuple(
+            (lanes, option) for nodes, option in stages if (lanes := self.lanes(nodes)) is not None
         )
 
     def _make_lanes(self, mask: int) -> Lanes | None:
