@@ -201,18 +201,19 @@ class _Explainer:
                 key = (*sorted(nodes[node].costs for node in pair), self._share_an_image(pair))
                 in_stages = sum(each is not None for each in its)
                 kinds.setdefault(key, []).append((in_stages, -gain_us, pair))
-        judged = [
-            (in_stages, *self._judge(pair, stage_of), minus_gain_us, pair, len(alike))
-            for alike in sorted(kinds.values(), key=min)[:_MOST_JUDGED]
-            for in_stages, minus_gain_us, pair in [min(alike)]
-        ]
-        # First of convolutions that are in no stage at all, then of those in different ones; what
-        # is known to be slower comes after that of which nothing is known.
-        judged.sort(key=lambda each: (each[0], -(each[1] or 0.0), each[3]))
-        return tuple(
-            RejectedStage(tuple(nodes[node].name for node in pair), why_not, count, saved_us)
-            for _, saved_us, why_not, _, pair, count in judged[:_MOST_REJECTED]
+        judged = []
+        for alike in sorted(kinds.values(), key=min)[:_MOST_JUDGED]:
+            in_stages, minus_gain_us, pair = min(alike)
+            saved_us, why_not = self._judge(pair, stage_of)
+            names = tuple(nodes[node].name for node in pair)
+            judged.append(
+                (in_stages, minus_gain_us, RejectedStage(names, why_not, len(alike), saved_us))
+            )
+        # First of convolutions that are in no stage at all, then of those in different ones.
+        judged.sort(
+            key=lambda each: (each[0], not each[2].may_win, -(each[2].saved_us or 0.0), each[1])
         )
+        return tuple(each for _, _, each in judged[:_MOST_REJECTED])
 
     def _independent_pairs(self) -> Iterator[tuple[int, int]]:
         ancestors = Space(self._problem.predecessors, lambda _: ()).ancestors
