@@ -56,6 +56,17 @@ def test_goes_on_with_lanes_where_pairs_win_nothing() -> None:
     assert stages_of(result) == (((0, 2), (1, 3)),)
 
 
+def test_a_lane_goes_on_with_what_is_ready_alone() -> None:
+    # 3 waits for 1 too.
+    latencies_us = {((0, 3), (2,)): 1.0} | {((node,),): 10.0 for node in range(4)}
+
+    def options(lanes: Lanes) -> list[Option]:
+        return [Option(latencies_us[lanes])] if lanes in latencies_us else []
+
+    space = Space([[], [], [], [0, 1]], options, max_lane_length=2)
+    assert stages_of(search_in_bounds(space, width=8)) == (((1,),), ((0, 3), (2,)))
+
+
 def test_makes_no_wider_stage_than_allowed() -> None:
     space = Space([[]] * 5, lambda lanes: [Option(10.0 + len(lanes))], max_lanes=2)
     assert sorted(map(len, stages_of(search_in_bounds(space, width=32)))) == [1, 2, 2]
@@ -100,6 +111,9 @@ def test_a_stage_leaves_nothing_out_between_two_of_its_nodes() -> None:
     space = Space([[], [0], [0, 1]], one_way, max_lane_length=3)
     assert space.lanes(0b101) is None
     assert space.lanes(0b111) == ((0, 1, 2),)
+    # 2 waits for 0 too, and may follow 1 alone.
+    space = Space([[], [0], [0, 1]], one_way, follows=[[], [0], [1]], max_lane_length=3)
+    assert space.lanes(0b111) is None
 
 
 def test_says_that_no_schedule_is_allowed() -> None:
