@@ -57,14 +57,16 @@ def test_goes_on_with_lanes_where_pairs_win_nothing() -> None:
 
 
 def test_a_lane_goes_on_with_what_is_ready_alone() -> None:
-    # 3 waits for 1 too.
-    latencies_us = {((0, 3), (2,)): 1.0} | {((node,),): 10.0 for node in range(4)}
+    # 3 waits for 1 too, else 1 would be kept back for 4.
+    latencies_us = {((node,),): 10.0 for node in range(5)}
+    latencies_us |= {((0, 3), (2,)): 1.0, ((1,), (4,)): 1.0}
 
     def options(lanes: Lanes) -> list[Option]:
         return [Option(latencies_us[lanes])] if lanes in latencies_us else []
 
-    space = Space([[], [], [], [0, 1]], options, max_lane_length=2)
-    assert stages_of(search_in_bounds(space, width=8)) == (((1,),), ((0, 3), (2,)))
+    space = Space([[], [], [], [0, 1], [2]], options, max_lane_length=2)
+    expected = (((1,),), ((0, 3), (2,)), ((4,),))
+    assert stages_of(search_in_bounds(space, width=8)) == expected
 
 
 def test_makes_no_wider_stage_than_allowed() -> None:
