@@ -286,6 +286,11 @@ absl::Status UnitReader::FindStepsOfBatch() {
       return InvalidArgument("Expected results of steps that read a split input, got result ", i,
                              ", which does not depend on any.");
     }
+    const DataType dtype = context_->output_type(static_cast<int>(i));
+    if (!tensorflow::DataTypeCanUseMemcpy(dtype)) {
+      return InvalidArgument("Expected numbers as results of a split unit, got a ",
+                             DataTypeString(dtype), " as result ", i, ".");
+    }
   }
   return absl::OkStatus();
 }

@@ -413,6 +413,22 @@ CALL = NodeDef(name="odd", op="CollectiveReduce", input=["inputs:0"])
         (setting(Tout=[tf.half]), ["Expected a half as result 0", "a float"]),
         (setting(steps=[b"\xff"]), ["a serialized NodeDef at step 0"]),
         (setting(constant_inputs=[4]), ["constant_inputs from 0 to 3", "got 4"]),
+        (setting(split_inputs=[4]), ["split_inputs from 0 to 3", "got 4"]),
+        (setting(split_inputs=[0, -1]), ["split_inputs from 0 to 3", "got -1"]),
+        (setting(split_inputs=[0], results=["inputs:0"]), ["result 0, which does not depend"]),
+        (
+            setting(split_inputs=[3], results=["steps:4:0", "steps:0:0"], Tout=[tf.float32] * 2),
+            ["result 1, which does not depend"],
+        ),
+        (
+            setting(
+                split_inputs=[0],
+                steps=[operation("text", "AsString", ["inputs:0"]).SerializeToString()],
+                results=["steps:0:0"],
+                Tout=[tf.string],
+            ),
+            ["numbers as results of a split unit", "got a string as result 0"],
+        ),
         (setting(output_shapes=[[], []]), ["output_shapes of 1 outputs", "got 2"]),
     ],
 )
@@ -445,3 +461,100 @@ def test_a_step_fails_as_the_own_op_does(unit: Any) -> None:
         assert "[at step 'failing' of the unit]" in str(error.value)
     fitting = np.ones([3, 5], np.float32)
     assert_same_bits(run(left, fitting), own(tf.constant(left), tf.constant(fitting)))
+
+
+def split(
+    unit: Any, steps: Sequence[NodeDef], results: Sequence[str], values: Sequence[Any], **given: Any
+) -> list[np.ndarray]:
+    """Runs the op with two threads for the parts of a batch; the first input is split."""
+    config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=2, use_per_session_threads=True)
+    with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
+        inputs = [tf.compat.v1.placeholder(value.dtype) for value in values]
+        attributes = {"Tout": [tf.float32] * len(results), "split_inputs": [0]} | given
+        serialized = [step.SerializeToString() for step in steps]
+        outputs = unit(inputs=inputs, steps=serialized, results=results, **attributes)
+        return list(session.run(outputs, dict(zip(inputs, values, strict=True))))
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 7])
+def test_parts_of_a_batch_give_the_very_bits_of_the_whole(unit: Any, batch_size: int) -> None:
+    values = values_of_chain(batch_size)
+    results = ["steps:0:0", "steps:4:0"]
+    expected = stock(chain(), results)(*values)
+    for given in ({}, {"batch_sizes": [3]}, {"constant_inputs": [1]}):
+        found = split(unit, chain(), results, values, **given)
+        assert_same_bits(list(map(tf.constant, found)), expected)
+
+
+def test_parts_do_not_write_what_they_share(unit: Any) -> None:
+    # The steps on the shared input alone run before all parts, whatever their place is.
+    steps = [
+        operation("shared", "Neg", ["inputs:1"]),
+        operation("part", "AddV2", ["inputs:0", "steps:0:0"]),
+        operation("activated", "Relu", ["steps:0:0"]),
+        operation("again", "Mul", ["steps:1:0", "steps:2:0"]),
+        operation("image", "Neg", ["inputs:0"]),
+        operation("sum", "AddV2", ["steps:4:0", "steps:3:0"]),
+    ]
+    image = RANDOM.standard_normal([4, 64, 64]).astype(np.float32)
+    shared = RANDOM.standard_normal([1, 64, 64]).astype(np.float32)
+    given = image.copy(), shared.copy()
+    [result] = split(unit, steps, ["steps:5:0"], given)
+    np.testing.assert_array_equal(result, -image + (image - shared) * np.maximum(-shared, 0))
+    for value, expected in zip(given, (image, shared), strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("sizes", [[3, 15], [-1, 3, 5], [3, 3, -1]])
+def test_sizes_of_the_whole_batch_are_for_a_part_those_of_the_part(
+    unit: Any, dtype: Any, sizes: list[int]
+) -> None:
+    reshape = operation("reshape", "Reshape", ["inputs:0", "inputs:1"])
+    reshape.attr["Tshape"].type = tf.as_dtype(dtype).as_datatype_enum
+    image = RANDOM.standard_normal([3, 5, 3]).astype(np.float32)
+    [result] = split(unit, [reshape], ["steps:0:0"], [image, np.array(sizes, dtype)])
+    np.testing.assert_array_equal(result, image.reshape(sizes))
+
+
+def test_inputs_that_do_not_agree_about_the_batch_are_not_split(unit: Any) -> None:
+    add = [operation("add", "AddV2", ["inputs:0", "inputs:1"])]
+    images = np.ones([4, 3], np.float32)
+    for other in (np.ones([1, 3], np.float32), np.float32(1)):
+        for values in ([images, other], [other, images]):
+            [result] = split(unit, add, ["steps:0:0"], values, split_inputs=[0, 1])
+            np.testing.assert_array_equal(result, images + 1)
+
+
+def test_the_error_of_one_part_is_that_of_its_step(unit: Any) -> None:
+    gather = NodeDef(name="gather", op="GatherV2", input=["inputs:1", "inputs:0", "inputs:2"])
+    gather.attr["Tparams"].type = tf.float32.as_datatype_enum
+    for name in ("Tindices", "Taxis"):
+        gather.attr[name].type = tf.int32.as_datatype_enum
+    steps = [gather, operation("relu", "Relu", ["steps:0:0"])]
+    table, axis = np.arange(5, dtype=np.float32), np.int32(0)
+    for wrong in ([0, 1, 2, 7], [7, 1, 2, 3]):
+        with pytest.raises(tf.errors.InvalidArgumentError) as error:
+            split(unit, steps, ["steps:1:0"], [np.array(wrong, np.int32), table, axis])
+        assert "= 7 is not in [0, 5)" in str(error.value)
+        assert "[at step 'gather' of the unit]" in str(error.value)
+    [result] = split(unit, steps, ["steps:1:0"], [np.array([4, 0, 3], np.int32), table, axis])
+    np.testing.assert_array_equal(result, [4, 0, 3])
+
+
+@pytest.mark.parametrize(
+    ("operands", "words"),
+    [
+        # Of the images of a part, by channels; of images by images.
+        ({"transpose_a": True}, ["results of", "images of a batch of 3", "[4,4]"]),
+        ({"transpose_b": True}, ["parts of one shape", "[2,2]", "[2,1]"]),
+    ],
+)
+def test_results_that_are_not_of_a_batch(
+    unit: Any, operands: dict[str, bool], words: list[str]
+) -> None:
+    product = [operation("product", "MatMul", ["inputs:0", "inputs:0"], **operands)]
+    with pytest.raises(tf.errors.InternalError) as error:
+        split(unit, product, ["steps:0:0"], [np.ones([3, 4], np.float32)])
+    for word in words:
+        assert word in str(error.value)
