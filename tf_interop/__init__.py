@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from tf_interop.errors import INSTALL_TENSORFLOW
+
 if TYPE_CHECKING:
     from tf_interop import keras as keras
     from tf_interop.model.analyze import Analysis as Analysis
@@ -76,7 +78,15 @@ def __getattr__(name: str) -> Any:
     if name == "keras":
         return importlib.import_module("tf_interop.keras")
     if name in _MODULE_OF:
-        return getattr(importlib.import_module(_MODULE_OF[name]), name)
+        try:
+            return getattr(importlib.import_module(_MODULE_OF[name]), name)
+        except ModuleNotFoundError as error:
+            if error.name != "tensorflow":
+                raise
+            raise ImportError(
+                f"Expected TensorFlow for tf_interop.{name}, found none. Install it: "
+                f"{INSTALL_TENSORFLOW}"
+            ) from error
     raise AttributeError(f"module 'tf_interop' has no attribute {name!r}")
 
 

@@ -1,5 +1,8 @@
 """The errors that tf_interop raises. An argument of a wrong kind or value raises ValueError."""
 
+INSTALL_TENSORFLOW = "pip install 'tensorflow==2.21.*' (with a GPU: 'tensorflow[and-cuda]==2.21.*')"
+"""What to do where TensorFlow is missing."""
+
 
 class TfInteropError(Exception):
     """Base of every error of this package."""

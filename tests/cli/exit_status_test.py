@@ -213,8 +213,8 @@ USAGE = {
     "analyze ResNet50 --batch 0": "--batch",
     "analyze graph.pb --training": "training=True",
     "show plan.json --csv p.csv": "results of a benchmark, got a plan",
-    "plan My_Net.keras --batch 1,8 --training -o p.json":
-        "'--profile'. Make one with: tf-interop profile My_Net.keras --batch 1,8 --training",
+    "plan my:net --batch 1,8 --training -o p.json":
+        "'--profile'. Make one with: tf-interop profile my:net --batch 1,8 --training",
     "plan M --profile p.json": "'-o'",
     "plan M --profile x -o p --memory much": "8GB",
     "plan M --profile x -o p --no-inference": "--training, got neither",
@@ -248,6 +248,35 @@ def test_wrong_usage_is_said_in_words_of_the_command_line(command: str) -> None:
     if command.startswith("analyse") and not hasattr(click.exceptions, "NoSuchCommand"):
         pytest.skip("this version of click does not say")
     assert USAGE[command] in words_of(result)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("analyze missing.keras", "'missing.keras'"),
+        ("profile no_folder/model -o p.json", "'no_folder/model'"),
+        ("benchmark missing.h5 --policy always -o r.json", "'missing.h5'"),
+        ("report plan.json --model missing.pb", "'missing.pb'"),
+        ("tune ResNet50 -o /proc/plan.json", "'/proc/plan.json'"),
+        ("report plan.json --model ResNet50 --trace /proc/t.json", "'/proc/t.json'"),
+        ("report plan.json --model ResNet50 --png t.png", "tf-interop[report]"),
+        ("analyze InceptionV3", "pip install 'tensorflow=="),
+        ("benchmark InceptionV3 --policy always -o r.json", "pip install 'tensorflow=="),
+    ],
+)
+def test_what_is_missing_is_said_before_tensorflow_is_imported(
+    arguments: str, message: str
+) -> None:
+    ended = end_of(start_process(*arguments.split(), blocked=("tensorflow", "matplotlib")))
+    assert ended.returncode in (1, 2)
+    assert message in " ".join(ended.stderr.split())
+    assert not pathlib.Path("r.json").exists()
+
+
+def test_a_name_that_needs_tensorflow_says_what_to_install() -> None:
+    program = "import sys; sys.modules['tensorflow'] = None; import tf_interop; tf_interop.enable()"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert b"pip install 'tensorflow==" in ended.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])

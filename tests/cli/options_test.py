@@ -84,8 +84,10 @@ def test_progress_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> 
         say("pairs", number, 3, "")
         say("pairs", number, 3, f"now pair {number}")
         now += 6
-    say("pairs", 3, 3, "42 s left")
+    say("pairs", 3, 3, "42 s left ")
     say("stages", 0, 1, "")
+    say("pairs", 0, 3, "")  # once more, with nothing to do
+    say("pairs", 3, 3, "")
     with shown_progress() as say:  # no terminal
         say("others", 0, 2, "")
     assert capsys.readouterr().err.splitlines() == [

@@ -43,7 +43,7 @@ def test_says_as_json_what_was_written_and_what_the_values_are() -> None:
     assert json.loads(pathlib.Path("trace.json").read_text())["traceEvents"]
     expected = {"fingerprint": "0123456789abcdef", "stages": 2, "latency_us": 222.0, "doubt": ""}
     assert expected.items() <= graph.items()
-    assert graph["verdict"].startswith("2 stages")
+    assert graph["verdict"].startswith("1.60 times as fast expected")
     save_plan(plan_without_values(), "plan.json")
     [graph] = json.loads(invoke("report plan.json --json").stdout)["graphs"]
     assert graph["latency_us"] is None and graph["stages"] == 1

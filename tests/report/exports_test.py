@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import itertools
 import json
-import pathlib
 import sys
 from typing import Any
 
@@ -14,7 +13,7 @@ from report_values import EVIL_NAME, network_plan, plan_without_values
 
 from tf_interop.errors import PlanError
 from tf_interop.planning.types import Plan
-from tf_interop.report.picture import save_timeline_picture
+from tf_interop.report.picture import draw_timelines
 from tf_interop.report.trace import trace_of_plan
 
 
@@ -51,21 +50,17 @@ def test_a_trace_says_what_times_are() -> None:
     assert trace_of_plan(simulated)["otherData"]["simulated"] == "made up"
 
 
-def test_draws_a_png(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_a_png(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
-    path = tmp_path / "timeline.png"
-    save_timeline_picture(network_plan(), path)
-    assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert draw_timelines(network_plan()).startswith(b"\x89PNG\r\n\x1a\n")
     assert "matplotlib.pyplot" not in sys.modules  # which would open windows
 
 
-def test_says_why_there_is_no_picture(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_says_why_there_is_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     with pytest.raises(PlanError, match="predicted times"):
-        save_timeline_picture(plan_without_values(), tmp_path / "timeline.png")
+        draw_timelines(plan_without_values())
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(PlanError, match="matplotlib"):
-        save_timeline_picture(network_plan(), tmp_path / "timeline.png")
+        draw_timelines(network_plan())

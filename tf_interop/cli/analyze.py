@@ -52,13 +52,13 @@ def analyze(
     Convolutions are independent where neither needs what the other computes: those can be put into
     one stage, and run at the same time. MODEL itself is not run.
     """
-    with work_on_model(model) as status:
+    with work_on_model(model) as say:
         from tf_interop.model.analyze import analyze as analyze_model
         from tf_interop.model.keras_functions import keras_of
         from tf_interop.model.load import load_model
 
         loaded = load_model(model, image_size=image_size)
-        status.update(f"Analyzing {model}")
+        say(f"Analyzing {model}")
         analysis = analyze_model(
             loaded,
             batch_size=batch_size,

@@ -37,10 +37,11 @@ from tf_interop.cli.options import (
     option,
     output_option,
     profile_option,
+    several_models_argument,
     training_option,
 )
-from tf_interop.cli.progress import shown_progress
-from tf_interop.errors import BenchmarkError
+from tf_interop.cli.progress import shown_progress, shown_status
+from tf_interop.errors import INSTALL_TENSORFLOW, BenchmarkError
 from tf_interop.measure.device import running_device, this_cpu
 from tf_interop.planning.file import load_plan
 from tf_interop.planning.lookup import check_plan_is_for
@@ -76,7 +77,7 @@ benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
 """,
     exit_codes=_EXIT_CODES,
 )
-@click.argument("models", metavar="MODEL...", nargs=-1, required=True)
+@several_models_argument
 @output_option(
     "RESULTS.json",
     "The results. A file that is there is gone on with.",
@@ -240,7 +241,7 @@ def benchmark(
 
 def environment() -> tuple[ProfiledDevice, dict[str, str]]:
     """What is measured on, and with which software."""
-    with Console(stderr=True).status("Importing TensorFlow"):
+    with shown_status("Importing TensorFlow"):
         try:
             with tensorflow_hushed():
                 from tf_interop import tensorflow_internals
@@ -248,7 +249,7 @@ def environment() -> tuple[ProfiledDevice, dict[str, str]]:
                 version = tensorflow_internals.tensorflow_version()
         except ImportError as error:
             raise BenchmarkError(
-                f"Expected to import TensorFlow, got: {error}. Install it."
+                f"Expected to import TensorFlow, got: {error}. Install it: {INSTALL_TENSORFLOW}"
             ) from error
 
         gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tf_interop.cli.command import Result, command
+from tf_interop.cli.progress import shown_status
 from tf_interop.doctor.examine import Finding, Level, examine
 from tf_interop.tables import new_table, print_on
 
@@ -28,8 +29,8 @@ def doctor() -> Result:
     plugin can be registered, settings that leave it nothing to do, and whether a stage runs. It
     needs no TensorFlow; what does is then left out.
     """
-    with Console(stderr=True).status("Starting") as status:
-        findings = examine(status.update)
+    with shown_status("Starting") as say:
+        findings = examine(say)
     # Warnings do not count.
     is_healthy = all(each.level is not Level.PROBLEM for each in findings)
     document = {"healthy": is_healthy, "findings": msgspec.to_builtins(findings)}

@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import shlex
+import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -64,8 +65,16 @@ class OutputFile(click.Path):
     ) -> pathlib.Path:
         """Refuses, before anything is done, what could not be written at the end."""
         path = pathlib.Path(os.fsdecode(super().convert(value, param, ctx)))
-        if not path.resolve().parent.is_dir():
+        folder = path.resolve().parent
+        if not folder.is_dir():
             self.fail(f"Expected a folder that exists, got '{value}'.", param, ctx)
+        if path.is_file() or not path.exists():
+            try:
+                # Asking for permissions is not enough: a file system may be read-only.
+                tempfile.TemporaryFile(dir=folder).close()
+            except OSError as error:
+                message = f"Expected a folder that may be written to, got '{value}': "
+                self.fail(message + (error.strerror or str(error)), param, ctx)
         if self._is_gone_on_with and path.exists() and not path.is_file():
             self.fail(f"Expected a file, got '{value}', which is none.", param, ctx)
         return path
@@ -150,9 +159,22 @@ def described_by(paragraph: str) -> Decorator:
     return decorate
 
 
+def _model_of(text: str) -> str:
+    """Refuses a file that is not there before TensorFlow is imported to load it."""
+    path = pathlib.Path(text)
+    is_path = os.sep in text or path.suffix in (".keras", ".h5", ".hdf5", ".pb", ".pbtxt")
+    if is_path and not path.exists():
+        raise ValueError(f"Expected a file or folder at '{text}', got none. Check the path.")
+    return text
+
+
+MODEL = Text("MODEL", _model_of)
+"""What names a model; a file or folder is there."""
+
+
 def model_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     """The argument MODEL, and in the help what it may be."""
-    return click.argument("model")(described_by(f"{_MODEL_IS}.")(command))
+    return click.argument("model", type=MODEL)(described_by(f"{_MODEL_IS}.")(command))
 
 
 def models_argument(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -161,16 +183,21 @@ def models_argument(command: Callable[..., Any]) -> Callable[..., Any]:
         f"{_MODEL_IS}; or a .json file that --export-configurations wrote, which needs no "
         "TensorFlow."
     )
-    return click.argument("models", metavar="MODEL...", nargs=-1, required=True)(described(command))
+    return several_models_argument(described(command))
+
+
+several_models_argument = click.argument(
+    "models", metavar="MODEL...", type=MODEL, nargs=-1, required=True
+)
 
 
 def output_option(
-    metavar: str, help_text: str, *, required: bool = False, is_gone_on_with: bool = False
+    metavar: str, help_text: str, *, is_gone_on_with: bool = False, **settings: Any
 ) -> Decorator:
     """`-o`, the file that a command is for; `is_gone_on_with` is as in `OutputFile`."""
     kind = OutputFile(is_gone_on_with=is_gone_on_with)
     names = ("-o", "--output", "output_path")
-    return click.option(*names, required=required, type=kind, metavar=metavar, help=help_text)
+    return option(*names, type=kind, metavar=metavar, help=help_text, **settings)
 
 
 def written_option(name: str, parameter: str, metavar: str, help_text: str) -> Decorator:

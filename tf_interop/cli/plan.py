@@ -142,7 +142,7 @@ def plan(
         raise click.UsageError("Expected --inference or --training, got neither.")
     profile = load_profile(profile_path)
     modes = {False: inference, True: training}
-    with work_on_model(model) as status:
+    with work_on_model(model) as say:
         from tf_interop.model.load import check_trains, load_model
         from tf_interop.model.make_plan import plan as plan_model
 
@@ -150,7 +150,7 @@ def plan(
         if training:
             check_trains(loaded, model)
         plans = [
-            plan_model(loaded, profile, training=is_training, say=status.update, **options)
+            plan_model(loaded, profile, training=is_training, say=say, **options)
             for is_training, is_wanted in modes.items()
             if is_wanted
         ]

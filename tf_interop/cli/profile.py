@@ -247,8 +247,8 @@ def _refuse_collecting_options(context: click.Context) -> None:
 
 
 def _collect(models: tuple[str, ...], options: dict[str, Any]) -> ConfigurationList:
-    hint = "Install it, or make a list with --export-configurations where it is."
-    with work_on_model(", ".join(models), hint=hint) as status:
+    hint = "; or make a list with --export-configurations where it is."
+    with work_on_model(", ".join(models), hint=hint) as say:
         from tf_interop.model.collect import CollectOptions, StageSource, collect_configurations
 
         plans = [word for word in options["stages"] if word.endswith(".json")]
@@ -262,7 +262,7 @@ def _collect(models: tuple[str, ...], options: dict[str, Any]) -> ConfigurationL
                 plan=load_plan(plans[0]) if plans else None,
                 **{name: options[name] for name in same},
             ),
-            say=status.update,
+            say=say,
         )
     for note in collected.notes:
         click.echo(note, err=True)

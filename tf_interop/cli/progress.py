@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 import click
 from rich import progress
 from rich.console import Console
-from rich.status import Status
 
-from tf_interop.errors import TfInteropError
+from tf_interop.errors import INSTALL_TENSORFLOW, TfInteropError
 from tf_interop.tensorflow_messages import tensorflow_hushed
 
 Say = Callable[[str, int, int, str], object]
@@ -42,31 +41,52 @@ def shown_progress() -> Iterator[Say]:
 
 
 def lines(clock: Callable[[], float] = time.monotonic) -> Say:
-    """A line when something begins and when it ends, and one every few seconds."""
-    last: tuple[str, float] = "", 0.0
+    """A line when something begins and when it ends, each once, and one every few seconds."""
+    said: set[tuple[str, bool]] = set()
+    last = clock()
 
     def say(label: str, done: int, total: int, detail: str) -> None:
         nonlocal last
         now = clock()
-        if label != last[0] or done == total or now - last[1] >= _SECONDS_BETWEEN_LINES:
-            last = label, now
-            click.echo(
-                f"{label}: {done} of {total} done" + (f"; {detail}" * bool(detail)), err=True
-            )
+        milestone = label, done == total
+        if milestone not in said or now - last >= _SECONDS_BETWEEN_LINES:
+            said.add(milestone)
+            last = now
+            more = f"; {detail.strip()}" if detail.strip() else ""
+            click.echo(f"{label}: {done} of {total} done{more}", err=True)
 
     return say
 
 
 @contextlib.contextmanager
+def shown_status(text: str) -> Iterator[Callable[[str], None]]:
+    """Says what is in hand; where stderr is no terminal, in a line every few seconds."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with console.status(text) as status:
+            yield status.update
+        return
+    last = time.monotonic()
+
+    def say(text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
+            last = time.monotonic()
+            click.echo(text, err=True)
+
+    yield say
+
+
+@contextlib.contextmanager
 def work_on_model(
-    model: str, *, parameter: str = "MODEL", hint: str = "Install it."
-) -> Iterator[Status]:
+    model: str, *, parameter: str = "MODEL", hint: str = ""
+) -> Iterator[Callable[[str], None]]:
     """Imports TensorFlow, and says on a terminal what is being done.
 
     Args:
         model: what the user calls it.
         parameter: what names it on the command line.
-        hint: what to do where there is no TensorFlow.
+        hint: what else to do where there is no TensorFlow.
 
     Yields:
         What to tell how far the work is.
@@ -75,17 +95,18 @@ def work_on_model(
         click.ClickException: there is no TensorFlow, or the model cannot be loaded or traced.
             Its code is not that of tf_interop: no traceback, but where the fault is.
     """
-    with Console(stderr=True).status("Importing TensorFlow") as status:
+    with shown_status("Importing TensorFlow") as say:
         try:
             with tensorflow_hushed():
                 from tf_interop.model.load import ModelArgumentError
         except ImportError as error:
             raise click.ClickException(
-                f"Expected to import TensorFlow for '{model}', got: {error}. {hint}"
+                f"Expected to import TensorFlow for '{model}', got: {error}. Install it: "
+                f"{INSTALL_TENSORFLOW}{hint}"
             ) from error
-        status.update(f"Loading {model}")
+        say(f"Loading {model}")
         try:
-            yield status
+            yield say
         except ModelArgumentError as error:
             raise click.BadParameter(str(error), param_hint=parameter) from error
         except (TfInteropError, click.ClickException):

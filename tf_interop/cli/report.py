@@ -9,7 +9,13 @@ import click
 from rich.console import Console
 
 from tf_interop.cli.command import Result, command
-from tf_interop.cli.options import image_size_option, output_option, target_option
+from tf_interop.cli.options import (
+    MODEL,
+    image_size_option,
+    output_option,
+    target_option,
+    written_option,
+)
 from tf_interop.cli.progress import work_on_model
 from tf_interop.errors import PlanError
 from tf_interop.planning.file import load_plan
@@ -28,37 +34,35 @@ report plan.json --trace trace.json --png timeline.png
 A plan for a GPU, shown on a machine without one:
 report plan.json --model my_package.models:build --for 9.0
 """
-_DEFAULT_OUTPUT = pathlib.Path("report.html")
 
 
 @command(_EXAMPLES)
 @click.argument("plan_path", metavar="PLAN", type=click.Path(path_type=pathlib.Path))
-@output_option("REPORT.html", f"The page. [default: {_DEFAULT_OUTPUT}]")
+@output_option("REPORT.html", "The page.", default="report.html")
 @click.option(
     "--model",
+    type=MODEL,
     help="The model that PLAN is for, as in tf-interop plan and tune: adds what depends on what, "
     "and what each part computes. It is traced; what was tuned is run once, on zeros.",
 )
 @click.option("--title", help="The page's title. [default: the model's name, or the plan's file]")
-@click.option(
+@written_option(
     "--trace",
     "trace_path",
-    metavar="TRACE.json",
-    type=click.Path(path_type=pathlib.Path),
-    help="Also the timelines as a trace for ui.perfetto.dev or chrome://tracing.",
+    "TRACE.json",
+    "Also the timelines as a trace for ui.perfetto.dev or chrome://tracing.",
 )
-@click.option(
+@written_option(
     "--png",
     "picture_path",
-    metavar="TIMELINE.png",
-    type=click.Path(path_type=pathlib.Path),
-    help="Also the timelines as a picture; needs the extra `report`.",
+    "TIMELINE.png",
+    "Also the timelines as a picture; needs the extra `report`.",
 )
 @image_size_option
 @target_option("What the plan is for", "what this process runs on")
 def report(
     plan_path: pathlib.Path,
-    output_path: pathlib.Path | None,
+    output_path: pathlib.Path,
     model: str | None,
     title: str | None,
     trace_path: pathlib.Path | None,
@@ -72,22 +76,26 @@ def report(
     file that needs no network. Every time in it says whether it was measured, modelled or
     simulated.
     """
-    output_path = output_path or _DEFAULT_OUTPUT
     plan = load_plan(plan_path)
+    picture = None
+    if picture_path is not None:
+        # First: it may not be possible, and tracing takes long.
+        from tf_interop.report.picture import draw_timelines
+
+        picture = draw_timelines(plan)
     networks = () if model is None else _trace(model, plan, image_size, target)
     title = title or model or plan_path.name
     with Console(stderr=True).status("Drawing"):
         # Jinja takes a while to import.
         from tf_interop.report.page import render_page
-        from tf_interop.report.picture import save_timeline_picture
         from tf_interop.report.trace import trace_of_plan
 
         page = render_page(plan, title=title, networks=networks)
         write_file(page.encode(), output_path, "page", PlanError)
         if trace_path is not None:
             write_file(json.dumps(trace_of_plan(plan)).encode(), trace_path, "trace", PlanError)
-        if picture_path is not None:
-            save_timeline_picture(plan, picture_path)
+        if picture_path is not None and picture is not None:
+            write_file(picture, picture_path, "picture", PlanError)
 
     written = {"report": output_path, "trace": trace_path, "picture": picture_path}
 
@@ -114,7 +122,7 @@ def report(
 def _trace(
     model: str, plan: Plan, image_size: tuple[int, int] | None, target: str | None
 ) -> tuple[Network | None, ...]:
-    with work_on_model(model, parameter="--model") as status:
+    with work_on_model(model, parameter="--model") as say:
         from tf_interop.measure.device import running_device
         from tf_interop.model.load import load_model
         from tf_interop.report.model import networks_of_model
@@ -127,5 +135,5 @@ def _trace(
             plan,
             image_size=image_size,
             compute_capability=None if target == "cpu" else target,
-            say=status.update,
+            say=say,
         )

@@ -71,7 +71,7 @@ def tune(
     On a GPU it measures convolutions and stages, as tf-interop profile does, and plans by them; no
     whole step is measured there.
     """
-    with work_on_model(model) as status:
+    with work_on_model(model) as say:
         from tf_interop.model.load import check_trains, load_model
         from tf_interop.tuning.tune import tune as tune_model
 
@@ -87,7 +87,7 @@ def tune(
             compare_xla=compare_xla,
             use_cache=not fresh,
             enable=False,
-            say=status.update,
+            say=say,
         )
     if output_path is not None:
         save_plan(tuning.plan, output_path)

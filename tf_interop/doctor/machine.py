@@ -11,14 +11,12 @@ from collections.abc import Iterator
 from rich.filesize import decimal
 
 from tf_interop.doctor.examine import Checks, Finding, ok, problem, warning
+from tf_interop.errors import INSTALL_TENSORFLOW
 from tf_interop.library_file import find_library_file
 from tf_interop.measure.core_library import CORE_LIBRARY_NAME, load_core_library
 from tf_interop.measure.nvidia import free_memory_bytes, has_nvidia_gpu, visible_gpus
 
 _PYTHONS = ((3, 10), (3, 13))
-_INSTALL_TENSORFLOW = (
-    "pip install 'tensorflow==2.21.*' (with a GPU: 'tensorflow[and-cuda]==2.21.*')"
-)
 _SETUP = "Build it, in tf_interop's source folder: scripts/setup.sh"
 # A stage has a workspace for every lane, and TensorFlow itself wants some hundreds of MB.
 _LITTLE_MEMORY_BYTES = 1 << 30
@@ -50,7 +48,7 @@ def _tensorflow_package() -> Finding:
     if not found:
         return problem(
             "not installed: only profile of a saved list, show and report work without",
-            _INSTALL_TENSORFLOW,
+            INSTALL_TENSORFLOW,
         )
     if len(set(found.values())) > 1:
         return problem(f"several versions: {listed}", "Uninstall all but one.")

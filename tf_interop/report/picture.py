@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from typing import TYPE_CHECKING
 
 from tf_interop.errors import PlanError
@@ -11,7 +10,6 @@ from tf_interop.planning.show import name_graph
 from tf_interop.planning.types import Plan
 from tf_interop.report.page import MILLISECOND_US, SIMULATED, microseconds, shown_graphs
 from tf_interop.report.timeline import Timeline
-from tf_interop.versioned_file import write_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,15 +23,14 @@ _UNSTAGED_COLOR = "#a3abb8"
 _ROW_HEIGHT = 0.8
 
 
-def save_timeline_picture(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Draws, for each graph, one after another above the stages of the plan, if it has any.
+def draw_timelines(plan: Plan) -> bytes:
+    """Draws, for each graph, one after another above the stages of the plan, if it has any: a PNG.
 
     Args:
         plan: any plan; graphs without times are left out.
-        path: of a PNG file.
 
     Raises:
-        PlanError: no graph has times, matplotlib is not installed, or the file cannot be written.
+        PlanError: no graph has times, or matplotlib is not installed.
     """
     try:
         # Not pyplot: no window, no state of the process.
@@ -72,7 +69,7 @@ def save_timeline_picture(plan: Plan, path: str | os.PathLike[str]) -> None:
     figure.suptitle("\n".join(notices), fontsize=9, wrap=True)
     picture = io.BytesIO()
     figure.savefig(picture, dpi=160, format="png")
-    write_file(picture.getvalue(), path, "picture", PlanError)
+    return picture.getvalue()
 
 
 def _draw(ax: Axes, timeline: Timeline, unit_us: float) -> None:
