@@ -29,7 +29,9 @@ def units_of(graph_def: graph_pb2.GraphDef) -> tuple[GraphView, tuple[Unit, ...]
     return view, units
 
 
-def model_of(times: Sequence[UnitTimes], graph_def: graph_pb2.GraphDef) -> StepModel:
+def model_of(
+    times: Sequence[UnitTimes], graph_def: graph_pb2.GraphDef, unit_cores: float = 1.0
+) -> StepModel:
     """Each unit's time is that of its first step; other nodes take nothing."""
     view, units = units_of(graph_def)
     assert len(units) >= len(times)
@@ -37,7 +39,7 @@ def model_of(times: Sequence[UnitTimes], graph_def: graph_pb2.GraphDef) -> StepM
     op_times = {
         view.names[unit.steps[0]]: each.stock_us for unit, each in zip(units, times, strict=True)
     }
-    return StepModel(view, units, times, op_times, TWO_CORES)
+    return StepModel(view, units, times, op_times, TWO_CORES, unit_cores=unit_cores)
 
 
 def test_a_step_is_simulated_with_any_units_narrow() -> None:
@@ -49,6 +51,9 @@ def test_a_step_is_simulated_with_any_units_narrow() -> None:
     # No faster on two: together they take half of what they take one after another.
     model = model_of([UnitTimes(10.0, 10.0), UnitTimes(10.0, 10.0)], branches((1, 3)))
     assert model.simulate((0, 1)).step_us == pytest.approx(10.0)
+    # Split, each has all cores, and the other one waits.
+    model = model_of([UnitTimes(10.0, 0.0), UnitTimes(10.0, 0.0)], branches((1, 3)), unit_cores=2.0)
+    assert model.simulate((0, 1)).step_us == pytest.approx(20.0)
 
 
 class FakeModel:

@@ -13,7 +13,7 @@ from tf_interop.measure.device import identify_device
 from tf_interop.measure.jobs import RunOptions
 from tf_interop.measure.run import End, ProfileRun
 from tf_interop.model.collect import CollectOptions, collect_graphs
-from tf_interop.model.graphs import device_graph_of
+from tf_interop.model.graphs import optimize_graph, trace
 from tf_interop.model.make_plan import plan
 from tf_interop.planning.types import Plan
 from tf_interop.profile.entries import Entry
@@ -52,15 +52,10 @@ def plan_by_profile(
     graphs = []
     for batch_size in batch_sizes:
         say(f"tracing batch {batch_size}")
-        graphs.append(
-            device_graph_of(
-                model_or_function,
-                batch_size=batch_size,
-                training=training,
-                image_size=image_size,
-                compute_capability=device.compute_capability or None,
-            )
+        traced = trace(
+            model_or_function, batch_size=batch_size, training=training, image_size=image_size
         )
+        graphs.append((traced.name, optimize_graph(traced, device.compute_capability or None)))
     collected = collect_graphs(graphs, CollectOptions())
     entries: list[Entry] = []
     outcome = ProfileRun(

@@ -57,6 +57,8 @@ class StepModel:
         unit_times: Sequence[UnitTimes],
         op_times_us: Mapping[str, float],
         machine: Machine,
+        *,
+        unit_cores: float = 1.0,
     ) -> None:
         """Takes the measurements.
 
@@ -67,11 +69,13 @@ class StepModel:
             op_times_us: what the graph's nodes take as they are, by name; a node that is not there
                 takes nothing.
             machine: what it runs on.
+            unit_cores: what a unit asks for; more than one where it is split.
         """
         self._view = view
         self._units = units
         self._unit_times = unit_times
         self._machine = machine
+        self._unit_cores = unit_cores
         self._unit_of = {step: number for number, unit in enumerate(units) for step in unit.steps}
         self._op_times_us = [op_times_us.get(name, 0.0) for name in view.names]
         self._order = view.topological_order()
@@ -115,14 +119,9 @@ class StepModel:
             company[number] = max(simulated.company[place] for place in places)
         return Simulation(simulated.step_us, tuple(company))
 
-    @property
-    def split_us(self) -> float:
-        """A step whose batch is split over the cores: all units on one core, over the cores."""
-        return sum(times.narrow_us for times in self._unit_times) / self._machine.cores
-
     def _item(self, nodes: Sequence[int], unit: int | None, sources: tuple[int, ...]) -> Item:
         if unit is not None:
-            return Item(self._unit_times[unit].narrow_us, 1.0, sources)
+            return Item(self._unit_times[unit].narrow_us, self._unit_cores, sources)
         (index,) = nodes
         cores = 1.0
         in_unit = self._unit_of.get(index)

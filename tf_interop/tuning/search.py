@@ -107,6 +107,7 @@ def search_units(
             _add(bench, BATCH_SPLIT, view, split_units, range(len(split_units)), fetches)
         variants = _time(bench, candidates, max(0.5, min(left() * 0.3, 5.0)))
         unit_times, model = _model(bench, view, units, machine)
+        split_step_us = _split_step_us(bench, view, split_units, machine) if split_units else 0.0
         proposed = [each for each in propose(model, unit_times) if len(each) < len(units)]
         for number, narrow in enumerate(proposed, 1):
             before = left()
@@ -128,7 +129,7 @@ def search_units(
             {name: candidates[name] for name in last},
             max(0.5, min(left(), budget_s * 0.4)),
         )
-    predicted = _predictions(model, variants)
+    predicted = _predictions(model, split_step_us, variants)
     variants = {
         name: dataclasses.replace(each, predicted_ms=predicted[name])
         for name, each in variants.items()
@@ -197,14 +198,26 @@ def _model(
     return unit_times, StepModel(view, units, unit_times, stock_us, machine)
 
 
-def _predictions(model: StepModel, variants: dict[str, Variant]) -> dict[str, float]:
+def _split_step_us(
+    bench: StepBench, view: GraphView, units: Sequence[Unit], machine: Machine
+) -> float:
+    """A simulated step in which a batch is split, by what its ops were measured to take."""
+    op_times_us = bench.op_times_us(BATCH_SPLIT)
+    unit_times = [UnitTimes(op_times_us.get(unit_name(view, unit), 0.0), 0.0) for unit in units]
+    model = StepModel(view, units, unit_times, op_times_us, machine, unit_cores=machine.cores)
+    return model.simulate(range(len(units))).step_us
+
+
+def _predictions(
+    model: StepModel, split_step_us: float, variants: dict[str, Variant]
+) -> dict[str, float]:
     """Simulated steps, scaled so that those of stock and of all units narrow are as measured.
 
-    Between the two the scale goes with the share of the units that are narrow. A batch that is
-    split over all cores takes what all units take on one core, over the cores.
+    Between the two the scale goes with the share of the units that are narrow. A split batch leaves
+    few ops, whose dispatching costs little, so its step is not scaled.
     """
     simulated = {
-        name: model.split_us if each.is_split else model.simulate(each.narrow).step_us
+        name: split_step_us if each.is_split else model.simulate(each.narrow).step_us
         for name, each in variants.items()
     }
     scales = {
@@ -214,7 +227,9 @@ def _predictions(model: StepModel, variants: dict[str, Variant]) -> dict[str, fl
     count = len(variants[ALL_NARROW].narrow)
 
     def scale(variant: Variant) -> float:
-        share = 1.0 if variant.is_split else len(variant.narrow) / count
+        if variant.is_split:
+            return 1e-3
+        share = len(variant.narrow) / count
         return scales[STOCK] + (scales[ALL_NARROW] - scales[STOCK]) * share
 
     return {name: simulated[name] * scale(each) for name, each in variants.items()}

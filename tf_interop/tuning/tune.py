@@ -209,7 +209,7 @@ def _tune_on_cpu(
         say(f"{traced.name}: {text}")
 
     say_of_graph("having TensorFlow optimize the graph")
-    graph_def, fetches = step_to_tune(traced, batch_size, image_size)
+    graph_def, fetches = step_to_tune(traced)
     view = GraphView(graph_def)
     properties = GraphProperties(view)
     convolutions, _ = find_convolutions(view, properties)
@@ -239,19 +239,13 @@ def _tune_on_cpu(
     return TunedGraph(traced.name, plan, xla)
 
 
-def step_to_tune(
-    traced: TracedGraph, batch_size: int, image_size: tuple[int, int] | None
-) -> tuple[graph_pb2.GraphDef, list[str]]:
+def step_to_tune(traced: TracedGraph) -> tuple[graph_pb2.GraphDef, list[str]]:
     """The graph as Grappler hands it over, as `as_step` has it.
 
     A model or function is run once, on zeros.
     """
     if traced.run is None:
-        return as_step(
-            optimize_graph(
-                traced, batch_size=batch_size, image_size=image_size, compute_capability=None
-            )
-        )
+        return as_step(optimize_graph(traced, None))
     handed = handed_graph_of(traced)
     if handed is None:
         raise ValueError(
