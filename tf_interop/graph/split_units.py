@@ -8,10 +8,8 @@ TensorFlow divides every operation over all cores, and all cores wait for each o
 operation. Images of a batch do not need each other in inference, so the batch may be divided once
 for a whole network: it is the dimension *sample* of Jia et al. (ICML 2018, section 4).
 
-An op is *batchwise* if image i of its results depends on image i of some of its operands, its
-images, and on nothing else of them. Which ops are is a list, with what has to hold for attributes,
-shapes and constants. A node is a member if it is of a batchwise op and one of its images comes from
-a member, or if it is a convolution. Small parameters that only members read go along. So do
+A node is a *member* if it is batchwise (`graph/batchwise.py`) and one of its images comes from a
+member, or if it is a convolution. Small parameters that only members read go along. So do
 *companions* of members: what makes the sizes of a Reshape of a member's shape, and small constants
 that wait for a member, as Grappler makes them.
 
@@ -24,41 +22,16 @@ out of a unit; so no path that leaves a unit comes back to it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable
-from typing import Any
 
-import numpy as np
-import tensorflow as tf
-
-from tf_interop.graph.properties import GraphProperties, is_fully_known
+from tf_interop.graph.batchwise import CONVOLUTIONS, Operation
+from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.small_results import find_small
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.unit_ops import COMPANION_OPS
 from tf_interop.graph.units import ANCHOR_OPS, Unit, find_steps
 from tf_interop.graph.view import GraphView
 
-_CONVOLUTIONS = frozenset(
-    {"Conv2D", "Conv3D", "DepthwiseConv2dNative", "_FusedConv2D", "_FusedDepthwiseConv2dNative"}
-)
-_POOLS = frozenset({"MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D"})
-_NORMALIZATIONS = frozenset(
-    {"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "_FusedBatchNormEx"}
-)
-_OF_FIRST = (
-    "Relu Relu6 LeakyRelu Elu Selu Softplus Softsign Sigmoid Tanh _MklSwish _MklFusedMish "
-    "Abs Neg Sign Square Sqrt Rsqrt Reciprocal Inv Exp Expm1 Log Log1p Erf Erfc Sin Cos "
-    "Floor Ceil Rint Round Cast OnesLike ZerosLike Identity Snapshot StopGradient "
-    "PreventGradient BiasAdd LRN DepthToSpace SpaceToDepth ResizeBilinear "
-    "ResizeNearestNeighbor ResizeBicubic"
-)
-"""Ops whose first operand is their images, and that ask for nothing else."""
-_BROADCASTING = (
-    "Add AddV2 Sub Mul MulNoNan RealDiv Div DivNoNan Xdivy Maximum Minimum Pow "
-    "SquaredDifference ClipByValue SelectV2 AddN Greater GreaterEqual Less LessEqual Equal "
-    "NotEqual"
-)
-_REDUCTIONS = frozenset({"Mean", "Sum", "Max", "Min", "Prod"})
 _PARAMETERS = frozenset({"Const", "ReadVariableOp"})
 
 
@@ -89,7 +62,7 @@ def find_split_units(
     preserved = frozenset(nodes_to_preserve)
     while True:
         regions, _ = find_steps(view, order, preserved, fetches, companions=companions)
-        search = _Search(view, order, regions, companions, properties)
+        search = _Search(view, order, regions, companions, properties, preserved)
         units = search.units()
         # Sizes of a part, and constants, are for no other unit.
         astray = search.find_astray(units)
@@ -129,12 +102,14 @@ class _Search:
         regions: dict[int, str],
         companions: Collection[int],
         properties: GraphProperties,
+        preserved: Collection[str],
     ) -> None:
         self._view = view
         self._order = order
         self._regions = regions
         self._companions = companions
         self._properties = properties
+        self._preserved = preserved
         self._images: dict[int, tuple[int, ...]] = {}  # of each member, positions of its operands
         self._members: set[int] = set()  # with their companions
         self._is_parameter = [False] * len(view)
@@ -222,12 +197,14 @@ class _Search:
     def _images_of(self, index: int) -> tuple[int, ...] | None:
         """The positions of a step's images; None where it is no member."""
         view = self._view
-        op = view.ops[index]
         fanins = view.fanins[index]
         comes_in = [source in self._images for source, _ in fanins]
-        if op not in _CONVOLUTIONS and not any(comes_in):
+        if view.ops[index] not in CONVOLUTIONS and not any(comes_in):
             return None
-        images = self._batchwise(index, op, len(fanins))
+        node = Operation(
+            view, self._properties, index, images=self._images, preserved=self._preserved
+        )
+        images = node.images()
         if images is None or any(
             is_member and position not in images for position, is_member in enumerate(comes_in)
         ):
@@ -235,137 +212,3 @@ class _Search:
         if any(self._is_parameter[fanins[position][0]] for position in images):
             return None
         return images
-
-    def _batchwise(self, index: int, op: str, count: int) -> tuple[int, ...] | None:
-        """The positions of the images of a node that is batchwise; None where it is not."""
-        attributes = self._view.nodes[index].attr
-        rank = self._rank(index, 0)
-        if op in _CONVOLUTIONS:
-            batch = self._shape(index, 0)
-            # There is nothing to split.
-            if batch is None or len(batch) < 3 or batch[0] in (0, 1):
-                return None
-            return self._with_operands(index, (0,), range(2, count))
-        if op in _OF_FIRST.split():
-            return (0,)
-        if op in _BROADCASTING.split():
-            return self._with_operands(index, (), range(count))
-        if op in _POOLS:
-            sizes = (*attributes["ksize"].list.i[:1], *attributes["strides"].list.i[:1])
-            return (0,) if sizes == (1, 1) else None
-        if op in _NORMALIZATIONS:
-            is_training = "is_training" not in attributes or attributes["is_training"].b
-            reads_others = any(
-                source == index and port > 0
-                for reader in self._view.fanouts[index]
-                for source, port in self._view.fanins[reader]
-            )
-            return (
-                None
-                if is_training or reads_others
-                else self._with_operands(index, (0,), range(5, count))
-            )
-        if op in ("Softmax", "LogSoftmax"):
-            return (0,) if rank is not None and rank >= 2 else None
-        if op in ("MatMul", "_FusedMatMul"):
-            if attributes["transpose_a"].b:
-                return None
-            return self._with_operands(index, (0,), range(2, count))
-        if op in ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"):
-            return (
-                self._with_operands(index, (), range(count))
-                if rank is not None and rank >= 3
-                else None
-            )
-        if op in _REDUCTIONS:
-            axes = self._axes(index, 1, rank)
-            return (0,) if axes is not None and axes.size and 0 not in axes else None
-        if op == "ConcatV2":
-            axes = self._axes(index, count - 1, rank)
-            return None if axes is None or 0 in axes else tuple(range(count - 1))
-        if op in ("Pad", "PadV2", "MirrorPad"):
-            paddings = self._constant(index, 1)
-            return (0,) if paddings is not None and not paddings[0].any() else None
-        if op == "Transpose":
-            order = self._constant(index, 1)
-            return (0,) if order is not None and order.size and order[0] == 0 else None
-        if op == "ExpandDims":
-            axes = self._axes(index, 1, None if rank is None else rank + 1)
-            return (0,) if axes is not None and 0 not in axes else None
-        if op == "Squeeze":
-            dims = np.array(attributes["squeeze_dims"].list.i)
-            return (0,) if dims.size and rank is not None and 0 not in dims % rank else None
-        if op in ("Split", "SplitV"):
-            position = 1 if op == "Split" else 0
-            axes = self._axes(index, 0 if op == "Split" else 2, self._rank(index, position))
-            return (position,) if axes is not None and 0 not in axes else None
-        if op == "StridedSlice":
-            return (0,) if self._slices_other_dimensions(index) else None
-        if op == "Reshape":
-            return (0,) if self._keeps_batch(index) else None
-        return None
-
-    def _with_operands(
-        self, index: int, images: tuple[int, ...], others: range
-    ) -> tuple[int, ...] | None:
-        """`images`, and those of `others` that have the first dimension of the result."""
-        result = self._properties.output_shape(index, 0)
-        if result is None:
-            return None
-        found = list(images)
-        for position in others:
-            source, _ = self._view.fanins[index][position]
-            shape = self._shape(index, position)
-            if shape is None:
-                return None
-            if source in self._images:
-                if len(shape) != len(result):
-                    return None
-                found.append(position)
-            elif len(shape) == len(result) and shape[:1] != (1,):
-                found.append(position)
-        return tuple(found)
-
-    def _slices_other_dimensions(self, index: int) -> bool:
-        """Whether a StridedSlice has all of the first dimension, as `x[:, 1:]`."""
-        attributes = self._view.nodes[index].attr
-        strides = self._constant(index, 3)
-        changes = ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
-        return (
-            strides is not None
-            and strides.size > 0
-            and strides[0] == 1
-            and bool(attributes["begin_mask"].i & attributes["end_mask"].i & 1)
-            and not any(attributes[name].i & 1 for name in changes)
-        )
-
-    def _keeps_batch(self, index: int) -> bool:
-        """Whether a Reshape makes of each image one of the result."""
-        before, after = self._shape(index, 0), self._properties.output_shape(index, 0)
-        if not before or not after or before[0] != after[0]:
-            return False
-        return (
-            is_fully_known(before[1:])
-            and is_fully_known(after[1:])
-            and math.prod(before[1:]) == math.prod(after[1:]) > 0  # type: ignore[arg-type]
-        )
-
-    def _shape(self, index: int, position: int) -> tuple[int | None, ...] | None:
-        return self._properties.input_shape(index, position)
-
-    def _rank(self, index: int, position: int) -> int | None:
-        if position >= len(self._view.fanins[index]):
-            return None
-        shape = self._shape(index, position)
-        return None if shape is None else len(shape)
-
-    def _axes(self, index: int, position: int, rank: int | None) -> np.ndarray | None:
-        """Constant axes, from 0 on."""
-        value = self._constant(index, position)
-        return None if value is None or not rank else value.reshape(-1) % rank
-
-    def _constant(self, index: int, position: int) -> Any:
-        source, _ = self._view.fanins[index][position]
-        if self._view.ops[source] != "Const":
-            return None
-        return tf.make_ndarray(self._view.nodes[source].attr["value"].tensor)
