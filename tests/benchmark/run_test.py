@@ -45,6 +45,8 @@ class Children:
         self.requests.append(request)
         outcome = self._outcome(request)
         precision = request.case.precision.value
+        if request.variant is None and request.source.plan_path is not None:
+            return outcome or Outcome()
         if request.variant is None:
             self.done.append(f"plan {precision}")
             if outcome is None:
@@ -231,14 +233,35 @@ def test_a_process_that_was_stopped_leaves_no_entry(path: pathlib.Path) -> None:
 
 
 def test_listener_is_told_what_is_done(path: pathlib.Path) -> None:
-    told: list[tuple[str, int, int]] = []
+    told: list[tuple[str, int, int, str]] = []
     run(path, Children(), OURS, listener=lambda *progress: told.append(progress))
     name = CASE.name_on(CPU)
     assert told == [
-        (f"{name}: planning", 0, 2),
-        (f"{name}: ours, turn 1", 0, 2),
-        (f"{name}: ours, turn 2", 1, 2),
+        (f"{name}: planning", 0, 2, ""),
+        (f"{name}: ours, turn 1", 0, 2, ""),
+        (f"{name}: ours, turn 2", 1, 2, "0 s left"),
     ]
+
+
+def test_a_plan_of_another_model_is_refused_before_anything_is_measured(
+    path: pathlib.Path,
+) -> None:
+    source = PlanSource(plan_path="plan.json")
+    children = Children(lambda each: Outcome(refusal="no") if each.variant is None else None)
+    with pytest.raises(BenchmarkError, match=f"{CASE.model}.*: no"):
+        run(path, children, STOCK, OURS, source=source)
+    assert (children.done, path.exists()) == ([], False)
+
+
+def test_what_to_know_of_a_plan_is_announced(path: pathlib.Path) -> None:
+    told: list[str] = []
+    path.with_name("plan.json").write_text("one")
+    source = PlanSource(plan_path=str(path.with_name("plan.json")))
+    children = Children(lambda each: Outcome(note="for 1") if each.variant is None else None)
+    assert run(path, children, STOCK, OURS, source=source, announce=told.append)
+    assert told == [f"{CASE.name}: for 1"]
+    assert run(path, children, STOCK, source=source, announce=told.append)
+    assert len(told) == 1  # no variant runs by it
 
 
 @pytest.mark.parametrize(

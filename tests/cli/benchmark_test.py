@@ -20,12 +20,14 @@ from tf_interop.benchmark.result import (
     FailureKind,
     MeasuringOptions,
     Mode,
+    PlanSource,
     Precision,
     Variant,
     load_benchmark,
     save_benchmark,
 )
 from tf_interop.planning.file import load_plan, save_plan
+from tf_interop.planning.types import Plan
 from tf_interop.runtime.plugin import get_plugin
 
 MODELS = """
@@ -37,6 +39,15 @@ def tiny(image_size=(8, 8)):
     branches = [tf.keras.layers.Conv2D(4, side, padding="same")(image) for side in (1, 3)]
     pooled = tf.keras.layers.GlobalAveragePooling2D()(tf.keras.layers.Concatenate()(branches))
     return tf.keras.Model(image, tf.keras.layers.Dense(2, "softmax")(pooled))
+
+def wide(image_size=(8, 8)):
+    image = tf.keras.Input((*image_size, 3))
+    branches = [tf.keras.layers.Conv2D(4, side, padding="same")(image) for side in (1, 3, 5)]
+    return tf.keras.Model(image, tf.keras.layers.Concatenate()(branches))
+
+def twice(image_size=(8, 8)):
+    tiny(image_size)
+    return tiny(image_size)
 
 def crashes():
     os.abort()
@@ -170,6 +181,36 @@ def test_child_says_what_it_cannot_measure(
     assert failure is not None
     assert failure.kind is FailureKind.ERROR
     assert message in failure.message
+
+
+@pytest.mark.parametrize(
+    ("case", "plan_of", "refusal", "note"),
+    [
+        ({}, {}, "", ""),
+        ({"batch_size": 4}, {}, "", "batch size 4: its stages run as planned for 2"),
+        ({"model": "tiny_models:wide"}, {}, "for 'tiny' with 2", ""),
+        ({"mode": Mode.TRAINING}, {"mode": "inference"}, "--training", ""),
+        ({"model": "tiny_models:twice"}, {}, "clear_session()", ""),
+    ],
+)
+@pytest.mark.usefixtures("models_to_import")
+def test_child_compares_a_plan_with_the_model(
+    tmp_path: pathlib.Path,
+    case: dict[str, Any],
+    plan_of: dict[str, Any],
+    refusal: str,
+    note: str,
+) -> None:
+    path = str(tmp_path / "plan.json")
+    # Both in processes of their own: models that were built before change the names of layers.
+    assert run_child(_request(None, plan_path=path), 120.0) == Outcome()
+    [graph] = load_plan(path).graphs
+    graph = dataclasses.replace(graph, batch_size=2, **plan_of)
+    save_plan(Plan((graph,), made_with={"model": "tiny"}), path)
+    outcome = run_child(_request(None, case=case, source=PlanSource(path)), 120.0)
+    assert outcome.failure is None, outcome
+    assert (refusal in outcome.refusal, bool(outcome.refusal)) == (True, bool(refusal))
+    assert (note in outcome.note, bool(outcome.note)) == (True, bool(note))
 
 
 def test_memory_that_is_used_up_is_a_kind_of_its_own() -> None:

@@ -159,7 +159,6 @@ READERS = [
     "benchmark ResNet50 --plan {} -o new.json",
     "benchmark ResNet50 --profile {} -o new.json",
     "run --plan {} -m this",
-    "run --profile {} -m this",
 ]
 
 

@@ -122,11 +122,10 @@ print(tf_interop.status().policy)
     [
         # TensorFlow is imported when the program does that.
         (IMPORTS_LATE, "--policy always", 0, "always\n", ""),
-        # It changes nothing without a plan or a profile, and says so.
+        # It changes nothing without a plan, and says so.
         ("print('ran')", "", 0, "ran\n", "--policy always"),
         ("import tensorflow", "--policy always --save-plan new.json", 1, "", "'new.json'"),
         ("import tensorflow", "--plan damaged.json", 1, "", "'damaged.json'"),
-        ("import tensorflow", "--profile foreign.json", 1, "", "--allow-foreign-profile"),
         ("raise OSError(32, 'of the program')", "--policy always --report", 1, "",
          "BrokenPipeError: [Errno 32] of the program"),
     ],

@@ -78,7 +78,8 @@ def test_from_a_keras_model_to_its_report_without_a_gpu() -> None:
     assert "5×5 ∂w" in page
 
     result = invoke("report plan.json --model branched_models:build_other", exit_code=1)
-    assert "Name the model that was planned" in words_of(result)
+    words = words_of(result)
+    assert f"for '{model}', got another" in words and "clear_session()" in words
 
 
 def test_from_a_tuned_model_to_its_units(

@@ -40,7 +40,7 @@ from tf_interop.benchmark.result import (
     Variant,
 )
 from tf_interop.child_process import child_environment, describe_end, module_command
-from tf_interop.errors import BenchmarkError, TfInteropError
+from tf_interop.errors import BenchmarkError, PlanError, TfInteropError
 from tf_interop.planning.file import load_plan, save_plan
 from tf_interop.planning.variants import without_concurrency, without_pinning
 from tf_interop.tensorflow_messages import CHATTER
@@ -57,7 +57,7 @@ class Request:
 
     Attributes:
         case: the case.
-        variant: the way to run it; None to make a plan.
+        variant: the way to run it; None to make a plan, or to look at the one that there is.
         plan_path: the plan, to write or to run by; None for variants that need none.
         source: what to make the plan from.
         repetition: which turn it is.
@@ -76,10 +76,19 @@ class Request:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a request: a block, a failure, or neither where a plan was written."""
+    """What became of a request: a block, a failure, or neither where it was for a plan.
+
+    Attributes:
+        block: what was measured.
+        failure: why nothing was.
+        refusal: why the plan cannot be used for the case at all; empty where it can.
+        note: what to know of the plan.
+    """
 
     block: Block | None = None
     failure: Failure | None = None
+    refusal: str = ""
+    note: str = ""
 
 
 def run_child(
@@ -152,7 +161,9 @@ def main() -> None:
     request_path, outcome_path = map(pathlib.Path, sys.argv[1:])
     request = msgspec.json.decode(request_path.read_bytes(), type=Request)
     try:
-        if request.variant is None:
+        if request.variant is None and request.source.plan_path is not None:
+            outcome = _look_at_plan(request.case, request.source.plan_path)
+        elif request.variant is None:
             _make_plan(request)
             outcome = Outcome()
         else:
@@ -198,6 +209,32 @@ def _make_plan(request: Request) -> None:
         made = status().plan
     assert request.plan_path is not None
     save_plan(made, request.plan_path)
+
+
+def _look_at_plan(case: Case, path: str) -> Outcome:
+    """Traces the model, runs nothing of it, and compares it with the plan."""
+    from tf_interop import tensorflow_internals
+    from tf_interop.graph.find import find_convolutions
+    from tf_interop.graph.properties import GraphProperties
+    from tf_interop.graph.view import GraphView
+    from tf_interop.measure.device import running_device
+    from tf_interop.model.graphs import optimize_graph, trace
+    from tf_interop.planning.lookup import check_plan_holds
+
+    is_training = case.mode is Mode.TRAINING
+    traced = trace(
+        _load(case),
+        batch_size=case.batch_size,
+        training=is_training,
+        image_size=case.image_size,
+    )
+    gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
+    view = GraphView(optimize_graph(traced, gpu.compute_capability if gpu else None))
+    convolutions, _ = find_convolutions(view, GraphProperties(view))
+    try:
+        return Outcome(note=check_plan_holds(load_plan(path), convolutions))
+    except PlanError as error:
+        return Outcome(refusal=str(error))
 
 
 def _measure(request: Request, variant: Variant) -> Block:
@@ -294,11 +331,14 @@ def _function_of(model: Any, case: Case, *, compiled_by_xla: bool) -> Callable[[
     """Runs a step on the same images every time, and returns when all devices are done."""
     import tensorflow as tf
 
-    from tf_interop.model.keras_functions import trace_inference, trace_training_step
+    from tf_interop.model.keras_functions import trace_keras
 
-    trace = trace_training_step if case.mode is Mode.TRAINING else trace_inference
-    traced = trace(
-        model, case.batch_size, case.image_size, jit_compile=True if compiled_by_xla else None
+    traced = trace_keras(
+        model,
+        case.batch_size,
+        case.image_size,
+        training=case.mode is Mode.TRAINING,
+        jit_compile=True if compiled_by_xla else None,
     )
     inputs = tf.nest.map_structure(_noise, traced.inputs)
     sizes = {spec.shape[0] for spec in tf.nest.flatten(traced.inputs)}

@@ -34,8 +34,9 @@ from tf_interop.profile.types import ProfiledDevice, why_foreign
 
 RunChild = Callable[[Request, float], Outcome]
 """Runs a request in a process of its own, for some seconds at most."""
-Listener = Callable[[str, int, int], object]
-"""Is told what a process is begun for, how many blocks are done, and how many there are."""
+Listener = Callable[[str, int, int, str], object]
+"""Is told what a process is begun for, how many blocks are done, how many there are, and how long
+the rest will take."""
 
 
 def new_benchmark(
@@ -91,7 +92,8 @@ class BenchmarkRun:
         source: PlanSource = PlanSource(),  # noqa: B008 (frozen)
         budget_seconds: float = float("inf"),
         should_stop: Callable[[], bool] = lambda: False,
-        listener: Listener = lambda what, done, total: None,
+        listener: Listener = lambda what, done, total, left: None,
+        announce: Callable[[str], object] = lambda text: None,
     ) -> None:
         """Prepares the run.
 
@@ -106,6 +108,7 @@ class BenchmarkRun:
             budget_seconds: when to begin no further process.
             should_stop: asked before each process.
             listener: told before each process.
+            announce: told what to know of the plan that was given.
         """
         kept = (
             dataclasses.replace(each, failure=None)
@@ -131,6 +134,9 @@ class BenchmarkRun:
         self._should_stop = should_stop
         self._listener = listener
         self._plans: dict[Case, pathlib.Path | Failure] = {}
+        self._announce = announce
+        self._begun = 0.0
+        self._done_before = 0
 
     def run(self) -> bool:
         """Measures what is not in the file yet.
@@ -139,9 +145,13 @@ class BenchmarkRun:
             Whether everything is there now; False where time was over or the run was stopped.
 
         Raises:
-            BenchmarkError: the file cannot be written, or holds values of another plan.
+            BenchmarkError: the file cannot be written, or holds values of another plan, or the plan
+                that was given is not for the model of a case. Then nothing was measured.
         """
-        end = time.monotonic() + self._budget_seconds
+        self._begun = time.monotonic()
+        self._done_before = self._done_count
+        self._check_plan()
+        end = self._begun + self._budget_seconds
         for block in self._blocks:
             if self._is_wanted(*block):
                 if self._should_stop() or time.monotonic() >= end:
@@ -170,10 +180,30 @@ class BenchmarkRun:
             outcome = self._start(f"{variant.value}, turn {repetition + 1}", request)
             self._add(case, variant, plan, outcome)
 
+    def _check_plan(self) -> None:
+        path = self._source.plan_path
+        if path is None:
+            return
+        wanted = (block for block in self._blocks if self._is_wanted(*block))
+        for case in dict.fromkeys(case for case, variant, _ in wanted if variant.needs_plan):
+            found = self._start("looking at the plan", Request(case, None, source=self._source))
+            if found.refusal:
+                raise BenchmarkError(f"{case.name}: {found.refusal}")
+            if found.note:
+                self._announce(f"{case.name}: {found.note}")
+
+    @property
+    def _done_count(self) -> int:
+        return sum(not self._is_wanted(*block) for block in self._blocks)
+
     def _start(self, what: str, request: Request) -> Outcome:
-        done = sum(not self._is_wanted(*block) for block in self._blocks)
+        done, total = self._done_count, len(self._blocks)
         name = request.case.name_on(self.benchmark.device)
-        self._listener(f"{name}: {what}", done, len(self._blocks))
+        left = ""
+        if done > self._done_before:
+            seconds = (time.monotonic() - self._begun) / (done - self._done_before) * (total - done)
+            left = f"about {seconds / 60:.0f} min left" if seconds > 90 else f"{seconds:.0f} s left"
+        self._listener(f"{name}: {what}", done, total, left)
         return self._run_child(request, self.benchmark.options.timeout_seconds)
 
     def _plan_for(self, case: Case) -> pathlib.Path | Failure:

@@ -221,7 +221,8 @@ def benchmark(
             ),
             budget_seconds=float("inf") if budget_seconds is None else budget_seconds,
             should_stop=lambda: bool(signals),
-            listener=lambda what, done, total: say(what, done, total, ""),
+            listener=say,
+            announce=functools.partial(click.echo, err=True),
         )
         run.run()
     measured = run.benchmark

@@ -111,6 +111,14 @@ def help_end(examples: str, exit_codes: Mapping[int, str] = _NO_CODES, notes: st
     return "\n\n".join(_AS_IT_IS + each for each in (*filter(None, [notes]), *shown, codes))
 
 
+class Stopped(SystemExit):
+    """The end of a command that Ctrl-C stopped, where everything has been put back."""
+
+    def __init__(self) -> None:
+        """Makes it, with the exit code."""
+        super().__init__(STOPPED)
+
+
 class CommandLine(click.Group):
     """The outermost group.
 
@@ -145,7 +153,7 @@ class CommandLine(click.Group):
                 sys.stdout.flush()
         except click.Abort:
             click.echo("Stopped.", err=True)
-            sys.exit(STOPPED)
+            raise Stopped from None
         except click.ClickException as error:
             error.show()
             sys.exit(error.exit_code)

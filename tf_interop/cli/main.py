@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 import sys
 
 import click
 
 import tf_interop
-from tf_interop.cli.command import CommandLine, help_end
+from tf_interop.cli.command import STOPPED, CommandLine, Stopped, help_end
 
 _COMMANDS = (
     *("doctor", "tune", "tuned", "analyze", "profile", "plan", "show", "report", "benchmark"),
@@ -43,4 +44,8 @@ def main() -> None:
     # What the encoding of stdout lacks is a question mark, and no error.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    cli.main()
+    try:
+        cli.main()
+    except Stopped:
+        # Not the interpreter's own end, which waits a second for TensorFlow's threads.
+        os._exit(STOPPED)

@@ -155,7 +155,7 @@ def plan(
             if is_wanted
         ]
     graphs = tuple(graph for each in plans for graph in each.graphs)
-    made = Plan(graphs, made_with=plans[0].made_with)
+    made = Plan(graphs, made_with=plans[0].made_with | {"model": model})
     # Of another model, image size or dtype, or not measured to its end, is what cannot be told.
     has = f"The profile has {describe_profile(profile)}."
     lacking = [has if _unmeasured_count(graph) else "" for graph in graphs]

@@ -25,6 +25,7 @@ from tf_interop.cli.options import (
     written_option,
 )
 from tf_interop.cli.progress import shown_progress, work_on_model
+from tf_interop.hardware_queues import ask_for_all_hardware_queues
 from tf_interop.measure.backend import AlgorithmScope, MeasureOptions
 from tf_interop.measure.core_library import load_core_library
 from tf_interop.measure.device import identify_device
@@ -184,6 +185,7 @@ def profile(
     """
     if output_path is None and list_path is None:
         raise click.UsageError("Expected -o or --export-configurations, got neither.")
+    ask_for_all_hardware_queues()
     if models[0].endswith(".json"):
         _refuse_collecting_options(context)
         configurations = load_configurations(models[0])

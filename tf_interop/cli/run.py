@@ -22,14 +22,11 @@ from tf_interop.cli.command import (
     print_error,
 )
 from tf_interop.cli.options import (
-    allow_foreign_profile_option,
     option,
-    profile_option,
     written_option,
 )
 from tf_interop.errors import TfInteropError
 from tf_interop.planning.file import load_plan, save_plan
-from tf_interop.profile.file import load_profile
 
 # TensorFlow takes seconds to import, and a program that is run wants to do that itself.
 
@@ -135,14 +132,11 @@ def _is_raised_by_runpy(error: ImportError) -> bool:
     "--policy",
     type=click.Choice(["profiled", "always"]),
     default="profiled",
-    help="profiled: only stages that a plan names or a profile says win. always: every "
-    "convolution, faster or not.",
+    help="profiled: only what a plan names. always: every convolution, faster or not.",
 )
 @click.option(
     "--plan", "plan_path", type=click.Path(), metavar="PLAN.json", help="Make this plan's stages."
 )
-@profile_option("Make the stages that this profile says win.")
-@allow_foreign_profile_option
 @click.option(
     "--workspace-limit-mb",
     type=click.IntRange(min=0),
@@ -162,8 +156,6 @@ def _is_raised_by_runpy(error: ImportError) -> bool:
 def run(
     policy: str,
     plan_path: str | None,
-    profile_path: pathlib.Path | None,
-    allow_foreign_profile: bool,
     workspace_limit_mb: int | None,
     saved_plan_path: pathlib.Path | None,
     program: str,
@@ -179,31 +171,24 @@ def run(
     This command cannot change that: have the program compile its models with jit_compile=False, or
     use tf_interop.keras.ConvStages. Processes that the program starts do not have the plugin on.
     """
-    if policy == "always" and (plan_path or profile_path):
-        raise click.UsageError("Expected no --plan and no --profile with --policy always.")
+    if policy == "always" and plan_path:
+        raise click.UsageError("Expected no --plan with --policy always.")
     if not is_module and not pathlib.Path(program).exists():
         raise click.BadParameter(
             f"Expected a script at '{program}', got none. For a module put -m before it.",
             param_hint="PROGRAM",
         )
     plan = None if plan_path is None else load_plan(plan_path)
-    profile = None if profile_path is None else load_profile(profile_path)
-    if policy == "profiled" and plan is None and profile is None:
+    if policy == "profiled" and plan is None:
         click.echo(
-            "tf_interop changes nothing: policy 'profiled' goes by a plan or a profile. Pass "
-            "--plan or --profile, or --policy always.",
+            "tf_interop changes nothing: policy 'profiled' goes by a plan. Pass --plan, or --policy "
+            "always.",
             err=True,
         )
 
     def enable(_tensorflow: object) -> None:
         try:
-            tf_interop.enable(
-                policy,
-                plan=plan,
-                profile=profile,
-                allow_foreign_profile=allow_foreign_profile,
-                workspace_limit_mb=workspace_limit_mb,
-            )
+            tf_interop.enable(policy, plan=plan, workspace_limit_mb=workspace_limit_mb)
         except TfInteropError as error:
             end_with(error)
 

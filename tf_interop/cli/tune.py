@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +91,8 @@ def tune(
             say=say,
         )
     if output_path is not None:
-        save_plan(tuning.plan, output_path)
+        made_with = tuning.plan.made_with | {"model": model}
+        save_plan(dataclasses.replace(tuning.plan, made_with=made_with), output_path)
     document = {
         "plan": None if output_path is None else str(output_path),
         "is_faster": tuning.is_faster,

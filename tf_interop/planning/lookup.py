@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
+from absl import logging
+
 from tf_interop.convolution import ConvolutionKind, ConvolutionNode, batch_size_of
 from tf_interop.errors import PlanError
 from tf_interop.graph.fingerprint import canonical_names, fingerprint_convolutions
@@ -18,6 +20,13 @@ from tf_interop.planning.types import (
     PlannedStage,
 )
 from tf_interop.stage import Stage, Step
+
+OTHER_MODEL_REMEDY = (
+    "Plan this model, or use the plan with the one that it is for. If it is that one, other models "
+    "were built before it, and Keras numbered its layers otherwise: name the layers, or call "
+    "keras.backend.clear_session() before it is built."
+)
+"""What to do about a plan for another model."""
 
 _HasStage = TypeVar("_HasStage", Alternative, BatchSchedule, PlannedStage)
 
@@ -53,6 +62,7 @@ def stages_from_plan(
     taken = nearest_entry(entries, batch_size)
     if taken.batch_size in (None, batch_size):
         return taken.stages
+    logging.warning("%s", _as_for(taken, batch_size))
     why = f"of the plan for batch size {taken.batch_size}, the nearest to {batch_size}"
     return tuple(
         dataclasses.replace(stage, why=why, prediction=None, explanation=None)
@@ -71,12 +81,27 @@ def find_entries(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> tuple[G
     entries = tuple(graph for graph in plan.graphs if graph.fingerprint == fingerprint)
     if not entries:
         _check_mode(plan, mode_of(convolutions))
-        raise PlanError(
-            f"Expected a plan for this graph (fingerprint {fingerprint}), got one "
-            f"{_describe_closest(plan, convolutions)}. Plan this graph anew, or use the plan with "
-            "the model it was made for."
-        )
+        raise PlanError(_why_not_for(plan, convolutions))
     return entries
+
+
+def check_plan_holds(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str:
+    """Refuses a plan for a model, once it is traced, that is of another.
+
+    Returns:
+        At which other batch size it was planned; empty where it was at that of the graph.
+
+    Raises:
+        PlanError: it holds nothing for the graph, or was tuned at other batch sizes.
+    """
+    entries = find_entries(plan, convolutions)
+    batch_size = batch_size_of(node.configuration for node in convolutions)
+    if batch_size is None:
+        return ""
+    taken = nearest_entry(entries, batch_size)
+    if taken.measured is not None:
+        check_batch_size(entries, batch_size)
+    return "" if taken.batch_size in (None, batch_size) else _as_for(taken, batch_size)
 
 
 def check_plan_is_for(plan: Plan, *, mode: GraphMode, batch_size: int) -> None:
@@ -216,10 +241,18 @@ def _check_mode(plan: Plan, mode: GraphMode) -> None:
         )
 
 
-def _describe_closest(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str:
-    """How the closest graph of a plan differs from these convolutions."""
+def _as_for(taken: GraphPlan, batch_size: int) -> str:
+    return (
+        f"The plan has nothing for batch size {batch_size}: its stages run as planned for "
+        f"{taken.batch_size}. Plan with --batch {taken.batch_size},{batch_size} to have both."
+    )
+
+
+def _why_not_for(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str:
+    """How the closest graph of a plan differs from these convolutions, and what to do."""
+    expected = f"Expected a plan for this model, with {len(convolutions)} convolutions, got one"
     if not plan.graphs:
-        return "that holds no graph"
+        return f"{expected} that holds no graph. Plan the model anew."
     found = set(canonical_names(node.name for node in convolutions).values())
     planned, closest = max(
         (
@@ -229,14 +262,19 @@ def _describe_closest(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> st
         key=lambda each: len(found & each[0]),
     )
     lacking = sorted(planned - found)
-    words = "the same nodes" if planned and not lacking else "other nodes"
+    words = "of the same names" if planned and not lacking else "of other names"
     if lacking:
-        words = f"nodes that it lacks, such as {', '.join(map(repr, lacking[:3]))}"
+        words = f"such as {', '.join(map(repr, lacking[:3]))}"
     return (
-        f"whose closest entry (fingerprint {closest.fingerprint}) is for "
-        f"{closest.convolution_count} convolutions where this graph has {len(convolutions)}, with "
-        f"{words}"
+        f"{expected}{made_for(plan)} with {closest.convolution_count}, {words}. "
+        f"{OTHER_MODEL_REMEDY}"
     )
+
+
+def made_for(plan: Plan) -> str:
+    """The model that a plan was made for, such as ` for 'ResNet50'`; empty where it is not told."""
+    model = plan.made_with.get("model")
+    return f" for '{model}'" if model else ""
 
 
 def _planned_names(graph: GraphPlan) -> set[str]:
