@@ -3,12 +3,12 @@
 # the values and the page of results anew. Takes about half an hour on two cores; a few networks are in the
 # tests. Fails where a network gives other numbers.
 #
-#   scripts/check_applications.sh [OPTIONS OF compare_applications.py]
+#   scripts/check_applications.sh [OPTIONS OF python/benchmarks/run.py]
 #
 # After an interruption, `--resume` keeps the networks that docs/results/applications.json has.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$(realpath -m "${VENV:-.venv}")/bin:$PATH"
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
-python python/networks/compare_applications.py -o docs/results/applications.json "$@"
+python python/benchmarks/run.py applications -o docs/results/applications.json "$@"
 scripts/write_results.py

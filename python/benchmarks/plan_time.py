@@ -3,34 +3,18 @@
 The graphs are real. Times are simulated: each convolution and each stage that is asked for has a
 random time, the same in every run, as a table of measurements would. So how much time the plans
 save says nothing.
-
-Example: python python/benchmarks/plan_time.py --network InceptionV3 -o docs/results/plan_time.json
 """
 
 from __future__ import annotations
 
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
-
-import concurrent.futures
 import itertools
-import multiprocessing
-import pathlib
 import random
 import resource
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
-import click
-from rich.console import Console
-
-# This program runs from a checkout, which is not on Python's path.
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-
-from python.benchmarks.result_file import write_result
+from python.benchmarks.case import Case, in_new_process
 from tf_interop.planning.make import PlanOptions, make_plan
 from tf_interop.planning.problem import (
     Candidate,
@@ -41,13 +25,6 @@ from tf_interop.planning.problem import (
 )
 from tf_interop.stage import Stage, Step
 
-DEFAULT_NETWORKS = (
-    "InceptionV3",
-    "NASNetMobile",
-    "ResNet50:training",
-    "InceptionV3:training",
-    "InceptionResNetV2:training",
-)
 MAX_LANES = PlanOptions().max_lanes
 OUTPUT_BYTES = 1 << 20
 SEED = 1
@@ -143,9 +120,9 @@ def _sets_to_measure(nodes: Sequence[ProblemNode]) -> set[tuple[str, ...]]:
     }
 
 
-def plan_network(nodes: Sequence[ProblemNode]) -> dict[str, Any]:
+def measure(name: str) -> dict[str, Any]:
     """Plans in this process; what it took of a core, and how it was searched."""
-    problem = make_problem(nodes)
+    problem = make_problem(in_new_process(read_network, name))
     start = time.process_time()
     plan = make_plan(problem)
     seconds = time.process_time() - start
@@ -161,32 +138,16 @@ def plan_network(nodes: Sequence[ProblemNode]) -> dict[str, Any]:
     }
 
 
-def in_new_process(function: Any, *arguments: Any) -> Any:
-    """Runs a function where nothing has been in memory before."""
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as executor:
-        return executor.submit(function, *arguments).result()
-
-
-@click.command(help=__doc__)
-@click.option("--network", "names", multiple=True, default=DEFAULT_NETWORKS, show_default=True)
-@click.option("-o", "--output", type=click.Path(path_type=pathlib.Path), help="JSON file to write.")
-def main(names: tuple[str, ...], output: pathlib.Path | None) -> None:
-    """Runs the benchmark."""
-    console = Console(stderr=True)
-    networks = []
-    for name in names:
-        with console.status(name):
-            planned = in_new_process(plan_network, in_new_process(read_network, name))
-        networks.append({"network": name, **planned})
-    write_result(
-        output,
-        "What planning takes",
-        "What the planner takes: CPU time, and memory of its process. The times that it plans for "
-        "are simulated, so how much time the plans save says nothing and is left out.",
-        networks,
-    )
-
-
-if __name__ == "__main__":
-    main()
+CASE = Case(
+    title="What planning takes",
+    says="What the planner takes: CPU time, and memory of its process. The times that it plans for "
+    "are simulated, so how much time the plans save says nothing and is left out.",
+    networks=(
+        "InceptionV3",
+        "NASNetMobile",
+        "ResNet50:training",
+        "InceptionV3:training",
+        "InceptionResNetV2:training",
+    ),
+    measure=measure,
+)

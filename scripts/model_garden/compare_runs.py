@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from python.benchmarks.result_file import write_result
-from python.networks.rounding import distance, share_of_tolerance
+from python.benchmarks.rounding import distance, share_of_tolerance
 from tf_interop.planning.file import load_plan
 
 _MOMENTUM = ".OPTIMIZER_SLOT/optimizer/momentum/"

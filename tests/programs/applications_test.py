@@ -8,13 +8,14 @@ import pathlib
 import numpy as np
 import pytest
 
-from python.networks.compare_applications import (
+from python.benchmarks.applications import (
     agrees,
     application_names,
-    compare_in_process,
     compare_network,
     distances,
+    measure,
 )
+from python.benchmarks.case import in_new_process
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -32,7 +33,7 @@ def test_narrow_units_give_the_same_numbers(
     name: str, left_to_xla: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TF_INTEROP_HOST_STAGES", "0")
-    row = compare_in_process(name)
+    row = in_new_process(measure, name)
     assert agrees(row) and row["gradients"] is not None
     assert row["numbers"] == "same bits"
     assert row["left to XLA"] == left_to_xla

@@ -34,7 +34,7 @@ def units_on_cpus(plugin_as_after_import: None, monkeypatch: pytest.MonkeyPatch)
 def split_plan(model: Any, batch_size: int = BATCH) -> Plan:
     """A plan that splits what can be split."""
     graph_def, fetches = step_to_tune(
-        trace(model, batch_size=batch_size, training=False, image_size=None), batch_size, None
+        trace(model, batch_size=batch_size, training=False, image_size=None)
     )
     view = GraphView(graph_def)
     properties = GraphProperties(view)

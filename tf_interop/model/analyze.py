@@ -160,12 +160,7 @@ def analyze(
         model_or_function_or_graph, batch_size=batch_size, training=training, image_size=image_size
     )
     gpus = visible_gpus()
-    graph_def = optimize_graph(
-        traced,
-        batch_size=batch_size,
-        image_size=image_size,
-        compute_capability=gpus[0].compute_capability if gpus else None,
-    )
+    graph_def = optimize_graph(traced, gpus[0].compute_capability if gpus else None)
     view = GraphView(graph_def)
     # As the pass does, which runs where TensorFlow's own kernels may take NCHW.
     convolutions, refused = find_convolutions(view, GraphProperties(view))

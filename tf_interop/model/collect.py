@@ -28,7 +28,7 @@ from tf_interop.graph.levels import lanes_by_merge_key, level_groups
 from tf_interop.graph.merge_keys import find_merge_keys
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
-from tf_interop.model.graphs import device_graph_of
+from tf_interop.model.graphs import optimize_graph, trace
 from tf_interop.model.load import ModelArgumentError, check_trains, is_built_here, load_model
 from tf_interop.planning.lookup import stages_from_plan
 from tf_interop.planning.types import Plan
@@ -198,16 +198,10 @@ def _trace(
             if options.dtype not in (None, "float32"):
                 origin += f", {options.dtype}"
             say(f"Tracing {origin}")
-            yield (
-                origin,
-                device_graph_of(
-                    loaded,
-                    batch_size=batch_size,
-                    training=training,
-                    image_size=options.image_size,
-                    compute_capability=options.compute_capability,
-                )[1],
+            traced = trace(
+                loaded, batch_size=batch_size, training=training, image_size=options.image_size
             )
+            yield origin, optimize_graph(traced, options.compute_capability)
 
 
 def _stages_of_plan(

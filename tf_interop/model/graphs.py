@@ -17,8 +17,7 @@ from tf_interop.graph.view import parse_input
 from tf_interop.model.keras_functions import (
     fill_shape,
     keras_of,
-    trace_inference,
-    trace_training_step,
+    trace_keras,
     variables_kept,
     zeros,
 )
@@ -35,6 +34,8 @@ class TracedGraph:
     Attributes:
         name: the model's or function's name, and what is run of it.
         graph_def: the graph, with function calls inlined.
+        batch_size: for inputs that leave it open.
+        image_size: height and width, for inputs of rank 4 that leave them open.
         run: runs the function on zeros; None for a GraphDef. A model is afterwards as it was.
         fetches: names of the nodes that the graph is run for; empty where that is not known.
         variables: shapes and dtypes of the variables, by the name of the node that stands for them.
@@ -43,6 +44,8 @@ class TracedGraph:
 
     name: str
     graph_def: graph_pb2.GraphDef
+    batch_size: int = 1
+    image_size: tuple[int, int] | None = None
     run: Callable[[], object] | None = None
     fetches: tuple[str, ...] = ()
     variables: Mapping[str, tf.TensorSpec] = dataclasses.field(default_factory=dict)
@@ -83,10 +86,11 @@ def trace(
         for function in traced.graph_def.library.function
         for node in function.node_def
     )
-    if not hidden:
-        return traced
-    note = f"not counted: {hidden} in functions that cannot be inlined, such as those that XLA "
-    return dataclasses.replace(traced, notes=(*traced.notes, f"{note}compiles"))
+    notes = traced.notes
+    if hidden:
+        note = f"not counted: {hidden} in functions that cannot be inlined, such as those that XLA "
+        notes += (f"{note}compiles",)
+    return dataclasses.replace(traced, batch_size=batch_size, image_size=image_size, notes=notes)
 
 
 def handed_graph_of(traced: TracedGraph) -> graph_pb2.GraphDef | None:
@@ -127,55 +131,23 @@ def handed_graph_of(traced: TracedGraph) -> graph_pb2.GraphDef | None:
     return largest
 
 
-def device_graph_of(
-    model_or_function_or_graph: Any,
-    *,
-    batch_size: int,
-    training: bool,
-    image_size: tuple[int, int] | None,
-    compute_capability: str | None,
-) -> tuple[str, graph_pb2.GraphDef]:
-    """The graph as Grappler would hand it over for a device, and what it is called.
+def optimize_graph(traced: TracedGraph, compute_capability: str | None) -> graph_pb2.GraphDef:
+    """A traced graph as Grappler would hand it over for a device.
 
     Nothing is run, and the device need not be here: layouts and fused operations depend on it, so
     that a list of convolutions for a GPU can be made on a machine without one.
 
     Args:
-        model_or_function_or_graph: what `tf_interop.analyze` takes.
-        batch_size: for inputs that leave it open.
-        training: whether to look at a training step; Keras models only.
-        image_size: height and width, for inputs of rank 4 that leave them open.
+        traced: what `trace` gave.
         compute_capability: of the GPU, such as `9.0`; None for a CPU.
 
     Returns:
-        A name, and a graph whose nodes state the shapes of what they compute.
+        A graph whose variables are VarHandleOps, and whose nodes state the shapes of what they
+        compute.
 
     Raises:
-        ValueError: an argument is of a wrong kind, or a shape is unknown that has to be known.
+        ValueError: a shape is unknown that has to be known.
         GraphError: TensorFlow refuses the graph.
-    """
-    traced = trace(
-        model_or_function_or_graph, batch_size=batch_size, training=training, image_size=image_size
-    )
-    return traced.name, optimize_graph(
-        traced,
-        batch_size=batch_size,
-        image_size=image_size,
-        compute_capability=compute_capability,
-    )
-
-
-def optimize_graph(
-    traced: TracedGraph,
-    *,
-    batch_size: int,
-    image_size: tuple[int, int] | None,
-    compute_capability: str | None,
-) -> graph_pb2.GraphDef:
-    """A traced graph as Grappler would hand it over for a device.
-
-    Its variables are VarHandleOps, and its nodes state the shapes of what they compute. The
-    arguments and errors are those of `device_graph_of`.
     """
     graph_def = graph_pb2.GraphDef()
     graph_def.CopyFrom(traced.graph_def)
@@ -183,7 +155,7 @@ def optimize_graph(
         if node.name in traced.variables:
             _become_variable(node, traced.variables[node.name])
         elif node.op == "Placeholder":
-            _fill_placeholder(node, batch_size, image_size)
+            _fill_placeholder(node, traced.batch_size, traced.image_size)
     fetches = traced.fetches or _unread_nodes(traced.graph_def)
     with _refusals_explained("a graph that TensorFlow can optimize"):
         # Grappler chooses layouts by shapes: those of before may have left the batch open.
@@ -218,7 +190,7 @@ def with_inferred_shapes(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
 def _trace_model(
     model: Any, batch_size: int, training: bool, image_size: tuple[int, int] | None
 ) -> TracedGraph:
-    traced = (trace_training_step if training else trace_inference)(model, batch_size, image_size)
+    traced = trace_keras(model, batch_size, image_size, training=training)
     what = "one training step with SGD" if training else "inference"
     size = tf.nest.flatten(traced.inputs)[0].shape[0]
 

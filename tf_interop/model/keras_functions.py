@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -44,45 +44,45 @@ def keras_of(value: object) -> Any:
     return None
 
 
-def trace_inference(
+def trace_keras(
     model: Any,
     batch_size: int,
     image_size: tuple[int, int] | None,
     *,
+    training: bool,
     jit_compile: bool | None = None,
 ) -> KerasFunction:
-    """Traces `model(inputs, training=False)`; `jit_compile` is that of tf.function.
+    """Traces `model(inputs, training=False)`, or one step of gradient descent.
 
-    Raises:
-        ValueError: the shapes of the inputs are not known.
-    """
-    specs, notes = _input_specs(model, batch_size, image_size)
+    The step is forward, backward and update in one function. Its loss is the cross-entropy with
+    constant labels where the model gives class probabilities, and the mean of squares of its
+    outputs where not. Running it changes the model.
 
-    def inference(inputs: Any) -> Any:
-        return model(inputs, training=False)
-
-    function = tf.function(inference, jit_compile=jit_compile)
-    return KerasFunction(function.get_concrete_function(specs), specs, notes)
-
-
-def trace_training_step(
-    model: Any,
-    batch_size: int,
-    image_size: tuple[int, int] | None,
-    *,
-    jit_compile: bool | None = None,
-) -> KerasFunction:
-    """Traces one step of gradient descent: forward, backward and update in one function.
-
-    The loss is the cross-entropy with constant labels where the model gives class probabilities,
-    and the mean of squares of its outputs where not. Running the function changes the model.
-    `jit_compile` is that of tf.function.
+    Args:
+        model: a Keras model with known inputs.
+        batch_size: for inputs that leave it open.
+        image_size: height and width, for inputs of rank 4 that leave them open.
+        training: whether to trace a training step.
+        jit_compile: that of tf.function.
 
     Raises:
         ValueError: the shapes of the inputs are not known, or there is nothing to train.
     """
-    keras = keras_of(model)
     specs, notes = _input_specs(model, batch_size, image_size)
+    if training:
+        program, more_notes = _training_step(model, tf.nest.flatten(specs)[0].shape[0])
+        notes += more_notes
+    else:
+
+        def program(inputs: Any) -> Any:
+            return model(inputs, training=False)
+
+    function = tf.function(program, jit_compile=jit_compile)
+    return KerasFunction(function.get_concrete_function(specs), specs, notes)
+
+
+def _training_step(model: Any, batch_size: int) -> tuple[Callable[[Any], Any], tuple[str, ...]]:
+    keras = keras_of(model)
     variables = model.trainable_variables
     if not variables:
         raise ValueError(
@@ -92,12 +92,12 @@ def trace_training_step(
     optimizer = keras.optimizers.SGD(_LEARNING_RATE)
     optimizer.build(variables)
     classes = _class_count(model)
+    notes: tuple[str, ...] = ()
+    labels = None
     if classes is None:
-        notes += ("the training step's loss is the mean of squares of the model's outputs",)
-        labels = None
+        notes = ("the training step's loss is the mean of squares of the model's outputs",)
     else:
-        size = tf.nest.flatten(specs)[0].shape[0]
-        labels = tf.constant([index % classes for index in range(size)])
+        labels = tf.constant([index % classes for index in range(batch_size)])
 
     def training_step(inputs: Any) -> Any:
         with tf.GradientTape() as tape:
@@ -112,8 +112,7 @@ def trace_training_step(
         )
         return loss
 
-    function = tf.function(training_step, jit_compile=jit_compile)
-    return KerasFunction(function.get_concrete_function(specs), specs, notes)
+    return training_step, notes
 
 
 @contextlib.contextmanager

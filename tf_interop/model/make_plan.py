@@ -17,7 +17,7 @@ from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.measure.device import running_device
 from tf_interop.measure.nvidia import free_memory_bytes
-from tf_interop.model.graphs import device_graph_of
+from tf_interop.model.graphs import optimize_graph, trace
 from tf_interop.model.keras_functions import keras_of
 from tf_interop.planning.check import check_stages
 from tf_interop.planning.explain import explain_plan
@@ -103,16 +103,15 @@ def plan(
     entries: dict[tuple[str, int | None], GraphPlan] = {}
     for batch_size in batch_sizes:
         say(f"Tracing batch {batch_size}")
-        name, graph_def = device_graph_of(
+        traced = trace(
             model_or_function_or_graph,
             batch_size=batch_size,
             training=training,
             image_size=image_size,
-            compute_capability=None if capability in ("", CPU_TARGET) else capability,
         )
         entry = _plan_graph(
-            name,
-            graph_def,
+            traced.name,
+            optimize_graph(traced, None if capability in ("", CPU_TARGET) else capability),
             loaded,
             options,
             say,

@@ -12,7 +12,6 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
-from tf_interop.planning.cost.calibration import calibrate_model
 from tf_interop.planning.cost.stage_costs import Lanes, StageChoice, StageCosts, algorithms_of
 from tf_interop.planning.problem import Candidate, PlanningProblem
 from tf_interop.planning.search.space import Space, bits_of
@@ -86,7 +85,7 @@ class _Explainer:
 
     def __init__(self, problem: PlanningProblem) -> None:
         self._problem = problem
-        self._costs = StageCosts(problem, calibrate_model(problem), max_modelled=_MOST_MODELLED)
+        self._costs = StageCosts(problem, max_modelled=_MOST_MODELLED)
         self._place = {node.name: place for place, node in enumerate(problem.nodes)}
 
     def explain(self, planned: PlannedStage) -> PlannedStage:
@@ -228,6 +227,7 @@ class _Explainer:
         """What a pair would save, None where that is not known, and why it is no stage."""
         lanes = tuple((node,) for node in pair)
         alone_us = sum(self._problem.node_costs[node].fastest.latency_us for node in pair)
+        saved_us: float | None = None
         choices = self._costs.choices(lanes)
         if choices:
             saved_us = alone_us - choices[0].latency_us
@@ -243,7 +243,6 @@ class _Explainer:
         measured = self._costs.measured(lanes)
         known = measured or self._costs.usual(lanes)
         why_not = "not measured together, and without kernels or device there is no model"
-        saved_us = None
         if known:
             best = min(known, key=lambda each: each.latency_us)
             saved_us = alone_us - best.latency_us

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import cast
 
 from tf_interop.errors import PlanError
-from tf_interop.planning.cost.calibration import calibrate_model
 from tf_interop.planning.cost.stage_costs import Lanes, StageChoice, StageCosts
 from tf_interop.planning.problem import PlanningProblem
 from tf_interop.planning.search.blocks import search_blocks
@@ -83,8 +82,7 @@ class _Planner:
     def __init__(self, problem: PlanningProblem, options: PlanOptions) -> None:
         self._problem = problem
         self._options = options
-        self._calibration = calibrate_model(problem)
-        self._costs = StageCosts(problem, self._calibration, max_modelled=options.max_modelled)
+        self._costs = StageCosts(problem, max_modelled=options.max_modelled)
         budget = problem.memory_budget_bytes
         self._budget = math.inf if budget is None else budget
 
@@ -242,7 +240,7 @@ class _Planner:
             search = f"exact {lanes}"
         elif exact_nodes:
             search = f"partly exact ({exact_nodes} of {count} convolutions), else {bounds}, {lanes}"
-        return "; ".join((search, self._costs.describe(), self._calibration.describe()))
+        return f"{search}; {self._costs.describe()}"
 
 
 def _nodes(lanes: Lanes) -> list[int]:

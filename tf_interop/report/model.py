@@ -20,7 +20,7 @@ from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.split_units import find_split_units
 from tf_interop.graph.units import find_units, planned_name
 from tf_interop.graph.view import GraphView
-from tf_interop.model.graphs import device_graph_of, trace
+from tf_interop.model.graphs import optimize_graph, trace
 from tf_interop.model.keras_functions import keras_of
 from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.profile.tables import describe_convolution
@@ -60,17 +60,16 @@ def networks_of_model(
         for mode in [graph.mode] if graph.mode else any_mode:
             batch_size = graph.batch_size or 1
             say(f"Tracing batch {batch_size}, {mode}")
-            options: dict[str, Any] = {
-                "batch_size": batch_size,
-                "training": mode == "training",
-                "image_size": image_size,
-            }
+            traced = trace(
+                model,
+                batch_size=batch_size,
+                training=mode == "training",
+                image_size=image_size,
+            )
             if graph.measured is not None:
-                step = step_to_tune(trace(model, **options), batch_size, image_size)
-                network = _network_of_units(*step, is_split=bool(graph.split_units))
+                network = _network_of_units(*step_to_tune(traced), is_split=bool(graph.split_units))
             else:
-                options["compute_capability"] = compute_capability
-                network = _network_of_convolutions(device_graph_of(model, **options)[1])
+                network = _network_of_convolutions(optimize_graph(traced, compute_capability))
             if network.fingerprint == graph.fingerprint:
                 return named_as_in(graph, network)
             found.append(network.fingerprint)

@@ -8,12 +8,8 @@ import pytest
 from planning_values import make_lanes, merge
 from profile_values import HOPPER_SM, KERNEL
 
-from tf_interop.planning.cost.calibration import (
-    UNCALIBRATED_SPREAD,
-    ModelCalibration,
-    calibrate_model,
-)
 from tf_interop.planning.cost.stage_costs import StageChoice, StageCosts
+from tf_interop.planning.cost.stage_model import UNCALIBRATED_SPREAD, StageModel
 from tf_interop.planning.problem import (
     Candidate,
     ConvolutionCosts,
@@ -48,7 +44,7 @@ def measured(lanes: str, latency_us: float, sequential_us: float = 20.0) -> Meas
 
 
 def stage_costs(problem: PlanningProblem, max_modelled: int = 1000) -> StageCosts:
-    return StageCosts(problem, calibrate_model(problem), max_modelled=max_modelled)
+    return StageCosts(problem, max_modelled=max_modelled)
 
 
 def choices(costs: StageCosts, lanes: str) -> tuple[StageChoice, ...]:
@@ -139,12 +135,14 @@ def known_pairs(*latencies_us: float) -> PlanningProblem:
     )
 
 
+def learned(problem: PlanningProblem) -> tuple[float, float, int]:
+    model = StageModel(problem)
+    return model.factor, model.spread, model.measured_count
+
+
 def test_calibrates_by_the_median_and_trusts_as_far_as_ratios_scatter() -> None:
-    calibration = calibrate_model(known_pairs(11, 12, 15))
-    assert calibration.factor == pytest.approx(1.2)
-    assert calibration.spread == pytest.approx(15 / 12 - 1)
-    assert calibration.stages == 3
-    assert calibrate_model(known_pairs(11, 12)) == ModelCalibration()
+    assert learned(known_pairs(11, 12, 15)) == pytest.approx((1.2, 15 / 12 - 1, 3))
+    assert learned(known_pairs(11, 12)) == (1.0, UNCALIBRATED_SPREAD, 0)
 
 
 def test_does_not_calibrate_on_what_was_merged() -> None:
@@ -154,7 +152,7 @@ def test_does_not_calibrate_on_what_was_merged() -> None:
         for stage in problem.stages
     )
     both = dataclasses.replace(problem, stages=(*problem.stages, *merged))
-    assert calibrate_model(both) == calibrate_model(problem)
+    assert learned(both) == learned(problem)
 
 
 def test_what_was_measured_merged_is_not_what_was_measured_side_by_side() -> None:
@@ -166,7 +164,7 @@ def test_what_was_measured_merged_is_not_what_was_measured_side_by_side() -> Non
 
 def test_a_calibrated_stage_takes_no_less_than_its_longest_convolution() -> None:
     problem = known_pairs(5, 5, 5)
-    assert calibrate_model(problem).factor == pytest.approx(0.5)
+    assert learned(problem)[0] == pytest.approx(0.5)
     (choice,) = stage_costs(problem).choices(((0,), (2,)))
     assert choice.latency_us == 10
 

@@ -7,8 +7,7 @@ the search can then only find plans that are no slower than sequential.
 In order of trust:
 
 1. The stage was measured, with these algorithms.
-2. The model (`sm_model`), corrected by how it did on the measured stages of the same device: by the
-   median of measured over modelled, and trusted as far as those ratios scatter.
+2. The model, corrected by how it did on the measured stages of the same device (`stage_model`).
 3. The model as it is, trusted to `UNCALIBRATED_SPREAD`.
 
 Convolutions that read one image are merged into a wider one only where that was measured: the model
@@ -32,12 +31,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
-from tf_interop.planning.cost.calibration import (
-    ModelCalibration,
-    device_of,
-    model_kernels,
-    model_stage,
-)
+from tf_interop.planning.cost.stage_model import Candidates, StageModel, latency_us
 from tf_interop.planning.lane_places import find_places
 from tf_interop.planning.problem import Candidate, MeasuredStage, PlanningProblem, ValueSource
 from tf_interop.stage import Lane, Stage, Step
@@ -57,7 +51,6 @@ Lanes = tuple[tuple[int, ...], ...]
 other, and run one after another; lanes are independent."""
 
 _Names = tuple[tuple[str, ...], ...]
-_Candidates = tuple[tuple[Candidate, ...], ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,19 +78,16 @@ class StageChoice:
 class StageCosts:
     """Says what the best ways are to run convolutions together. Remembers all it has said."""
 
-    def __init__(
-        self, problem: PlanningProblem, calibration: ModelCalibration, *, max_modelled: int
-    ) -> None:
+    def __init__(self, problem: PlanningProblem, *, max_modelled: int) -> None:
         """Prepares to say it.
 
         Args:
             problem: a legal one.
-            calibration: how far the model is to be trusted.
             max_modelled: combinations of algorithms to be modelled of all lanes of one step
                 together, and as many more of lanes of several.
         """
         self._problem = problem
-        self._calibration = calibration
+        self._model = StageModel(problem)
         self._max_modelled = max_modelled
         self._names = [node.costs for node in problem.nodes]
         self._groups = [node.group for node in problem.nodes]
@@ -107,7 +97,6 @@ class StageCosts:
                 names = tuple(sorted(measured.stage.operations))
                 self._measured[names].append(number)
         self._known: dict[tuple[_Names, tuple[int, ...]], tuple[StageChoice, ...]] = {}
-        self._demands: dict[Candidate, tuple[float, ...]] = {}
         self._choosable: dict[str, list[Candidate]] = {}
         # By whether a lane has several steps.
         self._modelled_count = {False: 0, True: 0}
@@ -181,9 +170,7 @@ class StageCosts:
             found = [[each.candidate(candidate.algorithm) for each in lane] for lane in costs]
             if all(each is not None for lane in found for each in lane):
                 combinations.append(found)  # type: ignore[arg-type]
-        modelled = (
-            self._model_orders(names, tuple(map(tuple, chosen)), 0.0) for chosen in combinations
-        )
+        modelled = (self._model_orders(names, chosen, 0.0) for chosen in combinations)
         return [each for each in modelled if each is not None]
 
     def place(self, stage: Stage[str], lanes: Lanes) -> Stage[int] | None:
@@ -208,7 +195,7 @@ class StageCosts:
                 f"{self._over_limit_count} sets left out after the limit of {self._max_modelled} "
                 "modelled combinations"
             )
-        return ", ".join(parts)
+        return f"{', '.join(parts)}; {self._model.describe()}"
 
     def _can_be_placed(self, number: int, lanes: Lanes) -> bool:
         stage = self._problem.stages[number].stage
@@ -278,11 +265,11 @@ class StageCosts:
         if self._modelled_count[has_several] >= self._max_modelled:
             self._over_limit_count += 1
             return
-        worth_us = alone_us / (1 + self._calibration.spread)
+        worth_us = alone_us / (1 + self._model.spread)
         bounded = sorted(
             (bound_us, number, chosen)
             for number, chosen in self._combine(names)
-            if (bound_us := self._bound_us(chosen)) < worth_us
+            if (bound_us := self._model.bound_us(chosen)) < worth_us
         )
         if not bounded or not self._does_a_part_win(lanes):
             return
@@ -310,7 +297,7 @@ class StageCosts:
         parts = itertools.combinations(lanes, len(lanes) - 1)
         return len(lanes) == 2 or any(map(self.choices, parts))
 
-    def _combine(self, names: _Names) -> Iterator[tuple[int, _Candidates]]:
+    def _combine(self, names: _Names) -> Iterator[tuple[int, Candidates]]:
         """Combinations of candidates, numbered; those that differ in order alone come once."""
         step_count = sum(map(len, names))
         most = 1
@@ -331,32 +318,14 @@ class StageCosts:
             if not repeats:
                 yield number, tuple(tuple(each for _, each in lane) for lane in chosen)
 
-    def _bound_us(self, chosen: _Candidates) -> float:
-        """What the calibrated model cannot be below."""
-        demands = [self._demands_of(candidate) for lane in chosen for candidate in lane]
-        longest_us = max(map(_latency_us, chosen))
-        together_us = max(map(sum, zip(*demands, strict=True)))
-        return max(longest_us, max(longest_us, together_us) * self._calibration.factor)
-
-    def _demands_of(self, candidate: Candidate) -> tuple[float, ...]:
-        """What all its kernels take of the device; empty where it cannot be modelled."""
-        demands = self._demands.get(candidate)
-        if demands is None:
-            device = device_of(self._problem)
-            kernels = () if device is None else model_kernels(candidate, device)
-            each = [kernel.demands(device) for kernel in kernels if device is not None]
-            demands = self._demands[candidate] = tuple(map(sum, zip(*each, strict=True)))
-        return demands
-
     def _model_orders(
-        self, names: _Names, chosen: _Candidates, bound_us: float
+        self, names: _Names, chosen: Candidates, bound_us: float
     ) -> StageChoice | None:
         """The better of longest first, and shortest first with priority."""
         self._modelled_count[any(len(lane) > 1 for lane in names)] += 1
-        places = sorted(range(len(names)), key=lambda place: -_latency_us(chosen[place]))
+        places = sorted(range(len(names)), key=lambda place: -latency_us(chosen[place]))
         # Where every lane has one kernel, the order of launch is all that priority would change.
         has_later_kernels = any(sum(len(each.kernels) for each in lane) > 1 for lane in chosen)
-        longest_us = max(map(_latency_us, chosen))
         best: StageChoice | None = None
         for order, has_priority in ((places, False), (places[::-1], has_later_kernels)):
             priorities = [place - len(order) + 1 for place in range(len(order))]
@@ -372,16 +341,14 @@ class StageCosts:
                     for place, priority in zip(order, priorities, strict=True)
                 )
             )
-            modelled_us = model_stage(self._problem, stage, [chosen[place] for place in order])
+            modelled_us = self._model.latency_us(stage, [chosen[place] for place in order])
             if modelled_us is None:
                 return None
-            # No stage ends before its longest lane alone, whatever the calibration says.
-            latency_us = max(modelled_us * self._calibration.factor, longest_us)
-            if best is None or latency_us < best.latency_us:
+            if best is None or modelled_us < best.latency_us:
                 best = self._choice(
                     stage,
-                    latency_us,
-                    latency_us * self._calibration.spread,
+                    modelled_us,
+                    modelled_us * self._model.spread,
                     _workspace_bytes(chosen),
                     ValueSource.MODELLED,
                 )
@@ -393,7 +360,7 @@ class StageCosts:
         """Candidates that can be modelled, fastest first."""
         if name not in self._choosable:
             candidates = self._problem.costs_by_name[name].fastest_first
-            self._choosable[name] = [each for each in candidates if self._demands_of(each)]
+            self._choosable[name] = list(filter(self._model.knows, candidates))
         return self._choosable[name]
 
 
@@ -406,11 +373,7 @@ def _can_be_made(problem: PlanningProblem, stage: Stage[str]) -> bool:
     )
 
 
-def _latency_us(lane: Sequence[Candidate]) -> float:
-    return sum(each.latency_us for each in lane)
-
-
-def _workspace_bytes(chosen: _Candidates) -> int:
+def _workspace_bytes(chosen: Candidates) -> int:
     """Each lane has one workspace for all its steps."""
     return sum(max(each.workspace_bytes for each in lane) for lane in chosen)
 

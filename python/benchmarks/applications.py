@@ -12,55 +12,27 @@ made, outputs and gradients may differ by rounding: as far as two changes of sto
 them, whichever moves them further: every pixel changed in its last bit, and every weight. Gradients
 are then those with normalization and dropout frozen, because normalization by the statistics of two
 images makes any rounding as large as the gradients themselves.
-
-Example: python python/networks/compare_applications.py --network ResNet50 --network MobileNet
 """
 
 from __future__ import annotations
 
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
-
-import concurrent.futures
 import inspect
-import json
-import multiprocessing
-import pathlib
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-import click
 import numpy as np
 import tensorflow as tf
-from rich.console import Console
-
-# Also where this file is run by its path.
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 import tf_interop
-from python.benchmarks.result_file import write_result
-from python.networks.rounding import distance, share_of_tolerance
+from python.benchmarks.case import Case
+from python.benchmarks.rounding import distance, share_of_tolerance
 
 BATCH = 2
 CLASSES = 10
 
 # Sizes below those that `include_top=True` goes with are refused by the networks themselves.
 _SIZES = (32, 48, 64, 71, 75, 96, 128, 224, 299, 331)
-
-SAYS = """
-The architectures of keras.applications with all units narrow and in stock TensorFlow, in batches of
-two of the smallest images that they take, with one thread inside of an operation: nodes in units,
-of all nodes of the graph that Grappler hands over, and convolutions in functions that XLA compiles.
-Compared are the outputs of inference, the loss and all gradients of a training step, and the state
-after it. Where not all have the same bits, outputs, and gradients with normalization and dropout
-frozen, are compared by how far they are moved at most, as a share of what rounding explains: eight
-times as far as a change of the last bits moves them in stock TensorFlow, and four roundings more.
-Above 1 would be an error. Where some gradients are zero in stock TensorFlow, outputs alone were
-compared.
-"""
 
 Numbers = list[np.ndarray]
 Compute = Callable[[tf.Tensor], Numbers]
@@ -76,15 +48,10 @@ def application_names() -> list[str]:
     return [name for name, _ in inspect.getmembers(tf.keras.applications, inspect.isfunction)]
 
 
-def compare_in_process(name: str) -> dict[str, Any]:
-    """`compare_network` in a process that ends with it, which frees its memory."""
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, context, _use_one_thread) as executor:
-        return executor.submit(compare_network, name).result()
-
-
-def _use_one_thread() -> None:
+def measure(name: str) -> dict[str, Any]:
+    """`compare_network` with one thread inside of an operation, which has to be set first."""
     tf.config.threading.set_intra_op_parallelism_threads(1)
+    return compare_network(name)
 
 
 def compare_network(name: str) -> dict[str, Any]:
@@ -124,7 +91,6 @@ def compare_network(name: str) -> dict[str, Any]:
         shares = _shares(frozen_gradients, model, pixels)
         gradients = max(shares) if shares else None
     return {
-        "network": name,
         "image size": size,
         "inference": _changed(inference),
         "training step": _changed(training),
@@ -241,45 +207,20 @@ def _changed(report: Any) -> str:
     return f"{report.unit_op_count + in_stages} of {report.node_count}"
 
 
-@click.command(help=__doc__)
-@click.option("--network", "names", multiple=True, help="One of them instead of all.")
-@click.option("-o", "--output", type=click.Path(path_type=pathlib.Path), help="JSON file to write.")
-@click.option("--resume", is_flag=True, help="Keep the networks that the JSON file has.")
-def main(names: tuple[str, ...], output: pathlib.Path | None, resume: bool) -> None:
-    """Runs the comparison."""
-    if resume and output is None:
-        raise click.UsageError("Expected --output with --resume, got none.")
-    console = Console()
-    networks: list[dict[str, Any]] = []
-    if resume and output is not None and output.exists():
-        networks = json.loads(output.read_text())["rows"]
-    done = {each["network"] for each in networks}
-    for name in names or application_names():
-        if name in done:
-            continue
-        compared = compare_in_process(name)
-        console.print(_describe(compared), highlight=False, soft_wrap=True)
-        networks = sorted([*networks, compared], key=lambda each: str(each["network"]))
-        if output is not None:
-            # After every network: all of them together take long.
-            write_result(output, "Same results: keras.applications", SAYS, networks)
-    others = [each["network"] for each in networks if not agrees(each)]
-    if others:
-        console.print(f"With the plugin these give other numbers: {', '.join(others)}")
-        sys.exit(1)
-
-
-def _describe(row: dict[str, Any]) -> str:
-    gradients = row["gradients"]
-    numbers = (
-        f"outputs {row['outputs']:.2f} and gradients "
-        f"{'none' if gradients is None else f'{gradients:.2f}'} of what is allowed"
-    )
-    return (
-        f"{row['network']}: {row['numbers']} ({numbers}); nodes in units: inference "
-        f"{row['inference']}, training step {row['training step']}; {row['seconds']} s"
-    )
-
-
-if __name__ == "__main__":
-    main()
+CASE = Case(
+    title="Same results: keras.applications",
+    says="""
+The architectures of keras.applications with all units narrow and in stock TensorFlow, in batches of
+two of the smallest images that they take, with one thread inside of an operation: nodes in units,
+of all nodes of the graph that Grappler hands over, and convolutions in functions that XLA compiles.
+Compared are the outputs of inference, the loss and all gradients of a training step, and the state
+after it. Where not all have the same bits, outputs, and gradients with normalization and dropout
+frozen, are compared by how far they are moved at most, as a share of what rounding explains: eight
+times as far as a change of the last bits moves them in stock TensorFlow, and four roundings more.
+Above 1 would be an error. Where some gradients are zero in stock TensorFlow, outputs alone were
+compared.
+""",
+    networks=application_names(),
+    measure=measure,
+    is_right=agrees,
+)

@@ -1,0 +1,64 @@
+"""Measures networks of keras.applications, each in a process of its own, and writes a result file.
+
+    python python/benchmarks/run.py plan_time --network InceptionV3 -o docs/results/plan_time.json
+
+The cases are modules of this folder: `plan_time` times the planner, `pass_time` the graph pass, and
+`applications` compares what networks compute with the plugin and without it.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
+
+import importlib
+import json
+import pathlib
+import sys
+from typing import Any
+
+import click
+from rich.console import Console
+
+# This program runs from a checkout, which is not on Python's path.
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+from python.benchmarks.case import Case, in_new_process
+from python.benchmarks.result_file import write_result
+
+
+@click.command(help=__doc__)
+@click.argument("case", type=click.Choice(["plan_time", "pass_time", "applications"]))
+@click.option("--network", "names", multiple=True, help="One of them instead of all.")
+@click.option("-o", "--output", type=click.Path(path_type=pathlib.Path), help="JSON file to write.")
+@click.option("--resume", is_flag=True, help="Keep the networks that the JSON file has.")
+def main(case: str, names: tuple[str, ...], output: pathlib.Path | None, resume: bool) -> None:
+    """Runs a case."""
+    if resume and output is None:
+        raise click.UsageError("Expected --output with --resume, got none.")
+    console = Console(stderr=True)
+    measured: Case = importlib.import_module(f"python.benchmarks.{case}").CASE
+    rows: dict[str, dict[str, Any]] = {}
+    if resume and output is not None and output.exists():
+        rows = {row["network"]: row for row in json.loads(output.read_text())["rows"]}
+    names = names or tuple(measured.networks)
+    for name in names:
+        if name in rows:
+            continue
+        with console.status(name):
+            rows[name] = {"network": name, **in_new_process(measured.measure, name)}
+        if output is not None:
+            # After every network: all of them together may take long.
+            order = {name: place for place, name in enumerate(measured.networks)}
+            in_order = sorted(rows.values(), key=lambda row: order.get(row["network"], len(order)))
+            write_result(output, measured.title, measured.says, in_order)
+    if output is None:
+        write_result(None, measured.title, measured.says, list(rows.values()))
+    if wrong := [name for name, row in rows.items() if not measured.is_right(row)]:
+        console.print(f"With the plugin these give other numbers: {', '.join(wrong)}")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""The model of stages (`sm_model`) beside what was measured of the same device.
+
+It is corrected by how far it was off on measured stages that it can model: multiplied by the median
+of measured over modelled, and trusted as far as those ratios scatter. What was measured merged it
+cannot model: it knows no kernel of a wider convolution.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from tf_interop.planning.cost.sm_model import Device, ModelKernel, model_lanes_us
+from tf_interop.planning.problem import Candidate, PlanningProblem
+from tf_interop.stage import Stage
+
+UNCALIBRATED_SPREAD = 0.2
+"""Share of a modelled latency that it may be off, where no measured stage says better. A choice to
+be careful by, not a measurement."""
+
+_FEWEST_FOR_CALIBRATION = 3
+_MOST_FOR_CALIBRATION = 400
+
+Candidates = Sequence[Sequence[Candidate]]
+"""What each step of each lane runs."""
+
+
+class StageModel:
+    """What stages take by the model.
+
+    Attributes:
+        factor: what modelled latencies are multiplied with.
+        spread: share of the result that it may be off.
+        measured_count: how many measured stages that was learned from; 0 where it was not.
+    """
+
+    def __init__(self, problem: PlanningProblem) -> None:
+        """Learns from the measured stages; nothing, where there are fewer than three.
+
+        Of many stages every second, third, … is taken, so that it does not take longer than
+        planning.
+        """
+        self.factor, self.spread, self.measured_count = 1.0, UNCALIBRATED_SPREAD, 0
+        self._device = None
+        if problem.sm_limits is not None and problem.sm_count is not None:
+            self._device = Device(problem.sm_limits, problem.sm_count)
+        self._known: dict[Candidate, tuple[ModelKernel, ...]] = {}
+        self._demands: dict[Candidate, tuple[float, ...]] = {}
+        stride = math.ceil(len(problem.stages) / _MOST_FOR_CALIBRATION) or 1
+        ratios = []
+        for measured in problem.stages[::stride]:
+            costs = problem.costs_by_name
+            candidates = [
+                [costs[step.operation].candidate(step.algorithm) for step in lane.steps]
+                for lane in measured.stage.lanes
+            ]
+            modelled_us = self.latency_us(measured.stage, candidates)
+            if modelled_us is not None:
+                ratios.append(measured.latency_us / modelled_us)
+        if len(ratios) >= _FEWEST_FOR_CALIBRATION:
+            self.factor = statistics.median(ratios)
+            deviations = sorted(abs(ratio / self.factor - 1) for ratio in ratios)
+            # Nine of ten measured stages lie within it.
+            self.spread = deviations[math.ceil(0.9 * len(deviations)) - 1]
+            self.measured_count = len(ratios)
+
+    def knows(self, candidate: Candidate) -> bool:
+        """Whether all kernels of a candidate are known, and each fits on an SM."""
+        return bool(self._kernels(candidate))
+
+    def latency_us(
+        self, stage: Stage[str], candidates: Sequence[Sequence[Candidate | None]]
+    ) -> float | None:
+        """What a stage takes.
+
+        Args:
+            stage: of the names of costs.
+            candidates: of its steps; None for what is not known.
+
+        Returns:
+            Microseconds; None where a kernel or the device is not known well enough, or a lane is
+            merged or has SMs of its own.
+        """
+        device = self._device
+        if device is None or any(lane.merged or lane.sm_count for lane in stage.lanes):
+            return None
+        lanes = []
+        longest_us = 0.0
+        for lane in candidates:
+            found = [candidate for candidate in lane if candidate and self.knows(candidate)]
+            if len(found) < len(lane):
+                return None
+            lanes.append([kernel for each in found for kernel in self._kernels(each)])
+            longest_us = max(longest_us, latency_us(found))
+        modelled_us = model_lanes_us(lanes, [lane.priority for lane in stage.lanes], device)
+        # No stage ends before its longest lane alone, whatever the calibration says.
+        return max(modelled_us * self.factor, longest_us)
+
+    def bound_us(self, candidates: Candidates) -> float:
+        """What a stage of candidates that it knows does not take less than, at a small price."""
+        demands = [self._demands_of(candidate) for lane in candidates for candidate in lane]
+        longest_us = max(map(latency_us, candidates))
+        together_us = max(map(sum, zip(*demands, strict=True)))
+        return max(longest_us, max(longest_us, together_us) * self.factor)
+
+    def describe(self) -> str:
+        """How far it is trusted, for reading."""
+        if not self.measured_count:
+            return f"model not calibrated, trusted to {self.spread:.0%}"
+        return (
+            f"model calibrated on {self.measured_count} measured stages, factor {self.factor:.2f}, "
+            f"trusted to {self.spread:.0%}"
+        )
+
+    def _kernels(self, candidate: Candidate) -> tuple[ModelKernel, ...]:
+        """A candidate's kernels as the model wants them; their times add up to the candidate's.
+
+        Empty where one of them is not known, or fits on no SM.
+        """
+        known = self._known.get(candidate)
+        if known is None:
+            shares = sum(kernel.time_share for kernel in candidate.kernels)
+            found = [
+                ModelKernel.of(
+                    kernel, candidate.latency_us * kernel.time_share / shares, self._device
+                )
+                for kernel in candidate.kernels
+                if kernel.time_share and self._device is not None
+            ]
+            known = tuple(each for each in found if each is not None)
+            known = self._known[candidate] = () if None in found else known
+        return known
+
+    def _demands_of(self, candidate: Candidate) -> tuple[float, ...]:
+        """What all its kernels take of the device."""
+        demands = self._demands.get(candidate)
+        if demands is None and self._device is not None:
+            each = [kernel.demands(self._device) for kernel in self._kernels(candidate)]
+            demands = self._demands[candidate] = tuple(map(sum, zip(*each, strict=True)))
+        return demands or ()
+
+
+def latency_us(lane: Sequence[Candidate]) -> float:
+    """What candidates take one after another."""
+    return sum(each.latency_us for each in lane)
