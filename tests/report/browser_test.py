@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import pathlib
 import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from PIL import Image
 from report_values import (
     EVIL_NAME,
     network,
@@ -18,6 +21,7 @@ from report_values import (
 )
 
 from tf_interop.planning.types import GraphPlan, GraphPrediction, Plan, UnstagedConvolution
+from tf_interop.report import layout
 from tf_interop.report.network import Network, NetworkNode
 from tf_interop.report.page import render_page
 
@@ -125,7 +129,7 @@ def test_pressing_a_stage_shows_it_and_marks_it_in_every_drawing(
     # First that which saves most: 103 against 31 µs.
     assert tab.shown_stages() == ["graph-0-stage-1"]
     for place, stage in (
-        ('svg.network [data-stage="0"] .around', 0),
+        ('.network [data-stage="0"] .around', 0),
         ('svg.timeline [data-stage="1"] .busy >> nth=0', 1),
         ('svg.timeline [data-stage="0"] .busy >> nth=1', 0),
         ("text=Next", 1),
@@ -140,7 +144,7 @@ def test_pressing_a_stage_shows_it_and_marks_it_in_every_drawing(
         # Of the network one, of one after another and of the stages one for each lane.
         lanes = planned_graph().stages[stage].stage.lanes
         assert marked == [str(stage)] * (1 + 2 * len(lanes))
-    tab.page.locator('svg.network [data-stage="1"]').focus()
+    tab.page.locator('.network [data-stage="1"]').focus()
     tab.page.keyboard.press("Enter")
     assert tab.shown_stages() == ["graph-0-stage-1"]
     tab.close()
@@ -168,12 +172,74 @@ def test_reads_well(
     tab.close()
 
 
-def test_drawings_fit_into_the_width_and_are_zoomed(browser: Any, page_path: pathlib.Path) -> None:
+def test_drawings_fit_into_the_width_and_stay_legible(
+    browser: Any, page_path: pathlib.Path
+) -> None:
     tab = Tab(browser, page_path, PHONE, "light")
     for drawing, fits_at_first in (("network", False), ("timeline", True)):
-        panel = tab.page.locator(f"#graph-1 .panel:has(svg.{drawing})")
+        panel = tab.page.locator(f"#graph-1 .panel:has(.{drawing})")
         scroll = panel.locator(".scroll")
         for fits in (fits_at_first, not fits_at_first):
             assert scroll.evaluate("each => each.scrollWidth <= each.clientWidth") == fits
             panel.locator(".fit").click()
+    # It goes on in another row, as large as it was, and starts at its beginning.
+    tab.page.locator("#graph-1 .panel:has(.network) .fit").click()
+    boxes = [each.bounding_box() for each in tab.page.locator("#graph-1 .network .node").all()]
+    assert all(each["width"] >= layout.NODE_WIDTH for each in boxes)
+    assert len({each["y"] for each in boxes}) > 5
+    assert boxes[0]["x"] == min(each["x"] for each in boxes)
+    tab.close()
+
+
+def test_a_gap_in_a_timeline_is_idle_time_alone(browser: Any, page_path: pathlib.Path) -> None:
+    tab = Tab(browser, page_path, DESKTOP, "light")
+    rows = tab.page.evaluate(
+        "[...document.querySelectorAll('#graph-0 .timeline')].slice(0, 1).map((each) =>"
+        " [...each.querySelectorAll('.whole')].map((span) => span.getBoundingClientRect()))"
+    )
+    for before, after in itertools.pairwise(rows[0]):
+        assert abs(before["right"] - after["left"]) < 1
+    rims = tab.page.evaluate(
+        "[...document.querySelectorAll('.span:not(.first) .rim')]"
+        ".map((each) => getComputedStyle(each).stroke)"
+    )
+    # No line of the colour behind it.
+    assert set(rims) == {"rgba(20, 24, 32, 0.45)"}
+    tab.close()
+
+
+def test_what_scrolls_says_so_at_its_end(browser: Any, page_path: pathlib.Path) -> None:
+    tab = Tab(browser, page_path, PHONE, "light")
+    # The last but one pixel of a row of the network is darker where more follows.
+    scroll = tab.page.locator("#graph-1 .panel:has(.network) .scroll")
+    darkness = {}
+    for end in (False, True):
+        scroll.evaluate("(each, end) => each.scrollTo(end ? each.scrollWidth : 0, 0)", end)
+        image = Image.open(io.BytesIO(scroll.screenshot())).convert("L")
+        corner = image.crop((image.width - 2, 3, image.width - 1, 4))
+        darkness[end] = 255 - corner.tobytes()[0]
+    assert darkness[False] > 60 > 10 > darkness[True]
+    tab.close()
+
+
+def test_long_lists_are_sorted_and_filtered(browser: Any, page_path: pathlib.Path) -> None:
+    tab = Tab(browser, page_path, DESKTOP, "light")
+    tab.page.click("text=38 convolutions in no stage")
+    panel = tab.page.locator("#graph-1 .panel:has(.unstaged-list)")
+
+    def shown() -> list[str]:
+        return [
+            each.text_content() for each in panel.locator("tbody tr:visible td:first-child").all()
+        ]
+
+    names = shown()
+    heading = panel.locator("th >> nth=0").locator("button")
+    heading.click()
+    assert shown() == names == [f"net/block_{number}/convolution" for number in range(38)]
+    heading.click()
+    assert shown() == names[::-1]
+    panel.locator("input").fill("BLOCK_3")
+    assert len(shown()) == 9  # 3 and 30 to 37
+    # A short list is as it is.
+    assert tab.page.locator("#graph-0 .unstaged-list").locator("button").count() == 0
     tab.close()

@@ -22,9 +22,8 @@ _SWEEPS = 6
 
 NODE_WIDTH = 46
 NODE_HEIGHT = 22
-_COLUMN_PITCH = 66
-_ROW_PITCH = 38
-_MARGIN = 14
+COLUMN_PITCH = 66
+ROW_PITCH = 38
 # How far a line between two convolutions of one column goes out to the right.
 _BULGE = 20
 
@@ -39,14 +38,9 @@ class Place(NamedTuple):
     row: float
 
     @property
-    def x(self) -> float:
-        """Of the left corner, in pixels."""
-        return _MARGIN + self.column * _COLUMN_PITCH
-
-    @property
     def y(self) -> float:
         """Of the upper corner, in pixels."""
-        return _MARGIN + self.row * _ROW_PITCH
+        return self.row * ROW_PITCH
 
 
 def lay_out(
@@ -122,24 +116,28 @@ def lay_out(
     return places, [[place_of[point] for point in path] for path in paths]
 
 
-def line_through(places: Sequence[Place]) -> str:
-    """The `d` of an SVG path, from the right of the first place to the left of the last.
+def lines_of(paths: Sequence[Sequence[Place]]) -> dict[int, list[str]]:
+    """The lines of dependencies, cut at the columns.
 
-    It is level at every place. Within a column it goes to the right of the last.
+    Args:
+        paths: of `lay_out`.
+
+    Returns:
+        For each column the `d` of SVG paths that lead over it and on to the next, each once. They
+        count from the column's left.
     """
-    x, y = places[0].x + NODE_WIDTH, places[0].y + NODE_HEIGHT / 2
-    words = [f"M{x:g} {y:g}"]
-    for place in places[1:]:
-        next_x, next_y = place.x, place.y + NODE_HEIGHT / 2
-        middle = (x + next_x) / 2
-        if place.column == places[0].column:
-            next_x, middle = x, x + _BULGE
-        words.append(f"C{middle:g} {y:g} {middle:g} {next_y:g} {next_x:g} {next_y:g}")
-        if place is not places[-1]:
-            next_x += NODE_WIDTH
-            words.append(f"H{next_x:g}")
-        x, y = next_x, next_y
-    return "".join(words)
+    lines: dict[int, dict[str, None]] = collections.defaultdict(dict)
+    for path in paths:
+        for place in path[1:-1]:
+            lines[place.column][f"M0 {place.y + NODE_HEIGHT / 2:g}H{NODE_WIDTH}"] = None
+        for before, after in itertools.pairwise(path):
+            y, next_y = before.y + NODE_HEIGHT / 2, after.y + NODE_HEIGHT / 2
+            next_x, middle = COLUMN_PITCH, (NODE_WIDTH + COLUMN_PITCH) / 2
+            if after.column == before.column:
+                next_x, middle = NODE_WIDTH, NODE_WIDTH + _BULGE
+            line = f"M{NODE_WIDTH} {y:g}C{middle:g} {y:g} {middle:g} {next_y:g} {next_x} {next_y:g}"
+            lines[before.column][line] = None
+    return {column: list(its) for column, its in lines.items()}
 
 
 def _columns(predecessors: Sequence[Sequence[int]], group_of: dict[_Point, Hashable]) -> list[int]:

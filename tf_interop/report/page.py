@@ -1,8 +1,8 @@
-"""A report as one HTML file that needs nothing else: no network, and no script.
+"""A report as one HTML file that needs nothing else.
 
 The template reads the values of the plan. All that comes from a graph is escaped by the template
-engine. The page's policy allows its own style by its digest and no script, so that even what were
-not escaped could run nothing.
+engine. The page's policy allows its own style and script by their digests and no other, so that
+even what were not escaped could run nothing.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def render_page(plan: Plan, *, title: str, networks: Sequence[Network | None] = 
         "size": decimal,
         "percent": percent,
         "count_of": _count_of,
+        "digest": lambda text: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode(),
         "replace_by": lambda name, values: values.get(name),
     }
     environment.globals |= {
@@ -67,8 +68,10 @@ def render_page(plan: Plan, *, title: str, networks: Sequence[Network | None] = 
         "verdicts": verdict,
         "zip": zip,
     }
-    # Its own file, and no input: it goes into the page as it is.
-    style = markupsafe.Markup((_ASSETS / "report.css").read_text(encoding="utf-8") + _marks(plan))
+    # Its own files, and no input: they go into the page as they are.
+    style, script = (
+        (_ASSETS / name).read_text(encoding="utf-8") for name in ("report.css", "report.js")
+    )
     # How the plan's values came about is said in words.
     said = {SIMULATED, "backend"}
     names = {"tensorflow": "TensorFlow", "cudnn": "cuDNN"}
@@ -81,8 +84,8 @@ def render_page(plan: Plan, *, title: str, networks: Sequence[Network | None] = 
         is_of_host=plan.made_with.get("backend") == "host"
         and any(graph.measured is None for graph in plan.graphs),
         graphs=shown_graphs(plan, networks),
-        style=style,
-        digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+        style=markupsafe.Markup(style + _marks(plan)),
+        script=markupsafe.Markup(script),
     )
 
 
@@ -121,6 +124,23 @@ class ShownGraph:
     def measured_count(self) -> int:
         """Convolutions that the predicted values are of."""
         return len(self.stage_numbers) + len(self.planned.unstaged)
+
+    @property
+    def promising(self) -> str:
+        """What was not done and is most likely to win; empty where nothing is."""
+        measured = self.planned.measured
+        if measured is not None:
+            taken = measured.ratio if self.planned.changes_graph else 1.0
+            best = max(measured.compared, key=lambda each: each.ratio, default=None)
+            if best is None or best.ratio <= taken:
+                return ""
+            error = "" if best.error is None else f" ± {best.error:.2f}"
+            return f"{best.name}, {best.ratio:.2f}{error} times as fast as stock TensorFlow."
+        for each in self.planned.rejected:
+            # What runs in another stage is better off there.
+            if each.may_win and self.stage_numbers.keys().isdisjoint(each.nodes):
+                return f"{' and '.join(each.nodes)} together: {each.why_not}."
+        return ""
 
     @property
     def first_stage(self) -> int:
