@@ -160,6 +160,8 @@ def test_the_exit_code_is_1_for_a_problem_and_not_for_a_warning(
         ("TF_CUDNN_WORKSPACE_LIMIT_IN_MB", "4GB", Level.WARNING),
         ("TF_CUDNN_WORKSPACE_LIMIT_IN_MB", "0", Level.WARNING),
         ("NVIDIA_TF32_OVERRIDE", "0", Level.WARNING),
+        ("CUDA_DEVICE_MAX_CONNECTIONS", "32", Level.OK),
+        ("CUDA_DEVICE_MAX_CONNECTIONS", "8", Level.WARNING),
     ],
 )
 def test_finds_settings_that_are_in_the_way(

@@ -12,6 +12,7 @@ from rich.filesize import decimal
 
 from tf_interop.doctor.examine import Checks, Finding, ok, problem, warning
 from tf_interop.errors import INSTALL_TENSORFLOW
+from tf_interop.hardware_queues import VARIABLE
 from tf_interop.library_file import find_library_file
 from tf_interop.measure.core_library import CORE_LIBRARY_NAME, load_core_library
 from tf_interop.measure.nvidia import free_memory_bytes, has_nvidia_gpu, visible_gpus
@@ -130,6 +131,12 @@ _SETTINGS = (
         r"^(?!\s*0*[1-9]\d*\s*$)",
         "it is no number of megabytes",
         "Set it to one such as 4096, or unset it.",
+    ),
+    (
+        VARIABLE,
+        r"^(?!\s*0*(?:3[2-9]|[4-9]\d|[1-9]\d{2,})\s*$)",
+        "CUDA has fewer than 32 hardware queues, and lanes that share one wait for each other",
+        "Unset it: tf_interop asks for all where it is turned on before CUDA starts.",
     ),
     (
         "NVIDIA_TF32_OVERRIDE",
