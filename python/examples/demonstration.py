@@ -1,8 +1,9 @@
 """Tunes NASNetMobile and InceptionV3 on this machine, and says in a sentence what came of it.
 
-Each network has random weights. It is measured in stock TensorFlow and with some of its operations
-on one core each, by turns in one run; what is fastest is turned on, and its outputs are compared
-with those of stock TensorFlow. The reports have the rest.
+Each network has random weights. What is fastest is turned on, and its outputs are compared with
+those of stock TensorFlow. On a CPU that is measured by whole steps: stock TensorFlow and variants
+with some operations on one core each, by turns in one run. On a GPU convolutions and stages are
+measured, and planned. The reports have the rest.
 
 Example: python python/examples/demonstration.py --network NASNetMobile --batch 4
 """
@@ -52,6 +53,7 @@ def tune(
 @click.option("--network", "names", type=click.Choice(list(NETWORKS)), multiple=True)
 @click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--image-size", type=click.IntRange(min=75), help="In place of each network's own.")
+@click.option("--dtype", type=click.Choice(["float32", "mixed_float16"]), default="float32")
 @click.option("--budget", default="30s", show_default=True, help="How long to measure each.")
 @click.option(
     "--plan-dir",
@@ -60,9 +62,15 @@ def tune(
     help="Folder for plans and reports.",
 )
 def main(
-    names: tuple[str, ...], batch: int, image_size: int | None, budget: str, plan_dir: pathlib.Path
+    names: tuple[str, ...],
+    batch: int,
+    image_size: int | None,
+    dtype: str,
+    budget: str,
+    plan_dir: pathlib.Path,
 ) -> None:
     """Runs the demonstration."""
+    tf.keras.mixed_precision.set_global_policy(dtype)
     console = Console(soft_wrap=True, highlight=False)
     plan_dir.mkdir(parents=True, exist_ok=True)
     sentences = []
@@ -86,8 +94,8 @@ def main(
         sentences.append(result.stdout)
     console.print("", *sentences, sep="\n")
     console.print(
-        "A unit is a chain of operations. Stock TensorFlow spreads every operation over all cores, "
-        "one after another.\nFor a model of yours: tf-interop tune MODEL"
+        "A unit is a chain of operations. On a CPU stock TensorFlow spreads every operation over all "
+        "cores, one after another.\nFor a model of yours: tf-interop tune MODEL"
     )
 
 
