@@ -6,8 +6,11 @@ and nowhere else.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tf_interop.convolution import Shape
@@ -82,10 +85,15 @@ def is_tf32_on() -> bool:
 
 
 def is_op_determinism_on() -> bool:
-    """Whether `tf.config.experimental.enable_op_determinism` was called."""
+    """Whether convolutions have to give the same bits every time.
+
+    Either `tf.config.experimental.enable_op_determinism` was called, or `TF_CUDNN_DETERMINISTIC` is
+    1 or true, which TensorFlow's own convolutions on GPUs heed.
+    """
     from tensorflow.python.framework import config
 
-    return bool(config.is_op_determinism_enabled())
+    variable = os.environ.get("TF_CUDNN_DETERMINISTIC", "").lower()
+    return variable in ("1", "true") or bool(config.is_op_determinism_enabled())
 
 
 def may_have_gpus() -> bool:
@@ -103,6 +111,18 @@ def may_have_gpus() -> bool:
     if context.context()._physical_devices is None:
         return True
     return bool(tf.config.get_visible_devices("GPU"))
+
+
+def has_pluggable_gpu() -> bool:
+    """Whether this process' GPUs are of a plugin and not of CUDA; asked while a graph is optimized.
+
+    False where TensorFlow has not listed its devices, as with a Session alone.
+    """
+    from tensorflow.python.eager import context
+
+    current = context.context_safe()
+    devices = current and current._pluggable_devices
+    return any(device.device_type == "GPU" for device in devices or ())
 
 
 def plugin_optimizers_option() -> bool | None:
@@ -123,6 +143,25 @@ def set_plugin_optimizers_option(value: bool | None) -> None:
 
     # TensorFlow passes over options that are None, though it does not document it.
     tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": value})
+
+
+def call_before_graph_plugins(call: Callable[[str], None]) -> None:
+    """Calls `call` with the path of each graph plugin that the program loads from now on.
+
+    Those that are installed with TensorFlow were loaded when it was imported.
+    """
+    from tensorflow.python.framework import load_library
+
+    load = load_library.load_pluggable_device_library
+
+    def call_and_load(library_location: str) -> None:
+        # What cannot be loaded raises below, as without this.
+        with contextlib.suppress(OSError):
+            if hasattr(ctypes.CDLL(library_location), "TF_InitGraph"):
+                call(library_location)
+        load(library_location)
+
+    load_library.load_pluggable_device_library = call_and_load
 
 
 def are_plugins_turned_off() -> bool:
@@ -153,8 +192,13 @@ def optimize_functions_anew() -> None:
     It drops the kernels that eager execution keeps, as `tf.random.set_seed` does: random ops with a
     seed of their own start again.
     """
+    import tensorflow as tf
     from tensorflow.python.eager import context
 
+    # Dropping them waits for functions that run asynchronously, and holds the interpreter, which
+    # the pass may need. What fails in such a function is raised where its result is read.
+    with contextlib.suppress(tf.errors.OpError):
+        context.async_wait()
     context.context().clear_kernel_cache()
 
 
