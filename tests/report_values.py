@@ -49,7 +49,6 @@ def network_problem() -> PlanningProblem:
     costs = []
     for number, name in enumerate(_NODES):
         latency_us = 20.0 + 7 * number
-        height = 1 if "1x1" in name or "reduce" in name else 3
         costs.append(
             ConvolutionCosts(
                 name,
@@ -58,7 +57,6 @@ def network_problem() -> PlanningProblem:
                     Candidate("IMPLICIT_PRECOMP_GEMM", latency_us, 1 << 18, 0.5, (_kernel(96),)),
                     Candidate("FFT_TILING", latency_us + 4, 1 << 20, 0.5, (_kernel(40, 70_000),)),
                 ),
-                dataclasses.replace(SMALL, filter_shape=(height, height, 16, 32)),
             )
         )
     measured = [Step("a_1x1", "IMPLICIT_PRECOMP_GEMM"), Step("a_reduce", "FFT_TILING")]
@@ -92,12 +90,14 @@ def network_plan(**made_with: str) -> Plan:
 def network() -> Network:
     """What depends on what in it."""
     problem = network_problem()
+
+    def filter_of(name: str) -> str:
+        height = 1 if "1x1" in name or "reduce" in name else 3
+        return describe_filter(dataclasses.replace(SMALL, filter_shape=(height, height, 16, 32)))
+
     nodes = tuple(
-        NetworkNode(node.name, before, describe_filter(costs.configuration), f"note of {node.name}")
-        for node, before, costs in zip(
-            problem.nodes, problem.predecessors, problem.node_costs, strict=True
-        )
-        if costs.configuration is not None
+        NetworkNode(node.name, before, filter_of(node.name), f"note of {node.name}")
+        for node, before in zip(problem.nodes, problem.predecessors, strict=True)
     )
     refusal = Refusal("<b>dw</b>", "Conv2D", RefusalReason.DTYPE, "Expected float32, got int8.")
     return Network(nodes, (refusal,), FINGERPRINT)

@@ -10,7 +10,6 @@ import enum
 import functools
 from collections.abc import Mapping, Sequence
 
-from tf_interop.convolution import ConvolutionConfiguration
 from tf_interop.profile.entries import KernelMeasurement
 from tf_interop.profile.types import SmLimits
 from tf_interop.stage import Stage
@@ -51,13 +50,11 @@ class ConvolutionCosts:
         name: by which nodes and stages refer to it.
         output_bytes: what its result takes.
         candidates: at least one.
-        configuration: what it computes, where that is known.
     """
 
     name: str
     output_bytes: int
     candidates: tuple[Candidate, ...]
-    configuration: ConvolutionConfiguration | None = None
 
     @property
     def fastest_first(self) -> tuple[Candidate, ...]:

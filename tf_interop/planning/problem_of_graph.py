@@ -115,7 +115,7 @@ def _costs_of(
                 for each in measured
             )
             size = output_bytes(configuration)
-            costs[configuration] = ConvolutionCosts(node.name, size, candidates, configuration)
+            costs[configuration] = ConvolutionCosts(node.name, size, candidates)
     return costs
 
 

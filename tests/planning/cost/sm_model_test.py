@@ -108,20 +108,6 @@ def test_priority_goes_before_launch_order() -> None:
     assert model_us(lanes, priorities=[0, -1]) == pytest.approx(150)
 
 
-def test_complementary_algorithms_beat_two_of_the_same() -> None:
-    """The pair of the paper's Table 1: three blocks of one fill the registers, two leave room."""
-    precomp = kernel(
-        blocks=30 * SMS, registers_per_thread=157, shared_memory_bytes=30350, alu_utilization=0.7
-    )
-    tiling = kernel(
-        blocks=30 * SMS, registers_per_thread=64, shared_memory_bytes=58368, alu_utilization=0.3
-    )
-    same = model_us([[precomp], [precomp]])
-    different = model_us([[precomp], [tiling]], priorities=[0, -1])
-    assert same > 190
-    assert different < same
-
-
 def test_blocks_are_as_the_occupancy_calculator_has_them() -> None:
     each = modelled(kernel(block=(33, 1, 1), registers_per_thread=37, shared_memory_bytes=1))  # type: ignore[arg-type]
     assert (each.registers, each.shared_memory_bytes, each.threads) == (2560, 256, 64)
