@@ -261,10 +261,13 @@ def ten_each(nodes: dict[str, str], stages: dict[str, float], **others: int) -> 
 )
 def test_says_why_not(problem: PlanningProblem, pair: str, why_not: list[str]) -> None:
     plan = explained(problem)
-    [reason] = [each.why_not for each in plan.rejected if " ".join(each.nodes) == pair]
-    assert all(each in reason for each in why_not), reason
+    [found] = [each for each in plan.rejected if " ".join(each.nodes) == pair]
+    assert all(each in found.why_not for each in why_not), found
     if not plan.stages:
-        assert plan.why_no_stage == f"the most promising, {' and '.join(pair.split())}: {reason}"
+        which, _, rest = plan.why_no_stage.partition(", ")
+        assert rest == f"{' and '.join(pair.split())}: {found.why_not}"
+        # Only what may win is called so.
+        assert (which == "promising") == found.may_win
 
 
 def test_puts_first_what_is_in_no_stage_and_could_save_most() -> None:

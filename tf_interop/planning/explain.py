@@ -9,12 +9,13 @@ saved most; pairs whose convolutions cost the same are one.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 
 from tf_interop.planning.cost.stage_costs import Lanes, StageChoice, StageCosts, algorithms_of
 from tf_interop.planning.problem import Candidate, PlanningProblem
-from tf_interop.planning.search.space import Space, bits_of
+from tf_interop.planning.search.space import Space
 from tf_interop.planning.types import (
     Alternative,
     GraphPlan,
@@ -76,7 +77,8 @@ def explain_plan(problem: PlanningProblem, plan: GraphPlan) -> GraphPlan:
         why_no_stage = "no two of its measured convolutions are independent"
         if rejected:
             names = " and ".join(rejected[0].nodes)
-            why_no_stage = f"the most promising, {names}: {rejected[0].why_not}"
+            which = "promising" if rejected[0].may_win else "the nearest to winning"
+            why_no_stage = f"{which}, {names}: {rejected[0].why_not}"
     return dataclasses.replace(plan, rejected=rejected, why_no_stage=why_no_stage)
 
 
@@ -188,7 +190,7 @@ class _Explainer:
         return self._problem.node_costs[self._place[node]].fastest
 
     def reject(self, stages: Sequence[PlannedStage]) -> tuple[RejectedStage, ...]:
-        """The most promising of the pairs that share no stage, and why they do not."""
+        """Pairs that share no stage, those that may win first, and why they share none."""
         nodes = self._problem.nodes
         stage_of = {name: number for number, each in enumerate(stages) for name in each.nodes}
         # Of pairs that cost the same one with as few nodes in stages as there are.
@@ -215,13 +217,11 @@ class _Explainer:
         return tuple(each for _, _, each in judged[:_MOST_REJECTED])
 
     def _independent_pairs(self) -> Iterator[tuple[int, int]]:
+        nodes = self._problem.nodes
         ancestors = Space(self._problem.predecessors, lambda _: ()).ancestors
-        in_group: dict[str, int] = {}
-        for number, node in enumerate(self._problem.nodes):
-            before = in_group.get(node.group, 0)
-            for other in bits_of(before & ~ancestors[number]):
-                yield other, number
-            in_group[node.group] = before | 1 << number
+        for first, second in itertools.combinations(range(len(nodes)), 2):
+            if nodes[first].group == nodes[second].group and not ancestors[second] >> first & 1:
+                yield first, second
 
     def _judge(self, pair: tuple[int, int], stage_of: dict[str, int]) -> tuple[float | None, str]:
         """What a pair would save, None where that is not known, and why it is no stage."""

@@ -85,7 +85,7 @@ def explain_stages(plan: Plan, console: Console) -> None:
                     print_on(console, f"  {line}")
                 is_sm_known |= any(lane.sm_use for lane in planned.explanation.lanes)
         if graph.rejected:
-            print_on(console, "\nNot together, the most promising first:")
+            print_on(console, "\nNot together, what may win first, then what loses least:")
         for each in graph.rejected:
             alike = f" ({each.count - 1} more of the same costs)" if each.count > 1 else ""
             print_on(console, f"  {' and '.join(each.nodes)}{alike}: {each.why_not}")

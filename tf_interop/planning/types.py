@@ -311,7 +311,8 @@ class GraphPlan:
         prediction: what the planner expects; None where no planner made the stages.
         unstaged: the convolutions in no stage, in the order in which they are expected to run;
             empty where no planner made the stages.
-        rejected: some of the stages that could have been and are not, the most promising first.
+        rejected: some of the stages that could have been and are not, those first that may win,
+            then those that lose least.
         why_no_stage: why there is none, for reading; empty where there is one, and where no planner
             made the plan.
         mode: what the graph computes of its model; None where that is not known, as for a function.

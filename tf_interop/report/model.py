@@ -22,6 +22,7 @@ from tf_interop.graph.units import find_units, planned_name
 from tf_interop.graph.view import GraphView
 from tf_interop.model.graphs import optimize_graph, trace
 from tf_interop.model.keras_functions import keras_of
+from tf_interop.planning.lookup import OTHER_MODEL_REMEDY, made_for
 from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.profile.tables import describe_convolution
 from tf_interop.report.network import Network, NetworkNode, describe_filter, named_as_in
@@ -54,7 +55,6 @@ def networks_of_model(
         PlanError: the model has none of the graphs.
     """
     any_mode = ("inference", "training") if keras_of(model) is not None else ("inference",)
-    found: list[str] = []
 
     def network_of(graph: GraphPlan) -> Network | None:
         for mode in [graph.mode] if graph.mode else any_mode:
@@ -72,15 +72,13 @@ def networks_of_model(
                 network = _network_of_convolutions(optimize_graph(traced, compute_capability))
             if network.fingerprint == graph.fingerprint:
                 return named_as_in(graph, network)
-            found.append(network.fingerprint)
         return None
 
     networks = tuple(map(network_of, plan.graphs))
     if plan.graphs and not any(networks):
         raise PlanError(
-            f"Expected the graph {plan.graphs[0].fingerprint} of the plan, got "
-            f"{', '.join(found)}. Name the model that was planned, and what it was planned for "
-            "with --for."
+            f"Expected the model of a plan{made_for(plan)}, got another. {OTHER_MODEL_REMEDY} "
+            "Where it was planned for another device, name that with --for."
         )
     return networks
 
