@@ -15,6 +15,7 @@ from branched_models import build
 from profile_values import GPU, make_algorithm, make_profile, make_stage
 
 import tf_interop
+from tf_interop import tensorflow_internals
 from tf_interop.errors import PlanError, ProfileError
 from tf_interop.measure.device import this_cpu
 from tf_interop.model import make_plan as make_plan_of_model
@@ -180,6 +181,31 @@ def test_refuses_a_profile_of_another_device_unless_told() -> None:
     plan = tf_interop.plan(build(), profile, batch_sizes=[2], allow_foreign_profile=True)
     assert plan.made_with["device"] == "Another CPU"
     assert plan.graphs[0].stages
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+@pytest.mark.parametrize("may_use_gpu", [False, True])
+def test_a_profile_is_of_the_gpu_where_tensorflow_may_use_one(
+    has_gpu: bool, may_use_gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = GPU if has_gpu else None
+    monkeypatch.setattr(make_plan_of_model, "running_device", lambda _backend: gpu)
+    monkeypatch.setattr(tensorflow_internals, "may_have_gpus", lambda: may_use_gpu)
+    fitting, other = this_cpu(), GPU
+    if has_gpu and may_use_gpu:
+        fitting, other = other, fitting
+    make_plan_of_model._check_fits_this_process(make_profile(device=fitting))
+    with pytest.raises(ProfileError, match=f"expected '{fitting.backend}', got '{other.backend}'"):
+        make_plan_of_model._check_fits_this_process(make_profile(device=other))
+
+
+def test_stages_have_no_more_lanes_than_the_profile_had_hardware_queues() -> None:
+    model, profile = build(), _profile(2)
+    for queues, stage_count in ((2, 1), (1, 0)):
+        device = dataclasses.replace(profile.device, hardware_queues=queues)
+        changed = dataclasses.replace(profile, device=device)
+        [graph] = tf_interop.plan(model, changed, batch_sizes=[2]).graphs
+        assert len(graph.stages) == stage_count
 
 
 def test_plans_for_a_gpu_that_is_not_here() -> None:
