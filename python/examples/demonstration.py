@@ -94,8 +94,8 @@ def main(
         sentences.append(result.stdout)
     console.print("", *sentences, sep="\n")
     console.print(
-        "A unit is a chain of operations. On a CPU stock TensorFlow spreads every operation over all "
-        "cores, one after another.\nFor a model of yours: tf-interop tune MODEL"
+        "A unit is a chain of operations. On a CPU stock TensorFlow spreads every operation over "
+        "all cores, one after another.\nFor a model of yours: tf-interop tune MODEL"
     )
 
 

@@ -39,7 +39,7 @@ import tensorflow as tf
 
 SMALLEST_SIZE = 32
 """Smallest height and width: modules 5a and 5b then see one pixel."""
-_LAYOUT = "channels_last"
+LAYOUT = "channels_last"
 # 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5, pool.
 _WIDTHS = {
     "3a": (64, 96, 128, 16, 32, 32),
@@ -93,18 +93,18 @@ def googlenet(
             f"{input_shape}. Use larger images."
         )
     image = tf.keras.Input(input_shape, name="image")
-    x = _convolution(image, 64, 7, "conv1_7x7_s2", strides=2)
+    x = convolution(image, 64, 7, "conv1_7x7_s2", strides=2)
     x = _max_pool(x, "pool1_3x3_s2")
     x = LocalResponseNormalization(name="pool1_norm1")(x)
-    x = _convolution(x, 64, 1, "conv2_3x3_reduce")
-    x = _convolution(x, 192, 3, "conv2_3x3")
+    x = convolution(x, 64, 1, "conv2_3x3_reduce")
+    x = convolution(x, 192, 3, "conv2_3x3")
     x = LocalResponseNormalization(name="conv2_norm2")(x)
     x = _max_pool(x, "pool2_3x3_s2")
     for module in _WIDTHS:
         x = _inception(x, module)
         if module in _POOLED_AFTER:
             x = _max_pool(x, _POOLED_AFTER[module])
-    x = tf.keras.layers.GlobalAveragePooling2D(data_format=_LAYOUT, name="pool5")(x)
+    x = tf.keras.layers.GlobalAveragePooling2D(data_format=LAYOUT, name="pool5")(x)
     x = tf.keras.layers.Dropout(0.4, name="pool5_dropout")(x)
     x = tf.keras.layers.Dense(classes, name="loss3_classifier")(x)
     # float32 also under mixed precision: half softmax loses the small probabilities.
@@ -112,21 +112,19 @@ def googlenet(
     return tf.keras.Model(image, outputs, name="googlenet")
 
 
-def _convolution(x: Any, filters: int, size: int, name: str, strides: int = 1) -> Any:
-    return tf.keras.layers.Conv2D(
-        filters,
-        size,
-        strides=strides,
-        padding="same",
-        data_format=_LAYOUT,
-        activation="relu",
-        name=name,
-    )(x)
+def convolution(
+    x: Any, filters: int, size: int, name: str, strides: int = 1, padding: str = "same"
+) -> Any:
+    """A convolution with bias and ReLU."""
+    layer = tf.keras.layers.Conv2D(
+        filters, size, strides, padding, data_format=LAYOUT, activation="relu", name=name
+    )
+    return layer(x)
 
 
 def _max_pool(x: Any, name: str, strides: int = 2) -> Any:
     return tf.keras.layers.MaxPooling2D(
-        3, strides=strides, padding="same", data_format=_LAYOUT, name=name
+        3, strides=strides, padding="same", data_format=LAYOUT, name=name
     )(x)
 
 
@@ -134,13 +132,13 @@ def _inception(x: Any, module: str) -> Any:
     conv_1x1, reduce_3x3, conv_3x3, reduce_5x5, conv_5x5, pool_proj = _WIDTHS[module]
     name = f"inception_{module}"
     branches = [
-        _convolution(x, conv_1x1, 1, f"{name}_1x1"),
-        _convolution(
-            _convolution(x, reduce_3x3, 1, f"{name}_3x3_reduce"), conv_3x3, 3, f"{name}_3x3"
+        convolution(x, conv_1x1, 1, f"{name}_1x1"),
+        convolution(
+            convolution(x, reduce_3x3, 1, f"{name}_3x3_reduce"), conv_3x3, 3, f"{name}_3x3"
         ),
-        _convolution(
-            _convolution(x, reduce_5x5, 1, f"{name}_5x5_reduce"), conv_5x5, 5, f"{name}_5x5"
+        convolution(
+            convolution(x, reduce_5x5, 1, f"{name}_5x5_reduce"), conv_5x5, 5, f"{name}_5x5"
         ),
-        _convolution(_max_pool(x, f"{name}_pool", strides=1), pool_proj, 1, f"{name}_pool_proj"),
+        convolution(_max_pool(x, f"{name}_pool", strides=1), pool_proj, 1, f"{name}_pool_proj"),
     ]
     return tf.keras.layers.Concatenate(axis=-1, name=f"{name}_output")(branches)

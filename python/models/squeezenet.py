@@ -33,7 +33,7 @@ from typing import Any
 
 import tensorflow as tf
 
-LAYOUT = "channels_last"
+from python.models.googlenet import LAYOUT, convolution
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,38 +81,23 @@ def squeezenet(
             f"{input_shape}. Use larger images."
         )
     image = tf.keras.Input(input_shape, name="image")
-    x = _convolution(image, 64, 3, "conv1", strides=2, padding="valid")
+    x = convolution(image, 64, 3, "conv1", strides=2, padding="valid")
     for name in FIRE_WIDTHS:
         if name in ("fire2", "fire4", "fire6"):
-            x = tf.keras.layers.MaxPooling2D(3, strides=2, data_format=LAYOUT, name=f"{name}_pool")(
-                x
-            )
+            pool = tf.keras.layers.MaxPooling2D(3, 2, data_format=LAYOUT, name=f"{name}_pool")
+            x = pool(x)
         x = _fire(x, name)
     x = tf.keras.layers.Dropout(0.5, name="drop9")(x)
-    x = _convolution(x, classes, 1, "conv10")
+    x = convolution(x, classes, 1, "conv10")
     x = tf.keras.layers.GlobalAveragePooling2D(data_format=LAYOUT, name="pool10")(x)
     # float32 also under mixed precision: half softmax loses the small probabilities.
     outputs = tf.keras.layers.Softmax(dtype="float32", name="softmax")(x)
     return tf.keras.Model(image, outputs, name="squeezenet")
 
 
-def _convolution(
-    x: Any, filters: int, size: int, name: str, strides: int = 1, padding: str = "same"
-) -> Any:
-    return tf.keras.layers.Conv2D(
-        filters,
-        size,
-        strides=strides,
-        padding=padding,
-        data_format=LAYOUT,
-        activation="relu",
-        name=name,
-    )(x)
-
-
 def _fire(x: Any, name: str) -> Any:
     widths = FIRE_WIDTHS[name]
-    squeezed = _convolution(x, widths.squeeze_1x1, 1, f"{name}_squeeze_1x1")
-    expand_1x1 = _convolution(squeezed, widths.expand_1x1, 1, f"{name}_expand_1x1")
-    expand_3x3 = _convolution(squeezed, widths.expand_3x3, 3, f"{name}_expand_3x3")
+    squeezed = convolution(x, widths.squeeze_1x1, 1, f"{name}_squeeze_1x1")
+    expand_1x1 = convolution(squeezed, widths.expand_1x1, 1, f"{name}_expand_1x1")
+    expand_3x3 = convolution(squeezed, widths.expand_3x3, 3, f"{name}_expand_3x3")
     return tf.keras.layers.Concatenate(axis=-1, name=f"{name}_output")([expand_1x1, expand_3x3])
