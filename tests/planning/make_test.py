@@ -29,9 +29,9 @@ from tf_interop.planning.problem import (
     ProblemNode,
 )
 
-EXACT = PlanOptions()
+EXACT = PlanOptions(max_measured_lanes=0)
 # So wide that nothing is cut off.
-BOUNDED = PlanOptions(max_transitions=0, width=100_000)
+BOUNDED = PlanOptions(max_transitions=0, width=100_000, max_measured_lanes=0)
 NARROW = PlanOptions(max_transitions=0, width=1)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -43,7 +43,7 @@ def test_is_optimal_on_every_small_problem(
     problem: PlanningProblem, max_lanes: int, max_lane_length: int
 ) -> None:
     least_us = least_latency_us(problem, max_lanes, max_lane_length)
-    options = PlanOptions(max_lanes=max_lanes, max_lane_length=max_lane_length)
+    options = dataclasses.replace(EXACT, max_lanes=max_lanes, max_lane_length=max_lane_length)
     if least_us == math.inf:
         with pytest.raises(PlanError, match=r"convolution 'n\d'"):
             make_plan(problem, options)
@@ -52,6 +52,17 @@ def test_is_optimal_on_every_small_problem(
     assert plan.prediction is not None
     assert plan.prediction.latency_us == pytest.approx(least_us)
     assert plan.prediction.search.startswith("exact")
+
+
+@pytest.mark.parametrize("options", [PlanOptions(), PlanOptions(max_transitions=0)])
+@pytest.mark.parametrize(("six_us", "lanes"), [(15.0, [6]), (59.0, [2])])
+def test_takes_as_many_lanes_as_were_measured_together_if_they_win(
+    options: PlanOptions, six_us: float, lanes: list[int]
+) -> None:
+    names = dict.fromkeys("abcdef", "")
+    stages = {"a b c d e f": six_us, "a b": 12.0}
+    plan = checked_plan(make_problem(names, dict.fromkeys(names, 10.0), stages), options)
+    assert [len(each.stage.lanes) for each in plan.stages] == lanes
 
 
 @settings(max_examples=300, deadline=None)

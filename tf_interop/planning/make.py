@@ -33,7 +33,9 @@ class PlanOptions:
     """How far to search.
 
     Attributes:
-        max_lanes: of a stage.
+        max_lanes: of a stage of which nothing was measured.
+        max_measured_lanes: of a stage where so many were measured together, as a profile does with
+            all of a level.
         max_lane_length: the most convolutions of a lane that depend on each other.
         max_transitions: a part of the graph of which the exact search would look at more is
             searched within bounds.
@@ -43,6 +45,7 @@ class PlanOptions:
     """
 
     max_lanes: int = 4
+    max_measured_lanes: int = 8
     max_lane_length: int = 3
     max_transitions: int = 500_000
     width: int = 96
@@ -82,6 +85,8 @@ class _Planner:
     def __init__(self, problem: PlanningProblem, options: PlanOptions) -> None:
         self._problem = problem
         self._options = options
+        widest = max((len(each.stage.lanes) for each in problem.stages), default=0)
+        self._max_lanes = max(options.max_lanes, min(options.max_measured_lanes, widest))
         self._costs = StageCosts(problem, max_modelled=options.max_modelled)
         budget = problem.memory_budget_bytes
         self._budget = math.inf if budget is None else budget
@@ -129,7 +134,7 @@ class _Planner:
             available_bytes=None
             if budget is None
             else lambda done: budget - problem.alive_bytes(done),
-            max_lanes=options.max_lanes,
+            max_lanes=self._max_lanes,
             max_lane_length=options.max_lane_length if self._costs.knows_lanes_of_several else 1,
         )
         try:
@@ -232,7 +237,7 @@ class _Planner:
         )
 
     def _describe(self, exact_nodes: int) -> str:
-        lanes = f"for stages of up to {self._options.max_lanes} lanes"
+        lanes = f"for stages of up to {self._max_lanes} lanes"
         bounds = f"bounded, width {self._options.width}"
         count = len(self._problem.nodes)
         search = f"{bounds}, {lanes}"
