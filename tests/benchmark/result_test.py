@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from benchmark_values import BENCHMARK, CASE, OURS_BLOCKS, make_block, with_ours
-from profile_values import GPU
+from profile_values import CPU, GPU
 from rich.console import Console
 
 from tf_interop.benchmark.result import (
@@ -159,5 +159,11 @@ def test_a_table_of_a_cpu_says_so_and_knows_no_tf32() -> None:
     assert "ResNet50, inference, batch 8, tf32" in on_gpu
     assert "Measured on a CPU" in on_cpu
     assert "Measured on a CPU" not in on_gpu
+    without = dataclasses.replace(
+        BENCHMARK, results=tuple(r for r in BENCHMARK.results if r.variant is not Variant.XLA)
+    )
+    # Keras turns XLA on by itself on a GPU alone.
+    shown = [_shown(dataclasses.replace(without, device=device)) for device in (GPU, CPU)]
+    assert ["xla was not compared" in text for text in (*shown, on_gpu)] == [True, False, False]
     sized = dataclasses.replace(CASE, image_size=(32, 64))
     assert sized.name == "ResNet50, inference, batch 8, tf32, 32x64"

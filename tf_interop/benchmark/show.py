@@ -61,6 +61,10 @@ def show_benchmark(benchmark: Benchmark, console: Console) -> None:
             console,
             "one turn: no range, so that a difference may be chance. More --repetitions give one.",
         )
+    runs_plan = any(each.variant.needs_plan for each in others)
+    has_xla = any(each.variant is Variant.XLA for each in others)
+    if device.backend == "cudnn" and runs_plan and not has_xla:
+        print_on(console, "xla was not compared: it may be faster. Add it with --variants xla.")
     if any(each.ran_as_stock for each in others):
         print_on(
             console,

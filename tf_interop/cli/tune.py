@@ -168,7 +168,10 @@ def _how_to_use(tuning: Tuning, path: pathlib.Path | None) -> str:
     if path is not None:
         return f"To use it: tf-interop run --plan {path} train.py"
     if any(each.plan.measured is None for each in tuning.graphs):
-        return "To use it, write a plan with -o, and pass it to tf-interop run --plan."
+        return (
+            "To use it, write a plan with -o. No whole step was measured, and XLA may be faster: "
+            "compare with tf-interop benchmark --plan before."
+        )
     return (
         "To use it, call tf_interop.tune(model) with the same options, which finds it in the "
         "cache; or write a plan with -o, and pass it to tf-interop run --plan."

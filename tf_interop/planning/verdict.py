@@ -17,7 +17,7 @@ def verdict(graph: GraphPlan) -> str:
     """What an entry of a plan gains."""
     measured, prediction = graph.measured, graph.prediction
     if measured is None:
-        no_step = "No whole step was measured: tf-interop benchmark compares with stock TensorFlow."
+        no_step = "No whole step was measured: tf-interop benchmark compares with stock and XLA."
         if not graph.stages:
             why = graph.why_no_stage or "no stage is faster than its convolutions in sequence"
             return f"The graph stays as it is: {why}. {no_step}"
