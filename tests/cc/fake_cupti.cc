@@ -12,7 +12,7 @@ namespace {
 
 CUpti_BuffersCallbackRequestFunc request = nullptr;
 CUpti_BuffersCallbackCompleteFunc complete = nullptr;
-bool is_enabled = false;
+bool is_attached = false, is_enabled = false;
 int buffers = 0;
 
 // Hands over one buffer with records from `first` on, and returns how many it took.
@@ -61,6 +61,8 @@ FakeCuptiSwitches& FakeCupti() {
   return switches;
 }
 
+bool FakeCuptiIsAttached() { return is_attached; }
+
 bool FakeCuptiIsEnabled() { return is_enabled; }
 
 int FakeCuptiBuffers() { return buffers; }
@@ -76,6 +78,7 @@ CUptiResult CUPTIAPI cuptiActivityRegisterCallbacks(CUpti_BuffersCallbackRequest
   if (requested == nullptr || completed == nullptr) return CUPTI_ERROR_INVALID_PARAMETER;
   tf_interop::request = requested;
   tf_interop::complete = completed;
+  tf_interop::is_attached = true;
   return FakeCupti().register_result;
 }
 
@@ -90,6 +93,12 @@ CUptiResult CUPTIAPI cuptiActivityDisable(CUpti_ActivityKind kind) {
   if (kind != CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) return CUPTI_ERROR_INVALID_KIND;
   tf_interop::is_enabled = false;
   return FakeCupti().disable_result;
+}
+
+CUptiResult CUPTIAPI cuptiFinalize() {
+  tf_interop::request = nullptr;
+  tf_interop::is_attached = tf_interop::is_enabled = false;
+  return FakeCupti().finalize_result;
 }
 
 CUptiResult CUPTIAPI cuptiActivityFlushAll(uint32_t) {

@@ -28,12 +28,17 @@ struct FakeCuptiSwitches {
   CUptiResult enable_result = CUPTI_SUCCESS;
   CUptiResult flush_result = CUPTI_SUCCESS;
   CUptiResult disable_result = CUPTI_SUCCESS;
+  CUptiResult finalize_result = CUPTI_SUCCESS;
   CUptiResult next_result = CUPTI_SUCCESS;
   CUptiResult dropped_result = CUPTI_SUCCESS;
   // Has no text for a result.
   bool has_no_text = false;
 };
 FakeCuptiSwitches& FakeCupti();
+
+// Whether it is attached to the process: from the first call until it is finalized. It has
+// forgotten its callbacks then.
+bool FakeCuptiIsAttached();
 
 // Whether tracing is on.
 bool FakeCuptiIsEnabled();

@@ -24,6 +24,7 @@ namespace tf_interop {
   X(cuptiActivityGetNextRecord)          \
   X(cuptiActivityGetNumDroppedRecords)   \
   X(cuptiActivityRegisterCallbacks)      \
+  X(cuptiFinalize)                       \
   X(cuptiGetResultString)
 
 namespace {
@@ -221,20 +222,24 @@ Status StartKernelTrace(int driver_version) {
     collected.status = Status::Ok();
     collected.is_out_of_memory = false;
   }
-  TF_INTEROP_RETURN_IF_ERROR(
-      TF_INTEROP_CALL(*library, cuptiActivityRegisterCallbacks, GiveBuffer, TakeBuffer));
-  // Unlike plain KERNEL, this kind leaves kernels of several streams to run at the same time.
-  return TF_INTEROP_CALL(*library, cuptiActivityEnable, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
+  Status status = TF_INTEROP_CALL(*library, cuptiActivityRegisterCallbacks, GiveBuffer, TakeBuffer);
+  if (status.ok()) {
+    // Unlike plain KERNEL, this kind leaves kernels of several streams to run at the same time.
+    status = TF_INTEROP_CALL(*library, cuptiActivityEnable, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
+  }
+  if (!status.ok()) (void)library->cuptiFinalize();
+  return status;
 }
 
 Status StopKernelTrace(std::vector<TracedKernel>* kernels) {
   kernels->clear();
   Collected& collected = TheCollected();
   const CuptiLibrary& library = *collected.library;
-  // Disabled also where flushing fails, or later runs would be slow.
+  // Also where flushing fails: every launch is slower as long as CUPTI is attached.
   Status status = TF_INTEROP_CALL(library, cuptiActivityFlushAll, CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
   status.Update(
       TF_INTEROP_CALL(library, cuptiActivityDisable, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
+  status.Update(TF_INTEROP_CALL(library, cuptiFinalize));
   std::lock_guard<std::mutex> lock(collected.mutex);
   status.Update(collected.status);
   if (collected.is_out_of_memory) {

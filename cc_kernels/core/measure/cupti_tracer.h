@@ -15,7 +15,8 @@ namespace tf_interop {
 // opened with the first call, whose failure is final; `driver_version` is what cuDriverGetVersion
 // gives.
 //
-// One trace at a time, as CUPTI is one for the process. Outside of a trace nothing is recorded.
+// One trace at a time, as CUPTI is one for the process. Outside of a trace CUPTI is not attached to
+// the process: attached, it slows every launch down, also while it records nothing.
 Status StartKernelTrace(int driver_version);
 
 // Ends the trace and gives its kernels in the order in which they started; all of them have ended
