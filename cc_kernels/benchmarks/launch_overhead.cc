@@ -156,7 +156,7 @@ std::string Json(const HostTime& time) {
   return text;
 }
 
-// One convolution, launched on a stream group of its own with the algorithm that cuDNN prefers for
+// One convolution, launched with the algorithm that cuDNN prefers for
 // it, pinned. `transforms_once`: with the filter transformed beforehand; null where there is no
 // such form.
 Status BenchmarkLaunch(MeasuringDevice* device, const std::string& name, const Convolution& c,
@@ -169,23 +169,20 @@ Status BenchmarkLaunch(MeasuringDevice* device, const std::string& name, const C
   void* workspace = nullptr;
   TF_INTEROP_RETURN_IF_ERROR(
       Allocate(device, c, prepared->workspace_bytes(), &buffers, &workspace));
-  std::unique_ptr<StreamGroup> group;
-  TF_INTEROP_RETURN_IF_ERROR(backend->Acquire(StreamGroupOptions::OnCallerStream(), &group));
   if (transforms_once) {
     if (prepared->transformed_filter_bytes() == 0) {
       *json = "null";
-      backend->Release(std::move(group));
       return Status::Ok();
     }
     void* transformed = nullptr;
     TF_INTEROP_RETURN_IF_ERROR(
         device->Allocate(prepared->transformed_filter_bytes(), &transformed));
-    TF_INTEROP_RETURN_IF_ERROR(backend->TransformFilter(*prepared, buffers.inputs[1], transformed,
-                                                        group.get(), device->stream()));
+    TF_INTEROP_RETURN_IF_ERROR(
+        backend->TransformFilter(*prepared, buffers.inputs[1], transformed, device->stream()));
     buffers.transformed_filter = transformed;
   }
   const auto launch = [&] {
-    return backend->Launch(*prepared, buffers, workspace, group.get(), device->stream());
+    return backend->Launch(*prepared, buffers, workspace, device->stream());
   };
   TF_INTEROP_RETURN_IF_ERROR(launch());  // directs the handle to the stream
   Recording recorded;
@@ -193,7 +190,6 @@ Status BenchmarkLaunch(MeasuringDevice* device, const std::string& name, const C
   std::vector<HostTime> times;
   TF_INTEROP_RETURN_IF_ERROR(
       TimeByTurns(device, {launch, [&] { return Replay(recorded); }}, &times));
-  backend->Release(std::move(group));
   char difference[64];
   std::snprintf(difference, sizeof(difference), "%.0f", times[0].median_ns - times[1].median_ns);
   *json = "{\"name\": " + Json(name) + ", \"algorithm\": " + Json(prepared->algorithm()) +
@@ -234,7 +230,7 @@ Status BenchmarkStage(MeasuringDevice* device, int lane_count, std::string* json
   const Convolution c = SmallConvolution(1, 1);
   auto kept = std::make_shared<KeptStage>();
   for (int i = 0; i < lane_count; ++i) {
-    kept->stage.steps.push_back({"step " + std::to_string(i), c, "", nullptr});
+    kept->stage.steps.push_back({"step " + std::to_string(i), c, ""});
     kept->stage.lanes.push_back({{static_cast<size_t>(i)}});
   }
   TF_INTEROP_RETURN_IF_ERROR(PrepareStage(backend, kept->stage, kOptions, &kept->prepared));

@@ -35,30 +35,13 @@ struct StreamGroupOptions {
   std::vector<int> partition;
   // The own lane's place in `partition`.
   int partition_index = 0;
-  // For work on a stream of the caller's: a group without a stream, for which the above means
-  // nothing.
-  bool uses_caller_stream = false;
-
-  static StreamGroupOptions OnCallerStream() {
-    StreamGroupOptions options;
-    options.uses_caller_stream = true;
-    return options;
-  }
-
-  bool operator==(const StreamGroupOptions& other) const {
-    return priority == other.priority && partition == other.partition &&
-           partition_index == other.partition_index &&
-           uses_caller_stream == other.uses_caller_stream;
-  }
 };
 
-// What one lane of a stage owns while the stage is launched: a stream, whatever the backend needs
-// to launch on it (a cuDNN handle), and the two events of the stream contract. Not thread-safe;
-// leased by one call at a time.
+// What one lane of a stage owns while the stage is launched: a stream, and the two events of the
+// stream contract. Not thread-safe; leased by one call at a time.
 class StreamGroup {
  public:
   virtual ~StreamGroup() = default;
-  // Null where the group is for a stream of the caller's.
   virtual Stream stream() const = 0;
   virtual Event* fork_event() = 0;
   virtual Event* join_event() = 0;
@@ -88,7 +71,8 @@ struct PrepareOptions {
   // Whether float convolutions may be computed in TF32 where the device has it.
   bool allow_tf32 = true;
   // Whether only algorithms that give the same bits every time are taken: others are not chosen,
-  // and kUnsupported where they are pinned. A backend whose algorithms all do need not look.
+  // and kUnsupported where they are pinned. A backend whose algorithms all do need not look. Where
+  // TF_CUDNN_DETERMINISTIC is 1 or true, cuDNN's are taken so anyway.
   bool deterministic = false;
 
   bool operator==(const PrepareOptions& other) const {
@@ -146,16 +130,20 @@ class Backend {
   virtual Status Record(Event* event, Stream stream) = 0;
   virtual Status Wait(Stream stream, Event* event) = 0;
 
-  // Enqueues `prepared` on `stream` and returns without waiting for it. `stream` is the group's
-  // own or, for a stage of one lane, the caller's. `workspace` holds prepared.workspace_bytes().
+  // Returns when everything that is on `stream` now has run. For failures only: see the stream
+  // contract (stage_runner.h).
+  virtual Status Synchronize(Stream stream) = 0;
+
+  // Enqueues `prepared` on `stream`, a group's or the caller's, and returns without waiting for it.
+  // `workspace` holds prepared.workspace_bytes().
   virtual Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
-                        void* workspace, StreamGroup* group, Stream stream) = 0;
+                        void* workspace, Stream stream) = 0;
 
   // Enqueues the transformation of a filter that many launches will read; `transformed` holds
   // prepared.transformed_filter_bytes(), which is not 0.
   virtual Status TransformFilter(const PreparedConvolution& prepared, const void* filter,
-                                 void* transformed, StreamGroup* group, Stream stream) {
-    (void)filter, (void)transformed, (void)group, (void)stream;
+                                 void* transformed, Stream stream) {
+    (void)filter, (void)transformed, (void)stream;
     return Unsupported("Expected an algorithm that transforms its filter, got '" +
                        prepared.algorithm() + "'.");
   }

@@ -143,7 +143,7 @@ Status RunOrDescend(Backend* backend, const Stage& stage, const PrepareOptions& 
     if (rung.rung == Rung::kStock) {
       last = calls.run_stock();
     } else {
-      StageBuffers own = {buffers.steps, lesser.lane_workspaces, {}, buffers.argument};
+      StageBuffers own = {buffers.steps, lesser.lane_workspaces, {}};
       // Filters were transformed for other algorithms.
       for (ConvolutionBuffers& each : own.steps) each.transformed_filter = nullptr;
       last = RunStage(backend, lesser.stage, own, caller);

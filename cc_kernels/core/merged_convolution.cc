@@ -153,7 +153,7 @@ bool HaveOneImage(const MergedBuffers& parts) {
 
 Status EnqueueJoinedFilter(Backend* backend, const PreparedMerge& prepared,
                            const std::vector<const void*>& filters, void* workspace, void* joined,
-                           StreamGroup* group, Stream stream) {
+                           Stream stream) {
   const JoinedTensor& filter = prepared.merged.filter;
   const auto filter_at = [&filters](size_t i) { return filters[i]; };
   if (prepared.convolution->transformed_filter_bytes() == 0) {
@@ -161,11 +161,11 @@ Status EnqueueJoinedFilter(Backend* backend, const PreparedMerge& prepared,
   }
   void* const joined_first = At(workspace, filter.workspace_offset);
   TF_INTEROP_RETURN_IF_ERROR(Join(backend, filter, filter_at, joined_first, stream));
-  return backend->TransformFilter(*prepared.convolution, joined_first, joined, group, stream);
+  return backend->TransformFilter(*prepared.convolution, joined_first, joined, stream);
 }
 
 Status LaunchMerge(Backend* backend, const PreparedMerge& prepared, const MergedBuffers& parts,
-                   const void* joined_filter, void* workspace, StreamGroup* group, Stream stream) {
+                   const void* joined_filter, void* workspace, Stream stream) {
   const MergedConvolution& merged = prepared.merged;
   const auto input_at = [&parts](int input) {
     return [&parts, input](size_t i) { return parts[i].inputs[input]; };
@@ -188,8 +188,8 @@ Status LaunchMerge(Backend* backend, const PreparedMerge& prepared, const Merged
     TF_INTEROP_RETURN_IF_ERROR(Join(backend, merged.bias, input_at(kBiasInput), bias, stream));
     wide.inputs[kBiasInput] = bias;
   }
-  TF_INTEROP_RETURN_IF_ERROR(backend->Launch(*prepared.convolution, wide,
-                                             At(workspace, merged.joined_bytes), group, stream));
+  TF_INTEROP_RETURN_IF_ERROR(
+      backend->Launch(*prepared.convolution, wide, At(workspace, merged.joined_bytes), stream));
   return Split(backend, merged.output, wide.result, parts, stream);
 }
 

@@ -88,13 +88,13 @@ bool HaveOneImage(const MergedBuffers& parts);
 // reads. `joined` holds prepared.joined_filter_bytes(), `workspace` prepared.workspace_bytes().
 Status EnqueueJoinedFilter(Backend* backend, const PreparedMerge& prepared,
                            const std::vector<const void*>& filters, void* workspace, void* joined,
-                           StreamGroup* group, Stream stream);
+                           Stream stream);
 
 // Enqueues the joining, the wider convolution and the splitting on `stream`. `parts` are the
 // buffers of the convolutions, `joined_filter` is what EnqueueJoinedFilter made, or null where this
 // launch is to join the filters. See Backend::Launch for the rest.
 Status LaunchMerge(Backend* backend, const PreparedMerge& prepared, const MergedBuffers& parts,
-                   const void* joined_filter, void* workspace, StreamGroup* group, Stream stream);
+                   const void* joined_filter, void* workspace, Stream stream);
 
 }  // namespace tf_interop
 

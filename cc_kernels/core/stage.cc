@@ -7,7 +7,6 @@ namespace {
 
 Status ValidateSteps(const std::vector<Step>& steps) {
   for (const Step& step : steps) {
-    if (step.operation != nullptr) continue;
     const Status valid = Validate(step.convolution);
     if (valid.ok()) continue;
     return Status(valid.code(), "Convolution '" + step.name + "': " + valid.message());

@@ -13,7 +13,6 @@
 #define TF_INTEROP_CORE_STAGE_H_
 
 #include <cstddef>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -23,25 +22,11 @@
 
 namespace tf_interop {
 
-// A step that is no convolution, as whoever makes the stage supplies it: one of TensorFlow's own
-// kernels, say. Made ready by its maker; immutable, shared between threads, launched many times.
-class Operation {
- public:
-  virtual ~Operation() = default;
-  // What it needs of its lane's workspace.
-  virtual size_t workspace_bytes() const { return 0; }
-  // Enqueues it on `stream` and returns without waiting for it. `argument` is what the call brings
-  // (StageBuffers::argument): that is where operands and results come from.
-  virtual Status Launch(void* argument, void* workspace, Stream stream) const = 0;
-};
-
 // What one step computes, as a plan asks for it.
 struct Step {
   std::string name;  // the node's name, for messages
   Convolution convolution;
   std::string algorithm;  // pinned, or empty for the backend's own choice
-  // Null for a convolution. Where it is set, the two above mean nothing.
-  std::shared_ptr<const Operation> operation;
 };
 
 // What runs in order, and what it asks for beyond a stream; see StreamGroupOptions.

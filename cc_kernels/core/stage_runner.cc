@@ -13,9 +13,8 @@ namespace tf_interop {
 namespace {
 
 // `status`, an error, with where it comes from.
-Status AtStep(const std::string& name, const std::string& algorithm, const Status& status,
-              const char* what = "Convolution '") {
-  return Status(status.code(), what + name + "'" +
+Status AtStep(const std::string& name, const std::string& algorithm, const Status& status) {
+  return Status(status.code(), "Convolution '" + name + "'" +
                                    (algorithm.empty() ? "" : " with algorithm " + algorithm) +
                                    ": " + status.message());
 }
@@ -25,8 +24,6 @@ Status PrepareStep(Backend* backend, const Step& step, const PrepareOptions& opt
                    std::vector<std::string>* fallbacks, bool* is_provisional,
                    PreparedStep* prepared) {
   prepared->name = step.name;
-  prepared->operation = step.operation;
-  if (step.operation != nullptr) return Status::Ok();
   const Convolution& c = step.convolution;
   if (!c.computes_something()) {
     prepared->zero_bytes = c.result_elements() * SizeOf(c.dtype);
@@ -62,20 +59,15 @@ void MergeLane(Backend* backend, const Stage& stage, const Lane& lane,
   MergedSteps merged;
   std::vector<Convolution> parts;
   std::vector<std::string> algorithms;
-  Status status;
   for (const size_t i : lane.steps) {
     const Step& step = stage.steps[i];
-    if (step.operation != nullptr) {
-      status = Unsupported("Expected convolutions to merge, got '" + step.name + "'.");
-    } else if (!step.convolution.computes_something()) {
-      continue;
-    }
+    if (!step.convolution.computes_something()) continue;
     merged.steps.push_back(i);
     parts.push_back(step.convolution);
     algorithms.push_back(step.algorithm);
   }
   if (parts.size() < 2) return;
-  if (status.ok()) status = PrepareMerge(backend, parts, algorithms, options, &merged.merge);
+  const Status status = PrepareMerge(backend, parts, algorithms, options, &merged.merge);
   if (status.ok()) {
     prepared->merged.push_back(std::move(merged));
   } else {
@@ -85,7 +77,6 @@ void MergeLane(Backend* backend, const Stage& stage, const Lane& lane,
 }
 
 size_t WorkspaceBytesOf(const PreparedStep& step) {
-  if (step.operation != nullptr) return step.operation->workspace_bytes();
   return step.convolution == nullptr ? 0 : step.convolution->workspace_bytes();
 }
 
@@ -121,7 +112,7 @@ std::vector<double> WorkOfLanes(const Stage& stage, size_t lane_count) {
   for (size_t lane = 0; lane < stage.lanes.size(); ++lane) {
     for (const size_t i : stage.lanes[lane].steps) {
       const Convolution& c = stage.steps[i].convolution;
-      if (stage.steps[i].operation != nullptr || !c.computes_something()) continue;
+      if (!c.computes_something()) continue;
       const int64_t products = c.taps() * (c.image_channels / c.group_count);  // of an element
       work[RunningLane(lane)] +=
           static_cast<double>(c.output_elements()) * static_cast<double>(products);
@@ -130,9 +121,9 @@ std::vector<double> WorkOfLanes(const Stage& stage, size_t lane_count) {
   return work;
 }
 
-// What the first `count` lanes, which have streams, ask of their stream groups.
-std::vector<StreamGroupOptions> GroupOptionsOf(const Stage& stage, size_t count) {
-  std::vector<StreamGroupOptions> groups(count);
+// What the first `count` lanes, those that run, ask of their stream groups.
+std::vector<std::optional<StreamGroupOptions>> GroupOptionsOf(const Stage& stage, size_t count) {
+  std::vector<std::optional<StreamGroupOptions>> groups(count, StreamGroupOptions());
   std::vector<int> sm_counts;
   bool has_partition = false, has_priorities = false;
   for (size_t lane = 0; lane < count; ++lane) {
@@ -143,14 +134,14 @@ std::vector<StreamGroupOptions> GroupOptionsOf(const Stage& stage, size_t count)
   if (count == 1 || (!has_partition && !has_priorities)) {
     const std::vector<double> work = WorkOfLanes(stage, count);
     const auto longest = std::max_element(work.begin(), work.end());
-    if (count > 0) groups[longest - work.begin()].uses_caller_stream = true;
+    if (count > 0) groups[longest - work.begin()].reset();
     return groups;
   }
   for (size_t lane = 0; lane < count; ++lane) {
-    groups[lane].priority = stage.lanes[lane].priority;
+    groups[lane]->priority = stage.lanes[lane].priority;
     if (!has_partition) continue;
-    groups[lane].partition = sm_counts;
-    groups[lane].partition_index = static_cast<int>(lane);
+    groups[lane]->partition = sm_counts;
+    groups[lane]->partition_index = static_cast<int>(lane);
   }
   return groups;
 }
@@ -168,7 +159,7 @@ std::vector<StageLaunch> LaunchesOf(const PreparedStage& stage,
   size_t longest = 0;
   for (size_t i = 0; i < stage.steps.size(); ++i) {
     const PreparedStep& step = stage.steps[i];
-    if (!step.convolution && !step.operation && step.zero_bytes == 0) continue;
+    if (!step.convolution && step.zero_bytes == 0) continue;
     const size_t merged = merged_of[i];
     if (merged != StageLaunch::kNotMerged && stage.merged[merged].steps.front() != i) continue;
     std::vector<StageLaunch>& lane = lanes[step.lane];
@@ -231,9 +222,11 @@ TraceLabel LabelOf(const PreparedStage& stage, const StageLaunch& launch) {
   return label;
 }
 
-bool AskForOptions(const std::vector<StreamGroupOptions>& lanes) {
-  return std::any_of(lanes.begin(), lanes.end(), [](const StreamGroupOptions& options) {
-    return options.priority != 0 || !options.partition.empty();
+using LaneGroups = std::vector<std::optional<StreamGroupOptions>>;
+
+bool AskForOptions(const LaneGroups& lanes) {
+  return std::any_of(lanes.begin(), lanes.end(), [](const auto& options) {
+    return options && (options->priority != 0 || !options->partition.empty());
   });
 }
 
@@ -245,37 +238,38 @@ class LeasedStreamGroups {
   LeasedStreamGroups(const LeasedStreamGroups&) = delete;
   LeasedStreamGroups& operator=(const LeasedStreamGroups&) = delete;
 
-  // One for each lane, all as asked for or all without options; none where that fails.
-  Status Acquire(const std::vector<StreamGroupOptions>& lanes) {
+  // One for each lane but the caller's, all as asked for or all without options; none where that
+  // fails.
+  Status Acquire(const LaneGroups& lanes) {
     Status status = AddAll(lanes);
     if (status.ok() || !AskForOptions(lanes)) return status;
     CountRefusedLaneOptions(status.message());
-    return AddAll(std::vector<StreamGroupOptions>(lanes.size()));
+    return AddAll(LaneGroups(lanes.size(), StreamGroupOptions()));
   }
 
+  // Null for a lane on the caller's stream.
   StreamGroup* operator[](size_t lane) const { return groups_[lane].get(); }
-  size_t size() const { return size_; }
 
  private:
-  Status AddAll(const std::vector<StreamGroupOptions>& lanes) {
-    for (const StreamGroupOptions& options : lanes) {
-      Status status = backend_->Acquire(options, &groups_[size_]);
-      if (!status.ok()) {
-        Release();
-        return status;
-      }
-      ++size_;
+  Status AddAll(const LaneGroups& lanes) {
+    for (size_t lane = 0; lane < lanes.size(); ++lane) {
+      if (!lanes[lane]) continue;
+      Status status = backend_->Acquire(*lanes[lane], &groups_[lane]);
+      if (status.ok()) continue;
+      Release();
+      return status;
     }
     return Status::Ok();
   }
 
   void Release() {
-    while (size_ > 0) backend_->Release(std::move(groups_[--size_]));
+    for (auto& group : groups_) {
+      if (group != nullptr) backend_->Release(std::move(group));
+    }
   }
 
   Backend* const backend_;
   std::array<std::unique_ptr<StreamGroup>, kMaxLanes> groups_;
-  size_t size_ = 0;
 };
 
 // One call of RunStage.
@@ -287,12 +281,10 @@ class StageRun {
   Status Run(const std::vector<StageLaunch>& launches, bool* is_joined) {
     const BackendScope scope(backend_);
     TF_INTEROP_RETURN_IF_ERROR(scope.status());
-    Status acquired = groups_.Acquire(stage_.lane_groups);
-    if (!acquired.ok() && stage_.lane_groups.size() == 1) return acquired;
+    const Status acquired = groups_.Acquire(stage_.lane_groups);
     if (!acquired.ok()) {
       CountFallback("no stream groups for the lanes of a stage, which ran in sequence",
                     acquired.message());
-      TF_INTEROP_RETURN_IF_ERROR(groups_.Acquire({StreamGroupOptions::OnCallerStream()}));
     }
     size_t forked = 0;
     Status status = ForkAndLaunch(launches, &forked);
@@ -320,12 +312,15 @@ class StageRun {
   // Makes the streams of all lanes wait for what is on the caller's stream now. `forked` counts the
   // lanes that do, or need not.
   Status Fork(size_t* forked) {
-    Event* const fork = groups_[0]->fork_event();
-    const bool has_streams = groups_.size() > 1 || groups_[0]->stream() != nullptr;
-    if (has_streams) TF_INTEROP_RETURN_IF_ERROR(backend_->Record(fork, caller_));
-    for (*forked = 0; *forked < groups_.size(); ++*forked) {
-      const Stream stream = groups_[*forked]->stream();
-      if (stream != nullptr) TF_INTEROP_RETURN_IF_ERROR(backend_->Wait(stream, fork));
+    Event* fork = nullptr;
+    for (*forked = 0; *forked < stage_.lane_groups.size(); ++*forked) {
+      StreamGroup* const group = groups_[*forked];
+      if (group == nullptr) continue;
+      if (fork == nullptr) {
+        TF_INTEROP_RETURN_IF_ERROR(backend_->Record(group->fork_event(), caller_));
+        fork = group->fork_event();
+      }
+      TF_INTEROP_RETURN_IF_ERROR(backend_->Wait(group->stream(), fork));
     }
     return Status::Ok();
   }
@@ -335,47 +330,43 @@ class StageRun {
   Status Join(size_t forked) {
     Status status;
     for (size_t lane = 0; lane < forked; ++lane) {
-      const Stream stream = groups_[lane]->stream();
-      if (stream == nullptr) continue;
-      Event* const join = groups_[lane]->join_event();
-      Status joined = backend_->Record(join, stream);
-      if (joined.ok()) joined = backend_->Wait(caller_, join);
-      status.Update(joined);
+      StreamGroup* const group = groups_[lane];
+      if (group == nullptr) continue;
+      Status joined = backend_->Record(group->join_event(), group->stream());
+      if (joined.ok()) joined = backend_->Wait(caller_, group->join_event());
+      if (joined.ok()) continue;
+      CountFallback("a lane that could not be joined was waited for on the host", joined.message());
+      status.Update(backend_->Synchronize(group->stream()));
     }
     return status;
   }
 
   Status Enqueue(const StageLaunch& launch) {
     const TraceScope scope([&] { return LabelOf(stage_, launch); });
-    // Without groups for all lanes there is one, for the caller's stream.
-    StreamGroup* const group = groups_[groups_.size() == 1 ? 0 : launch.lane];
-    const Stream own = group->stream();
-    const Stream stream = own != nullptr ? own : caller_;
+    StreamGroup* const group = groups_[launch.lane];
+    const Stream stream = group != nullptr ? group->stream() : caller_;
     void* const workspace = buffers_.lane_workspaces[launch.lane];
     Status status = launch.merged == StageLaunch::kNotMerged
-                        ? LaunchStep(launch.step, workspace, group, stream)
-                        : LaunchMerged(launch.merged, workspace, group, stream);
+                        ? LaunchStep(launch.step, workspace, stream)
+                        : LaunchMerged(launch.merged, workspace, stream);
     if (status.ok()) return status;
     const TraceLabel label = LabelOf(stage_, launch);
-    const bool is_operation = stage_.steps[launch.step].operation != nullptr;
-    return AtStep(label.convolutions, label.algorithm, status,
-                  is_operation ? "Step '" : "Convolution '");
+    return AtStep(label.convolutions, label.algorithm, status);
   }
 
-  Status LaunchStep(size_t number, void* workspace, StreamGroup* group, Stream stream) {
+  Status LaunchStep(size_t number, void* workspace, Stream stream) {
     const PreparedStep& step = stage_.steps[number];
-    if (step.operation) return step.operation->Launch(buffers_.argument, workspace, stream);
     const ConvolutionBuffers& buffers = buffers_.steps[number];
     if (!step.convolution) return backend_->FillZero(buffers.result, step.zero_bytes, stream);
-    return backend_->Launch(*step.convolution, buffers, workspace, group, stream);
+    return backend_->Launch(*step.convolution, buffers, workspace, stream);
   }
 
-  Status LaunchMerged(size_t number, void* workspace, StreamGroup* group, Stream stream) {
+  Status LaunchMerged(size_t number, void* workspace, Stream stream) {
     const MergedSteps& merged = stage_.merged[number];
     const void* const joined_filter =
         buffers_.joined_filters.empty() ? nullptr : buffers_.joined_filters[number];
     return LaunchMerge(backend_, merged.merge, BuffersOf(merged, buffers_), joined_filter,
-                       workspace, group, stream);
+                       workspace, stream);
   }
 
   Backend* const backend_;
@@ -440,7 +431,7 @@ PreparedStage PreparedInSequence(const PreparedStage& stage) {
   const std::vector<size_t>& bytes = stage.lane_workspace_bytes;
   sequence.lane_workspace_bytes = {bytes.empty() ? 0
                                                  : *std::max_element(bytes.begin(), bytes.end())};
-  sequence.lane_groups = {StreamGroupOptions::OnCallerStream()};
+  sequence.lane_groups = {std::nullopt};
   sequence.launches = LaunchesOf(sequence);
   return sequence;
 }

@@ -4,17 +4,18 @@
 //   1. The caller allocates all results and workspaces before RunStage, from an allocator that is
 //      ordered by the caller's stream (TensorFlow's is).
 //   2. One lane, the caller's lane, runs on the caller's stream itself; every other one has a
-//   stream
-//      group, whose stream it runs on. A stage whose lanes ask for options has no caller's lane, as
-//      nobody can choose the priority or the SMs of the caller's stream: all its lanes have
-//      streams.
+//      stream group, whose stream it runs on. A stage whose lanes ask for options has no caller's
+//      lane, as nobody can choose the priority or the SMs of the caller's stream: all its lanes
+//      have streams.
 //   3. RunStage records one event on the caller's stream before anything of the stage is launched
 //      there; every other stream waits for it. So no lane waits for the caller's lane.
 //   4. Steps are launched round-robin over the lanes, so that no lane waits for the host.
 //   5. The caller's stream waits for every other lane before RunStage returns, also when it fails
-//      halfway or something is thrown.
+//      halfway or something is thrown. A lane that it cannot be made to wait for is waited for on
+//      the host, which is counted.
 // From 1 and 5 it follows that whatever the caller frees after RunStage may be handed out again to
-// work that is enqueued on the caller's stream. RunStage never waits for the device.
+// work that is enqueued on the caller's stream. But for such a lane, RunStage never waits for the
+// device.
 //
 // The caller's lane is the one with the most work, counted in multiplications of its convolutions,
 // the first of several: its stream waits for the others anyway, and the lane that ends last is the
@@ -35,9 +36,8 @@
 // where the images that a call brings are not one buffer, they run one after another instead; that
 // is a fallback like others. Steps with nothing to compute have no part in it.
 //
-// A stream group takes memory of the device (a cuDNN handle) that the caller's allocator may hold.
-// Where there are not as many as lanes, the stage runs in sequence on the caller's stream, for
-// which one is enough; that is counted too.
+// Where there are not as many stream groups as lanes, the stage runs in sequence on the caller's
+// stream, which needs none; that is counted too.
 //
 // Ownership: the caller owns buffers and workspaces and keeps them until the caller's stream has
 // passed the end of the stage. Thread-safety: all functions may be called from several threads at
@@ -47,6 +47,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -66,12 +67,11 @@ constexpr int kMaxLanes = 32;
 inline constexpr char kRefusedAlgorithm[] = "another algorithm than the plan's";
 inline constexpr char kUnmergedLane[] = "a lane ran unmerged";
 
-// A step that is ready to launch. One without anything to compute has none of the three.
+// A step that is ready to launch. One without anything to compute has neither.
 struct PreparedStep {
   std::string name;
   int lane = 0;
   std::shared_ptr<const PreparedConvolution> convolution;
-  std::shared_ptr<const Operation> operation;
   size_t zero_bytes = 0;  // nothing to read: so much of the result is filled with zeros
 };
 
@@ -97,8 +97,9 @@ struct PreparedStage {
   std::vector<MergedSteps> merged;  // those that run as one, unless their images are not one
   // For each lane, the most that one of its steps needs. Steps of a lane share it, in order.
   std::vector<size_t> lane_workspace_bytes;
-  std::vector<StreamGroupOptions> lane_groups;  // what each lane asks of its stream group
-  std::vector<StageLaunch> launches;            // in the order of rule 4
+  // What each lane asks of its stream group; nothing for the caller's lane.
+  std::vector<std::optional<StreamGroupOptions>> lane_groups;
+  std::vector<StageLaunch> launches;  // in the order of rule 4
   // Steps whose pinned algorithm could not be had, each with its reason.
   std::vector<std::string> fallbacks;
   // Whether something was refused only for now: prepared anew, the stage may be better.
@@ -126,17 +127,16 @@ PreparedStage PreparedInSequence(const PreparedStage& stage);
 
 // What one call works on.
 struct StageBuffers {
-  std::vector<ConvolutionBuffers> steps;  // by number; nothing for steps that are no convolutions
+  std::vector<ConvolutionBuffers> steps;  // by number
   std::vector<void*> lane_workspaces;     // one for each lane
   // One for each of PreparedStage::merged: what EnqueueJoinedFilter made for it on the caller's
   // stream, or null where this call is to join the filters. Empty stands for null for all.
   std::vector<const void*> joined_filters;
-  void* argument = nullptr;  // handed to every Operation
 };
 
 // Enqueues the stage after the work that is on `caller` now, and joins it into `caller`.
-// `is_joined`, where it is not null, says of a stage that failed whether `caller` waits for all
-// that was enqueued.
+// `is_joined`, where it is not null, says of a stage that failed whether all that was enqueued has
+// run or is waited for by `caller`.
 Status RunStage(Backend* backend, const PreparedStage& stage, const StageBuffers& buffers,
                 Stream caller, bool* is_joined = nullptr);
 

@@ -14,8 +14,8 @@ bool TransformedFilterKey::operator==(const TransformedFilterKey& other) const {
 std::shared_ptr<TransformedFilter> TransformedFilters::FindOrMake(
     size_t step, const TransformedFilterKey& key, const PreparedConvolution& prepared,
     Stream caller, const Allocate& allocate) {
-  const auto transform = [&](void* transformed, StreamGroup* group) {
-    return key.backend->TransformFilter(prepared, key.filters[0], transformed, group, caller);
+  const auto transform = [&](void* transformed) {
+    return key.backend->TransformFilter(prepared, key.filters[0], transformed, caller);
   };
   return FindOrMake(step, key, prepared.transformed_filter_bytes(), transform, caller, allocate);
 }
@@ -25,9 +25,8 @@ std::shared_ptr<TransformedFilter> TransformedFilters::FindOrJoin(size_t step,
                                                                   const PreparedMerge& prepared,
                                                                   void* workspace, Stream caller,
                                                                   const Allocate& allocate) {
-  const auto join = [&](void* joined, StreamGroup* group) {
-    return EnqueueJoinedFilter(key.backend, prepared, key.filters, workspace, joined, group,
-                               caller);
+  const auto join = [&](void* joined) {
+    return EnqueueJoinedFilter(key.backend, prepared, key.filters, workspace, joined, caller);
   };
   return FindOrMake(step, key, prepared.joined_filter_bytes(), join, caller, allocate);
 }
@@ -44,12 +43,7 @@ std::shared_ptr<TransformedFilter> TransformedFilters::FindOrMake(
   }
   FilterMemory memory = allocate(bytes);
   if (memory.data == nullptr) return nullptr;
-  std::unique_ptr<StreamGroup> group;
-  Status transformed = key.backend->Acquire(StreamGroupOptions::OnCallerStream(), &group);
-  if (transformed.ok()) {
-    transformed = transform(memory.data, group.get());
-    key.backend->Release(std::move(group));
-  }
+  const Status transformed = transform(memory.data);
   if (!transformed.ok()) {
     CountFallback("a constant filter is transformed by every launch", transformed.message());
     return nullptr;
@@ -60,11 +54,12 @@ std::shared_ptr<TransformedFilter> TransformedFilters::FindOrMake(
   return forms.back();
 }
 
-bool TransformedFilters::Clear() {
+bool TransformedFilters::GiveUp() {
   std::lock_guard<std::mutex> lock(mutex_);
   bool had_any = false;
   for (const Forms& forms : forms_) had_any = had_any || !forms.empty();
   forms_.clear();
+  if (had_any) CountFallback("no memory, so that a stage gave up its transformed filters");
   return had_any;
 }
 

@@ -91,16 +91,29 @@ class TransformedFilters {
                                                 const PreparedMerge& prepared, void* workspace,
                                                 Stream caller, const Allocate& allocate);
 
-  // Forgets all; returns whether there were any. Who was given one keeps it.
-  bool Clear();
+  // Has `get(may_wait)`, which says whether it got memory, get some for what a stage needs. It may
+  // wait for others to free theirs (TensorFlow's allocator does for seconds) only after the memory
+  // of the filters here has been given up; that is counted.
+  template <typename Get>
+  bool GetMemory(const Get& get) {
+    return GetWithoutWaiting(get) || get(/*may_wait=*/true);
+  }
+  // Likewise, and never waits.
+  template <typename Get>
+  bool GetWithoutWaiting(const Get& get) {
+    return get(/*may_wait=*/false) || (GiveUp() && get(/*may_wait=*/false));
+  }
 
  private:
   using Forms = std::vector<std::shared_ptr<TransformedFilter>>;
-  using Transform = std::function<Status(void* transformed, StreamGroup* group)>;
+  using Transform = std::function<Status(void* transformed)>;
 
   std::shared_ptr<TransformedFilter> FindOrMake(size_t step, const TransformedFilterKey& key,
                                                 size_t bytes, const Transform& transform,
                                                 Stream caller, const Allocate& allocate);
+
+  // Forgets all; returns whether there were any. Who was given one keeps it.
+  bool GiveUp();
 
   std::mutex mutex_;
   std::vector<Forms> forms_;  // of each step's filter, oldest first; guarded by mutex_

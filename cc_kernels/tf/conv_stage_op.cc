@@ -66,9 +66,7 @@ absl::Status InferShapes(InferenceContext* context) {
                                                    : context->input(input_of(read));
     };
     ShapeHandle* const result = &results[operation];
-    if (step.is_elementwise) {
-      *result = shape_of(0);
-    } else if (step.kind == ConvolutionKind::kForward) {
+    if (step.kind == ConvolutionKind::kForward) {
       TF_RETURN_IF_ERROR(OutputShape(context, step, shape_of(step.image_operand()),
                                      shape_of(step.filter_operand()), result));
     } else {

@@ -48,10 +48,6 @@ absl::Status ResolveSteps(const StageProgram& program, const OpInputList& inputs
       }
     }
     TensorShape* const result_shape = &(*result_shapes)[operation];
-    if (step.is_elementwise) {
-      *result_shape = operand_shapes[0];
-      continue;
-    }
     TF_RETURN_IF_ERROR(
         ResolveStep(step, operand_shapes, sizes_value, &(*convolutions)[operation], result_shape));
   }
@@ -59,11 +55,10 @@ absl::Status ResolveSteps(const StageProgram& program, const OpInputList& inputs
 }
 
 // 0 where every convolution computes nothing.
-int64_t BatchSizeOf(const StageProgram& program, const ResolvedStage& resolved,
-                    const std::vector<Convolution>& convolutions) {
+int64_t BatchSizeOf(const ResolvedStage& resolved, const std::vector<Convolution>& convolutions) {
   std::vector<std::pair<int64_t, int>> counts;  // in the order of the operations
   for (size_t i = 0; i < convolutions.size(); ++i) {
-    if (program.steps[i].is_elementwise || resolved.computes_nothing[i]) continue;
+    if (resolved.computes_nothing[i]) continue;
     const int64_t batch = convolutions[i].batch;
     const auto known = std::find_if(counts.begin(), counts.end(),
                                     [&](const auto& entry) { return entry.first == batch; });
@@ -93,16 +88,15 @@ const StageSchedule* FindSchedule(const std::vector<StageSchedule>& schedules, i
 
 absl::Status ResolveStage(const StageProgram& program, const OpInputList& inputs,
                           const OpInputList& sizes, const PrepareOptions& options, Backend* backend,
-                          const MakeOperation& make_operation, ResolvedStage* resolved) {
+                          ResolvedStage* resolved) {
   std::vector<Convolution> convolutions;
   TF_RETURN_IF_ERROR(ResolveSteps(program, inputs, sizes, &resolved->result_shapes, &convolutions));
   for (size_t i = 0; i < program.steps.size(); ++i) {
     const bool is_empty = resolved->result_shapes[i].num_elements() == 0;
-    resolved->computes_nothing.push_back(
-        is_empty || (!program.steps[i].is_elementwise && convolutions[i].reads_nothing()));
+    resolved->computes_nothing.push_back(is_empty || convolutions[i].reads_nothing());
   }
   resolved->options = options;
-  const int64_t batch_size = BatchSizeOf(program, *resolved, convolutions);
+  const int64_t batch_size = BatchSizeOf(*resolved, convolutions);
   resolved->schedule = FindSchedule(program.schedules, batch_size);
   if (resolved->schedule == nullptr) {
     resolved->schedule = &program.schedules.front();
@@ -119,9 +113,7 @@ absl::Status ResolveStage(const StageProgram& program, const OpInputList& inputs
   resolved->stage = resolved->schedule->stage;
   for (size_t i = 0; i < resolved->stage.steps.size(); ++i) {
     const size_t operation = resolved->schedule->operations[i];
-    Step* const step = &resolved->stage.steps[i];
-    step->convolution = convolutions[operation];
-    if (program.steps[operation].is_elementwise) step->operation = make_operation(operation);
+    resolved->stage.steps[i].convolution = convolutions[operation];
   }
   const Status prepared = PrepareStage(backend, resolved->stage, options, &resolved->prepared);
   if (resolved->prepared.is_provisional || !IsLasting(prepared)) {

@@ -6,8 +6,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -57,9 +55,6 @@ struct ResolvedStage {
   std::optional<std::chrono::steady_clock::time_point> try_again_at;
 };
 
-// The operation of a step that is no convolution.
-using MakeOperation = std::function<std::shared_ptr<const Operation>(size_t operation)>;
-
 // Resolves the shapes of all steps and prepares them by the schedule for their batch size.
 //
 // The batch size of a stage is that of most of its convolutions, of two that are as frequent the
@@ -67,8 +62,7 @@ using MakeOperation = std::function<std::shared_ptr<const Operation>(size_t oper
 // detector's regions, or of a constant, do not decide. Those that compute nothing do not count.
 absl::Status ResolveStage(const StageProgram& program, const tensorflow::OpInputList& inputs,
                           const tensorflow::OpInputList& sizes, const PrepareOptions& options,
-                          Backend* backend, const MakeOperation& make_operation,
-                          ResolvedStage* resolved);
+                          Backend* backend, ResolvedStage* resolved);
 
 }  // namespace tf_interop
 

@@ -25,27 +25,10 @@ using tensorflow::OpInputList;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
-// A step that is TensorFlow's own kernel, on a lane of a CPU.
-class ElementwiseStep : public Operation {
- public:
-  explicit ElementwiseStep(size_t operation) : operation_(operation) {}
-  Status Launch(void* argument, void*, Stream stream) const override {
-    auto* const call = static_cast<StageCall*>(argument);
-    static_cast<HostStream*>(stream)->Enqueue(
-        [call, operation = operation_] { return call->ComputeElementwise(operation); });
-    return Status::Ok();
-  }
-
- private:
-  const size_t operation_;
-};
-
 namespace {
 
 // TensorFlow's own limit for convolutions (kDefaultWorkspaceLimit of conv_ops_gpu: 8 GiB).
 constexpr int64_t kDefaultWorkspaceLimitMb = 8192;
-
-constexpr char kFiltersGivenUp[] = "no memory, so that a stage gave up its transformed filters";
 
 // Bytes that one convolution may ask for as workspace: those of TF_CUDNN_WORKSPACE_LIMIT_IN_MB, as
 // for TensorFlow's own convolutions. For those of a stage together see core/workspace_limit.h.
@@ -142,12 +125,6 @@ StageNode::StageNode(tensorflow::OpKernelConstruction* context)
       stock_kernels_(&program_, is_on_cpu_) {
   StageTensors tensors;
   OP_REQUIRES_OK(context, GetStageProgram(context, &tensors, &program_));
-  for (const StepProgram& step : program_.steps) {
-    OP_REQUIRES(context, is_on_cpu_ || !step.is_elementwise,
-                AtStep(step.name,
-                       absl::StrCat("expected op to be a convolution on ", ShortDeviceName(context),
-                                    ", got ", step.node_def.op(), ".")));
-  }
 }
 
 absl::Status StageNode::Resolve(OpKernelContext* context, Backend* backend,
@@ -167,11 +144,7 @@ absl::Status StageNode::Resolve(OpKernelContext* context, Backend* backend,
     return absl::OkStatus();
   }
   auto made = std::make_shared<ResolvedStage>();
-  const auto make_operation = [](size_t operation) {
-    return std::make_shared<const ElementwiseStep>(operation);
-  };
-  TF_RETURN_IF_ERROR(
-      ResolveStage(program_, inputs, sizes, options, backend, make_operation, made.get()));
+  TF_RETURN_IF_ERROR(ResolveStage(program_, inputs, sizes, options, backend, made.get()));
   if (made->unplanned_kind == nullptr) {
     TF_RETURN_IF_ERROR(KeepWithin(limit, backend, made.get()));
   }
@@ -213,32 +186,47 @@ const PreparedStage& StageCall::prepared() const {
 // TensorFlow's own convolutions keep no filters: where there is no memory for a result, these go.
 absl::Status StageCall::AllocateResults() {
   const StageProgram& program = node_->program();
-  const auto with_memory = [&](const std::function<absl::Status()>& allocate) {
-    absl::Status allocated = allocate();
-    if (absl::IsResourceExhausted(allocated) && node_->filters()->Clear()) {
-      CountFallback(kFiltersGivenUp);
-      allocated = allocate();
-    }
-    return allocated;
-  };
   for (size_t i = 0; i < program.outputs.size(); ++i) {
-    const size_t operation = program.outputs[i];
-    Tensor* output = nullptr;
-    TF_RETURN_IF_ERROR(with_memory([&] {
-      return context_->allocate_output(static_cast<int>(i), resolved_->result_shapes[operation],
-                                       &output);
-    }));
-    results_[operation] = *output;
+    TF_RETURN_IF_ERROR(AllocateOutput(static_cast<int>(i)));
   }
   for (const size_t operation : program.intermediates) {
-    TF_RETURN_IF_ERROR(with_memory([&] { return AllocateTemporary(operation); }));
+    absl::Status status;
+    node_->filters()->GetMemory([&](bool may_wait) {
+      status = AllocateTemporary(operation, AllocatorAttributes(), may_wait);
+      return !absl::IsResourceExhausted(status);
+    });
+    TF_RETURN_IF_ERROR(status);
   }
   return absl::OkStatus();
 }
 
-absl::Status StageCall::AllocateTemporary(size_t operation) {
+absl::Status StageCall::AllocateOutput(int output) {
+  const size_t operation = node_->program().outputs[output];
+  const AllocatorAttributes attributes = context_->output_alloc_attr(output);
+  absl::Status status;
+  node_->filters()->GetMemory([&](bool may_wait) {
+    // Only a temporary can be asked for without waiting. It cannot be of a scope, whose memory has
+    // been allocated before.
+    if (may_wait || attributes.scope_id > 0) {
+      Tensor* allocated = nullptr;
+      status = context_->allocate_output(output, resolved_->result_shapes[operation], &allocated);
+      if (status.ok()) results_[operation] = *allocated;
+    } else {
+      status = AllocateTemporary(operation, attributes, may_wait);
+      if (status.ok()) context_->set_output(output, results_[operation]);
+    }
+    return !absl::IsResourceExhausted(status);
+  });
+  return status;
+}
+
+absl::Status StageCall::AllocateTemporary(size_t operation, AllocatorAttributes attributes,
+                                          bool may_wait) {
+  tensorflow::AllocationAttributes allocation;
+  allocation.retry_on_failure = may_wait;
   return context_->allocate_temp(node_->program().steps[operation].dtype,
-                                 resolved_->result_shapes[operation], &results_[operation]);
+                                 resolved_->result_shapes[operation], &results_[operation],
+                                 attributes, allocation);
 }
 
 // One tensor for each lane that needs workspace; for all of them, or for none.
@@ -266,11 +254,11 @@ bool StageCall::GetWorkspaces(const std::vector<size_t>& bytes, bool is_last,
 absl::Status StageCall::AllocateWorkspaces() {
   const std::vector<size_t>& planned = resolved_->prepared.lane_workspace_bytes;
   std::vector<void*>* const lanes = &buffers_.lane_workspaces;
-  if (GetWorkspaces(planned, /*is_last=*/false, lanes)) return absl::OkStatus();
   // Over a limit that the user has set, more memory is no help.
-  if (Total(planned) <= StageWorkspaceLimit() && node_->filters()->Clear()) {
-    CountFallback(kFiltersGivenUp);
-    if (GetWorkspaces(planned, /*is_last=*/false, lanes)) return absl::OkStatus();
+  if (Total(planned) <= StageWorkspaceLimit() && node_->filters()->GetWithoutWaiting([&](bool) {
+        return GetWorkspaces(planned, /*is_last=*/false, lanes);
+      })) {
+    return absl::OkStatus();
   }
   lesser_ = std::make_unique<LesserStage>();
   TF_RETURN_IF_ERROR(ToAbslStatus(DescendForMemory(backend_, resolved_->stage, resolved_->options,
@@ -282,7 +270,6 @@ absl::Status StageCall::AllocateWorkspaces() {
 
 void StageCall::BindOperands() {
   const std::vector<size_t>& operations = resolved_->schedule->operations;
-  buffers_.argument = this;
   buffers_.steps.resize(operations.size());
   for (size_t i = 0; i < operations.size(); ++i) {
     auto& bound = buffers_.steps[i].inputs;
@@ -319,16 +306,6 @@ absl::Status StageCall::ComputeByKernel(size_t operation, AllocatorAttributes at
       result->shape().DebugString(), "."));
 }
 
-// The kernel allocates its result. Later steps read it where they were bound to it.
-Status StageCall::ComputeElementwise(size_t operation) {
-  if (resolved_->computes_nothing[operation]) return Status::Ok();
-  Tensor computed;
-  const absl::Status status = ComputeByKernel(operation, AllocatorAttributes(), &computed);
-  if (!status.ok()) return FromAbslStatus(status);
-  std::memcpy(results_[operation].data(), computed.data(), computed.TotalBytes());
-  return Status::Ok();
-}
-
 absl::Status StageCall::ComputeStock() {
   const StageProgram& program = node_->program();
   // Results of an attempt before this one go first: there may be no memory for both.
@@ -341,7 +318,7 @@ absl::Status StageCall::ComputeStock() {
     const StepProgram& step = program.steps[operation];
     if (resolved_->computes_nothing[operation]) {
       // oneDNN gives some of them a wrong shape, or an error.
-      TF_RETURN_IF_ERROR(AllocateTemporary(operation));
+      TF_RETURN_IF_ERROR(AllocateTemporary(operation, AllocatorAttributes(), /*may_wait=*/true));
       TF_RETURN_IF_ERROR(FillZero(&results_[operation]));
     } else {
       AllocatorAttributes attributes;

@@ -93,17 +93,16 @@ class StageCall {
   const PreparedStage& prepared() const;
 
  private:
-  friend class ElementwiseStep;
-
   absl::Status AllocateResults();
-  absl::Status AllocateTemporary(size_t operation);
+  absl::Status AllocateOutput(int output);
+  absl::Status AllocateTemporary(size_t operation, tensorflow::AllocatorAttributes attributes,
+                                 bool may_wait);
   absl::Status AllocateWorkspaces();
   bool GetWorkspaces(const std::vector<size_t>& bytes, bool is_last, std::vector<void*>* lanes);
   void BindOperands();
   const tensorflow::Tensor& OperandOf(const Operand& operand) const;
   absl::Status ComputeByKernel(size_t operation, tensorflow::AllocatorAttributes attributes,
                                tensorflow::Tensor* result);
-  Status ComputeElementwise(size_t operation);
   absl::Status ComputeStock();
   absl::Status FillZero(tensorflow::Tensor* tensor);
   LadderCalls Ladder();

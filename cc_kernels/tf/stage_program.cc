@@ -121,35 +121,23 @@ class Json {
 struct OpKind {
   const char* op;
   ConvolutionKind kind;
-  int spatial_rank;
-  bool depthwise;
-  bool fused;
-  bool is_elementwise;
+  int spatial_rank = 2;
+  bool depthwise = false;
+  bool fused = false;
 };
 
-constexpr OpKind Convolves(const char* op, ConvolutionKind kind, int spatial_rank = 2,
-                           bool depthwise = false, bool fused = false) {
-  return {op, kind, spatial_rank, depthwise, fused, false};
-}
-
-// TensorFlow's own kernel, on a CPU; one operand, and a result of its type and shape.
-constexpr OpKind Elementwise(const char* op) {
-  return {op, ConvolutionKind::kForward, 0, false, false, true};
-}
-
 constexpr OpKind kOpKinds[] = {
-    Convolves("Conv2D", ConvolutionKind::kForward),
-    Convolves("_FusedConv2D", ConvolutionKind::kForward, 2, false, true),
-    Convolves("Conv2DBackpropInput", ConvolutionKind::kBackwardInput),
-    Convolves("Conv2DBackpropFilter", ConvolutionKind::kBackwardFilter),
-    Convolves("DepthwiseConv2dNative", ConvolutionKind::kForward, 2, true),
-    Convolves("DepthwiseConv2dNativeBackpropInput", ConvolutionKind::kBackwardInput, 2, true),
-    Convolves("DepthwiseConv2dNativeBackpropFilter", ConvolutionKind::kBackwardFilter, 2, true),
-    Convolves("Conv3D", ConvolutionKind::kForward, 3),
-    Convolves("_FusedConv3D", ConvolutionKind::kForward, 3, false, true),
-    Convolves("Conv3DBackpropInputV2", ConvolutionKind::kBackwardInput, 3),
-    Convolves("Conv3DBackpropFilterV2", ConvolutionKind::kBackwardFilter, 3),
-    Elementwise("Relu"),
+    {"Conv2D", ConvolutionKind::kForward},
+    {"_FusedConv2D", ConvolutionKind::kForward, 2, false, true},
+    {"Conv2DBackpropInput", ConvolutionKind::kBackwardInput},
+    {"Conv2DBackpropFilter", ConvolutionKind::kBackwardFilter},
+    {"DepthwiseConv2dNative", ConvolutionKind::kForward, 2, true},
+    {"DepthwiseConv2dNativeBackpropInput", ConvolutionKind::kBackwardInput, 2, true},
+    {"DepthwiseConv2dNativeBackpropFilter", ConvolutionKind::kBackwardFilter, 2, true},
+    {"Conv3D", ConvolutionKind::kForward, 3},
+    {"_FusedConv3D", ConvolutionKind::kForward, 3, false, true},
+    {"Conv3DBackpropInputV2", ConvolutionKind::kBackwardInput, 3},
+    {"Conv3DBackpropFilterV2", ConvolutionKind::kBackwardFilter, 3},
 };
 
 absl::Status ParseKind(const NodeDef& node, StepProgram* step) {
@@ -159,12 +147,9 @@ absl::Status ParseKind(const NodeDef& node, StepProgram* step) {
     step->spatial_rank = known.spatial_rank;
     step->depthwise = known.depthwise;
     step->has_bias = known.fused;
-    step->is_elementwise = known.is_elementwise;
     return absl::OkStatus();
   }
-  return AtStep(node.name(), absl::StrCat("expected op to be a convolution or one of the ops that "
-                                          "may come after it, got ",
-                                          node.op(), "."));
+  return AtStep(node.name(), absl::StrCat("expected op to be a convolution, got ", node.op(), "."));
 }
 
 absl::Status ParseOperand(const std::string& input, const StageTensors& tensors,
@@ -199,7 +184,7 @@ absl::Status ParseOperands(const StageTensors& tensors, size_t operation_count, 
     TF_RETURN_IF_ERROR(ParseOperand(input, tensors, operation_count, step));
   }
   const bool is_gradient = step->kind != ConvolutionKind::kForward;
-  const size_t expected = step->is_elementwise ? 1 : is_gradient || step->has_bias ? 3 : 2;
+  const size_t expected = is_gradient || step->has_bias ? 3 : 2;
   if (step->operands.size() != expected) {
     return AtStep(step->name, absl::StrCat("expected ", expected, " operands, got ",
                                            step->operands.size(), "."));
@@ -359,7 +344,7 @@ absl::Status ParseStep(const Json& operation, const StageTensors& tensors, size_
     return AtStep(step->name, absl::StrCat("expected T to be float, half, bfloat16 or double, got ",
                                            DataTypeString(step->dtype), "."));
   }
-  if (status.ok() && !step->is_elementwise) status = ParseConvolution(step);
+  if (status.ok()) status = ParseConvolution(step);
   if (!status.ok()) {
     return absl::StartsWith(status.message(), "ConvStage") ? status
                                                            : AtStep(step->name, status.message());
@@ -428,7 +413,7 @@ absl::Status ParseConstantInputs(const Json& constant_inputs, const StageTensors
     next = input + 1;
   }
   for (StepProgram& step : *steps) {
-    if (step.is_elementwise || step.kind == ConvolutionKind::kBackwardFilter) continue;
+    if (step.kind == ConvolutionKind::kBackwardFilter) continue;
     const Operand& filter = step.operands[step.filter_operand()];
     step.has_constant_filter =
         filter.source == Operand::Source::kInput && is_constant[filter.index];
@@ -449,7 +434,7 @@ bool CanMerge(const StepProgram& a, const StepProgram& b) {
     });
   };
   const auto is_plain = [](const StepProgram& step) {
-    return !step.is_elementwise && step.kind == ConvolutionKind::kForward && !step.depthwise;
+    return step.kind == ConvolutionKind::kForward && !step.depthwise;
   };
   return is_plain(a) && is_plain(b) && reads_no_step(a) && reads_no_step(b) &&
          a.operands[a.image_operand()] == b.operands[b.image_operand()] && a.dtype == b.dtype &&

@@ -61,10 +61,6 @@ struct StepProgram {
   tensorflow::DataType dtype = tensorflow::DT_FLOAT;
   std::vector<Operand> operands;  // in the order of the op that the step stands for
   int output = -1;                // of the node, which this computes; -1 for an intermediate
-  // Whether this is TensorFlow's own kernel of an op with one operand, whose result has the
-  // operand's shape, rather than a convolution. What follows is of convolutions alone.
-  bool is_elementwise = false;
-
   ConvolutionKind kind = ConvolutionKind::kForward;
   bool depthwise = false;
   DataType core_dtype = DataType::kFloat;  // `dtype` in the core's words

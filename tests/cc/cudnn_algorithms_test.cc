@@ -170,6 +170,21 @@ TEST_F(CudnnAlgorithmsTest, RefusesEnginesThatGiveOtherBitsEveryTimeWithDetermin
   RunAndExpectMatch(c);
 }
 
+TEST_F(CudnnAlgorithmsTest, HeedsTensorFlowsVariableForDeterminism) {
+  const Convolution c = MakeConvolution(ConvolutionKind::kBackwardFilter);
+  const auto count_prepared = [&](const char* value) {
+    setenv("TF_CUDNN_DETERMINISTIC", value, 1);
+    const Names names = List(c, AlgorithmScope::kHeuristic);
+    const auto count = std::count_if(names.begin(), names.end(),
+                                     [&](const auto& name) { return Prepares(c, name); });
+    unsetenv("TF_CUDNN_DETERMINISTIC");
+    return count;
+  };
+  const auto all = count_prepared("0");
+  EXPECT_EQ(count_prepared("false"), all);
+  for (const char* value : {"1", "true", "True"}) EXPECT_LT(count_prepared(value), all) << value;
+}
+
 TEST_F(CudnnAlgorithmsTest, SplitsAnEpilogueOffWithoutTf32) {
   if (IsOldCudnn()) GTEST_SKIP() << "no engine for the epilogue";
   options_.allow_tf32 = false;
@@ -359,7 +374,6 @@ TEST_F(CudnnAlgorithmsTest, GoesOnWithoutTheLegacyApi) {
       ListCudnnAlgorithms(library, handle, MakeConvolution(), AlgorithmScope::kAll, true, &names)));
   EXPECT_FALSE(names.empty());
   EXPECT_FALSE(Holds(names, "GEMM"));
-  EXPECT_EQ(library.cudnnDestroy(handle), CUDNN_STATUS_SUCCESS);
 }
 
 }  // namespace

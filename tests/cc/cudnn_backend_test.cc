@@ -102,13 +102,49 @@ TEST_F(CudnnBackendTest, KeepsRefusalsAndTriesAnewAfterLackOfMemory) {
   FakeCudnn().unsupported_engines = {};
   WaitOnce();
   EXPECT_EQ(PrepareError(other).message(), refusal.message());
-  UseNewContext();
+}
+
+TEST_F(CudnnBackendTest, HasAHandleBeforeTheFirstCall) {
   FakeCudnn().fail_handle = true;
-  EXPECT_TRUE(
-      IsError(PrepareError(MakeConvolution()), StatusCode::kUnavailable, {"set_memory_growth"}));
+  RunAndExpectMatch(MakeConvolution());
+}
+
+TEST_F(CudnnBackendTest, ARefusedHandleIsAskedForAgainAfterAWhileOnly) {
+  FakeCudnn().fail_handle = true;
+  UseNewContext();
+  const int asked = FakeCudnnCounts().handles_asked;
+  for (const Convolution& c : {MakeConvolution(), MakeAsymmetric(), MakeFused()}) {
+    EXPECT_TRUE(IsError(PrepareError(c), StatusCode::kUnavailable, {"set_memory_growth"}));
+  }
+  EXPECT_EQ(FakeCudnnCounts().handles_asked, asked);
   FakeCudnn().fail_handle = false;
   WaitOnce();
   RunAndExpectMatch(MakeConvolution());
+}
+
+TEST_F(CudnnBackendTest, LanesShareOneHandle) {
+  Problem problem(StageOfLanes(4, MakeConvolution()));
+  FakeCuda().lane_delay_us = 100;
+  const int asked = FakeCudnnCounts().handles_asked;
+  const PreparedStage stage = Prepared(backend_, StageOfLanes(4, MakeConvolution()), options_);
+  EXPECT_TRUE(IsOk(RunOnFakes(backend_, stage, &problem, caller_)));
+  EXPECT_EQ(FakeCudnnCounts().handles_asked, asked);
+}
+
+TEST_F(CudnnBackendTest, PreparesOnFewHandlesAndLeavesSomeToLaunches) {
+  const auto prepared = PrepareOk(MakeConvolution());
+  FakeCudnn().plan_delay_us = 20000;
+  const int made = FakeCudnnCounts().handles_made;
+  InThreads(12, [&](int i) {
+    Convolution c = MakeConvolution();
+    c.batch = 2 + i;
+    PrepareOk(c);
+  });
+  EXPECT_LT(FakeCudnnCounts().handles_made - made, 4);
+  // Those that there are must do where no further one can be made.
+  FakeCudnn().plan_delay_us = 0;
+  FakeCudnn().fail_handle = true;
+  ExpectMatchesFromSeveralThreads(MakeConvolution(), *prepared);
 }
 
 // What cuDNN compiles at run time is loaded when the plan is made.
@@ -201,7 +237,7 @@ TEST_F(CudnnBackendTest, HasOneBackendForAContext) {
   EXPECT_NE(other, backend_);
 }
 
-TEST_F(CudnnBackendTest, ReusesStreamGroupsAndHasNoStreamForThoseOnTheCallers) {
+TEST_F(CudnnBackendTest, ReusesStreamGroups) {
   std::vector<std::unique_ptr<StreamGroup>> groups(80);
   std::set<Stream> streams;
   for (int round = 0; round < 2; ++round) {
@@ -212,12 +248,6 @@ TEST_F(CudnnBackendTest, ReusesStreamGroupsAndHasNoStreamForThoseOnTheCallers) {
     EXPECT_EQ(streams.size(), groups.size());
     for (auto& group : groups) backend_->Release(std::move(group));
   }
-  const int live = FakeCudaCounts().live_streams;
-  EXPECT_TRUE(IsOk(WithGroup([](StreamGroup* group) {
-    EXPECT_EQ(group->stream(), nullptr);
-    return Status::Ok();
-  })));
-  EXPECT_EQ(FakeCudaCounts().live_streams, live);
 }
 
 // cuDNN's variant packs name addresses: one that was made for other addresses must not be taken.
@@ -255,8 +285,7 @@ TEST_F(CudnnBackendTest, LaunchesOnTheStreamThatItIsGiven) {
     FakeCudaEnqueue(held_up, [&finished] { finished.get_future().wait(); });
     Problem problem(MakeConvolution());
     void* const workspace = problem.NewBuffer(prepared->workspace_bytes()).data();
-    ASSERT_TRUE(
-        IsOk(backend_->Launch(*prepared, problem.buffers(), workspace, group.get(), stream)));
+    ASSERT_TRUE(IsOk(backend_->Launch(*prepared, problem.buffers(), workspace, stream)));
     FakeCudaEnqueue(stream, [&finished] { finished.set_value(); });
     FakeCudaSynchronize(held_up);
     FakeCudaSynchronize(stream);

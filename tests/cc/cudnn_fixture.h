@@ -136,28 +136,14 @@ class CudnnTest : public testing::Test {
     return status;
   }
 
-  // Calls `use` with a stream group for the caller's stream, leased for it.
-  template <typename Use>
-  Status WithGroup(const Use& use) {
-    std::unique_ptr<StreamGroup> group;
-    TF_INTEROP_RETURN_IF_ERROR(backend_->Acquire(StreamGroupOptions::OnCallerStream(), &group));
-    const Status status = use(group.get());
-    backend_->Release(std::move(group));
-    return status;
-  }
-
   Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
                 void* workspace) {
-    return WithGroup([&](StreamGroup* group) {
-      return backend_->Launch(prepared, buffers, workspace, group, caller_);
-    });
+    return backend_->Launch(prepared, buffers, workspace, caller_);
   }
 
   Status TransformFilter(const PreparedConvolution& prepared, const void* filter,
                          void* transformed) {
-    return WithGroup([&](StreamGroup* group) {
-      return backend_->TransformFilter(prepared, filter, transformed, group, caller_);
-    });
+    return backend_->TransformFilter(prepared, filter, transformed, caller_);
   }
 
   // Launches on the caller's stream and compares every element. `transforms` has the filter
@@ -201,8 +187,7 @@ class CudnnTest : public testing::Test {
         std::unique_ptr<StreamGroup> group;
         ASSERT_TRUE(IsOk(backend_->Acquire(StreamGroupOptions(), &group)));
         const auto stream = static_cast<CUstream>(group->stream());
-        ASSERT_TRUE(
-            IsOk(backend_->Launch(prepared, problem.buffers(), workspace, group.get(), stream)));
+        ASSERT_TRUE(IsOk(backend_->Launch(prepared, problem.buffers(), workspace, stream)));
         FakeCudaSynchronize(stream);
         backend_->Release(std::move(group));
         problem.ExpectCorrect(kTolerance);

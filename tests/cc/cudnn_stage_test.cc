@@ -185,9 +185,6 @@ TEST_F(LaneOptionsTest, AGroupThatCannotBeMadeLeavesNoStreamsAndEvents) {
   ASSERT_EQ(Events(), 2);
   FakeCudaCounts().streams_left = 0;
   EXPECT_EQ(AcquireError(OnSms({8, 0}, 0)).code(), StatusCode::kResourceExhausted);
-  FakeCudaCounts().streams_left = kUnlimited;
-  FakeCudnn().fail_handle = true;
-  EXPECT_FALSE(AcquireError(OnSms({8, 0}, 1)).ok());
   EXPECT_EQ(Streams(), 1);
   EXPECT_EQ(Events(), 2);
 }
@@ -231,7 +228,7 @@ TEST_F(LaneOptionsTest, AStageOnAPartitionIsForkedAndJoined) {
   EXPECT_EQ(Streams(), 3) << "they are back";
 }
 
-TEST_F(LaneOptionsTest, ThreadsTakeTurnsOnAPartition) {
+TEST_F(LaneOptionsTest, ThreadsShareAPartition) {
   FakeCuda().lane_delay_us = 20;
   const int64_t refusals = CountRefusals("");
   InThreads(4, [this](int) {
@@ -265,28 +262,6 @@ TEST_F(LaneOptionsTest, AStageWhoseGroupsCannotAllBeMadeReturnsThemAndRunsWithou
   EXPECT_EQ(Streams(), 4);
   // The one that could be made is in the pool.
   EXPECT_EQ(AcquireOk(OnSms({64, 8, 0}, 0))->sm_count(), 64);
-}
-
-// As where TensorFlow holds all memory: a cuDNN handle needs some of its own.
-TEST_F(LaneOptionsTest, AStageThatHasTooFewHandlesRunsInSequenceAndWithNoneFails) {
-  Lease of_prepare = AcquireOk(StreamGroupOptions::OnCallerStream());
-  const auto prepared = [this](const std::vector<LaneOptions>& lanes) {
-    return Prepared(backend_, WithOptions(SideBySide(ThreeConvolutions()), lanes), options_);
-  };
-  of_prepare.reset();
-  const int streams = Streams();
-  for (const std::vector<LaneOptions>& lanes :
-       {std::vector<LaneOptions>(), std::vector<LaneOptions>{{0, 64}, {0, 8}, {0, 0}}}) {
-    FakeCudnn().fail_handle = false;
-    const PreparedStage stage = prepared(lanes);
-    FakeCudnn().fail_handle = true;
-    Problem problem(ThreeConvolutions());
-    EXPECT_TRUE(IsOk(RunOnFakes(backend_, stage, &problem, caller_)));
-    of_prepare = AcquireOk(StreamGroupOptions::OnCallerStream());
-    EXPECT_FALSE(RunOnFakes(backend_, stage, &problem, caller_).ok());
-    of_prepare.reset();
-    EXPECT_EQ(Streams(), streams);
-  }
 }
 
 // ---- Stages without options.

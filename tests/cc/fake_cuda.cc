@@ -24,8 +24,10 @@ struct CUctx_st {
   // Of a green context, whose SMs are those from first_sm to last_sm.
   bool is_green = false;
   int first_sm = 0, last_sm = -1;
-  std::atomic<int> threads{0};  // on which it is current
   std::atomic<int> streams{0};
+
+  // The context that is current while work is put on streams of this one.
+  CUcontext to_enter() { return is_green ? primary : this; }
 };
 
 struct CUgreenCtx_st {
@@ -246,11 +248,7 @@ CUresult CUDAAPI cuGetErrorString(CUresult, const char** text) {
 }
 
 CUresult CUDAAPI cuCtxPushCurrent(CUcontext context) {
-  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  if (context->threads++ > 0 && context->is_green) {
-    --context->threads;
-    return CUDA_ERROR_CONTEXT_ALREADY_IN_USE;
-  }
+  if (context == nullptr || context->is_green) return CUDA_ERROR_INVALID_CONTEXT;
   current_contexts.push_back(context);
   return CUDA_SUCCESS;
 }
@@ -259,7 +257,6 @@ CUresult CUDAAPI cuCtxPopCurrent(CUcontext* context) {
   if (current_contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
   *context = current_contexts.back();
   current_contexts.pop_back();
-  --(*context)->threads;
   return CUDA_SUCCESS;
 }
 
@@ -282,7 +279,7 @@ CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* stream, unsigned int flags
 }
 
 CUresult CUDAAPI cuStreamDestroy(CUstream stream) {
-  if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
   delete stream;
   return CUDA_SUCCESS;
 }
@@ -310,8 +307,8 @@ CUresult CUDAAPI cuEventDestroy(CUevent event) {
 }
 
 CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream) {
-  if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
-  if (event->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
+  if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (event->context != stream->context->to_enter()) return CUDA_ERROR_INVALID_HANDLE;
   if (ComputesNothing()) return CUDA_SUCCESS;
   auto recording = std::make_shared<Recording>();
   {
@@ -328,7 +325,7 @@ CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream) {
 }
 
 CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int) {
-  if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
   // Stricter than CUDA: an event that streams wait for costs less without timing.
   if (event->is_timed) return CUDA_ERROR_INVALID_VALUE;
   if (ComputesNothing()) return CUDA_SUCCESS;
@@ -398,7 +395,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
 CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
 
 CUresult CUDAAPI cuStreamSynchronize(CUstream stream) {
-  if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
   stream->Synchronize();
   return CUDA_SUCCESS;
 }
@@ -423,19 +420,19 @@ CUresult CUDAAPI cuMemFree(CUdeviceptr address) {
 
 CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes,
                                    CUstream stream) {
-  if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
   stream->Enqueue([=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); });
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
   stream->Enqueue([=] { std::memcpy(to, reinterpret_cast<void*>(from), bytes); });
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D* copy, CUstream stream) {
-  if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
   const CUDA_MEMCPY2D c = *copy;
   const bool is_on_device =
       c.srcMemoryType == CU_MEMORYTYPE_DEVICE && c.dstMemoryType == CU_MEMORYTYPE_DEVICE;
@@ -462,7 +459,7 @@ CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D* copy, CUstream stream) {
 
 CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t bytes,
                                  CUstream stream) {
-  if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
   if (FakeCuda().fail_memset) return CUDA_ERROR_LAUNCH_FAILED;
   stream->Enqueue(
       [address, value, bytes] { std::memset(reinterpret_cast<void*>(address), value, bytes); });
@@ -548,6 +545,9 @@ CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx* green, CUdevResourceDesc descripto
   if (FakeCudaCounts().green_contexts_left-- <= 0) return CUDA_ERROR_OUT_OF_MEMORY;
   auto made = std::make_unique<CUgreenCtx_st>();
   made->context.device = device;
+  if (cuDevicePrimaryCtxRetain(&made->context.primary, device) != CUDA_SUCCESS) {
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
   made->context.is_green = true;
   made->context.first_sm = sms->first_sm;
   made->context.last_sm = sms->last_sm;
@@ -571,13 +571,9 @@ CUresult CUDAAPI cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource* resou
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx green) {
-  *context = &green->context;
-  return CUDA_SUCCESS;
-}
-
 CUresult CUDAAPI cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green, unsigned int flags,
                                         int priority) {
+  if (FakeCudaCurrentContext() != green->context.primary) return CUDA_ERROR_INVALID_CONTEXT;
   return MakeLaneStream(&green->context, flags, priority, stream);
 }
 

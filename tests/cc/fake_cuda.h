@@ -4,9 +4,8 @@
 // that a missing wait shows as a wrong number, as it would on a GPU.
 //
 // Calls are refused with the wrong context current, and events on streams of another context than
-// their own. A green context counts as another one than its primary context, and is refused while
-// it is current on another thread: CUDA's documentation forbids the second and leaves the first
-// open.
+// their own. A stream of a green context takes work and events while the primary context is
+// current; a green context itself is never made current.
 #ifndef TF_INTEROP_TESTS_CC_FAKE_CUDA_H_
 #define TF_INTEROP_TESTS_CC_FAKE_CUDA_H_
 

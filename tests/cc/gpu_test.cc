@@ -86,33 +86,23 @@ class GpuTest : public testing::Test {
     scope_.reset();
   }
 
-  // Calls `use` with a stream group for the caller's stream, and waits for what it enqueued.
-  template <typename Use>
-  Status WithGroup(const Use& use) {
-    std::unique_ptr<StreamGroup> group;
-    TF_INTEROP_RETURN_IF_ERROR(backend_->Acquire(StreamGroupOptions::OnCallerStream(), &group));
-    Status status = use(group.get());
-    backend_->Release(std::move(group));
-    status.Update(device_->Synchronize());
-    return status;
-  }
-
-  // Launches on the caller's stream; `problem` has the results. `transforms` has the filter
-  // transformed first, and the original not read.
+  // Launches on the caller's stream and waits for it; `problem` has the results. `transforms` has
+  // the filter transformed first, and the original not read.
   Status Launch(const Convolution& c, const PreparedConvolution& prepared, GpuProblem* problem,
                 bool transforms = false) {
     ConvolutionBuffers buffers = problem->buffers();
     void* const workspace = problem->NewBuffer(prepared.workspace_bytes()).data();
-    return WithGroup([&](StreamGroup* group) -> Status {
-      if (transforms) {
-        const void*& filter = buffers.inputs[c.kind == ConvolutionKind::kForward ? 1 : 0];
-        void* const to = problem->NewBuffer(prepared.transformed_filter_bytes()).data();
-        TF_INTEROP_RETURN_IF_ERROR(backend_->TransformFilter(prepared, filter, to, group, caller_));
-        filter = nullptr;
-        buffers.transformed_filter = to;
-      }
-      return backend_->Launch(prepared, buffers, workspace, group, caller_);
-    });
+    Status status;
+    if (transforms) {
+      const void*& filter = buffers.inputs[c.kind == ConvolutionKind::kForward ? 1 : 0];
+      void* const to = problem->NewBuffer(prepared.transformed_filter_bytes()).data();
+      status = backend_->TransformFilter(prepared, filter, to, caller_);
+      filter = nullptr;
+      buffers.transformed_filter = to;
+    }
+    if (status.ok()) status = backend_->Launch(prepared, buffers, workspace, caller_);
+    status.Update(device_->Synchronize());
+    return status;
   }
 
   // Prepares and launches by the backend's own choice, and by its name, as a plan would pin it.

@@ -64,8 +64,7 @@ TEST(HostBackendTest, ReadsAFilterThatWasTransformedOnce) {
     GuardedBuffer& transformed = problem.NewBuffer(prepared.transformed_filter_bytes());
     const void*& filter = buffers.steps[0].inputs[c.kind == ConvolutionKind::kForward ? 1 : 0];
     const std::unique_ptr<HostStream> caller = NewCaller();
-    EXPECT_TRUE(
-        IsOk(backend.TransformFilter(prepared, filter, transformed.data(), nullptr, caller.get())));
+    EXPECT_TRUE(IsOk(backend.TransformFilter(prepared, filter, transformed.data(), caller.get())));
     filter = nullptr;  // a launch that read it would crash
     buffers.steps[0].transformed_filter = transformed.data();
     EXPECT_TRUE(IsOk(RunStage(&backend, stage, buffers, caller.get())));

@@ -219,6 +219,7 @@ TEST(LadderTest, AStageWhoseLaunchFailsRunsAnewByTheFirstRungThatCanBeLaunched) 
     backend.on_wait = [&](Stream stream) {
       return stream == caller.get() && !each.joins ? Internal("no join") : Status::Ok();
     };
+    backend.on_synchronize = [&] { return each.joins ? Status::Ok() : Internal("lost"); };
     const Stage stage = Lanes(3);
     const PreparedStage prepared = Prepared(&backend, stage);
     Problem problem(stage);
@@ -235,7 +236,7 @@ TEST(LadderTest, AStageWhoseLaunchFailsRunsAnewByTheFirstRungThatCanBeLaunched) 
         ++stocks;
         if (each.stock == Stock::kFails) return Internal("stock failed");
         return RunStage(&host, Prepared(&host, InSequence(stage), {0}),
-                        {buffers.steps, {nullptr}, {}, nullptr}, caller.get());
+                        {buffers.steps, {nullptr}, {}}, caller.get());
       };
     }
     const auto count = [](const RungDescription& rung) {

@@ -242,7 +242,7 @@ TEST(MergedConvolutionTest, AJoinedFilterIsReadInPlaceOfTheFilters) {
     GuardedBuffer& workspace = problem.NewBuffer(merge.workspace_bytes());
     const std::unique_ptr<HostStream> caller = NewCaller();
     ASSERT_TRUE(IsOk(EnqueueJoinedFilter(&backend, merge, {steps[0].inputs[1], steps[1].inputs[1]},
-                                         workspace.data(), joined.data(), nullptr, caller.get())));
+                                         workspace.data(), joined.data(), caller.get())));
     caller->Synchronize();
     steps[0].inputs[1] = steps[1].inputs[1] = nullptr;  // a launch that read them would crash
     backend.calls.clear();

@@ -29,7 +29,7 @@ inline std::vector<Step> StepsOf(const std::vector<Convolution>& cs,
                                  const std::string& algorithm = "") {
   std::vector<Step> steps;
   for (const Convolution& c : cs) {
-    steps.push_back({std::string(1, static_cast<char>('a' + steps.size())), c, algorithm, nullptr});
+    steps.push_back({std::string(1, static_cast<char>('a' + steps.size())), c, algorithm});
   }
   return steps;
 }
@@ -184,7 +184,7 @@ class SpyBackend : public HostBackend {
       on_prepare;
   std::function<Status(const PreparedConvolution&, const ConvolutionBuffers&, Stream)> on_launch;
   std::function<Status(Stream)> on_wait;
-  std::function<Status()> on_copy;
+  std::function<Status()> on_copy, on_synchronize;
   std::function<Status(StreamGroupOptions*)> on_acquire;
 
   // Letters of what goes to a stream (record, wait, launch, copy), those for `caller` as capitals.
@@ -225,18 +225,20 @@ class SpyBackend : public HostBackend {
   }
   Status Wait(Stream stream, Event* event) override {
     Note('w', stream);
-    const Status status = on_wait ? on_wait(stream) : Status::Ok();
-    // It waits all the same, so that a test's memory outlives the lanes.
-    TF_INTEROP_RETURN_IF_ERROR(HostBackend::Wait(stream, event));
-    return status;
+    if (on_wait) TF_INTEROP_RETURN_IF_ERROR(on_wait(stream));
+    return HostBackend::Wait(stream, event);
+  }
+  Status Synchronize(Stream stream) override {
+    TF_INTEROP_RETURN_IF_ERROR(HostBackend::Synchronize(stream));
+    return on_synchronize ? on_synchronize() : Status::Ok();
   }
   Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
-                void* workspace, StreamGroup* group, Stream stream) override {
+                void* workspace, Stream stream) override {
     Note('l', stream);
     launched.push_back(prepared.algorithm());
     images.push_back(buffers.inputs[0]);
     if (on_launch) TF_INTEROP_RETURN_IF_ERROR(on_launch(prepared, buffers, stream));
-    return HostBackend::Launch(prepared, buffers, workspace, group, stream);
+    return HostBackend::Launch(prepared, buffers, workspace, stream);
   }
   Status CopyRows(const void* source, size_t source_pitch, void* destination,
                   size_t destination_pitch, size_t row_bytes, size_t rows, Stream stream) override {

@@ -172,9 +172,9 @@ TEST_F(TimingTest, SeesWhatIsNotDeterministicAndWhatIsNotWritten) {
    public:
     Spoiling(float* noise, bool* writes_nothing) : noise_(noise), writes_nothing_(writes_nothing) {}
     Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
-                  void* workspace, StreamGroup* group, Stream stream) override {
+                  void* workspace, Stream stream) override {
       if (*writes_nothing_) return Status::Ok();
-      TF_INTEROP_RETURN_IF_ERROR(HostBackend::Launch(prepared, buffers, workspace, group, stream));
+      TF_INTEROP_RETURN_IF_ERROR(HostBackend::Launch(prepared, buffers, workspace, stream));
       static_cast<HostStream*>(stream)->Enqueue([buffers, by = ++*noise_] {
         static_cast<float*>(buffers.result)[0] += by;
         return Status::Ok();
@@ -417,7 +417,7 @@ TEST_F(TimingTest, LanesGetTheirOptionsAndSayHowManySmsTheyGot) {
   ASSERT_TRUE(IsOk(
       MeasureStage(&device, {WithOptions(stage, {{-1, 12}, {-3, 20}}), {}}, options_, &measured)));
   EXPECT_EQ(measured.sm_counts, (std::vector<int>{16, 24}));
-  EXPECT_EQ(backend.priorities, (std::set<int>{-3, -1, 0}));  // 0: of the sequences
+  EXPECT_EQ(backend.priorities, (std::set<int>{-3, -1}));
   EXPECT_TRUE(Measured({WithOptions(stage, {{-1, 0}, {-3, 0}}), {}}).sm_counts.empty());
 }
 

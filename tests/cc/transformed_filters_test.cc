@@ -16,8 +16,7 @@ namespace {
 class CountingBackend : public HostBackend {
  public:
   Status TransformFilter(const PreparedConvolution&, const void* filter, void* transformed,
-                         StreamGroup* group, Stream stream) override {
-    EXPECT_NE(group, nullptr);
+                         Stream stream) override {
     if (!outcome.ok()) return outcome;
     transformations.push_back({filter, transformed, stream});
     return Status::Ok();
@@ -101,7 +100,7 @@ TEST_F(TransformedFiltersTest, UsesNoneThatWasMadeForAnythingElse) {
   others[3].allow_tf32 = false;
   others[4].backend = &other_backend;
   for (const TransformedFilterKey& other : others) {
-    filters_.Clear();
+    filters_.GetWithoutWaiting([](bool) { return false; });  // gives all up
     backend_.transformations.clear();
     other_backend.transformations.clear();
     const auto made = FindOrMake(key_, first());
@@ -142,16 +141,30 @@ TEST_F(TransformedFiltersTest, GoesWithoutAndCountsItWhereTransformingFails) {
   EXPECT_NE(FindOrMake(key_, first()), nullptr);
 }
 
-TEST_F(TransformedFiltersTest, ClearFreesWhatNobodyUses) {
-  EXPECT_FALSE(filters_.Clear());
+TEST_F(TransformedFiltersTest, GivesItsMemoryUpBeforeAnybodyWaitsForMemory) {
+  std::vector<bool> waits;
+  const auto get_on_call = [&](size_t call) {
+    waits.clear();
+    return filters_.GetMemory([&waits, call](bool may_wait) {
+      waits.push_back(may_wait);
+      return waits.size() == call;
+    });
+  };
+  EXPECT_TRUE(get_on_call(2));
+  EXPECT_EQ(waits, (std::vector<bool>{false, true})) << "there is nothing to give up";
   auto used = FindOrMake(key_, first());
   ASSERT_NE(FindOrMake(key_, first(), /*step=*/1), nullptr);
-  EXPECT_TRUE(filters_.Clear());
-  EXPECT_FALSE(allocated_[0].expired());
+  EXPECT_TRUE(get_on_call(1));
+  EXPECT_FALSE(allocated_[1].expired());
+  const int64_t given_up = CountFallbacks("gave up its transformed filters");
+  EXPECT_TRUE(get_on_call(3));
+  EXPECT_EQ(waits, (std::vector<bool>{false, false, true}));
+  EXPECT_EQ(CountFallbacks("gave up its transformed filters"), given_up + 1);
   EXPECT_TRUE(allocated_[1].expired());
+  EXPECT_FALSE(allocated_[0].expired()) << "it is in use";
   used.reset();
   EXPECT_TRUE(allocated_[0].expired());
-  EXPECT_FALSE(filters_.Clear());
+  EXPECT_FALSE(get_on_call(3));
 }
 
 }  // namespace

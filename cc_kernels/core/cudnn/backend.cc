@@ -3,22 +3,21 @@
 #include <cuda.h>
 
 #include <algorithm>
-#include <atomic>
+#include <cctype>
 #include <chrono>
-#include <functional>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <tuple>
-#include <typeinfo>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "cc_kernels/core/cudnn/algorithm_list.h"
 #include "cc_kernels/core/cudnn/convolution.h"
+#include "cc_kernels/core/cudnn/handle_pool.h"
 #include "cc_kernels/core/cudnn/libraries.h"
 #include "cc_kernels/core/cudnn/sm_partition.h"
 #include "cc_kernels/core/lru_cache.h"
@@ -29,13 +28,12 @@ namespace {
 class CudaEvent : public Event {
  public:
   explicit CudaEvent(const CudaDriver& driver) : driver_(driver) {}
-  // With the context current that the event is to be recorded in.
+  // With the backend's context current, here and below.
   Status Create() {
     // Without timing, recording and waiting cost less.
     return TF_INTEROP_CALL(driver_, cuEventCreate, &event_, CU_EVENT_DISABLE_TIMING);
   }
 
-  // With the same context current.
   void Destroy() {
     // A failure to free is nothing that a caller could act on.
     if (event_ != nullptr) (void)driver_.cuEventDestroy(event_);
@@ -48,15 +46,12 @@ class CudaEvent : public Event {
   CUevent event_ = nullptr;
 };
 
-// A stream of its own, a cuDNN handle, and the two events of the stream contract.
+// A stream of its own, and the two events of the stream contract.
 class CudnnStreamGroup : public StreamGroup {
  public:
-  // `green` is null for a stream of the backend's own context, or of the caller. `pool` is nothing
-  // to the group itself.
-  CudnnStreamGroup(const CudaDriver& driver, const CudnnLibrary& library, CUcontext context,
-                   GreenContext* green, void* pool)
+  // `green` is null for a stream that shares the SMs. `pool` is nothing to the group itself.
+  CudnnStreamGroup(const CudaDriver& driver, CUcontext context, GreenContext* green, void* pool)
       : driver_(driver),
-        library_(library),
         context_(context),
         green_(green),
         pool_(pool),
@@ -64,34 +59,23 @@ class CudnnStreamGroup : public StreamGroup {
         join_event_(driver) {}
 
   ~CudnnStreamGroup() override {
-    {
-      ScopedContext scope(driver_, context_);
-      if (!scope.status().ok()) return;
-      fork_event_.Destroy();
-    }
-    ScopedContext scope(driver_, execution());
+    ScopedContext scope(driver_, context_);
     if (!scope.status().ok()) return;
-    // A failure to free is nothing that a caller could act on.
-    if (handle_ != nullptr) (void)library_.cudnnDestroy(handle_);
+    fork_event_.Destroy();
     join_event_.Destroy();
+    // A failure to free is nothing that a caller could act on.
     if (stream_ != nullptr) (void)driver_.cuStreamDestroy(stream_);
   }
 
-  // A group for the caller's stream has no stream, and so no event at its end.
-  Status Create(bool uses_caller_stream, int priority) {
-    {
-      // It is recorded on the caller's stream.
-      ScopedContext scope(driver_, context_);
-      TF_INTEROP_RETURN_IF_ERROR(scope.status());
-      TF_INTEROP_RETURN_IF_ERROR(fork_event_.Create());
-    }
-    ScopedContext scope(driver_, execution());
+  Status Create(int priority) {
+    ScopedContext scope(driver_, context_);
     TF_INTEROP_RETURN_IF_ERROR(scope.status());
-    if (!uses_caller_stream) {
-      TF_INTEROP_RETURN_IF_ERROR(CreateStream(priority));
-      TF_INTEROP_RETURN_IF_ERROR(join_event_.Create());
-    }
-    return CreateHandle();
+    TF_INTEROP_RETURN_IF_ERROR(fork_event_.Create());
+    TF_INTEROP_RETURN_IF_ERROR(join_event_.Create());
+    if (green_ != nullptr) return green_->CreateStream(priority, &stream_);
+    // Non-blocking: work on the legacy default stream must not hold the lanes up.
+    return TF_INTEROP_CALL(driver_, cuStreamCreateWithPriority, &stream_, CU_STREAM_NON_BLOCKING,
+                           priority);
   }
 
   Stream stream() const override { return stream_; }
@@ -101,72 +85,34 @@ class CudnnStreamGroup : public StreamGroup {
   int sm_count() const override { return green_ == nullptr ? 0 : green_->sm_count(); }
 
   void* pool() const { return pool_; }
-  cudnnHandle_t handle() const { return handle_; }
-
-  // Makes what is launched with the handle go to `stream`. Setting the stream costs more than
-  // looking whether it is set.
-  Status Direct(CUstream stream) {
-    if (is_directed_ && handle_stream_ == stream) return Status::Ok();
-    is_directed_ = false;
-    TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(library_, cudnnSetStream, handle_, stream));
-    handle_stream_ = stream;
-    is_directed_ = true;
-    return Status::Ok();
-  }
 
  private:
-  ExecutionContext execution() const {
-    return green_ == nullptr ? ExecutionContext{context_, nullptr} : green_->execution();
-  }
-
-  Status CreateStream(int priority) {
-    if (green_ != nullptr) return green_->CreateStream(priority, &stream_);
-    // Non-blocking: work on the legacy default stream must not hold the lanes up.
-    return TF_INTEROP_CALL(driver_, cuStreamCreateWithPriority, &stream_, CU_STREAM_NON_BLOCKING,
-                           priority);
-  }
-
-  Status CreateHandle() {
-    // One at a time: cuDNN asks that its first handle be complete before others are created.
-    static auto* mutex = new std::mutex();
-    std::lock_guard<std::mutex> lock(*mutex);
-    Status status = TF_INTEROP_CALL(library_, cudnnCreate, &handle_);
-    if (status.ok()) return status;
-    handle_ = nullptr;
-    return Status(status.code(),
-                  status.message() +
-                      " A handle needs device memory that TensorFlow's allocator does not hold: "
-                      "if it holds all of it, turn on "
-                      "tf.config.experimental.set_memory_growth or set a memory limit.");
-  }
-
   const CudaDriver& driver_;
-  const CudnnLibrary& library_;
   const CUcontext context_;
   GreenContext* const green_;
   void* const pool_;
   CUstream stream_ = nullptr;
-  cudnnHandle_t handle_ = nullptr;
-  CUstream handle_stream_ = nullptr;
-  bool is_directed_ = false;
   CudaEvent fork_event_;
   CudaEvent join_event_;
 };
 
-Status CheckOwn(const PreparedConvolution& convolution, const StreamGroup& group) {
-  // Cheaper than dynamic_cast, for every launch.
-  if (typeid(convolution) == typeid(CudnnConvolution) &&
-      typeid(group) == typeid(CudnnStreamGroup)) {
-    return Status::Ok();
-  }
-  return InvalidArgument(
-      "Expected a convolution and a stream group of the cudnn backend, got another backend's.");
+// What TensorFlow's own convolutions heed too, beside enable_op_determinism.
+bool IsCudnnToBeDeterministic() {
+  const char* const value = std::getenv("TF_CUDNN_DETERMINISTIC");
+  if (value == nullptr) return false;
+  std::string lower = value;
+  for (char& letter : lower) letter = static_cast<char>(std::tolower(letter));
+  return lower == "1" || lower == "true";
 }
 
 class CudnnBackend : public Backend {
  public:
   CudnnBackend(const CudaDriver& driver, const CudnnLibrary& library, CUcontext context)
-      : driver_(driver), library_(library), context_(context) {}
+      : driver_(driver), library_(library), context_(context), handles_(library) {
+    ScopedContext scope(driver_, context_);
+    HandlePool::Lease first;
+    if (scope.status().ok()) (void)handles_.Take(&first);  // it is remembered if that fails
+  }
 
   // See Backend. The outcome is kept, by convolution, algorithm and options, also where it is a
   // refusal. One that does not last is given again until it is tried anew, after a wait that
@@ -176,7 +122,8 @@ class CudnnBackend : public Backend {
   Status Prepare(const Convolution& convolution, const std::string& algorithm,
                  const PrepareOptions& options,
                  std::shared_ptr<const PreparedConvolution>* prepared) override {
-    const PrepareKey key = {convolution, algorithm, options};
+    PrepareKey key = {convolution, algorithm, options};
+    key.options.deterministic |= IsCudnnToBeDeterministic();
     std::optional<PrepareOutcome> outcome = prepared_.Find(key);
     if (!outcome || outcome->IsOver()) {
       // Compiling a plan may take seconds; other convolutions need not wait for it.
@@ -195,9 +142,11 @@ class CudnnBackend : public Backend {
 
   Status ListAlgorithms(const Convolution& convolution, AlgorithmScope scope, bool allow_tf32,
                         std::vector<std::string>* algorithms) override {
-    return WithHandle([&](cudnnHandle_t handle) {
-      return ListCudnnAlgorithms(library_, handle, convolution, scope, allow_tf32, algorithms);
-    });
+    ScopedContext scope_of_context(driver_, context_);
+    TF_INTEROP_RETURN_IF_ERROR(scope_of_context.status());
+    HandlePool::Lease handle;
+    TF_INTEROP_RETURN_IF_ERROR(handles_.Take(&handle));
+    return ListCudnnAlgorithms(library_, handle.get(), convolution, scope, allow_tf32, algorithms);
   }
 
   // A partition that cannot be had is refused again at once, unless memory was short.
@@ -212,14 +161,9 @@ class CudnnBackend : public Backend {
         return Status::Ok();
       }
     }
-    const auto [green, priority, uses_caller_stream] = pool->first;
-    auto made = std::make_unique<CudnnStreamGroup>(driver_, library_, context_, green, pool);
-    TF_INTEROP_RETURN_IF_ERROR(made->Create(uses_caller_stream, priority));
-    if (green != nullptr) {
-      std::lock_guard<std::mutex> lock(groups_mutex_);
-      green_streams_[made->stream()] = green;
-      has_green_streams_ = true;
-    }
+    const auto [green, priority] = pool->first;
+    auto made = std::make_unique<CudnnStreamGroup>(driver_, context_, green, pool);
+    TF_INTEROP_RETURN_IF_ERROR(made->Create(priority));
     *group = std::move(made);
     return Status::Ok();
   }
@@ -241,38 +185,48 @@ class CudnnBackend : public Backend {
   void Leave(void* outer) override { LeaveContext(driver_, static_cast<CUcontext>(outer)); }
 
   Status Record(Event* event, Stream stream) override {
-    ScopedContext scope(driver_, ExecutionOf(stream));
+    ScopedContext scope(driver_, context_);
     TF_INTEROP_RETURN_IF_ERROR(scope.status());
     return TF_INTEROP_CALL(driver_, cuEventRecord, static_cast<CudaEvent*>(event)->get(),
                            static_cast<CUstream>(stream));
   }
 
   Status Wait(Stream stream, Event* event) override {
-    ScopedContext scope(driver_, ExecutionOf(stream));
+    ScopedContext scope(driver_, context_);
     TF_INTEROP_RETURN_IF_ERROR(scope.status());
     return TF_INTEROP_CALL(driver_, cuStreamWaitEvent, static_cast<CUstream>(stream),
                            static_cast<CudaEvent*>(event)->get(), CU_EVENT_WAIT_DEFAULT);
   }
 
+  Status Synchronize(Stream stream) override {
+    ScopedContext scope(driver_, context_);
+    TF_INTEROP_RETURN_IF_ERROR(scope.status());
+    return TF_INTEROP_CALL(driver_, cuStreamSynchronize, static_cast<CUstream>(stream));
+  }
+
   Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
-                void* workspace, StreamGroup* group, Stream stream) override {
-    return OnHandle(prepared, group, stream,
-                    [&](const CudnnConvolution& convolution, cudnnHandle_t handle) {
-                      return convolution.Enqueue({handle, buffers, workspace});
-                    });
+                void* workspace, Stream stream) override {
+    ScopedContext scope(driver_, context_);
+    TF_INTEROP_RETURN_IF_ERROR(scope.status());
+    HandlePool::Lease handle;
+    TF_INTEROP_RETURN_IF_ERROR(handles_.TakeFor(static_cast<CUstream>(stream), &handle));
+    return static_cast<const CudnnConvolution&>(prepared).Enqueue(
+        {handle.get(), buffers, workspace});
   }
 
   Status TransformFilter(const PreparedConvolution& prepared, const void* filter, void* transformed,
-                         StreamGroup* group, Stream stream) override {
-    return OnHandle(prepared, group, stream,
-                    [&](const CudnnConvolution& convolution, cudnnHandle_t handle) {
-                      return convolution.EnqueueFilterTransform(handle, filter, transformed);
-                    });
+                         Stream stream) override {
+    ScopedContext scope(driver_, context_);
+    TF_INTEROP_RETURN_IF_ERROR(scope.status());
+    HandlePool::Lease handle;
+    TF_INTEROP_RETURN_IF_ERROR(handles_.TakeFor(static_cast<CUstream>(stream), &handle));
+    return static_cast<const CudnnConvolution&>(prepared).EnqueueFilterTransform(
+        handle.get(), filter, transformed);
   }
 
   Status FillZero(void* data, size_t bytes, Stream stream) override {
     if (bytes == 0) return Status::Ok();
-    ScopedContext scope(driver_, ExecutionOf(stream));
+    ScopedContext scope(driver_, context_);
     TF_INTEROP_RETURN_IF_ERROR(scope.status());
     return TF_INTEROP_CALL(driver_, cuMemsetD8Async, reinterpret_cast<CUdeviceptr>(data), 0, bytes,
                            static_cast<CUstream>(stream));
@@ -281,7 +235,7 @@ class CudnnBackend : public Backend {
   Status CopyRows(const void* source, size_t source_pitch, void* destination,
                   size_t destination_pitch, size_t row_bytes, size_t rows, Stream stream) override {
     if (row_bytes == 0 || rows == 0) return Status::Ok();
-    ScopedContext scope(driver_, ExecutionOf(stream));
+    ScopedContext scope(driver_, context_);
     TF_INTEROP_RETURN_IF_ERROR(scope.status());
     CUDA_MEMCPY2D copy = {};
     copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
@@ -319,10 +273,9 @@ class CudnnBackend : public Backend {
   static constexpr Clock::duration kLongestWait = std::chrono::minutes(1);
 
   // Stream groups that are not leased, by what makes them interchangeable: their green context
-  // (null for the backend's own context), their priority, and whether they are for the caller's
-  // stream.
+  // (null for one that shares the SMs), and their priority.
   using GroupPools =
-      std::map<std::tuple<GreenContext*, int, bool>, std::vector<std::unique_ptr<StreamGroup>>>;
+      std::map<std::pair<GreenContext*, int>, std::vector<std::unique_ptr<StreamGroup>>>;
   using GroupPool = GroupPools::value_type;
   struct PartitionOutcome {
     Status status;
@@ -332,24 +285,19 @@ class CudnnBackend : public Backend {
     int highest = 0, lowest = 0;  // the highest priority is the lowest number
   };
 
-  // Calls `use` with the handle of a leased group while the context is current.
-  Status WithHandle(const std::function<Status(cudnnHandle_t)>& use) {
+  Status PrepareAnew(const PrepareKey& key, std::shared_ptr<const CudnnConvolution>* prepared) {
     ScopedContext scope(driver_, context_);
     TF_INTEROP_RETURN_IF_ERROR(scope.status());
-    std::unique_ptr<StreamGroup> group;
-    TF_INTEROP_RETURN_IF_ERROR(Acquire(StreamGroupOptions::OnCallerStream(), &group));
-    const Status status = use(static_cast<CudnnStreamGroup*>(group.get())->handle());
-    Release(std::move(group));
-    return status;
+    HandlePool::Lease handle;
+    TF_INTEROP_RETURN_IF_ERROR(handles_.Take(&handle));
+    return PrepareCudnnConvolution(library_, handle.get(), key.convolution, key.algorithm,
+                                   key.options, prepared);
   }
 
   // Prepares without a look at what has been prepared before.
   PrepareOutcome PrepareAnew(const PrepareKey& key) {
     std::shared_ptr<const CudnnConvolution> prepared;
-    const Status status = WithHandle([&](cudnnHandle_t handle) {
-      return PrepareCudnnConvolution(library_, handle, key.convolution, key.algorithm, key.options,
-                                     &prepared);
-    });
+    const Status status = PrepareAnew(key, &prepared);
     if (!status.ok()) return {status, nullptr};
     // Whoever holds it last, on any thread, destroys cuDNN's descriptors with the context current
     // that they belong to.
@@ -365,22 +313,18 @@ class CudnnBackend : public Backend {
   // two require groups_mutex_.
   Status FindPool(const StreamGroupOptions& options, GroupPool** pool) {
     GreenContext* green = nullptr;
-    int priority = 0;
-    if (!options.uses_caller_stream) {
-      priority = options.priority;
-      TF_INTEROP_RETURN_IF_ERROR(ClampPriority(&priority));
-      const std::vector<int>& counts = options.partition;
-      const int lane = options.partition_index;
-      if (!counts.empty() && (lane < 0 || static_cast<size_t>(lane) >= counts.size())) {
-        return InvalidArgument("Expected the place of a lane among " +
-                               std::to_string(counts.size()) + " SM counts, got " +
-                               std::to_string(lane) + ".");
-      }
-      if (!counts.empty()) {
-        TF_INTEROP_RETURN_IF_ERROR(FindGreenContext(counts, static_cast<size_t>(lane), &green));
-      }
+    int priority = options.priority;
+    TF_INTEROP_RETURN_IF_ERROR(ClampPriority(&priority));
+    const std::vector<int>& counts = options.partition;
+    const int lane = options.partition_index;
+    if (!counts.empty() && (lane < 0 || static_cast<size_t>(lane) >= counts.size())) {
+      return InvalidArgument("Expected the place of a lane among " + std::to_string(counts.size()) +
+                             " SM counts, got " + std::to_string(lane) + ".");
     }
-    *pool = &*pools_.try_emplace({green, priority, options.uses_caller_stream}).first;
+    if (!counts.empty()) {
+      TF_INTEROP_RETURN_IF_ERROR(FindGreenContext(counts, static_cast<size_t>(lane), &green));
+    }
+    *pool = &*pools_.try_emplace({green, priority}).first;
     return Status::Ok();
   }
 
@@ -412,39 +356,16 @@ class CudnnBackend : public Backend {
     return Status::Ok();
   }
 
-  // Calls `use` with the convolution and the group's handle, directed to `stream`.
-  template <typename Use>
-  Status OnHandle(const PreparedConvolution& prepared, StreamGroup* group, Stream stream,
-                  const Use& use) {
-    TF_INTEROP_RETURN_IF_ERROR(CheckOwn(prepared, *group));
-    ScopedContext scope(driver_, ExecutionOf(stream));
-    TF_INTEROP_RETURN_IF_ERROR(scope.status());
-    auto* const leased = static_cast<CudnnStreamGroup*>(group);
-    TF_INTEROP_RETURN_IF_ERROR(leased->Direct(static_cast<CUstream>(stream)));
-    return use(static_cast<const CudnnConvolution&>(prepared), leased->handle());
-  }
-
-  // Where work on `stream` has to be enqueued: the green context of a lane's stream, for all others
-  // the backend's own context.
-  ExecutionContext ExecutionOf(Stream stream) {
-    if (!has_green_streams_) return {context_, nullptr};
-    std::lock_guard<std::mutex> lock(groups_mutex_);
-    const auto found = green_streams_.find(stream);
-    return found == green_streams_.end() ? ExecutionContext{context_, nullptr}
-                                         : found->second->execution();
-  }
-
   const CudaDriver& driver_;
   const CudnnLibrary& library_;
   const CUcontext context_;
+  HandlePool handles_;
 
   // Held while a group is looked for or given back, and while what it takes is made the first time.
   std::mutex groups_mutex_;
   GroupPools pools_;
   std::map<std::vector<int>, PartitionOutcome> partitions_;
   std::unique_ptr<PriorityRange> priorities_;  // null before it is asked for
-  std::map<Stream, GreenContext*> green_streams_;
-  std::atomic<bool> has_green_streams_{false};  // so that nobody else looks for them
 
   LruCache<PrepareKey, PrepareOutcome> prepared_{kMostPrepared};
 };

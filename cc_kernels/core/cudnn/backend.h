@@ -5,15 +5,14 @@
 // were used last, up to a limit. cuDNN's plans and handles cannot be freed safely while the process
 // exits, because CUDA may be gone by then.
 //
-// Thread-safety: everything here may be called from several threads at once. A stream group is
-// leased by one call at a time, and so is its cuDNN handle: no handle is ever used by two threads
-// at once, which is what cuDNN asks for. Prepare leases a group too, for its handle. There are
-// never more groups of one kind than were out at the same time at some point. Calls may come with
-// any CUDA context current, or none; it is left as it was.
+// Thread-safety: everything here may be called from several threads at once. There are never more
+// stream groups of one kind than were out at the same time at some point, and few cuDNN handles
+// (handle_pool.h), the first of which is made with the backend. Calls may come with any CUDA
+// context current, or none; it is left as it was.
 //
-// Lanes that ask for SMs of their own get streams in green contexts (see sm_partition.h). Such a
+// Lanes that ask for SMs of their own get streams of green contexts (see sm_partition.h). Such a
 // context is made for each list of counts that is asked for, once, and shared by all stages that
-// ask for the same. Threads take turns in enqueuing on the streams of one green context.
+// ask for the same.
 #ifndef TF_INTEROP_CORE_CUDNN_BACKEND_H_
 #define TF_INTEROP_CORE_CUDNN_BACKEND_H_
 

@@ -252,8 +252,8 @@ Status CheckDeterminism(bool is_deterministic, const ExecutableRequest& request)
   if (is_deterministic || !request.requires_determinism) return Status::Ok();
   return Unsupported(
       "Expected an algorithm that gives the same bits every time, as "
-      "tf.config.experimental.enable_op_determinism asks for, got one that may not. Plan from a "
-      "profile with determinism on.");
+      "tf.config.experimental.enable_op_determinism or TF_CUDNN_DETERMINISTIC asks for, got one "
+      "that may not. Plan from a profile with determinism on.");
 }
 
 Status AsRefusalOfPin(const AlgorithmTag& tag, const Status& status) {

@@ -188,16 +188,6 @@ void LeaveContext(const CudaDriver& driver, CUcontext outer) {
   (void)driver.cuCtxPopCurrent(&popped);
 }
 
-ScopedContext::ScopedContext(const CudaDriver& driver, const ExecutionContext& execution)
-    : driver_(driver),
-      turn_(execution.turn != nullptr ? std::unique_lock<std::mutex>(*execution.turn)
-                                      : std::unique_lock<std::mutex>()),
-      status_(EnterContext(driver, execution.context, &outer_)) {}
-
-ScopedContext::~ScopedContext() {
-  if (status_.ok()) LeaveContext(driver_, outer_);
-}
-
 Status CudnnLibrary::Get(const CudnnLibrary** library) { return OpenOnce(library); }
 
 Status CudnnLibrary::Open(const std::string& path) {

@@ -6,7 +6,6 @@
 #include <cudnn.h>
 
 #include <cstddef>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -100,8 +99,7 @@ std::vector<std::string> LibraryCandidates(const char* override_variable, const 
   X(cuGreenCtxCreate)                                 \
   X(cuGreenCtxDestroy)                                \
   X(cuGreenCtxGetDevResource)                         \
-  X(cuGreenCtxStreamCreate)                           \
-  X(cuCtxFromGreenCtx)
+  X(cuGreenCtxStreamCreate)
 #else
 #define TF_INTEROP_CUDA_GREEN_CONTEXT_ENTRY_POINTS(X)
 #endif
@@ -132,25 +130,17 @@ struct CudaDriver {
 Status EnterContext(const CudaDriver& driver, CUcontext context, CUcontext* outer);
 void LeaveContext(const CudaDriver& driver, CUcontext outer);
 
-// A context that streams belong to.
-struct ExecutionContext {
-  CUcontext context = nullptr;
-  // Held while the context is current, where only one thread at a time may have it current: CUDA
-  // asks that of green contexts. Null where any number may.
-  std::mutex* turn = nullptr;
-};
-
 // Makes a CUDA context current on this thread for as long as it lives, whatever context the thread
 // has: the runner is called on TensorFlow's threads, which may have another device's or none.
 // Inside a scope of the same context it does nothing, which is what makes many calls in a row
-// cheap; whatever else runs inside a scope has to leave the thread's context as it was. A thread
-// must not make a context current again that it has to wait its turn for.
+// cheap; whatever else runs inside a scope has to leave the thread's context as it was.
 class ScopedContext {
  public:
   ScopedContext(const CudaDriver& driver, CUcontext context)
-      : ScopedContext(driver, ExecutionContext{context, nullptr}) {}
-  ScopedContext(const CudaDriver& driver, const ExecutionContext& execution);
-  ~ScopedContext();
+      : driver_(driver), status_(EnterContext(driver, context, &outer_)) {}
+  ~ScopedContext() {
+    if (status_.ok()) LeaveContext(driver_, outer_);
+  }
   ScopedContext(const ScopedContext&) = delete;
   ScopedContext& operator=(const ScopedContext&) = delete;
 
@@ -159,7 +149,6 @@ class ScopedContext {
 
  private:
   const CudaDriver& driver_;
-  std::unique_lock<std::mutex> turn_;  // given up after the destructor has popped the context
   CUcontext outer_ = nullptr;
   Status status_;
 };
@@ -169,7 +158,6 @@ class ScopedContext {
   X(cudnnGetErrorString)                 \
   X(cudnnGetLastErrorString)             \
   X(cudnnCreate)                         \
-  X(cudnnDestroy)                        \
   X(cudnnSetStream)                      \
   X(cudnnBackendCreateDescriptor)        \
   X(cudnnBackendDestroyDescriptor)       \

@@ -11,8 +11,6 @@
 
 namespace tf_interop {
 
-ExecutionContext GreenContext::execution() { return {context_, &turn_}; }
-
 #if CUDA_VERSION >= 12050
 
 namespace {
@@ -104,16 +102,11 @@ Status CreateGreenContext(const CudaDriver& driver, CUdevice device,
   CUgreenCtx handle = nullptr;
   TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver, cuGreenCtxCreate, &handle, descriptor, device,
                                              CU_GREEN_CTX_DEFAULT_STREAM));
-  CUcontext context = nullptr;
   CUdevResource given = {};
-  Status status = TF_INTEROP_CALL(driver, cuCtxFromGreenCtx, &context, handle);
-  if (status.ok()) {
-    status =
-        TF_INTEROP_CALL(driver, cuGreenCtxGetDevResource, handle, &given, CU_DEV_RESOURCE_TYPE_SM);
-  }
+  const Status status =
+      TF_INTEROP_CALL(driver, cuGreenCtxGetDevResource, handle, &given, CU_DEV_RESOURCE_TYPE_SM);
   // From here on it is destroyed with the object, also where there is no use for it.
-  auto created =
-      std::make_unique<GreenContext>(driver, handle, context, static_cast<int>(given.sm.smCount));
+  auto created = std::make_unique<GreenContext>(driver, handle, static_cast<int>(given.sm.smCount));
   if (status.ok()) *green = std::move(created);
   return status;
 }

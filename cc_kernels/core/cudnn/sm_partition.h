@@ -9,19 +9,15 @@
 //   - What a split gives cannot be split again. So the device is split once, into as many of the
 //     smallest groups as there are, and a lane gets several of them: a descriptor may hold several
 //     results of one split.
-//   - A green context belongs to the device's primary context and shares its memory.
-//   - It can be current on one thread at a time, and CUDA does not keep others out. See
-//     ExecutionContext.
-//   - An event is recorded on streams of the context that it was made in. Whether a green context
-//     counts as another one than its primary context is not said; events and cuDNN handles are made
-//     with the stream's own context current, and so is everything enqueued on it. Waiting is
-//     allowed across contexts.
+//   - A green context belongs to the device's primary context and shares its memory. Its streams
+//     take work while the primary context is current, as in PyTorch (torch.cuda.GreenContext), so
+//     the green context is never made current: events and cuDNN handles are those of the primary
+//     context.
 // None of it has been seen on a GPU yet.
 #ifndef TF_INTEROP_CORE_CUDNN_SM_PARTITION_H_
 #define TF_INTEROP_CORE_CUDNN_SM_PARTITION_H_
 
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "cc_kernels/core/status.h"
@@ -33,32 +29,27 @@ struct CUstream_st;    // what CUstream points to
 namespace tf_interop {
 
 struct CudaDriver;
-struct ExecutionContext;
 
-// Some SMs of a device, and a context whose streams run on these alone. Thread-safe, as far as
-// everything that needs the context current takes its turn (see ExecutionContext). Streams have to
-// be destroyed before.
+// Some SMs of a device, for streams that run on these alone. Immutable and thread-safe. Streams
+// have to be destroyed before.
 class GreenContext {
  public:
-  GreenContext(const CudaDriver& driver, CUgreenCtx_st* handle, CUctx_st* context, int sm_count)
-      : driver_(driver), handle_(handle), context_(context), sm_count_(sm_count) {}
+  GreenContext(const CudaDriver& driver, CUgreenCtx_st* handle, int sm_count)
+      : driver_(driver), handle_(handle), sm_count_(sm_count) {}
   ~GreenContext();
   GreenContext(const GreenContext&) = delete;
   GreenContext& operator=(const GreenContext&) = delete;
 
-  // Makes a stream that does not wait for the default stream.
+  // Makes a stream that does not wait for the default stream. The primary context must be current.
   Status CreateStream(int priority, CUstream_st** stream);
 
-  ExecutionContext execution();
   // As the driver reports it.
   int sm_count() const { return sm_count_; }
 
  private:
   const CudaDriver& driver_;
   CUgreenCtx_st* const handle_;
-  CUctx_st* const context_;
   const int sm_count_;
-  std::mutex turn_;
 };
 
 // The green contexts of the lanes of a stage. Immutable.

@@ -15,10 +15,9 @@ constexpr int kMaxThreads = 64;
 
 class HostStreamGroup : public StreamGroup {
  public:
-  // `stream` is null for a group on the caller's.
   explicit HostStreamGroup(std::unique_ptr<HostStream> stream) : stream_(std::move(stream)) {}
   Stream stream() const override { return stream_.get(); }
-  bool has_thread() const { return stream_ != nullptr && stream_->has_thread(); }
+  bool has_thread() const { return stream_->has_thread(); }
   Event* fork_event() override { return &fork_event_; }
   Event* join_event() override { return &join_event_; }
 
@@ -117,10 +116,6 @@ Status HostBackend::ListAlgorithms(const Convolution&, AlgorithmScope, bool,
 
 Status HostBackend::Acquire(const StreamGroupOptions& options,
                             std::unique_ptr<StreamGroup>* group) {
-  if (options.uses_caller_stream) {
-    *group = std::make_unique<HostStreamGroup>(nullptr);
-    return Status::Ok();
-  }
   if (!options.partition.empty()) {
     return Unsupported(
         "Expected lanes without SM counts on the host backend, which has no SMs to divide. Use a "
@@ -172,8 +167,13 @@ Status HostBackend::Wait(Stream stream, Event* event) {
   return Status::Ok();
 }
 
+Status HostBackend::Synchronize(Stream stream) {
+  AsHostStream(stream)->Synchronize();
+  return AsHostStream(stream)->TakeError();
+}
+
 Status HostBackend::Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
-                           void* workspace, StreamGroup*, Stream stream) {
+                           void* workspace, Stream stream) {
   // A copy of the description (no tensor data): `prepared` may go before the work has run.
   const auto& convolution = static_cast<const HostPrepared&>(prepared);
   AsHostStream(stream)->Enqueue([this, convolution, buffers, workspace]() -> Status {
@@ -185,7 +185,7 @@ Status HostBackend::Launch(const PreparedConvolution& prepared, const Convolutio
 }
 
 Status HostBackend::TransformFilter(const PreparedConvolution& prepared, const void* filter,
-                                    void* transformed, StreamGroup*, Stream stream) {
+                                    void* transformed, Stream stream) {
   const Convolution c = static_cast<const HostPrepared&>(prepared).convolution();
   AsHostStream(stream)->Enqueue([c, filter, transformed] {
     Decode(c.dtype, filter, c.filter_elements(), static_cast<double*>(transformed));

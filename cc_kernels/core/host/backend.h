@@ -51,10 +51,11 @@ class HostBackend : public Backend {
   void Release(std::unique_ptr<StreamGroup> group) override;
   Status Record(Event* event, Stream stream) override;
   Status Wait(Stream stream, Event* event) override;
+  Status Synchronize(Stream stream) override;
   Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
-                void* workspace, StreamGroup* group, Stream stream) override;
+                void* workspace, Stream stream) override;
   Status TransformFilter(const PreparedConvolution& prepared, const void* filter, void* transformed,
-                         StreamGroup* group, Stream stream) override;
+                         Stream stream) override;
   Status FillZero(void* data, size_t bytes, Stream stream) override;
   Status CopyRows(const void* source, size_t source_pitch, void* destination,
                   size_t destination_pitch, size_t row_bytes, size_t rows, Stream stream) override;

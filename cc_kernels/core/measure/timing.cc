@@ -385,11 +385,12 @@ Status PrepareAsPinned(Backend* backend, const Stage& stage, const PrepareOption
 Status CheckGroups(Backend* backend, const PreparedStage& stage, std::vector<int>* sm_counts) {
   std::vector<std::unique_ptr<StreamGroup>> groups;
   Status status;
-  for (const StreamGroupOptions& options : stage.lane_groups) {
+  for (const std::optional<StreamGroupOptions>& options : stage.lane_groups) {
+    if (!options) continue;
     std::unique_ptr<StreamGroup> group;
-    status = backend->Acquire(options, &group);
+    status = backend->Acquire(*options, &group);
     if (!status.ok()) break;
-    if (!options.partition.empty()) sm_counts->push_back(group->sm_count());
+    if (!options->partition.empty()) sm_counts->push_back(group->sm_count());
     groups.push_back(std::move(group));
   }
   // The backend keeps them for the runs.
