@@ -277,18 +277,11 @@ def _independent_pairs(
     convolutions: Sequence[ConvolutionNode], independence: Independence
 ) -> Iterator[tuple[int, int]]:
     """Pairs that could share a stage: independent, on one device, in one region."""
-    places: dict[tuple[str, str], int] = {}
-    for index, node in enumerate(convolutions):
-        key = (node.device, node.region)
-        places[key] = places.get(key, 0) | 1 << index
-    for second, node in enumerate(convolutions):
-        earlier = (1 << second) - 1
-        candidates = places[node.device, node.region] & earlier & ~independence.ancestors[second]
-        while candidates:
-            first = candidates.bit_length() - 1
-            candidates ^= 1 << first
-            if not independence.ancestors[first] >> second & 1:
-                yield first, second
+    ancestors = independence.ancestors
+    for (first, one), (second, other) in itertools.combinations(enumerate(convolutions), 2):
+        depend = ancestors[first] >> second & 1 or ancestors[second] >> first & 1
+        if not depend and (one.device, one.region) == (other.device, other.region):
+            yield first, second
 
 
 def _stage_of_lanes(lanes: Iterable[Sequence[ConvolutionNode]]) -> _ConfigurationStage:
