@@ -243,6 +243,32 @@ def test_rejects_stages_that_are_not_legal(
         check(graph, staged(graph, *lanes))
 
 
+@pytest.mark.parametrize(
+    ("nodes", "units", "preserved", "match"),
+    [
+        ({"a": "Rank x"}, ["a"], "", "ops that may be steps of 'a', got Rank"),
+        ({"a": "Relu x", "f": "Foo a"}, ["a"], "a", "'a'"),
+        ({"a": "Relu x", "b": f"Relu a @{GPU}"}, ["a b"], "", "device of 'b'"),
+        ({"a": "Relu x", "b": "Relu a"}, ["b a"], "", "earlier steps.*at 'b'"),
+        ({"a": "Relu x", "f": "Foo a", "b": "Relu f"}, ["a b"], "", "cycle"),
+        (
+            {"a": "Relu x", "b": "Relu y", "c": "AddV2 a b", "d": "AddV2 b a"},
+            ["a c", "b d"],
+            "",
+            "cycle",
+        ),
+    ],
+)
+def test_rejects_units_that_are_not_legal(
+    nodes: dict[str, str], units: Sequence[str], preserved: str, match: str
+) -> None:
+    view = GraphView(graph_of(nodes, CPU).graph_def)
+    steps = [tuple(view.index_of[name] for name in unit.split()) for unit in units]
+    made = [Unit(each, head=each[0]) for each in steps]
+    with pytest.raises(GraphError, match=match):
+        check(view.graph_def, rewrite_units(view, made, preserved.split()), preserved.split())
+
+
 def test_rejects_a_preserved_name_that_is_gone() -> None:
     with pytest.raises(GraphError, match=r"\['a'\] missing"):
         check(before_stage(), with_stage(before_stage()), ["a", "d"])

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import pytest
 from graph_builder import (
     CPU,
     FLOAT,
-    GPU,
     GraphBuilder,
     graph_of,
     node_of,
@@ -21,7 +20,7 @@ from tensorflow.core.framework import graph_pb2, types_pb2
 from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.rewrite_units import rewrite_units
 from tf_interop.graph.unit_node import UNIT_OP, decode_unit, result_operand
-from tf_interop.graph.units import Unit, find_units
+from tf_interop.graph.units import find_units
 from tf_interop.graph.view import GraphView
 
 Nodes = Mapping[str, str]
@@ -224,30 +223,3 @@ def test_any_of_the_units_may_be_rewritten_and_the_rest_keeps_its_bytes() -> Non
             if node.name not in taken:
                 assert node_of(rewritten, node.name) == node
         assert same_graph(rewritten, rewrite_units(view, chosen, ()))
-
-
-@pytest.mark.parametrize(
-    ("nodes", "units", "preserve", "message"),
-    [
-        ({"a": "Foo x"}, ["a"], "", "nodes that may be steps, got 'a' of op Foo"),
-        ({"a": "Relu x"}, ["a"], "a", "nodes that may be steps, got 'a'"),
-        ({"a": "Relu x"}, ["a", "a"], "", "one unit at most, and once, got 'a'"),
-        ({"a": "Relu x", "b": f"Relu a @{GPU}"}, ["a b"], "", "one device in unit 0"),
-        ({"a": "Relu x", "b": "Relu a"}, ["b a"], "", "'b' that depends on 'a'"),
-        ({"a": "Relu x", "f": "Foo a", "b": "Relu f"}, ["a b"], "", "waits for stage 0"),
-        (
-            {"a": "Relu x", "b": "Relu y", "c": "AddV2 a b", "d": "AddV2 b a"},
-            ["a c", "b d"],
-            "",
-            "stage 0 that waits for stage 1",
-        ),
-    ],
-)
-def test_refuses_units_that_are_not_legal(
-    nodes: Nodes, units: Sequence[str], preserve: str, message: str
-) -> None:
-    view = GraphView(graph_of(nodes, CPU).graph_def)
-    steps = [tuple(view.index_of[name] for name in unit.split()) for unit in units]
-    made = [Unit(each, head=each[0]) for each in steps]
-    with pytest.raises(ValueError, match=message):
-        rewrite_units(view, made, preserve.split())

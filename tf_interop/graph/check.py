@@ -23,7 +23,7 @@ from tf_interop.graph.program import (
     sizes_operand,
     step_operand,
 )
-from tf_interop.graph.redirect import COLOCATED_WITH, COLOCATION
+from tf_interop.graph.replace import COLOCATED_WITH, COLOCATION
 from tf_interop.graph.session_feeds import find_fed, is_function
 from tf_interop.graph.unit_node import UNIT_OP, decode_unit, result_operand
 from tf_interop.graph.unit_ops import COMPANION_OPS, STEP_OPS, input_dtypes, output_dtypes
