@@ -65,19 +65,12 @@ def tuned(**measured: Any) -> GraphPlan:
 
 def with_spread(graph: GraphPlan, spread_us: float) -> GraphPlan:
     """A graph of whose stages less is known."""
-    predictions = [
-        dataclasses.replace(each.prediction, spread_us=spread_us)
-        for each in graph.stages
-        if each.prediction
-    ]
-    stages = map(dataclasses.replace, graph.stages)
-    return dataclasses.replace(
-        graph,
-        stages=tuple(
-            dataclasses.replace(stage, prediction=prediction)
-            for stage, prediction in zip(stages, predictions, strict=True)
-        ),
-    )
+    stages = []
+    for stage in graph.stages:
+        assert stage.prediction is not None
+        prediction = dataclasses.replace(stage.prediction, spread_us=spread_us)
+        stages.append(dataclasses.replace(stage, prediction=prediction))
+    return dataclasses.replace(graph, stages=tuple(stages))
 
 
 def numbers_of(page: Element) -> dict[str, str]:

@@ -20,6 +20,7 @@ from tf_interop.graph.view import GraphView
 from tf_interop.tuning import cache_key
 
 Patch = pytest.MonkeyPatch
+THREADING = tf.config.threading
 
 
 def key_of(graph_def: graph_pb2.GraphDef) -> str:
@@ -54,22 +55,10 @@ def test_another_graph_has_another_key() -> None:
         lambda patch: patch.setattr(tf_interop, "__version__", "another"),
         lambda patch: patch.setattr(tensorflow_internals, "tensorflow_version", lambda: "another"),
         lambda patch: patch.setenv("TF_ENABLE_ONEDNN_OPTS", "0"),
-        lambda patch: patch.setattr(
-            tf.config.threading, "get_intra_op_parallelism_threads", lambda: 7
-        ),
-        lambda patch: patch.setattr(
-            tf.config.threading, "get_inter_op_parallelism_threads", lambda: 7
-        ),
+        lambda patch: patch.setattr(THREADING, "get_intra_op_parallelism_threads", lambda: 7),
+        lambda patch: patch.setattr(THREADING, "get_inter_op_parallelism_threads", lambda: 7),
     ],
-    ids=[
-        "cores",
-        "cpu",
-        "package",
-        "tensorflow",
-        "onednn",
-        "threads_of_an_operation",
-        "inter_op_threads",
-    ],
+    ids=["cores", "cpu", "package", "tensorflow", "onednn", "intra_op", "inter_op"],
 )
 def test_another_machine_or_setting_has_another_key(
     change: Callable[[Patch], None], monkeypatch: Patch
