@@ -15,7 +15,6 @@ from tf_interop import tensorflow_internals
 from tf_interop.duration import parse_duration
 from tf_interop.errors import LibraryError, TfInteropError
 from tf_interop.planning.types import Plan
-from tf_interop.profile.types import Profile
 from tf_interop.runtime import keras_internals
 from tf_interop.runtime.graph_pass import PassReport
 from tf_interop.runtime.plugin import Plugin, get_plugin
@@ -115,8 +114,6 @@ class ConvStages:
         policy: str = "profiled",
         *,
         plan: Plan | str | os.PathLike[str] | None = None,
-        profile: Profile | str | os.PathLike[str] | None = None,
-        allow_foreign_profile: bool = False,
         pass_time_limit_s: float = DEFAULT_PASS_TIME_LIMIT_S,
         workspace_limit_mb: int | None = None,
         tune: str | float | None = None,
@@ -126,14 +123,12 @@ class ConvStages:
         """Checks the arguments and reads the files that they name; changes nothing yet.
 
         Args:
-            policy: this and the next five as of `tf_interop.enable`.
+            policy: this and the next three as of `tf_interop.enable`.
             plan: likewise.
-            profile: likewise.
-            allow_foreign_profile: likewise.
             pass_time_limit_s: likewise.
             workspace_limit_mb: likewise.
             tune: how long to tune the model for before it runs, such as `"30s"`, in place of a
-                plan or a profile; None for not at all.
+                plan; None for not at all.
             batch_size: to tune for. None is the model's own where it fixes one, else 32, which is
                 Keras' default for arrays.
             verbose: 1 to print what was done, 0 to print nothing.
@@ -142,22 +137,18 @@ class ConvStages:
             ValueError: as `tf_interop.enable`, or `verbose` is neither 0 nor 1, or `tune` is no
                 duration or does not go with the other arguments.
             PlanError: as `tf_interop.enable`.
-            ProfileError: likewise.
         """
         if verbose not in (0, 1):
             raise ValueError(f"Expected verbose to be 0 or 1, got {verbose!r}.")
         self._settings = make_settings(
             policy,
             plan=plan,
-            profile=profile,
-            allow_foreign_profile=allow_foreign_profile,
             pass_time_limit_s=pass_time_limit_s,
             workspace_limit_mb=workspace_limit_mb,
         )
         if tune is not None and self._settings.can_make_stages:
             raise ValueError(
-                "Expected tune without a plan, a profile or policy 'always', got both. Leave one "
-                "out."
+                "Expected tune without a plan or policy 'always', got both. Leave one out."
             )
         if batch_size is not None and (tune is None or batch_size < 1):
             raise ValueError(
@@ -237,7 +228,8 @@ class ConvStages:
             model.jit_compile = False
             self._say(
                 f"ConvStages: XLA is off for model {model.name!r} during this call; compile it "
-                "with jit_compile=False to have it off always"
+                "with jit_compile=False to have it off always. XLA may be faster: compare with "
+                "tf-interop benchmark"
             )
         elif is_xla_in_the_way:
             logging.warning(
@@ -377,10 +369,7 @@ def _summarize(graphs: tuple[PassReport, ...], call: _Call) -> str:
 
 def _why_no_graphs(call: _Call) -> str:
     if not call.plugin.settings.can_make_stages:
-        return (
-            "policy 'profiled' makes none without a plan or a profile; pass plan= or profile=, or "
-            "policy='always'"
-        )
+        return "policy 'profiled' makes none without a plan; pass plan=, or policy='always'"
     why = "TensorFlow optimized no graph with a convolution during this call"
     if call.is_xla_in_the_way and not call.turns_xla_off:
         return f"{why}; XLA compiles the model's functions (jit_compile=True)"

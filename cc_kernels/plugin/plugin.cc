@@ -1,6 +1,8 @@
 #include "cc_kernels/plugin/plugin.h"
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -21,16 +23,24 @@
 #include "tensorflow/c/experimental/grappler/grappler.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 
+// The pass may outlive the call by Grappler, so nothing of it is Grappler's but `item`.
 struct TfiGraph {
-  const TF_Buffer* input;
-  const TF_GrapplerItem* item;
-  const char* device_type;
+  std::string input;
+  const char* device_type = nullptr;
   std::string nodes_to_preserve;
   std::string fetches;
+
+  std::mutex mutex;  // guards the rest; never held while Python is called
+  std::condition_variable changed;
+  const TF_GrapplerItem* item = nullptr;     // null once Grappler waits no more
   TF_GraphProperties* properties = nullptr;  // made on first use
+  bool has_begun = false;                    // the pass has the interpreter, and read the graph
+  bool is_over = false;
   bool has_result = false;
   void* result = nullptr;
   size_t result_size = 0;
+
+  ~TfiGraph() { free(result); }
 };
 
 namespace tf_interop {
@@ -38,6 +48,12 @@ namespace {
 
 std::atomic<TfiPass> global_pass{nullptr};
 std::atomic<TfiIsInterpreterHeld> global_is_interpreter_held{nullptr};
+std::atomic<double> global_time_limit_s{0};
+
+// A thread of the program that waits for this very function while it holds the interpreter, as
+// tf.random.set_seed does under asynchronous execution, would wait for ever.
+constexpr std::chrono::seconds kLongestWaitForInterpreter{5};
+constexpr double kForEverS = 1e9;
 
 // What Grappler makes of the plugin for a graph. Its create function takes no argument, so each
 // device type that the plugin serves has one of its own.
@@ -55,6 +71,11 @@ struct StatusDeleter {
   void operator()(TF_Status* status) const { TF_DeleteStatus(status); }
 };
 using StatusPtr = std::unique_ptr<TF_Status, StatusDeleter>;
+
+struct BufferDeleter {
+  void operator()(TF_Buffer* buffer) const { TF_DeleteBuffer(buffer); }
+};
+using BufferPtr = std::unique_ptr<TF_Buffer, BufferDeleter>;
 
 // True where some text of the graph may name a convolution op (Conv2D…, DepthwiseConv2d…, Conv3D…).
 // Helper graphs, of which TensorFlow hands over many, fail this and are left without being parsed.
@@ -76,7 +97,7 @@ bool MayHoldConvolution(const TF_Buffer& graph) {
 using GetListSize = void (*)(const TF_GrapplerItem*, int*, size_t*, TF_Status*);
 using GetList = void (*)(const TF_GrapplerItem*, char**, size_t*, int, void*, size_t, TF_Status*);
 
-// Each name with a line feed behind it; node names hold none.
+// Each name with a line feed after it; node names hold none.
 std::string ReadNames(GetListSize get_size, GetList get, const TF_GrapplerItem* item,
                       TF_Status* status) {
   int count = 0;
@@ -95,21 +116,43 @@ std::string ReadNames(GetListSize get_size, GetList get, const TF_GrapplerItem* 
 
 void FreeResult(void* data, size_t) { free(data); }
 
-// Whether the pass has handed over a new graph.
-bool RunPass(TfiPass pass, TfiGraph* graph) {
-  bool changed = false;
-  const auto run = [&] { changed = pass(graph) == 1 && graph->has_result; };
+// Waits until the pass is over. False where it does not get the interpreter, or takes too long.
+bool WaitForPass(TfiGraph* graph) {
+  std::unique_lock<std::mutex> lock(graph->mutex);
+  const auto is_over = [graph] { return graph->is_over; };
+  const auto has_begun = [graph] { return graph->has_begun || graph->is_over; };
+  if (!graph->changed.wait_for(lock, kLongestWaitForInterpreter, has_begun)) return false;
+  const double limit_s = global_time_limit_s.load();
+  if (limit_s >= kForEverS) {
+    graph->changed.wait(lock, is_over);
+    return true;
+  }
+  // The pass looks at the clock too, and says more; it comes first.
+  return graph->changed.wait_for(
+      lock, std::chrono::duration<double>(limit_s) + kLongestWaitForInterpreter, is_over);
+}
+
+void RunPass(TfiPass pass, const std::shared_ptr<TfiGraph>& graph) {
+  const auto run = [pass, graph] {
+    const bool changed = pass(graph.get()) == 1;
+    std::lock_guard<std::mutex> lock(graph->mutex);
+    graph->has_result = graph->has_result && changed;
+    graph->is_over = true;
+    graph->changed.notify_all();
+  };
   const TfiIsInterpreterHeld is_interpreter_held = global_is_interpreter_held.load();
-  if (is_interpreter_held == nullptr || is_interpreter_held() != 0) {
-    run();
-    return changed;
-  }
+  if (is_interpreter_held == nullptr || is_interpreter_held() != 0) return run();
+  std::thread thread;
   try {
-    std::thread(run).join();
+    thread = std::thread(run);
   } catch (const std::system_error&) {  // The process may start no more threads.
-    run();
+    return run();
   }
-  return changed;
+  if (WaitForPass(graph.get())) {
+    thread.join();
+  } else {
+    thread.detach();
+  }
 }
 
 // Aborted tells Grappler that the graph stays as it is.
@@ -120,23 +163,26 @@ void Optimize(void* created, const TF_Buffer* input, const TF_GrapplerItem* item
   auto* const optimizer = static_cast<Optimizer*>(created);
   const bool is_second_round = std::exchange(optimizer->is_second_round, true);
   const TfiPass pass = global_pass.load();
-  if (!is_second_round || pass == nullptr || !MayHoldConvolution(*input)) {
+  if (!is_second_round || pass == nullptr || !MayHoldConvolution(*input) ||
+      !AllowsNonDifferentiableRewrites(item)) {
     return SetUnchanged(status);
   }
-  TfiGraph graph{input, item, optimizer->device_type, "", ""};
-  graph.nodes_to_preserve =
+  const auto graph = std::make_shared<TfiGraph>();
+  graph->nodes_to_preserve =
       ReadNames(TF_GetNodesToPreserveListSize, TF_GetNodesToPreserveList, item, status);
   if (TF_GetCode(status) != TF_OK) return;
-  graph.fetches = ReadNames(TF_GetFetchNodesListSize, TF_GetFetchNodesList, item, status);
+  graph->fetches = ReadNames(TF_GetFetchNodesListSize, TF_GetFetchNodesList, item, status);
   if (TF_GetCode(status) != TF_OK) return;
-  const bool changed = RunPass(pass, &graph);
-  if (graph.properties != nullptr) TF_DeleteGraphProperties(graph.properties);
-  if (!changed) {
-    free(graph.result);
-    return SetUnchanged(status);
-  }
-  output->data = graph.result;
-  output->length = graph.result_size;
+  graph->input.assign(static_cast<const char*>(input->data), input->length);
+  graph->device_type = optimizer->device_type;
+  graph->item = item;
+  RunPass(pass, graph);
+  std::lock_guard<std::mutex> lock(graph->mutex);
+  graph->item = nullptr;
+  TF_DeleteGraphProperties(std::exchange(graph->properties, nullptr));
+  if (!graph->is_over || !graph->has_result) return SetUnchanged(status);
+  output->data = std::exchange(graph->result, nullptr);
+  output->length = graph->result_size;
   output->data_deallocator = FreeResult;
   TF_SetStatus(status, TF_OK, "");
 }
@@ -204,13 +250,19 @@ const char* TfiRegisterPlugin(const char* device_type) {
   return kept.c_str();
 }
 
-void TfiSetPass(TfiPass pass, TfiIsInterpreterHeld is_interpreter_held) {
+void TfiSetPass(TfiPass pass, TfiIsInterpreterHeld is_interpreter_held, double time_limit_s) {
   tf_interop::global_is_interpreter_held.store(is_interpreter_held);
+  tf_interop::global_time_limit_s.store(time_limit_s);
   tf_interop::global_pass.store(pass);
 }
 
-const void* TfiGraphData(const TfiGraph* graph) { return graph->input->data; }
-size_t TfiGraphSize(const TfiGraph* graph) { return graph->input->length; }
+const void* TfiGraphData(TfiGraph* graph) {
+  std::lock_guard<std::mutex> lock(graph->mutex);
+  graph->has_begun = true;
+  graph->changed.notify_all();
+  return graph->item == nullptr ? nullptr : graph->input.data();
+}
+size_t TfiGraphSize(const TfiGraph* graph) { return graph->input.size(); }
 const char* TfiGraphDeviceType(const TfiGraph* graph) { return graph->device_type; }
 const char* TfiGraphNodesToPreserve(const TfiGraph* graph) {
   return graph->nodes_to_preserve.c_str();
@@ -219,33 +271,38 @@ const char* TfiGraphFetches(const TfiGraph* graph) { return graph->fetches.c_str
 
 int TfiOutputProperties(TfiGraph* graph, const char* node, TfiSink sink) {
   const tf_interop::StatusPtr status(TF_NewStatus());
-  if (graph->properties == nullptr) {
-    graph->properties = TF_NewGraphProperties(graph->item);
-    TF_InferStatically(graph->properties, /*assume_valid_feeds=*/0,
-                       /*aggressive_shape_inference=*/0, /*include_input_tensor_values=*/0,
-                       /*include_output_tensor_values=*/0, status.get());
+  std::vector<tf_interop::BufferPtr> buffers;
+  {
+    std::lock_guard<std::mutex> lock(graph->mutex);
+    if (graph->item == nullptr) return -1;
+    if (graph->properties == nullptr) {
+      graph->properties = TF_NewGraphProperties(graph->item);
+      TF_InferStatically(graph->properties, /*assume_valid_feeds=*/0,
+                         /*aggressive_shape_inference=*/0, /*include_input_tensor_values=*/0,
+                         /*include_output_tensor_values=*/0, status.get());
+      if (TF_GetCode(status.get()) != TF_OK) return -1;
+    }
+    int count = 0;
+    TF_GetOutputPropertiesListSize(graph->properties, node, &count, status.get());
+    if (TF_GetCode(status.get()) != TF_OK || count == 0) return -1;
+    std::vector<TF_Buffer*> list;
+    for (int i = 0; i < count; ++i) list.push_back(buffers.emplace_back(TF_NewBuffer()).get());
+    TF_GetOutputPropertiesList(graph->properties, node, list.data(), count, status.get());
     if (TF_GetCode(status.get()) != TF_OK) return -1;
   }
-  int count = 0;
-  TF_GetOutputPropertiesListSize(graph->properties, node, &count, status.get());
-  if (TF_GetCode(status.get()) != TF_OK || count == 0) return -1;
-  std::vector<TF_Buffer*> buffers(count);
-  for (TF_Buffer*& buffer : buffers) buffer = TF_NewBuffer();
-  TF_GetOutputPropertiesList(graph->properties, node, buffers.data(), count, status.get());
-  const bool ok = TF_GetCode(status.get()) == TF_OK;
-  for (TF_Buffer* buffer : buffers) {
-    if (ok) sink(buffer->data, buffer->length);
-    TF_DeleteBuffer(buffer);
-  }
-  return ok ? count : -1;
+  for (const auto& buffer : buffers) sink(buffer->data, buffer->length);
+  return static_cast<int>(buffers.size());
 }
 
-void TfiSetResult(TfiGraph* graph, const void* data, size_t size) {
+int TfiSetResult(TfiGraph* graph, const void* data, size_t size) {
+  std::lock_guard<std::mutex> lock(graph->mutex);
+  if (graph->item == nullptr) return 0;
   free(graph->result);
   graph->result = malloc(size);
   graph->has_result = graph->result != nullptr;
   graph->result_size = size;
   if (graph->has_result) memcpy(graph->result, data, size);
+  return 1;
 }
 
 void TfiReadCounters(TfiSink sink) {

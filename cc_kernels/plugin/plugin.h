@@ -12,7 +12,8 @@ extern "C" {
 
 #define TFI_EXPORT __attribute__((visibility("default")))
 
-// One call of the plugin by Grappler; valid until the pass returns.
+// One call of the plugin by Grappler; valid until the pass returns. Where Grappler has stopped
+// waiting for the pass, the names are still there, and the rest tells that it is too late.
 typedef struct TfiGraph TfiGraph;
 
 // Rewrites a graph. Returns 1 after it has handed over a new graph with TfiSetResult, 0 where the
@@ -37,12 +38,17 @@ TFI_EXPORT const char* TfiRegisterPlugin(const char* device_type);
 // TensorFlow returns, as it does without the plugin, and not inside the pass. Where TensorFlow's
 // caller holds the interpreter, which that thread would wait for, the pass is called on the
 // caller's.
-TFI_EXPORT void TfiSetPass(TfiPass pass, TfiIsInterpreterHeld is_interpreter_held);
+//
+// The caller waits five seconds for the pass to get the interpreter, and then five more than
+// `time_limit_s` for its end. Then the graph stays as it is, and the pass goes on alone.
+TFI_EXPORT void TfiSetPass(TfiPass pass, TfiIsInterpreterHeld is_interpreter_held,
+                           double time_limit_s);
 
 // What Grappler handed over: a serialized GraphDef, the device type that the plugin was called
 // for, the names of the nodes that have to stay, and of those among them that the graph is run for.
-// Each name has a line feed behind it. A name that has to stay and is no fetch may be fed.
-TFI_EXPORT const void* TfiGraphData(const TfiGraph* graph);
+// Each name has a line feed after it. A name that has to stay and is no fetch may be fed.
+// TfiGraphData returns NULL where it is too late.
+TFI_EXPORT const void* TfiGraphData(TfiGraph* graph);
 TFI_EXPORT size_t TfiGraphSize(const TfiGraph* graph);
 TFI_EXPORT const char* TfiGraphDeviceType(const TfiGraph* graph);
 TFI_EXPORT const char* TfiGraphNodesToPreserve(const TfiGraph* graph);
@@ -50,11 +56,11 @@ TFI_EXPORT const char* TfiGraphFetches(const TfiGraph* graph);
 
 // Gives the serialized OpInfo::TensorProperties of every output of a node to `sink`, in order.
 // Shapes are inferred for the whole graph on the first call, which takes long. Returns the number
-// of outputs, or -1 where TensorFlow does not know the node.
+// of outputs, or -1 where TensorFlow does not know the node, or it is too late.
 TFI_EXPORT int TfiOutputProperties(TfiGraph* graph, const char* node, TfiSink sink);
 
-// Hands over the new graph; the bytes are copied.
-TFI_EXPORT void TfiSetResult(TfiGraph* graph, const void* data, size_t size);
+// Hands over the new graph; the bytes are copied. Returns 1, or 0 where it is too late.
+TFI_EXPORT int TfiSetResult(TfiGraph* graph, const void* data, size_t size);
 
 // What ran so far, a call of `sink` for each: "stages_run <device> <n>" and "filters_transformed
 // <device> <n>" for each device, such as "GPU:0", then "fallback <device> <n> <reason>" and

@@ -1,5 +1,6 @@
 #include "cc_kernels/plugin/tensorflow_registry.h"
 
+#include "tensorflow/core/grappler/grappler_item.h"
 #include "tensorflow/core/grappler/optimizers/custom_graph_optimizer_registry.h"
 
 namespace tensorflow::grappler {
@@ -17,6 +18,13 @@ bool HasGraphPlugin(const std::string& device_type) {
 
 absl::Status RegisterGraphPlugin(InitGraphFunction init) {
   return tensorflow::grappler::InitGraphPlugin(init);
+}
+
+bool AllowsNonDifferentiableRewrites(const TF_GrapplerItem* item) {
+  // As tensorflow/c/experimental/grappler/grappler.cc reads what it handed over.
+  return reinterpret_cast<const tensorflow::grappler::GrapplerItem*>(item)
+      ->optimization_options()
+      .allow_non_differentiable_rewrites;
 }
 
 }  // namespace tf_interop

@@ -192,6 +192,11 @@ absl::Status ResolveStep(const StepProgram& step, const std::vector<TensorShape>
     return absl::OkStatus();
   }
 
+  if (filter.num_elements() == 0 && !step.depthwise) {  // in TensorFlow's words
+    return AtStep(step.name,
+                  "filter must not have zero elements (i.e. all dimensions must be non-zero)");
+  }
+
   *c = Convolution();
   c->kind = step.kind;
   c->dtype = step.core_dtype;

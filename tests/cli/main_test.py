@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pathlib
 import subprocess
@@ -10,10 +9,8 @@ import subprocess
 import pytest
 import tensorflow as tf
 from command_line import invoke, run_process
-from profile_values import GPU, make_profile
 
 import tf_interop
-from tf_interop.profile.file import save_profile
 from tf_interop.runtime.plugin import get_plugin
 
 # A program as in TensorFlow's model garden: flags, app.run, TensorFlow set up by the environment.
@@ -105,9 +102,6 @@ def test_run_makes_stages_in_an_unchanged_program(
     assert "stages run: 1" in process.stderr
 
 
-FOREIGN = make_profile(device=dataclasses.replace(GPU, backend="host", name="Another CPU"))
-
-
 IMPORTS_LATE = """
 import sys
 assert 'tensorflow' not in sys.modules
@@ -140,7 +134,6 @@ def test_run_says_in_a_line_what_is_not_as_asked_for(
 ) -> None:
     (tmp_path / "program.py").write_text(program)
     (tmp_path / "damaged.json").write_text("{")
-    save_profile(FOREIGN, tmp_path / "foreign.json")
     process = _run(*arguments.split(), "program.py", cwd=tmp_path)
     assert (process.returncode, process.stdout) == (exit_code, output)
     errors = _errors(process)

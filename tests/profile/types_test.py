@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 
-import pytest
 from profile_values import (
     BACKWARD,
-    EVERY_KIND_OF_ENTRY,
     LARGE,
     SMALL,
     WIDER,
@@ -18,10 +15,7 @@ from profile_values import (
     make_stage_failure,
 )
 
-from tf_interop.convolution import ConvolutionConfiguration
 from tf_interop.profile.entries import entry_key
-
-PROFILE = make_profile(*EVERY_KIND_OF_ENTRY)
 
 
 def test_a_stage_is_told_by_what_was_asked_for() -> None:
@@ -38,32 +32,6 @@ def test_what_is_merged_is_another_stage() -> None:
     assert len(make_profile(apart, merged).stages) == 2
     failure = make_stage_failure(*pair, lanes=(0, 0), merged=(True,))
     assert make_profile(merged, failure).entries == (failure,)
-
-
-def test_finds_in_any_order_the_fastest_first() -> None:
-    slow = make_stage((SMALL, "GEMM"), (LARGE, "FFT"), (SMALL, None), latency_us=25.0)
-    fast = make_stage((LARGE, None), (SMALL, None), (SMALL, None), latency_us=15.0)
-    for order in set(itertools.permutations([SMALL, LARGE, SMALL])):
-        assert make_profile(slow, fast).find_stages(order) == (fast, slow)
-
-
-@pytest.mark.parametrize(
-    "configurations",
-    [
-        [],
-        [SMALL],
-        [SMALL, LARGE, LARGE],
-        [SMALL, SMALL, LARGE],
-        [SMALL, BACKWARD],
-        [SMALL, dataclasses.replace(LARGE, image_shape=(16, 28, 28, 16))],
-        [SMALL, dataclasses.replace(LARGE, image_shape=(None, 28, 28, 16))],
-        [SMALL, dataclasses.replace(LARGE, fused_ops=("BiasAdd",))],
-    ],
-    ids=["none", "fewer", "more", "other_twice", "kind", "batch", "unknown_batch", "fused"],
-)
-def test_does_not_find_another_set(configurations: list[ConvolutionConfiguration]) -> None:
-    assert PROFILE.find_stages([SMALL, LARGE]) == PROFILE.stages
-    assert PROFILE.find_stages(configurations) == ()
 
 
 def test_finds_algorithms_fastest_first() -> None:

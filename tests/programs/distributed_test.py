@@ -11,7 +11,11 @@ import sys
 import textwrap
 
 import numpy as np
+import pytest
 from unnoticed import ROOT, run_python
+
+from tf_interop import tensorflow_internals
+from tf_interop.graph.device_names import is_local
 
 # Devices have to be there before TensorFlow starts.
 DEVICES = '''
@@ -176,3 +180,99 @@ def test_two_workers_reach_the_same_weights(tmp_path: pathlib.Path) -> None:
     first, second = (np.load(tmp_path / f"{index}.npz") for index in range(2))
     for name in first.files:
         np.testing.assert_array_equal(first[name], second[name])
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        ("", True),
+        ("/device:CPU:0", True),
+        ("/job:worker/task:1/device:CPU:0", True),
+        ("/job:Worker/replica:0/task:1/device:GPU:0", True),
+        ("/job:worker/replica:0/task:0/device:CPU:0", False),
+        ("/job:worker/replica:1/task:1/device:CPU:0", False),
+        ("/job:localhost/replica:0/task:0/device:CPU:0", False),
+        ("/job:ps/task:1", False),
+    ],
+)
+def test_a_device_is_local_in_the_task_that_the_context_says_it_is(
+    device: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensorflow_internals, "local_task", lambda: ("worker", 1))
+    assert is_local(device) == expected
+
+
+def test_a_process_without_the_plugin_gets_no_units() -> None:
+    """This process optimizes what its functions run in another one."""
+    run_python(
+        """
+    import dataclasses
+    import socket
+    import subprocess
+    import sys
+    import numpy as np
+    import tensorflow as tf
+    import tf_interop
+    from tf_interop.graph.fingerprint import canonical_names
+    from tf_interop.graph.properties import GraphProperties
+    from tf_interop.graph.split_units import find_split_units
+    from tf_interop.graph.units import planned_name
+    from tf_interop.graph.view import GraphView
+    from tf_interop.planning.types import Plan
+    from tf_interop.runtime.plugin import get_plugin
+    from unnoticed import IMAGE, conv
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    serve = "; ".join((
+        "import sys",
+        "import tensorflow as tf",
+        f"server = tf.distribute.Server({{'worker': ['{address}']}}, 'worker', 0)",
+        "print('up', flush=True)",
+        "sys.stdin.read()",
+    ))
+    pipe = subprocess.PIPE
+    worker = subprocess.Popen([sys.executable, "-c", serve], stdin=pipe, stdout=pipe)
+    seen, devices = [], set()
+
+    def look(graph_def, _):
+        seen.append(type(graph_def).FromString(graph_def.SerializeToString()))
+        devices.update(node.device for node in graph_def.node if node.op == "TfInterop>Unit")
+
+    @tf.function
+    def here_and_there(image):
+        here = tf.nn.relu(conv(image, 0)) * 2
+        with tf.device("/job:worker/replica:0/task:0/device:CPU:0"):
+            there = tf.nn.relu(conv(image, 0)) * 2
+        return here, there
+
+    def run():
+        devices.clear()
+        with get_plugin().observe(look):
+            here, there = here_and_there(tf.constant(IMAGE))
+        np.testing.assert_array_equal(here, there)
+        status = tf_interop.status()
+        assert not status.failures, str(status)
+        assert devices and not any("worker" in device for device in devices), devices
+        return status
+
+    try:
+        worker.stdout.readline()
+        tf_interop.enable("always")
+        cluster = tf.train.ClusterSpec({"worker": [address]})
+        tf.config.experimental_connect_to_cluster(cluster)
+        [graph] = run().plan.graphs
+        assert graph.narrow_units
+
+        view = GraphView(seen[0])
+        units = find_split_units(view, GraphProperties(view))
+        names = canonical_names(planned_name(view, unit) for unit in units)
+        split = dataclasses.replace(graph, narrow_units=(), split_units=tuple(names.values()))
+        tf_interop.enable(plan=Plan((split,)))
+        assert run().current_graphs[0].plan.split_units
+    finally:
+        worker.kill()
+    """,
+        TF_INTEROP_HOST_STAGES="0",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -14,7 +15,7 @@ import pytest
 import tensorflow as tf
 from absl import logging
 from tensorflow.core.framework import graph_pb2
-from unnoticed import IMAGE, conv, counted, in_function
+from unnoticed import IMAGE, conv, counted, in_function, run_python
 
 import tf_interop
 from tf_interop.graph import time_limit as time_limit_module
@@ -89,6 +90,82 @@ def test_a_pass_that_takes_too_long_changes_nothing(
     assert_left_alone(logged, "TimeLimitError")
     tf_interop.enable("always", pass_time_limit_s=1000)
     assert stages_run_by(make_branches()) > 0
+
+
+def is_collecting() -> bool:
+    return gc.isenabled() and gc.get_threshold()[0] > 0
+
+
+def test_what_a_program_says_of_garbage_while_the_pass_runs_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    children: list[int] = []
+
+    def meanwhile(*arguments: Any, **options: Any) -> Any:
+        assert not is_collecting()
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if is_collecting() else 1)
+        children.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        gc.disable()
+        return find_convolutions(*arguments, **options)
+
+    find_convolutions = graph_pass.find_convolutions
+    monkeypatch.setattr(graph_pass, "find_convolutions", meanwhile)
+    tf_interop.enable("always")
+    thresholds = gc.get_threshold()
+    try:
+        assert stages_run_by(make_branches()) > 0
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    assert gc.get_threshold() == thresholds
+    assert children
+    assert set(children) == {0}
+    assert tf_interop.status().failures == ()
+
+
+WAITING = """
+    import faulthandler
+    faulthandler.dump_traceback_later(100, exit=True)
+    import numpy as np
+    import tensorflow as tf
+    import tf_interop
+    from unnoticed import IMAGE, conv
+    tf_interop.enable("always")
+    tf.config.experimental.set_synchronous_execution(False)
+    inner = tf.function(
+        lambda x: conv(x, 0) + conv(x, 1),
+        autograph=False,
+        experimental_attributes={{"_noinline": True}},
+    )
+    outer = tf.function(lambda x: inner(x) * 1, autograph=False)
+    outer = outer.get_concrete_function(tf.constant(IMAGE))
+    result = outer(tf.constant(IMAGE))
+    {call}
+    np.testing.assert_array_equal(result, conv(IMAGE, 0) + conv(IMAGE, 1))
+"""
+
+
+@pytest.mark.parametrize("call", ["tf_interop.enable()", "tf_interop.disable()"])
+def test_a_change_waits_for_functions_that_run_asynchronously(call: str) -> None:
+    run_python(
+        f"{WAITING.format(call=call)}    assert tf_interop.status().failures == ()\n",
+    )
+
+
+def test_a_pass_that_cannot_get_the_interpreter_is_given_up() -> None:
+    """TensorFlow holds it, and waits for the function whose graph the pass should change."""
+    run_python(
+        WAITING.format(call="tf.random.set_seed(1)")
+        + """
+    while not tf_interop.status().failures:  # written once the pass has the interpreter
+        pass
+    [failure] = tf_interop.status().failures
+    assert "TimeLimitError: Expected Python's interpreter" in failure.cause, failure
+    assert tf_interop.status().graphs == ()
+    """
+    )
 
 
 @pytest.mark.parametrize("limit", [0, -1.0, float("nan")])

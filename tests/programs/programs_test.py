@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import function as tensorflow_function
 from unnoticed import (
     FILTERS,
     IMAGE,
@@ -22,15 +23,24 @@ from unnoticed import (
     digits,
     gradients,
     in_function,
+    is_rewritten,
     run_python,
     stages_run,
 )
 
 import tf_interop
+from tf_interop.runtime.plugin import get_plugin
 
 v1 = tf.compat.v1
 
-pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
+
+@pytest.fixture(autouse=True, params=["stages", "units"])
+def fixture_kind(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    plugin_as_after_import: None,
+) -> None:
+    monkeypatch.setenv("TF_INTEROP_HOST_STAGES", str(int(request.param == "stages")))
 
 
 def branches(image: tf.Tensor) -> tf.Tensor:
@@ -210,6 +220,20 @@ def test_sizes_that_are_known_only_when_it_runs(shape: tuple[int, ...]) -> None:
     assert_unnoticed(in_function(both, input_signature=[UNKNOWN]), digits(5, *shape))
 
 
+@pytest.mark.parametrize("shape", [(0, 3, 4, 4), (3, 3, 4, 0), (3, 0, 4, 4)], ids=str)
+def test_refuses_an_empty_filter_in_tensorflows_words(shape: tuple[int, ...]) -> None:
+    tf_interop.enable("always")
+    before = stages_run()
+
+    @tf.function(input_signature=[UNKNOWN])
+    def convolve(filter_: tf.Tensor) -> tf.Tensor:
+        return tf.nn.conv2d(IMAGE, filter_, 1, "SAME")
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="filter must not have zero elements"):
+        convolve(tf.zeros(shape))
+    assert is_rewritten(before)
+
+
 def two_images() -> tuple[tf.Tensor, tf.Tensor]:
     return v1.placeholder(tf.float32, [2, 6, 6, 4]), v1.placeholder(tf.float32, [2, 6, 6, 4])
 
@@ -276,6 +300,21 @@ def targets_and_reference_variables(session: Any) -> list[Any]:
     return [*results, session.run(variable)]
 
 
+def gradient_of_a_function_as_it_runs(session: Any) -> list[Any]:
+    """TensorFlow 1 differentiates the function's optimized graph when the gradient runs."""
+
+    @tensorflow_function.Defun(tf.float32, noinline=True)
+    def twice(image: tf.Tensor) -> tf.Tensor:
+        with tf.device("/CPU:0"):
+            return conv(image, 0) + conv(image, 1)
+
+    p, _ = two_images()
+    with tf.device("/CPU:0"):
+        result = twice(p)
+    gradient = v1.gradients(tf.reduce_sum(result), p)
+    return list(session.run([result, *gradient, conv(p, 2)], {p: IMAGE}))
+
+
 @pytest.mark.parametrize("disable_model_pruning", [False, True], ids=["pruned", "not_pruned"])
 @pytest.mark.parametrize(
     "run",
@@ -286,6 +325,7 @@ def targets_and_reference_variables(session: Any) -> list[Any]:
         run_in_parts,
         queue_between_convolutions,
         targets_and_reference_variables,
+        gradient_of_a_function_as_it_runs,
     ],
     ids=lambda run: run.__name__,
 )
@@ -305,11 +345,11 @@ def test_what_is_saved_with_the_plugin_loads_where_it_is_not_installed(
     tf_interop.enable("always")
     before = stages_run()
     result = module.compute(tf.constant(IMAGE))
-    assert stages_run() > before
+    assert is_rewritten(before)
     np.save(tmp_path / "image.npy", IMAGE)
     np.save(tmp_path / "result.npy", result)
     tf.saved_model.save(module, str(tmp_path / "model"))
-    assert b"ConvStage" not in (tmp_path / "model" / "saved_model.pb").read_bytes()
+    assert b"TfInterop" not in (tmp_path / "model" / "saved_model.pb").read_bytes()
     run_python(
         """
     import sys
@@ -323,6 +363,7 @@ def test_what_is_saved_with_the_plugin_loads_where_it_is_not_installed(
         tmp_path,
     )
     loaded = tf.saved_model.load(str(tmp_path / "model"))
+    get_plugin().forget_reports()
     before = stages_run()
     np.testing.assert_array_equal(loaded.compute(tf.constant(IMAGE)), result)
-    assert stages_run() > before
+    assert is_rewritten(before)

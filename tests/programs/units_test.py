@@ -18,8 +18,6 @@ from unnoticed import (
     assert_unnoticed,
     conv,
     digits,
-    gradients,
-    in_function,
     run_python,
 )
 
@@ -121,19 +119,6 @@ def test_mixed_precision() -> None:
     assert narrow_ops() > 5
 
 
-@pytest.mark.parametrize("parallel", [1, 10])
-def test_loops_and_conditionals(parallel: int) -> None:
-    def compute(image: tf.Tensor) -> tf.Tensor:
-        def body(i: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return i + 1, tf.cond(
-                tf.reduce_sum(x) > 0, lambda: pooled_branches(x), lambda: tf.nn.relu(conv(x, 3))
-            )
-
-        return tf.while_loop(lambda i, _: i < 3, body, (0, image), parallel_iterations=parallel)[1]
-
-    assert_unnoticed(in_function(gradients(compute)))
-
-
 def test_a_session_feeds_what_is_inside_of_a_chain() -> None:
     def build_and_run(session: Any) -> list[Any]:
         image = v1.placeholder(tf.float32, IMAGE.shape)
@@ -151,20 +136,6 @@ def test_a_session_feeds_what_is_inside_of_a_chain() -> None:
 
     assert_session_unnoticed(build_and_run)
     assert narrow_ops() > 5
-
-
-def test_a_session_of_tensorflow_1_has_variables_that_are_references() -> None:
-    def build_and_run(session: Any) -> list[Any]:
-        with v1.variable_scope("v", use_resource=False):
-            variable = v1.get_variable("f", initializer=FILTERS[0])
-        image = v1.placeholder(tf.float32, IMAGE.shape)
-        result = tf.nn.relu(tf.nn.conv2d(image, variable, 1, "SAME"))
-        session.run(variable.initializer)
-        before = session.run(result, {image: IMAGE})
-        session.run(v1.assign_add(variable, FILTERS[1]))
-        return [before, session.run(result, {image: IMAGE})]
-
-    assert_session_unnoticed(build_and_run)
 
 
 def test_data_pipeline() -> None:
@@ -227,53 +198,6 @@ def test_mirrored_training_gives_the_same_weights() -> None:
     for ours, stock in zip(weights, expected):
         # The gradients by filters are added up in another order.
         np.testing.assert_allclose(ours, stock, rtol=1e-5, atol=1e-6)
-    """,
-        TF_INTEROP_HOST_STAGES="0",
-    )
-
-
-def test_a_process_without_the_plugin_gets_no_units() -> None:
-    """This process optimizes what its functions run in another one."""
-    run_python(
-        """
-    import socket
-    import subprocess
-    import sys
-    import numpy as np
-    import tensorflow as tf
-    import tf_interop
-    from unnoticed import IMAGE, conv
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    serve = "; ".join((
-        "import sys",
-        "import tensorflow as tf",
-        f"server = tf.distribute.Server({{'worker': ['{address}']}}, 'worker', 0)",
-        "print('up', flush=True)",
-        "sys.stdin.read()",
-    ))
-    pipe = subprocess.PIPE
-    worker = subprocess.Popen([sys.executable, "-c", serve], stdin=pipe, stdout=pipe)
-    try:
-        worker.stdout.readline()
-        tf_interop.enable("always")
-        tf.config.experimental_connect_to_host(address)
-
-        @tf.function
-        def here_and_there(image):
-            here = tf.nn.relu(conv(image, 0)) * 2
-            with tf.device("/job:worker/replica:0/task:0/device:CPU:0"):
-                there = tf.nn.relu(conv(image, 0)) * 2
-            return here, there
-
-        here, there = here_and_there(tf.constant(IMAGE))
-        np.testing.assert_array_equal(here, there)
-        status = tf_interop.status()
-        assert not status.failures and status.unit_node_count, str(status)
-    finally:
-        worker.kill()
     """,
         TF_INTEROP_HOST_STAGES="0",
     )

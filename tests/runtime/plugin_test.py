@@ -16,6 +16,7 @@ import tensorflow as tf
 from absl import logging
 from planning_graphs import make_stage
 from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.python.eager import context
 from tensorflow.python.framework import kernels
 from unnoticed import (
     FILTERS,
@@ -31,6 +32,7 @@ from unnoticed import (
 
 import tf_interop
 from tf_interop.errors import LibraryError, PlanError
+from tf_interop.measure.nvidia import has_nvidia_gpu
 from tf_interop.planning.types import GraphPlan, Plan, PlannedStage
 from tf_interop.runtime import kernel_library
 from tf_interop.runtime import plugin as plugin_module
@@ -101,13 +103,13 @@ def test_the_option_alone_turns_it_off_and_on() -> None:
         assert ("use_plugin_optimizers" in tf_interop.status().why_off) != is_on
 
 
-def test_keeps_everything_without_plan_and_profile_and_says_why() -> None:
+def test_keeps_everything_without_a_plan_and_says_why() -> None:
     tf_interop.enable()
     assert stages_run_by() == 0
     status = tf_interop.status()
     assert status.is_on
-    assert "neither was given" in status.why_off
-    assert "neither was given" in str(status)
+    assert "none was given" in status.why_off
+    assert "none was given" in str(status)
 
 
 def test_a_plan_is_followed_to_the_lane(tmp_path: pathlib.Path) -> None:
@@ -176,7 +178,7 @@ def test_a_plan_for_another_graph_changes_nothing_and_says_why() -> None:
     tf_interop.enable(plan=Plan((GraphPlan("0123456789abcdef", 2, (make_stage("p", "q"),)),)))
     assert stages_run_by() == 0
     [failure] = tf_interop.status().failures
-    assert "for 2 convolutions where this graph has 3" in failure.cause
+    assert "with 3 convolutions, got one with 2, such as 'p', 'q'" in failure.cause
     assert tf_interop.status().graphs == ()
 
 
@@ -220,7 +222,7 @@ def test_what_two_threads_set_at_once_goes_together(monkeypatch: pytest.MonkeyPa
     given: list[object] = []
     is_late, is_over = threading.Event(), threading.Event()
 
-    def set_pass(run: object) -> None:
+    def set_pass(run: object, _time_limit_s: float) -> None:
         if run is None:  # the first thread, which is held up here
             is_late.set()
             is_over.wait(0.5)
@@ -236,6 +238,45 @@ def test_what_two_threads_set_at_once_goes_together(monkeypatch: pytest.MonkeyPa
     in_threads(set_settings, [Settings(), Settings(Policy.ALWAYS)])
     assert plugin.settings.can_make_stages
     assert given[-1] is not None
+
+
+def test_a_gpu_that_is_not_of_nvidia_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = get_plugin()
+    assert "no NVIDIA GPU" in plugin.refused_device_types["GPU"] or has_nvidia_gpu()
+    plugin.settings = Settings(Policy.ALWAYS)
+    device = types.SimpleNamespace(device_type="GPU")
+    monkeypatch.setattr(context.context(), "_pluggable_devices", [device])
+    nodes = [
+        node_def_pb2.NodeDef(name=name, op=op, device="/device:GPU:0")
+        for name, op in (("a", "Placeholder"), ("b", "Conv2D"))
+    ]
+    handed = types.SimpleNamespace(
+        serialized=graph_pb2.GraphDef(node=nodes).SerializeToString(), device_type="GPU"
+    )
+    assert not plugin._run(handed)
+    [failure] = plugin.failures
+    assert "pluggable device" in failure.cause
+
+
+def test_another_plugin_that_is_loaded_later_is_warned_of(tmp_path: pathlib.Path) -> None:
+    """TensorFlow ends the process then."""
+    library = build_other_plugin(tmp_path)
+    result = run_python(
+        f"""
+    import subprocess
+    import sys
+    late = '''if True:
+        from tensorflow.python.framework import load_library
+        import tf_interop
+        tf_interop.enable("always")
+        load_library.load_pluggable_device_library({str(library)!r})
+    '''
+    ended = subprocess.run([sys.executable, "-c", late], capture_output=True, text=True)
+    print(ended.returncode, ended.stderr)
+    """
+    )
+    assert result.startswith("-6 ")
+    assert f"{library} is a graph plugin" in result
 
 
 def test_rubbish_from_the_pass_does_not_reach_the_program() -> None:
@@ -331,9 +372,9 @@ def _use_in_child(stages_run: multiprocessing.Queue[int]) -> None:
 
 
 def test_works_in_spawned_children() -> None:
-    context = multiprocessing.get_context("spawn")
-    queue: multiprocessing.Queue[int] = context.Queue()
-    child = context.Process(target=_use_in_child, args=(queue,))
+    spawn = multiprocessing.get_context("spawn")
+    queue: multiprocessing.Queue[int] = spawn.Queue()
+    child = spawn.Process(target=_use_in_child, args=(queue,))
     child.start()
     child.join(120)
     assert child.exitcode == 0
@@ -377,11 +418,16 @@ extern "C" void TF_InitGraph(TP_OptimizerRegistrationParams* params, TF_Status* 
 """
 
 
-def test_another_plugin_for_the_device_type_is_told_and_left_alone(tmp_path: pathlib.Path) -> None:
-    source, library = tmp_path / "other.cc", tmp_path / "libother.so"
+def build_other_plugin(folder: pathlib.Path) -> pathlib.Path:
+    source, library = folder / "other.cc", folder / "libother.so"
     source.write_text(OTHER_PLUGIN)
     flags = [*tf.sysconfig.get_compile_flags(), *tf.sysconfig.get_link_flags()]
     subprocess.run(["g++", "-shared", "-fPIC", str(source), "-o", str(library), *flags], check=True)
+    return library
+
+
+def test_another_plugin_for_the_device_type_is_told_and_left_alone(tmp_path: pathlib.Path) -> None:
+    library = build_other_plugin(tmp_path)
     run_python(
         USE_IT
         + f"""

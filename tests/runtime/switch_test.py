@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from unnoticed import IMAGE, conv, in_function, stages_run, v1
+from unnoticed import IMAGE, conv, in_function, run_python, stages_run, v1
 
 import tf_interop
 from tf_interop.planning.types import Plan
@@ -90,6 +90,20 @@ def test_a_change_reaches_functions_of_other_threads(
     tf_interop.disable()
     assert stages_in(other_thread, lambda: function(IMAGE)) == 0
     assert stages_in(other_thread, lambda: in_function(branches)()(IMAGE)) == 0
+
+
+def test_whether_there_may_be_gpus_is_told_without_looking_for_them() -> None:
+    run_python(
+        """
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+    from tf_interop.tensorflow_internals import may_have_gpus
+    assert may_have_gpus() == tf.test.is_built_with_cuda()
+    assert context.context()._physical_devices is None
+    tf.config.set_visible_devices([], "GPU")
+    assert not may_have_gpus()
+    """
+    )
 
 
 def run_pipeline() -> np.ndarray:

@@ -181,8 +181,8 @@ def run(
     plan = None if plan_path is None else load_plan(plan_path)
     if policy == "profiled" and plan is None:
         click.echo(
-            "tf_interop changes nothing: policy 'profiled' goes by a plan. Pass --plan, or --policy "
-            "always.",
+            "tf_interop changes nothing: policy 'profiled' goes by a plan. Pass --plan or "
+            "--policy always.",
             err=True,
         )
 

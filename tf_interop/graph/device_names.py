@@ -29,4 +29,6 @@ def is_local(device: str) -> bool:
 def _is_of_task(device: str, job: str, task: int) -> bool:
     parts = dict(part.split(":", 1) for part in device.lower().split("/") if ":" in part)
     is_job = parts.get("job", job.lower()) == job.lower()
-    return is_job and parts.get("task", str(task)) == str(task)
+    is_task = parts.get("task", str(task)) == str(task)
+    # TensorFlow has more replicas than the first in names alone.
+    return is_job and is_task and parts.get("replica", "0") == "0"

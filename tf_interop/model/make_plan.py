@@ -15,7 +15,7 @@ from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import Independence
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
-from tf_interop.measure.device import running_device
+from tf_interop.measure.device import running_device, this_cpu
 from tf_interop.measure.nvidia import free_memory_bytes
 from tf_interop.model.graphs import optimize_graph, trace
 from tf_interop.model.keras_functions import keras_of
@@ -25,8 +25,7 @@ from tf_interop.planning.make import PlanOptions, make_plan
 from tf_interop.planning.problem_of_graph import make_planning_problem
 from tf_interop.planning.types import GraphMode, GraphPlan, Plan
 from tf_interop.profile.file import load_profile
-from tf_interop.profile.types import Profile
-from tf_interop.runtime.switch import check_fits_this_process
+from tf_interop.profile.types import Profile, why_foreign
 
 CPU_TARGET = "cpu"
 
@@ -91,6 +90,9 @@ def plan(
         _check_fits(loaded, target)
     if memory_budget_bytes is None:
         memory_budget_bytes = free_memory_for(loaded)
+    options = options or PlanOptions()
+    queues = loaded.device.hardware_queues or options.max_lanes
+    options = dataclasses.replace(options, max_lanes=min(options.max_lanes, queues))
     if allow_tf32 is None:
         allow_tf32 = tensorflow_internals.is_tf32_on()
     if deterministic is None:
@@ -182,7 +184,7 @@ def _plan_graph(
 
 def _check_fits(profile: Profile, target: str | None) -> None:
     if target is None:
-        check_fits_this_process(profile)
+        _check_fits_this_process(profile)
         return
 
     def describe(capability: str) -> str:
@@ -208,3 +210,21 @@ def _made_with(profile: Profile) -> dict[str, str]:
         "cudnn": device.cudnn,
     }
     return {name: value for name, value in made_with.items() if value}
+
+
+def _check_fits_this_process(profile: Profile) -> None:
+    """Refuses a profile of another device than that which TensorFlow will run convolutions on.
+
+    That is the first GPU that CUDA shows this process, or the CPU where there is none, or where
+    TensorFlow was built without CUDA or was told to use no GPU.
+
+    Raises:
+        ProfileError: the profile is of another device or cuDNN version.
+    """
+    gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
+    difference = why_foreign(profile.device, gpu or this_cpu())
+    if difference is not None:
+        raise ForeignProfileError(
+            f"Expected a profile of what this process runs on, got one of another: {difference}.",
+            "anew here",
+        )

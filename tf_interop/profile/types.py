@@ -30,7 +30,6 @@ from tf_interop.stage import Step
 
 BackendName = Annotated[str, msgspec.Meta(pattern="^(cudnn|host)$")]
 _COMPARED = ("backend", "name", "compute_capability", "sm_count", "cudnn")
-_ConfigurationSet = frozenset[tuple[ConvolutionConfiguration, int]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,6 +69,8 @@ class ProfiledDevice:
         clocks_mhz: what NVML reports when measuring begins, such as {"sm": 1980, "memory": 2619}.
         sm_limits: None for a CPU.
         date: day of the measurements in UTC, such as `2026-11-21`.
+        hardware_queues: that CUDA spread streams over (`CUDA_DEVICE_MAX_CONNECTIONS`); None where
+            that is not known, and for a CPU.
     """
 
     backend: BackendName
@@ -83,12 +84,13 @@ class ProfiledDevice:
     clocks_mhz: dict[str, Count]
     sm_limits: SmLimits | None
     date: Day
+    hardware_queues: PositiveCount | None = None
 
 
 def why_foreign(profiled: ProfiledDevice, here: ProfiledDevice) -> str | None:
     """How a profile's device differs from another in what its values depend on.
 
-    Memory, driver, CUDA and clocks are there to be read; they are not compared.
+    Memory, driver, CUDA, clocks and queues are there to be read; they are not compared.
 
     Args:
         profiled: what was measured on.
@@ -142,18 +144,6 @@ class Profile:
         """All entries, in the order of the attributes."""
         return (*self.algorithms, *self.algorithm_failures, *self.stages, *self.stage_failures)
 
-    def find_stages(
-        self, configurations: Iterable[ConvolutionConfiguration]
-    ) -> tuple[StageMeasurement, ...]:
-        """The measurements of stages of exactly these configurations, fastest first.
-
-        Args:
-            configurations: of the stage, in any order, a repeated one repeated. They match only
-                where all is equal, batch and image size too: one with an unknown dimension never
-                does.
-        """
-        return self._by_configurations.get(_as_set(configurations), ())
-
     def find_algorithms(
         self, configuration: ConvolutionConfiguration, *, allow_tf32: bool = True
     ) -> tuple[AlgorithmMeasurement, ...]:
@@ -164,20 +154,6 @@ class Profile:
             allow_tf32: TensorFlow's switch for TF32; see `as_with_tf32`.
         """
         return as_with_tf32(self._by_configuration.get(configuration, ()), allow_tf32=allow_tf32)
-
-    @functools.cached_property
-    def stage_batch_sizes(self) -> tuple[int, ...]:
-        """The batch sizes that stages were measured with, ascending."""
-        configurations = {each for stage in self.stages for each in stage.stage.operations}
-        return tuple(
-            sorted(
-                {
-                    each.image_shape[0]
-                    for each in configurations
-                    if each.image_shape is not None and each.image_shape[0] is not None
-                }
-            )
-        )
 
     @functools.cached_property
     def deterministic_part(self) -> Profile:
@@ -203,16 +179,6 @@ class Profile:
                 if all(same_bits.get(step) for step in launched_steps(each.stage))
             ),
         )
-
-    @functools.cached_property
-    def _by_configurations(self) -> Mapping[_ConfigurationSet, tuple[StageMeasurement, ...]]:
-        grouped = collections.defaultdict(list)
-        for measurement in self.stages:
-            grouped[_as_set(measurement.stage.operations)].append(measurement)
-        return {
-            key: tuple(sorted(group, key=lambda each: each.latency_us))
-            for key, group in grouped.items()
-        }
 
     @functools.cached_property
     def _by_configuration(
@@ -250,7 +216,3 @@ def is_measured_as_it_runs(
         each.dtype == "float32" for each in measurement.stage.operations
     )
     return measurement.tf32 == allow_tf32 or not can_round_to_tf32
-
-
-def _as_set(configurations: Iterable[ConvolutionConfiguration]) -> _ConfigurationSet:
-    return frozenset(collections.Counter(configurations).items())

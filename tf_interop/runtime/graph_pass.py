@@ -21,33 +21,31 @@ function library are kept. A second run changes nothing. The same graph gives th
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import gc
+import os
+import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.convolution import ConvolutionNode, Refusal
-from tf_interop.errors import PlanError
 from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.device_names import device_type_of, is_local
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.fingerprint import fingerprint_convolutions
 from tf_interop.graph.independence import Independence
-from tf_interop.graph.merge_keys import find_merge_keys
 from tf_interop.graph.program import CONV_STAGE_OP, Schedule
 from tf_interop.graph.properties import GraphProperties, ShapeInference
 from tf_interop.graph.rewrite import rewrite_stages
 from tf_interop.graph.time_limit import check_time_limit, time_limit
 from tf_interop.graph.unit_node import UNIT_OP
 from tf_interop.graph.view import GraphView
+from tf_interop.planning.always import group_always, leave_out_unmeasured
 from tf_interop.planning.check import check_stages
-from tf_interop.planning.from_profile import group_always, group_profiled, leave_out_unmeasured
 from tf_interop.planning.lookup import stages_from_plan
 from tf_interop.planning.types import GraphPlan, PlannedStage
-from tf_interop.profile.types import Profile
 from tf_interop.runtime.settings import Policy, Settings
 from tf_interop.runtime.unit_pass import make_units
 
@@ -100,9 +98,6 @@ def run_conv_stage_pass(
     nodes_to_preserve: Collection[str] = (),
     infer_output_shapes: ShapeInference | None = None,
     fetches: Collection[str] = (),
-    *,
-    allow_tf32: bool = True,
-    deterministic: bool = False,
 ) -> PassResult:
     """Runs the pass on one graph.
 
@@ -114,8 +109,6 @@ def run_conv_stage_pass(
         infer_output_shapes: shape inference, asked only where attributes say too little and the
             settings need shapes.
         fetches: what the graph is run for, names of nodes or tensors; none where that is not known.
-        allow_tf32: TensorFlow's switch for TF32.
-        deterministic: TensorFlow's switch for op determinism.
 
     Returns:
         The new graph and a report.
@@ -128,13 +121,11 @@ def run_conv_stage_pass(
     start = time.perf_counter()
     if _was_rewritten(graph_def, device_type):
         return PassResult(None, None)
-    with _without_garbage_collection(), time_limit(settings.pass_time_limit_s):
+    with _collection_pause, time_limit(settings.pass_time_limit_s):
         view = GraphView(graph_def)
-        profile = settings.profile_for(device_type)
-        needs_shapes = profile is not None or _has_batch_sizes(settings)
         found, refused = find_convolutions(
             view,
-            GraphProperties(view, infer_output_shapes if needs_shapes else None),
+            GraphProperties(view, infer_output_shapes if _has_batch_sizes(settings) else None),
             nodes_to_preserve=nodes_to_preserve,
             fetches=fetches,
         )
@@ -173,11 +164,9 @@ def run_conv_stage_pass(
         else:
             taken = convolutions
             if settings.policy is Policy.ALWAYS:
-                taken, unmeasured = leave_out_unmeasured(convolutions, profile, device_type)
+                taken, unmeasured = leave_out_unmeasured(convolutions, device_type)
                 refusals += unmeasured
-            stages = _plan_stages(
-                settings, profile, view, taken, allow_tf32=allow_tf32, deterministic=deterministic
-            )
+            stages = _plan_stages(settings, view, taken)
             rewritten = None
             if stages:
                 check_time_limit()
@@ -191,7 +180,7 @@ def run_conv_stage_pass(
                 # Of all of them: with this plan in place of the policy, none is left out.
                 plan=GraphPlan(fingerprint_convolutions(convolutions), len(convolutions), stages),
                 milliseconds=0.0,
-                why_unchanged="" if stages else _why_no_stages(settings, device_type, taken),
+                why_unchanged="" if stages else _why_no_stages(settings, taken),
             )
         check_time_limit()
     milliseconds = (time.perf_counter() - start) * 1e3
@@ -218,18 +207,48 @@ def _schedules(stage: PlannedStage) -> list[Schedule[str]]:
     return [Schedule(each.batch_size, each.stage) for each in stage.schedules]
 
 
-@contextlib.contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    # The pass makes many objects and no cycles. The collections that this sets off walk all of
-    # TensorFlow's objects and took a third of the time for a graph of 15,000 nodes.
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
+class _CollectionPause:
+    """Keeps garbage from being collected while some pass runs.
+
+    A pass makes many objects and no cycles. The collections that this sets off walk all of
+    TensorFlow's objects and took 40 percent of the time for a graph of 6,000 nodes.
+
+    The threshold is set and not `gc.disable`, which programs use themselves: what they set while a
+    pass runs stays.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._depth = 0  # guarded by _lock
+        self._thresholds = gc.get_threshold()  # as they were before the first pass began
+        os.register_at_fork(after_in_child=self._end_in_child)
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._depth == 0:
+                self._thresholds = gc.get_threshold()
+                gc.set_threshold(0)
+            self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._depth -= 1
+            if self._depth == 0:
+                self._restore()
+
+    def _restore(self) -> None:
+        if gc.get_threshold()[0] == 0:
+            gc.set_threshold(*self._thresholds)
+
+    def _end_in_child(self) -> None:
+        # The threads that run a pass are not there.
+        self._lock = threading.Lock()
+        if self._depth:
+            self._depth = 0
+            self._restore()
+
+
+_collection_pause = _CollectionPause()
 
 
 def _was_rewritten(graph_def: graph_pb2.GraphDef, device_type: str) -> bool:
@@ -254,51 +273,23 @@ def _is_on(device: str, device_type: str) -> bool:
 
 def _plan_stages(
     settings: Settings,
-    profile: Profile | None,
     view: GraphView,
     convolutions: tuple[ConvolutionNode, ...],
-    *,
-    allow_tf32: bool,
-    deterministic: bool,
 ) -> tuple[PlannedStage, ...]:
     if not convolutions:
         return ()
     if settings.policy is Policy.ALWAYS:
         return group_always(convolutions, Independence(view, convolutions))
-    if settings.plan is not None:
-        try:
-            return stages_from_plan(settings.plan, convolutions)
-        except PlanError:
-            if profile is None:
-                raise
-    if profile is not None:
-        return group_profiled(
-            convolutions,
-            Independence(view, convolutions),
-            profile,
-            merge_keys=find_merge_keys(view, convolutions),
-            allow_tf32=allow_tf32,
-            deterministic=deterministic,
-        )
-    return ()
+    return () if settings.plan is None else stages_from_plan(settings.plan, convolutions)
 
 
-def _why_no_stages(
-    settings: Settings, device_type: str, convolutions: tuple[ConvolutionNode, ...]
-) -> str:
+def _why_no_stages(settings: Settings, convolutions: tuple[ConvolutionNode, ...]) -> str:
     if not convolutions:
         return "every convolution was refused"
-    if settings.plan is not None:
-        return "the plan leaves this graph as it is"
-    if settings.profile_for(device_type) is not None:
-        return "the profile holds no stage of this graph that wins"
-    if settings.profile is not None:
-        backend = settings.profile.device.backend
-        return f"the profile is of backend '{backend}', which does not run on a {device_type}"
-    return NOTHING_TO_PLAN_FROM
+    return NOTHING_TO_PLAN_FROM if settings.plan is None else "the plan leaves this graph as it is"
 
 
 NOTHING_TO_PLAN_FROM = (
-    "policy 'profiled' makes a stage only where a plan or a profile says that it wins, and "
-    "neither was given; pass plan= or profile= to tf_interop.enable(), or policy='always'"
+    "policy 'profiled' makes only what a plan names, and none was given; pass plan= to "
+    "tf_interop.enable(), or policy='always'"
 )

@@ -16,7 +16,7 @@ from typing import Any
 
 from tf_interop import tensorflow_internals
 from tf_interop.convolution import Shape
-from tf_interop.errors import LibraryError
+from tf_interop.errors import LibraryError, TimeLimitError
 from tf_interop.library_file import find_library_file
 
 LIBRARY_NAME = "libtf_interop.so"
@@ -33,14 +33,14 @@ _GRAPH, _TEXT = ctypes.c_void_p, ctypes.c_char_p
 # By function the types of its arguments, then of its result.
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "TfiRegisterPlugin": (_TEXT, _TEXT),
-    "TfiSetPass": (ctypes.c_void_p, ctypes.c_void_p, None),
+    "TfiSetPass": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_double, None),
     "TfiGraphData": (_GRAPH, ctypes.c_void_p),
     "TfiGraphSize": (_GRAPH, ctypes.c_size_t),
     "TfiGraphDeviceType": (_GRAPH, _TEXT),
     "TfiGraphNodesToPreserve": (_GRAPH, _TEXT),
     "TfiGraphFetches": (_GRAPH, _TEXT),
     "TfiOutputProperties": (_GRAPH, _TEXT, _SINK_TYPE, ctypes.c_int),
-    "TfiSetResult": (_GRAPH, _TEXT, ctypes.c_size_t, None),
+    "TfiSetResult": (_GRAPH, _TEXT, ctypes.c_size_t, ctypes.c_int),
     "TfiSetWorkspaceLimit": (ctypes.c_int64, None),
     "TfiReadCounters": (_SINK_TYPE, None),
     "TfiRenameForOneDnn": (_TEXT, ctypes.c_size_t, ctypes.c_int, _SINK_TYPE, ctypes.c_int),
@@ -93,11 +93,20 @@ class HandedGraph:
 
     @property
     def serialized(self) -> bytes:
-        """The serialized GraphDef."""
+        """The serialized GraphDef.
+
+        Raises:
+            TimeLimitError: TensorFlow has stopped waiting for the pass.
+        """
         functions = self._library.functions
-        return ctypes.string_at(
-            functions.TfiGraphData(self._handle), functions.TfiGraphSize(self._handle)
-        )
+        data = functions.TfiGraphData(self._handle)
+        if data is None:
+            raise TimeLimitError(
+                "Expected Python's interpreter within 5 s, which another thread held. Do not wait "
+                "for TensorFlow while holding it: call asynchronous functions to their end before "
+                "tf.random.set_seed."
+            )
+        return ctypes.string_at(data, functions.TfiGraphSize(self._handle))
 
     @property
     def device_type(self) -> str:
@@ -130,8 +139,13 @@ class HandedGraph:
         return [tensorflow_internals.shape_of_tensor_properties(item) for item in collected]
 
     def set_result(self, serialized: bytes) -> None:
-        """Hands over the new graph, a serialized GraphDef."""
-        self._library.functions.TfiSetResult(self._handle, serialized, len(serialized))
+        """Hands over the new graph, a serialized GraphDef.
+
+        Raises:
+            TimeLimitError: TensorFlow has stopped waiting for the pass.
+        """
+        if not self._library.functions.TfiSetResult(self._handle, serialized, len(serialized)):
+            raise TimeLimitError("Expected the pass to end while TensorFlow waited for it.")
 
 
 class KernelLibrary:
@@ -158,17 +172,21 @@ class KernelLibrary:
         if error is not None:
             raise LibraryError(error.decode())
 
-    def set_pass(self, run: Callable[[HandedGraph], bool] | None) -> None:
+    def set_pass(
+        self, run: Callable[[HandedGraph], bool] | None, time_limit_s: float = 60.0
+    ) -> None:
         """Sets what Grappler calls for every graph that may hold a convolution.
 
         Args:
             run: returns whether it has set a result. It must not raise. It is called on a thread
                 of its own, so that signal handlers do not raise in it. None turns the plugin off.
+            time_limit_s: how long it may take; soon after that TensorFlow goes on without it.
         """
         self._run = run
         self.functions.TfiSetPass(
             None if run is None else ctypes.cast(self._callback, ctypes.c_void_p),
             ctypes.cast(ctypes.pythonapi.PyGILState_Check, ctypes.c_void_p),
+            time_limit_s,
         )
 
     def _call(self, handle: int) -> int:

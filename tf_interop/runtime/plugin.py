@@ -21,6 +21,8 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.errors import LibraryError
+from tf_interop.hardware_queues import ask_for_all_hardware_queues
+from tf_interop.measure.nvidia import has_nvidia_gpu
 from tf_interop.runtime.graph_pass import PassReport, run_conv_stage_pass
 from tf_interop.runtime.kernel_library import HandedGraph, KernelLibrary, load_kernel_library
 from tf_interop.runtime.settings import Settings
@@ -63,6 +65,7 @@ class Plugin:
         self._failures: collections.OrderedDict[str, int]
         self._failures = collections.OrderedDict()  # guarded by _lock
         self._register()
+        tensorflow_internals.call_before_graph_plugins(self._warn_of_plugin)
         # While the interpreter shuts down no thread may call into it any more.
         atexit.register(library.set_pass, None)
         # The child's copy of a lock may be held by a thread that it does not have.
@@ -128,11 +131,23 @@ class Plugin:
             if device_type == "GPU" and not self.library.build_info.cudnn_backend:
                 self.refused_device_types["GPU"] = "the library was built without the cudnn backend"
                 continue
+            if device_type == "GPU" and not has_nvidia_gpu():
+                # GPUs of other makers come with plugins that TensorFlow calls GPU, too.
+                self.refused_device_types["GPU"] = "there is no NVIDIA GPU with a driver"
+                continue
             try:
                 self.library.register_plugin(device_type)
                 self.device_types += (device_type,)
             except LibraryError as error:
                 self.refused_device_types[device_type] = str(error)
+
+    def _warn_of_plugin(self, path: str) -> None:
+        logging.warning(
+            "%s is a graph plugin, and tf_interop has one for %s. TensorFlow takes one for a "
+            "device type and ends the process at a second: load that plugin before tf_interop.",
+            path,
+            " and ".join(self.device_types) or "no device type",
+        )
 
     def _renew_locks(self) -> None:
         self._change_lock = threading.Lock()
@@ -141,7 +156,7 @@ class Plugin:
     def _update_pass(self) -> None:
         # With the lock held: else what one thread turned off another could find on, or the reverse.
         is_needed = self._settings.can_make_stages or self._observers
-        self.library.set_pass(self._run if is_needed else None)
+        self.library.set_pass(self._run if is_needed else None, self._settings.pass_time_limit_s)
 
     def _run(self, handed: HandedGraph) -> bool:
         """Called by Grappler. Returns whether a new graph was handed back. Never raises."""
@@ -155,6 +170,10 @@ class Plugin:
             # Graphs of tf.data and of Sessions come whatever the option says since they were made.
             if not settings.can_make_stages or tensorflow_internals.are_plugins_turned_off():
                 return False
+            if device_type == "GPU" and tensorflow_internals.has_pluggable_gpu():
+                raise LibraryError(
+                    "Expected a GPU of NVIDIA, got a pluggable device, which cuDNN does not run on."
+                )
             result = run_conv_stage_pass(
                 graph_def,
                 settings,
@@ -162,8 +181,6 @@ class Plugin:
                 handed.nodes_to_preserve,
                 handed.infer_output_shapes,
                 handed.fetches,
-                allow_tf32=tensorflow_internals.is_tf32_on(),
-                deterministic=tensorflow_internals.is_op_determinism_on(),
             )
             if result.graph_def is not None:
                 handed.set_result(result.graph_def.SerializeToString(deterministic=True))
@@ -222,5 +239,7 @@ def get_plugin() -> Plugin:
     global _plugin
     with _plugin_lock:
         if _plugin is None:
+            if too_late := ask_for_all_hardware_queues():
+                logging.warning("%s", too_late)
             _plugin = Plugin(load_kernel_library())
         return _plugin

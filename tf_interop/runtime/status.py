@@ -136,7 +136,11 @@ def status() -> Status:
     elif not plugin.device_types:
         is_on, why_off = False, "the plugin could not be registered"
     elif not plugin.settings.can_make_stages:
-        why_off = f"nothing is rewritten: {NOTHING_TO_PLAN_FROM}"
+        if any(report.plan.changes_graph for report in plugin.reports):
+            # As after a call of Keras with the callback.
+            why_off = "graphs were rewritten under settings that hold no more, and none is now"
+        else:
+            why_off = f"nothing is rewritten: {NOTHING_TO_PLAN_FROM}"
     return Status(
         is_on=is_on,
         why_off=why_off,

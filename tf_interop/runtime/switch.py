@@ -13,14 +13,12 @@ import tensorflow as tf
 from absl import logging
 
 from tf_interop import tensorflow_internals
-from tf_interop.errors import ForeignProfileError, LibraryError
+from tf_interop.errors import LibraryError
 from tf_interop.graph.xla_functions import xla_auto_clustering
-from tf_interop.measure.device import running_device, this_cpu
+from tf_interop.measure.device import this_cpu
 from tf_interop.measure.nvidia import has_nvidia_gpu
 from tf_interop.planning.file import load_plan
 from tf_interop.planning.types import Plan
-from tf_interop.profile.file import load_profile
-from tf_interop.profile.types import Profile, why_foreign
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.settings import DEFAULT_PASS_TIME_LIMIT_S, Policy, Settings
 
@@ -29,8 +27,6 @@ def enable(
     policy: str = "profiled",
     *,
     plan: Plan | str | os.PathLike[str] | None = None,
-    profile: Profile | str | os.PathLike[str] | None = None,
-    allow_foreign_profile: bool = False,
     pass_time_limit_s: float = DEFAULT_PASS_TIME_LIMIT_S,
     workspace_limit_mb: int | None = None,
 ) -> None:
@@ -42,15 +38,10 @@ def enable(
     pipelines that have run keep their graphs.
 
     Args:
-        policy: `"profiled"` makes only stages that `plan` names or `profile` says win; with
-            neither, nothing is rewritten. `"always"` puts every convolution on a GPU into a stage,
-            where independent ones share one, and makes every unit on a CPU narrow, faster or not.
+        policy: `"profiled"` makes only what `plan` names; without one, nothing is rewritten.
+            `"always"` puts every convolution on a GPU into a stage, where independent ones share
+            one, and makes every unit on a CPU narrow, faster or not.
         plan: a plan or its file, for the policy `"profiled"`.
-        profile: a profile or its file, for the policy `"profiled"`; used for graphs that the plan
-            does not hold.
-        allow_foreign_profile: whether the profile may be of another device or cuDNN version than
-            those of this process. What wins there may lose here, and algorithms that this cuDNN
-            does not have are replaced.
         pass_time_limit_s: how long the pass may take for one graph, in seconds. A graph that it
             takes longer for stays as it is, and `status()` says so.
         workspace_limit_mb: what the workspaces of one stage may take together, in MiB; a stage
@@ -59,17 +50,14 @@ def enable(
             `TF_CUDNN_WORKSPACE_LIMIT_IN_MB`, holds beside it.
 
     Raises:
-        ValueError: the policy is unknown, or does not go with a plan or profile, or a limit is
-            negative or the time limit 0.
+        ValueError: the policy is unknown, or does not go with a plan, or a limit is negative or the
+            time limit 0.
         PlanError: the plan file cannot be read.
-        ProfileError: the profile file cannot be read, or is of another device or cuDNN version.
         LibraryError: the compiled library is missing or does not fit this TensorFlow.
     """
     settings = make_settings(
         policy,
         plan=plan,
-        profile=profile,
-        allow_foreign_profile=allow_foreign_profile,
         pass_time_limit_s=pass_time_limit_s,
         workspace_limit_mb=workspace_limit_mb,
     )
@@ -91,7 +79,7 @@ def enable(
         logging.warning(
             "tf_interop is on. Keras compiles models with XLA where a GPU is present, and XLA "
             "leaves nothing to it: compile with jit_compile=False, or use "
-            "tf_interop.keras.ConvStages."
+            "tf_interop.keras.ConvStages. XLA may be faster: compare with tf-interop benchmark."
         )
 
 
@@ -111,19 +99,17 @@ def make_settings(
     policy: str,
     *,
     plan: Plan | str | os.PathLike[str] | None = None,
-    profile: Profile | str | os.PathLike[str] | None = None,
-    allow_foreign_profile: bool = False,
     pass_time_limit_s: float = DEFAULT_PASS_TIME_LIMIT_S,
     workspace_limit_mb: int | None = None,
 ) -> Settings:
-    """Checks the arguments of `enable` and reads the files that they name; raises as it does."""
+    """Checks the arguments of `enable` and reads the plan's file; raises as it does."""
     policies = [each.value for each in Policy]
     if policy not in policies:
         raise ValueError(f"Expected policy to be one of {policies}, got {policy!r}.")
-    if policy == Policy.ALWAYS.value and (plan is not None or profile is not None):
+    if policy == Policy.ALWAYS.value and plan is not None:
         raise ValueError(
-            "Expected no plan and no profile with policy 'always', which looks at neither. "
-            "Leave them out, or use policy 'profiled'."
+            "Expected no plan with policy 'always', which looks at none. Leave it out, or use "
+            "policy 'profiled'."
         )
     if not pass_time_limit_s > 0:
         raise ValueError(
@@ -135,20 +121,10 @@ def make_settings(
             f"Expected workspace_limit_mb to be at least 0, got {workspace_limit_mb}. 0 has every "
             "stage run with what needs least."
         )
-    loaded = profile if profile is None or isinstance(profile, Profile) else load_profile(profile)
-    if loaded is not None and not allow_foreign_profile:
-        check_fits_this_process(loaded)
     loaded_plan = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
     if loaded_plan is not None and (difference := why_tuned_elsewhere(loaded_plan)):
         logging.warning("%s", difference)
-    return Settings(
-        Policy(policy),
-        loaded_plan,
-        loaded,
-        allow_foreign_profile,
-        pass_time_limit_s,
-        workspace_limit_mb,
-    )
+    return Settings(Policy(policy), loaded_plan, pass_time_limit_s, workspace_limit_mb)
 
 
 def why_tuned_elsewhere(plan: Plan) -> str:
@@ -176,21 +152,3 @@ def why_tuned_elsewhere(plan: Plan) -> str:
         f"The plan was tuned on {expected}, and this process has {found}. What was faster there "
         "may be slower here: tune here."
     )
-
-
-def check_fits_this_process(profile: Profile) -> None:
-    """Refuses a profile of another device than that which TensorFlow will run convolutions on.
-
-    That is the first GPU that CUDA shows this process, or the CPU where there is none, or where
-    TensorFlow was built without CUDA or was told to use no GPU.
-
-    Raises:
-        ProfileError: the profile is of another device or cuDNN version.
-    """
-    gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
-    difference = why_foreign(profile.device, gpu or this_cpu())
-    if difference is not None:
-        raise ForeignProfileError(
-            f"Expected a profile of what this process runs on, got one of another: {difference}.",
-            "anew here",
-        )
