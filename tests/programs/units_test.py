@@ -283,6 +283,6 @@ def test_the_status_tells_of_narrow_units() -> None:
     [report] = status.graphs
     assert report.unit_count == status.unit_node_count == len(report.plan.narrow_units) > 1
     assert report.unit_op_count > report.unit_count
-    assert "narrow units" in str(status)
+    assert f"{report.unit_count} of {report.unit_count} narrow" in str(status)
     # What was made narrow is not looked at again.
     assert report.plan.stages == ()

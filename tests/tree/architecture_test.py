@@ -70,10 +70,12 @@ def test_the_core_knows_nothing_of_tensorflow() -> None:
 # Whoever adds to this makes the next version of TensorFlow harder.
 PRIVATE_MODULES = {
     *("eager.context", "framework.config", "framework.kernels", "framework.op_def_registry"),
-    *("grappler.cluster", "grappler.tf_optimizer", "ops.handle_data_util"),
+    *("framework.load_library", "grappler.cluster", "grappler.tf_optimizer"),
+    "ops.handle_data_util",
 }
 PRIVATE_HEADERS = {
     "tensorflow/c/experimental/grappler/grappler.h",
+    "tensorflow/core/grappler/grappler_item.h",
     "tensorflow/core/grappler/optimizers/custom_graph_optimizer_registry.h",
 }
 
