@@ -246,6 +246,31 @@ def test_images_may_come_from_outside() -> None:
     assert "AddV2" in ops
 
 
+def test_an_operand_of_one_image_from_outside_is_for_all_images() -> None:
+    """Split with the images, it would not agree with them about the batch, and nothing is split."""
+    one = np.full((1, 6, 6, CHANNELS), 2.0, np.float32)
+
+    def layers(images: tf.Tensor) -> tf.Tensor:
+        return conv(images) * tf.identity(v1.placeholder_with_default(one, one.shape, "one"))
+
+    view, [unit] = split(*graph_of(layers))
+    assert "Mul" in {view.ops[step] for step in unit.steps}
+    assert [view.names[source] for source, _ in unit.split] == ["images"]
+
+
+def test_a_constant_that_may_be_fed_is_none() -> None:
+    axes = "Mean/reduction_indices"
+    graph_def, result = graph_of(lambda images: tf.reduce_mean(conv(images), [1, 2]))
+    ops = []
+    for preserved in ([], [axes]):
+        view = GraphView(graph_def)
+        [unit] = find_split_units(
+            view, GraphProperties(view), nodes_to_preserve=[result, *preserved]
+        )
+        ops.append({view.ops[step] for step in unit.steps})
+    assert [each & {"Mean"} for each in ops] == [{"Mean"}, set()]
+
+
 def test_scales_go_along_and_are_made_once() -> None:
     def layers(images: tf.Tensor) -> tf.Tensor:
         return conv(images) * tf.math.rsqrt(tf.constant([0.5] * CHANNELS) + 0.25)

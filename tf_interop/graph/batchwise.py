@@ -35,7 +35,6 @@ class Operation:
         properties: GraphProperties,
         index: int,
         *,
-        images: Collection[int] = (),
         preserved: Collection[str] = (),
     ) -> None:
         """Prepares to look at a node.
@@ -44,11 +43,10 @@ class Operation:
             view: the graph.
             properties: the shapes of its tensors.
             index: the node.
-            images: nodes whose results are known to be images.
             preserved: names of nodes in whose place a Session may feed another value.
         """
         self._view, self._properties, self._index = view, properties, index
-        self._images, self._preserved = images, preserved
+        self._preserved = preserved
         self.attributes = view.nodes[index].attr
         self.input_count = len(view.fanins[index])
 
@@ -94,20 +92,14 @@ class Operation:
     def with_operands(self, images: Positions, others: Iterable[int]) -> Positions | None:
         """`images`, and those of `others` that have the first dimension of the result."""
         result = self.result
-        if result is None:
+        shapes = {position: self.shape(position) for position in others}
+        if result is None or None in shapes.values():
             return None
-        found = list(images)
-        for position in others:
-            source, _ = self._view.fanins[self._index][position]
-            shape = self.shape(position)
-            if shape is None:
-                return None
-            has_rank = len(shape) == len(result)
-            if source in self._images and not has_rank:
-                return None
-            if source in self._images or (has_rank and shape[:1] != (1,)):
-                found.append(position)
-        return tuple(found)
+        return images + tuple(
+            position
+            for position, shape in shapes.items()
+            if shape is not None and len(shape) == len(result) and shape[:1] != (1,)
+        )
 
 
 def _first(_: Operation) -> Positions:

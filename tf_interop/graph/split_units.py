@@ -201,10 +201,7 @@ class _Search:
         comes_in = [source in self._images for source, _ in fanins]
         if view.ops[index] not in CONVOLUTIONS and not any(comes_in):
             return None
-        node = Operation(
-            view, self._properties, index, images=self._images, preserved=self._preserved
-        )
-        images = node.images()
+        images = Operation(view, self._properties, index, preserved=self._preserved).images()
         if images is None or any(
             is_member and position not in images for position, is_member in enumerate(comes_in)
         ):
