@@ -212,8 +212,7 @@ USAGE = {
     "analyze ResNet50 --batch 0": "--batch",
     "analyze graph.pb --training": "training=True",
     "show plan.json --csv p.csv": "results of a benchmark, got a plan",
-    "plan my:net --batch 1,8 --training -o p.json":
-        "'--profile'. Make one with: tf-interop profile my:net --batch 1,8 --training",
+    "plan my:net -o p.json": "'--profile'",
     "plan M --profile p.json": "'-o'",
     "plan M --profile x -o p --memory much": "8GB",
     "plan M --profile x -o p --no-inference": "--training, got neither",

@@ -12,7 +12,6 @@ from tf_interop.cli.options import (
     SIZE,
     TIME,
     batches_option,
-    command_line,
     image_size_option,
     output_option,
     target_option,
@@ -66,15 +65,6 @@ def test_refuses_other_texts_by_the_options_name(
     result = CliRunner().invoke(_command, [option, value], obj={})
     assert result.exit_code == 2
     assert option in result.output and f"'{value}'" in result.output
-
-
-def test_a_command_for_the_same_model_says_what_is_not_as_usual() -> None:
-    options = {"batch_sizes": (1,), "inference": True, "training": False, "image_size": None}
-    assert command_line("plan", "x:y", options, "-o", "p") == "tf-interop plan x:y -o p"
-    options = {"batch_sizes": (1, 8), "inference": False, "training": True, "image_size": (32, 64)}
-    assert command_line("plan", "my net", options) == (
-        "tf-interop plan 'my net' --batch 1,8 --training --no-inference --image-size 32x64"
-    )
 
 
 def test_progress_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:

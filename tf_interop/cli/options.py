@@ -7,9 +7,8 @@ import inspect
 import os
 import pathlib
 import re
-import shlex
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -126,27 +125,6 @@ option = functools.partial(click.option, show_default=True)
 def count_option(*names: str, default: int, least: int = 0, **settings: Any) -> Decorator:
     """A number of something, of which there may be `least` or more."""
     return option(*names, default=default, type=click.IntRange(min=least), **settings)
-
-
-def command_line(command: str, model: str, options: Mapping[str, Any], *more: str) -> str:
-    """A command that does to a model what it was asked to do before, for a shell.
-
-    Args:
-        command: such as `plan`.
-        model: what names it.
-        options: of the command that was given, as far as they are known.
-        *more: what follows.
-    """
-    words = ["tf-interop", command, model]
-    if options.get("batch_sizes") not in (None, (1,)):
-        words += ["--batch", ",".join(map(str, options["batch_sizes"]))]
-    if options.get("training"):
-        words.append("--training")
-    if not options.get("inference", True):
-        words.append("--no-inference")
-    if options.get("image_size") is not None:
-        words += ["--image-size", "x".join(map(str, options["image_size"]))]
-    return shlex.join([*words, *more])
 
 
 def described_by(paragraph: str) -> Decorator:

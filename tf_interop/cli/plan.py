@@ -13,7 +13,6 @@ from tf_interop.cli.options import (
     SIZE,
     allow_foreign_profile_option,
     batches_option,
-    command_line,
     image_size_option,
     inference_option,
     model_argument,
@@ -24,64 +23,13 @@ from tf_interop.cli.options import (
     training_option,
 )
 from tf_interop.cli.progress import work_on_model
-from tf_interop.convolution import ConvolutionKind, batch_size_of
 from tf_interop.errors import ProfileError
 from tf_interop.planning.file import save_plan
 from tf_interop.planning.show import predicted, show_plan, summarize_graph
-from tf_interop.planning.types import GraphPlan, Plan
+from tf_interop.planning.types import Plan
 from tf_interop.profile.file import load_profile
-from tf_interop.profile.types import Profile
 
 # TensorFlow is imported only once it is known that there is a model to trace.
-
-
-class _ProfileOption(click.Option):
-    """`--profile`, which says how to make one."""
-
-    def process_value(self, ctx: click.Context, value: Any) -> Any:
-        """Refuses that it is missing, with the command that measures what is asked for."""
-        try:
-            return super().process_value(ctx, value)
-        except click.MissingParameter as error:
-            # What was given has been read before what is missing.
-            how = f"Make one with: {_profile_command(ctx.params)}"
-            raise click.MissingParameter(how, ctx, self) from error
-
-
-def _profile_command(
-    planned: dict[str, Any], path: pathlib.Path | str = "profile.json", backend: str = ""
-) -> str:
-    """The command that measures what is to be planned, by the options of the one that plans.
-
-    `backend` is that of the profile that `path` holds already, and empty where there is none.
-    """
-    switches: list[str] = []
-    if backend == "host":
-        switches = ["--backend", "host"]
-    elif not planned.get("allow_tf32", True):
-        switches = ["--tf32", "off"]
-    model = planned.get("model") or "MODEL"
-    return command_line("profile", model, planned, *switches, "-o", str(path))
-
-
-def describe_profile(profile: Profile) -> str:
-    """What a profile was measured of, as far as that can be told from its convolutions."""
-    configurations = {each.configuration for each in profile.algorithms}
-    if not configurations:
-        return "no convolution"
-    sizes = sorted({size for each in configurations if (size := batch_size_of([each]))})
-    is_backward = any(each.kind is not ConvolutionKind.FORWARD for each in configurations)
-    parts = [
-        f"{len(configurations)} convolutions",
-        f"batch {', '.join(map(str, sizes))}",
-        "some of training" if is_backward else "none of training's backward half",
-    ]
-    if profile.device.backend == "cudnn":
-        switches = sorted({each.tf32 for each in profile.algorithms}, reverse=True)
-        parts += ["with TF32" if switch else "without TF32" for switch in switches]
-    if not profile.deterministic_part.algorithms:
-        parts.append("no algorithm that gave the same bits twice")
-    return ", ".join(parts)
 
 
 @command(
@@ -97,7 +45,6 @@ plan ResNet50 --profile profile.json --for 9.0 -o plan.json
 @model_argument
 @profile_option(
     "What tf-interop profile measured of MODEL with these batch sizes.",
-    cls=_ProfileOption,
     required=True,
 )
 @output_option(
@@ -123,10 +70,7 @@ plan ResNet50 --profile profile.json --for 9.0 -o plan.json
     "determinism asks for.",
 )
 @allow_foreign_profile_option
-@click.pass_context
 def plan(
-    context: click.Context,
-    /,
     model: str,
     profile_path: pathlib.Path,
     output_path: pathlib.Path,
@@ -156,29 +100,16 @@ def plan(
         ]
     graphs = tuple(graph for each in plans for graph in each.graphs)
     made = Plan(graphs, made_with=plans[0].made_with | {"model": model})
-    # Of another model, image size or dtype, or not measured to its end, is what cannot be told.
-    has = f"The profile has {describe_profile(profile)}."
-    lacking = [has if _unmeasured_count(graph) else "" for graph in graphs]
-    is_elsewhere = options["target"] is not None or options["allow_foreign_profile"]
-    where = f" on {profile.device.name}" if is_elsewhere else ""
-    how = _profile_command(context.params, profile_path, profile.device.backend)
-    how_to_measure = f"Measure{where}: {how}"
     if not any(map(predicted, graphs)):
         raise ProfileError(
             f"Expected a profile of '{model}', got '{profile_path}', which holds none of its "
-            f"convolutions. {has}\n{how_to_measure}"
+            "convolutions. Make one with tf-interop profile and the options for the model that were "
+            "given here."
         )
     save_plan(made, output_path)
 
     def show() -> None:
-        show_plan(made, Console(), lacking)
-        if any(lacking):
-            # Not wrapped as the rest is: it is there to be copied.
-            click.echo(how_to_measure)
+        show_plan(made, Console())
         click.echo(f"{output_path}: {sum(len(graph.stages) for graph in graphs)} stages")
 
     return Result({"plan": str(output_path), "graphs": [*map(summarize_graph, graphs)]}, show)
-
-
-def _unmeasured_count(graph: GraphPlan) -> int:
-    return graph.prediction.unmeasured_count if graph.prediction else 0
