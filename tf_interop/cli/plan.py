@@ -103,8 +103,7 @@ def plan(
     if not any(map(predicted, graphs)):
         raise ProfileError(
             f"Expected a profile of '{model}', got '{profile_path}', which holds none of its "
-            "convolutions. Make one with tf-interop profile and the options for the model that were "
-            "given here."
+            "convolutions. Make one with tf-interop profile, with the same options."
         )
     save_plan(made, output_path)
 

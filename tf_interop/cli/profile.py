@@ -13,7 +13,6 @@ from tf_interop.cli.options import (
     TIME,
     Text,
     batches_option,
-    command_line,
     count_option,
     image_size_option,
     inference_option,
@@ -225,10 +224,7 @@ def profile(
             why = outcome.end.value
             click.echo(f"Ended because {why}.{left} The same command goes on from here.")
         if outcome.end in (End.FINISHED, End.OUT_OF_TIME):
-            target = () if options["target"] is None else ("--for", options["target"])
-            more = ("--profile", str(output_path), *target, "-o", "plan.json")
-            for model in dict.fromkeys("MODEL" if m.endswith(".json") else m for m in models):
-                click.echo(f"Next: {command_line('plan', model, options, *more)}")
+            click.echo(f"Next: tf-interop plan --profile {output_path}, with the same options")
 
     return Result(document, show, exit_code)
 

@@ -40,14 +40,12 @@ _ANY = "any"
 _MOST_UNITS = 20
 
 
-def show_plan(plan: Plan, console: Console, lacking: Sequence[str] | None = None) -> None:
+def show_plan(plan: Plan, console: Console) -> None:
     """Prints a table of the graphs that were planned, and what each gains or lacks, and why.
 
     Args:
         plan: any plan.
         console: where to print.
-        lacking: what the profile lacks of each graph, as a sentence; empty where it lacks nothing.
-            None where that is not known.
     """
     planned = [graph for graph in plan.graphs if graph.measured is None]
     if planned:
@@ -58,8 +56,8 @@ def show_plan(plan: Plan, console: Console, lacking: Sequence[str] | None = None
             "column measured\nis the share of us that was; the rest is modelled. Memory: outputs "
             "of convolutions, workspaces.",
         )
-    for graph, what in zip(plan.graphs, lacking or [""] * len(plan.graphs), strict=True):
-        for line in _remarks(graph, what):
+    for graph in plan.graphs:
+        for line in _remarks(graph):
             print_on(console, f"{name_graph(graph)}: {line}")
 
 
@@ -202,13 +200,12 @@ def _measured_share(graph: GraphPlan, prediction: GraphPrediction) -> float | No
     return max(0.0, 1 - modelled_us / prediction.latency_us)
 
 
-def _remarks(graph: GraphPlan, lacking: str = "") -> Iterator[str]:
+def _remarks(graph: GraphPlan) -> Iterator[str]:
     """What tuning gained, what was not measured of a graph, and why there is no stage."""
     if graph.prediction is not None and graph.prediction.unmeasured_count:
         yield (
             f"{_incomplete(graph)}. What is not in the profile is in no stage and in none of these "
-            "values. "
-            + (lacking or "Profile the model with this mode and this batch size to plan them.")
+            "values. Profile the model with this mode and this batch size to plan them."
         )
     if graph.measured is not None:
         yield f"{verdict(graph)} {doubt(graph)}".rstrip()
