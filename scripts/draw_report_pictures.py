@@ -140,7 +140,7 @@ def simulated_algorithms(
             latency_us=latency_us,
             spread_us=0.01 * latency_us,
             workspace_bytes=outputs * workspace,
-            relative_error=None,
+            relative_error=0.0,
             deterministic=True,
             kernels=(kernel,),
             source=SIMULATED,

@@ -82,7 +82,7 @@ def make_algorithm(
     latency_us: float = 12.5,
     spread_us: float = 0.25,
     workspace_bytes: int = 4096,
-    relative_error: float | None = 3.0e-4,
+    relative_error: float = 3.0e-4,
     deterministic: bool = True,
     kernels: tuple[KernelMeasurement, ...] = (KERNEL,),
 ) -> AlgorithmMeasurement:

@@ -102,6 +102,9 @@ class Backend {
                          const PrepareOptions& options,
                          std::shared_ptr<const PreparedConvolution>* prepared) = 0;
 
+  // Forgets what was prepared and nobody holds. None of it may be running.
+  virtual void ForgetPrepared() {}
+
   // The algorithms that may be able to compute `convolution`, each once, in the form that Prepare
   // accepts; without `allow_tf32` those that use it are left out. Whether one really can is for
   // Prepare to say.

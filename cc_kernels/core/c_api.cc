@@ -145,6 +145,7 @@ Status ToRequest(const TfiLane* lanes, size_t lane_count, StageRequest* request)
       step.name = "step " + std::to_string(steps.size() - 1);
       step.algorithm = from.algorithm;
       TF_INTEROP_RETURN_IF_ERROR(ToConvolution(from.convolution, &step.convolution));
+      request->images.push_back(from.image);
       if (from.sequential_algorithm != nullptr) {
         request->sequential_algorithms.emplace_back(from.sequential_algorithm);
       }

@@ -21,7 +21,7 @@ extern "C" {
 // ---- Python reads from here: plain C, without a preprocessor.
 
 // Changes with the meaning of anything below.
-#define TFI_CORE_VERSION 1
+#define TFI_CORE_VERSION 2
 
 // The sizes of a convolution; see tf_interop::Convolution.
 typedef struct TfiSizes {
@@ -51,6 +51,7 @@ typedef struct TfiStep {
   TfiConvolution convolution;
   const char* algorithm;             // pinned, or ""
   const char* sequential_algorithm;  // in the second sequence; null in all: what the stage ran
+  int32_t image;                     // steps with the same number read one; negative: its own
 } TfiStep;
 
 typedef struct TfiLane {
@@ -73,13 +74,10 @@ typedef struct TfiDescription {
 } TfiDescription;
 
 typedef struct TfiMeasureOptions {
-  int64_t warmup_runs;
+  double warmup_ms;
   int64_t repetitions;
-  int64_t cache_bytes;       // negative: the device's default
-  int64_t head_start_bytes;  // likewise
   int64_t workspace_limit_bytes;
-  double reference_limit_multiply_adds;  // the error is measured up to this size
-  uint64_t seed;                         // of the operands
+  int32_t warm_caches;
   int32_t allow_tf32;
   int32_t trace_kernels;
 } TfiMeasureOptions;
@@ -92,7 +90,7 @@ typedef struct TfiTime {
 // See tf_interop::Measurement.
 typedef struct TfiMeasurement {
   TfiTime time;
-  double relative_error;  // negative: not measured
+  double relative_error;
   int64_t workspace_bytes;
   int32_t is_deterministic;   // whether two runs gave the same bits
   int32_t reduces_precision;  // whether float operands may be rounded

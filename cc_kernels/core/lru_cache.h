@@ -46,6 +46,16 @@ class LruCache {
     return Insert(std::move(key), std::move(value), [](const Value&) { return false; });
   }
 
+  template <typename Predicate>
+  void ForgetIf(const Predicate& predicate) {
+    std::list<std::pair<const Key, Value>> forgotten;  // goes after the lock
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto next = entries_.begin(); next != entries_.end();) {
+      const auto entry = next++;
+      if (predicate(entry->second)) forgotten.splice(forgotten.begin(), entries_, entry);
+    }
+  }
+
  private:
   // Whether there is an entry of this key, which is the first one then. Requires mutex_.
   bool MoveToFront(const Key& key) {

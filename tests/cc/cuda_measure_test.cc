@@ -1,9 +1,16 @@
 // Measuring on the cudnn backend over the stand-ins for libcuda and libcudnn.
+// As headers of CUDA 13 do.
+#define cuEventElapsedTime cuEventElapsedTime_v2
+
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <functional>
+#include <future>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cc_kernels/core/measure/cuda_device.h"
 #include "cc_kernels/core/measure/timing.h"
@@ -25,14 +32,16 @@ class CudaMeasureTest : public testing::Test {
     setenv("TF_INTEROP_LIBCUPTI", PathOf(&FakeCupti).c_str(), 1);
 #endif
     ASSERT_TRUE(IsOk(OpenCudaDevice(&device_)));
-    options_.warmup_runs = 1;
+    options_.warmup_ms = 0;
     options_.repetitions = 3;
-    options_.cache_bytes = 1 << 16;
-    options_.head_start_bytes = 1 << 16;
+    options_.cold_bytes = 1 << 16;
   }
   void TearDown() override {
     EXPECT_EQ(FakeCudaCurrentContext(), nullptr) << "a context was left current";
     EXPECT_EQ(FakeCudaLiveAllocations(), 0) << "device memory was not freed";
+#ifdef TF_INTEROP_HAS_CUPTI
+    EXPECT_FALSE(FakeCuptiIsAttached()) << "it slows launches down";
+#endif
   }
 
   Status Measure(const Convolution& c, const std::string& algorithm, Measurement* measured) {
@@ -43,6 +52,13 @@ class CudaMeasureTest : public testing::Test {
   MeasureOptions options_;
   KeptProblem kept_;
 };
+
+#define NAME_OF(name) TF_INTEROP_NAME(name),
+
+TEST(CudaDriverTest, AsksForNoNameThatOlderDriversLack) {
+  const std::vector<std::string> names = {TF_INTEROP_CUDA_ENTRY_POINTS(NAME_OF)};
+  EXPECT_EQ(std::count(names.begin(), names.end(), "cuEventElapsedTime"), 1);
+}
 
 TEST_F(CudaMeasureTest, DescribesTheDevice) {
   DeviceDescription described;
@@ -61,6 +77,37 @@ TEST_F(CudaMeasureTest, DescribesTheDevice) {
   EXPECT_EQ(described.threads, 2048);
   EXPECT_EQ(described.blocks, 32);
   EXPECT_EQ(described.reserved_shared_memory_bytes, 1024);
+}
+
+TEST_F(CudaMeasureTest, KnowsWhetherTheDeviceWaitsForTheHost) {
+  const auto is_ahead = [&](const std::function<void()>& before_asking) {
+    bool ahead = false;
+    EXPECT_TRUE(IsOk(device_->StartTimer()));
+    EXPECT_TRUE(IsOk(device_->StopTimer()));
+    before_asking();
+    EXPECT_TRUE(IsOk(device_->IsStillAhead(&ahead)));
+    return ahead;
+  };
+  EXPECT_FALSE(is_ahead([&] { EXPECT_TRUE(IsOk(device_->Synchronize())); }));
+  std::promise<void> go_on;
+  FakeCudaEnqueue(static_cast<CUstream>(device_->stream()), [&] { go_on.get_future().wait(); });
+  EXPECT_TRUE(is_ahead([] {}));
+  go_on.set_value();
+  EXPECT_TRUE(IsOk(device_->Synchronize()));
+}
+
+TEST_F(CudaMeasureTest, ForgetsThePlansOfWhatWasMeasured) {
+  Measurement measured;
+  ResolvedAlgorithm resolved;
+  ASSERT_TRUE(IsOk(Measure(MakeConvolution(), "eng0", &measured)));
+  const int before = FakeCudnnCounts().live_descriptors;
+  Convolution other = MakeConvolution();
+  other.batch += 1;
+  CompleteSame(&other);
+  ASSERT_TRUE(IsOk(ResolveAlgorithm(device_.get(), other, "", options_, &resolved)));
+  EXPECT_GT(FakeCudnnCounts().live_descriptors, before);
+  ASSERT_TRUE(IsOk(Measure(other, resolved.algorithm, &measured)));
+  EXPECT_EQ(FakeCudnnCounts().live_descriptors, before);
 }
 
 #ifdef TF_INTEROP_HAS_CUPTI

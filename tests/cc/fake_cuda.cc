@@ -18,6 +18,9 @@
 #include <utility>
 #include <vector>
 
+// The name that all drivers have (libraries.h).
+#undef cuEventElapsedTime
+
 struct CUctx_st {
   CUdevice device = 0;
   CUcontext primary = nullptr;  // of the device; the context itself where it is that one
@@ -336,6 +339,13 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int)
     recording->changed.wait(lock, [&recording] { return recording->reached; });
   });
   return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuEventQuery(CUevent event) {
+  const std::shared_ptr<Recording> recording = LastRecording(event);
+  if (!recording) return CUDA_SUCCESS;
+  std::lock_guard<std::mutex> lock(recording->mutex);
+  return recording->reached ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult CUDAAPI cuEventElapsedTime(float* elapsed_ms, CUevent start, CUevent stop) {

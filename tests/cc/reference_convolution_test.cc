@@ -73,6 +73,9 @@ TEST(ReferenceConvolutionTest, BiasAndActivationsComeLast) {
   for (int i = 0; i < 5; ++i) {
     c.activation = static_cast<Activation>(i);
     EXPECT_EQ(Convolve(c, inputs), expected[i]) << ToString(c);
+    const float image = 2, filter[] = {-4, 1, 4}, bias[] = {1, 1, 1};
+    EXPECT_EQ(ConvolveAt(c, {&image, filter, bias}, {2, 0}),
+              (Values{expected[i][2], expected[i][0]}));
   }
   EXPECT_TRUE(std::isnan(Convolve(c, {{NAN}, inputs[1], inputs[2]})[0]));
 }
@@ -90,6 +93,15 @@ TEST(ReferenceConvolutionTest, GradientsAreTheAdjointsOfTheForwardConvolution) {
     EXPECT_EQ(a.size(), b.size());
     return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
   };
+  // The whole result, of which each element is also computed by itself.
+  const auto computed = [](Convolution c, const Values& first, const Values& second) {
+    const Values whole = Convolve(c, {first, second});
+    std::vector<int64_t> places(whole.size());
+    std::iota(places.begin(), places.end(), 0);
+    c.dtype = DataType::kDouble;
+    EXPECT_EQ(ConvolveAt(c, {first.data(), second.data()}, places), whole);
+    return whole;
+  };
   std::vector<Convolution> geometries = Geometries();
   for (const Convolution& c : VolumeGeometries()) geometries.push_back(c);
   for (Convolution c : geometries) {
@@ -99,11 +111,11 @@ TEST(ReferenceConvolutionTest, GradientsAreTheAdjointsOfTheForwardConvolution) {
       const Values image = draw(c.image_elements()), filter = draw(c.filter_elements());
       const Values gradient = draw(c.output_elements());
       c.kind = ConvolutionKind::kForward;
-      const double expected = product(gradient, Convolve(c, {image, filter}));
+      const double expected = product(gradient, computed(c, image, filter));
       c.kind = ConvolutionKind::kBackwardInput;
-      EXPECT_EQ(product(image, Convolve(c, {filter, gradient})), expected);
+      EXPECT_EQ(product(image, computed(c, filter, gradient)), expected);
       c.kind = ConvolutionKind::kBackwardFilter;
-      EXPECT_EQ(product(filter, Convolve(c, {image, gradient})), expected);
+      EXPECT_EQ(product(filter, computed(c, image, gradient)), expected);
     }
   }
 }

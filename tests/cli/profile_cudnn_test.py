@@ -49,7 +49,7 @@ ONE = ConfigurationList((ListedConvolution(TINY),))
 
 def _profile(folder: pathlib.Path, options: str = "", **environment: str) -> tuple[Profile, int]:
     """The profile after the command, and how much of it was measured by it."""
-    command = "profile list.json -o profile.json --backend cudnn --repetitions 1 --warmup-runs 0"
+    command = "profile list.json -o profile.json --backend cudnn --repetitions 1 --warmup 0"
     arguments = [*command.split(), *options.split()]
     ended = end_of(start_process(*arguments, folder=folder, **LIBRARIES, **environment))
     assert ended.returncode == 0, ended.stderr
@@ -68,7 +68,6 @@ def test_measures_every_algorithm_that_is_listed_once(tmp_path: pathlib.Path) ->
     assert measured_count == len(names) == len(set(names)) > 10
     assert all(name.startswith(("eng", "nchw+eng")) for name in names)
     for each in profile.algorithms:
-        assert each.relative_error is not None
         assert each.relative_error < 1e-5
     device = profile.device
     assert (device.backend, device.name, device.sm_count) == ("cudnn", "Invented GPU", 132)

@@ -126,7 +126,7 @@ class FakeBackend:
             failed = configuration, key.algorithm, options.allow_tf32, self.fails_kind
             return AlgorithmFailure(*failed, "no", "fake")
         latency_us = LATENCIES[key.algorithm]
-        return AlgorithmMeasurement(*key, latency_us, 0.1, 0, None, True, (), "fake")
+        return AlgorithmMeasurement(*key, latency_us, 0.1, 0, 0.0, True, (), "fake")
 
     def measure_stage(
         self,
@@ -134,6 +134,7 @@ class FakeBackend:
         options: MeasureOptions,
         *,
         sequential_algorithms: Sequence[str | None],
+        images: Sequence[int],
     ) -> StageMeasurement:
         name = "+".join(f"{NAMES[each.operation]} {each.algorithm}" for each in stage.steps)
         is_merged = any(lane.merged for lane in stage.lanes)

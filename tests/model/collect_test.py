@@ -171,6 +171,31 @@ def test_a_level_of_two_and_the_same_pair_are_one_stage() -> None:
     [stage] = _collect("branched_models:build_branches").stages
     origin = "branched_models:build_branches, batch 1, inference"
     assert stage.origins == (f"{origin}, level", f"{origin}, pair")
+    assert stage.images == (0, 0)
+
+
+def test_says_which_convolutions_of_a_stage_read_one_image() -> None:
+    image = tf.keras.Input((8, 8, 3))
+    first, second = (tf.keras.layers.Conv2D(4, 1)(image) for _ in range(2))
+    outputs = [tf.keras.layers.Conv2D(4, 3)(each) for each in (first, second, second)]
+    tf.keras.Model(image, outputs).save("images.keras")
+    levels = {"stage_sources": [StageSource.LEVELS]}
+    first_level, second_level = sorted(
+        _collect("images.keras", **levels).stages, key=lambda each: len(each.images)
+    )
+    assert first_level.images == (0, 0)
+    assert len(second_level.images) == 3
+    assert len(set(second_level.images)) == 2
+
+    training = _collect("images.keras", **levels, training=True, inference=False)
+    kinds = {
+        training.convolutions[place].configuration.kind
+        for stage in training.stages
+        for place, image in zip(stage.stage.operations, stage.images, strict=True)
+        if stage.images.count(image) > 1
+    }
+    assert ConvolutionKind.BACKWARD_FILTER in kinds
+    assert ConvolutionKind.BACKWARD_INPUT not in kinds
 
 
 def test_lists_what_could_be_merged() -> None:
@@ -219,7 +244,7 @@ def test_merges_what_reads_one_image(
     view, convolutions = make_graph(nodes, configurations={wider: WIDER})
     groups = [group for _, group in level_groups(convolutions, Independence(view, convolutions))]
     merged = stages_of_merges(groups, find_merge_keys(view, convolutions))
-    assert [stage.lanes for stage in merged] == stages
+    assert [stage.map(lambda node: node.configuration).lanes for stage in merged] == stages
 
 
 @pytest.mark.usefixtures("plugin_as_after_import")

@@ -257,8 +257,8 @@ def test_refuses_a_line_without_an_entry(path: pathlib.Path, line: bytes) -> Non
         (make_stage((SMALL, "FFT"), (SMALL, "GEMM"), **MERGING), "merged lane"),
         *((make_algorithm(latency_us=value), "latency_us") for value in (0.0, -1.0, INF, NAN)),
         *((make_stage((SMALL, None), latency_us=value), "latency_us") for value in (0.0, NAN)),
+        *((make_algorithm(relative_error=value), "relative_error") for value in (INF, NAN)),
         # Null would say that it is not known.
-        *((make_algorithm(relative_error=value), "finite") for value in (INF, NAN)),
         (make_algorithm(kernels=(dataclasses.replace(KERNEL, alu_utilization=NAN),)), "finite"),
     ],
 )

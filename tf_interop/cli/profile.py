@@ -156,7 +156,13 @@ profile list.json --budget 10m -o profile.json
     least=1,
     help="How often to time each algorithm and stage; the median counts.",
 )
-@count_option("--warmup-runs", default=3, help="Runs before that are not timed.")
+@count_option("--warmup", default=20, metavar="MS", help="How long runs are not timed, in ms.")
+@option(
+    "--caches",
+    type=click.Choice(["cold", "warm"]),
+    default="cold",
+    help="Whether each run finds its operands in memory, or in the caches.",
+)
 @count_option(
     "--workspace-limit",
     default=1024,
@@ -285,9 +291,10 @@ def _measure_into(
         algorithms=options["algorithms"],
         pair_algorithms=options["pair_algorithms"],
         measure=MeasureOptions(
-            warmup_runs=options["warmup_runs"],
+            warmup_ms=options["warmup"],
             repetitions=options["repetitions"],
             workspace_limit_bytes=options["workspace_limit"] << 20,
+            warm_caches=options["caches"] == "warm",
             allow_tf32=options["tf32"] == "on",
             trace_kernels=options["trace_kernels"],
         ),

@@ -55,26 +55,19 @@ class MeasureOptions:
     """How to measure; `cc_kernels/core/measure/timing.h` says what is done with it.
 
     Attributes:
-        warmup_runs: runs before the timed ones.
+        warmup_ms: how long runs are not timed, up to a minute.
         repetitions: timed runs, at least 1.
-        cache_bytes: what the copies of all operands have to exceed together; None for the device's
-            default (32 MiB on host, 64 MiB on cudnn).
-        head_start_bytes: memory that is filled before each timed run, to give the host time to
-            enqueue it; None for the device's default (none on host, 256 MiB on cudnn).
         workspace_limit_bytes: the most that one convolution may need.
-        reference_limit_multiply_adds: the error is measured up to this size.
-        seed: of the operands, which are normal with mean 0 and deviation 1.
+        warm_caches: whether operands are in the caches as far as these hold them, as after a run
+            just before; else they are in memory.
         allow_tf32: whether float convolutions may be computed in TF32.
         trace_kernels: whether GPU kernels are traced, in a run of their own.
     """
 
-    warmup_runs: int = 3
+    warmup_ms: float = 20
     repetitions: int = 20
-    cache_bytes: int | None = None
-    head_start_bytes: int | None = None
     workspace_limit_bytes: int = 1 << 30
-    reference_limit_multiply_adds: float = 2e8
-    seed: int = 0
+    warm_caches: bool = False
     allow_tf32: bool = True
     trace_kernels: bool = True
 
@@ -217,7 +210,7 @@ class Backend:
             latency_us=measured.time.median_us,
             spread_us=measured.time.spread_us,
             workspace_bytes=measured.workspace_bytes,
-            relative_error=None if error < 0 else error,
+            relative_error=error,
             deterministic=bool(measured.is_deterministic),
             kernels=tuple(
                 dataclasses.replace(kernel, time_share=elapsed_us / total_us)
@@ -232,6 +225,7 @@ class Backend:
         options: MeasureOptions,
         *,
         sequential_algorithms: Sequence[str | None] = (),
+        images: Sequence[int] = (),
     ) -> StageMeasurement | StageFailure:
         """Measures a stage on its lanes, beside the same steps in sequence.
 
@@ -244,6 +238,8 @@ class Backend:
             options: how to measure.
             sequential_algorithms: of each step, the algorithm that is fastest alone; None for the
                 backend's own choice. Empty: the stage's own.
+            images: of each step; those with the same number read one image. Empty: each has its
+                own, but for those of a merged lane.
 
         Raises:
             ValueError: the stage is not legal, a shape is not known, or the core has no such
@@ -253,7 +249,7 @@ class Backend:
         stage.validate()
         source = self._source(options)
         ffi = self._library.ffi
-        lanes, kept = to_lanes(ffi, stage, sequential_algorithms)
+        lanes, kept = to_lanes(ffi, stage, sequential_algorithms, images)
         measured = ffi.new("TfiStageMeasurement *")
         sm_counts = ffi.new("int32_t[]", len(stage.lanes))
         ran, sink = self._library.collect()
@@ -281,7 +277,7 @@ class Backend:
             sequential_us=measured.sequential.median_us,
             spread_us=measured.concurrent.spread_us + measured.sequential.spread_us,
             workspace_bytes=measured.workspace_bytes,
-            source=source,
+            source=source + (f", images={(*images,)}" if images else ""),
             sequential_algorithms=tuple(ran_in_sequence),
             granted_sm_counts=() if granted == asked else granted,
         )
@@ -302,11 +298,7 @@ class Backend:
         return make(self._library.ffi, "TfiConvolution *", convolution_fields(configuration))
 
     def _options(self, options: MeasureOptions) -> Any:
-        fields = {
-            name: -1 if value is None else value
-            for name, value in dataclasses.asdict(options).items()
-        }
-        return make(self._library.ffi, "TfiMeasureOptions *", fields)
+        return make(self._library.ffi, "TfiMeasureOptions *", dataclasses.asdict(options))
 
     def _kernel(self, name: Any, kernel: Any) -> tuple[KernelMeasurement, float]:
         measured = KernelMeasurement(

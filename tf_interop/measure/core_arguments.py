@@ -116,6 +116,7 @@ def to_lanes(
     ffi: Any,
     stage: Stage[ConvolutionConfiguration],
     sequential_algorithms: Sequence[str | None] = (),
+    images: Sequence[int] = (),
 ) -> tuple[Any, list[object]]:
     """The lanes of a stage as an array of `TfiLane`, and what has to live as long as it.
 
@@ -123,15 +124,18 @@ def to_lanes(
         ffi: of the library.
         stage: any stage.
         sequential_algorithms: one for each of its steps, or none.
+        images: likewise a number.
 
     Raises:
-        ValueError: a convolution is none of the core's, or there are not as many algorithms.
+        ValueError: a convolution is none of the core's, or there are not as many algorithms or
+            numbers.
     """
-    if len(sequential_algorithms) not in (0, len(stage.steps)):
-        raise ValueError(
-            f"Expected a sequential algorithm for none or all of {len(stage.steps)} steps, got "
-            f"{len(sequential_algorithms)}."
-        )
+    count = len(stage.steps)
+    for name, values in (("sequential algorithm", sequential_algorithms), ("image", images)):
+        if len(values) not in (0, count):
+            raise ValueError(
+                f"Expected a {name} for none or all of {count} steps, got {len(values)}."
+            )
     kept: list[object] = []
 
     def text(algorithm: str | None) -> Any:
@@ -139,6 +143,7 @@ def to_lanes(
         return kept[-1]
 
     sequential = iter(sequential_algorithms)
+    image = iter(images or (-1,) * count)
     lanes = []
     for lane in stage.lanes:
         steps = [
@@ -148,6 +153,7 @@ def to_lanes(
                 "sequential_algorithm": text(next(sequential))
                 if sequential_algorithms
                 else ffi.NULL,
+                "image": next(image),
             }
             for step in lane.steps
         ]

@@ -76,10 +76,12 @@ class StageJob:
     Attributes:
         key: of its entry: the stage, with an algorithm for each step, and whether TF32 is allowed.
         sequential_algorithms: what is fastest alone for each step, to compare with.
+        images: see `ListedStage`.
     """
 
     key: StageKey
     sequential_algorithms: tuple[str, ...]
+    images: tuple[int, ...]
 
 
 Job = AlgorithmKey | StageJob
@@ -288,7 +290,9 @@ class ProfileJobs:
             return []
         fastest = tuple(each[0].algorithm for each in alone)
         return [
-            StageJob(StageKey(stage.with_algorithms(choice), self._allow_tf32), fastest)
+            StageJob(
+                StageKey(stage.with_algorithms(choice), self._allow_tf32), fastest, listed.images
+            )
             for choice in self._choices(stage, alone)
         ]
 

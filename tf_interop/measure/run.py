@@ -159,7 +159,10 @@ class ProfileRun:
             self._take_measured(
                 job,
                 self._backend.measure_stage(
-                    job.key.stage, options, sequential_algorithms=job.sequential_algorithms
+                    job.key.stage,
+                    options,
+                    sequential_algorithms=job.sequential_algorithms,
+                    images=job.images,
                 ),
             )
             return
@@ -190,7 +193,7 @@ class ProfileRun:
         quick = dataclasses.replace(
             self._options.measure,
             allow_tf32=ran.tf32,
-            warmup_runs=0,
+            warmup_ms=0,
             repetitions=1,
             trace_kernels=False,
         )

@@ -17,6 +17,7 @@ from tensorflow.core.framework import graph_pb2
 from tf_interop import tensorflow_internals
 from tf_interop.convolution import (
     ConvolutionConfiguration,
+    ConvolutionKind,
     ConvolutionNode,
     has_known_shapes,
     multiply_adds,
@@ -35,7 +36,7 @@ from tf_interop.planning.types import Plan
 from tf_interop.profile.worklist import ConfigurationList, ListedConvolution, ListedStage
 from tf_interop.stage import Lane, Stage, Step
 
-_ConfigurationStage = Stage[ConvolutionConfiguration]
+_NodeStage = Stage[ConvolutionNode]
 
 
 class StageSource(enum.Enum):
@@ -130,7 +131,9 @@ def collect_graphs(
         PlanError: the plan is for none of the graphs.
     """
     origins_of: dict[ConvolutionConfiguration, list[str]] = {}
-    stages: dict[object, tuple[_ConfigurationStage, dict[str, None]]] = {}
+    stages: dict[
+        object, tuple[Stage[ConvolutionConfiguration], tuple[int, ...], dict[str, None]]
+    ] = {}
     notes: list[str] = []
     plan_errors: list[PlanError | None] = []
     for origin, graph_def in graphs:
@@ -154,9 +157,11 @@ def collect_graphs(
                 plan_errors.append(None)
             except PlanError as error:
                 plan_errors.append(error)
-        for stage, source in listed:
+        for of_nodes, source in listed:
+            stage = of_nodes.map(lambda node: node.configuration)
             if all(map(has_known_shapes, stage.operations)):
-                _, origins = stages.setdefault(_key_of(stage), (stage, {}))
+                images = _images_of(view, of_nodes.operations)
+                *_, origins = stages.setdefault(_key_of(stage), (stage, images, {}))
                 origins[f"{origin}, {source}"] = None
     if plan_errors and all(plan_errors):
         assert plan_errors[0] is not None
@@ -173,8 +178,8 @@ def collect_graphs(
             for configuration, origins in origins_of.items()
         ),
         stages=tuple(
-            ListedStage(stage.map(place_of.__getitem__), tuple(origins))
-            for stage, origins in stages.values()
+            ListedStage(stage.map(place_of.__getitem__), tuple(origins), images)
+            for stage, images, origins in stages.values()
         ),
         made_with={"tensorflow": tensorflow_internals.tensorflow_version()},
     )
@@ -204,17 +209,27 @@ def _trace(
             yield origin, optimize_graph(traced, options.compute_capability)
 
 
-def _stages_of_plan(
-    plan: Plan, found: Sequence[ConvolutionNode]
-) -> list[tuple[_ConfigurationStage, str]]:
-    configuration_of = {node.name: node.configuration for node in found}
+def _stages_of_plan(plan: Plan, found: Sequence[ConvolutionNode]) -> list[tuple[_NodeStage, str]]:
+    node_of = {node.name: node for node in found}
     planned = stages_from_plan(plan, found)
-    return [(each.stage.map(configuration_of.__getitem__), "plan") for each in planned]
+    return [(each.stage.map(node_of.__getitem__), "plan") for each in planned]
+
+
+def _images_of(view: GraphView, nodes: Sequence[ConvolutionNode]) -> tuple[int, ...]:
+    """Of each node the first one that reads the same image; empty where all images differ."""
+    first_of: dict[object, int] = {}
+    images: list[int] = []
+    for place, node in enumerate(nodes):
+        configuration = node.configuration
+        reads_image = configuration.kind is not ConvolutionKind.BACKWARD_INPUT
+        image = (view.fanins[node.index][0], configuration.layout) if reads_image else node.name
+        images.append(first_of.setdefault(image, place))
+    return tuple(images) if len(first_of) < len(images) else ()
 
 
 def _stages_of(
     view: GraphView, found: tuple[ConvolutionNode, ...], options: CollectOptions
-) -> Iterator[tuple[_ConfigurationStage, str]]:
+) -> Iterator[tuple[_NodeStage, str]]:
     """The stages to list of a graph, and where each comes from."""
     sources = options.stage_sources
     independence = Independence(view, found)
@@ -233,7 +248,7 @@ def _stages_of(
 
 def stages_of_merges(
     groups: Iterable[Sequence[ConvolutionNode]], merge_keys: Mapping[str, str]
-) -> Iterator[_ConfigurationStage]:
+) -> Iterator[_NodeStage]:
     """What could run as wider convolutions: by itself, and in one stage with the rest of its level.
 
     Args:
@@ -255,7 +270,7 @@ def stages_of_merges(
 
 def pairs_with_most_to_gain(
     convolutions: Sequence[ConvolutionNode], independence: Independence, at_most: int
-) -> list[_ConfigurationStage]:
+) -> list[_NodeStage]:
     """Distinct pairs of configurations that are independent somewhere in the graph.
 
     A pair saves at most the time of its smaller convolution, as often as it occurs.
@@ -265,12 +280,16 @@ def pairs_with_most_to_gain(
     kinds = [numbers.setdefault(node.configuration, len(numbers)) for node in convolutions]
     sizes = [multiply_adds(configuration) for configuration in numbers]
     gains: collections.Counter[tuple[int, int]] = collections.Counter()
-    for first, second in _independent_pairs(convolutions, independence):
-        low, high = sorted((kinds[first], kinds[second]))
+    examples: dict[tuple[int, int], tuple[int, int]] = {}
+    for pair in _independent_pairs(convolutions, independence):
+        first, second = sorted(pair, key=lambda place: kinds[place])
+        low, high = kinds[first], kinds[second]
         gains[low, high] += min(sizes[low], sizes[high])
+        examples.setdefault((low, high), (first, second))
     best = sorted(gains, key=lambda pair: (-gains[pair], pair))[:at_most]
-    configurations = list(numbers)
-    return [Stage.side_by_side(Step(configurations[kind]) for kind in pair) for pair in best]
+    return [
+        Stage.side_by_side(Step(convolutions[place]) for place in examples[each]) for each in best
+    ]
 
 
 def _independent_pairs(
@@ -284,16 +303,11 @@ def _independent_pairs(
             yield first, second
 
 
-def _stage_of_lanes(lanes: Iterable[Sequence[ConvolutionNode]]) -> _ConfigurationStage:
-    return Stage(
-        tuple(
-            Lane(tuple(Step(node.configuration) for node in lane), merged=len(lane) > 1)
-            for lane in lanes
-        )
-    )
+def _stage_of_lanes(lanes: Iterable[Sequence[ConvolutionNode]]) -> _NodeStage:
+    return Stage(tuple(Lane(tuple(map(Step, lane)), merged=len(lane) > 1) for lane in lanes))
 
 
-def _key_of(stage: _ConfigurationStage) -> object:
+def _key_of(stage: Stage[ConvolutionConfiguration]) -> object:
     """What tells stages apart: where nothing is pinned the order does not matter."""
     if stage != Stage.side_by_side(map(Step, stage.operations)):
         return stage

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
-from tf_interop.convolution import ConvolutionConfiguration, has_known_shapes
+from tf_interop.convolution import (
+    ConvolutionConfiguration,
+    ConvolutionKind,
+    has_known_shapes,
+)
 from tf_interop.errors import ProfileError
 from tf_interop.profile.check import check_configuration, check_stage
 from tf_interop.profile.entries import Count, PositiveCount
@@ -35,10 +40,13 @@ class ListedStage:
         stage: a step's operation is its convolution's place in the list. Where its algorithm is
             None, it is chosen from what was measured of the convolution alone.
         origins: where the stage comes from.
+        images: of each step the first one that reads the same image. Empty: each reads its own,
+            but for those of a merged lane.
     """
 
     stage: Stage[Count]
     origins: tuple[str, ...] = ()
+    images: tuple[Count, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,7 +91,27 @@ def _check_list(configurations: ConfigurationList) -> None:
                 f"Expected the place of one of {len(known)} convolutions, got {wrong[0]} at "
                 f"`{place}`"
             )
-        check_stage(each.stage.map(known.__getitem__), place)
+        stage = each.stage.map(known.__getitem__)
+        check_stage(stage, place)
+        if each.images and not _can_read(stage.operations, each.images):
+            raise ValueError(
+                f"Expected for each step the first one that reads an equal image, got "
+                f"{each.images} at `$.stages[{index}].images`"
+            )
+
+
+def _can_read(operations: Sequence[ConvolutionConfiguration], images: Sequence[int]) -> bool:
+    """Whether these convolutions can read one image where their numbers are the same."""
+
+    def same_image(first: int, other: int) -> bool:
+        pair = operations[first], operations[other]
+        reads_images = all(each.kind is not ConvolutionKind.BACKWARD_INPUT for each in pair)
+        return reads_images and len({(e.image_shape, e.dtype, e.layout) for e in pair}) == 1
+
+    return len(images) == len(operations) and all(
+        first == own or (first < own and images[first] == first and same_image(first, own))
+        for own, first in enumerate(images)
+    )
 
 
 LIST_FILE = VersionedFormat(

@@ -140,6 +140,10 @@ class CudnnBackend : public Backend {
     return outcome->status;
   }
 
+  void ForgetPrepared() override {
+    prepared_.ForgetIf([](const PrepareOutcome& each) { return each.prepared.use_count() == 1; });
+  }
+
   Status ListAlgorithms(const Convolution& convolution, AlgorithmScope scope, bool allow_tf32,
                         std::vector<std::string>* algorithms) override {
     ScopedContext scope_of_context(driver_, context_);

@@ -12,6 +12,10 @@
 
 #include "cc_kernels/core/status.h"
 
+// Headers of CUDA 13 rename it to cuEventElapsedTime_v2, which drivers older than CUDA 12.8 lack.
+#undef cuEventElapsedTime
+extern "C" CUresult CUDAAPI cuEventElapsedTime(float* elapsed_ms, CUevent start, CUevent stop);
+
 namespace tf_interop {
 
 // A function of a library: its name, and the pointer that it is to be found for.
@@ -87,6 +91,7 @@ std::vector<std::string> LibraryCandidates(const char* override_variable, const 
   X(cuEventCreate)                      \
   X(cuEventDestroy)                     \
   X(cuEventElapsedTime)                 \
+  X(cuEventQuery)                       \
   X(cuEventRecord)                      \
   X(cuMemsetD8Async)
 

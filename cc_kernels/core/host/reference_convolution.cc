@@ -96,6 +96,89 @@ void ForEachRun(const Convolution& c, const Visit& visit) {
   }
 }
 
+// Of one spatial dimension: an output position, a tap, and the image position that both lead to.
+struct Meeting {
+  int64_t output, tap, image;
+};
+
+// All products of which one element of the result is the sum.
+template <typename T>
+double SumAt(const Convolution& c, const T* first, const T* second, int64_t place) {
+  const bool is_filter = c.kind == ConvolutionKind::kBackwardFilter;
+  const bool is_forward = c.kind == ConvolutionKind::kForward;
+  const Strides image = ImageStrides(c), output = OutputStrides(c);
+  const int64_t channels = c.image_channels / c.group_count;
+  const int64_t filters = c.output_channels / c.group_count;
+
+  // Where the element is: in an output, in an image or, with taps for pixels, in a filter.
+  const Strides in_filter = {0, c.filter_height * c.filter_width * channels * c.output_channels,
+                             c.filter_width * channels * c.output_channels,
+                             channels * c.output_channels, c.output_channels};
+  const Strides& in = is_forward ? output : is_filter ? in_filter : image;
+  const int64_t k = is_filter ? place % c.output_channels : place / in.channel % c.output_channels;
+  const int64_t channel = place / in.channel % (is_filter ? channels : c.image_channels);
+  const int64_t group = is_forward || is_filter ? k / filters : channel / channels;
+  const int64_t batch = is_filter ? 0 : place / in.batch;
+  const auto meetings = [&](int64_t image_size, int64_t filter_size, int64_t output_size,
+                            int64_t stride, int64_t dilation, int64_t pad, int64_t in_stride) {
+    std::vector<Meeting> all;
+    const int64_t size = is_forward ? output_size : is_filter ? filter_size : image_size;
+    const int64_t at = place / in_stride % size;
+    ForEachPosition(image_size, filter_size, output_size, stride, dilation, pad,
+                    [&](int64_t position, int64_t tap, int64_t read) {
+                      if ((is_forward ? position : is_filter ? tap : read) != at) return;
+                      all.push_back({position, tap, read});
+                    });
+    return all;
+  };
+  const std::vector<Meeting> planes =
+      meetings(c.image_depth, c.filter_depth, c.output_depth, c.stride_depth, c.dilation_depth,
+               c.pad_front, in.depth);
+  const std::vector<Meeting> rows =
+      meetings(c.image_height, c.filter_height, c.output_height, c.stride_height, c.dilation_height,
+               c.pad_top, in.height);
+  const std::vector<Meeting> columns =
+      meetings(c.image_width, c.filter_width, c.output_width, c.stride_width, c.dilation_width,
+               c.pad_left, in.width);
+
+  double sum = 0;
+  const auto add = [&sum](T a, T b) { sum += static_cast<double>(a) * static_cast<double>(b); };
+  for (const Meeting& d : planes) {
+    for (const Meeting& h : rows) {
+      for (const Meeting& w : columns) {
+        const int64_t tap = (d.tap * c.filter_height + h.tap) * c.filter_width + w.tap;
+        const int64_t x = batch * image.batch + d.image * image.depth + h.image * image.height +
+                          w.image * image.width + group * channels * image.channel;
+        const int64_t y = batch * output.batch + d.output * output.depth +
+                          h.output * output.height + w.output * output.width +
+                          group * filters * output.channel;
+        const int64_t f = tap * channels * c.output_channels;
+        switch (c.kind) {
+          case ConvolutionKind::kForward:
+            for (int64_t i = 0; i < channels; ++i) {
+              add(first[x + i * image.channel], second[f + i * c.output_channels + k]);
+            }
+            break;
+          case ConvolutionKind::kBackwardInput: {
+            const int64_t row = f + channel % channels * c.output_channels + group * filters;
+            for (int64_t i = 0; i < filters; ++i) {
+              add(first[row + i], second[y + i * output.channel]);
+            }
+            break;
+          }
+          case ConvolutionKind::kBackwardFilter:
+            for (int64_t n = 0; n < c.batch; ++n) {
+              add(first[n * image.batch + x + channel * image.channel],
+                  second[n * output.batch + y + k % filters * output.channel]);
+            }
+            break;
+        }
+      }
+    }
+  }
+  return sum;
+}
+
 // Written so that NaN passes, as TensorFlow's activations let it.
 double Activate(const Convolution& c, double x) {
   switch (c.activation) {
@@ -190,6 +273,24 @@ void Convolve(const Convolution& c, const std::vector<const double*>& inputs, do
       });
       break;
   }
+}
+
+std::vector<double> ConvolveAt(const Convolution& c, const std::vector<const void*>& inputs,
+                               const std::vector<int64_t>& places) {
+  std::vector<double> values;
+  const int64_t channel = OutputStrides(c).channel;
+  WithType(c.dtype, [&](auto* type) {
+    using T = const std::remove_pointer_t<decltype(type)>;
+    for (const int64_t place : places) {
+      double value = SumAt(c, static_cast<T*>(inputs[0]), static_cast<T*>(inputs[1]), place);
+      if (c.has_bias) {
+        const int64_t k = place / channel % c.output_channels;
+        value += static_cast<double>(static_cast<T*>(inputs[2])[k]);
+      }
+      values.push_back(c.kind == ConvolutionKind::kForward ? Activate(c, value) : value);
+    }
+  });
+  return values;
 }
 
 std::vector<double> Convolve(const Convolution& c, const std::vector<std::vector<double>>& inputs) {

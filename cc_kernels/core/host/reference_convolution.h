@@ -31,6 +31,11 @@ void Convolve(const Convolution& convolution, const std::vector<const double*>& 
 std::vector<double> Convolve(const Convolution& convolution,
                              const std::vector<std::vector<double>>& inputs);
 
+// Elements of the result, each computed by itself. `inputs` are of the convolution's type.
+std::vector<double> ConvolveAt(const Convolution& convolution,
+                               const std::vector<const void*>& inputs,
+                               const std::vector<int64_t>& places);
+
 }  // namespace tf_interop
 
 #endif  // TF_INTEROP_CORE_HOST_REFERENCE_CONVOLUTION_H_

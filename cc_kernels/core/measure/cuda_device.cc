@@ -114,12 +114,26 @@ class CudaMeasuringDevice : public MeasuringDevice {
     return Synchronize();
   }
 
+  Status Fill(void* data, unsigned char value, size_t bytes) override {
+    return InContext([&] {
+      return TF_INTEROP_CALL(driver_, cuMemsetD8Async, Address(data), value, bytes, stream_);
+    });
+  }
+
   Status StartTimer() override {
     return InContext([&] { return TF_INTEROP_CALL(driver_, cuEventRecord, start_, stream_); });
   }
 
   Status StopTimer() override {
     return InContext([&] { return TF_INTEROP_CALL(driver_, cuEventRecord, stop_, stream_); });
+  }
+
+  Status IsStillAhead(bool* ahead) override {
+    return InContext([&] {
+      const CUresult result = driver_.cuEventQuery(start_);
+      *ahead = result == CUDA_ERROR_NOT_READY;
+      return *ahead ? Status::Ok() : driver_.Check(result, "cuEventQuery");
+    });
   }
 
   Status ReadTimer(double* elapsed_us) override {
@@ -136,8 +150,8 @@ class CudaMeasuringDevice : public MeasuringDevice {
   }
 
   Backend* backend() override { return backend_; }
-  // The second is a guess that no measurement stands behind.
-  MeasuringDefaults defaults() const override { return {size_t{64} << 20, size_t{256} << 20}; }
+  // Twice the largest L2 cache, that of a B200.
+  size_t cold_bytes() const override { return size_t{256} << 20; }
   Stream stream() const override { return stream_; }
 
 #ifdef TF_INTEROP_HAS_CUPTI

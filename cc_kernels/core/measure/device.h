@@ -37,15 +37,6 @@ struct TracedKernel : TfiKernel {
   std::string name;  // as in its source
 };
 
-// What fits one kind of device, for options that leave it open.
-struct MeasuringDefaults {
-  // More than the largest cache holds.
-  size_t cache_bytes = 0;
-  // As many bytes as take longer to fill than a stage takes to enqueue; 0 where enqueueing costs
-  // next to nothing beside the work.
-  size_t head_start_bytes = 0;
-};
-
 // Not thread-safe: one measurement at a time, or they disturb each other. All functions that name
 // no stream work on stream().
 class MeasuringDevice {
@@ -54,7 +45,8 @@ class MeasuringDevice {
 
   virtual Backend* backend() = 0;
   virtual Status Describe(DeviceDescription* description) = 0;
-  virtual MeasuringDefaults defaults() const = 0;
+  // So many that nothing else is left in a cache once they are filled.
+  virtual size_t cold_bytes() const = 0;
 
   // The caller's stream in the sense of the stream contract.
   virtual Stream stream() const = 0;
@@ -67,15 +59,25 @@ class MeasuringDevice {
   virtual Status CopyToDevice(const void* from, size_t bytes, void* to) = 0;
   virtual Status CopyFromDevice(const void* from, size_t bytes, void* to) = 0;
 
+  // Enqueues the filling of `bytes` bytes.
+  virtual Status Fill(void* data, unsigned char value, size_t bytes) = 0;
+
   // A timed section: what is enqueued on the stream between the two calls.
   virtual Status StartTimer() = 0;
   virtual Status StopTimer() = 0;
+  // To be asked right after StopTimer: whether the device has not come to the section's start yet,
+  // so that it waits for the host nowhere in it. Always so where enqueueing costs next to nothing
+  // beside the work.
+  virtual Status IsStillAhead(bool* ahead) {
+    *ahead = true;
+    return Status::Ok();
+  }
   // Waits for the end of the section and gives the time from its start to its end on the device.
   virtual Status ReadTimer(double* elapsed_us) = 0;
 
-  // Begins to note the GPU kernels that run in this process. That slows launches down: not to be
-  // done in a timed section. Returns the reason where kernels cannot be traced; a device that has
-  // none traces none.
+  // Begins to note the GPU kernels that run in this process. That slows launches down until
+  // StopTrace: not to be done in a timed section. Returns the reason where kernels cannot be
+  // traced; a device that has none traces none.
   virtual Status StartTrace() { return Status::Ok(); }
   // Ends what StartTrace began, after Synchronize, and gives the kernels in the order in which
   // they started. Returns the reason where some of them may be missing.
@@ -103,7 +105,7 @@ class HostMeasuringDevice : public MeasuringDevice {
     description->name = "CPU";
     return Status::Ok();
   }
-  MeasuringDefaults defaults() const override { return {size_t{32} << 20, 0}; }
+  size_t cold_bytes() const override { return size_t{32} << 20; }
   Stream stream() const override { return stream_.get(); }
   Status Allocate(size_t bytes, void** data) override {
     if (posix_memalign(data, 64, bytes) == 0) return Status::Ok();
@@ -117,6 +119,13 @@ class HostMeasuringDevice : public MeasuringDevice {
   }
   Status CopyFromDevice(const void* from, size_t bytes, void* to) override {
     std::memcpy(to, from, bytes);
+    return Status::Ok();
+  }
+  Status Fill(void* data, unsigned char value, size_t bytes) override {
+    stream_->Enqueue([=] {
+      std::memset(data, value, bytes);
+      return Status::Ok();
+    });
     return Status::Ok();
   }
   Status StartTimer() override {

@@ -1,11 +1,14 @@
 #include "cc_kernels/core/measure/timing.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <random>
+#include <tuple>
 #include <utility>
 
 #include "cc_kernels/core/host/reference_convolution.h"
@@ -24,16 +27,16 @@ PrepareOptions ToPrepareOptions(const MeasureOptions& options) {
 }
 
 Status Validate(const MeasureOptions& options) {
-  // So few that those of all ways to run can be counted, and their times kept.
+  // So few that the times of all ways to run can be kept.
   constexpr int64_t kMostRuns = 1'000'000;
-  if (options.warmup_runs >= 0 && options.warmup_runs <= kMostRuns && options.repetitions >= 1 &&
+  constexpr double kLongestWarmupMs = 60e3;
+  if (options.warmup_ms >= 0 && options.warmup_ms <= kLongestWarmupMs && options.repetitions >= 1 &&
       options.repetitions <= kMostRuns) {
     return Status::Ok();
   }
-  return InvalidArgument("Expected 0 to " + std::to_string(kMostRuns) + " warm-up runs and 1 to " +
-                         std::to_string(kMostRuns) + " repetitions, got " +
-                         std::to_string(options.warmup_runs) + " and " +
-                         std::to_string(options.repetitions) + ".");
+  return InvalidArgument(
+      "Expected a warm-up of 0 to 60,000 ms and 1 to 1,000,000 repetitions, got " +
+      std::to_string(options.warmup_ms) + " and " + std::to_string(options.repetitions) + ".");
 }
 
 // Checks that the convolution is valid and computes something from something.
@@ -53,68 +56,107 @@ Status AsRefusal(const std::string& algorithm, const Status& status) {
 
 // ---- Problems.
 
-// Draws the operands.
+// Random elements of `dtype`. Drawing takes long, so they repeat after many. The period is a prime
+// number: whoever reads an element of another row or channel does not find the right value there.
+Bytes Draw(DataType dtype, int64_t elements, std::mt19937_64* random) {
+  constexpr int64_t kMostDrawn = 1'048'573;
+  std::normal_distribution<double> normal;
+  std::vector<double> values(std::min(elements, kMostDrawn));
+  for (double& value : values) value = normal(*random);
+  Bytes drawn(elements * SizeOf(dtype));
+  const size_t period = values.size() * SizeOf(dtype);
+  Encode(dtype, values.data(), static_cast<int64_t>(values.size()), drawn.data());
+  for (size_t i = period; i < drawn.size(); i += period) {
+    std::copy_n(drawn.begin(), std::min(period, drawn.size() - i), drawn.begin() + i);
+  }
+  return drawn;
+}
+
 MeasuredProblem MakeProblem(const Convolution& c, std::mt19937_64* random) {
   MeasuredProblem problem;
   problem.convolution = c;
   problem.result_bytes = c.result_elements() * SizeOf(c.dtype);
-  std::normal_distribution<double> normal;
   for (const int64_t elements : InputElements(c)) {
-    std::vector<double> values(elements);
-    for (double& value : values) value = normal(*random);
-    Encode(c.dtype, values.data(), elements,
-           problem.inputs.emplace_back(elements * SizeOf(c.dtype)).data());
+    problem.inputs.push_back(Draw(c.dtype, elements, random));
   }
   return problem;
 }
 
-// What belongs to `convolution` and `seed`.
-const MeasuredProblem& FindProblem(const Convolution& convolution, uint64_t seed,
-                                   KeptProblem* kept) {
-  if (!kept->problem || kept->seed != seed || !(kept->problem->convolution == convolution)) {
+const MeasuredProblem& FindProblem(const Convolution& convolution, KeptProblem* kept) {
+  if (!kept->problem || !(kept->problem->convolution == convolution)) {
     *kept = KeptProblem();  // first, so that memory holds one at a time
-    std::mt19937_64 random(seed);
+    std::mt19937_64 random;
     kept->problem = MakeProblem(convolution, &random);
-    kept->seed = seed;
   }
   return *kept->problem;
 }
 
+// What the kept problem's elements should be: all of them, or some of a large one.
+void ComputeExpected(double most_multiply_adds, KeptProblem* kept) {
+  constexpr double kMostCompared = 4096;
+  const Convolution& c = kept->problem->convolution;
+  const std::vector<Bytes>& inputs = kept->problem->inputs;
+  if (MultiplyAdds(c) <= most_multiply_adds) {
+    std::vector<std::vector<double>> decoded;
+    for (const Bytes& input : inputs) {
+      const auto elements = static_cast<int64_t>(input.size() / SizeOf(c.dtype));
+      decoded.push_back(Decode(c.dtype, input.data(), elements));
+    }
+    kept->expected = Convolve(c, decoded);
+    return;
+  }
+  const double of_one = MultiplyAdds(c) / static_cast<double>(c.result_elements());
+  kept->places.resize(
+      static_cast<size_t>(std::clamp(most_multiply_adds / of_one, 1.0, kMostCompared)));
+  std::mt19937_64 random;
+  std::uniform_int_distribution<int64_t> any(0, c.result_elements() - 1);
+  for (int64_t& place : kept->places) place = any(random);
+  std::vector<const void*> pointers;
+  for (const Bytes& input : inputs) pointers.push_back(input.data());
+  kept->expected = ConvolveAt(c, pointers, kept->places);
+}
+
 // See Measurement::relative_error.
-double ErrorOf(const MeasuredProblem& problem, const Bytes& result, double limit_multiply_adds,
-               KeptProblem* kept) {
-  const Convolution& c = problem.convolution;
+double ErrorOf(const Bytes& result, double most_multiply_adds, KeptProblem* kept) {
+  const Convolution& c = kept->problem->convolution;
   const std::vector<double> got = Decode(c.dtype, result.data(), c.result_elements());
   if (!std::all_of(got.begin(), got.end(), [](double x) { return std::isfinite(x); })) {
     return std::numeric_limits<double>::infinity();
   }
-  if (MultiplyAdds(c) > limit_multiply_adds) return -1;
-  if (!kept->expected) {
-    std::vector<std::vector<double>> inputs;
-    for (const Bytes& input : problem.inputs) {
-      const auto elements = static_cast<int64_t>(input.size() / SizeOf(c.dtype));
-      inputs.push_back(Decode(c.dtype, input.data(), elements));
-    }
-    kept->expected = Convolve(c, inputs);
-  }
+  if (kept->expected.empty()) ComputeExpected(most_multiply_adds, kept);
   double difference = 0, largest = 0;
-  for (size_t i = 0; i < got.size(); ++i) {
-    difference = std::max(difference, std::fabs(got[i] - (*kept->expected)[i]));
-    largest = std::max(largest, std::fabs((*kept->expected)[i]));
+  for (size_t i = 0; i < kept->expected.size(); ++i) {
+    const double value = got[kept->places.empty() ? i : kept->places[i]];
+    difference = std::max(difference, std::fabs(value - kept->expected[i]));
+    largest = std::max(largest, std::fabs(kept->expected[i]));
   }
   return difference == 0 ? 0 : difference / largest;
 }
 
-// The operands of all steps; those of a merged lane share the image of its first.
-std::vector<MeasuredProblem> MakeProblems(const Stage& stage, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::vector<MeasuredProblem> problems;
-  for (const Step& step : stage.steps) problems.push_back(MakeProblem(step.convolution, &random));
+// The operands of all steps.
+std::vector<MeasuredProblem> MakeProblems(const StageRequest& request) {
+  const Stage& stage = request.stage;
+  // A number for each image: that of the request, or a negative one for the step alone.
+  std::vector<int64_t> images(stage.steps.size());
+  for (size_t i = 0; i < images.size(); ++i) {
+    const bool is_shared = !request.images.empty() && request.images[i] >= 0;
+    images[i] = is_shared ? request.images[i] : -1 - static_cast<int64_t>(i);
+  }
   for (const Lane& lane : stage.lanes) {
-    for (size_t i = 1; lane.merged && i < lane.steps.size(); ++i) {
-      problems[lane.steps[i]].image_of = lane.steps.front();
-      problems[lane.steps[i]].inputs[0].clear();
+    for (const size_t step : lane.steps) {
+      if (lane.merged) images[step] = images[lane.steps.front()];
     }
+  }
+  std::mt19937_64 random;
+  std::vector<MeasuredProblem> problems;
+  std::map<int64_t, size_t> first_of;
+  for (size_t i = 0; i < images.size(); ++i) {
+    MeasuredProblem& problem =
+        problems.emplace_back(MakeProblem(stage.steps[i].convolution, &random));
+    const size_t first = first_of.try_emplace(images[i], i).first->second;
+    if (first == i) continue;
+    problem.image_of = first;
+    problem.inputs[0].clear();
   }
   return problems;
 }
@@ -154,53 +196,47 @@ struct Runnable {
   std::vector<void*> workspaces;
 };
 
-// The device, the ways to run on it, and the copies of all tensors that runs go through.
+// The device, the ways to run on it, and all tensors.
 class Bench {
  public:
   Bench(MeasuringDevice* device, const MeasureOptions& options)
-      : device_(device), options_(options), memory_(device) {}
+      : device_(device),
+        options_(options),
+        cold_bytes_(options.cold_bytes.value_or(device->cold_bytes())),
+        memory_(device) {}
 
   Status SetUp(const std::vector<const MeasuredProblem*>& problems,
                const std::vector<Runnable*>& ways) {
     ways_ = ways;
-    const MeasuringDefaults defaults = device_->defaults();
-    head_start_bytes_ = Given(options_.head_start_bytes, defaults.head_start_bytes);
-    TF_INTEROP_RETURN_IF_ERROR(memory_.Allocate(head_start_bytes_, &head_start_));
-    size_t bytes = 0;
+    TF_INTEROP_RETURN_IF_ERROR(memory_.Allocate(cold_bytes_, &cold_));
     for (const MeasuredProblem* problem : problems) {
-      bytes += problem->result_bytes;
-      for (const Bytes& input : problem->inputs) bytes += input.size();
-    }
-    const size_t runs = ways.size() * (options_.warmup_runs + options_.repetitions);
-    copies_.resize(std::min(Given(options_.cache_bytes, defaults.cache_bytes) / bytes + 1, runs));
-    for (StageBuffers& copy : copies_) {
-      for (const MeasuredProblem* problem : problems) {
-        TF_INTEROP_RETURN_IF_ERROR(AddCopy(*problem, &copy));
-      }
+      TF_INTEROP_RETURN_IF_ERROR(AddTensors(*problem));
     }
     return AllocateWorkspaces();
   }
 
-  // Runs the first way on the first copy, and gives the result of its only step.
+  // Runs the first way, and gives the result of its only step.
   Status RunForResult(Bytes* result) {
-    std::fill(result->begin(), result->end(), kUnwritten);
-    void* const data = copies_[0].steps[0].result;
-    TF_INTEROP_RETURN_IF_ERROR(device_->CopyToDevice(result->data(), result->size(), data));
-    TF_INTEROP_RETURN_IF_ERROR(RunOn(*ways_[0], &copies_[0]));
+    void* const data = buffers_.steps[0].result;
+    TF_INTEROP_RETURN_IF_ERROR(device_->Fill(data, kUnwritten, result->size()));
+    TF_INTEROP_RETURN_IF_ERROR(Run(*ways_[0]));
     TF_INTEROP_RETURN_IF_ERROR(device_->Synchronize());
     return device_->CopyFromDevice(data, result->size(), result->data());
   }
 
   // Times the ways by turns; times[i] are those of the i-th.
   Status TimeByTurns(std::vector<TfiTime>* times) {
+    using Clock = std::chrono::steady_clock;
+    const std::chrono::duration<double, std::milli> warmup(options_.warmup_ms);
     std::vector<std::vector<double>> all_us(ways_.size());
-    for (int64_t turn = 0; turn < options_.warmup_runs + options_.repetitions; ++turn) {
-      for (size_t i = 0; i < ways_.size(); ++i) {
-        const size_t way = (i + turn) % ways_.size();
-        double elapsed_us = 0;
-        TF_INTEROP_RETURN_IF_ERROR(TimeRun(*ways_[way], &elapsed_us));
-        if (turn >= options_.warmup_runs) all_us[way].push_back(elapsed_us);
-      }
+    size_t turn = 0;
+    for (const auto start = Clock::now(); Clock::now() - start < warmup;) {
+      TF_INTEROP_RETURN_IF_ERROR(TakeTurn(turn++, &all_us));
+    }
+    for (std::vector<double>& each : all_us) each.clear();
+    fills_ = 1;  // the first runs may have loaded code, which keeps the host for long
+    for (int64_t i = 0; i < options_.repetitions; ++i) {
+      TF_INTEROP_RETURN_IF_ERROR(TakeTurn(turn++, &all_us));
     }
     for (std::vector<double>& each : all_us) times->push_back(Summarize(std::move(each)));
     return Status::Ok();
@@ -211,7 +247,7 @@ class Bench {
     kernels->clear();
     *traced = device_->StartTrace();
     if (!traced->ok()) return Status::Ok();
-    Status ran = RunOnNextCopy(*ways_[0]);
+    Status ran = Run(*ways_[0]);
     ran.Update(device_->Synchronize());
     *traced = device_->StopTrace(kernels);
     if (!traced->ok()) kernels->clear();
@@ -219,9 +255,9 @@ class Bench {
   }
 
  private:
-  static size_t Given(int64_t value, size_t otherwise) {
-    return value < 0 ? otherwise : static_cast<size_t>(value);
-  }
+  // A fill of cold_bytes() takes about 56 µs on an H200. No stage takes as long to enqueue as so
+  // many fills take.
+  static constexpr int kMostFills = 64;
 
   static TfiTime Summarize(std::vector<double> times_us) {
     std::sort(times_us.begin(), times_us.end());
@@ -236,11 +272,11 @@ class Bench {
     return {percentile(0.5), (percentile(0.9) - percentile(0.1)) / 2};
   }
 
-  Status AddCopy(const MeasuredProblem& problem, StageBuffers* copy) {
+  Status AddTensors(const MeasuredProblem& problem) {
     ConvolutionBuffers buffers;
     for (size_t i = 0; i < problem.inputs.size(); ++i) {
       if (i == 0 && problem.image_of) {
-        buffers.inputs[i] = copy->steps[*problem.image_of].inputs[i];
+        buffers.inputs[i] = buffers_.steps[*problem.image_of].inputs[i];
         continue;
       }
       const Bytes& content = problem.inputs[i];
@@ -250,7 +286,7 @@ class Bench {
       buffers.inputs[i] = input;
     }
     TF_INTEROP_RETURN_IF_ERROR(memory_.Allocate(problem.result_bytes, &buffers.result));
-    copy->steps.push_back(buffers);
+    buffers_.steps.push_back(buffers);
     return Status::Ok();
   }
 
@@ -272,36 +308,54 @@ class Bench {
     return Status::Ok();
   }
 
-  Status TimeRun(const Runnable& runnable, double* elapsed_us) {
-    if (head_start_bytes_ > 0) {
-      TF_INTEROP_RETURN_IF_ERROR(
-          device_->backend()->FillZero(head_start_, head_start_bytes_, device_->stream()));
+  // Times each way once, beginning with another one in each turn.
+  Status TakeTurn(size_t turn, std::vector<std::vector<double>>* all_us) {
+    for (size_t i = 0; i < ways_.size(); ++i) {
+      const size_t way = (i + turn) % ways_.size();
+      double elapsed_us = 0;
+      TF_INTEROP_RETURN_IF_ERROR(TimeRun(*ways_[way], &elapsed_us));
+      (*all_us)[way].push_back(elapsed_us);
     }
-    TF_INTEROP_RETURN_IF_ERROR(device_->StartTimer());
-    TF_INTEROP_RETURN_IF_ERROR(RunOnNextCopy(runnable));
-    TF_INTEROP_RETURN_IF_ERROR(device_->StopTimer());
-    return device_->ReadTimer(elapsed_us);
+    return Status::Ok();
   }
 
-  Status RunOnNextCopy(const Runnable& runnable) {
-    StageBuffers& copy = copies_[next_copy_];
-    next_copy_ = (next_copy_ + 1) % copies_.size();
-    return RunOn(runnable, &copy);
+  Status TimeRun(const Runnable& way, double* elapsed_us) {
+    while (true) {
+      for (int i = 0; i < fills_ && cold_bytes_ > 0; ++i) {
+        TF_INTEROP_RETURN_IF_ERROR(device_->Fill(cold_, 0, cold_bytes_));
+      }
+      if (options_.warm_caches) TF_INTEROP_RETURN_IF_ERROR(Run(way));
+      TF_INTEROP_RETURN_IF_ERROR(device_->StartTimer());
+      TF_INTEROP_RETURN_IF_ERROR(Run(way));
+      TF_INTEROP_RETURN_IF_ERROR(device_->StopTimer());
+      bool ahead = false;
+      TF_INTEROP_RETURN_IF_ERROR(device_->IsStillAhead(&ahead));
+      TF_INTEROP_RETURN_IF_ERROR(device_->ReadTimer(elapsed_us));
+      if (ahead || fills_ >= kMostFills) return Status::Ok();
+      fills_ *= 2;
+    }
   }
 
-  Status RunOn(const Runnable& runnable, StageBuffers* copy) {
-    copy->lane_workspaces = runnable.workspaces;
-    return RunStage(device_->backend(), runnable.stage, *copy, device_->stream());
+  Status Run(const Runnable& way) {
+    buffers_.lane_workspaces = way.workspaces;
+    return RunStage(device_->backend(), way.stage, buffers_, device_->stream());
   }
 
   MeasuringDevice* const device_;
   const MeasureOptions& options_;
+  const size_t cold_bytes_;
   std::vector<Runnable*> ways_;
-  std::vector<StageBuffers> copies_;  // without workspaces
-  size_t next_copy_ = 0;
-  void* head_start_ = nullptr;
-  size_t head_start_bytes_ = 0;
+  StageBuffers buffers_;  // with the workspaces of the last run
+  void* cold_ = nullptr;
+  int fills_ = 1;
   DeviceMemory memory_;
+};
+
+// Has the backend forget plans at the end of a scope: one takes over a megabyte, and a profile has
+// tens of thousands.
+struct ForgetAtEnd {
+  Backend* backend;
+  ~ForgetAtEnd() { backend->ForgetPrepared(); }
 };
 
 // ---- One convolution.
@@ -398,17 +452,38 @@ Status CheckGroups(Backend* backend, const PreparedStage& stage, std::vector<int
   return status;
 }
 
+// Whether the first input of both is an image, of one shape, layout and type.
+bool ReadSameImage(const Convolution& a, const Convolution& b) {
+  const auto image = [](const Convolution& c) {
+    return std::make_tuple(c.kind == ConvolutionKind::kBackwardInput, c.dtype, c.layout,
+                           c.spatial_rank, c.batch, c.image_depth, c.image_height, c.image_width,
+                           c.image_channels);
+  };
+  return a.kind != ConvolutionKind::kBackwardInput && image(a) == image(b);
+}
+
 Status CheckRequest(const StageRequest& request) {
   const size_t steps = request.stage.steps.size();
   if (steps == 0) return InvalidArgument("Expected a stage with a convolution, got none.");
   for (const Step& step : request.stage.steps) {
     TF_INTEROP_RETURN_IF_ERROR(CheckHasWork(step.convolution));
   }
-  const size_t algorithms = request.sequential_algorithms.size();
-  if (algorithms == 0 || algorithms == steps) return Status::Ok();
-  return InvalidArgument("Expected an algorithm of the sequence for none or all of " +
-                         std::to_string(steps) + " convolutions, got " +
-                         std::to_string(algorithms) + ".");
+  for (const size_t count : {request.sequential_algorithms.size(), request.images.size()}) {
+    if (count == 0 || count == steps) continue;
+    return InvalidArgument(
+        "Expected an algorithm of the sequence and an image for none or all of " +
+        std::to_string(steps) + " convolutions, got " + std::to_string(count) + ".");
+  }
+  std::map<int, const Step*> first_of;
+  for (size_t i = 0; i < request.images.size(); ++i) {
+    const Step& step = request.stage.steps[i];
+    if (request.images[i] < 0) continue;
+    const Step& first = *first_of.try_emplace(request.images[i], &step).first->second;
+    if (&first == &step || ReadSameImage(first.convolution, step.convolution)) continue;
+    return InvalidArgument("Expected convolutions that can read one image, got '" + first.name +
+                           "' and '" + step.name + "'.");
+  }
+  return Status::Ok();
 }
 
 }  // namespace
@@ -417,10 +492,11 @@ Status MeasureConvolution(MeasuringDevice* device, const Convolution& convolutio
                           const std::string& algorithm, const MeasureOptions& options,
                           KeptProblem* kept, Measurement* measurement) {
   *measurement = Measurement();
+  const ForgetAtEnd forget = {device->backend()};
   std::shared_ptr<const PreparedConvolution> prepared;
   TF_INTEROP_RETURN_IF_ERROR(
       PrepareAlone(device->backend(), convolution, algorithm, options, &prepared));
-  const MeasuredProblem& problem = FindProblem(convolution, options.seed, kept);
+  const MeasuredProblem& problem = FindProblem(convolution, kept);
   Runnable runnable = {PreparedAlone(ToString(convolution), prepared), {}};
   Bench bench(device, options);
   TF_INTEROP_RETURN_IF_ERROR(bench.SetUp({&problem}, {&runnable}));
@@ -429,8 +505,7 @@ Status MeasureConvolution(MeasuringDevice* device, const Convolution& convolutio
   TF_INTEROP_RETURN_IF_ERROR(bench.RunForResult(&result));
   TF_INTEROP_RETURN_IF_ERROR(bench.RunForResult(&again));
   measurement->is_deterministic = result == again;
-  measurement->relative_error =
-      ErrorOf(problem, result, options.reference_limit_multiply_adds, kept);
+  measurement->relative_error = ErrorOf(result, options.reference_multiply_adds, kept);
 
   std::vector<TfiTime> times;
   TF_INTEROP_RETURN_IF_ERROR(bench.TimeByTurns(&times));
@@ -487,7 +562,7 @@ Status MeasureStage(MeasuringDevice* device, const StageRequest& request,
       static_cast<int64_t>(std::accumulate(lanes.begin(), lanes.end(), size_t{0}));
   TF_INTEROP_RETURN_IF_ERROR(CheckGroups(backend, concurrent.stage, &measurement->sm_counts));
 
-  const std::vector<MeasuredProblem> problems = MakeProblems(stage, options.seed);
+  const std::vector<MeasuredProblem> problems = MakeProblems(request);
   std::vector<const MeasuredProblem*> pointers;
   for (const MeasuredProblem& problem : problems) pointers.push_back(&problem);
   Bench bench(device, options);

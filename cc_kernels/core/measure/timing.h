@@ -1,19 +1,20 @@
 // Measures convolutions with their algorithms, one alone or a stage of several beside each other.
 //
 // How time is taken. Each run is a timed section of its own on the device's stream; that of a stage
-// is from before the fork to after the join. After `warmup_runs`, `repetitions` sections give a
+// is from before the fork to after the join. After `warmup_ms`, `repetitions` sections give a
 // median and a spread, which is half the distance between their 10th and their 90th percentile
 // (linear between neighbours). Where there are several ways to run, they take turns, and take turns
 // in going first, so that a device that slows down or speeds up does so for all.
 //
-// What is in the caches. Operands and results exist in so many copies that together they exceed
-// `cache_bytes`, but no more copies than there are runs, and each run takes the next copy. So a run
-// finds its operands in memory, not in a cache. Workspaces and filters in transposed form are not
-// copied: a program reuses them too.
+// What is in the caches. Before each timed section memory is filled that exceeds every cache
+// (MeasuringDevice::cold_bytes), so that a run finds its operands in memory. With `warm_caches` one
+// run that is not timed follows the filling.
 //
 // A device that is fed faster than it works shows its own time; one that waits for the host shows
-// the host's. With `head_start_bytes` memory of that size is filled before each timed section, so
-// that the section has been enqueued when the device comes to it.
+// the host's. The filling is also what gives the host time to enqueue the section. Where the device
+// came to the section before all of it was enqueued, the time is dropped, and the section is
+// repeated with twice as much filling, up to 64 times as much: a launch that waits for the device
+// is never enqueued ahead, neither here nor in a program.
 //
 // GPU kernels are traced in one run of its own after the timed ones, because tracing takes time.
 #ifndef TF_INTEROP_CORE_MEASURE_TIMING_H_
@@ -31,22 +32,24 @@
 
 namespace tf_interop {
 
-// Of the operands, which are normal with mean 0 and deviation 1, there is a seed.
+// The last two are for tests.
 struct MeasureOptions : TfiMeasureOptions {
   MeasureOptions() : TfiMeasureOptions() {
-    warmup_runs = 3;
+    warmup_ms = 20;
     repetitions = 20;
-    cache_bytes = head_start_bytes = -1;
     workspace_limit_bytes = int64_t{1} << 30;
-    reference_limit_multiply_adds = 2e8;
     allow_tf32 = trace_kernels = 1;
   }
+
+  // What the reference may take; beyond it only some elements are compared.
+  double reference_multiply_adds = 2e8;
+  std::optional<size_t> cold_bytes;  // in place of the device's
 };
 
 // The relative error is the largest difference from the result in double precision, relative to the
-// largest value of that result. Operands are rounded to the convolution's type first. It is
-// infinite where an element is not finite or was not written, which is always checked; else
-// negative where the convolution is over the limit.
+// largest value of that result. Operands are normal with mean 0 and deviation 1, and rounded to the
+// convolution's type first. Of a large convolution up to 4,096 elements are compared, drawn at
+// random. The error is infinite where any element is not finite or was not written.
 struct Measurement : TfiMeasurement {
   Measurement() : TfiMeasurement() {}
 
@@ -70,21 +73,22 @@ struct MeasuredProblem {
   Convolution convolution;
   std::vector<Bytes> inputs;
   size_t result_bytes = 0;
-  // The place, among the problems of a stage, of the one whose image (the first input) this one
-  // reads in place of its own, which is empty then.
+  // The place, among the problems of a stage, of an earlier one whose image (the first input) this
+  // one reads in place of its own, which is empty then.
   std::optional<size_t> image_of;
 };
 
 // Operands and reference of the convolution that was measured last, so that its next algorithm
 // need not wait for them again. Not thread-safe.
 struct KeptProblem {
-  uint64_t seed = 0;
   std::optional<MeasuredProblem> problem;
-  std::optional<std::vector<double>> expected;  // computed when it is first asked for
+  std::vector<int64_t> places;   // of the elements to compare; empty for all
+  std::vector<double> expected;  // computed when it is first asked for
 };
 
 // Measures `convolution` with `algorithm` (empty: the backend's own choice), on a lane of its own.
-// Frees all device memory that it allocated. Fails with the reason:
+// Frees all device memory that it allocated, and has the backend forget the plan. Fails with the
+// reason:
 //   kInvalidArgument    the options or the convolution make no sense; nothing was run
 //   kUnsupported        the backend has no such algorithm, or it cannot run the convolution within
 //                       the workspace limit
@@ -95,22 +99,23 @@ Status MeasureConvolution(MeasuringDevice* device, const Convolution& convolutio
                           KeptProblem* kept, Measurement* measurement);
 
 // Says what MeasureConvolution would run for `algorithm`, and runs nothing. Fails as it does, for
-// the reasons that can be told without running. What was prepared is kept: measuring afterwards
-// costs no more.
+// the reasons that can be told without running. What was prepared is kept until something is
+// measured.
 Status ResolveAlgorithm(MeasuringDevice* device, const Convolution& convolution,
                         const std::string& algorithm, const MeasureOptions& options,
                         ResolvedAlgorithm* resolved);
 
 // A stage as it is to be measured.
 //
-// Each convolution has operands of its own; where convolutions share an image in a program, they
-// may be faster there. Only those of a merged lane share one image, in all ways to run them. A
-// merged lane joins its filters in every run, as in training. Where they are constant, a program
-// joins them once and is faster by that.
+// Each convolution has operands of its own, but for images: steps with the same number read one, as
+// those of a merged lane do. Gradients are never shared. A merged lane joins its filters in every
+// run, as in training. Where they are constant, a program joins them once and is faster by that.
 struct StageRequest {
   Stage stage;
   // What each step is computed with in the second sequence; empty: what the steps name.
   std::vector<std::string> sequential_algorithms;
+  // Of the image of each step; negative, or empty for all: it has its own.
+  std::vector<int> images = {};
 };
 
 // `concurrent` is the time on the lanes, `same_sequential` that of the same prepared steps on one
