@@ -153,13 +153,6 @@ def test_counts_what_was_not_measured_and_leaves_it_alone() -> None:
     assert unmeasured.prediction.unmeasured_count == 3
 
 
-def test_says_what_it_is_doing() -> None:
-    said: list[str] = []
-    tf_interop.plan(build(), _profile(2), batch_sizes=[2], say=said.append)
-    assert said[:2] == ["Tracing batch 2", "Planning branches, inference, batch 2"]
-    assert said[-1] == "Planning branches, inference, batch 2: 3 of 3 convolutions"
-
-
 def test_no_plan_passes_that_the_graph_does_not_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     def plan_badly(problem: PlanningProblem, *_: object, **__: object) -> GraphPlan:
         planned = make_plan(problem)

@@ -21,6 +21,7 @@ from planning_values import (
 )
 
 from tf_interop.errors import PlanError
+from tf_interop.planning.lane_places import find_places
 from tf_interop.planning.make import PlanOptions, make_plan
 from tf_interop.planning.problem import (
     Candidate,
@@ -28,6 +29,7 @@ from tf_interop.planning.problem import (
     PlanningProblem,
     ProblemNode,
 )
+from tf_interop.stage import Lane, Stage, Step
 
 EXACT = PlanOptions(max_measured_lanes=0)
 # So wide that nothing is cut off.
@@ -115,6 +117,15 @@ def test_within_bounds_it_follows_from_its_problem_and_is_never_slower_than_sequ
         check_stages_win(problem, options)
 
 
+def test_tries_keys_that_are_alike_once() -> None:
+    """In every order of the keys this would take longer than anyone waits."""
+    lanes = [Lane((Step("a"),) * 2, merged=True)] * 19
+    wanted = Stage((*lanes, Lane((Step("a"),) * 3, merged=True)))
+    nodes: list[tuple[str, str | None]] = [("a", str(number // 2)) for number in range(40)]
+    assert find_places(wanted, [*nodes, ("a", "alone")]) is None
+    assert find_places(wanted, [*nodes, ("a", "19")]) is not None
+
+
 def test_pins_the_algorithm_of_a_convolution_whose_fastest_does_not_fit() -> None:
     costs = ConvolutionCosts("a", 10, (Candidate("FFT", 36, 90), Candidate("GEMM", 46, 30)))
     problem = PlanningProblem((costs,), (ProblemNode("n", "a"),), memory_budget_bytes=99)
@@ -175,6 +186,7 @@ PROGRAM = """
 import pathlib, sys
 from planning_values import make_problem
 from tf_interop.planning.explain import explain_plan
+from tf_interop.planning.lane_places import find_places
 from tf_interop.planning.make import PlanOptions, make_plan
 from tf_interop.planning.types import Plan
 from tf_interop.planning.file import save_plan

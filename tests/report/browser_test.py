@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import itertools
 import pathlib
 import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from PIL import Image
 from report_values import (
     EVIL_NAME,
     network,
@@ -27,45 +24,6 @@ from tf_interop.report.page import render_page
 
 PHONE = {"width": 390, "height": 844}
 DESKTOP = {"width": 1280, "height": 900}
-
-# Of all text that shows: its colour against the nearest background behind it, by the formula of
-# WCAG 2.2, "contrast ratio". Text in a drawing stands on the rectangle before it.
-LOW_CONTRAST = """
-() => {
-  const channels = (color) => color.match(/[\\d.]+/g).map(Number);
-  const luminance = (rgb) => {
-    const [r, g, b] = rgb.slice(0, 3).map((each) => {
-      const share = each / 255;
-      return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
-    });
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const behind = (element) => {
-    const span = element.closest(".span");
-    const before = span ? span.querySelector(".busy") : element.previousElementSibling;
-    if (element.closest("svg") && before?.matches("rect")) {
-      return channels(getComputedStyle(before).fill);
-    }
-    for (let each = element; each; each = each.parentElement) {
-      const color = channels(getComputedStyle(each).backgroundColor);
-      if (color.length === 3 || color[3] === 1) return color;
-    }
-    return channels(getComputedStyle(document.documentElement).backgroundColor);
-  };
-  const ratios = [];
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (walker.nextNode()) {
-    const element = walker.currentNode.parentElement;
-    const text = walker.currentNode.data.trim();
-    if (!text || !element.getClientRects().length || element.closest("title")) continue;
-    const style = getComputedStyle(element);
-    const color = channels(element.closest("svg") ? style.fill : style.color);
-    const [dark, light] = [color, behind(element)].map(luminance).sort((a, b) => a - b);
-    ratios.push([(light + 0.05) / (dark + 0.05), text]);
-  }
-  return [ratios.length, ratios.filter(([ratio]) => ratio < 4.5)];
-}
-"""
 
 
 @pytest.fixture(name="browser", scope="module")
@@ -152,7 +110,7 @@ def test_pressing_a_stage_shows_it_and_marks_it_in_every_drawing(
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
-def test_reads_well(
+def test_fits_the_screen_in_the_colours_that_it_asks_for(
     browser: Any, page_path: pathlib.Path, viewport: dict[str, int], scheme: str
 ) -> None:
     tab = Tab(browser, page_path, viewport, scheme)
@@ -164,9 +122,6 @@ def test_reads_well(
         " && each.getBoundingClientRect().right > innerWidth).map((each) => each.outerHTML)"
     )
     assert wide == []
-    seen, low = tab.page.evaluate(LOW_CONTRAST)
-    assert seen > 200
-    assert low == []
     background = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (max(map(int, background[4:-1].split(","))) < 60) == (scheme == "dark")
     tab.close()
@@ -188,37 +143,6 @@ def test_drawings_fit_into_the_width_and_stay_legible(
     assert all(each["width"] >= layout.NODE_WIDTH for each in boxes)
     assert len({each["y"] for each in boxes}) > 5
     assert boxes[0]["x"] == min(each["x"] for each in boxes)
-    tab.close()
-
-
-def test_a_gap_in_a_timeline_is_idle_time_alone(browser: Any, page_path: pathlib.Path) -> None:
-    tab = Tab(browser, page_path, DESKTOP, "light")
-    rows = tab.page.evaluate(
-        "[...document.querySelectorAll('#graph-0 .timeline')].slice(0, 1).map((each) =>"
-        " [...each.querySelectorAll('.whole')].map((span) => span.getBoundingClientRect()))"
-    )
-    for before, after in itertools.pairwise(rows[0]):
-        assert abs(before["right"] - after["left"]) < 1
-    rims = tab.page.evaluate(
-        "[...document.querySelectorAll('.span:not(.first) .rim')]"
-        ".map((each) => getComputedStyle(each).stroke)"
-    )
-    # No line of the colour behind it.
-    assert set(rims) == {"rgba(20, 24, 32, 0.45)"}
-    tab.close()
-
-
-def test_what_scrolls_says_so_at_its_end(browser: Any, page_path: pathlib.Path) -> None:
-    tab = Tab(browser, page_path, PHONE, "light")
-    # The last but one pixel of a row of the network is darker where more follows.
-    scroll = tab.page.locator("#graph-1 .panel:has(.network) .scroll")
-    darkness = {}
-    for end in (False, True):
-        scroll.evaluate("(each, end) => each.scrollTo(end ? each.scrollWidth : 0, 0)", end)
-        image = Image.open(io.BytesIO(scroll.screenshot())).convert("L")
-        corner = image.crop((image.width - 2, 3, image.width - 1, 4))
-        darkness[end] = 255 - corner.tobytes()[0]
-    assert darkness[False] > 60 > 10 > darkness[True]
     tab.close()
 
 

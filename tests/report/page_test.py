@@ -34,7 +34,7 @@ from tf_interop.planning.types import (
     UnstagedConvolution,
 )
 from tf_interop.report.network import named_as_in
-from tf_interop.report.page import microseconds, render_page
+from tf_interop.report.page import render_page
 
 # Of a training step of 32 convolutions, 2 are in the profile, and unstaged.
 PARTLY_MEASURED = GraphPlan(
@@ -240,7 +240,6 @@ def test_totals_and_stages_are_those_of_the_plan() -> None:
         rows = rows_of(panel.of_tag("table")[1])
         for row, alternative in zip(rows, explanation.alternatives, strict=True):
             assert f"{alternative.latency_us:.1f} µs" in row.text
-            assert alternative.why_not in row.text
             assert labels_of(row) == [alternative.source.value]
 
 
@@ -275,13 +274,6 @@ def test_the_page_needs_nothing_else_and_runs_nothing_else() -> None:
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         allowed.append(f"{tag}-src 'sha256-{digest}'")
     assert policy.split("; ")[:3] == allowed
-
-
-def test_what_a_stage_gains_is_bold_beyond_its_error() -> None:
-    for spread_us, is_bold in ((1.0, True), (200.0, False)):
-        page = page_of(with_spread(planned_graph(), spread_us))
-        headings = [each.of_class("heading")[0] for each in page.of_class("stage-panel")]
-        assert [bool(each.of_tag("b")) for each in headings] == [is_bold, is_bold]
 
 
 def rejecting(*saved_us: float | None) -> GraphPlan:
@@ -392,16 +384,14 @@ def test_a_network_fits_under_other_numbers_of_the_model() -> None:
     assert {name for each in stages for name in each.nodes} <= {node.name for node in found.nodes}
 
 
-@pytest.mark.parametrize("stage", [0, 1])
-def test_shows_first_what_saves_most_and_else_the_widest(stage: int) -> None:
+def test_shows_first_what_saves_most_and_else_the_widest() -> None:
     def first_of(plan: Plan | GraphPlan) -> list[bool]:
         panels = page_of(plan).of_class("stage-panel")
         return ["first" in each.attributes["class"].split() for each in panels]
 
     assert first_of(network_plan()) == [False, True]  # saves 103 against 31 µs
-    stages = [PlannedStage(make_lanes("a")), *map(PlannedStage, map(make_lanes, ("b c", "d e")))]
-    shown = first_of(GraphPlan("f" * 16, 7, tuple(stages[1 - stage :])))
-    assert shown == [number == stage for number in range(len(shown))]
+    stages = tuple(map(PlannedStage, map(make_lanes, ("a", "b c", "d e"))))
+    assert first_of(GraphPlan("f" * 16, 7, stages)) == [False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -469,8 +459,3 @@ def test_stages_of_no_planner_say_first_that_no_times_are_known() -> None:
     assert "priority -1, 64 SMs of its own merged into one wider convolution" in panel.text
     assert "the plan pins no algorithm there" in page.text
     assert "A plan does not hold what depends on what" in page.text
-
-
-def test_times_on_one_scale_have_one_unit() -> None:
-    assert [microseconds(each, 2500.0) for each in (12.0, 2500.0)] == ["0.012 ms", "2.500 ms"]
-    assert [microseconds(each) for each in (12.0, 12000.0)] == ["12.0 µs", "12.00 ms"]

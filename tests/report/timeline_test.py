@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 from planning_values import make_problem
-from report_values import network_plan, plan_without_values, planned_graph
+from report_values import plan_without_values, planned_graph
 
 from tf_interop.planning.explain import explain_plan
 from tf_interop.planning.make import make_plan
@@ -16,39 +16,28 @@ from tf_interop.report.page import ShownGraph
 from tf_interop.report.timeline import Timeline
 
 
-def timelines(graph: GraphPlan | None = None) -> tuple[Timeline, ...]:
-    return ShownGraph(graph or planned_graph(), "measured").timelines
+def timelines(graph: GraphPlan) -> tuple[Timeline, ...]:
+    return ShownGraph(graph, "measured").timelines
 
 
 def nodes_of(timeline: Timeline) -> list[str]:
-    return [step.operation for span in timeline.spans for step in span.steps]
+    return sorted(step.operation for span in timeline.spans for step in span.steps)
 
 
-def test_one_after_another_takes_what_the_plan_says_with_no_gap_and_no_overlap() -> None:
+def test_both_take_what_the_plan_says_with_no_gap_and_no_overlap() -> None:
     graph = planned_graph()
-    sequence, _ = timelines()
+    sequence, in_stages = timelines(graph)
     assert graph.prediction is not None
     assert sequence.total_us == pytest.approx(graph.prediction.sequential_us)
-    assert {span.row for span in sequence.spans} == {0}
-    assert sequence.spans[0].start_us == 0
+    assert in_stages.total_us == pytest.approx(graph.prediction.latency_us)
+    assert in_stages.rows == ("main stream", "lane 0", "lane 1", "lane 2")
     for before, after in itertools.pairwise(sequence.spans):
         assert after.start_us == pytest.approx(before.end_us)
-    assert sorted(nodes_of(sequence)) == sorted(planned_nodes(graph))
-    assert {span.label for span in sequence.spans} == {"measured"}
+    for timeline in (sequence, in_stages):
+        assert nodes_of(timeline) == sorted(planned_nodes(graph))
     # With what is fastest alone, and not what is pinned.
     [span] = [span for span in sequence.spans if span.steps[0].operation == "a_reduce"]
     assert (span.steps[0].algorithm, span.duration_us) == ("IMPLICIT_PRECOMP_GEMM", 34.0)
-    pinned = {step.operation: step.algorithm for step in graph.stages[0].stage.steps}
-    assert pinned["a_reduce"] == "FFT_TILING"
-
-
-def test_lanes_of_a_stage_begin_together_and_what_follows_waits_for_all() -> None:
-    graph = planned_graph()
-    _, in_stages = timelines()
-    assert graph.prediction is not None
-    assert in_stages.total_us == pytest.approx(graph.prediction.latency_us)
-    assert in_stages.rows == ("main stream", "lane 0", "lane 1", "lane 2")
-    assert sorted(nodes_of(in_stages)) == sorted(planned_nodes(graph))
     now_us = 0.0
     for _, group in itertools.groupby(
         in_stages.spans, key=lambda span: span.steps if span.stage is None else span.stage
@@ -59,21 +48,7 @@ def test_lanes_of_a_stage_begin_together_and_what_follows_waits_for_all() -> Non
         now_us = spans[0].end_us
 
 
-def test_a_lane_is_busy_for_what_it_takes_alone() -> None:
-    graph = planned_graph()
-    for span in timelines()[1].spans:
-        if span.stage is None or span.lane is None:
-            assert span.row == 0 and span.busy_us == span.duration_us
-            continue
-        planned = graph.stages[span.stage]
-        assert planned.explanation is not None and planned.prediction is not None
-        assert span.row == 1 + span.lane
-        assert span.duration_us == planned.prediction.latency_us
-        assert span.label == planned.prediction.source.value
-        assert span.busy_us == min(planned.explanation.lanes[span.lane].alone_us, span.duration_us)
-
-
-def test_steps_of_one_lane_are_one_span() -> None:
+def test_steps_of_one_lane_are_one_span_that_is_busy_for_what_they_take_alone() -> None:
     problem = make_problem({"a": "", "b": "a", "c": ""}, dict.fromkeys("abc", 10.0), {"a>b c": 21})
     sequence, in_stages = timelines(explain_plan(problem, make_plan(problem)))
     for timeline, duration_us in ((sequence, 20.0), (in_stages, 21.0)):
@@ -83,6 +58,5 @@ def test_steps_of_one_lane_are_one_span() -> None:
 
 
 def test_stages_that_no_planner_made_have_no_times() -> None:
-    assert timelines(network_plan().graphs[0])
     assert not timelines(plan_without_values().graphs[0])
     assert not timelines(GraphPlan("f", 0, ()))

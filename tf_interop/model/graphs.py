@@ -137,10 +137,6 @@ def optimize_graph(traced: TracedGraph, compute_capability: str | None) -> graph
     Nothing is run, and the device need not be here: layouts and fused operations depend on it, so
     that a list of convolutions for a GPU can be made on a machine without one.
 
-    Args:
-        traced: what `trace` gave.
-        compute_capability: of the GPU, such as `9.0`; None for a CPU.
-
     Returns:
         A graph whose variables are VarHandleOps, and whose nodes state the shapes of what they
         compute.
@@ -165,14 +161,7 @@ def optimize_graph(traced: TracedGraph, compute_capability: str | None) -> graph
 
 
 def with_inferred_shapes(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
-    """A graph whose nodes state the shapes that follow from its inputs, variables and constants.
-
-    Args:
-        graph_def: a flat graph, as traced, or as Grappler hands it over; it is not changed.
-
-    Raises:
-        ValueError: TensorFlow refuses the graph.
-    """
+    """A graph whose nodes state the shapes that follow from its inputs, variables and constants."""
     stripped = graph_pb2.GraphDef()
     stripped.CopyFrom(graph_def)
     for node in stripped.node:
@@ -262,11 +251,7 @@ def _refusals_explained(expected: str) -> Iterator[None]:
 
 
 def _needed_for(fetches: Collection[str], graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
-    """The nodes of a graph that `fetches` depend on, in the order of the graph.
-
-    Tracing leaves others behind that TensorFlow never runs, such as the gradient by the image of
-    the first convolution.
-    """
+    """The nodes of a graph that `fetches` depend on: tracing leaves others that never run."""
     nodes = {node.name: node for node in graph_def.node}
     needed: set[str] = set()
     unseen = list(fetches)
@@ -302,11 +287,7 @@ def _rewriting_nothing(plugin: Plugin) -> Iterator[None]:
 
 
 def _concrete_function(value: Any) -> Any:
-    """A function as a concrete function.
-
-    Raises:
-        ValueError: it is none, or has no input signature.
-    """
+    """A function as a concrete function."""
     if isinstance(value, tf.types.experimental.ConcreteFunction):
         return value
     if not isinstance(value, tf.types.experimental.PolymorphicFunction):

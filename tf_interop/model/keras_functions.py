@@ -127,18 +127,10 @@ def variables_kept(model: Any) -> Iterator[None]:
 
 
 def fill_shape(spec: Any, batch_size: int, image_size: tuple[int, int] | None) -> Any:
-    """Puts sizes in for the dimensions of a tensor that are left open.
-
-    Args:
-        spec: a `tf.TensorSpec`.
-        batch_size: the first dimension.
-        image_size: height and width, for tensors of rank 4.
-
-    Returns:
-        The `tf.TensorSpec` with every dimension known.
+    """A `tf.TensorSpec` with sizes for the dimensions that are left open.
 
     Raises:
-        ValueError: a dimension stays open. Says what to pass.
+        ValueError: a dimension stays open, as height and width do without `image_size`.
     """
     what = f"input '{spec.name}'" if spec.name else "an input"
     if spec.shape.rank is None:
@@ -169,11 +161,7 @@ def fill_shape(spec: Any, batch_size: int, image_size: tuple[int, int] | None) -
 
 
 def zeros(spec: Any) -> Any:
-    """Zeros of a `tf.TensorSpec` with every dimension known.
-
-    Raises:
-        ValueError: tensors of that dtype have no zero.
-    """
+    """Zeros of a `tf.TensorSpec` with every dimension known."""
     if spec.dtype in (tf.resource, tf.variant):
         raise ValueError(
             f"Expected inputs of numbers or strings, got {spec.dtype.name} for input "

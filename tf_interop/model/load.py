@@ -92,15 +92,7 @@ def is_built_here(model: str) -> bool:
 
 
 def check_trains(loaded: Any, model: str) -> None:
-    """Refuses to take a training step of what is no Keras model.
-
-    Args:
-        loaded: what `load_model` gave.
-        model: what the command line calls it.
-
-    Raises:
-        ModelArgumentError: it is none.
-    """
+    """Refuses to take a training step of what is no Keras model."""
     if keras_of(loaded) is None:
         raise ModelArgumentError(
             f"Expected --training with a Keras model, got '{model}', which is none. Name a "

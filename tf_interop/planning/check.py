@@ -19,11 +19,6 @@ def check_stages(
 ) -> None:
     """Checks that stages may be built into a graph, all of them together.
 
-    Args:
-        stages: the stages; messages number them from 0.
-        view: the graph.
-        convolutions: its convolutions that may be part of a stage.
-
     Raises:
         PlanError: a stage is not valid by itself; a node is not one of `convolutions` or is named
             twice; an algorithm is unknown for the kind of convolution; the nodes of a stage differ

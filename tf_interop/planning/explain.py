@@ -62,10 +62,6 @@ def explain_plan(problem: PlanningProblem, plan: GraphPlan) -> GraphPlan:
     """The plan with an explanation for every stage of which the planner predicted something.
 
     Where it predicted the whole graph, the plan also says which pairs are no stage.
-
-    Args:
-        problem: what was planned.
-        plan: a plan of it.
     """
     explainer = _Explainer(problem)
     plan = dataclasses.replace(plan, stages=tuple(map(explainer.explain, plan.stages)))

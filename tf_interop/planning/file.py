@@ -42,12 +42,7 @@ from tf_interop.versioned_file import VersionedFormat
 
 
 def _check_plan(plan: Plan) -> None:
-    """Checks what the types allow and no plan may be.
-
-    A plan names each fingerprint once for a batch size and each node of a graph once, and its
-    stages are valid (`PlannedStage.validate`). Whether they suit a graph is for `check_stages` to
-    say.
-    """
+    """Checks what the types allow and no plan may be."""
     seen: set[tuple[str, int | None]] = set()
     for index, graph in enumerate(plan.graphs):
         place = f"$.graphs[{index}]"

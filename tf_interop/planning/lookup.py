@@ -47,10 +47,6 @@ def stages_from_plan(
     What was expected of a stage is not expected of it at another batch size: there it comes without
     prediction and explanation, and `why` says what it was planned for.
 
-    Args:
-        plan: a plan, possibly of several graphs.
-        convolutions: the convolutions of the graph.
-
     Raises:
         PlanError: as of `find_entries`.
     """
@@ -107,12 +103,6 @@ def check_plan_holds(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str
 def check_plan_is_for(plan: Plan, *, mode: GraphMode, batch_size: int) -> None:
     """Refuses a plan for a model, before it is traced, that cannot hold what is to run.
 
-    Args:
-        plan: any plan. Nothing is known of entries without a mode or a batch size.
-        mode: what is to run.
-        batch_size: likewise. Only what was tuned is for its own batch sizes alone; stages run at
-            the nearest.
-
     Raises:
         PlanError: no entry is for that. Says what to do.
     """
@@ -158,9 +148,6 @@ def stages_for_batch_sizes(entries: Sequence[GraphPlan]) -> tuple[PlannedStage, 
     - a stage that the plan for that batch size has too, of the same convolutions, runs as it says;
     - any other runs in sequence, each convolution with the algorithm that the plan takes for it
       alone. That plan may put them into other stages; but nothing says how they do in these.
-
-    Args:
-        entries: one or more, each of a batch size of its own, with names of one graph.
     """
     by_size = {each.batch_size or 0: each for each in entries}
     sizes = sorted(by_size)

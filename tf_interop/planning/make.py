@@ -60,12 +60,6 @@ def make_plan(
 ) -> GraphPlan:
     """Plans one graph for one batch size.
 
-    Args:
-        problem: the convolutions, what they cost, and the memory there is.
-        options: how far to search.
-        on_progress: told how far the search is. Where a part of the graph turns out to be too wide
-            for the exact search, it begins that part again.
-
     Returns:
         The stages of two or more convolutions, in the order in which they are expected to run, and
         those of a single one whose fastest algorithm does not fit into the memory. Convolutions in

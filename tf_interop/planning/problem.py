@@ -188,11 +188,7 @@ class PlanningProblem:
         return {0: 0}
 
     def alive_bytes(self, done: int) -> int:
-        """Outputs that something reads that has not run; and those that nothing reads.
-
-        Args:
-            done: the nodes that have run, as bits.
-        """
+        """Outputs of `done`, as bits, that nothing reads, or something that has not run."""
         alive = self._known_alive_bytes.get(done)
         if alive is None:
             alive = self._known_alive_bytes[done] = sum(

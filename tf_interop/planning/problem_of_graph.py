@@ -46,15 +46,6 @@ def make_planning_problem(
     A convolution that the profile holds no algorithm of cannot be planned and is no node. What
     depends on it still does on what it depends on.
 
-    Args:
-        view: the graph.
-        convolutions: its convolutions that can be part of a stage.
-        independence: of the same convolutions, in the same order.
-        profile: what they cost; a configuration is looked up by equality.
-        allow_tf32: TensorFlow's switch for TF32, as it will be when the plan is used.
-        deterministic: whether op determinism will be on then.
-        memory_budget_bytes: for outputs and workspaces; None for no limit.
-
     Returns:
         The problem. `convolution_count` counts all convolutions, `nodes` holds those measured.
 

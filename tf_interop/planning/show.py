@@ -41,12 +41,7 @@ _MOST_UNITS = 20
 
 
 def show_plan(plan: Plan, console: Console) -> None:
-    """Prints a table of the graphs that were planned, and what each gains or lacks, and why.
-
-    Args:
-        plan: any plan.
-        console: where to print.
-    """
+    """Prints a table of the graphs that were planned, and what each gains or lacks, and why."""
     planned = [graph for graph in plan.graphs if graph.measured is None]
     if planned:
         print_on(console, _planned_table(planned))
@@ -62,12 +57,7 @@ def show_plan(plan: Plan, console: Console) -> None:
 
 
 def explain_stages(plan: Plan, console: Console) -> None:
-    """Prints what `show_plan` does, then stage by stage what it was chosen by.
-
-    Args:
-        plan: any plan; of stages that no planner made there is little to say.
-        console: where to print.
-    """
+    """Prints what `show_plan` does, then stage by stage what it was chosen by."""
     show_plan(plan, console)
     is_sm_known = False
     for graph in plan.graphs:
@@ -118,6 +108,7 @@ def summarize_graph(graph: GraphPlan) -> dict[str, Any]:
             for field in ("latency_us", "sequential_us", "peak_bytes")
         },
         "narrow_units": len(graph.narrow_units),
+        "split_units": len(graph.split_units),
         **{field: getattr(measured, field, None) for field in _MEASURED_FIELDS},
     }
 
@@ -155,10 +146,11 @@ def _describe_search(graph: GraphPlan) -> Iterator[str]:
         budget = graph.prediction.memory_budget_bytes
         yield "no memory budget" if budget is None else f"memory budget {decimal(budget)}"
         yield f"search: {graph.prediction.search}"
-    if graph.narrow_units:
-        shown = ", ".join(graph.narrow_units[:_MOST_UNITS])
-        more = len(graph.narrow_units) - _MOST_UNITS
-        yield f"on one core: {shown}{f', and {more} more, in --json' if more > 0 else ''}"
+    if graph.units:
+        shown = ", ".join(graph.units[:_MOST_UNITS])
+        more = len(graph.units) - _MOST_UNITS
+        where = "split over the cores" if graph.split_units else "on one core"
+        yield f"{where}: {shown}{f', and {more} more, in --json' if more > 0 else ''}"
 
 
 def _prediction_cells(graph: GraphPlan) -> tuple[str, ...]:

@@ -119,9 +119,6 @@ def lay_out(
 def lines_of(paths: Sequence[Sequence[Place]]) -> dict[int, list[str]]:
     """The lines of dependencies, cut at the columns.
 
-    Args:
-        paths: of `lay_out`.
-
     Returns:
         For each column the `d` of SVG paths that lead over it and on to the next, each once. They
         count from the column's left.

@@ -39,13 +39,6 @@ def networks_of_model(
 ) -> tuple[Network | None, ...]:
     """The network of each graph of a plan.
 
-    Args:
-        model: what `tf_interop.plan` and `tf_interop.tune` take.
-        plan: whose batch sizes and modes are traced; both modes where an entry does not say which.
-        image_size: height and width, for inputs of rank 4 that leave them open.
-        compute_capability: of the GPU that the plan is for; None for a CPU.
-        say: told what is being done, in a few words.
-
     Returns:
         None for a graph that the model does not have.
 

@@ -37,13 +37,7 @@ MILLISECOND_US = 1000
 
 
 def render_page(plan: Plan, *, title: str, networks: Sequence[Network | None] = ()) -> str:
-    """The page as HTML.
-
-    Args:
-        plan: any plan.
-        title: of the page.
-        networks: what depends on what, for each graph of the plan; none where that is not known.
-    """
+    """The page as HTML; `networks` holds what depends on what, for each graph of the plan."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_ASSETS),
         autoescape=True,
@@ -160,12 +154,7 @@ class ShownGraph:
 
 
 def shown_graphs(plan: Plan, networks: Sequence[Network | None] = ()) -> tuple[ShownGraph, ...]:
-    """The entries of a plan, with what else a report shows of them.
-
-    Args:
-        plan: any plan.
-        networks: as for `render_page`.
-    """
+    """The entries of a plan, with what else a report shows of them."""
     measured = SIMULATED if SIMULATED in plan.made_with else ValueSource.MEASURED.value
     return tuple(
         ShownGraph(graph, measured, network)
@@ -174,12 +163,7 @@ def shown_graphs(plan: Plan, networks: Sequence[Network | None] = ()) -> tuple[S
 
 
 def microseconds(value: float, beside: float = 0.0) -> str:
-    """A time for reading, such as `130.0 µs`, `1.900 ms` or `12.35 ms`.
-
-    Args:
-        value: in microseconds.
-        beside: the longest of the times that it is read beside, so that all have one unit.
-    """
+    """Such as `130.0 µs` or `12.35 ms`: one unit for all times that it is read `beside`."""
     longest = max(value, beside)
     if longest < MILLISECOND_US:
         return f"{value:.1f} µs"

@@ -26,9 +26,6 @@ _ROW_HEIGHT = 0.8
 def draw_timelines(plan: Plan) -> bytes:
     """Draws, for each graph, one after another above the stages of the plan, if it has any: a PNG.
 
-    Args:
-        plan: any plan; graphs without times are left out.
-
     Raises:
         PlanError: no graph has times, or matplotlib is not installed.
     """

@@ -76,12 +76,7 @@ class Timeline:
 def timelines_of(graph: GraphPlan, label: Callable[[ValueSource], str]) -> tuple[Timeline, ...]:
     """What a graph runs when: one after another and, where it has stages, in these.
 
-    Args:
-        graph: an entry of a plan.
-        label: what values are called.
-
-    Returns:
-        Nothing where no planner made the stages, so that times of them are not known.
+    Nothing where no planner made the stages: times of them are not known then.
     """
     measured = label(ValueSource.MEASURED)
     sequence: list[Span] = []

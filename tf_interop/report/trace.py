@@ -19,14 +19,7 @@ _THREADS_OF_A_PROCESS = 1000
 
 
 def trace_of_plan(plan: Plan) -> dict[str, Any]:
-    """The timelines of all graphs of a plan, each as a process of the trace.
-
-    Args:
-        plan: any plan; graphs without times are left out.
-
-    Returns:
-        What the trace file holds as JSON.
-    """
+    """The timelines of all graphs of a plan as a trace file's JSON, each as a process."""
     events: list[dict[str, Any]] = []
     timelines = ((graph, each) for graph in shown_graphs(plan) for each in graph.timelines)
     for (graph, timeline), process in zip(timelines, itertools.count(1), strict=False):

@@ -13,7 +13,6 @@ from tf_interop.planning.search.exact import search_exactly
 from tf_interop.planning.search.space import (
     Lanes,
     Schedule,
-    SearchError,
     SearchTooWideError,
     Space,
 )
@@ -69,11 +68,6 @@ def test_a_lane_goes_on_with_what_is_ready_alone() -> None:
     assert stages_of(search_in_bounds(space, width=8)) == expected
 
 
-def test_makes_no_wider_stage_than_allowed() -> None:
-    space = Space([[]] * 5, lambda lanes: [Option(10.0 + len(lanes))], max_lanes=2)
-    assert sorted(map(len, stages_of(search_in_bounds(space, width=32)))) == [1, 2, 2]
-
-
 def test_one_wide_block_leaves_the_exact_search_to_the_others() -> None:
     space = Space(TWO_NARROW, one_way)
     assert [len(block) for block in find_blocks(space)] == [1, 2, 1, 5, 1, 2, 1]
@@ -99,34 +93,6 @@ def test_a_block_that_was_searched_leaves_nothing_behind() -> None:
     assert not any(each() is not None for each in asked)
 
 
-def test_a_lane_holds_what_may_follow_alone() -> None:
-    dag = [[], [0], [], [2]]
-    for follows, expected in ((dag, (((0, 1), (2, 3)),)), ([[], [0], [], []], None)):
-        space = Space(dag, one_way, follows=follows, max_lane_length=2)
-        stages = stages_of(search_exactly(space))
-        assert len(stages) == (1 if expected else 2)
-        assert expected in (None, stages)
-
-
-def test_a_stage_leaves_nothing_out_between_two_of_its_nodes() -> None:
-    # 2 may follow 0, but 1 is between them too.
-    space = Space([[], [0], [0, 1]], one_way, max_lane_length=3)
-    assert space.lanes(0b101) is None
-    assert space.lanes(0b111) == ((0, 1, 2),)
-    # 2 waits for 0 too, and may follow 1 alone.
-    space = Space([[], [0], [0, 1]], one_way, follows=[[], [0], [1]], max_lane_length=3)
-    assert space.lanes(0b111) is None
-
-
-def test_says_that_no_schedule_is_allowed() -> None:
-    with pytest.raises(SearchError):
-        search_exactly(Space([[], []], lambda lanes: []))
-    space = Space([[]], one_way, available_bytes=lambda done: -1)
-    for search_so in (search_exactly, lambda space: search_in_bounds(space, width=1)):
-        with pytest.raises(SearchError):
-            search_so(space)
-
-
 @pytest.mark.parametrize(("max_lanes", "max_lane_length"), [(2, 1), (1, 2), (4, 1)])
 def test_gives_up_over_the_limit_of_transitions(max_lanes: int, max_lane_length: int) -> None:
     space = Space(
@@ -137,15 +103,3 @@ def test_gives_up_over_the_limit_of_transitions(max_lanes: int, max_lane_length:
     )
     with pytest.raises(SearchTooWideError):
         search_exactly(space, max_transitions=1000)
-
-
-def test_takes_the_fastest_option_that_fits_beside_what_is_alive() -> None:
-    # Node 0 leaves 60 of 100 bytes alive until node 1 has run.
-    options = {
-        ((0,),): [Option(5, 60)],
-        ((1,),): [Option(1, 50), Option(3, 40)],
-    }
-    space = Space(
-        [[], [0]], options.__getitem__, available_bytes=lambda done: 40 if done == 0b1 else 100
-    )
-    assert [option.latency_us for _, option in search_exactly(space)] == [5, 3]

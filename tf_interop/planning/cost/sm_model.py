@@ -125,15 +125,9 @@ class ModelKernel:
 def model_lanes_us(
     lanes: Sequence[Sequence[ModelKernel]], priorities: Sequence[int], device: Device
 ) -> float:
-    """Models how long lanes take, from the start of a stage until the last of them has ended.
+    """How long lanes take until the last of them has ended, in microseconds.
 
-    Args:
-        lanes: the kernels of each, in the order in which lanes are launched.
-        priorities: of their streams, lower ones first.
-        device: what they run on.
-
-    Returns:
-        Microseconds.
+    Lanes are launched in this order; those with lower priorities go first.
     """
     # Stable: among equal priorities the order of launch.
     order = sorted(range(len(lanes)), key=lambda lane: priorities[lane])

@@ -79,13 +79,6 @@ class StageCosts:
     """Says what the best ways are to run convolutions together. Remembers all it has said."""
 
     def __init__(self, problem: PlanningProblem, *, max_modelled: int) -> None:
-        """Prepares to say it.
-
-        Args:
-            problem: a legal one.
-            max_modelled: combinations of algorithms to be modelled of all lanes of one step
-                together, and as many more of lanes of several.
-        """
         self._problem = problem
         self._model = StageModel(problem)
         self._max_modelled = max_modelled
@@ -113,9 +106,6 @@ class StageCosts:
 
     def choices(self, lanes: Lanes) -> tuple[StageChoice, ...]:
         """The ways to run a stage that are worth it.
-
-        Args:
-            lanes: of one node or more, each after those of its lane that it depends on.
 
         Returns:
             Fastest first; each later one needs less workspace than those before it. For a single

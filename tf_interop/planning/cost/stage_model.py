@@ -74,10 +74,6 @@ class StageModel:
     ) -> float | None:
         """What a stage takes.
 
-        Args:
-            stage: of the names of costs.
-            candidates: of its steps; None for what is not known.
-
         Returns:
             Microseconds; None where a kernel or the device is not known well enough, or a lane is
             merged or has SMs of its own.

@@ -43,12 +43,6 @@ def search_in_bounds(
 ) -> Schedule:
     """Finds stages that take no longer than all nodes one after another.
 
-    Args:
-        space: what is searched. Options of several nodes are passed over that save nothing against
-            their nodes alone.
-        width: states followed further, of those with equally many nodes done.
-        on_nodes: told for how many nodes stages have been found.
-
     Raises:
         SearchError: a node finds no memory in any order that was tried.
     """

@@ -33,14 +33,6 @@ def search_blocks(
 ) -> tuple[Schedule, int]:
     """Finds the stages of a graph.
 
-    Args:
-        space: the graph.
-        max_transitions: of the exact search of one block; with more the block is searched in
-            bounds.
-        width: of the beam.
-        on_progress: told how far the search is. It goes back to the beginning of a block that turns
-            out to be too wide.
-
     Returns:
         The stages, and how many nodes are in blocks that were searched exactly.
 

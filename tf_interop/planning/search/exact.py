@@ -30,11 +30,6 @@ from tf_interop.planning.search.space import (
 def search_exactly(space: Space, *, max_transitions: int | None = None) -> Schedule:
     """Finds the stages with the least latency.
 
-    Args:
-        space: what is searched.
-        max_transitions: gives up where there are more, those with endings that the space rules out
-            included, which have to be looked at too; None for no limit.
-
     Returns:
         The stages. Where several schedules take the same time, the one whose
         last stage is found first: the same input gives the same stages in every process.

@@ -74,16 +74,6 @@ class Space:
         max_lanes: int = 4,
         max_lane_length: int = 1,
     ) -> None:
-        """Prepares to say it.
-
-        Args:
-            predecessors: for each node the nodes that it depends on, which come before it.
-            stage_options: the ways to run a stage. A single node has at least one.
-            follows: those of `predecessors` that a node may come after in a lane; None for all.
-            available_bytes: None where memory does not matter.
-            max_lanes: of a stage.
-            max_lane_length: the most nodes of a lane.
-        """
         self.predecessors = predecessors
         self.follows = predecessors if follows is None or max_lane_length == 1 else follows
         self.max_lanes = max_lanes
