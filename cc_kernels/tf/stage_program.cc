@@ -35,7 +35,7 @@ class Json {
   // That something else was expected here.
   absl::Status Expected(absl::string_view what) const {
     return absl::InvalidArgumentError(
-        absl::StrCat("ConvStage program at ", place_, ": expected ", what, ", got ", Got(), "."));
+        absl::StrCat("ConvStage program at ", place_, ": expected ", what, "."));
   }
 
   bool is_null() const { return value_->kind_case() == Value::kNullValue; }
@@ -93,26 +93,6 @@ class Json {
   }
 
  private:
-  std::string Got() const {
-    switch (value_->kind_case()) {
-      case Value::kNumberValue:
-        return absl::StrCat(value_->number_value());
-      case Value::kBoolValue:
-        return value_->bool_value() ? "true" : "false";
-      case Value::kStringValue:
-        return absl::StrCat("'", absl::CHexEscape(value_->string_value().substr(0, 40)), "'");
-      case Value::kListValue:
-        return absl::StrCat("a list of ", value_->list_value().values_size());
-      case Value::kStructValue: {
-        std::set<std::string> names;
-        for (const auto& field : value_->struct_value().fields()) names.insert(field.first);
-        return absl::StrCat("an object with ", absl::StrJoin(names, ", "));
-      }
-      default:
-        return "null";
-    }
-  }
-
   const Value* value_;  // of a document that outlives this
   std::string place_;
 };
@@ -262,49 +242,40 @@ absl::Status ParsePadding(const NodeDef& node, StepProgram* step) {
   return absl::OkStatus();
 }
 
-absl::Status ParseActivation(const NodeDef& node, const std::string& fused_op, StepProgram* step) {
-  for (const Activation activation :
-       {Activation::kRelu, Activation::kRelu6, Activation::kLeakyRelu, Activation::kElu}) {
-    if (fused_op == ToString(activation)) {
-      step->activation = activation;
-      return absl::OkStatus();
-    }
-  }
-  return AtStep(node.name(), absl::StrCat("expected a fused Relu, Relu6, LeakyRelu or Elu, got ",
-                                          fused_op, "."));
-}
-
 absl::Status ParseFusedOps(const NodeDef& node, StepProgram* step) {
   if (!step->has_bias) return absl::OkStatus();
   std::vector<std::string> fused_ops;
   TF_RETURN_IF_ERROR(GetNodeAttr(node, "fused_ops", &fused_ops));
-  if (fused_ops.empty() || fused_ops.size() > 2 || fused_ops[0] != "BiasAdd") {
-    return AtStep(node.name(), absl::StrCat("expected fused_ops [BiasAdd] or [BiasAdd, "
-                                            "activation], got [",
-                                            absl::StrJoin(fused_ops, ", "), "]."));
-  }
   tensorflow::TryGetNodeAttr(node, "leakyrelu_alpha", &step->leaky_relu_alpha);
-  return fused_ops.size() == 2 ? ParseActivation(node, fused_ops[1], step) : absl::OkStatus();
+  if (fused_ops == std::vector<std::string>{"BiasAdd"}) return absl::OkStatus();
+  for (const Activation activation :
+       {Activation::kRelu, Activation::kRelu6, Activation::kLeakyRelu, Activation::kElu}) {
+    if (fused_ops == std::vector<std::string>{"BiasAdd", ToString(activation)}) {
+      step->activation = activation;
+      return absl::OkStatus();
+    }
+  }
+  return AtStep(node.name(), absl::StrCat("expected fused_ops BiasAdd, alone or with Relu, Relu6, "
+                                          "LeakyRelu or Elu, got [",
+                                          absl::StrJoin(fused_ops, ", "), "]."));
 }
 
-// Returns false for a type that no step may have.
-bool ToCoreDataType(tensorflow::DataType dtype, DataType* core) {
-  switch (dtype) {
-    case tensorflow::DT_FLOAT:
-      *core = DataType::kFloat;
-      return true;
-    case tensorflow::DT_HALF:
-      *core = DataType::kHalf;
-      return true;
-    case tensorflow::DT_BFLOAT16:
-      *core = DataType::kBFloat16;
-      return true;
-    case tensorflow::DT_DOUBLE:
-      *core = DataType::kDouble;
-      return true;
-    default:
-      return false;
+constexpr std::pair<tensorflow::DataType, DataType> kDataTypes[] = {
+    {tensorflow::DT_FLOAT, DataType::kFloat},
+    {tensorflow::DT_HALF, DataType::kHalf},
+    {tensorflow::DT_BFLOAT16, DataType::kBFloat16},
+    {tensorflow::DT_DOUBLE, DataType::kDouble},
+};
+
+absl::Status ParseDataType(const NodeDef& node, StepProgram* step) {
+  TF_RETURN_IF_ERROR(GetNodeAttr(node, "T", &step->dtype));
+  for (const auto& [dtype, core_dtype] : kDataTypes) {
+    if (step->dtype != dtype) continue;
+    step->core_dtype = core_dtype;
+    return absl::OkStatus();
   }
+  return AtStep(node.name(), absl::StrCat("expected T to be float, half, bfloat16 or double, got ",
+                                          DataTypeString(step->dtype), "."));
 }
 
 absl::Status ParseFormat(const NodeDef& node, StepProgram* step) {
@@ -322,6 +293,7 @@ absl::Status ParseFormat(const NodeDef& node, StepProgram* step) {
 
 absl::Status ParseConvolution(StepProgram* step) {
   const NodeDef& node = step->node_def;
+  TF_RETURN_IF_ERROR(ParseDataType(node, step));
   TF_RETURN_IF_ERROR(ParseFormat(node, step));
   TF_RETURN_IF_ERROR(ParseSpatial(node, "strides", *step, step->strides));
   TF_RETURN_IF_ERROR(ParseSpatial(node, "dilations", *step, step->dilations));
@@ -339,12 +311,7 @@ absl::Status ParseStep(const Json& operation, const StageTensors& tensors, size_
   const NodeDef& node = step->node_def;
   step->name = node.name();
   TF_RETURN_IF_ERROR(ParseKind(node, step));
-  absl::Status status = GetNodeAttr(node, "T", &step->dtype);
-  if (status.ok() && !ToCoreDataType(step->dtype, &step->core_dtype)) {
-    return AtStep(step->name, absl::StrCat("expected T to be float, half, bfloat16 or double, got ",
-                                           DataTypeString(step->dtype), "."));
-  }
-  if (status.ok()) status = ParseConvolution(step);
+  const absl::Status status = ParseConvolution(step);
   if (!status.ok()) {
     return absl::StartsWith(status.message(), "ConvStage") ? status
                                                            : AtStep(step->name, status.message());
@@ -421,47 +388,22 @@ absl::Status ParseConstantInputs(const Json& constant_inputs, const StageTensors
   return absl::OkStatus();
 }
 
-template <typename T, size_t N>
-bool AreEqual(const T (&a)[N], const T (&b)[N]) {
-  return std::equal(a, a + N, b);
-}
-
-// Whether the two differ in nothing that attributes say, but for the filter, and read no step.
-bool CanMerge(const StepProgram& a, const StepProgram& b) {
-  const auto reads_no_step = [](const StepProgram& step) {
-    return std::none_of(step.operands.begin(), step.operands.end(), [](const Operand& operand) {
-      return operand.source == Operand::Source::kStep;
-    });
-  };
-  const auto is_plain = [](const StepProgram& step) {
-    return step.kind == ConvolutionKind::kForward && !step.depthwise;
-  };
-  return is_plain(a) && is_plain(b) && reads_no_step(a) && reads_no_step(b) &&
-         a.operands[a.image_operand()] == b.operands[b.image_operand()] && a.dtype == b.dtype &&
-         a.format == b.format && a.spatial_rank == b.spatial_rank && a.padding == b.padding &&
-         std::equal(&a.explicit_pads[0][0], &a.explicit_pads[0][0] + 6, &b.explicit_pads[0][0]) &&
-         AreEqual(a.strides, b.strides) && AreEqual(a.dilations, b.dilations) &&
-         a.has_bias == b.has_bias && a.activation == b.activation &&
-         a.leaky_relu_alpha == b.leaky_relu_alpha;
-}
-
-// What can be said of a merged lane before shapes are known.
+// A merged lane's steps read one image, and no other step. Whether they can be merged is known when
+// shapes are.
 absl::Status CheckMergedLane(const Json& place, const std::vector<StepProgram>& steps,
                              const StageSchedule& schedule, const Lane& lane) {
-  if (lane.steps.size() < 2) return place.Expected("two steps or more in a merged lane");
-  const auto program_of = [&](size_t step) -> const StepProgram& {
-    return steps[schedule.operations[step]];
+  const auto operands_of = [&](size_t step) -> const std::vector<Operand>& {
+    return steps[schedule.operations[step]].operands;
   };
-  const size_t first = lane.steps.front();
+  const Operand& image = operands_of(lane.steps.front()).front();
   for (const size_t step : lane.steps) {
-    if (CanMerge(program_of(first), program_of(step)) &&
-        schedule.stage.steps[first].algorithm == schedule.stage.steps[step].algorithm) {
-      continue;
+    const std::vector<Operand>& operands = operands_of(step);
+    const bool reads_step = std::any_of(
+        operands.begin(), operands.end(),
+        [](const Operand& operand) { return operand.source == Operand::Source::kStep; });
+    if (reads_step || !(operands.front() == image)) {
+      return place.Expected("a merged lane of steps that read one image and no other step");
     }
-    return AtStep(program_of(step).name,
-                  absl::StrCat("expected a merged lane of forward convolutions that read one image "
-                               "and differ in their filters only, got another than '",
-                               program_of(first).name, "'."));
   }
   return absl::OkStatus();
 }

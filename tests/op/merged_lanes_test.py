@@ -85,10 +85,19 @@ def test_adds_each_bias(conv_stage: Any) -> None:
         np.testing.assert_array_equal(result, expected)
 
 
-def test_filters_of_different_sizes_run_unmerged_and_are_counted(conv_stage: Any) -> None:
-    cases = cases_of_one_image()
-    image, attributes = cases[0].operands[0], cases[0].attributes
-    cases[1] = Case("Conv2D", (image, digits([1, 1, 4, 3])), attributes)
+@pytest.mark.parametrize(
+    "change",
+    [{"size": 1}, {"strides": [1, 2, 2, 1]}, {"padding": "VALID"}, {"op": "DepthwiseConv2dNative"}],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_cannot_be_merged_runs_unmerged_and_is_counted(
+    conv_stage: Any, change: dict[str, Any]
+) -> None:
+    first, second, third = cases_of_one_image()
+    size, op = change.get("size", 3), change.get("op", "Conv2D")
+    attributes = {key: change.get(key, value) for key, value in second.attributes.items()}
+    second = Case(op, (second.operands[0], digits([size, size, 4, 3])), attributes)
+    cases = [first, second, third]
     with counted() as new:
         results = run(conv_stage, cases)
     for case, result in zip(cases, results, strict=True):
@@ -98,42 +107,14 @@ def test_filters_of_different_sizes_run_unmerged_and_are_counted(conv_stage: Any
     assert reason.startswith("a lane ran unmerged: ")
 
 
-@pytest.mark.parametrize(
-    ("lanes", "place"),
-    [
-        ([lane(0, merged=True), lane(1, 2)], "schedules[0].stage.lanes[0]"),
-        ([lane((0, "DIRECT"), 1, 2, merged=True)], "step 'case_2'"),
-    ],
-    ids=["one step", "two algorithms"],
-)
-def test_refuses_lanes_that_cannot_be_merged(
-    conv_stage: Any, lanes: list[Document], place: str
-) -> None:
-    inputs, document = merged_program(cases_of_one_image(), *lanes)
-    assert_refused(conv_stage, place, "merged lane", **arguments(inputs, [], document))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"strides": [1, 2, 2, 1]},
-        {"dilations": [1, 2, 2, 1]},
-        {"padding": "VALID"},
-        {"image": 2},
-        {"op": "DepthwiseConv2dNative"},
-    ],
-    ids=lambda change: next(iter(change)),
-)
-def test_refuses_steps_that_cannot_be_merged(conv_stage: Any, change: dict[str, Any]) -> None:
-    first, second = cases_of_one_image(filters=(4, 4))
-    attributes = {k: change.get(k, v) for k, v in second.attributes.items()}
-    second = Case(change.get("op", second.op), second.operands, attributes)
-    inputs, document = merged_program([first, second])
-    step = second.step([None, None], [])
-    step.input[0] = f"inputs:{change.get('image', 0)}"
+@pytest.mark.parametrize("image", ["inputs:2", "steps:0"])
+def test_refuses_steps_that_do_not_read_one_image(conv_stage: Any, image: str) -> None:
+    cases = cases_of_one_image(filters=(4, 4))
+    inputs, document = merged_program(cases)
+    step = cases[1].step([None, None], [])
+    step.input[0] = image
     document["operations"][1] = encoded(step)
-    words = f"step '{step.name}'", "merged lane"
-    assert_refused(conv_stage, *words, **arguments(inputs, [], document))
+    assert_refused(conv_stage, "lanes[0]", "merged lane", **arguments(inputs, [], document))
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16], ids=lambda dtype: dtype.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import json
 import random
@@ -38,58 +37,45 @@ def document() -> Document:
     return program([FIRST, SECOND], constant_inputs=[1, 2])
 
 
-def as_text(changed: Document | str) -> str:
-    return changed if isinstance(changed, str) else json.dumps(changed)
-
-
 def test_takes_a_program(conv_stage: Any) -> None:
     for result in in_graph(conv_stage, **arguments(INPUTS, [], document())):
         np.testing.assert_array_equal(result, tf.nn.conv2d(IMAGE, FILTER, 1, "SAME"))
 
 
-def refuses(conv_stage: Any, changed: Document | str, *words: str, **changes: Any) -> None:
-    whole = arguments(INPUTS, [], document()) | {"program": as_text(changed)} | changes
+def refuses(conv_stage: Any, changed: Document, *words: str, **changes: Any) -> None:
+    whole = arguments(INPUTS, [], document()) | {"program": json.dumps(changed)} | changes
     assert_refused(conv_stage, "ConvStage", *words, **whole)
 
 
-# Each is a path into the document, what comes to stand there, and what the error says of it.
+# A path into the document, and what comes to stand there.
 HUGE, NESTED = 10**30, [[[[[]]]]]
-PLACES: list[tuple[str, Any, str]] = [
-    ("version", 2, "2"),
-    ("version", "1", "'1'"),
-    ("version", None, "null"),
-    ("version", HUGE, "1e+30"),
-    ("operations", {}, "an object"),
-    ("operations", [], "a list of 0"),
-    ("operations 0", 7, "7"),
-    ("operations 0", "!", "'!'"),
-    ("operations 1", "/w==", "'/w=='"),  # the byte 255 is no NodeDef
-    ("outputs", [0], "a list of 1"),
-    ("outputs 1", 0, "0"),
-    ("outputs 1", 2, "2"),
-    ("outputs 1", -1, "-1"),
-    ("outputs 1", 0.5, "0.5"),
-    ("outputs 1", HUGE, "1e+30"),
-    ("constant_inputs", None, "null"),
-    ("constant_inputs 1", 3, "3"),
-    ("constant_inputs 0", 2, "2"),  # twice
-    ("schedules", [], "a list of 0"),
-    ("schedules", NESTED, "a list of 1"),
-    ("schedules 0 batch_size", 0, "0"),
-    ("schedules 0 batch_size", 1.5, "1.5"),
-    ("schedules 0 stage", [], "a list of 0"),
-    ("schedules 0 stage lanes", None, "null"),
-    ("schedules 0 stage lanes", [], "a list of 0"),
-    ("schedules 0 stage lanes 1 steps", [], "a list of 0"),
-    ("schedules 0 stage lanes 1 steps 0 operation", 0, "0"),
-    ("schedules 0 stage lanes 1 steps 0 operation", 2, "2"),
-    ("schedules 0 stage lanes 1 steps 0 operation", "1", "'1'"),
-    ("schedules 0 stage lanes 1 steps 0 algorithm", 4, "4"),
-    ("schedules 0 stage lanes 1 priority", HUGE, "1e+30"),
-    ("schedules 0 stage lanes 1 priority", True, "true"),
-    ("schedules 0 stage lanes 1 sm_count", -8, "-8"),
-    ("schedules 0 stage lanes 1 merged", 1, "1"),
-    ("schedules 0 stage lanes 1 merged", True, "an object"),  # of one step
+PLACES: list[tuple[str, Any]] = [
+    ("version", 2),
+    ("version", None),
+    ("operations", {}),
+    ("operations", []),
+    ("operations 0", 7),
+    ("operations 0", "!"),
+    ("operations 1", "/w=="),  # the byte 255 is no NodeDef
+    ("outputs", [0]),
+    ("outputs 1", 0),
+    ("outputs 1", 2),
+    ("outputs 1", -1),
+    ("outputs 1", 0.5),
+    ("outputs 1", HUGE),
+    ("constant_inputs 1", 3),
+    ("constant_inputs 0", 2),  # twice
+    ("schedules", []),
+    ("schedules", NESTED),
+    ("schedules 0 batch_size", 0),
+    ("schedules 0 stage", []),
+    ("schedules 0 stage lanes", []),
+    ("schedules 0 stage lanes 1 steps", []),
+    ("schedules 0 stage lanes 1 steps 0 operation", 0),
+    ("schedules 0 stage lanes 1 steps 0 algorithm", 4),
+    ("schedules 0 stage lanes 1 priority", True),
+    ("schedules 0 stage lanes 1 sm_count", -8),
+    ("schedules 0 stage lanes 1 merged", 1),
 ]
 
 
@@ -105,12 +91,12 @@ def place_of(path: list[str | int]) -> str:
     return "$" + "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)
 
 
-@pytest.mark.parametrize(("path", "value", "got"), PLACES)
-def test_names_the_place(conv_stage: Any, path: str, value: Any, got: str) -> None:
+@pytest.mark.parametrize(("path", "value"), PLACES)
+def test_names_the_place(conv_stage: Any, path: str, value: Any) -> None:
     changed = document()
     *holder, key = keys_of(path)
     inside(changed, holder)[key] = value
-    refuses(conv_stage, changed, place_of(holder), f"got {got}")
+    refuses(conv_stage, changed, place_of(holder))
 
 
 def test_every_field_is_needed_and_there_are_no_others(conv_stage: Any) -> None:
@@ -121,11 +107,7 @@ def test_every_field_is_needed_and_there_are_no_others(conv_stage: Any) -> None:
             refuses(conv_stage, missing, f"{place_of(path)}:", f"'{key}'")
         further = document()
         inside(further, path)["further"] = 1
-        refuses(conv_stage, further, f"{place_of(path)}:", "further")
-
-
-def lanes_of(*lanes: Document) -> Callable[[Document], None]:
-    return lambda changed: changed.update(schedules=[schedule(*lanes)])
+        refuses(conv_stage, further, f"{place_of(path)}:", "no fields but")
 
 
 def odd(*operands: str, **fields: Any) -> Callable[[Document], None]:
@@ -142,22 +124,26 @@ def odd(*operands: str, **fields: Any) -> Callable[[Document], None]:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (odd(name="first"), ["step 'first'", "names"]),
-        (odd(op="MatMul"), ["step 'odd'", "op", "MatMul"]),
-        (odd(dtype=tf.int32), ["step 'odd'", "T", "int32"]),
-        (odd(dtype=tf.half), ["step 'odd'", "inputs:0", "half", "float"]),
-        (odd("inputs:0"), ["step 'odd'", "2 operands", "got 1"]),
+        (odd(name="first"), ["names"]),
+        (odd(op="MatMul"), ["op", "MatMul"]),
+        (odd(dtype=tf.int32), ["T", "int32"]),
+        (odd(dtype=tf.half), ["inputs:0", "half", "float"]),
+        (odd("inputs:0"), ["2 operands", "got 1"]),
         *(
-            (odd("inputs:0", operand), ["step 'odd'", f"'{operand}'"])
-            for operand in ("sizes:0", "inputs:3", "inputs:-1", "steps:2", "inputs:" + "9" * 40)
+            (odd("inputs:0", operand), [f"'{operand}'"])
+            for operand in ("sizes:0", "inputs:3", "inputs:-1", "other:0", "inputs:" + "9" * 40)
         ),
-        (odd("other:0", "inputs:1"), ["step 'odd'", "'other:0'"]),
-        (odd(op="Conv2DBackpropInput"), ["step 'odd'"]),
-        # Steps of other lanes, later ones, itself.
-        (odd("steps:0", "inputs:1"), ["step 'odd'", "steps:0", "'first'"]),
-        (odd("steps:1", "inputs:1"), ["step 'odd'", "steps:1", "'odd'"]),
-        (lanes_of(lane(0), lane(0, 1)), ["schedules[0].stage.lanes[1].steps[0].operation"]),
-        (lanes_of(lane(0)), ["schedules[0].stage.lanes", "'second'"]),
+        (odd(op="Conv2DBackpropInput"), []),
+        # Steps of other lanes, itself.
+        (odd("steps:0", "inputs:1"), ["steps:0", "'first'"]),
+        (odd("steps:1", "inputs:1"), ["steps:1", "'odd'"]),
+        (odd(strides=[1, 0, 1, 1]), ["strides", "[1, 0, 1, 1]"]),
+        (odd(strides=[1] * 3), ["strides", "[1, 1, 1]"]),
+        (odd(padding="ODD"), ["ODD"]),
+        (odd(data_format="HWNC"), ["data_format", "HWNC"]),
+        (odd(op="Conv3D", data_format="NHWC"), ["NDHWC", "NHWC"]),
+        (odd(op="Conv3D", strides=[1] * 5, padding="EXPLICIT"), ["padding", "EXPLICIT"]),
+        (odd(op="_FusedConv2D", fused_ops=["Odd"]), ["fused_ops", "[Odd]"]),
     ],
 )
 def test_names_the_step(
@@ -165,28 +151,13 @@ def test_names_the_step(
 ) -> None:
     damaged = document()
     damage(damaged)
-    refuses(conv_stage, damaged, *words)
+    refuses(conv_stage, damaged, "step '", *words)
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"strides": [1, 0, 1, 1]}, ["strides", "[1, 0, 1, 1]"]),
-        ({"strides": [1] * 3}, ["strides", "[1, 1, 1]"]),
-        ({"padding": "ODD"}, ["ODD"]),
-        ({"data_format": "HWNC"}, ["data_format", "HWNC"]),
-        ({"op": "Conv3D"}, ["5 strides", "[1, 1, 1, 1]"]),
-        ({"op": "Conv3D", "data_format": "NHWC"}, ["NDHWC", "NHWC"]),
-        ({"op": "Conv3D", "strides": [1] * 5, "padding": "EXPLICIT"}, ["padding", "EXPLICIT"]),
-        ({"op": "_FusedConv2D", "fused_ops": ["Odd"]}, ["fused_ops", "[Odd]"]),
-    ],
-)
-def test_the_op_names_the_attribute(
-    conv_stage: Any, fields: dict[str, Any], words: list[str]
-) -> None:
-    damaged = document()
-    odd(**fields)(damaged)
-    refuses(conv_stage, damaged, "step 'odd'", *words)
+@pytest.mark.parametrize("lanes", [[lane(0), lane(0, 1)], [lane(0)]], ids=["twice", "never"])
+def test_each_step_is_on_one_lane(conv_stage: Any, lanes: list[Document]) -> None:
+    changed = document() | {"schedules": [schedule(*lanes)]}
+    refuses(conv_stage, changed, "schedules[0].stage.lanes")
 
 
 @pytest.mark.parametrize("lanes", [[lane(1, 0)], [lane(0), lane(1)]], ids=["later", "another lane"])
@@ -196,12 +167,6 @@ def test_a_step_reads_earlier_ones_of_its_lane_in_every_schedule(
     schedules = [schedule(lane(0, 1), batch_size=2), schedule(*lanes, batch_size=3)]
     chain = program([FIRST, AFTER_FIRST], *schedules)
     refuses(conv_stage, chain, "step 'second'", "steps:0", "'first'")
-
-
-def test_steps_that_read_each_other_are_refused(conv_stage: Any) -> None:
-    first = operation("first", "Conv2D", ["steps:1", "inputs:1"], **PLAIN)
-    cycle = program([first, AFTER_FIRST], schedule(lane(0, 1)))
-    refuses(conv_stage, cycle, "step 'first'", "steps:1", "'second'")
 
 
 @pytest.mark.parametrize("batch_sizes", [[None, 3], [3, None], [3, 3], [3, 2], [0, 2]])
@@ -215,32 +180,21 @@ def test_outputs_are_of_the_types_that_the_node_says(conv_stage: Any) -> None:
     refuses(conv_stage, document(), "step 'second'", "half", Tout=[tf.float32, tf.half])
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "{", "[]", "null", "NaN", '{"version": NaN}', '{"version": 1e999}', '"\\ud800"'),
-        *("\x00", "[" * 5000, '{"more":' + "[" * 100_000),
-    ],
-)
-def test_refuses_what_is_no_document(conv_stage: Any, text: str) -> None:
-    refuses(conv_stage, text, "ConvStage program")
-
-
 def test_damaged_documents_never_end_the_process(conv_stage: Any) -> None:
-    """Truncated documents, and such with other values in them: each is refused, or computes."""
+    """Damaged texts, and documents with other values in them: each is refused, or computes."""
     generator = random.Random(7)
     text = json.dumps(document())
-    damaged = [text[: generator.randrange(len(text))] for _ in range(40)]
+    damaged = ["", "[]", "null", "NaN", '{"version": 1e999}', '"\\ud800"', "\x00", "[" * 100_000]
+    damaged += [text[: generator.randrange(len(text))] for _ in range(40)]
     for _ in range(120):
         at = generator.randrange(len(text))
         damaged.append(text[:at] + generator.choice('0123456789-.eE{}[]",: n') + text[at + 1 :])
     values = [None, True, -1, 0, 3, 0.5, HUGE, -HUGE, "", "x", [], {}, NESTED, FIRST.name]
     for _ in range(240):
-        changed = copy.deepcopy(document())
+        changed = document()
         holder: Any = changed
         while True:
-            keys = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
-            key = generator.choice(keys)
+            key = generator.choice(list(holder if isinstance(holder, dict) else range(len(holder))))
             is_leaf = not isinstance(holder[key], dict | list) or not holder[key]
             if is_leaf or generator.random() < 0.3:
                 break
