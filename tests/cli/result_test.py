@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pathlib
 import re
 import shutil
-import subprocess
-import sys
 
-import click
 import pytest
-from benchmark_values import BENCHMARK
 from click.testing import CliRunner
 from command_line import COMMANDS, ROOT, run_process
 from convolution_values import TINY
-from paper_problem import FFT, FFT_KERNEL, GEMM, GEMM_KERNEL, SM
-from profile_values import GPU, KERNEL, LARGE, SMALL, make_algorithm, make_profile, make_stage
+from profile_values import make_algorithm, make_profile
 from report_values import network_plan
 
-from tf_interop.benchmark.result import save_benchmark
 from tf_interop.cli import doctor as doctor_command
-from tf_interop.cli.command import Result, command
 from tf_interop.cli.main import cli
 from tf_interop.doctor.examine import problem
 from tf_interop.planning.file import save_plan
@@ -94,21 +86,12 @@ PARTS = _rows("| of | each has |")
 def fixture_folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("results")
     (folder / "result_model.py").write_text(MODULE)
-    entries = [
-        make_algorithm(each, algorithm, latency_us=100.0, kernels=(kernel,))
-        for each in (SMALL, LARGE)
-        for algorithm, kernel in ((GEMM, GEMM_KERNEL), (FFT, FFT_KERNEL))
-    ]
-    entries.append(make_algorithm(LARGE, "GEMM", kernels=(KERNEL,)))
-    stage = make_stage((SMALL, GEMM), (LARGE, GEMM), latency_us=160.0)
-    device = dataclasses.replace(GPU, sm_count=60, sm_limits=SM)
-    save_profile(make_profile(*entries, stage, device=device), folder / "profile.json")
+    save_profile(make_profile(make_algorithm()), folder / "profile.json")
     save_plan(network_plan(), folder / "plan.json")
     (folder / "tf_interop" / "tuned").mkdir(parents=True)
     measured = MeasuredStep(2.0, 1.0, 2.0, 0.1, 1.0, 3, 9, 2)
     tuned = GraphPlan("f", 2, (), narrow_units=("a", "b"), measured=measured)
     save_plan(Plan((tuned,)), folder / "tf_interop" / "tuned" / "key.json")
-    save_benchmark(BENCHMARK, folder / "results.json")
     save_configurations(ConfigurationList((ListedConvolution(TINY),)), folder / "list.json")
     process = run_process(
         *f"profile result_model:build {HOST} -o host_profile.json".split(), folder=folder
@@ -168,45 +151,3 @@ def test_what_a_model_prints_is_not_in_the_document() -> None:
     process = run_process("plan", "result_model:build", *options.split())
     assert (process.returncode, process.stdout) == (1, ""), process.stderr
     assert process.stderr.splitlines()[-1].startswith("Error: Expected")
-
-
-def test_a_document_is_printed_with_the_exit_code() -> None:
-    @command("it")
-    def it() -> Result:
-        print("meanwhile")
-        return Result({"value": float("inf")}, lambda: click.echo("for people"), exit_code=3)
-
-    result = CliRunner().invoke(it, ["--json"])
-    assert (result.exit_code, json.loads(result.stdout)) == (3, {"value": None})
-    assert result.stderr == "meanwhile\n"
-    result = CliRunner().invoke(it)
-    assert (result.exit_code, result.stdout) == (3, "meanwhile\nfor people\n")
-
-
-def test_stdout_is_itself_again_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Of an environment that turns buffers off a test would see nothing.
-    monkeypatch.setenv("PYTHONUNBUFFERED", "")
-    program = (
-        "import os\nfrom tf_interop.cli.command import stdout_on_stderr\n"
-        "print('one')\n"
-        "try:\n    with stdout_on_stderr():\n"
-        "        print('two'); os.write(1, b'three\\n'); 1 / 0\n"
-        "except ZeroDivisionError:\n    print('four')\n"
-    )
-    process = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert process.stdout == "one\nfour\n"
-    assert sorted(process.stderr.split()) == ["three", "two"]
-
-
-@pytest.mark.usefixtures("work")
-def test_says_on_a_terminal_that_it_reads(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    with pytest.raises(SystemExit):
-        cli.main(["show", "plan.json", "--json"])
-    said = capsys.readouterr()
-    assert json.loads(said.out)["format"] == "tf_interop.plan"
-    assert "Reading" in said.err
