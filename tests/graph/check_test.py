@@ -94,14 +94,16 @@ def read(name: str, position: int, *texts: str) -> Damage:
     return edit(name, change)
 
 
+def decoded(node: node_def_pb2.NodeDef) -> Any:
+    return decode_stage(node) if node.op == CONV_STAGE_OP else decode_unit(node)
+
+
 def edit_new_node(name: str, **changes: object) -> Damage:
     """Changes what a stage or a unit says of itself."""
 
     def change(node: node_def_pb2.NodeDef) -> None:
-        is_stage = node.op == CONV_STAGE_OP
-        decoded: Any = decode_stage(node) if is_stage else decode_unit(node)
-        changed = dataclasses.replace(decoded, **changes)
-        made = encode_stage(changed) if is_stage else encode_unit(changed)
+        changed: Any = dataclasses.replace(decoded(node), **changes)
+        made = encode_stage(changed) if node.op == CONV_STAGE_OP else encode_unit(changed)
         node.attr.clear()
         for key, value in made.attr.items():
             node.attr[key].CopyFrom(value)
@@ -113,8 +115,7 @@ def edit_step(name: str, place: int, change: Callable[[node_def_pb2.NodeDef], ob
     def damage(graph_def: graph_pb2.GraphDef) -> None:
         node = node_of(graph_def, name)
         field = "operations" if node.op == CONV_STAGE_OP else "steps"
-        decoded: Any = decode_stage(node) if node.op == CONV_STAGE_OP else decode_unit(node)
-        steps = getattr(decoded, field)
+        steps = getattr(decoded(node), field)
         change(steps[place])
         edit_new_node(name, **{field: steps})(graph_def)
 
@@ -129,7 +130,7 @@ def test_accepts_a_rewrite_and_none() -> None:
     check(before_unit(), with_unit(before_unit()))
 
 
-# Steps of the stage: a, b, d, inner, after_inner. Outputs: all but inner.
+# Steps of the stage: a, b, d, inner, after_inner. Outputs: all but inner. Of the unit: a, b, c.
 OF_STAGES: list[tuple[Damage, str]] = [
     (remove("apart"), "'apart'"),
     (lambda g: g.node.add(name="new", op="NoOp"), "'new'"),
@@ -138,35 +139,27 @@ OF_STAGES: list[tuple[Damage, str]] = [
     (read("apart", 0, "apart"), "cycle"),
     (edit(STAGE, lambda node: node.attr.pop("program")), "'program'"),
     (read("reads", 0, f"{STAGE}:1"), "inputs of 'reads'"),
-    (read("reads", 0, "x"), "inputs of 'reads'"),
     (read("reads", 3), "inputs of 'reads'"),
     (read("reads", 5, "^apart"), "control dependencies.*node 'reads'"),
-    (edit("reads", lambda node: set_attributes(node, N=5)), "'reads'"),
     (put("reads", device=CPU), "'reads'"),
-    (edit("reads", lambda node: node.attr.pop("_class")), "_class of 'reads'"),
     (edit("reads", lambda node: set_attributes(node, _class=["loc:@a"])), "_class of 'reads'"),
     (put("reads", op="Other"), "'reads'"),
     (read("waits", 0), "control dependencies.*node 'waits'"),
     # What is left of a step that is preserved.
     (read("d", 0, STAGE), "'d'"),
-    (read("d", 1, "^apart"), "'d'"),
     (put("d", op="Neg"), "'d'"),
-    (put("d", device=CPU), "'d'"),
     (read(STAGE, 3), f"control dependencies.*node '{STAGE}'"),
     (read(STAGE, 4, "^apart"), f"control dependencies.*node '{STAGE}'"),
     (read(STAGE, 0, "apart"), "operand of 'a'"),
     (put(STAGE, device=CPU), "device of 'a'"),
     (edit_step(STAGE, 1, lambda step: step.input.reverse()), "operand of 'b'"),
-    (edit_step(STAGE, 4, lambda step: step.input.reverse()), "operand of 'after_inner'"),
     (edit_step(STAGE, 4, lambda step: step.input.__setitem__(0, "steps:2")), "operand"),
     (edit_step(STAGE, 4, lambda step: step.input.pop()), "operands of 'after_inner'"),
     (edit_step(STAGE, 1, lambda step: set_attributes(step, padding="VALID")), "attributes of 'b'"),
-    (edit_step(STAGE, 1, lambda step: step.attr.pop("dilations")), "attributes of 'b'"),
     (edit_step(STAGE, 1, lambda step: setattr(step, "op", "Other")), "attributes of 'b'"),
     (edit_step(STAGE, 1, lambda step: setattr(step, "name", "alone")), "'alone'|'b'"),
     (edit_step(STAGE, 1, lambda step: setattr(step, "name", "a")), "each in one.*'a'"),
     (edit_new_node(STAGE, outputs=(4, 2, 1, 0)), "'d'|'reads'"),
-    (edit_new_node(STAGE, outputs=(0, 1, 2)), "'reads'|output of"),
     (edit_new_node(STAGE, outputs=(0, 1, 4)), "output of 'd'"),
     (edit_new_node(STAGE, input_dtypes=(FLOAT, FLOAT, HALF)), "operand of 'b'"),
     (
@@ -176,53 +169,33 @@ OF_STAGES: list[tuple[Damage, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "match"), OF_STAGES)
-def test_rejects(damage: Damage, match: str) -> None:
-    before = before_stage()
-    after = with_stage(before)
-    damage(after)
-    with pytest.raises(GraphError, match=match):
-        check(before, after, PRESERVED)
+OF_UNITS: list[tuple[Damage, str]] = [
+    (edit_new_node(UNIT, results=((2, 0), (1, 0))), "a reader of an output of 'c'"),
+    (edit_new_node(UNIT, results=((0, 0), (2, 0))), "inputs of 'f'"),
+    (edit_new_node(UNIT, results=((2, 0), (0, 1))), "output 1 of"),
+    (edit_new_node(UNIT, output_dtypes=(FLOAT, HALF)), "an output of 'a' with its dtype"),
+    (edit_new_node(UNIT, input_dtypes=(FLOAT, HALF, FLOAT)), "operand of 'a'"),
+    (edit_new_node(UNIT, constant_inputs=(0,)), "constant inputs of 'c'"),
+    (edit_step(UNIT, 1, lambda step: step.input.__setitem__(0, "inputs:0")), "operand of 'b'"),
+    (edit_step(UNIT, 1, lambda step: setattr(step, "op", "Relu6")), "attributes of 'b'"),
+    (edit_step(UNIT, 1, lambda step: setattr(step, "name", "nobody")), "nodes of the graph"),
+    (edit(UNIT, lambda node: node.attr.pop("steps")), "'steps'"),
+    (put(UNIT, device=GPU), "device of 'a'"),
+]
 
 
 @pytest.mark.parametrize(
-    ("damage", "match"),
+    ("make", "rewritten", "damage", "match"),
     [
-        (edit_new_node(UNIT, results=((2, 0), (1, 0))), "a reader of an output of 'c'"),
-        (edit_new_node(UNIT, results=((0, 0), (2, 0))), "inputs of 'f'"),
-        (edit_new_node(UNIT, results=((2, 0), (0, 1))), "output 1 of"),
-        (edit_new_node(UNIT, output_dtypes=(FLOAT, HALF)), "an output of 'a' with its dtype"),
-        (edit_new_node(UNIT, input_dtypes=(FLOAT, HALF, FLOAT)), "operand of 'a'"),
-        (edit_new_node(UNIT, constant_inputs=(0,)), "constant inputs of 'c'"),
-        (edit_new_node(UNIT, constant_inputs=(3,)), "ascending constant inputs"),
-        (edit_new_node(UNIT, batch_sizes=(3, 2)), "ascending batch sizes"),
-        (edit_new_node(UNIT, output_shapes=((1,),)), "a shape for each of 2 results"),
-        (edit_step(UNIT, 1, lambda step: step.input.__setitem__(0, "inputs:0")), "operand of 'b'"),
-        (edit_step(UNIT, 1, lambda step: step.input.__setitem__(0, "steps:2:0")), "earlier steps"),
-        (edit_step(UNIT, 1, lambda step: step.input.__setitem__(0, "sizes:0")), "'steps:"),
-        (edit_step(UNIT, 1, lambda step: setattr(step, "op", "Relu6")), "attributes of 'b'"),
-        (edit_step(UNIT, 1, lambda step: setattr(step, "name", "nobody")), "nodes of the graph"),
-        (edit(UNIT, lambda node: node.attr.pop("steps")), "an attribute 'steps'"),
-        (put(UNIT, device=GPU), "device of 'a'"),
-        (read("f", 1, "c:2"), "inputs of 'f'"),
-        (put("g", name="h"), "missing"),
+        *((before_stage, with_stage, *each) for each in OF_STAGES),
+        *((before_unit, with_unit, *each) for each in OF_UNITS),
     ],
 )
-def test_rejects_a_unit(damage: Damage, match: str) -> None:
-    before = before_unit()
-    after = with_unit(before)
+def test_rejects(make: Any, rewritten: Any, damage: Damage, match: str) -> None:
+    before = make()
+    after = rewritten(before)
     damage(after)
     with pytest.raises(GraphError, match=match):
-        check(before, after)
-
-
-@pytest.mark.parametrize("text", ["inner", "a:1"])
-def test_rejects_a_reader_of_what_is_no_output(text: str) -> None:
-    before = before_stage()
-    after = with_stage(before)
-    read("reads", 0, text)(before)
-    name, _, port = text.partition(":")
-    with pytest.raises(GraphError, match=f"output {port or 0} of '{name}'"):
         check(before, after, PRESERVED)
 
 
@@ -249,7 +222,7 @@ def test_rejects_stages_that_are_not_legal(
         ({"a": "Rank x"}, ["a"], "", "ops that may be steps of 'a', got Rank"),
         ({"a": "Relu x", "f": "Foo a"}, ["a"], "a", "'a'"),
         ({"a": "Relu x", "b": f"Relu a @{GPU}"}, ["a b"], "", "device of 'b'"),
-        ({"a": "Relu x", "b": "Relu a"}, ["b a"], "", "earlier steps.*at 'b'"),
+        ({"a": "Relu x", "b": "Relu a"}, ["b a"], "", "'a' before 'b'"),
         ({"a": "Relu x", "f": "Foo a", "b": "Relu f"}, ["a b"], "", "cycle"),
         (
             {"a": "Relu x", "b": "Relu y", "c": "AddV2 a b", "d": "AddV2 b a"},

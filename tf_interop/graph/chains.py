@@ -20,12 +20,7 @@ def find_follows(
 ) -> dict[str, tuple[str, ...]]:
     """For each convolution those that it reads, with nothing else on any path between.
 
-    Args:
-        view: the graph.
-        convolutions: some of its convolutions.
-
-    Returns:
-        By name; convolutions that come right after none are left out.
+    By name; convolutions that come right after none are left out.
     """
     name_of = {node.index: node.name for node in convolutions}
     read = {

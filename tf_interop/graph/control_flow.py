@@ -75,9 +75,7 @@ class ControlFlow:
     def __init__(self, view: GraphView, fed: Collection[int] = ()) -> None:
         """Finds frames, gates and hidden waits.
 
-        Args:
-            view: the graph.
-            fed: nodes whose values the caller gives, possibly in several steps.
+        `fed` nodes get their values from the caller, possibly in several steps.
 
         Raises:
             GraphError: the graph has a cycle.
@@ -97,10 +95,7 @@ class ControlFlow:
         self._waits_before = find_waits_before(view, waits) if waits else None
 
     def region(self, index: int) -> str | None:
-        """A key for the region of node `index`.
-
-        Args:
-            index: a node that is neither Enter nor Exit nor Switch.
+        """A key for the region of node `index`, which is neither Enter nor Exit nor Switch.
 
         Returns:
             A short string, equal for nodes of one region, in every process; None where the node's

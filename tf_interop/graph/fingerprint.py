@@ -22,12 +22,6 @@ def canonical_names(names: Iterable[str]) -> dict[str, str]:
     `StatefulPartitionedCall/googlenet_1/conv1/Relu` under `fit` is `googlenet_2/conv1/Relu` in a
     function of the user's own, and both are `googlenet/conv1/Relu` here. Where that would make two
     names one (two models in one graph), names stay as they are.
-
-    Args:
-        names: names of different nodes.
-
-    Returns:
-        The canonical name of each.
     """
     canonical = {name: _canonical_name(name) for name in names}
     if max(collections.Counter(canonical.values()).values(), default=1) > 1:

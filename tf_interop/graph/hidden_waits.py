@@ -52,12 +52,7 @@ _WAITS = re.compile(
 def find_hidden_waits(view: GraphView, fed: Collection[int] = ()) -> set[int]:
     """The nodes that may wait for others that they have no path from.
 
-    Args:
-        view: the graph.
-        fed: nodes whose values the caller gives, possibly in several steps.
-
-    Returns:
-        The nodes. An op that TensorFlow does not know may wait.
+    So may `fed` nodes, whose values the caller gives, and ops that TensorFlow does not know.
     """
     waiting = {op for op in view.op_types if _may_wait(op)}
     indices = set(fed)
@@ -69,12 +64,8 @@ def find_hidden_waits(view: GraphView, fed: Collection[int] = ()) -> set[int]:
 def find_waits_before(view: GraphView, waits: Mapping[int, str]) -> list[int]:
     """For each node what must be done before its readers run, as a bit set.
 
-    Args:
-        view: the graph.
-        waits: nodes that may wait, and what each stands for; two may stand for the same.
-
-    Returns:
-        Sets that do not depend on the order of the nodes in the GraphDef.
+    `waits` has nodes that may wait, and what each stands for; two may stand for the same. The sets
+    do not depend on the order of the nodes in the GraphDef.
     """
     numbers = {what: number for number, what in enumerate(sorted(set(waits.values())))}
     bit_of = {index: 1 << numbers[what] for index, what in waits.items()}

@@ -28,15 +28,7 @@ class NodeIndependence:
     """
 
     def __init__(self, view: GraphView, indices: Sequence[int]) -> None:
-        """Finds the ancestors.
-
-        Args:
-            view: the graph.
-            indices: different nodes of that graph.
-
-        Raises:
-            GraphError: the graph has a cycle.
-        """
+        """Finds the ancestors of different nodes; raises GraphError where the graph has a cycle."""
         position_of = {index: position for position, index in enumerate(indices)}
         ancestors = [0] * len(indices)
         depths = [0] * len(indices)
@@ -64,13 +56,9 @@ class NodeIndependence:
     def direct_predecessors(self, chosen: Sequence[int]) -> list[tuple[int, ...]]:
         """For each of the chosen its ancestors among them with no other of them between.
 
-        What depends on each other through a node that is not chosen still does.
-
-        Args:
-            chosen: positions of nodes, in an order in which they may run.
-
-        Returns:
-            Places in `chosen`, ascending.
+        What depends on each other through a node that is not chosen still does. `chosen` are
+        positions of nodes, in an order in which they may run; the result has places in `chosen`,
+        ascending.
         """
         place_of = {position: place for place, position in enumerate(chosen)}
         ancestors: list[int] = []

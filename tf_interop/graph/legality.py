@@ -10,11 +10,9 @@ from tf_interop.stage import Stage
 
 
 def why_illegal(view: GraphView, stages: Sequence[Sequence[Stage[int]]]) -> str | None:
-    """Why stages may not be built into a graph, or None where they may.
+    """Why stages of nodes may not be built into a graph, or None where they may.
 
-    Args:
-        view: the graph.
-        stages: of its nodes, each node in one at most. Of each stage all ways to run it.
+    Of each stage there are all ways to run it. A node is in one stage at most.
 
     Raises:
         GraphError: the graph itself has a cycle.

@@ -14,12 +14,7 @@ from tf_interop.graph.independence import Independence
 def lanes_by_merge_key(
     group: Sequence[ConvolutionNode], merge_keys: Mapping[str, str]
 ) -> Iterable[list[ConvolutionNode]]:
-    """Convolutions of a level in lanes: those of one merge key in one, every other by itself.
-
-    Args:
-        group: of one level, so that they are independent.
-        merge_keys: of those that have one, by name.
-    """
+    """Convolutions of a level in lanes: those of one merge key in one, every other by itself."""
     lanes: dict[str | int, list[ConvolutionNode]] = {}
     for node in group:
         lanes.setdefault(merge_keys.get(node.name, node.index), []).append(node)

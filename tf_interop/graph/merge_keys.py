@@ -14,10 +14,6 @@ def find_merge_keys(view: GraphView, convolutions: Sequence[ConvolutionNode]) ->
 
     Those with the same key can be merged as long as they are independent. They need not be: one may
     wait for another through a control dependency, or through what is fused to it.
-
-    Args:
-        view: the graph.
-        convolutions: some of its convolutions.
     """
     keys = {node.name: key for node in convolutions if (key := _key(view, node)) is not None}
     counts = collections.Counter(keys.values())

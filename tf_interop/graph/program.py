@@ -105,13 +105,8 @@ def step_operand(operation: int) -> str:
 def make_operation(original: node_def_pb2.NodeDef, operands: Iterable[str]) -> node_def_pb2.NodeDef:
     """What a stage keeps of a node.
 
-    Args:
-        original: the node.
-        operands: one for each of its data inputs.
-
-    Returns:
-        A new NodeDef without device, control dependencies, debug information and the attributes
-        that are TensorFlow's notes about the original node (`_...`).
+    A new NodeDef with these operands, without device, control dependencies, debug information and
+    the attributes that are TensorFlow's notes about the original node (`_...`).
     """
     operation = node_def_pb2.NodeDef()
     operation.CopyFrom(original)
@@ -148,51 +143,37 @@ def decode_stage(node_def: node_def_pb2.NodeDef) -> StageNode:
     """Reads a ConvStage node.
 
     Raises:
-        GraphError: an attribute is missing, the program is not of this form, or there are more or
-            fewer inputs, outputs or steps than it says. The op checks the rest.
+        GraphError: an attribute is missing, or the program is not of this form. The op checks the
+            rest.
     """
     try:
         return _decode(node_def)
-    except (ValueError, DecodeError, RecursionError) as error:
-        raise GraphError(f"{error} at the ConvStage node '{node_def.name}'.") from error
+    except (KeyError, ValueError, DecodeError, RecursionError) as error:
+        raise GraphError(
+            f"Expected the attributes of a ConvStage, got {error!r} at node '{node_def.name}'."
+        ) from error
 
 
 def _decode(node_def: node_def_pb2.NodeDef) -> StageNode:
-    attributes = node_def.attr
-    for attribute in ("Tin", "num_sizes", "Tout", "program"):
-        # To read an attribute that is not there would add it to the node.
-        if attribute not in attributes:
-            raise ValueError(f"Expected an attribute '{attribute}', got none")
+    # To read an attribute that is not there would add it to the node.
+    attributes = dict(node_def.attr)
     document = msgspec.json.decode(attributes["program"].s, type=_Document)
+    for schedule in document.schedules:
+        schedule.stage.validate()
+        if sorted(schedule.stage.operations) != list(range(len(document.operations))):
+            raise ValueError(
+                f"Expected every operation to be one step, got {schedule.stage.operations}"
+            )
     input_dtypes = tuple(attributes["Tin"].list.type)
-    inputs = list(node_def.input)
-    tensors = [text for text in inputs if not text.startswith("^")]
-    sizes_count = attributes["num_sizes"].i
-    if sizes_count < 0 or len(tensors) != len(input_dtypes) + sizes_count:
-        raise ValueError(
-            f"Expected {len(input_dtypes)} inputs and {sizes_count} sizes, got {len(tensors)} "
-            "tensors"
-        )
-    stage = StageNode(
+    controls_at = len(input_dtypes) + attributes["num_sizes"].i
+    return StageNode(
         name=node_def.name,
-        inputs=tuple(tensors[: len(input_dtypes)]),
-        sizes=tuple(tensors[len(input_dtypes) :]),
-        control_inputs=tuple(inputs[len(tensors) :]),
+        inputs=tuple(node_def.input[: len(input_dtypes)]),
+        sizes=tuple(node_def.input[len(input_dtypes) : controls_at]),
+        control_inputs=tuple(node_def.input[controls_at:]),
         input_dtypes=input_dtypes,
         operations=tuple(map(node_def_pb2.NodeDef.FromString, document.operations)),
         outputs=document.outputs,
         schedules=document.schedules,
         constant_inputs=document.constant_inputs,
     )
-    places = range(len(stage.operations))
-    if not set(stage.outputs) <= set(places) or len(stage.outputs) != len(
-        attributes["Tout"].list.type
-    ):
-        raise ValueError(f"Expected a dtype for each output of an operation, got {stage.outputs}")
-    for schedule in stage.schedules:
-        schedule.stage.validate()
-        if sorted(schedule.stage.operations) != list(places):
-            raise ValueError(
-                f"Expected every operation to be one step, got {schedule.stage.operations}"
-            )
-    return stage

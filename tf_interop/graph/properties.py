@@ -22,17 +22,10 @@ def is_fully_known(shape: Shape | None) -> bool:
 
 
 def merge_shapes(first: Shape | None, second: Shape | None) -> Shape | None:
-    """Joins what two sources know about one tensor.
+    """Joins what two sources know about one tensor: every dimension that one of the two knows.
 
     Where they contradict each other one of them is out of date, and nobody can say which: the
     dimension (or, if ranks differ, the shape) is not known.
-
-    Args:
-        first: what one source knows.
-        second: what the other knows.
-
-    Returns:
-        A shape with every dimension that one of the two knows.
     """
     if first is None or second is None or first == second:
         return second if first is None else first
@@ -55,10 +48,8 @@ class GraphProperties:
     def __init__(self, view: GraphView, infer: ShapeInference | None = None) -> None:
         """Prepares to look at `view`.
 
-        Args:
-            view: the graph.
-            infer: shape inference. Expensive: asked once for a node at most, and only where the
-                graph itself leaves a dimension open.
+        Inference is expensive: it is asked once for a node at most, and only where the graph itself
+        leaves a dimension open.
         """
         self._view = view
         self._infer = infer
@@ -80,12 +71,8 @@ class GraphProperties:
     def held_shape(self, node_index: int, port: int) -> Shape | None:
         """The shape that a vector of sizes holds, such as the `input_sizes` of a gradient.
 
-        Args:
-            node_index: the producer of the vector.
-            port: which of its outputs the vector is.
-
-        Returns:
-            The value of a Const; the shape of what a Shape or ShapeN reads; None for other ops.
+        It is the value of a Const, or the shape of what a Shape or ShapeN reads; None for other
+        ops.
         """
         op = self._view.ops[node_index]
         if op == "Const":
@@ -121,7 +108,7 @@ class GraphProperties:
         if op == "Const":
             attributes = view.nodes[node_index].attr
             return (
-                _shape(attributes["value"].tensor.tensor_shape) if "value" in attributes else None
+                shape_of(attributes["value"].tensor.tensor_shape) if "value" in attributes else None
             )
         if op == "ReadVariableOp" and view.fanins[node_index]:
             variable = view.fanins[node_index][0][0]
@@ -130,9 +117,9 @@ class GraphProperties:
             if attribute is not None and attribute in attributes:
                 value = attributes[attribute]
                 if value.HasField("shape"):
-                    return _shape(value.shape)
+                    return shape_of(value.shape)
                 if len(value.list.shape) == 1:
-                    return _shape(value.list.shape[0])
+                    return shape_of(value.list.shape[0])
         return None
 
     def _constant_sizes(self, node_index: int) -> Shape | None:
@@ -150,10 +137,11 @@ def _shape_list(view: GraphView, node_index: int, attribute: str) -> list[Shape 
     # Reading a missing key of a protobuf map would add it to the graph.
     if attribute not in attributes:
         return []
-    return [_shape(proto) for proto in attributes[attribute].list.shape]
+    return [shape_of(proto) for proto in attributes[attribute].list.shape]
 
 
-def _shape(proto: tensor_shape_pb2.TensorShapeProto) -> Shape | None:
+def shape_of(proto: tensor_shape_pb2.TensorShapeProto) -> Shape | None:
+    """A shape as the attributes of nodes have it."""
     if proto.unknown_rank:
         return None
     return tuple(dim.size if dim.size >= 0 else None for dim in proto.dim)

@@ -56,13 +56,7 @@ class Replacement:
     def __init__(
         self, view: GraphView, new_nodes: Sequence[NewNode], nodes_to_preserve: Collection[str]
     ) -> None:
-        """Prepares to replace.
-
-        Args:
-            view: the graph.
-            new_nodes: the nodes to come; no node is a member of two.
-            nodes_to_preserve: names that must live on, because they are fed or fetched.
-        """
+        """Prepares to replace the members of `new_nodes`, of which no two share one."""
         self._view, self._new_nodes = view, new_nodes
         self._preserved = frozenset(nodes_to_preserve)
         # How a node that read an input of the old graph reads it in the new one.
@@ -120,11 +114,6 @@ class Replacement:
         """Where among the inputs of a new node are filters that no call changes, ascending.
 
         A Session may feed another value in the place of a node whose name must be preserved.
-
-        Args:
-            new: the node.
-            position_of: of each tensor that is an input of it.
-            filter_positions: where the filter is among the inputs of an op.
         """
         view = self._view
         device = view.nodes[new.members[0]].device
@@ -144,14 +133,9 @@ class Replacement:
         return tuple(sorted(positions))
 
     def graph(self, node_defs: Sequence[node_def_pb2.NodeDef]) -> graph_pb2.GraphDef:
-        """The new graph.
+        """The new graph, given the NodeDef of each new node, without device, notes and colocation.
 
-        Args:
-            node_defs: of each new node what it is, without device, notes and colocation.
-
-        Returns:
-            The graph. A new node stands where the first of its members that goes away stood, or at
-            the end. The same arguments give the same graph.
+        A new node stands where the first of its members that goes away stood, or at the end.
         """
         view = self._view
         members = {index for new in self._new_nodes for index in new.members}

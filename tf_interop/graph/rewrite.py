@@ -36,16 +36,11 @@ def rewrite_stages(
     stages: Sequence[Sequence[Schedule[str]]],
     nodes_to_preserve: Collection[str],
 ) -> graph_pb2.GraphDef:
-    """Replaces the steps of each stage by one ConvStage node.
+    """Replaces the steps of each stage, of which all schedules are given, by one ConvStage node.
 
-    Args:
-        view: the graph.
-        stages: of names of its nodes; of each stage all schedules. Stage `k` becomes the node
-            `tf_interop/stage_<k>`, with a number after it where that name is taken.
-        nodes_to_preserve: names that must live on, because they are fed or fetched.
-
-    Returns:
-        The rewritten graph. The same arguments give the same graph.
+    Stage `k` becomes the node `tf_interop/stage_<k>`, with a number after it where that name is
+    taken. `nodes_to_preserve` are names that must live on, because they are fed or fetched. The
+    same arguments give the same graph.
     """
     new_nodes = []
     for number, schedules in enumerate(stages):

@@ -44,12 +44,6 @@ def rewrite_units(
         batch_sizes: for each unit those for which it is narrow or split, none for all; or nothing,
             where all units always are.
         output_shapes: gives shapes that the new nodes are to state; None to state none.
-
-    Returns:
-        The rewritten graph. The same arguments give the same graph.
-
-    Raises:
-        GraphError: a node reads an output that a step does not have.
     """
     new_nodes = [
         NewNode(

@@ -23,15 +23,9 @@ def is_function(view: GraphView) -> bool:
 def find_fed(
     view: GraphView, nodes_to_preserve: Iterable[str], fetches: Collection[str]
 ) -> frozenset[int]:
-    """The nodes that the run of a Session may feed.
+    """The nodes that the run of a Session for `fetches` may feed; none for the graph of a function.
 
-    Args:
-        view: the graph.
-        nodes_to_preserve: names that have to stay in the graph.
-        fetches: what the graph is run for, names of nodes or tensors.
-
-    Returns:
-        The nodes; none for the graph of a function.
+    They are those of `nodes_to_preserve` that are not fetched.
     """
     if not fetches or is_function(view):
         return frozenset()
@@ -43,14 +37,8 @@ def find_fed(
 def find_run(view: GraphView, fed: Collection[int], fetches: Collection[str]) -> bytearray | None:
     """Which nodes run for certain: those that the fetches need if all of `fed` are fed.
 
-    Args:
-        view: the graph.
-        fed: what `find_fed` found.
-        fetches: what the graph is run for.
-
-    Returns:
-        For each node 1 if it runs, else 0; None where that is not known: in a function, TensorFlow
-        also runs what has side effects, and has removed the rest already.
+    For each node 1 if it runs, else 0; None where that is not known: in a function, TensorFlow also
+    runs what has side effects, and has removed the rest already.
     """
     if not fetches or is_function(view):
         return None

@@ -25,18 +25,10 @@ _RESIZING_OPS = frozenset(
 
 
 def find_small(view: GraphView, steps: Container[int], properties: GraphProperties) -> list[bool]:
-    """Which nodes have small results.
+    """Which nodes have small results. Nodes that are neither `steps` nor parameters have none.
 
     Shapes are looked up for parameters and for what reduces or expands; the rest follows. So one
     that does not know the batch size gives the same result, but for what is small by it alone.
-
-    Args:
-        view: the graph.
-        steps: the nodes that may be steps of a unit; all others but parameters are not small.
-        properties: of the graph.
-
-    Returns:
-        By node.
     """
 
     def has_small_shape(index: int) -> bool:

@@ -44,14 +44,7 @@ def find_split_units(
 ) -> tuple[Unit, ...]:
     """Finds the units of a graph on CPUs whose batch may be split.
 
-    Args:
-        view: the graph.
-        properties: the shapes of its tensors.
-        nodes_to_preserve: names that have to stay in the graph.
-        fetches: what the graph is run for, names of nodes or tensors; none where that is not known.
-
-    Returns:
-        Units, each with `split`. They are not those of `find_units`: a node may be in one of each.
+    They are not those of `find_units`, whose arguments these are: a node may be in one of each.
 
     Raises:
         GraphError: the graph has a cycle.

@@ -152,12 +152,7 @@ def why_no_step_op(op: str) -> UnitRefusalReason | None:
 
 
 def why_no_step_node(node: node_def_pb2.NodeDef, input_count: int) -> UnitRefusalReason | None:
-    """Why a node of one of `STEP_OPS` is no step for what it says of itself; None where it is.
-
-    Args:
-        node: the node.
-        input_count: how many tensors it reads.
-    """
+    """Why a node of one of `STEP_OPS` is no step for what it says of itself; None where it is."""
     op = node.op
     attributes = node.attr
     op_def = tensorflow_internals.op_def(op)
@@ -261,12 +256,7 @@ def _why_not_listed(op: str) -> UnitRefusalReason:
 
 @functools.lru_cache(maxsize=4096)
 def _why_no_kernel(op: str, types: tuple[tuple[str, int], ...]) -> UnitRefusalReason | None:
-    """Holds a listed op against what TensorFlow says of it.
-
-    Args:
-        op: a registered op.
-        types: the attributes of a node that are types, without those that it leaves to the default.
-    """
+    """Holds a listed op, with the types that a node states, against what TensorFlow says of it."""
     op_def = tensorflow_internals.op_def(op)
     if op_def.is_stateful:
         return UnitRefusalReason.STATEFUL

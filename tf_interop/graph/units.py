@@ -142,12 +142,7 @@ def find_steps(
 ) -> tuple[dict[int, str], dict[int, UnitRefusalReason]]:
     """The control-flow region of each node that may be a step, and why each other node may not.
 
-    Args:
-        view: the graph.
-        order: its nodes.
-        preserved: names that have to stay in the graph.
-        fetches: what the graph is run for, names of nodes or tensors; none where that is not known.
-        companions: nodes of `COMPANION_OPS` that may be steps whatever their dtype is.
+    `companions` are nodes of `COMPANION_OPS` that may be steps whatever their dtype is.
     """
     fed = find_fed(view, preserved, fetches)
     runs = find_run(view, fed, fetches)
@@ -194,13 +189,9 @@ def find_steps(
 def unit_results(view: GraphView, unit: Unit) -> tuple[tuple[int, int], ...]:
     """The outputs of a unit's steps that are results of the unit.
 
-    Args:
-        view: the graph.
-        unit: a unit of it.
-
-    Returns:
-        (step's place in the unit, port) of all that other nodes read, those of the last step that
-        is read first, then in running order; the first output of the last step where none is read.
+    They are the (step's place in the unit, port) of all that other nodes read, those of the last
+    step that is read first, then in running order; the first output of the last step where none is
+    read.
     """
     inside = set(unit.steps)
     place_of = {step: place for place, step in enumerate(unit.steps)}

@@ -19,16 +19,12 @@ NEXT_ITERATION_OPS = frozenset({"NextIteration", "RefNextIteration"})
 
 
 def parse_input(text: str) -> tuple[str, int]:
-    """Splits an input of a NodeDef into the node it names and the output port it reads.
+    """The node that an input of a NodeDef names, and the output port that it reads.
 
-    Args:
-        text: `name` or `name:port` for a tensor, `^name` for a control dependency.
-
-    Returns:
-        The node's name and the port; `CONTROL_PORT` for a control dependency.
+    The port of `^name`, a control dependency, is `CONTROL_PORT`.
 
     Raises:
-        GraphError: `text` is in none of the three forms.
+        GraphError: `text` is neither `name` nor `name:port` nor `^name`.
     """
     if text.startswith("^"):
         name, port = text[1:], CONTROL_PORT
