@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from benchmark_values import CASE, OPTIONS, make_block
+from benchmark_values import CASE, OPTIONS
 
 import tf_interop
 from tf_interop.benchmark.child import Outcome, Request, run_child
@@ -19,22 +19,10 @@ REQUEST = Request(CASE, Variant.STOCK, options=OPTIONS)
 @pytest.fixture(name="module")
 def fixture_module(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "sources").mkdir()
+    (tmp_path / "sources" / "tf_interop.py").write_text("raise SystemExit('the sources')")
+    monkeypatch.chdir(tmp_path / "sources")
     return tmp_path / "benchmark_program.py"
-
-
-def test_gives_what_the_process_writes(module: pathlib.Path) -> None:
-    module.write_text(
-        "import json, pathlib, sys\n"
-        "asked = json.loads(pathlib.Path(sys.argv[1]).read_text())\n"
-        "print('a message that is no outcome')\n"
-        "block = dict.fromkeys(('median_ms', 'first_quartile_ms', 'third_quartile_ms'),\n"
-        "                      float(asked['case']['batch_size']))\n"
-        "block |= {'repetition': 3, 'steps': 1, 'first_step_ms': 500.0,\n"
-        "          'memory_peak_bytes': 1000000, 'stage_count': 0,\n"
-        "          'fallbacks': {}}\n"
-        "pathlib.Path(sys.argv[2]).write_text(json.dumps({'block': block}))\n"
-    )
-    assert run_child(REQUEST, 60.0, module=module.stem) == Outcome(make_block(3, 8.0))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +32,9 @@ def test_gives_what_the_process_writes(module: pathlib.Path) -> None:
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", ["SIGKILL", "memory"]),
         ("import os, sys; print('F0000 fatal', file=sys.stderr)\nsys.exit(7)", ["code 7", "fatal"]),
         ("print('I0000 00:00:17.9 starts')", ["exit code 0"]),
+        # The same Python, and this package, not sources in the working directory.
         ("import sys; sys.exit(sys.executable)", [sys.executable]),
+        ("import sys, tf_interop; sys.exit(tf_interop.__file__)", [str(tf_interop.__file__)]),
     ],
 )
 def test_a_crash_is_a_failure_with_its_last_words(
@@ -83,16 +73,3 @@ def test_a_stop_ends_the_process_without_an_entry(module: pathlib.Path) -> None:
     )
     assert outcome == Outcome()
     assert time.monotonic() - begin < 30
-
-
-def test_runs_with_this_package_and_not_with_sources_in_the_working_directory(
-    module: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sources = tmp_path / "sources" / "tf_interop"
-    sources.mkdir(parents=True)
-    (sources / "__init__.py").write_text("raise SystemExit('the sources')")
-    monkeypatch.chdir(sources.parent)
-    module.write_text("import sys, tf_interop; sys.exit(tf_interop.__file__)")
-    failure = run_child(REQUEST, 60.0, module=module.stem).failure
-    assert failure is not None
-    assert str(tf_interop.__file__) in failure.message
