@@ -5,10 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
-import json
 import pathlib
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from benchmark_values import BENCHMARK, CASE, OURS_BLOCKS, make_block, with_ours
@@ -20,11 +17,8 @@ from tf_interop.benchmark.result import (
     Block,
     Summary,
     Variant,
-    load_benchmark,
-    save_benchmark,
 )
 from tf_interop.benchmark.show import CSV_COLUMNS, show_benchmark, write_csv
-from tf_interop.errors import BenchmarkError
 
 NO_STAGE = tuple(dataclasses.replace(block, stage_count=0) for block in OURS_BLOCKS)
 
@@ -39,26 +33,6 @@ def _csv_rows(benchmark: Benchmark, folder: pathlib.Path) -> dict[str, dict[str,
     write_csv(benchmark, folder / "results.csv")
     with (folder / "results.csv").open(newline="") as file:
         return {row["variant"]: row for row in csv.DictReader(file)}
-
-
-@pytest.mark.parametrize(
-    ("damage", "place"),
-    [
-        (lambda raw: raw.append(raw[0]), r"results\[3\]"),
-        (lambda raw: raw[0]["blocks"].reverse(), r"results\[0\]"),
-        (lambda raw: raw[1].update(failure=None), r"results\[1\]"),
-    ],
-)
-def test_refuses_what_is_not_legal(
-    tmp_path: pathlib.Path, damage: Callable[[Any], None], place: str
-) -> None:
-    path = tmp_path / "results.json"
-    save_benchmark(BENCHMARK, path)
-    raw = json.loads(path.read_text())
-    damage(raw["results"])
-    path.write_text(json.dumps(raw))
-    with pytest.raises(BenchmarkError, match=place):
-        load_benchmark(path)
 
 
 def _summary_of_ours(*blocks: Block) -> Summary:
@@ -139,8 +113,7 @@ def test_tables_and_csv_have_every_variant_and_say_what_is_missing(tmp_path: pat
     assert "6.75 ms" in ours and ours.split()[-1] == "4"
     assert any(line.strip().startswith("xla: timed out") for line in lines)
     assert any("3 times: no workspace" in line for line in lines)
-    assert "RSS" in text and "in 1 of 2 turns" not in text
-    assert "in 1 of 2 turns" in _shown(with_ours(NO_STAGE[0], OURS_BLOCKS[1]))
+    assert "RSS" in text
     rows = _csv_rows(BENCHMARK, tmp_path)
     assert list(rows) == ["stock", "xla", "ours"]
     assert tuple(rows["ours"]) == CSV_COLUMNS

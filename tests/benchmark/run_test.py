@@ -71,8 +71,8 @@ def run(
     source: PlanSource = PlanSource(profile_path="p.json"),  # noqa: B008 (frozen)
     device: ProfiledDevice = CPU,
     **others: Any,
-) -> bool:
-    return BenchmarkRun(
+) -> None:
+    BenchmarkRun(
         new_benchmark(device, VERSIONS, f"for {cases}", OPTIONS, path),
         path,
         cases,
@@ -90,7 +90,7 @@ def results(path: pathlib.Path, case: Case = CASE) -> dict[Variant, Result]:
 
 def test_variants_take_turns_and_every_case_has_one_before_any_has_two(path: pathlib.Path) -> None:
     children = Children()
-    assert run(path, children, STOCK, XLA, cases=(CASE, HALF_CASE), device=GPU)
+    run(path, children, STOCK, XLA, cases=(CASE, HALF_CASE), device=GPU)
     assert all(each.needs_gpu for each in children.requests)
     assert children.done == [
         "tf32 stock 0", "tf32 xla 0", "float16 stock 0", "float16 xla 0",
@@ -113,13 +113,13 @@ def test_goes_on_where_it_was_killed(path: pathlib.Path) -> None:
     # One of the five was the plan.
     assert sum(len(result.blocks) for result in results(path).values()) == 4
     second, third = Children(), Children()
-    assert run(path, second, *Variant)
+    run(path, second, *Variant)
     assert first.done + second.done == whole.done
-    assert run(path, third, *Variant)
+    run(path, third, *Variant)
     assert third.done == []
     assert len(load_benchmark(path).commands) == 1
     # A file may grow by other cases.
-    assert run(path, Children(), STOCK, cases=(HALF_CASE,))
+    run(path, Children(), STOCK, cases=(HALF_CASE,))
     assert list(load_benchmark(path).by_case) == [CASE, HALF_CASE]
     assert len(load_benchmark(path).commands) == 2
 
@@ -132,7 +132,7 @@ def test_a_failure_is_an_entry_and_the_rest_goes_on(path: pathlib.Path) -> None:
         return Outcome(failure=CRASH) if is_it else None
 
     children, cases = Children(crash), (CASE, HALF_CASE)
-    assert run(path, children, STOCK, XLA, cases=cases)
+    run(path, children, STOCK, XLA, cases=cases)
     # What failed is not tried in the second turn, and what was measured before it is kept.
     assert len(children.done) == 7 and "tf32 xla 1" not in children.done
     assert results(path)[XLA].failure == CRASH
@@ -196,7 +196,7 @@ def test_budget_ends_the_run_before_a_process(
 
     monkeypatch.setattr("tf_interop.benchmark.run.time.monotonic", lambda: now[0])
     children = Children(take_ten_seconds)
-    assert not run(path, children, STOCK, XLA, budget_seconds=15.0)
+    run(path, children, STOCK, XLA, budget_seconds=15.0)
     assert children.done == ["tf32 stock 0", "tf32 xla 0"]
 
 
@@ -210,7 +210,7 @@ def test_a_process_that_was_stopped_leaves_no_entry(path: pathlib.Path) -> None:
         return None
 
     children = Children(stop_at_xla)
-    assert not run(path, children, STOCK, XLA, should_stop=lambda: bool(stopped))
+    run(path, children, STOCK, XLA, should_stop=lambda: bool(stopped))
     assert list(results(path)) == [STOCK]
 
 
@@ -240,9 +240,9 @@ def test_what_to_know_of_a_plan_is_announced(path: pathlib.Path) -> None:
     path.with_name("plan.json").write_text("one")
     source = PlanSource(plan_path=str(path.with_name("plan.json")))
     children = Children(lambda each: Outcome(note="for 1") if each.variant is None else None)
-    assert run(path, children, STOCK, OURS, source=source, announce=told.append)
+    run(path, children, STOCK, OURS, source=source, announce=told.append)
     assert told == [f"{CASE.name}: for 1"]
-    assert run(path, children, STOCK, source=source, announce=told.append)
+    run(path, children, STOCK, source=source, announce=told.append)
     assert len(told) == 1  # no variant runs by it
 
 

@@ -53,16 +53,10 @@ _LONGEST_MESSAGE = 600
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """Asks for the plan of a case, or for a block of a variant.
+    """Asks for a block of a variant, or for the plan of a case where `variant` is None.
 
-    Attributes:
-        case: the case.
-        variant: the way to run it; None to make a plan, or to look at the one that there is.
-        plan_path: the plan, to write or to run by; None for variants that need none.
-        source: what to make the plan from.
-        repetition: which turn it is.
-        options: how to measure.
-        needs_gpu: whether values of a CPU would be taken for those of a GPU.
+    `plan_path` is where to write the plan, or the one to run by; None for variants that need none.
+    With `needs_gpu` values of a CPU are not taken for those of a GPU.
     """
 
     case: Case
@@ -98,16 +92,9 @@ def run_child(
     should_stop: Callable[[], bool] = lambda: False,
     module: str = "tf_interop.benchmark.child",
 ) -> Outcome:
-    """Runs a request in a new process.
+    """Runs a request in a new process, which is killed after some seconds, or `should_stop()`.
 
-    Args:
-        request: what to do.
-        timeout_seconds: when to kill it.
-        should_stop: asked while it runs; it is killed where that is True.
-        module: what to run; it takes the files of request and outcome.
-
-    Returns:
-        What it gave; a failure where it gave nothing; an empty outcome where it was stopped.
+    What gives nothing is a failure; what was stopped is an empty outcome.
     """
     with tempfile.TemporaryDirectory(prefix="tf_interop_benchmark_") as name:
         folder = pathlib.Path(name)

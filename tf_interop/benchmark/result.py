@@ -220,26 +220,10 @@ class Result:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Summary:
-    """The blocks of one variant of one case, in short; each field is a column of the CSV file.
+    """The blocks of one variant of one case, in short: the columns of the CSV file.
 
-    Attributes:
-        median_ms: the median of the blocks.
-        first_quartile_ms: likewise.
-        third_quartile_ms: likewise.
-        lowest_block_ms: the lowest median of a block. How far that is from the highest says what
-            changes between processes, and drifts.
-        highest_block_ms: the highest median of a block.
-        examples_per_second: batch size over `median_ms`.
-        speedup: how many times as fast as stock TensorFlow, block against block of the same turn:
-            the median of the turns. None where no turn has both, and for a plan without a stage:
-            what ran is stock TensorFlow itself.
-        lowest_speedup: of all turns; None where there is but one, or all are alike.
-        highest_speedup: likewise.
-        first_step_ms: the median of the blocks.
-        memory_peak_bytes: the highest of the blocks.
-        blocks: how many.
-        stages: how many ran, such as `4`, or `0–4` where blocks differ.
-        fallbacks: how often stages did not do as planned.
+    `speedup` compares block with block of the same turn. It is None where no turn has both, and for
+    a plan without a stage: what ran is stock TensorFlow itself. Its range is None if it is empty.
     """
 
     median_ms: float
@@ -345,27 +329,9 @@ class Benchmark:
         )
 
 
-def _check(benchmark: Benchmark) -> None:
-    """Legal is a file that holds each variant of a case once, of it each repetition in order."""
-    seen: set[tuple[Case, Variant]] = set()
-    for index, result in enumerate(benchmark.results):
-        place = f"`$.results[{index}]`"
-        if (result.case, result.variant) in seen:
-            raise ValueError(f"Expected each variant of a case once, got one again at {place}")
-        seen.add((result.case, result.variant))
-        repetitions = [block.repetition for block in result.blocks]
-        if repetitions != sorted(set(repetitions)):
-            raise ValueError(
-                f"Expected each repetition once and in order, got {repetitions} at {place}"
-            )
-        if not result.blocks and result.failure is None:
-            raise ValueError(f"Expected blocks or a failure, got neither at {place}")
-
-
 BENCHMARK_FILE = VersionedFormat(
     noun="benchmark",
     value_type=Benchmark,
-    check=_check,
     error=BenchmarkError,
     remedy="Remove the file and measure anew, or choose another one.",
 )

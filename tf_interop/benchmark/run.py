@@ -88,28 +88,14 @@ class BenchmarkRun:
         variants: Sequence[Variant],
         run_child: RunChild,
         *,
-        repetitions: int = 1,
-        source: PlanSource = PlanSource(),  # noqa: B008 (frozen)
+        repetitions: int,
+        source: PlanSource,
         budget_seconds: float = float("inf"),
         should_stop: Callable[[], bool] = lambda: False,
         listener: Listener = lambda what, done, total, left: None,
         announce: Callable[[str], object] = lambda text: None,
     ) -> None:
-        """Prepares the run.
-
-        Args:
-            benchmark: what there is already; what failed is tried again.
-            path: the benchmark's file.
-            cases: what to run, in this order.
-            variants: ways to run it, in this order in the first turn.
-            run_child: runs a process.
-            repetitions: how many turns.
-            source: where plans come from.
-            budget_seconds: when to begin no further process.
-            should_stop: asked before each process.
-            listener: told before each process.
-            announce: told what to know of the plan that was given.
-        """
+        """Prepares the run; what failed in `benchmark` is tried again, and the rest is kept."""
         kept = (
             dataclasses.replace(each, failure=None)
             if each.case in cases and each.variant in variants
@@ -138,11 +124,8 @@ class BenchmarkRun:
         self._begun = 0.0
         self._done_before = 0
 
-    def run(self) -> bool:
+    def run(self) -> None:
         """Measures what is not in the file yet.
-
-        Returns:
-            Whether everything is there now; False where time was over or the run was stopped.
 
         Raises:
             BenchmarkError: the file cannot be written, or holds values of another plan, or the plan
@@ -155,9 +138,8 @@ class BenchmarkRun:
         for block in self._blocks:
             if self._is_wanted(*block):
                 if self._should_stop() or time.monotonic() >= end:
-                    return False
+                    return
                 self._measure(*block)
-        return True
 
     def _is_wanted(self, case: Case, variant: Variant, repetition: int) -> bool:
         result = self.benchmark.of(case, variant)

@@ -75,13 +75,7 @@ def show_benchmark(benchmark: Benchmark, console: Console) -> None:
 
 
 def times_as_fast(benchmark: Benchmark, result: Result, *, to: str = "–") -> str:
-    """How a variant of a case compares with stock TensorFlow, such as `2.25 (2.00–2.50)`.
-
-    Args:
-        benchmark: with what was measured of stock TensorFlow.
-        result: of the variant.
-        to: stands between the lowest and the highest turn.
-    """
+    """How a variant of a case compares with stock TensorFlow, such as `2.25 (2.00–2.50)`."""
     summary = benchmark.summarize(result)
     if summary is None or summary.speedup is None:
         return "as stock" if result.ran_as_stock else UNKNOWN
@@ -131,12 +125,9 @@ def _cells(benchmark: Benchmark, result: Result) -> tuple[str, ...]:
 
 def _notes(results: list[Result]) -> Iterator[str]:
     for result in results:
-        name, blocks = result.variant.value, result.blocks
+        name = result.variant.value
         if result.failure is not None:
             yield f"{name}: {result.failure.kind.value}: {result.failure.message}"
-        without = sum(not block.stage_count for block in blocks)
-        if result.variant.needs_plan and 0 < without < len(blocks):
-            yield f"{name}: without a stage, as stock, in {without} of {len(blocks)} turns"
         for reason, count in result.fallbacks.items():
             yield f"{name}: not as planned, {count} times: {reason}"
 
