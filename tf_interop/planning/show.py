@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from tf_interop.planning.explain import sum_of_uses
+from tf_interop.planning.explain import SHARED_RESOURCES, sum_of_uses
 from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.types import (
     GraphPlan,
@@ -18,20 +18,12 @@ from tf_interop.planning.types import (
     Plan,
     PlannedStage,
     StageExplanation,
-    StagePrediction,
 )
 from tf_interop.planning.verdict import doubt, verdict
+from tf_interop.profile.occupancy import SmUse
 from tf_interop.stage import Lane, Stage
 from tf_interop.tables import UNKNOWN, new_table, percent, print_on
 
-_SM_COLUMNS = {
-    "registers": "registers",
-    "shared_memory": "shared",
-    "threads": "threads",
-    "alu_utilization": "ALU",
-    "dram_utilization": "DRAM",
-    "memory_stall": "stalls",
-}
 _MEASURED_FIELDS = (
     *("unit_count", "unit_op_count", "step_ms", "stock_ms"),
     *("ratio", "error", "cores"),
@@ -59,32 +51,19 @@ def show_plan(plan: Plan, console: Console) -> None:
 def explain_stages(plan: Plan, console: Console) -> None:
     """Prints what `show_plan` does, then stage by stage what it was chosen by."""
     show_plan(plan, console)
-    is_sm_known = False
     for graph in plan.graphs:
         print_on(console, f"\nGraph {graph.fingerprint}, {name_graph(graph)}")
         for line in _describe_search(graph):
             print_on(console, f"  {line}")
         for number, planned in enumerate(graph.stages):
             print_on(console, f"\nStage {number}: {_describe_values(planned)}")
-            print_on(console, "\n".join(_describe_runs(planned)))
-            if planned.explanation is not None and planned.prediction is not None:
-                print_on(console, _lane_table(planned.explanation.lanes))
-                for line in _reasons(planned.stage, planned.explanation, planned.prediction):
-                    print_on(console, f"  {line}")
-                is_sm_known |= any(lane.sm_use for lane in planned.explanation.lanes)
+            for line in (*_describe_runs(planned), *_reasons(planned)):
+                print_on(console, f"  {line}")
         if graph.rejected:
             print_on(console, "\nNot together, what may win first, then what loses least:")
         for each in graph.rejected:
             alike = f" ({each.count - 1} more of the same costs)" if each.count > 1 else ""
             print_on(console, f"  {' and '.join(each.nodes)}{alike}: {each.why_not}")
-    if is_sm_known:
-        print_on(
-            console,
-            "\nShares of one SM are those of the kernel that takes most of an algorithm's time, "
-            "alone: registers,\nshared memory and threads follow from its measured launch, the "
-            "others were measured. Where lanes ask\nfor more than 100 % together they take turns. "
-            "Stalls: those that wait for memory, of all.",
-        )
 
 
 def name_graph(graph: GraphPlan) -> str:
@@ -222,15 +201,17 @@ def _describe_values(planned: PlannedStage) -> str:
 def _describe_runs(planned: PlannedStage) -> Iterator[str]:
     """The lanes of a stage, those of each batch size where they are not the same for all."""
     if not planned.schedules:
-        yield from (f"  {line}" for line in _describe_lanes(planned.stage))
+        yield from _describe_lanes(planned.stage, planned.explanation)
         return
     for schedule in planned.schedules:
-        yield f"  batch size {schedule.batch_size}:"
-        yield from (f"    {line}" for line in _describe_lanes(schedule.stage))
-    yield "  any other batch size: in sequence"
+        yield f"batch size {schedule.batch_size}:"
+        yield from (f"  {line}" for line in _describe_lanes(schedule.stage))
+    yield "any other batch size: in sequence"
 
 
-def _describe_lanes(stage: Stage[str]) -> Iterator[str]:
+def _describe_lanes(
+    stage: Stage[str], explanation: StageExplanation | None = None
+) -> Iterator[str]:
     for number, lane in enumerate(stage.lanes):
         runs = " → ".join(f"{step.operation} with {step.algorithm or _ANY}" for step in lane.steps)
         if lane.merged:
@@ -240,6 +221,31 @@ def _describe_lanes(stage: Stage[str]) -> Iterator[str]:
         priority = f", priority {lane.priority}" if lane.priority else ""
         sms = f", {lane.sm_count} SMs of its own" if lane.sm_count else ""
         yield f"lane {number}: {runs}{priority}{sms}"
+        if explanation is not None:
+            yield f"  {_describe_alone(lane, explanation.lanes[number])}"
+    if explanation is not None and len(stage.lanes) > 1:
+        shares = _shares([lane.sm_use for lane in explanation.lanes])
+        if shares:
+            yield f"together {shares}; of more than 100 % they take turns"
+
+
+def _describe_alone(lane: Lane[str], explained: LaneExplanation) -> str:
+    """What a lane takes alone, and of an SM the kernel that takes most of its time."""
+    if lane.merged:
+        return f"one after another they take {explained.alone_us:.1f} us"
+    parts = [f"alone {explained.alone_us:.1f} us"]
+    if explained.fastest_us < explained.alone_us:
+        fastest = explained.fastest_algorithm or "the fastest of each"
+        parts.append(f"{explained.fastest_us:.1f} us with {fastest}")
+    parts.append(f"{decimal(explained.workspace_bytes)} of workspace")
+    return ", ".join([*parts, *filter(None, [_shares([explained.sm_use])])])
+
+
+def _shares(uses: Sequence[SmUse | None]) -> str:
+    return ", ".join(
+        f"{percent(share)} of the {SHARED_RESOURCES[field]}"
+        for field, share in sum_of_uses(uses).items()
+    )
 
 
 def _describe_algorithms(lane: Lane[str]) -> str:
@@ -249,46 +255,14 @@ def _describe_algorithms(lane: Lane[str]) -> str:
     return " → ".join(step.algorithm or _ANY for step in lane.steps)
 
 
-def _lane_table(explained: Sequence[LaneExplanation]) -> Table:
-    table = new_table("")
-    table.title = None
-    table.add_column("    lane")
-    uses = [lane.sm_use for lane in explained]
-    columns = _SM_COLUMNS if any(uses) else {}
-    for heading in ("alone us", "workspace", *columns.values()):
-        table.add_column(heading, justify="right")
-    for number, lane in enumerate(explained):
-        table.add_row(
-            f"    {number}",
-            f"{lane.alone_us:.1f}",
-            decimal(lane.workspace_bytes),
-            *(percent(getattr(lane.sm_use, field, None)) for field in columns),
+def _reasons(planned: PlannedStage) -> Iterator[str]:
+    prediction, explanation = planned.prediction, planned.explanation
+    if prediction is not None:
+        yield (
+            f"Memory: {decimal(prediction.workspace_bytes)} of workspace; "
+            f"{decimal(prediction.peak_bytes)} with outputs and what is alive across the stage"
         )
-    if columns and len(explained) > 1:
-        sums = sum_of_uses(uses)
-        table.add_row("    together", "", "", *(percent(sums.get(field)) for field in columns))
-    return table
-
-
-def _reasons(
-    stage: Stage[str], explanation: StageExplanation, prediction: StagePrediction
-) -> Iterator[str]:
-    for number, (lane, explained) in enumerate(zip(stage.lanes, explanation.lanes, strict=True)):
-        if lane.merged:
-            yield (
-                f"Lane {number}: its {len(lane.steps)} convolutions read one image; one after "
-                f"another they take {explained.alone_us:.1f} us"
-            )
-        elif explained.fastest_us < explained.alone_us:
-            fastest = "each with what is fastest alone it"
-            if len(lane.steps) == 1:
-                fastest = f"alone {explained.fastest_algorithm or _ANY}"
-            yield f"Lane {number}: {fastest} is faster, {explained.fastest_us:.1f} us"
-    yield (
-        f"Memory: {decimal(prediction.workspace_bytes)} of workspace; "
-        f"{decimal(prediction.peak_bytes)} with outputs and what is alive across the stage"
-    )
-    for alternative in explanation.alternatives:
+    for alternative in explanation.alternatives if explanation else ():
         algorithms = ", ".join(map(_describe_algorithms, alternative.stage.lanes))
         yield (
             f"Not {algorithms} ({alternative.latency_us:.1f} us {alternative.source.value}, "
