@@ -269,13 +269,6 @@ def test_a_unit_is_narrow_at_the_batch_sizes_that_plans_name_it_for() -> None:
     assert sorted(list(node.attr["batch_sizes"].list.i) for node in units) == [[2], [2, 4]]
 
 
-def test_a_profile_says_nothing_of_units() -> None:
-    tf_interop.enable(plan=Plan(()))
-    tf.function(pooled_branches, autograph=False)(tf.constant(IMAGE))
-    [failure] = tf_interop.status().failures
-    assert "Expected a plan for this graph" in failure.cause
-
-
 def test_the_status_tells_of_narrow_units() -> None:
     tf_interop.enable("always")
     tf.function(pooled_branches, autograph=False)(tf.constant(IMAGE))
