@@ -89,9 +89,6 @@ LATE = {
             ["x", "c/then d/then", "e/then"],
             id="switches_of_one_predicate",
         ),
-        pytest.param(
-            {**C, **_cond("d", "x", "p:1")}, ["x", "c/then", "d/then"], id="outputs_of_a_node"
-        ),
         # A Switch itself is alive whichever of its outputs is.
         pytest.param(
             C | {"a": "Neg x ^c/then", "b": "Neg x ^c/switch"},
@@ -130,9 +127,6 @@ LATE = {
             id="merge_of_a_branch_that_is_never_alive",
         ),
         pytest.param(
-            C | {"m": "Merge c/then x", "a": "Neg m"}, ["x a", "c/then"], id="merge_that_is_alive"
-        ),
-        pytest.param(
             L | {"a": "Neg l/exit", "b": "Neg l/exit"},
             ["x", "l/condition", "l/body", "a b"],
             id="loop",
@@ -142,7 +136,6 @@ LATE = {
             ["x early", "late between with_late", "last", "both"],
             id="through_the_next_iteration_alone",
         ),
-        pytest.param({**L, **_loop("m", "x")}, ["x", "l/condition", "m/condition"], id="two_loops"),
         pytest.param(
             {
                 "switch": "Switch x p",
@@ -158,16 +151,6 @@ LATE = {
             {**L, **_loop("m", "l/switch:1"), "a": "Neg m/exit", "b": "Add m/exit l/switch:1"},
             ["x", "l/body", "m/body", "a b"],
             id="loop_inside_loop",
-        ),
-        pytest.param(
-            {
-                **L,
-                "predicate": "Less l/switch:1 l/switch:1",
-                **_cond("c", "l/switch:1", "predicate"),
-                "after": "Neg c/merge",
-            },
-            ["x", "after l/body", "c/then"],
-            id="branch_inside_loop",
         ),
         pytest.param(
             {
@@ -219,7 +202,6 @@ def test_refuses(nodes: Nodes) -> None:
         ("a_function_called_by_its_name", True),
         ("ReadFromPeer", True),
         ("ReaderRead", True),
-        ("SaveDatasetV2", True),
         ("BatchFunction", True),
         ("ReadVariableOp", False),
         ("ResourceApplyAdam", False),

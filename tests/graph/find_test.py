@@ -27,7 +27,6 @@ from tf_interop.convolution import (
     Refusal,
     RefusalReason,
 )
-from tf_interop.errors import GraphError
 from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.properties import GraphProperties, ShapeInference
@@ -80,41 +79,26 @@ def only(graph: GraphBuilder, infer: ShapeInference | None = None) -> Convolutio
     return node.configuration
 
 
-@pytest.mark.parametrize(
-    ("image", "filter_", "expected"),
-    [
-        (IMAGE, FILTER, {"op": "Conv2D", "layout": "NHWC", "output_shape": (8, 28, 30, 32)}),
-        (
-            VOLUME,
-            VOLUME_FILTER,
-            {"op": "Conv3D", "layout": "NDHWC", "output_shape": (2, 7, 28, 30, 32)},
-        ),
-    ],
-    ids=["image", "volume"],
-)
-def test_finds_a_convolution_without_attributes_that_have_defaults(
-    image: tuple[int, ...], filter_: tuple[int, ...], expected: dict[str, Any]
-) -> None:
-    bare = dict.fromkeys(("dilations", "data_format", "explicit_paddings"))
-    graph = convolution(expected["op"], image, filter_, **bare)
-    ones = (1,) * (len(image) - 2)
+def test_finds_a_convolution_without_attributes_that_have_defaults() -> None:
+    graph = convolution(**dict.fromkeys(("dilations", "data_format", "explicit_paddings")))
     configuration = ConvolutionConfiguration(
+        op="Conv2D",
         kind=ConvolutionKind.FORWARD,
         depthwise=False,
         dtype="float32",
-        image_shape=image,
-        filter_shape=filter_,
-        strides=ones,
-        dilations=ones,
+        layout="NHWC",
+        image_shape=IMAGE,
+        filter_shape=FILTER,
+        output_shape=(8, 28, 30, 32),
+        strides=(1, 1),
+        dilations=(1, 1),
         padding="SAME",
         group_count=1,
-        **expected,
     )
     [found], _ = find(graph)
     assert found == ConvolutionNode("c", 2, GPU, "", configuration)
 
 
-PADS = [0, 0, 1, 2, 3, 0, 0, 0]
 FUSED = {"op": "_FusedConv2D"}
 FUSED_VOLUME = {"op": "_FusedConv3D", "image": VOLUME, "filter_": VOLUME_FILTER}
 LEAKY = {"fused_ops": ["BiasAdd", "LeakyRelu"]}
@@ -126,13 +110,8 @@ FORWARD_3D = {"op": "Conv3D", "image": VOLUME, "filter_": VOLUME_FILTER}
     ("of", "expected"),
     [
         ({"strides": [1, 3, 4, 1]}, {"strides": (3, 4), "output_shape": (8, 10, 8, 32)}),
-        ({"padding": "VALID"}, {"padding": "VALID", "output_shape": (8, 26, 26, 32)}),
         ({"padding": "VALID", "strides": [1, 2, 3, 1]}, {"output_shape": (8, 13, 9, 32)}),
         ({"padding": "VALID", "dilations": [1, 2, 3, 1]}, {"output_shape": (8, 24, 18, 32)}),
-        (
-            {"padding": "EXPLICIT", "explicit_paddings": PADS},
-            {"explicit_paddings": (1, 2, 3, 0), "output_shape": (8, 29, 29, 32)},
-        ),
         (
             {
                 **{"image": FIRST, "data_format": "NCHW", "padding": "EXPLICIT"},
@@ -146,16 +125,11 @@ FORWARD_3D = {"op": "Conv3D", "image": VOLUME, "filter_": VOLUME_FILTER}
                 "output_shape": (8, 32, 15, 10),
             },
         ),
-        ({"image": FIRST, "data_format": "NCHW", "device": CPU}, {"layout": "NCHW"}),
         ({"filter_": (3, 3, 4, 32), "T": HALF}, {"group_count": 4, "dtype": "float16"}),
         ({"_XlaMustCompile": False, "_xla_inferred_shapes": ""}, {"op": "Conv2D"}),
         (
             {"image": None, "filter_": None},
             dict.fromkeys(("image_shape", "filter_shape", "output_shape", "group_count")),
-        ),
-        (
-            {"op": "DepthwiseConv2dNative", "filter_": (3, 3, 16, 2), "strides": [1, 2, 2, 1]},
-            {"depthwise": True, "group_count": 16, "output_shape": (8, 14, 15, 32)},
         ),
         *(
             (
@@ -166,6 +140,7 @@ FORWARD_3D = {"op": "Conv3D", "image": VOLUME, "filter_": VOLUME_FILTER}
                 },
             )
             for op, kind in [
+                ("", ConvolutionKind.FORWARD),
                 ("BackpropInput", ConvolutionKind.BACKWARD_INPUT),
                 ("BackpropFilter", ConvolutionKind.BACKWARD_FILTER),
             ]
@@ -192,20 +167,13 @@ FORWARD_3D = {"op": "Conv3D", "image": VOLUME, "filter_": VOLUME_FILTER}
         (FUSED | LEAKY | {"leakyrelu_alpha": 0.25}, {"leaky_relu_alpha": 0.25}),
         (FUSED | LEAKY, {"leaky_relu_alpha": pytest.approx(0.2)}),
         (
-            FORWARD_3D | {"strides": [1, 2, 1, 3, 1], "dilations": [1, 1, 2, 1, 1]},
-            {"strides": (2, 1, 3), "dilations": (1, 2, 1), "output_shape": (2, 4, 28, 10, 32)},
-        ),
-        *(
-            (
-                {
-                    **{"op": "Conv3D", "image": (2, 16, 7, 28, 30), "filter_": VOLUME_FILTER},
-                    **{"data_format": "NCDHW", "padding": "VALID", "device": device},
-                    **{"strides": [1, 1, 1, 2, 3], "dilations": [1, 1, 2, 1, 1]},
-                },
-                # 7 - 2, (28 - 3) // 2 + 1 and (30 - 5) // 3 + 1.
-                {"strides": (1, 2, 3), "dilations": (2, 1, 1), "output_shape": (2, 32, 5, 13, 9)},
-            )
-            for device in (CPU, GPU)
+            {
+                **{"op": "Conv3D", "image": (2, 16, 7, 28, 30), "filter_": VOLUME_FILTER},
+                **{"data_format": "NCDHW", "padding": "VALID"},
+                **{"strides": [1, 1, 1, 2, 3], "dilations": [1, 1, 2, 1, 1]},
+            },
+            # 7 - 2, (28 - 3) // 2 + 1 and (30 - 5) // 3 + 1.
+            {"strides": (1, 2, 3), "dilations": (2, 1, 1), "output_shape": (2, 32, 5, 13, 9)},
         ),
         (
             {"op": "Conv3DBackpropInputV2", "image": VOLUME, "filter_": (2, 3, 5, 8, 32)},
@@ -218,7 +186,6 @@ FORWARD_3D = {"op": "Conv3D", "image": VOLUME, "filter_": VOLUME_FILTER}
             {"op": "Conv3DBackpropFilterV2", "image": VOLUME, "filter_": VOLUME_FILTER},
             {"kind": ConvolutionKind.BACKWARD_FILTER, "filter_shape": VOLUME_FILTER},
         ),
-        (FUSED_VOLUME | {"fused_ops": ["BiasAdd", "Elu"]}, {"fused_ops": ("BiasAdd", "Elu")}),
     ],
 )
 def test_finds(of: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -262,46 +229,38 @@ def test_takes_shapes_from_wherever_they_are_known() -> None:
 
 
 REFUSED: list[tuple[RefusalReason, dict[str, Any]]] = [
-    *(
-        (RefusalReason.DEVICE, {"device": device})
-        for device in ("/job:j/replica:0/task:0/device:TPU:0", "/device:XLA_GPU:0", "/tpu:0")
-    ),
-    *((RefusalReason.DTYPE, {"T": dtype}) for dtype in (types_pb2.DT_INT32, types_pb2.DT_QINT8)),
+    (RefusalReason.DEVICE, {"device": "/job:j/replica:0/task:0/device:TPU:0"}),
+    (RefusalReason.DEVICE, {"device": "/device:XLA_GPU:0"}),
+    (RefusalReason.DTYPE, {"T": types_pb2.DT_INT32}),
     (RefusalReason.LAYOUT, {"data_format": "NCHW_VECT_C"}),
     (RefusalReason.LAYOUT, {"filter_format": "OIHW"}),
-    *((RefusalReason.XLA, {key: True}) for key in ("_XlaMustCompile", "_XlaCompile")),
-    *(
-        (RefusalReason.XLA, {key: "1"})
-        for key in ("_XlaCluster", "_xla_compile_id", "_xla_cluster_id")
-    ),
+    (RefusalReason.XLA, {"_XlaMustCompile": True}),
+    (RefusalReason.XLA, {"_XlaCluster": "1"}),
     (ATTRIBUTE, {"_kernel": "from_another_library"}),
     *(
         (ATTRIBUTE, {"strides": strides})
-        for strides in ([2, 1, 1, 1], [1, 1, 1, 2], [1, 1, 1], [1, 0, 1, 1], None)
+        for strides in ([2, 1, 1, 1], [1, 1, 1], [1, 0, 1, 1], None)
     ),
     (ATTRIBUTE, {"strides": [1, 2, 2, 1], "data_format": "NCHW"}),
-    *((ATTRIBUTE, {"dilations": dilations}) for dilations in ([1, 1, 1, 2], [2, 1, 1, 1])),
     *(
         (ATTRIBUTE, {"padding": "EXPLICIT", "explicit_paddings": pads})
-        for pads in ([], [1, *[0] * 7], [*[0] * 7, 1], [0, 0, -1, *[0] * 5])
+        for pads in ([], [1, *[0] * 7], [0, 0, -1, *[0] * 5])
     ),
     (ATTRIBUTE, {"padding": "SAME", "explicit_paddings": [0, 0, 1, 1, 1, 1, 0, 0]}),
-    *((ATTRIBUTE, {"padding": padding}) for padding in ("FULL", None)),
-    (ATTRIBUTE, {"T": None}),
+    (ATTRIBUTE, {"padding": "FULL"}),
     (ATTRIBUTE, {"use_cudnn_on_gpu": False}),
     (ATTRIBUTE, {"op": "DepthwiseConv2dNative", "dilations": [1, 2, 2, 1]}),
     (ATTRIBUTE, {"op": "DepthwiseConv2dNative", "strides": [1, 1, 2, 1]}),
     # Shapes that do not fit; a gradient may have sizes of height and width alone.
     (ATTRIBUTE, {"filter_": (3, 3, 5, 32)}),
-    (ATTRIBUTE, {"filter_": (3, 3, 16)}),
     (ATTRIBUTE, {"image": (8, 28, 16)}),
     (ATTRIBUTE, {"op": "DepthwiseConv2dNative", "filter_": (3, 3, 8, 2)}),
     (ATTRIBUTE, {"op": "Conv2DBackpropInput", "image": (28, 30)}),
     *(
         (RefusalReason.FUSED_OPS, FUSED | change)
         for change in (
-            *({"fused_ops": fused} for fused in (["FusedBatchNorm"], ["BiasAdd", "Tanh"], [])),
-            {"fused_ops": ["BiasAdd", "Add", "Relu"]},
+            {"fused_ops": ["FusedBatchNorm"]},
+            {"fused_ops": ["BiasAdd", "Tanh"]},
             {"num_args": 2, "TArgs": [FLOAT, FLOAT]},
             {"num_host_args": 1},
             {"TArgs": [HALF]},
@@ -309,16 +268,8 @@ REFUSED: list[tuple[RefusalReason, dict[str, Any]]] = [
         )
     ),
     (RefusalReason.LAYOUT, FORWARD_3D | {"data_format": "NHWC"}),
-    (RefusalReason.DTYPE, FORWARD_3D | {"T": types_pb2.DT_INT8}),
-    *(
-        (ATTRIBUTE, FORWARD_3D | change)
-        for change in (
-            {"padding": "EXPLICIT"},
-            *({"strides": strides} for strides in ([1, 2, 2, 1], [1, 1, 1, 1, 2])),
-            {"dilations": [1, 2, 0, 2, 1]},
-            {"image": (2, 28, 30, 16)},
-        )
-    ),
+    (ATTRIBUTE, FORWARD_3D | {"padding": "EXPLICIT"}),
+    (ATTRIBUTE, FORWARD_3D | {"strides": [1, 2, 2, 1]}),
     (
         ATTRIBUTE,
         {
@@ -348,12 +299,6 @@ def test_regions_of_branches_differ() -> None:
     branches = {"else": "Conv2D switch f", "then": "Conv2D switch:1 f"}
     found, _ = find(graph_of(nodes | branches))
     assert len({node.region for node in found}) == 3
-
-
-@pytest.mark.parametrize("inputs", ["x", "x f bias"])
-def test_raises_on_wrong_number_of_inputs(inputs: str) -> None:
-    with pytest.raises(GraphError, match="node 'c'"):
-        find(graph_of({"c": f"Conv2D {inputs}"}))
 
 
 def test_order_is_topological_and_not_that_of_the_graph() -> None:

@@ -64,7 +64,6 @@ def _graph() -> GraphBuilder:
     tensor.int_val.extend([3, 4])
     graph.sizes("not_int32", [1, 2, 3, 4])
     graph.node("not_int32").attr["value"].tensor.dtype = types_pb2.DT_INT64
-    graph.add("without_value", "Const")
     graph.add("argument", "_Arg")
     add_shapes(graph.node("argument"), "_handle_shapes", [(3, 3, 8, 16)])
     graph.add("read", "ReadVariableOp", "argument")
@@ -88,7 +87,6 @@ def test_reads_what_nodes_say_and_leaves_the_graph_alone() -> None:
         ("split", 1, (2,)),
         ("split", 2, None),
         ("constant", 0, (4,)),
-        ("without_value", 0, None),
         ("read", 0, (3, 3, 8, 16)),
         ("read_variable", 0, (11,)),
         ("read_without_shape", 0, None),
@@ -100,7 +98,6 @@ def test_reads_what_nodes_say_and_leaves_the_graph_alone() -> None:
         ("constant", 0, (2, 7, 7, 176)),
         ("last_value_repeated", 0, (3, 4, 4, 4)),
         ("not_int32", 0, None),
-        ("without_value", 0, None),
         ("open", 0, None),
         ("shape", 0, (2,)),
         ("shapes", 0, (4,)),

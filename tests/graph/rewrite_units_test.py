@@ -76,15 +76,6 @@ def described(graph_def: graph_pb2.GraphDef) -> dict[str, str]:
             id="results_on_the_way",
         ),
         pytest.param(
-            {"a": "Conv2D x w", "b": "Relu a", "c": "Conv2D b v", "d": "AddV2 c b", "e": "NoOp ^d"},
-            {
-                "d": "Unit x w v | a(inputs:0 inputs:1) b(steps:0:0) c(steps:1:0 inputs:2) "
-                "d(steps:2:0 steps:1:0) -> steps:3:0",
-                "e": "NoOp ^d",
-            },
-            id="a_step_is_read_twice_and_nobody_reads_the_last",
-        ),
-        pytest.param(
             {
                 **{"a": "Conv2D x w", "b": "Relu a", "c": "Relu b", "d": "Conv2D b w"},
                 **{"e": "Relu d", "f": "Foo c"},
@@ -155,37 +146,23 @@ def test_outputs_of_one_step_keep_their_ports() -> None:
     assert list(node_of(rewritten, "g").input) == ["n:2", "n:3"]
 
 
-def test_a_step_is_its_node_without_notes() -> None:
-    graph = graph_of({"a": "Conv2D x w", "b": "Relu a"}, CPU)
-    set_attributes(graph.node("a"), _grappler_note="n", padding="VALID")
-    graph.node("a").experimental_debug_info.original_node_names.append("original")
-    [unit] = [decode_unit(node) for node in rewrite(graph).node if node.op == UNIT_OP]
-    [step, _] = unit.steps
-    assert (step.op, step.device, step.attr["padding"].s) == ("Conv2D", "", b"VALID")
-    assert "_grappler_note" not in step.attr
-    assert not step.HasField("experimental_debug_info")
-
-
-def test_devices_dtypes_and_debug_information() -> None:
+def test_a_step_is_its_node_without_notes_and_a_unit_says_what_it_stands_for() -> None:
     graph = graph_of({"a": "Cast x", "b": "Relu a", "c": "Foo a b"}, CPU)
     node = graph.node("a")
     node.ClearField("attr")
     node.attr["SrcT"].type, node.attr["DstT"].type = FLOAT, types_pb2.DT_BFLOAT16
+    set_attributes(node, _grappler_note="n", Truncate=True)
+    node.experimental_debug_info.original_node_names.append("original")
     set_attributes(graph.node("b"), T=types_pb2.DT_BFLOAT16)
     unit = node_of(rewrite(graph), "b")
     assert unit.device == CPU
     assert list(unit.attr["Tin"].list.type) == [FLOAT]
     assert list(unit.attr["Tout"].list.type) == [types_pb2.DT_BFLOAT16] * 2
     assert list(unit.experimental_debug_info.original_node_names) == ["a", "b"]
-
-
-def test_who_was_placed_with_a_step_is_placed_with_its_unit() -> None:
-    graph = graph_of({"a": "Conv2D x w", "b": "Relu a", "c": "Foo b", "d": "Foo x"}, CPU)
-    for name, classes in (("b", ["loc:@a", "loc:@d"]), ("c", ["loc:@a", "loc:@b", "other"])):
-        set_attributes(graph.node(name), _class=classes)
-    rewritten = rewrite(graph)
-    assert list(node_of(rewritten, "b").attr["_class"].list.s) == [b"loc:@d"]
-    assert list(node_of(rewritten, "c").attr["_class"].list.s) == [b"loc:@b", b"other"]
+    step, _ = decode_unit(unit).steps
+    assert (step.op, step.device, step.attr["Truncate"].b) == ("Cast", "", True)
+    assert "_grappler_note" not in step.attr
+    assert not step.HasField("experimental_debug_info")
 
 
 def test_batch_sizes_and_shapes() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import tensorflow as tf
 from graph_builder import CPU
@@ -10,7 +12,7 @@ from tensorflow.core.framework import graph_pb2
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.rewrite_units import rewrite_units
 from tf_interop.graph.small_results import MOST_ELEMENTS, find_small
-from tf_interop.graph.units import MOST_ANCHORS, find_units
+from tf_interop.graph.units import MOST_ANCHORS, Unit, find_units
 from tf_interop.graph.view import GraphView
 
 
@@ -51,6 +53,13 @@ def small_names(graph_def: graph_pb2.GraphDef) -> set[str]:
     return {name for name, is_small in zip(view.names, small, strict=True) if is_small}
 
 
+def batch_input(view: GraphView, units: Sequence[Unit]) -> str:
+    """The input of the only unit that its batch sizes go by."""
+    rewritten = rewrite_units(view, units, (), batch_sizes=[(8,)])
+    [node] = [node for node in rewritten.node if node.op == "TfInterop>Unit"]
+    return node.input[0]
+
+
 def test_vectors_and_what_comes_of_them_alone_are_small() -> None:
     names = small_names(normalized_convolution())
     assert {"variance", "shifted", "scale", "mean"} <= names
@@ -69,6 +78,7 @@ def test_a_unit_takes_along_the_scale_that_it_alone_reads_and_a_mean_beside_it()
     assert names.index("shifted") < names.index("scale") < names.index("scaled")
     assert {"Conv2D", "mean", "result"} <= set(names)
     assert view.names[unit.head] == "Conv2D"
+    assert batch_input(view, [unit]) == "deep_2"
 
 
 def test_a_scale_of_two_units_is_in_neither() -> None:
@@ -98,14 +108,6 @@ def test_a_small_product_is_none_of_the_few_convolutions_of_a_unit() -> None:
     assert {"gate", "result"} <= {view.names[step] for step in unit.steps}
 
 
-def test_a_unit_goes_by_the_batch_of_its_images_whatever_its_first_step_is() -> None:
-    view = GraphView(normalized_convolution())
-    units, _ = find_units(view)
-    rewritten = rewrite_units(view, units, (), batch_sizes=[(8,)])
-    [node] = [node for node in rewritten.node if node.op == "TfInterop>Unit"]
-    assert node.input[0] == "deep_2"
-
-
 def test_a_head_may_read_a_scale_that_was_taken_in() -> None:
     with tf.Graph().as_default() as graph:
         image = deep_image(4)
@@ -114,6 +116,4 @@ def test_a_head_may_read_a_scale_that_was_taken_in() -> None:
     view = GraphView(on_cpu(graph))
     units, _ = find_units(view)
     assert [view.names[step] for step in units[0].steps] == ["scale", "head", "result"]
-    rewritten = rewrite_units(view, units, (), batch_sizes=[(8,)])
-    [node] = [node for node in rewritten.node if node.op == "TfInterop>Unit"]
-    assert node.input[0] == "deep_2"
+    assert batch_input(view, units) == "deep_2"

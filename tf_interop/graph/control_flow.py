@@ -132,23 +132,16 @@ class ControlFlow:
 
     def _join(self, index: int, places: list[_Place | None]) -> _Place | None:
         """Where a node is that needs all its inputs alive."""
-        joined: _Place | None = None
-        for source, port in self._view.fanins[index]:
-            place = self._edge_place(source, port, places)
-            if place is None:
+        view = self._view
+        # A control dependency on a Switch is alive whichever output is taken.
+        inputs = [self._edge_place(source, port, places) for source, port in view.fanins[index]]
+        inputs += [places[source] for source in view.control_fanins[index]]
+        joined: _Place | None = inputs[0] if inputs else _ROOT
+        for place in inputs:
+            if joined is None or place is None:
                 return None
-            joined = place if joined is None else _both(joined, place)
-            if joined is None:
-                return None
-        for source in self._view.control_fanins[index]:
-            # A control dependency on a Switch is alive whichever output is taken.
-            place = places[source]
-            if place is None:
-                return None
-            joined = place if joined is None else _both(joined, place)
-            if joined is None:
-                return None
-        return _ROOT if joined is None else joined
+            joined = _both(joined, place)
+        return joined
 
     def _edge_place(self, source: int, port: int, places: list[_Place | None]) -> _Place | None:
         place = places[source]

@@ -40,11 +40,6 @@ FILTER_POSITIONS = {
 """Where among the inputs of a convolution its filter is; not of those that compute a filter's
 gradient."""
 
-OPERAND_COUNTS = {
-    op: 3 if op in FUSED_CONVOLUTIONS or op in SIZES_POSITIONS else 2 for op in CONVOLUTION_KINDS
-}
-"""How many inputs each op has; a fused convolution has the bias as its one argument."""
-
 SUPPORTED_DTYPES = {
     types_pb2.DT_FLOAT: "float32",
     types_pb2.DT_HALF: "float16",

@@ -19,12 +19,10 @@ from tf_interop.convolution import (
     Shape,
     computed_output_shape,
 )
-from tf_interop.errors import GraphError
 from tf_interop.graph.control_flow import ControlFlow
 from tf_interop.graph.convolution_ops import (
     CONVOLUTION_KINDS,
     FUSED_CONVOLUTIONS,
-    OPERAND_COUNTS,
     SIZES_POSITIONS,
     SUPPORTED_DTYPES,
     SUPPORTED_FUSED_OPS,
@@ -103,8 +101,7 @@ def find_convolutions(
         depend on the order of the nodes in the GraphDef.
 
     Raises:
-        GraphError: a convolution node has another number of inputs than its op, or the graph has a
-            cycle.
+        GraphError: the graph has a cycle.
     """
     indices = [index for index, op in enumerate(view.ops) if op in CONVOLUTION_KINDS]
     if not indices:
@@ -138,12 +135,7 @@ def _match_convolution(
     index: int,
 ) -> ConvolutionNode:
     """Reads one node; raises _RefusalError where it must stay as it is."""
-    op, device, fanins = view.ops[index], view.nodes[index].device, view.fanins[index]
-    count = len(fanins)
-    if count != OPERAND_COUNTS[op] and not (op in FUSED_CONVOLUTIONS and count >= 2):
-        raise GraphError(
-            f"Expected the inputs of {op}, got {count} tensors at node '{view.names[index]}'."
-        )
+    op, device = view.ops[index], view.nodes[index].device
     attributes = _Attributes(view.nodes[index])
     mark = xla_mark(view.nodes[index])
     if mark is not None:
@@ -157,7 +149,9 @@ def _match_convolution(
     sizes_type = attributes.get("Tshape")
     if sizes_type is not None and sizes_type.type != types_pb2.DT_INT32:
         raise _RefusalError("input_sizes of DT_INT32", _type_name(sizes_type.type))
-    fused_ops = _fused_ops(attributes, op, count) if op in FUSED_CONVOLUTIONS else ()
+    fused_ops = (
+        _fused_ops(attributes, op, len(view.fanins[index])) if op in FUSED_CONVOLUTIONS else ()
+    )
     strides = _spatial_values(attributes, "strides", layout)
     dilations = _spatial_values(attributes, "dilations", layout)
     # TensorFlow's depthwise kernels refuse these (forward) or ignore them (backward).

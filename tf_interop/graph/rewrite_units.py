@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Sequence
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop.convolution import Shape
-from tf_interop.errors import GraphError
 from tf_interop.graph.program import input_operand
 from tf_interop.graph.replace import NewNode, Replacement, Tensor
 from tf_interop.graph.unit_node import UnitNode, encode_unit, result_operand
@@ -92,7 +91,9 @@ def _make_unit_def(
             inputs=texts,
             control_inputs=replacement.control_inputs(new, texts),
             input_dtypes=tuple(dtype for _, dtype in inputs.values()),
-            output_dtypes=tuple(_dtype(view, *result) for result in new.results),
+            output_dtypes=tuple(
+                output_dtypes(view.nodes[index])[port] for index, port in new.results
+            ),
             steps=replacement.steps(new, operand_of),
             results=tuple((place_of[index], port) for index, port in new.results),
             constant_inputs=replacement.constant_inputs(new, position_of, UNIT_FILTER_POSITIONS),
@@ -101,16 +102,6 @@ def _make_unit_def(
             output_shapes=tuple(shapes) if any(shape is not None for shape in shapes) else (),
         )
     )
-
-
-def _dtype(view: GraphView, index: int, port: int) -> int:
-    dtypes = output_dtypes(view.nodes[index])
-    if port >= len(dtypes):
-        raise GraphError(
-            f"Expected a reader of one of the {len(dtypes)} outputs of '{view.names[index]}', got "
-            f"one of output {port}."
-        )
-    return dtypes[port]
 
 
 def _batch_first(
