@@ -59,7 +59,8 @@ def listed_stage(*lanes: int | tuple[int, ...], **of_lanes: Sequence[Any]) -> Li
                 )
                 for lane, count in zip(steps, counts, strict=True)
             )
-        )
+        ),
+        images=tuple(of_lanes.get("images", ())),
     )
 
 
@@ -137,6 +138,7 @@ class FakeBackend:
         images: Sequence[int],
     ) -> StageMeasurement:
         name = "+".join(f"{NAMES[each.operation]} {each.algorithm}" for each in stage.steps)
+        name += f" of images {images}" if images else ""
         is_merged = any(lane.merged for lane in stage.lanes)
         self.measured.append(f"merged {name}" if is_merged else name)
         return StageMeasurement(
@@ -224,8 +226,9 @@ def test_measures_the_most_useful_first(
             "small eng2+large eng2",
         ]),
         # One convolution twice is not measured in both orders.
-        (listed((SMALL,), listed_stage(0, 0)), {}, 2, [
-            "small eng1+small eng1", "small eng1+small eng2", "small eng2+small eng2",
+        (listed((SMALL,), listed_stage(0, 0, images=(0, 0))), {}, 2, [
+            "small eng1+small eng1 of images (0, 0)", "small eng1+small eng2 of images (0, 0)",
+            "small eng2+small eng2 of images (0, 0)",
         ]),
         # What the backend would choose for the wider one, by the name of what runs.
         (MERGED, {"stands_for": {"eng0": "eng2"}}, 3,
