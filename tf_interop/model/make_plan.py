@@ -91,8 +91,12 @@ def plan(
     if memory_budget_bytes is None:
         memory_budget_bytes = free_memory_for(loaded)
     options = options or PlanOptions()
-    queues = loaded.device.hardware_queues or options.max_lanes
-    options = dataclasses.replace(options, max_lanes=min(options.max_lanes, queues))
+    if queues := loaded.device.hardware_queues:
+        options = dataclasses.replace(
+            options,
+            max_lanes=min(options.max_lanes, queues),
+            max_measured_lanes=min(options.max_measured_lanes, queues),
+        )
     if allow_tf32 is None:
         allow_tf32 = tensorflow_internals.is_tf32_on()
     if deterministic is None:
