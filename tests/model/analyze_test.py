@@ -116,6 +116,7 @@ def _sequential(keras: Any = tf.keras) -> Any:
         (lambda: _sequential(tf_keras), {"batch_size": 3}, 1, ""),
         (_fixed_batch, {}, 1, "fixes the batch size at 5"),
         (lambda: _model(size=None), {"image_size": (8, 9)}, 2, ""),
+        (lambda: _convolution_function(tf.TensorSpec(None)), {}, 1, ""),
     ],
 )
 def test_models_of_each_form(
@@ -138,8 +139,8 @@ def _without_variables() -> Any:
     return _layers(image, tf.keras.layers.Flatten()(image))
 
 
-def _convolution_function(**options: Any) -> Any:
-    @tf.function(input_signature=[SPEC], **options)
+def _convolution_function(spec: tf.TensorSpec = SPEC, **options: Any) -> Any:
+    @tf.function(input_signature=[spec], **options)
     def convolution(image: tf.Tensor) -> tf.Tensor:
         return tf.nn.conv2d(image, FILTER, 1, "SAME")
 
@@ -161,14 +162,6 @@ def test_concrete_function_with_arguments_by_name_and_constants() -> None:
     assert runs.numpy() == 0
 
 
-def test_takes_a_function_of_unknown_rank() -> None:
-    @tf.function(input_signature=[tf.TensorSpec(None)])
-    def convolution(image: tf.Tensor) -> tf.Tensor:
-        return tf.nn.conv2d(image, FILTER, 1, "SAME")
-
-    assert tf_interop.analyze(convolution).convolution_count == 1
-
-
 def test_inlines_calls_conditionals_and_loops() -> None:
     convolution = _convolution_function()
 
@@ -181,7 +174,12 @@ def test_inlines_calls_conditionals_and_loops() -> None:
         return image
 
     # Two in a row, one in the branch, one in the loop's body.
-    assert _shape(tf_interop.analyze(nested)) == (4, 4, 1, 0)
+    graph_def = nested.get_concrete_function().graph.as_graph_def()
+    for each in (nested, graph_def):
+        assert _shape(tf_interop.analyze(each)) == (4, 4, 1, 0)
+    graph_def.node[0].op = "NoSuchOp"
+    with pytest.raises(GraphError, match="NoSuchOp"):
+        tf_interop.analyze(graph_def)
 
 
 def test_says_what_is_compiled_by_xla() -> None:
@@ -218,20 +216,6 @@ def test_counts_refusals() -> None:
     assert "5 left alone for their dtype, such as 'a'" in str(analysis)
     # Who is refused still takes its place in chain and level.
     assert _shape(analysis) == (5, 2, 4, 4 * 3 // 2 + 3)
-
-
-def test_a_graph_def_is_inlined() -> None:
-    convolution = _convolution_function()
-
-    @tf.function(input_signature=[SPEC])
-    def outer(image: tf.Tensor) -> tf.Tensor:
-        return convolution(convolution(image))
-
-    graph_def = outer.get_concrete_function().graph.as_graph_def()
-    assert _shape(tf_interop.analyze(graph_def)) == (2, 2, 1, 0)
-    graph_def.node[0].op = "NoSuchOp"
-    with pytest.raises(GraphError, match="NoSuchOp"):
-        tf_interop.analyze(graph_def)
 
 
 @pytest.mark.parametrize(

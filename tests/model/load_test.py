@@ -56,16 +56,6 @@ def test_keras_file(model: tf.keras.Model, suffix: str) -> None:
     np.testing.assert_array_equal(loaded.get_weights()[0], model.get_weights()[0])
 
 
-@pytest.mark.parametrize("suffix", [".keras", ".h5"])
-def test_runs_no_python_code_from_a_keras_file(suffix: str) -> None:
-    model = tf.keras.Sequential(
-        [tf.keras.Input((8, 8, 3)), tf.keras.layers.Lambda(lambda x: x + 1)]
-    )
-    model.save(f"model{suffix}")
-    with pytest.raises(ModelArgumentError, match="Lambda"):
-        load_model(f"model{suffix}")
-
-
 @pytest.mark.filterwarnings("ignore:You are saving")
 def test_refuses_code_in_hdf5_where_tf_keras_would_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
     code = tf_keras.layers.Lambda(lambda x: x + 1)

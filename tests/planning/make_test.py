@@ -169,19 +169,6 @@ def test_tells_how_far_it_is() -> None:
         assert told == [f"{count} of 3 convolutions" for count in (1, 2, 3)]
 
 
-def test_says_how_it_searched() -> None:
-    # A pair after a first convolution.
-    problem = make_problem({"a": "", "b": "a", "c": "a"}, {"a": 1, "b": 1, "c": 1})
-    for options, words in (
-        (EXACT, "exact for stages of up to 4"),
-        (NARROW, "bounded, width 1, for stages"),
-        (PlanOptions(max_transitions=1), "partly exact (1 of 3 convolutions), else bounded, width"),
-    ):
-        prediction = make_plan(problem, options).prediction
-        assert prediction is not None
-        assert prediction.search.startswith(words)
-
-
 PROGRAM = """
 import pathlib, sys
 from planning_values import make_problem

@@ -80,14 +80,6 @@ def test_nodes_depend_on_the_nearest_convolutions_alone() -> None:
     }
 
 
-def test_dependencies_hold_through_what_was_not_measured() -> None:
-    unknown = dataclasses.replace(SMALL, strides=(2, 2))
-    nodes = {"a": "Conv2D", "b": "Conv2D a", "c": "Conv2D b", "d": "Conv2D b", "e": "Conv2D"}
-    problem = _problem(nodes, configurations={"b": unknown, "e": unknown})
-    assert _predecessors(problem) == {"a": (), "c": ("a",), "d": ("a",)}
-    assert problem.convolution_count == 5
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_reaches_what_the_graph_reaches_and_names_no_predecessor_in_vain(seed: int) -> None:
     generator = random.Random(seed)
@@ -104,6 +96,8 @@ def test_reaches_what_the_graph_reaches_and_names_no_predecessor_in_vain(seed: i
     nodes = dict(generator.sample(list(nodes.items()), len(nodes)))
     problem = _problem(nodes, configurations=configurations)
     planned = {node.name for node in problem.nodes}
+    assert planned.isdisjoint(configurations)
+    assert problem.convolution_count == len(planned) + len(configurations)
     reached = {name: _reached(name, nodes) & planned for name in planned}
     for node in problem.nodes:
         nearest = set(node.predecessors)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
 
 from absl import logging
 
@@ -12,7 +11,6 @@ from tf_interop.convolution import ConvolutionKind, ConvolutionNode, batch_size_
 from tf_interop.errors import PlanError
 from tf_interop.graph.fingerprint import canonical_names, fingerprint_convolutions
 from tf_interop.planning.types import (
-    Alternative,
     BatchSchedule,
     GraphMode,
     GraphPlan,
@@ -27,8 +25,6 @@ OTHER_MODEL_REMEDY = (
     "keras.backend.clear_session() before it is built."
 )
 """What to do about a plan for another model."""
-
-_HasStage = TypeVar("_HasStage", Alternative, BatchSchedule, PlannedStage)
 
 
 def stages_from_plan(
@@ -197,20 +193,9 @@ def _with_names_of(graph: GraphPlan, convolutions: Sequence[ConvolutionNode]) ->
         for node, canonical in canonical_names(sorted(planned)).items()
     }
 
-    def renamed(value: _HasStage) -> _HasStage:
-        return dataclasses.replace(value, stage=value.stage.map(names.__getitem__))
-
-    stages = []
-    for stage in map(renamed, graph.stages):
-        explanation = stage.explanation
-        if explanation is not None:
-            alternatives = tuple(map(renamed, explanation.alternatives))
-            explanation = dataclasses.replace(explanation, alternatives=alternatives)
-        schedules = tuple(map(renamed, stage.schedules))
-        stages.append(dataclasses.replace(stage, explanation=explanation, schedules=schedules))
     return dataclasses.replace(
         graph,
-        stages=tuple(stages),
+        stages=tuple(each.map(lambda stage: stage.map(names.__getitem__)) for each in graph.stages),
         unstaged=tuple(dataclasses.replace(each, node=names[each.node]) for each in graph.unstaged),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import msgspec
@@ -182,6 +183,13 @@ class PlannedStage:
         """The names of its convolutions, lane after lane."""
         return self.stage.operations
 
+    def map(self, change: Callable[[Stage[str]], Stage[str]]) -> PlannedStage:
+        """The same with another stage, at each batch size; it comes without an explanation."""
+        schedules = (dataclasses.replace(each, stage=change(each.stage)) for each in self.schedules)
+        return dataclasses.replace(
+            self, stage=change(self.stage), explanation=None, schedules=tuple(schedules)
+        )
+
     def validate(self) -> None:
         """Checks what holds for a stage of any graph.
 
@@ -339,6 +347,11 @@ class GraphPlan:
     def units(self) -> tuple[str, ...]:
         """The units that are narrow or split."""
         return self.narrow_units or self.split_units
+
+    @property
+    def unit_kind(self) -> str:
+        """What its units are: `narrow` or `split`."""
+        return "split" if self.split_units else "narrow"
 
     @property
     def spread_us(self) -> float:

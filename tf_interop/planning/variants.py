@@ -20,7 +20,7 @@ def without_concurrency(plan: Plan) -> Plan:
     def change(planned: PlannedStage) -> Iterable[PlannedStage]:
         if planned.schedules:
             # Which lanes are merged may differ by batch size: a stage cannot be split for one.
-            return [_with_each_stage(planned, lambda stage: Stage.in_sequence(stage.steps))]
+            return [planned.map(lambda stage: Stage.in_sequence(stage.steps))]
         lanes = planned.stage.lanes
         rest = [step for lane in lanes if not lane.merged for step in lane.steps]
         stages = [Stage((Lane(lane.steps, merged=True),)) for lane in lanes if lane.merged]
@@ -34,9 +34,7 @@ def without_pinning(plan: Plan) -> Plan:
     """The same lanes, streams and SM shares; which algorithms run is left to the runner."""
 
     def change(planned: PlannedStage) -> Iterable[PlannedStage]:
-        yield _with_each_stage(
-            planned, lambda stage: stage.with_algorithms([None] * len(stage.steps))
-        )
+        yield planned.map(lambda stage: stage.with_algorithms([None] * len(stage.steps)))
 
     return _with_stages(plan, change, "the plan's lanes, no algorithm pinned")
 
@@ -59,10 +57,3 @@ def _with_stages(
         for graph in plan.graphs
     )
     return dataclasses.replace(plan, graphs=tuple(graphs))
-
-
-def _with_each_stage(
-    planned: PlannedStage, change: Callable[[Stage[str]], Stage[str]]
-) -> PlannedStage:
-    schedules = (dataclasses.replace(each, stage=change(each.stage)) for each in planned.schedules)
-    return dataclasses.replace(planned, stage=change(planned.stage), schedules=tuple(schedules))
