@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import json
-import os
 import pathlib
-import subprocess
-import sys
-import textwrap
 import types
 
 import profile_values
 import pytest
-from command_line import ROOT, invoke
+from command_line import end_of, invoke, start_process
 
 from tf_interop.cli import doctor as doctor_command
 from tf_interop.doctor import examine as doctor
@@ -73,9 +70,7 @@ def test_a_check_that_raises_is_a_finding_and_the_others_go_on(
     assert first == Finding("first", Level.OK, "fine")
     assert (raised.name, raised.level) == ("raises", Level.PROBLEM)
     assert "OSError: no such thing" in raised.text and raised.fix
-    assert well == WELL
-    assert (last.name, last.level) == ("last", Level.PROBLEM)
-    assert never.level is Level.OK
+    assert (well, last.level, never.level) == (WELL, Level.PROBLEM, Level.OK)
 
 
 @pytest.mark.parametrize(
@@ -95,13 +90,6 @@ def test_a_check_that_ends_the_process_or_hangs_is_a_finding(
     assert all(words in ended.text for words in expected)
 
 
-def test_a_module_that_does_not_import_is_a_finding(checks: pathlib.Path) -> None:
-    checks.write_text("import no_such_module_at_all")
-    [finding] = doctor.run_module("made_up_checks")
-    assert finding.level is Level.PROBLEM
-    assert "no_such_module_at_all" in finding.text
-
-
 def test_this_machine_is_healthy_and_runs_a_stage() -> None:
     found = json.loads(invoke("doctor --json").stdout)
     levels = {each["name"]: each["level"] for each in found["findings"]}
@@ -111,32 +99,16 @@ def test_this_machine_is_healthy_and_runs_a_stage() -> None:
     assert all(each["fix"] for each in found["findings"] if each["level"] != "ok")
 
 
-def test_works_without_tensorflow() -> None:
-    """As on a machine that measures: no package of TensorFlow is found, nor anything of it."""
-    program = textwrap.dedent(
-        """
-        import sys
-        for module in ("tensorflow", "keras", "tf_keras", "google.protobuf"):
-            sys.modules[module] = None
-        import importlib.metadata
-        importlib.metadata.packages_distributions = lambda: {}
-        from tf_interop.doctor import machine as doctor_machine
-        for name in doctor_machine.CHECKS:
-            for finding in doctor_machine.CHECKS.run(name):
-                print(finding.name, finding.level.value, finding.text, sep=": ")
-        """
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    lines = result.stdout.splitlines()
-    assert len(lines) >= len(doctor_machine.CHECKS)
-    assert any(line.startswith("TensorFlow: problem: not installed") for line in lines)
-    assert not any("Error:" in line for line in lines)
+def test_works_without_tensorflow(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = ("tensorflow", "keras", "google")
+    ended = end_of(start_process("doctor", "--json", folder=tmp_path, blocked=blocked))
+    levels = {each["name"]: each["level"] for each in json.loads(ended.stdout)["findings"]}
+    assert ended.returncode == 1
+    assert (levels["Python"], levels["measuring library"], levels["cuDNN"]) == ("ok",) * 3
+    assert levels["TensorFlow imports"] == "problem"
+    monkeypatch.setattr(importlib.metadata, "packages_distributions", dict)
+    [finding] = _check("TensorFlow")
+    assert finding.level is Level.PROBLEM and "not installed" in finding.text
 
 
 def test_the_exit_code_is_1_for_a_problem_and_not_for_a_warning(
@@ -153,12 +125,8 @@ def test_the_exit_code_is_1_for_a_problem_and_not_for_a_warning(
     [
         ("TF_XLA_FLAGS", "--tf_xla_auto_jit=2", Level.WARNING),
         ("TF_XLA_FLAGS", "--tf_xla_auto_jit=0", Level.OK),
-        ("TF_XLA_FLAGS", "--tf_xla_cpu_global_jit", Level.OK),
         ("TF_ENABLE_ONEDNN_OPTS", "0", Level.WARNING),
         ("TF_ENABLE_ONEDNN_OPTS", "1", Level.OK),
-        ("TF_CUDNN_WORKSPACE_LIMIT_IN_MB", "4096", Level.OK),
-        ("TF_CUDNN_WORKSPACE_LIMIT_IN_MB", "4GB", Level.WARNING),
-        ("TF_CUDNN_WORKSPACE_LIMIT_IN_MB", "0", Level.WARNING),
         ("NVIDIA_TF32_OVERRIDE", "0", Level.WARNING),
         ("CUDA_DEVICE_MAX_CONNECTIONS", "32", Level.OK),
         ("CUDA_DEVICE_MAX_CONNECTIONS", "8", Level.WARNING),
@@ -202,17 +170,12 @@ def test_says_what_the_driver_tells_of_gpus(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_cudnn_is_needed_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for version, has_gpu, level in (
-        ("9.10.2", True, Level.OK),
-        ("", True, Level.PROBLEM),
-        ("", False, Level.OK),
-    ):
-        core = types.SimpleNamespace(cudnn_version=lambda it=version: it)
-        monkeypatch.setattr(doctor_machine, "load_core_library", lambda it=core: it)
+    core = types.SimpleNamespace(cudnn_version=str)
+    monkeypatch.setattr(doctor_machine, "load_core_library", lambda: core)
+    for has_gpu, level in ((True, Level.PROBLEM), (False, Level.OK)):
         monkeypatch.setattr(doctor_machine, "has_nvidia_gpu", lambda it=has_gpu: it)
         [finding] = _check("cuDNN")
         assert finding.level is level
-        assert version in finding.text
 
 
 def test_a_missing_library_says_how_to_build_it(monkeypatch: pytest.MonkeyPatch) -> None:

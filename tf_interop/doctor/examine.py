@@ -96,11 +96,7 @@ class Checks(dict[str, _Find]):
 
 
 def examine(say: Callable[[str], None] = lambda text: None) -> tuple[Finding, ...]:
-    """Runs all checks. Never raises.
-
-    Args:
-        say: told what is being looked at, in a few words.
-    """
+    """Runs all checks, and says what it is looking at. Never raises."""
     say("Looking at the machine")
     findings = run_module("tf_interop.doctor.machine")
     if importlib.util.find_spec("tensorflow") is not None:
@@ -110,15 +106,7 @@ def examine(say: Callable[[str], None] = lambda text: None) -> tuple[Finding, ..
 
 
 def run_module(module: str, timeout_seconds: float = _TIMEOUT_SECONDS) -> list[Finding]:
-    """Runs the checks of a module in a process of its own.
-
-    Args:
-        module: has `CHECKS`.
-        timeout_seconds: for all of them.
-
-    Returns:
-        What they found, and where the process ended early, that.
-    """
+    """Runs `CHECKS` of a module in a process of its own; that it ended early is a finding, too."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "findings"
         path.touch()
@@ -133,8 +121,6 @@ def run_module(module: str, timeout_seconds: float = _TIMEOUT_SECONDS) -> list[F
             end, errors = describe_end(process.returncode), process.stderr
         except subprocess.TimeoutExpired as error:
             end, errors = f"did not end within {timeout_seconds:g} seconds", error.stderr or b""
-        except OSError as error:
-            return [problem(f"could not be started: {error}", name="checks")]
         lines = path.read_bytes().splitlines()
     findings = []
     running: str | None = "checks"

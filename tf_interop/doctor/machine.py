@@ -127,12 +127,6 @@ _SETTINGS = (
         "Unset it, unless that is wanted.",
     ),
     (
-        "TF_CUDNN_WORKSPACE_LIMIT_IN_MB",
-        r"^(?!\s*0*[1-9]\d*\s*$)",
-        "it is no number of megabytes",
-        "Set it to one such as 4096, or unset it.",
-    ),
-    (
         VARIABLE,
         r"^(?!\s*0*(?:3[2-9]|[4-9]\d|[1-9]\d{2,})\s*$)",
         "CUDA has fewer than 32 hardware queues, and lanes that share one wait for each other",
