@@ -122,9 +122,11 @@ SIZE = Text("SIZE", _bytes_of)
 option = functools.partial(click.option, show_default=True)
 
 
-def count_option(*names: str, default: int, least: int = 0, **settings: Any) -> Decorator:
-    """A number of something, of which there may be `least` or more."""
-    return option(*names, default=default, type=click.IntRange(min=least), **settings)
+def count_option(
+    *names: str, default: int, least: int = 0, most: int = 1_000_000, **settings: Any
+) -> Decorator:
+    """A number of something, of which there may be `least` to `most`."""
+    return option(*names, default=default, type=click.IntRange(least, most), **settings)
 
 
 def described_by(paragraph: str) -> Decorator:

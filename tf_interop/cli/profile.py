@@ -156,7 +156,13 @@ profile list.json --budget 10m -o profile.json
     least=1,
     help="How often to time each algorithm and stage; the median counts.",
 )
-@count_option("--warmup", default=20, metavar="MS", help="How long runs are not timed, in ms.")
+@count_option(
+    "--warmup",
+    default=20,
+    most=60_000,
+    metavar="MS",
+    help="For how long, in ms, runs that are not timed come first.",
+)
 @option(
     "--caches",
     type=click.Choice(["cold", "warm"]),
