@@ -157,7 +157,8 @@ def _draw_stage(
     has_priorities = draw(st.booleans())
     made = []
     for number, lane in enumerate(lanes):
-        is_merged = len(lane) > 1 and draw(st.booleans())
+        # A single lane that is not merged is no stage.
+        is_merged = len(lane) > 1 and (len(lanes) == 1 or draw(st.booleans()))
         algorithms = ["WINOGRAD" if is_merged else chosen[name].algorithm for name in lane]
         steps = tuple(map(Step, lane, algorithms))
         made.append(Lane(steps, priority=-number if has_priorities else 0, merged=is_merged))
@@ -260,8 +261,6 @@ def least_latency_us(problem: PlanningProblem, max_lanes: int, max_lane_length: 
         alone_us = sum(min(c.latency_us for c in costs.candidates) for costs in of_nodes)
         for measured in problem.stages:
             stage = measured.stage
-            if len(stage.lanes) == 1 and not stage.lanes[0].merged:
-                continue
             orders = itertools.permutations(node_of[name] for name in sorted(names))
             if len(stage.operations) == len(names) and any(takes(stage, each) for each in orders):
                 whole_us = measured.sequential_us

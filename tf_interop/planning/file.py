@@ -1,38 +1,4 @@
-"""Plan files: versioned JSON, one file for the plans of several graphs.
-
-{
-  "graphs": [
-    {
-      "fingerprint": "8c5ad1e0a2f14b07",
-      "convolution_count": 2,
-      "stages": [
-        {
-          "stage": {
-            "lanes": [
-              {
-                "steps": [{"operation": "left/Conv2D", "algorithm": "eng4_k24=15"}],
-                "priority": -1,
-                "sm_count": 64,
-                "merged": false
-              },
-              {"steps": [{"operation": "right/Conv2D", "algorithm": null}], …}
-            ]
-          },
-          "why": "planned: 21.0 us measured against 30.5 us one after another",
-          "prediction": {"latency_us": 21.0, "source": "measured", …},
-          "explanation": {"lanes": […], "alternatives": […]}
-        }
-      ],
-      "batch_size": 8,
-      "prediction": {"latency_us": 51.5, "sequential_us": 61.0, "peak_bytes": 1048576, …},
-      "mode": "inference"
-    }
-  ],
-  "format": "tf_interop.plan",
-  "version": 1,
-  "made_with": {"tensorflow": "2.21.0"}
-}
-"""
+"""Plan files: versioned JSON, one file for the plans of several graphs (`plan_schema`)."""
 
 from __future__ import annotations
 

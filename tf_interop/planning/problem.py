@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tf_interop.profile.entries import KernelMeasurement
 from tf_interop.profile.types import SmLimits
@@ -105,8 +105,9 @@ class MeasuredStage:
     """A stage that was measured.
 
     Attributes:
-        stage: of the names of ConvolutionCosts. An algorithm is one of the candidates; in a merged
-            lane it is that of the wider convolution, which need not be one.
+        stage: of the names of ConvolutionCosts: lanes, or one that is merged. An algorithm is one
+            of the candidates; in a merged lane it is that of the wider convolution, which need not
+            be one.
         latency_us: from fork to join.
         sequential_us: of the same convolutions one after another, each with its fastest algorithm,
             measured in the same run.
@@ -184,21 +185,20 @@ class PlanningProblem:
         return tuple(readers)
 
     @functools.cached_property
-    def _known_alive_bytes(self) -> dict[int, int]:
-        return {0: 0}
+    def alive_bytes(self) -> Callable[[int], int]:
+        """Of nodes that have run, as bits, the outputs that nothing reads, or what has not run."""
 
-    def alive_bytes(self, done: int) -> int:
-        """Outputs of `done`, as bits, that nothing reads, or something that has not run."""
-        alive = self._known_alive_bytes.get(done)
-        if alive is None:
-            alive = self._known_alive_bytes[done] = sum(
+        @functools.cache
+        def alive_bytes(done: int) -> int:
+            return sum(
                 costs.output_bytes
                 for node, (costs, readers) in enumerate(
                     zip(self.node_costs, self._readers, strict=True)
                 )
                 if done >> node & 1 and (not readers or readers & ~done)
             )
-        return alive
+
+        return alive_bytes
 
     def _places(self, names: Sequence[tuple[str, ...]]) -> tuple[tuple[int, ...], ...]:
         place = {node.name: index for index, node in enumerate(self.nodes)}

@@ -30,7 +30,6 @@ class Span:
         label: what the duration is called: measured, modelled and so on.
         row: which row.
         stage: the number of the stage; None for an unstaged convolution.
-        lane: the number of the lane; likewise.
     """
 
     start_us: float
@@ -40,7 +39,6 @@ class Span:
     label: str
     row: int = 0
     stage: int | None = None
-    lane: int | None = None
 
     @property
     def end_us(self) -> float:
@@ -99,22 +97,13 @@ def timelines_of(graph: GraphPlan, label: Callable[[ValueSource], str]) -> tuple
             took_us, latency_us = explained.fastest_us, prediction.latency_us
             # The algorithm is None where the lane has several steps.
             steps = tuple(Step(name, explained.fastest_algorithm) for name in lane.operations)
-            sequence.append(Span(start_us, took_us, steps, took_us, measured, 0, number, place))
+            sequence.append(Span(start_us, took_us, steps, took_us, measured, 0, number))
             start_us += took_us
             # What the wider convolution of a merged lane takes alone is not known.
             busy_us = None if lane.merged else min(explained.alone_us, latency_us)
             source = label(prediction.source)
             in_stages.append(
-                Span(
-                    stage_start_us,
-                    latency_us,
-                    lane.steps,
-                    busy_us,
-                    source,
-                    1 + place,
-                    number,
-                    place,
-                )
+                Span(stage_start_us, latency_us, lane.steps, busy_us, source, 1 + place, number)
             )
     if not sequence:
         return ()

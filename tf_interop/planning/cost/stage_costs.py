@@ -34,6 +34,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from tf_interop.planning.cost.stage_model import Candidates, StageModel, latency_us
 from tf_interop.planning.lane_places import find_places
 from tf_interop.planning.problem import Candidate, MeasuredStage, PlanningProblem, ValueSource
+from tf_interop.planning.search.space import Lanes
 from tf_interop.stage import Lane, Stage, Step
 
 # Of the algorithms of a stage: so many combinations are bounded, those of the fastest candidates.
@@ -45,10 +46,6 @@ _MOST_MODELLED_OF_PAIR = 8
 _NEAR_BOUND = 1.01
 # Algorithms of a convolution that are tried for all of a stage, to say why they are not taken.
 _MOST_USUAL = 3
-
-Lanes = tuple[tuple[int, ...], ...]
-"""Nodes that may run together, by their places in the problem. Those of one lane depend on each
-other, and run one after another; lanes are independent."""
 
 _Names = tuple[tuple[str, ...], ...]
 
@@ -86,9 +83,7 @@ class StageCosts:
         self._groups = [node.group for node in problem.nodes]
         self._measured: dict[tuple[str, ...], list[int]] = collections.defaultdict(list)
         for number, measured in enumerate(problem.stages):
-            if _can_be_made(problem, measured.stage):
-                names = tuple(sorted(measured.stage.operations))
-                self._measured[names].append(number)
+            self._measured[tuple(sorted(measured.stage.operations))].append(number)
         self._known: dict[tuple[_Names, tuple[int, ...]], tuple[StageChoice, ...]] = {}
         self._choosable: dict[str, list[Candidate]] = {}
         # By whether a lane has several steps.
@@ -352,15 +347,6 @@ class StageCosts:
             candidates = self._problem.costs_by_name[name].fastest_first
             self._choosable[name] = list(filter(self._model.knows, candidates))
         return self._choosable[name]
-
-
-def _can_be_made(problem: PlanningProblem, stage: Stage[str]) -> bool:
-    """Whether a measured stage is more than a sequence, and runs candidates where it can."""
-    return (len(stage.lanes) > 1 or stage.lanes[0].merged) and all(
-        lane.merged or problem.costs_by_name[step.operation].candidate(step.algorithm)
-        for lane in stage.lanes
-        for step in lane.steps
-    )
 
 
 def _workspace_bytes(chosen: Candidates) -> int:
