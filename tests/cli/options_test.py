@@ -22,7 +22,7 @@ from tf_interop.cli.progress import lines, shown_progress
 @click.command()
 @image_size_option
 @target_option("What it is for", "nothing")
-@output_option("OUT", "The result.", is_gone_on_with=True)
+@output_option("OUT", "The result.")
 @batches_option
 @click.option("--time", type=TIME)
 @click.option("--bytes", type=SIZE)
@@ -52,7 +52,7 @@ def test_gives_commands_values_and_not_texts(arguments: str, value: object) -> N
 @pytest.mark.parametrize(
     "arguments",
     [
-        "--image-size 64x", "--for gpu", "-o none/out", "-o .", "-o /dev/null", "--batch 0",
+        "--image-size 64x", "--for gpu", "-o none/out", "-o .", "--batch 0",
         *(f"--time {text}" for text in ("m", "-1m", "0", "10d", "inf", "nan")),
         *(f"--bytes {text}" for text in ("0", "8GBs", "much", "-1")), "--batch 1,",
     ],

@@ -78,12 +78,7 @@ benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
     exit_codes=_EXIT_CODES,
 )
 @several_models_argument
-@output_option(
-    "RESULTS.json",
-    "The results. A file that is there is gone on with.",
-    required=True,
-    is_gone_on_with=True,
-)
+@output_option("RESULTS.json", "The results. A file that is there is gone on with.", required=True)
 @batches_option
 @inference_option
 @training_option

@@ -11,7 +11,6 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any, NoReturn
 
 import click
@@ -29,7 +28,6 @@ _MEANINGS = {
     2: "wrong usage",
     STOPPED: "stopped by Ctrl-C",
 }
-_NO_CODES: Mapping[int, str] = MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,19 +49,13 @@ def command(
     examples: str,
     *,
     notes: str = "",
-    exit_codes: Mapping[int, str] = _NO_CODES,
-    **settings: Any,
+    exit_codes: Mapping[int, str] | None = None,
 ) -> Callable[[Callable[..., Result]], click.Command]:
     """Makes a function a command with `--json`, which prints its result in one form or the other.
 
     Whatever the function, TensorFlow or the code of a model prints on stdout meanwhile goes to
-    stderr under `--json`, so that the document is alone there. After an error nothing is.
-
-    Args:
-        examples: as for `help_end`.
-        notes: as for `help_end`.
-        exit_codes: as for `help_end`.
-        **settings: those of click.command. The first line of the docstring is the short help.
+    stderr under `--json`, so that the document is alone there. After an error nothing is. The first
+    line of the docstring is the short help; `help_end` says what the other arguments are.
     """
 
     def declare(function: Callable[..., Result]) -> click.Command:
@@ -77,10 +69,10 @@ def command(
                 result.show()
             click.get_current_context().exit(result.exit_code)
 
-        settings["epilog"] = help_end(examples, exit_codes, notes)
-        # Click's own would be cut short.
-        settings.setdefault("short_help", (function.__doc__ or "").partition("\n")[0])
-        declared: click.Command = click.command(**settings)(print_result)
+        # Click's own short help would be cut short.
+        first_line = (function.__doc__ or "").partition("\n")[0]
+        epilog = help_end(examples, exit_codes, notes)
+        declared = click.command(epilog=epilog, short_help=first_line)(print_result)
         declared.params.append(
             click.Option(
                 ["--json", "as_json"],
@@ -93,20 +85,16 @@ def command(
     return declare
 
 
-def help_end(examples: str, exit_codes: Mapping[int, str] = _NO_CODES, notes: str = "") -> str:
+def help_end(examples: str, exit_codes: Mapping[int, str] | None = None, notes: str = "") -> str:
     """The end of a help text: notes, examples and exit codes.
 
-    Args:
-        examples: a command a line, without `tf-interop`; a line that is indented goes on with the
-            one before. What is to stand above further ones follows an empty line and ends with a
-            colon.
-        exit_codes: meanings that are a command's own, in place of the usual ones or beside them.
-        notes: paragraphs before the examples, a line each.
+    Examples are a command a line, without `tf-interop`; an indented line goes on with the one
+    before. A heading of further ones follows an empty line. `exit_codes` are a command's own.
     """
     first, *others = examples.strip().split("\n\n")
     paragraphs = [f"Examples:\n{first}", *others]
     shown = [re.sub(r"\n(?! )", "\n  tf-interop ", each) for each in paragraphs]
-    meanings = sorted({**_MEANINGS, **exit_codes}.items())
+    meanings = sorted({**_MEANINGS, **(exit_codes or {})}.items())
     codes = "\n".join(["Exit codes:", *(f"  {code:<3}  {meaning}" for code, meaning in meanings)])
     return "\n\n".join(_AS_IT_IS + each for each in (*filter(None, [notes]), *shown, codes))
 
@@ -149,8 +137,7 @@ class CommandLine(click.Group):
         """Runs a command, and ends the process with its exit code."""
         try:
             result = super().main(*arguments, **{**others, "standalone_mode": False})
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            sys.stdout.flush()
         except click.Abort:
             click.echo("Stopped.", err=True)
             raise Stopped from None
@@ -162,20 +149,13 @@ class CommandLine(click.Group):
         except OSError as error:
             what = f"read or write '{error.filename}'", "Check the path."
             if not error.filename:
-                drop_stdout()
+                # Python would try to write it again when it ends.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 what = "write all output", "Check where stdout goes."
             print_error(f"Expected to {what[0]}, got: {error.strerror or error}. {what[1]}")
             sys.exit(1)
         # The program of `run`. Not inside click, which would take its exceptions for its own.
         sys.exit(result() if callable(result) else result)
-
-
-def drop_stdout() -> None:
-    """Has Python not try again, when it ends, to write what could not be written."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
 
 
 def print_error(text: str) -> None:

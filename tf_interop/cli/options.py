@@ -26,12 +26,7 @@ class Text(click.ParamType):  # type: ignore[type-arg]
     """What a text stands for."""
 
     def __init__(self, metavar: str, parse: Callable[[str], Any]) -> None:
-        """Makes the type.
-
-        Args:
-            metavar: what the help calls it.
-            parse: gives the value, and raises ValueError for what is wrong usage.
-        """
+        """Makes the type; `parse` gives the value, and raises ValueError for wrong usage."""
         self.name = metavar
         self._parse = parse
 
@@ -50,14 +45,9 @@ class Text(click.ParamType):  # type: ignore[type-arg]
 class OutputFile(click.Path):
     """A file to write, in a folder that is there."""
 
-    def __init__(self, *, is_gone_on_with: bool = False) -> None:
-        """Makes the type.
-
-        Args:
-            is_gone_on_with: whether a file that is there is read first; then it has to be one.
-        """
+    def __init__(self) -> None:
+        """Makes the type."""
         super().__init__(dir_okay=False, path_type=pathlib.Path)
-        self._is_gone_on_with = is_gone_on_with
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -74,8 +64,6 @@ class OutputFile(click.Path):
             except OSError as error:
                 message = f"Expected a folder that may be written to, got '{value}': "
                 self.fail(message + (error.strerror or str(error)), param, ctx)
-        if self._is_gone_on_with and path.exists() and not path.is_file():
-            self.fail(f"Expected a file, got '{value}', which is none.", param, ctx)
         return path
 
 
@@ -171,13 +159,10 @@ several_models_argument = click.argument(
 )
 
 
-def output_option(
-    metavar: str, help_text: str, *, is_gone_on_with: bool = False, **settings: Any
-) -> Decorator:
-    """`-o`, the file that a command is for; `is_gone_on_with` is as in `OutputFile`."""
-    kind = OutputFile(is_gone_on_with=is_gone_on_with)
+def output_option(metavar: str, help_text: str, **settings: Any) -> Decorator:
+    """`-o`, the file that a command is for."""
     names = ("-o", "--output", "output_path")
-    return option(*names, type=kind, metavar=metavar, help=help_text, **settings)
+    return option(*names, type=OutputFile(), metavar=metavar, help=help_text, **settings)
 
 
 def written_option(name: str, parameter: str, metavar: str, help_text: str) -> Decorator:

@@ -89,9 +89,7 @@ profile list.json --budget 10m -o profile.json
     exit_codes=_EXIT_CODES,
 )
 @models_argument
-@output_option(
-    "PROFILE.json", "The profile. One that is there is gone on with.", is_gone_on_with=True
-)
+@output_option("PROFILE.json", "The profile. One that is there is gone on with.")
 @written_option(
     "--export-configurations",
     "list_path",

@@ -16,15 +16,8 @@ import click
 import wrapt
 
 import tf_interop
-from tf_interop.cli.command import (
-    end_with,
-    help_end,
-    print_error,
-)
-from tf_interop.cli.options import (
-    option,
-    written_option,
-)
+from tf_interop.cli.command import end_with, help_end, print_error
+from tf_interop.cli.options import option, written_option
 from tf_interop.errors import TfInteropError
 from tf_interop.planning.file import load_plan, save_plan
 
@@ -38,15 +31,7 @@ run --policy always --report -m my_package.train --epochs 1
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """What `run` does once the command line has been read, outside of click.
-
-    Attributes:
-        program: a script (a file, or a folder or archive with a `__main__.py`), or a module.
-        arguments: the program's own.
-        is_module: whether `program` is a module, as after `python -m`.
-        report: whether to say at the end what the plugin did.
-        plan_path: where to write the plan at the end; None for nowhere.
-    """
+    """What `run` does once the command line has been read, outside of click."""
 
     program: str
     arguments: tuple[str, ...]
