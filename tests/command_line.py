@@ -16,9 +16,6 @@ from tf_interop.cli.main import cli
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
-# Says for any module that it cannot be imported.
-BLOCKER = "raise ImportError('blocked')"
-
 
 def _walk(command: click.Command, *names: str) -> Iterator[tuple[str, click.Command]]:
     yield " ".join(names), command
@@ -63,20 +60,12 @@ def start_process(
     blocked: tuple[str, ...] = (),
     **env: str,
 ) -> subprocess.Popen[str]:
-    """Starts a command in a folder, whose modules it can import.
-
-    Args:
-        *arguments: what follows `tf-interop`.
-        folder: where to run it; where the tests run by default.
-        stdout: where its output goes.
-        blocked: modules that cannot be imported; their stand-ins lie in a folder of the folder.
-        **env: environment variables.
-    """
+    """Starts a command in a folder, whose modules it can import; those `blocked` it cannot."""
     folder = folder or pathlib.Path.cwd()
     path = [str(ROOT), str(folder)]
     for module in blocked:
         (folder / "blocked").mkdir(exist_ok=True)
-        (folder / "blocked" / f"{module}.py").write_text(BLOCKER)
+        (folder / "blocked" / f"{module}.py").write_text("raise ImportError('blocked')")
         path = [str(folder / "blocked"), *path]
     return subprocess.Popen(
         [sys.executable, "-m", "tf_interop", *arguments],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import types
+from collections.abc import Callable
 from typing import Any
 
 
@@ -40,9 +41,28 @@ class FakeNvml(types.ModuleType):
 
     def __init__(self, *gpus: FakeGpu, has_driver: bool = True, refused: tuple[str, ...] = ()):
         super().__init__("pynvml")
-        self.gpus = gpus
         self.has_driver = has_driver
         self.open_count = 0
+        answers: dict[str, Callable[..., Any]] = {
+            "DeviceGetCount": lambda: len(gpus),
+            "DeviceGetHandleByIndex": lambda index: gpus[index],
+            "DeviceGetUUID": lambda gpu: gpu.uuid,
+            "DeviceGetName": lambda gpu: gpu.name,
+            "DeviceGetCudaComputeCapability": lambda gpu: gpu.capability,
+            "DeviceGetNumGpuCores": lambda gpu: gpu.cores,
+            "DeviceGetMemoryInfo": lambda gpu: types.SimpleNamespace(
+                total=gpu.memory, free=gpu.memory // 2
+            ),
+            "DeviceGetComputeRunningProcesses": lambda gpu: [
+                types.SimpleNamespace(pid=os.getpid(), usedGpuMemory=1000),
+                types.SimpleNamespace(pid=1, usedGpuMemory=5000),
+            ],
+            "DeviceGetClockInfo": lambda gpu, kind: {1: gpu.sm_clock, 2: 3201}[kind],
+            "SystemGetDriverVersion": lambda: b"570.86.15",
+            "SystemGetCudaDriverVersion_v2": lambda: 12080,
+        }
+        for name, answer in answers.items():
+            setattr(self, f"nvml{name}", answer)
         for name in refused:
             setattr(self, name, self._refuse)
 
@@ -56,37 +76,3 @@ class FakeNvml(types.ModuleType):
 
     def nvmlShutdown(self) -> None:  # noqa: N802
         self.open_count -= 1
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return len(self.gpus)
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:  # noqa: N802
-        return self.gpus[index]
-
-    def nvmlDeviceGetUUID(self, gpu: FakeGpu) -> str:  # noqa: N802
-        return gpu.uuid
-
-    def nvmlDeviceGetName(self, gpu: FakeGpu) -> str:  # noqa: N802
-        return gpu.name
-
-    def nvmlDeviceGetCudaComputeCapability(self, gpu: FakeGpu) -> tuple[int, int]:  # noqa: N802
-        return gpu.capability
-
-    def nvmlDeviceGetNumGpuCores(self, gpu: FakeGpu) -> int:  # noqa: N802
-        return gpu.cores
-
-    def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu) -> object:  # noqa: N802
-        return types.SimpleNamespace(total=gpu.memory, free=gpu.memory // 2)
-
-    def nvmlDeviceGetComputeRunningProcesses(self, gpu: FakeGpu) -> list[object]:  # noqa: N802
-        used = {os.getpid(): 1000, 1: 5000}
-        return [types.SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in used.items()]
-
-    def nvmlDeviceGetClockInfo(self, gpu: FakeGpu, kind: int) -> int:  # noqa: N802
-        return {1: gpu.sm_clock, 2: 3201}[kind]
-
-    def nvmlSystemGetDriverVersion(self) -> bytes:  # noqa: N802
-        return b"570.86.15"
-
-    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:  # noqa: N802
-        return 12080
