@@ -96,82 +96,75 @@ void ForEachRun(const Convolution& c, const Visit& visit) {
   }
 }
 
-// Of one spatial dimension: an output position, a tap, and the image position that both lead to.
-struct Meeting {
-  int64_t output, tap, image;
+// Where the operands of a product are, along one dimension.
+struct Operands {
+  int64_t first, second;
 };
 
-// All products of which one element of the result is the sum.
+// The sum of products that one element of the result is.
 template <typename T>
 double SumAt(const Convolution& c, const T* first, const T* second, int64_t place) {
-  const bool is_filter = c.kind == ConvolutionKind::kBackwardFilter;
   const bool is_forward = c.kind == ConvolutionKind::kForward;
-  const Strides image = ImageStrides(c), output = OutputStrides(c);
+  const bool is_input = c.kind == ConvolutionKind::kBackwardInput;
   const int64_t channels = c.image_channels / c.group_count;
   const int64_t filters = c.output_channels / c.group_count;
+  const Strides image = ImageStrides(c), output = OutputStrides(c);
+  // Of taps; `channel` is of image channels.
+  Strides filter = StridesOf(Layout::kNHWC, c.filter_depth, c.filter_height, c.filter_width,
+                             channels * c.output_channels);
+  filter.channel = c.output_channels;
+  const Strides& result = is_forward ? output : is_input ? image : filter;
 
-  // Where the element is: in an output, in an image or, with taps for pixels, in a filter.
-  const Strides in_filter = {0, c.filter_height * c.filter_width * channels * c.output_channels,
-                             c.filter_width * channels * c.output_channels,
-                             channels * c.output_channels, c.output_channels};
-  const Strides& in = is_forward ? output : is_filter ? in_filter : image;
-  const int64_t k = is_filter ? place % c.output_channels : place / in.channel % c.output_channels;
-  const int64_t channel = place / in.channel % (is_filter ? channels : c.image_channels);
-  const int64_t group = is_forward || is_filter ? k / filters : channel / channels;
-  const int64_t batch = is_filter ? 0 : place / in.batch;
-  const auto meetings = [&](int64_t image_size, int64_t filter_size, int64_t output_size,
-                            int64_t stride, int64_t dilation, int64_t pad, int64_t in_stride) {
-    std::vector<Meeting> all;
-    const int64_t size = is_forward ? output_size : is_filter ? filter_size : image_size;
-    const int64_t at = place / in_stride % size;
+  const auto operands = [&](int64_t in_image, int64_t in_filter, int64_t in_output) -> Operands {
+    if (is_forward) return {in_image, in_filter};
+    return {is_input ? in_filter : in_image, in_output};
+  };
+  const auto along = [&](int64_t Strides::* dimension, int64_t image_size, int64_t filter_size,
+                         int64_t output_size, int64_t stride, int64_t dilation, int64_t pad) {
+    std::vector<Operands> all;
+    const int64_t size = is_forward ? output_size : is_input ? image_size : filter_size;
+    const int64_t at = place / (result.*dimension) % size;
     ForEachPosition(image_size, filter_size, output_size, stride, dilation, pad,
                     [&](int64_t position, int64_t tap, int64_t read) {
-                      if ((is_forward ? position : is_filter ? tap : read) != at) return;
-                      all.push_back({position, tap, read});
+                      if ((is_forward ? position : is_input ? read : tap) != at) return;
+                      all.push_back(operands(read * image.*dimension, tap * filter.*dimension,
+                                             position * output.*dimension));
                     });
     return all;
   };
-  const std::vector<Meeting> planes =
-      meetings(c.image_depth, c.filter_depth, c.output_depth, c.stride_depth, c.dilation_depth,
-               c.pad_front, in.depth);
-  const std::vector<Meeting> rows =
-      meetings(c.image_height, c.filter_height, c.output_height, c.stride_height, c.dilation_height,
-               c.pad_top, in.height);
-  const std::vector<Meeting> columns =
-      meetings(c.image_width, c.filter_width, c.output_width, c.stride_width, c.dilation_width,
-               c.pad_left, in.width);
+  const std::vector<Operands> batches = along(&Strides::batch, c.batch, 1, c.batch, 1, 1, 0);
+  const std::vector<Operands> planes =
+      along(&Strides::depth, c.image_depth, c.filter_depth, c.output_depth, c.stride_depth,
+            c.dilation_depth, c.pad_front);
+  const std::vector<Operands> rows =
+      along(&Strides::height, c.image_height, c.filter_height, c.output_height, c.stride_height,
+            c.dilation_height, c.pad_top);
+  const std::vector<Operands> columns =
+      along(&Strides::width, c.image_width, c.filter_width, c.output_width, c.stride_width,
+            c.dilation_width, c.pad_left);
+
+  // Of its group; what the result has no dimension for runs over all of the group.
+  const int64_t own_channel = place / result.channel % (is_input ? c.image_channels : channels);
+  const int64_t own_filter = place / (is_forward ? result.channel : 1) % c.output_channels;
+  const int64_t group = is_input ? own_channel / channels : own_filter / filters;
+  std::vector<Operands> pairs;
+  for (int64_t n = 0; n < (is_forward ? channels : is_input ? filters : 1); ++n) {
+    const int64_t i = is_forward ? n : own_channel % channels;
+    const int64_t k = group * filters + (is_input ? n : own_filter % filters);
+    pairs.push_back(operands((group * channels + i) * image.channel, i * c.output_channels + k,
+                             k * output.channel));
+  }
 
   double sum = 0;
-  const auto add = [&sum](T a, T b) { sum += static_cast<double>(a) * static_cast<double>(b); };
-  for (const Meeting& d : planes) {
-    for (const Meeting& h : rows) {
-      for (const Meeting& w : columns) {
-        const int64_t tap = (d.tap * c.filter_height + h.tap) * c.filter_width + w.tap;
-        const int64_t x = batch * image.batch + d.image * image.depth + h.image * image.height +
-                          w.image * image.width + group * channels * image.channel;
-        const int64_t y = batch * output.batch + d.output * output.depth +
-                          h.output * output.height + w.output * output.width +
-                          group * filters * output.channel;
-        const int64_t f = tap * channels * c.output_channels;
-        switch (c.kind) {
-          case ConvolutionKind::kForward:
-            for (int64_t i = 0; i < channels; ++i) {
-              add(first[x + i * image.channel], second[f + i * c.output_channels + k]);
-            }
-            break;
-          case ConvolutionKind::kBackwardInput: {
-            const int64_t row = f + channel % channels * c.output_channels + group * filters;
-            for (int64_t i = 0; i < filters; ++i) {
-              add(first[row + i], second[y + i * output.channel]);
-            }
-            break;
+  for (const Operands& n : batches) {
+    for (const Operands& d : planes) {
+      for (const Operands& h : rows) {
+        for (const Operands& w : columns) {
+          const T* const a = first + n.first + d.first + h.first + w.first;
+          const T* const b = second + n.second + d.second + h.second + w.second;
+          for (const Operands& i : pairs) {
+            sum += static_cast<double>(a[i.first]) * static_cast<double>(b[i.second]);
           }
-          case ConvolutionKind::kBackwardFilter:
-            for (int64_t n = 0; n < c.batch; ++n) {
-              add(first[n * image.batch + x + channel * image.channel],
-                  second[n * output.batch + y + k % filters * output.channel]);
-            }
-            break;
         }
       }
     }
