@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -9,7 +10,7 @@ import shutil
 
 import pytest
 from click.testing import CliRunner
-from command_line import COMMANDS, ROOT, run_process
+from command_line import COMMANDS, ROOT, invoke, run_process, words_of
 from convolution_values import TINY
 from profile_values import make_algorithm, make_profile
 from report_values import network_plan
@@ -17,7 +18,7 @@ from report_values import network_plan
 from tf_interop.cli import doctor as doctor_command
 from tf_interop.cli.main import cli
 from tf_interop.doctor.examine import problem
-from tf_interop.planning.file import save_plan
+from tf_interop.planning.file import load_plan, save_plan
 from tf_interop.planning.types import GraphPlan, MeasuredStep, Plan
 from tf_interop.profile.file import save_profile
 from tf_interop.profile.worklist import ConfigurationList, ListedConvolution, save_configurations
@@ -139,6 +140,22 @@ def test_prints_one_document_with_the_fields_that_the_page_says(
         if command_name == name:
             assert document[of], part
             assert {frozenset(each) for each in document[of]} == {frozenset(_fields(fields))}
+
+
+@pytest.mark.parametrize(
+    ("kind", "where"), [("narrow", "on one core"), ("split", "split over the cores")]
+)
+def test_units_are_listed_as_what_they_are(kind: str, where: str, work: pathlib.Path) -> None:
+    path = work / "tf_interop" / "tuned" / "key.json"
+    [graph] = load_plan(path).graphs
+    units = {"narrow_units": (), f"{kind}_units": graph.units}
+    save_plan(Plan((dataclasses.replace(graph, **units),)), path)
+    assert f"2 of 3 {kind}" in words_of(invoke("tuned"))
+    [listed] = json.loads(invoke("tuned --json").stdout)["plans"]
+    assert (listed["narrow_units"], listed["split_units"]) == (
+        (2, 0) if kind == "narrow" else (0, 2)
+    )
+    assert f"{where}: a, b" in words_of(invoke(f"show {path}"))
 
 
 @pytest.mark.usefixtures("work")

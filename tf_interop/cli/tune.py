@@ -119,7 +119,7 @@ def tuned(clear: bool) -> Result:
         if found:
             table = new_table("Tuned before: times as fast as stock TensorFlow, in one run with it")
             table.add_column("graph", overflow="fold")
-            for heading in ("narrow units", "times stock"):
+            for heading in ("units", "times stock"):
                 table.add_column(heading, justify="right")
             table.add_column("measured on", overflow="fold")
             for _, plan in found:
@@ -194,7 +194,7 @@ def _name_of(plan: Plan) -> str:
 
 def _units_of(graph: GraphPlan) -> str:
     assert graph.measured is not None
-    return f"{len(graph.units)} of {graph.measured.unit_count}"
+    return f"{len(graph.units)} of {graph.measured.unit_count} {graph.unit_kind}"
 
 
 def _ratio_of(graph: GraphPlan) -> str:

@@ -70,7 +70,7 @@ def _core_library() -> Finding:
 def _driver() -> Iterator[Finding]:
     if not has_nvidia_gpu():
         yield warning(
-            "none answers: stages run on the CPU, which shows how they work and gains nothing",
+            "none answers: convolutions run on the CPU, as units and not as stages",
             "On a machine with a GPU install NVIDIA's driver, and in a container pass the GPU in.",
         )
         return

@@ -63,7 +63,7 @@ class Status:
 
     @property
     def plan(self) -> Plan:
-        """The stages and narrow units of all graphs as a plan that `enable(plan=…)` takes."""
+        """The stages and units of all graphs, as a plan that `enable(plan=…)` takes."""
         plans: dict[str, GraphPlan] = {}
         for report in reversed(self.graphs):
             if report.plan.changes_graph:
@@ -162,7 +162,7 @@ def _graph_table(graphs: Sequence[PassReport]) -> Table:
     has_stages = any(not report.unit_count for report in graphs)
     columns = ["device", "nodes", "convolutions"]
     columns += ["stages", "widest"] * has_stages
-    columns += ["narrow units", "of operations", "tuned: times stock"] * has_units
+    columns += ["units", "of operations", "tuned: times stock"] * has_units
     for column in (*columns, "pass", "left alone"):
         table.add_column(column, justify="left" if column in ("device", "left alone") else "right")
     for report in graphs:
@@ -176,7 +176,7 @@ def _graph_table(graphs: Sequence[PassReport]) -> Table:
         if has_units:
             measured = report.plan.measured
             cells += [
-                f"{len(report.plan.units)} of {report.unit_count}",
+                f"{len(report.plan.units)} of {report.unit_count} {report.plan.unit_kind}",
                 str(report.unit_op_count),
                 "" if measured is None else f"{measured.ratio:.2f} ± {measured.error:.2f}",
             ]
