@@ -13,6 +13,7 @@ import tensorflow as tf
 from benchmark_values import BENCHMARK
 from click.testing import CliRunner
 from command_line import end_of, invoke, run_process, start_process, wait_for, words_of
+from convolution_values import TINY
 from profile_values import make_algorithm, make_profile
 from report_values import network_plan
 
@@ -20,6 +21,7 @@ from tf_interop.benchmark.result import save_benchmark
 from tf_interop.cli.main import cli
 from tf_interop.planning.file import save_plan
 from tf_interop.profile.file import save_profile
+from tf_interop.profile.worklist import ConfigurationList, ListedConvolution, save_configurations
 
 AS_JSON = pytest.mark.parametrize("as_json", [[], ["--json"]], ids=["text", "json"])
 
@@ -174,6 +176,7 @@ USAGE = {
     "analyze ResNet50 --trianing": "--training",
     "analyze ResNet50 --batch 0": "--batch",
     "analyze graph.pb --training": "training=True",
+    "tune branched_models:function --training": "--training with a Keras model",
     "show plan.json --csv p.csv": "results of a benchmark, got a plan",
     "plan my:net -o p.json": "'--profile'",
     "plan M --profile p.json": "'-o'",
@@ -232,6 +235,21 @@ def test_what_is_missing_is_said_before_tensorflow_is_imported(
     assert ended.returncode in (1, 2)
     assert message in " ".join(ended.stderr.split())
     assert not pathlib.Path("r.json").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *("show plan.json", "show profile.json", "show results.json", "schema plan"),
+        *("report plan.json -o page.html", "tuned"),
+        "profile list.json --backend host --repetitions 1 -o new.json",
+    ],
+)
+def test_needs_no_tensorflow_where_no_model_is_traced(arguments: str) -> None:
+    save_configurations(ConfigurationList((ListedConvolution(TINY),)), "list.json")
+    blocked = ("tensorflow", "keras", "google", "absl")
+    ended = end_of(start_process(*arguments.split(), blocked=blocked))
+    assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])

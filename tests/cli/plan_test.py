@@ -8,14 +8,10 @@ import pathlib
 import re
 
 import pytest
-from command_line import end_of, invoke, start_process, words_of
-from paper_problem import GEMM, paper_problem
+from command_line import invoke, words_of
 from profile_values import make_algorithm, make_profile
 
-from tf_interop.planning.explain import explain_plan
-from tf_interop.planning.file import load_plan, save_plan
-from tf_interop.planning.make import make_plan
-from tf_interop.planning.types import Plan
+from tf_interop.planning.file import load_plan
 from tf_interop.profile.file import load_profile, save_profile
 
 MODEL = "branched_models:build_branches"
@@ -82,6 +78,8 @@ def test_says_of_training_that_it_was_measured_in_part() -> None:
     assert "inference 1 2 1 4.0 40.0 10.00 100 %" in words
     assert "training 1 4 1 4.0 40.0 – incomplete:" in words
     assert "training, batch 1: incomplete: 2 of 4 convolutions." in words
+    invoke(f"plan {MODEL} --training --no-inference {BY_PROFILE}")
+    assert [each.mode for each in load_plan("plan.json").graphs] == ["training"]
 
 
 def test_says_why_a_plan_has_no_stage() -> None:
@@ -89,25 +87,3 @@ def test_says_why_a_plan_has_no_stage() -> None:
     words = words_of(invoke(f"plan {MODEL} {BY_PROFILE}"))
     assert "measured 80.0 us slower than one after another" in words
     assert words.endswith("plan.json: 0 stages")
-
-
-def test_plans_inference_and_training_like_the_profile_was_made() -> None:
-    save_profile_of_the_model("--training --stages none")
-    for options, counts in (("", [2, 4]), ("--no-inference", [4])):
-        invoke(f"plan {MODEL} {BY_PROFILE} --training {options}")
-        graphs = load_plan("plan.json").graphs
-        assert [graph.convolution_count for graph in graphs] == counts
-        assert all(each.prediction and not each.prediction.unmeasured_count for each in graphs)
-
-
-def test_needs_no_tensorflow_where_no_model_is_planned() -> None:
-    problem = paper_problem()
-    save_plan(Plan((explain_plan(problem, make_plan(problem)),)), "plan.json")
-    for arguments, words in (
-        ("show plan.json", f"Not {GEMM}, {GEMM} (190.0 us measured"),
-        ("schema plan", "#/$defs/Plan"),
-    ):
-        blocked = ("tensorflow", "keras", "google")
-        ended = end_of(start_process(*arguments.split(), blocked=blocked))
-        assert ended.returncode == 0, ended.stderr
-        assert words in ended.stdout

@@ -33,9 +33,6 @@ LIBRARIES = {
     "TF_INTEROP_LIBCUDNN": str(STAND_INS / "libfake_cudnn.so"),
     "TF_INTEROP_FAKE_CUDNN_DEVICE": "t4",
 }
-# Built where the headers of CUPTI are found.
-CUPTI = STAND_INS / "libfake_cupti.so"
-
 pytestmark = pytest.mark.skipif(
     "TF_INTEROP_STAND_INS" not in os.environ,
     reason="TF_INTEROP_STAND_INS names no folder with stand-ins; scripts/test.sh builds them",
@@ -47,11 +44,11 @@ FUSED = dataclasses.replace(
 ONE = ConfigurationList((ListedConvolution(TINY),))
 
 
-def _profile(folder: pathlib.Path, options: str = "", **environment: str) -> tuple[Profile, int]:
+def _profile(folder: pathlib.Path, options: str) -> tuple[Profile, int]:
     """The profile after the command, and how much of it was measured by it."""
     command = "profile list.json -o profile.json --backend cudnn --repetitions 1 --warmup 0"
     arguments = [*command.split(), *options.split()]
-    ended = end_of(start_process(*arguments, folder=folder, **LIBRARIES, **environment))
+    ended = end_of(start_process(*arguments, folder=folder, **LIBRARIES))
     assert ended.returncode == 0, ended.stderr
     measured = next(line for line in ended.stdout.splitlines() if line.startswith("profile.json: "))
     return load_profile(folder / "profile.json"), int(measured.split()[1])
@@ -94,18 +91,6 @@ def test_names_of_one_algorithm_are_one_measurement(tmp_path: pathlib.Path) -> N
     assert measured_count == 0
 
 
-def test_legacy_algorithms_are_measured_with_and_without_tf32(tmp_path: pathlib.Path) -> None:
-    save_configurations(ONE, tmp_path / "list.json")
-    named = "--algorithms eng0,GEMM"
-    profile, _ = _profile(tmp_path, f"{named} --tf32 off")
-    assert _names(profile) == [("GEMM", False), ("eng0", False)]
-    profile, measured_count = _profile(tmp_path, named)
-    assert _names(profile) == [("GEMM", False), ("GEMM", True), ("eng0", False)]
-    assert measured_count == 1
-    _, measured_count = _profile(tmp_path, f"{named} --tf32 off")
-    assert measured_count == 0
-
-
 def test_measures_stages_with_sms_of_their_own_priorities_and_pins(tmp_path: pathlib.Path) -> None:
     stages = (
         Stage.side_by_side((Step(0), Step(1))),
@@ -139,21 +124,3 @@ def test_measures_stages_with_sms_of_their_own_priorities_and_pins(tmp_path: pat
 
     again, measured_count = _profile(tmp_path, options)
     assert (again, measured_count) == (profile, 0)
-
-
-def test_has_the_kernels_of_each_algorithm(tmp_path: pathlib.Path) -> None:
-    if not CUPTI.exists():
-        pytest.skip("no stand-in for CUPTI, whose headers were not found")
-    save_configurations(ONE, tmp_path / "list.json")
-    profile, _ = _profile(
-        tmp_path,
-        "--algorithms eng0",
-        TF_INTEROP_LIBCUPTI=str(CUPTI),
-        TF_INTEROP_FAKE_CUPTI_KERNEL="implicit_gemm",
-    )
-    [measured] = profile.algorithms
-    [kernel] = measured.kernels
-    assert kernel.name == "implicit_gemm"
-    assert (kernel.grid, kernel.block) == ((66, 2, 1), (128, 1, 1))
-    assert (kernel.registers_per_thread, kernel.shared_memory_bytes) == (96, 50176)
-    assert kernel.time_share == 1.0

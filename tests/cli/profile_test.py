@@ -59,21 +59,6 @@ def test_measures_the_convolutions_and_stages_of_a_model() -> None:
     assert {each.stage.steps[0].algorithm for each in profile.stages} == set(HOST_ALGORITHMS)
 
 
-def test_measures_a_list_where_tensorflow_cannot_be_imported() -> None:
-    save_configurations(_list(2), "list.json")
-    blocked = ("tensorflow", "keras", "google", "absl")
-    for command in (
-        f"profile list.json {HOST} -o profile.json",
-        "show profile.json",
-        "profile ResNet50 -o profile.json",
-    ):
-        ended = end_of(start_process(*command.split(), blocked=blocked))
-        assert ended.returncode == ("ResNet50" in command), ended.stderr
-    assert len(load_profile("profile.json").algorithms) == 4
-    error = ended.stderr.splitlines()[-1]
-    assert error.startswith("Error: Expected to import TensorFlow for 'ResNet50', got")
-
-
 def test_goes_on_after_it_was_killed(tmp_path: pathlib.Path) -> None:
     save_configurations(_list(8), "list.json")
     process = start_process(*SLOW.split())

@@ -6,7 +6,7 @@ import json
 import pathlib
 
 import pytest
-from command_line import end_of, invoke, start_process, words_of
+from command_line import invoke, words_of
 from report_values import network_plan, plan_without_values, tuned_graph
 
 from tf_interop.planning.file import save_plan
@@ -31,15 +31,11 @@ def test_says_the_verdict_and_what_was_written() -> None:
     assert "<h1>Title</h1>" in page and "1.840 ± 0.020" in page
 
 
-def test_a_plan_alone_is_enough() -> None:
-    invoke("report plan.json")
-    assert "<h1>plan.json</h1>" in pathlib.Path("report.html").read_text()
-
-
 def test_says_as_json_what_was_written_and_what_the_values_are() -> None:
     document = json.loads(invoke("report plan.json --trace trace.json --json").stdout)
     [graph] = document.pop("graphs")
     assert document == {"page": "report.html", "trace": "trace.json", "picture": None}
+    assert "<h1>plan.json</h1>" in pathlib.Path("report.html").read_text()
     assert json.loads(pathlib.Path("trace.json").read_text())["traceEvents"]
     expected = {"fingerprint": "0123456789abcdef", "stages": 2, "latency_us": 222.0, "doubt": ""}
     assert expected.items() <= graph.items()
@@ -47,18 +43,6 @@ def test_says_as_json_what_was_written_and_what_the_values_are() -> None:
     save_plan(plan_without_values(), "plan.json")
     [graph] = json.loads(invoke("report plan.json --json").stdout)["graphs"]
     assert graph["latency_us"] is None and graph["stages"] == 1
-
-
-def test_says_what_is_wrong() -> None:
-    assert "compute capability" in words_of(invoke("report plan.json --for GPU", exit_code=2))
-    assert not pathlib.Path("report.html").exists()
-
-
-def test_works_without_tensorflow() -> None:
-    command = ("report", "plan.json", "-o", "page.html")
-    ended = end_of(start_process(*command, blocked=("tensorflow",)))
-    assert ended.returncode == 0, ended.stderr
-    assert pathlib.Path("page.html").exists()
 
 
 def test_from_a_keras_model_to_its_report_without_a_gpu() -> None:
