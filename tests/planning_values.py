@@ -21,6 +21,17 @@ from tf_interop.profile.entries import KernelMeasurement
 from tf_interop.stage import Lane, Stage, Step
 
 ALGORITHMS = ("GEMM", "FFT", "DIRECT")
+KERNELS = st.builds(
+    KernelMeasurement,
+    name=st.just("kernel"),
+    grid=st.tuples(st.sampled_from([1, 60, 132, 500, 3000]), st.just(1), st.just(1)),
+    block=st.tuples(st.sampled_from([32, 128, 256, 1024]), st.just(1), st.just(1)),
+    registers_per_thread=st.sampled_from([16, 40, 64]),
+    shared_memory_bytes=st.sampled_from([0, 16384, 100_000]),
+    time_share=st.sampled_from([0.25, 0.5, 1.0]),
+    alu_utilization=st.none() | st.floats(0, 1),
+    dram_utilization=st.none() | st.floats(0, 1),
+)
 
 
 def make_problem(
@@ -176,22 +187,11 @@ def _draw_stage(
 def problems_to_model(draw: st.DrawFn) -> PlanningProblem:
     """Problems of which the kernels are known, for the model to be asked."""
     problem = draw(problems())
-    kernels = st.builds(
-        KernelMeasurement,
-        name=st.just("kernel"),
-        grid=st.tuples(st.sampled_from([1, 60, 132, 500, 3000]), st.just(1), st.just(1)),
-        block=st.tuples(st.sampled_from([32, 128, 256, 1024]), st.just(1), st.just(1)),
-        registers_per_thread=st.sampled_from([16, 64, 168]),
-        shared_memory_bytes=st.sampled_from([0, 16384, 100_000]),
-        time_share=st.sampled_from([0.25, 0.5, 1.0]),
-        alu_utilization=st.none() | st.floats(0, 1),
-        dram_utilization=st.none() | st.floats(0, 1),
-    )
     costs = tuple(
         dataclasses.replace(
             each,
             candidates=tuple(
-                dataclasses.replace(candidate, kernels=tuple(draw(st.lists(kernels, max_size=2))))
+                dataclasses.replace(candidate, kernels=tuple(draw(st.lists(KERNELS, max_size=2))))
                 for candidate in each.candidates
             ),
         )

@@ -92,59 +92,57 @@ NO_STAGE = graph_of({"a": "", "b": ""}, {"a b": 32})
 
 
 @pytest.mark.parametrize(
-    ("graph", "verdict", "is_bold", "doubt"),
+    ("graph", "verdict", "is_bold"),
     [
         (
-            tuned_graph(),
+            tuned(other_load=0.5),
             "1.84 times as fast as stock TensorFlow (10.9 ms a step, stock 20.0 ms), measured on 2 "
             "cores, by 2 units on one core each.",
             True,
-            False,
         ),
         (
             tuned(ratio=1.02, error=0.03),
             "No significant gain over stock TensorFlow: 0.2 ± 0.3 ms of 20.0 ms a step, measured",
             False,
-            False,
         ),
         (
             dataclasses.replace(tuned(ratio=1.0, error=0.0), narrow_units=()),
-            "No significant gain over stock TensorFlow (20.0 ms a step): the graph is left as it "
-            "is.",
-            False,
+            "No significant gain over stock TensorFlow (20.0 ms a step): the graph is left as it",
             False,
         ),
-        (tuned(other_load=0.5), "1.84 times as fast", True, True),
         (
             dataclasses.replace(tuned_graph(), narrow_units=(), split_units=("net/stem",)),
             "1.84 times as fast as stock TensorFlow (10.9 ms a step, stock 20.0 ms), measured on 2 "
             "cores, by splitting the batch over them for 12 operations.",
             True,
-            False,
         ),
         (
             planned_graph(),
             "1.60 times as fast expected, of convolutions alone (0.22 ms ± 0.01 ms, one after "
             "another 0.36 ms), by 2 stages of 5 of 8 convolutions. No whole step was measured",
             False,
-            False,
         ),
         (
             with_spread(planned_graph(), 70.0),
             "No significant gain expected: 0.13 ms ± 0.14 ms of 0.36 ms of convolutions, by 2",
             False,
+        ),
+        (
+            dataclasses.replace(NO_STAGE, why_no_stage="none of 3 measured sets wins"),
+            "The graph stays as it is: none of 3 measured sets wins. No whole step was measured",
             False,
         ),
     ],
 )
 def test_opens_with_a_verdict_which_is_bold_for_a_gain_beyond_its_error(
-    graph: GraphPlan, verdict: str, is_bold: bool, doubt: bool
+    graph: GraphPlan, verdict: str, is_bold: bool
 ) -> None:
     page = page_of(graph, {"backend": "host"} if graph.measured else None)
     [shown] = page.of_class("verdict")
     assert shown.text.startswith(verdict)
     assert bool(page.of_class("gain")) == is_bold
-    assert any("Other programs took 50%" in text for text in texts_of(page, "notice")) == doubt
+    has_load = graph.measured is not None and graph.measured.other_load > 0
+    assert ("Other programs took 50% of the cores" in page.text) == has_load
     # TensorFlow's own kernels were measured, which is what that is not about.
     assert not page.of_class("warning")
 
@@ -236,7 +234,6 @@ def test_totals_and_stages_are_those_of_the_plan() -> None:
         ]
         over = [each.attributes["class"] == "right over" for each in shown]
         assert over == [False, False, *(total > 1 for total in uses.values())]
-        assert "budget 33.6 MB" in together.text
         rows = rows_of(panel.of_tag("table")[1])
         for row, alternative in zip(rows, explanation.alternatives, strict=True):
             assert f"{alternative.latency_us:.1f} µs" in row.text
@@ -326,9 +323,9 @@ def test_what_a_lane_runs_is_shown() -> None:
     # Of the wider convolution alone nothing was measured.
     merged = "0 merged into one wider convolution a WINOGRAD b WINOGRAD 30.0 µs one after another –"
     assert lane.text == merged
-    [table] = page.of_class("rejected")
-    assert graph.rejected
-    assert [row.text for row in rows_of(table)] == [
+    [details] = [its for its in page.of_tag("details") if its.of_class("rejected")]
+    assert "open" not in details.attributes and graph.rejected
+    assert [row.text for row in rows_of(details)] == [
         f"{' '.join(each.nodes)} {each.count} {each.why_not}" for each in graph.rejected
     ]
     [panel] = page_of(graph_of(apart, {"a b": 24}, {"a b": 26})).of_class("stage-panel")
@@ -395,51 +392,39 @@ def test_shows_first_what_saves_most_and_else_the_widest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("graph", "numbers", "notice", "texts"),
+    ("graph", "numbers", "notice", "command"),
     [
         (
             PARTLY_MEASURED,
             {"one after another": "784.4 µs", "stages": "0", "peak memory": "10 bytes"},
             "Incomplete. 2 of 32 convolutions are measured. The others are in no stage",
-            [
-                "tf-interop profile MODEL --batch 16 --training -o profile.json",
-                "incomplete: 2 of 32 convolutions measured",
-                "2 convolutions in no stage",
-            ],
+            "tf-interop profile MODEL --batch 16 --training -o profile.json",
         ),
         (
             UNMEASURED,
             {"stages": "0"},
             "Nothing measured. 0 of 11 convolutions",
-            ["tf-interop profile MODEL --batch 1 -o profile.json"],
-        ),
-        (
-            dataclasses.replace(NO_STAGE, why_no_stage="none of 3 measured sets wins"),
-            {"one after another": "30.0 µs", "stages": "0", "peak memory": "25 bytes"},
-            "No stage. None of 3 measured sets wins.",
-            [],
+            "tf-interop profile MODEL --batch 1 -o profile.json",
         ),
         (
             dataclasses.replace(planned_graph(), convolution_count=10),
             {"in stages": "222.0 µs", "one after another": "356.0 µs"},
             "Incomplete. 8 of 10 convolutions are measured",
-            ["incomplete: 8 of 10 convolutions measured"],
+            "tf-interop profile MODEL --batch 8 -o profile.json",
         ),
     ],
 )
 def test_a_plan_says_what_it_lacks(
-    graph: GraphPlan, numbers: dict[str, str], notice: str, texts: list[str]
+    graph: GraphPlan, numbers: dict[str, str], notice: str, command: str
 ) -> None:
     page = page_of(graph)
     assert numbers.items() <= numbers_of(page).items()
     assert graph.stages or set(numbers_of(page)) == set(numbers)
     assert texts_of(page, "notice")[0].startswith(notice)
-    assert all(text in page.text for text in texts)
+    assert command in page.text
     # Only where something is known there is something to draw.
     assert bool(page.of_class("timeline")) == bool(graph.unstaged)
-    if graph.rejected:
-        [details] = [its for its in page.of_tag("details") if its.of_class("rejected")]
-        assert ("open" in details.attributes) == (not graph.stages)
+    assert bool(page.of_class("lacking")) == bool(graph.unstaged)
 
 
 def test_stages_that_were_measured_on_a_cpu_say_so() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from planning_values import KERNELS
 from profile_values import KERNEL
 
 from tf_interop.planning.cost.sm_model import Device, ModelKernel, model_lanes_us
@@ -17,21 +18,6 @@ from tf_interop.profile.types import SmLimits
 SMS = 132
 DEVICE = Device(SmLimits(65536, 233472, 2048, 32), SMS)
 Timed = tuple[KernelMeasurement, float]
-
-kernels = st.tuples(
-    st.builds(
-        KernelMeasurement,
-        name=st.just("kernel"),
-        grid=st.tuples(st.integers(1, 3000), st.just(1), st.just(1)),
-        block=st.tuples(st.sampled_from([64, 128, 256]), st.just(1), st.just(1)),
-        registers_per_thread=st.integers(8, 255),
-        shared_memory_bytes=st.integers(0, 233472),
-        time_share=st.just(1.0),
-        alu_utilization=st.none() | st.floats(0, 1),
-        dram_utilization=st.none() | st.floats(0, 1),
-    ),
-    st.floats(1, 1000),
-)
 
 
 def kernel(latency_us: float = 100, blocks: int = 4 * SMS, **changes: float | None) -> Timed:
@@ -59,7 +45,13 @@ def model_us(lanes: Sequence[Sequence[Timed]], priorities: Sequence[int] = (0,) 
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.lists(kernels, min_size=1, max_size=2), min_size=1, max_size=3))
+@given(
+    st.lists(
+        st.lists(st.tuples(KERNELS, st.floats(1, 1000)), min_size=1, max_size=2),
+        min_size=1,
+        max_size=3,
+    )
+)
 def test_is_never_faster_than_a_lane_alone_or_what_the_kernels_take_of_the_device(
     lanes: list[list[Timed]],
 ) -> None:
