@@ -78,8 +78,8 @@ def run(
         cases,
         variants,
         children,
-        repetitions=repetitions,
-        source=source,
+        repetitions,
+        source,
         **others,
     ).run()
 
@@ -166,15 +166,6 @@ def test_a_case_is_planned_once_for_all_variants(path: pathlib.Path) -> None:
     assert children.done[0] == "plan tf32"
 
 
-def test_where_planning_fails_each_variant_says_so(path: pathlib.Path) -> None:
-    children = Children(lambda each: Outcome(failure=CRASH) if each.variant is None else None)
-    run(path, children, STOCK, OURS, PINNING)
-    assert children.done == ["tf32 stock 0", "plan tf32", "tf32 stock 1"]
-    for variant in (OURS, PINNING):
-        failure = results(path)[variant].failure
-        assert failure == Failure(FailureKind.CRASHED, f"no plan: {CRASH.message}")
-
-
 def test_refuses_another_plan_for_a_case_that_was_measured(path: pathlib.Path) -> None:
     plan = path.with_name("plan.json")
     plan.write_text("one")
@@ -214,36 +205,19 @@ def test_a_process_that_was_stopped_leaves_no_entry(path: pathlib.Path) -> None:
     assert list(results(path)) == [STOCK]
 
 
-def test_listener_is_told_what_is_done(path: pathlib.Path) -> None:
-    told: list[tuple[str, int, int, str]] = []
-    run(path, Children(), OURS, listener=lambda *progress: told.append(progress))
-    name = CASE.name_on(CPU)
-    assert told == [
-        (f"{name}: planning", 0, 2, ""),
-        (f"{name}: ours, turn 1", 0, 2, ""),
-        (f"{name}: ours, turn 2", 1, 2, "0 s left"),
-    ]
-
-
-def test_a_plan_of_another_model_is_refused_before_anything_is_measured(
-    path: pathlib.Path,
-) -> None:
-    source = PlanSource(plan_path="plan.json")
+def test_a_plan_that_is_given_is_looked_at_before_anything_is_measured(path: pathlib.Path) -> None:
+    told: list[str] = []
+    path.with_name("plan.json").write_text("one")
+    source = PlanSource(plan_path=str(path.with_name("plan.json")))
     children = Children(lambda each: Outcome(refusal="no") if each.variant is None else None)
     with pytest.raises(BenchmarkError, match=f"{CASE.model}.*: no"):
         run(path, children, STOCK, OURS, source=source)
     assert (children.done, path.exists()) == ([], False)
-
-
-def test_what_to_know_of_a_plan_is_announced(path: pathlib.Path) -> None:
-    told: list[str] = []
-    path.with_name("plan.json").write_text("one")
-    source = PlanSource(plan_path=str(path.with_name("plan.json")))
     children = Children(lambda each: Outcome(note="for 1") if each.variant is None else None)
+    run(path, children, STOCK, source=source, announce=told.append)
+    assert told == []  # no variant runs by it
     run(path, children, STOCK, OURS, source=source, announce=told.append)
     assert told == [f"{CASE.name}: for 1"]
-    run(path, children, STOCK, source=source, announce=told.append)
-    assert len(told) == 1  # no variant runs by it
 
 
 @pytest.mark.parametrize(

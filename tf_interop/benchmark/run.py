@@ -48,8 +48,7 @@ def new_benchmark(
 ) -> Benchmark:
     """An empty benchmark, or the one that is in the file `path` already.
 
-    Raises:
-        BenchmarkError: that one was measured elsewhere, with other versions or otherwise.
+    That one may not be measured elsewhere, with other versions or otherwise.
     """
     if not path.exists():
         return Benchmark(device, made_with, (command,), measuring)
@@ -73,56 +72,46 @@ def _as_timed(measuring: MeasuringOptions) -> MeasuringOptions:
     return dataclasses.replace(measuring, timeout_seconds=1.0)
 
 
+@dataclasses.dataclass
 class BenchmarkRun:
-    """A benchmark that is measured block by block.
+    """A benchmark that is measured block by block; `benchmark` is what there is so far."""
 
-    Attributes:
-        benchmark: what has been measured so far, by this run and before.
-    """
+    benchmark: Benchmark
+    path: pathlib.Path
+    cases: Sequence[Case]
+    variants: Sequence[Variant]
+    run_child: RunChild
+    repetitions: int
+    source: PlanSource
+    budget_seconds: float = float("inf")
+    should_stop: Callable[[], bool] = lambda: False
+    listener: Listener = lambda what, done, total, left: None
+    announce: Callable[[str], object] = lambda text: None
+    _plans: dict[Case, pathlib.Path | Failure] = dataclasses.field(default_factory=dict)
+    _begun: float = 0.0
+    _done_before: int = 0
 
-    def __init__(
-        self,
-        benchmark: Benchmark,
-        path: pathlib.Path,
-        cases: Sequence[Case],
-        variants: Sequence[Variant],
-        run_child: RunChild,
-        *,
-        repetitions: int,
-        source: PlanSource,
-        budget_seconds: float = float("inf"),
-        should_stop: Callable[[], bool] = lambda: False,
-        listener: Listener = lambda what, done, total, left: None,
-        announce: Callable[[str], object] = lambda text: None,
-    ) -> None:
-        """Prepares the run; what failed in `benchmark` is tried again, and the rest is kept."""
+    def __post_init__(self) -> None:
+        """What failed before is tried again, and the rest is kept."""
         kept = (
             dataclasses.replace(each, failure=None)
-            if each.case in cases and each.variant in variants
+            if each.case in self.cases and each.variant in self.variants
             else each
-            for each in benchmark.results
+            for each in self.benchmark.results
         )
-        self.benchmark = dataclasses.replace(
-            benchmark, results=tuple(each for each in kept if each.blocks or each.failure)
-        )
-        self._path = path
-        self._blocks = [
+        results = tuple(each for each in kept if each.blocks or each.failure)
+        self.benchmark = dataclasses.replace(self.benchmark, results=results)
+
+    @property
+    def _blocks(self) -> list[tuple[Case, Variant, int]]:
+        return [
             (case, variant, repetition)
-            for repetition in range(repetitions)
-            for case in cases
+            for repetition in range(self.repetitions)
+            for case in self.cases
             # Who comes first finds a cooler machine: no variant always does.
-            for first in [repetition % len(variants)]
-            for variant in (*variants[first:], *variants[:first])
+            for first in [repetition % len(self.variants)]
+            for variant in (*self.variants[first:], *self.variants[:first])
         ]
-        self._run_child = run_child
-        self._source = source
-        self._budget_seconds = budget_seconds
-        self._should_stop = should_stop
-        self._listener = listener
-        self._plans: dict[Case, pathlib.Path | Failure] = {}
-        self._announce = announce
-        self._begun = 0.0
-        self._done_before = 0
 
     def run(self) -> None:
         """Measures what is not in the file yet.
@@ -134,10 +123,10 @@ class BenchmarkRun:
         self._begun = time.monotonic()
         self._done_before = self._done_count
         self._check_plan()
-        end = self._begun + self._budget_seconds
+        end = self._begun + self.budget_seconds
         for block in self._blocks:
             if self._is_wanted(*block):
-                if self._should_stop() or time.monotonic() >= end:
+                if self.should_stop() or time.monotonic() >= end:
                     return
                 self._measure(*block)
 
@@ -150,7 +139,7 @@ class BenchmarkRun:
         plan = self._plan_for(case) if variant.needs_plan else None
         if isinstance(plan, Failure):
             self._add(case, variant, None, Outcome(failure=plan))
-        elif not self._should_stop():
+        elif not self.should_stop():
             request = Request(
                 case,
                 variant,
@@ -163,16 +152,16 @@ class BenchmarkRun:
             self._add(case, variant, plan, outcome)
 
     def _check_plan(self) -> None:
-        path = self._source.plan_path
+        path = self.source.plan_path
         if path is None:
             return
         wanted = (block for block in self._blocks if self._is_wanted(*block))
         for case in dict.fromkeys(case for case, variant, _ in wanted if variant.needs_plan):
-            found = self._start("looking at the plan", Request(case, None, source=self._source))
+            found = self._start("looking at the plan", Request(case, None, source=self.source))
             if found.refusal:
                 raise BenchmarkError(f"{case.name}: {found.refusal}")
             if found.note:
-                self._announce(f"{case.name}: {found.note}")
+                self.announce(f"{case.name}: {found.note}")
 
     @property
     def _done_count(self) -> int:
@@ -185,22 +174,22 @@ class BenchmarkRun:
         if done > self._done_before:
             seconds = (time.monotonic() - self._begun) / (done - self._done_before) * (total - done)
             left = f"about {seconds / 60:.0f} min left" if seconds > 90 else f"{seconds:.0f} s left"
-        self._listener(f"{name}: {what}", done, total, left)
-        return self._run_child(request, self.benchmark.options.timeout_seconds)
+        self.listener(f"{name}: {what}", done, total, left)
+        return self.run_child(request, self.benchmark.options.timeout_seconds)
 
     def _plan_for(self, case: Case) -> pathlib.Path | Failure:
         """The plan of a case, or why there is none."""
-        if self._source.plan_path is not None:
-            return pathlib.Path(self._source.plan_path)
+        if self.source.plan_path is not None:
+            return pathlib.Path(self.source.plan_path)
         if case not in self._plans:
             name = re.sub(r"[^A-Za-z0-9.]+", "_", case.name)[-100:]
-            path = plan_folder(self._path) / f"{name}.json"
+            path = plan_folder(self.path) / f"{name}.json"
             # What lies there may be another plan of that name, not that of the values in the file.
             used = {each.plan for each in self.benchmark.results if each.case == case}
             failure = None
             if not path.exists() or _sha256(path) not in used:
                 path.parent.mkdir(exist_ok=True)
-                request = Request(case, None, str(path), self._source)
+                request = Request(case, None, str(path), self.source)
                 failure = self._start("planning", request).failure
             self._plans[case] = path
             if failure is not None:
@@ -228,7 +217,7 @@ class BenchmarkRun:
         if result not in results:
             results.append(result)
         self.benchmark = dataclasses.replace(self.benchmark, results=tuple(results))
-        save_benchmark(self.benchmark, self._path)
+        save_benchmark(self.benchmark, self.path)
 
 
 def plan_folder(path: pathlib.Path) -> pathlib.Path:

@@ -210,10 +210,8 @@ def benchmark(
             cases,
             variants,
             functools.partial(run_child, should_stop=lambda: bool(signals)),
-            repetitions=repetitions,
-            source=PlanSource(
-                plan_path, None if profile_path is None else str(profile_path), tune_budget_s
-            ),
+            repetitions,
+            PlanSource(plan_path, str(profile_path) if profile_path else None, tune_budget_s),
             budget_seconds=float("inf") if budget_seconds is None else budget_seconds,
             should_stop=lambda: bool(signals),
             listener=say,
