@@ -270,26 +270,6 @@ def _parameters_of_op(op: str, rank: int, padding: str) -> Iterator[Parameters]:
                 yield Parameters(op, geometry, padding, strides, ones, CHANNELS, multiplier)
 
 
-def ordinary_cases(
-    dtype: tf.DType = tf.float32,
-    layout: str = "NHWC",
-    padding: str = "SAME",
-    *,
-    stride: int = 1,
-    numbers: Callable[[Parameters], Operands] | None = None,
-) -> list[Case]:
-    """A case of each op, of whole numbers unless something else is said."""
-    rank = len(layout) - 2
-    return [
-        case_of(each, (numbers or whole_numbers)(each), dtype, layout)
-        for each in parameters_of(rank, padding)
-        if each.geometry.name == "ordinary"
-        and set(each.strides) == {stride}
-        and set(each.dilations) == {1}
-        and (each.groups == 1 or each.multiplier == 2)
-    ]
-
-
 @dataclasses.dataclass(frozen=True)
 class Operands:
     """Image, filter and output gradient, NHWC and HWIO; a case reads two of them."""
@@ -300,6 +280,13 @@ class Operands:
 
     def map(self, function: Callable[[np.ndarray], np.ndarray]) -> Operands:
         return Operands(*(function(each) for each in (self.image, self.filter, self.gradient)))
+
+
+def _operands(parameters: Parameters, draw: Any) -> Operands:
+    shapes = (parameters.image_shape, parameters.filter_shape, parameters.output_shape)
+    generators = [np.random.default_rng((seed, *shape)) for seed, shape in enumerate(shapes)]
+    drawn = (draw(*each) for each in zip(generators, shapes, strict=True))
+    return Operands(*(each.astype(np.float64) for each in drawn))
 
 
 @functools.cache
@@ -313,14 +300,23 @@ def real_numbers(parameters: Parameters) -> Operands:
     return _operands(parameters, lambda random, shape: random.standard_normal(shape))
 
 
-def _operands(parameters: Parameters, draw: Any) -> Operands:
-    shapes = (parameters.image_shape, parameters.filter_shape, parameters.output_shape)
-    return Operands(
-        *(
-            draw(np.random.default_rng((seed, *shape)), shape).astype(np.float64)
-            for seed, shape in enumerate(shapes)
-        )
-    )
+def ordinary_cases(
+    dtype: tf.DType = tf.float32,
+    layout: str = "NHWC",
+    padding: str = "SAME",
+    *,
+    stride: int = 1,
+    numbers: Callable[[Parameters], Operands] = whole_numbers,
+) -> list[Case]:
+    """A case of each op."""
+    return [
+        case_of(each, numbers(each), dtype, layout)
+        for each in parameters_of(len(layout) - 2, padding)
+        if each.geometry.name == "ordinary"
+        and set(each.strides) == {stride}
+        and set(each.dilations) == {1}
+        and (each.groups == 1 or each.multiplier == 2)
+    ]
 
 
 @functools.cache

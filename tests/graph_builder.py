@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
 from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS
@@ -45,10 +45,7 @@ class GraphBuilder:
     def sizes(self, name: str, values: Sequence[int]) -> str:
         """Adds a Const of a vector of int32."""
         self.add(name, "Const")
-        tensor = self.node(name).attr["value"].tensor
-        tensor.dtype = types_pb2.DT_INT32
-        tensor.tensor_shape.dim.add(size=len(values))
-        tensor.tensor_content = struct.pack(f"<{len(values)}i", *values)
+        self.node(name).attr["value"].tensor.CopyFrom(tf.make_tensor_proto(values, tf.int32))
         return name
 
     def conv(
@@ -154,10 +151,5 @@ def add_shapes(
     node: node_def_pb2.NodeDef, attribute: str, shapes: Sequence[Sequence[int | None] | None]
 ) -> None:
     """Adds a list of shapes, such as `_output_shapes`; None where the rank is not known."""
-    for shape in shapes:
-        proto = node.attr[attribute].list.shape.add()
-        if shape is None:
-            proto.unknown_rank = True
-        else:
-            for size in shape:
-                proto.dim.add(size=-1 if size is None else size)
+    protos = [tf.TensorShape(shape).as_proto() for shape in shapes]
+    node.attr[attribute].list.shape.extend(protos)

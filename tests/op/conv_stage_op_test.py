@@ -30,7 +30,6 @@ def test_every_pinned_host_algorithm_gives_the_same(conv_stage: Any, algorithm: 
     ("image_shape", "filter_shape"),
     [
         ([2, 5, 5, 3], [0, 3, 3, 4]),
-        ([2, 5, 5, 3], [3, 0, 3, 4]),
         ([2, 5, 5, 3], [3, 3, 3, 0]),
         ([2, 5, 5, 0], [3, 3, 0, 4]),
         ([2, 0, 5, 3], [3, 3, 3, 4]),
@@ -76,7 +75,6 @@ def test_infers_shapes(conv_stage: Any, layout: str) -> None:
         ("Conv2D", [1, 5, 5, 3], [3, 3, 2, 2], "[3,3,2,2]"),
         ("Conv2D", [5, 5, 3], [3, 3, 3, 2], "[5,5,3]"),
         ("Conv3D", [2] * 4, [2] * 5, "[2,2,2,2]"),
-        ("Conv3D", [2] * 6, [2] * 5, "[2,2,2,2,2,2]"),
     ],
 )
 def test_refuses_shapes_that_do_not_fit(

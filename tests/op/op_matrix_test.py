@@ -130,13 +130,38 @@ def in_layout_of(parameters: Parameters, result: np.ndarray, layout: str) -> np.
 def test_gives_the_exact_sums_of_whole_numbers(
     conv_stage: Any, device: str, rank: int, dtype: tf.DType, layout: str, padding: str
 ) -> None:
-    matrix = parameters_of(rank, padding)
-    assert len(matrix) > 100
-    assert max(each.product_count for each in matrix) <= 256
-    cases = [case_of(each, whole_numbers(each), dtype, layout) for each in matrix]
-    for parameters, result in zip(matrix, run(conv_stage, cases, device), strict=True):
-        exact = in_layout_of(parameters, reference_on_whole_numbers(parameters), layout)
-        assert_sums(result, exact, parameters, dtype, device)
+    """Alone, and with bias and activation."""
+    matrix: list[tuple[Parameters, Any]] = [(each, None) for each in parameters_of(rank, padding)]
+    matrix += [
+        (each, activation)
+        for each, _ in matrix
+        if each.op == f"Conv{rank}D" and each.strides[0] == 1 and each.groups <= 2
+        for activation in ACTIVATIONS
+    ]
+    assert len(matrix) > 200
+    assert max(each.product_count for each, _ in matrix) <= 256
+    bias = np.random.default_rng(3).integers(-LARGEST_BIAS, LARGEST_BIAS + 1, 8)
+    cases = []
+    for parameters, activation in matrix:
+        case = case_of(parameters, whole_numbers(parameters), dtype, layout)
+        if activation is not None:
+            fused = {"fused_ops": ["BiasAdd", *activation], "leakyrelu_alpha": 0.25}
+            operands = (*case.operands, bias.astype(dtype.as_numpy_dtype))
+            case = Case(f"_Fused{case.op}", operands, case.attributes | fused)
+        cases.append(case)
+    for (parameters, activation), result in zip(
+        matrix, run(conv_stage, cases, device), strict=True
+    ):
+        exact = reference_on_whole_numbers(parameters)
+        if activation is not None:
+            exact = ACTIVATIONS[activation](exact + bias)
+        exact = in_layout_of(parameters, exact, layout)
+        if device == "CPU" and activation == ("Elu",):
+            # The sum is exact; exp(x) - 1 is two roundings of numbers of at most 1.
+            bound = np.full(exact.shape, 4 * UNIT_ROUNDOFF[tf.float32])
+            assert_within(result, exact, bound, dtype, parameters)
+        else:
+            assert_sums(result, exact, parameters, dtype, device)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
@@ -192,33 +217,3 @@ def test_adds_up_in_float32_and_rounds_once(
         magnitudes = in_layout_of(parameters, reference(parameters, of_case.map(np.abs)), layout)
         bound = sum_bound(parameters, magnitudes, dtype, device)
         assert_within(result, exact, bound, dtype, parameters)
-
-
-@COMBINED
-def test_fuses_bias_and_activation(
-    conv_stage: Any, device: str, rank: int, dtype: tf.DType, layout: str, padding: str
-) -> None:
-    matrix = [
-        (each, activation)
-        for each in parameters_of(rank, padding)
-        if each.op == f"Conv{rank}D" and each.strides[0] == 1 and each.groups <= 2
-        for activation in ACTIVATIONS
-    ]
-    assert len(matrix) > 100
-    bias = np.random.default_rng(3).integers(-LARGEST_BIAS, LARGEST_BIAS + 1, 8)
-    cases = []
-    for parameters, activation in matrix:
-        plain = case_of(parameters, whole_numbers(parameters), dtype, layout)
-        fused = {"fused_ops": ["BiasAdd", *activation], "leakyrelu_alpha": 0.25}
-        operands = (*plain.operands, bias.astype(dtype.as_numpy_dtype))
-        cases.append(Case(f"_Fused{plain.op}", operands, plain.attributes | fused))
-    results = run(conv_stage, cases, device)
-    for (parameters, activation), result in zip(matrix, results, strict=True):
-        exact = ACTIVATIONS[activation](reference_on_whole_numbers(parameters) + bias)
-        exact = to_layout(exact, layout)
-        if device == "CPU" and activation == ("Elu",):
-            # The sum is exact; exp(x) - 1 is two roundings of numbers of at most 1.
-            bound = np.full(exact.shape, 4 * UNIT_ROUNDOFF[tf.float32])
-            assert_within(result, exact, bound, dtype, parameters)
-        else:
-            assert_sums(result, exact, parameters, dtype, device)

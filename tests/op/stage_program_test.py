@@ -64,7 +64,6 @@ PLACES: list[tuple[str, Any]] = [
     ("outputs 1", 0.5),
     ("outputs 1", HUGE),
     ("constant_inputs 1", 3),
-    ("constant_inputs 0", 2),  # twice
     ("schedules", []),
     ("schedules", NESTED),
     ("schedules 0 batch_size", 0),
@@ -99,15 +98,12 @@ def test_names_the_place(conv_stage: Any, path: str, value: Any) -> None:
     refuses(conv_stage, changed, place_of(holder))
 
 
-def test_every_field_is_needed_and_there_are_no_others(conv_stage: Any) -> None:
+def test_every_field_is_needed(conv_stage: Any) -> None:
     for path in map(keys_of, ("", "schedules 0", "schedules 0 stage lanes 0")):
         for key in inside(document(), path):
             missing = document()
             del inside(missing, path)[key]
             refuses(conv_stage, missing, f"{place_of(path)}:", f"'{key}'")
-        further = document()
-        inside(further, path)["further"] = 1
-        refuses(conv_stage, further, f"{place_of(path)}:", "no fields but")
 
 
 def odd(*operands: str, **fields: Any) -> Callable[[Document], None]:
@@ -124,7 +120,6 @@ def odd(*operands: str, **fields: Any) -> Callable[[Document], None]:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (odd(name="first"), ["names"]),
         (odd(op="MatMul"), ["op", "MatMul"]),
         (odd(dtype=tf.int32), ["T", "int32"]),
         (odd(dtype=tf.half), ["inputs:0", "half", "float"]),

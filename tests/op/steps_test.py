@@ -62,11 +62,10 @@ LANES = (lane(0, 1, 2, 3), lane(4))
 
 def own(image: Any = IMAGE) -> list[tf.Tensor]:
     """What TensorFlow's own ops give for each of `chain`."""
-    first = tf.nn.conv2d(image, FILTERS[0], 1, "SAME")
-    turned = tf.nn.conv2d(first, TURNED, 1, "SAME")
-    second = tf.nn.conv2d(turned, FILTERS[1], 1, "SAME")
-    third = tf.nn.conv2d(second, FILTERS[2], 1, "SAME")
-    return [first, turned, second, third, tf.nn.conv2d(image, FILTERS[0], 2, "SAME")]
+    results = [image]
+    for filter_ in (FILTERS[0], TURNED, *FILTERS[1:3]):
+        results.append(tf.nn.conv2d(results[-1], filter_, 1, "SAME"))
+    return [*results[1:], tf.nn.conv2d(image, FILTERS[0], 2, "SAME")]
 
 
 def assert_runs(conv_stage: Any, document: Document, dtype: tf.DType = tf.float32) -> None:
@@ -124,15 +123,6 @@ def test_gradients_in_a_lane(conv_stage: Any) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_infers_shapes(conv_stage: Any) -> None:
-    with tf.Graph().as_default():
-        image = tf.compat.v1.placeholder(tf.float32, [None, 6, 5, 2])
-        document = program(chain(), schedule(*LANES[::-1]), outputs=[3, 1, 4])
-        outputs = conv_stage(**arguments([image, *FILTERS], [], document))
-    shapes = [each.shape.as_list() for each in outputs]
-    assert shapes == [[None, 6, 5, 2], [None, 6, 5, 4], [None, 3, 3, 4]]
-
-
 @pytest.mark.parametrize("batch_size", [None, 7], ids=["planned", "without a plan"])
 def test_what_reads_constants_alone_is_computed_while_the_graph_is_optimized(
     conv_stage: Any, batch_size: int | None
@@ -173,7 +163,8 @@ def test_threads_that_call_at_once_get_their_own_results(conv_stage: Any) -> Non
     def stage(image: tf.Tensor) -> list[tf.Tensor]:
         return conv_stage(**arguments([image, *FILTERS], [], document))
 
-    stage.get_concrete_function()
+    outputs = stage.get_concrete_function().outputs
+    assert [each.shape.as_list()[1:] for each in outputs] == [[6, 5, 2], [6, 5, 4], [3, 3, 4]]
     # The batch size 2 has no schedule.
     images = [digits([1 + seed % 3, 6, 5, 2], seed=seed) for seed in range(6)]
     expected = {
@@ -233,10 +224,6 @@ def unplanned(conv_stage: Any, cases: list[Case], **changes: Any) -> Callable[..
     return lambda *tensors: stage(*map(tf.constant, tensors or inputs))
 
 
-def real_case() -> Case:
-    return ordinary_cases(numbers=real_numbers)[0]
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 def test_without_a_plan_gives_the_very_bits_of_the_own_ops(
     conv_stage: Any, dtype: tf.DType
@@ -253,7 +240,7 @@ def test_without_a_plan_gives_the_very_bits_of_the_own_ops(
 
 def test_without_a_plan_a_fused_convolution(conv_stage: Any) -> None:
     fused = {"strides": [1] * 4, "padding": "SAME", "fused_ops": ["BiasAdd", "Relu"]}
-    case, bias = real_case(), np.linspace(-1, 1, 8, dtype=np.float32)
+    case, bias = ordinary_cases(numbers=real_numbers)[0], np.linspace(-1, 1, 8, dtype=np.float32)
     [result] = unplanned(conv_stage, [Case("_FusedConv2D", (*case.operands, bias), fused)])()
 
     @tf.function  # which TensorFlow fuses
@@ -265,7 +252,7 @@ def test_without_a_plan_a_fused_convolution(conv_stage: Any) -> None:
 
 def test_results_without_a_plan_are_read_by_the_next_op(conv_stage: Any) -> None:
     # Which may write into them where nobody else holds them: kernels must not keep their results.
-    case = real_case()
+    case, *_ = ordinary_cases(numbers=real_numbers)
     stage = unplanned(conv_stage, [case])
 
     @tf.function(autograph=False)

@@ -243,16 +243,6 @@ def test_shapes_are_those_of_the_attribute(unit: Any) -> None:
     assert [each.shape for each in unknown.outputs] == [tf.TensorShape(None)] * 2
 
 
-def test_in_an_input_pipeline(unit: Any) -> None:
-    values = values_of_chain()
-    run = in_graph(unit, chain(), ["steps:4:0"], constant=values[1:])
-    images = np.stack([values_of_chain()[0] for _ in range(6)])
-    data = tf.data.Dataset.from_tensor_slices(images).map(run, num_parallel_calls=2)
-    own = stock(chain(), ["steps:4:0"], constant=values[1:])
-    for image, result in zip(images, data, strict=True):
-        assert_same_bits(list(result), own(image))
-
-
 def test_threads_that_end_free_their_primitives(unit: Any) -> None:
     tf1 = tf.compat.v1
     values = values_of_chain()
