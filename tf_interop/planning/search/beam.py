@@ -46,26 +46,29 @@ def search_in_bounds(
     Raises:
         SearchError: a node finds no memory in any order that was tried.
     """
-    return _Beam(space, width).search(on_nodes)
+    return Beam(space, width).search(on_nodes)
 
 
 @dataclasses.dataclass(slots=True)
-class _State:
+class State:
     """Nodes that have run, the last stage, and, of those followed, what can run next, as bits."""
 
     done: int
     saved_us: float
     stage: int = 0
     option: StageOption | None = None
-    before: _State | None = None
+    before: State | None = None
     ready: int = 0
 
     def rank(self) -> tuple[float, int, int]:
+        """The most promising first."""
         # `done` only makes the order the same in every process.
         return -self.saved_us, -self.ready.bit_count(), self.done
 
 
-class _Beam:
+class Beam:
+    """Goes from the front, through states with ever more nodes done."""
+
     def __init__(self, space: Space, width: int) -> None:
         self._space = space
         self._width = width
@@ -77,10 +80,11 @@ class _Beam:
             rest = max((self._urgency[each] for each in space.readers[node]), default=0.0)
             self._urgency[node] = self._alone_us[node] + rest
 
-    def search(self, on_nodes: Callable[[int], None]) -> Schedule:
+    def search(self, on_nodes: Callable[[int], None] = lambda count: None) -> Schedule:
+        """The stages that save most of those that are followed."""
         count = len(self._space)
-        start = _State(0, 0.0)
-        layers: list[dict[int, _State]] = [{} for _ in range(count + 1)]
+        start = State(0, 0.0)
+        layers: list[dict[int, State]] = [{} for _ in range(count + 1)]
         layers[0][0] = start
         for size in range(count):
             followed = self._most_promising(layers[size].values())
@@ -92,7 +96,7 @@ class _Beam:
                     layer = layers[done.bit_count()]
                     known = layer.get(done)
                     if known is None or saved_us > known.saved_us:
-                        layer[done] = _State(done, saved_us, stage, option, state)
+                        layer[done] = State(done, saved_us, stage, option, state)
             on_nodes(size + 1)
         ends = [*layers[count].values(), *self._one_after_another(start)]
         if not ends:
@@ -107,26 +111,26 @@ class _Beam:
             state = state.before
         return self._space.schedule(reversed(stages))
 
-    def _one_after_another(self, state: _State) -> list[_State]:
+    def _one_after_another(self, state: State) -> list[State]:
         """The end of all nodes in their own order; none where one of them finds no memory."""
         for node in range(len(self._space)):
             way = _best(self._ways_of(1 << node), self._space.available(state.done))
             if way is None:
                 return []
             done = state.done | 1 << node
-            state = _State(done, state.saved_us + way[0], 1 << node, way[1], state)
+            state = State(done, state.saved_us + way[0], 1 << node, way[1], state)
         return [state]
 
-    def _most_promising(self, states: Collection[_State]) -> list[_State]:
+    def _most_promising(self, states: Collection[State]) -> list[State]:
         """Those that are followed."""
         # What is ready decides among equals alone, and takes longer to find than all else.
         saved_us = heapq.nlargest(self._width, [state.saved_us for state in states])
         best = [state for state in states if state.saved_us >= saved_us[-1]]
         for state in best:
             state.ready = self._ready_after(state)
-        return sorted(best, key=_State.rank)[: self._width]
+        return sorted(best, key=State.rank)[: self._width]
 
-    def _ready_after(self, state: _State) -> int:
+    def _ready_after(self, state: State) -> int:
         readers, direct = self._space.readers, self._space.direct
         if state.before is None:
             return mask_of(node for node, needed in enumerate(direct) if not needed)
@@ -137,7 +141,7 @@ class _Beam:
                     ready |= 1 << reader
         return ready & ~state.done
 
-    def _follow(self, state: _State) -> Iterator[tuple[int, _Way]]:
+    def _follow(self, state: State) -> Iterator[tuple[int, _Way]]:
         """The stages that can run next, and how."""
         available = self._space.available(state.done)
         ways_of = self._ways
@@ -150,7 +154,7 @@ class _Beam:
                 if way is not None:
                     yield stage, way
 
-    def _stages(self, state: _State) -> Iterator[int]:
+    def _stages(self, state: State) -> Iterator[int]:
         ready = list(bits_of(state.ready))
         for node in ready:
             yield 1 << node

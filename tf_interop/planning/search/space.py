@@ -58,8 +58,9 @@ class Space:
         direct: for each node those that it depends on directly, as bits.
         ancestors: all that it depends on.
         readers: those that depend on it directly.
-        followers: those of them that may come after it in a lane, as bits.
-        barred: the others, which may be in no stage with it.
+        descendants: all that depend on it, as bits.
+        followers: those that may come after it in a lane, as bits.
+        barred: those that it depends on and may be in no stage with, as bits.
         max_lanes: of a stage.
         max_lane_length: the most nodes of a lane; 1 where no node may come after another.
     """
@@ -85,22 +86,23 @@ class Space:
         self.ancestors: list[int] = []
         self.readers: list[list[int]] = [[] for _ in predecessors]
         self.followers = [0] * len(predecessors)
-        self.barred = [0] * len(predecessors)
+        self.barred = [
+            direct & ~follows for direct, follows in zip(self.direct, self._follows, strict=True)
+        ]
         for node, direct in enumerate(self.direct):
             reached = direct
             for each in bits_of(direct):
                 reached |= self.ancestors[each]
                 self.readers[each].append(node)
-                may_follow = self._follows[node] >> each & 1
-                (self.followers if may_follow else self.barred)[each] |= 1 << node
+                if self._follows[node] >> each & 1:
+                    self.followers[each] |= 1 << node
             self.ancestors.append(reached)
         if not any(self.followers):
             self.max_lane_length = 1
-        descendants = [0] * len(predecessors)
+        self.descendants = [0] * len(predecessors)
         for node in reversed(range(len(predecessors))):
             for reader in self.readers[node]:
-                descendants[node] |= descendants[reader] | 1 << reader
-        self._descendants = descendants
+                self.descendants[node] |= self.descendants[reader] | 1 << reader
         self._lanes: dict[int, Lanes | None] = {}
         self._options: dict[int, Sequence[StageOption]] = {}
 
@@ -184,7 +186,7 @@ class Space:
             return None
         descendants = 0
         for node in nodes:
-            descendants |= self._descendants[node]
+            descendants |= self.descendants[node]
         # What comes between two nodes of a stage would wait for the stage, and it for that.
         if ancestors & descendants & ~mask:
             return None
@@ -193,7 +195,7 @@ class Space:
             part = 1 << node
             inside = self.direct[node] & mask
             if inside:
-                if inside & ~self._follows[node]:
+                if inside & self.barred[node]:
                     return None
                 for each in [each for each in parts if each & inside]:
                     parts.remove(each)
