@@ -88,7 +88,7 @@ class ConvolutionConfiguration:
 
 
 class RefusalReason(enum.Enum):
-    """Why a convolution node is left as it is."""
+    """Why a node is no part of a stage, or of a unit."""
 
     DTYPE = "dtype"
     LAYOUT = "layout"
@@ -99,11 +99,16 @@ class RefusalReason(enum.Enum):
     CONTROL_FLOW = "control flow"
     NOT_RUN = "not run"
     NOT_MEASURED = "not measured"
+    NOT_LISTED = "not listed"
+    KERNEL = "kernel"
+    PAIRED = "joined with its gradient"
+    PRESERVED = "preserved"
+    REFERENCE = "reference"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusal:
-    """A convolution node that is left alone.
+    """A node that is left alone.
 
     Attributes:
         node: the node's name.

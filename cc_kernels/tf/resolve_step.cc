@@ -54,55 +54,35 @@ Layout ToLayout(tensorflow::TensorFormat format) {
   return format == tensorflow::FORMAT_NHWC ? Layout::kNHWC : Layout::kNCHW;
 }
 
-// What a step comes to along one spatial dimension.
-struct Extent {
-  int64_t image = 1, filter = 1, output = 1;
-  int64_t pads[2] = {0, 0};  // before and after
-};
-
-// Reads image and filter of spatial dimension `i`, from which output and pads follow.
-absl::Status ResolveSpatial(const StepProgram& step, const TensorShape& image,
-                            const TensorShape& filter, int i, Extent* extent) {
-  extent->image = image.dim_size(step.image_dimension(i));
-  extent->filter = filter.dim_size(step.filter_dimension(i));
-  extent->pads[0] = step.explicit_pads[i][0];
-  extent->pads[1] = step.explicit_pads[i][1];
-  const absl::Status status = tensorflow::GetWindowedOutputSizeVerbose(
-      extent->image, extent->filter, step.dilations[i], step.strides[i], step.padding,
-      &extent->output, &extent->pads[0], &extent->pads[1]);
-  return status.ok() ? status : AtStep(step.name, status.message());
-}
-
-// Everything spatial, in the core's words. Depth stays as the core has it where there is none.
+// Everything spatial: output and pads follow from image and filter. Depth stays as the core has it
+// where there is none.
 absl::Status ResolveSpatial(const StepProgram& step, const TensorShape& image,
                             const TensorShape& filter, Convolution* c) {
-  Extent extents[3];
-  for (int i = step.first_spatial(); i < 3; ++i) {
-    TF_RETURN_IF_ERROR(ResolveSpatial(step, image, filter, i, &extents[i]));
-  }
-  const auto& [depth, height, width] = extents;
+  struct Dimension {
+    int64_t *image, *filter, *output, *stride, *dilation, *pad_before, *pad_after;
+  };
+  const Dimension dimensions[] = {
+      {&c->image_depth, &c->filter_depth, &c->output_depth, &c->stride_depth, &c->dilation_depth,
+       &c->pad_front, &c->pad_back},
+      {&c->image_height, &c->filter_height, &c->output_height, &c->stride_height,
+       &c->dilation_height, &c->pad_top, &c->pad_bottom},
+      {&c->image_width, &c->filter_width, &c->output_width, &c->stride_width, &c->dilation_width,
+       &c->pad_left, &c->pad_right},
+  };
   c->spatial_rank = step.spatial_rank;
-  c->image_depth = depth.image;
-  c->image_height = height.image;
-  c->image_width = width.image;
-  c->filter_depth = depth.filter;
-  c->filter_height = height.filter;
-  c->filter_width = width.filter;
-  c->output_depth = depth.output;
-  c->output_height = height.output;
-  c->output_width = width.output;
-  c->stride_depth = step.strides[0];
-  c->stride_height = step.strides[1];
-  c->stride_width = step.strides[2];
-  c->dilation_depth = step.dilations[0];
-  c->dilation_height = step.dilations[1];
-  c->dilation_width = step.dilations[2];
-  c->pad_front = depth.pads[0];
-  c->pad_back = depth.pads[1];
-  c->pad_top = height.pads[0];
-  c->pad_bottom = height.pads[1];
-  c->pad_left = width.pads[0];
-  c->pad_right = width.pads[1];
+  for (int i = step.first_spatial(); i < 3; ++i) {
+    const Dimension& of = dimensions[i];
+    *of.image = image.dim_size(step.image_dimension(i));
+    *of.filter = filter.dim_size(step.filter_dimension(i));
+    *of.stride = step.strides[i];
+    *of.dilation = step.dilations[i];
+    *of.pad_before = step.explicit_pads[i][0];
+    *of.pad_after = step.explicit_pads[i][1];
+    const absl::Status status = tensorflow::GetWindowedOutputSizeVerbose(
+        *of.image, *of.filter, *of.dilation, *of.stride, step.padding, of.output, of.pad_before,
+        of.pad_after);
+    if (!status.ok()) return AtStep(step.name, status.message());
+  }
   return absl::OkStatus();
 }
 

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <initializer_list>
 #include <limits>
-#include <set>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -40,7 +39,7 @@ class Json {
 
   bool is_null() const { return value_->kind_case() == Value::kNullValue; }
 
-  // The values of an object that has just these fields, in the order of `names`.
+  // The values of an object's fields, in the order of `names`.
   absl::Status Fields(std::initializer_list<const char*> names, std::vector<Json>* fields) const {
     if (value_->kind_case() != Value::kStructValue) return Expected("an object");
     const auto& all = value_->struct_value().fields();
@@ -49,8 +48,7 @@ class Json {
       if (found == all.end()) return Expected(absl::StrCat("a field '", name, "'"));
       fields->emplace_back(&found->second, absl::StrCat(place_, ".", name));
     }
-    if (all.size() == names.size()) return absl::OkStatus();
-    return Expected(absl::StrCat("no fields but ", absl::StrJoin(names, ", ")));
+    return absl::OkStatus();
   }
 
   absl::Status Items(std::vector<Json>* items) const {
@@ -71,13 +69,6 @@ class Json {
     }
     if (least == most) return Expected(absl::StrCat(least));
     return Expected(absl::StrCat("a whole number of ", least, " to ", most));
-  }
-
-  // The position of one of `count` things.
-  absl::Status ToIndex(size_t count, absl::string_view things, size_t* index) const {
-    const auto most = static_cast<int64_t>(count) - 1;
-    if (ToInteger(0, most, index).ok()) return absl::OkStatus();
-    return Expected(absl::StrCat("the position of one of ", count, " ", things));
   }
 
   absl::Status ToBool(bool* boolean) const {
@@ -326,13 +317,8 @@ absl::Status ParseSteps(const Json& operations, const StageTensors& tensors,
   TF_RETURN_IF_ERROR(operations.Items(&items));
   if (items.empty()) return operations.Expected("one operation or more");
   steps->assign(items.size(), StepProgram());
-  std::set<absl::string_view> names;
   for (size_t i = 0; i < items.size(); ++i) {
-    StepProgram* const step = &(*steps)[i];
-    TF_RETURN_IF_ERROR(ParseStep(items[i], tensors, items.size(), step));
-    if (!names.insert(step->name).second) {
-      return AtStep(step->name, "expected names that differ, got this one twice.");
-    }
+    TF_RETURN_IF_ERROR(ParseStep(items[i], tensors, items.size(), &(*steps)[i]));
   }
   program->reader_counts.assign(items.size(), 0);
   for (const StepProgram& step : *steps) {
@@ -350,7 +336,8 @@ absl::Status ParseOutputs(const Json& outputs, const StageTensors& tensors, Stag
   }
   for (size_t i = 0; i < items.size(); ++i) {
     size_t operation = 0;
-    TF_RETURN_IF_ERROR(items[i].ToIndex(program->steps.size(), "operations", &operation));
+    TF_RETURN_IF_ERROR(
+        items[i].ToInteger(0, static_cast<int64_t>(program->steps.size()) - 1, &operation));
     StepProgram& step = program->steps[operation];
     if (step.output >= 0) return items[i].Expected("each operation once");
     step.output = static_cast<int>(i);
@@ -371,13 +358,10 @@ absl::Status ParseConstantInputs(const Json& constant_inputs, const StageTensors
   std::vector<Json> items;
   TF_RETURN_IF_ERROR(constant_inputs.Items(&items));
   std::vector<bool> is_constant(tensors.input_types.size(), false);
-  size_t next = 0;
   for (const Json& item : items) {
     size_t input = 0;
-    TF_RETURN_IF_ERROR(item.ToIndex(is_constant.size(), "inputs", &input));
-    if (input < next) return item.Expected("ascending positions");
+    TF_RETURN_IF_ERROR(item.ToInteger(0, static_cast<int64_t>(is_constant.size()) - 1, &input));
     is_constant[input] = true;
-    next = input + 1;
   }
   for (StepProgram& step : *steps) {
     if (step.kind == ConvolutionKind::kBackwardFilter) continue;
@@ -388,41 +372,22 @@ absl::Status ParseConstantInputs(const Json& constant_inputs, const StageTensors
   return absl::OkStatus();
 }
 
-// A merged lane's steps read one image, and no other step. Whether they can be merged is known when
-// shapes are.
-absl::Status CheckMergedLane(const Json& place, const std::vector<StepProgram>& steps,
-                             const StageSchedule& schedule, const Lane& lane) {
-  const auto operands_of = [&](size_t step) -> const std::vector<Operand>& {
-    return steps[schedule.operations[step]].operands;
-  };
-  const Operand& image = operands_of(lane.steps.front()).front();
-  for (const size_t step : lane.steps) {
-    const std::vector<Operand>& operands = operands_of(step);
-    const bool reads_step = std::any_of(
-        operands.begin(), operands.end(),
-        [](const Operand& operand) { return operand.source == Operand::Source::kStep; });
-    if (reads_step || !(operands.front() == image)) {
-      return place.Expected("a merged lane of steps that read one image and no other step");
-    }
+// Checks that a step reads earlier ones of its lane, if any; in a merged lane none, and the image
+// that the first reads. Whether steps can be merged is known when shapes are.
+absl::Status CheckReads(const Json& place, const std::vector<StepProgram>& steps, size_t operation,
+                        const std::vector<size_t>& earlier, bool merged) {
+  const StepProgram& step = steps[operation];
+  const StepProgram& first = steps[earlier.empty() ? operation : earlier.front()];
+  bool reads_image = step.operands.front() == first.operands.front();
+  for (const Operand& operand : step.operands) {
+    if (operand.source != Operand::Source::kStep) continue;
+    reads_image = false;
+    if (std::find(earlier.begin(), earlier.end(), operand.index) != earlier.end()) continue;
+    return AtStep(step.name, absl::StrCat("expected to read earlier steps of its lane, got steps:",
+                                          operand.index, ", '", steps[operand.index].name, "'."));
   }
-  return absl::OkStatus();
-}
-
-// Checks that the lane's steps read what earlier ones of them compute, if anything.
-absl::Status CheckDependencies(const std::vector<StepProgram>& steps, const StageSchedule& schedule,
-                               const Lane& lane) {
-  std::set<size_t> computed;
-  for (const size_t step : lane.steps) {
-    const StepProgram& program = steps[schedule.operations[step]];
-    for (const Operand& operand : program.operands) {
-      if (operand.source != Operand::Source::kStep || computed.count(operand.index) > 0) continue;
-      return AtStep(program.name,
-                    absl::StrCat("expected to read earlier steps of its lane, got steps:",
-                                 operand.index, ", '", steps[operand.index].name, "'."));
-    }
-    computed.insert(schedule.operations[step]);
-  }
-  return absl::OkStatus();
+  if (!merged || reads_image) return absl::OkStatus();
+  return place.Expected("a merged lane of steps that read one image and no other step");
 }
 
 absl::Status ParseLane(const Json& json, const std::vector<StepProgram>& steps,
@@ -436,13 +401,16 @@ absl::Status ParseLane(const Json& json, const std::vector<StepProgram>& steps,
   TF_RETURN_IF_ERROR(fields[1].ToInteger(Limits::min(), Limits::max(), &lane.priority));
   TF_RETURN_IF_ERROR(fields[2].ToInteger(0, Limits::max(), &lane.sm_count));
   TF_RETURN_IF_ERROR(fields[3].ToBool(&lane.merged));
+  std::vector<size_t> earlier;
   for (const Json& item : items) {
     std::vector<Json> of_step;
     TF_RETURN_IF_ERROR(item.Fields({"operation", "algorithm"}, &of_step));
     size_t operation = 0;
-    TF_RETURN_IF_ERROR(of_step[0].ToIndex(steps.size(), "operations", &operation));
+    TF_RETURN_IF_ERROR(of_step[0].ToInteger(0, static_cast<int64_t>(steps.size()) - 1, &operation));
     if ((*is_scheduled)[operation]) return of_step[0].Expected("each operation on one lane");
     (*is_scheduled)[operation] = true;
+    TF_RETURN_IF_ERROR(CheckReads(json, steps, operation, earlier, lane.merged));
+    earlier.push_back(operation);
     Step step;
     step.name = steps[operation].name;
     if (!of_step[1].is_null()) TF_RETURN_IF_ERROR(of_step[1].ToText(&step.algorithm));
@@ -450,42 +418,34 @@ absl::Status ParseLane(const Json& json, const std::vector<StepProgram>& steps,
     schedule->stage.steps.push_back(std::move(step));
     schedule->operations.push_back(operation);
   }
-  TF_RETURN_IF_ERROR(CheckDependencies(steps, *schedule, lane));
-  if (lane.merged) TF_RETURN_IF_ERROR(CheckMergedLane(json, steps, *schedule, lane));
   schedule->stage.lanes.push_back(std::move(lane));
   return absl::OkStatus();
 }
 
-absl::Status ParseSchedule(const Json& json, const std::vector<StepProgram>& steps, bool is_only,
-                           int64_t least_batch_size, StageSchedule* schedule) {
-  std::vector<Json> fields, stage, lanes;
-  TF_RETURN_IF_ERROR(json.Fields({"batch_size", "stage"}, &fields));
-  if (!is_only || !fields[0].is_null()) {
-    TF_RETURN_IF_ERROR(fields[0].ToInteger(least_batch_size, std::numeric_limits<int>::max(),
-                                           &schedule->batch_size));
-  }
-  TF_RETURN_IF_ERROR(fields[1].Fields({"lanes"}, &stage));
-  TF_RETURN_IF_ERROR(stage[0].Items(&lanes));
-  std::vector<bool> is_scheduled(steps.size(), false);
-  for (const Json& lane : lanes) {
-    TF_RETURN_IF_ERROR(ParseLane(lane, steps, &is_scheduled, schedule));
-  }
-  const auto missing = std::find(is_scheduled.begin(), is_scheduled.end(), false);
-  if (missing == is_scheduled.end()) return absl::OkStatus();
-  return stage[0].Expected(
-      absl::StrCat("a lane with step '", steps[missing - is_scheduled.begin()].name, "'"));
-}
-
 absl::Status ParseSchedules(const Json& schedules, StageProgram* program) {
+  const std::vector<StepProgram>& steps = program->steps;
   std::vector<Json> items;
   TF_RETURN_IF_ERROR(schedules.Items(&items));
   if (items.empty()) return schedules.Expected("one schedule or more");
   int64_t least_batch_size = 1;
   for (const Json& item : items) {
+    std::vector<Json> fields, stage, lanes;
+    TF_RETURN_IF_ERROR(item.Fields({"batch_size", "stage"}, &fields));
     StageSchedule schedule;
-    TF_RETURN_IF_ERROR(
-        ParseSchedule(item, program->steps, items.size() == 1, least_batch_size, &schedule));
-    least_batch_size = schedule.batch_size + 1;
+    if (items.size() > 1 || !fields[0].is_null()) {
+      TF_RETURN_IF_ERROR(fields[0].ToInteger(least_batch_size, std::numeric_limits<int>::max(),
+                                             &schedule.batch_size));
+      least_batch_size = schedule.batch_size + 1;
+    }
+    TF_RETURN_IF_ERROR(fields[1].Fields({"lanes"}, &stage));
+    TF_RETURN_IF_ERROR(stage[0].Items(&lanes));
+    std::vector<bool> is_scheduled(steps.size(), false);
+    for (const Json& lane : lanes) {
+      TF_RETURN_IF_ERROR(ParseLane(lane, steps, &is_scheduled, &schedule));
+    }
+    if (schedule.operations.size() < steps.size()) {
+      return stage[0].Expected("a lane for every operation");
+    }
     program->schedules.push_back(std::move(schedule));
   }
   return absl::OkStatus();

@@ -22,7 +22,7 @@
 //   batch sizes, ascending. Each has every operation on one lane, in the order in which the lane
 //   runs them. An algorithm that is null or empty is left to the backend to choose.
 //
-// All fields are written, and no others.
+// All fields are written.
 #ifndef TF_INTEROP_TF_STAGE_PROGRAM_H_
 #define TF_INTEROP_TF_STAGE_PROGRAM_H_
 

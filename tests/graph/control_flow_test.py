@@ -5,32 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from graph_builder import GraphBuilder
+from graph_builder import graph_of
 
 from tf_interop.graph.control_flow import ROOT_REGION, ControlFlow
 from tf_interop.graph.view import GraphView
 
 Nodes = Mapping[str, str]
-"""Op and inputs of each node. An Enter is of the frame that its name begins with."""
 
 
-def _graph(nodes: Nodes) -> GraphBuilder:
-    graph = GraphBuilder()
-    for source in ("x", "p", "q"):
-        graph.source(source)
-    for name, text in nodes.items():
-        op, *inputs = text.split()
-        attributes: dict[str, object] = {}
-        if op == "Enter":
-            attributes["frame_name"] = name.partition("/")[0]
-        elif op == "_SwitchN":
-            attributes["num_outs"] = 3
-        graph.add(name, op, *inputs, **attributes)
-    return graph
+def _graph(nodes: Nodes) -> GraphView:
+    graph = graph_of(dict.fromkeys("xpq", "_Arg") | dict(nodes)).graph_def
+    for node in graph.node:
+        if node.op == "_SwitchN":
+            node.attr["num_outs"].i = 3
+    return GraphView(graph)
 
 
 def _regions(nodes: Nodes) -> dict[str, str | None]:
-    view = GraphView(_graph(nodes).graph_def)
+    view = _graph(nodes)
     control_flow = ControlFlow(view)
     return {name: control_flow.region(index) for index, name in enumerate(view.names)}
 
@@ -173,11 +165,7 @@ def test_regions(nodes: Nodes, groups: list[str]) -> None:
     assert None not in set.union(*found)
     assert len(set.union(*found)) == len(groups)
     # They do not depend on the order of the nodes.
-    reversed_graph = GraphBuilder()
-    reversed_graph.graph_def.node.extend(reversed(_graph(nodes).graph_def.node))
-    view = GraphView(reversed_graph.graph_def)
-    control_flow = ControlFlow(view)
-    assert {name: control_flow.region(view.index_of[name]) for name in regions} == regions
+    assert _regions(dict(reversed(nodes.items()))) == regions
 
 
 @pytest.mark.parametrize(
@@ -215,7 +203,7 @@ def test_what_may_wait(op: str, may_wait: bool) -> None:
 
 
 def test_after_what_is_fed_is_another_region() -> None:
-    view = GraphView(_graph({"after": "Neg p"}).graph_def)
+    view = _graph({"after": "Neg p"})
     control_flow = ControlFlow(view, fed=[view.index_of["p"]])
     assert control_flow.region(view.index_of["x"]) == ROOT_REGION
     assert control_flow.region(view.index_of["after"]) != ROOT_REGION

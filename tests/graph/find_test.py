@@ -302,8 +302,6 @@ def test_regions_of_branches_differ() -> None:
 
 
 def test_order_is_topological_and_not_that_of_the_graph() -> None:
-    graph = graph_of({"a": "Conv2D z f", "z": "Conv2D x f", "m": "Conv2D x f"})
-    turned = GraphBuilder()
-    turned.graph_def.node.extend(reversed(graph.graph_def.node))
-    for each in (graph, turned):
-        assert [node.name for node in find(each)[0]] == ["m", "z", "a"]
+    nodes = {"a": "Conv2D z f", "z": "Conv2D x f", "m": "Conv2D x f"}
+    for each in (nodes, dict(reversed(nodes.items()))):
+        assert [node.name for node in find(graph_of(each))[0]] == ["m", "z", "a"]

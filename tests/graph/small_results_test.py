@@ -64,9 +64,6 @@ def test_vectors_and_what_comes_of_them_alone_are_small() -> None:
     names = small_names(normalized_convolution())
     assert {"variance", "shifted", "scale", "mean"} <= names
     assert names.isdisjoint({"image", "convolved", "scaled", "result"})
-
-
-def test_long_vectors_are_not_small() -> None:
     assert "scale" in small_names(normalized_convolution(MOST_ELEMENTS))
     assert "scale" not in small_names(normalized_convolution(MOST_ELEMENTS + 1))
 

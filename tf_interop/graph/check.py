@@ -36,25 +36,14 @@ Output = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _NewNode:
-    """What a ConvStage or a Unit node says of itself.
-
-    Attributes:
-        index: its place in the graph.
-        steps: what it runs; the name of each is that of the node that it stands for.
-        results: the output of a step that each of its outputs is.
-        operand_of: how a step reads an output of another.
-        operands: how steps read its data inputs, in their order, and the dtype of each.
-        ways: of the places of the steps, all ways to run them.
-        constant_inputs: positions of the inputs that it takes as constant.
-        allowed_ops: what its steps may be.
-    """
+    """What a ConvStage or a Unit node says of itself."""
 
     index: int
-    steps: Sequence[node_def_pb2.NodeDef]
-    results: Sequence[Output]
-    operand_of: Callable[[Output], str]
-    operands: Mapping[str, int]
-    ways: Sequence[Stage[int]]
+    steps: Sequence[node_def_pb2.NodeDef]  # each by the name of the node that it stands for
+    results: Sequence[Output]  # the output of a step that each of its outputs is
+    operand_of: Callable[[Output], str]  # how a step reads an output of another
+    operands: Mapping[str, int]  # how steps read its data inputs, in their order, with the dtypes
+    ways: Sequence[Stage[int]]  # all ways to run the steps, of their places
     constant_inputs: Sequence[int]
     allowed_ops: Collection[str]
 
@@ -141,13 +130,7 @@ def check_rewrite(
        who was placed with a step is placed with its new node.
 
     Of other nodes it checks that they are there: to compare them takes longer than all the rest.
-
-    Args:
-        before: the graph without the new nodes.
-        after: the graph with them.
-        nodes_to_preserve: names of nodes that must live on. Those that `before` lacks are not
-            asked for.
-        fetches: what the graph is run for, names of nodes or tensors; none where that is not known.
+    Names to preserve that `before` lacks are not asked for.
 
     Raises:
         GraphError: one of these does not hold. It names the node.

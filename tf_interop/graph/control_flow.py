@@ -40,27 +40,15 @@ _CONTROL_FLOW_OPS = _SWITCH_OPS | MERGE_OPS | _ENTER_OPS | _EXIT_OPS | NEXT_ITER
 
 
 class _Gate(NamedTuple):
-    """A condition on being alive.
+    """A condition on being alive."""
 
-    Attributes:
-        predicate: the tensor that chooses, or, where it is not known when a Merge is alive, the
-            Merge.
-        branch: the value of the predicate; -1 for a Merge.
-        branch_count: how many values it has; 0 for a Merge.
-    """
-
-    predicate: str
-    branch: int
-    branch_count: int
+    predicate: str  # the tensor that chooses; the Merge where that is not known when it is alive
+    branch: int  # the value of the predicate; -1 for a Merge
+    branch_count: int  # how many values it has; 0 for a Merge
 
 
 class _Place(NamedTuple):
-    """Where the outputs of a node are.
-
-    Attributes:
-        frame: frame names, outermost loop first.
-        gates: all conditions that they are alive under.
-    """
+    """Where the outputs of a node are: in which frames, outermost first, and under which gates."""
 
     frame: tuple[str, ...]
     gates: frozenset[_Gate]

@@ -49,12 +49,6 @@ SUPPORTED_DTYPES = {
 """The dtypes that a stage computes in, by TensorFlow's number."""
 
 SUPPORTED_FUSED_OPS = frozenset(
-    {
-        ("BiasAdd",),
-        ("BiasAdd", "Relu"),
-        ("BiasAdd", "Relu6"),
-        ("BiasAdd", "LeakyRelu"),
-        ("BiasAdd", "Elu"),
-    }
+    {("BiasAdd",), *(("BiasAdd", each) for each in ("Relu", "Relu6", "LeakyRelu", "Elu"))}
 )
 """What a fused convolution may apply to its result."""

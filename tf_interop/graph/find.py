@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection
-from typing import Any
 
 from tensorflow.core.framework import node_def_pb2, types_pb2
 
-from tf_interop import tensorflow_internals
 from tf_interop.convolution import (
     SPATIAL_AXES,
     ConvolutionConfiguration,
@@ -31,6 +28,7 @@ from tf_interop.graph.convolution_ops import (
 from tf_interop.graph.device_names import device_type_of
 from tf_interop.graph.properties import GraphProperties, is_fully_known, merge_shapes
 from tf_interop.graph.session_feeds import find_fed, find_run
+from tf_interop.graph.unit_ops import attribute_of
 from tf_interop.graph.view import GraphView
 from tf_interop.graph.xla_marks import xla_mark
 
@@ -45,39 +43,6 @@ class _RefusalError(Exception):
         self.reason = reason
 
 
-class _Attributes:
-    """The attributes of a node, and where they were stripped those that its op has by default."""
-
-    def __init__(self, node: node_def_pb2.NodeDef) -> None:
-        self._given = node.attr
-        self._defaults = _default_attributes(node.op)
-
-    def get(self, name: str) -> Any | None:
-        # To index a protobuf map would add what is missing.
-        value = self._given.get(name)
-        return self._defaults.get(name) if value is None else value
-
-    def required(self, name: str) -> Any:
-        value = self.get(name)
-        if value is None:
-            raise _RefusalError(f"an attribute '{name}'", "none")
-        return value
-
-    def text(self, name: str) -> str:
-        value = self.get(name)
-        return "" if value is None else value.s.decode("utf-8", "replace")
-
-    def integers(self, name: str) -> tuple[int, ...]:
-        value = self.get(name)
-        return () if value is None else tuple(value.list.i)
-
-
-@functools.lru_cache
-def _default_attributes(op: str) -> dict[str, Any]:
-    attributes = tensorflow_internals.op_def(op).attr
-    return {each.name: each.default_value for each in attributes if each.HasField("default_value")}
-
-
 def find_convolutions(
     view: GraphView,
     properties: GraphProperties,
@@ -88,12 +53,6 @@ def find_convolutions(
     """Finds the convolutions that can be part of a stage.
 
     A shape that is not known is no reason to refuse a node.
-
-    Args:
-        view: the graph.
-        properties: the shapes of its tensors.
-        nodes_to_preserve: names that have to stay in the graph.
-        fetches: what the graph is run for, names of nodes or tensors; none where that is not known.
 
     Returns:
         The convolutions, and the convolution nodes that stay as they are, with the reason for each.
@@ -136,35 +95,33 @@ def _match_convolution(
 ) -> ConvolutionNode:
     """Reads one node; raises _RefusalError where it must stay as it is."""
     op, device = view.ops[index], view.nodes[index].device
-    attributes = _Attributes(view.nodes[index])
-    mark = xla_mark(view.nodes[index])
+    node = view.nodes[index]
+    mark = xla_mark(node)
     if mark is not None:
         raise _RefusalError("a node that TensorFlow runs", f"attribute '{mark}'", RefusalReason.XLA)
     if device_type_of(device) not in ("", "CPU", "GPU"):
         raise _RefusalError("a CPU or a GPU", f"'{device}'", RefusalReason.DEVICE)
     depthwise = op.startswith("Depthwise")
-    dtype = _dtype(attributes)
-    layout = _layout(attributes, op)
+    dtype = _dtype(node)
+    layout = _layout(node)
     # Conv3DBackpropInputV2 alone has a choice, and no gradient of TensorFlow's own makes it.
-    sizes_type = attributes.get("Tshape")
-    if sizes_type is not None and sizes_type.type != types_pb2.DT_INT32:
-        raise _RefusalError("input_sizes of DT_INT32", _type_name(sizes_type.type))
-    fused_ops = (
-        _fused_ops(attributes, op, len(view.fanins[index])) if op in FUSED_CONVOLUTIONS else ()
-    )
-    strides = _spatial_values(attributes, "strides", layout)
-    dilations = _spatial_values(attributes, "dilations", layout)
+    sizes_type = attribute_of(node, "Tshape").type
+    if sizes_type not in (types_pb2.DT_INVALID, types_pb2.DT_INT32):
+        raise _RefusalError("input_sizes of DT_INT32", _type_name(sizes_type))
+    fused_ops = _fused_ops(node, len(view.fanins[index])) if op in FUSED_CONVOLUTIONS else ()
+    strides = _spatial_values(node, "strides", layout)
+    dilations = _spatial_values(node, "dilations", layout)
     # TensorFlow's depthwise kernels refuse these (forward) or ignore them (backward).
     if depthwise and (strides[0] != strides[1] or dilations != (1, 1)):
         raise _RefusalError(
             "equal strides and no dilations of a depthwise convolution", (strides, dilations)
         )
-    if attributes.text("_kernel"):
-        raise _RefusalError("no label that chooses a kernel", attributes.text("_kernel"))
-    use_cudnn = attributes.get("use_cudnn_on_gpu")
-    if use_cudnn is not None and not use_cudnn.b:
+    if _text(node, "_kernel"):
+        raise _RefusalError("no label that chooses a kernel", _text(node, "_kernel"))
+    use_cudnn = attribute_of(node, "use_cudnn_on_gpu")
+    if use_cudnn.HasField("b") and not use_cudnn.b:
         raise _RefusalError("use_cudnn_on_gpu to be true", "false")
-    padding, explicit_paddings = _padding(attributes, layout)
+    padding, explicit_paddings = _padding(node, layout)
     region = control_flow.region(index)
     if region is None:
         raise _RefusalError(
@@ -209,7 +166,7 @@ def _match_convolution(
             group_count=group_count,
             fused_ops=fused_ops,
             leaky_relu_alpha=(
-                attributes.required("leakyrelu_alpha").f if "LeakyRelu" in fused_ops else 0.0
+                attribute_of(node, "leakyrelu_alpha").f if "LeakyRelu" in fused_ops else 0.0
             ),
         ),
     )
@@ -219,8 +176,13 @@ def _type_name(dtype: int) -> str:
     return types_pb2.DataType.Name(dtype) if dtype in types_pb2.DataType.values() else str(dtype)
 
 
-def _dtype(attributes: _Attributes) -> str:
-    dtype = attributes.required("T").type
+def _text(node: node_def_pb2.NodeDef, name: str) -> str:
+    text: bytes = attribute_of(node, name).s
+    return text.decode("utf-8", "replace")
+
+
+def _dtype(node: node_def_pb2.NodeDef) -> str:
+    dtype = attribute_of(node, "T").type
     if dtype not in SUPPORTED_DTYPES:
         raise _RefusalError(
             f"one of {', '.join(SUPPORTED_DTYPES.values())}",
@@ -230,12 +192,12 @@ def _dtype(attributes: _Attributes) -> str:
     return SUPPORTED_DTYPES[dtype]
 
 
-def _layout(attributes: _Attributes, op: str) -> str:
-    layouts = [each for each in SPATIAL_AXES if len(each) == _spatial_rank(op) + 2]
-    layout = attributes.text("data_format")
+def _layout(node: node_def_pb2.NodeDef) -> str:
+    layouts = [each for each in SPATIAL_AXES if len(each) == _spatial_rank(node.op) + 2]
+    layout = _text(node, "data_format")
     if layout not in layouts:
         raise _RefusalError(" or ".join(layouts), layout, RefusalReason.LAYOUT)
-    filter_layout = attributes.text("filter_format")
+    filter_layout = _text(node, "filter_format")
     if filter_layout not in ("", "HWIO"):
         raise _RefusalError("a filter in HWIO", filter_layout, RefusalReason.LAYOUT)
     return layout
@@ -245,27 +207,26 @@ def _spatial_rank(op: str) -> int:
     return 3 if op in VOLUME_OPS else 2
 
 
-def _fused_ops(attributes: _Attributes, op: str, input_count: int) -> tuple[str, ...]:
-    listed = attributes.required("fused_ops").list.s
+def _fused_ops(node: node_def_pb2.NodeDef, input_count: int) -> tuple[str, ...]:
+    listed = attribute_of(node, "fused_ops").list.s
     fused = tuple(name.decode("utf-8", "replace") for name in listed)
     shown = f"[{', '.join(fused)}]"
     if fused not in SUPPORTED_FUSED_OPS:
         raise _RefusalError("BiasAdd, alone or with an activation", shown, RefusalReason.FUSED_OPS)
-    host_count = attributes.get("num_host_args")
-    counts = (attributes.required("num_args").i, host_count.i if host_count else 0, input_count)
+    counts = (*(attribute_of(node, name).i for name in ("num_args", "num_host_args")), input_count)
     if counts != (1, 0, 3):
         raise _RefusalError(
             f"{shown} with the bias as its one argument",
             f"{counts[0]} arguments, {counts[1]} in host memory",
             RefusalReason.FUSED_OPS,
         )
-    if op == "_FusedConv3D":
+    if node.op == "_FusedConv3D":
         # Its bias has its dtype. oneDNN may give it the paddings of a Pad.
-        if attributes.integers("padding_list"):
-            raise _RefusalError("no padding_list", attributes.integers("padding_list"))
+        if attribute_of(node, "padding_list").list.i:
+            raise _RefusalError("no padding_list", "one")
         return fused
-    types = list(attributes.required("TArgs").list.type)
-    if types != [attributes.required("T").type]:
+    types = list(attribute_of(node, "TArgs").list.type)
+    if types != [attribute_of(node, "T").type]:
         raise _RefusalError(
             "a bias of the convolution's dtype",
             f"[{', '.join(_type_name(dtype) for dtype in types)}]",
@@ -274,9 +235,9 @@ def _fused_ops(attributes: _Attributes, op: str, input_count: int) -> tuple[str,
     return fused
 
 
-def _spatial_values(attributes: _Attributes, name: str, layout: str) -> tuple[int, ...]:
+def _spatial_values(node: node_def_pb2.NodeDef, name: str, layout: str) -> tuple[int, ...]:
     """The spatial dimensions of `strides` or `dilations`."""
-    values = tuple(attributes.required(name).list.i)
+    values = tuple(attribute_of(node, name).list.i)
     if len(values) != len(layout) or values[0] != 1 or values[layout.index("C")] != 1:
         raise _RefusalError(f"{len(layout)} {name}, of 1 in batch and channels", values)
     spatial = tuple(values[axis] for axis in SPATIAL_AXES[layout])
@@ -285,10 +246,10 @@ def _spatial_values(attributes: _Attributes, name: str, layout: str) -> tuple[in
     return spatial
 
 
-def _padding(attributes: _Attributes, layout: str) -> tuple[str, tuple[int, ...]]:
+def _padding(node: node_def_pb2.NodeDef, layout: str) -> tuple[str, tuple[int, ...]]:
     """The padding, and the explicit ones of height and width."""
-    padding = attributes.text("padding")
-    values = attributes.integers("explicit_paddings")
+    padding = _text(node, "padding")
+    values = tuple(attribute_of(node, "explicit_paddings").list.i)
     if padding in ("SAME", "VALID"):
         if values:
             raise _RefusalError(f"no explicit_paddings with {padding}", values)

@@ -5,11 +5,16 @@ from __future__ import annotations
 import collections
 import hashlib
 import json
+import operator
 import re
 from collections.abc import Iterable, Sequence
 
 from tf_interop.convolution import ConvolutionNode
 
+_fields_covered = operator.attrgetter(
+    *("op", "dtype", "layout", "filter_shape", "strides", "dilations", "padding"),
+    *("explicit_paddings", "fused_ops", "leaky_relu_alpha"),
+)
 # What inlining a call puts before the names of a function's nodes.
 _CALL_SCOPE = re.compile(r"(?:Stateful)?PartitionedCall(?:_\d+)?/")
 # The model's own scope, with the number that tells its traces apart.
@@ -41,7 +46,7 @@ def fingerprint_convolutions(convolutions: Sequence[ConvolutionNode]) -> str:
     """
     canonical = canonical_names(convolution.name for convolution in convolutions)
     rows = sorted(
-        ((canonical[each.name], _fields_covered(each)) for each in convolutions),
+        ((canonical[each.name], _fields_covered(each.configuration)) for each in convolutions),
         key=lambda row: row[0],
     )
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
@@ -51,19 +56,3 @@ def _canonical_name(name: str) -> str:
     while match := _CALL_SCOPE.match(name):
         name = name[match.end() :]
     return _MODEL_SCOPE.sub(r"\1\2", name, count=1)
-
-
-def _fields_covered(convolution: ConvolutionNode) -> list[object]:
-    configuration = convolution.configuration
-    return [
-        configuration.op,
-        configuration.dtype,
-        configuration.layout,
-        configuration.filter_shape,
-        configuration.strides,
-        configuration.dilations,
-        configuration.padding,
-        configuration.explicit_paddings,
-        configuration.fused_ops,
-        configuration.leaky_relu_alpha,
-    ]

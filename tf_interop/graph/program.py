@@ -2,18 +2,7 @@
 
 Its data inputs are the tensors on the device that its steps read (`Tin`), then the vectors of sizes
 that gradients read (`num_sizes`, int32, in host memory), each distinct tensor once. Everything else
-is in the attribute `program`, a JSON document:
-
-    {"version": 1,
-     "operations": ["<NodeDef, base64>", …],
-     "outputs": [0, 2],
-     "constant_inputs": [1],
-     "schedules": [{"batch_size": null, "stage": {"lanes": [{"steps": [{"operation": 0,
-         "algorithm": "eng4"}], "priority": 0, "sm_count": 0, "merged": false}]}}]}
-
-An operation is the NodeDef of the node that it stands for, with all that TensorFlow needs to make
-that node's kernel. Its operands are `inputs:<i>`, `sizes:<i>`, or `steps:<j>`: the result of
-operation j, an earlier step of the same lane in every schedule.
+is in the attribute `program`, a JSON document that `cc_kernels/tf/stage_program.h` describes.
 """
 
 from __future__ import annotations

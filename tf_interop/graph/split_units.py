@@ -22,6 +22,7 @@ out of a unit; so no path that leaves a unit comes back to it.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterable
 
 from tf_interop.graph.batchwise import CONVOLUTIONS, Operation
@@ -85,28 +86,22 @@ def _find_companions(
     return companions
 
 
+@dataclasses.dataclass
 class _Search:
     """One search for members."""
 
-    def __init__(
-        self,
-        view: GraphView,
-        order: list[int],
-        regions: dict[int, str],
-        companions: Collection[int],
-        properties: GraphProperties,
-        preserved: Collection[str],
-    ) -> None:
-        self._view = view
-        self._order = order
-        self._regions = regions
-        self._companions = companions
-        self._properties = properties
-        self._preserved = preserved
+    _view: GraphView
+    _order: list[int]
+    _regions: dict[int, str]
+    _companions: Collection[int]
+    _properties: GraphProperties
+    _preserved: Collection[str]
+
+    def __post_init__(self) -> None:
         self._images: dict[int, tuple[int, ...]] = {}  # of each member, positions of its operands
         self._members: set[int] = set()  # with their companions
-        self._is_parameter = [False] * len(view)
-        self._generation = [0] * len(view)
+        self._is_parameter = [False] * len(self._view)
+        self._generation = [0] * len(self._view)
 
     def units(self) -> tuple[Unit, ...]:
         members: dict[tuple[int, str, str], list[int]] = {}

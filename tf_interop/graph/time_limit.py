@@ -16,12 +16,7 @@ from tf_interop.errors import TimeLimitError
 
 
 class _Limit(threading.local):
-    """The limit of this thread: graphs are optimized in several at once.
-
-    Attributes:
-        seconds: how long it was set to.
-        ends_at: in seconds of `time.monotonic`.
-    """
+    """The limit of this thread, in seconds of `time.monotonic`: graphs are optimized in several."""
 
     seconds = math.inf
     ends_at = math.inf

@@ -1,19 +1,7 @@
 """The Unit node: one op that runs the steps of a unit back to back, on one core or in parts.
 
-Its attributes beside the dtypes `Tin` and `Tout`:
-
-    steps             serialized NodeDefs, in running order, each with all that TensorFlow needs to
-                      make the kernel of the node that it stands for
-    results           the operand that each output is
-    constant_inputs   positions of inputs that no call changes: filters
-    split_inputs      positions of inputs of which each part of the batch has a part, by the first
-                      dimension; each part runs on one core; empty: the whole batch does
-    batch_sizes       those for which it runs like that, by the first dimension of the first input;
-                      for others each step runs on all cores; empty: always
-    output_shapes     what is known of the outputs' shapes; empty: nothing
-
-An operand is `inputs:<i>`, an input of the node, or `steps:<j>:<port>`, an output of step j, which
-is an earlier one.
+Its attributes are those of `UnitNode`, and the dtypes `Tin` and `Tout`. An operand is `inputs:<i>`,
+an input of the node, or `steps:<j>:<port>`, an output of step j, which is an earlier one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ops that may be steps of a unit, and why a node that is none of them may not.
+"""The ops that may be steps of a unit, and why a node of one of them may not be one.
 
 A step's kernel is run by ours, not by TensorFlow's executor. So an op is on the list only if its
 kernel on a CPU computes its results from its inputs alone, before it returns: no state, no
@@ -8,15 +8,14 @@ may ask the device for nothing but memory and threads.
 
 from __future__ import annotations
 
-import enum
 import functools
-import re
 from collections.abc import Iterator
 from typing import Any
 
-from tensorflow.core.framework import node_def_pb2, types_pb2
+from tensorflow.core.framework import attr_value_pb2, node_def_pb2, types_pb2
 
 from tf_interop import tensorflow_internals
+from tf_interop.convolution import RefusalReason
 from tf_interop.graph.convolution_ops import (
     CONVOLUTION_KINDS,
     FILTER_POSITIONS,
@@ -28,57 +27,39 @@ TRIVIAL_OPS = frozenset(
 )
 """Ops that hand their input on: a unit of these alone would save nothing."""
 
-_POOLING = (
+_LISTED = (
+    # Pooling.
     "MaxPool MaxPoolV2 MaxPoolGrad MaxPoolGradV2 MaxPoolGradGrad MaxPoolGradGradV2 "
-    "AvgPool AvgPoolGrad MaxPool3D MaxPool3DGrad MaxPool3DGradGrad AvgPool3D AvgPool3DGrad"
-)
-_NORMALIZATION = (
+    "AvgPool AvgPoolGrad MaxPool3D MaxPool3DGrad MaxPool3DGradGrad AvgPool3D AvgPool3DGrad "
+    # Normalization.
     "FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 _FusedBatchNormEx "
-    "FusedBatchNormGrad FusedBatchNormGradV2 FusedBatchNormGradV3 LRN LRNGrad L2Loss _MklLayerNorm"
-)
-_ACTIVATIONS = (
+    "FusedBatchNormGrad FusedBatchNormGradV2 FusedBatchNormGradV3 LRN LRNGrad L2Loss _MklLayerNorm "
+    # Activations.
     "Relu ReluGrad Relu6 Relu6Grad LeakyRelu LeakyReluGrad Elu EluGrad Selu SeluGrad "
     "Softplus SoftplusGrad Softsign SoftsignGrad Sigmoid SigmoidGrad Tanh TanhGrad "
     "_MklSwish _MklFusedMish "
-    "Softmax LogSoftmax SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits"
-)
-_ELEMENTWISE = (
+    "Softmax LogSoftmax SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits "
+    # Elementwise.
     "Add AddV2 AddN Sub Mul MulNoNan RealDiv Div DivNoNan Xdivy Maximum Minimum Pow "
     "SquaredDifference BiasAdd BiasAddGrad Abs Neg Sign Square Sqrt SqrtGrad Rsqrt RsqrtGrad "
     "Reciprocal Inv InvGrad ReciprocalGrad Exp Expm1 Log Log1p Erf Erfc Sin Cos Floor Ceil Rint "
     "Round ClipByValue Cast Select SelectV2 OnesLike ZerosLike "
-    "Greater GreaterEqual Less LessEqual Equal NotEqual"
-)
-_SHAPING = (
+    "Greater GreaterEqual Less LessEqual Equal NotEqual "
+    # Shaping.
     "Pad PadV2 MirrorPad MirrorPadGrad ConcatV2 Split SplitV Slice StridedSlice StridedSliceGrad "
     "Transpose Tile BroadcastTo Pack Unpack SpaceToDepth DepthToSpace SpaceToBatchND "
-    "BatchToSpaceND ReverseV2"
-)
-_REDUCTIONS_AND_PRODUCTS = (
-    "Mean Sum Max Min Prod MatMul _FusedMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3"
-)
-_RESIZING = (
+    "BatchToSpaceND ReverseV2 "
+    # Reductions and products.
+    "Mean Sum Max Min Prod MatMul _FusedMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 "
+    # Resizing.
     "ResizeBilinear ResizeBilinearGrad ResizeNearestNeighbor ResizeNearestNeighborGrad "
-    "ResizeBicubic ResizeBicubicGrad"
+    "ResizeBicubic ResizeBicubicGrad "
 )
-
 STEP_OPS = (
     TRIVIAL_OPS
     | CONVOLUTION_KINDS.keys()
     | {"_FusedDepthwiseConv2dNative"}
-    | frozenset(
-        " ".join(
-            (
-                _POOLING,
-                _NORMALIZATION,
-                _ACTIVATIONS,
-                _ELEMENTWISE,
-                _SHAPING,
-                _REDUCTIONS_AND_PRODUCTS,
-                _RESIZING,
-            )
-        ).split()
-    )
+    | frozenset(_LISTED.split())
 )
 """The op types that may be steps."""
 
@@ -111,63 +92,17 @@ _VALUE_TYPES = {"Cast": ("SrcT", "DstT")}
 _DEFAULT_VALUE_TYPES = ("T",)
 _CASTABLE = SUPPORTED_DTYPES.keys() | {types_pb2.DT_UINT8, types_pb2.DT_BOOL}
 
-_FOREIGN_DTYPES = frozenset({types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT, types_pb2.DT_STRING})
-_FIRST_REFERENCE_DTYPE = 100
 
-_CONTROL_FLOW_OPS = re.compile(
-    r"(Ref)?(Switch|Merge|Enter|Exit|NextIteration)|_SwitchN|LoopCond|ControlTrigger"
-)
-_FUNCTION_CALLS = re.compile(
-    r"(Stateful|Remote|TPU)?PartitionedCall|(Stateless)?(If|While|Case)|SymbolicGradient|MapDefun"
-    r"|BatchFunction|XlaLaunch.*"
-)
-_RANDOM_OPS = re.compile(r".*(Random|Multinomial|TruncatedNormal|NonDeterministic|Rng).*")
-
-
-class UnitRefusalReason(enum.Enum):
-    """Why a node is no step of a unit."""
-
-    CONTROL_FLOW = "control flow"
-    FUNCTION_CALL = "function call"
-    RANDOM = "random"
-    RESOURCE = "resource"
-    STATEFUL = "stateful"
-    UNKNOWN_OP = "unknown op"
-    NOT_LISTED = "not listed"
-    DTYPE = "dtype"
-    KERNEL = "kernel"
-    INPUTS = "number of inputs"
-    PAIRED = "joined with its gradient"
-    DEVICE = "device"
-    PRESERVED = "preserved"
-    XLA = "compiled by XLA"
-    NOT_RUN = "not run"
-
-
-def why_no_step_op(op: str) -> UnitRefusalReason | None:
-    """Why no node of this op type is a step; None where a node of it may be."""
-    if op in STEP_OPS:
-        return None
-    return _why_not_listed(op)
-
-
-def why_no_step_node(node: node_def_pb2.NodeDef, input_count: int) -> UnitRefusalReason | None:
+def why_no_step_node(node: node_def_pb2.NodeDef) -> RefusalReason | None:
     """Why a node of one of `STEP_OPS` is no step for what it says of itself; None where it is."""
-    op = node.op
     attributes = node.attr
-    op_def = tensorflow_internals.op_def(op)
-    if op_def is None:
-        return UnitRefusalReason.UNKNOWN_OP
     # To read an attribute that is not there would add it to the graph.
     if "_kernel" in attributes and attributes["_kernel"].s:
-        return UnitRefusalReason.KERNEL
+        return RefusalReason.KERNEL
     types = tuple(
-        (name, attributes[name].type) for name in _type_attributes(op) if name in attributes
+        (name, attributes[name].type) for name in _type_attributes(node.op) if name in attributes
     )
-    why = _why_no_kernel(op, types)
-    if why is None and input_count != _input_count(node):
-        return UnitRefusalReason.INPUTS
-    return why
+    return _why_no_kernel(node.op, types)
 
 
 def batch_position(op: str) -> int:
@@ -194,40 +129,22 @@ def has_reference_outputs(op: str) -> bool:
 def _dtypes(node: node_def_pb2.NodeDef, arguments: Any) -> Iterator[int]:
     for argument in arguments:
         if argument.type_list_attr:
-            yield from _attribute(node, argument.type_list_attr).list.type
+            yield from attribute_of(node, argument.type_list_attr).list.type
             continue
-        count = _attribute(node, argument.number_attr).i if argument.number_attr else 1
-        dtype = argument.type or _attribute(node, argument.type_attr).type
+        count = attribute_of(node, argument.number_attr).i if argument.number_attr else 1
+        dtype = argument.type or attribute_of(node, argument.type_attr).type
         for _ in range(count):
             yield dtype
 
 
-def _input_count(node: node_def_pb2.NodeDef) -> int:
-    count: int
-    count, by_number, by_list = _input_arguments(node.op)
-    count += sum(_attribute(node, name).i for name in by_number)
-    count += sum(len(_attribute(node, name).list.type) for name in by_list)
-    return count
+def attribute_of(node: node_def_pb2.NodeDef, name: str) -> attr_value_pb2.AttrValue:
+    """An attribute of a node, or the default of its op, where it was stripped; or an empty one."""
+    # To index a protobuf map would add what is missing.
+    return node.attr.get(name) or _defaults(node.op).get(name) or attr_value_pb2.AttrValue()
 
 
 @functools.lru_cache(maxsize=1024)
-def _input_arguments(op: str) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
-    """How many inputs an op always has, and the attributes that say how many more there are."""
-    arguments = tensorflow_internals.op_def(op).input_arg
-    by_number = tuple(each.number_attr for each in arguments if each.number_attr)
-    by_list = tuple(each.type_list_attr for each in arguments if each.type_list_attr)
-    return len(arguments) - len(by_number) - len(by_list), by_number, by_list
-
-
-def _attribute(node: node_def_pb2.NodeDef, name: str) -> Any:
-    """An attribute of a node, or the default of its op, where it was stripped."""
-    if name in node.attr:
-        return node.attr[name]
-    return _defaults(node.op)[name]
-
-
-@functools.lru_cache(maxsize=1024)
-def _defaults(op: str) -> dict[str, Any]:
+def _defaults(op: str) -> dict[str, attr_value_pb2.AttrValue]:
     op_def = tensorflow_internals.op_def(op)
     return {attribute.name: attribute.default_value for attribute in op_def.attr}
 
@@ -239,41 +156,17 @@ def _type_attributes(op: str) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _why_not_listed(op: str) -> UnitRefusalReason:
-    if _CONTROL_FLOW_OPS.fullmatch(op):
-        return UnitRefusalReason.CONTROL_FLOW
-    if _FUNCTION_CALLS.fullmatch(op):
-        return UnitRefusalReason.FUNCTION_CALL
-    op_def = tensorflow_internals.op_def(op)
-    if op_def is None:
-        return UnitRefusalReason.UNKNOWN_OP
-    if _RANDOM_OPS.fullmatch(op):
-        return UnitRefusalReason.RANDOM
-    if any(arg.type == types_pb2.DT_RESOURCE for arg in (*op_def.input_arg, *op_def.output_arg)):
-        return UnitRefusalReason.RESOURCE
-    return UnitRefusalReason.STATEFUL if op_def.is_stateful else UnitRefusalReason.NOT_LISTED
-
-
-@functools.lru_cache(maxsize=4096)
-def _why_no_kernel(op: str, types: tuple[tuple[str, int], ...]) -> UnitRefusalReason | None:
+def _why_no_kernel(op: str, types: tuple[tuple[str, int], ...]) -> RefusalReason | None:
     """Holds a listed op, with the types that a node states, against what TensorFlow says of it."""
-    op_def = tensorflow_internals.op_def(op)
-    if op_def.is_stateful:
-        return UnitRefusalReason.STATEFUL
     values = {name: default.type for name, default in _defaults(op).items()} | dict(types)
     of_values = _VALUE_TYPES.get(op, _DEFAULT_VALUE_TYPES)
     allowed = _CASTABLE if op == "Cast" else SUPPORTED_DTYPES
     if any(values.get(name) not in allowed for name in of_values):
-        return UnitRefusalReason.DTYPE
-    for argument in (*op_def.input_arg, *op_def.output_arg):
-        if argument.is_ref or argument.type in _FOREIGN_DTYPES:
-            return UnitRefusalReason.DTYPE
-    if any(value in _FOREIGN_DTYPES or value > _FIRST_REFERENCE_DTYPE for _, value in types):
-        return UnitRefusalReason.DTYPE
+        return RefusalReason.DTYPE
     for allowed_types in tensorflow_internals.cpu_kernel_types(op):
         if all(
             name not in values or values[name] in allowed_values
             for name, allowed_values in allowed_types.items()
         ):
             return None
-    return UnitRefusalReason.KERNEL
+    return RefusalReason.KERNEL

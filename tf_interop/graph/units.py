@@ -32,6 +32,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable
 
+from tf_interop.convolution import Refusal, RefusalReason
 from tf_interop.graph.control_flow import ControlFlow
 from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS
 from tf_interop.graph.device_names import device_type_of, is_local
@@ -42,11 +43,10 @@ from tf_interop.graph.small_results import find_small
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.unit_ops import (
     GRADIENT_OF,
+    STEP_OPS,
     TRIVIAL_OPS,
-    UnitRefusalReason,
     has_reference_outputs,
     why_no_step_node,
-    why_no_step_op,
 )
 from tf_interop.graph.view import GraphView
 from tf_interop.graph.xla_marks import xla_mark
@@ -75,28 +75,13 @@ class Unit:
     split: frozenset[tuple[int, int]] = frozenset()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class UnitRefusal:
-    """A node that is no step of a unit.
-
-    Attributes:
-        node: the node's name.
-        op: its op type.
-        reason: why.
-    """
-
-    node: str
-    op: str
-    reason: UnitRefusalReason
-
-
 def find_units(
     view: GraphView,
     properties: GraphProperties | None = None,
     *,
     nodes_to_preserve: Collection[str] = (),
     fetches: Collection[str] = (),
-) -> tuple[tuple[Unit, ...], tuple[UnitRefusal, ...]]:
+) -> tuple[tuple[Unit, ...], tuple[Refusal, ...]]:
     """Finds the units of a graph on CPUs.
 
     Args:
@@ -117,7 +102,9 @@ def find_units(
     order = sorted(range(len(view)), key=lambda index: (levels[index], view.names[index]))
     regions, reasons = find_steps(view, order, frozenset(nodes_to_preserve), fetches)
     refusals = tuple(
-        UnitRefusal(view.names[index], view.ops[index], reasons[index])
+        Refusal(
+            view.names[index], view.ops[index], reasons[index], f"Not run: {reasons[index].value}."
+        )
         for index in order
         if index in reasons
     )
@@ -139,46 +126,46 @@ def find_steps(
     fetches: Collection[str],
     *,
     companions: Collection[int] = (),
-) -> tuple[dict[int, str], dict[int, UnitRefusalReason]]:
+) -> tuple[dict[int, str], dict[int, RefusalReason]]:
     """The control-flow region of each node that may be a step, and why each other node may not.
 
     `companions` are nodes of `COMPANION_OPS` that may be steps whatever their dtype is.
     """
     fed = find_fed(view, preserved, fetches)
     runs = find_run(view, fed, fetches)
-    why_op = {op: why_no_step_op(op) for op in view.op_types}
     reference_ops = {op for op in view.op_types if has_reference_outputs(op)}
     control_flow: ControlFlow | None = None
     regions: dict[int, str] = {}
-    reasons: dict[int, UnitRefusalReason] = {}
+    reasons: dict[int, RefusalReason] = {}
     for index in order:
-        reason = None if index in companions else why_op[view.ops[index]]
+        is_listed = index in companions or view.ops[index] in STEP_OPS
+        reason = None if is_listed else RefusalReason.NOT_LISTED
         if reason is None:
             check_time_limit()
             node = view.nodes[index]
             if view.names[index] in preserved:
-                reason = UnitRefusalReason.PRESERVED
+                reason = RefusalReason.PRESERVED
             elif runs is not None and not runs[index]:
-                reason = UnitRefusalReason.NOT_RUN
+                reason = RefusalReason.NOT_RUN
             # What is not placed yet may go to a GPU.
             elif device_type_of(node.device) != "CPU" or not is_local(node.device):
-                reason = UnitRefusalReason.DEVICE
+                reason = RefusalReason.DEVICE
             elif xla_mark(node) is not None:
-                reason = UnitRefusalReason.XLA
+                reason = RefusalReason.XLA
             elif reference_ops and any(
                 view.ops[source] in reference_ops for source, _ in view.fanins[index]
             ):
-                reason = UnitRefusalReason.RESOURCE
+                reason = RefusalReason.REFERENCE
             elif _is_paired(view, index):
-                reason = UnitRefusalReason.PAIRED
+                reason = RefusalReason.PAIRED
             elif index not in companions:
-                reason = why_no_step_node(node, len(view.fanins[index]))
+                reason = why_no_step_node(node)
         if reason is None:
             if control_flow is None:
                 control_flow = ControlFlow(view, fed)
             region = control_flow.region(index)
             if region is None:
-                reason = UnitRefusalReason.CONTROL_FLOW
+                reason = RefusalReason.CONTROL_FLOW
             else:
                 regions[index] = region
         if reason is not None:

@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from tensorflow.core.framework import graph_pb2
 
-from tf_interop.convolution import ConvolutionNode, Refusal, RefusalReason, batch_size_of
+from tf_interop.convolution import ConvolutionNode, Refusal, batch_size_of
 from tf_interop.errors import PlanError
 from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS
@@ -90,11 +90,7 @@ def make_units(
     units, refused = find_units(
         view, properties, nodes_to_preserve=nodes_to_preserve, fetches=fetches
     )
-    refusals = tuple(
-        Refusal(each.node, each.op, _reason(each.reason.value), f"Not run: {each.reason.value}.")
-        for each in refused
-        if each.op in CONVOLUTION_KINDS
-    )
+    refusals = tuple(each for each in refused if each.op in CONVOLUTION_KINDS)
     plan = settings.plan
     entries: tuple[GraphPlan, ...] = ()
     if plan is not None and _is_beside_training(plan, convolutions):
@@ -218,11 +214,3 @@ def _why_none(settings: Settings, units: Collection[Unit]) -> str:
     if settings.plan is not None:
         return "the plan leaves this graph as it is"
     return "only a plan says which units run on one core each, and none was given"
-
-
-def _reason(value: str) -> RefusalReason:
-    """The reason of a convolution's refusal that is nearest to a unit's."""
-    try:
-        return RefusalReason(value)
-    except ValueError:
-        return RefusalReason.ATTRIBUTE
