@@ -25,7 +25,7 @@ with tensorflow_hushed():
 os.write(2, b"{STARTS} Again.\\n")
 print(os.environ["{LOG_LEVEL}"])
 """
-BENCHMARK = "from tf_interop.cli.benchmark import environment; environment()"
+BENCHMARK = "from tf_interop.cli.benchmark import environment; environment(())"
 
 
 def _run(*command: str, log_level: str | None = None) -> subprocess.CompletedProcess[str]:

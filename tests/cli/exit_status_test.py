@@ -27,8 +27,7 @@ AS_JSON = pytest.mark.parametrize("as_json", [[], ["--json"]], ids=["text", "jso
 
 
 @pytest.fixture(autouse=True)
-def fixture_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def fixture_folder() -> None:
     save_plan(network_plan(), "plan.json")
     save_profile(make_profile(make_algorithm()), "profile.json")
     save_benchmark(BENCHMARK, "results.json")

@@ -7,8 +7,7 @@ import pathlib
 import subprocess
 
 import pytest
-import tensorflow as tf
-from command_line import invoke, run_process
+from command_line import run_process
 
 import tf_interop
 from tf_interop.runtime.plugin import get_plugin
@@ -153,15 +152,3 @@ def test_run_fails_at_the_import_where_the_library_is_missing(tmp_path: pathlib.
     assert (process.returncode, process.stdout) == (1, "")
     [line] = _errors(process)
     assert line.startswith("Error: ") and str(library) in line
-
-
-def test_analyze_is_of_what_the_options_say(tmp_path: pathlib.Path) -> None:
-    result = invoke("analyze MobileNet --image-size 32x64 --batch 3 --training --json")
-    document = json.loads(result.stdout)
-    assert document["name"].endswith(", one training step with SGD, batch 3")
-    assert document["counts_by_op"]["DepthwiseConv2dNative"] == 13
-    image = tf.keras.Input((8, 8, 3))
-    model = tf.keras.Model(image, tf.keras.layers.Conv2D(4, 3)(image))
-    path = str(tmp_path / "exported")
-    model.export(path, verbose=False)
-    assert json.loads(invoke(f"analyze {path} --json").stdout)["name"] == path

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
-
 import click
 import pytest
 from click.testing import CliRunner
@@ -57,10 +55,7 @@ def test_gives_commands_values_and_not_texts(arguments: str, value: object) -> N
         *(f"--bytes {text}" for text in ("0", "8GBs", "much", "-1")), "--batch 1,",
     ],
 )  # fmt: skip
-def test_refuses_other_texts_by_the_options_name(
-    arguments: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_refuses_other_texts_by_the_options_name(arguments: str) -> None:
     option, value = arguments.split()
     result = CliRunner().invoke(_command, [option, value], obj={})
     assert result.exit_code == 2

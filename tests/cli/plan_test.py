@@ -7,7 +7,6 @@ import json
 import pathlib
 import re
 
-import pytest
 from command_line import invoke, words_of
 from profile_values import make_algorithm, make_profile
 
@@ -16,11 +15,6 @@ from tf_interop.profile.file import load_profile, save_profile
 
 MODEL = "branched_models:build_branches"
 BY_PROFILE = "--profile profile.json -o plan.json"
-
-
-@pytest.fixture(autouse=True)
-def fixture_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def save_profile_of_the_model(options: str = "", stage_us: float = 1.0) -> None:

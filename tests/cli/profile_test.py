@@ -46,11 +46,6 @@ def _list(count: int) -> ConfigurationList:
     )
 
 
-@pytest.fixture(autouse=True)
-def fixture_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.mark.usefixtures("plugin_as_after_import")
 def test_measures_the_convolutions_and_stages_of_a_model() -> None:
     invoke(f"profile branched_models:build_branches --batch 2 {HOST} -o profile.json")

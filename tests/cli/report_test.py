@@ -14,8 +14,7 @@ from tf_interop.planning.types import Plan
 
 
 @pytest.fixture(autouse=True)
-def fixture_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def fixture_folder() -> None:
     save_plan(network_plan(), "plan.json")
 
 
@@ -66,11 +65,8 @@ def test_from_a_keras_model_to_its_report_without_a_gpu() -> None:
     assert f"for '{model}', got another" in words and "clear_session()" in words
 
 
-def test_from_a_tuned_model_to_its_units(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_from_a_tuned_model_to_its_units(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TF_INTEROP_HOST_STAGES", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model = "branched_models:build"
     invoke(f"tune {model} --batch 4 --budget 0.3s -o plan.json")
     invoke(f"report plan.json --model {model}")

@@ -14,12 +14,6 @@ from tf_interop.tuning.xla import XlaTimes
 MODEL = "branched_models:build"
 
 
-@pytest.fixture(autouse=True)
-def fixture_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-
 def test_measures_says_what_was_found_and_keeps_it() -> None:
     said = words_of(invoke(f"tune {MODEL} --batch 1,2 --budget 0.3s -o plan.json"))
     for size in (1, 2):

@@ -40,14 +40,12 @@ from tf_interop.cli.options import (
     several_models_argument,
     training_option,
 )
-from tf_interop.cli.progress import shown_progress, shown_status
-from tf_interop.errors import INSTALL_TENSORFLOW, BenchmarkError
+from tf_interop.cli.progress import shown_progress, work_on_model
 from tf_interop.measure.device import running_device, this_cpu
 from tf_interop.planning.file import load_plan
 from tf_interop.planning.lookup import check_plan_is_for
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import ProfiledDevice
-from tf_interop.tensorflow_messages import tensorflow_hushed
 
 _EXIT_CODES = {
     0: "success; also where the budget was over before everything was measured",
@@ -201,7 +199,7 @@ def benchmark(
         load_profile(profile_path)
     measuring = MeasuringOptions(**measuring_options)
     begun = new_benchmark(
-        *environment(), shlex.join(["tf-interop", *sys.argv[1:]]), measuring, output_path
+        *environment(models), shlex.join(["tf-interop", *sys.argv[1:]]), measuring, output_path
     )
     with signals_caught() as signals, shown_progress() as say:
         run = BenchmarkRun(
@@ -233,22 +231,14 @@ def benchmark(
     return Result(measured, show, 128 + signals[0] if signals else exit_code)
 
 
-def environment() -> tuple[ProfiledDevice, dict[str, str]]:
+def environment(models: tuple[str, ...]) -> tuple[ProfiledDevice, dict[str, str]]:
     """What is measured on, and with which software."""
-    with shown_status("Importing TensorFlow"):
-        try:
-            with tensorflow_hushed():
-                from tf_interop import tensorflow_internals
-
-                version = tensorflow_internals.tensorflow_version()
-        except ImportError as error:
-            raise BenchmarkError(
-                f"Expected to import TensorFlow, got: {error}. Install it: {INSTALL_TENSORFLOW}"
-            ) from error
+    with work_on_model(", ".join(models)):
+        from tf_interop import tensorflow_internals
 
         gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
         made_with = {
-            "tensorflow": version,
+            "tensorflow": tensorflow_internals.tensorflow_version(),
             "keras": importlib.metadata.version("keras"),
             "tf_interop": tf_interop.__version__,
             "python": platform.python_version(),

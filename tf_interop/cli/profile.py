@@ -173,11 +173,6 @@ profile list.json --budget 10m -o profile.json
     metavar="MIB",
     help="The largest workspace that one convolution may need, in MiB.",
 )
-@option(
-    "--trace-kernels/--no-trace-kernels",
-    default=True,
-    help="Whether to name the GPU kernels of each algorithm.",
-)
 @click.pass_context
 def profile(
     context: click.Context,
@@ -300,7 +295,6 @@ def _measure_into(
             workspace_limit_bytes=options["workspace_limit"] << 20,
             warm_caches=options["caches"] == "warm",
             allow_tf32=options["tf32"] == "on",
-            trace_kernels=options["trace_kernels"],
         ),
         budget_seconds=options["budget"],
     )
