@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from planning_values import may_run
 
 from tf_interop.planning.make import PlanOptions, make_plan
 from tf_interop.planning.problem import ConvolutionCosts, PlanningProblem
@@ -84,21 +85,8 @@ class _Player:
 
     def run(self, stage: Stage[str], workspace_bytes: int) -> int:
         """Checks that a stage can run now; what is alive then, in bytes."""
-        names = set(stage.operations)
-        assert len({self._nodes[name].group for name in names}) == 1
-        for lane in stage.lanes:
-            before: set[str] = set()
-            for name in lane.operations:
-                node = self._nodes[name]
-                assert name not in self.done
-                inside = names & set(node.predecessors)
-                assert inside <= before & set(node.follows)
-                assert set(node.predecessors) - inside <= set(self.done)
-                before |= set() if lane.merged else {name}
-            if lane.merged:
-                keys = {self._nodes[name].merge_key for name in lane.operations}
-                assert len(keys) == 1
-                assert None not in keys
+        assert may_run(self._nodes, stage, self.done)
+        assert not set(self.done) & set(stage.operations)
         alive = [
             name
             for name in self.done

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from hypothesis import strategies as st
 from profile_values import HOPPER_SM
@@ -200,6 +200,30 @@ def problems_to_model(draw: st.DrawFn) -> PlanningProblem:
     return dataclasses.replace(problem, costs=costs, sm_count=132, sm_limits=HOPPER_SM)
 
 
+def may_run(nodes: Mapping[str, ProblemNode], stage: Stage[str], done: Collection[str]) -> bool:
+    """Whether nodes can run as this stage after those that are done."""
+    names = set(stage.operations)
+    if len({nodes[name].group for name in names}) > 1:
+        return False
+    for lane in stage.lanes:
+        keys = {nodes[name].merge_key for name in lane.operations}
+        if lane.merged and (len(keys) > 1 or None in keys):
+            return False
+        before: set[str] = set()
+        for name in lane.operations:
+            needed = set(nodes[name].predecessors)
+            inside = names & needed
+            if not inside <= before & set(nodes[name].follows) or needed - inside - set(done):
+                return False
+            before |= set() if lane.merged else {name}
+    return True
+
+
+def _named(stage: Stage[str], names: Sequence[str]) -> Stage[str]:
+    left = iter(names)
+    return stage.map(lambda _: next(left))
+
+
 def least_latency_us(problem: PlanningProblem, max_lanes: int, max_lane_length: int = 3) -> float:
     """The least time of all schedules and algorithms, by trying each; infinite where none fits.
 
@@ -215,36 +239,15 @@ def least_latency_us(problem: PlanningProblem, max_lanes: int, max_lane_length: 
     def output_bytes(names: frozenset[str]) -> int:
         return sum(costs_of[node_of[name].costs].output_bytes for name in names)
 
-    def inner(name: str, names: frozenset[str]) -> set[str]:
-        return names & set(node_of[name].predecessors)
-
     def lanes_of(names: frozenset[str]) -> list[set[str]]:
         parts: list[set[str]] = []
         for name in sorted(names):
-            touched = [part for part in parts if part & inner(name, names)]
+            touched = [part for part in parts if part & set(node_of[name].predecessors)]
             parts = [part for part in parts if part not in touched]
             parts.append({name}.union(*touched))
         return parts
 
-    def takes(stage: Stage[str], nodes: Sequence[ProblemNode]) -> bool:
-        """Whether nodes can be the steps of a measured stage, in this order."""
-        if [node.costs for node in nodes] != list(stage.operations):
-            return False
-        names = frozenset(node.name for node in nodes)
-        left = iter(nodes)
-        for lane in stage.lanes:
-            of_lane = [next(left) for _ in lane.steps]
-            keys = {node.merge_key for node in of_lane}
-            if lane.merged and (len(keys) > 1 or None in keys):
-                return False
-            before: set[str] = set()
-            for node in of_lane:
-                if not inner(node.name, names) <= before:
-                    return False
-                before |= set() if lane.merged else {node.name}
-        return True
-
-    def ways(names: frozenset[str]) -> Iterator[tuple[float, int]]:
+    def ways(names: frozenset[str], done: frozenset[str]) -> Iterator[tuple[float, int]]:
         """Time and workspace of every way to run a stage."""
         of_nodes = [costs_of[node_of[name].costs] for name in sorted(names)]
         if len(of_nodes) == 1:
@@ -252,20 +255,21 @@ def least_latency_us(problem: PlanningProblem, max_lanes: int, max_lane_length: 
                 yield candidate.latency_us, candidate.workspace_bytes
             return
         parts = lanes_of(names)
-        if (
-            not 2 <= len(parts) <= max_lanes
-            or max(map(len, parts)) > max_lane_length
-            or any(inner(name, names) - set(node_of[name].follows) for name in names)
-        ):
+        if not 2 <= len(parts) <= max_lanes or max(map(len, parts)) > max_lane_length:
             return
         alone_us = sum(min(c.latency_us for c in costs.candidates) for costs in of_nodes)
+        wanted = sorted(costs.name for costs in of_nodes)
         for measured in problem.stages:
-            stage = measured.stage
-            orders = itertools.permutations(node_of[name] for name in sorted(names))
-            if len(stage.operations) == len(names) and any(takes(stage, each) for each in orders):
-                whole_us = measured.sequential_us
-                if measured.latency_us + measured.spread_us < whole_us:
-                    yield measured.latency_us / whole_us * alone_us, measured.workspace_bytes
+            if measured.latency_us + measured.spread_us >= measured.sequential_us:
+                continue
+            kinds = list(measured.stage.operations)
+            if sorted(kinds) == wanted and any(
+                [node_of[name].costs for name in order] == kinds
+                and may_run(node_of, _named(measured.stage, order), done)
+                for order in itertools.permutations(sorted(names))
+            ):
+                share = measured.latency_us / measured.sequential_us
+                yield share * alone_us, measured.workspace_bytes
 
     def least(done: frozenset[str]) -> float:
         left = [name for name in node_of if name not in done]
@@ -275,11 +279,9 @@ def least_latency_us(problem: PlanningProblem, max_lanes: int, max_lane_length: 
         best = math.inf
         for size in range(1, len(left) + 1):
             for chosen in map(frozenset, itertools.combinations(left, size)):
-                if len({node_of[name].group for name in chosen}) > 1:
-                    continue
                 if any(set(node_of[name].predecessors) - done - chosen for name in chosen):
                     continue
-                for latency_us, workspace_bytes in ways(chosen):
+                for latency_us, workspace_bytes in ways(chosen, done):
                     if output_bytes(alive | chosen) + workspace_bytes <= budget:
                         best = min(best, latency_us + least(done | chosen))
         return best

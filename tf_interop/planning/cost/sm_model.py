@@ -183,8 +183,6 @@ class _SmGroup:
 
     def room(self, kernel: ModelKernel) -> int:
         """How many more blocks of a kernel fit on each SM."""
-        if self.registers < kernel.registers or self.blocks == 0:
-            return 0
         return min(
             self.blocks,
             self.threads // kernel.threads,

@@ -33,7 +33,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tf_interop.planning.cost.stage_model import Candidates, StageModel, latency_us
 from tf_interop.planning.lane_places import find_places
-from tf_interop.planning.problem import Candidate, MeasuredStage, PlanningProblem, ValueSource
+from tf_interop.planning.problem import MeasuredStage, PlanningProblem, ValueSource
 from tf_interop.planning.search.space import Lanes
 from tf_interop.stage import Lane, Stage, Step
 
@@ -85,7 +85,10 @@ class StageCosts:
         for number, measured in enumerate(problem.stages):
             self._measured[tuple(sorted(measured.stage.operations))].append(number)
         self._known: dict[tuple[_Names, tuple[int, ...]], tuple[StageChoice, ...]] = {}
-        self._choosable: dict[str, list[Candidate]] = {}
+        # Candidates that can be modelled, fastest first.
+        self._choosable = {
+            each.name: list(filter(self._model.knows, each.fastest_first)) for each in problem.costs
+        }
         # By whether a lane has several steps.
         self._modelled_count = {False: 0, True: 0}
         self._over_limit_count = 0
@@ -97,7 +100,7 @@ class StageCosts:
             len(lane.steps) > 1 and not lane.merged
             for measured in self._problem.stages
             for lane in measured.stage.lanes
-        ) or any(self._choosable_of(costs.name) for costs in self._problem.costs)
+        ) or any(self._choosable.values())
 
     def choices(self, lanes: Lanes) -> tuple[StageChoice, ...]:
         """The ways to run a stage that are worth it.
@@ -289,18 +292,15 @@ class StageCosts:
         while (most + 1) ** step_count <= _MOST_COMBINATIONS:
             most += 1
         ways = [
-            list(itertools.product(*(enumerate(self._choosable_of(name)[:most]) for name in lane)))
+            list(itertools.product(*(enumerate(self._choosable[name][:most]) for name in lane)))
             for lane in names
         ]
+        seen = set()
         for number, chosen in enumerate(itertools.product(*ways)):
-            places = [[place for place, _ in lane] for lane in chosen]
-            repeats = any(
-                name == following and place > later
-                for (name, place), (following, later) in itertools.pairwise(
-                    zip(names, places, strict=True)
-                )
-            )
-            if not repeats:
+            places = [tuple(place for place, _ in lane) for lane in chosen]
+            alike = tuple(sorted(zip(names, places, strict=True)))
+            if alike not in seen:
+                seen.add(alike)
                 yield number, tuple(tuple(each for _, each in lane) for lane in chosen)
 
     def _model_orders(
@@ -340,13 +340,6 @@ class StageCosts:
             if best.latency_us <= bound_us * _NEAR_BOUND:
                 break
         return best
-
-    def _choosable_of(self, name: str) -> list[Candidate]:
-        """Candidates that can be modelled, fastest first."""
-        if name not in self._choosable:
-            candidates = self._problem.costs_by_name[name].fastest_first
-            self._choosable[name] = list(filter(self._model.knows, candidates))
-        return self._choosable[name]
 
 
 def _workspace_bytes(chosen: Candidates) -> int:

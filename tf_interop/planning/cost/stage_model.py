@@ -7,6 +7,7 @@ cannot model: it knows no kernel of a wider convolution.
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Sequence
@@ -45,8 +46,8 @@ class StageModel:
         self._device = None
         if problem.sm_limits is not None and problem.sm_count is not None:
             self._device = Device(problem.sm_limits, problem.sm_count)
-        self._known: dict[Candidate, tuple[ModelKernel, ...]] = {}
-        self._demands: dict[Candidate, tuple[float, ...]] = {}
+        self._kernels = functools.cache(self._make_kernels)
+        self._demands = functools.cache(self._make_demands)
         stride = math.ceil(len(problem.stages) / _MOST_FOR_CALIBRATION) or 1
         ratios = []
         for measured in problem.stages[::stride]:
@@ -95,7 +96,7 @@ class StageModel:
 
     def bound_us(self, candidates: Candidates) -> float:
         """What a stage of candidates that it knows does not take less than, at a small price."""
-        demands = [self._demands_of(candidate) for lane in candidates for candidate in lane]
+        demands = [self._demands(candidate) for lane in candidates for candidate in lane]
         longest_us = max(map(latency_us, candidates))
         together_us = max(map(sum, zip(*demands, strict=True)))
         return max(longest_us, max(longest_us, together_us) * self.factor)
@@ -109,32 +110,24 @@ class StageModel:
             f"trusted to {self.spread:.0%}"
         )
 
-    def _kernels(self, candidate: Candidate) -> tuple[ModelKernel, ...]:
-        """A candidate's kernels as the model wants them; their times add up to the candidate's.
+    def _make_kernels(self, candidate: Candidate) -> tuple[ModelKernel, ...]:
+        """A candidate's kernels, in its time; empty where one is not known, or fits on no SM."""
+        shares = sum(kernel.time_share for kernel in candidate.kernels)
+        found = []
+        for kernel in candidate.kernels:
+            if kernel.time_share and self._device is not None:
+                latency_us = candidate.latency_us * kernel.time_share / shares
+                made = ModelKernel.of(kernel, latency_us, self._device)
+                if made is None:
+                    return ()
+                found.append(made)
+        return tuple(found)
 
-        Empty where one of them is not known, or fits on no SM.
-        """
-        known = self._known.get(candidate)
-        if known is None:
-            shares = sum(kernel.time_share for kernel in candidate.kernels)
-            found = [
-                ModelKernel.of(
-                    kernel, candidate.latency_us * kernel.time_share / shares, self._device
-                )
-                for kernel in candidate.kernels
-                if kernel.time_share and self._device is not None
-            ]
-            known = tuple(each for each in found if each is not None)
-            known = self._known[candidate] = () if None in found else known
-        return known
-
-    def _demands_of(self, candidate: Candidate) -> tuple[float, ...]:
+    def _make_demands(self, candidate: Candidate) -> tuple[float, ...]:
         """What all its kernels take of the device."""
-        demands = self._demands.get(candidate)
-        if demands is None and self._device is not None:
-            each = [kernel.demands(self._device) for kernel in self._kernels(candidate)]
-            demands = self._demands[candidate] = tuple(map(sum, zip(*each, strict=True)))
-        return demands or ()
+        assert self._device is not None
+        each = [kernel.demands(self._device) for kernel in self._kernels(candidate)]
+        return tuple(map(sum, zip(*each, strict=True)))
 
 
 def latency_us(lane: Sequence[Candidate]) -> float:

@@ -51,8 +51,10 @@ def search_blocks(
         found = None
         try:
             # What is too wide with lanes of one node is so with others too.
-            for each in (part.with_lanes_of_one(), part) if part.may_follow else (part,):
-                found = search_exactly(each, max_transitions=max_transitions)
+            for with_chains in [False, True][: 1 + part.may_follow]:
+                found = search_exactly(
+                    part, max_transitions=max_transitions, with_chains=with_chains
+                )
             exact_nodes += len(block)
             on_nodes(len(block))
         except SearchTooWideError:

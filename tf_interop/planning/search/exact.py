@@ -20,20 +20,23 @@ from tf_interop.planning.search.beam import Beam, State
 from tf_interop.planning.search.space import Schedule, SearchTooWideError, Space, bits_of
 
 
-def search_exactly(space: Space, *, max_transitions: int) -> Schedule:
+def search_exactly(space: Space, *, max_transitions: int, with_chains: bool) -> Schedule:
     """Finds the stages with the least latency; the same input gives the same in every process.
+
+    Lanes have one node each, or several `with_chains`.
 
     Raises:
         SearchTooWideError: there are more than `max_transitions`, those with stages that the space
             rules out included, which have to be looked at too.
         SearchError: no schedule is allowed.
     """
-    return _Everything(space, max_transitions).search()
+    return _Everything(space, max_transitions, with_chains).search()
 
 
 class _Everything(Beam):
-    def __init__(self, space: Space, max_transitions: int) -> None:
+    def __init__(self, space: Space, max_transitions: int, with_chains: bool) -> None:
         super().__init__(space, width=0)
+        self._with_chains = with_chains
         self._left = max_transitions
 
     def _most_promising(self, states: Collection[State]) -> list[State]:
@@ -42,7 +45,7 @@ class _Everything(Beam):
         return list(states)
 
     def _stages(self, state: State) -> Iterator[int]:
-        every = self._of_any_length if self._space.may_follow else self._of_lanes_of_one
+        every = self._of_any_length if self._with_chains else self._of_lanes_of_one
         for stage in every(state):
             if not self._left:
                 raise SearchTooWideError(

@@ -129,15 +129,6 @@ class Space:
             max_lane_length=self.max_lane_length,
         )
 
-    def with_lanes_of_one(self) -> Space:
-        """The same, but for lanes of several nodes."""
-        return Space(
-            self.predecessors,
-            self._stage_options,
-            available_bytes=self._available_bytes,
-            max_lanes=self.max_lanes,
-        )
-
     def lanes(self, nodes: int) -> Lanes | None:
         """The lanes of a stage of these nodes; None where they cannot be one."""
         try:
