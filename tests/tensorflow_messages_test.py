@@ -25,7 +25,6 @@ with tensorflow_hushed():
 os.write(2, b"{STARTS} Again.\\n")
 print(os.environ["{LOG_LEVEL}"])
 """
-BENCHMARK = "from tf_interop.cli.benchmark import environment; environment(())"
 
 
 def _run(*command: str, log_level: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -55,12 +54,6 @@ def test_goes_by_the_log_level_of_the_environment(log_level: str, starts: bool) 
     process = _run("-c", PROGRAM, log_level=log_level)
     assert process.stdout == f"{log_level}\n"
     assert (STARTS in process.stderr.splitlines()) == starts
-
-
-def test_a_benchmark_without_tensorflow_says_so(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "tensorflow.py").write_text("raise ImportError('TensorFlow is blocked')")
-    process = _run("-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {BENCHMARK}")
-    assert "BenchmarkError: Expected to import TensorFlow" in process.stderr
 
 
 @pytest.mark.parametrize(

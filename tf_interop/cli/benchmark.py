@@ -199,7 +199,7 @@ def benchmark(
         load_profile(profile_path)
     measuring = MeasuringOptions(**measuring_options)
     begun = new_benchmark(
-        *environment(models), shlex.join(["tf-interop", *sys.argv[1:]]), measuring, output_path
+        *_environment(models), shlex.join(["tf-interop", *sys.argv[1:]]), measuring, output_path
     )
     with signals_caught() as signals, shown_progress() as say:
         run = BenchmarkRun(
@@ -231,7 +231,7 @@ def benchmark(
     return Result(measured, show, 128 + signals[0] if signals else exit_code)
 
 
-def environment(models: tuple[str, ...]) -> tuple[ProfiledDevice, dict[str, str]]:
+def _environment(models: tuple[str, ...]) -> tuple[ProfiledDevice, dict[str, str]]:
     """What is measured on, and with which software."""
     with work_on_model(", ".join(models)):
         from tf_interop import tensorflow_internals
