@@ -11,7 +11,7 @@ import msgspec
 from tf_interop.planning.problem import ValueSource
 from tf_interop.profile.entries import Share
 from tf_interop.profile.occupancy import SmUse
-from tf_interop.stage import LARGEST_INT, Stage, Step
+from tf_interop.stage import LARGEST_INT, Stage
 
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Microseconds = Annotated[float, msgspec.Meta(ge=0)]
@@ -241,14 +241,6 @@ class UnstagedConvolution:
     peak_bytes: Bytes
     before_stage: Annotated[int, msgspec.Meta(ge=0)]
 
-    @property
-    def stage(self) -> Stage[str]:
-        """It as a stage of one step."""
-        return Stage.in_sequence([Step(self.node, self.algorithm)])
-
-
-Planned = PlannedStage | UnstagedConvolution
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ComparedStep:
@@ -364,13 +356,20 @@ class GraphPlan:
         return bool(self.stages or self.narrow_units or self.split_units)
 
     @property
-    def in_order(self) -> tuple[tuple[int, Planned], ...]:
-        """What runs one after another, with its number: that of a stage that is or comes next."""
-        units: list[tuple[int, bool, Planned]] = [
-            *((each.before_stage, False, each) for each in self.unstaged),
-            *((number, True, stage) for number, stage in enumerate(self.stages)),
+    def planned_nodes(self) -> list[str]:
+        """The names of the convolutions in stages, then of those in none."""
+        return [
+            *(name for stage in self.stages for name in stage.nodes),
+            *(each.node for each in self.unstaged),
         ]
-        return tuple((each[0], each[2]) for each in sorted(units, key=lambda each: each[:2]))
+
+    @property
+    def in_order(self) -> list[tuple[int, PlannedStage | UnstagedConvolution]]:
+        """What runs one after another, with its number: that of a stage that is or comes next."""
+        stages = enumerate(self.stages)
+        units = [*((each.before_stage, each) for each in self.unstaged), *stages]
+        # Stable: what is in no stage comes before the stage of its number.
+        return sorted(units, key=lambda each: each[0])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
