@@ -72,19 +72,11 @@ def test_counts_of_networks(
     assert f"{shape[3]:,}" in said
 
 
-def _layers(image: Any, *outputs: Any) -> Any:
-    return tf.keras.Model(image, outputs if len(outputs) > 1 else outputs[0])
-
-
-def _dense() -> Any:
-    image = tf.keras.Input((4,))
-    return _layers(image, tf.keras.layers.Dense(2)(image))
-
-
 def _maps_and_scores() -> Any:
     image = tf.keras.Input((8, 8, 3))
     maps = tf.keras.layers.Conv2D(4, 3)(image)
-    return _layers(image, maps, tf.keras.layers.Dense(2)(tf.keras.layers.Flatten()(maps)))
+    scores = tf.keras.layers.Dense(2)(tf.keras.layers.Flatten()(maps))
+    return tf.keras.Model(image, [maps, scores])
 
 
 def _several_inputs() -> Any:
@@ -96,25 +88,25 @@ def _several_inputs() -> Any:
     return tf.keras.Model({"image": image, "extra": extra}, joined)
 
 
-def _fixed_batch() -> Any:
-    image = tf.keras.Input((8, 8, 3), batch_size=5)
-    return _layers(image, tf.keras.layers.Conv2D(4, 3)(image))
+def _sequential(keras: Any = tf.keras, *, batch_size: int | None = None) -> Any:
+    image = keras.Input((8, 8, 3), batch_size=batch_size)
+    return keras.Sequential([image, keras.layers.Conv2D(4, 3)])
 
 
-def _sequential(keras: Any = tf.keras) -> Any:
-    return keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3)])
+def _without_variables() -> Any:
+    return tf.keras.Sequential([tf.keras.Input((8, 8, 3)), tf.keras.layers.Flatten()])
 
 
 @pytest.mark.parametrize(
     ("make", "options", "count", "note"),
     [
         (lambda: _model(tf_keras), {"training": True}, 4, ""),
-        (_dense, {}, 0, ""),
+        (_without_variables, {}, 0, ""),
         (_maps_and_scores, {"training": True}, 2, "mean of squares"),
         (_several_inputs, {}, 1, ""),
         (_sequential, {"batch_size": 3}, 1, ""),
         (lambda: _sequential(tf_keras), {"batch_size": 3}, 1, ""),
-        (_fixed_batch, {}, 1, "fixes the batch size at 5"),
+        (lambda: _sequential(batch_size=5), {}, 1, "fixes the batch size at 5"),
         (lambda: _model(size=None), {"image_size": (8, 9)}, 2, ""),
         (lambda: _convolution_function(tf.TensorSpec(None)), {}, 1, ""),
     ],
@@ -132,11 +124,6 @@ def test_models_of_each_form(
 class _Subclassed(tf.keras.Model):  # type: ignore[misc]
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         return inputs
-
-
-def _without_variables() -> Any:
-    image = tf.keras.Input((8, 8, 3))
-    return _layers(image, tf.keras.layers.Flatten()(image))
 
 
 def _convolution_function(spec: tf.TensorSpec = SPEC, **options: Any) -> Any:

@@ -11,7 +11,6 @@ from report_values import plan_without_values, planned_graph
 from tf_interop.planning.explain import explain_plan
 from tf_interop.planning.make import make_plan
 from tf_interop.planning.types import GraphPlan
-from tf_interop.report.network import planned_nodes
 from tf_interop.report.page import ShownGraph
 from tf_interop.report.timeline import Timeline
 
@@ -34,7 +33,7 @@ def test_both_take_what_the_plan_says_with_no_gap_and_no_overlap() -> None:
     for before, after in itertools.pairwise(sequence.spans):
         assert after.start_us == pytest.approx(before.end_us)
     for timeline in (sequence, in_stages):
-        assert nodes_of(timeline) == sorted(planned_nodes(graph))
+        assert nodes_of(timeline) == sorted(graph.planned_nodes)
     # With what is fastest alone, and not what is pinned.
     [span] = [span for span in sequence.spans if span.steps[0].operation == "a_reduce"]
     assert (span.steps[0].algorithm, span.duration_us) == ("IMPLICIT_PRECOMP_GEMM", 34.0)

@@ -187,8 +187,7 @@ def _trace_model(
         with variables_kept(model):
             traced.function(tf.nest.map_structure(zeros, traced.inputs))
 
-    graph = _graph_of(f"{model.name}, {what}, batch {size}", traced.function)
-    return dataclasses.replace(graph, run=run, notes=traced.notes)
+    return _graph_of(f"{model.name}, {what}, batch {size}", traced.function, run, traced.notes)
 
 
 def _trace_function(
@@ -206,13 +205,15 @@ def _trace_function(
         # A function that has run before is not optimized again; one around it is.
         tf.function(lambda: function(*arguments, **keyword_arguments), autograph=False)()
 
-    notes = ("the function is compiled by XLA: Grappler does not get to see it",)
-    graph = _graph_of(function.graph.name, function)
-    is_compiled = tensorflow_internals.is_compiled_by_xla(function)
-    return dataclasses.replace(graph, run=run, notes=notes if is_compiled else ())
+    notes: tuple[str, ...] = ()
+    if tensorflow_internals.is_compiled_by_xla(function):
+        notes = ("the function is compiled by XLA: Grappler does not get to see it",)
+    return _graph_of(function.graph.name, function, run, notes)
 
 
-def _graph_of(name: str, function: Any) -> TracedGraph:
+def _graph_of(
+    name: str, function: Any, run: Callable[[], object], notes: tuple[str, ...]
+) -> TracedGraph:
     fetches = tuple(tensorflow_internals.function_fetches(function))
     graph_def = _inline_calls(function.graph.as_graph_def(add_shapes=True), fetches)
     variables = {
@@ -223,8 +224,10 @@ def _graph_of(name: str, function: Any) -> TracedGraph:
     return TracedGraph(
         name,
         _needed_for(fetches, graph_def),
+        run=run,
         fetches=fetches,
         variables=variables,
+        notes=notes,
     )
 
 

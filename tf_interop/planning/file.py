@@ -24,8 +24,7 @@ def _check_plan(plan: Plan) -> None:
                 stage.validate()
             except ValueError as error:
                 raise ValueError(f"{error} in `{place}.stages[{number}]`") from error
-        unstaged = (each.node for each in graph.unstaged)
-        names = [*(name for stage in graph.stages for name in stage.nodes), *unstaged]
+        names = graph.planned_nodes
         if len(set(names)) < len(names) or len(names) > graph.convolution_count:
             raise ValueError(
                 f"Expected each of at most {graph.convolution_count} convolutions once, got "

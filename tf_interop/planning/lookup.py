@@ -184,13 +184,12 @@ def _distance(planned: int | None, batch_size: int) -> tuple[int, float, int]:
 def _with_names_of(graph: GraphPlan, convolutions: Sequence[ConvolutionNode]) -> GraphPlan:
     """The entry with each node named as in this trace of the model."""
     found = {node.name for node in convolutions}
-    planned = _planned_names(graph)
-    if found.issuperset(planned):
+    if found.issuperset(graph.planned_nodes):
         return graph
     name_of = {canonical: name for name, canonical in canonical_names(found).items()}
     names = {
         node: name_of.get(canonical, node)
-        for node, canonical in canonical_names(sorted(planned)).items()
+        for node, canonical in canonical_names(graph.planned_nodes).items()
     }
 
     return dataclasses.replace(
@@ -227,10 +226,7 @@ def _why_not_for(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str:
         return f"{expected} that holds no graph. Plan the model anew."
     found = set(canonical_names(node.name for node in convolutions).values())
     planned, closest = max(
-        (
-            (set(canonical_names(sorted(_planned_names(graph))).values()), graph)
-            for graph in plan.graphs
-        ),
+        ((set(canonical_names(graph.planned_nodes).values()), graph) for graph in plan.graphs),
         key=lambda each: len(found & each[0]),
     )
     lacking = sorted(planned - found)
@@ -247,8 +243,3 @@ def made_for(plan: Plan) -> str:
     """The model that a plan was made for, such as ` for 'ResNet50'`; empty where it is not told."""
     model = plan.made_with.get("model")
     return f" for '{model}'" if model else ""
-
-
-def _planned_names(graph: GraphPlan) -> set[str]:
-    in_stages = {node for stage in graph.stages for node in stage.nodes}
-    return in_stages | {each.node for each in graph.unstaged}

@@ -366,8 +366,10 @@ class GraphPlan:
     @property
     def in_order(self) -> list[tuple[int, PlannedStage | UnstagedConvolution]]:
         """What runs one after another, with its number: that of a stage that is or comes next."""
-        stages = enumerate(self.stages)
-        units = [*((each.before_stage, each) for each in self.unstaged), *stages]
+        units: list[tuple[int, PlannedStage | UnstagedConvolution]] = [
+            *((each.before_stage, each) for each in self.unstaged),
+            *enumerate(self.stages),
+        ]
         # Stable: what is in no stage comes before the stage of its number.
         return sorted(units, key=lambda each: each[0])
 

@@ -62,20 +62,11 @@ class Network:
         )
 
 
-def planned_nodes(graph: GraphPlan) -> list[str]:
-    """The names of all convolutions and units that an entry of a plan names."""
-    staged = [name for stage in graph.stages for name in stage.nodes]
-    return [
-        *staged,
-        *(each.node for each in graph.unstaged),
-        *graph.units,
-    ]
-
-
 def named_as_in(graph: GraphPlan, network: Network) -> Network:
     """A network with the names that a plan's entry has: a trace may number scopes otherwise."""
     names = canonical_names(node.name for node in network.nodes)
-    planned = {canonical: name for name, canonical in canonical_names(planned_nodes(graph)).items()}
+    planned_names = canonical_names([*graph.planned_nodes, *graph.units])
+    planned = {canonical: name for name, canonical in planned_names.items()}
     nodes = tuple(
         dataclasses.replace(node, name=planned.get(names[node.name], node.name))
         for node in network.nodes

@@ -30,10 +30,8 @@ def trace_of_plan(plan: Plan) -> dict[str, Any]:
 
         name = f"{name_graph(graph.planned)}: {timeline.name}"
         events.append(event("process_name", 0, ph="M", args={"name": name}))
-        events.append(event("process_sort_index", 0, ph="M", args={"sort_index": process}))
         for row, row_name in enumerate(timeline.rows):
             events.append(event("thread_name", row, ph="M", args={"name": row_name}))
-            events.append(event("thread_sort_index", row, ph="M", args={"sort_index": row}))
         for span in timeline.spans:
             known = {"alone_us": span.busy_us, "stage": span.stage}
             events.append(

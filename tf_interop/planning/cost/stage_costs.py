@@ -10,9 +10,8 @@ In order of trust:
 2. The model, corrected by how it did on the measured stages of the same device (`stage_model`).
 3. The model as it is, trusted to `UNCALIBRATED_SPREAD`.
 
-Convolutions that read one image are merged into a wider one only where that was measured: the model
-knows no kernel of the wider one. Steps of one lane run one after another, so a single lane of them
-saves nothing and is no option.
+Convolutions are merged into a wider one only where that was measured: the model knows no kernel of
+it. A single lane of steps saves nothing and is no option.
 
 Which algorithms run together is a search of its own (branch and bound over the candidates of each
 convolution), because a slower algorithm may let a neighbour in.
