@@ -27,37 +27,29 @@ from collections.abc import Iterator
 import click
 from playwright.sync_api import sync_playwright
 
-# The models are in the checkout, which is not on Python's path.
+# The models, and the values of tests, are in the checkout, which is not on Python's path.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
+
+from profile_values import GPU, HOPPER_SM, KERNEL, make_algorithm
 
 import tf_interop
 from python.models.googlenet import googlenet
 from tf_interop.convolution import ConvolutionConfiguration, multiply_adds
-from tf_interop.profile.entries import AlgorithmMeasurement, KernelMeasurement
-from tf_interop.profile.types import Profile, ProfiledDevice, SmLimits
+from tf_interop.profile.entries import AlgorithmMeasurement
+from tf_interop.profile.types import Profile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MODEL = "python.models.googlenet:googlenet"
 CAPABILITY = "9.0"
 SIMULATED = "times and kernels are made up by scripts/draw_report_pictures.py, for no device."
-DEVICE = ProfiledDevice(
-    backend="cudnn",
+DEVICE = dataclasses.replace(
+    GPU,
     name="none (simulated)",
-    compute_capability=CAPABILITY,
     sm_count=64,
-    cudnn="",
-    memory_bytes=16 << 30,
-    driver="",
-    cuda="",
+    sm_limits=dataclasses.replace(HOPPER_SM, shared_memory_bytes=102400),
+    **dict.fromkeys(("cudnn", "driver", "cuda"), ""),
     clocks_mhz={},
-    sm_limits=SmLimits(
-        registers=65536,
-        shared_memory_bytes=102400,
-        threads=2048,
-        blocks=32,
-        reserved_shared_memory_bytes=1024,
-    ),
-    date="2026-11-21",
 )
 
 
@@ -123,28 +115,25 @@ def simulated_algorithms(
         # Few blocks leave SMs idle.
         filled = min(1.0, blocks / DEVICE.sm_count)
         latency_us = 5.0 + work / speed / max(filled, 0.25)
-        kernel = KernelMeasurement(
+        kernel = dataclasses.replace(
+            KERNEL,
             name=f"simulated_{algorithm.lower()}",
             grid=(blocks, 1, 1),
-            block=(256, 1, 1),
             registers_per_thread=registers,
             shared_memory_bytes=shared_memory,
-            time_share=1.0,
             alu_utilization=alu_utilization,
             memory_stall=memory_stall,
         )
-        yield AlgorithmMeasurement(
-            configuration=configuration,
-            algorithm=algorithm,
+        measured = make_algorithm(
+            configuration,
+            algorithm,
             tf32=False,
             latency_us=latency_us,
             spread_us=0.01 * latency_us,
             workspace_bytes=outputs * workspace,
-            relative_error=0.0,
-            deterministic=True,
             kernels=(kernel,),
-            source=SIMULATED,
         )
+        yield dataclasses.replace(measured, source=SIMULATED)
 
 
 def photograph(page: pathlib.Path, picture: pathlib.Path, width: int, height: int) -> None:

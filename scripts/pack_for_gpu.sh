@@ -34,6 +34,18 @@ cp "$("$python" -c 'from tf_interop.runtime.kernel_library import find_library; 
   --python-version "${PYTHON_VERSION:-3.12}" --implementation cp \
   --platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 \
   cffi click markdown-it-py mdurl msgspec nvidia-ml-py pycparser pygments rich wrapt
-TF_CPP_MIN_LOG_LEVEL=2 PYTHONPATH=$PWD "$python" python/profiling/export_configurations.py \
-  "$folder/configurations" --for "${COMPUTE_CAPABILITY:-9.0}"
+# Named so that their order is the order to measure them in: GoogLeNet first, small batches first.
+mkdir "$folder/configurations"
+number=10
+for model in python.models.googlenet:googlenet InceptionV3 python.models.squeezenet:squeezenet \
+  ResNet50 NASNetMobile; do
+  for batch in 1 8 32 128; do
+    for mode in --inference "--no-inference --training"; do
+      number=$((number + 1))
+      TF_CPP_MIN_LOG_LEVEL=2 PYTHONPATH=$PWD "$python" -m tf_interop profile "$model" --batch "$batch" $mode \
+        --for "${COMPUTE_CAPABILITY:-9.0}" \
+        --export-configurations "$folder/configurations/$number-${model#*:}-$batch-${mode##*--}.json"
+    done
+  done
+done
 du -sh "$folder"

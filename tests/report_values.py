@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from profile_values import HOPPER_SM, SMALL
+from profile_values import HOPPER_SM, KERNEL, SMALL
 
 from tf_interop.convolution import Refusal, RefusalReason
 from tf_interop.planning.explain import explain_plan
@@ -149,12 +149,10 @@ def plan_without_values() -> Plan:
 
 
 def _kernel(registers: int, shared_memory_bytes: int = 20_000) -> KernelMeasurement:
-    return KernelMeasurement(
-        name="kernel",
+    return dataclasses.replace(
+        KERNEL,
         grid=(30, 1, 1),
-        block=(256, 1, 1),
         registers_per_thread=registers,
         shared_memory_bytes=shared_memory_bytes,
-        time_share=1.0,
         alu_utilization=0.5,
     )
