@@ -72,11 +72,7 @@ class Request:
 class Outcome:
     """What became of a request: a block, a failure, or neither where it was for a plan.
 
-    Attributes:
-        block: what was measured.
-        failure: why nothing was.
-        refusal: why the plan cannot be used for the case at all; empty where it can.
-        note: what to know of the plan.
+    `refusal` says why the plan cannot be used for the case at all, `note` what to know of it.
     """
 
     block: Block | None = None

@@ -35,8 +35,7 @@ from tf_interop.profile.types import ProfiledDevice, why_foreign
 RunChild = Callable[[Request, float], Outcome]
 """Runs a request in a process of its own, for some seconds at most."""
 Listener = Callable[[str, int, int, str], object]
-"""Is told what a process is begun for, how many blocks are done, how many there are, and how long
-the rest will take."""
+"""Is told what begins, how many blocks are done, how many there are, and how long is left."""
 
 
 def new_benchmark(

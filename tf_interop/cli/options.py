@@ -42,29 +42,21 @@ class Text(click.ParamType):  # type: ignore[type-arg]
             self.fail(str(error), param, ctx)
 
 
-class OutputFile(click.Path):
-    """A file to write, in a folder that is there."""
-
-    def __init__(self) -> None:
-        """Makes the type."""
-        super().__init__(dir_okay=False, path_type=pathlib.Path)
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> pathlib.Path:
-        """Refuses, before anything is done, what could not be written at the end."""
-        path = pathlib.Path(os.fsdecode(super().convert(value, param, ctx)))
-        folder = path.resolve().parent
-        if not folder.is_dir():
-            self.fail(f"Expected a folder that exists, got '{value}'.", param, ctx)
-        if path.is_file() or not path.exists():
-            try:
-                # Asking for permissions is not enough: a file system may be read-only.
-                tempfile.TemporaryFile(dir=folder).close()
-            except OSError as error:
-                message = f"Expected a folder that may be written to, got '{value}': "
-                self.fail(message + (error.strerror or str(error)), param, ctx)
-        return path
+def _output_of(text: str) -> pathlib.Path:
+    """Refuses, before anything is done, what could not be written at the end."""
+    path = pathlib.Path(text)
+    folder = path.resolve().parent
+    if path.is_dir() or not folder.is_dir():
+        raise ValueError(f"Expected a file in a folder that exists, got '{text}'.")
+    if path.is_file() or not path.exists():
+        try:
+            # Asking for permissions is not enough: a file system may be read-only.
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            raise ValueError(
+                f"Expected a folder that may be written to, got '{text}': {error.strerror}"
+            ) from error
+    return path
 
 
 def _batches_of(text: str) -> tuple[int, ...]:
@@ -105,6 +97,8 @@ TIME = Text("TIME", parse_duration)
 """Seconds, from `90`, `90s`, `10m` or `1.5h`."""
 SIZE = Text("SIZE", _bytes_of)
 """Bytes, from `8GB`, `8GiB`, `691MB` or `4096`."""
+OUTPUT = Text("FILE", _output_of)
+"""A file to write, in a folder that is there."""
 
 # A default is shown where there is one.
 option = functools.partial(click.option, show_default=True)
@@ -162,12 +156,12 @@ several_models_argument = click.argument(
 def output_option(metavar: str, help_text: str, **settings: Any) -> Decorator:
     """`-o`, the file that a command is for."""
     names = ("-o", "--output", "output_path")
-    return option(*names, type=OutputFile(), metavar=metavar, help=help_text, **settings)
+    return option(*names, type=OUTPUT, metavar=metavar, help=help_text, **settings)
 
 
 def written_option(name: str, parameter: str, metavar: str, help_text: str) -> Decorator:
     """A further file to write."""
-    return click.option(name, parameter, type=OutputFile(), metavar=metavar, help=help_text)
+    return click.option(name, parameter, type=OUTPUT, metavar=metavar, help=help_text)
 
 
 def profile_option(help_text: str, **settings: Any) -> Decorator:
