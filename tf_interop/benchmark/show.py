@@ -16,9 +16,7 @@ from tf_interop.errors import BenchmarkError
 from tf_interop.tables import UNKNOWN, new_table, print_on
 from tf_interop.versioned_file import write_file
 
-_ON_A_CPU = (
-    "Measured on a CPU, where units run on one core each. Of stages on a GPU it says nothing."
-)
+_ON_A_CPU = "Measured on a CPU, where units are made. Of stages on a GPU it says nothing."
 _MEMORY_IS = {
     "host": "memory: of the whole process (RSS).",
     "cudnn": "memory: the peak of TensorFlow's GPU allocator while steps were timed.",

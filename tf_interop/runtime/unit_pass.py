@@ -213,4 +213,4 @@ def _why_none(settings: Settings, units: Collection[Unit]) -> str:
         return "no operation of the graph can be in a unit"
     if settings.plan is not None:
         return "the plan leaves this graph as it is"
-    return "only a plan says which units run on one core each, and none was given"
+    return "only a plan says which units are narrow or split, and none was given"
