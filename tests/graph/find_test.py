@@ -294,13 +294,6 @@ def test_refuses_unclear_control_flow() -> None:
     assert refusal.reason is RefusalReason.CONTROL_FLOW
 
 
-def test_regions_of_branches_differ() -> None:
-    nodes = {"outside": "Conv2D x f", "switch": "Switch x p"}
-    branches = {"else": "Conv2D switch f", "then": "Conv2D switch:1 f"}
-    found, _ = find(graph_of(nodes | branches))
-    assert len({node.region for node in found}) == 3
-
-
 def test_order_is_topological_and_not_that_of_the_graph() -> None:
     nodes = {"a": "Conv2D z f", "z": "Conv2D x f", "m": "Conv2D x f"}
     for each in (nodes, dict(reversed(nodes.items()))):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Collection, Mapping
 
 import pytest
@@ -180,23 +179,3 @@ def test_batch_sizes_and_shapes() -> None:
     by_name = {node.name: decode_unit(node) for node in rewritten.node if node.op == UNIT_OP}
     assert (by_name["b"].batch_sizes, by_name["c"].batch_sizes) == ((2, 8), ())
     assert (by_name["b"].output_shapes, by_name["c"].output_shapes) == (((None, 3),), ())
-
-
-def test_any_of_the_units_may_be_rewritten_and_the_rest_keeps_its_bytes() -> None:
-    graph = graph_of({f"n{i}": f"Conv2D {f'n{i - 1}' if i % 3 else 'x'} w" for i in range(12)}, CPU)
-    graph.graph_def.library.function.add().signature.name = "f"
-    view = GraphView(graph.graph_def)
-    units, _ = find_units(view)
-    assert len(units) == 4
-    chance = random.Random(1)
-    for count in range(5):
-        chosen = chance.sample(units, count)
-        rewritten = rewrite_units(view, chosen, ())
-        check_rewrite(view, GraphView(rewritten), ())
-        assert rewritten.library == graph.graph_def.library
-        assert rewritten.versions == graph.graph_def.versions
-        taken = {view.names[step] for unit in chosen for step in unit.steps}
-        for node in graph.graph_def.node:
-            if node.name not in taken:
-                assert node_of(rewritten, node.name) == node
-        assert same_graph(rewritten, rewrite_units(view, chosen, ()))

@@ -17,7 +17,7 @@ from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.rewrite_units import rewrite_units
 from tf_interop.graph.time_limit import time_limit
 from tf_interop.graph.unit_ops import STEP_OPS, TRIVIAL_OPS
-from tf_interop.graph.units import MOST_ANCHORS, find_units, planned_name, unit_name
+from tf_interop.graph.units import MOST_ANCHORS, find_units, planned_name
 from tf_interop.graph.view import GraphView
 from tf_interop.stage import Stage, Step
 from tf_interop.tensorflow_internals import cpu_kernel_types, op_def
@@ -150,17 +150,8 @@ def test_units(nodes: Nodes, expected: Sequence[str]) -> None:
         assert sorted(units_of(graph_of(dict(items), CPU).graph_def)) == sorted(expected)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "name"),
-    [(CHAIN, "d"), (CHAIN | {"out": "_Retval c"}, "c"), (CHAIN | {"out": "NoOp ^d"}, "d")],
-)
-def test_a_unit_has_the_name_of_the_last_step_that_is_read(nodes: Nodes, name: str) -> None:
-    view = GraphView(graph_of(nodes, CPU).graph_def)
-    [unit], _ = find_units(view)
-    assert unit_name(view, unit) == name
-
-
 R = RefusalReason
+FOREIGN_DTYPES = {types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT, types_pb2.DT_STRING}
 
 
 @pytest.mark.parametrize(
@@ -261,6 +252,9 @@ def test_listed_ops_are_pure_and_have_kernels_for_cpus() -> None:
         definition = op_def(op)
         assert definition is not None, op
         assert not definition.is_stateful, op
+        for argument in (*definition.input_arg, *definition.output_arg):
+            assert not argument.is_ref, op
+            assert argument.type not in FOREIGN_DTYPES, op
         assert cpu_kernel_types(op), op
 
 

@@ -37,11 +37,6 @@ def document() -> Document:
     return program([FIRST, SECOND], constant_inputs=[1, 2])
 
 
-def test_takes_a_program(conv_stage: Any) -> None:
-    for result in in_graph(conv_stage, **arguments(INPUTS, [], document())):
-        np.testing.assert_array_equal(result, tf.nn.conv2d(IMAGE, FILTER, 1, "SAME"))
-
-
 def refuses(conv_stage: Any, changed: Document, *words: str, **changes: Any) -> None:
     whole = arguments(INPUTS, [], document()) | {"program": json.dumps(changed)} | changes
     assert_refused(conv_stage, "ConvStage", *words, **whole)
@@ -136,6 +131,7 @@ def odd(*operands: str, **fields: Any) -> Callable[[Document], None]:
         (odd(strides=[1] * 3), ["strides", "[1, 1, 1]"]),
         (odd(padding="ODD"), ["ODD"]),
         (odd(data_format="HWNC"), ["data_format", "HWNC"]),
+        (odd(op="Conv3D"), ["5 strides", "[1, 1, 1, 1]"]),
         (odd(op="Conv3D", data_format="NHWC"), ["NDHWC", "NHWC"]),
         (odd(op="Conv3D", strides=[1] * 5, padding="EXPLICIT"), ["padding", "EXPLICIT"]),
         (odd(op="_FusedConv2D", fused_ops=["Odd"]), ["fused_ops", "[Odd]"]),

@@ -26,15 +26,20 @@ def compiled() -> list[XlaFunction]:
 
 
 def test_a_compiled_function_is_left_to_xla_and_listed_as_long_as_it_lives() -> None:
-    function = tf.function(branches, jit_compile=True, autograph=False)
+    called = tf.function(branches, autograph=False)
+
+    def branches_twice(image: tf.Tensor) -> tf.Tensor:
+        return called(image) + called(image)
+
+    function = tf.function(branches_twice, jit_compile=True, autograph=False)
     tf_interop.enable("always")
     assert compiled() == []
     with counted() as new:
-        np.testing.assert_array_equal(function(IMAGE), branches(IMAGE))
+        np.testing.assert_array_equal(function(IMAGE), 2 * branches(IMAGE))
     assert new.stages_run == 0
     [listed] = compiled()
-    assert listed.convolution_count == 2
-    line = f"left to XLA (jit_compile=True): {listed.name}, 2 convolutions"
+    assert listed.convolution_count == 4
+    line = f"left to XLA (jit_compile=True): {listed.name}, 4 convolutions"
     assert line in str(tf_interop.status())
     del function
     gc.collect()

@@ -94,8 +94,8 @@ def _match_convolution(
     index: int,
 ) -> ConvolutionNode:
     """Reads one node; raises _RefusalError where it must stay as it is."""
-    op, device = view.ops[index], view.nodes[index].device
     node = view.nodes[index]
+    op, device = node.op, node.device
     mark = xla_mark(node)
     if mark is not None:
         raise _RefusalError("a node that TensorFlow runs", f"attribute '{mark}'", RefusalReason.XLA)

@@ -55,10 +55,7 @@ def find_hidden_waits(view: GraphView, fed: Collection[int] = ()) -> set[int]:
     So may `fed` nodes, whose values the caller gives, and ops that TensorFlow does not know.
     """
     waiting = {op for op in view.op_types if _may_wait(op)}
-    indices = set(fed)
-    if waiting:
-        indices.update(index for index, op in enumerate(view.ops) if op in waiting)
-    return indices
+    return {index for index, op in enumerate(view.ops) if op in waiting} | set(fed)
 
 
 def find_waits_before(view: GraphView, waits: Mapping[int, str]) -> list[int]:
