@@ -46,7 +46,7 @@ def quiet():
 HOST = "--backend host --repetitions 1"
 ARGUMENTS = {
     "doctor": "",
-    "tune": "result_model:quiet --budget 0.1s --fresh",
+    "tune": "result_model:quiet --training --budget 0.1s --fresh",
     "tuned": "",
     "analyze": "result_model:build",
     "profile": f"list.json {HOST} -o new_profile.json",

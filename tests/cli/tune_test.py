@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 
 import pytest
@@ -35,16 +34,6 @@ def test_measures_says_what_was_found_and_keeps_it() -> None:
     assert "stock TensorFlow" in words_of(invoke("show plan.json"))
     assert "2 plans deleted" in words_of(invoke("tuned --clear"))
     assert "0 plans" in words_of(invoke("tuned"))
-
-
-def test_a_training_step_as_json() -> None:
-    result = invoke(f"tune {MODEL} --training --budget 0.3s --fresh --json")
-    document = json.loads(result.stdout)
-    (graph,) = document["graphs"]
-    assert graph["mode"] == "training"
-    assert graph["compared"][0]["ratio"] == 1.0
-    assert graph["unit_count"] >= graph["narrow_units"]
-    assert document["is_faster"] == (graph["narrow_units"] > 0)
 
 
 @pytest.mark.parametrize(

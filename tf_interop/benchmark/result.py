@@ -131,10 +131,7 @@ class Case:
 class PlanSource:
     """Where the plans of the cases come from; with none of these every convolution is in a stage.
 
-    Attributes:
-        plan_path: a plan file that holds them all.
-        profile_path: a profile to plan each case by.
-        tune_budget_s: how long to tune each case, in seconds.
+    A plan file holds them all; by a profile, or by tuning for some seconds, each case is planned.
     """
 
     plan_path: str | None = None

@@ -18,8 +18,7 @@ import msgspec
 
 from tf_interop.errors import TfInteropError
 
-STOPPED = 128 + signal.SIGINT
-"""As a shell says of a program that Ctrl-C ended."""
+STOPPED = 128 + signal.SIGINT  # as a shell says of a program that Ctrl-C ended
 # Click keeps the lines of a paragraph that starts with this.
 _AS_IT_IS = "\b\n"
 _MEANINGS = {
@@ -102,10 +101,6 @@ def help_end(examples: str, exit_codes: Mapping[int, str] | None = None, notes: 
 class Stopped(SystemExit):
     """The end of a command that Ctrl-C stopped, where everything has been put back."""
 
-    def __init__(self) -> None:
-        """Makes it, with the exit code."""
-        super().__init__(STOPPED)
-
 
 class CommandLine(click.Group):
     """The outermost group.
@@ -140,7 +135,7 @@ class CommandLine(click.Group):
             sys.stdout.flush()
         except click.Abort:
             click.echo("Stopped.", err=True)
-            raise Stopped from None
+            raise Stopped(STOPPED) from None
         except click.ClickException as error:
             error.show()
             sys.exit(error.exit_code)
