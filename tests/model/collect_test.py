@@ -152,12 +152,6 @@ def test_collects_for_a_gpu_that_is_not_here() -> None:
     half = _collect(compute_capability="9.0", dtype="mixed_float16")
     assert {(e.layout, e.dtype) for e in _configurations(half)} == {("NHWC", "float16")}
     assert tf.keras.mixed_precision.global_policy().name == "float32"
-    # TensorFlow 2.21 cannot change the layout of a dropout's mask, and leaves all layouts alone.
-    image = tf.keras.Input((8, 8, 3))
-    x = tf.keras.layers.Dropout(0.5)(tf.keras.layers.Conv2D(4, 3)(image))
-    tf.keras.Model(image, tf.keras.layers.Conv2D(2, 3)(x)).save("dropout.keras")
-    listed = _collect("dropout.keras", compute_capability="9.0", training=True, inference=False)
-    assert _kinds(listed)[ConvolutionKind.BACKWARD_FILTER] == 2
 
 
 def test_lists_levels_and_the_pairs_with_most_to_gain() -> None:

@@ -22,16 +22,10 @@ def _group_always(nodes: dict[str, str], **keywords: dict[str, str]) -> list[lis
     return [list(stage.nodes) for stage in stages]
 
 
-def test_groups_the_levels_of_a_module() -> None:
-    assert _group_always(INCEPTION) == [
-        ["1x1", "3x3_reduce", "5x5_reduce", "pool_proj"],
-        ["3x3", "5x5"],
-    ]
-
-
 @pytest.mark.parametrize(
     ("nodes", "keywords", "expected"),
     [
+        (INCEPTION, {}, [["1x1", "3x3_reduce", "5x5_reduce", "pool_proj"], ["3x3", "5x5"]]),
         ({"a": "Placeholder"}, {}, []),
         ({"a": "Conv2D", "b": "Conv2D a", "c": "Conv2D b"}, {}, [["a"], ["b"], ["c"]]),
         (
@@ -46,9 +40,9 @@ def test_groups_the_levels_of_a_module() -> None:
         ),
         ({"a": "Conv2D", "b": "Conv2D", "c": "Conv2D ^a"}, {}, [["a", "b"], ["c"]]),
     ],
-    ids=["nothing", "chain", "devices", "regions", "control_dependency"],
+    ids=["module", "nothing", "chain", "devices", "regions", "control_dependency"],
 )
-def test_keeps_apart(
+def test_groups_levels_and_keeps_apart(
     nodes: dict[str, str], keywords: dict[str, dict[str, str]], expected: list[list[str]]
 ) -> None:
     assert _group_always(nodes, **keywords) == expected

@@ -97,10 +97,8 @@ def handed_graph_of(traced: TracedGraph) -> graph_pb2.GraphDef | None:
     """The graph that Grappler hands over when a function runs for the first time; it is run.
 
     TensorFlow hands it over twice; the second has seen more of Grappler's passes, and is what is
-    run. A function that runs in another thread meanwhile may be taken for this one.
-
-    Returns:
-        None where no graph with a convolution was handed over.
+    run; None where no graph with a convolution was. A function that runs in another thread
+    meanwhile may be taken for this one.
 
     Raises:
         ValueError: it cannot be run.

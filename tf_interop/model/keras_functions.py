@@ -58,13 +58,6 @@ def trace_keras(
     constant labels where the model gives class probabilities, and the mean of squares of its
     outputs where not. Running it changes the model.
 
-    Args:
-        model: a Keras model with known inputs.
-        batch_size: for inputs that leave it open.
-        image_size: height and width, for inputs of rank 4 that leave them open.
-        training: whether to trace a training step.
-        jit_compile: that of tf.function.
-
     Raises:
         ValueError: the shapes of the inputs are not known, or there is nothing to train.
     """

@@ -100,7 +100,14 @@ class _Planner:
             if self._is_stage(unit):
                 stages.append(self._planned_stage(unit, peak_bytes))
             else:
-                unstaged.append(self._unstaged(unit, peak_bytes, len(stages)))
+                [[node]], choice = unit
+                name = self._problem.nodes[node].name
+                algorithm = choice.stage.steps[0].algorithm
+                unstaged.append(
+                    UnstagedConvolution(
+                        name, algorithm, choice.latency_us, peak_bytes, before_stage=len(stages)
+                    )
+                )
         return GraphPlan(
             fingerprint=self._problem.fingerprint,
             convolution_count=max(self._problem.convolution_count, len(self._problem.nodes)),
@@ -188,16 +195,6 @@ class _Planner:
             return True
         fastest = self._problem.node_costs[lanes[0][0]].fastest
         return choice.stage.steps[0].algorithm not in (None, fastest.algorithm)
-
-    def _unstaged(self, unit: _Unit, peak_bytes: int, before_stage: int) -> UnstagedConvolution:
-        lanes, choice = unit
-        return UnstagedConvolution(
-            node=self._problem.nodes[lanes[0][0]].name,
-            algorithm=choice.stage.steps[0].algorithm,
-            latency_us=choice.latency_us,
-            peak_bytes=peak_bytes,
-            before_stage=before_stage,
-        )
 
     def _planned_stage(self, unit: _Unit, peak_bytes: int) -> PlannedStage:
         lanes, choice = unit

@@ -131,7 +131,7 @@ def model_lanes_us(
     """
     # Stable: among equal priorities the order of launch.
     order = sorted(range(len(lanes)), key=lambda lane: priorities[lane])
-    return _Simulation([_Stream(lanes[lane]) for lane in order], device).run()
+    return _Simulation([lanes[lane] for lane in order], device).run()
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -214,35 +214,26 @@ class _SmGroup:
         return tuple((id(batch.running), batch.blocks, batch.left) for batch in self.batches)
 
 
-class _Stream:
-    """The kernels of a lane, of which at most one runs."""
-
-    def __init__(self, kernels: Sequence[ModelKernel]) -> None:
-        self._kernels = iter(kernels)
-        self.running: _RunningKernel | None = None
-        self.advance()
-
-    def advance(self) -> None:
-        """Goes to the next kernel where the one before has ended."""
-        if self.running is None or not self.running.unfinished:
-            kernel = next(self._kernels, None)
-            self.running = None
-            if kernel is not None:
-                self.running = _RunningKernel(kernel, kernel.blocks, kernel.blocks)
-
-
 class _Simulation:
-    def __init__(self, streams: list[_Stream], device: Device) -> None:
+    def __init__(self, lanes: Sequence[Sequence[ModelKernel]], device: Device) -> None:
         limits = device.limits
-        self._streams = streams
+        self._lanes = [iter(lane) for lane in lanes]
+        # Of each lane at most one runs.
+        self._running: list[_RunningKernel | None] = [None] * len(lanes)
         left = (limits.registers, limits.shared_memory_bytes, limits.threads, limits.blocks)
         self._groups = [_SmGroup(device.sm_count, [], *left)]
 
     def run(self) -> float:
         now = 0.0
         while True:
-            for stream in self._streams:
-                stream.advance()
+            for place, running in enumerate(self._running):
+                if running is None or not running.unfinished:
+                    kernel = next(self._lanes[place], None)
+                    self._running[place] = (
+                        None
+                        if kernel is None
+                        else _RunningKernel(kernel, kernel.blocks, kernel.blocks)
+                    )
             self._place()
             groups = [group for group in self._groups if group.batches]
             if not groups:
@@ -261,8 +252,7 @@ class _Simulation:
 
     def _place(self) -> None:
         """Places blocks; after a kernel with blocks that wait, none of the others."""
-        for stream in self._streams:
-            running = stream.running
+        for running in self._running:
             if running is None:
                 continue
             # Of each group with room: its free block slots, negated, for those with the fewest

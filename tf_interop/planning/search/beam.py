@@ -72,7 +72,7 @@ class Beam:
     def __init__(self, space: Space, width: int) -> None:
         self._space = space
         self._width = width
-        self._alone_us = [space.alone_us(1 << node) for node in range(len(space))]
+        self._alone_us = [space.options(1 << node)[0].latency_us for node in range(len(space))]
         self._ways: dict[int, Sequence[_Way]] = {}
         # The time from the start of a node to the end of the graph, on the longest way.
         self._urgency = [0.0] * len(space)

@@ -149,17 +149,6 @@ class Space:
         """Memory that is left when these nodes have run; None where it does not matter."""
         return None if self._available_bytes is None else self._available_bytes(done)
 
-    def choose(self, nodes: int, available: int | None) -> StageOption | None:
-        """The fastest option that needs no more memory."""
-        for option in self.options(nodes):
-            if available is None or option.memory_bytes <= available:
-                return option
-        return None
-
-    def alone_us(self, nodes: int) -> float:
-        """What nodes take one after another, each in its fastest way."""
-        return sum(self.options(1 << node)[0].latency_us for node in bits_of(nodes))
-
     def schedule(self, stages: Iterable[tuple[int, StageOption]]) -> Schedule:
         """Stages given by their nodes, with lanes."""
         return tuple(
