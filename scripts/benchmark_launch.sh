@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Times how long the host takes to launch a pinned convolution, beside the bare cuDNN calls it makes,
-# and to run a stage that is prepared: finding it by its shapes, fork, launches and join.
+# Times how long the host takes to call a stage that is prepared: finding it by its shapes, fork,
+# launches and join.
 #
 #   scripts/benchmark_launch.sh [OUT]
 #
@@ -38,23 +38,13 @@ versions = {name: measured[name] for name in ("cuda", "cudnn")}
 for library in ("libcuda", "libcudnn"):
     name = pathlib.Path(measured[library]).name
     versions[library] = f"fake ({name})" if name.startswith("libfake_") else name
-rows = [
-    {"a launch": each["name"], "ns": each["launch"]["median_ns"],
-     "bare calls, ns": each["bare_calls"]["median_ns"], "difference, ns": each["overhead_ns"]}
-    for each in filter(None, measured["launches"])
-] + [
-    {"lanes": each["lanes"], "ns": each["call"]["median_ns"],
-     "with new addresses, ns": each["call_with_new_addresses"]["median_ns"]}
-    for each in measured["stages"]
-]
 write_result(
     pathlib.Path(sys.argv[1]),
-    "What a launch costs the host",
-    "What launching one pinned convolution costs the host, beside the bare calls of cuDNN that it "
-    "makes, and what the whole call of a stage costs it, from finding what was kept for it to the "
-    "join, with a small convolution on each lane: medians. With new addresses, results lie elsewhere "
-    "at every call. Where the libraries are fake, they are those of the C++ tests: nothing executes, "
+    "What a call of a stage costs the host",
+    "What the whole call of a stage costs the host, from finding what was kept for it to the join, "
+    "with a small convolution on each lane: medians. With new addresses, results lie elsewhere at "
+    "every call. Where the libraries are fake, they are those of the C++ tests: nothing executes, "
     "so these are the costs of this project, and, with new addresses, of the fake cuDNN noting them.",
-    rows, command="scripts/benchmark_launch.sh", made_with=(), **versions,
+    measured["stages"], command="scripts/benchmark_launch.sh", made_with=(), **versions,
 )
 ' "$out"
