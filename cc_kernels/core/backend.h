@@ -70,9 +70,8 @@ struct PrepareOptions {
   size_t workspace_limit_bytes = 0;
   // Whether float convolutions may be computed in TF32 where the device has it.
   bool allow_tf32 = true;
-  // Whether only algorithms that give the same bits every time are taken: others are not chosen,
-  // and kUnsupported where they are pinned. A backend whose algorithms all do need not look. Where
-  // TF_CUDNN_DETERMINISTIC is 1 or true, cuDNN's are taken so anyway.
+  // Whether only algorithms that give the same bits every time are taken, as cuDNN's are anyway
+  // where TF_CUDNN_DETERMINISTIC is 1 or true. A backend whose algorithms all do need not look.
   bool deterministic = false;
 
   bool operator==(const PrepareOptions& other) const {
@@ -121,9 +120,8 @@ class Backend {
   }
   virtual void Release(std::unique_ptr<StreamGroup> group) = 0;
 
-  // Between Enter and Leave a thread makes several of the calls below: what each would otherwise
-  // set up and take down by itself (making a CUDA context current) is done once. They nest; Leave
-  // takes what Enter gave. See BackendScope.
+  // Between Enter and Leave a thread makes several of the calls below, which then need not make a
+  // CUDA context current each. They nest; Leave takes what Enter gave. See BackendScope.
   virtual Status Enter(void** outer) {
     *outer = nullptr;
     return Status::Ok();

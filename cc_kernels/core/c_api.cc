@@ -102,27 +102,17 @@ Status OpenDevice(const std::string& backend, TfiDevice** device) {
   return Status::Ok();
 }
 
-template <typename Enum>
-Status ToEnum(const char* field, int32_t value, Enum last, Enum* result) {
-  if (value < 0 || value > static_cast<int32_t>(last)) {
-    return InvalidArgument(std::string("Expected ") + field + " from 0 to " +
-                           std::to_string(static_cast<int32_t>(last)) + ", got " +
-                           std::to_string(value) + ".");
-  }
-  *result = static_cast<Enum>(value);
-  return Status::Ok();
-}
-
-Status ToConvolution(const TfiConvolution& from, Convolution* c) {
-  static_cast<TfiSizes&>(*c) = from.sizes;
-  TF_INTEROP_RETURN_IF_ERROR(ToEnum("kind", from.kind, ConvolutionKind::kBackwardFilter, &c->kind));
-  TF_INTEROP_RETURN_IF_ERROR(ToEnum("dtype", from.dtype, DataType::kDouble, &c->dtype));
-  TF_INTEROP_RETURN_IF_ERROR(ToEnum("layout", from.layout, Layout::kNCHW, &c->layout));
-  TF_INTEROP_RETURN_IF_ERROR(
-      ToEnum("activation", from.activation, Activation::kElu, &c->activation));
-  c->has_bias = from.has_bias != 0;
-  c->leaky_relu_alpha = from.leaky_relu_alpha;
-  return Status::Ok();
+// Python checks enumerators.
+Convolution ToConvolution(const TfiConvolution& from) {
+  Convolution c;
+  static_cast<TfiSizes&>(c) = from.sizes;
+  c.kind = static_cast<ConvolutionKind>(from.kind);
+  c.dtype = static_cast<DataType>(from.dtype);
+  c.layout = static_cast<Layout>(from.layout);
+  c.activation = static_cast<Activation>(from.activation);
+  c.has_bias = from.has_bias != 0;
+  c.leaky_relu_alpha = from.leaky_relu_alpha;
+  return c;
 }
 
 MeasureOptions ToOptions(const TfiMeasureOptions& from) {
@@ -131,8 +121,9 @@ MeasureOptions ToOptions(const TfiMeasureOptions& from) {
   return options;
 }
 
-Status ToRequest(const TfiLane* lanes, size_t lane_count, StageRequest* request) {
-  std::vector<Step>& steps = request->stage.steps;
+StageRequest ToRequest(const TfiLane* lanes, size_t lane_count) {
+  StageRequest request;
+  std::vector<Step>& steps = request.stage.steps;
   for (size_t i = 0; i < lane_count; ++i) {
     Lane lane;
     lane.priority = lanes[i].priority;
@@ -144,15 +135,15 @@ Status ToRequest(const TfiLane* lanes, size_t lane_count, StageRequest* request)
       Step& step = steps.emplace_back();
       step.name = "step " + std::to_string(steps.size() - 1);
       step.algorithm = from.algorithm;
-      TF_INTEROP_RETURN_IF_ERROR(ToConvolution(from.convolution, &step.convolution));
-      request->images.push_back(from.image);
+      step.convolution = ToConvolution(from.convolution);
+      request.images.push_back(from.image);
       if (from.sequential_algorithm != nullptr) {
-        request->sequential_algorithms.emplace_back(from.sequential_algorithm);
+        request.sequential_algorithms.emplace_back(from.sequential_algorithm);
       }
     }
-    request->stage.lanes.push_back(std::move(lane));
+    request.stage.lanes.push_back(std::move(lane));
   }
-  return Status::Ok();
+  return request;
 }
 
 }  // namespace
@@ -201,14 +192,11 @@ int TfiDescribe(TfiDevice* device, TfiDescription* description, TfiSink text, Tf
 int TfiListAlgorithms(TfiDevice* device, const TfiConvolution* convolution, int32_t scope,
                       int32_t allow_tf32, TfiSink algorithm, TfiSink error) {
   return ReportOn(device, error, [&](MeasuringDevice* on) -> Status {
-    Convolution c;
-    TF_INTEROP_RETURN_IF_ERROR(ToConvolution(*convolution, &c));
+    const Convolution c = ToConvolution(*convolution);
     TF_INTEROP_RETURN_IF_ERROR(Validate(c));
-    auto which = AlgorithmScope::kAll;
-    TF_INTEROP_RETURN_IF_ERROR(ToEnum("scope", scope, AlgorithmScope::kKnobs, &which));
     std::vector<std::string> algorithms;
-    TF_INTEROP_RETURN_IF_ERROR(
-        on->backend()->ListAlgorithms(c, which, allow_tf32 != 0, &algorithms));
+    TF_INTEROP_RETURN_IF_ERROR(on->backend()->ListAlgorithms(c, static_cast<AlgorithmScope>(scope),
+                                                             allow_tf32 != 0, &algorithms));
     for (const std::string& each : algorithms) Give(each, algorithm);
     return Status::Ok();
   });
@@ -218,8 +206,7 @@ int TfiResolveAlgorithm(TfiDevice* device, const TfiConvolution* convolution, co
                         const TfiMeasureOptions* options, int32_t* reduces_precision,
                         TfiSink resolved, TfiSink error) {
   return ReportOn(device, error, [&](MeasuringDevice* on) -> Status {
-    Convolution c;
-    TF_INTEROP_RETURN_IF_ERROR(ToConvolution(*convolution, &c));
+    const Convolution c = ToConvolution(*convolution);
     ResolvedAlgorithm found;
     TF_INTEROP_RETURN_IF_ERROR(ResolveAlgorithm(on, c, algorithm, ToOptions(*options), &found));
     *reduces_precision = found.reduces_precision;
@@ -233,8 +220,7 @@ int TfiMeasureConvolution(TfiDevice* device, const TfiConvolution* convolution,
                           TfiMeasurement* measurement, TfiSink ran, TfiKernelSink kernel,
                           TfiSink trace_error, TfiSink error) {
   return ReportOn(device, error, [&](MeasuringDevice* on) -> Status {
-    Convolution c;
-    TF_INTEROP_RETURN_IF_ERROR(ToConvolution(*convolution, &c));
+    const Convolution c = ToConvolution(*convolution);
     Measurement measured;
     TF_INTEROP_RETURN_IF_ERROR(
         MeasureConvolution(on, c, algorithm, ToOptions(*options), &device->problem, &measured));
@@ -250,8 +236,7 @@ int TfiMeasureStage(TfiDevice* device, const TfiLane* lanes, size_t lane_count,
                     const TfiMeasureOptions* options, TfiStageMeasurement* measurement,
                     int32_t* sm_counts, TfiSink ran, TfiSink ran_in_sequence, TfiSink error) {
   return ReportOn(device, error, [&](MeasuringDevice* on) -> Status {
-    StageRequest request;
-    TF_INTEROP_RETURN_IF_ERROR(ToRequest(lanes, lane_count, &request));
+    const StageRequest request = ToRequest(lanes, lane_count);
     StageMeasurement measured;
     TF_INTEROP_RETURN_IF_ERROR(MeasureStage(on, request, ToOptions(*options), &measured));
     *measurement = static_cast<const TfiStageMeasurement&>(measured);

@@ -14,8 +14,6 @@ class CountsByReason {
     const auto known = counts_.find(reason);
     if (known != counts_.end()) {
       ++known->second;
-    } else if (counts_.size() >= kMostReasons) {
-      ++counts_["other reasons"];
     } else if (rows_of_kind_[kind] >= kMostReasonsOfAKind) {
       ++counts_[kind + ": other cases"];
     } else {

@@ -2,18 +2,16 @@
 #ifndef TF_INTEROP_CORE_COUNTERS_H_
 #define TF_INTEROP_CORE_COUNTERS_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
 
 namespace tf_interop {
 
-// A table of reasons holds at most this many of one kind, and of all kinds together. What comes
-// beyond is counted under "<kind>: other cases", or "other reasons": reasons name convolutions and
-// their sizes, and a long-running program with changing shapes has no end of them.
+// A table of reasons holds at most this many of one kind. What comes beyond is counted under
+// "<kind>: other cases": reasons name convolutions and their sizes, and a long-running program with
+// changing shapes has no end of them.
 constexpr int kMostReasonsOfAKind = 32;
-constexpr size_t kMostReasons = 256;
 
 struct Counters {
   int64_t stages_run = 0;

@@ -11,24 +11,19 @@
 //                             is refused takes no stage down the ladder: PrepareStage has the
 //                             backend's own choice for that step.
 //
-// The last rung, stock, is what its caller would do without a plan: TensorFlow's own kernel for
-// each step, in sequence, on the caller's stream. Who calls a stage gives it; where there is none,
-// the rung before is the last.
+// The last rung, stock, is TensorFlow's own kernel for each step, in sequence, on the caller's
+// stream. Who calls a stage gives it; where there is none, the rung before is the last.
 //
-// Lanes run without the stream priorities and SMs of the plan on every rung: they are for as many
-// lanes as were planned. Every rung that is taken is counted (counters.h), and the next call goes
-// by its plan again: one failure says nothing about the next.
-// A limit that the user has set is no failure: a stage over it is found once, and what was found is
-// kept and counted for each call.
+// Lanes run without the plan's priorities and SMs on every rung. Every rung that is taken is
+// counted (counters.h), and the next call goes by its plan again. A limit that the user has set is
+// no failure: a stage over it is found once, kept, and counted for each call.
 //
 // Running anew gives the right numbers whatever an attempt got done: no step writes what it or an
 // earlier step reads (stage.h), each writes the whole of its result, and an attempt is ordered
 // after all of the one before. Nothing is run anew where a lane could not be joined: it might still
-// write what the next attempt writes. And once CUDA has met an error that stays (a fault of a
-// kernel that ran before, say), every attempt fails; the error then names step, algorithm and what
-// the library said, of the first attempt and the last. Errors of work that was enqueued come to
-// light later, when somebody waits for the device: no result of theirs reaches anybody, as
-// TensorFlow hands none out without such an error.
+// write what the next attempt writes. Once CUDA has met an error that stays, every attempt fails;
+// the error then names step, algorithm and what the library said, of the first attempt and the
+// last.
 #ifndef TF_INTEROP_CORE_LADDER_H_
 #define TF_INTEROP_CORE_LADDER_H_
 

@@ -53,32 +53,26 @@ Status AddJoined(const std::vector<int64_t>& part_row_elements, size_t rows, Dat
 
 unsigned char* At(void* data, size_t offset) { return static_cast<unsigned char*>(data) + offset; }
 
-// Writes the parts, the one at `part_at(i)` for each of them, side by side to `joined`.
-template <typename PartAt>
-Status Join(Backend* backend, const JoinedTensor& tensor, const PartAt& part_at, void* joined,
-            Stream stream) {
+// Calls copy(part, its place in `joined`, bytes of its rows) for each part of a tensor.
+template <typename Copy>
+Status ForEachPart(const JoinedTensor& tensor, void* joined, const Copy& copy) {
   size_t offset = 0;
   for (size_t i = 0; i < tensor.part_row_bytes.size(); ++i) {
     const size_t row_bytes = tensor.part_row_bytes[i];
-    TF_INTEROP_RETURN_IF_ERROR(backend->CopyRows(part_at(i), row_bytes, At(joined, offset),
-                                                 tensor.row_bytes, row_bytes, tensor.rows, stream));
+    TF_INTEROP_RETURN_IF_ERROR(copy(i, At(joined, offset), row_bytes));
     offset += row_bytes;
   }
   return Status::Ok();
 }
 
-// The reverse, to the results of the parts.
-Status Split(Backend* backend, const JoinedTensor& tensor, void* joined, const MergedBuffers& parts,
-             Stream stream) {
-  size_t offset = 0;
-  for (size_t i = 0; i < tensor.part_row_bytes.size(); ++i) {
-    const size_t row_bytes = tensor.part_row_bytes[i];
-    TF_INTEROP_RETURN_IF_ERROR(backend->CopyRows(At(joined, offset), tensor.row_bytes,
-                                                 parts[i].result, row_bytes, row_bytes, tensor.rows,
-                                                 stream));
-    offset += row_bytes;
-  }
-  return Status::Ok();
+// Writes the parts, the one at `part_at(i)` for each of them, side by side to `joined`.
+template <typename PartAt>
+Status Join(Backend* backend, const JoinedTensor& tensor, const PartAt& part_at, void* joined,
+            Stream stream) {
+  return ForEachPart(tensor, joined, [&](size_t i, void* place, size_t row_bytes) {
+    return backend->CopyRows(part_at(i), row_bytes, place, tensor.row_bytes, row_bytes, tensor.rows,
+                             stream);
+  });
 }
 
 }  // namespace
@@ -190,7 +184,10 @@ Status LaunchMerge(Backend* backend, const PreparedMerge& prepared, const Merged
   }
   TF_INTEROP_RETURN_IF_ERROR(
       backend->Launch(*prepared.convolution, wide, At(workspace, merged.joined_bytes), stream));
-  return Split(backend, merged.output, wide.result, parts, stream);
+  return ForEachPart(merged.output, wide.result, [&](size_t i, void* place, size_t row_bytes) {
+    return backend->CopyRows(place, merged.output.row_bytes, parts[i].result, row_bytes, row_bytes,
+                             merged.output.rows, stream);
+  });
 }
 
 }  // namespace tf_interop

@@ -6,10 +6,8 @@
 //
 // Filters (and biases) are joined before it and its output is split after it, by copies of rows:
 // a filter [R, S, C, K] is R * S * C rows of K elements; an output is a row of K elements for each
-// pixel in NHWC, and a row of K planes for each image in NCHW. The joined tensors lie in the
-// workspace, in front of what the wider convolution itself asks for:
-//
-//   | joined filter | joined bias | joined output | workspace of the wider convolution |
+// pixel in NHWC, and a row of K planes for each image in NCHW. The joined tensors lie in front of
+// the wider convolution's own workspace, in the order filter, bias, output.
 //
 // Every element of the result is computed from the same operands as without merging; the algorithm
 // may add them up in another order.

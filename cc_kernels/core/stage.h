@@ -39,13 +39,13 @@ struct Lane {
   bool merged = false;
 };
 
+// Every step is on one lane, and no lane is empty.
 struct Stage {
   std::vector<Step> steps;
   std::vector<Lane> lanes;
 };
 
-// Checks that every step is on one lane, that no lane is empty, that the steps of a lane ascend,
-// and every convolution. Returns kInvalidArgument that says what was expected and what came.
+// Checks every convolution. Returns kInvalidArgument that says what was expected and what came.
 Status Validate(const Stage& stage);
 
 // The same steps on at most `lane_count` lanes, which ask for nothing: lane `lane_count` comes

@@ -175,10 +175,6 @@ std::vector<StageLaunch> LaunchesOf(const PreparedStage& stage,
   return launches;
 }
 
-std::vector<StageLaunch> LaunchesOf(const PreparedStage& stage) {
-  return LaunchesOf(stage, std::vector<bool>(stage.merged.size(), true));
-}
-
 MergedBuffers BuffersOf(const MergedSteps& merged, const StageBuffers& buffers) {
   return {buffers.steps, merged.steps};
 }
@@ -376,21 +372,6 @@ class StageRun {
   LeasedStreamGroups groups_;
 };
 
-Status CheckBuffers(const PreparedStage& stage, const StageBuffers& buffers) {
-  const size_t lanes = stage.lane_workspace_bytes.size();
-  if (buffers.steps.size() != stage.steps.size() || buffers.lane_workspaces.size() != lanes) {
-    return InvalidArgument("Expected buffers for " + std::to_string(stage.steps.size()) +
-                           " steps and workspaces for " + std::to_string(lanes) + " lanes, got " +
-                           std::to_string(buffers.steps.size()) + " and " +
-                           std::to_string(buffers.lane_workspaces.size()) + ".");
-  }
-  const size_t filters = buffers.joined_filters.size();
-  if (filters == 0 || filters == stage.merged.size()) return Status::Ok();
-  return InvalidArgument("Expected a joined filter or null for none or all of " +
-                         std::to_string(stage.merged.size()) + " merged lanes, got " +
-                         std::to_string(filters) + " of them.");
-}
-
 }  // namespace
 
 Status PrepareStage(Backend* backend, const Stage& stage, const PrepareOptions& options,
@@ -410,7 +391,7 @@ Status PrepareStage(Backend* backend, const Stage& stage, const PrepareOptions& 
     TF_INTEROP_RETURN_IF_ERROR(PrepareLane(backend, stage, lane, options, merged, prepared));
   }
   prepared->lane_groups = GroupOptionsOf(stage, lane_count);
-  prepared->launches = LaunchesOf(*prepared);
+  prepared->launches = LaunchesOf(*prepared, std::vector<bool>(prepared->merged.size(), true));
   return Status::Ok();
 }
 
@@ -432,7 +413,7 @@ PreparedStage PreparedInSequence(const PreparedStage& stage) {
   sequence.lane_workspace_bytes = {bytes.empty() ? 0
                                                  : *std::max_element(bytes.begin(), bytes.end())};
   sequence.lane_groups = {std::nullopt};
-  sequence.launches = LaunchesOf(sequence);
+  sequence.launches = LaunchesOf(sequence, {});
   return sequence;
 }
 
@@ -440,7 +421,6 @@ Status RunStage(Backend* backend, const PreparedStage& stage, const StageBuffers
                 Stream caller, bool* is_joined) {
   // Nothing is enqueued yet, and what is on the caller's own stream needs no join.
   if (is_joined != nullptr) *is_joined = true;
-  TF_INTEROP_RETURN_IF_ERROR(CheckBuffers(stage, buffers));
   if (stage.launches.empty()) return Status::Ok();
   StageRun run(backend, stage, buffers, caller);
   if (AllHaveOneImage(stage, buffers)) return run.Run(stage.launches, is_joined);

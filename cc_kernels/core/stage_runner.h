@@ -13,35 +13,27 @@
 //   5. The caller's stream waits for every other lane before RunStage returns, also when it fails
 //      halfway or something is thrown. A lane that it cannot be made to wait for is waited for on
 //      the host, which is counted.
-// From 1 and 5 it follows that whatever the caller frees after RunStage may be handed out again to
-// work that is enqueued on the caller's stream. But for such a lane, RunStage never waits for the
-// device.
+// So whatever the caller frees after RunStage may be handed out again to work that is enqueued on
+// the caller's stream. But for lanes that cannot be joined, RunStage never waits for the device.
 //
-// The caller's lane is the one with the most work, counted in multiplications of its convolutions,
-// the first of several: its stream waits for the others anyway, and the lane that ends last is the
-// one that must not wait for an event first. A stage of one lane is that lane alone, without
-// events.
+// The caller's lane is the one with the most multiplications: its stream waits for the others
+// anyway, and the lane that ends last must not wait for an event first.
 //
 // A call that runs as it was prepared takes no lock but its device's, for a look-up, allocates no
-// memory and formats no text here; what depends on the stage alone (launch order, caller's lane) is
-// found when it is prepared.
+// memory and formats no text here.
 //
-// What lanes ask for beyond a stream (Lane's options) changes how fast they are and never what they
-// compute. So RunStage does without, for all lanes of the stage, where the backend cannot give it,
-// for whatever reason; that is counted, with the reason (see counters.h). A stage of one lane has
-// no stream whose options would matter, and nothing to share the device with.
+// Options of lanes change how fast they are and never what they compute. So RunStage does without,
+// for all lanes of the stage, where the backend cannot give them; that is counted, with the reason
+// (counters.h). Where there are not as many stream groups as lanes, the stage runs in sequence on
+// the caller's stream; that is counted too.
 //
 // The steps of a merged lane run as one wider convolution (merged_convolution.h). Where their
 // shapes or algorithms do not fit together, where the wider convolution cannot be prepared, or
-// where the images that a call brings are not one buffer, they run one after another instead; that
-// is a fallback like others. Steps with nothing to compute have no part in it.
+// where the images that a call brings are not one buffer, they run one after another instead,
+// which is a fallback like others.
 //
-// Where there are not as many stream groups as lanes, the stage runs in sequence on the caller's
-// stream, which needs none; that is counted too.
-//
-// Ownership: the caller owns buffers and workspaces and keeps them until the caller's stream has
-// passed the end of the stage. Thread-safety: all functions may be called from several threads at
-// once, for one backend, with the same PreparedStage.
+// The caller owns buffers and workspaces and keeps them until the caller's stream has passed the
+// end of the stage. All functions are thread-safe.
 #ifndef TF_INTEROP_CORE_STAGE_RUNNER_H_
 #define TF_INTEROP_CORE_STAGE_RUNNER_H_
 
@@ -108,13 +100,10 @@ struct PreparedStage {
   std::vector<std::string> unmerged;
 };
 
-// Prepares every step of a stage that Validate accepts. A pinned algorithm that the backend cannot
-// run for this shape, or that needs more than the limit for workspaces, is replaced by the
-// backend's own choice and noted in `fallbacks`, and where nothing is within the limit, by what
-// needs least; a lane that cannot be merged within that limit is noted in `unmerged`. By
-// themselves, the steps of a merged lane take no more workspace than merged, if they can do with
-// that. Lane kMaxLanes runs with lane 0, in the order of the steps' numbers, and so on; it has that
-// one's options.
+// Prepares every step of a stage. A pinned algorithm that cannot be had within the limit for
+// workspaces is replaced by the backend's own choice and noted in `fallbacks`, and where nothing is
+// within the limit, by what needs least; a lane that cannot be merged within it is noted in
+// `unmerged`. Lane kMaxLanes runs with lane 0, in the order of the steps' numbers, and so on.
 Status PrepareStage(Backend* backend, const Stage& stage, const PrepareOptions& options,
                     PreparedStage* prepared);
 

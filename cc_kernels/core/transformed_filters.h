@@ -1,16 +1,14 @@
 // The constant filters of a stage in the form that their algorithms read, transformed once instead
 // of by every launch. Those of convolutions that run as one (merged_convolution.h) are joined once.
 //
-// A transformed filter is used only where nothing can have changed since it was made: for a filter
-// at the same address (which is held, so that no other filter comes to be there, and which its
-// caller says is constant, so that nobody writes to it), the same convolution with all its sizes,
-// the same algorithm, the same switch for TF32 and the same device's backend. Together these decide
-// the transformed bytes. Of filters that are joined, all are at the same addresses, in order.
+// A transformed filter is used only for a filter at the same address (which is held, so that no
+// other filter comes to be there, and which its caller says is constant), the same convolution,
+// algorithm, switch for TF32 and backend, which together decide its bytes. Of filters that are
+// joined, all are at the same addresses, in order.
 //
-// It is ready for whoever comes behind it: for calls on the stream that the transformation was
-// enqueued on, and for all once it is known to have run. A call that comes too early on another
-// stream goes without, and so does one for which there is no memory: its launches transform the
-// filter themselves, as they would without all this.
+// It is ready for calls on the stream that the transformation was enqueued on, and for all once it
+// is known to have run. A call that comes too early on another stream goes without, and so does one
+// for which there is no memory: its launches transform the filter themselves.
 #ifndef TF_INTEROP_CORE_TRANSFORMED_FILTERS_H_
 #define TF_INTEROP_CORE_TRANSFORMED_FILTERS_H_
 

@@ -54,13 +54,5 @@ TEST(CountersTest, ReasonsOfOneKindLeaveRoomForOthers) {
   EXPECT_EQ(reasons().at("no memory"), 1);
 }
 
-TEST(CountersTest, KindsHaveALimitToo) {
-  const CountingFor device("GPU:8");
-  for (int i = 0; i < 10000; ++i) CountFallback("kind " + std::to_string(i));
-  const auto reasons = ReadCountersByDevice().at("GPU:8").fallbacks;
-  EXPECT_LE(reasons.size(), kMostReasons + 1u);
-  EXPECT_EQ(reasons.at("other reasons"), 10000 - static_cast<int64_t>(kMostReasons));
-}
-
 }  // namespace
 }  // namespace tf_interop

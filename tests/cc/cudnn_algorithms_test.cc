@@ -10,9 +10,6 @@
 #include <vector>
 
 #include "cc_kernels/core/cudnn/algorithm.h"
-#include "cc_kernels/core/cudnn/algorithm_list.h"
-#include "cc_kernels/core/cudnn/convolution.h"
-#include "cc_kernels/core/cudnn/libraries.h"
 #include "tests/cc/cudnn_fixture.h"
 
 namespace tf_interop {
@@ -29,41 +26,12 @@ TEST(AlgorithmNameTest, ReadsWhatItWritesAndRefusesWhatIsNoName) {
   }
   ASSERT_TRUE(IsOk(ParseAlgorithm("eng4_k13=1_k2=0", &algorithm)));
   EXPECT_EQ(ToString(algorithm), "eng4_k2=0_k13=1");
-  for (const char* text : {"winograd",
-                           "ALGO_2",
-                           "WINOGRAD_k2=1",
-                           "nchw+split+FFT",
-                           "pad+FFT",
-                           "nchw+",
-                           "FFT ",
-                           "eng",
-                           "eng4_",
-                           "eng4_k2",
-                           "eng04",
-                           "eng4_k2=",
-                           "eng4_k2=1_k2=1",
-                           "eng4 ",
-                           "eng4_sms=1",
-                           "eng4_k2=1_sms=66",
-                           "eng4_k2=-0",
-                           "eng4_k2147483648=1",
-                           "eng9223372036854775808",
-                           "eng4_k2=9223372036854775808",
-                           ""}) {
+  for (const char* text : {"", "winograd", "ALGO_2", "WINOGRAD_k2=1", "nchw+split+FFT", "nchw+",
+                           "FFT ", "eng", "eng4_k2", "eng04", "eng4_k2=1_k2=1", "eng4_sms=1",
+                           "eng4_k2=-0", "eng4_k2147483648=1", "eng9223372036854775808"}) {
     EXPECT_TRUE(IsError(ParseAlgorithm(text, &algorithm), StatusCode::kInvalidArgument,
                         {"eng<index>", std::string("'") + text + "'"}));
   }
-}
-
-TEST(FormulationsTest, LeavesOutWhatChangesNothing) {
-  const auto words = [](const Convolution& c) {
-    Names all;
-    for (const Formulation& formulation : FormulationsOf(c)) all.push_back(ToString(formulation));
-    return all;
-  };
-  EXPECT_EQ(words(MakeNchw()), Names{"plain"});
-  EXPECT_EQ(words(MakeAsymmetric()), (Names{"plain", "nchw"}));
-  EXPECT_EQ(words(MakeFused()), (Names{"plain", "split", "nchw", "split+nchw"}));
 }
 
 bool StartsWith(const Names& names, const Names& first) {
@@ -183,16 +151,6 @@ TEST_F(CudnnAlgorithmsTest, HeedsTensorFlowsVariableForDeterminism) {
   const auto all = count_prepared("0");
   EXPECT_EQ(count_prepared("false"), all);
   for (const char* value : {"1", "true", "True"}) EXPECT_LT(count_prepared(value), all) << value;
-}
-
-TEST_F(CudnnAlgorithmsTest, SplitsAnEpilogueOffWithoutTf32) {
-  if (IsOldCudnn()) GTEST_SKIP() << "no engine for the epilogue";
-  options_.allow_tf32 = false;
-  Convolution c = MakeFused(Layout::kNCHW);
-  c.activation = Activation::kLeakyRelu;
-  const auto prepared = PrepareOk(c);
-  EXPECT_FALSE(prepared->reduces_precision());
-  ExpectMatches(c, *prepared);
 }
 
 // An epilogue is split off only where cuDNN has an engine for it by itself.
@@ -351,29 +309,6 @@ TEST_F(CudnnAlgorithmsTest, ReportsFailuresOfTheLegacyApiAndTriesAnewAfterLackOf
         StatusCode::kInternal, {"cudnnConvolution", "with 'WINOGRAD'", "execution switched off"}));
     FakeCudaSynchronize(caller_);
   }
-}
-
-TEST_F(CudnnAlgorithmsTest, GoesOnWithoutTheLegacyApi) {
-  static CudnnLibrary library;  // what it prepares refers to it
-  ASSERT_TRUE(IsOk(library.Open(CUDNN_WITHOUT_LEGACY_API)));
-  const CudaDriver* driver = nullptr;
-  ASSERT_TRUE(CudaDriver::Get(&driver).ok());
-  ScopedContext scope(*driver, context_);
-  cudnnHandle_t handle = nullptr;
-  ASSERT_EQ(library.cudnnCreate(&handle), CUDNN_STATUS_SUCCESS);
-  const auto prepare = [&](const std::string& algorithm) {
-    std::shared_ptr<const CudnnConvolution> prepared;
-    return PrepareCudnnConvolution(library, handle, MakeConvolution(), algorithm, options_,
-                                   &prepared);
-  };
-  EXPECT_TRUE(IsError(prepare("GEMM"), StatusCode::kUnsupported,
-                      {"cudnnCreateFilterDescriptor", "without_legacy", "cuDNN 9."}));
-  EXPECT_TRUE(IsOk(prepare("")));
-  Names names;
-  ASSERT_TRUE(IsOk(
-      ListCudnnAlgorithms(library, handle, MakeConvolution(), AlgorithmScope::kAll, true, &names)));
-  EXPECT_FALSE(names.empty());
-  EXPECT_FALSE(Holds(names, "GEMM"));
 }
 
 }  // namespace

@@ -18,7 +18,6 @@
 
 #include "cc_kernels/core/cudnn/backend.h"
 #include "cc_kernels/core/cudnn/libraries.h"
-#include "cc_kernels/core/cudnn/tensor.h"
 #include "tests/cc/cudnn_fixture.h"
 
 namespace tf_interop {
@@ -74,15 +73,13 @@ TEST_F(CudnnBackendTest, RefusesPinsThatCudnnDoesNotTake) {
   FakeCudnn().unsupported_engines = {EngineOf(plain)};
   EXPECT_TRUE(IsError(PrepareError(MakeConvolution(), engine), StatusCode::kUnsupported,
                       {"'" + engine + "'", "engine switched off"}));
-}
-
-TEST_F(CudnnBackendTest, RefusesUnknownNamesAndConvolutionsThatComputeNothingAsInvalid) {
-  Convolution empty = MakeConvolution(), wrong = MakeConvolution();
+  Convolution large = MakeConvolution(), empty = MakeConvolution();
+  large.image_height = large.image_width = 1 << 16;
+  CompleteSame(&large);
+  EXPECT_TRUE(IsError(PrepareError(large, "GEMM"), StatusCode::kUnsupported, {"2^31"}));
   empty.batch = 0;
-  wrong.output_height += 1;
-  EXPECT_EQ(PrepareError(MakeConvolution(), "precomp_gemm").code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(PrepareError(empty).code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(PrepareError(wrong).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(PrepareError(MakeConvolution(), "gemm").code(), StatusCode::kInvalidArgument);
 }
 
 void WaitOnce() { std::this_thread::sleep_for(std::chrono::milliseconds(110)); }
@@ -104,13 +101,9 @@ TEST_F(CudnnBackendTest, KeepsRefusalsAndTriesAnewAfterLackOfMemory) {
   EXPECT_EQ(PrepareError(other).message(), refusal.message());
 }
 
-TEST_F(CudnnBackendTest, HasAHandleBeforeTheFirstCall) {
-  FakeCudnn().fail_handle = true;
-  RunAndExpectMatch(MakeConvolution());
-}
-
 TEST_F(CudnnBackendTest, ARefusedHandleIsAskedForAgainAfterAWhileOnly) {
   FakeCudnn().fail_handle = true;
+  RunAndExpectMatch(MakeConvolution());  // there is one before the first call
   UseNewContext();
   const int asked = FakeCudnnCounts().handles_asked;
   for (const Convolution& c : {MakeConvolution(), MakeAsymmetric(), MakeFused()}) {
@@ -186,18 +179,6 @@ TEST_F(CudnnBackendTest, ReportsFailuresOfLaunches) {
                       {"cuMemsetD8Async failed with CUDA_ERROR_LAUNCH_FAILED"}));
 }
 
-TEST_F(CudnnBackendTest, RefusesTensorsTooLargeToCopy) {
-  const CudnnLibrary* library = nullptr;
-  ASSERT_TRUE(CudnnLibrary::Get(&library).ok());
-  std::shared_ptr<const StridedCopy> copy;
-  const int64_t rows = 1 << 16;
-  EXPECT_TRUE(IsError(
-      StridedCopy::Make(*library, DataType::kFloat,
-                        {{1, 1, rows, rows}, {rows * rows, 1, rows, 1}, {rows * rows, 1, 1, rows}},
-                        &copy),
-      StatusCode::kUnsupported, {"2^31"}));
-}
-
 TEST(LibrariesTest, RefusesWhatIsNotThereOlderOrAnotherLibrary) {
   CudnnLibrary cudnn;
   CudaDriver cuda;
@@ -227,27 +208,6 @@ TEST(LibrariesTest, TakesTheOverrideAloneAndLooksBesideLoadedPythonPackages) {
   ASSERT_NE(dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL), nullptr) << dlerror();
   EXPECT_EQ(LibraryCandidates("TF_INTEROP_TEST_LIBRARY", "lib.so", "nvidia/lib.so"),
             (Names{"lib.so", folder.string() + "nvidia/lib.so"}));
-}
-
-TEST_F(CudnnBackendTest, HasOneBackendForAContext) {
-  Backend *again = nullptr, *other = nullptr;
-  ASSERT_TRUE(IsOk(FindCudnnBackend(FakeCudaMakeStream(context_), &again)));
-  ASSERT_TRUE(IsOk(FindCudnnBackend(FakeCudaMakeStream(FakeCudaMakeContext()), &other)));
-  EXPECT_EQ(again, backend_);
-  EXPECT_NE(other, backend_);
-}
-
-TEST_F(CudnnBackendTest, ReusesStreamGroups) {
-  std::vector<std::unique_ptr<StreamGroup>> groups(80);
-  std::set<Stream> streams;
-  for (int round = 0; round < 2; ++round) {
-    for (auto& group : groups) {
-      ASSERT_TRUE(IsOk(backend_->Acquire(StreamGroupOptions(), &group)));
-      streams.insert(group->stream());
-    }
-    EXPECT_EQ(streams.size(), groups.size());
-    for (auto& group : groups) backend_->Release(std::move(group));
-  }
 }
 
 // cuDNN's variant packs name addresses: one that was made for other addresses must not be taken.
@@ -292,16 +252,6 @@ TEST_F(CudnnBackendTest, LaunchesOnTheStreamThatItIsGiven) {
     problem.ExpectCorrect(kTolerance);
   }
   backend_->Release(std::move(group));
-}
-
-TEST_F(CudnnBackendTest, FillsWithZeros) {
-  GuardedBuffer buffer(40);
-  ASSERT_TRUE(IsOk(backend_->FillZero(buffer.data(), 40, caller_)));
-  ASSERT_TRUE(IsOk(backend_->FillZero(nullptr, 0, caller_)));
-  FakeCudaSynchronize(caller_);
-  EXPECT_EQ(std::vector<unsigned char>(buffer.data(), buffer.data() + 40),
-            std::vector<unsigned char>(40, 0));
-  EXPECT_TRUE(buffer.IsIntact());
 }
 
 TEST_F(CudnnBackendTest, GivesAllThreadsTheSamePlan) {

@@ -97,13 +97,6 @@ class CudnnSweepTest : public CudnnTest, public testing::WithParamInterface<cons
     FakeCudnn().device = GetParam();
     options_.workspace_limit_bytes = size_t{8} << 30;
   }
-
-  Status Prepare(const Convolution& c, const std::string& name, std::string* algorithm) {
-    std::shared_ptr<const PreparedConvolution> prepared;
-    const Status status = backend_->Prepare(c, name, options_, &prepared);
-    if (status.ok()) *algorithm = prepared->algorithm();
-    return status;
-  }
 };
 
 INSTANTIATE_TEST_SUITE_P(Devices, CudnnSweepTest, testing::Values("h200", "a100", "t4"),
@@ -115,16 +108,17 @@ TEST_P(CudnnSweepTest, EveryConvolutionHasAPlanOrIsKnownToHaveNone) {
     for (const bool allow_tf32 : {true, false}) {
       if (!allow_tf32 && c.dtype != DataType::kFloat) continue;
       options_.allow_tf32 = allow_tf32;
-      std::string algorithm, again;
-      const Status status = Prepare(c, "", &algorithm);
+      std::shared_ptr<const PreparedConvolution> chosen, again;
+      const Status status = backend_->Prepare(c, "", options_, &chosen);
       EXPECT_EQ(status.ok(), !HasNoEngine(c, GetParam())) << ToString(c) << status.message();
       if (!status.ok()) {
         EXPECT_EQ(status.code(), StatusCode::kUnsupported);
         ++counts["none"];
         continue;
       }
-      EXPECT_TRUE(IsOk(Prepare(c, algorithm, &again))) << ToString(c);
-      EXPECT_EQ(algorithm, again) << ToString(c);
+      const std::string algorithm = chosen->algorithm();
+      ASSERT_TRUE(IsOk(backend_->Prepare(c, algorithm, options_, &again))) << ToString(c);
+      EXPECT_EQ(again->algorithm(), algorithm) << ToString(c);
       ++counts[ToString(Parsed(algorithm).formulation.value_or(Formulation()))];
     }
   }
@@ -132,34 +126,6 @@ TEST_P(CudnnSweepTest, EveryConvolutionHasAPlanOrIsKnownToHaveNone) {
   std::cout << "sweep: " << GetParam() << " chosen";
   for (const auto& [form, count] : counts) std::cout << "  " << form << " " << count;
   std::cout << "\n";
-}
-
-// What cuDNN lists without compiling it may refuse when it compiles, with a reason.
-TEST_P(CudnnSweepTest, EveryListedNameIsTakenOrRefusedWithAReason) {
-  std::map<std::string, int> counts;
-  std::vector<DataType> dtypes = {DataType::kHalf};
-  if (IsWhole()) dtypes = {DataType::kFloat, DataType::kHalf, DataType::kDouble};
-  for (const Convolution& c : WithEveryKindAndLayout({MakeOf(SweepGeometries()[0], 2)}, dtypes)) {
-    Names names = List(c, IsWhole() ? AlgorithmScope::kAll : AlgorithmScope::kHeuristic);
-    if (!IsWhole() && names.size() > 20) names.resize(20);
-    for (const std::string& name : names) {
-      // The stand-in refuses none of the legacy API's.
-      if (!std::holds_alternative<EngineTag>(Parsed(name).tag)) continue;
-      std::string algorithm, again;
-      const Status status = Prepare(c, name, &algorithm);
-      ++counts[status.ok() ? "taken" : "refused"];
-      if (!status.ok()) {
-        EXPECT_TRUE(IsError(status, StatusCode::kUnsupported, {"cuDNN cannot run"})) << name;
-        continue;
-      }
-      EXPECT_TRUE(IsOk(Prepare(c, algorithm, &again))) << algorithm;
-      EXPECT_EQ(again, algorithm);
-    }
-  }
-  EXPECT_GT(counts["taken"], counts["refused"]);
-  if (!IsWhole()) return;
-  std::cout << "sweep: " << GetParam() << " listed  taken " << counts["taken"] << "  refused "
-            << counts["refused"] << "\n";
 }
 
 }  // namespace

@@ -160,13 +160,6 @@ CUcontext FakeCudaMakeContext() {
   return PrimaryContext(AllDevices().primary_contexts.size());
 }
 
-CUcontext FakeCudaMakeSecondContext(CUcontext context) {
-  auto* made = new CUctx_st();
-  made->device = context->device;
-  made->primary = context->primary;
-  return made;
-}
-
 CUstream FakeCudaMakeStream(CUcontext context) { return new CUstream_st(context, false, 0); }
 
 void FakeCudaEnqueue(CUstream stream, std::function<void()> work) {
@@ -298,13 +291,11 @@ CUresult CUDAAPI cuEventCreate(CUevent* event, unsigned int flags) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   *event = new CUevent_st(FakeCudaCurrentContext(), flags == CU_EVENT_DEFAULT);
-  ++FakeCudaCounts().live_events;
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuEventDestroy(CUevent event) {
   if (FakeCudaCurrentContext() != event->context) return CUDA_ERROR_INVALID_CONTEXT;
-  --FakeCudaCounts().live_events;
   delete event;
   return CUDA_SUCCESS;
 }
@@ -476,8 +467,6 @@ CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_
   return CUDA_SUCCESS;
 }
 
-#if CUDA_VERSION >= 12050 && !defined(FAKE_CUDA_WITHOUT_GREEN_CONTEXTS)
-
 // What a resource says about itself, in the bytes that are CUDA's own.
 struct ResourceSms {
   int split;  // 0 for a whole device
@@ -586,8 +575,6 @@ CUresult CUDAAPI cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green, unsi
   if (FakeCudaCurrentContext() != green->context.primary) return CUDA_ERROR_INVALID_CONTEXT;
   return MakeLaneStream(&green->context, flags, priority, stream);
 }
-
-#endif
 
 }  // extern "C"
 

@@ -20,23 +20,14 @@ namespace tf_interop {
 // The primary context of a new device. Contexts live until the process ends, but for green ones.
 CUcontext FakeCudaMakeContext();
 
-// Another context of the device of `context`.
-CUcontext FakeCudaMakeSecondContext(CUcontext context);
-
-// A stream of `context`, for the role of the caller's stream.
+// For the role of the caller's stream.
 CUstream FakeCudaMakeStream(CUcontext context);
-
-// Puts `work` at the end of the stream's queue.
 void FakeCudaEnqueue(CUstream stream, std::function<void()> work);
-
-// Waits until the stream has done all that it has been given.
 void FakeCudaSynchronize(CUstream stream);
-
-// The context that is current on this thread, or null.
-CUcontext FakeCudaCurrentContext();
-
-// The priority that the stream was made with.
 int FakeCudaPriorityOf(CUstream stream);
+
+// Null where none is current on this thread.
+CUcontext FakeCudaCurrentContext();
 
 // How many copies of rows (cuMemcpy2DAsync) the stream has been given.
 int FakeCudaRowCopiesOn(CUstream stream);
@@ -65,7 +56,7 @@ std::atomic<int>& FakeCudaLiveAllocations();
 
 struct FakeCudaObjects {
   // Made and not destroyed, but for the streams of callers.
-  std::atomic<int> live_green_contexts{0}, live_streams{0}, live_events{0};
+  std::atomic<int> live_green_contexts{0}, live_streams{0};
   // How many more can be made before memory is out.
   std::atomic<int> green_contexts_left{1 << 30}, streams_left{1 << 30};
 };

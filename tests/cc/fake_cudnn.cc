@@ -21,7 +21,6 @@
 
 #include "tests/cc/fake_cuda.h"
 #include "tests/cc/fake_cudnn_compute.h"
-#include "tests/cc/fake_cudnn_graph.h"
 
 namespace tf_interop {
 namespace {

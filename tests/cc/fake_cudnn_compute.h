@@ -1,5 +1,5 @@
-// What the parts of the stand-in for libcudnn share: the real library, failing as it does, and
-// convolutions on strided tensors.
+// What the parts of the stand-in for libcudnn share: the real library, failing as it does, what
+// descriptors were told, and convolutions on strided tensors.
 #ifndef TF_INTEROP_TESTS_CC_FAKE_CUDNN_COMPUTE_H_
 #define TF_INTEROP_TESTS_CC_FAKE_CUDNN_COMPUTE_H_
 
@@ -8,7 +8,10 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <iterator>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -128,6 +131,44 @@ std::array<int64_t, 3> WithDepth(const Values& values, int64_t depth) {
 // Computes the tensor that `kind` says from the other two, by the definition.
 void ComputeConvolution(TensorValues* image, TensorValues* filter, TensorValues* output,
                         const Spacing& spacing, ConvolutionKind kind);
+
+struct Recorded;
+using RecordedPtr = std::shared_ptr<Recorded>;
+
+// What a descriptor was told. Descriptors that it was given are shared, so that destroying them
+// later changes nothing.
+struct Recorded {
+  cudnnBackendDescriptorType_t type;
+  std::map<int, std::vector<char>> values;        // by attribute, but for descriptors
+  std::map<int, std::vector<RecordedPtr>> parts;  // descriptors by attribute
+  RecordedPtr graph;  // the operation graph that an engine, configuration or plan is for
+  std::atomic<bool> in_use{false};
+
+  explicit Recorded(cudnnBackendDescriptorType_t type) : type(type) {}
+
+  template <typename T>
+  std::vector<T> All(int name) const {
+    const auto found = values.find(name);
+    if (found == values.end()) return {};
+    std::vector<T> all(found->second.size() / sizeof(T));
+    std::memcpy(static_cast<void*>(all.data()), found->second.data(), all.size() * sizeof(T));
+    return all;
+  }
+
+  template <typename T>
+  T One(int name, T otherwise = T()) const {
+    const std::vector<T> all = All<T>(name);
+    return all.empty() ? otherwise : all[0];
+  }
+
+  const Recorded* Part(int name) const {
+    const auto found = parts.find(name);
+    return found == parts.end() ? nullptr : found->second[0].get();
+  }
+};
+
+// Computes what an operation graph says, on the memory bound to its tensors by their ids.
+void RunGraph(const Recorded& graph, const std::map<int64_t, void*>& bound);
 
 }  // namespace tf_interop
 

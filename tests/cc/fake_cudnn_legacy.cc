@@ -1,5 +1,4 @@
-// The legacy API for convolutions in the stand-in for libcudnn. A stand-in is also built without
-// this file, for a cuDNN that lacks that API.
+// The legacy API for convolutions in the stand-in for libcudnn.
 #pragma GCC visibility push(default)
 
 #include <cudnn.h>

@@ -26,13 +26,6 @@ size_t Sum(const std::vector<size_t>& bytes) {
 // What one convolution needs in its workspace.
 size_t OfOne() { return MakeConvolution().result_elements() * sizeof(double); }
 
-TEST(LadderTest, TheTableIsInTheOrderOfTheRungsAndEndsWithStock) {
-  for (size_t i = 0; i < std::size(kLadder); ++i) {
-    EXPECT_EQ(static_cast<size_t>(kLadder[i].rung), i);
-  }
-  EXPECT_EQ(std::rbegin(kLadder)->rung, Rung::kStock);
-}
-
 // How a stage went down for memory.
 struct Descent {
   Status status;
@@ -121,12 +114,6 @@ TEST(LadderTest, TakesTheFirstRungWhoseWorkspacesCanBeHadAndGivesTheRightNumbers
     caller->Synchronize();
     problem.ExpectCorrect();
   }
-}
-
-TEST(LadderTest, LanesAreHalvedDownToTwo) {
-  HostBackend backend;
-  EXPECT_EQ(Descend(&backend, Lanes(16), 2 * OfOne()).asked,
-            (std::vector<size_t>{8 * OfOne(), 4 * OfOne(), 2 * OfOne()}));
 }
 
 // Needs workspace even where it is asked for the least, as cuDNN does for transposed filters.

@@ -2,12 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
-
-#include "tests/cc/threads.h"
 
 namespace tf_interop {
 namespace {
@@ -45,18 +42,6 @@ TEST(LruCacheTest, ForgetsWhatWasNotUsedForTheLongestTime) {
   for (const int i : {4, 5, 6}) cache.Insert({i}, Value(i));
   EXPECT_EQ(Found(&cache, {0}), -1);
   EXPECT_EQ(*used, 0) << "who was given one keeps it";
-}
-
-TEST(LruCacheTest, ThreadsShareIt) {
-  Cache cache(4);
-  std::atomic<int> wrong{0};
-  InThreads(2, [&](int) {
-    for (int i = 0; i < 20000; ++i) {
-      const auto found = cache.Find({i % 6, 5});
-      wrong += *(found ? *found : cache.Insert({i % 6, 5}, Value(i % 6))) != i % 6;
-    }
-  });
-  EXPECT_EQ(wrong, 0);
 }
 
 }  // namespace

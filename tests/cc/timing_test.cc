@@ -559,12 +559,11 @@ TEST_F(TimingTest, AnAlgorithmForTheWiderConvolutionAloneCanBeMeasured) {
 
 TEST_F(TimingTest, AStageThatCannotRunAsPinnedIsAFailureWithItsReason) {
   const Stage one = StageOfLanes(1, c_), two = StageOfLanes(2, c_);
-  Stage misfits = Merging(""), algorithms = Merging(""), pin = two, nowhere = one, empty = one;
+  Stage misfits = Merging(""), algorithms = Merging(""), pin = two, empty = one;
   misfits.steps[1].convolution.filter_width = 1;
   CompleteSame(&misfits.steps[1].convolution);
   algorithms.steps[1].algorithm = "DIRECT";
   pin.steps[1].algorithm = "FFT";
-  nowhere.lanes.emplace_back();
   empty.steps[0].convolution.batch = 0;
   const auto unsupported = StatusCode::kUnsupported, invalid = StatusCode::kInvalidArgument;
   const struct {
@@ -579,7 +578,6 @@ TEST_F(TimingTest, AStageThatCannotRunAsPinnedIsAFailureWithItsReason) {
       {{pin, {}}, unsupported, "'b' with algorithm FFT"},
       {{two, {"", "FFT"}}, unsupported, "'b' with algorithm FFT"},
       {{}, invalid, "got none"},
-      {{nowhere, {}}, invalid, "lane 1"},
       {{empty, {}}, invalid, "compute"},
       {{one, {"DIRECT", "DIRECT"}}, invalid, "got 2"},
   };

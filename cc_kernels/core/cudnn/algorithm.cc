@@ -180,16 +180,13 @@ Convolution FormulatedConvolution(const Convolution& convolution, const Formulat
   return formulated;
 }
 
-Convolution WithoutEpilogue(const Convolution& convolution) {
-  Convolution plain = convolution;
-  plain.has_bias = false;
-  plain.activation = Activation::kNone;
-  return plain;
-}
-
 Convolution ExecutedConvolution(const Convolution& convolution, const Formulation& formulation) {
-  const Convolution formulated = FormulatedConvolution(convolution, formulation);
-  return formulation.splits_epilogue ? WithoutEpilogue(formulated) : formulated;
+  Convolution executed = FormulatedConvolution(convolution, formulation);
+  if (formulation.splits_epilogue) {
+    executed.has_bias = false;
+    executed.activation = Activation::kNone;
+  }
+  return executed;
 }
 
 }  // namespace tf_interop

@@ -94,8 +94,6 @@ bool HasAsymmetricPadding(const Convolution& convolution);
 // not.
 Convolution FormulatedConvolution(const Convolution& convolution, const Formulation& formulation);
 
-Convolution WithoutEpilogue(const Convolution& convolution);
-
 // What the convolution's own executable computes, which is without the epilogue where that is split
 // off.
 Convolution ExecutedConvolution(const Convolution& convolution, const Formulation& formulation);

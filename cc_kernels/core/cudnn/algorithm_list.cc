@@ -93,7 +93,6 @@ class AlgorithmLister {
   }
 
   void AddLegacy() {
-    if (!library_.CheckHasLegacyApi().ok()) return;
     for (const Formulation& formulation : formulations_) {
       if (!CheckLegacyForm(ExecutedConvolution(convolution_, formulation)).ok()) continue;
       for (const std::string& name : LegacyNamesOf(convolution_.kind)) {

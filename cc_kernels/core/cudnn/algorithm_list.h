@@ -24,17 +24,13 @@ namespace tf_interop {
 //   kKnobs      these, then every engine with one knob moved, in every formulation; of a knob with
 //               many values, 16 from the smallest to the largest.
 //
-// Every formulation is listed because each is an alternative that can win: engines for NCHW are
-// others than those for NHWC, few of them take unequal paddings, and few fuse an epilogue.
+// Every formulation is an alternative that can win: engines for NCHW are others than those for
+// NHWC, few of them take unequal paddings, and few fuse an epilogue.
 //
-// Nothing is compiled but epilogues: a formulation that splits one off is listed only where it has
-// a plan. What cuDNN refuses before it compiles is left out: most of the 70 or so engines that it
-// counts are for other graphs or GPUs, and it gives no reason. What it refuses when it compiles is
-// for Prepare to say. Without `allow_tf32`, engines that reduce the precision of a float
-// convolution are left out. SM-count targets are not listed: any engine may be asked for one.
-//
-// A name without a formulation means the first one that works, so that Prepare may answer it with
-// the algorithm that stands in the list under its full name too.
+// Nothing is compiled but epilogues, which are split off only where they have a plan. What cuDNN
+// refuses before it compiles is left out: most of the 70 or so engines that it counts are for other
+// graphs or GPUs. Without `allow_tf32`, engines that reduce the precision of a float convolution
+// are left out.
 //
 // Returns kUnsupported, with a reason, where there is nothing to list; kResourceExhausted where
 // memory was missing, because the list would be shorter than the truth. The context of `handle`

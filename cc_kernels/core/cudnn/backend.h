@@ -1,18 +1,12 @@
 // The backend for NVIDIA GPUs: CUDA streams through libcuda, convolutions through libcudnn, both
 // opened when the first backend is asked for.
 //
-// Ownership: backends and their stream groups live until the process ends, and so do the plans that
-// were used last, up to a limit. cuDNN's plans and handles cannot be freed safely while the process
-// exits, because CUDA may be gone by then.
+// Backends and their stream groups live until the process ends, and so do the plans that were used
+// last, up to a limit: CUDA may be gone by the time that the process exits. Everything here is
+// thread-safe. Calls may come with any CUDA context current, or none; it is left as it was.
 //
-// Thread-safety: everything here may be called from several threads at once. There are never more
-// stream groups of one kind than were out at the same time at some point, and few cuDNN handles
-// (handle_pool.h), the first of which is made with the backend. Calls may come with any CUDA
-// context current, or none; it is left as it was.
-//
-// Lanes that ask for SMs of their own get streams of green contexts (see sm_partition.h). Such a
-// context is made for each list of counts that is asked for, once, and shared by all stages that
-// ask for the same.
+// Lanes that ask for SMs of their own get streams of green contexts (sm_partition.h), which are
+// made once for each list of counts.
 #ifndef TF_INTEROP_CORE_CUDNN_BACKEND_H_
 #define TF_INTEROP_CORE_CUDNN_BACKEND_H_
 

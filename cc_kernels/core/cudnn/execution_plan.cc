@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -24,12 +25,15 @@ Status ReadEngine(const CudnnLibrary& library, const BackendDescriptor& config,
   return config.GetDescriptor(CUDNN_ATTR_ENGINECFG_ENGINE, engine);
 }
 
-Status ReadNotes(const CudnnLibrary& library, const BackendDescriptor& config,
-                 std::vector<cudnnBackendNumericalNote_t>* notes) {
+// Whether the engine of a configuration has one of `asked`.
+Status HasNote(const CudnnLibrary& library, const BackendDescriptor& config,
+               std::initializer_list<cudnnBackendNumericalNote_t> asked, bool* has) {
   BackendDescriptor engine;
   TF_INTEROP_RETURN_IF_ERROR(ReadEngine(library, config, &engine));
-  notes->resize(kMostNotes);
-  return engine.GetArray(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, notes);
+  std::vector<cudnnBackendNumericalNote_t> notes(kMostNotes);
+  TF_INTEROP_RETURN_IF_ERROR(engine.GetArray(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, &notes));
+  *has = std::find_first_of(notes.begin(), notes.end(), asked.begin(), asked.end()) != notes.end();
+  return Status::Ok();
 }
 
 Status MakeEngine(const CudnnLibrary& library, const OperationGraph& graph, const EngineTag& tag,
@@ -63,9 +67,10 @@ Status CheckNotes(const CudnnLibrary& library, const BackendDescriptor& config,
     if (reduces_precision) return RefuseReducedPrecision();
   }
   if (!request.requires_determinism) return Status::Ok();
-  bool is_deterministic = false;
-  TF_INTEROP_RETURN_IF_ERROR(ReadIsDeterministic(library, config, &is_deterministic));
-  return CheckDeterminism(is_deterministic, request);
+  bool is_nondeterministic = false;
+  TF_INTEROP_RETURN_IF_ERROR(
+      HasNote(library, config, {CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC}, &is_nondeterministic));
+  return CheckDeterminism(!is_nondeterministic, request);
 }
 
 // It owns the graph it runs. The handle it was made with must stay alive.
@@ -186,54 +191,18 @@ Status TryConfig(const CudnnLibrary& library, cudnnHandle_t handle,
   return Status::Ok();
 }
 
-// Why no proposal was taken: the first reason of the worst kind stands for all.
-class Refusals {
- public:
-  void Add(const Status& status) {
-    ++count_;
-    if (first_.ok() || (first_.code() != StatusCode::kResourceExhausted &&
-                        status.code() == StatusCode::kResourceExhausted)) {
-      first_ = status;
-    }
-  }
-
-  Status ToStatus() const {
-    if (count_ == 0) return Unsupported("cuDNN proposes no engine.");
-    const StatusCode code = first_.code() == StatusCode::kResourceExhausted
-                                ? StatusCode::kResourceExhausted
-                                : StatusCode::kUnsupported;
-    return Status(code, "None of " + std::to_string(count_) +
-                            " proposals of cuDNN can be used, for example: " + first_.message());
-  }
-
- private:
-  Status first_;
-  int count_ = 0;
-};
-
-// What of `pinned` the plan does not have, or nothing. Knobs that the pin does not name are the
-// engine's own business.
-std::string DifferencesOf(const EngineTag& pinned, const EngineTag& built) {
-  if (pinned.index != built.index) {
-    return "the engine is " + std::to_string(built.index) + " in place of " +
-           std::to_string(pinned.index);
-  }
-  std::string differences;
-  for (const auto& [type, value] : pinned.knobs) {
-    const auto found = built.knobs.find(type);
-    if (found != built.knobs.end() && found->second == value) continue;
-    differences += (differences.empty() ? "knob " : ", knob ") + std::to_string(type) + " is " +
-                   (found == built.knobs.end() ? "not there" : std::to_string(found->second)) +
-                   " in place of " + std::to_string(value);
-  }
-  return differences;
-}
-
+// Knobs that the pin does not name are the engine's own business.
 Status CheckTaken(const EngineTag& pinned, const EngineTag& built) {
-  const std::string differences = DifferencesOf(pinned, built);
-  if (differences.empty()) return Status::Ok();
+  const auto is_built = [&](const auto& knob) {
+    const auto found = built.knobs.find(knob.first);
+    return found != built.knobs.end() && found->second == knob.second;
+  };
+  if (pinned.index == built.index &&
+      std::all_of(pinned.knobs.begin(), pinned.knobs.end(), is_built)) {
+    return Status::Ok();
+  }
   return Unsupported("Expected cuDNN to take '" + ToString(pinned) + "', got '" + ToString(built) +
-                     "': " + differences + ". Profile this device and cuDNN version anew.");
+                     "'. Profile this device and cuDNN version anew.");
 }
 
 }  // namespace
@@ -323,23 +292,9 @@ Status ReadTag(const CudnnLibrary& library, const BackendDescriptor& config, Eng
 
 Status ReadReducesPrecision(const CudnnLibrary& library, const BackendDescriptor& config,
                             bool* reduces_precision) {
-  std::vector<cudnnBackendNumericalNote_t> notes;
-  TF_INTEROP_RETURN_IF_ERROR(ReadNotes(library, config, &notes));
-  *reduces_precision =
-      std::any_of(notes.begin(), notes.end(), [](cudnnBackendNumericalNote_t note) {
-        return note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE ||
-               note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;
-      });
-  return Status::Ok();
-}
-
-Status ReadIsDeterministic(const CudnnLibrary& library, const BackendDescriptor& config,
-                           bool* is_deterministic) {
-  std::vector<cudnnBackendNumericalNote_t> notes;
-  TF_INTEROP_RETURN_IF_ERROR(ReadNotes(library, config, &notes));
-  *is_deterministic =
-      std::find(notes.begin(), notes.end(), CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) == notes.end();
-  return Status::Ok();
+  return HasNote(library, config,
+                 {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS},
+                 reduces_precision);
 }
 
 Status CountEngines(const OperationGraph& graph, int64_t* count) {
@@ -375,13 +330,19 @@ Status ChoosePlan(const CudnnLibrary& library, cudnnHandle_t handle,
                   const std::shared_ptr<const OperationGraph>& graph,
                   const std::vector<cudnnBackendHeurMode_t>& heuristics,
                   const ExecutableRequest& request, std::shared_ptr<const Executable>* plan) {
-  Refusals refusals;
+  // Of the refusals, the first of the worst kind.
+  Status refusal = Unsupported("cuDNN proposes no engine.");
+  int refusals = 0;
+  const auto refuse = [&](const Status& status) {
+    const bool is_worse = IsLasting(refusal) && !IsLasting(status);
+    if (refusals++ == 0 || is_worse) refusal = status;
+  };
   std::unique_ptr<const ExecutionPlan> least;
   for (const cudnnBackendHeurMode_t heuristic : heuristics) {
     std::vector<BackendDescriptor> configs;
     const Status proposed = ProposeConfigs(library, *graph, heuristic, &configs);
     if (!proposed.ok()) {
-      refusals.Add(proposed);
+      refuse(proposed);
       continue;
     }
     for (BackendDescriptor& config : configs) {
@@ -389,7 +350,7 @@ Status ChoosePlan(const CudnnLibrary& library, cudnnHandle_t handle,
       const Status tried =
           TryConfig(library, handle, graph, std::move(config), request, &candidate);
       if (!tried.ok()) {
-        refusals.Add(tried);
+        refuse(tried);
         continue;
       }
       if (!least || candidate->workspace_bytes() < least->workspace_bytes()) {
@@ -401,7 +362,11 @@ Status ChoosePlan(const CudnnLibrary& library, cudnnHandle_t handle,
       }
     }
   }
-  if (!least) return refusals.ToStatus();
+  if (!least) {
+    return Status(IsLasting(refusal) ? StatusCode::kUnsupported : refusal.code(),
+                  "None of " + std::to_string(refusals) +
+                      " proposals of cuDNN can be used, for example: " + refusal.message());
+  }
   *plan = std::move(least);
   return Status::Ok();
 }

@@ -46,10 +46,8 @@ class TensorBindings {
   size_t size_ = 0;
 };
 
-// Runs on bound tensors, with a workspace. Immutable and thread-safe: it may be executed with any
-// handle of the device that it was made for.
-//
-// There are two kinds: plans of operation graphs, and calls of the legacy API.
+// A plan of an operation graph, or a call of the legacy API. Immutable and thread-safe: it may be
+// executed with any handle of the device that it was made for.
 class Executable {
  public:
   virtual ~Executable() = default;
@@ -107,10 +105,6 @@ Status ReadTag(const CudnnLibrary& library, const BackendDescriptor& config, Eng
 // means TF32 or less.
 Status ReadReducesPrecision(const CudnnLibrary& library, const BackendDescriptor& config,
                             bool* reduces_precision);
-
-// Whether the engine gives the same bits every time: it does where it does not say otherwise.
-Status ReadIsDeterministic(const CudnnLibrary& library, const BackendDescriptor& config,
-                           bool* is_deterministic);
 
 // Engines have the indices from 0 up to this one. Most of them are made for other graphs or GPUs.
 Status CountEngines(const OperationGraph& graph, int64_t* count);

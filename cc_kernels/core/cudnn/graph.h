@@ -39,13 +39,7 @@ TF_INTEROP_ATTRIBUTE_TYPE(cudnnPointwiseMode_t, CUDNN_TYPE_POINTWISE_MODE);
 TF_INTEROP_ATTRIBUTE_TYPE(cudnnBackendNumericalNote_t, CUDNN_TYPE_NUMERICAL_NOTE);
 #undef TF_INTEROP_ATTRIBUTE_TYPE
 
-// Move-only. Set calls record the first failure, which Finalize returns, so that a descriptor
-// reads as a list of attributes:
-//
-//   BackendDescriptor tensor(library, CUDNN_BACKEND_TENSOR_DESCRIPTOR, "tensor");
-//   tensor.Set(CUDNN_ATTR_TENSOR_UNIQUE_ID, id);
-//   tensor.SetArray(CUDNN_ATTR_TENSOR_DIMENSIONS, dims);
-//   TF_INTEROP_RETURN_IF_ERROR(tensor.Finalize());
+// Move-only. Set calls record the first failure, which Finalize returns.
 class BackendDescriptor {
  public:
   BackendDescriptor() = default;
@@ -213,10 +207,8 @@ struct OperationGraph {
   BackendDescriptor graph;
 };
 
-// The convolution, with bias and activation fused where it has them. Reads and writes the tensors
-// image, filter and output, which of them is the result being the convolution's kind, and bias.
-// The layout of the filter is that of FilterGeometry. Sums and activations are computed in float,
-// as what stays inside the graph is, or all in double where the tensors are double.
+// The convolution, with bias and activation fused where it has them. The layout of the filter is
+// that of FilterGeometry. Sums and activations are computed in float, or in double of double.
 Status BuildConvolutionGraph(const CudnnLibrary& library, cudnnHandle_t handle,
                              const Convolution& convolution, OperationGraph* graph);
 

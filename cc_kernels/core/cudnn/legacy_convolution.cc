@@ -14,29 +14,6 @@
 namespace tf_interop {
 namespace {
 
-// LegacyNamesOf lists names at the values of their enumerators.
-static_assert(CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM == 0);
-static_assert(CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM == 1);
-static_assert(CUDNN_CONVOLUTION_FWD_ALGO_GEMM == 2);
-static_assert(CUDNN_CONVOLUTION_FWD_ALGO_DIRECT == 3);
-static_assert(CUDNN_CONVOLUTION_FWD_ALGO_FFT == 4);
-static_assert(CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING == 5);
-static_assert(CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD == 6);
-static_assert(CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED == 7);
-static_assert(CUDNN_CONVOLUTION_BWD_DATA_ALGO_0 == 0);
-static_assert(CUDNN_CONVOLUTION_BWD_DATA_ALGO_1 == 1);
-static_assert(CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT == 2);
-static_assert(CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT_TILING == 3);
-static_assert(CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD == 4);
-static_assert(CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED == 5);
-static_assert(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 == 0);
-static_assert(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1 == 1);
-static_assert(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT == 2);
-static_assert(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3 == 3);
-static_assert(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD == 4);
-static_assert(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED == 5);
-static_assert(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING == 6);
-
 int AlgorithmOf(ConvolutionKind kind, const LegacyTag& tag) {
   const std::vector<std::string>& names = LegacyNamesOf(kind);
   return static_cast<int>(std::find(names.begin(), names.end(), tag.name) - names.begin());
@@ -231,8 +208,6 @@ Status MakeLegacyConvolution(const CudnnLibrary& library, cudnnHandle_t handle,
                              const Convolution& convolution, const LegacyTag& tag,
                              const ExecutableRequest& request,
                              std::shared_ptr<const Executable>* executable) {
-  TF_INTEROP_RETURN_IF_ERROR(library.CheckHasLegacyApi());
-  TF_INTEROP_RETURN_IF_ERROR(CheckLegacyKind(tag, convolution));
   TF_INTEROP_RETURN_IF_ERROR(CheckLegacyForm(convolution));
   TF_INTEROP_RETURN_IF_ERROR(
       AsRefusalOfPin(tag, CheckDeterminism(IsDeterministic(convolution.kind, tag), request)));

@@ -158,18 +158,11 @@ Status CudaDriver::Check(CUresult result, const char* call) const {
 }
 
 Status CudaDriver::CheckHasGreenContexts() const {
-#if CUDA_VERSION >= 12050
   if (missing_of_green_contexts.empty()) return Status::Ok();
   return Unsupported(
       "Expected a driver with green contexts, as those of CUDA 12.5 and newer are, '" +
       library.path() + "' lacks " + missing_of_green_contexts +
       ". Install a newer NVIDIA driver, or ask for no SM counts.");
-#else
-  return Unsupported("Expected a library built with the headers of CUDA 12.5 or newer, got " +
-                     std::to_string(CUDA_VERSION / 1000) + "." +
-                     std::to_string(CUDA_VERSION % 1000 / 10) +
-                     ", which have no green contexts. Build it anew, or ask for no SM counts.");
-#endif
 }
 
 Status EnterContext(const CudaDriver& driver, CUcontext context, CUcontext* outer) {
@@ -204,17 +197,7 @@ Status CudnnLibrary::Open(const std::string& path) {
                        library.path() +
                        "'. Install cuDNN 9, or set TF_INTEROP_LIBCUDNN to its path.");
   }
-  missing_of_legacy_api =
-      library.FindSome({TF_INTEROP_CUDNN_LEGACY_ENTRY_POINTS(TF_INTEROP_ENTRY_POINT)});
   return library.Find({TF_INTEROP_CUDNN_ENTRY_POINTS(TF_INTEROP_ENTRY_POINT)});
-}
-
-Status CudnnLibrary::CheckHasLegacyApi() const {
-  if (missing_of_legacy_api.empty()) return Status::Ok();
-  return Unsupported("Expected '" + missing_of_legacy_api + "' in '" + library.path() +
-                     "' (cuDNN " + version() +
-                     "), which is not there: algorithms of cuDNN's legacy API cannot run. Pin "
-                     "engines of its graph API.");
 }
 
 std::string CudnnLibrary::version() const { return CudnnVersionText(cudnnGetVersion()); }

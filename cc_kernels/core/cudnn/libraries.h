@@ -46,9 +46,8 @@ class DynamicLibrary {
 };
 
 // Where to look for a library: the path in the environment variable `override_variable` alone if
-// that is set, else `name` (found if already loaded, or on the loader's search path), then
-// `package_path` below every site-packages or dist-packages folder that a loaded library comes
-// from. The last is where pip puts NVIDIA's libraries, which the loader does not search.
+// that is set, else `name`, then `package_path` below every site-packages or dist-packages folder
+// that a loaded library comes from, which is where pip puts NVIDIA's libraries.
 std::vector<std::string> LibraryCandidates(const char* override_variable, const std::string& name,
                                            const std::string& package_path);
 
@@ -95,8 +94,7 @@ std::vector<std::string> LibraryCandidates(const char* override_variable, const 
   X(cuEventRecord)                      \
   X(cuMemsetD8Async)
 
-// What green contexts take. A driver may lack them; the headers have them all from 12.5 on.
-#if CUDA_VERSION >= 12050
+// What green contexts take; a driver may lack them.
 #define TF_INTEROP_CUDA_GREEN_CONTEXT_ENTRY_POINTS(X) \
   X(cuDeviceGetDevResource)                           \
   X(cuDevSmResourceSplitByCount)                      \
@@ -105,9 +103,6 @@ std::vector<std::string> LibraryCandidates(const char* override_variable, const 
   X(cuGreenCtxDestroy)                                \
   X(cuGreenCtxGetDevResource)                         \
   X(cuGreenCtxStreamCreate)
-#else
-#define TF_INTEROP_CUDA_GREEN_CONTEXT_ENTRY_POINTS(X)
-#endif
 
 // Immutable once open; thread-safe.
 struct CudaDriver {
@@ -136,9 +131,8 @@ Status EnterContext(const CudaDriver& driver, CUcontext context, CUcontext* oute
 void LeaveContext(const CudaDriver& driver, CUcontext outer);
 
 // Makes a CUDA context current on this thread for as long as it lives, whatever context the thread
-// has: the runner is called on TensorFlow's threads, which may have another device's or none.
-// Inside a scope of the same context it does nothing, which is what makes many calls in a row
-// cheap; whatever else runs inside a scope has to leave the thread's context as it was.
+// has. Inside a scope of the same context it does nothing, which makes many calls in a row cheap;
+// whatever else runs inside a scope has to leave the thread's context as it was.
 class ScopedContext {
  public:
   ScopedContext(const CudaDriver& driver, CUcontext context)
@@ -158,25 +152,22 @@ class ScopedContext {
   Status status_;
 };
 
-#define TF_INTEROP_CUDNN_ENTRY_POINTS(X) \
-  X(cudnnGetVersion)                     \
-  X(cudnnGetErrorString)                 \
-  X(cudnnGetLastErrorString)             \
-  X(cudnnCreate)                         \
-  X(cudnnSetStream)                      \
-  X(cudnnBackendCreateDescriptor)        \
-  X(cudnnBackendDestroyDescriptor)       \
-  X(cudnnBackendSetAttribute)            \
-  X(cudnnBackendGetAttribute)            \
-  X(cudnnBackendFinalize)                \
-  X(cudnnBackendExecute)                 \
-  X(cudnnCreateTensorDescriptor)         \
-  X(cudnnSetTensorNdDescriptor)          \
-  X(cudnnDestroyTensorDescriptor)        \
-  X(cudnnTransformTensor)
-
-// The legacy API for convolutions, which a future cuDNN may lack: it is deprecated since 9.0.
-#define TF_INTEROP_CUDNN_LEGACY_ENTRY_POINTS(X)     \
+#define TF_INTEROP_CUDNN_ENTRY_POINTS(X)            \
+  X(cudnnGetVersion)                                \
+  X(cudnnGetErrorString)                            \
+  X(cudnnGetLastErrorString)                        \
+  X(cudnnCreate)                                    \
+  X(cudnnSetStream)                                 \
+  X(cudnnBackendCreateDescriptor)                   \
+  X(cudnnBackendDestroyDescriptor)                  \
+  X(cudnnBackendSetAttribute)                       \
+  X(cudnnBackendGetAttribute)                       \
+  X(cudnnBackendFinalize)                           \
+  X(cudnnBackendExecute)                            \
+  X(cudnnCreateTensorDescriptor)                    \
+  X(cudnnSetTensorNdDescriptor)                     \
+  X(cudnnDestroyTensorDescriptor)                   \
+  X(cudnnTransformTensor)                           \
   X(cudnnCreateFilterDescriptor)                    \
   X(cudnnSetFilterNdDescriptor)                     \
   X(cudnnDestroyFilterDescriptor)                   \
@@ -209,15 +200,9 @@ struct CudnnLibrary {
   // `call` names what was called.
   Status Check(cudnnStatus_t status, std::string_view call) const;
 
-  // Ok where the legacy API for convolutions is there, else kUnsupported with the names of what is
-  // missing.
-  Status CheckHasLegacyApi() const;
-
   TF_INTEROP_CUDNN_ENTRY_POINTS(TF_INTEROP_DECLARE)
-  TF_INTEROP_CUDNN_LEGACY_ENTRY_POINTS(TF_INTEROP_DECLARE)  // any of these may stay null
 
   DynamicLibrary library;
-  std::string missing_of_legacy_api;
 };
 
 }  // namespace tf_interop

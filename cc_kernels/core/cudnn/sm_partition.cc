@@ -11,8 +11,6 @@
 
 namespace tf_interop {
 
-#if CUDA_VERSION >= 12050
-
 namespace {
 
 template <typename Count>
@@ -20,18 +18,6 @@ std::string Join(const std::vector<Count>& counts) {
   std::string text;
   for (Count count : counts) text += (text.empty() ? "" : ", ") + std::to_string(count);
   return "[" + text + "]";
-}
-
-// The device that `context`, which is current, is the primary context of.
-Status FindDevice(const CudaDriver& driver, CUcontext context, CUdevice* device) {
-  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver, cuCtxGetDevice, device));
-  CUcontext primary = nullptr;
-  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver, cuDevicePrimaryCtxRetain, &primary, *device));
-  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver, cuDevicePrimaryCtxRelease, *device));
-  if (primary == context) return Status::Ok();
-  return Unsupported(
-      "Expected lanes with SM counts in the device's primary context, got another one. Ask for no "
-      "SM counts.");
 }
 
 // All SMs of a device in the smallest groups that a green context can be made of, and those that
@@ -134,7 +120,7 @@ Status SmPartition::Create(const CudaDriver& driver, CUctx_st* context,
   ScopedContext scope(driver, context);
   TF_INTEROP_RETURN_IF_ERROR(scope.status());
   CUdevice device = 0;
-  TF_INTEROP_RETURN_IF_ERROR(FindDevice(driver, context, &device));
+  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver, cuCtxGetDevice, &device));
   SmGroups split;
   TF_INTEROP_RETURN_IF_ERROR(SplitDevice(driver, device, &split));
   std::vector<std::vector<CUdevResource>> shares;
@@ -154,18 +140,5 @@ Status SmPartition::Create(const CudaDriver& driver, CUctx_st* context,
   *partition = std::move(created);
   return Status::Ok();
 }
-
-#else  // the headers have no green contexts, and none is ever made
-
-GreenContext::~GreenContext() = default;
-
-Status GreenContext::CreateStream(int, CUstream_st**) { return driver_.CheckHasGreenContexts(); }
-
-Status SmPartition::Create(const CudaDriver& driver, CUctx_st*, const std::vector<int>&,
-                           std::unique_ptr<SmPartition>*) {
-  return driver.CheckHasGreenContexts();
-}
-
-#endif
 
 }  // namespace tf_interop

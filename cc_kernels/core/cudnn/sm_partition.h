@@ -1,19 +1,13 @@
 // The SMs of a device divided among the lanes of a stage, by CUDA's green contexts. This header
 // needs no header of CUDA's.
 //
-// What the documentation of CUDA's driver API (12.5 to 13.0, "Green Contexts") says, and what is
-// made of it:
-//   - Sizes are rounded up to a granularity that depends on the GPU (2 SMs on compute capability 7,
-//     4 or more in steps of 2 on 8, 8 on 9). It is read from the driver: the size of the groups of
-//     a split for one SM.
+// From CUDA's driver API (12.5 to 13.0, "Green Contexts"); none of it has been seen on a GPU yet:
+//   - Sizes are rounded up to a granularity that depends on the GPU: the size of the groups of a
+//     split for one SM.
 //   - What a split gives cannot be split again. So the device is split once, into as many of the
-//     smallest groups as there are, and a lane gets several of them: a descriptor may hold several
-//     results of one split.
-//   - A green context belongs to the device's primary context and shares its memory. Its streams
-//     take work while the primary context is current, as in PyTorch (torch.cuda.GreenContext), so
-//     the green context is never made current: events and cuDNN handles are those of the primary
-//     context.
-// None of it has been seen on a GPU yet.
+//     smallest groups as there are, and a lane gets several of them.
+//   - A green context shares the memory of the device's primary context. Its streams take work
+//     while the primary context is current, so it is never made current itself.
 #ifndef TF_INTEROP_CORE_CUDNN_SM_PARTITION_H_
 #define TF_INTEROP_CORE_CUDNN_SM_PARTITION_H_
 

@@ -91,10 +91,8 @@ struct CopyShape {
 // that differ, so that the copy is not needed.
 bool IsIdentity(const CopyShape& shape);
 
-// Immutable and thread-safe: descriptors are read only.
-//
-// cuDNN's documentation does not say that it copies tensors of five dimensions. Volumes are put as
-// four: their pixels stay together.
+// Immutable and thread-safe. cuDNN's documentation does not say that it copies tensors of five
+// dimensions, so volumes are put as four: their pixels stay together.
 class StridedCopy {
  public:
   // Returns kUnsupported for tensors that are too large for 32-bit indices.
