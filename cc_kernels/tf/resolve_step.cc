@@ -90,26 +90,17 @@ absl::Status ResolveSpatial(const StepProgram& step, const TensorShape& image,
 absl::Status ResolveChannels(const StepProgram& step, const TensorShape& filter,
                              int64_t image_channels, Convolution* c) {
   const int64_t filter_channels = filter.dim_size(step.spatial_rank);
-  if (image_channels < 1) {
-    return AtStep(step.name, "expected an image with at least 1 channel, got 0.");
-  }
-  if (step.depthwise) {
-    if (filter_channels != image_channels) {
-      return AtStep(step.name, absl::StrCat("expected a depthwise filter for ", image_channels,
-                                            " channels, got shape ", filter.DebugString(), "."));
-    }
-    c->group_count = image_channels;
-    c->output_channels = image_channels * filter.dim_size(step.spatial_rank + 1);
-  } else {
-    if (filter_channels < 1 || image_channels % filter_channels != 0) {
-      return AtStep(step.name, absl::StrCat("expected image channels ", image_channels,
-                                            " to be a multiple of the filter's, got shape ",
-                                            filter.DebugString(), "."));
-    }
-    c->group_count = image_channels / filter_channels;
-    c->output_channels = filter.dim_size(step.spatial_rank + 1);
+  const bool fits =
+      image_channels >= 1 && filter_channels >= 1 &&
+      (step.depthwise ? filter_channels == image_channels : image_channels % filter_channels == 0);
+  if (!fits) {
+    return AtStep(step.name, absl::StrCat("expected a filter for ", image_channels,
+                                          " channels, got shape ", filter.DebugString(), "."));
   }
   c->image_channels = image_channels;
+  c->group_count = step.depthwise ? image_channels : image_channels / filter_channels;
+  c->output_channels =
+      filter.dim_size(step.spatial_rank + 1) * (step.depthwise ? image_channels : 1);
   return absl::OkStatus();
 }
 

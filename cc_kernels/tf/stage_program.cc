@@ -136,18 +136,16 @@ absl::Status ParseOperand(const std::string& input, const StageTensors& tensors,
   };
   for (const auto& known : kSources) {
     absl::string_view text = input;
-    if (!absl::ConsumePrefix(&text, known.prefix)) continue;
-    Operand operand{known.source, 0};
-    if (!absl::SimpleAtoi(text, &operand.index) || operand.index >= known.count) {
-      return AtStep(step->name, absl::StrCat("expected an operand among the ", known.count, " of ",
-                                             known.prefix, ", got '", input, "'."));
+    size_t index = 0;
+    if (absl::ConsumePrefix(&text, known.prefix) && absl::SimpleAtoi(text, &index) &&
+        index < known.count) {
+      step->operands.push_back({known.source, index});
+      return absl::OkStatus();
     }
-    step->operands.push_back(operand);
-    return absl::OkStatus();
   }
-  return AtStep(step->name, absl::StrCat("expected operands inputs:<i>, sizes:<i> or steps:<i>, "
-                                         "got '",
-                                         input, "'."));
+  return AtStep(step->name, absl::StrCat("expected operands inputs:<i>, sizes:<i> or steps:<i> of ",
+                                         kSources[0].count, ", ", kSources[1].count, " and ",
+                                         kSources[2].count, ", got '", input, "'."));
 }
 
 absl::Status ParseOperands(const StageTensors& tensors, size_t operation_count, StepProgram* step) {
@@ -197,19 +195,17 @@ absl::Status ParseSpatial(const NodeDef& node, const char* attribute, const Step
   if (!tensorflow::TryGetNodeAttr(node, attribute, &values) || values.empty()) {
     return absl::OkStatus();  // dilations may be left out
   }
-  if (static_cast<int>(values.size()) != step.rank()) {
-    return AtStep(node.name(), absl::StrCat("expected ", step.rank(), " ", attribute, ", got [",
-                                            absl::StrJoin(values, ", "), "]."));
-  }
-  bool is_valid = values[0] == 1 && values[GetTensorFeatureDimIndex(step.rank(), step.format)] == 1;
-  for (int i = step.first_spatial(); i < 3; ++i) {
+  const auto rank = static_cast<size_t>(step.rank());
+  bool is_valid = values.size() == rank && values[0] == 1 &&
+                  values[GetTensorFeatureDimIndex(step.rank(), step.format)] == 1;
+  for (int i = step.first_spatial(); is_valid && i < 3; ++i) {
     spatial[i] = values[step.image_dimension(i)];
-    is_valid = is_valid && spatial[i] >= 1;
+    is_valid = spatial[i] >= 1;
   }
   if (is_valid) return absl::OkStatus();
-  return AtStep(node.name(), absl::StrCat("expected ", attribute,
-                                          " of 1 in batch and channels and at least 1 in the "
-                                          "spatial dimensions, got [",
+  return AtStep(node.name(), absl::StrCat("expected ", rank, " ", attribute,
+                                          ", 1 in batch and channels and at least 1 elsewhere, "
+                                          "got [",
                                           absl::StrJoin(values, ", "), "]."));
 }
 
