@@ -137,10 +137,12 @@ def check_rewrite(
     """
     after.topological_order()
     preserved = {name for name in nodes_to_preserve if name in before.index_of}
+    new_ops = (CONV_STAGE_OP, UNIT_OP)
+    old = {(before.names[index], op) for index, op in enumerate(before.ops) if op in new_ops}
     new_nodes = [
         _read(after, index)
         for index, op in enumerate(after.ops)
-        if op in (CONV_STAGE_OP, UNIT_OP) and not _has(before, after.names[index], op)
+        if op in new_ops and (after.names[index], op) not in old
     ]
     correspondence = _Correspondence(before, after, new_nodes, preserved)
     moved = correspondence.moved
@@ -164,11 +166,6 @@ def check_rewrite(
     readers = {reader for index in moved for reader in before.fanouts[index]}
     for index in sorted(readers - correspondence.steps.keys()):
         _check_reader(index, correspondence)
-
-
-def _has(view: GraphView, name: str, op: str) -> bool:
-    index = view.index_of.get(name)
-    return index is not None and view.ops[index] == op
 
 
 def _read(view: GraphView, index: int) -> _NewNode:

@@ -15,7 +15,7 @@ from tf_interop.graph.view import GraphView
 MOST_ELEMENTS = 4096
 """What a small result has at most: the channels of the widest layers."""
 
-_PARAMETER_OPS = frozenset({"Const", "ReadVariableOp"})
+PARAMETER_OPS = frozenset({"Const", "ReadVariableOp"})
 # What may be small though it reads what is not, or the reverse. Others are small where all that
 # they read is.
 _RESIZING_OPS = frozenset(
@@ -38,7 +38,7 @@ def find_small(view: GraphView, steps: Container[int], properties: GraphProperti
     small = [False] * len(view)
     for index in view.topological_order():
         op = view.ops[index]
-        if op in _PARAMETER_OPS:
+        if op in PARAMETER_OPS:
             small[index] = has_small_shape(index)
         elif index in steps:
             if op in _RESIZING_OPS:

@@ -27,13 +27,11 @@ from collections.abc import Collection, Iterable
 
 from tf_interop.graph.batchwise import CONVOLUTIONS, Operation
 from tf_interop.graph.properties import GraphProperties
-from tf_interop.graph.small_results import find_small
+from tf_interop.graph.small_results import PARAMETER_OPS, find_small
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.unit_ops import COMPANION_OPS
 from tf_interop.graph.units import ANCHOR_OPS, Unit, find_steps
 from tf_interop.graph.view import GraphView
-
-_PARAMETERS = frozenset({"Const", "ReadVariableOp"})
 
 
 def find_split_units(
@@ -161,7 +159,7 @@ class _Search:
         is_step = index in self._regions
         if index in self._companions and is_step and not self._members.isdisjoint(sources):
             self._members.add(index)
-        elif view.ops[index] in _PARAMETERS or (
+        elif view.ops[index] in PARAMETER_OPS or (
             is_step and sources and all(self._is_parameter[source] for source in sources)
         ):
             self._is_parameter[index] = True

@@ -17,6 +17,7 @@ from tf_interop.errors import GraphError
 from tf_interop.graph.properties import shape_of
 
 UNIT_OP = "TfInterop>Unit"
+_LISTS = ("constant_inputs", "batch_sizes", "split_inputs")
 
 Result = tuple[int, int]
 """An output of a step: the step's place in its unit, and the port."""
@@ -74,7 +75,7 @@ def encode_unit(unit: UnitNode) -> node_def_pb2.NodeDef:
     attributes["results"].list.s.extend(
         [result_operand(result).encode() for result in unit.results]
     )
-    for name in ("constant_inputs", "batch_sizes", "split_inputs"):
+    for name in _LISTS:
         attributes[name].list.SetInParent()
         attributes[name].list.i.extend(getattr(unit, name))
     shapes = [tf.TensorShape(shape).as_proto() for shape in unit.output_shapes]
@@ -101,10 +102,8 @@ def decode_unit(node: node_def_pb2.NodeDef) -> UnitNode:
             output_dtypes=tuple(attributes["Tout"].type),
             steps=tuple(map(node_def_pb2.NodeDef.FromString, attributes["steps"].s)),
             results=tuple((int(place), int(port)) for _, place, port in results),
-            constant_inputs=tuple(attributes["constant_inputs"].i),
-            batch_sizes=tuple(attributes["batch_sizes"].i),
-            split_inputs=tuple(attributes["split_inputs"].i),
             output_shapes=tuple(map(shape_of, attributes["output_shapes"].shape)),
+            **{name: tuple(attributes[name].i) for name in _LISTS},
         )
     except (KeyError, ValueError, DecodeError) as error:
         raise GraphError(

@@ -26,18 +26,12 @@ def parse_input(text: str) -> tuple[str, int]:
     Raises:
         GraphError: `text` is neither `name` nor `name:port` nor `^name`.
     """
-    if text.startswith("^"):
-        name, port = text[1:], CONTROL_PORT
-    else:
-        name, colon, digits = text.partition(":")
-        port = 0
-        if colon:
-            if not (digits.isascii() and digits.isdigit()):
-                raise GraphError(f"Expected an input 'name', 'name:port' or '^name', got '{text}'.")
-            port = int(digits)
-    if not name or ":" in name or "^" in name:
+    is_control = text.startswith("^")
+    name, colon, digits = text.removeprefix("^").partition(":")
+    is_port = digits.isascii() and digits.isdigit() and not is_control
+    if not name or "^" in name or (colon and not is_port):
         raise GraphError(f"Expected an input 'name', 'name:port' or '^name', got '{text}'.")
-    return name, port
+    return name, CONTROL_PORT if is_control else int(digits or 0)
 
 
 class GraphView:
