@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -248,26 +248,19 @@ class Parameters:
 
 def parameters_of(rank: int, padding: str) -> list[Parameters]:
     """All convolutions of `rank` spatial dimensions with that padding."""
-    return [
-        each
-        for op in CONVOLUTION_KINDS
-        if not op.startswith("_") and ("3D" in op) == (rank == 3)
-        for each in _parameters_of_op(op, rank, padding)
-        # TensorFlow refuses a filter that is larger than the padded image when it infers shapes.
-        if min(each.output) >= 1
-    ]
-
-
-def _parameters_of_op(op: str, rank: int, padding: str) -> Iterator[Parameters]:
-    for geometry, strides in itertools.product(GEOMETRIES[rank], STRIDES[rank]):
+    ops = [op for op in CONVOLUTION_KINDS if op[0] != "_" and ("3D" in op) == (rank == 3)]
+    found = []
+    for op, geometry, strides in itertools.product(ops, GEOMETRIES[rank], STRIDES[rank]):
+        usual = (op, geometry, padding, strides)
         if not op.startswith("Depthwise"):
-            for dilations, groups in itertools.product(DILATIONS[rank], GROUPS[rank]):
-                yield Parameters(op, geometry, padding, strides, dilations, groups)
+            others = itertools.product(DILATIONS[rank], GROUPS[rank])
+            found += [Parameters(*usual, dilations, groups) for dilations, groups in others]
         elif len(set(strides)) == 1:
             # Unequal strides and dilations TensorFlow's kernels refuse or ignore; so does the pass.
-            for multiplier in MULTIPLIERS:
-                ones = (1,) * rank
-                yield Parameters(op, geometry, padding, strides, ones, CHANNELS, multiplier)
+            ones = (1,) * rank
+            found += [Parameters(*usual, ones, CHANNELS, multiplier) for multiplier in MULTIPLIERS]
+    # TensorFlow refuses a filter that is larger than the padded image when it infers shapes.
+    return [each for each in found if min(each.output) >= 1]
 
 
 @dataclasses.dataclass(frozen=True)

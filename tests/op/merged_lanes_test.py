@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from convolution_cases import DTYPES, Case, digits
+from convolution_cases import DTYPES, Case, digits, to_layout
 from stage_program import (
     Document,
     arguments,
@@ -55,34 +55,27 @@ def run(conv_stage: Any, cases: list[Case], *lanes: Document) -> list[tf.Tensor]
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
 def test_gives_what_the_own_ops_give(conv_stage: Any, layout: str, dtype: tf.DType) -> None:
     cases = cases_of_one_image(layout, dtype)
+    fused = {"fused_ops": ["BiasAdd", "Relu"]}
+    biases = [digits([count], dtype, seed=7) for count in (6, 1, 9)]
+    with_bias = [
+        Case("_FusedConv2D", (*case.operands, bias), case.attributes | fused)
+        for case, bias in zip(cases, biases, strict=True)
+    ]
     with counted() as new:
         every = run(conv_stage, cases)
         some = run(conv_stage, cases, lane(0), lane(1, 2, merged=True))
+        fused_results = run(conv_stage, with_bias)
     assert new.fallbacks == {}
-    for case, *results in zip(cases, every, some, strict=True):
+    for case, bias, one, other, of_fused in zip(
+        cases, biases, every, some, fused_results, strict=True
+    ):
         image, filter_ = case.operands
         # Of NCHW and double a CPU has no kernel.
         nhwc = image if layout == "NHWC" else np.moveaxis(image, 1, -1)
-        expected = tf.nn.conv2d(nhwc, filter_, 1, "SAME").numpy()
-        for result in results:
-            np.testing.assert_array_equal(
-                result, expected if layout == "NHWC" else np.moveaxis(expected, -1, 1)
-            )
-
-
-def test_adds_each_bias(conv_stage: Any) -> None:
-    fused = {"strides": [1] * 4, "padding": "SAME", "fused_ops": ["BiasAdd", "Relu"]}
-    cases = [
-        Case("_FusedConv2D", (*case.operands, digits([count], seed=7)), fused)
-        for case, count in zip(cases_of_one_image(filters=(6, 2)), (6, 2), strict=True)
-    ]
-    with counted() as new:
-        results = run(conv_stage, cases)
-    assert new.fallbacks == {}
-    for case, result in zip(cases, results, strict=True):
-        image, filter_, bias = case.operands
-        expected = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(image, filter_, 1, "SAME"), bias))
-        np.testing.assert_array_equal(result, expected)
+        plain = tf.nn.conv2d(nhwc, filter_, 1, "SAME")
+        activated = tf.nn.relu(plain + bias)
+        for result, expected in ((one, plain), (other, plain), (of_fused, activated)):
+            np.testing.assert_array_equal(result, to_layout(expected.numpy(), layout))
 
 
 @pytest.mark.parametrize(
