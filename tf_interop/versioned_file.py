@@ -48,21 +48,11 @@ class VersionedFormat(Generic[T]):
         return {each.name: each.default for each in fields if each.name in ("format", "version")}
 
     def load(self, path: PathLike) -> T:
-        """Reads a file and checks everything it says; a field that nothing reads is an error.
-
-        Raises:
-            TfInteropError: of the class `error`, if there is no such file, or it is not whole, of
-                another format or version, or not legal. Says where in the file.
-        """
+        """Reads a file and checks everything it says; a field that nothing reads is an error."""
         return self._parse(read_file(path, self.noun, self.error), path)
 
     def save(self, value: T, path: PathLike) -> None:
-        """Writes a file that `load` reads back as an equal value; equal values give equal bytes.
-
-        Raises:
-            TfInteropError: of the class `error`, if the value is not legal or the file cannot be
-                written.
-        """
+        """Writes a file that `load` reads back as an equal value; equal values give equal bytes."""
         content = msgspec.json.encode(value, order="deterministic")
         # What will be read, not `value`: JSON has no infinity, for one.
         self._parse(content, path)
@@ -79,11 +69,7 @@ class VersionedFormat(Generic[T]):
         return schema
 
     def check_header(self, raw: object) -> None:
-        """Refuses a foreign file before its content is looked at: that would only say what differs.
-
-        Raises:
-            ValueError: it is of another format or version.
-        """
+        """Raises ValueError for another format or version, before the content is looked at."""
         if not isinstance(raw, dict):
             raise ValueError(f"Expected `object`, got `{type(raw).__name__}` at `$`")
         for name, expected in self.header.items():
@@ -142,9 +128,6 @@ def write_file(content: bytes, path: PathLike, noun: str, error_type: type[TfInt
 
     Another process may read it, and a crash may come, at any moment. What is no file, such as
     /dev/stdout, is written to as it is.
-
-    Raises:
-        TfInteropError: of the class `error_type`, if it cannot be written. Names the file.
     """
     target = pathlib.Path(path).resolve()
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")

@@ -86,11 +86,7 @@ def times_as_fast(benchmark: Benchmark, result: Result, *, to: str = "–") -> s
 
 
 def write_csv(benchmark: Benchmark, path: pathlib.Path) -> None:
-    """Writes a CSV file with a line for each variant of each case.
-
-    Raises:
-        BenchmarkError: the file cannot be written.
-    """
+    """Writes a CSV file with a line for each variant of each case."""
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, CSV_COLUMNS)
     writer.writeheader()

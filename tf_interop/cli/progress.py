@@ -81,19 +81,10 @@ def shown_status(text: str) -> Iterator[Callable[[str], None]]:
 def work_on_model(
     model: str, *, parameter: str = "MODEL", hint: str = ""
 ) -> Iterator[Callable[[str], None]]:
-    """Imports TensorFlow, and says on a terminal what is being done.
+    """Imports TensorFlow, and yields what to tell how far the work is.
 
-    Args:
-        model: what the user calls it.
-        parameter: what names it on the command line.
-        hint: what else to do where there is no TensorFlow.
-
-    Yields:
-        What to tell how far the work is.
-
-    Raises:
-        click.ClickException: there is no TensorFlow, or the model cannot be loaded or traced.
-            Its code is not that of tf_interop: no traceback, but where the fault is.
+    What the code of a model raises becomes a click.ClickException that says where the fault is,
+    without a traceback. `hint` is what else to do where there is no TensorFlow.
     """
     with shown_status("Importing TensorFlow") as say:
         try:

@@ -125,10 +125,7 @@ def run_module(module: str, timeout_seconds: float = _TIMEOUT_SECONDS) -> list[F
     findings = []
     running: str | None = "checks"
     for line in lines:
-        try:
-            value = msgspec.json.decode(line, type=Finding | str | None)
-        except msgspec.DecodeError:
-            continue  # a line that was only half written
+        value = msgspec.json.decode(line, type=Finding | str | None)
         if isinstance(value, Finding):
             findings.append(value)
         else:
