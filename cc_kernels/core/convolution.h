@@ -76,10 +76,8 @@ const char* ToString(Activation activation);
 // Bytes of one element.
 size_t SizeOf(DataType dtype);
 
-// Checks that sizes are consistent: a spatial rank of 2 has no depth, channels divide into groups,
-// strides and dilations are positive, pads are not negative, output sizes follow from image,
-// filter, strides, dilations and pads, and no product of sizes that anything here computes is
-// beyond 64 bits. Returns kInvalidArgument that names the field, what was expected and what came.
+// Checks that sizes are consistent and that no product of them is beyond 64 bits. Returns
+// kInvalidArgument that names the field, what was expected and what came.
 Status Validate(const Convolution& convolution);
 
 // The tensors of one convolution, in the order of the TensorFlow op that it stands for:

@@ -59,8 +59,8 @@ struct PreparedMerge {
 };
 
 // Merges `parts` and prepares the wider convolution with the algorithm that all `algorithms` name
-// (all empty: the backend's own choice). All workspace is within the limit. Returns kUnsupported
-// where the parts or their algorithms do not fit together, and what Backend::Prepare returns.
+// (all empty: the backend's own choice), within the limit. Returns kUnsupported where the parts or
+// their algorithms do not fit together, and what Backend::Prepare returns.
 Status PrepareMerge(Backend* backend, const std::vector<Convolution>& parts,
                     const std::vector<std::string>& algorithms, const PrepareOptions& options,
                     PreparedMerge* prepared);

@@ -90,8 +90,8 @@ class TransformedFilters {
                                                 Stream caller, const Allocate& allocate);
 
   // Has `get(may_wait)`, which says whether it got memory, get some for what a stage needs. It may
-  // wait for others to free theirs (TensorFlow's allocator does for seconds) only after the memory
-  // of the filters here has been given up; that is counted.
+  // wait for others to free theirs only after the filters here have been given up, which is
+  // counted.
   template <typename Get>
   bool GetMemory(const Get& get) {
     return GetWithoutWaiting(get) || get(/*may_wait=*/true);

@@ -35,21 +35,6 @@ TEST(HostBackendTest, ComputesEveryKindLayoutTypeAndEpilogue) {
   }
 }
 
-TEST(HostBackendTest, TakesTheAlgorithmWithoutAWorkspaceBelowTheLimit) {
-  HostBackend backend;
-  std::shared_ptr<const PreparedConvolution> prepared;
-  const Convolution c = MakeConvolution();
-  ASSERT_TRUE(IsOk(backend.Prepare(c, "", kAnyWorkspace, &prepared)));
-  EXPECT_EQ(prepared->algorithm(), "BUFFERED");
-  const size_t bytes = prepared->workspace_bytes();
-  ASSERT_TRUE(IsOk(backend.Prepare(c, "", {bytes - 1}, &prepared)));
-  EXPECT_EQ(prepared->algorithm(), "DIRECT");
-  EXPECT_TRUE(IsError(backend.Prepare(c, "BUFFERED", {bytes - 1}, &prepared),
-                      StatusCode::kUnsupported, {"BUFFERED", std::to_string(bytes)}));
-  EXPECT_TRUE(IsError(backend.Prepare(c, "FASTEST", kAnyWorkspace, &prepared),
-                      StatusCode::kInvalidArgument, {"FASTEST"}));
-}
-
 TEST(HostBackendTest, ReadsAFilterThatWasTransformedOnce) {
   HostBackend backend;
   for (const Convolution& c : WithEveryKindAndLayout({MakeConvolution()})) {

@@ -81,21 +81,17 @@ bool HasEpilogue(const Convolution& convolution);
 // no form for.
 Status CheckComputesSomething(const Convolution& convolution);
 
-// The formulations of `convolution`, in the order in which they are tried: plain, with a fused
-// epilogue where there is one; split; nchw; nchw and split. Those that would change nothing are
-// left out. Unequal paddings stay as they are in all of them: cuDNN's graph API takes what is
-// padded before and after apart from each other. Its legacy API does not, and its algorithms are
-// refused there.
+// The formulations of `convolution` in the order in which they are tried: plain, split, nchw, nchw
+// and split; without those that would change nothing. Unequal paddings stay as they are, which
+// cuDNN's legacy API refuses.
 std::vector<Formulation> FormulationsOf(const Convolution& convolution);
 
 bool HasAsymmetricPadding(const Convolution& convolution);
 
-// What remains after transposing: convolution and epilogue, whether they are split or
-// not.
+// What remains after transposing: convolution and epilogue.
 Convolution FormulatedConvolution(const Convolution& convolution, const Formulation& formulation);
 
-// What the convolution's own executable computes, which is without the epilogue where that is split
-// off.
+// Likewise, without the epilogue where that is split off.
 Convolution ExecutedConvolution(const Convolution& convolution, const Formulation& formulation);
 
 }  // namespace tf_interop

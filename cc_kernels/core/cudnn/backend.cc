@@ -114,11 +114,9 @@ class CudnnBackend : public Backend {
     if (scope.status().ok()) (void)handles_.Take(&first);  // it is remembered if that fails
   }
 
-  // See Backend. The outcome is kept, by convolution, algorithm and options, also where it is a
-  // refusal. One that does not last is given again until it is tried anew, after a wait that
-  // doubles each time: to find out takes cuDNN as long as a plan does. Two threads may compile the
-  // same plan at once, and the first to finish wins. What cuDNN says of its engines decides whether
-  // they are deterministic, and of legacy algorithms its documentation.
+  // The outcome is kept, also where it is a refusal. One that does not last is given again until it
+  // is tried anew, after a wait that doubles each time: to find out takes cuDNN as long as a plan
+  // does. Two threads may compile the same plan at once, and the first to finish wins.
   Status Prepare(const Convolution& convolution, const std::string& algorithm,
                  const PrepareOptions& options,
                  std::shared_ptr<const PreparedConvolution>* prepared) override {

@@ -63,11 +63,10 @@ class CudnnConvolution : public PreparedConvolution {
   const CudnnProgram program_;
 };
 
-// Prepares `convolution` with `algorithm`, or with cuDNN's own choice where that is empty. It is
-// tried in one formulation after the other (algorithm.h); the first that cuDNN has a plan for is
-// taken. The workspace of the plan and the copies together are within the limit; a limit of 0 and
-// no algorithm ask for the least that cuDNN can do with, since nearly every convolution needs its
-// filter transposed. The context of `handle` must be current. See Backend::Prepare for errors.
+// Prepares `convolution` with `algorithm`, or with cuDNN's own choice where that is empty, in the
+// first formulation (algorithm.h) that cuDNN has a plan for. A limit of 0 and no algorithm ask for
+// the least workspace that cuDNN can do with. The context of `handle` must be current. See
+// Backend::Prepare for errors.
 Status PrepareCudnnConvolution(const CudnnLibrary& library, cudnnHandle_t handle,
                                const Convolution& convolution, const std::string& algorithm,
                                const PrepareOptions& options,

@@ -93,8 +93,8 @@ std::vector<cudnnBackendHeurMode_t> HeuristicsFor(const Convolution& convolution
 Status ProposeConfigs(const CudnnLibrary& library, const OperationGraph& graph,
                       cudnnBackendHeurMode_t heuristic, std::vector<BackendDescriptor>* configs);
 
-// The configuration of this name. Knobs that the tag leaves out are the engine's own business.
-// Fails where cuDNN can tell without compiling that the engine cannot run the graph in this way.
+// The configuration of this name. Fails where cuDNN can tell without compiling that the engine
+// cannot run the graph in this way.
 Status MakeConfig(const CudnnLibrary& library, const OperationGraph& graph, const EngineTag& tag,
                   BackendDescriptor* config);
 
@@ -133,9 +133,8 @@ Status PrepareEpilogue(const CudnnLibrary& library, cudnnHandle_t handle,
                        const Convolution& convolution, ExecutableRequest request,
                        std::shared_ptr<const Executable>* plan);
 
-// The plan of one engine. Returns kUnsupported where it cannot run the graph, does not fit the
-// request, or does not take a knob's value: cuDNN drops knobs that an engine does not know without
-// a word, and what runs then is not what was measured.
+// The plan of one engine. Returns kUnsupported where it cannot run the graph or does not fit the
+// request, also where cuDNN drops one of its knobs without a word.
 Status PinPlan(const CudnnLibrary& library, cudnnHandle_t handle,
                const std::shared_ptr<const OperationGraph>& graph, const EngineTag& engine,
                const ExecutableRequest& request, std::shared_ptr<const Executable>* plan);

@@ -54,9 +54,9 @@ class HandlePool {
     bool prepares_ = false;
   };
 
-  // Leases a handle to prepare with; waits for one where there are as many as can be had. A handle
-  // that could not be made is asked for again after a wait that doubles each time. Returns the last
-  // refusal where there is no handle at all. The pool's context must be current, here and below.
+  // Leases a handle to prepare with; waits for one where there are as many as can be had. Returns
+  // the last refusal where there is none at all. The pool's context must be current, here and
+  // below.
   Status Take(Lease* lease) { return Take(/*prepares=*/true, /*stream=*/nullptr, lease); }
 
   // Likewise to launch with, on `stream`.

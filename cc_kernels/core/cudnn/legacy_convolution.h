@@ -19,10 +19,8 @@ Status CheckLegacyForm(const Convolution& convolution);
 // kUnsupported where `tag` is the name of an algorithm for another kind of convolution.
 Status CheckLegacyKind(const LegacyTag& tag, const Convolution& convolution);
 
-// Makes one call of the legacy API. With 16-bit types it may use tensor cores; with float it may
-// use TF32 where the request allows that. Returns kUnsupported where the algorithm cannot run the
-// convolution as far as cuDNN tells before it runs, or where it needs more workspace than the
-// request allows.
+// Makes one call of the legacy API. Returns kUnsupported where the algorithm cannot run the
+// convolution as far as cuDNN tells before it runs, or where it does not fit the request.
 Status MakeLegacyConvolution(const CudnnLibrary& library, cudnnHandle_t handle,
                              const Convolution& convolution, const LegacyTag& tag,
                              const ExecutableRequest& request,

@@ -13,9 +13,8 @@
 
 namespace tf_interop {
 
-// A tensor of four dimensions or, of volumes, five. Extents and strides are in elements and always
-// in the order N, C, H, W (K, C, R, S for a filter) with the depth, where there is one, before H,
-// whatever the layout: the strides say what the layout is.
+// A tensor of four dimensions or, of volumes, five. Extents and strides are in elements and in the
+// order N, C, depth, H, W (K, C, depth, R, S for a filter), whatever the layout.
 struct TensorGeometry {
   std::vector<int64_t> extents;
   std::vector<int64_t> strides;
@@ -34,8 +33,7 @@ std::vector<int64_t> SpatialOf(const Convolution& convolution, int64_t depth, in
 TensorGeometry ImageGeometry(const Convolution& convolution);
 TensorGeometry OutputGeometry(const Convolution& convolution);
 
-// The filter that goes with the layout of the images: OHWI (KRSC) for NHWC, OIHW (KCRS) for NCHW,
-// of volumes ODHWI and OIDHW.
+// The filter that goes with the layout of the images: OHWI (KRSC) for NHWC, OIHW (KCRS) for NCHW.
 // With groups, C is the number of channels per group, which is how cuDNN knows the groups.
 TensorGeometry FilterGeometry(const Convolution& convolution);
 
@@ -87,8 +85,7 @@ struct CopyShape {
   std::vector<int64_t> destination_strides;
 };
 
-// Whether source and destination hold the elements in the same order without gaps between them
-// that differ, so that the copy is not needed.
+// Whether source and destination hold the elements in the same order.
 bool IsIdentity(const CopyShape& shape);
 
 // Immutable and thread-safe. cuDNN's documentation does not say that it copies tensors of five
