@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -102,23 +103,22 @@ struct CUstream_st {
   std::thread worker;
 };
 
-// One recording of an event.
-struct Recording {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool reached = false;
-  std::chrono::steady_clock::time_point time;  // when it was reached
-};
+// When a recording of an event is reached.
+using Recording = std::shared_future<std::chrono::steady_clock::time_point>;
+
+bool IsReached(const Recording& recording) {
+  return recording.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
 
 struct CUevent_st {
   CUevent_st(CUcontext owner, bool is_timed) : context(owner), is_timed(is_timed) {}
   const CUcontext context;
   const bool is_timed;
   std::mutex mutex;
-  std::shared_ptr<Recording> last;
+  Recording last;
 };
 
-std::shared_ptr<Recording> LastRecording(CUevent event) {
+Recording LastRecording(CUevent event) {
   std::lock_guard<std::mutex> lock(event->mutex);
   return event->last;
 }
@@ -304,17 +304,12 @@ CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream) {
   if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
   if (event->context != stream->context->to_enter()) return CUDA_ERROR_INVALID_HANDLE;
   if (ComputesNothing()) return CUDA_SUCCESS;
-  auto recording = std::make_shared<Recording>();
+  const auto reached = std::make_shared<std::promise<std::chrono::steady_clock::time_point>>();
   {
     std::lock_guard<std::mutex> lock(event->mutex);
-    event->last = recording;
+    event->last = reached->get_future();
   }
-  stream->Enqueue([recording] {
-    std::lock_guard<std::mutex> lock(recording->mutex);
-    recording->reached = true;
-    recording->time = std::chrono::steady_clock::now();
-    recording->changed.notify_all();
-  });
+  stream->Enqueue([reached] { reached->set_value(std::chrono::steady_clock::now()); });
   return CUDA_SUCCESS;
 }
 
@@ -323,28 +318,23 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int)
   // Stricter than CUDA: an event that streams wait for costs less without timing.
   if (event->is_timed) return CUDA_ERROR_INVALID_VALUE;
   if (ComputesNothing()) return CUDA_SUCCESS;
-  const std::shared_ptr<Recording> recording = LastRecording(event);
-  if (!recording) return CUDA_SUCCESS;
-  stream->Enqueue([recording] {
-    std::unique_lock<std::mutex> lock(recording->mutex);
-    recording->changed.wait(lock, [&recording] { return recording->reached; });
-  });
+  const Recording recording = LastRecording(event);
+  if (recording.valid()) stream->Enqueue([recording] { recording.wait(); });
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuEventQuery(CUevent event) {
-  const std::shared_ptr<Recording> recording = LastRecording(event);
-  if (!recording) return CUDA_SUCCESS;
-  std::lock_guard<std::mutex> lock(recording->mutex);
-  return recording->reached ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  const Recording recording = LastRecording(event);
+  return !recording.valid() || IsReached(recording) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult CUDAAPI cuEventElapsedTime(float* elapsed_ms, CUevent start, CUevent stop) {
-  const std::shared_ptr<Recording> from = LastRecording(start), to = LastRecording(stop);
-  if (!start->is_timed || !stop->is_timed || !from || !to) return CUDA_ERROR_INVALID_HANDLE;
-  std::scoped_lock lock(from->mutex, to->mutex);
-  if (!from->reached || !to->reached) return CUDA_ERROR_NOT_READY;
-  *elapsed_ms = std::chrono::duration<float, std::milli>(to->time - from->time).count();
+  const Recording from = LastRecording(start), to = LastRecording(stop);
+  if (!start->is_timed || !stop->is_timed || !from.valid() || !to.valid()) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (!IsReached(from) || !IsReached(to)) return CUDA_ERROR_NOT_READY;
+  *elapsed_ms = std::chrono::duration<float, std::milli>(to.get() - from.get()).count();
   return CUDA_SUCCESS;
 }
 
