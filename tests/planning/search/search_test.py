@@ -46,12 +46,12 @@ def fixed(latencies: dict[Lanes, float]) -> Space:
 
 def test_keeps_a_node_back_that_fills_a_later_stage() -> None:
     # 1 fits beside 2, not beside 0.
-    result = search_in_bounds(fixed({((1,), (2,)): 10.0}), width=1)
+    result = search_in_bounds(fixed({((1,), (2,)): 10.0}), range(4), width=1)
     assert stages_of(result) == (((0,),), ((1,), (2,)), ((3,),))
 
 
 def test_goes_on_with_lanes_where_pairs_win_nothing() -> None:
-    result = search_in_bounds(fixed({((0, 2), (1, 3)): 30.0}), width=1)
+    result = search_in_bounds(fixed({((0, 2), (1, 3)): 30.0}), range(4), width=1)
     assert stages_of(result) == (((0, 2), (1, 3)),)
 
 
@@ -65,7 +65,7 @@ def test_a_lane_goes_on_with_what_is_ready_alone() -> None:
 
     space = Space([[], [], [], [0, 1], [2]], options, max_lane_length=2)
     expected = (((1,),), ((0, 3), (2,)), ((4,),))
-    assert stages_of(search_in_bounds(space, width=8)) == expected
+    assert stages_of(search_in_bounds(space, range(5), width=8)) == expected
 
 
 def test_one_wide_block_leaves_the_exact_search_to_the_others() -> None:
@@ -102,4 +102,4 @@ def test_gives_up_over_the_limit_of_transitions(max_lanes: int, max_lane_length:
         max_lane_length=max_lane_length,
     )
     with pytest.raises(SearchTooWideError):
-        search_exactly(space, max_transitions=1000, with_chains=max_lane_length > 1)
+        search_exactly(space, range(40), max_transitions=1000, with_chains=max_lane_length > 1)

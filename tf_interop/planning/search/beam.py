@@ -39,14 +39,14 @@ _Way = tuple[float, StageOption]
 
 
 def search_in_bounds(
-    space: Space, *, width: int, on_nodes: Callable[[int], None] = lambda count: None
+    space: Space, block: range, *, width: int, on_nodes: Callable[[int], None] = lambda count: None
 ) -> Schedule:
-    """Finds stages that take no longer than all nodes one after another.
+    """Finds stages of a block that take no longer than all nodes one after another.
 
     Raises:
         SearchError: a node finds no memory in any order that was tried.
     """
-    return Beam(space, width).search(on_nodes)
+    return Beam(space, block, width).search(on_nodes)
 
 
 @dataclasses.dataclass(slots=True)
@@ -67,25 +67,26 @@ class State:
 
 
 class Beam:
-    """Goes from the front, through states with ever more nodes done."""
+    """Goes through a block from its front, through states with ever more nodes done."""
 
-    def __init__(self, space: Space, width: int) -> None:
+    def __init__(self, space: Space, block: range, width: int) -> None:
         self._space = space
+        self._block = block
         self._width = width
-        self._alone_us = [space.options(1 << node)[0].latency_us for node in range(len(space))]
+        self._alone_us = {node: space.options(1 << node)[0].latency_us for node in block}
         self._ways: dict[int, Sequence[_Way]] = {}
-        # The time from the start of a node to the end of the graph, on the longest way.
-        self._urgency = [0.0] * len(space)
-        for node in reversed(range(len(space))):
-            rest = max((self._urgency[each] for each in space.readers[node]), default=0.0)
+        # The time from the start of a node to the end of the block, on the longest way.
+        self._urgency: dict[int, float] = {}
+        for node in reversed(block):
+            rest = max((self._urgency.get(each, 0.0) for each in space.readers[node]), default=0.0)
             self._urgency[node] = self._alone_us[node] + rest
 
     def search(self, on_nodes: Callable[[int], None] = lambda count: None) -> Schedule:
         """The stages that save most of those that are followed."""
-        count = len(self._space)
-        start = State(0, 0.0)
+        first, count = self._block.start, len(self._block)
+        start = State((1 << first) - 1, 0.0)
         layers: list[dict[int, State]] = [{} for _ in range(count + 1)]
-        layers[0][0] = start
+        layers[0][start.done] = start
         for size in range(count):
             followed = self._most_promising(layers[size].values())
             layers[size].clear()
@@ -93,7 +94,7 @@ class Beam:
                 for stage, (saved_us, option) in self._follow(state):
                     saved_us += state.saved_us
                     done = state.done | stage
-                    layer = layers[done.bit_count()]
+                    layer = layers[done.bit_count() - first]
                     known = layer.get(done)
                     if known is None or saved_us > known.saved_us:
                         layer[done] = State(done, saved_us, stage, option, state)
@@ -113,7 +114,7 @@ class Beam:
 
     def _one_after_another(self, state: State) -> list[State]:
         """The end of all nodes in their own order; none where one of them finds no memory."""
-        for node in range(len(self._space)):
+        for node in self._block:
             way = _best(self._ways_of(1 << node), self._space.available(state.done))
             if way is None:
                 return []
@@ -133,7 +134,7 @@ class Beam:
     def _ready_after(self, state: State) -> int:
         readers, direct = self._space.readers, self._space.direct
         if state.before is None:
-            return mask_of(node for node, needed in enumerate(direct) if not needed)
+            return mask_of(node for node in self._block if not direct[node] & ~state.done)
         ready = state.before.ready & ~state.stage
         for node in bits_of(state.stage):
             for reader in readers[node]:
@@ -160,7 +161,7 @@ class Beam:
             yield 1 << node
         masks = [1 << node for node in sorted(self._most_urgent(ready))]
         sizes = range(2, min(self._space.max_lanes, len(masks)) + 1)
-        if not self._space.may_follow:
+        if self._space.max_lane_length == 1:
             for size in sizes:
                 yield from map(sum, itertools.combinations(masks, size))
             return
@@ -196,7 +197,7 @@ class Beam:
                 (
                     each
                     for each in bits_of(followers & ~lane)
-                    if not space.direct[each] & ~done & ~lane
+                    if each in self._block and not space.direct[each] & ~done & ~lane
                 ),
                 None,
             )

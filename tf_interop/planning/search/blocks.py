@@ -20,7 +20,6 @@ from tf_interop.planning.search.space import (
     SearchTooWideError,
     Space,
     StageOption,
-    shift,
 )
 
 
@@ -42,8 +41,6 @@ def search_blocks(
     stages: list[tuple[Lanes, StageOption]] = []
     exact_nodes = 0
     for block in find_blocks(space):
-        # A part of its own for each search, so that what it remembers goes with it.
-        part = space.part(block.start, block.stop)
 
         def on_nodes(nodes: int, start: int = block.start) -> None:
             on_progress(f"{start + nodes} of {len(space)} convolutions")
@@ -51,17 +48,18 @@ def search_blocks(
         found = None
         try:
             # What is too wide with lanes of one node is so with others too.
-            for with_chains in [False, True][: 1 + part.may_follow]:
-                found = search_exactly(
-                    part, max_transitions=max_transitions, with_chains=with_chains
-                )
+            for with_chains in (False, True):
+                if not with_chains or any(space.followers[node] for node in block):
+                    found = search_exactly(
+                        space, block, max_transitions=max_transitions, with_chains=with_chains
+                    )
             exact_nodes += len(block)
             on_nodes(len(block))
         except SearchTooWideError:
             pass
         # Not above, where the error holds what the exact search remembered.
-        found = found or search_in_bounds(part, width=width, on_nodes=on_nodes)
-        stages += [(shift(lanes, block.start), option) for lanes, option in found]
+        stages += found or search_in_bounds(space, block, width=width, on_nodes=on_nodes)
+        space.forget()
     return tuple(stages), exact_nodes
 
 

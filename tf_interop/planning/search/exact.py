@@ -20,8 +20,10 @@ from tf_interop.planning.search.beam import Beam, State
 from tf_interop.planning.search.space import Schedule, SearchTooWideError, Space, bits_of
 
 
-def search_exactly(space: Space, *, max_transitions: int, with_chains: bool) -> Schedule:
-    """Finds the stages with the least latency; the same input gives the same in every process.
+def search_exactly(
+    space: Space, block: range, *, max_transitions: int, with_chains: bool
+) -> Schedule:
+    """Finds the stages of a block with the least latency, the same in every process.
 
     Lanes have one node each, or several `with_chains`.
 
@@ -30,12 +32,12 @@ def search_exactly(space: Space, *, max_transitions: int, with_chains: bool) -> 
             rules out included, which have to be looked at too.
         SearchError: no schedule is allowed.
     """
-    return _Everything(space, max_transitions, with_chains).search()
+    return _Everything(space, block, max_transitions, with_chains).search()
 
 
 class _Everything(Beam):
-    def __init__(self, space: Space, max_transitions: int, with_chains: bool) -> None:
-        super().__init__(space, width=0)
+    def __init__(self, space: Space, block: range, max_transitions: int, with_chains: bool) -> None:
+        super().__init__(space, block, width=0)
         self._with_chains = with_chains
         self._left = max_transitions
 
@@ -49,7 +51,7 @@ class _Everything(Beam):
         for stage in every(state):
             if not self._left:
                 raise SearchTooWideError(
-                    f"Expected fewer transitions, got more, with {len(self._space)} nodes. Set "
+                    f"Expected fewer transitions, got more, with {len(self._block)} nodes. Set "
                     "limits on lanes, or use the bounded search."
                 )
             self._left -= 1
@@ -63,7 +65,7 @@ class _Everything(Beam):
     def _of_any_length(self, state: State) -> Iterator[int]:
         space = self._space
         most = space.max_lanes * space.max_lane_length
-        undecided = [((1 << len(space)) - 1 & ~state.done, 0)]
+        undecided = [((1 << self._block.stop) - 1 & ~state.done, 0)]
         while undecided:
             candidates, stage = undecided.pop()
             if not candidates or stage.bit_count() == most:

@@ -75,14 +75,13 @@ class Space:
         max_lanes: int = 4,
         max_lane_length: int = 1,
     ) -> None:
-        self.predecessors = predecessors
-        self.follows = predecessors if follows is None or max_lane_length == 1 else follows
+        follows = predecessors if follows is None or max_lane_length == 1 else follows
         self.max_lanes = max_lanes
         self.max_lane_length = max_lane_length
         self._stage_options = stage_options
         self._available_bytes = available_bytes
         self.direct = [mask_of(each) for each in predecessors]
-        self._follows = [mask_of(each) for each in self.follows]
+        self._follows = [mask_of(each) for each in follows]
         self.ancestors: list[int] = []
         self.readers: list[list[int]] = [[] for _ in predecessors]
         self.followers = [0] * len(predecessors)
@@ -110,24 +109,10 @@ class Space:
         """How many nodes there are."""
         return len(self.direct)
 
-    @property
-    def may_follow(self) -> bool:
-        """Whether a lane can have several nodes."""
-        return self.max_lane_length > 1
-
-    def part(self, start: int, stop: int) -> Space:
-        """The nodes from `start` on, numbered from 0, when all before them have run."""
-        available_bytes = self._available_bytes
-        return Space(
-            _shifted(self.predecessors[start:stop], start),
-            lambda lanes: self._stage_options(shift(lanes, start)),
-            follows=_shifted(self.follows[start:stop], start),
-            available_bytes=None
-            if available_bytes is None
-            else lambda done: available_bytes(done << start | (1 << start) - 1),
-            max_lanes=self.max_lanes,
-            max_lane_length=self.max_lane_length,
-        )
+    def forget(self) -> None:
+        """Forgets what was remembered of lanes and options."""
+        self._lanes.clear()
+        self._options.clear()
 
     def lanes(self, nodes: int) -> Lanes | None:
         """The lanes of a stage of these nodes; None where they cannot be one."""
@@ -203,12 +188,3 @@ def mask_of(nodes: Iterable[int]) -> int:
     for node in nodes:
         mask |= 1 << node
     return mask
-
-
-def shift(lanes: Lanes, by: int) -> Lanes:
-    """The same lanes of nodes whose numbers are higher."""
-    return tuple([tuple([node + by for node in lane]) for lane in lanes])
-
-
-def _shifted(neighbours: Sequence[Sequence[int]], start: int) -> list[list[int]]:
-    return [[each - start for each in nodes if each >= start] for nodes in neighbours]
