@@ -107,7 +107,9 @@ def test_what_a_gpu_does_not_answer_is_left_open(monkeypatch: pytest.MonkeyPatch
 
 def test_identifies_what_the_core_measures_on(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, FakeNvml(A100, H200))
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "16")
     device = identify_device(DESCRIBED)
+    assert device.hardware_queues == 16
     assert (device.name, device.memory_bytes, device.cuda) == ("NVIDIA H200", 150109880320, "12.9")
     assert (device.driver, device.clocks_mhz) == ("570.86.15", {"sm": 1980, "memory": 3201})
     assert device.sm_limits == HOPPER_SM

@@ -8,6 +8,7 @@ import pathlib
 import platform
 
 from tf_interop.errors import LibraryError
+from tf_interop.hardware_queues import hardware_queues
 from tf_interop.measure.core_library import load_core_library
 from tf_interop.measure.nvidia import visible_gpus
 from tf_interop.profile.types import ProfiledDevice, today
@@ -27,6 +28,7 @@ def identify_device(described: ProfiledDevice) -> ProfiledDevice:
     """
     if described.backend == "host":
         return this_cpu()
+    described = dataclasses.replace(described, hardware_queues=hardware_queues())
     gpu = next((each for each in visible_gpus() if each.name == described.name), None)
     if gpu is None:
         return described
