@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
 
-from tf_interop.planning.search.beam import search_in_bounds
+from tf_interop.planning.search.beam import State, search_in_bounds
 from tf_interop.planning.search.blocks import find_blocks, search_blocks
-from tf_interop.planning.search.exact import search_exactly
+from tf_interop.planning.search.exact import ExactSearch, search_exactly
 from tf_interop.planning.search.space import (
     Lanes,
     Schedule,
@@ -19,6 +20,14 @@ from tf_interop.planning.search.space import (
 
 # Three nodes between a first and a last one, twice, with five between the two.
 TWO_NARROW = [[], [0], [0], [1, 2], [3], [3], [3], [3], [3], [4, 5, 6, 7, 8], [9], [9], [10, 11]]
+
+FIRE_WITH_BYPASS: list[list[int]] = [[], [0], [0], [1, 2], [], [3, 4]]
+INCEPTION_E: list[list[int]] = [[], [], [1], [1], [], [4], [5], [5], [], [8], [0, 2, 3, 6, 7, 9]]
+# The first cell of a stack: a reduced previous input, five separable pairs, three poolings.
+NASNET_A: list[list[int]] = [[], [], [0, 1], []]
+for source in (3, 3, 2, 2, 3):
+    NASNET_A += [[source], [len(NASNET_A)]]
+NASNET_A += [[3], [2], [2], [5, 7, 9, 11, 13, 14, 15, 16]]
 
 
 class Option(NamedTuple):
@@ -42,6 +51,35 @@ def fixed(latencies: dict[Lanes, float]) -> Space:
         return [] if latency_us is None else [Option(latency_us)]
 
     return Space([[], [], [0], [1]], options, max_lane_length=2)
+
+
+@pytest.mark.parametrize(
+    ("dag", "states", "transitions"),
+    [(FIRE_WITH_BYPASS, 12, 51), (INCEPTION_E, 180, 4_871), (NASNET_A, 2_200, 307_841)],
+    ids=["SqueezeNet fire", "Inception-E", "NASNet-A"],
+)
+def test_visits_what_the_authors_of_ios_report(
+    dag: list[list[int]], states: int, transitions: int
+) -> None:
+    def has_single_heads(lanes: Lanes) -> bool:  # no lane joins what others began, as in IOS
+        return all(sum(not {*dag[node]} & {*lane} for node in lane) == 1 for lane in lanes)
+
+    def options(lanes: Lanes) -> list[Option]:
+        return [Option(float(len(lanes)))] if has_single_heads(lanes) else []
+
+    visited: list[int] = []
+
+    class Counting(ExactSearch):
+        def _stages(self, state: State) -> Iterator[int]:
+            counted = 0
+            for stage in super()._stages(state):
+                counted += has_single_heads(space.lanes(stage) or ((),))
+                yield stage
+            visited.append(counted)
+
+    space = Space(dag, options, max_lanes=len(dag), max_lane_length=len(dag))
+    Counting(space, range(len(dag)), 1_000_000, True).search()
+    assert (len(visited), sum(visited)) == (states, transitions)
 
 
 def test_keeps_a_node_back_that_fills_a_later_stage() -> None:

@@ -32,10 +32,12 @@ def search_exactly(
             rules out included, which have to be looked at too.
         SearchError: no schedule is allowed.
     """
-    return _Everything(space, block, max_transitions, with_chains).search()
+    return ExactSearch(space, block, max_transitions, with_chains).search()
 
 
-class _Everything(Beam):
+class ExactSearch(Beam):
+    """The beam search with every state and every stage; it counts down the transitions left."""
+
     def __init__(self, space: Space, block: range, max_transitions: int, with_chains: bool) -> None:
         super().__init__(space, block, width=0)
         self._with_chains = with_chains
