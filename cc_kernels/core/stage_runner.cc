@@ -138,10 +138,11 @@ std::vector<std::optional<StreamGroupOptions>> GroupOptionsOf(const Stage& stage
     return groups;
   }
   for (size_t lane = 0; lane < count; ++lane) {
-    groups[lane]->priority = stage.lanes[lane].priority;
+    StreamGroupOptions& options = groups[lane].emplace();
+    options.priority = stage.lanes[lane].priority;
     if (!has_partition) continue;
-    groups[lane]->partition = sm_counts;
-    groups[lane]->partition_index = static_cast<int>(lane);
+    options.partition = sm_counts;
+    options.partition_index = static_cast<int>(lane);
   }
   return groups;
 }
@@ -249,8 +250,9 @@ class LeasedStreamGroups {
  private:
   Status AddAll(const LaneGroups& lanes) {
     for (size_t lane = 0; lane < lanes.size(); ++lane) {
-      if (!lanes[lane]) continue;
-      Status status = backend_->Acquire(*lanes[lane], &groups_[lane]);
+      const std::optional<StreamGroupOptions>& options = lanes[lane];
+      if (!options) continue;
+      Status status = backend_->Acquire(*options, &groups_[lane]);
       if (status.ok()) continue;
       Release();
       return status;

@@ -90,8 +90,8 @@ class Json {
 
 // The ops that steps may stand for.
 struct OpKind {
-  const char* op;
-  ConvolutionKind kind;
+  const char* op = nullptr;
+  ConvolutionKind kind = ConvolutionKind::kForward;
   int spatial_rank = 2;
   bool depthwise = false;
   bool fused = false;

@@ -81,7 +81,7 @@ Status HandlePool::Make(Handle** handle) {
   wait_ = {};
   *handle = &handles_.emplace_back();
   (*handle)->handle = made;
-  return status;
+  return Status::Ok();
 }
 
 }  // namespace tf_interop

@@ -14,6 +14,7 @@
 
 // Headers of CUDA 13 rename it to cuEventElapsedTime_v2, which drivers older than CUDA 12.8 lack.
 #undef cuEventElapsedTime
+// NOLINTNEXTLINE(readability-redundant-declaration,readability-inconsistent-declaration-parameter-name)
 extern "C" CUresult CUDAAPI cuEventElapsedTime(float* elapsed_ms, CUevent start, CUevent stop);
 
 namespace tf_interop {

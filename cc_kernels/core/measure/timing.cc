@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <map>
 #include <memory>
@@ -67,7 +68,8 @@ Bytes Draw(DataType dtype, int64_t elements, std::mt19937_64* random) {
   const size_t period = values.size() * SizeOf(dtype);
   Encode(dtype, values.data(), static_cast<int64_t>(values.size()), drawn.data());
   for (size_t i = period; i < drawn.size(); i += period) {
-    std::copy_n(drawn.begin(), std::min(period, drawn.size() - i), drawn.begin() + i);
+    std::copy_n(drawn.begin(), std::min(period, drawn.size() - i),
+                drawn.begin() + static_cast<std::ptrdiff_t>(i));
   }
   return drawn;
 }
@@ -86,7 +88,7 @@ const MeasuredProblem& FindProblem(const Convolution& convolution, KeptProblem* 
   if (!kept->problem || !(kept->problem->convolution == convolution)) {
     *kept = KeptProblem();  // first, so that memory holds one at a time
     std::mt19937_64 random;
-    kept->problem = MakeProblem(convolution, &random);
+    kept->problem = std::make_unique<MeasuredProblem>(MakeProblem(convolution, &random));
   }
   return *kept->problem;
 }

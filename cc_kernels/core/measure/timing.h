@@ -21,6 +21,7 @@
 #define TF_INTEROP_CORE_MEASURE_TIMING_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -81,7 +82,7 @@ struct MeasuredProblem {
 // Operands and reference of the convolution that was measured last, so that its next algorithm
 // need not wait for them again. Not thread-safe.
 struct KeptProblem {
-  std::optional<MeasuredProblem> problem;
+  std::unique_ptr<MeasuredProblem> problem;
   std::vector<int64_t> places;   // of the elements to compare; empty for all
   std::vector<double> expected;  // computed when it is first asked for
 };
