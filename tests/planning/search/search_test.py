@@ -114,6 +114,23 @@ def test_one_wide_block_leaves_the_exact_search_to_the_others() -> None:
     assert exact_nodes == 8
 
 
+@pytest.mark.parametrize(
+    ("dag", "max_lane_length", "transitions"),
+    [
+        # Two chains of two, of which no node may go on with a lane.
+        ([[], [], [0], [1]], 1, 16),
+        # What comes after the four is in the next block.
+        ([[], [], [], [], [0, 1, 2, 3]], 2, 56),
+    ],
+)
+def test_lanes_of_several_are_searched_where_there_may_be_some(
+    dag: list[list[int]], max_lane_length: int, transitions: int
+) -> None:
+    space = Space(dag, one_way, max_lanes=2, max_lane_length=max_lane_length)
+    _, exact_nodes = search_blocks(space, max_transitions=transitions, width=8)
+    assert exact_nodes == len(dag)
+
+
 class _Options(list[Option]):
     """A list that can be seen to be gone."""
 

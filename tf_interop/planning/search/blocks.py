@@ -20,6 +20,7 @@ from tf_interop.planning.search.space import (
     SearchTooWideError,
     Space,
     StageOption,
+    mask_of,
 )
 
 
@@ -45,14 +46,16 @@ def search_blocks(
         def on_nodes(nodes: int, start: int = block.start) -> None:
             on_progress(f"{start + nodes} of {len(space)} convolutions")
 
+        has_chains = space.max_lane_length > 1 and any(
+            space.followers[node] & mask_of(block) for node in block
+        )
         found = None
         try:
             # What is too wide with lanes of one node is so with others too.
-            for with_chains in (False, True):
-                if not with_chains or any(space.followers[node] for node in block):
-                    found = search_exactly(
-                        space, block, max_transitions=max_transitions, with_chains=with_chains
-                    )
+            for with_chains in (False, True) if has_chains else (False,):
+                found = search_exactly(
+                    space, block, max_transitions=max_transitions, with_chains=with_chains
+                )
             exact_nodes += len(block)
             on_nodes(len(block))
         except SearchTooWideError:
