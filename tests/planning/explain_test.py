@@ -258,7 +258,7 @@ def test_says_why_not(problem: PlanningProblem, pair: str, why_not: list[str]) -
         which, _, rest = plan.why_no_stage.partition(", ")
         assert rest == f"{' and '.join(pair.split())}: {found.why_not}"
         # Only what may win is called so.
-        assert (which == "promising") == found.may_win
+        assert (which == "the most promising") == found.may_win
 
 
 @pytest.mark.parametrize(

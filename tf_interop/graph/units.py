@@ -103,7 +103,10 @@ def find_units(
     regions, reasons = find_steps(view, order, frozenset(nodes_to_preserve), fetches)
     refusals = tuple(
         Refusal(
-            view.names[index], view.ops[index], reasons[index], f"Not run: {reasons[index].value}."
+            view.names[index],
+            view.ops[index],
+            reasons[index],
+            f"In no unit: {reasons[index].value}.",
         )
         for index in order
         if index in reasons

@@ -42,7 +42,7 @@ _NodeStage = Stage[ConvolutionNode]
 class StageSource(enum.Enum):
     """Where stages to be measured come from.
 
-    LEVELS: the groups of equal depth, which a profile is looked up for.
+    LEVELS: the groups of equal depth, whole.
     PAIRS: pairs of independent convolutions.
     MERGES: convolutions of equal depth that read one image, merged into a wider one.
     """

@@ -73,7 +73,7 @@ def explain_plan(problem: PlanningProblem, plan: GraphPlan) -> GraphPlan:
         why_no_stage = "no two of its measured convolutions are independent"
         if rejected:
             names = " and ".join(rejected[0].nodes)
-            which = "promising" if rejected[0].may_win else "the nearest to winning"
+            which = "the most promising" if rejected[0].may_win else "the nearest to winning"
             why_no_stage = f"{which}, {names}: {rejected[0].why_not}"
     return dataclasses.replace(plan, rejected=rejected, why_no_stage=why_no_stage)
 

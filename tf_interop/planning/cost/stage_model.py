@@ -95,7 +95,7 @@ class StageModel:
         return max(modelled_us * self.factor, longest_us)
 
     def bound_us(self, candidates: Candidates) -> float:
-        """What a stage of candidates that it knows does not take less than, at a small price."""
+        """At least what a stage takes, without a simulation; all candidates have to be known."""
         demands = [self._demands(candidate) for lane in candidates for candidate in lane]
         longest_us = max(map(latency_us, candidates))
         together_us = max(map(sum, zip(*demands, strict=True)))
