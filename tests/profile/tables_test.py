@@ -127,7 +127,7 @@ def test_the_summary_counts_and_says_where_the_rest_is(screen: _Screen) -> None:
         )
     )
     assert "Measured: 1 convolutions, with 2 algorithms in all, and 1 stages; 1 failed." in lines
-    assert "No set of convolutions beat its sequence on this device." in lines
+    assert "No group ran faster together than one after another." in lines
     assert "All of it: tf-interop show 'my profile.json'" in lines
     assert len(lines) < 7
 

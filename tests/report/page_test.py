@@ -132,6 +132,11 @@ NO_STAGE = graph_of({"a": "", "b": ""}, {"a b": 32})
             "The graph stays as it is: none of 3 measured sets wins. No whole step was measured",
             False,
         ),
+        (
+            dataclasses.replace(NO_STAGE, prediction=None, narrow_units=("a", "b")),
+            "2 narrow units. No whole step was measured",
+            False,
+        ),
     ],
 )
 def test_opens_with_a_verdict_which_is_bold_for_a_gain_beyond_its_error(
@@ -205,7 +210,7 @@ def test_totals_and_stages_are_those_of_the_plan() -> None:
     assert cards["in stages"].of_class("labels")[0].text == "sum of measured modelled"
     assert cards["one after another"].of_class("labels")[0].text == "sum of measured"
     assert labels_of(cards["peak memory"]) == ["counted"]
-    assert f"± {graph.spread_us:.1f} µs if all stages are off alike" in cards["in stages"].text
+    assert f"±{graph.spread_us:.1f} µs if all errors add up" in cards["in stages"].text
     assert cards["peak memory"].text.endswith("7.1 MB one after another; budget 33.6 MB")
     assert all("sum of measured" in each.text for each in page.of_tag("h4")[:2])
     assert len(page.of_class("node")) == 8 and len(page.of_class("around")) == 2

@@ -64,7 +64,7 @@ def show_summary(profile: Profile, path: str, console: Console | None = None) ->
         title = "Faster together than in sequence, by more than the spread"
         print_on(console, _stage_table(title, winners[:_MOST_WINNERS]))
     elif profile.stages:
-        print_on(console, "No set of convolutions beat its sequence on this device.")
+        print_on(console, "No group ran faster together than one after another.")
     print_on(
         console,
         f"\n{f'And {more} more sets. ' if more > 0 else ''}All of it: tf-interop show "

@@ -90,10 +90,11 @@ class Status:
             console.print(_graph_table(self.current_graphs))
         current = {id(graph) for graph in self.current_graphs}
         if earlier := [graph for graph in self.graphs if id(graph) not in current]:
-            say("under settings that hold no more:")
+            say("under earlier settings, no longer in effect:")
             console.print(_graph_table(earlier))
         for failure in self.failures:
-            say(f"{failure.count} graphs left as they were: {failure.cause}")
+            graphs = "graph" if failure.count == 1 else "graphs"
+            say(f"{failure.count} {graphs} left unchanged: {failure.cause}")
         for function in self.xla_functions:
             count = function.convolution_count
             say(f"left to XLA (jit_compile=True): {function.name}, {count} convolutions")
@@ -138,7 +139,7 @@ def status() -> Status:
     elif not plugin.settings.can_make_stages:
         if any(report.plan.changes_graph for report in plugin.reports):
             # As after a call of Keras with the callback.
-            why_off = "graphs were rewritten under settings that hold no more, and none is now"
+            why_off = "graphs were rewritten under earlier settings, no longer in effect, and none is now"
         else:
             why_off = f"nothing is rewritten: {NOTHING_TO_PLAN_FROM}"
     return Status(
