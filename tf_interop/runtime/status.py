@@ -139,7 +139,9 @@ def status() -> Status:
     elif not plugin.settings.can_make_stages:
         if any(report.plan.changes_graph for report in plugin.reports):
             # As after a call of Keras with the callback.
-            why_off = "graphs were rewritten under earlier settings, no longer in effect, and none is now"
+            why_off = (
+                "graphs were rewritten under earlier settings, no longer in effect, and none is now"
+            )
         else:
             why_off = f"nothing is rewritten: {NOTHING_TO_PLAN_FROM}"
     return Status(
