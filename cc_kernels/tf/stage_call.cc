@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <cstring>
-#include <functional>
 #include <iterator>
 #include <numeric>
 #include <utility>

@@ -9,7 +9,6 @@
 #include <deque>
 #include <filesystem>
 #include <future>
-#include <set>
 #include <string>
 #include <thread>
 #include <utility>

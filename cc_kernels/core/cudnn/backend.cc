@@ -101,7 +101,9 @@ bool IsCudnnToBeDeterministic() {
   const char* const value = std::getenv("TF_CUDNN_DETERMINISTIC");
   if (value == nullptr) return false;
   std::string lower = value;
-  for (char& letter : lower) letter = static_cast<char>(std::tolower(letter));
+  for (char& letter : lower) {
+    letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  }
   return lower == "1" || lower == "true";
 }
 

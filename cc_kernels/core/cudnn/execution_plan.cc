@@ -362,6 +362,7 @@ Status ChoosePlan(const CudnnLibrary& library, cudnnHandle_t handle,
       }
     }
   }
+  if (!least && refusals == 0) return refusal;
   if (!least) {
     return Status(IsLasting(refusal) ? StatusCode::kUnsupported : refusal.code(),
                   "None of " + std::to_string(refusals) +

@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <list>
 #include <mutex>
+#include <vector>
 
 #include "cc_kernels/core/cudnn/libraries.h"
 #include "cc_kernels/core/status.h"
@@ -74,7 +75,8 @@ class HandlePool {
   std::mutex mutex_;
   std::condition_variable given_;
   std::list<Handle> handles_;  // all of them; guarded by mutex_, like what follows
-  std::list<Handle*> free_;    // the one that was used longest ago first
+  // The one that was used longest ago first. A vector, so that a launch allocates no memory.
+  std::vector<Handle*> free_;
   int preparing_ = 0;
   Status refusal_;
   Clock::duration wait_ = {};

@@ -75,7 +75,6 @@ std::vector<std::string> LibraryCandidates(const char* override_variable, const 
   X(cuDeviceGetAttribute)               \
   X(cuDeviceGetName)                    \
   X(cuDevicePrimaryCtxRetain)           \
-  X(cuDevicePrimaryCtxRelease)          \
   X(cuDeviceTotalMem)                   \
   X(cuDriverGetVersion)                 \
   X(cuMemAlloc)                         \
