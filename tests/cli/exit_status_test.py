@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 
 import click
@@ -12,7 +13,7 @@ import pytest
 import tensorflow as tf
 from benchmark_values import BENCHMARK
 from click.testing import CliRunner
-from command_line import end_of, invoke, run_process, start_process, wait_for, words_of
+from command_line import ROOT, end_of, invoke, run_process, start_process, wait_for, words_of
 from convolution_values import TINY
 from profile_values import make_algorithm, make_profile
 from report_values import network_plan
@@ -55,6 +56,14 @@ def test_a_full_disk_behind_stdout_is_said_in_a_line(as_json: list[str]) -> None
     assert ended.returncode == 1
     [line] = ended.stderr.splitlines()
     assert line.startswith("Error: ") and "No space left on device" in line
+
+
+def test_a_program_runs_where_stdout_is_closed() -> None:
+    pathlib.Path("program.py").write_text("open('ran', 'x')")
+    command = f"{sys.executable} -m tf_interop run --policy always program.py >&-"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run(["/bin/sh", "-c", command], env=environment, check=True)
+    assert pathlib.Path("ran").exists()
 
 
 SLOW = """

@@ -131,7 +131,7 @@ def test_ends_with_what_came_of_it() -> None:
     command = f"profile list.json {HOST} -o profile.json"
     short = invoke(command)
     assert "Measured: 3 convolutions, with 6 algorithms in all, and " in short.stdout
-    assert "Next: tf-interop plan --profile profile.json" in short.stdout
+    assert "Next: tf-interop plan MODEL --profile profile.json -o plan.json" in short.stdout
     assert "stages: 0 of 8 done" in short.stderr
     assert "stages: 8 of 8 done" in short.stderr
     assert "same us" in invoke("show profile.json").stdout

@@ -49,7 +49,8 @@ def new_benchmark(
 
     That one may not be measured elsewhere, with other versions or otherwise.
     """
-    if not path.exists():
+    # A pipe would be read without end.
+    if not path.is_file():
         return Benchmark(device, made_with, (command,), measuring)
     before = load_benchmark(path)
     difference = why_foreign(before.device, device)

@@ -108,7 +108,7 @@ benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
 @click.option(
     "--policy",
     type=click.Choice(["always"]),
-    help="Put every convolution into a stage, faster or not, in place of a plan.",
+    help="Make every stage or unit that can be made, faster or not, in place of a plan.",
 )
 @count_option(
     "--repetitions",

@@ -132,7 +132,9 @@ class CommandLine(click.Group):
         """Runs a command, and ends the process with its exit code."""
         try:
             result = super().main(*arguments, **{**others, "standalone_mode": False})
-            sys.stdout.flush()
+            # None where stdout is closed, which is no reason not to run a program.
+            if sys.stdout is not None:
+                sys.stdout.flush()
         except click.Abort:
             click.echo("Stopped.", err=True)
             raise Stopped(STOPPED) from None

@@ -26,15 +26,18 @@ _COMMANDS = (
         """
 doctor
 analyze InceptionV3 --batch 1
+tune InceptionV3 -o plan.json
+report plan.json --model InceptionV3 -o report.html
+
+On a GPU:
 profile InceptionV3 --budget 10m -o profile.json
 plan InceptionV3 --profile profile.json -o plan.json
-report plan.json --model InceptionV3 -o report.html
 """
     ),
 )
 @click.version_option(tf_interop.__version__, prog_name="tf-interop")
 def cli() -> None:
-    """Runs independent convolutions of one TensorFlow graph at the same time."""
+    """Makes TensorFlow models faster by running independent operations at the same time."""
 
 
 def main() -> None:

@@ -229,7 +229,10 @@ def profile(
             why = outcome.end.value
             click.echo(f"Ended because {why}.{left} The same command goes on from here.")
         if outcome.end in (End.FINISHED, End.OUT_OF_TIME):
-            click.echo(f"Next: tf-interop plan --profile {output_path}, with the same options")
+            click.echo(
+                f"Next: tf-interop plan MODEL --profile {output_path} -o plan.json, with the same "
+                "MODEL and options"
+            )
 
     return Result(document, show, exit_code)
 

@@ -117,10 +117,14 @@ def _is_raised_by_runpy(error: ImportError) -> bool:
     "--policy",
     type=click.Choice(["profiled", "always"]),
     default="profiled",
-    help="profiled: only what a plan names. always: every convolution, faster or not.",
+    help="profiled: only what a plan names. always: all that can be made, faster or not.",
 )
 @click.option(
-    "--plan", "plan_path", type=click.Path(), metavar="PLAN.json", help="Make this plan's stages."
+    "--plan",
+    "plan_path",
+    type=click.Path(),
+    metavar="PLAN.json",
+    help="Make this plan's stages and units.",
 )
 @click.option(
     "--workspace-limit-mb",
@@ -132,7 +136,7 @@ def _is_raised_by_runpy(error: ImportError) -> bool:
     "--save-plan",
     "saved_plan_path",
     "OUT.json",
-    "Write the stages that were made to a plan file when the program ends.",
+    "Write the stages and units that were made to a plan file when the program ends.",
 )
 @click.option("--report", is_flag=True, help="Say on stderr at the end what the plugin did.")
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as after python -m.")

@@ -108,7 +108,7 @@ def _gpus() -> Finding:
         return problem(
             f"none, and the driver has {there}",
             "pip install 'tensorflow[and-cuda]==2.21.*'; TF_CPP_MIN_LOG_LEVEL=0 python -c 'import "
-            'tensorflow as tf; tf.config.list_physical_devices("GPU")\' says which library lacks.',
+            'tensorflow as tf; tf.config.list_physical_devices("GPU")\' names the missing library.',
         )
     return ok(str(seen) if seen else "none, as the driver says")
 

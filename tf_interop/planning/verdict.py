@@ -18,6 +18,8 @@ def verdict(graph: GraphPlan) -> str:
     measured, prediction = graph.measured, graph.prediction
     if measured is None:
         no_step = "No whole step was measured: tf-interop benchmark compares with stock and XLA."
+        if graph.units:
+            return f"{len(graph.units)} {graph.unit_kind} units. {no_step}"
         if not graph.stages:
             why = graph.why_no_stage or "no stage is faster than its convolutions in sequence"
             return f"The graph stays as it is: {why}. {no_step}"
