@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import pathlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -155,10 +156,12 @@ def call_before_graph_plugins(call: Callable[[str], None]) -> None:
     load = load_library.load_pluggable_device_library
 
     def call_and_load(library_location: str) -> None:
-        # What cannot be loaded raises below, as without this.
-        with contextlib.suppress(OSError):
-            if hasattr(ctypes.CDLL(library_location), "TF_InitGraph"):
-                call(library_location)
+        folder = pathlib.Path(library_location).absolute()
+        for path in map(str, folder.iterdir()) if folder.is_dir() else [library_location]:
+            # What cannot be loaded raises below, as without this.
+            with contextlib.suppress(OSError):
+                if hasattr(ctypes.CDLL(path), "TF_InitGraph"):
+                    call(path)
         load(library_location)
 
     load_library.load_pluggable_device_library = call_and_load

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 import types
 from collections.abc import Callable
 from typing import Any
@@ -18,11 +19,14 @@ from tensorflow.core.framework import graph_pb2
 from unnoticed import IMAGE, conv, counted, in_function, run_python
 
 import tf_interop
+from tf_interop.errors import TimeLimitError
 from tf_interop.graph import time_limit as time_limit_module
 from tf_interop.graph.program import CONV_STAGE_OP, decode_stage, encode_stage
 from tf_interop.runtime import graph_pass
 from tf_interop.runtime import plugin as plugin_module
 from tf_interop.runtime.graph_pass import run_conv_stage_pass
+from tf_interop.runtime.kernel_library import HandedGraph
+from tf_interop.runtime.plugin import get_plugin
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
@@ -164,6 +168,27 @@ def test_a_pass_that_cannot_get_the_interpreter_is_given_up() -> None:
     assert tf_interop.status().graphs == ()
     """
     )
+
+
+def test_a_pass_that_does_not_end_is_given_up() -> None:
+    is_given_up, is_over = threading.Event(), threading.Event()
+    seen: list[object] = []
+
+    def late(handed: HandedGraph) -> bool:
+        serialized = handed.serialized
+        assert is_given_up.wait(60)
+        seen.extend([handed.device_type, handed.infer_output_shapes("conv")])
+        with pytest.raises(TimeLimitError, match="longer pass_time_limit_s"):
+            handed.set_result(serialized)
+        is_over.set()
+        return True
+
+    tf_interop.enable("always")
+    get_plugin().library.set_pass(late, 0.01)
+    assert stages_run_by(make_branches()) == 0
+    is_given_up.set()
+    assert is_over.wait(60)
+    assert seen == ["CPU", None]
 
 
 @pytest.mark.parametrize("limit", [0, -1.0, float("nan")])

@@ -145,7 +145,10 @@ class HandedGraph:
             TimeLimitError: TensorFlow has stopped waiting for the pass.
         """
         if not self._library.functions.TfiSetResult(self._handle, serialized, len(serialized)):
-            raise TimeLimitError("Expected the pass to end while TensorFlow waited for it.")
+            raise TimeLimitError(
+                "Expected the pass to end while TensorFlow waited for it. Give tf_interop.enable() "
+                "a longer pass_time_limit_s."
+            )
 
 
 class KernelLibrary:

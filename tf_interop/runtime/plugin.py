@@ -65,7 +65,8 @@ class Plugin:
         self._failures: collections.OrderedDict[str, int]
         self._failures = collections.OrderedDict()  # guarded by _lock
         self._register()
-        tensorflow_internals.call_before_graph_plugins(self._warn_of_plugin)
+        if self.device_types:
+            tensorflow_internals.call_before_graph_plugins(self._warn_of_plugin)
         # While the interpreter shuts down no thread may call into it any more.
         atexit.register(library.set_pass, None)
         # The child's copy of a lock may be held by a thread that it does not have.
@@ -146,7 +147,7 @@ class Plugin:
             "%s is a graph plugin, and tf_interop has one for %s. TensorFlow takes one for a "
             "device type and ends the process at a second: load that plugin before tf_interop.",
             path,
-            " and ".join(self.device_types) or "no device type",
+            " and ".join(self.device_types),
         )
 
     def _renew_locks(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tf_interop import tensorflow_internals
 from tf_interop.errors import ProfileError
+from tf_interop.hardware_queues import ask_for_all_hardware_queues
 from tf_interop.measure.backend import MeasureOptions
 from tf_interop.measure.core_library import load_core_library
 from tf_interop.measure.device import identify_device
@@ -47,6 +48,7 @@ def plan_by_profile(
         LibraryError: the compiled library or cuDNN is missing.
         PlanError: the memory is too small for a convolution.
     """
+    ask_for_all_hardware_queues()  # as `enable` does, which comes after CUDA has started here
     device_backend = load_core_library().open_backend(backend)
     device = identify_device(device_backend.describe())
     graphs = []
