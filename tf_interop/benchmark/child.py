@@ -41,6 +41,7 @@ from tf_interop.benchmark.result import (
 )
 from tf_interop.child_process import child_environment, describe_end, module_command
 from tf_interop.errors import BenchmarkError, PlanError, TfInteropError
+from tf_interop.hardware_queues import ask_for_all_hardware_queues
 from tf_interop.planning.file import load_plan, save_plan
 from tf_interop.planning.variants import without_concurrency, without_pinning
 from tf_interop.tensorflow_messages import CHATTER
@@ -231,6 +232,8 @@ def _measure(request: Request, variant: Variant) -> Block:
         tf.config.threading.set_intra_op_parallelism_threads(1)
     elif variant is Variant.INTER_ONE:
         tf.config.threading.set_inter_op_parallelism_threads(1)
+    if request.plan_path is not None:
+        ask_for_all_hardware_queues()  # before CUDA starts
     has_gpu = bool(tf.config.list_physical_devices("GPU"))
     if request.needs_gpu and not has_gpu:
         raise BenchmarkError(

@@ -19,6 +19,7 @@ from tf_interop.cli.options import (
     output_option,
 )
 from tf_interop.cli.progress import work_on_model
+from tf_interop.hardware_queues import ask_for_all_hardware_queues
 from tf_interop.planning.file import save_plan
 from tf_interop.planning.show import name_graph, summarize_graph
 from tf_interop.planning.types import GraphPlan, Plan
@@ -72,6 +73,7 @@ def tune(
     On a GPU it measures convolutions and stages, as tf-interop profile does, and plans by them; no
     whole step is measured there.
     """
+    ask_for_all_hardware_queues()  # before the model is loaded, which may start CUDA
     with work_on_model(model) as say:
         from tf_interop.model.load import check_trains, load_model
         from tf_interop.tuning.tune import tune as tune_model
