@@ -95,7 +95,7 @@ def test_goes_on_with_lanes_where_pairs_win_nothing() -> None:
 
 def test_a_lane_goes_on_with_what_is_ready_alone() -> None:
     # 3 waits for 1 too, else 1 would be kept back for 4.
-    latencies_us = {((node,),): 10.0 for node in range(5)}
+    latencies_us: dict[Lanes, float] = {((node,),): 10.0 for node in range(5)}
     latencies_us |= {((0, 3), (2,)): 1.0, ((1,), (4,)): 1.0}
 
     def options(lanes: Lanes) -> list[Option]:
