@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pathlib
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from benchmark_values import BENCHMARK
 from command_line import end_of, invoke, start_process, wait_for
 from plan_values import PLAN
 
-from tf_interop.benchmark.child import Outcome, Request, _failure_of, run_child
+from tf_interop.benchmark.child import Outcome, Request, _failure_of, _measure, run_child
 from tf_interop.benchmark.result import (
     Case,
     FailureKind,
@@ -27,6 +28,7 @@ from tf_interop.benchmark.result import (
     load_benchmark,
     save_benchmark,
 )
+from tf_interop.hardware_queues import VARIABLE
 from tf_interop.planning.file import load_plan, save_plan
 from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.runtime.plugin import get_plugin
@@ -132,6 +134,23 @@ def _request(variant: Variant | None, model: str = "tiny_models:tiny", **others:
     case = Case(model, Mode.INFERENCE, 2, Precision.TF32, (12, 12))
     case = dataclasses.replace(case, **others.pop("case", {}))
     return Request(case, variant, options=MeasuringOptions(0, 2, 0.0, 120.0), **others)
+
+
+@pytest.mark.parametrize(("plan", "queues"), [("plan.json", "32"), (None, None)])
+def test_plans_are_measured_with_all_hardware_queues_and_stock_with_cudas_default(
+    plan: str | None, queues: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "")  # which puts it back at the end
+    monkeypatch.delenv(VARIABLE)
+
+    def load(_case: Case) -> None:
+        assert os.environ.get(VARIABLE) == queues
+        raise InterruptedError  # the rest is slow
+
+    monkeypatch.setattr("tf_interop.benchmark.child._load", load)
+    variant = Variant.OURS if plan else Variant.STOCK
+    with pytest.raises(InterruptedError):
+        _measure(_request(variant, plan_path=plan), variant)
 
 
 @pytest.mark.parametrize(

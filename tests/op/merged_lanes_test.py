@@ -100,12 +100,14 @@ def test_what_cannot_be_merged_runs_unmerged_and_is_counted(
     assert reason.startswith("a lane ran unmerged: ")
 
 
-@pytest.mark.parametrize("image", ["inputs:2", "steps:0"])
-def test_refuses_steps_that_do_not_read_one_image(conv_stage: Any, image: str) -> None:
+@pytest.mark.parametrize(("place", "operand"), [(0, "inputs:2"), (0, "steps:0"), (1, "steps:0")])
+def test_refuses_steps_that_do_not_read_one_image_and_no_step(
+    conv_stage: Any, place: int, operand: str
+) -> None:
     cases = cases_of_one_image(filters=(4, 4))
     inputs, document = merged_program(cases)
     step = cases[1].step([None, None], [])
-    step.input[0] = image
+    step.input[place] = operand
     document["operations"][1] = encoded(step)
     assert_refused(conv_stage, "lanes[0]", "merged lane", **arguments(inputs, [], document))
 

@@ -59,10 +59,10 @@ class PassReport:
         node_count: nodes of the graph.
         convolution_count: convolutions that could be part of a stage.
         refusals: convolution nodes that stay as they are, with the reason.
-        plan: the graph's fingerprint, and the stages or the narrow units that were made.
+        plan: the graph's fingerprint, and the stages or units that were made.
         milliseconds: how long the pass took.
-        why_unchanged: empty where stages or narrow units were made, else why not.
-        unit_count: units of the graph, narrow or not; 0 where stages are made.
+        why_unchanged: empty where stages or units were made, else why not.
+        unit_count: units of the graph, taken or not; 0 where stages are made.
         unit_op_count: nodes that units took the place of.
     """
 
