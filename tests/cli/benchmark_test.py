@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import pathlib
+import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import tensorflow as tf
 from benchmark_values import BENCHMARK
-from command_line import end_of, invoke, start_process, wait_for
+from command_line import ROOT, end_of, invoke, run_process, start_process, wait_for
 from plan_values import PLAN
 
 from tf_interop.benchmark.child import Outcome, Request, _failure_of, _measure, run_child
@@ -235,6 +238,68 @@ def test_child_compares_a_plan_with_the_model(
     assert outcome.failure is None, outcome
     assert (refusal in outcome.refusal, bool(outcome.refusal)) == (True, bool(refusal))
     assert (note in outcome.note, bool(outcome.note)) == (True, bool(note))
+
+
+PROGRAM = """
+import json, os, sys
+import tensorflow as tf
+
+if "--fail" in sys.argv:
+    raise ValueError("the last line")
+image = tf.keras.Input((8, 8, 3))
+branches = [tf.keras.layers.Conv2D(4, side, padding="same")(image) for side in (1, 3)]
+model = tf.keras.Model(image, tf.keras.layers.Concatenate()(branches))
+tf.function(model)(tf.ones((2, 8, 8, 3)))
+seen = {name: os.environ.get(name) for name in ("PYTHONPATH", "TF_CPP_MIN_LOG_LEVEL")}
+print(json.dumps([sys.argv, seen]), file=open("seen.txt", "a"))
+"""
+
+
+def test_compares_a_program_as_it_is_with_the_plugin_on(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    # As Python's own options are kept, so is all after the program.
+    program = (sys.executable, "-X", "utf8", "train.py", "--batch", "8", "--", "-o")
+    command = ("benchmark", "--policy", "always", "--repetitions", "1", "-o", "r.json", "--")
+    env = {"TF_INTEROP_LIBRARY": str(get_plugin().library.build_info.path)}
+    ended = run_process(*command, *program, folder=tmp_path, TF_CPP_MIN_LOG_LEVEL="1", **env)
+    assert ended.returncode == 0, ended.stderr
+    seen = [json.loads(line) for line in (tmp_path / "seen.txt").read_text().splitlines()]
+    path = os.pathsep.join([str(ROOT), str(tmp_path)])
+    assert seen == [[list(program[3:]), {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "1"}]] * 2
+    assert "2 of 2 blocks, 0 failed" in ended.stdout and "whole run" in ended.stdout
+    assert "quartiles" not in ended.stdout and "turn 1: 1 of 2 done" in ended.stderr
+    benchmark = load_benchmark(tmp_path / "r.json")
+    stock, ours = benchmark.results
+    assert stock.case == Case(shlex.join(program)) and stock.case.is_program
+    [[stock_block], [ours_block]] = stock.blocks, ours.blocks
+    assert (stock_block.stage_count, bool(ours_block.stage_count)) == (0, True)
+    # TensorFlow alone takes that long to import, and that much memory.
+    assert stock_block.median_ms > 500 and ours_block.memory_peak_bytes > 50e6
+    summary = benchmark.summarize(ours)
+    assert summary is not None and summary.speedup is not None
+    assert (summary.first_step_ms, summary.examples_per_second) == (None, None)
+
+
+@pytest.mark.parametrize("variant", [Variant.STOCK, Variant.OURS])
+def test_a_program_that_fails_is_a_failure_with_its_last_lines(
+    variant: Variant, tmp_path: pathlib.Path
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM)
+    case = Case(shlex.join([sys.executable, str(path), "--fail"]))
+    failure = run_child(Request(case, variant), 120.0).failure
+    assert failure is not None and failure.kind is FailureKind.CRASHED
+    assert "exit code 1" in failure.message
+    assert failure.message.endswith("ValueError: the last line")
+
+
+def test_a_program_of_which_nothing_is_made_is_not_taken_for_a_comparison(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "train.py").write_text("import tensorflow")
+    case = Case(shlex.join([sys.executable, str(tmp_path / "train.py")]))
+    failure = run_child(Request(case, Variant.OURS), 120.0).failure
+    assert failure is not None and "Expected stages or units" in failure.message
 
 
 def test_memory_that_is_used_up_is_a_kind_of_its_own() -> None:

@@ -17,6 +17,7 @@ import os
 import pathlib
 import re
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tf_interop.benchmark.program import with_plugin
 from tf_interop.benchmark.result import (
     Block,
     Case,
@@ -46,8 +48,10 @@ from tf_interop.planning.file import load_plan, save_plan
 from tf_interop.planning.variants import without_concurrency, without_pinning
 from tf_interop.tensorflow_messages import CHATTER
 
+_LOG = "log.txt"
 _SECONDS_BETWEEN_LOOKS = 0.1
 _LINES_SHOWN = 5
+_PATH = "PYTHONPATH"
 # Of a message of TensorFlow's, which may hold a whole graph.
 _LONGEST_MESSAGE = 600
 
@@ -56,8 +60,9 @@ _LONGEST_MESSAGE = 600
 class Request:
     """Asks for a block of a variant, or for the plan of a case where `variant` is None.
 
-    `plan_path` is where to write the plan, or the one to run by; None for variants that need none.
-    With `needs_gpu` values of a CPU are not taken for those of a GPU.
+    `plan_path` is where to write the plan, or the one to run by; None for variants that need none,
+    and for programs with all stages or units that can be made. With `needs_gpu` values of a CPU are
+    not taken for those of a GPU. A program is run with `python_path`, the user's own.
     """
 
     case: Case
@@ -67,6 +72,7 @@ class Request:
     repetition: int = 0
     options: MeasuringOptions = dataclasses.field(default_factory=MeasuringOptions)
     needs_gpu: bool = False
+    python_path: str | None = dataclasses.field(default_factory=lambda: os.environ.get(_PATH))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,7 +103,7 @@ def run_child(
         folder = pathlib.Path(name)
         request_path, outcome_path = folder / "request.json", folder / "outcome.json"
         request_path.write_bytes(msgspec.json.encode(request))
-        with (folder / "log.txt").open("wb") as log:
+        with (folder / _LOG).open("wb") as log:
             process = subprocess.Popen(
                 module_command(module, request_path, outcome_path),
                 env=child_environment(),
@@ -125,7 +131,7 @@ def run_child(
         if not has_ended:
             message = f"the process took longer than {timeout_seconds:g} s"
             return Outcome(failure=Failure(FailureKind.TIMED_OUT, message))
-        said = (folder / "log.txt").read_text(errors="replace")
+        said = (folder / _LOG).read_text(errors="replace")
         return Outcome(failure=_crash(process.returncode, said))
 
 
@@ -140,12 +146,15 @@ def _crash(code: int, said: str) -> Failure:
 
 def main() -> None:
     """Reads the request and writes the outcome."""
-    # Of TensorFlow's own messages only errors: the last ones are a crash's reason.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     request_path, outcome_path = map(pathlib.Path, sys.argv[1:])
     request = msgspec.json.decode(request_path.read_bytes(), type=Request)
+    if not request.case.is_program:
+        # Of TensorFlow's own messages only errors: the last ones are a crash's reason.
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
-        if request.variant is None and request.source.plan_path is not None:
+        if request.case.is_program:
+            outcome = _run_program(request, request_path.with_name(_LOG))
+        elif request.variant is None and request.source.plan_path is not None:
             outcome = _look_at_plan(request.case, request.source.plan_path)
         elif request.variant is None:
             _make_plan(request)
@@ -155,6 +164,36 @@ def main() -> None:
     except Exception as error:  # Whatever it is, it is an entry of the benchmark.
         outcome = Outcome(failure=_failure_of(error))
     outcome_path.write_bytes(msgspec.json.encode(outcome))
+
+
+def _run_program(request: Request, log: pathlib.Path) -> Outcome:
+    """Runs a program as a whole; what it prints goes where this process prints, into `log`."""
+    words, made_path = shlex.split(request.case.model), log.with_name("made.json")
+    if request.variant is Variant.OURS:
+        how = ["--plan", request.plan_path] if request.plan_path else ["--policy", "always"]
+        words = with_plugin(words, [*how, "--report", "--save-plan", str(made_path)])
+    environment = {name: value for name, value in os.environ.items() if name != _PATH}
+    if request.python_path is not None:
+        environment[_PATH] = request.python_path
+    begin_ns = time.perf_counter_ns()
+    code = subprocess.call(words, env=environment)
+    wall_ms = round((time.perf_counter_ns() - begin_ns) / 1e6, 4)
+    if code:
+        return Outcome(failure=_crash(code, log.read_text(errors="replace")))
+    made = load_plan(made_path).graphs if request.variant is Variant.OURS else ()
+    return Outcome(
+        Block(
+            repetition=request.repetition,
+            steps=1,
+            median_ms=wall_ms,
+            first_quartile_ms=wall_ms,
+            third_quartile_ms=wall_ms,
+            first_step_ms=None,
+            memory_peak_bytes=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
+            stage_count=sum(len(graph.stages) + len(graph.units) for graph in made),
+            fallbacks={},
+        )
+    )
 
 
 def _failure_of(error: Exception) -> Failure:
@@ -206,6 +245,7 @@ def _look_at_plan(case: Case, path: str) -> Outcome:
     from tf_interop.planning.lookup import check_plan_holds
 
     is_training = case.mode is Mode.TRAINING
+    assert case.batch_size is not None
     traced = trace(
         _load(case),
         batch_size=case.batch_size,
@@ -294,6 +334,7 @@ def _load(case: Case) -> Any:
     from tf_interop.model.keras_functions import keras_of
     from tf_interop.model.load import ModelArgumentError, is_built_here, load_model
 
+    assert case.precision is not None
     if case.precision.keras_policy != "float32" and not is_built_here(case.model):
         raise ModelArgumentError(
             f"Expected precision {case.precision.value} with a model that is built here, a Keras "
@@ -319,6 +360,7 @@ def _function_of(model: Any, case: Case, *, compiled_by_xla: bool) -> Callable[[
 
     from tf_interop.model.keras_functions import trace_keras
 
+    assert case.batch_size is not None
     traced = trace_keras(
         model,
         case.batch_size,

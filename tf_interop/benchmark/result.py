@@ -1,7 +1,8 @@
 """What a benchmark measures: cases, variants of running them, and the values of each block.
 
-A *case* is a network, a mode, a batch size and a precision. A *variant* is a way to run it. A
-*block* is what one process measures of one variant of one case; the variants of a case take turns.
+A *case* is a network, a mode, a batch size and a precision, or a program. A *variant* is a way to
+run it. A *block* is what one process measures of one variant of one case; the variants of a case
+take turns.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ class Case:
     """What is run.
 
     Attributes:
-        model: as `load_model` takes it.
+        model: as `load_model` takes it, or the command line of a program. A program decides all
+            that follows by itself: it is None.
         mode: inference or training.
         batch_size: images of one step.
         precision: what convolutions compute in.
@@ -108,14 +110,21 @@ class Case:
     """
 
     model: str
-    mode: Mode
-    batch_size: Positive
-    precision: Precision
+    mode: Mode | None = None
+    batch_size: Positive | None = None
+    precision: Precision | None = None
     image_size: tuple[Positive, Positive] | None = None
+
+    @property
+    def is_program(self) -> bool:
+        """Whether it is a program in place of a model."""
+        return self.mode is None
 
     @property
     def name(self) -> str:
         """The case in a few words, the same for no other."""
+        if self.mode is None or self.precision is None:
+            return self.model
         size = "" if self.image_size is None else f", {self.image_size[0]}x{self.image_size[1]}"
         return (
             f"{self.model}, {self.mode.value}, batch {self.batch_size}, "
@@ -124,7 +133,8 @@ class Case:
 
     def name_on(self, device: ProfiledDevice) -> str:
         """The case in a few words, with the precision that the device computes in."""
-        return dataclasses.replace(self, precision=self.precision.computed_on(device)).name
+        precision = self.precision and self.precision.computed_on(device)
+        return dataclasses.replace(self, precision=precision).name
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -154,7 +164,7 @@ class Failure:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Block:
-    """What one process measured.
+    """What one process measured. A whole run of a program is its one step.
 
     Attributes:
         repetition: which turn it was, from 0.
@@ -163,11 +173,13 @@ class Block:
         first_quartile_ms: likewise.
         third_quartile_ms: likewise.
         first_step_ms: of the first step, in which TensorFlow optimizes or compiles the graph and
-            tries algorithms; tracing is not in it.
+            tries algorithms; tracing is not in it. None for a program.
         memory_peak_bytes: on a GPU the most that TensorFlow's allocator had handed out while steps
-            were timed; on a CPU the most that the whole process held, TensorFlow included.
+            were timed; on a CPU, and of a program, the most that the whole process held, TensorFlow
+            included.
         stage_count: stages and narrow units in the graphs that ran.
-        fallbacks: how often stages did not do as planned, by reason, in all steps.
+        fallbacks: how often stages did not do as planned, by reason, in all steps. Of a program
+            they are not counted.
     """
 
     repetition: Count
@@ -175,7 +187,7 @@ class Block:
     median_ms: Milliseconds
     first_quartile_ms: Milliseconds
     third_quartile_ms: Milliseconds
-    first_step_ms: Milliseconds
+    first_step_ms: Milliseconds | None
     memory_peak_bytes: Count
     stage_count: Count
     fallbacks: dict[str, Count]
@@ -228,11 +240,11 @@ class Summary:
     third_quartile_ms: float
     lowest_block_ms: float
     highest_block_ms: float
-    examples_per_second: float
+    examples_per_second: float | None
     speedup: float | None
     lowest_speedup: float | None
     highest_speedup: float | None
-    first_step_ms: float
+    first_step_ms: float | None
     memory_peak_bytes: int
     blocks: int
     stages: str
@@ -308,17 +320,19 @@ class Benchmark:
         has_range = bool(speedups) and min(speedups) < max(speedups)
         median_ms = statistics.median(of_turn.values())
         stages = sorted({block.stage_count for block in blocks})
+        first_steps_ms = [each.first_step_ms for each in blocks if each.first_step_ms is not None]
+        size = result.case.batch_size
         return Summary(
             median_ms=median_ms,
             first_quartile_ms=statistics.median(block.first_quartile_ms for block in blocks),
             third_quartile_ms=statistics.median(block.third_quartile_ms for block in blocks),
             lowest_block_ms=min(of_turn.values()),
             highest_block_ms=max(of_turn.values()),
-            examples_per_second=result.case.batch_size / median_ms * 1e3,
+            examples_per_second=None if size is None else size / median_ms * 1e3,
             speedup=statistics.median(speedups) if speedups else None,
             lowest_speedup=min(speedups) if has_range else None,
             highest_speedup=max(speedups) if has_range else None,
-            first_step_ms=statistics.median(block.first_step_ms for block in blocks),
+            first_step_ms=statistics.median(first_steps_ms) if first_steps_ms else None,
             memory_peak_bytes=max(block.memory_peak_bytes for block in blocks),
             blocks=len(blocks),
             stages="–".join(map(str, dict.fromkeys((stages[0], stages[-1])))),

@@ -155,7 +155,10 @@ class BenchmarkRun:
         path = self.source.plan_path
         if path is None:
             return
-        wanted = (block for block in self._blocks if self._is_wanted(*block))
+        # What graphs a program has nobody knows before it runs.
+        wanted = (
+            block for block in self._blocks if self._is_wanted(*block) and not block[0].is_program
+        )
         for case in dict.fromkeys(case for case, variant, _ in wanted if variant.needs_plan):
             found = self._start("looking at the plan", Request(case, None, source=self.source))
             if found.refusal:
@@ -177,10 +180,12 @@ class BenchmarkRun:
         self.listener(f"{name}: {what}", done, total, left)
         return self.run_child(request, self.benchmark.options.timeout_seconds)
 
-    def _plan_for(self, case: Case) -> pathlib.Path | Failure:
-        """The plan of a case, or why there is none."""
+    def _plan_for(self, case: Case) -> pathlib.Path | Failure | None:
+        """The plan of a case, or why there is none; None where a program runs by a policy."""
         if self.source.plan_path is not None:
             return pathlib.Path(self.source.plan_path)
+        if case.is_program:
+            return None
         if case not in self._plans:
             name = re.sub(r"[^A-Za-z0-9.]+", "_", case.name)[-100:]
             path = plan_folder(self.path) / f"{name}.json"

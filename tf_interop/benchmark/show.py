@@ -17,6 +17,10 @@ from tf_interop.tables import UNKNOWN, new_table, print_on
 from tf_interop.versioned_file import write_file
 
 _ON_A_CPU = "Measured on a CPU, where units are made. Of stages on a GPU it says nothing."
+_PROGRAMS_ARE = (
+    "whole run, turns: the wall time of the program's process, imports and first calls included; "
+    "the median, the shortest and the longest turn. memory: of that process (RSS)."
+)
 _MEMORY_IS = {
     "host": "memory: of the whole process (RSS).",
     "cudnn": "memory: the peak of TensorFlow's GPU allocator while steps were timed.",
@@ -40,18 +44,27 @@ def show_benchmark(benchmark: Benchmark, console: Console) -> None:
     for case, results in benchmark.by_case.items():
         table = new_table(case.name_on(device))
         table.add_column("")
-        for column in ("median", "quartiles", "times as fast", "first step", "memory"):
+        columns = ["median", "quartiles", "times as fast", "first step", "memory"]
+        if case.is_program:
+            columns = ["whole run", "turns", "times as fast", "memory"]
+        for column in columns:
             table.add_column(column, justify="right", no_wrap=True)
         table.add_column("stages", justify="right")
         for result in results:
-            table.add_row(result.variant.value, *_cells(benchmark, result))
+            cells = _cells(benchmark, result) or (UNKNOWN,) * (len(columns) + 1)
+            table.add_row(result.variant.value, *cells)
         print_on(console, table)
         for note in _notes(results):
             print_on(console, f"  {note}")
+    programs = [case.is_program for case in benchmark.by_case]
+    print_on(console, "")
+    if any(programs):
+        print_on(console, _PROGRAMS_ARE)
+    if not all(programs):
+        print_on(console, "median, quartiles: of the steps of a turn; of the turns the median.")
     print_on(
         console,
-        "\nmedian, quartiles: of the steps of a turn; of the turns the median. times as fast: as "
-        "stock, turn by turn, with the lowest and the highest turn.",
+        "times as fast: as stock, turn by turn, with the lowest and the highest turn.",
     )
     others = [each for each in benchmark.results if each.variant is not Variant.STOCK]
     if any("one turn" in times_as_fast(benchmark, each) for each in others):
@@ -59,7 +72,7 @@ def show_benchmark(benchmark: Benchmark, console: Console) -> None:
             console,
             "one turn: no range, so that a difference may be chance. More --repetitions give one.",
         )
-    runs_plan = any(each.variant.needs_plan for each in others)
+    runs_plan = any(each.variant.needs_plan and not each.case.is_program for each in others)
     has_xla = any(each.variant is Variant.XLA for each in others)
     if device.backend == "cudnn" and runs_plan and not has_xla:
         print_on(console, "xla was not compared: it may be faster. Add it with --variants xla.")
@@ -69,7 +82,8 @@ def show_benchmark(benchmark: Benchmark, console: Console) -> None:
             "as stock: the plan has no stage for it, so that the same program ran; what its times "
             "differ from those of stock is chance.",
         )
-    print_on(console, _MEMORY_IS[device.backend])
+    if not all(programs):
+        print_on(console, _MEMORY_IS[device.backend])
 
 
 def times_as_fast(benchmark: Benchmark, result: Result, *, to: str = "–") -> str:
@@ -106,13 +120,17 @@ def write_csv(benchmark: Benchmark, path: pathlib.Path) -> None:
 def _cells(benchmark: Benchmark, result: Result) -> tuple[str, ...]:
     summary = benchmark.summarize(result)
     if summary is None:
-        return (UNKNOWN,) * 6
+        return ()
+    fast, memory = times_as_fast(benchmark, result), f"{summary.memory_peak_bytes / 1e6:.0f} MB"
+    if summary.first_step_ms is None:
+        turns = f"{summary.lowest_block_ms / 1e3:.2f}–{summary.highest_block_ms / 1e3:.2f}"
+        return f"{summary.median_ms / 1e3:.2f} s", turns, fast, memory, summary.stages
     return (
         f"{summary.median_ms:.2f} ms",
         f"{summary.first_quartile_ms:.2f}–{summary.third_quartile_ms:.2f}",
-        times_as_fast(benchmark, result),
+        fast,
         f"{summary.first_step_ms / 1e3:.1f} s",
-        f"{summary.memory_peak_bytes / 1e6:.0f} MB",
+        memory,
         summary.stages,
     )
 

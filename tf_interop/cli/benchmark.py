@@ -1,4 +1,4 @@
-"""The command `tf-interop benchmark`: compares TensorFlow, XLA and stages."""
+"""The command `tf-interop benchmark`: compares TensorFlow, XLA and stages, or a program's runs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import sys
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
 import tf_interop
 from tf_interop.benchmark.child import run_child
+from tf_interop.benchmark.program import check_program
 from tf_interop.benchmark.result import (
     Case,
     MeasuringOptions,
@@ -28,6 +30,7 @@ from tf_interop.benchmark.run import BenchmarkRun, new_benchmark
 from tf_interop.benchmark.show import show_benchmark
 from tf_interop.cli.command import Result, command, signals_caught
 from tf_interop.cli.options import (
+    MODEL,
     TIME,
     Text,
     batches_option,
@@ -37,10 +40,10 @@ from tf_interop.cli.options import (
     option,
     output_option,
     profile_option,
-    several_models_argument,
     training_option,
 )
 from tf_interop.cli.progress import shown_progress, work_on_model
+from tf_interop.errors import BenchmarkError
 from tf_interop.measure.device import running_device, this_cpu
 from tf_interop.planning.file import load_plan
 from tf_interop.planning.lookup import check_plan_is_for
@@ -52,6 +55,27 @@ _EXIT_CODES = {
     3: "something crashed, timed out or ran out of memory; the results say what, and hold the rest",
     130: "stopped by Ctrl-C, 143 by SIGTERM: what was measured is in the results",
 }
+
+
+# A program decides these itself.
+_OF_MODELS = {
+    *("batch_sizes", "inference", "training", "precisions", "image_size", "profile_path"),
+    *("tune_budget_s", "steps", "seconds", "warmup_steps"),
+}
+_VARIANTS_OF_PROGRAMS = (Variant.STOCK, Variant.OURS)
+_TIMEOUT_OF_PROGRAMS_S = 24 * 3600.0
+
+
+class _TakesProgram(click.Command):
+    """A command that finds in `Context.obj` the words after `--`; None where there is no `--`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Leaves the words of a program alone."""
+        ctx.obj = None
+        if "--" in args:
+            at = args.index("--")
+            args, ctx.obj = args[:at], args[at + 1 :]
+        return super().parse_args(ctx, args)
 
 
 def _members_of(kind: type[Precision] | type[Variant], text: str) -> tuple[Any, ...]:
@@ -68,14 +92,16 @@ def _members_of(kind: type[Precision] | type[Variant], text: str) -> tuple[Any, 
     """
 benchmark ResNet50 --profile profile.json --batch 1,8,32 --training -o results.json
 benchmark ResNet50 --plan half.json --precision float16 -o results.json
+benchmark --plan plan.json -o results.json -- python train.py --epochs 1
 
 To see it work, on any machine:
 benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
     --seconds 1 -o results.json
 """,
     exit_codes=_EXIT_CODES,
+    kind=_TakesProgram,
 )
-@several_models_argument
+@click.argument("models", metavar="MODEL... | -- PROGRAM...", type=MODEL, nargs=-1)
 @output_option("RESULTS.json", "The results. A file that is there is gone on with.", required=True)
 @batches_option
 @inference_option
@@ -114,7 +140,7 @@ benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
     "--repetitions",
     default=3,
     least=1,
-    help="Processes for each variant of a case; the variants take turns.",
+    help="Processes for each variant of a case or program; the variants take turns.",
 )
 @count_option(
     "--steps",
@@ -133,7 +159,13 @@ benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
     default=MeasuringOptions().warmup_steps,
     help="Steps after the first one that are not timed.",
 )
-@option("--timeout", "timeout_seconds", type=TIME, default="15m", help="When to end a process.")
+@option(
+    "--timeout",
+    "timeout_seconds",
+    type=TIME,
+    default="15m",
+    help="When to end a process; a program after 24 hours, if this is not given.",
+)
 @click.option(
     "--budget",
     "budget_seconds",
@@ -157,17 +189,29 @@ def benchmark(
     budget_seconds: float | None,
     **measuring_options: Any,
 ) -> Result:
-    """Compares TensorFlow, XLA and the plugin.
+    """Compares TensorFlow, XLA and the plugin, on models or on a program.
 
     It measures a step of each MODEL in each variant, by turns. Each turn is a new process. MODEL is
     the name of a Keras application (ResNet50), a .keras or .h5 file, or module:function, which
     gives a Keras model and is called with image_size=(height, width) where it has that argument and
     --image-size is given.
 
+    After -- a program stands in place of models, as one runs it: python train.py ARGS. It is run as
+    a whole, as it is (stock) and with --plan or --policy always (ours).
+
     What crashes, runs out of memory or takes too long is an entry of the results with its reason,
     and the rest goes on. The results are on disk after every process: when the same command is
     given again, it goes on with what is missing or failed.
     """
+    program = click.get_current_context().obj
+    if program is not None:
+        variants, measuring_options = _settings_of_program(
+            program, models, variants, measuring_options
+        )
+    elif not models:
+        raise click.UsageError(
+            "Expected a MODEL, or a program after --, got neither. Name a model such as ResNet50."
+        )
     if not inference and not training:
         raise click.UsageError("Expected --inference or --training, got neither.")
     sources = sum(each is not None for each in (plan_path, profile_path, tune_budget_s, policy))
@@ -184,23 +228,27 @@ def benchmark(
         )
         if modes[mode]
     )
+    if program is not None:
+        cases = (Case(shlex.join(program)),)
 
     if not sources and any(variant.needs_plan for variant in variants):
+        ways = "--plan" if program else "--plan, --profile, --tune"
         raise click.UsageError(
-            f"Expected a plan for '{cases[0].name}', got none. Pass --plan, --profile, --tune or "
-            "--policy always, or leave out the variants ours, pinning and concurrency."
+            f"Expected a plan for '{cases[0].name}', got none. Pass {ways} or --policy always, or "
+            "leave out the variants ours, pinning and concurrency."
         )
     # Before anything is measured: each of them would be the failure of every case.
     if plan_path is not None:
         plan = load_plan(plan_path)
         for case in cases:
-            check_plan_is_for(plan, mode=case.mode.value, batch_size=case.batch_size)
+            if case.mode is not None and case.batch_size is not None:
+                check_plan_is_for(plan, mode=case.mode.value, batch_size=case.batch_size)
     if profile_path is not None:
         load_profile(profile_path)
     measuring = MeasuringOptions(**measuring_options)
-    begun = new_benchmark(
-        *_environment(models), shlex.join(["tf-interop", *sys.argv[1:]]), measuring, output_path
-    )
+    device, made_with = _environment(models or ("the program",))
+    called = shlex.join(["tf-interop", *sys.argv[1:]])
+    begun = new_benchmark(device, made_with, called, measuring, output_path)
     with signals_caught() as signals, shown_progress() as say:
         run = BenchmarkRun(
             begun,
@@ -229,6 +277,39 @@ def benchmark(
 
     exit_code = 3 if failure_count else 0
     return Result(measured, show, 128 + signals[0] if signals else exit_code)
+
+
+def _settings_of_program(
+    program: list[str],
+    models: tuple[str, ...],
+    variants: tuple[Variant, ...],
+    measuring_options: dict[str, Any],
+) -> tuple[tuple[Variant, ...], dict[str, Any]]:
+    """The variants and the way of measuring of a program; refuses what makes no sense with one."""
+    try:
+        check_program(program)
+    except BenchmarkError as error:
+        raise click.UsageError(str(error)) from error
+    context = click.get_current_context()
+    given = {
+        each.name: each.opts[0]
+        for each in context.command.params
+        if context.get_parameter_source(each.name or "") is ParameterSource.COMMANDLINE
+    }
+    wrong = [name for each, name in given.items() if each in _OF_MODELS]
+    if models or wrong:
+        raise click.UsageError(
+            f"Expected no {wrong[0] if wrong else 'MODEL'} with a program, which decides that "
+            f"itself, got {' '.join(wrong or models)}. Leave it out, or the program after --."
+        )
+    if "variants" not in given:
+        variants = _VARIANTS_OF_PROGRAMS
+    elif other := set(variants).difference(_VARIANTS_OF_PROGRAMS):
+        names = ", ".join(sorted(each.value for each in other))
+        raise click.UsageError(f"Expected the variants stock and ours of a program, got {names}.")
+    if "timeout_seconds" not in given:
+        measuring_options = measuring_options | {"timeout_seconds": _TIMEOUT_OF_PROGRAMS_S}
+    return variants, measuring_options
 
 
 def _environment(models: tuple[str, ...]) -> tuple[ProfiledDevice, dict[str, str]]:

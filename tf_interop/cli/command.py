@@ -49,6 +49,7 @@ def command(
     *,
     notes: str = "",
     exit_codes: Mapping[int, str] | None = None,
+    kind: type[click.Command] = click.Command,
 ) -> Callable[[Callable[..., Result]], click.Command]:
     """Makes a function a command with `--json`, which prints its result in one form or the other.
 
@@ -71,7 +72,7 @@ def command(
         # Click's own short help would be cut short.
         first_line = (function.__doc__ or "").partition("\n")[0]
         epilog = help_end(examples, exit_codes, notes)
-        declared = click.command(epilog=epilog, short_help=first_line)(print_result)
+        declared = click.command(cls=kind, epilog=epilog, short_help=first_line)(print_result)
         declared.params.append(
             click.Option(
                 ["--json", "as_json"],

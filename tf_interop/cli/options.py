@@ -145,12 +145,9 @@ def models_argument(command: Callable[..., Any]) -> Callable[..., Any]:
         f"{_MODEL_IS}; or a .json file that --export-configurations wrote, which needs no "
         "TensorFlow."
     )
-    return several_models_argument(described(command))
-
-
-several_models_argument = click.argument(
-    "models", metavar="MODEL...", type=MODEL, nargs=-1, required=True
-)
+    return click.argument("models", metavar="MODEL...", type=MODEL, nargs=-1, required=True)(
+        described(command)
+    )
 
 
 def output_option(metavar: str, help_text: str, **settings: Any) -> Decorator:
