@@ -154,8 +154,8 @@ if is_asked_for op; then
   done
 fi
 if is_asked_for benchmark; then
-  first=(python.benchmarks.networks:googlenet InceptionV3 ResNet50)
-  others=(python.benchmarks.networks:{squeezenet,randwire} NASNetMobile DenseNet121 NASNetLarge)
+  first=(python.models.googlenet:googlenet InceptionV3 ResNet50)
+  others=(python.models.squeezenet:squeezenet python.models.randwire:randwire NASNetMobile DenseNet121 NASNetLarge)
   step benchmark benchmark "${first[@]}" --batch 1,32
   step benchmark benchmark "${first[@]}" --batch 32 --no-inference --training
   step benchmark benchmark "${first[@]}" --batch 8,128 --training

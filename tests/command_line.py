@@ -53,6 +53,21 @@ def words_of(result: Result) -> str:
     return " ".join(result.output.split())
 
 
+def python_output(*words: str, folder: pathlib.Path = ROOT, **environment: str) -> str:
+    """What Python prints that runs these words in a process; it may use the helpers here."""
+    result = subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/tests", **environment},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert result.returncode == 0, f"{words}: {result.stderr[-4000:]}"
+    return result.stdout
+
+
 def start_process(
     *arguments: str,
     folder: pathlib.Path | None = None,

@@ -35,6 +35,22 @@ def plugin_as_after_import() -> Iterator[None]:
     get_plugin().forget_reports()
 
 
+@pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The warnings that the package logs."""
+    from absl import logging
+
+    texts: list[str] = []
+    monkeypatch.setattr(logging, "warning", lambda text, *args, **_: texts.append(text % args))
+    return texts
+
+
+@pytest.fixture
+def units_on_cpus(plugin_as_after_import: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes the GPU away that other tests run stages without."""
+    monkeypatch.delenv("TF_INTEROP_HOST_STAGES", raising=False)
+
+
 @pytest.fixture(scope="session")
 def conv_stage() -> Any:
     """The op as a function."""

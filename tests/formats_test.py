@@ -16,11 +16,13 @@ import plan_values
 import profile_values
 import pytest
 from benchmark_values import BENCHMARK
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tf_interop.benchmark.result import benchmark_schema, load_benchmark, save_benchmark
 from tf_interop.errors import BenchmarkError, PlanError, ProfileError, TfInteropError
 from tf_interop.planning.file import load_plan, plan_schema, save_plan
-from tf_interop.profile.file import load_profile, profile_schema, save_profile
+from tf_interop.profile.file import load_profile, open_profile, profile_schema, save_profile
 from tf_interop.profile.worklist import load_configurations, save_configurations
 
 # Of words that are anyone's, each with a value.
@@ -179,7 +181,13 @@ def test_refuses_a_field_that_nothing_reads_wherever_it_is(
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[1,]", b"[]", b"\xff\xfe", b"{} {}", b'{"a": NaN}']
+    "content",
+    [
+        *(b"", b"{", b"[1,]", b"[]", b"\xff\xfe", b"{} {}", b'{"a": NaN}'),
+        # Nested beyond Python's stack.
+        *(opening * 100_000 + b"\n" for opening in (b"[", b'{"format":')),
+    ],
+    ids=lambda content: content[:12],
 )
 def test_refuses_what_is_no_such_document(form: Format, path: pathlib.Path, content: bytes) -> None:
     path.write_bytes(content)
@@ -242,3 +250,56 @@ def test_content_is_on_disk_before_it_takes_the_name(
     monkeypatch.setattr(os, "fsync", look_and_fsync)
     LIST.save(LIST.value, path)
     assert seen == [(False, path.stat().st_size)]
+
+
+# What readers that trust a file stumble over.
+VALUES = (
+    *(None, True, -1, 0, 1, 2**31, 2**63, 10**30, -0.0, 1e308, 0.5, "", "a\x00b"),
+    *("../../etc/passwd", [], {}, [[]]),
+)
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every container with every key or index that leads to a value."""
+    keys = list(value) if isinstance(value, dict) else range(len(value))
+    found = [(value, key) for key in keys]
+    for key in keys:
+        if isinstance(value[key], dict | list):
+            found += places(value[key])
+    return found
+
+
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_a_damaged_file_is_refused_or_read_back(
+    form: Format, path: pathlib.Path, data: st.DataObject
+) -> None:
+    whole = documents(form, path)
+    for _ in range(data.draw(st.integers(0, 4))):
+        container, key = data.draw(st.sampled_from(places(whole)))
+        edit = data.draw(st.sampled_from(["delete", "replace", "repeat"]))
+        if edit == "delete":
+            del container[key]
+        elif edit == "replace":
+            container[key] = data.draw(st.sampled_from(VALUES) | st.integers() | st.text())
+        elif isinstance(container, list):
+            container.insert(key, container[key])
+        else:
+            container[data.draw(st.text())] = container[key]
+        if not whole:
+            break
+    content = bytearray("\n".join(map(json.dumps, whole)).encode() + b"\n")
+    for _ in range(data.draw(st.sampled_from([0, 0, 1, 2]))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(content)
+    try:
+        value = form.load(path)
+    except TfInteropError:
+        return
+    if is_lines(form):
+        with open_profile(path, value.device) as file:
+            assert file.profile.entries == value.entries
+    form.save(value, path)
+    assert form.load(path) == value

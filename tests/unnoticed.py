@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import os
 import pathlib
-import subprocess
-import sys
 import textwrap
 import threading
 import types
@@ -19,13 +16,13 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from command_line import ROOT, python_output
 
 import tf_interop
 from tf_interop.runtime.plugin import get_plugin
 
 v1 = tf.compat.v1
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 TIMEOUT_S = 60
 
 
@@ -40,18 +37,8 @@ Program = Callable[[tf.Tensor], Any]
 
 
 def run_python(program: str, folder: pathlib.Path = ROOT, **environment: str) -> str:
-    """Runs a program, which may use these helpers, in a process. Returns what it printed."""
-    result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT}/tests"} | environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
+    """Runs the text of a program in a process. Returns what it printed."""
+    return python_output("-c", textwrap.dedent(program), folder=folder, **environment)
 
 
 def conv(image: tf.Tensor, number: int, name: str | None = None) -> tf.Tensor:

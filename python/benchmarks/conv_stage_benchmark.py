@@ -29,12 +29,23 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is impor
 
 import tensorflow as tf
 
-from python.benchmarks.networks import NETWORKS
 from tf_interop.benchmark.result import Mode, Variant, load_benchmark
 from tf_interop.child_process import child_environment, module_command
 
 OPTIONS_VARIABLE = "CONV_STAGE_BENCHMARK"
 OUTPUT_VARIABLE = "BENCHMARK_OUTPUT_DIR"
+NETWORKS = {
+    "GoogLeNet": "python.models.googlenet:googlenet",
+    "Inception-v3": "InceptionV3",
+    "ResNet-50": "ResNet50",
+    "SqueezeNet": "python.models.squeezenet:squeezenet",
+    "NASNetMobile": "NASNetMobile",
+    "RandWire": "python.models.randwire:randwire",
+    "DenseNet-121": "DenseNet121",
+    "NASNetLarge": "NASNetLarge",
+}
+"""What the commands take for each, in order of value: what published measurements of concurrent
+convolutions are of comes first."""
 _STEPS = {Mode.INFERENCE: "--inference", Mode.TRAINING: "--no-inference --training"}
 
 

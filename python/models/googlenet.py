@@ -2,33 +2,9 @@
 
 arXiv:1409.4842 (2014). `tf.keras.applications` has Inception v3 only, and published measurements
 of concurrent convolutions use this network: each of its nine modules has branches of very
-different size. For images of 224 x 224:
-
-| layer          | patch/stride | output           | 1x1 | 3x3 red. | 3x3 | 5x5 red. | 5x5 | pool |
-|----------------|--------------|------------------|-----|----------|-----|----------|-----|------|
-| convolution    | 7x7 / 2      | 112 x 112 x 64   |     |          |     |          |     |      |
-| max pool       | 3x3 / 2      | 56 x 56 x 64     |     |          |     |          |     |      |
-| convolution    | 3x3 / 1      | 56 x 56 x 192    |     | 64       | 192 |          |     |      |
-| max pool       | 3x3 / 2      | 28 x 28 x 192    |     |          |     |          |     |      |
-| inception (3a) |              | 28 x 28 x 256    | 64  | 96       | 128 | 16       | 32  | 32   |
-| inception (3b) |              | 28 x 28 x 480    | 128 | 128      | 192 | 32       | 96  | 64   |
-| max pool       | 3x3 / 2      | 14 x 14 x 480    |     |          |     |          |     |      |
-| inception (4a) |              | 14 x 14 x 512    | 192 | 96       | 208 | 16       | 48  | 64   |
-| inception (4b) |              | 14 x 14 x 512    | 160 | 112      | 224 | 24       | 64  | 64   |
-| inception (4c) |              | 14 x 14 x 512    | 128 | 128      | 256 | 24       | 64  | 64   |
-| inception (4d) |              | 14 x 14 x 528    | 112 | 144      | 288 | 32       | 64  | 64   |
-| inception (4e) |              | 14 x 14 x 832    | 256 | 160      | 320 | 32       | 128 | 128  |
-| max pool       | 3x3 / 2      | 7 x 7 x 832      |     |          |     |          |     |      |
-| inception (5a) |              | 7 x 7 x 832      | 256 | 160      | 320 | 32       | 128 | 128  |
-| inception (5b) |              | 7 x 7 x 1024     | 384 | 192      | 384 | 48       | 128 | 128  |
-| average pool   | 7x7 / 1      | 1 x 1 x 1024     |     |          |     |          |     |      |
-| dropout (40 %) |              | 1 x 1 x 1024     |     |          |     |          |     |      |
-| linear         |              | 1 x 1 x 1000     |     |          |     |          |     |      |
-| softmax        |              | 1 x 1 x 1000     |     |          |     |          |     |      |
-
-"red." are the 1x1 convolutions before the 3x3 and 5x5 ones, "pool" the one after the pooling
-branch. Figure 3 of the paper adds two local response normalizations, after the first pooling and
-before the second; it does not give their constants, nor the paddings: here all are padded (SAME).
+different size. Figure 3 of the paper adds two local response normalizations, after the first
+pooling and before the second; it does not give their constants, nor the paddings: here all are
+padded (SAME).
 """
 
 from __future__ import annotations
@@ -40,7 +16,7 @@ import tensorflow as tf
 SMALLEST_SIZE = 32
 """Smallest height and width: modules 5a and 5b then see one pixel."""
 LAYOUT = "channels_last"
-# 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5, pool.
+# Of each module the channels of 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5 and pool proj.
 _WIDTHS = {
     "3a": (64, 96, 128, 16, 32, 32),
     "3b": (128, 128, 192, 32, 96, 64),
@@ -70,29 +46,22 @@ class LocalResponseNormalization(tf.keras.layers.Layer):  # type: ignore[misc]
         )
 
 
-def googlenet(
-    input_shape: tuple[int, int, int] = (224, 224, 3), classes: int = 1000
-) -> tf.keras.Model:
+def googlenet(image_size: tuple[int, int] = (224, 224), classes: int = 1000) -> tf.keras.Model:
     """Builds GoogLeNet with random weights, without the classifiers that only help training.
 
     Layers are named after the table, such as `inception_3a_5x5_reduce` (Keras allows no slash).
 
     Args:
-        input_shape: (height, width, channels) of an image; height and width at least 32.
+        image_size: height and width of an image, at least 32.
         classes: how many classes to tell apart.
 
     Returns:
-        A model from images `[N, H, W, C]` to probabilities `[N, classes]`.
+        A model from images `[N, H, W, 3]` to probabilities `[N, classes]`.
 
     Raises:
         ValueError: the images are too small.
     """
-    if min(input_shape[:2]) < SMALLEST_SIZE:
-        raise ValueError(
-            f"Expected an input_shape of at least ({SMALLEST_SIZE}, {SMALLEST_SIZE}, C), got "
-            f"{input_shape}. Use larger images."
-        )
-    image = tf.keras.Input(input_shape, name="image")
+    image = image_of(image_size, SMALLEST_SIZE)
     x = convolution(image, 64, 7, "conv1_7x7_s2", strides=2)
     x = _max_pool(x, "pool1_3x3_s2")
     x = LocalResponseNormalization(name="pool1_norm1")(x)
@@ -110,6 +79,16 @@ def googlenet(
     # float32 also under mixed precision: half softmax loses the small probabilities.
     outputs = tf.keras.layers.Softmax(dtype="float32", name="loss3_softmax")(x)
     return tf.keras.Model(image, outputs, name="googlenet")
+
+
+def image_of(size: tuple[int, int], smallest: int) -> Any:
+    """The input of a network, an image `[N, H, W, 3]`; a ValueError for one that is too small."""
+    if min(size) < smallest:
+        raise ValueError(
+            f"Expected an image_size of at least ({smallest}, {smallest}), got {size}. "
+            "Use larger images."
+        )
+    return tf.keras.Input((*size, 3), name="image")
 
 
 def convolution(

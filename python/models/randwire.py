@@ -116,7 +116,7 @@ class WeightedSum(tf.keras.layers.Layer):  # type: ignore[misc]
 
 
 def randwire(
-    input_shape: tuple[int, int, int] = (224, 224, 3),
+    image_size: tuple[int, int] = (224, 224),
     classes: int = 1000,
     *,
     seed: int = 0,
@@ -126,16 +126,16 @@ def randwire(
     """Builds a RandWire network with random weights.
 
     Args:
-        input_shape: (height, width, channels) of an image.
+        image_size: height and width of an image.
         classes: how many classes to tell apart.
         seed: of the three wirings; the same seed gives the same network.
         channels: C of the table.
         nodes: of each wiring.
 
     Returns:
-        A model from images `[N, H, W, C]` to probabilities `[N, classes]`.
+        A model from images `[N, H, W, 3]` to probabilities `[N, classes]`.
     """
-    image = tf.keras.Input(input_shape, name="image")
+    image = tf.keras.Input((*image_size, 3), name="image")
     x = _convolution(image, channels // 2, 3, "conv1", strides=2)
     x = tf.keras.layers.ReLU(name="conv2_relu")(x)
     x = _convolution(x, channels, 3, "conv2", strides=2)

@@ -12,109 +12,45 @@ import textwrap
 
 import numpy as np
 import pytest
-from unnoticed import ROOT, run_python
+from command_line import ROOT, python_output
+from unnoticed import run_python
 
 from tf_interop import tensorflow_internals
 from tf_interop.graph.device_names import is_local
 
-# Devices have to be there before TensorFlow starts.
-DEVICES = '''
-    import numpy as np
-    import tensorflow as tf
-    import tf_interop
-    from tf_interop.graph.program import decode_stage
-    from tf_interop.runtime.plugin import get_plugin
-    from unnoticed import stages_run
-
-    tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 3
-    )
-    NAMES = ["CPU:0", "CPU:1", "CPU:2"]
-
-    def stages_by_device(call):
-        """What a call returns, and how many convolutions each stage has that it makes, by device.
-        """
-        device_of, counts = {}, {}
-        def look(graph_def, _):
-            for node in graph_def.node:
-                if node.op != "TfInterop>ConvStage":
-                    device_of[node.name] = node.device
-                    continue
-                steps = [each.name for each in decode_stage(node).operations]
-                assert {device_of[name] for name in steps} == {node.device}
-                counts.setdefault(node.device[-len("CPU:0"):], {})[node.name] = len(steps)
-        with get_plugin().observe(look):
-            result = call()
-        # What fails in an observer fails in the pass.
-        assert tf_interop.status().failures == (), tf_interop.status().failures
-        return result, {name: sorted(each.values()) for name, each in sorted(counts.items())}
-
-    def again_with_its_plan(call):
-        plan = tf_interop.status().plan
-        tf_interop.disable()
-        tf_interop.enable(plan=plan)
-        return stages_by_device(call)
-'''
-
-
-def test_mirrored_training_gives_the_same_weights() -> None:
-    run_python(
-        f"""{DEVICES}
-    IMAGES = np.random.default_rng(0).random((12, 8, 8, 3), np.float32)
-    LABELS = IMAGES[:, 0, 0, :2]
-
-    def train():
-        layers = tf.keras.layers
-        tf.keras.utils.set_random_seed(1)
-        with tf.distribute.MirroredStrategy(NAMES).scope():
-            image = tf.keras.Input((8, 8, 3))
-            outputs = [layers.Conv2D(4, size, padding="same", name=f"{{size}}x{{size}}")(image)
-                       for size in (1, 3)]
-            x = layers.GlobalAveragePooling2D()(layers.Concatenate()(outputs))
-            model = tf.keras.Model(image, layers.Dense(2)(x), name="branches")
-            model.compile(tf.keras.optimizers.SGD(0.1), "mse", jit_compile=False)
-        model.fit(IMAGES, LABELS, batch_size=6, epochs=2, shuffle=False, verbose=0)
-        return model.get_weights()
-
-    tf_interop.disable()
-    expected, counts = stages_by_device(train)
-    assert counts == {{}}
-    tf_interop.enable("always")
-    before = stages_run()
-    weights, counts = stages_by_device(train)
-    # Forward, and the gradients by filter, in each replica and each of four steps.
-    assert counts == {{name: [2, 2] for name in NAMES}}, counts
-    assert stages_run() - before == 2 * 3 * 4
-    planned, counts = again_with_its_plan(train)
-    assert counts == {{name: [2, 2] for name in NAMES}}, counts
-    for ours, stock, of_plan in zip(weights, expected, planned):
-        # TensorFlow's convolutions of random numbers round in another order.
-        np.testing.assert_allclose(ours, stock, rtol=1e-5, atol=1e-6)
-        np.testing.assert_array_equal(of_plan, ours)
-    """
-    )
-
-
-TIMEOUT_S = 180
-STEPS = 4
-
-# A worker of two: trains with stages and without, and writes the weights.
-WORKER = f"""
+# On three devices of a process, or as one worker of two: trains without the plugin, with it, and by
+# the plan that it made, and writes the weights.
+TRAINING = """
+    import collections
+    import os
     import sys
     import numpy as np
     import tensorflow as tf
     import tf_interop
+    from tf_interop.runtime.plugin import get_plugin
+    from unnoticed import stages_run
 
-    tf_interop.enable("always")
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    assert strategy.num_replicas_in_sync == 2
-    random = np.random.default_rng(strategy.cluster_resolver.task_id)
+    STEPS = 4
+    if "TF_CONFIG" in os.environ:
+        devices = ["CPU:0"]
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        assert strategy.num_replicas_in_sync == 2
+        random = np.random.default_rng(strategy.cluster_resolver.task_id)
+    else:
+        devices = ["CPU:0", "CPU:1", "CPU:2"]
+        # Devices have to be there before TensorFlow starts.
+        tf.config.set_logical_device_configuration(
+            tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 3
+        )
+        strategy = tf.distribute.MirroredStrategy(devices)
+        random = np.random.default_rng(0)
     batch = [tf.constant(random.random((4, *shape), np.float32)) for shape in ((8, 8, 3), (2,))]
     random = np.random.default_rng(7)
     shapes = [(1, 1, 3, 4), (3, 3, 3, 4), (5, 5, 3, 4), (12, 2)]
     start = [random.normal(0, 0.2, shape).astype(np.float32) for shape in shapes]
 
     def train():
+        '''The weights, and how many stages or units each device has.'''
         with strategy.scope():
             variables = [tf.Variable(each) for each in start]
 
@@ -129,23 +65,49 @@ WORKER = f"""
             for variable, gradient in zip(variables, gradients):
                 variable.assign_sub(0.1 * gradient)
 
-        step = tf.function(lambda: strategy.run(replica_step, batch))
-        for _ in range({STEPS}):
-            step()
-        return [variable.numpy() for variable in variables]
+        made = collections.defaultdict(set)
+        def look(graph_def, _):
+            for node in graph_def.node:
+                if node.op in ("TfInterop>ConvStage", "TfInterop>Unit"):
+                    made[node.device[-len("CPU:0"):]].add(node.name)
 
-    with_stages = train()
-    stages_run = tf_interop.status().counters.stages_run
+        step = tf.function(lambda: strategy.run(replica_step, batch))
+        with get_plugin().observe(look):
+            for _ in range(STEPS):
+                step()
+        assert tf_interop.status().failures == (), tf_interop.status().failures
+        return [each.numpy() for each in variables], {name: len(made[name]) for name in made}
+
     tf_interop.disable()
-    without = train()
-    assert tf_interop.status().counters.stages_run == stages_run
-    # The three convolutions are a stage, and their gradients by filter another.
-    assert stages_run == 2 * {STEPS}, tf_interop.status()
-    for ours, stock in zip(with_stages, without):
+    expected, counts = train()
+    assert counts == {}
+    tf_interop.enable("always")
+    before = stages_run()
+    weights, counts = train()
+    assert sorted(counts) == devices, counts
+    if os.environ["TF_INTEROP_HOST_STAGES"] == "1":
+        # The three convolutions are a stage, and their gradients by filter another.
+        assert set(counts.values()) == {2}, counts
+        assert stages_run() - before == 2 * len(devices) * STEPS
+    plan = tf_interop.status().plan
+    tf_interop.disable()
+    tf_interop.enable(plan=plan)
+    of_plan, again = train()
+    assert again == counts, again
+    for ours, stock, planned in zip(weights, expected, of_plan):
         # TensorFlow's convolutions of random numbers round in another order.
         np.testing.assert_allclose(ours, stock, rtol=1e-5, atol=1e-6)
-    np.savez(sys.argv[1], *with_stages)
+        np.testing.assert_array_equal(planned, ours)
+    np.savez(sys.argv[1], *weights)
 """
+
+
+@pytest.mark.parametrize("kind", ["stages", "units"])
+def test_mirrored_training_gives_the_same_weights(kind: str, tmp_path: pathlib.Path) -> None:
+    python_output(
+        *("-c", textwrap.dedent(TRAINING), str(tmp_path / "weights.npz")),
+        TF_INTEROP_HOST_STAGES=str(int(kind == "stages")),
+    )
 
 
 def free_addresses(count: int) -> list[str]:
@@ -162,15 +124,16 @@ def test_two_workers_reach_the_same_weights(tmp_path: pathlib.Path) -> None:
     try:
         for index in range(2):
             config = {"cluster": cluster, "task": {"type": "worker", "index": index}}
+            path = f"{ROOT}:{ROOT}/tests"
             workers.append(
                 subprocess.Popen(
-                    [sys.executable, "-c", textwrap.dedent(WORKER), tmp_path / f"{index}.npz"],
-                    env=os.environ | {"TF_CONFIG": json.dumps(config), "PYTHONPATH": str(ROOT)},
+                    [sys.executable, "-c", textwrap.dedent(TRAINING), tmp_path / f"{index}.npz"],
+                    env=os.environ | {"TF_CONFIG": json.dumps(config), "PYTHONPATH": path},
                     stderr=(tmp_path / f"{index}.log").open("w"),
                 )
             )
         for index, worker in enumerate(workers):
-            status = worker.wait(TIMEOUT_S)
+            status = worker.wait(180)
             assert status == 0, (tmp_path / f"{index}.log").read_text()[-4000:]
     finally:
         # One that failed leaves the other waiting for it.

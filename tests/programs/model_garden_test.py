@@ -2,49 +2,38 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import pathlib
-from types import ModuleType
 
 import click
 import numpy as np
 import pytest
+
+from scripts.model_garden.compare_runs import compare
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULT = ROOT / "docs" / "results" / "model_garden.json"
 MOMENTUM = "model/kernel/.OPTIMIZER_SLOT/optimizer/momentum/.ATTRIBUTES/VARIABLE_VALUE"
 
 
-@pytest.fixture(scope="module")
-def comparison() -> ModuleType:
-    path = ROOT / "scripts" / "model_garden" / "compare_runs.py"
-    spec = importlib.util.spec_from_file_location("compare_runs", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def momentum(first: float) -> dict[str, np.ndarray]:
     return {MOMENTUM: np.array([first, 1.0], np.float32)}
 
 
-def test_a_gradient_that_rounding_does_not_explain_is_too_far(comparison: ModuleType) -> None:
+def test_a_gradient_that_rounding_does_not_explain_is_too_far() -> None:
     stock, without_onednn = momentum(1.0), momentum(1.0 + 1e-5)
-    near = comparison.compare(stock, momentum(1.0 + 3e-5), without_onednn)["momenta"]
-    far = comparison.compare(stock, momentum(1.0 + 3e-4), without_onednn)["momenta"]
+    near = compare(stock, momentum(1.0 + 3e-5), without_onednn)["momenta"]
+    far = compare(stock, momentum(1.0 + 3e-4), without_onednn)["momenta"]
     assert near["share_of_tolerance"] < 1 < far["share_of_tolerance"]
     assert far["tensors"] == 1
     assert far["plugin"] == pytest.approx(3e-4 / np.sqrt(2), rel=1e-2)
     assert far["onednn"] == pytest.approx(1e-5 / np.sqrt(2), rel=1e-1)
 
 
-def test_momenta_that_hold_no_gradient_are_refused(comparison: ModuleType) -> None:
+def test_momenta_that_hold_no_gradient_are_refused() -> None:
     nothing = {MOMENTUM: np.zeros(2, np.float32)}
     with pytest.raises(click.ClickException, match="Expected gradients in every momentum"):
-        comparison.compare(nothing, nothing, nothing)
+        compare(nothing, nothing, nothing)
 
 
 def test_the_committed_run_agrees() -> None:

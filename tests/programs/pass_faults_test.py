@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import logging
 from tensorflow.core.framework import graph_pb2
 from unnoticed import IMAGE, conv, counted, in_function, run_python
 
@@ -44,13 +43,6 @@ def stages_run_by(function: Any) -> int:
         result = function(IMAGE)
     np.testing.assert_array_equal(result, branches(tf.constant(IMAGE)))
     return new.stages_run
-
-
-@pytest.fixture(name="logged")
-def fixture_logged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    logged: list[str] = []
-    monkeypatch.setattr(logging, "warning", lambda text, *args, **_: logged.append(text % args))
-    return logged
 
 
 @pytest.fixture(name="clock")

@@ -75,10 +75,3 @@ def test_names_stages_and_lanes(tmp_path: pathlib.Path) -> None:
     of_right = next(each for name, _, each in lanes if "right" in name)
     assert of_right["lane"] == "1"
     assert (of_right["convolutions"], of_right["algorithm"]) == ("right", "BUFFERED")
-
-
-def test_names_no_stage_where_there_is_none(tmp_path: pathlib.Path) -> None:
-    tf_interop.disable()
-    events = trace(tmp_path, tf.ones([3, 16, 16, 8]))
-    assert events
-    assert not [name for name, _, _ in events if name.startswith(("stage ", "lane "))]

@@ -73,30 +73,11 @@ def test_one_batch_size_merges_and_the_plan_that_was_made_gives_the_same_again(
     tf_interop.enable(plan=tmp_path / "plan.json")
     for batch_size in (2, 3, 5):
         assert fallbacks_of(batch_size) == set()
+    [reason] = fallbacks_of(4)
+    assert "batch size 4 is not in the plan (2, 3, 5)" in reason
     assert tf_interop.status().plan == made
     # Without memory for joined filters the lanes are not merged, and the numbers are the same.
     tf_interop.enable(plan=tmp_path / "plan.json", workspace_limit_mb=0)
     assert fallbacks_of(3) == {
         "no memory for the workspaces of a stage: its merged lanes ran unmerged"
     }
-
-
-def test_the_last_batch_of_an_epoch_falls_back_and_is_counted() -> None:
-    # predict's functions know no batch size; ten images in batches of four leave two.
-    model = tf.keras.Sequential(
-        [tf.keras.Input([9, 9, 3]), tf.keras.layers.Conv2D(4, 3, name="only")]
-    )
-    model.compile(jit_compile=False)
-    options = {"batch_size": 4, "verbose": 0}
-    own = model.predict(images(10), **options)
-    always = tf_interop.keras.ConvStages("always", verbose=0)
-    model.predict(images(10), callbacks=[always], **options)
-    [report] = [each for each in tf_interop.status().graphs if each.plan.stages]
-    plan = Plan((GraphPlan(report.plan.fingerprint, 1, report.plan.stages, 4),))
-    planned = tf_interop.keras.ConvStages(plan=plan, verbose=0)
-    with counted() as new:
-        result = model.predict(images(10), callbacks=[planned], **options)
-    np.testing.assert_allclose(result, own, rtol=1e-5, atol=1e-6)
-    assert new.stages_run == 3
-    [reason] = new.fallbacks
-    assert "batch size 2 is not in the plan (4)" in reason

@@ -7,7 +7,6 @@ import gc
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import logging
 from unnoticed import IMAGE, conv, counted, run_python
 
 import tf_interop
@@ -79,9 +78,7 @@ def test_reads_the_flags(flags: str, is_on: bool, monkeypatch: pytest.MonkeyPatc
     assert xla_auto_clustering() == ("TF_XLA_FLAGS" if is_on else "")
 
 
-def test_warns_where_xla_is_on_for_all_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    logged: list[str] = []
-    monkeypatch.setattr(logging, "warning", lambda text, *args, **_: logged.append(text % args))
+def test_warns_where_xla_is_on_for_all_graphs(logged: list[str]) -> None:
     tf_interop.enable("always")
     assert logged == []
     tf.config.optimizer.set_jit(True)

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
+from command_line import python_output
 from tensorflow.core.util import test_log_pb2
 
-from python.benchmarks.conv_stage_benchmark import ConvStageBenchmark
-from python.benchmarks.networks import NETWORKS
+from python.benchmarks.conv_stage_benchmark import NETWORKS, ConvStageBenchmark
 from tf_interop.benchmark.result import Mode, Variant
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 QUICK = "--batch 2 --image-size 32 --steps 2 --seconds 0 --warmup-steps 0"
 
 
@@ -37,24 +33,13 @@ def check_written(folder: pathlib.Path, method: str) -> None:
 
 def test_runs_as_a_module(tmp_path: pathlib.Path) -> None:
     method = "benchmark__squeezenet__inference__stock"
-    process = subprocess.run(
-        [
-            *(sys.executable, "-m", "python.benchmarks.conv_stage_benchmark"),
-            f"--benchmark_filter=ConvStageBenchmark.{method}$",
-        ],
-        cwd=ROOT,
-        env={
-            **os.environ,
-            "CONV_STAGE_BENCHMARK": QUICK,
-            "BENCHMARK_OUTPUT_DIR": str(tmp_path),
-            "TEST_REPORT_FILE_PREFIX": str(tmp_path / "proto_"),
-        },
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
+    python_output(
+        *("-m", "python.benchmarks.conv_stage_benchmark"),
+        f"--benchmark_filter=ConvStageBenchmark.{method}$",
+        CONV_STAGE_BENCHMARK=QUICK,
+        BENCHMARK_OUTPUT_DIR=str(tmp_path),
+        TEST_REPORT_FILE_PREFIX=str(tmp_path / "proto_"),
     )
-    assert process.returncode == 0, process.stderr[-3000:]
     check_written(tmp_path, method)
 
 

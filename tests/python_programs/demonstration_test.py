@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import re
-import subprocess
-import sys
+
+from command_line import python_output
 
 import tf_interop
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-
 
 def test_tunes_both_networks_and_ends_in_a_sentence_and_a_report(tmp_path: pathlib.Path) -> None:
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    environment.pop("TF_INTEROP_HOST_STAGES", None)
-    result = subprocess.run(
-        [
-            *(sys.executable, "python/examples/demonstration.py"),
-            *("--image-size", "75", "--budget", "2s", "--plan-dir", str(tmp_path)),
-        ],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
+    printed = python_output(
+        *("python/examples/demonstration.py", "--image-size", "75"),
+        *("--budget", "2s", "--plan-dir", str(tmp_path)),
+        XDG_CACHE_HOME=str(tmp_path),
+        TF_INTEROP_HOST_STAGES="0",
     )
-    assert result.returncode == 0, result.stderr[-3000:]
-    differences = re.findall(r"stock TensorFlow's by (\S+) of", result.stdout)
+    differences = re.findall(r"stock TensorFlow's by (\S+) of", printed)
     assert len(differences) == 2 and all(float(each) < 1e-4 for each in differences)
     for name, convolutions in (("NASNetMobile", 356), ("InceptionV3", 94)):
         (graph,) = tf_interop.load_plan(tmp_path / f"{name}.json").graphs
         assert (graph.convolution_count, graph.mode) == (convolutions, "inference")
         said = "times as fast as stock" if graph.changes_graph else "No significant gain"
-        assert re.search(f"^{name}, inference, batch 1: .*{said}", result.stdout, re.MULTILINE)
-        assert f"The report is in {tmp_path / name}.html." in result.stdout
+        assert re.search(f"^{name}, inference, batch 1: .*{said}", printed, re.MULTILINE)
+        assert f"The report is in {tmp_path / name}.html." in printed
         assert f"<h1>{name}</h1>" in (tmp_path / f"{name}.html").read_text()

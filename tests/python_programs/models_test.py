@@ -52,7 +52,7 @@ def test_squeezenet_is_that_of_the_authors() -> None:
 
 
 def test_randwire_has_the_published_size() -> None:
-    model = randwire((64, 64, 3))
+    model = randwire((64, 64))
     kinds = collections.Counter(type(layer).__name__ for layer in model.layers)
     assert (kinds["SeparableConv2D"], kinds["Conv2D"]) == (3 * 32, 3)
     # arXiv:1904.01569 has 5.6 million for C = 78; which wiring it is moves that a little.
@@ -87,9 +87,9 @@ def test_chance_leads_edges_elsewhere() -> None:
 @pytest.mark.parametrize(
     "build",
     [
-        lambda: googlenet((32, 32, 3), classes=10),
-        lambda: squeezenet((SMALLEST_SIZE, SMALLEST_SIZE, 3), classes=10),
-        lambda: randwire((32, 32, 3), classes=10, channels=8, nodes=6),
+        lambda: googlenet((32, 32), classes=10),
+        lambda: squeezenet((SMALLEST_SIZE, SMALLEST_SIZE), classes=10),
+        lambda: randwire((32, 32), classes=10, channels=8, nodes=6),
     ],
     ids=["googlenet", "squeezenet", "randwire"],
 )
@@ -108,8 +108,8 @@ def test_gives_distributions_at_the_smallest_size_and_survives_saving(
 @pytest.mark.parametrize(
     "build",
     [
-        lambda: googlenet((31, 70, 3)),
-        lambda: squeezenet((30, 70, 3)),
+        lambda: googlenet((31, 70)),
+        lambda: squeezenet((30, 70)),
         lambda: watts_strogatz(0, 32, 3),
         lambda: watts_strogatz(0, 32, 0),
         lambda: watts_strogatz(0, 32, 32),

@@ -15,16 +15,13 @@ The blocks of a page run one after another in one folder.
 from __future__ import annotations
 
 import itertools
-import os
 import pathlib
 import re
 import shlex
-import subprocess
-import sys
 
 import click
 import pytest
-from command_line import ROOT, parse
+from command_line import ROOT, parse, python_output
 
 from tf_interop.cli.main import cli
 
@@ -64,19 +61,6 @@ def arguments_of(words: list[str]) -> list[str] | None:
     return None
 
 
-def run(arguments: list[str], folder: pathlib.Path) -> None:
-    result = subprocess.run(
-        arguments,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert result.returncode == 0, f"{arguments}: {result.stderr[-3000:]}"
-
-
 def assert_is_script(words: list[str]) -> None:
     if words == [".", ".venv/bin/activate"]:
         return
@@ -113,7 +97,7 @@ def test_page_is_whole_and_its_links_lead_somewhere(page: pathlib.Path) -> None:
 def test_blocks_run_one_after_another(page: pathlib.Path, folder: pathlib.Path) -> None:
     for language, text in BLOCK.findall(page.read_text()):
         if language == "python":
-            run([sys.executable, "-c", text], folder)
+            python_output("-c", text, folder=folder)
         elif language == "sh":
             run_commands(text, folder)
 
@@ -124,7 +108,7 @@ def run_commands(commands: str, folder: pathlib.Path) -> None:
         if arguments is None:
             assert_is_script(words)
         else:
-            run([sys.executable, "-m", "tf_interop", *arguments], folder)
+            python_output("-m", "tf_interop", *arguments, folder=folder)
 
 
 @pytest.mark.parametrize("commands", blocks("sh parsed"))

@@ -10,12 +10,6 @@ from profile_values import CPU, GPU
 
 from scripts import write_results
 
-TABLE = {
-    "title": "What it takes", "says": "All of it.", "date": "2026-11-22", "machine": "a machine",
-    "command": "measure it", "made_with": {"python": "3.11"},
-    "rows": [{"name": "a", "wall_ms": 12.345}, {"name": "b", "wall_ms": 1e-7}, {"other": None}],
-}  # fmt: skip
-
 
 def test_page_is_what_the_result_files_say() -> None:
     page = write_results.render(write_results.read_results())
@@ -24,13 +18,6 @@ def test_page_is_what_the_result_files_say() -> None:
 
 def _section(result: object) -> str:
     return re.sub(r"\s+", " ", write_results.render({"it.json": result}))
-
-
-def test_a_result_has_a_section_with_its_origin_and_tables() -> None:
-    page = _section(TABLE)
-    assert "## What it takes [it.json](results/it.json): a machine, 2026-11-22, python 3.11" in page
-    assert "; `measure it` All of it. | name | wall ms |" in page
-    assert "| a | 12.3 | | b | 1e-07 | | other | | --- | | – |" in page
 
 
 def test_a_benchmark_has_a_section() -> None:
