@@ -72,6 +72,7 @@ def test_all_hardware_queues_are_asked_for_before_a_model_is_loaded(
     monkeypatch.syspath_prepend(tmp_path)
     module = f"queues_of_{command.split()[0]}"
     pathlib.Path(f"{module}.py").write_text(
-        f"import os\ndef build(): raise ValueError('queues: ' + os.environ.get('{VARIABLE}', 'few'))"
+        "import os\n"
+        f"def build(): raise ValueError('queues: ' + os.environ.get('{VARIABLE}', 'few'))"
     )
     assert "queues: 32" in words_of(invoke(f"{command} {module}:build", exit_code=2))
