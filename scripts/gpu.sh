@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in order of value, as far as the time goes: the C++ tests of the cudnn
-# backend, the launch benchmark, and a profile; then, where Python has TensorFlow, the op's tests, the
-# demonstration, and networks beside stock TensorFlow and XLA. The core is built from source here.
+# Everything that needs a GPU, what says most in the first minutes first: what the GPU is, whether the
+# numbers are right, whether lanes run side by side and times can be trusted; then profiles, and
+# networks beside stock TensorFlow and XLA. The core is built from source here.
 #
 #   scripts/gpu.sh RESULTS [SECONDS]
 #
-# RESULTS is the folder for logs and results, which are usable after every step: profile.json,
-# results.json and tables.txt. Given again, the command goes on where it ended. SECONDS
-# (default 1500) are for all of it, building included. Ends with the number of steps that failed.
-#   STEPS    some of these, in this order (default: "tests launch profile op benchmark")
+# RESULTS is the folder for logs and results, which are usable after every step: device.json,
+# profile.json, results.json and tables.txt. Each step has a log of its own there and a line in
+# steps.txt: its name, its exit status (124 or 137: it took too long) and its seconds. A step that fails
+# stops no other. Given again, the command goes on where it ended. SECONDS (default 1500) are for all of
+# it, building included. Ends with the number of steps that failed. A step
+# that needs what is not there (TensorFlow, lists, a GPU where BACKEND is host) is skipped.
+#   STEPS    some of these (default: "tests launch op profile benchmark")
 #   LISTS    to profile: a list of configurations, or a folder of them, which are measured in the order
 #            of their names (default: TOOLS/configurations)
 #   TOOLS    what pack_for_gpu.sh made, for machines without a network (default: .gpu/tools)
@@ -17,9 +20,10 @@
 #   OPTIONS  more options of `tf-interop benchmark`, such as "--image-size 64"
 # TF_INTEROP_LIBRARY names a library of ops that is built already; without it that of TOOLS is taken.
 set -uo pipefail
+set -a # A step runs in a shell of its own.
 cd "$(dirname "$0")/.."
 results=$(realpath -m "$1")
-end=$((SECONDS + ${2:-1500}))
+end=$(($(date +%s) + ${2:-1500}))
 tools=$(realpath -m "${TOOLS:-.gpu/tools}")
 lists=$(realpath -m "${LISTS:-$tools/configurations}")
 backend=${BACKEND:-cudnn}
@@ -28,24 +32,10 @@ build=$PWD/build/gpu
 failed=0
 mkdir -p "$results"
 
-step() {  # step NAME COMMAND…: runs it, its output at the end of RESULTS/NAME.log; returns its status
-  local name=$1 start=$SECONDS
-  shift
-  if "$@" >>"$results/$name.log" 2>&1; then
-    echo "ok      $name ($((SECONDS - start)) s)"
-  else
-    local status=$?
-    echo "FAILED  $name ($((SECONDS - start)) s): $results/$name.log"
-    tail -n 15 "$results/$name.log"
-    failed=$((failed + 1))
-    return "$status"
-  fi
-}
-
-is_asked_for() { [[ " ${STEPS:-tests launch profile op benchmark} " = *" $1 "* ]]; }
+# What the steps call.
 
 left() { # However long the steps before took: something is better than nothing.
-  local seconds=$((end - SECONDS))
+  local seconds=$((end - $(date +%s)))
   echo $((seconds > 20 ? seconds : 20))
 }
 
@@ -90,77 +80,129 @@ install_packages() {
     "$python" -m pip install --quiet --target "$build/packages" cffi click msgspec nvidia-ml-py rich wrapt
 }
 
-profile() {  # profile LIST SECONDS
-  # The measurement in hand at the end, and reading and writing the profile, are not in the budget. A
-  # kernel that does not end keeps the signal from being seen.
-  timeout --signal=TERM --kill-after=20 $(($2 + 30)) "$python" -m tf_interop profile "$1" \
-    --backend "$backend" --budget "$2s" -o "$results/profile.json"
+gpu_test() { "$build/tests/cc/gpu_test" --gtest_filter="$1"; }
+
+algorithms() { # Each convolution in a process: what ends one takes no other along.
+  local wrong=0 count index
+  count=$("$build/tests/cc/gpu_test" --gtest_filter='*ListedAlgorithms*' --gtest_list_tests | grep -c '^  ')
+  [ "$count" -gt 0 ] || return 1
+  for ((index = 0; index < count; index++)); do
+    GTEST_TOTAL_SHARDS=$count GTEST_SHARD_INDEX=$index timeout --kill-after=5 60 \
+      "$build/tests/cc/gpu_test" --gtest_filter='*ListedAlgorithms*' || wrong=$((wrong + 1))
+  done
+  return "$wrong"
 }
 
 profile_lists() {
-  local names=("$lists")
+  local names=("$lists") status=0
   [ ! -d "$lists" ] || names=("$lists"/*.json)
-  local until=$((SECONDS + $1)) count=${#names[@]} index share
+  local until=$(($(date +%s) + $1)) count=${#names[@]} index share again
   for ((index = 0; index < count; index++)); do
     # The first ones may take more than the last.
-    share=$((2 * (until - SECONDS) / (count - index + 1)))
+    share=$((2 * (until - $(date +%s)) / (count - index + 1)))
     [ "$share" -ge 2 ] || break
-    # A device that failed (3) works again in a new process, which goes on after what it failed at.
-    step profile profile "${names[index]}" "$share"
-    [ "$?" != 3 ] || step profile profile "${names[index]}" "$share"
+    for again in 1 2; do
+      # The measurement in hand at the end, and reading and writing the profile, are not in the budget. A
+      # kernel that does not end keeps the signal from being seen.
+      timeout --signal=TERM --kill-after=20 $((share + 30)) "$python" -m tf_interop profile \
+        "${names[index]}" --backend "$backend" --budget "${share}s" -o "$results/profile.json" && break
+      status=$?
+      # A device that failed (3) works again in a new process, which goes on after what it failed at.
+      [ "$status" = 3 ] || break
+    done
   done
+  return "$status"
 }
 
-benchmark() {  # benchmark OPTIONS…
-  echo "== $*"
+demonstration() { # It measures beside TensorFlow, which would take all of the memory.
+  TF_FORCE_GPU_ALLOW_GROWTH=true "$python" python/examples/demonstration.py --dtype "$1" \
+    --plan-dir "$results/plans_$1"
+}
+
+benchmark() { # benchmark OPTIONS…
   # A variant that runs out of memory (3) is a result, too.
   "$python" -m tf_interop benchmark "$@" --tune 60s --repetitions 2 --budget "$(left)s" \
     -o "$results/results.json" ${OPTIONS:-} >"$results/tables.txt" || [ "$?" = 3 ]
 }
 
-step machine machine
-step configure configure && step build build_targets tf_interop_core_library || exit 1
-if is_asked_for tests && grep -q '^TF_INTEROP_BUILD_TESTS:BOOL=ON' "$build/CMakeCache.txt" &&
-  [ "$backend" = cudnn ] && step build_tests build_targets gpu_test; then
-  # A kernel that does not end must not take the time of all that follows.
-  step gpu_test timeout --kill-after=5 240 "$build/tests/cc/gpu_test" \
-    --gtest_output="xml:$results/gpu_test.xml"
-fi
-if is_asked_for launch && step build_launch build_targets launch_overhead fake_cuda fake_cudnn; then
-  step launch env BUILD="$build" scripts/benchmark_launch.sh "$results/launch_overhead.json"
-fi
-step packages install_packages
+# The steps. Each is its group, its name, how many seconds it may take at most (of those that are left),
+# and a command. What is in the group `all` runs whatever STEPS says; `op` and `benchmark` need TensorFlow.
+first="python.models.googlenet:googlenet InceptionV3 ResNet50"
+others="python.models.squeezenet:squeezenet python.models.randwire:randwire NASNetMobile DenseNet121 NASNetLarge"
+steps() {
+  cat <<'END'
+all       machine               30     machine
+tests     device                60     "$python" scripts/save_device.py "$results/device.json"
+all       configure             120    configure
+all       build                 600    build_targets tf_interop_core_library
+tests     build_tests           600    build_targets gpu_test
+tests     geometry              120    gpu_test 'GpuTest.MatchesReference*'
+tests     algorithms            300    algorithms
+tests     transforms            60     gpu_test '*Transformed*:*CopiesRows*'
+tests     head_start            60     gpu_test '*HeadStart*'
+tests     overlap_8             60     CUDA_DEVICE_MAX_CONNECTIONS=8 gpu_test '*Overlap*'
+tests     overlap_32            60     CUDA_DEVICE_MAX_CONNECTIONS=32 gpu_test '*Overlap*'
+launch    build_launch          300    build_targets launch_overhead fake_cuda fake_cudnn
+launch    launch                120    BUILD=$build scripts/benchmark_launch.sh "$results/launch_overhead.json"
+tests     partitions            60     gpu_test 'GpuPartitionTest.*'
+tests     trace                 60     gpu_test '*ATraceLeaves*'
+tests     no_trace              60     TF_INTEROP_LIBCUPTI=none gpu_test '*ATraceLeaves*'
+tests     other_tests           240    gpu_test '-GpuTest.Matches*:All/*:*Transformed*:*CopiesRows*:GpuPartitionTest.*:GpuTimingTest.*'
+all       packages              120    install_packages
+op        module                120    "$python" -m pytest tests/gpu -v -k inception
+tests     sanitizer             180    compute-sanitizer --error-exitcode 9 "$build/tests/cc/gpu_test" --gtest_filter='*AMergedLane*'
+op        op_tests              240    "$python" -m pytest tests/gpu -v
+op        op_tests_as_graphs    240    TF_INTEROP_CUDA_GRAPHS=1 "$python" -m pytest tests/gpu -v
+profile   profile               left/3 profile_lists $(($(left) / 4))
+profile   check                 60     "$python" -m tf_interop show "$results/profile.json"
+op        op_matrix             300    "$python" -m pytest tests/op/op_matrix_test.py -k GPU
+op        demonstration_float32 300    demonstration float32
+op        demonstration_half    300    demonstration mixed_float16
+benchmark inference             left   benchmark $first --batch 1,32
+benchmark training              left   benchmark $first --batch 32 --no-inference --training
+benchmark batches               left   benchmark $first --batch 8,128 --training
+benchmark others                left   benchmark $others --batch 1,32
+benchmark half                  left   benchmark $first --batch 1,32 --training --precision float16
+benchmark others_training       left   benchmark $others --batch 32 --no-inference --training
+END
+}
+
 export PYTHONPATH=$PWD:$build/packages${PYTHONPATH:+:$PYTHONPATH}
 export TF_INTEROP_CORE_LIBRARY=$build/cc_kernels/libtf_interop_core.so
-if is_asked_for profile && [ -e "$lists" ]; then
-  profile_lists $(($(left) / 4))
-  step check "$python" -m tf_interop show "$results/profile.json"
-fi
-
-if ! "$python" -c 'import tensorflow' 2>"$results/tensorflow.log"; then
-  echo "skipped: Python has no TensorFlow here ($results/tensorflow.log)"
-  exit "$failed"
-fi
 export TF_INTEROP_LIBRARY=${TF_INTEROP_LIBRARY:-$tools/lib/libtf_interop.so}
+
 # A GPU that is here would be used by TensorFlow, and not by the profile.
 [ "$backend" = cudnn ] || export CUDA_VISIBLE_DEVICES=
-if is_asked_for op; then
-  step op_tests "$python" -m pytest tests/gpu -v
-  step op_matrix "$python" -m pytest tests/op/op_matrix_test.py -k GPU
-  for dtype in float32 mixed_float16; do
-    # It measures beside TensorFlow, which would take all of the memory.
-    step "demonstration_$dtype" env TF_FORCE_GPU_ALLOW_GROWTH=true "$python" python/examples/demonstration.py --dtype "$dtype" \
-      --plan-dir "$results/plans_$dtype"
-  done
-fi
-if is_asked_for benchmark; then
-  first=(python.models.googlenet:googlenet InceptionV3 ResNet50)
-  others=(python.models.squeezenet:squeezenet python.models.randwire:randwire NASNetMobile DenseNet121 NASNetLarge)
-  step benchmark benchmark "${first[@]}" --batch 1,32
-  step benchmark benchmark "${first[@]}" --batch 32 --no-inference --training
-  step benchmark benchmark "${first[@]}" --batch 8,128 --training
-  step benchmark benchmark "${others[@]}" --batch 1,32
-  step benchmark benchmark "${first[@]}" --batch 1,32 --training --precision float16
-  step benchmark benchmark "${others[@]}" --batch 32 --no-inference --training
-fi
+tensorflow=$("$python" -c 'import tensorflow' 2>"$results/tensorflow.log" && echo yes)
+
+is_possible() { # is_possible GROUP
+  case $1 in
+    tests | launch) [ "$backend" = cudnn ] ;;
+    profile) [ -e "$lists" ] ;;
+    op | benchmark) [ "$tensorflow" = yes ] ;;
+  esac
+}
+
+while read -r group name limit command; do
+  [[ " all ${STEPS:-tests launch op profile benchmark} " = *" $group "* ]] || continue
+  if ! is_possible "$group"; then
+    echo "skipped $name"
+    continue
+  fi
+  left=$(left)
+  limit=$((limit < left ? limit : left))
+  start=$(date +%s)
+  # A kernel that does not end must not take the time of all that follows.
+  timeout --kill-after=5 "$limit" bash -uo pipefail -c "$command" </dev/null >>"$results/$name.log" 2>&1
+  status=$?
+  taken=$(($(date +%s) - start))
+  echo "$name, $status, $taken" >>"$results/steps.txt"
+  if [ "$status" = 0 ]; then
+    echo "ok      $name ($taken s)"
+  else
+    echo "FAILED  $name ($taken s, status $status): $results/$name.log"
+    tail -n 15 "$results/$name.log"
+    failed=$((failed + 1))
+  fi
+done < <(steps)
 exit "$failed"

@@ -63,6 +63,7 @@ TEST_F(CuptiTracerTest, GivesKernelsInTheOrderInWhichTheyStarted) {
   EXPECT_DOUBLE_EQ(kernels[0].elapsed_us, 1.5);
   const TracedKernel& last = kernels[1];
   EXPECT_DOUBLE_EQ(last.elapsed_us, 4);
+  EXPECT_EQ(last.start_ns - kernels[0].start_ns, 4000);
   EXPECT_EQ(std::vector<int>(last.grid, last.grid + 3), (std::vector<int>{2, 3, 4}));
   EXPECT_EQ(std::vector<int>(last.block, last.block + 3), (std::vector<int>{32, 5, 6}));
   EXPECT_EQ(last.registers_per_thread, 168);

@@ -1,11 +1,14 @@
 // The cudnn backend and measuring on a GPU: every kind, layout, type, geometry, epilogue and
 // algorithm against the definition of a convolution, stages of several lanes with and without
-// priorities and SM partitions, and the kernels that CUPTI sees. Skips, and says so, where there is
-// no GPU.
+// priorities and SM partitions, what measuring relies on, and the kernels that CUPTI sees. Skips,
+// and says so, where there is no GPU.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -171,14 +174,13 @@ TEST_F(GpuTest, MatchesReferenceForEveryGeometryAndEpilogueAndWhenPinned) {
   }
 }
 
+std::vector<Convolution> EveryKindLayoutAndType(const std::vector<DataType>& dtypes) {
+  return WithEveryKindAndLayout({OfSize(14, 16, 32)}, dtypes);
+}
+
 // Every algorithm by its name.
 class GpuAlgorithmTest : public GpuTest {
  protected:
-  static std::vector<Convolution> EveryKindLayoutAndType() {
-    return WithEveryKindAndLayout({OfSize(14, 16, 32)},
-                                  {DataType::kFloat, DataType::kHalf, DataType::kBFloat16});
-  }
-
   // Prepares and runs every algorithm of a list, which may be refused.
   void TryAll(const Convolution& c, AlgorithmScope scope) {
     std::vector<std::string> names;
@@ -205,14 +207,30 @@ class GpuAlgorithmTest : public GpuTest {
   }
 };
 
-TEST_F(GpuAlgorithmTest, EveryListedAlgorithmMatchesReferenceOrIsRefused) {
-  for (const bool allow_tf32 : {true, false}) {
-    options_.allow_tf32 = allow_tf32;
-    for (const Convolution& c : EveryKindLayoutAndType()) {
-      if (allow_tf32 || c.dtype == DataType::kFloat) TryAll(c, AlgorithmScope::kAll);
-    }
-  }
+// One test for each, so that each can have a process: an algorithm that ends it takes no other
+// along.
+class GpuListedAlgorithmsTest : public GpuAlgorithmTest,
+                                public testing::WithParamInterface<std::pair<Convolution, bool>> {};
+
+TEST_P(GpuListedAlgorithmsTest, MatchReferenceOrAreRefused) {
+  const auto& [convolution, allow_tf32] = GetParam();
+  options_.allow_tf32 = allow_tf32;
+  TryAll(convolution, AlgorithmScope::kAll);
 }
+
+INSTANTIATE_TEST_SUITE_P(All, GpuListedAlgorithmsTest, testing::ValuesIn([] {
+                           std::vector<std::pair<Convolution, bool>> all;
+                           for (const bool allow_tf32 : {true, false}) {
+                             std::vector<DataType> dtypes = {DataType::kFloat};
+                             if (allow_tf32) {
+                               dtypes.insert(dtypes.end(), {DataType::kHalf, DataType::kBFloat16});
+                             }
+                             for (const Convolution& c : EveryKindLayoutAndType(dtypes)) {
+                               all.emplace_back(c, allow_tf32);
+                             }
+                           }
+                           return all;
+                         }()));
 
 TEST_F(GpuAlgorithmTest, EveryAlgorithmOfAFusedAsymmetricOneAndEveryKnobMatchesOrIsRefused) {
   Convolution fused = OfSize(14, 16, 32);
@@ -227,8 +245,9 @@ TEST_F(GpuAlgorithmTest, EveryAlgorithmOfAFusedAsymmetricOneAndEveryKnobMatchesO
   TryAll(half, AlgorithmScope::kKnobs);
 }
 
-TEST_F(GpuAlgorithmTest, ReadsFilterThatWasTransformedOnce) {
-  for (const Convolution& c : EveryKindLayoutAndType()) {
+TEST_F(GpuTest, ReadsFilterThatWasTransformedOnce) {
+  for (const Convolution& c : EveryKindLayoutAndType(
+           {DataType::kFloat, DataType::kHalf, DataType::kBFloat16, DataType::kDouble})) {
     std::shared_ptr<const PreparedConvolution> prepared;
     ASSERT_TRUE(IsOk(backend_->Prepare(c, "", options_, &prepared)));
     if (prepared->transformed_filter_bytes() == 0) {
@@ -367,6 +386,93 @@ TEST_F(GpuTest, DescribesTheGpuAndTracesTheKernelsOfOneRun) {
     if (round == 0) first = names;
     EXPECT_EQ(names, first);
   }
+}
+
+// What measuring relies on. The numbers are printed, too.
+class GpuTimingTest : public GpuTest {
+ protected:
+  // Enqueues a stage, which has run before, in a timed section after filling memory `fills` times.
+  // Says whether all of it was enqueued before the device came to it, and waits for its end.
+  Status RunAfterFilling(int fills, bool* ahead) {
+    for (int i = 0; i < fills; ++i) {
+      TF_INTEROP_RETURN_IF_ERROR(device_->Fill(filled_->data(), 0, device_->cold_bytes()));
+    }
+    TF_INTEROP_RETURN_IF_ERROR(device_->StartTimer());
+    TF_INTEROP_RETURN_IF_ERROR(RunStage(backend_, stage_, buffers_, caller_));
+    TF_INTEROP_RETURN_IF_ERROR(device_->StopTimer());
+    TF_INTEROP_RETURN_IF_ERROR(device_->IsStillAhead(ahead));
+    return device_->Synchronize();
+  }
+
+  // Makes a stage of convolutions each of which leaves most of the GPU idle, and runs it.
+  void MakeStage(int lane_count) {
+    filled_ = std::make_unique<Buffer>(device_->cold_bytes());
+    stage_ = Prepared(backend_, StageOfLanes(lane_count, OfSize(14, 512, 32)), options_);
+    problem_ =
+        std::make_unique<GpuProblem>(std::vector<Convolution>(lane_count, OfSize(14, 512, 32)));
+    buffers_ = problem_->Bind(stage_.lane_workspace_bytes);
+    bool ahead = false;
+    ASSERT_TRUE(IsOk(RunAfterFilling(1, &ahead)));
+  }
+
+  std::unique_ptr<Buffer> filled_;
+  std::unique_ptr<GpuProblem> problem_;
+  PreparedStage stage_;
+  StageBuffers buffers_;
+};
+
+TEST_F(GpuTimingTest, FillingGivesTheHostAHeadStartForAnyNumberOfLanes) {
+  for (const int lane_count : {1, 2, 4, 8}) {
+    MakeStage(lane_count);
+    bool ahead = false;
+    int fills = 1;
+    for (; fills <= 64; fills *= 2) {
+      ASSERT_TRUE(IsOk(RunAfterFilling(fills, &ahead)));
+      if (ahead) break;
+    }
+    EXPECT_TRUE(ahead) << lane_count << " lanes";
+    std::printf("%d lanes: %s after %d fillings\n", lane_count, ahead ? "ahead" : "late", fills);
+  }
+}
+
+// To be run with several values of CUDA_DEVICE_MAX_CONNECTIONS.
+TEST_F(GpuTimingTest, KernelsOfEightLanesOverlapInATrace) {
+  MakeStage(8);
+  const Status started = device_->StartTrace();
+  if (!started.ok()) GTEST_SKIP() << started.message();
+  bool ahead = false;
+  const Status status = RunAfterFilling(32, &ahead);  // launches are slow in a trace
+  std::vector<TracedKernel> kernels;
+  ASSERT_TRUE(IsOk(device_->StopTrace(&kernels)));
+  ASSERT_TRUE(IsOk(status));
+  int most = 0;
+  for (const TracedKernel& at : kernels) {
+    int running = 0;
+    for (const TracedKernel& each : kernels) {
+      running += each.start_ns <= at.start_ns &&
+                 at.start_ns < each.start_ns + static_cast<uint64_t>(1e3 * each.elapsed_us);
+    }
+    most = std::max(most, running);
+  }
+  std::printf("%zu kernels, up to %d at once, host %s\n", kernels.size(), most,
+              ahead ? "ahead" : "late");
+  EXPECT_GT(most, 1);
+}
+
+// To be run in a process that has traced nothing yet.
+TEST_F(GpuTimingTest, ATraceLeavesTheTimesThatFollowAsTheyWere) {
+  KeptProblem kept;
+  MeasureOptions options;
+  Measurement before, traced, after;
+  for (Measurement* const measured : {&before, &traced, &after}) {
+    options.trace_kernels = measured == &traced;
+    ASSERT_TRUE(
+        IsOk(MeasureConvolution(device_, OfSize(28, 64, 64), "", options, &kept, measured)));
+    std::printf("%.2f us, spread %.2f\n", measured->time.median_us, measured->time.spread_us);
+  }
+  std::printf("trace: %s\n", traced.trace_error.empty() ? "yes" : traced.trace_error.c_str());
+  EXPECT_NEAR(after.time.median_us, before.time.median_us,
+              0.05 * before.time.median_us + before.time.spread_us + after.time.spread_us);
 }
 
 }  // namespace

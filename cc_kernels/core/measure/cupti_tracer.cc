@@ -108,16 +108,11 @@ static_assert(HasFieldsOfKernelRecord<CUpti_ActivityKernel10>());
 constexpr size_t kBufferBytes = size_t{64} << 10;
 constexpr size_t kBufferAlignment = 8;  // CUPTI's ACTIVITY_RECORD_ALIGNMENT
 
-struct StartedKernel {
-  uint64_t start_ns = 0;
-  TracedKernel kernel;
-};
-
 // What CUPTI has handed over, on whichever thread. Its callbacks take no argument of the caller's.
 struct Collected {
   std::mutex mutex;
   const CuptiLibrary* library = nullptr;  // null before the first trace
-  std::vector<StartedKernel> kernels;
+  std::vector<TracedKernel> kernels;
   Status status;  // the first failure to read records
   bool is_out_of_memory = false;
 };
@@ -136,10 +131,9 @@ std::string Demangle(const char* name) {
   return text;
 }
 
-StartedKernel ReadRecord(const KernelRecord& record) {
-  StartedKernel read;
-  read.start_ns = record.start;
-  TracedKernel& kernel = read.kernel;
+TracedKernel ReadRecord(const KernelRecord& record) {
+  TracedKernel kernel;
+  kernel.start_ns = record.start;
   kernel.name = Demangle(record.name);
   const int32_t grid[3] = {record.gridX, record.gridY, record.gridZ};
   const int32_t block[3] = {record.blockX, record.blockY, record.blockZ};
@@ -149,12 +143,12 @@ StartedKernel ReadRecord(const KernelRecord& record) {
   kernel.shared_memory_bytes =
       static_cast<int64_t>(record.staticSharedMemory) + record.dynamicSharedMemory;
   kernel.elapsed_us = static_cast<double>(record.end - record.start) / 1e3;
-  return read;
+  return kernel;
 }
 
 // Adds the kernels of a buffer to `kernels`.
 Status ReadBuffer(const CuptiLibrary& library, uint8_t* buffer, size_t bytes,
-                  std::vector<StartedKernel>* kernels) {
+                  std::vector<TracedKernel>* kernels) {
   CUpti_Activity* record = nullptr;
   while (true) {
     const CUptiResult result = library.cuptiActivityGetNextRecord(buffer, bytes, &record);
@@ -251,9 +245,8 @@ Status StopKernelTrace(std::vector<TracedKernel>* kernels) {
   }
   std::stable_sort(
       collected.kernels.begin(), collected.kernels.end(),
-      [](const StartedKernel& a, const StartedKernel& b) { return a.start_ns < b.start_ns; });
-  for (StartedKernel& each : collected.kernels) kernels->push_back(std::move(each.kernel));
-  collected.kernels.clear();
+      [](const TracedKernel& a, const TracedKernel& b) { return a.start_ns < b.start_ns; });
+  kernels->swap(collected.kernels);
   return Status::Ok();
 }
 

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -34,7 +35,8 @@ struct DeviceDescription : TfiDescription {
 struct TracedKernel : TfiKernel {
   TracedKernel() : TfiKernel() {}
 
-  std::string name;  // as in its source
+  std::string name;       // as in its source
+  uint64_t start_ns = 0;  // on a clock of the trace
 };
 
 // Not thread-safe: one measurement at a time, or they disturb each other. All functions that name

@@ -1,0 +1,65 @@
+"""Writes the properties of the first GPU, as cuDNN 9.8 or newer has them, to a file.
+
+    python scripts/save_device.py OUT.json
+
+With it cuDNN makes plans for that GPU where there is none; tests/cc/devices/ has such files.
+TF_INTEROP_LIBCUDNN names another libcudnn.so.9 than that of the loader or of Python's packages.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Callable
+
+# Numbers of cuDNN's cudnn_graph.h.
+_DEVICE_PROPERTIES = 38
+_DEVICE_ID, _JSON = 2700, 2702
+_INT32, _CHAR = 23, 24
+
+
+def open_cudnn() -> ctypes.CDLL:
+    """Raises OSError where there is no cuDNN."""
+    named = os.environ.get("TF_INTEROP_LIBCUDNN")
+    packages = (pathlib.Path(folder) / "nvidia/cudnn/lib/libcudnn.so.9" for folder in sys.path)
+    installed = next((str(path) for path in packages if path.is_file()), "libcudnn.so.9")
+    return ctypes.CDLL(named or installed)
+
+
+def read_properties(
+    cudnn: ctypes.CDLL, attribute: int, kind: int, count: int, value: object
+) -> dict[str, object]:
+    """The properties of the device that an attribute describes.
+
+    Raises:
+        RuntimeError: cuDNN has none, as where there is no GPU or cuDNN is older than 9.8.
+    """
+
+    def call(function: Callable[..., int], *arguments: object) -> None:
+        status = function(*arguments)
+        if status != 0:
+            raise RuntimeError(
+                f"Expected cuDNN {cudnn.cudnnGetVersion()} to describe a GPU, got status {status} "
+                f"from {function.__name__}. It takes a GPU, its driver and cuDNN 9.8 or newer."
+            )
+
+    device, size = ctypes.c_void_p(), ctypes.c_int64()
+    call(cudnn.cudnnBackendCreateDescriptor, _DEVICE_PROPERTIES, ctypes.byref(device))
+    set_attribute, get_attribute = cudnn.cudnnBackendSetAttribute, cudnn.cudnnBackendGetAttribute
+    call(set_attribute, device, attribute, kind, ctypes.c_int64(count), value)
+    call(cudnn.cudnnBackendFinalize, device)
+    asked = (get_attribute, device, _JSON, _CHAR)
+    call(*asked, ctypes.c_int64(0), ctypes.byref(size), None)
+    text = ctypes.create_string_buffer(size.value)
+    call(*asked, size, ctypes.byref(size), text)
+    properties: dict[str, object] = json.loads(text.value)
+    return properties
+
+
+if __name__ == "__main__":
+    first = ctypes.byref(ctypes.c_int32(0))
+    found = read_properties(open_cudnn(), _DEVICE_ID, _INT32, 1, first)
+    pathlib.Path(sys.argv[1]).write_text(json.dumps(found, indent=1) + "\n")

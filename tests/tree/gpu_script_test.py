@@ -1,0 +1,115 @@
+"""scripts/gpu.sh goes through its steps in order, whatever becomes of each, over fake tools."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import pathlib
+import re
+import subprocess
+
+from command_line import ROOT
+
+SCRIPT = ROOT / "scripts/gpu.sh"
+FIRST = (
+    "machine device configure build build_tests geometry algorithms transforms head_start "
+    "overlap_8 overlap_32 build_launch launch partitions trace no_trace other_tests packages "
+    "module sanitizer"
+)
+
+
+def _run(
+    folder: pathlib.Path,
+    python: str = "exit 7",
+    script: str = SCRIPT.read_text(),
+    **variables: str,
+) -> tuple[list[list[str]], subprocess.CompletedProcess[str]]:
+    """The lines of steps.txt, and how the script ended, in a tree where nothing can be built."""
+    tools = folder / "bin"
+    tools.mkdir()
+    (folder / "scripts").mkdir()
+    copy = folder / "scripts/gpu.sh"
+    copy.write_text(script)
+    copy.chmod(0o755)
+    (folder / "lists").mkdir()
+    (folder / "lists/one.json").touch()
+    for name, command in (("cmake", "exit 6"), ("python", python), ("nvidia-smi", "exit 9")):
+        (tools / name).write_text(f"#!/bin/sh\n{command}\n")
+        (tools / name).chmod(0o755)
+    ended = subprocess.run(
+        [copy, folder / "results", "1000"],
+        env={
+            "PATH": f"{tools}:{os.environ['PATH']}",
+            "PYTHON": str(tools / "python"),
+            "LISTS": str(folder / "lists"),
+            **variables,
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    lines = (folder / "results/steps.txt").read_text().splitlines()
+    return [line.split(", ") for line in lines], ended
+
+
+def test_a_step_that_fails_stops_no_other(tmp_path: pathlib.Path) -> None:
+    steps, ended = _run(tmp_path, 'case "$*" in *"import tensorflow"*) exit 0;; esac; exit 7')
+    names = [name for name, _, _ in steps]
+    assert " ".join(names).startswith(FIRST)
+    assert {"profile", "op_tests", "inference"} <= set(names)
+    statuses = {name: int(status) for name, status, _ in steps}
+    assert len(statuses) == len(steps)
+    assert [name for name, status in statuses.items() if status == 0] == ["machine"]
+    assert (statuses["configure"], statuses["device"], statuses["geometry"]) == (6, 7, 127)
+    assert ended.returncode == len(steps) - 1
+    for name in names:
+        assert f"{name} (" in ended.stdout
+        assert (tmp_path / f"results/{name}.log").is_file()
+
+
+def test_a_step_has_its_seconds_and_no_more(tmp_path: pathlib.Path) -> None:
+    steps, _ = _run(
+        tmp_path,
+        'case "$*" in *save_device*) exec sleep 90;; esac; exit 7',
+        script=SCRIPT.read_text().replace("device                60", "device                1 "),
+    )
+    assert steps[1][:2] == ["device", "124"]
+    assert len(steps) > 10
+
+
+def test_skips_what_needs_what_is_not_there(tmp_path: pathlib.Path) -> None:
+    steps, ended = _run(tmp_path, BACKEND="host")
+    names = [name for name, _, _ in steps]
+    assert names == ["machine", "configure", "build", "packages", "profile", "check"]
+    assert "skipped geometry" in ended.stdout
+    assert "skipped inference" in ended.stdout
+
+
+def test_runs_the_groups_that_are_asked_for(tmp_path: pathlib.Path) -> None:
+    steps, _ = _run(tmp_path, STEPS="launch")
+    names = "machine configure build build_launch launch packages"
+    assert [name for name, _, _ in steps] == names.split()
+
+
+def test_every_test_of_the_gpu_has_a_step() -> None:
+    code = (ROOT / "tests/cc/gpu_test.cc").read_text()
+    tests = {
+        f"All/{suite}.{name}/0" if kind == "P" else f"{suite}.{name}"
+        for kind, suite, name in re.findall(r"^TEST_([FP])\((\w+), (\w+)\)", code, re.MULTILINE)
+    }
+
+    def matching(patterns: str) -> set[str]:
+        found = set()
+        for pattern in patterns.split(":"):
+            of_pattern = set(fnmatch.filter(tests, pattern))
+            assert of_pattern, pattern
+            found |= of_pattern
+        return found
+
+    script = SCRIPT.read_text()
+    *filters, others = re.findall(r"gpu_test '(.+)'$", script, re.MULTILINE)
+    filters += re.findall(r"gtest_filter='(.+?)'", script)
+    assert others.startswith("-")
+    assert set().union(*map(matching, filters)) | (tests - matching(others[1:])) == tests
