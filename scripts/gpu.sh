@@ -82,19 +82,20 @@ install_packages() {
 
 gpu_test() { "$build/tests/cc/gpu_test" --gtest_filter="$1"; }
 
+# A timeout inside of a step is in the foreground, so that the end of the step ends what it runs.
 algorithms() { # Each convolution in a process: what ends one takes no other along.
   local wrong=0 count index
   count=$("$build/tests/cc/gpu_test" --gtest_filter='*ListedAlgorithms*' --gtest_list_tests | grep -c '^  ')
   [ "$count" -gt 0 ] || return 1
   for ((index = 0; index < count; index++)); do
-    GTEST_TOTAL_SHARDS=$count GTEST_SHARD_INDEX=$index timeout --kill-after=5 60 \
+    GTEST_TOTAL_SHARDS=$count GTEST_SHARD_INDEX=$index timeout --foreground --kill-after=5 60 \
       "$build/tests/cc/gpu_test" --gtest_filter='*ListedAlgorithms*' || wrong=$((wrong + 1))
   done
   return "$wrong"
 }
 
 profile_lists() {
-  local names=("$lists") status=0
+  local names=("$lists") result=0 status
   [ ! -d "$lists" ] || names=("$lists"/*.json)
   local until=$(($(date +%s) + $1)) count=${#names[@]} index share again
   for ((index = 0; index < count; index++)); do
@@ -104,14 +105,15 @@ profile_lists() {
     for again in 1 2; do
       # The measurement in hand at the end, and reading and writing the profile, are not in the budget. A
       # kernel that does not end keeps the signal from being seen.
-      timeout --signal=TERM --kill-after=20 $((share + 30)) "$python" -m tf_interop profile \
-        "${names[index]}" --backend "$backend" --budget "${share}s" -o "$results/profile.json" && break
+      timeout --foreground --kill-after=20 $((share + 30)) "$python" -m tf_interop profile \
+        "${names[index]}" --backend "$backend" --budget "${share}s" -o "$results/profile.json"
       status=$?
       # A device that failed (3) works again in a new process, which goes on after what it failed at.
       [ "$status" = 3 ] || break
     done
+    [ "$status" = 0 ] || result=$status
   done
-  return "$status"
+  return "$result"
 }
 
 demonstration() { # It measures beside TensorFlow, which would take all of the memory.

@@ -79,6 +79,16 @@ def test_a_step_has_its_seconds_and_no_more(tmp_path: pathlib.Path) -> None:
     assert len(steps) > 10
 
 
+def test_profiling_goes_on_in_a_new_process_after_a_device_that_failed(
+    tmp_path: pathlib.Path,
+) -> None:
+    steps, _ = _run(
+        tmp_path,
+        'case "$*" in *"tf_interop profile"*) [ -e again ] && exit 0; touch again; exit 3;; esac',
+    )
+    assert ["profile", "0"] in [step[:2] for step in steps]
+
+
 def test_skips_what_needs_what_is_not_there(tmp_path: pathlib.Path) -> None:
     steps, ended = _run(tmp_path, BACKEND="host")
     names = [name for name, _, _ in steps]
