@@ -36,6 +36,16 @@ def plugin_as_after_import() -> Iterator[None]:
 
 
 @pytest.fixture
+def plugin_off() -> Iterator[None]:
+    """TensorFlow's own graphs are the reference."""
+    import tf_interop
+
+    tf_interop.disable()
+    yield
+    tf_interop.enable()
+
+
+@pytest.fixture
 def logged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The warnings that the package logs."""
     from absl import logging

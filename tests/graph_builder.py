@@ -35,9 +35,9 @@ class GraphBuilder:
         set_attributes(node, **attributes)
         return name
 
-    def source(self, name: str, shape: Sequence[int | None] | None = None, op: str = "_Arg") -> str:
+    def source(self, name: str, shape: Sequence[int | None] | None = None) -> str:
         """Adds a node without inputs, of a known shape if there is one."""
-        self.add(name, op)
+        self.add(name, "_Arg")
         if shape is not None:
             add_shapes(self.node(name), "_output_shapes", [shape])
         return name

@@ -74,41 +74,35 @@ KERNEL = KernelMeasurement(
 )
 
 
+ALGORITHM = AlgorithmMeasurement(
+    configuration=SMALL,
+    algorithm="eng4_k2=1",
+    tf32=True,
+    latency_us=12.5,
+    spread_us=0.25,
+    workspace_bytes=4096,
+    relative_error=3.0e-4,
+    deterministic=True,
+    kernels=(KERNEL,),
+    source="by hand",
+)
+
+
 def make_algorithm(
-    configuration: ConvolutionConfiguration = SMALL,
-    algorithm: str = "eng4_k2=1",
-    *,
-    tf32: bool = True,
-    latency_us: float = 12.5,
-    spread_us: float = 0.25,
-    workspace_bytes: int = 4096,
-    relative_error: float = 3.0e-4,
-    deterministic: bool = True,
-    kernels: tuple[KernelMeasurement, ...] = (KERNEL,),
+    configuration: ConvolutionConfiguration = SMALL, algorithm: str = "eng4_k2=1", **changes: Any
 ) -> AlgorithmMeasurement:
-    return AlgorithmMeasurement(
-        configuration=configuration,
-        algorithm=algorithm,
-        tf32=tf32,
-        latency_us=latency_us,
-        spread_us=spread_us,
-        workspace_bytes=workspace_bytes,
-        relative_error=relative_error,
-        deterministic=deterministic,
-        kernels=kernels,
-        source="by hand",
+    """`ALGORITHM` with changes."""
+    return dataclasses.replace(
+        ALGORITHM, configuration=configuration, algorithm=algorithm, **changes
     )
 
 
 def make_algorithm_failure(
-    configuration: ConvolutionConfiguration = SMALL,
-    algorithm: str = "FFT",
-    *,
-    tf32: bool = True,
-    kind: FailureKind = FailureKind.UNSUPPORTED,
+    configuration: ConvolutionConfiguration = SMALL, algorithm: str = "FFT"
 ) -> AlgorithmFailure:
+    reason = "Expected support, got none."
     return AlgorithmFailure(
-        configuration, algorithm, tf32, kind, "Expected support, got none.", "by hand"
+        configuration, algorithm, True, FailureKind.UNSUPPORTED, reason, "by hand"
     )
 
 
@@ -133,30 +127,23 @@ def stage_of(
     return Stage(tuple(itertools.starmap(Lane, zip(steps, *options, strict=True))))
 
 
-def make_stage(
-    *pairs: Pair,
-    latency_us: float = 20.0,
-    same_sequential_us: float = 32.0,
-    sequential_us: float = 30.0,
-    spread_us: float = 1.5,
-    sequential_algorithms: tuple[str | None, ...] = (),
-    granted_sm_counts: tuple[int, ...] = (),
-    tf32: bool = True,
-    **lanes: Any,
-) -> StageMeasurement:
-    """A measurement of `stage_of(*pairs, **lanes)`."""
-    return StageMeasurement(
-        stage=stage_of(*pairs, **lanes),
-        tf32=tf32,
-        latency_us=latency_us,
-        same_sequential_us=same_sequential_us,
-        sequential_us=sequential_us,
-        spread_us=spread_us,
+LANE_OPTIONS = ("lanes", "sm_counts", "priorities", "merged")
+
+
+def make_stage(*pairs: Pair, **changes: Any) -> StageMeasurement:
+    """A measurement of `stage_of(*pairs)`; `changes` are its fields, and options of that."""
+    options = {name: changes.pop(name) for name in LANE_OPTIONS if name in changes}
+    measured = StageMeasurement(
+        stage=stage_of(*pairs, **options),
+        tf32=True,
+        latency_us=20.0,
+        same_sequential_us=32.0,
+        sequential_us=30.0,
+        spread_us=1.5,
         workspace_bytes=8192,
         source="by hand",
-        sequential_algorithms=sequential_algorithms,
-        granted_sm_counts=granted_sm_counts,
     )
+    return dataclasses.replace(measured, **changes)
 
 
 def make_stage_failure(

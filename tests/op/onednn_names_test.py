@@ -7,7 +7,7 @@ that renames nodes for oneDNN.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,17 +19,11 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import test_util
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-import tf_interop
 from tf_interop.runtime.kernel_library import load_kernel_library
 
+pytestmark = pytest.mark.usefixtures("plugin_off")
+
 NodeDef = node_def_pb2.NodeDef
-
-
-@pytest.fixture(autouse=True)
-def without_plugin() -> Iterator[None]:
-    tf_interop.disable()
-    yield
-    tf_interop.enable()
 
 
 def run_and_read(function: Callable[..., Any], *arguments: Any) -> tuple[dict[str, NodeDef], ...]:

@@ -7,7 +7,7 @@ numbers, so that the comparison is to the bit as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from stage_program import (
 from tensorflow.core.framework import node_def_pb2
 from unnoticed import counted, in_threads
 
-import tf_interop
+pytestmark = pytest.mark.usefixtures("plugin_off")
 
 PLAIN = {"strides": [1, 1, 1, 1], "padding": "SAME"}
 TURNED = np.eye(4, dtype=np.float32)[::-1].reshape([1, 1, 4, 4])  # turns the channels around
@@ -75,14 +75,6 @@ def assert_runs(conv_stage: Any, document: Document, dtype: tf.DType = tf.float3
     for place, result in zip(document["outputs"], results, strict=True):
         expected = own()[place].numpy().astype(as_numpy)
         np.testing.assert_array_equal(result, expected, err_msg=str(place))
-
-
-@pytest.fixture(autouse=True)
-def fixture_without_plugin() -> Iterator[None]:
-    """TensorFlow's own graphs are the reference."""
-    tf_interop.disable()
-    yield
-    tf_interop.enable()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)

@@ -15,7 +15,6 @@ from stage_program import assert_names, operation
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.python.framework import test_util
 
-import tf_interop
 from tf_interop.runtime.kernel_library import load_kernel_library
 
 NodeDef = node_def_pb2.NodeDef
@@ -25,14 +24,12 @@ POOL = {"ksize": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "padding": "VALID"}
 
 
 @pytest.fixture(autouse=True)
-def without_optimization() -> Iterator[None]:
+def without_optimization(plugin_off: None) -> Iterator[None]:
     """Graphs run as they are written, those of the reference too."""
-    tf_interop.disable()
     options = tf.config.optimizer.get_experimental_options()
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     yield
     tf.config.optimizer.set_experimental_options(options | {"disable_meta_optimizer": False})
-    tf_interop.enable()
 
 
 @pytest.fixture(scope="session")

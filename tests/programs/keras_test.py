@@ -55,17 +55,16 @@ def fixture_plugin_as_at_the_start(plugin_as_after_import: None) -> Iterator[Non
     tensorflow_internals.set_plugin_optimizers_option(None)
 
 
-def _model(keras: Any, *, branches: int = 2, **options: Any) -> Any:
+def _model(keras: Any, **options: Any) -> Any:
     """A model with convolutions of sides 3 and 5 that are independent, the same every time."""
     # Named, because a plan goes by names, and Keras numbers what has none.
     layers = keras.layers
     inputs = keras.Input(IMAGES.shape[1:])
     outputs = [
         layers.Conv2D(4, size, padding="same", activation="relu", name=f"{size}x{size}")(inputs)
-        for size in (3, 5)[:branches]
+        for size in (3, 5)
     ]
-    x = layers.Concatenate()(outputs) if branches > 1 else outputs[0]
-    x = layers.GlobalAveragePooling2D()(x)
+    x = layers.GlobalAveragePooling2D()(layers.Concatenate()(outputs))
     model = keras.Model(inputs, layers.Dense(2)(x), name="branches")
     random = np.random.default_rng(1)
     model.set_weights([random.normal(0, 0.3, weight.shape) for weight in model.get_weights()])

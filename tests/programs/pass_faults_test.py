@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 import types
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from unnoticed import IMAGE, conv, counted, in_function, run_python
 import tf_interop
 from tf_interop.errors import TimeLimitError
 from tf_interop.graph import time_limit as time_limit_module
-from tf_interop.graph.program import CONV_STAGE_OP, decode_stage, encode_stage
+from tf_interop.graph.program import CONV_STAGE_OP, decode_stage
 from tf_interop.runtime import graph_pass
 from tf_interop.runtime import plugin as plugin_module
 from tf_interop.runtime.graph_pass import run_conv_stage_pass
@@ -246,31 +245,13 @@ def test_a_signal_during_the_pass_reaches_the_program_and_not_the_pass(
     assert stages_run_by(function) > 0
 
 
-def swap_outputs(graph_def: graph_pb2.GraphDef, name: str) -> None:
-    swapped = {name: f"{name}:1", f"{name}:1": name}
-    for node in graph_def.node:
-        node.input[:] = [swapped.get(text, text) for text in node.input]
-
-
-def change_the_padding(graph_def: graph_pb2.GraphDef, name: str) -> None:
-    [node] = [node for node in graph_def.node if node.name == name]
-    stage = decode_stage(node)
-    stage.operations[0].attr["padding"].s = b"VALID"
-    node.attr["program"].CopyFrom(encode_stage(stage).attr["program"])
-
-
 # check_test.py has every kind of fault.
-@pytest.mark.parametrize(
-    "spoil", [swap_outputs, change_the_padding], ids=lambda spoil: spoil.__name__
-)
 def test_a_wrong_graph_is_not_handed_over(
-    spoil: Callable[[graph_pb2.GraphDef, str], None],
-    monkeypatch: pytest.MonkeyPatch,
-    logged: list[str],
+    monkeypatch: pytest.MonkeyPatch, logged: list[str]
 ) -> None:
     original = graph_pass.rewrite_stages
 
-    def rewrite(*arguments: Any) -> graph_pb2.GraphDef:
+    def rewrite_and_swap_outputs(*arguments: Any) -> graph_pb2.GraphDef:
         graph_def = original(*arguments)
         before = graph_pb2.GraphDef.FromString(graph_def.SerializeToString())
         [two] = [
@@ -278,9 +259,11 @@ def test_a_wrong_graph_is_not_handed_over(
             for node in graph_def.node
             if node.op == CONV_STAGE_OP and len(decode_stage(node).operations) == 2
         ]
-        spoil(graph_def, two)
+        swapped = {two: f"{two}:1", f"{two}:1": two}
+        for node in graph_def.node:
+            node.input[:] = [swapped.get(text, text) for text in node.input]
         assert graph_def != before
         return graph_def
 
-    monkeypatch.setattr(graph_pass, "rewrite_stages", rewrite)
+    monkeypatch.setattr(graph_pass, "rewrite_stages", rewrite_and_swap_outputs)
     assert_left_alone(logged, "GraphError")

@@ -28,27 +28,18 @@ pytestmark = pytest.mark.usefixtures("units_on_cpus")
 BATCH = 5
 
 
-def split_plan(model: Any, batch_size: int = BATCH) -> Plan:
+def split_plan(model: Any) -> Plan:
     """A plan that splits what can be split."""
-    graph_def, fetches = step_to_tune(
-        trace(model, batch_size=batch_size, training=False, image_size=None)
-    )
+    traced = trace(model, batch_size=BATCH, training=False, image_size=None)
+    graph_def, fetches = step_to_tune(traced)
     view = GraphView(graph_def)
     properties = GraphProperties(view)
     convolutions, _ = find_convolutions(view, properties)
     units = find_split_units(view, properties, nodes_to_preserve=fetches)
     names = canonical_names(planned_name(view, unit) for unit in units)
-    return Plan(
-        (
-            GraphPlan(
-                fingerprint_convolutions(convolutions),
-                len(convolutions),
-                (),
-                batch_size=batch_size,
-                split_units=tuple(names.values()),
-            ),
-        )
-    )
+    fingerprint, split = fingerprint_convolutions(convolutions), tuple(names.values())
+    graph = GraphPlan(fingerprint, len(convolutions), (), BATCH, split_units=split)
+    return Plan((graph,))
 
 
 @pytest.mark.parametrize(
