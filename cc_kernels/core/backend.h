@@ -12,6 +12,7 @@
 
 #include "cc_kernels/core/convolution.h"
 #include "cc_kernels/core/status.h"
+#include "cc_kernels/core/timeline.h"
 
 namespace tf_interop {
 
@@ -127,6 +128,14 @@ class Backend {
     return Status::Ok();
   }
   virtual void Leave(void* outer) { (void)outer; }
+
+  // Enqueues a mark, for timelines. Its time is exact beside that of `since`, which was enqueued
+  // shortly before; null where there is no such mark.
+  virtual Status Mark(Stream stream, const std::shared_ptr<const TimeMark>& since,
+                      std::shared_ptr<const TimeMark>* mark) {
+    (void)stream, (void)since, (void)mark;
+    return Unsupported("Expected a backend that marks times, got one that does not.");
+  }
 
   virtual Status Record(Event* event, Stream stream) = 0;
   virtual Status Wait(Stream stream, Event* event) = 0;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cc_kernels/core/counters.h"
+#include "cc_kernels/core/timeline.h"
 #include "cc_kernels/core/trace.h"
 
 namespace tf_interop {
@@ -285,8 +286,10 @@ class StageRun {
                     acquired.message());
     }
     size_t forked = 0;
+    begin_ = Mark(caller_);
     Status status = ForkAndLaunch(launches, &forked);
     const Status joined = Join(forked);
+    if (begin_ != nullptr) Record(TimelineSpan::Row::kStage, {0, call_->op(), ""}, begin_, caller_);
     if (is_joined != nullptr) *is_joined = joined.ok();
     status.Update(joined);
     return status;
@@ -339,10 +342,36 @@ class StageRun {
     return status;
   }
 
+  // A mark on a stream; null where the call is not recorded.
+  std::shared_ptr<const TimeMark> Mark(Stream stream) {
+    std::shared_ptr<const TimeMark> mark;
+    // A stage runs as well without its times.
+    if (call_ != nullptr) (void)backend_->Mark(stream, begin_, &mark);
+    return mark;
+  }
+
+  // Records what was enqueued on a stream since `begin`.
+  void Record(TimelineSpan::Row row, TraceLabel label, std::shared_ptr<const TimeMark> begin,
+              Stream stream) {
+    std::shared_ptr<const TimeMark> end = Mark(stream);
+    if (end == nullptr) return;
+    call_->Add({row, label.lane, std::move(label.convolutions), std::move(label.algorithm),
+                std::move(begin), std::move(end)});
+  }
+
   Status Enqueue(const StageLaunch& launch) {
-    const TraceScope scope([&] { return LabelOf(stage_, launch); });
     StreamGroup* const group = groups_[launch.lane];
     const Stream stream = group != nullptr ? group->stream() : caller_;
+    const std::shared_ptr<const TimeMark> begin = begin_ != nullptr ? Mark(stream) : nullptr;
+    const Status status = EnqueueOn(launch, stream);
+    if (begin != nullptr) {
+      Record(TimelineSpan::Row::kLane, LabelOf(stage_, launch), begin, stream);
+    }
+    return status;
+  }
+
+  Status EnqueueOn(const StageLaunch& launch, Stream stream) {
+    const TraceScope scope([&] { return LabelOf(stage_, launch); });
     void* const workspace = buffers_.lane_workspaces[launch.lane];
     Status status = launch.merged == StageLaunch::kNotMerged
                         ? LaunchStep(launch.step, workspace, stream)
@@ -371,6 +400,8 @@ class StageRun {
   const PreparedStage& stage_;
   const StageBuffers& buffers_;
   const Stream caller_;
+  const TimelineCall* const call_ = TimelineCall::Current();  // null where it is not recorded
+  std::shared_ptr<const TimeMark> begin_;  // of the stage; null where it is not recorded
   LeasedStreamGroups groups_;
 };
 

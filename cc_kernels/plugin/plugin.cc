@@ -15,7 +15,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "cc_kernels/core/counters.h"
+#include "cc_kernels/core/timeline.h"
 #include "cc_kernels/core/workspace_limit.h"
 #include "cc_kernels/plugin/tensorflow_registry.h"
 #include "cc_kernels/tf/onednn_names.h"
@@ -318,6 +320,20 @@ void TfiReadCounters(TfiSink sink) {
       give("refused_lane_options" + of_device + std::to_string(count) + " " + reason);
     }
   }
+}
+
+void TfiRecordTimeline(int calls) { tf_interop::RecordTimeline(calls); }
+
+void TfiReadTimeline(TfiSink sink) {
+  tf_interop::ReadTimeline([sink](const std::string& op, int call,
+                                  const tf_interop::TimelineSpan& span, int64_t begin_ns,
+                                  int64_t end_ns) {
+    static constexpr const char* kRows[] = {"stage", "lane", "thread"};
+    const std::string text =
+        absl::StrCat(kRows[static_cast<int>(span.row)], "\n", span.number, "\n", op, "\n", call,
+                     "\n", span.name, "\n", span.algorithm, "\n", begin_ns, "\n", end_ns);
+    sink(text.data(), text.size());
+  });
 }
 
 void TfiSetWorkspaceLimit(int64_t bytes) {

@@ -68,6 +68,14 @@ TFI_EXPORT int TfiSetResult(TfiGraph* graph, const void* data, size_t size);
 // may hold line feeds and bytes that are no text.
 TFI_EXPORT void TfiReadCounters(TfiSink sink);
 
+// Records what runs when in calls 1 to `calls` of each op from now on; 0 ends that.
+TFI_EXPORT void TfiRecordTimeline(int calls);
+
+// What was recorded and is over, a call of `sink` for each span. Its lines are: "stage", "lane" or
+// "thread"; the number of the lane or thread; the name of the op's node; the number of the call;
+// the name of what ran; its algorithm; when it began and ended, in nanoseconds of a steady clock.
+TFI_EXPORT void TfiReadTimeline(TfiSink sink);
+
 // Limits the bytes that the workspaces of one stage take together; a negative number ends the
 // limit. Holds for stages that run from now on, on all devices.
 TFI_EXPORT void TfiSetWorkspaceLimit(int64_t bytes);

@@ -379,6 +379,7 @@ Status StageCall::Enqueue(Stream caller) {
     BindConstantFilters(context_, *resolved_, caller, node_->filters(), &buffers_,
                         &transformed_filters_);
   }
+  const TimelineCall timed(node_->timeline_calls(), context_->op_kernel().name_view());
   return RunOrDescend(backend_, resolved_->stage, resolved_->options, prepared(), buffers_, caller,
                       Ladder());
 }

@@ -17,6 +17,7 @@
 #include "cc_kernels/core/lru_cache.h"
 #include "cc_kernels/core/stage_runner.h"
 #include "cc_kernels/core/status.h"
+#include "cc_kernels/core/timeline.h"
 #include "cc_kernels/core/transformed_filters.h"
 #include "cc_kernels/tf/resolved_stage.h"
 #include "cc_kernels/tf/stage_program.h"
@@ -42,6 +43,7 @@ class StageNode {
   const StageProgram& program() const { return program_; }
   TransformedFilters* filters() { return &filters_; }
   StockKernels* stock_kernels() { return &stock_kernels_; }
+  TimelineCalls* timeline_calls() { return &timeline_calls_; }
 
   // Gives what was resolved and prepared for a call like this one, or resolves and prepares it.
   // A call whose shapes, sizes and switches are known allocates nothing and takes no lock but that
@@ -55,6 +57,7 @@ class StageNode {
   StageProgram program_;
   TransformedFilters filters_;
   StockKernels stock_kernels_;
+  TimelineCalls timeline_calls_;
   LruCache<CallSignature, std::shared_ptr<const ResolvedStage>> cache_{8};
 };
 

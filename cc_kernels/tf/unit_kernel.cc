@@ -15,9 +15,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "cc_kernels/core/timeline.h"
 #include "cc_kernels/tf/narrow_device.h"
 #include "cc_kernels/tf/onednn_names.h"
 #include "cc_kernels/tf/primitive_cache.h"
@@ -454,11 +456,17 @@ class Unit : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
+    const TimelineCall call(&timeline_calls_, name_view());
+    const ThreadSpan span(call, [&] {
+      return absl::StrJoin(steps_, " ", [](std::string* names, const Step& step) {
+        absl::StrAppend(names, step.kernel->name_view());
+      });
+    });
     const int64_t part_count = split_inputs_.empty() ? 0 : PartCount(*context);
     if (!IsForBatchOf(*context) || part_count == 1) {
       Run(context, context->device());
     } else if (part_count > 1) {
-      RunParts(context, part_count);
+      RunParts(context, part_count, call);
     } else {
       const OneCore one_core(primitive_types_);
       Run(context, &device_);
@@ -512,7 +520,7 @@ class Unit : public OpKernel {
 
   // Divides the batch as TensorFlow divides an operation, but all steps at once: each part runs
   // through them on one core.
-  void RunParts(OpKernelContext* context, int64_t part_count) {
+  void RunParts(OpKernelContext* context, int64_t part_count, const TimelineCall& call) {
     const int64_t batch_size = SplitInput(*context, 0).dim_size(0);
     UnitRun shared(*context, UnitRun::Kind::kShared, &device_, results_, value_count_,
                    context->params()->inputs);
@@ -529,6 +537,8 @@ class Unit : public OpKernel {
       for (int64_t i = first; i < last; ++i) {
         const Part part = {batch_size, i * batch_size / part_count,
                            (i + 1) * batch_size / part_count};
+        const ThreadSpan span(
+            call, [&] { return absl::StrCat("images ", part.first, " to ", part.last - 1); });
         statuses[i] = RunPart(*context, shared, part, &results[i]);
       }
     };
@@ -595,6 +605,7 @@ class Unit : public OpKernel {
   std::vector<int64_t> split_inputs_;
   int value_count_ = 0;
   std::vector<DataType> primitive_types_;
+  TimelineCalls timeline_calls_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfInterop>Unit").Device(tensorflow::DEVICE_CPU), Unit);

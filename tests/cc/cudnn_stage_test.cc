@@ -12,6 +12,7 @@
 #include "cc_kernels/core/cudnn/libraries.h"
 #include "cc_kernels/core/cudnn/sm_partition.h"
 #include "cc_kernels/core/ladder.h"
+#include "cc_kernels/core/timeline.h"
 #include "cc_kernels/core/transformed_filters.h"
 #include "tests/cc/cudnn_fixture.h"
 
@@ -257,6 +258,48 @@ class CudnnStageTest : public CudnnTest {
 
   Names fallbacks_;
 };
+
+// The clock of the stand-in for CUDA is the host's.
+TEST_F(CudnnStageTest, TheSecondCallOfAnOpHasATimelineByTheDevicesClock) {
+  const Stage planned = StageOfLanes(2, MakeNchw());
+  PreparedStage stage;
+  ASSERT_TRUE(IsOk(PrepareStage(backend_, planned, WithLimit(kAmpleWorkspace), &stage)));
+  TimelineCalls calls;
+  RecordTimeline(1);
+  const int64_t begin_ns = NowNs();
+  for (int call = 0; call < 3; ++call) {
+    const TimelineCall timed(&calls, "op");
+    EXPECT_EQ(timed.is_recorded(), call == 1);
+    EXPECT_TRUE(IsOk(Run(planned)));
+  }
+  RecordTimeline(0);
+  struct Read {
+    TimelineSpan span;
+    int64_t begin_ns, end_ns;
+  };
+  std::vector<Read> read;
+  ReadTimeline([&](const std::string& op, int call, const TimelineSpan& span, int64_t span_begin_ns,
+                   int64_t span_end_ns) {
+    EXPECT_EQ(op, "op");
+    EXPECT_EQ(call, 1);
+    read.push_back({span, span_begin_ns, span_end_ns});
+  });
+  ASSERT_EQ(read.size(), 3u);
+  const Read& whole = read.back();
+  EXPECT_EQ(whole.span.row, TimelineSpan::Row::kStage);
+  EXPECT_GE(whole.begin_ns, begin_ns);
+  EXPECT_LE(whole.end_ns, NowNs());
+  for (int lane = 0; lane < 2; ++lane) {
+    EXPECT_EQ(read[lane].span.row, TimelineSpan::Row::kLane);
+    EXPECT_EQ(read[lane].span.number, lane);
+    EXPECT_EQ(read[lane].span.name, lane == 0 ? "a" : "b");
+    EXPECT_EQ(read[lane].span.algorithm, stage.steps[lane].convolution->algorithm());
+    // Floats of milliseconds are rounded.
+    EXPECT_GE(read[lane].begin_ns, whole.begin_ns - 1000);
+    EXPECT_LT(read[lane].begin_ns, read[lane].end_ns);
+    EXPECT_LE(read[lane].end_ns, whole.end_ns + 1000);
+  }
+}
 
 TEST_F(CudnnStageTest, AnEngineThatFailsInOneLaneIsReplaced) {
   for (const bool is_first : {true, false}) {

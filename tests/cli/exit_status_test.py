@@ -217,6 +217,7 @@ USAGE = {
     "run missing.py": "'missing.py'",
     "run --policy always --plan p.json -m x": "--policy always",
     "run --save-plan no/such/folder/p.json -m x": "'no/such/folder/p.json'",
+    "run --trace no/such/folder/t.json -m x": "'no/such/folder/t.json'",
     "run --no-such-option x.py": "--no-such-option",
     "run": "'PROGRAM'",
 }  # fmt: skip
@@ -242,7 +243,7 @@ def test_wrong_usage_is_said_in_words_of_the_command_line(command: str) -> None:
         ("benchmark missing.h5 --policy always -o r.json", "'missing.h5'"),
         ("report plan.json --model missing.pb", "'missing.pb'"),
         ("tune ResNet50 -o /proc/plan.json", "'/proc/plan.json'"),
-        ("report plan.json --model ResNet50 --trace /proc/t.json", "'/proc/t.json'"),
+        ("report plan.json --model ResNet50 --export-trace /proc/t.json", "'/proc/t.json'"),
         ("report plan.json --model ResNet50 --png t.png", "tf-interop[report]"),
         ("analyze InceptionV3", "pip install 'tensorflow=="),
         ("benchmark InceptionV3 --policy always -o r.json", "pip install 'tensorflow=="),

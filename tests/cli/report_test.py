@@ -31,7 +31,7 @@ def test_says_the_verdict_and_what_was_written() -> None:
 
 
 def test_says_as_json_what_was_written_and_what_the_values_are() -> None:
-    document = json.loads(invoke("report plan.json --trace trace.json --json").stdout)
+    document = json.loads(invoke("report plan.json --export-trace trace.json --json").stdout)
     [graph] = document.pop("graphs")
     assert document == {"page": "report.html", "trace": "trace.json", "picture": None}
     assert "<h1>plan.json</h1>" in pathlib.Path("report.html").read_text()

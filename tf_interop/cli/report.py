@@ -22,6 +22,7 @@ from tf_interop.planning.file import load_plan
 from tf_interop.planning.show import name_graph, summarize_graph
 from tf_interop.planning.types import Plan
 from tf_interop.planning.verdict import doubt, verdict
+from tf_interop.report.measured import load_run
 from tf_interop.report.network import Network
 from tf_interop.versioned_file import write_file
 
@@ -29,7 +30,11 @@ from tf_interop.versioned_file import write_file
 
 _EXAMPLES = """
 report plan.json --model NASNetMobile -o report.html
-report plan.json --trace trace.json --png timeline.png
+report plan.json --export-trace predicted.json --png timeline.png
+
+With what a run of a program took:
+run --plan plan.json --trace trace.json train.py
+report plan.json --trace trace.json
 
 A plan for a GPU, shown on a machine without one:
 report plan.json --model my_package.models:build --for 9.0
@@ -46,11 +51,19 @@ report plan.json --model my_package.models:build --for 9.0
     "and what each part computes. It is traced; what was tuned is run once, on zeros.",
 )
 @click.option("--title", help="The page's title. [default: the model's name, or the plan's file]")
-@written_option(
+@click.option(
     "--trace",
+    "run_path",
+    metavar="TRACE.json",
+    type=click.Path(),
+    help="What a run with this plan took: a file of tf-interop run --trace. The page shows its "
+    "timeline beside those that were predicted.",
+)
+@written_option(
+    "--export-trace",
     "trace_path",
-    "TRACE.json",
-    "Also the timelines as a trace for ui.perfetto.dev or chrome://tracing.",
+    "PREDICTED.json",
+    "Also the predicted timelines as a trace for ui.perfetto.dev or chrome://tracing.",
 )
 @written_option(
     "--png",
@@ -65,6 +78,7 @@ def report(
     output_path: pathlib.Path,
     model: str | None,
     title: str | None,
+    run_path: str | None,
     trace_path: pathlib.Path | None,
     picture_path: pathlib.Path | None,
     image_size: tuple[int, int] | None,
@@ -77,6 +91,7 @@ def report(
     simulated.
     """
     plan = load_plan(plan_path)
+    run = None if run_path is None else load_run(run_path)
     picture = None
     if picture_path is not None:
         # First: it may not be possible, and tracing takes long.
@@ -90,7 +105,7 @@ def report(
         from tf_interop.report.page import render_page
         from tf_interop.report.trace import trace_of_plan
 
-        page = render_page(plan, title=title, networks=networks)
+        page = render_page(plan, title=title, networks=networks, run=run)
         write_file(page.encode(), output_path, "page", PlanError)
         if trace_path is not None:
             write_file(json.dumps(trace_of_plan(plan)).encode(), trace_path, "trace", PlanError)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
 import os
 import pathlib
 import runpy
@@ -18,8 +19,12 @@ import wrapt
 import tf_interop
 from tf_interop.cli.command import end_with, help_end, print_error
 from tf_interop.cli.options import option, written_option
-from tf_interop.errors import TfInteropError
+from tf_interop.errors import PlanError, TfInteropError
 from tf_interop.planning.file import load_plan, save_plan
+from tf_interop.versioned_file import write_file
+
+# Calls of each op, after its first, that a trace has.
+_TRACED_CALLS = 10
 
 # TensorFlow takes seconds to import, and a program that is run wants to do that itself.
 
@@ -38,6 +43,7 @@ class _Run:
     is_module: bool
     report: bool
     plan_path: pathlib.Path | None
+    trace_path: pathlib.Path | None
 
     def __call__(self) -> None:
         """Runs the program; it decides how the process ends, unless a result is not written."""
@@ -76,7 +82,7 @@ class _Run:
 
     def _finish(self, *, has_failed: bool) -> bool:
         """Reports and saves as far as asked for; returns whether that went well."""
-        if not (self.report or self.plan_path):
+        if not (self.report or self.plan_path or self.trace_path):
             return True
         if "tensorflow" not in sys.modules:
             if not has_failed:
@@ -85,17 +91,42 @@ class _Run:
         status = tf_interop.status()
         if self.report:
             click.echo(str(status), err=True, nl=False)
-        if self.plan_path is None:
-            return True
-        if not status.plan.graphs:
-            print_error(f"Expected stages or units to save in '{self.plan_path}', got none.")
-            return False
         try:
-            save_plan(status.plan, self.plan_path)
+            if self.trace_path is not None:
+                _write_trace(self.trace_path)
+            if self.plan_path is not None:
+                if not status.plan.graphs:
+                    raise PlanError(
+                        f"Expected stages or units to save in '{self.plan_path}', got none."
+                    )
+                save_plan(status.plan, self.plan_path)
         except TfInteropError as error:
             print_error(error.on_command_line)
             return False
         return True
+
+
+def _write_trace(path: pathlib.Path) -> None:
+    """Writes what was recorded of the stages and units of this process.
+
+    Raises:
+        PlanError: nothing was recorded, or the file cannot be written.
+    """
+    from tf_interop import tensorflow_internals
+    from tf_interop.measure.device import running_device, this_cpu
+    from tf_interop.report.measured import trace_of_run
+    from tf_interop.runtime.plugin import get_plugin
+
+    spans = get_plugin().library.read_timeline()
+    if not spans:
+        raise PlanError(
+            f"Expected stages or units that ran twice, to write when to '{path}', got none. "
+            "The first call of each is left out; --report says what was made."
+        )
+    gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
+    versions = {"tensorflow": tensorflow_internals.tensorflow_version()}
+    trace = trace_of_run(spans, gpu or this_cpu(), versions)
+    write_file(json.dumps(trace).encode(), path, "trace", PlanError)
 
 
 def _is_raised_by_runpy(error: ImportError) -> bool:
@@ -138,6 +169,13 @@ def _is_raised_by_runpy(error: ImportError) -> bool:
     "OUT.json",
     "Write the stages and units that were made to a plan file when the program ends.",
 )
+@written_option(
+    "--trace",
+    "trace_path",
+    "TRACE.json",
+    "Write when stages and units ran, in 10 calls of each after its first, as a trace for "
+    "ui.perfetto.dev, chrome://tracing or tf-interop report.",
+)
 @click.option("--report", is_flag=True, help="Say on stderr at the end what the plugin did.")
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as after python -m.")
 @click.argument("program")
@@ -147,6 +185,7 @@ def run(
     plan_path: str | None,
     workspace_limit_mb: int | None,
     saved_plan_path: pathlib.Path | None,
+    trace_path: pathlib.Path | None,
     program: str,
     is_module: bool,
     **options: Any,
@@ -178,10 +217,20 @@ def run(
     def enable(_tensorflow: object) -> None:
         try:
             tf_interop.enable(policy, plan=plan, workspace_limit_mb=workspace_limit_mb)
+            if trace_path is not None:
+                from tf_interop.runtime.plugin import get_plugin
+
+                get_plugin().library.record_timeline(_TRACED_CALLS)
         except TfInteropError as error:
             end_with(error)
 
     # Not before the program imports it: programs set environment variables for TensorFlow, such as
     # CUDA_VISIBLE_DEVICES, ahead of the import.
     wrapt.register_post_import_hook(enable, "tensorflow")
-    return _Run(program, is_module=is_module, plan_path=saved_plan_path, **options)
+    return _Run(
+        program,
+        is_module=is_module,
+        plan_path=saved_plan_path,
+        trace_path=trace_path,
+        **options,
+    )

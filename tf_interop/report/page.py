@@ -18,12 +18,14 @@ import jinja2
 import markupsafe
 from rich.filesize import decimal
 
+from tf_interop.errors import PlanError
 from tf_interop.planning import verdict
 from tf_interop.planning.explain import SHARED_RESOURCES, sum_of_uses
 from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.show import name_graph
 from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.report import layout
+from tf_interop.report.measured import MeasuredRun, timeline_of_run
 from tf_interop.report.network import Network, NetworkNode
 from tf_interop.report.timeline import Timeline, timelines_of
 from tf_interop.tables import percent
@@ -36,8 +38,31 @@ _ASSETS = pathlib.Path(__file__).with_name("assets")
 MILLISECOND_US = 1000
 
 
-def render_page(plan: Plan, *, title: str, networks: Sequence[Network | None] = ()) -> str:
-    """The page as HTML; `networks` holds what depends on what, for each graph of the plan."""
+def render_page(
+    plan: Plan,
+    *,
+    title: str,
+    networks: Sequence[Network | None] = (),
+    run: MeasuredRun | None = None,
+) -> str:
+    """The page as HTML.
+
+    Args:
+        plan: what it shows.
+        title: of the page.
+        networks: what depends on what, for each graph of the plan.
+        run: a run with the plan, whose timeline it shows beside those that were predicted.
+
+    Raises:
+        PlanError: the run has no stage and no unit of the plan.
+    """
+    graphs = shown_graphs(plan, networks, run)
+    if run is not None and not any(graph.run for graph in graphs):
+        raise PlanError(
+            "Expected a trace of a run with this plan, got one that has none of its stages and "
+            "units after their first call. Run the program with 'tf-interop run --plan' and this "
+            "plan, for more steps."
+        )
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_ASSETS),
         autoescape=True,
@@ -77,7 +102,7 @@ def render_page(plan: Plan, *, title: str, networks: Sequence[Network | None] = 
         made_up=plan.made_with.get(SIMULATED),
         is_of_host=plan.made_with.get("backend") == "host"
         and any(graph.measured is None for graph in plan.graphs),
-        graphs=shown_graphs(plan, networks),
+        graphs=graphs,
         style=markupsafe.Markup(style + _marks(plan)),
         script=markupsafe.Markup(script),
     )
@@ -92,11 +117,13 @@ class ShownGraph:
         planned: what the plan says of it.
         measured: what values are called that the plan calls measured.
         network: what depends on what; None where that is not known.
+        run: when what ran, measured; None where that is not known.
     """
 
     planned: GraphPlan
     measured: str
     network: Network | None = None
+    run: Timeline | None = None
 
     @functools.cached_property
     def timelines(self) -> tuple[Timeline, ...]:
@@ -153,11 +180,13 @@ class ShownGraph:
         return self.measured if source is ValueSource.MEASURED else source.value
 
 
-def shown_graphs(plan: Plan, networks: Sequence[Network | None] = ()) -> tuple[ShownGraph, ...]:
+def shown_graphs(
+    plan: Plan, networks: Sequence[Network | None] = (), run: MeasuredRun | None = None
+) -> tuple[ShownGraph, ...]:
     """The entries of a plan, with what else a report shows of them."""
     measured = SIMULATED if SIMULATED in plan.made_with else ValueSource.MEASURED.value
     return tuple(
-        ShownGraph(graph, measured, network)
+        ShownGraph(graph, measured, network, None if run is None else timeline_of_run(run, graph))
         for graph, network in zip(plan.graphs, networks or [None] * len(plan.graphs), strict=True)
     )
 

@@ -54,11 +54,14 @@ class Timeline:
         name: what it shows.
         rows: the names of the rows, streams of the device.
         spans: in the order in which they begin.
+        note: of a run that was measured as a whole, which call it is, where and when; empty where
+            the total is a sum.
     """
 
     name: str
     rows: tuple[str, ...]
     spans: tuple[Span, ...]
+    note: str = ""
 
     @property
     def total_us(self) -> float:

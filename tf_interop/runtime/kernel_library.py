@@ -84,6 +84,33 @@ class Counters:
     devices: dict[str, Counters] = dataclasses.field(default_factory=dict)
 
 
+@dataclasses.dataclass(frozen=True)
+class TimedSpan:
+    """What ran for some time in one call of an op.
+
+    Attributes:
+        row: `stage` for a whole stage, `lane` for what ran on one of its lanes, or `thread` for
+            what a thread computed of a unit.
+        number: of the lane or thread.
+        op: the name of the op's node.
+        call: the number of the op's call; the first is 0.
+        name: of the stage; of the convolutions; of a unit's operations, spaces between them, or
+            of its part of the batch.
+        algorithm: of the convolutions; empty where there is none.
+        begin_ns: by a steady clock.
+        end_ns: likewise.
+    """
+
+    row: str
+    number: int
+    op: str
+    call: int
+    name: str
+    algorithm: str
+    begin_ns: int
+    end_ns: int
+
+
 class HandedGraph:
     """A graph as Grappler hands it over; valid during the call of the pass only."""
 
@@ -199,6 +226,24 @@ class KernelLibrary:
     def set_workspace_limit(self, limit_bytes: int | None) -> None:
         """Limits what the workspaces of one stage take together, from now on; None for no limit."""
         self.functions.TfiSetWorkspaceLimit(-1 if limit_bytes is None else limit_bytes)
+
+    def record_timeline(self, calls: int) -> None:
+        """Records so many calls of each op, after its first, from now on."""
+        self.functions.TfiRecordTimeline(ctypes.c_int(calls))
+
+    def read_timeline(self) -> list[TimedSpan]:
+        """What was recorded and is over."""
+        collected, sink = _collecting_sink()
+        self.functions.TfiReadTimeline(sink)
+        spans = []
+        for each in collected:
+            row, number, op, call, name, algorithm, begin_ns, end_ns = each.decode().split("\n")
+            spans.append(
+                TimedSpan(
+                    row, int(number), op, int(call), name, algorithm, int(begin_ns), int(end_ns)
+                )
+            )
+        return spans
 
     def rename_for_one_dnn(self, node: bytes, has_constant_filter: bool) -> bytes:
         """The node whose kernel a step of a unit runs: oneDNN's, where TensorFlow takes it.

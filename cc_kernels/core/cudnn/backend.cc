@@ -46,6 +46,46 @@ class CudaEvent : public Event {
   CUevent event_ = nullptr;
 };
 
+// Nobody waits for its event, which takes times.
+class CudaTimeMark : public TimeMark {
+ public:
+  CudaTimeMark(const CudaDriver& driver, CUcontext context) : driver_(driver), context_(context) {}
+  ~CudaTimeMark() override {
+    ScopedContext scope(driver_, context_);
+    // A failure to free is nothing that a caller could act on.
+    if (scope.status().ok() && event_ != nullptr) (void)driver_.cuEventDestroy(event_);
+  }
+
+  // With the backend's context current.
+  Status Record(CUstream stream) {
+    TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver_, cuEventCreate, &event_, CU_EVENT_DEFAULT));
+    return TF_INTEROP_CALL(driver_, cuEventRecord, event_, stream);
+  }
+
+  // What its time is counted from: another mark, or for the first of a device the host's clock.
+  void CountFrom(std::shared_ptr<const CudaTimeMark> since) { since_ = std::move(since); }
+  void CountFrom(int64_t ns) { ns_ = ns; }
+
+  std::optional<int64_t> ReadNs() const override {
+    if (since_ == nullptr) return ns_;
+    const std::optional<int64_t> since_ns = since_->ReadNs();
+    ScopedContext scope(driver_, context_);
+    float elapsed_ms = 0;
+    if (!since_ns || !scope.status().ok() || driver_.cuEventQuery(event_) != CUDA_SUCCESS ||
+        driver_.cuEventElapsedTime(&elapsed_ms, since_->event_, event_) != CUDA_SUCCESS) {
+      return std::nullopt;
+    }
+    return *since_ns + static_cast<int64_t>(1e6 * static_cast<double>(elapsed_ms));
+  }
+
+ private:
+  const CudaDriver& driver_;
+  const CUcontext context_;
+  CUevent event_ = nullptr;
+  std::shared_ptr<const CudaTimeMark> since_;
+  int64_t ns_ = 0;
+};
+
 // A stream of its own, and the two events of the stream contract.
 class CudnnStreamGroup : public StreamGroup {
  public:
@@ -187,6 +227,31 @@ class CudnnBackend : public Backend {
   }
 
   void Leave(void* outer) override { LeaveContext(driver_, static_cast<CUcontext>(outer)); }
+
+  // A float holds no long time exactly, so marks of one call count from its first. Only the first
+  // mark of all waits for the stream.
+  Status Mark(Stream stream, const std::shared_ptr<const TimeMark>& since,
+              std::shared_ptr<const TimeMark>* mark) override {
+    ScopedContext scope(driver_, context_);
+    TF_INTEROP_RETURN_IF_ERROR(scope.status());
+    const auto made = std::make_shared<CudaTimeMark>(driver_, context_);
+    TF_INTEROP_RETURN_IF_ERROR(made->Record(static_cast<CUstream>(stream)));
+    if (since != nullptr) {
+      made->CountFrom(std::static_pointer_cast<const CudaTimeMark>(since));
+    } else {
+      std::lock_guard<std::mutex> lock(first_mark_mutex_);
+      if (first_mark_ == nullptr) {
+        TF_INTEROP_RETURN_IF_ERROR(
+            TF_INTEROP_CALL(driver_, cuStreamSynchronize, static_cast<CUstream>(stream)));
+        made->CountFrom(NowNs());
+        first_mark_ = made;
+      } else {
+        made->CountFrom(first_mark_);
+      }
+    }
+    *mark = made;
+    return Status::Ok();
+  }
 
   Status Record(Event* event, Stream stream) override {
     ScopedContext scope(driver_, context_);
@@ -370,6 +435,9 @@ class CudnnBackend : public Backend {
   GroupPools pools_;
   std::map<std::vector<int>, PartitionOutcome> partitions_;
   std::unique_ptr<PriorityRange> priorities_;  // null before it is asked for
+
+  std::mutex first_mark_mutex_;
+  std::shared_ptr<const CudaTimeMark> first_mark_;  // guarded by first_mark_mutex_
 
   LruCache<PrepareKey, PrepareOutcome> prepared_{kMostPrepared};
 };

@@ -150,6 +150,17 @@ void HostBackend::Release(std::unique_ptr<StreamGroup> group) {
   idle_.push_back(std::move(group));
 }
 
+Status HostBackend::Mark(Stream stream, const std::shared_ptr<const TimeMark>&,
+                         std::shared_ptr<const TimeMark>* mark) {
+  const auto made = std::make_shared<HostTimeMark>();
+  AsHostStream(stream)->Enqueue([made] {
+    made->Pass();
+    return Status::Ok();
+  });
+  *mark = made;
+  return Status::Ok();
+}
+
 Status HostBackend::Record(Event* event, Stream stream) {
   HostStream* const host_stream = AsHostStream(stream);
   std::shared_ptr<Latch> latch = static_cast<HostEvent*>(event)->Record();

@@ -49,6 +49,8 @@ class HostBackend : public Backend {
   using Backend::Acquire;
   Status Acquire(const StreamGroupOptions& options, std::unique_ptr<StreamGroup>* group) override;
   void Release(std::unique_ptr<StreamGroup> group) override;
+  Status Mark(Stream stream, const std::shared_ptr<const TimeMark>& since,
+              std::shared_ptr<const TimeMark>* mark) override;
   Status Record(Event* event, Stream stream) override;
   Status Wait(Stream stream, Event* event) override;
   Status Synchronize(Stream stream) override;

@@ -1,0 +1,117 @@
+// What ran when, on which lane or thread, in the first calls of each op: by the device's clock on
+// its streams, else by the host's.
+//
+// While nothing is recorded, as at first, a call costs a few loads.
+#ifndef TF_INTEROP_CORE_TIMELINE_H_
+#define TF_INTEROP_CORE_TIMELINE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace tf_interop {
+
+// A point in a stream. Thread-safe.
+class TimeMark {
+ public:
+  virtual ~TimeMark() = default;
+  // When the stream passed it, in nanoseconds of NowNs; empty before that, or where the device does
+  // not say. Waits for nothing.
+  virtual std::optional<int64_t> ReadNs() const = 0;
+};
+
+// The host's clock.
+int64_t NowNs();
+
+// A mark that is passed when Pass is called.
+class HostTimeMark : public TimeMark {
+ public:
+  void Pass() { ns_.store(NowNs(), std::memory_order_release); }
+  std::optional<int64_t> ReadNs() const override;
+
+ private:
+  std::atomic<int64_t> ns_{0};
+};
+
+struct TimelineSpan {
+  enum class Row {
+    kStage,   // a whole stage, from its fork to its join
+    kLane,    // what is launched on a lane in one go
+    kThread,  // what a thread of the host computes
+  };
+  Row row = Row::kThread;
+  int number = 0;         // of the lane or thread
+  std::string name;       // of the op, the convolutions, or the unit's operations
+  std::string algorithm;  // empty where there is none
+  std::shared_ptr<const TimeMark> begin, end;
+};
+
+// From now on calls 1 to `calls` of each op are recorded. Call 0, in which an op makes what it
+// keeps, is not. Up to 200,000 spans are kept.
+void RecordTimeline(int calls);
+
+// Gives the spans that are over: the name of the op's node, the number of the call, the span, and
+// when it began and ended.
+void ReadTimeline(
+    const std::function<void(const std::string& op, int call, const TimelineSpan& span,
+                             int64_t begin_ns, int64_t end_ns)>& give);
+
+// Counts the calls of one op.
+class TimelineCalls {
+ public:
+  // The number of this call; -1 where it is not to be recorded.
+  int Next();
+
+ private:
+  std::atomic<int> count_{0};
+};
+
+// A call of an op, on the thread that makes it. They nest.
+class TimelineCall {
+ public:
+  TimelineCall(TimelineCalls* calls, std::string_view op);
+  ~TimelineCall();
+  TimelineCall(const TimelineCall&) = delete;
+  TimelineCall& operator=(const TimelineCall&) = delete;
+
+  // This thread's innermost call; null where there is none, or it is not recorded.
+  static const TimelineCall* Current();
+
+  bool is_recorded() const { return number_ >= 0; }
+  const std::string& op() const { return op_; }
+  void Add(TimelineSpan span) const;
+
+ private:
+  const int number_;
+  const std::string op_;  // empty where the call is not recorded
+  const TimelineCall* const outer_;
+};
+
+// What this thread computes for a call while this lives: a span of the thread. The call may be made
+// by another thread, and outlives this.
+class ThreadSpan {
+ public:
+  // `make_name` is called only where the call is recorded.
+  template <typename MakeName>
+  ThreadSpan(const TimelineCall& call, const MakeName& make_name) {
+    if (call.is_recorded()) Begin(call, make_name());
+  }
+  ~ThreadSpan();
+  ThreadSpan(const ThreadSpan&) = delete;
+  ThreadSpan& operator=(const ThreadSpan&) = delete;
+
+ private:
+  void Begin(const TimelineCall& call, std::string name);
+
+  const TimelineCall* call_ = nullptr;
+  std::string name_;
+  std::shared_ptr<HostTimeMark> begin_;
+};
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_CORE_TIMELINE_H_

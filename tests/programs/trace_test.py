@@ -1,0 +1,104 @@
+"""What `tf-interop run --trace` measures of a program, on the CPU."""
+
+from __future__ import annotations
+
+import collections
+import json
+import pathlib
+import subprocess
+from typing import Any
+
+import pytest
+from command_line import invoke, run_process
+
+from tf_interop.planning.file import load_plan
+from tf_interop.runtime.plugin import get_plugin
+
+CALLS = 10  # in a trace, of each op
+
+PROGRAM = """
+import sys
+import tensorflow as tf
+
+image = tf.keras.Input((16, 16, 3))
+stem = tf.keras.layers.Conv2D(8, 3, padding="same", name="stem")(image)
+branches = [
+    tf.keras.layers.Conv2D(4, side, padding="same", name=f"of_{side}")(stem) for side in (1, 3, 5)
+]
+model = tf.keras.Model(image, tf.keras.layers.Concatenate()(branches))
+step = tf.function(model)
+for _ in range(int(sys.argv[1])):
+    step(tf.ones((2, 16, 16, 3)))
+raise ValueError("of the program")
+"""
+
+
+def run(folder: pathlib.Path, calls: int, *, stages: bool) -> subprocess.CompletedProcess[str]:
+    (folder / "program.py").write_text(PROGRAM)
+    return run_process(
+        *("run", "--policy", "always", "--trace", "trace.json", "--save-plan", "plan.json"),
+        *("program.py", str(calls)),
+        folder=folder,
+        TF_INTEROP_LIBRARY=str(get_plugin().library.build_info.path),
+        TF_INTEROP_HOST_STAGES=str(int(stages)),
+    )
+
+
+def events_of(folder: pathlib.Path) -> list[dict[str, Any]]:
+    trace = json.loads((folder / "trace.json").read_text())
+    assert trace["otherData"]["made by"] == "tf-interop run"
+    events = [each for each in trace["traceEvents"] if each["ph"] == "X"]
+    named = {each["tid"] for each in trace["traceEvents"] if each["name"] == "thread_name"}
+    assert {each["tid"] for each in events} == named
+    return events
+
+
+def ends(event: dict[str, Any]) -> float:
+    return float(event["ts"] + event["dur"])
+
+
+@pytest.mark.parametrize("calls", [4, CALLS + 3])
+def test_units_are_on_their_threads_in_the_first_calls_after_the_first(
+    calls: int, tmp_path: pathlib.Path
+) -> None:
+    ended = run(tmp_path, calls, stages=False)
+    # The file of a program that fails is there all the same.
+    assert ended.returncode == 1 and ended.stderr.endswith("ValueError: of the program\n")
+    [graph] = load_plan(tmp_path / "plan.json").graphs
+    events = events_of(tmp_path)
+    of_op = collections.defaultdict(list)
+    for each in events:
+        of_op[each["args"]["op"]].append(each["args"]["call"])
+    assert len(of_op) == len(graph.narrow_units) > 1
+    assert all(sorted(its) == list(range(1, min(calls, CALLS + 1))) for its in of_op.values())
+    # Calls of a step come one after another.
+    last = {call: max(ends(each) for each in events if each["args"]["call"] == call) for call in
+            of_op[events[0]["args"]["op"]]}  # fmt: skip
+    assert all(each["ts"] >= last.get(each["args"]["call"] - 1, 0) for each in events)
+    operations = {name for each in events for name in each["args"]["operations"]}
+    assert any("stem" in name for name in operations)
+
+
+def test_lanes_are_inside_of_their_stage_and_a_report_shows_them(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = run(tmp_path, 4, stages=True)
+    assert ended.returncode == 1 and (tmp_path / "trace.json").exists(), ended.stderr
+    [graph] = load_plan(tmp_path / "plan.json").graphs
+    events = events_of(tmp_path)
+    stages = {
+        (each["args"]["op"], each["args"]["call"]): each
+        for each in events
+        if each["cat"] == "stage"
+    }
+    assert len(stages) == len(graph.stages) * 3
+    lanes = [each for each in events if each["cat"] == "lane"]
+    assert len(lanes) == 3 * sum(len(each.nodes) for each in graph.stages)
+    for each in lanes:
+        stage = stages[each["args"]["op"], each["args"]["call"]]
+        assert stage["ts"] <= each["ts"] and ends(each) <= ends(stage)
+        assert each["dur"] > 0 and each["args"]["algorithm"] == "BUFFERED"
+    monkeypatch.chdir(tmp_path)
+    invoke("report plan.json --trace trace.json -o page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "Measured: " in page and "the median of 3 calls" in page
