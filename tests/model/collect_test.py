@@ -15,9 +15,7 @@ import tf_interop
 from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind
 from tf_interop.errors import PlanError
 from tf_interop.graph.find import find_convolutions
-from tf_interop.graph.independence import Independence
-from tf_interop.graph.levels import level_groups
-from tf_interop.graph.merge_keys import find_merge_keys
+from tf_interop.graph.independence import Independence, find_merge_keys, level_groups
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.model.collect import (

@@ -1,14 +1,25 @@
-"""Which convolutions of a graph depend on each other.
+"""Which convolutions of a graph depend on each other, and so which may share a stage or a lane.
 
 Two convolutions are independent if neither is an ancestor of the other, through tensors or control
 dependencies. Back edges of loops do not count: within one iteration they are values of the last.
+
+- Those of equal *depth* may share a stage: as many convolutions are on the longest chain that ends
+  with each.
+- Those with one *merge key* read the same image, and could run as one wider convolution.
+- One may *follow* another in its lane if it reads it and nothing else is between the two:
+
+      a --> b            b may follow a.
+
+      a ------> b        b may not: one op for a and b would wait for Pool, and Pool for that op.
+      a -> Pool -> b
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import collections
+from collections.abc import Iterable, Mapping, Sequence
 
-from tf_interop.convolution import ConvolutionNode
+from tf_interop.convolution import ConvolutionNode, filter_size, may_merge
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView
 
@@ -96,3 +107,81 @@ class Independence(NodeIndependence):
     def __init__(self, view: GraphView, convolutions: Sequence[ConvolutionNode]) -> None:
         """Finds the ancestors; raises where the graph has a cycle."""
         super().__init__(view, [node.index for node in convolutions])
+
+
+def lanes_by_merge_key(
+    group: Sequence[ConvolutionNode], merge_keys: Mapping[str, str]
+) -> Iterable[list[ConvolutionNode]]:
+    """Convolutions of a level in lanes: those of one merge key in one, every other by itself."""
+    lanes: dict[str | int, list[ConvolutionNode]] = {}
+    for node in group:
+        lanes.setdefault(merge_keys.get(node.name, node.index), []).append(node)
+    return lanes.values()
+
+
+def level_groups(
+    convolutions: Sequence[ConvolutionNode], independence: Independence
+) -> list[tuple[int, list[ConvolutionNode]]]:
+    """Depth and convolutions of each group of equal depth, device and region."""
+    groups: dict[tuple[int, str, str], list[ConvolutionNode]] = {}
+    for node, depth in zip(convolutions, independence.depths, strict=True):
+        groups.setdefault((depth, node.device, node.region), []).append(node)
+    # The sort is stable: groups of one depth stay in the order of their first convolution.
+    return sorted(
+        ((depth, group) for (depth, _, _), group in groups.items()), key=lambda each: each[0]
+    )
+
+
+def find_follows(
+    view: GraphView, convolutions: Sequence[ConvolutionNode]
+) -> dict[str, tuple[str, ...]]:
+    """For each convolution those that it reads, with nothing else on any path between.
+
+    By name; convolutions that come right after none are left out.
+    """
+    name_of = {node.index: node.name for node in convolutions}
+    read = {
+        node.index: tuple(
+            dict.fromkeys(source for source, _ in view.fanins[node.index] if source in name_of)
+        )
+        for node in convolutions
+    }
+    sources = {index: set(view.sources(index)) for index, chosen in read.items() if chosen}
+    indices = sorted({index for each in sources.values() for index in each})
+    position_of = {index: position for position, index in enumerate(indices)}
+    ancestors = NodeIndependence(view, indices).ancestors
+    follows = {}
+    for index, its_sources in sources.items():
+        before_sources = 0
+        for source in its_sources:
+            before_sources |= ancestors[position_of[source]]
+        directly = [
+            name_of[each] for each in read[index] if not before_sources >> position_of[each] & 1
+        ]
+        if directly:
+            follows[name_of[index]] = tuple(directly)
+    return follows
+
+
+def find_merge_keys(view: GraphView, convolutions: Sequence[ConvolutionNode]) -> dict[str, str]:
+    """A key, by name, for each convolution that could be merged with another one of them.
+
+    Those with the same key can be merged as long as they are independent. They need not be: one may
+    wait for another through a control dependency, or through what is fused to it.
+    """
+    keys = {node.name: key for node in convolutions if (key := _merge_key(view, node)) is not None}
+    counts = collections.Counter(keys.values())
+    return {name: key for name, key in keys.items() if counts[key] > 1}
+
+
+def _merge_key(view: GraphView, node: ConvolutionNode) -> str | None:
+    each = node.configuration
+    if not may_merge(each) or not view.fanins[node.index]:
+        return None
+    source, port = view.fanins[node.index][0]
+    same = (
+        *(each.op, filter_size(each), each.strides, each.dilations, each.padding),
+        *(each.explicit_paddings, each.layout, each.dtype, each.fused_ops, each.leaky_relu_alpha),
+        *(node.device, node.region),
+    )
+    return f"{view.names[source]}:{port} " + " ".join(map(str, same))

@@ -24,9 +24,12 @@ from tf_interop.convolution import (
 )
 from tf_interop.errors import PlanError
 from tf_interop.graph.find import find_convolutions
-from tf_interop.graph.independence import Independence
-from tf_interop.graph.levels import lanes_by_merge_key, level_groups
-from tf_interop.graph.merge_keys import find_merge_keys
+from tf_interop.graph.independence import (
+    Independence,
+    find_merge_keys,
+    lanes_by_merge_key,
+    level_groups,
+)
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.model.graphs import optimize_graph, trace

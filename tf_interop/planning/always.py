@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tf_interop.convolution import ConvolutionNode, Refusal, RefusalReason
-from tf_interop.graph.independence import Independence
-from tf_interop.graph.levels import level_groups
+from tf_interop.graph.independence import Independence, level_groups
 from tf_interop.planning.types import PlannedStage
 from tf_interop.stage import Stage, Step
 

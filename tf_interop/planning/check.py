@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from tf_interop.algorithm import check_algorithm
 from tf_interop.convolution import ConvolutionNode
 from tf_interop.errors import PlanError
+from tf_interop.graph.independence import find_merge_keys
 from tf_interop.graph.legality import why_illegal
-from tf_interop.graph.merge_keys import find_merge_keys
 from tf_interop.graph.view import GraphView
 from tf_interop.planning.types import PlannedStage
 from tf_interop.stage import Stage

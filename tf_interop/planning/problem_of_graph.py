@@ -12,10 +12,8 @@ from tf_interop.convolution import (
     ConvolutionNode,
     batch_size_of,
 )
-from tf_interop.graph.chains import find_follows
 from tf_interop.graph.fingerprint import fingerprint_convolutions
-from tf_interop.graph.independence import Independence
-from tf_interop.graph.merge_keys import find_merge_keys
+from tf_interop.graph.independence import Independence, find_follows, find_merge_keys
 from tf_interop.graph.view import GraphView
 from tf_interop.planning.problem import (
     Candidate,
