@@ -10,7 +10,7 @@ import tensorflow as tf
 from unnoticed import IMAGE, conv, counted, run_python
 
 import tf_interop
-from tf_interop.graph.xla_functions import XlaFunction, xla_auto_clustering
+from tf_interop.graph.xla import XlaFunction, xla_auto_clustering
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
@@ -51,7 +51,7 @@ def test_asking_for_the_status_makes_no_context() -> None:
         """
     import tensorflow as tf
     from tf_interop import tensorflow_internals
-    from tf_interop.graph.xla_functions import XlaFunctionFinder, xla_auto_clustering
+    from tf_interop.graph.xla import XlaFunctionFinder, xla_auto_clustering
     assert XlaFunctionFinder().find() == ()
     assert xla_auto_clustering() == ""
     tf.config.set_logical_device_configuration(

@@ -30,7 +30,7 @@ from tf_interop.graph.properties import GraphProperties, is_fully_known, merge_s
 from tf_interop.graph.session_feeds import find_fed, find_run
 from tf_interop.graph.unit_ops import attribute_of
 from tf_interop.graph.view import GraphView
-from tf_interop.graph.xla_marks import xla_mark
+from tf_interop.graph.xla import xla_mark
 
 
 class _RefusalError(Exception):

@@ -49,7 +49,7 @@ from tf_interop.graph.unit_ops import (
     why_no_step_node,
 )
 from tf_interop.graph.view import GraphView
-from tf_interop.graph.xla_marks import xla_mark
+from tf_interop.graph.xla import xla_mark
 
 MOST_ANCHORS = 4
 """Convolutions and matrix products of a unit: two separable convolutions. Without an end to it the

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from tf_interop import tensorflow_internals
 from tf_interop.errors import TfInteropError
-from tf_interop.graph.xla_functions import XlaFunction, XlaFunctionFinder, xla_auto_clustering
+from tf_interop.graph.xla import XlaFunction, XlaFunctionFinder, xla_auto_clustering
 from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.runtime.graph_pass import NOTHING_TO_PLAN_FROM, PassReport
 from tf_interop.runtime.kernel_library import Counters

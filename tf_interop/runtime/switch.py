@@ -14,7 +14,7 @@ from absl import logging
 
 from tf_interop import tensorflow_internals
 from tf_interop.errors import LibraryError
-from tf_interop.graph.xla_functions import xla_auto_clustering
+from tf_interop.graph.xla import xla_auto_clustering
 from tf_interop.measure.device import this_cpu
 from tf_interop.measure.nvidia import has_nvidia_gpu
 from tf_interop.planning.file import load_plan

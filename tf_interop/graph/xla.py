@@ -1,4 +1,4 @@
-"""What of this process XLA compiles, as far as TensorFlow lets it be seen.
+"""What XLA compiles: nodes by their attributes, functions of this process, or all graphs.
 
 A function with `jit_compile=True` never reaches Grappler. But TensorFlow's eager context keeps the
 definition of every function that has been traced and is still in use, and the definition says so.
@@ -13,8 +13,30 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from tensorflow.core.framework import node_def_pb2
+
 from tf_interop import tensorflow_internals
 from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS
+
+_XLA_MARKS = frozenset(
+    {
+        "_XlaCluster",
+        "_xla_compile_id",
+        "_xla_cluster_id",
+        "_xla_outside_compilation",
+        "_tpu_replicate",
+    }
+)
+_XLA_SWITCHES = frozenset({"_XlaMustCompile", "_XlaCompile"})
+
+
+def xla_mark(node: node_def_pb2.NodeDef) -> str | None:
+    """The attribute that says that XLA compiles a node; None where there is none."""
+    for key in node.attr:
+        if key in _XLA_MARKS or (key in _XLA_SWITCHES and node.attr[key].b):
+            return str(key)
+    return None
+
 
 _MUST_COMPILE = "_XlaMustCompile"
 
