@@ -26,8 +26,7 @@ import dataclasses
 from collections.abc import Collection, Iterable
 
 from tf_interop.graph.batchwise import CONVOLUTIONS, Operation
-from tf_interop.graph.properties import GraphProperties
-from tf_interop.graph.small_results import PARAMETER_OPS, find_small
+from tf_interop.graph.properties import PARAMETER_OPS, GraphProperties, find_small
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.unit_ops import COMPANION_OPS
 from tf_interop.graph.units import ANCHOR_OPS, Unit, find_steps

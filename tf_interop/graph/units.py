@@ -37,9 +37,8 @@ from tf_interop.graph.control_flow import ControlFlow
 from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS
 from tf_interop.graph.device_names import device_type_of, is_local
 from tf_interop.graph.independence import NodeIndependence
-from tf_interop.graph.properties import GraphProperties
+from tf_interop.graph.properties import GraphProperties, find_small
 from tf_interop.graph.session_feeds import find_fed, find_run
-from tf_interop.graph.small_results import find_small
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.unit_ops import (
     GRADIENT_OF,
