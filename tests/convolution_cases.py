@@ -17,7 +17,7 @@ from stage_program import Document, arguments, lane, operation, program, schedul
 from tensorflow.core.framework import node_def_pb2
 
 from tf_interop.convolution import ConvolutionKind
-from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS, SUPPORTED_DTYPES
+from tf_interop.graph.ops import CONVOLUTION_KINDS, SUPPORTED_DTYPES
 
 DTYPES = tuple(tf.as_dtype(dtype) for dtype in SUPPORTED_DTYPES)
 

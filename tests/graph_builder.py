@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
-from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS
+from tf_interop.graph.ops import CONVOLUTION_KINDS
 
 CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 GPU = "/job:localhost/replica:0/task:0/device:GPU:0"

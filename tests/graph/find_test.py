@@ -27,8 +27,8 @@ from tf_interop.convolution import (
     Refusal,
     RefusalReason,
 )
-from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS
 from tf_interop.graph.find import find_convolutions
+from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.graph.properties import GraphProperties, ShapeInference
 from tf_interop.graph.view import GraphView
 

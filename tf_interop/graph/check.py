@@ -14,7 +14,13 @@ from tensorflow.core.framework import node_def_pb2, types_pb2
 from tf_interop.contraction import misplaced_step
 from tf_interop.errors import GraphError
 from tf_interop.graph.control_flow import ControlFlow
-from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS
+from tf_interop.graph.ops import (
+    COMPANION_OPS,
+    CONVOLUTION_KINDS,
+    STEP_OPS,
+    input_dtypes,
+    output_dtypes,
+)
 from tf_interop.graph.program import (
     CONV_STAGE_OP,
     decode_stage,
@@ -26,7 +32,6 @@ from tf_interop.graph.program import (
 from tf_interop.graph.replace import COLOCATED_WITH, COLOCATION
 from tf_interop.graph.session_feeds import find_fed, is_function
 from tf_interop.graph.unit_node import UNIT_OP, decode_unit, result_operand
-from tf_interop.graph.unit_ops import COMPANION_OPS, STEP_OPS, input_dtypes, output_dtypes
 from tf_interop.graph.view import GraphView
 from tf_interop.stage import Stage, Step
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
+from tf_interop.graph.ops import input_dtypes
 from tf_interop.graph.program import make_operation
 from tf_interop.graph.time_limit import check_time_limit
-from tf_interop.graph.unit_ops import input_dtypes
 from tf_interop.graph.view import GraphView
 
 COLOCATION = "_class"

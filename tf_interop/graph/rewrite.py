@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
-from tf_interop.graph.convolution_ops import FILTER_POSITIONS
+from tf_interop.graph.ops import FILTER_POSITIONS
 from tf_interop.graph.program import (
     Schedule,
     StageNode,

@@ -15,11 +15,11 @@ from collections.abc import Callable, Collection, Sequence
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop.convolution import Shape
+from tf_interop.graph.ops import UNIT_FILTER_POSITIONS, batch_position, output_dtypes
 from tf_interop.graph.program import input_operand
 from tf_interop.graph.properties import PARAMETER_OPS
 from tf_interop.graph.replace import NewNode, Replacement, Tensor
 from tf_interop.graph.unit_node import UnitNode, encode_unit, result_operand
-from tf_interop.graph.unit_ops import UNIT_FILTER_POSITIONS, batch_position, output_dtypes
 from tf_interop.graph.units import Unit, unit_name, unit_results
 from tf_interop.graph.view import GraphView
 

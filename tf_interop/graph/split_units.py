@@ -26,9 +26,9 @@ import dataclasses
 from collections.abc import Collection, Iterable
 
 from tf_interop.graph.batchwise import CONVOLUTIONS, Operation
+from tf_interop.graph.ops import COMPANION_OPS
 from tf_interop.graph.properties import PARAMETER_OPS, GraphProperties, find_small
 from tf_interop.graph.time_limit import check_time_limit
-from tf_interop.graph.unit_ops import COMPANION_OPS
 from tf_interop.graph.units import ANCHOR_OPS, Unit, find_steps
 from tf_interop.graph.view import GraphView
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from tensorflow.core.framework import node_def_pb2
 
 from tf_interop import tensorflow_internals
-from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS
+from tf_interop.graph.ops import CONVOLUTION_KINDS
 
 _XLA_MARKS = frozenset(
     {

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tf_interop.convolution import Refusal, RefusalReason
-from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import Independence, NodeIndependence, level_groups
+from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.measure.nvidia import visible_gpus

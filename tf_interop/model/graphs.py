@@ -12,7 +12,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.errors import GraphError, LibraryError
-from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS
+from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.graph.view import parse_input
 from tf_interop.model.keras_functions import (
     fill_shape,

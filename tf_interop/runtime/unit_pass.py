@@ -25,8 +25,8 @@ from tensorflow.core.framework import graph_pb2
 from tf_interop.convolution import ConvolutionNode, Refusal, batch_size_of
 from tf_interop.errors import PlanError
 from tf_interop.graph.check import check_rewrite
-from tf_interop.graph.convolution_ops import CONVOLUTION_KINDS
 from tf_interop.graph.fingerprint import canonical_names
+from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.rewrite_units import rewrite_units
 from tf_interop.graph.split_units import find_split_units

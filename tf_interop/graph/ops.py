@@ -1,4 +1,4 @@
-"""The ops that may be steps of a unit, and why a node of one of them may not be one.
+"""The ops that this package replaces: the convolutions, and all that may be steps of a unit.
 
 A step's kernel is run by ours, not by TensorFlow's executor. So an op is on the list only if its
 kernel on a CPU computes its results from its inputs alone, before it returns: no state, no
@@ -15,12 +15,55 @@ from typing import Any
 from tensorflow.core.framework import attr_value_pb2, node_def_pb2, types_pb2
 
 from tf_interop import tensorflow_internals
-from tf_interop.convolution import RefusalReason
-from tf_interop.graph.convolution_ops import (
-    CONVOLUTION_KINDS,
-    FILTER_POSITIONS,
-    SUPPORTED_DTYPES,
+from tf_interop.convolution import ConvolutionKind, RefusalReason
+
+CONVOLUTION_KINDS = {
+    "Conv2D": ConvolutionKind.FORWARD,
+    "_FusedConv2D": ConvolutionKind.FORWARD,
+    "Conv2DBackpropInput": ConvolutionKind.BACKWARD_INPUT,
+    "Conv2DBackpropFilter": ConvolutionKind.BACKWARD_FILTER,
+    "DepthwiseConv2dNative": ConvolutionKind.FORWARD,
+    "DepthwiseConv2dNativeBackpropInput": ConvolutionKind.BACKWARD_INPUT,
+    "DepthwiseConv2dNativeBackpropFilter": ConvolutionKind.BACKWARD_FILTER,
+    "Conv3D": ConvolutionKind.FORWARD,
+    "_FusedConv3D": ConvolutionKind.FORWARD,
+    "Conv3DBackpropInputV2": ConvolutionKind.BACKWARD_INPUT,
+    "Conv3DBackpropFilterV2": ConvolutionKind.BACKWARD_FILTER,
+}
+"""The convolution ops, with what each of them computes."""
+
+FUSED_CONVOLUTIONS = frozenset(op for op in CONVOLUTION_KINDS if op.startswith("_Fused"))
+"""The convolutions that apply a bias, and maybe an activation, to their result."""
+
+VOLUME_OPS = frozenset(op for op in CONVOLUTION_KINDS if "Conv3D" in op)
+"""The convolutions with a depth beside height and width."""
+
+SIZES_POSITIONS = {
+    op: 0 if kind is ConvolutionKind.BACKWARD_INPUT else 1
+    for op, kind in CONVOLUTION_KINDS.items()
+    if kind is not ConvolutionKind.FORWARD
+}
+"""Where among the inputs of a gradient its `input_sizes` or `filter_sizes` are."""
+
+FILTER_POSITIONS = {
+    op: 1 for op, kind in CONVOLUTION_KINDS.items() if kind is not ConvolutionKind.BACKWARD_FILTER
+}
+"""Where among the inputs of a convolution its filter is; not of those that compute a filter's
+gradient."""
+
+SUPPORTED_DTYPES = {
+    types_pb2.DT_FLOAT: "float32",
+    types_pb2.DT_HALF: "float16",
+    types_pb2.DT_BFLOAT16: "bfloat16",
+    types_pb2.DT_DOUBLE: "float64",
+}
+"""The dtypes that a stage computes in, by TensorFlow's number."""
+
+SUPPORTED_FUSED_OPS = frozenset(
+    {("BiasAdd",), *(("BiasAdd", each) for each in ("Relu", "Relu6", "LeakyRelu", "Elu"))}
 )
+"""What a fused convolution may apply to its result."""
+
 
 TRIVIAL_OPS = frozenset(
     {"Identity", "Snapshot", "StopGradient", "PreventGradient", "Reshape", "Squeeze", "ExpandDims"}
