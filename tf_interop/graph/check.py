@@ -13,7 +13,7 @@ from tensorflow.core.framework import node_def_pb2, types_pb2
 
 from tf_interop.contraction import misplaced_step
 from tf_interop.errors import GraphError
-from tf_interop.graph.control_flow import ControlFlow
+from tf_interop.graph.control_flow import ControlFlow, find_fed, is_function
 from tf_interop.graph.ops import (
     COMPANION_OPS,
     CONVOLUTION_KINDS,
@@ -30,7 +30,6 @@ from tf_interop.graph.program import (
     step_operand,
 )
 from tf_interop.graph.replace import COLOCATED_WITH, COLOCATION
-from tf_interop.graph.session_feeds import find_fed, is_function
 from tf_interop.graph.unit_node import UNIT_OP, decode_unit, result_operand
 from tf_interop.graph.view import GraphView
 from tf_interop.stage import Stage, Step

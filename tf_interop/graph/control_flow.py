@@ -1,4 +1,4 @@
-"""Which nodes of a graph are alive together, where conditionals and loops leave some dead.
+"""Which nodes of a graph run together: in one loop frame and branch, and after the same waits.
 
 TensorFlow runs conditionals and loops in one graph with Switch, Merge, Enter, Exit and
 NextIteration. An output of a Switch that is not taken is *dead*, and every node with a dead input,
@@ -11,23 +11,43 @@ A node that joined inputs from two branches would be dead whichever is taken, so
 one node must be in one *region*: the same loop frame, and after the same gates, a gate being one
 output of the Switches with one predicate.
 
-Nor may it join what comes before a loop and what comes after it. Back edges are left out of the
+*Hidden waits.* Some nodes may wait for others although no edge says so. A dequeue waits for an
+enqueue, a collective for its partners, a Python function for whatever it likes, and in a partial
+run of a Session a value that is fed waits for one that was fetched. Here `b` needs `a`, and no path
+shows it:
+
+    x --> a: Conv2D --> QueueEnqueueV2        QueueDequeueV2 --> b: Conv2D -->
+
+One node for `a` and `b` would wait for ever. So a region is also *after* the same nodes that may
+wait. That is enough: if, in a ring of stages that wait for each other, one waited for a dequeue,
+all of its members would, and so would all stages after it; the graph would have waited for ever
+without stages, too.
+
+Nor may a node join what comes before a loop and what comes after it. Back edges are left out of the
 order of the nodes, and so is what a loop computes in one iteration and hands on in the next: here
-`late` waits for `early`, although no path without a back edge leads from one to the other.
+`late` waits for `early`, although no path without a back edge leads from one to the other. So the
+end of a loop is one of the nodes that may wait.
 
     early --> Enter --> body --> NextIteration - - > Merge --> Switch --> Exit --> late
 
-So the end of a loop is one of the nodes that wait for others without an edge (`hidden_waits`), and
-a region is also after the same of these.
+*Feeds.* A Session may be given the value of any tensor. Whatever only that tensor needs does not
+run:
+
+    p: Placeholder --> a: Conv2D --> f (fed) --+
+    q: Placeholder --> b: Conv2D --------------+--> fetched
+
+Here `a` does not run, and `p` has no value. A stage of `a` and `b` would ask for `p`.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from tf_interop.graph.hidden_waits import find_hidden_waits, find_waits_before
+from tf_interop import tensorflow_internals
 from tf_interop.graph.view import MERGE_OPS, NEXT_ITERATION_OPS, GraphView, parse_input
 
 ROOT_REGION = ""
@@ -213,3 +233,108 @@ def _always_one_alive(alternatives: list[frozenset[_Gate]]) -> bool:
     branch_count = next(iter(gates)).branch_count
     predicates = {gate.predicate for gate in gates}
     return len(predicates) == 1 and branch_count > 0 and len(gates) == branch_count
+
+
+# TensorFlow's stateful ops that come up in most graphs and wait for nothing. Families are spelled
+# out: a custom op may be called ReadFromPeer, and ReaderRead of TensorFlow 1 waits for a queue.
+_NEVER_WAITS = re.compile(
+    r"_Arg|_Retval|_DeviceArg|_DeviceRetval"
+    r"|(Assign|AssignAdd|AssignSub)VariableOp|_?VarHandles?Op|_?ReadVariables?Op|VarIsInitializedOp"
+    r"|Variable(V2)?|VariableShape|TemporaryVariable|DestroyResourceOp"
+    r"|Resource(Apply|CountUpTo|Gather|Scatter|SparseApply|StridedSlice).*"
+    r"|CudnnRNN(Backprop)?(V[23])?|Multinomial|NonDeterministicInts|ParameterizedTruncatedNormal"
+    r"|Random(Crop|Gamma|Poisson(V2)?|Shuffle|StandardNormal|Uniform(Int)?)|Rng(ReadAnd)?Skip"
+    r"|SampleDistortedBoundingBox(V2)?|TruncatedNormal|StatelessRandomGetAlg"
+    r"|Stateful(RandomBinomial|(Standard|Truncated)Normal(V2)?|Uniform((Full)?Int)?)"
+    r"|TensorArray(Close|Concat|Gather|Grad|GradWithShape|Read|Scatter|Size|Split|Write)?(V[23])?"
+    r"|Stack(Close|Pop|Push)?(V2)?"
+    r"|Assert|CheckNumerics(V2)?|DebugIdentity(V[23])?|Print(V2)?|Timestamp"
+    r"|(Anonymous)?(Mutable)?(Dense)?HashTable(OfTensors)?(V2)?"
+    r"|(InitializeTable|LookupTable(Export|Find|Import|Insert|Remove|Size))(V2)?"
+    r"|InitializeTableFromTextFile(V2)?"
+    r"|SummaryWriter|(CloseSummary|CreateSummary(Db|File)|FlushSummary)Writer"
+    r"|Write((Audio|Graph|Histogram|Image|RawProto|Scalar)?Summary|File)"
+    r"|MergeV2Checkpoints|Restore(Slice|V2)?|Save(Slices|V2)?"
+)
+# These wait, but TensorFlow does not call them stateful.
+_WAITS = re.compile(
+    r"Queue(De|En)queue.*|ReaderRead.*|Barrier.*|.*TakeGradient|PyFuncStateless"
+    r"|Batch(Function)?|Unbatch(Grad)?"
+)
+
+
+def find_hidden_waits(view: GraphView, fed: Collection[int] = ()) -> set[int]:
+    """The nodes that may wait for others that they have no path from.
+
+    So may `fed` nodes, whose values the caller gives, and ops that TensorFlow does not know.
+    """
+    waiting = {op for op in view.op_types if _may_wait(op)}
+    return {index for index, op in enumerate(view.ops) if op in waiting} | set(fed)
+
+
+def find_waits_before(view: GraphView, waits: Mapping[int, str]) -> list[int]:
+    """For each node what must be done before its readers run, as a bit set.
+
+    `waits` has nodes that may wait, and what each stands for; two may stand for the same. The sets
+    do not depend on the order of the nodes in the GraphDef.
+    """
+    numbers = {what: number for number, what in enumerate(sorted(set(waits.values())))}
+    bit_of = {index: 1 << numbers[what] for index, what in waits.items()}
+    before = [0] * len(view)
+    for index in view.topological_order():
+        reached = bit_of.get(index, 0)
+        for source in view.sources(index):
+            reached |= before[source]
+        before[index] = reached
+    return before
+
+
+@functools.lru_cache(maxsize=4096)
+def _may_wait(op: str) -> bool:
+    if _NEVER_WAITS.fullmatch(op):
+        return False
+    # None where nobody knows the op: a function that is called by its name.
+    return _WAITS.fullmatch(op) is not None or tensorflow_internals.is_stateful(op) is not False
+
+
+def is_function(view: GraphView) -> bool:
+    """Whether a graph is that of a function, whose values all come with the call."""
+    return not view.op_types.isdisjoint({"_Arg", "_Retval"})
+
+
+def find_fed(
+    view: GraphView, nodes_to_preserve: Iterable[str], fetches: Collection[str]
+) -> frozenset[int]:
+    """The nodes that the run of a Session for `fetches` may feed; none for the graph of a function.
+
+    They are those of `nodes_to_preserve` that are not fetched.
+    """
+    if not fetches or is_function(view):
+        return frozenset()
+    fetched = {parse_input(text)[0] for text in fetches}
+    fed = (view.index_of.get(name) for name in nodes_to_preserve if name not in fetched)
+    return frozenset(index for index in fed if index is not None)
+
+
+def find_run(view: GraphView, fed: Collection[int], fetches: Collection[str]) -> bytearray | None:
+    """Which nodes run for certain: those that the fetches need if all of `fed` are fed.
+
+    For each node 1 if it runs, else 0; None where that is not known: in a function, TensorFlow also
+    runs what has side effects, and has removed the rest already.
+    """
+    if not fetches or is_function(view):
+        return None
+    runs = bytearray(len(view))
+    pending = [
+        index
+        for index in (view.index_of.get(parse_input(text)[0]) for text in fetches)
+        if index is not None
+    ]
+    while pending:
+        index = pending.pop()
+        if runs[index] or index in fed:
+            continue
+        runs[index] = 1
+        pending += [source for source, _ in view.fanins[index]]
+        pending += view.control_fanins[index]
+    return runs

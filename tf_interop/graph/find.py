@@ -16,7 +16,7 @@ from tf_interop.convolution import (
     Shape,
     computed_output_shape,
 )
-from tf_interop.graph.control_flow import ControlFlow
+from tf_interop.graph.control_flow import ControlFlow, find_fed, find_run
 from tf_interop.graph.device_names import device_type_of
 from tf_interop.graph.ops import (
     CONVOLUTION_KINDS,
@@ -28,7 +28,6 @@ from tf_interop.graph.ops import (
     attribute_of,
 )
 from tf_interop.graph.properties import GraphProperties, is_fully_known, merge_shapes
-from tf_interop.graph.session_feeds import find_fed, find_run
 from tf_interop.graph.view import GraphView
 from tf_interop.graph.xla import xla_mark
 

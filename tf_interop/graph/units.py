@@ -33,7 +33,7 @@ import dataclasses
 from collections.abc import Collection, Iterable
 
 from tf_interop.convolution import Refusal, RefusalReason
-from tf_interop.graph.control_flow import ControlFlow
+from tf_interop.graph.control_flow import ControlFlow, find_fed, find_run
 from tf_interop.graph.device_names import device_type_of, is_local
 from tf_interop.graph.independence import NodeIndependence
 from tf_interop.graph.ops import (
@@ -45,7 +45,6 @@ from tf_interop.graph.ops import (
     why_no_step_node,
 )
 from tf_interop.graph.properties import GraphProperties, find_small
-from tf_interop.graph.session_feeds import find_fed, find_run
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView
 from tf_interop.graph.xla import xla_mark
