@@ -16,7 +16,7 @@ from command_line import ROOT, python_output
 from unnoticed import run_python
 
 from tf_interop import tensorflow_internals
-from tf_interop.graph.device_names import is_local
+from tf_interop.graph.view import is_local
 
 # On three devices of a process, or as one worker of two: trains without the plugin, with it, and by
 # the plan that it made, and writes the weights.

@@ -17,7 +17,6 @@ from tf_interop.convolution import (
     computed_output_shape,
 )
 from tf_interop.graph.control_flow import ControlFlow, find_fed, find_run
-from tf_interop.graph.device_names import device_type_of
 from tf_interop.graph.ops import (
     CONVOLUTION_KINDS,
     FUSED_CONVOLUTIONS,
@@ -28,7 +27,7 @@ from tf_interop.graph.ops import (
     attribute_of,
 )
 from tf_interop.graph.properties import GraphProperties, is_fully_known, merge_shapes
-from tf_interop.graph.view import GraphView
+from tf_interop.graph.view import GraphView, device_type_of
 from tf_interop.graph.xla import xla_mark
 
 

@@ -34,7 +34,6 @@ from collections.abc import Collection, Iterable
 
 from tf_interop.convolution import Refusal, RefusalReason
 from tf_interop.graph.control_flow import ControlFlow, find_fed, find_run
-from tf_interop.graph.device_names import device_type_of, is_local
 from tf_interop.graph.independence import NodeIndependence
 from tf_interop.graph.ops import (
     CONVOLUTION_KINDS,
@@ -46,7 +45,7 @@ from tf_interop.graph.ops import (
 )
 from tf_interop.graph.properties import GraphProperties, find_small
 from tf_interop.graph.time_limit import check_time_limit
-from tf_interop.graph.view import GraphView
+from tf_interop.graph.view import GraphView, device_type_of, is_local
 from tf_interop.graph.xla import xla_mark
 
 MOST_ANCHORS = 4

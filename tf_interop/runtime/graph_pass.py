@@ -32,7 +32,6 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop.convolution import ConvolutionNode, Refusal
 from tf_interop.graph.check import check_rewrite
-from tf_interop.graph.device_names import device_type_of, is_local
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.fingerprint import fingerprint_convolutions
 from tf_interop.graph.independence import Independence
@@ -41,7 +40,7 @@ from tf_interop.graph.properties import GraphProperties, ShapeInference
 from tf_interop.graph.rewrite import rewrite_stages
 from tf_interop.graph.time_limit import check_time_limit, time_limit
 from tf_interop.graph.unit_node import UNIT_OP
-from tf_interop.graph.view import GraphView
+from tf_interop.graph.view import GraphView, device_type_of, is_local
 from tf_interop.planning.always import group_always, leave_out_unmeasured
 from tf_interop.planning.check import check_stages
 from tf_interop.planning.lookup import stages_from_plan
