@@ -7,9 +7,8 @@ import dataclasses
 import pytest
 from planning_graphs import CONFIGURATION, INCEPTION, make_graph, make_lanes, make_stage
 
-from tf_interop.convolution import ConvolutionConfiguration
+from tf_interop.convolution import ConvolutionConfiguration, fingerprint_convolutions
 from tf_interop.errors import PlanError
-from tf_interop.graph.fingerprint import fingerprint_convolutions
 from tf_interop.planning.check import check_stages
 from tf_interop.planning.lookup import stages_for_batch_sizes, stages_from_plan
 from tf_interop.planning.problem import ValueSource

@@ -20,8 +20,7 @@ from profile_values import (
     make_stage,
 )
 
-from tf_interop.convolution import ConvolutionConfiguration
-from tf_interop.graph.fingerprint import fingerprint_convolutions
+from tf_interop.convolution import ConvolutionConfiguration, fingerprint_convolutions
 from tf_interop.graph.independence import Independence
 from tf_interop.planning.problem import MeasuredStage, PlanningProblem
 from tf_interop.planning.problem_of_graph import make_planning_problem, output_bytes

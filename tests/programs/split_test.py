@@ -12,8 +12,8 @@ import tensorflow as tf
 from unnoticed import in_threads
 
 import tf_interop
+from tf_interop.convolution import canonical_names, fingerprint_convolutions
 from tf_interop.graph.find import find_convolutions
-from tf_interop.graph.fingerprint import canonical_names, fingerprint_convolutions
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.split_units import find_split_units
 from tf_interop.graph.units import planned_name

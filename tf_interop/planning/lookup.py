@@ -7,9 +7,14 @@ from collections.abc import Iterable, Sequence
 
 from absl import logging
 
-from tf_interop.convolution import ConvolutionKind, ConvolutionNode, batch_size_of
+from tf_interop.convolution import (
+    ConvolutionKind,
+    ConvolutionNode,
+    batch_size_of,
+    canonical_names,
+    fingerprint_convolutions,
+)
 from tf_interop.errors import PlanError
-from tf_interop.graph.fingerprint import canonical_names, fingerprint_convolutions
 from tf_interop.planning.types import (
     BatchSchedule,
     GraphMode,

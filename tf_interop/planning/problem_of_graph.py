@@ -11,8 +11,8 @@ from tf_interop.convolution import (
     ConvolutionKind,
     ConvolutionNode,
     batch_size_of,
+    fingerprint_convolutions,
 )
-from tf_interop.graph.fingerprint import fingerprint_convolutions
 from tf_interop.graph.independence import Independence, find_follows, find_merge_keys
 from tf_interop.graph.view import GraphView
 from tf_interop.planning.problem import (

@@ -12,9 +12,9 @@ from typing import Any
 
 from tensorflow.core.framework import graph_pb2
 
+from tf_interop.convolution import canonical_names, fingerprint_convolutions
 from tf_interop.errors import PlanError
 from tf_interop.graph.find import find_convolutions
-from tf_interop.graph.fingerprint import canonical_names, fingerprint_convolutions
 from tf_interop.graph.independence import Independence
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.split_units import find_split_units

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind, Refusal
-from tf_interop.graph.fingerprint import canonical_names
+from tf_interop.convolution import (
+    ConvolutionConfiguration,
+    ConvolutionKind,
+    Refusal,
+    canonical_names,
+)
 from tf_interop.planning.types import GraphPlan
 
 

@@ -30,10 +30,9 @@ from collections.abc import Collection, Sequence
 
 from tensorflow.core.framework import graph_pb2
 
-from tf_interop.convolution import ConvolutionNode, Refusal
+from tf_interop.convolution import ConvolutionNode, Refusal, fingerprint_convolutions
 from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.find import find_convolutions
-from tf_interop.graph.fingerprint import fingerprint_convolutions
 from tf_interop.graph.independence import Independence
 from tf_interop.graph.program import CONV_STAGE_OP, Schedule
 from tf_interop.graph.properties import GraphProperties, ShapeInference

@@ -22,10 +22,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from tensorflow.core.framework import graph_pb2
 
-from tf_interop.convolution import ConvolutionNode, Refusal, batch_size_of
+from tf_interop.convolution import ConvolutionNode, Refusal, batch_size_of, canonical_names
 from tf_interop.errors import PlanError
 from tf_interop.graph.check import check_rewrite
-from tf_interop.graph.fingerprint import canonical_names
 from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.rewrite_units import rewrite_units

@@ -10,8 +10,12 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tf_interop import tensorflow_internals
-from tf_interop.convolution import ConvolutionNode, batch_size_of
-from tf_interop.graph.fingerprint import canonical_names, fingerprint_convolutions
+from tf_interop.convolution import (
+    ConvolutionNode,
+    batch_size_of,
+    canonical_names,
+    fingerprint_convolutions,
+)
 from tf_interop.graph.units import Unit, planned_name
 from tf_interop.graph.view import GraphView
 from tf_interop.measure.device import this_cpu

@@ -10,10 +10,14 @@ from typing import Any
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop import tensorflow_internals
-from tf_interop.convolution import ConvolutionNode, batch_size_of
+from tf_interop.convolution import (
+    ConvolutionNode,
+    batch_size_of,
+    canonical_names,
+    fingerprint_convolutions,
+)
 from tf_interop.duration import parse_duration
 from tf_interop.graph.find import find_convolutions
-from tf_interop.graph.fingerprint import canonical_names, fingerprint_convolutions
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.split_units import find_split_units
 from tf_interop.graph.units import Unit, find_units, planned_name
