@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tf_interop.convolution import canonical_names
 from tf_interop.errors import PlanError
-from tf_interop.graph.fingerprint import canonical_names
 from tf_interop.planning.types import GraphPlan
 from tf_interop.profile.types import ProfiledDevice
 from tf_interop.report.timeline import Span, Timeline
