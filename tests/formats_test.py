@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from tf_interop.benchmark.result import benchmark_schema, load_benchmark, save_benchmark
 from tf_interop.errors import BenchmarkError, PlanError, ProfileError, TfInteropError
-from tf_interop.planning.file import load_plan, plan_schema, save_plan
+from tf_interop.planning.types import load_plan, plan_schema, save_plan
 from tf_interop.profile.file import load_profile, open_profile, profile_schema, save_profile
 from tf_interop.profile.worklist import load_configurations, save_configurations
 

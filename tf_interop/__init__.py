@@ -23,9 +23,9 @@ if TYPE_CHECKING:
         collect_configurations as collect_configurations,
     )
     from tf_interop.model.make_plan import plan as plan
-    from tf_interop.planning.file import load_plan as load_plan
-    from tf_interop.planning.file import save_plan as save_plan
     from tf_interop.planning.types import Plan as Plan
+    from tf_interop.planning.types import load_plan as load_plan
+    from tf_interop.planning.types import save_plan as save_plan
     from tf_interop.profile.file import load_profile as load_profile
     from tf_interop.profile.file import save_profile as save_profile
     from tf_interop.profile.types import Profile as Profile
@@ -60,11 +60,11 @@ _MODULE_OF = {
     "disable": "tf_interop.runtime.switch",
     "enable": "tf_interop.runtime.switch",
     "load_configurations": "tf_interop.profile.worklist",
-    "load_plan": "tf_interop.planning.file",
+    "load_plan": "tf_interop.planning.types",
     "load_profile": "tf_interop.profile.file",
     "plan": "tf_interop.model.make_plan",
     "save_configurations": "tf_interop.profile.worklist",
-    "save_plan": "tf_interop.planning.file",
+    "save_plan": "tf_interop.planning.types",
     "save_profile": "tf_interop.profile.file",
     "status": "tf_interop.runtime.status",
     "tune": "tf_interop.tuning.tune",

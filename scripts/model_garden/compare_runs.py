@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from python.benchmarks.result_file import write_result
 from python.benchmarks.rounding import distance, share_of_tolerance
-from tf_interop.planning.file import load_plan
+from tf_interop.planning.types import load_plan
 
 _MOMENTUM = ".OPTIMIZER_SLOT/optimizer/momentum/"
 _MOVING = ("/moving_mean/", "/moving_variance/")

@@ -32,8 +32,7 @@ from tf_interop.benchmark.result import (
     save_benchmark,
 )
 from tf_interop.hardware_queues import VARIABLE
-from tf_interop.planning.file import load_plan, save_plan
-from tf_interop.planning.types import GraphPlan, Plan
+from tf_interop.planning.types import GraphPlan, Plan, load_plan, save_plan
 from tf_interop.runtime.plugin import get_plugin
 
 MODELS = """

@@ -20,7 +20,7 @@ from report_values import network_plan
 
 from tf_interop.benchmark.result import save_benchmark
 from tf_interop.cli.main import cli
-from tf_interop.planning.file import save_plan
+from tf_interop.planning.types import save_plan
 from tf_interop.profile.file import save_profile
 from tf_interop.profile.worklist import ConfigurationList, ListedConvolution, save_configurations
 

@@ -10,7 +10,7 @@ import re
 from command_line import invoke, words_of
 from profile_values import make_algorithm, make_profile
 
-from tf_interop.planning.file import load_plan
+from tf_interop.planning.types import load_plan
 from tf_interop.profile.file import load_profile, save_profile
 
 MODEL = "branched_models:build_branches"

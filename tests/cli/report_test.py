@@ -9,8 +9,7 @@ import pytest
 from command_line import invoke, words_of
 from report_values import network_plan, plan_without_values, tuned_graph
 
-from tf_interop.planning.file import save_plan
-from tf_interop.planning.types import Plan
+from tf_interop.planning.types import Plan, save_plan
 
 
 @pytest.fixture(autouse=True)

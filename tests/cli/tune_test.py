@@ -8,7 +8,7 @@ import pytest
 from command_line import invoke, words_of
 
 from tf_interop.hardware_queues import VARIABLE
-from tf_interop.planning.file import load_plan
+from tf_interop.planning.types import load_plan
 from tf_interop.tuning.xla import XlaTimes
 
 MODEL = "branched_models:build"

@@ -20,10 +20,9 @@ from tf_interop.errors import PlanError, ProfileError
 from tf_interop.measure.device import this_cpu
 from tf_interop.model import make_plan as make_plan_of_model
 from tf_interop.model.collect import CollectOptions, collect_configurations
-from tf_interop.planning.file import load_plan, save_plan
 from tf_interop.planning.make import make_plan
 from tf_interop.planning.problem import PlanningProblem
-from tf_interop.planning.types import GraphPlan, PlannedStage
+from tf_interop.planning.types import GraphPlan, PlannedStage, load_plan, save_plan
 from tf_interop.profile.entries import Entry
 from tf_interop.profile.file import save_profile
 from tf_interop.profile.types import Profile, ProfiledDevice

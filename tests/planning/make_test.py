@@ -176,7 +176,7 @@ from tf_interop.planning.explain import explain_plan
 from tf_interop.planning.lane_places import find_places
 from tf_interop.planning.make import PlanOptions, make_plan
 from tf_interop.planning.types import Plan
-from tf_interop.planning.file import save_plan
+from tf_interop.planning.types import save_plan
 
 names = [f"n{i}" for i in range(12)]
 nodes = {name: names[i - 4] if i > 3 else "" for i, name in enumerate(names)}

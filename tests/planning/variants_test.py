@@ -7,8 +7,7 @@ import pathlib
 
 from plan_values import PLAN
 
-from tf_interop.planning.file import load_plan, save_plan
-from tf_interop.planning.types import GraphPlan, Plan, PlannedStage
+from tf_interop.planning.types import GraphPlan, Plan, PlannedStage, load_plan, save_plan
 from tf_interop.planning.variants import without_concurrency, without_pinning
 from tf_interop.stage import Lane, Stage, Step
 

@@ -45,8 +45,8 @@ from tf_interop.cli.options import (
 from tf_interop.cli.progress import shown_progress, work_on_model
 from tf_interop.errors import BenchmarkError
 from tf_interop.measure.device import running_device, this_cpu
-from tf_interop.planning.file import load_plan
 from tf_interop.planning.lookup import check_plan_is_for
+from tf_interop.planning.types import load_plan
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import ProfiledDevice
 

@@ -24,9 +24,8 @@ from tf_interop.cli.options import (
 )
 from tf_interop.cli.progress import work_on_model
 from tf_interop.errors import ProfileError
-from tf_interop.planning.file import save_plan
 from tf_interop.planning.show import predicted, show_plan, summarize_graph
-from tf_interop.planning.types import Plan
+from tf_interop.planning.types import Plan, save_plan
 from tf_interop.profile.file import load_profile
 
 # TensorFlow is imported only once it is known that there is a model to trace.

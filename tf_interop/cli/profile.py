@@ -31,7 +31,7 @@ from tf_interop.measure.device import identify_device
 from tf_interop.measure.jobs import RunOptions
 from tf_interop.measure.nvidia import visible_gpus
 from tf_interop.measure.run import End, Outcome, ProfileRun
-from tf_interop.planning.file import load_plan
+from tf_interop.planning.types import load_plan
 from tf_interop.profile.file import open_profile
 from tf_interop.profile.tables import show_summary
 from tf_interop.profile.types import Profile

@@ -20,7 +20,7 @@ import tf_interop
 from tf_interop.cli.command import end_with, help_end, print_error
 from tf_interop.cli.options import option, written_option
 from tf_interop.errors import PlanError, TfInteropError
-from tf_interop.planning.file import load_plan, save_plan
+from tf_interop.planning.types import load_plan, save_plan
 from tf_interop.versioned_file import write_file
 
 # Calls of each op, after its first, that a trace has.

@@ -13,8 +13,8 @@ from tf_interop.benchmark.show import show_benchmark, write_csv
 from tf_interop.cli.command import Result, command, print_json
 from tf_interop.cli.options import written_option
 from tf_interop.errors import TfInteropError
-from tf_interop.planning.file import load_plan, plan_schema
 from tf_interop.planning.show import explain_stages
+from tf_interop.planning.types import load_plan, plan_schema
 from tf_interop.profile.file import load_profile, profile_document, profile_schema
 from tf_interop.profile.tables import show_profile
 from tf_interop.versioned_file import read_file

@@ -20,9 +20,8 @@ from tf_interop.cli.options import (
 )
 from tf_interop.cli.progress import work_on_model
 from tf_interop.hardware_queues import ask_for_all_hardware_queues
-from tf_interop.planning.file import save_plan
 from tf_interop.planning.show import name_graph, summarize_graph
-from tf_interop.planning.types import GraphPlan, Plan
+from tf_interop.planning.types import GraphPlan, Plan, save_plan
 from tf_interop.tables import UNKNOWN, new_table, print_on
 from tf_interop.tuning.cache import cache_folder, cached_plans, clear_cache
 

@@ -1,4 +1,7 @@
-"""A plan: the stages of one or more graphs, with an algorithm pinned for every convolution."""
+"""A plan: the stages of one or more graphs, with an algorithm pinned for every convolution.
+
+Its file is versioned JSON (`plan_schema`).
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,12 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from tf_interop.errors import PlanError
 from tf_interop.planning.problem import ValueSource
 from tf_interop.profile.entries import Share
 from tf_interop.profile.occupancy import SmUse
 from tf_interop.stage import LARGEST_INT, Stage
+from tf_interop.versioned_file import VersionedFormat
 
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Microseconds = Annotated[float, msgspec.Meta(ge=0)]
@@ -389,3 +394,40 @@ class Plan:
     format: str = "tf_interop.plan"
     version: int = 1
     made_with: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def _check_plan(plan: Plan) -> None:
+    """Checks what the types allow and no plan may be."""
+    seen: set[tuple[str, int | None]] = set()
+    for index, graph in enumerate(plan.graphs):
+        place = f"$.graphs[{index}]"
+        key = graph.fingerprint, graph.batch_size
+        if key in seen:
+            raise ValueError(
+                f"Expected each graph once for a batch size, got fingerprint {graph.fingerprint!r} "
+                f"again at `{place}.fingerprint`"
+            )
+        seen.add(key)
+        for number, stage in enumerate(graph.stages):
+            try:
+                stage.validate()
+            except ValueError as error:
+                raise ValueError(f"{error} in `{place}.stages[{number}]`") from error
+        names = graph.planned_nodes
+        if len(set(names)) < len(names) or len(names) > graph.convolution_count:
+            raise ValueError(
+                f"Expected each of at most {graph.convolution_count} convolutions once, got "
+                f"{names} at `{place}`"
+            )
+
+
+PLAN_FILE = VersionedFormat(
+    Plan,
+    noun="plan",
+    check=_check_plan,
+    error=PlanError,
+    remedy="Correct the file, or plan the graph anew.",
+)
+load_plan = PLAN_FILE.load
+save_plan = PLAN_FILE.save
+plan_schema = PLAN_FILE.schema

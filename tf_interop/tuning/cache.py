@@ -14,8 +14,7 @@ from collections.abc import Iterator
 import platformdirs
 
 from tf_interop.errors import PlanError
-from tf_interop.planning.file import load_plan, save_plan
-from tf_interop.planning.types import GraphPlan, Plan
+from tf_interop.planning.types import GraphPlan, Plan, load_plan, save_plan
 
 
 def cache_folder() -> pathlib.Path:

@@ -14,8 +14,7 @@ import pytest
 from plan_values import PLAN
 
 from tf_interop.errors import PlanError
-from tf_interop.planning.file import load_plan, save_plan
-from tf_interop.planning.types import GraphPlan, Plan, PlannedStage
+from tf_interop.planning.types import GraphPlan, Plan, PlannedStage, load_plan, save_plan
 from tf_interop.stage import Stage, Step
 
 Edit = Callable[[dict[str, Any]], object]
