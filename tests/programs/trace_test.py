@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from command_line import invoke, run_process
 
-from tf_interop.planning.file import load_plan
+from tf_interop.planning.types import load_plan
 from tf_interop.runtime.plugin import get_plugin
 
 CALLS = 10  # in a trace, of each op

@@ -18,9 +18,8 @@ from tf_interop.cli.options import (
 )
 from tf_interop.cli.progress import work_on_model
 from tf_interop.errors import PlanError
-from tf_interop.planning.show import name_graph, summarize_graph
+from tf_interop.planning.show import doubt, name_graph, summarize_graph, verdict
 from tf_interop.planning.types import Plan, load_plan
-from tf_interop.planning.verdict import doubt, verdict
 from tf_interop.report.measured import load_run
 from tf_interop.report.network import Network
 from tf_interop.versioned_file import write_file

@@ -19,10 +19,9 @@ import markupsafe
 from rich.filesize import decimal
 
 from tf_interop.errors import PlanError
-from tf_interop.planning import verdict
+from tf_interop.planning import show
 from tf_interop.planning.explain import SHARED_RESOURCES, sum_of_uses
 from tf_interop.planning.problem import ValueSource
-from tf_interop.planning.show import name_graph
 from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.report import layout
 from tf_interop.report.measured import MeasuredRun, timeline_of_run
@@ -81,10 +80,9 @@ def render_page(
     }
     environment.globals |= {
         "layout": layout,
-        "name_graph": name_graph,
         "resources": SHARED_RESOURCES,
         "sum_of_uses": sum_of_uses,
-        "verdicts": verdict,
+        "plans": show,
         "zip": zip,
     }
     # Its own files, and no input: they go into the page as they are.

@@ -32,8 +32,8 @@ from tf_interop.model.graphs import (
 )
 from tf_interop.model.keras_functions import keras_of
 from tf_interop.planning.lookup import mode_of
+from tf_interop.planning.show import doubt, verdict
 from tf_interop.planning.types import ComparedStep, GraphMode, GraphPlan, MeasuredStep, Plan
-from tf_interop.planning.verdict import doubt, verdict
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.switch import enable as enable_plugin
 from tf_interop.tuning.cache import load_cached, save_cached
