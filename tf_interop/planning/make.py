@@ -17,8 +17,8 @@ from typing import cast
 from tf_interop.errors import PlanError
 from tf_interop.planning.cost.stage_costs import StageChoice, StageCosts
 from tf_interop.planning.problem import PlanningProblem
-from tf_interop.planning.search.blocks import search_blocks
-from tf_interop.planning.search.space import Lanes, OnProgress, SearchError, Space, mask_of
+from tf_interop.planning.search_space import Lanes, OnProgress, SearchError, Space, mask_of
+from tf_interop.planning.stage_search import search_blocks
 from tf_interop.planning.types import (
     GraphPlan,
     GraphPrediction,

@@ -22,7 +22,7 @@ from tf_interop.planning.problem import (
     PlanningProblem,
     ProblemNode,
 )
-from tf_interop.planning.search.space import bits_of, mask_of
+from tf_interop.planning.search_space import bits_of, mask_of
 from tf_interop.profile.entries import StageMeasurement
 from tf_interop.profile.types import Profile, is_measured_as_it_runs
 

@@ -8,14 +8,19 @@ from typing import NamedTuple
 
 import pytest
 
-from tf_interop.planning.search.beam import State, search_in_bounds
-from tf_interop.planning.search.blocks import find_blocks, search_blocks
-from tf_interop.planning.search.exact import ExactSearch, search_exactly
-from tf_interop.planning.search.space import (
+from tf_interop.planning.search_space import (
     Lanes,
     Schedule,
     SearchTooWideError,
     Space,
+)
+from tf_interop.planning.stage_search import (
+    ExactSearch,
+    State,
+    find_blocks,
+    search_blocks,
+    search_exactly,
+    search_in_bounds,
 )
 
 # Three nodes between a first and a last one, twice, with five between the two.

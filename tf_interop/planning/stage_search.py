@@ -1,16 +1,29 @@
-"""Good stages of a DAG that is too wide for the exact search: a beam search from the front.
+"""The stages of a whole graph, block by block: exactly where that is within reach, else in bounds.
 
 A stage runs at a time: one node that is ready, or several that are, each on a lane of its own.
-Where nodes may follow them in their lanes, the stage is also tried with the lanes that end first
-continued, one node after the other.
 
-Of the states with equally many nodes done only the most promising are followed further, and how
-many those are is the width of the beam. States are compared by what they have saved against running
-every node alone; among equals the one with more nodes ready goes first, because a node that is kept
-back may fill a later stage. In training graphs that is what weight gradients are: nothing waits for
-them.
+*Blocks.* Where all later nodes depend on all earlier ones the graph is cut. A stage over a cut
+would be a single lane, which saves nothing, and what is alive after it does not depend on how the
+stages before were made. So each block is a search of its own, and one block that is too wide for
+the exact search leaves it to all others. There it is searched exactly with lanes of one node, or
+else by a beam.
 
-What is found is compared with all nodes one after another, and the faster is given back.
+*Beam.* Where nodes may follow those of a stage in their lanes, the stage is also tried with the
+lanes that end first continued, one node after the other. Of the states with equally many nodes done
+only the most promising are followed further, and how many those are is the width of the beam.
+States are compared by what they have saved against running every node alone; among equals the one
+with more nodes ready goes first, because a node that is kept back may fill a later stage. In
+training graphs that is what weight gradients are: nothing waits for them. What is found is compared
+with all nodes one after another, and the faster is given back.
+
+*Exact.* Dynamic programming over what has run: Ding et al., "IOS: Inter-Operator Scheduler for CNN
+Acceleration" (MLSys 2021), section 4, from the front. A *state* is a set of nodes that has run:
+with a node it holds all that the node depends on. With
+
+    latency(S) = min over stages E that can run last in S of  latency(S without E) + latency(E)
+
+each state is solved once: it is the beam search with no bound to what is followed, and all stages.
+What is alive depends on what has run, not on how, so states stay as they are where memory is short.
 """
 
 from __future__ import annotations
@@ -21,9 +34,12 @@ import heapq
 import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from tf_interop.planning.search.space import (
+from tf_interop.planning.search_space import (
+    Lanes,
+    OnProgress,
     Schedule,
     SearchError,
+    SearchTooWideError,
     Space,
     StageOption,
     bits_of,
@@ -227,3 +243,120 @@ def _best(ways: Sequence[_Way], available: int | None) -> _Way | None:
     if available is None:
         return ways[0] if ways else None
     return next((way for way in ways if way[1].memory_bytes <= available), None)
+
+
+def search_exactly(
+    space: Space, block: range, *, max_transitions: int, with_chains: bool
+) -> Schedule:
+    """Finds the stages of a block with the least latency, the same in every process.
+
+    Lanes have one node each, or several `with_chains`.
+
+    Raises:
+        SearchTooWideError: there are more than `max_transitions`, those with stages that the space
+            rules out included, which have to be looked at too.
+        SearchError: no schedule is allowed.
+    """
+    return ExactSearch(space, block, max_transitions, with_chains).search()
+
+
+class ExactSearch(Beam):
+    """The beam search with every state and every stage; it counts down the transitions left."""
+
+    def __init__(self, space: Space, block: range, max_transitions: int, with_chains: bool) -> None:
+        super().__init__(space, block, width=0)
+        self._with_chains = with_chains
+        self._left = max_transitions
+
+    def _most_promising(self, states: Collection[State]) -> list[State]:
+        for state in states:
+            state.ready = self._ready_after(state)
+        return list(states)
+
+    def _stages(self, state: State) -> Iterator[int]:
+        every = self._of_any_length if self._with_chains else self._of_lanes_of_one
+        for stage in every(state):
+            if not self._left:
+                raise SearchTooWideError(
+                    f"Expected fewer transitions, got more, with {len(self._block)} nodes. Set "
+                    "limits on lanes, or use the bounded search."
+                )
+            self._left -= 1
+            yield stage
+
+    def _of_lanes_of_one(self, state: State) -> Iterator[int]:
+        ready = [1 << node for node in bits_of(state.ready)]
+        for size in range(1, min(self._space.max_lanes, len(ready)) + 1):
+            yield from map(sum, itertools.combinations(ready, size))
+
+    def _of_any_length(self, state: State) -> Iterator[int]:
+        space = self._space
+        most = space.max_lanes * space.max_lane_length
+        undecided = [((1 << self._block.stop) - 1 & ~state.done, 0)]
+        while undecided:
+            candidates, stage = undecided.pop()
+            if not candidates or stage.bit_count() == most:
+                if stage:
+                    yield stage
+                continue
+            # The first candidate: all that it depends on has run or been taken. With it left out,
+            # nothing that depends on it can be in the stage either.
+            first = candidates & -candidates
+            node = first.bit_length() - 1
+            undecided.append((candidates & ~first & ~space.descendants[node], stage))
+            if not space.barred[node] & stage:
+                undecided.append((candidates & ~first, stage | first))
+
+
+def search_blocks(
+    space: Space,
+    *,
+    max_transitions: int,
+    width: int,
+    on_progress: OnProgress = lambda words: None,
+) -> tuple[Schedule, int]:
+    """Finds the stages of a graph.
+
+    Returns:
+        The stages, and how many nodes are in blocks that were searched exactly.
+
+    Raises:
+        SearchError: a node finds no memory.
+    """
+    stages: list[tuple[Lanes, StageOption]] = []
+    exact_nodes = 0
+    for block in find_blocks(space):
+
+        def on_nodes(nodes: int, start: int = block.start) -> None:
+            on_progress(f"{start + nodes} of {len(space)} convolutions")
+
+        has_chains = space.max_lane_length > 1 and any(
+            space.followers[node] & mask_of(block) for node in block
+        )
+        found = None
+        try:
+            # What is too wide with lanes of one node is so with others too.
+            for with_chains in (False, True) if has_chains else (False,):
+                found = search_exactly(
+                    space, block, max_transitions=max_transitions, with_chains=with_chains
+                )
+            exact_nodes += len(block)
+            on_nodes(len(block))
+        except SearchTooWideError:
+            pass
+        # Not above, where the error holds what the exact search remembered.
+        stages += found or search_in_bounds(space, block, width=width, on_nodes=on_nodes)
+        space.forget()
+    return tuple(stages), exact_nodes
+
+
+def find_blocks(space: Space) -> list[range]:
+    """Cuts a DAG wherever all later nodes depend on all earlier ones."""
+    count = len(space)
+    cuts: list[int] = [count] if count else []
+    common = (1 << count) - 1
+    for node in reversed(range(1, count)):
+        common &= space.ancestors[node]
+        if common & (1 << node) - 1 == (1 << node) - 1:
+            cuts.append(node)
+    return [range(start, stop) for start, stop in itertools.pairwise([0, *reversed(cuts)])]
