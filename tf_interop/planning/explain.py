@@ -13,9 +13,9 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from tf_interop.planning.cost.stage_costs import StageChoice, StageCosts, algorithms_of
 from tf_interop.planning.problem import Candidate, PlanningProblem
 from tf_interop.planning.search_space import Lanes, Space
+from tf_interop.planning.stage_costs import StageChoice, StageCosts, algorithms_of
 from tf_interop.planning.types import (
     Alternative,
     GraphPlan,

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from typing import cast
 
 from tf_interop.errors import PlanError
-from tf_interop.planning.cost.stage_costs import StageChoice, StageCosts
 from tf_interop.planning.problem import PlanningProblem
 from tf_interop.planning.search_space import Lanes, OnProgress, SearchError, Space, mask_of
+from tf_interop.planning.stage_costs import StageChoice, StageCosts
 from tf_interop.planning.stage_search import search_blocks
 from tf_interop.planning.types import (
     GraphPlan,

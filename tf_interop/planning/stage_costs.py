@@ -30,10 +30,10 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
-from tf_interop.planning.cost.stage_model import Candidates, StageModel, latency_us
 from tf_interop.planning.lane_places import find_places
 from tf_interop.planning.problem import MeasuredStage, PlanningProblem, ValueSource
 from tf_interop.planning.search_space import Lanes
+from tf_interop.planning.stage_model import Candidates, StageModel, latency_us
 from tf_interop.stage import Lane, Stage, Step
 
 # Of the algorithms of a stage: so many combinations are bounded, those of the fastest candidates.

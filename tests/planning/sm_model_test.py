@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from planning_values import KERNELS
 from profile_values import KERNEL
 
-from tf_interop.planning.cost.sm_model import Device, ModelKernel, model_lanes_us
+from tf_interop.planning.sm_model import Device, ModelKernel, model_lanes_us
 from tf_interop.profile.entries import KernelMeasurement
 from tf_interop.profile.types import SmLimits
 

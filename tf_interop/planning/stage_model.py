@@ -12,8 +12,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from tf_interop.planning.cost.sm_model import Device, ModelKernel, model_lanes_us
 from tf_interop.planning.problem import Candidate, PlanningProblem
+from tf_interop.planning.sm_model import Device, ModelKernel, model_lanes_us
 from tf_interop.stage import Stage
 
 UNCALIBRATED_SPREAD = 0.2

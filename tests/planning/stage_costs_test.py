@@ -8,8 +8,6 @@ import pytest
 from planning_values import make_lanes, merge
 from profile_values import HOPPER_SM, KERNEL
 
-from tf_interop.planning.cost.stage_costs import StageChoice, StageCosts
-from tf_interop.planning.cost.stage_model import UNCALIBRATED_SPREAD, StageModel
 from tf_interop.planning.problem import (
     Candidate,
     ConvolutionCosts,
@@ -18,6 +16,8 @@ from tf_interop.planning.problem import (
     ProblemNode,
     ValueSource,
 )
+from tf_interop.planning.stage_costs import StageChoice, StageCosts
+from tf_interop.planning.stage_model import UNCALIBRATED_SPREAD, StageModel
 
 # Fits on half of the SMs, so that two of it take no longer than one.
 SMALL = dataclasses.replace(

@@ -1,1 +1,0 @@
-"""What stages cost: measured, else modelled."""
