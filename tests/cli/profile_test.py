@@ -10,8 +10,8 @@ import pytest
 from command_line import end_of, invoke, start_process, wait_for
 from convolution_values import TINY
 
-from tf_interop.algorithm import HOST_ALGORITHMS
 from tf_interop.measure.backend import Backend
+from tf_interop.profile.check import HOST_ALGORITHMS
 from tf_interop.profile.entries import (
     AlgorithmFailure,
     FailureKind,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tf_interop.algorithm import check_algorithm
 from tf_interop.contraction import Edge, contract, misplaced_step
 from tf_interop.convolution import ConvolutionNode
 from tf_interop.errors import PlanError
 from tf_interop.graph.independence import find_merge_keys
 from tf_interop.graph.view import GraphView, join_names
 from tf_interop.planning.types import PlannedStage
+from tf_interop.profile.check import check_algorithm
 from tf_interop.stage import Stage
 
 

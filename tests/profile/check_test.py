@@ -6,13 +6,13 @@ import re
 
 import pytest
 
-from tf_interop.algorithm import (
+from tf_interop.convolution import ConvolutionKind
+from tf_interop.profile.check import (
     HOST_ALGORITHMS,
     LEGACY_ALGORITHMS,
     check_algorithm,
     names_engine,
 )
-from tf_interop.convolution import ConvolutionKind
 
 ENGINES = (
     "eng0", "eng45_k24=15", "eng4_k2=0_k13=-1_k6=120", "split+nchw+eng0", "nchw+eng4_k2=1",
