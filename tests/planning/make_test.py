@@ -21,7 +21,6 @@ from planning_values import (
 )
 
 from tf_interop.errors import PlanError
-from tf_interop.planning.lane_places import find_places
 from tf_interop.planning.make import PlanOptions, make_plan
 from tf_interop.planning.problem import (
     Candidate,
@@ -29,6 +28,7 @@ from tf_interop.planning.problem import (
     PlanningProblem,
     ProblemNode,
 )
+from tf_interop.planning.stage_costs import find_places
 from tf_interop.stage import Lane, Stage, Step
 
 EXACT = PlanOptions(max_measured_lanes=0)
@@ -173,7 +173,7 @@ PROGRAM = """
 import pathlib, sys
 from planning_values import make_problem
 from tf_interop.planning.explain import explain_plan
-from tf_interop.planning.lane_places import find_places
+from tf_interop.planning.stage_costs import find_places
 from tf_interop.planning.make import PlanOptions, make_plan
 from tf_interop.planning.types import Plan
 from tf_interop.planning.types import save_plan
