@@ -2,7 +2,7 @@
 //
 // This file is the one place that states the fields of what goes through: the core's own structs
 // are built on these, and Python reads the text between the two marks below, from the copy of this
-// file that lies beside the library (tf_interop/measure/core_library.py).
+// file that lies beside the library (tf_interop/measure/core.py).
 //
 // Functions that can fail return 0, or the StatusCode of the failure after giving its message to
 // `error`. Nothing here ends the process or throws. Thread-safe: measurements on one device run one

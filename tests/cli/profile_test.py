@@ -10,7 +10,7 @@ import pytest
 from command_line import end_of, invoke, start_process, wait_for
 from convolution_values import TINY
 
-from tf_interop.measure.backend import Backend
+from tf_interop.measure.core import Backend
 from tf_interop.profile.check import HOST_ALGORITHMS
 from tf_interop.profile.entries import (
     AlgorithmFailure,

@@ -10,7 +10,7 @@ import pytest
 from convolution_values import TINY
 
 from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind
-from tf_interop.measure.backend import AlgorithmScope, MeasureOptions
+from tf_interop.measure.core import AlgorithmScope, MeasureOptions
 from tf_interop.measure.jobs import Phase, RunOptions
 from tf_interop.measure.run import End, Outcome, ProfileRun
 from tf_interop.profile.entries import (

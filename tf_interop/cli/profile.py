@@ -25,8 +25,7 @@ from tf_interop.cli.options import (
 )
 from tf_interop.cli.progress import shown_progress, work_on_model
 from tf_interop.hardware_queues import ask_for_all_hardware_queues
-from tf_interop.measure.backend import AlgorithmScope, MeasureOptions
-from tf_interop.measure.core_library import load_core_library
+from tf_interop.measure.core import AlgorithmScope, MeasureOptions, load_core_library
 from tf_interop.measure.device import identify_device
 from tf_interop.measure.jobs import RunOptions
 from tf_interop.measure.nvidia import visible_gpus

@@ -13,8 +13,7 @@ from rich.filesize import decimal
 from tf_interop.doctor.examine import Checks, Finding, ok, problem, warning
 from tf_interop.errors import INSTALL_TENSORFLOW
 from tf_interop.hardware_queues import VARIABLE
-from tf_interop.library_file import find_library_file
-from tf_interop.measure.core_library import CORE_LIBRARY_NAME, load_core_library
+from tf_interop.measure.core import CORE_LIBRARY_NAME, find_library_file, load_core_library
 from tf_interop.measure.nvidia import free_memory_bytes, has_nvidia_gpu, visible_gpus
 
 _PYTHONS = ((3, 10), (3, 13))

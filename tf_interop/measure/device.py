@@ -9,7 +9,7 @@ import platform
 
 from tf_interop.errors import LibraryError
 from tf_interop.hardware_queues import hardware_queues
-from tf_interop.measure.core_library import load_core_library
+from tf_interop.measure.core import load_core_library
 from tf_interop.measure.nvidia import visible_gpus
 from tf_interop.profile.types import ProfiledDevice, today
 

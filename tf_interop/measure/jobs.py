@@ -25,7 +25,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tf_interop.convolution import ConvolutionConfiguration, merged_configuration, multiply_adds
-from tf_interop.measure.backend import AlgorithmScope, Backend, MeasureOptions
+from tf_interop.measure.core import AlgorithmScope, Backend, MeasureOptions
 from tf_interop.profile.check import check_algorithm, names_engine
 from tf_interop.profile.entries import (
     AlgorithmFailure,

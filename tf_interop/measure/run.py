@@ -7,7 +7,7 @@ import enum
 import time
 from collections.abc import Callable, Iterable
 
-from tf_interop.measure.backend import Backend
+from tf_interop.measure.core import Backend
 from tf_interop.measure.jobs import Job, Phase, ProfileJobs, RunOptions, StageJob, describe_job
 from tf_interop.profile.entries import (
     AlgorithmFailure,

@@ -17,7 +17,7 @@ from typing import Any
 from tf_interop import tensorflow_internals
 from tf_interop.convolution import Shape
 from tf_interop.errors import LibraryError, TimeLimitError
-from tf_interop.library_file import find_library_file
+from tf_interop.measure.core import find_library_file
 
 LIBRARY_NAME = "libtf_interop.so"
 # Not isolated, so that it is built for the TensorFlow that is there; the build's tools come first.

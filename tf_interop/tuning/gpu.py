@@ -8,8 +8,7 @@ from typing import Any
 from tf_interop import tensorflow_internals
 from tf_interop.errors import ProfileError
 from tf_interop.hardware_queues import ask_for_all_hardware_queues
-from tf_interop.measure.backend import MeasureOptions
-from tf_interop.measure.core_library import load_core_library
+from tf_interop.measure.core import MeasureOptions, load_core_library
 from tf_interop.measure.device import identify_device
 from tf_interop.measure.jobs import RunOptions
 from tf_interop.measure.run import End, ProfileRun
