@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from tf_interop.measure.nvidia import visible_gpus
+from tf_interop.measure.device import visible_gpus
 
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 CHATTER = r"[IW]\d{4} |WARNING: All log messages before|To enable the following"

@@ -31,7 +31,7 @@ from tf_interop.benchmark.result import (
     load_benchmark,
     save_benchmark,
 )
-from tf_interop.hardware_queues import VARIABLE
+from tf_interop.measure.device import QUEUES_VARIABLE
 from tf_interop.planning.types import GraphPlan, Plan, load_plan, save_plan
 from tf_interop.runtime.plugin import get_plugin
 
@@ -142,11 +142,11 @@ def _request(variant: Variant | None, model: str = "tiny_models:tiny", **others:
 def test_plans_are_measured_with_all_hardware_queues_and_stock_with_cudas_default(
     plan: str | None, queues: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, "")  # which puts it back at the end
-    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv(QUEUES_VARIABLE, "")  # which puts it back at the end
+    monkeypatch.delenv(QUEUES_VARIABLE)
 
     def load(_case: Case) -> None:
-        assert os.environ.get(VARIABLE) == queues
+        assert os.environ.get(QUEUES_VARIABLE) == queues
         raise InterruptedError  # the rest is slow
 
     monkeypatch.setattr("tf_interop.benchmark.child._load", load)

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 from command_line import invoke, words_of
 
-from tf_interop.hardware_queues import VARIABLE
+from tf_interop.measure.device import QUEUES_VARIABLE
 from tf_interop.planning.types import load_plan
 from tf_interop.tuning.xla import XlaTimes
 
@@ -67,12 +67,12 @@ def test_a_plan_is_for_its_own_batch_size_and_step() -> None:
 def test_all_hardware_queues_are_asked_for_before_a_model_is_loaded(
     command: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, "")  # which puts it back at the end
-    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv(QUEUES_VARIABLE, "")  # which puts it back at the end
+    monkeypatch.delenv(QUEUES_VARIABLE)
     monkeypatch.syspath_prepend(tmp_path)
     module = f"queues_of_{command.split()[0]}"
     pathlib.Path(f"{module}.py").write_text(
         "import os\n"
-        f"def build(): raise ValueError('queues: ' + os.environ.get('{VARIABLE}', 'few'))"
+        f"def build(): raise ValueError('queues: ' + os.environ.get('{QUEUES_VARIABLE}', 'few'))"
     )
     assert "queues: 32" in words_of(invoke(f"{command} {module}:build", exit_code=2))

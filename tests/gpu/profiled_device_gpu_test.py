@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tf_interop.measure.core import load_core_library
-from tf_interop.measure.device import identify_device, running_device
-from tf_interop.measure.nvidia import visible_gpus
+from tf_interop.measure.device import identify_device, running_device, visible_gpus
 from tf_interop.profile.types import why_foreign
 
 

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pathlib
+import subprocess
 import sys
 
 import pytest
 from fake_nvml import A100, H200, SECOND_H200, FakeNvml
-from profile_values import GPU, HOPPER_SM
+from profile_values import CPU, GPU, HOPPER_SM
+from unnoticed import run_python
 
-from tf_interop.measure import device as profiled_device
-from tf_interop.measure.device import identify_device, running_device
-from tf_interop.measure.nvidia import free_memory_bytes, has_nvidia_gpu, visible_gpus
+from tf_interop.measure import device
+from tf_interop.measure.device import (
+    free_memory_bytes,
+    has_nvidia_gpu,
+    identify_device,
+    running_device,
+    visible_gpus,
+)
 from tf_interop.profile.types import why_foreign
 
 
 @pytest.fixture(autouse=True)
 def fixture_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(profiled_device, "_cudnn_version", lambda: "9.10.2")
+    # Set first, so that what a test has set is taken back.
+    monkeypatch.setenv(device.QUEUES_VARIABLE, "1")
+    monkeypatch.delenv(device.QUEUES_VARIABLE)
+    monkeypatch.setattr(device, "_cudnn_version", lambda: "9.10.2")
 
 
 def install(monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml) -> FakeNvml:
@@ -35,9 +46,9 @@ DESCRIBED = dataclasses.replace(
 
 def test_a_process_runs_on_the_first_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = install(monkeypatch, FakeNvml(H200, A100))
-    device = running_device("cudnn")
-    assert device is not None
-    assert dataclasses.replace(device, date=GPU.date, sm_limits=HOPPER_SM) == GPU
+    found = running_device("cudnn")
+    assert found is not None
+    assert dataclasses.replace(found, date=GPU.date, sm_limits=HOPPER_SM) == GPU
     assert nvml.open_count == 0
 
 
@@ -108,18 +119,18 @@ def test_what_a_gpu_does_not_answer_is_left_open(monkeypatch: pytest.MonkeyPatch
 def test_identifies_what_the_core_measures_on(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, FakeNvml(A100, H200))
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "16")
-    device = identify_device(DESCRIBED)
-    assert device.hardware_queues == 16
-    assert (device.name, device.memory_bytes, device.cuda) == ("NVIDIA H200", 150109880320, "12.9")
-    assert (device.driver, device.clocks_mhz) == ("570.86.15", {"sm": 1980, "memory": 3201})
-    assert device.sm_limits == HOPPER_SM
+    found = identify_device(DESCRIBED)
+    assert found.hardware_queues == 16
+    assert (found.name, found.memory_bytes, found.cuda) == ("NVIDIA H200", 150109880320, "12.9")
+    assert (found.driver, found.clocks_mhz) == ("570.86.15", {"sm": 1980, "memory": 3201})
+    assert found.sm_limits == HOPPER_SM
     install(monkeypatch, FakeNvml(H200))
     here = running_device("cudnn")
     assert here is not None
     assert why_foreign(identify_device(DESCRIBED), here) is None
     install(monkeypatch, FakeNvml(has_driver=False))
-    device = identify_device(DESCRIBED)
-    assert (device.name, device.driver, device.clocks_mhz) == ("NVIDIA H200", "", {})
+    found = identify_device(DESCRIBED)
+    assert (found.name, found.driver, found.clocks_mhz) == ("NVIDIA H200", "", {})
 
 
 def test_what_is_measured_on_this_cpu_fits_it() -> None:
@@ -155,3 +166,62 @@ def test_each_of_five_fields_makes_a_profile_foreign() -> None:
 def test_driver_clocks_memory_and_day_make_nothing_foreign() -> None:
     other = {"memory_bytes": 1, "driver": "1", "cuda": "1.0", "clocks_mhz": {}, "sm_limits": None}
     assert why_foreign(dataclasses.replace(GPU, date="2020-01-01", **other), GPU) is None
+
+
+_DRIVER = """
+static int has_started = 0;
+extern "C" int cuInit(unsigned) { has_started = 1; return 0; }
+extern "C" int cuDeviceGetCount(int*) { return has_started ? 0 : 3; }
+"""
+
+_STARTS_CUDA = """
+import ctypes, os
+from tf_interop.measure import device
+assert not device.has_cuda_started()
+driver = ctypes.CDLL(os.environ["DRIVER"])
+assert not device.has_cuda_started()
+driver.cuInit(0)
+assert device.has_cuda_started()
+assert "CUDA_DEVICE_MAX_CONNECTIONS=32" in device.ask_for_all_hardware_queues()
+assert device.hardware_queues() == 8
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "count"), [("1", 1), ("16", 16), ("64", 32), ("0", 1), ("many", 8)]
+)
+def test_leaves_the_number_that_the_user_chose(
+    monkeypatch: pytest.MonkeyPatch, value: str, count: int
+) -> None:
+    monkeypatch.setenv(device.QUEUES_VARIABLE, value)
+    assert not device.ask_for_all_hardware_queues()
+    assert os.environ[device.QUEUES_VARIABLE] == value
+    assert device.hardware_queues() == count
+
+
+def test_asks_for_all_before_cuda_starts() -> None:
+    assert device.hardware_queues() == 8
+    assert not device.ask_for_all_hardware_queues()
+    assert device.hardware_queues() == 32
+
+
+def test_says_what_to_do_where_cuda_has_started(tmp_path: pathlib.Path) -> None:
+    source, library = tmp_path / "driver.cc", tmp_path / "libcuda.so.1"
+    source.write_text(_DRIVER)
+    command = ["g++", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", library, source]
+    subprocess.run(command, check=True)
+    run_python(_STARTS_CUDA, DRIVER=str(library))
+
+
+def test_enabling_asks_for_all() -> None:
+    run_python(
+        "import os, tf_interop; tf_interop.enable();"
+        f"assert os.environ['{device.QUEUES_VARIABLE}'] == '32'"
+    )
+
+
+def test_a_profile_of_a_gpu_holds_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(device.QUEUES_VARIABLE, "16")
+    described = dataclasses.replace(GPU, hardware_queues=None)
+    assert device.identify_device(described).hardware_queues == 16
+    assert device.identify_device(CPU).hardware_queues is None

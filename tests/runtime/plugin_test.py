@@ -32,7 +32,7 @@ from unnoticed import (
 
 import tf_interop
 from tf_interop.errors import LibraryError, PlanError
-from tf_interop.measure.nvidia import has_nvidia_gpu
+from tf_interop.measure.device import has_nvidia_gpu
 from tf_interop.planning.types import GraphPlan, Plan, PlannedStage
 from tf_interop.runtime import kernel_library
 from tf_interop.runtime import plugin as plugin_module

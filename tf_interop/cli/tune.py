@@ -19,7 +19,7 @@ from tf_interop.cli.options import (
     output_option,
 )
 from tf_interop.cli.progress import work_on_model
-from tf_interop.hardware_queues import ask_for_all_hardware_queues
+from tf_interop.measure.device import ask_for_all_hardware_queues
 from tf_interop.planning.show import name_graph, summarize_graph
 from tf_interop.planning.types import GraphPlan, Plan, save_plan
 from tf_interop.tables import UNKNOWN, new_table, print_on

@@ -12,9 +12,13 @@ from rich.filesize import decimal
 
 from tf_interop.doctor.examine import Checks, Finding, ok, problem, warning
 from tf_interop.errors import INSTALL_TENSORFLOW
-from tf_interop.hardware_queues import VARIABLE
 from tf_interop.measure.core import CORE_LIBRARY_NAME, find_library_file, load_core_library
-from tf_interop.measure.nvidia import free_memory_bytes, has_nvidia_gpu, visible_gpus
+from tf_interop.measure.device import (
+    QUEUES_VARIABLE,
+    free_memory_bytes,
+    has_nvidia_gpu,
+    visible_gpus,
+)
 
 _PYTHONS = ((3, 10), (3, 13))
 _SETUP = "Build it, in tf_interop's source folder: scripts/setup.sh"
@@ -126,7 +130,7 @@ _SETTINGS = (
         "Unset it, unless that is wanted.",
     ),
     (
-        VARIABLE,
+        QUEUES_VARIABLE,
         r"^(?!\s*0*(?:3[2-9]|[4-9]\d|[1-9]\d{2,})\s*$)",
         "CUDA has fewer than 32 hardware queues, and lanes that share one wait for each other",
         "Unset it: tf_interop asks for all where it is turned on before CUDA starts.",

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from tf_interop import tensorflow_internals
 from tf_interop.doctor.examine import Checks, Finding, ok, problem, warning
 from tf_interop.errors import LibraryError
-from tf_interop.measure.nvidia import visible_gpus
+from tf_interop.measure.device import visible_gpus
 from tf_interop.runtime.kernel_library import (
     LIBRARY_NAME,
     REBUILD_COMMAND,

@@ -1,16 +1,27 @@
-"""What a profile is measured on, and what a process would run on."""
+"""What a profile is measured on, and what a process would run on: a CPU, or GPUs and their queues.
+
+GPUs are asked for through NVIDIA's management library (NVML). It makes no CUDA context, and asking
+it decides nothing: TensorFlow's own list of GPUs, or CUDA's, would settle for the whole process
+which of them it uses; a program may want to choose later.
+
+*Hardware queues* are what CUDA spreads the streams of a process over. Streams that share a queue
+may wait for each other, so a stage gains by no more lanes than there are queues. CUDA reads the
+number from `CUDA_DEVICE_MAX_CONNECTIONS` when it starts.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import dataclasses
 import os
 import pathlib
 import platform
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from tf_interop.errors import LibraryError
-from tf_interop.hardware_queues import hardware_queues
 from tf_interop.measure.core import load_core_library
-from tf_interop.measure.nvidia import visible_gpus
 from tf_interop.profile.types import ProfiledDevice, today
 
 # Of each processor a line "model name : …".
@@ -93,3 +104,176 @@ def _cudnn_version() -> str:
         return load_core_library().cudnn_version()
     except LibraryError:
         return ""
+
+
+_T = TypeVar("_T")
+
+# CUDA cores of a streaming multiprocessor by compute capability: `_ConvertSMVer2Cores` in
+# helper_cuda.h of NVIDIA's cuda-samples. NVML counts cores alone.
+_CORES_PER_SM = dict.fromkeys(("7.0", "7.2", "7.5", "8.0"), 64) | dict.fromkeys(
+    ("8.6", "8.7", "8.9", "9.0", "10.0", "10.1", "10.3", "11.0", "12.0", "12.1"), 128
+)
+
+
+def has_nvidia_gpu() -> bool:
+    """Whether the machine has an NVIDIA GPU with a driver."""
+    with _nvml() as nvml:
+        return nvml is not None and bool(_ask(0, nvml.nvmlDeviceGetCount))
+
+
+def visible_gpus() -> tuple[ProfiledDevice, ...]:
+    """The GPUs that CUDA would show this process, in its order as far as that can be told.
+
+    What a driver does not tell is 0 or empty; clocks are `sm` and `memory`, as they are now. NVML
+    knows neither cuDNN nor the limits of an SM.
+
+    CUDA_VISIBLE_DEVICES is read as CUDA reads it. Numbers in it, and the order where it is not
+    set, are those of `nvidia-smi`. CUDA's are the same where all GPUs of the machine are alike or
+    CUDA_DEVICE_ORDER=PCI_BUS_ID; else it puts the fastest first, by a rule that is not documented.
+    """
+    with _nvml() as nvml:
+        if nvml is None:
+            return ()
+        return tuple(_describe(nvml, handle) for handle in _visible_handles(nvml))
+
+
+def free_memory_bytes() -> int | None:
+    """Memory of the first visible GPU that this process can have.
+
+    What the process holds already is counted, as far as the driver tells: TensorFlow takes nearly
+    all memory of a GPU when it first uses it, and hands it out itself.
+
+    Returns:
+        None where there is no visible GPU, or its driver does not tell.
+    """
+    with _nvml() as nvml:
+        handles = [] if nvml is None else _visible_handles(nvml)
+        if not handles:
+            return None
+        memory = _ask(None, nvml.nvmlDeviceGetMemoryInfo, handles[0])
+        processes: list[Any] = _ask([], nvml.nvmlDeviceGetComputeRunningProcesses, handles[0])
+    if memory is None:
+        return None
+    own = [each.usedGpuMemory or 0 for each in processes if each.pid == os.getpid()]
+    return int(memory.free) + sum(own)
+
+
+@contextlib.contextmanager
+def _nvml() -> Iterator[Any]:
+    """The module pynvml while NVML is open; None where there is no driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield None
+        return
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _visible_handles(nvml: Any) -> list[Any]:
+    handles = [
+        nvml.nvmlDeviceGetHandleByIndex(index) for index in range(_ask(0, nvml.nvmlDeviceGetCount))
+    ]
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return handles
+    identifiers = [_text(_ask("", nvml.nvmlDeviceGetUUID, handle)) for handle in handles]
+    visible: list[Any] = []
+    # CUDA Programming Guide, "CUDA Environment Variables": the first one that is not legal ends
+    # the list, and a UUID may be cut short.
+    for item in (each.strip() for each in chosen.split(",")):
+        if item.isdecimal():
+            found = handles[int(item) : int(item) + 1]
+        else:
+            by_identifier = zip(handles, identifiers, strict=True)
+            found = [handle for handle, each in by_identifier if item and each.startswith(item)]
+        if len(found) != 1:
+            break
+        visible += found
+    return visible
+
+
+def _describe(nvml: Any, handle: Any) -> ProfiledDevice:
+    major, minor = _ask((0, 0), nvml.nvmlDeviceGetCudaComputeCapability, handle)
+    capability = f"{major}.{minor}" if major else ""
+    cores = _ask(0, nvml.nvmlDeviceGetNumGpuCores, handle)
+    cuda = _ask(0, nvml.nvmlSystemGetCudaDriverVersion_v2)
+    clocks = {
+        name: _ask(-1, nvml.nvmlDeviceGetClockInfo, handle, kind)
+        for name, kind in (("sm", nvml.NVML_CLOCK_SM), ("memory", nvml.NVML_CLOCK_MEM))
+    }
+    memory = _ask(None, nvml.nvmlDeviceGetMemoryInfo, handle)
+    return ProfiledDevice(
+        backend="cudnn",
+        name=_text(_ask("", nvml.nvmlDeviceGetName, handle)),
+        compute_capability=capability,
+        sm_count=cores // _CORES_PER_SM[capability] if capability in _CORES_PER_SM else 0,
+        cudnn="",
+        memory_bytes=0 if memory is None else int(memory.total),
+        driver=_text(_ask("", nvml.nvmlSystemGetDriverVersion)),
+        cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
+        clocks_mhz={name: clock for name, clock in clocks.items() if clock >= 0},
+        sm_limits=None,
+        date=today(),
+    )
+
+
+def _ask(default: _T, function: Callable[..., _T], *arguments: object) -> _T:
+    import pynvml
+
+    # Any one question may be one that this GPU or driver does not answer.
+    try:
+        return function(*arguments)
+    except pynvml.NVMLError:
+        return default
+
+
+def _text(value: str | bytes) -> str:
+    # Bytes from the pynvml of older drivers' packages.
+    return value.decode() if isinstance(value, bytes) else value
+
+
+QUEUES_VARIABLE = "CUDA_DEVICE_MAX_CONNECTIONS"
+_MOST_QUEUES = 32
+_DEFAULT_QUEUES = 8
+_CUDA_ERROR_NOT_INITIALIZED = 3
+
+
+def hardware_queues() -> int:
+    """The number that CUDA takes, or took, from this process' environment: 1 to 32."""
+    try:
+        return min(max(int(os.environ[QUEUES_VARIABLE]), 1), _MOST_QUEUES)
+    except (KeyError, ValueError):
+        return _DEFAULT_QUEUES
+
+
+def ask_for_all_hardware_queues() -> str:
+    """Has CUDA give this process all its queues, unless the user chose a number.
+
+    Returns:
+        Why there are fewer, where CUDA has started already with its default; else empty.
+    """
+    if QUEUES_VARIABLE in os.environ:
+        return ""
+    if not has_cuda_started():
+        os.environ[QUEUES_VARIABLE] = str(_MOST_QUEUES)
+        return ""
+    return (
+        f"CUDA has started with {_DEFAULT_QUEUES} hardware queues, and lanes beyond that wait for "
+        f"each other. Set {QUEUES_VARIABLE}={_MOST_QUEUES} before the program starts, or call "
+        "tf_interop.enable before anything uses the GPU."
+    )
+
+
+def has_cuda_started() -> bool:
+    """Whether anything in this process has initialized CUDA's driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError:
+        return False
+    count = ctypes.c_int()
+    return bool(driver.cuDeviceGetCount(ctypes.byref(count)) != _CUDA_ERROR_NOT_INITIALIZED)

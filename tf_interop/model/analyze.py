@@ -16,7 +16,7 @@ from tf_interop.graph.independence import Independence, NodeIndependence, level_
 from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
-from tf_interop.measure.nvidia import visible_gpus
+from tf_interop.measure.device import visible_gpus
 from tf_interop.model.graphs import optimize_graph, trace
 from tf_interop.model.keras_functions import keras_of
 

@@ -15,8 +15,7 @@ from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import Independence
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
-from tf_interop.measure.device import running_device, this_cpu
-from tf_interop.measure.nvidia import free_memory_bytes
+from tf_interop.measure.device import free_memory_bytes, running_device, this_cpu
 from tf_interop.model.graphs import optimize_graph, trace
 from tf_interop.model.keras_functions import keras_of
 from tf_interop.planning.check import check_stages

@@ -21,8 +21,7 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.errors import LibraryError
-from tf_interop.hardware_queues import ask_for_all_hardware_queues
-from tf_interop.measure.nvidia import has_nvidia_gpu
+from tf_interop.measure.device import ask_for_all_hardware_queues, has_nvidia_gpu
 from tf_interop.runtime.graph_pass import PassReport, run_conv_stage_pass
 from tf_interop.runtime.kernel_library import HandedGraph, KernelLibrary, load_kernel_library
 from tf_interop.runtime.settings import Settings

@@ -15,8 +15,7 @@ from absl import logging
 from tf_interop import tensorflow_internals
 from tf_interop.errors import LibraryError
 from tf_interop.graph.xla import xla_auto_clustering
-from tf_interop.measure.device import this_cpu
-from tf_interop.measure.nvidia import has_nvidia_gpu
+from tf_interop.measure.device import has_nvidia_gpu, this_cpu
 from tf_interop.planning.types import Plan, load_plan
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.settings import DEFAULT_PASS_TIME_LIMIT_S, Policy, Settings

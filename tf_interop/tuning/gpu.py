@@ -7,9 +7,8 @@ from typing import Any
 
 from tf_interop import tensorflow_internals
 from tf_interop.errors import ProfileError
-from tf_interop.hardware_queues import ask_for_all_hardware_queues
 from tf_interop.measure.core import MeasureOptions, load_core_library
-from tf_interop.measure.device import identify_device
+from tf_interop.measure.device import ask_for_all_hardware_queues, identify_device
 from tf_interop.measure.jobs import RunOptions
 from tf_interop.measure.run import End, ProfileRun
 from tf_interop.model.collect import CollectOptions, collect_graphs
