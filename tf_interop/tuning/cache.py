@@ -1,7 +1,7 @@
 """What was tuned before, in the user's cache folder: a plan file for each graph and machine.
 
 The folder is that of the operating system for caches (`~/.cache/tf_interop/tuned` on Linux). A
-file's name is a digest of what its plan depends on (`cache_key.py`); what is in it is a plan like
+file's name is a digest of what its plan depends on (`tune.py`); what is in it is a plan like
 any other. Nothing here needs TensorFlow.
 """
 

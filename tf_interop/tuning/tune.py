@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop import tensorflow_internals
@@ -37,7 +41,6 @@ from tf_interop.planning.types import ComparedStep, GraphMode, GraphPlan, Measur
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.switch import enable as enable_plugin
 from tf_interop.tuning.cache import load_cached, save_cached
-from tf_interop.tuning.cache_key import cache_key
 from tf_interop.tuning.gpu import plan_by_profile
 from tf_interop.tuning.search import SearchResult, as_step, search_units
 from tf_interop.tuning.xla import XlaTimes, time_xla
@@ -323,3 +326,41 @@ def _enable_beside_earlier(plan: Plan) -> None:
         for each in earlier.graphs:
             entries.setdefault((each.fingerprint, each.batch_size), each)
     enable_plugin(plan=dataclasses.replace(plan, graphs=tuple(entries.values())))
+
+
+def cache_key(
+    view: GraphView, units: Sequence[Unit], convolutions: Sequence[ConvolutionNode]
+) -> str:
+    """A digest of a graph and of this machine.
+
+    It depends on the graph's convolutions, units, batch and input shapes; on the CPU and the cores
+    that this process may use; on the versions of TensorFlow and of this package; and on
+    TensorFlow's settings for threads and for oneDNN.
+
+    Args:
+        view: the graph as Grappler hands it over.
+        units: of the graph.
+        convolutions: of the graph.
+    """
+    import tf_interop
+
+    inputs = sorted(
+        (node.attr["dtype"].type, str(tf.TensorShape(node.attr["shape"].shape)))
+        for node in view.nodes
+        if node.op == "Placeholder"
+    )
+    key = [
+        fingerprint_convolutions(convolutions),
+        batch_size_of(node.configuration for node in convolutions),
+        sorted(canonical_names(planned_name(view, unit) for unit in units).values()),
+        [len(unit.steps) for unit in units],
+        inputs,
+        this_cpu().name,
+        sorted(os.sched_getaffinity(0)),
+        tensorflow_internals.tensorflow_version(),
+        tf_interop.__version__,
+        tf.config.threading.get_intra_op_parallelism_threads(),
+        tf.config.threading.get_inter_op_parallelism_threads(),
+        os.environ.get("TF_ENABLE_ONEDNN_OPTS", ""),
+    ]
+    return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:24]

@@ -17,7 +17,7 @@ from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.units import find_units
 from tf_interop.graph.view import GraphView
-from tf_interop.tuning import cache_key
+from tf_interop.tuning import tune
 
 Patch = pytest.MonkeyPatch
 THREADING = tf.config.threading
@@ -28,7 +28,7 @@ def key_of(graph_def: graph_pb2.GraphDef) -> str:
     properties = GraphProperties(view)
     units, _ = find_units(view, properties, nodes_to_preserve=FETCHES)
     convolutions, _ = find_convolutions(view, properties)
-    return cache_key.cache_key(view, units, convolutions)
+    return tune.cache_key(view, units, convolutions)
 
 
 def test_one_graph_has_one_key() -> None:
@@ -51,7 +51,7 @@ def test_another_graph_has_another_key() -> None:
     "change",
     [
         lambda patch: patch.setattr(os, "sched_getaffinity", lambda _: {7}),
-        lambda patch: patch.setattr(cache_key, "this_cpu", lambda: types.SimpleNamespace(name="7")),
+        lambda patch: patch.setattr(tune, "this_cpu", lambda: types.SimpleNamespace(name="7")),
         lambda patch: patch.setattr(tf_interop, "__version__", "another"),
         lambda patch: patch.setattr(tensorflow_internals, "tensorflow_version", lambda: "another"),
         lambda patch: patch.setenv("TF_ENABLE_ONEDNN_OPTS", "0"),
