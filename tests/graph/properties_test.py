@@ -1,4 +1,4 @@
-"""Shapes of tensors: which source counts, and when inference is asked."""
+"""Shapes of tensors, by which source; what computes little, and what units do with that."""
 
 from __future__ import annotations
 

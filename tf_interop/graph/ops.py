@@ -133,6 +133,7 @@ _BATCH_POSITIONS = {
 
 _VALUE_TYPES = {"Cast": ("SrcT", "DstT")}
 _DEFAULT_VALUE_TYPES = ("T",)
+_EMPTY = attr_value_pb2.AttrValue()
 _CASTABLE = SUPPORTED_DTYPES.keys() | {types_pb2.DT_UINT8, types_pb2.DT_BOOL}
 
 
@@ -182,8 +183,11 @@ def _dtypes(node: node_def_pb2.NodeDef, arguments: Any) -> Iterator[int]:
 
 def attribute_of(node: node_def_pb2.NodeDef, name: str) -> attr_value_pb2.AttrValue:
     """An attribute of a node, or the default of its op, where it was stripped; or an empty one."""
+    attributes = node.attr
     # To index a protobuf map would add what is missing.
-    return node.attr.get(name) or _defaults(node.op).get(name) or attr_value_pb2.AttrValue()
+    if name in attributes:
+        return attributes[name]
+    return _defaults(node.op).get(name, _EMPTY)
 
 
 @functools.lru_cache(maxsize=1024)
